@@ -1,0 +1,53 @@
+# The two commands of this project: `make quickstart` and `make test`. Each makes its own virtual environment.
+PYTHON ?= python3
+VENV ?= .venv
+# The tests of the PyTorch backend; `make test TORCH=` leaves them and this large download out.
+TORCH ?= torch==2.13.0
+
+BIN := $(VENV)/bin
+export TF_CPP_MIN_LOG_LEVEL ?= 3
+
+.PHONY: quickstart test test-slow lint format clean
+
+quickstart: $(VENV)/examples.stamp
+	$(BIN)/python examples/quickstart.py
+
+test: $(VENV)/test.stamp
+	KERAS_BACKEND=tensorflow $(BIN)/python -m pytest -m "not slow"
+	KERAS_BACKEND=jax $(BIN)/python -m pytest -m "core and not slow"
+ifneq ($(strip $(TORCH)),)
+	KERAS_BACKEND=torch $(BIN)/python -m pytest -m "core and not slow"
+endif
+
+test-slow: $(VENV)/test.stamp
+	KERAS_BACKEND=tensorflow $(BIN)/python -m pytest -m slow
+
+lint: $(VENV)/lint.stamp
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: $(VENV)/lint.stamp
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) quickstart build dist *.egg-info
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; (3, 10) <= v <= (3, 13) or sys.exit("vit_keras needs Python 3.10 to 3.13; this is %d.%d. Choose one: make PYTHON=python3.12 ..." % v)'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/examples.stamp: setup.cfg | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --editable ".[examples]"
+	touch $@
+
+$(VENV)/test.stamp: setup.cfg | $(VENV)/bin/python
+ifneq ($(strip $(TORCH)),)
+	$(BIN)/python -m pip install --quiet "$(TORCH)"
+endif
+	$(BIN)/python -m pip install --quiet --editable ".[test]"
+	touch $@
+
+$(VENV)/lint.stamp: setup.cfg | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet ruff
+	touch $@

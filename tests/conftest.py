@@ -1,0 +1,48 @@
+"""Where the data is, and models and files that several tests use."""
+
+import os
+from pathlib import Path
+
+import make_google_npz
+import pytest
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+DATA = Path(__file__).parent / "data"
+SHARED = Path(__file__).parents[2] / "shared"
+
+
+@pytest.fixture(autouse=True)
+def own_home(tmp_path_factory, monkeypatch):
+    """No test sees the user's cache or settings, or leaves anything in them; none reaches the network."""
+    monkeypatch.setenv("VIT_KERAS_HOME", str(tmp_path_factory.mktemp("home")))
+    monkeypatch.setenv("KERAS_HOME", str(tmp_path_factory.mktemp("keras_home")))
+    monkeypatch.delenv("VIT_KERAS_WEIGHTS", raising=False)
+    monkeypatch.delenv("VIT_KERAS_OFFLINE", raising=False)
+
+
+@pytest.fixture(scope="session")
+def shared():
+    """Folder of the large golden data, the real weights and pictures; tests that need it skip without it."""
+    if not SHARED.is_dir():
+        pytest.skip("the folder ../shared with real weights and pictures is not there")
+    return SHARED
+
+
+@pytest.fixture(scope="session")
+def real_weights(shared):
+    """Google's AugReg ViT-Ti/16, fine-tuned on ImageNet-1k at 224 pixels."""
+    return next((shared / "weights").glob("Ti_16-*.npz"))
+
+
+@pytest.fixture
+def google_npz(tmp_path):
+    """Write a checkpoint in Google's format: `google_npz("ViT-mu_16", image_size=64, classes=10)`."""
+
+    def write(variant="ViT-mu_16", **options):
+        options = {"image_size": 64, "classes": 10, **options}
+        path = tmp_path / f"{variant}-{len(list(tmp_path.iterdir()))}.npz"
+        make_google_npz.save(path, make_google_npz.make(variant, **options))
+        return path
+
+    return write

@@ -1,0 +1,187 @@
+"""A URL becomes a verified file in the cache.
+
+The cache is the folder named by the environment variable `VIT_KERAS_HOME` (default
+`~/.cache/vit_keras`); a file's place in it is the host and path of its URL. With
+`VIT_KERAS_OFFLINE=1` nothing is ever requested.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import os
+import urllib.error
+import urllib.request
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from .readers import describe_content
+
+logger = logging.getLogger("vit_keras")
+
+CHUNK = 1 << 20
+ATTEMPTS = 4
+
+
+def home() -> Path:
+    """The folder that downloads are kept in."""
+    return Path(os.environ.get("VIT_KERAS_HOME") or "~/.cache/vit_keras").expanduser()
+
+
+def offline() -> bool:
+    """Whether the user has forbidden requests (`VIT_KERAS_OFFLINE`)."""
+    return os.environ.get("VIT_KERAS_OFFLINE", "").lower() not in ("", "0", "false", "no", "off")
+
+
+def cached_path(url: str) -> Path:
+    """Where in the cache the file of a URL is, or would be."""
+    parts = urlsplit(url)
+    path = [p for p in unquote(parts.path).split("/") if p not in ("", ".", "..")]
+    if parts.query:
+        digest = hashlib.sha256(parts.query.encode()).hexdigest()[:8]
+        path[-1:] = [f"{digest}-{path[-1]}" if path else digest]
+    return home().joinpath(parts.netloc.replace(":", "_"), *path)
+
+
+def download(
+    url: str,
+    *,
+    size: int | None = None,
+    sha256: str | None = None,
+    timeout: float = 30.0,
+    progress: bool = True,
+) -> Path:
+    """Fetch a file of weights into the cache, once.
+
+    A broken transfer is resumed, also by a later call; the file appears under its name only when it is
+    complete and has been checked. Processes that want the same file wait for one another.
+
+    Args:
+        url: `http://` or `https://` address.
+        size: Bytes that the file must have, if known.
+        sha256: Hash that the file must have, if known.
+        timeout: Seconds to wait for the server at any one time.
+        progress: Whether to draw a progress bar.
+
+    Returns:
+        The path of the file in the cache.
+
+    Raises:
+        FileNotFoundError: The server has no such file, or it is not in the cache and `VIT_KERAS_OFFLINE` is set.
+        ConnectionError: The server could not be reached, or the transfer broke off again and again.
+        ValueError: What arrived is not the file: its size or hash is wrong, or it is a web page or a
+            Git-LFS pointer.
+    """
+    path = cached_path(url)
+    if path.is_file():
+        return path
+    if offline():
+        raise FileNotFoundError(
+            f"{url} is not in the cache and VIT_KERAS_OFFLINE is set. Fetch it on a machine with a network and put it "
+            f"at {path}, or point VIT_KERAS_WEIGHTS to the file or its folder."
+        )
+    from filelock import FileLock
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{path}.lock"):
+        if not path.is_file():
+            part = path.with_name(path.name + ".part")
+            _fetch(url, part, size, timeout, progress)
+            try:
+                _verify(url, part, size, sha256)
+            except ValueError:
+                _discard(part)
+                raise
+            os.replace(part, path)
+            _discard(part)
+    return path
+
+
+def _fetch(url: str, part: Path, size: int | None, timeout: float, progress: bool) -> None:
+    """Bring `part` to its full length, resuming as often as it takes within reason."""
+    for attempt in range(ATTEMPTS):
+        try:
+            return _transfer(url, part, size, timeout, progress)
+        except urllib.error.HTTPError as error:
+            if error.code == 416 and attempt + 1 < ATTEMPTS:  # a stale part, longer than the file: start again
+                _discard(part)
+                continue
+            if error.code in (404, 410):
+                raise FileNotFoundError(f"{url} does not exist (the server answered {error.code}).") from None
+            if error.code < 500 and error.code != 429:
+                raise ConnectionError(f"The server refused {url}: {error.code} {error.reason}.") from None
+            problem: Exception = error
+        except (OSError, EOFError) as error:
+            problem = error
+        logger.info("Transfer of %s broke off (%s); attempt %d of %d.", url, problem, attempt + 1, ATTEMPTS)
+        if isinstance(problem, urllib.error.URLError) and not part.exists():
+            break  # the server was never reached: waiting for it again would only cost time
+    raise ConnectionError(
+        f"Could not download {url}: {getattr(problem, 'reason', problem)}. Without a network, put the file at "
+        f"{cached_path(url)} or point VIT_KERAS_WEIGHTS to the file or its folder."
+    )
+
+
+def _transfer(url: str, part: Path, size: int | None, timeout: float, progress: bool) -> None:
+    """One request: the rest of the file if the server still has the same one, otherwise all of it."""
+    tag_file = Path(f"{part}.etag")
+    start = part.stat().st_size if part.exists() and tag_file.exists() else 0
+    request = urllib.request.Request(url, headers={"User-Agent": "vit_keras", "Accept-Encoding": "identity"})
+    if start:
+        request.add_header("Range", f"bytes={start}-")
+        request.add_header("If-Range", tag_file.read_text())
+    with urllib.request.urlopen(request, timeout=timeout) as response:
+        start = start if response.status == 206 else 0
+        length = response.headers.get("Content-Length")
+        total = start + int(length) if length else size
+        tag = response.headers.get("ETag") or response.headers.get("Last-Modified")
+        if tag and not tag.startswith("W/"):  # a weak tag does not vouch for the bytes
+            tag_file.write_text(tag)
+        else:
+            tag_file.unlink(missing_ok=True)
+        with open(part, "ab" if start else "wb") as file, _progress_bar(url, start, total, progress) as advance:
+            while chunk := response.read(CHUNK):
+                file.write(chunk)
+                advance(len(chunk))
+    if length and part.stat().st_size < total:
+        raise EOFError(f"{part.stat().st_size} of {total} bytes arrived")
+
+
+@contextlib.contextmanager
+def _progress_bar(url: str, start: int, total: int | None, show: bool):
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, TimeRemainingColumn(), disable=not show) as display:
+        task = display.add_task(unquote(url.rsplit("/", 1)[-1]), total=total, completed=start)
+        yield lambda count: display.advance(task, count)
+
+
+def _verify(url: str, path: Path, size: int | None, sha256: str | None) -> None:
+    with open(path, "rb") as file:
+        kind = describe_content(file.read(512))
+        received = os.path.getsize(path)
+        if kind in ("a web page", "a Git-LFS pointer", "an error message in XML or JSON", "an empty file"):
+            raise ValueError(f"{url} gave {kind} of {received:,} bytes instead of a file of weights.")
+        if size is not None and received != size:
+            raise ValueError(
+                f"{url} has {received:,} bytes where {size:,} were expected: it is not the published file."
+            )
+        if sha256 is not None:
+            file.seek(0)
+            digest = hashlib.file_digest(file, "sha256") if hasattr(hashlib, "file_digest") else _digest(file)
+            if digest.hexdigest() != sha256:
+                raise ValueError(f"{url} has the SHA-256 {digest.hexdigest()} where {sha256} was expected.")
+
+
+def _digest(file):  # hashlib.file_digest is new in Python 3.11
+    digest = hashlib.sha256()
+    while chunk := file.read(CHUNK):
+        digest.update(chunk)
+    return digest
+
+
+def _discard(part: Path) -> None:
+    part.unlink(missing_ok=True)
+    Path(f"{part}.etag").unlink(missing_ok=True)

@@ -1,0 +1,484 @@
+"""Vision Transformers: one builder, and a factory for each published size.
+
+    >>> from vit_keras import vit
+    >>> model = vit.vit_ti16(image_size=224, classes=10, pretrained=False)
+    >>> model.output_shape
+    (None, 10)
+
+The graph is flat, and its layers have the names they had in vit-keras 0.x: `embedding`, `class_token`,
+`Transformer_posembed_input`, `Transformer_encoderblock_{n}`, `Transformer_encoder_norm`, `ExtractToken`,
+`pre_logits`, `head`. So `get_layer` and `model.layers[:k]` work as one expects.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import warnings
+from typing import Any, TypedDict
+
+import keras
+import numpy as np
+
+from . import checkpoints, layers, saving
+from .config import VARIANTS, ViTConfig, size_pair
+
+ImageSizeArg = tuple[int, int] | int
+
+
+class ConfigDict(TypedDict):
+    """The sizes of a model as `build_model` takes them (vit-keras 0.x; see `ViTConfig`)."""
+
+    dropout: float
+    mlp_dim: int
+    num_heads: int
+    num_layers: int
+    hidden_size: int
+
+
+CONFIG_B: ConfigDict = {"dropout": 0.1, "mlp_dim": 3072, "num_heads": 12, "num_layers": 12, "hidden_size": 768}
+CONFIG_L: ConfigDict = {"dropout": 0.1, "mlp_dim": 4096, "num_heads": 16, "num_layers": 24, "hidden_size": 1024}
+
+# Where vit-keras 0.x kept its copies of eight of Google's files; for scripts that fetch them by hand.
+BASE_URL = "https://github.com/faustomorales/vit-keras/releases/download/dl"
+WEIGHTS = {"imagenet21k": 21843, "imagenet21k+imagenet2012": 1000}
+SIZES = set(VARIANTS)
+
+
+def preprocess_inputs(X):
+    """Bring pixels from [0, 255] to the [-1, 1] that the models expect: `(x - 127.5) / 127.5`.
+
+    Args:
+        X: Pixels in [0, 255] of any shape and real dtype: an array, a list, a PIL image, or a tensor (also inside
+            `tf.data`, whatever the backend). It is not changed.
+
+    Returns:
+        float32 of the same shape: a NumPy array, or a tensor where a tensor came in.
+
+    Example:
+        >>> preprocess_inputs(np.array([0, 255], "uint8"))
+        array([-1.,  1.], dtype=float32)
+    """
+    if isinstance(X, (np.ndarray, np.generic, list, tuple)) or not hasattr(X, "dtype"):
+        return (np.asarray(X, "float32") - np.float32(127.5)) / np.float32(127.5)
+    return keras.layers.Rescaling(1 / 127.5, offset=-1.0, dtype="float32")(X)
+
+
+def interpret_image_size(image_size_arg: ImageSizeArg) -> tuple[int, int]:
+    """Read an image size, `(height, width)` or one integer for a square.
+
+    Raises:
+        ValueError: It is neither.
+
+    Example:
+        >>> interpret_image_size(224)
+        (224, 224)
+    """
+    return size_pair(image_size_arg, "image_size")
+
+
+@keras.saving.register_keras_serializable("vit_keras")
+class VisionTransformer(keras.Model):
+    """A functional Keras model that knows its `ViTConfig`. Made by `build` and the factories.
+
+    Attributes:
+        config: The `ViTConfig` it was built from; it is saved with the model.
+        load_report: What happened when the factory loaded the pre-trained weights, or `None`.
+    """
+
+    config: ViTConfig | None = None
+    load_report: checkpoints.LoadReport | None = None
+
+    def load_weights(self, filepath, skip_mismatch=False, **kwargs):
+        """Load weights as `keras.Model.load_weights` does; files of vit-keras 0.x will do.
+
+        Position embeddings of another image size are resampled to this model's.
+        """
+        with saving.readable_weights(filepath) as (path, untold_activation):
+            super().load_weights(path, skip_mismatch=skip_mismatch, **kwargs)
+        if untold_activation:
+            for layer in self.layers:
+                if isinstance(layer, layers.TransformerBlock):
+                    layer.mlpblock.activation = "gelu"  # the one that vit-keras 0.x had
+
+    def get_config(self):
+        return {**super().get_config(), "vit": dataclasses.asdict(self.config)}
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        config = dict(config)
+        vit = config.pop("vit")
+        model = super().from_config(config, custom_objects)
+        model.config = ViTConfig(**vit)
+        return model
+
+
+def build(config: ViTConfig, *, dtype: Any = None) -> VisionTransformer:
+    """Build the model that a configuration describes, with fresh weights.
+
+    Initialisation follows the reference: the class token and the head's kernel are zero, position embeddings have a
+    standard deviation of 0.02, attention and MLP kernels are Glorot-uniform.
+
+    Args:
+        config: What to build.
+        dtype: Keras dtype policy; `None` for the global one. With half precision the head still computes and returns
+            float32.
+
+    Returns:
+        A model from `(batch, height, width, channels)`, in [-1, 1], to `(batch, classes)`, to
+        `(batch, hidden_size)` without a head, or to `(batch, tokens, hidden_size)` with `pooling=None`.
+
+    Example:
+        >>> build(ViTConfig(num_layers=2, hidden_size=64, num_heads=2, mlp_dim=128, classes=10)).count_params()
+        129034
+    """
+    config = config.replace(activation=keras.activations.serialize(keras.activations.get(config.activation)))
+    policy = keras.dtype_policies.get(dtype) if dtype is not None else keras.config.dtype_policy()
+    inputs = keras.Input((*config.image_size, config.channels))
+    x = keras.layers.Conv2D(
+        config.hidden_size,
+        config.patch_size,
+        strides=config.patch_size,
+        padding="valid",
+        data_format="channels_last",
+        kernel_initializer="lecun_normal",
+        name="embedding",
+        dtype=policy,
+    )(inputs)
+    x = keras.layers.Reshape((config.grid[0] * config.grid[1], config.hidden_size), dtype=policy)(x)
+    if config.pooling != "gap":
+        x = layers.ClassToken(name="class_token", dtype=policy)(x)
+    x = layers.AddPositionEmbs(config.grid, config.embedding_dropout, name="Transformer_posembed_input", dtype=policy)(
+        x
+    )
+    for n in range(config.num_layers):
+        x = layers.TransformerBlock(
+            num_heads=config.num_heads,
+            mlp_dim=config.mlp_dim,
+            dropout=config.dropout,
+            dim_head=config.dim_head,
+            attention_dropout=config.attention_dropout,
+            mlp_activation=config.mlp_activation,
+            epsilon=config.epsilon,
+            name=f"Transformer_encoderblock_{n}",
+            dtype=policy,
+        )(x)
+    x = keras.layers.LayerNormalization(epsilon=config.epsilon, name="Transformer_encoder_norm", dtype=policy)(x)
+    if config.pooling == "token":
+        x = layers.ExtractToken(name="ExtractToken", dtype=policy)(x)
+    elif config.pooling == "gap":
+        x = keras.layers.GlobalAveragePooling1D(data_format="channels_last", name="pooling", dtype=policy)(x)
+    if config.representation_size is not None:
+        x = keras.layers.Dense(
+            config.representation_size,
+            activation="tanh",
+            kernel_initializer="lecun_normal",
+            name="pre_logits",
+            dtype=policy,
+        )(x)
+    if config.include_top:
+        half = policy.compute_dtype in ("float16", "bfloat16")
+        x = keras.layers.Dense(
+            config.classes,
+            activation=config.activation,
+            kernel_initializer="zeros",
+            name="head",
+            dtype="float32" if half else policy,
+        )(x)
+    model = VisionTransformer(inputs, x, name=config.name)
+    model.config = config
+    return model
+
+
+def build_model(
+    image_size: ImageSizeArg,
+    patch_size: int | tuple[int, int],
+    num_layers: int,
+    hidden_size: int,
+    num_heads: int,
+    name: str,
+    mlp_dim: int,
+    classes: int,
+    dropout: float = 0.1,
+    activation: Any = "linear",
+    include_top: bool = True,
+    representation_size: int | None = None,
+    *,
+    dtype: Any = None,
+    **options: Any,
+) -> VisionTransformer:
+    """Build a ViT of any size, with fresh weights.
+
+    Args:
+        image_size: Pixels of the input, `(height, width)` or one integer for a square.
+        patch_size: Pixels of a patch, likewise.
+        num_layers: Number of transformer blocks.
+        hidden_size: Width of a token.
+        num_heads: Attention heads of a block.
+        name: Name of the model.
+        mlp_dim: Hidden width of a block's MLP.
+        classes: Number of classes.
+        dropout: Rate of dropout in the blocks and after the position embeddings.
+        activation: Activation of the head.
+        include_top: Whether the model ends in a classification head.
+        representation_size: Width of the tanh layer before the head, or `None`.
+        dtype: Keras dtype policy; `None` for the global one.
+        **options: Further fields of `ViTConfig`: `pooling`, `dim_head`, `channels`, `emb_dropout`, …
+
+    Returns:
+        A `VisionTransformer`; see `build`.
+
+    Raises:
+        ValueError: A value is out of range, two of them contradict each other, or an option does not exist.
+
+    Example:
+        >>> build_model(32, 8, 2, 64, 2, "tiny", 128, classes=10, pooling="gap").output_shape
+        (None, 10)
+    """
+    config = ViTConfig().replace(
+        image_size=image_size,
+        patch_size=patch_size,
+        num_layers=num_layers,
+        hidden_size=hidden_size,
+        num_heads=num_heads,
+        name=name,
+        mlp_dim=mlp_dim,
+        classes=classes,
+        dropout=dropout,
+        activation=activation,
+        include_top=include_top,
+        representation_size=representation_size,
+        **options,
+    )
+    return build(config, dtype=dtype)
+
+
+def from_checkpoint(
+    weights: str | os.PathLike,
+    *,
+    image_size: ImageSizeArg | None = None,
+    source_grid: tuple[int, int] | None = None,
+    dtype: Any = None,
+    **options: Any,
+) -> VisionTransformer:
+    """Build the model that a file of weights is for, and load it.
+
+    Args:
+        weights: A published name (`"Ti_16/augreg-imagenet21k+imagenet2012-224"`; see `checkpoints.available`), the
+            path of a file, or a URL.
+        image_size: Pixels of the input; `None` for those that the file was trained at.
+        source_grid: Patches down and across of the file's position embeddings; `None` for a square.
+        dtype: Keras dtype policy; `None` for the global one.
+        **options: Fields of `ViTConfig` to change: `classes=10` or `include_top=False` drop the file's head.
+
+    Returns:
+        A `VisionTransformer`.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ConnectionError: The server could not be reached.
+        ValueError: The file is damaged or is not a ViT checkpoint, or an option does not fit it.
+
+    Example:
+        >>> model = from_checkpoint("Ti_16.npz", classes=10, image_size=384)  # doctest: +SKIP
+    """
+    source = checkpoints.Weights(checkpoints.fetch(weights))
+    known = source.architecture
+    patch_size = known["patch_size"]
+    if image_size is None:
+        grid = source_grid or checkpoints.square_grid(source.positions)
+        if grid is None:
+            raise ValueError(
+                f"{source.path} has {source.positions} patches, which is not a square grid: say source_grid=(down, across)."
+            )
+        image_size = (grid[0] * patch_size[0], grid[1] * patch_size[1])
+    sizes = ("num_layers", "hidden_size", "num_heads", "mlp_dim", "patch_size")
+    published = {tuple(getattr(c, field) for field in sizes): c.name for c in VARIANTS.values()}
+    name = published.get(tuple(known[field] for field in sizes), "vit")
+    model = build(_configure({**known, "image_size": image_size, "name": name}, options), dtype=dtype)
+    model.load_report = checkpoints.load_weights(model, source, source_grid=source_grid)
+    return model
+
+
+def _configure(fields: dict[str, Any], options: dict[str, Any]) -> ViTConfig:
+    """The configuration of a checkpoint's architecture with a user's options; without a head, also without pre_logits."""
+    fields = {**fields, **options}
+    if not fields["include_top"] or fields.get("pooling", "token") is None:
+        fields.update({"representation_size": None, **options, "include_top": False})
+    return ViTConfig().replace(**fields)
+
+
+def validate_pretrained_top(include_top: bool, pretrained: bool, classes: int | None, weights: str) -> int:
+    """Check a demand for the pre-trained head, and say how many classes it has.
+
+    Kept from vit-keras 0.x; the factories now decide by themselves (`pretrained_top=None`).
+
+    Returns:
+        The number of classes of the head of `weights`.
+
+    Raises:
+        ValueError: There is no head to load, because of `include_top`, `pretrained` or `weights`.
+
+    Warns:
+        UserWarning: `classes` is another number.
+    """
+    if weights not in WEIGHTS:
+        raise ValueError(f"Unexpected weights: {weights}.")
+    if classes != WEIGHTS[weights]:
+        warnings.warn(_wrong_classes(weights, WEIGHTS[weights]) + " Setting manually.", UserWarning, stacklevel=2)
+    for wanted, argument in ((include_top, "include_top"), (pretrained, "pretrained")):
+        if not wanted:
+            raise ValueError(f"Can only use pretrained_top with {argument}.")
+    return WEIGHTS[weights]
+
+
+def _wrong_classes(weights: Any, classes: int | None) -> str:
+    return f"Can only use pretrained_top with {weights} if classes = {classes}."
+
+
+def load_pretrained(
+    size: str,
+    weights: str | os.PathLike,
+    pretrained_top: bool,
+    model: keras.Model,
+    image_size: ImageSizeArg,
+    patch_size: int | tuple[int, int],
+) -> checkpoints.LoadReport:
+    """Load published weights into a model (vit-keras 0.x; see `checkpoints.load_weights`).
+
+    Args:
+        size: Google's name of the architecture, such as `"B_16"`.
+        weights: A published name of that architecture, the path of a file, or a URL.
+        pretrained_top: Whether to load the head.
+        model: The model.
+        image_size: Ignored: the model knows.
+        patch_size: Ignored: the model knows.
+
+    Returns:
+        A `LoadReport`.
+    """
+    source = checkpoints.Weights(checkpoints.fetch(weights, size))
+    return checkpoints.load_weights(model, source, include_head=pretrained_top)
+
+
+def _create(variant, image_size, classes, activation, include_top, pretrained, pretrained_top, weights, dtype, options):
+    """What every factory does: decide what the checkpoint is asked for, build, load."""
+    pretrained = bool(pretrained) and weights is not None
+    source = checkpoints.Weights(checkpoints.fetch(weights, variant)) if pretrained else None
+    published = None if weights is None else checkpoints.find(os.fspath(weights), variant)
+    head_classes, representation_size = None, None
+    if source is not None:
+        head_classes = source.architecture["classes"] if source.architecture["include_top"] else None
+        representation_size = source.architecture["representation_size"]
+    elif published is not None:
+        head_classes, representation_size = published.classes, published.representation_size
+    fields = {
+        **dataclasses.asdict(VARIANTS[variant]),
+        "image_size": image_size,
+        "classes": head_classes or 1000 if classes is None else classes,
+        "activation": activation,
+        "include_top": include_top,
+        "representation_size": representation_size,
+    }
+    config = _configure(fields, options)
+    obstacles = {
+        "Can only use pretrained_top with include_top.": not config.include_top,
+        "Can only use pretrained_top with pretrained.": source is None,
+        _wrong_classes(weights, head_classes): config.classes != head_classes,
+        f"Can only use pretrained_top with representation_size = {representation_size}.": (
+            config.representation_size != representation_size
+        ),
+    }
+    obstacle = next((reason for reason, holds in obstacles.items() if holds), None)
+    if pretrained_top and obstacle:
+        warnings.warn(f"{obstacle} The head is not the pre-trained one.", UserWarning, stacklevel=3)
+    model = build(config, dtype=dtype)
+    if source is not None:
+        include_head = obstacle is None and pretrained_top is not False
+        model.load_report = checkpoints.load_weights(model, source, include_head=include_head)
+    return model
+
+
+def _factory(variant: str, weights: str):
+    """The factory function of one row of the table of variants."""
+    preset = VARIANTS[variant]
+    default_weights = weights
+
+    def factory(
+        image_size: ImageSizeArg = preset.image_size,
+        classes: int | None = None,
+        activation: Any = "linear",
+        include_top: bool = True,
+        pretrained: bool = True,
+        pretrained_top: bool | None = None,
+        weights: str | os.PathLike | None = default_weights,
+        *,
+        dtype: Any = None,
+        **options: Any,
+    ) -> VisionTransformer:
+        return _create(
+            variant,
+            image_size,
+            classes,
+            activation,
+            include_top,
+            pretrained,
+            pretrained_top,
+            weights,
+            dtype,
+            options,
+        )
+
+    factory.__name__ = factory.__qualname__ = preset.name.replace("-", "_")
+    factory.__doc__ = _FACTORY_DOC.format(
+        title=variant.replace("_", "/"),
+        name=factory.__name__,
+        layers=preset.num_layers,
+        hidden=preset.hidden_size,
+        heads=preset.num_heads,
+        mlp=preset.mlp_dim,
+        published=", ".join(f'`"{c.weights}"`' for c in checkpoints.available(variant=variant)),
+    )
+    return factory
+
+
+_FACTORY_DOC = """Build ViT-{title}: {layers} layers, hidden size {hidden}, {heads} heads, MLP dim {mlp}.
+
+    Args:
+        image_size: Pixels of the input, `(height, width)` or one integer for a square; whole patches, or say
+            `drop_remainder=True`.
+        classes: Number of classes. `None`: those of the checkpoint's head, or 1000.
+        activation: Activation of the head: `"linear"`, `"softmax"`, `"sigmoid"`, …
+        include_top: Whether the model ends in a head. Without it the model returns the normalised class token,
+            `(batch, {hidden})`, or all tokens with `pooling=None`.
+        pretrained: Whether to load `weights`.
+        pretrained_top: Whether to load the checkpoint's head. `None`: if `classes` are as many as it has.
+        weights: A published name ({published}), the path of a file, a URL, or `None`.
+        dtype: Keras dtype policy; `None` for the global one.
+        **options: Further fields of `ViTConfig`: `dropout`, `pooling`, `channels`, `representation_size`, …
+
+    Returns:
+        A `VisionTransformer`: a functional `keras.Model` for images in [-1, 1] (`preprocess_inputs`).
+
+    Raises:
+        FileNotFoundError: The weights are not where they were said to be.
+        ConnectionError: They could not be fetched.
+        ValueError: An argument is out of range, or the weights are of another architecture.
+
+    Example:
+        >>> model = {name}(image_size=224, classes=10, pretrained=False)
+        >>> model.output_shape
+        (None, 10)
+    """
+
+_I21K_I1K = "imagenet21k+imagenet2012"
+
+vit_ti16 = _factory("Ti_16", f"augreg-{_I21K_I1K}-224")
+vit_s16 = _factory("S_16", f"augreg-{_I21K_I1K}-224")
+vit_s32 = _factory("S_32", f"augreg-{_I21K_I1K}-224")
+vit_b8 = _factory("B_8", _I21K_I1K)
+vit_b16 = _factory("B_16", _I21K_I1K)
+vit_b32 = _factory("B_32", _I21K_I1K)
+vit_l16 = _factory("L_16", _I21K_I1K)
+vit_l32 = _factory("L_32", _I21K_I1K)
+vit_h14 = _factory("H_14", "imagenet21k")
