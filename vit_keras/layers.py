@@ -87,6 +87,9 @@ class ClassToken(keras.layers.Layer):
         batch, tokens, width = input_shape
         return batch, None if tokens is None else tokens + 1, width
 
+    def get_config(self):  # Keras wants to see this method where a dtype policy may have been given
+        return super().get_config()
+
 
 @_register
 class AddPositionEmbs(keras.layers.Layer):
@@ -439,6 +442,9 @@ class ExtractToken(keras.layers.Layer):
 
     def compute_output_shape(self, input_shape):
         return input_shape[0], input_shape[2]
+
+    def get_config(self):
+        return super().get_config()
 
 
 def find_vit(model: keras.Model) -> keras.Model:

@@ -50,16 +50,25 @@ def load_model(
     path = Path(filepath)
     if not path.is_file():
         raise FileNotFoundError(f"There is no model file at {path}.")
+    if not (_is_keras_archive(path) or _is_hdf5(path)):
+        raise ValueError(f"{path} is not a Keras model: neither a .keras archive nor an HDF5 file, whatever its name.")
     options = {"custom_objects": custom_objects, "compile": compile, "safe_mode": safe_mode}
-    if zipfile.is_zipfile(path):
-        rewrite = _rewrite_keras
-    elif path.suffix in (".h5", ".hdf5"):
-        rewrite = _rewrite_h5
-    else:
-        return keras.models.load_model(path, **options)
+    rewrite = _rewrite_keras if _is_keras_archive(path) else _rewrite_h5
     with tempfile.TemporaryDirectory() as folder:
         modern = Path(folder, path.name)
         return keras.models.load_model(modern if rewrite(path, modern) else path, **options)
+
+
+def _is_keras_archive(path: Path) -> bool:
+    if not zipfile.is_zipfile(path):
+        return False
+    with zipfile.ZipFile(path) as archive:
+        return {"config.json", "metadata.json"} <= set(archive.namelist())
+
+
+def _is_hdf5(path: Path) -> bool:
+    with open(path, "rb") as file:
+        return file.read(8) == b"\x89HDF\r\n\x1a\n"
 
 
 @contextlib.contextmanager
@@ -70,7 +79,7 @@ def readable_weights(filepath: str | os.PathLike) -> Iterator[tuple[str | os.Pat
     which Keras 3 reads itself but which holds no more than arrays.
     """
     path = Path(filepath)
-    if path.suffix != ".h5" or not path.is_file():
+    if path.suffix != ".h5" or not path.is_file() or not _is_hdf5(path):
         yield filepath, False
         return
     import h5py
@@ -158,8 +167,6 @@ def _unwrap(config: Any) -> Any:
 def _rewrite_keras(source: Path, target: Path) -> bool:
     """Write the archive in a form that Keras 3 opens; say whether there was anything to change."""
     with zipfile.ZipFile(source) as old:
-        if not {"config.json", "metadata.json"} <= set(old.namelist()):
-            return False
         config = json.loads(old.read("config.json"))
         modern = _modernise(config)
         keras_2 = json.loads(old.read("metadata.json")).get("keras_version", "").startswith("2.")

@@ -82,7 +82,8 @@ class VisionTransformer(keras.Model):
     """A functional Keras model that knows its `ViTConfig`. Made by `build` and the factories.
 
     Attributes:
-        config: The `ViTConfig` it was built from; it is saved with the model.
+        config: The `ViTConfig` it was built from, which is saved with the model; `None` in a copy that
+            `keras.models.clone_model` made.
         load_report: What happened when the factory loaded the pre-trained weights, or `None`.
     """
 
@@ -102,15 +103,20 @@ class VisionTransformer(keras.Model):
                     layer.mlpblock.activation = "gelu"  # the one that vit-keras 0.x had
 
     def get_config(self):
-        return {**super().get_config(), "vit": dataclasses.asdict(self.config)}
+        config = super().get_config()
+        return config if self.config is None else {**config, "vit": dataclasses.asdict(self.config)}
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
         config = dict(config)
-        vit = config.pop("vit")
+        vit = config.pop("vit", None)
         model = super().from_config(config, custom_objects)
-        model.config = ViTConfig(**vit)
+        model.config = None if vit is None else ViTConfig(**vit)
         return model
+
+
+# Keras' older format, .h5, names the class of a model without its package.
+keras.saving.get_custom_objects().setdefault("VisionTransformer", VisionTransformer)
 
 
 def build(config: ViTConfig, *, dtype: Any = None) -> VisionTransformer:

@@ -1,0 +1,461 @@
+"""Downloads, against a real server on this machine that can misbehave in all the usual ways."""
+
+import hashlib
+import itertools
+import os
+import random
+import socket
+import subprocess
+import sys
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+import vit_keras
+from vit_keras.checkpoints.download import cached_path, download
+
+BODY = b"PK\x03\x04" + random.Random(0).randbytes(50_000)
+OTHER = b"PK\x03\x04" + random.Random(1).randbytes(50_000)  # of the same length
+PAGE = b"<!DOCTYPE html><html><body>Please accept our terms.</body></html>"
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"0" * 64 + b"\nsize 347502902\n"
+
+
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self):
+        server = self.server
+        server.seen.append((self.path, self.headers["Range"], self.headers["If-Range"]))
+        server.before()
+        status = next(server.statuses, 200)
+        if status != 200:
+            return self.send_error(status)
+        start = self.first_byte()
+        if start and start >= len(server.body):
+            return self.send_error(416)
+        rest = server.body[start:]
+        self.send_response(206 if start else 200)
+        if start:
+            self.send_header("Content-Range", f"bytes {start}-{len(server.body) - 1}/{len(server.body)}")
+        if server.etag:
+            self.send_header("ETag", server.etag)
+        if server.framing == "length":
+            self.send_header("Content-Length", str(len(rest)))
+        elif server.framing == "chunked":
+            self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        return self.send_body(rest[: next(server.cuts, None)], len(rest))
+
+    def first_byte(self):
+        wanted, condition = self.headers["Range"], self.headers["If-Range"]
+        same = condition in (None, self.server.etag) or self.server.ignores_if_range
+        return int(wanted.removeprefix("bytes=").removesuffix("-")) if wanted and same and self.server.ranges else 0
+
+    def send_body(self, data, whole):
+        half = len(data) // 2
+        for piece, hook in ((data[:half], self.server.midway), (data[half:], lambda: None)):
+            self.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece) if self.server.framing == "chunked" else piece)
+            self.wfile.flush()
+            hook()
+        if self.server.framing == "chunked" and len(data) == whole:
+            self.wfile.write(b"0\r\n\r\n")
+        self.close_connection = True  # where `data` is not all of it, this is the break
+
+    def log_message(self, *args):
+        pass
+
+
+class Chunked(Handler):
+    protocol_version = "HTTP/1.1"
+
+
+class Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self):
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.seen = []  # (path, Range, If-Range) of every request
+        self.body, self.etag = BODY, '"one"'
+        self.ranges, self.ignores_if_range = True, False
+        self.framing = "length"  # or "chunked", or "close": the end of the connection is the end of the file
+        self.statuses = iter(())  # of the next answers; 200 after the last of them
+        self.cuts = iter(())  # bytes after which the next connections break; none breaks after the last of them
+        self.before = self.midway = lambda: None  # called in a request: when it comes, and at half of the body
+
+    def url(self, path="/models/ViT.npz"):
+        return f"http://127.0.0.1:{self.server_port}{path}"
+
+    @property
+    def ranges_asked(self):
+        return [asked for _, asked, _ in self.seen]
+
+    def handle_error(self, request, client_address):
+        if not isinstance(sys.exc_info()[1], ConnectionError):  # a client that has left is no error
+            super().handle_error(request, client_address)
+
+
+@pytest.fixture
+def server(monkeypatch):
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    with Server() as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def get(url, **options):
+    return download(url, progress=False, timeout=10, **options)
+
+
+def files(folder):
+    """All files below a folder but the locks, which stay."""
+    return sorted(p.name for p in Path(folder).rglob("*") if p.is_file() and p.suffix != ".lock")
+
+
+def home():
+    return Path(os.environ["VIT_KERAS_HOME"])
+
+
+# A file comes, once
+
+
+def test_file_lands_in_its_place_in_the_cache(server):
+    path = get(server.url())
+    assert path == cached_path(server.url())
+    assert path.read_bytes() == BODY
+    assert files(home()) == ["ViT.npz"]
+
+
+def test_second_call_makes_no_request(server):
+    assert get(server.url()) == get(server.url())
+    assert len(server.seen) == 1
+
+
+def test_right_size_and_hash_are_accepted(server):
+    path = get(server.url(), size=len(BODY), sha256=hashlib.sha256(BODY).hexdigest())
+    assert path.read_bytes() == BODY
+
+
+@pytest.mark.parametrize("framing", ["close", "chunked"])
+def test_server_need_not_tell_the_length(server, framing):
+    server.framing = framing
+    server.RequestHandlerClass = Chunked if framing == "chunked" else Handler
+    assert get(server.url(), size=len(BODY)).read_bytes() == BODY
+
+
+def test_home_is_where_the_variable_says(server, tmp_path, monkeypatch):
+    monkeypatch.setenv("VIT_KERAS_HOME", str(tmp_path / "elsewhere"))
+    path = get(server.url())
+    assert path.is_relative_to(tmp_path / "elsewhere")
+    assert path.read_bytes() == BODY
+
+
+def test_quoted_url_is_requested_as_it_is_and_named_unquoted(server):
+    path = get(server.url("/augreg/R%2BViT-Ti_16.npz"))
+    assert server.seen[0][0] == "/augreg/R%2BViT-Ti_16.npz"
+    assert path.name == "R+ViT-Ti_16.npz"
+
+
+def test_queries_tell_files_apart(server):
+    first = get(server.url("/ViT.npz?revision=1"))
+    server.body = OTHER
+    second = get(server.url("/ViT.npz?revision=2"))
+    assert [path for path, *_ in server.seen] == ["/ViT.npz?revision=1", "/ViT.npz?revision=2"]
+    assert (first.read_bytes(), second.read_bytes()) == (BODY, OTHER)
+    assert first.suffix == second.suffix == ".npz"
+
+
+@pytest.mark.parametrize(
+    "path", ["/../../ViT.npz", "/%2e%2e/%2e%2e/ViT.npz", "/..%2f..%2fViT.npz", "/?file=../ViT.npz"]
+)
+def test_no_url_leads_out_of_the_cache(path):
+    assert Path(os.path.normpath(cached_path(f"http://host{path}"))).is_relative_to(home() / "host")
+
+
+@pytest.mark.parametrize("progress", [True, False])
+def test_progress_bar_is_drawn_on_demand(server, capsys, progress):
+    download(server.url(), progress=progress)
+    assert ("ViT.npz" in capsys.readouterr().out) == progress
+
+
+def test_no_file_has_the_final_name_before_it_is_complete(server):
+    during = []
+
+    def look():
+        deadline = time.monotonic() + 5
+        while not files(home()) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        time.sleep(0.05)  # the file that appeared first may be the one with the tag
+        during.extend(files(home()))
+
+    server.midway = look
+    path = get(server.url())
+    assert path.name not in during
+    assert any(name.startswith(path.name) for name in during)  # it was there, under another name
+
+
+# Broken transfers
+
+
+def test_broken_transfer_is_resumed(server):
+    server.cuts = iter([20_000])
+    assert get(server.url()).read_bytes() == BODY
+    assert server.seen == [("/models/ViT.npz", None, None), ("/models/ViT.npz", "bytes=20000-", '"one"')]
+    assert files(home()) == ["ViT.npz"]
+
+
+def test_transfer_that_breaks_again_and_again_is_resumed_by_a_later_call(server):
+    server.cuts = itertools.repeat(5_000)
+    with pytest.raises(ConnectionError, match=r"20000 of 50004 bytes"):
+        get(server.url())
+    assert not cached_path(server.url()).exists()
+    assert server.ranges_asked == [None, "bytes=5000-", "bytes=10000-", "bytes=15000-"]
+    server.cuts = iter(())
+    assert get(server.url(), size=len(BODY)).read_bytes() == BODY
+    assert server.ranges_asked[4:] == ["bytes=20000-"]
+
+
+def test_broken_chunked_transfer_is_a_connection_error(server):
+    server.framing, server.RequestHandlerClass = "chunked", Chunked
+    server.cuts = itertools.repeat(5_000)
+    with pytest.raises(ConnectionError, match=r"ViT\.npz"):
+        get(server.url())
+    assert not cached_path(server.url()).exists()
+
+
+def test_broken_chunked_transfer_is_tried_again(server):
+    server.framing, server.RequestHandlerClass = "chunked", Chunked
+    server.cuts = iter([5_000])
+    assert get(server.url()).read_bytes() == BODY
+
+
+def test_connection_closed_before_any_answer_is_tried_again(server):
+    def hang_up():
+        server.before = lambda: None
+        raise BrokenPipeError
+
+    server.before = hang_up
+    assert get(server.url()).read_bytes() == BODY
+
+
+def test_silent_server_is_not_waited_for_for_ever(server):
+    test_is_over = threading.Event()
+    server.before = lambda: test_is_over.wait(20)
+    start = time.monotonic()
+    with pytest.raises(ConnectionError, match="timed out"):
+        download(server.url(), progress=False, timeout=0.1)
+    assert time.monotonic() - start < 5
+    test_is_over.set()
+
+
+def break_once(server):
+    """Leave 20000 bytes of the file in the cache, as an interrupted call does."""
+    server.cuts = itertools.chain([20_000], itertools.repeat(0))
+    with pytest.raises(ConnectionError):
+        get(server.url())
+    server.cuts = iter(())
+    server.seen.clear()
+
+
+def test_part_is_not_continued_with_another_file(server):
+    break_once(server)
+    server.body, server.etag = OTHER, '"two"'
+    assert get(server.url()).read_bytes() == OTHER
+    assert server.seen == [("/models/ViT.npz", "bytes=20000-", '"one"')]
+
+
+def test_part_is_not_continued_where_the_server_ignores_if_range(server):
+    break_once(server)
+    server.body, server.etag, server.ignores_if_range = OTHER, '"two"', True
+    assert get(server.url()).read_bytes() == OTHER
+
+
+def test_server_without_ranges_sends_it_all_again(server):
+    server.ranges = False
+    server.cuts = iter([20_000])
+    assert get(server.url()).read_bytes() == BODY
+
+
+@pytest.mark.parametrize("etag", ['W/"one"', None])
+def test_part_without_a_strong_tag_is_not_continued(server, etag):
+    server.etag = etag
+    server.cuts = iter([20_000])
+    assert get(server.url()).read_bytes() == BODY
+    assert server.ranges_asked == [None, None]
+
+
+def test_part_that_is_longer_than_the_file_is_thrown_away(server):
+    break_once(server)
+    server.body = BODY[:10_000]
+    assert get(server.url()).read_bytes() == BODY[:10_000]
+
+
+# Servers that say no
+
+
+@pytest.mark.parametrize("status", [404, 410])
+def test_file_that_does_not_exist(server, status):
+    server.statuses = itertools.repeat(status)
+    with pytest.raises(FileNotFoundError) as error:
+        get(server.url())
+    assert server.url() in str(error.value)
+    assert len(server.seen) == 1
+    assert files(home()) == []
+
+
+def test_refusal_names_url_and_reason(server):
+    server.statuses = itertools.repeat(403)
+    with pytest.raises(ConnectionError, match="403") as error:
+        get(server.url())
+    assert server.url() in str(error.value)
+    assert len(server.seen) == 1
+
+
+@pytest.mark.parametrize("status", [500, 503, 429])
+def test_passing_trouble_of_the_server_passes(server, status):
+    server.statuses = iter([status])
+    assert get(server.url()).read_bytes() == BODY
+
+
+def test_passing_trouble_between_two_parts(server):
+    server.statuses, server.cuts = iter([200, 500]), iter([20_000])
+    assert get(server.url()).read_bytes() == BODY
+    assert server.ranges_asked == [None, "bytes=20000-", "bytes=20000-"]
+
+
+def test_lasting_trouble_of_the_server_is_a_connection_error(server):
+    server.statuses = itertools.repeat(500)
+    with pytest.raises(ConnectionError) as error:
+        get(server.url())
+    assert server.url() in str(error.value)
+
+
+def test_unreachable_server_error_says_where_to_put_the_file():
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))  # bound but not listening: a connection is refused
+        url = f"http://127.0.0.1:{unused.getsockname()[1]}/ViT.npz"
+        with pytest.raises(ConnectionError) as error:
+            get(url)
+    assert url in str(error.value)
+    assert str(cached_path(url)) in str(error.value)
+
+
+# Files that are not the file
+
+
+@pytest.mark.parametrize(
+    ("body", "options", "found"),
+    [
+        (PAGE, {}, "a web page of 65 bytes"),
+        (POINTER, {}, "a Git-LFS pointer"),
+        (b"<?xml version='1.0'?><Error><Code>NoSuchKey</Code></Error>", {}, "an error message"),
+        (b"", {}, "an empty file"),
+        (BODY, {"size": 60_000}, "50,004 bytes where 60,000 were expected"),
+        (BODY, {"size": 40_000}, "50,004 bytes where 40,000 were expected"),
+        (BODY, {"sha256": "0" * 64}, hashlib.sha256(BODY).hexdigest()),
+    ],
+    ids=["page", "pointer", "xml", "empty", "too short", "too long", "hash"],
+)
+def test_wrong_content_is_named_and_not_kept(server, body, options, found):
+    server.body = body
+    with pytest.raises(ValueError, match=found) as error:
+        get(server.url(), **options)
+    assert server.url() in str(error.value)
+    assert files(home()) == []
+
+
+def test_right_file_comes_after_a_wrong_one(server):
+    server.body = PAGE
+    with pytest.raises(ValueError, match="web page"):
+        get(server.url())
+    server.body = BODY
+    assert get(server.url()).read_bytes() == BODY
+    assert server.ranges_asked == [None, None]
+
+
+# Without a network
+
+
+@pytest.mark.parametrize("value", ["1", "true", "YES"])
+def test_offline_nothing_is_requested(server, monkeypatch, value):
+    monkeypatch.setenv("VIT_KERAS_OFFLINE", value)
+    with pytest.raises(FileNotFoundError, match="VIT_KERAS_OFFLINE") as error:
+        get(server.url())
+    assert server.url() in str(error.value)
+    assert str(cached_path(server.url())) in str(error.value)
+    assert server.seen == []
+
+
+def test_offline_a_cached_file_is_returned(server, monkeypatch):
+    path = get(server.url())
+    monkeypatch.setenv("VIT_KERAS_OFFLINE", "1")
+    assert get(server.url()) == path
+    assert len(server.seen) == 1
+
+
+@pytest.mark.parametrize("value", ["", "0", "false", "No"])
+def test_offline_can_be_said_to_be_off(server, monkeypatch, value):
+    monkeypatch.setenv("VIT_KERAS_OFFLINE", value)
+    assert get(server.url()).read_bytes() == BODY
+
+
+# Several at once
+
+CHILD = """
+import sys
+from vit_keras.checkpoints.download import download
+print("ready", flush=True)
+sys.stdin.readline()
+print("asking", flush=True)
+print(download(sys.argv[1], progress=False), flush=True)
+"""
+
+
+def test_two_processes_share_one_download(server):
+    both_asked = threading.Event()
+    server.midway = lambda: both_asked.wait(30)
+    environment = {**os.environ, "PYTHONPATH": str(Path(vit_keras.__file__).parents[1])}
+    command = [sys.executable, "-c", CHILD, server.url()]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "env": environment}
+    children = [subprocess.Popen(command, **pipes) for _ in range(2)]
+    try:
+        for child in children:
+            assert child.stdout.readline() == "ready\n"
+        for child in children:
+            child.stdin.write("go\n")
+            child.stdin.flush()
+            assert child.stdout.readline() == "asking\n"
+        time.sleep(1)  # the second has the time to make a request of its own, if it would
+        requests = len(server.seen)
+        both_asked.set()
+        paths = [child.communicate(timeout=30)[0].strip() for child in children]
+    finally:
+        both_asked.set()
+        for child in children:
+            child.kill()
+    assert (requests, len(server.seen)) == (1, 1)
+    assert paths == [str(cached_path(server.url()))] * 2
+    assert Path(paths[0]).read_bytes() == BODY
+
+
+def test_another_thread_takes_over_where_one_fails(server):
+    server.statuses = iter([403])
+    server.before = lambda: time.sleep(0.2)  # both are under way
+    results = []
+
+    def fetch():
+        try:
+            results.append(get(server.url()))
+        except ConnectionError as error:
+            results.append(error)
+
+    threads = [threading.Thread(target=fetch, daemon=True) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert len(results) == len(server.seen) == 2
+    assert cached_path(server.url()) in results

@@ -1,0 +1,196 @@
+"""Saved models: ours, and those that vit-keras 0.1 and 0.2 really wrote (tests/data/vit_keras_0/make.py)."""
+
+import zipfile
+
+import h5py
+import keras
+import numpy as np
+import pytest
+from conftest import DATA
+
+import vit_keras
+from vit_keras import layers, vit
+
+pytestmark = pytest.mark.core
+
+OLD = DATA / "vit_keras_0"
+# Probabilities of a float32 model: 1e-6 is a few roundings; the other GELU is more than 1e-3 away.
+TOLERANCE = 1e-6
+
+
+def recorded(version, key="outputs"):
+    data = np.load(OLD / f"{version}.npz")
+    return vit.preprocess_inputs(data["images"]), data[key]
+
+
+def same_architecture(**options):
+    options = {"image_size": 16, "representation_size": 6, "activation": "softmax", **options}
+    return vit.build_model(
+        patch_size=8, num_layers=2, hidden_size=8, num_heads=2, name="vit-tiny", mlp_dim=16, classes=5, **options
+    )
+
+
+@pytest.mark.parametrize("name", ["v020.keras", "v020.h5", "v010.keras", "v010.h5"])
+def test_models_of_vit_keras_0_give_their_outputs(name):
+    inputs, outputs = recorded(name[:4])
+    model = vit_keras.load_model(OLD / name)
+    np.testing.assert_allclose(model.predict(inputs, verbose=0), outputs, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("name", ["v020_nested.keras", "v020_nested.h5", "v010_nested.h5"])
+def test_nested_models_of_vit_keras_0_give_their_outputs(name):
+    inputs, outputs = recorded(name[:4], "nested_outputs")
+    model = vit_keras.load_model(OLD / name)
+    # The last layer is linear with outputs of about 1.
+    np.testing.assert_allclose(model.predict(inputs, verbose=0), outputs, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["v020.weights.h5", "v010.weights.h5", "v010_weights.h5"])
+def test_weights_of_vit_keras_0_give_its_outputs(name):
+    inputs, outputs = recorded(name[:4])
+    model = same_architecture()
+    model.load_weights(OLD / name)
+    np.testing.assert_allclose(model.predict(inputs, verbose=0), outputs, atol=TOLERANCE)
+
+
+def test_the_other_gelu_would_have_been_seen():
+    inputs, outputs = recorded("v020")
+    model = same_architecture()
+    model.load_weights(OLD / "v020.weights.h5")
+    for layer in model.layers:
+        if isinstance(layer, layers.TransformerBlock):
+            layer.mlpblock.activation = "gelu_tanh"
+    assert np.abs(keras.ops.convert_to_numpy(model(inputs)) - outputs).max() > 10 * TOLERANCE
+
+
+@pytest.mark.parametrize("name", ["v020.h5", "v020.keras"])
+def test_keras_own_function_with_custom_objects_opens_them_as_it_did(name):
+    inputs, outputs = recorded("v020")
+    names = ("ClassToken", "AddPositionEmbs", "MultiHeadSelfAttention", "TransformerBlock")
+    objects = {name: getattr(layers, name) for name in names}
+    try:
+        model = keras.models.load_model(OLD / name, custom_objects=objects, safe_mode=False)
+    except (SystemError, ValueError, TypeError, EOFError) as error:
+        pytest.skip(f"the file holds bytecode of Python 3.11, which this Python cannot read: {error}")
+    try:
+        result = model.predict(inputs, verbose=0)
+    except SystemError as error:
+        pytest.skip(f"the file holds bytecode of Python 3.11, which this Python cannot run: {error}")
+    np.testing.assert_allclose(result, outputs, atol=TOLERANCE)
+
+
+def test_an_old_model_saved_again_opens_with_keras_alone(tmp_path):
+    inputs, outputs = recorded("v010")
+    vit_keras.load_model(OLD / "v010.h5").save(tmp_path / "new.keras")
+    model = keras.models.load_model(tmp_path / "new.keras")
+    np.testing.assert_allclose(model.predict(inputs, verbose=0), outputs, atol=TOLERANCE)
+
+
+def test_a_foreign_lambda_is_still_refused(tmp_path):
+    inputs = keras.Input((4,))
+    keras.Model(inputs, keras.layers.Lambda(lambda x: x + 1, name="mine")(inputs)).save(tmp_path / "lambda.keras")
+    with pytest.raises(ValueError, match=r"[Ll]ambda"):
+        vit_keras.load_model(tmp_path / "lambda.keras")
+
+
+@pytest.mark.parametrize("suffix", [".keras", ".h5"])
+@pytest.mark.parametrize("options", [{}, {"pooling": "gap"}, {"mlp_activation": "gelu"}, {"image_size": (16, 32)}])
+def test_our_models_round_trip_through_keras_own_functions(tmp_path, suffix, options):
+    model = same_architecture(**options)
+    randomise(model)
+    images = np.random.RandomState(1).normal(size=(2, *model.input_shape[1:])).astype("float32")
+    model.save(tmp_path / f"model{suffix}")
+    again = keras.models.load_model(tmp_path / f"model{suffix}")
+    np.testing.assert_array_equal(again.predict(images, verbose=0), model.predict(images, verbose=0))
+    assert again.config == model.config
+
+
+def test_a_fine_tuned_model_round_trips_with_what_is_frozen(tmp_path):
+    base = same_architecture(include_top=False, representation_size=None)
+    for layer in base.layers[:5]:
+        layer.trainable = False
+    model = keras.Sequential([base, keras.layers.Dense(3, activation="softmax")])
+    model.compile("adam", "sparse_categorical_crossentropy")
+    model.fit(np.zeros((2, 16, 16, 3), "float32"), np.array([0, 1]), verbose=0)
+    model.save(tmp_path / "tuned.keras")
+    again = keras.models.load_model(tmp_path / "tuned.keras")
+    assert [tuple(v.shape) for v in again.trainable_variables] == [tuple(v.shape) for v in model.trainable_variables]
+    frozen = [layer.trainable for layer in base.layers[1:]]  # Keras does not save it for the input
+    assert [layer.trainable for layer in again.layers[0].layers[1:]] == frozen
+    images = np.random.RandomState(1).normal(size=(2, 16, 16, 3)).astype("float32")
+    np.testing.assert_array_equal(again.predict(images, verbose=0), model.predict(images, verbose=0))
+
+
+def test_a_clone_works_and_can_be_saved(tmp_path):
+    model = same_architecture()
+    randomise(model)
+    clone = keras.models.clone_model(model)
+    clone.set_weights(model.get_weights())
+    clone.save(tmp_path / "clone.keras")
+    images = np.random.RandomState(1).normal(size=(2, 16, 16, 3)).astype("float32")
+    again = keras.models.load_model(tmp_path / "clone.keras")
+    np.testing.assert_array_equal(again.predict(images, verbose=0), model.predict(images, verbose=0))
+
+
+@pytest.mark.parametrize("target", [24, (16, 40)])
+def test_weights_of_another_image_size_are_resampled(tmp_path, target):
+    model = same_architecture(image_size=(16, 24))
+    randomise(model)
+    model.save_weights(tmp_path / "some.weights.h5")
+    other = same_architecture(image_size=target)
+    other.load_weights(tmp_path / "some.weights.h5")
+    table = keras.ops.convert_to_numpy(model.get_layer("Transformer_posembed_input").pe)
+    expected = vit_keras.checkpoints.resize_position_embeddings(table, other.config.grid, source_grid=(2, 3))
+    np.testing.assert_array_equal(
+        keras.ops.convert_to_numpy(other.get_layer("Transformer_posembed_input").pe), expected
+    )
+
+
+def test_weights_of_the_same_number_of_patches_in_another_grid_are_resampled(tmp_path):
+    model = same_architecture(image_size=(16, 48))
+    randomise(model)
+    model.save_weights(tmp_path / "wide.weights.h5")
+    other = same_architecture(image_size=(48, 16))
+    other.load_weights(tmp_path / "wide.weights.h5")
+    table = keras.ops.convert_to_numpy(model.get_layer("Transformer_posembed_input").pe)
+    assert not np.array_equal(keras.ops.convert_to_numpy(other.get_layer("Transformer_posembed_input").pe), table)
+
+
+def test_weights_bring_their_activation_with_them(tmp_path):
+    exact = same_architecture(mlp_activation="gelu")
+    randomise(exact)
+    exact.save_weights(tmp_path / "exact.weights.h5")
+    model = same_architecture()
+    model.load_weights(tmp_path / "exact.weights.h5")
+    images = np.random.RandomState(1).normal(size=(2, 16, 16, 3)).astype("float32")
+    np.testing.assert_array_equal(model.predict(images, verbose=0), exact.predict(images, verbose=0))
+
+
+def test_old_files_are_not_changed(tmp_path):
+    before = (OLD / "v010.h5").read_bytes()
+    vit_keras.load_model(OLD / "v010.h5")
+    same_architecture().load_weights(OLD / "v010.weights.h5")
+    assert (OLD / "v010.h5").read_bytes() == before
+    with h5py.File(OLD / "v010.weights.h5") as file:
+        assert "_layer_checkpoint_dependencies" in file
+
+
+@pytest.mark.parametrize("name", ["missing.keras", "missing.h5"])
+def test_a_missing_file_is_named(tmp_path, name):
+    with pytest.raises(FileNotFoundError, match=name):
+        vit_keras.load_model(tmp_path / name)
+
+
+def test_a_file_that_is_no_model(tmp_path):
+    with zipfile.ZipFile(tmp_path / "wrong.keras", "w") as file:
+        file.writestr("readme.txt", "hello")
+    with pytest.raises(ValueError, match=r"wrong\.keras"):
+        vit_keras.load_model(tmp_path / "wrong.keras")
+    (tmp_path / "text.h5").write_text("hello")
+    with pytest.raises(ValueError, match=r"text\.h5"):
+        vit_keras.load_model(tmp_path / "text.h5")
+
+
+def randomise(model):
+    random = np.random.RandomState(0)
+    model.set_weights([random.normal(size=w.shape, scale=0.5).astype("float32") for w in model.get_weights()])

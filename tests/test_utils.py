@@ -1,0 +1,697 @@
+"""Reading images from anywhere, judging pixels, naming classes, and two helpers kept from vit-keras 0.x."""
+
+import http.server
+import io
+import pathlib
+import socket
+import struct
+import threading
+import warnings
+import zlib
+
+import keras
+import numpy as np
+import pytest
+from PIL import Image, features
+
+from vit_keras import checkpoints, utils, vit
+
+H, W = 6, 10  # not a square, so that swapped axes show
+
+
+def noise(*shape, high=256, dtype="uint8", seed=0):
+    return np.random.default_rng(seed).integers(0, high, shape).astype(dtype)
+
+
+def smooth():
+    """Colours that survive a round trip through LAB and YCbCr: none at the edge of the RGB cube."""
+    y, x = np.mgrid[0:H, 0:W]
+    return np.stack([90 + 10 * y, 150 - 8 * x, 100 + 3 * x + 4 * y], axis=-1).astype("uint8")
+
+
+def on_white(rgb, alpha):
+    alpha = alpha[..., None] / 255
+    return rgb * alpha + 255 * (1 - alpha)
+
+
+def encoded(image, kind="PNG", **options):
+    buffer = io.BytesIO()
+    image.save(buffer, kind, **options)
+    return buffer.getvalue()
+
+
+def png_header(width, height):
+    """A PNG that says how large it is and ends there."""
+    chunk = b"IHDR" + struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    data = b"IDAT" + zlib.compress(b"")
+    chunks = [struct.pack(">I", len(c) - 4) + c + struct.pack(">I", zlib.crc32(c)) for c in (chunk, data)]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
+
+
+# -------------------------------------------------------------------- modes --
+
+
+def bilevel():
+    bits = noise(H, W, high=2).astype(bool)
+    return Image.fromarray(bits), "PNG", {}, grey(bits * 255)
+
+
+def grey(values):
+    return np.repeat(values[..., None].astype("float64"), 3, axis=-1)
+
+
+def grey_alpha():
+    pixels = noise(H, W, 2)
+    return Image.fromarray(pixels), "PNG", {}, on_white(grey(pixels[..., 0]), pixels[..., 1])
+
+
+def palette(transparent=None, kind="P"):
+    colours, indices = noise(16, 3, seed=1), noise(H, W, high=16)
+    image = Image.fromarray(indices).convert("P")
+    image.putpalette(colours.tobytes())
+    expected = colours[indices].astype("float64")
+    if kind == "PA":
+        alpha = noise(H, W, seed=2)
+        image = image.convert("PA")
+        image.putalpha(Image.fromarray(alpha))
+        return image, "TIFF", {}, on_white(expected, alpha)
+    if transparent is not None:
+        expected[indices == transparent] = 255
+        return image, "PNG", {"transparency": transparent}, expected
+    return image, "PNG", {}, expected
+
+
+def rgb_with_transparent_colour():
+    pixels = noise(H, W, 3)
+    expected = pixels.astype("float64")
+    expected[2, 3] = 255
+    return Image.fromarray(pixels), "PNG", {"transparency": tuple(pixels[2, 3].tolist())}, expected
+
+
+def rgba():
+    pixels = noise(H, W, 4)
+    return Image.fromarray(pixels), "PNG", {}, on_white(pixels[..., :3].astype("float64"), pixels[..., 3])
+
+
+def cmyk():
+    pixels = noise(H, W, 4)
+    light = 255.0 - pixels
+    return Image.frombytes("CMYK", (W, H), pixels.tobytes()), "TIFF", {}, light[..., :3] * light[..., 3:] / 255
+
+
+def converted(mode):
+    return Image.fromarray(smooth()).convert(mode), "TIFF", {}, smooth()
+
+
+def sixteen_bits(kind):
+    values = noise(H, W, high=65536, dtype="uint16")
+    return Image.fromarray(values), kind, {}, grey(values / 257)
+
+
+def integers():
+    values = noise(H, W, high=65536, dtype="int32")
+    return Image.fromarray(values), "TIFF", {}, grey(values / 257)
+
+
+def floats():
+    values = noise(H, W).astype("float32")
+    return Image.fromarray(values), "TIFF", {}, grey(values)
+
+
+# How each mode is made; what it must look like is computed here, without Pillow's conversions. The tolerance is in
+# grey levels: 1 where an alpha or a product is rounded, 3 and 4 for YCbCr and LAB, whose colours have whole steps only.
+MODES = {
+    "1": (bilevel, 0),
+    "L": (lambda: (Image.fromarray(noise(H, W)), "PNG", {}, grey(noise(H, W))), 0),
+    "LA": (grey_alpha, 1),
+    "P": (palette, 0),
+    "P transparent": (lambda: palette(transparent=5), 0),
+    "PA": (lambda: palette(kind="PA"), 1),
+    "RGB": (lambda: (Image.fromarray(noise(H, W, 3)), "PNG", {}, noise(H, W, 3)), 0),
+    "RGB transparent": (rgb_with_transparent_colour, 0),
+    "RGBA": (rgba, 1),
+    "CMYK": (cmyk, 1),
+    "YCbCr": (lambda: converted("YCbCr"), 3),
+    "LAB": (lambda: converted("LAB"), 4),
+    "I;16 PNG": (lambda: sixteen_bits("PNG"), 0.5),
+    "I;16 TIFF": (lambda: sixteen_bits("TIFF"), 0.5),
+    "I": (integers, 0.5),
+    "F": (floats, 0),
+}
+
+WAYS = {
+    "path": lambda path: str(path),
+    "pathlib": lambda path: path,
+    "bytes": lambda path: path.read_bytes(),
+    "bytesio": lambda path: io.BytesIO(path.read_bytes()),
+    "file": lambda path: open(path, "rb"),  # noqa: SIM115
+    "pil": lambda path: Image.open(path),
+}
+
+
+@pytest.mark.filterwarnings("ignore:A float image is meant to be")  # mode F: true, and not the point here
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("mode", MODES)
+def test_read_gives_rgb_of_every_mode_from_everywhere(mode, way, tmp_path):
+    make, tolerance = MODES[mode]
+    image, kind, options, expected = make()
+    path = tmp_path / f"image.{kind.lower()}"
+    image.save(path, kind, **options)
+    assert Image.open(path).mode == mode.split()[0]  # the file holds what the test is about
+    result = utils.read(WAYS[way](path), None)
+    assert result.shape == (H, W, 3) and result.dtype == np.uint8
+    assert np.abs(result - expected.astype("float64")).max() <= tolerance + 1e-9
+
+
+@pytest.mark.filterwarnings("ignore:A float image is meant to be")
+@pytest.mark.parametrize("mode", ["1", "L", "RGB", "RGBA", "I;16 TIFF", "I", "F"])
+def test_read_of_an_array_equals_that_of_the_file(mode):
+    image, kind, options, _ = MODES[mode][0]()
+    expected = utils.read(encoded(image, kind, **options), None)
+    np.testing.assert_array_equal(utils.read(np.asarray(image), None), expected)
+
+
+# Modes that no file has, at 4 levels: HSV has whole steps only, and premultiplied alpha was rounded once already.
+@pytest.mark.parametrize("mode", ["HSV", "RGBX", "RGBa", "La"])
+def test_read_of_modes_that_live_in_memory_only(mode):
+    if mode == "La":
+        pixels = np.stack([smooth()[..., 0], np.full((H, W), 200, "uint8")], axis=-1)
+        image, expected = Image.fromarray(pixels).convert("La"), on_white(grey(pixels[..., 0]), pixels[..., 1])
+    elif mode == "RGBa":
+        pixels = np.concatenate([smooth(), np.full((H, W, 1), 200, "uint8")], axis=-1)
+        image, expected = Image.fromarray(pixels).convert("RGBa"), on_white(pixels[..., :3], pixels[..., 3])
+    else:
+        image, expected = Image.fromarray(smooth()).convert(mode), smooth()
+    assert np.abs(utils.read(image, None) - expected.astype("float64")).max() <= 4
+
+
+@pytest.mark.parametrize("shape", [(H, W), (H, W, 1), (H, W, 3), (H, W, 4)])
+def test_read_takes_arrays_of_these_shapes(shape):
+    assert utils.read(noise(*shape), None).shape == (H, W, 3)
+
+
+@pytest.mark.filterwarnings("ignore:A float image is meant to be")
+@pytest.mark.parametrize(
+    "values",
+    [
+        noise(H, W, 3).astype("float64"),
+        noise(H, W, 3).astype("float32") / 255,
+        noise(H, W, 3).astype("float32") / 127.5 - 1,
+        noise(H, W, 3).astype("uint16") * 257,
+        noise(H, W, 3).astype("int64"),
+    ],
+    ids=["0..255", "0..1", "-1..1", "16 bits", "int64"],
+)
+def test_read_brings_arrays_of_any_range_to_8_bits(values):
+    np.testing.assert_array_equal(utils.read(values, None), noise(H, W, 3))
+
+
+def test_alpha_is_laid_on_white():
+    pixels = np.array([[[200, 0, 100, 0], [200, 0, 100, 255], [200, 0, 100, 51]]], "uint8")
+    result = utils.read(pixels, None)[0]
+    np.testing.assert_array_equal(result[:2], [[255, 255, 255], [200, 0, 100]])
+    assert np.abs(result[2] - [244.0, 204.0, 224.0]).max() <= 1  # a fifth of the colour; 1 level for rounding
+
+
+ORIENTATIONS = {  # how a viewer turns what is stored
+    1: lambda a: a,
+    2: lambda a: a[:, ::-1],
+    3: lambda a: a[::-1, ::-1],
+    4: lambda a: a[::-1],
+    5: lambda a: a.swapaxes(0, 1),
+    6: lambda a: np.rot90(a, -1),
+    7: lambda a: a[::-1, ::-1].swapaxes(0, 1),
+    8: lambda a: np.rot90(a, 1),
+}
+
+
+def turned(orientation):
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    return encoded(Image.fromarray(noise(H, W, 3)), exif=exif)
+
+
+@pytest.mark.parametrize("orientation", ORIENTATIONS)
+@pytest.mark.parametrize("way", [lambda data: data, lambda data: Image.open(io.BytesIO(data))], ids=["bytes", "pil"])
+def test_read_turns_the_image_upright(orientation, way):
+    expected = ORIENTATIONS[orientation](noise(H, W, 3))
+    np.testing.assert_array_equal(utils.read(way(turned(orientation)), None), expected)
+
+
+def test_the_size_is_that_of_the_upright_image():
+    expected = utils.read(np.ascontiguousarray(ORIENTATIONS[6](noise(H, W, 3))), (20, 8))
+    np.testing.assert_array_equal(utils.read(turned(6), (20, 8)), expected)
+
+
+def test_read_leaves_a_pil_image_and_an_array_as_they_were():
+    image, array = Image.open(io.BytesIO(turned(6))), noise(H, W, 3)
+    utils.read(image, 4)
+    assert image.size == (W, H) and image.getexif()[0x0112] == 6
+    result = utils.read(array, None)
+    result[:] = 0
+    np.testing.assert_array_equal(array, noise(H, W, 3))
+
+
+def test_read_reads_an_open_file_and_leaves_it_open(tmp_path):
+    (tmp_path / "image.png").write_bytes(encoded(Image.fromarray(noise(H, W, 3))))
+    with open(tmp_path / "image.png", "rb") as file:
+        utils.read(file, None)
+        assert not file.closed
+
+
+@pytest.mark.filterwarnings("error::ResourceWarning")
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
+def test_read_leaves_no_file_open(tmp_path):
+    (tmp_path / "image.png").write_bytes(encoded(Image.fromarray(noise(H, W, 3))))
+    utils.read(tmp_path / "image.png", None)
+
+
+def test_a_tilde_is_the_home_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    (tmp_path / "image.png").write_bytes(encoded(Image.fromarray(noise(H, W, 3))))
+    np.testing.assert_array_equal(utils.read("~/image.png", None), noise(H, W, 3))
+
+
+# --------------------------------------------------------------------- sizes --
+
+SOURCES = {
+    "array": lambda: noise(H, W, 3),
+    "pil": lambda: Image.fromarray(noise(H, W, 3)),
+    "bytes": lambda: encoded(Image.fromarray(noise(H, W, 3))),
+}
+
+
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize(
+    ("size", "expected"),
+    [
+        (7, (7, 7)),
+        ((4, 9), (4, 9)),
+        ([4, 9], (4, 9)),
+        (np.int64(7), (7, 7)),
+        ((np.int32(4), np.uint8(9)), (4, 9)),
+        (np.array([4, 9]), (4, 9)),
+        (None, (H, W)),
+        ((H, W), (H, W)),
+    ],
+)
+def test_size_is_height_and_width(source, size, expected):
+    assert utils.read(SOURCES[source](), size).shape == (*expected, 3)
+
+
+@pytest.mark.parametrize("size", [0, -4, (4,), (4, 5, 6), (4, 0), 2.5, "4", True])
+def test_a_wrong_size_is_refused(size):
+    with pytest.raises(ValueError, match="size argument must be a tuple of 2 integers or a single integer"):
+        utils.read(noise(H, W, 3), size)
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_the_same_size_changes_nothing(source):
+    np.testing.assert_array_equal(utils.read(SOURCES[source](), (H, W)), noise(H, W, 3))
+
+
+@pytest.mark.parametrize("size", [(16, 24), (64, 80), (17, 90), (224, 224), (1, 1)])
+def test_the_default_interpolation_is_tensorflows(size):
+    if keras.backend.backend() != "tensorflow":
+        pytest.skip("compares with tf.image.resize")
+    import tensorflow as tf
+
+    image = noise(37, 53, 3)
+    expected = tf.image.resize(image, size, method="bilinear", antialias=False).numpy()
+    # Half a level of rounding, and 1e-3 because TensorFlow computes in float32.
+    assert np.abs(utils.read(image, size) - expected).max() <= 0.5 + 1e-3
+
+
+@pytest.mark.parametrize(
+    ("name", "resampling"),
+    [
+        ("nearest", Image.Resampling.NEAREST),
+        ("box", Image.Resampling.BOX),
+        ("bilinear-antialias", Image.Resampling.BILINEAR),
+        ("bicubic", Image.Resampling.BICUBIC),
+        ("lanczos", Image.Resampling.LANCZOS),
+    ],
+)
+@pytest.mark.parametrize("size", [(16, 24), (64, 80)])
+def test_pillows_interpolations_are_pillows(name, resampling, size):
+    image = noise(37, 53, 3)
+    expected = np.asarray(Image.fromarray(image).resize((size[1], size[0]), resampling))
+    np.testing.assert_array_equal(utils.read(image, size, interpolation=name), expected)
+
+
+def test_an_unknown_interpolation_is_refused_with_the_names_there_are():
+    with pytest.raises(ValueError, match=r"'bilinear'.*'lanczos'.*'cubic'"):
+        utils.read(noise(H, W, 3), None, interpolation="cubic")
+
+
+# -------------------------------------------------------------------- errors --
+
+
+@pytest.mark.parametrize("way", [str, pathlib.Path])
+def test_a_missing_file(way, tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"Could not find image at path: .*nothing\.jpg"):
+        utils.read(way(tmp_path / "nothing.jpg"), 8)
+
+
+def test_a_folder_is_no_image(tmp_path):
+    with pytest.raises(FileNotFoundError, match="Could not find image at path"):
+        utils.read(tmp_path, 8)
+
+
+@pytest.mark.parametrize("content", [b"This is a text.\n", b"", b"<!doctype html><html></html>"])
+@pytest.mark.parametrize("way", ["path", "bytes", "bytesio", "file"])
+def test_what_is_no_image(content, way, tmp_path):
+    path = tmp_path / "image.jpg"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match="An error occurred reading"):
+        utils.read(WAYS[way](path), 8)
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "GIF", "TIFF", "WEBP", "AVIF"])
+@pytest.mark.parametrize("part", [0.02, 0.5, 0.97])
+def test_a_truncated_image(kind, part, tmp_path):
+    if kind in ("WEBP", "AVIF") and not features.check(kind.lower()):
+        pytest.skip(f"this Pillow cannot write {kind}")
+    data = encoded(Image.fromarray(noise(64, 64, 3)), kind)
+    path = tmp_path / "cut"
+    path.write_bytes(data[: int(part * len(data))])
+    with pytest.raises(ValueError, match=f"An error occurred reading .*{path.name}"):
+        utils.read(path, 8)
+
+
+def test_a_damaged_avif():
+    if not features.check("avif"):
+        pytest.skip("this Pillow cannot write AVIF")
+    data = bytearray(encoded(Image.fromarray(noise(64, 64, 3)), "AVIF"))
+    start = data.index(b"mdat") + 4
+    data[start : start + 40] = bytes(40)
+    with pytest.raises(ValueError, match="An error occurred reading"):
+        utils.read(bytes(data), 8)
+
+
+def test_a_decompression_bomb_is_refused_unopened():
+    with pytest.raises(ValueError, match=r"An error occurred reading .*decompression bomb"):
+        utils.read(png_header(30_000, 30_000), 8)
+
+
+def test_an_image_of_too_many_pixels_is_refused_before_it_is_decoded():
+    with pytest.raises(ValueError, match=r"3000×2000 pixels; at most 5,000,000 .*max_pixels"):
+        utils.read(png_header(3000, 2000), 8, max_pixels=5_000_000)
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_max_pixels_is_the_largest_number_allowed(source):
+    assert utils.read(SOURCES[source](), None, max_pixels=H * W).shape == (H, W, 3)
+    with pytest.raises(ValueError, match=f"{W}×{H} pixels"):
+        utils.read(SOURCES[source](), None, max_pixels=H * W - 1)
+
+
+@pytest.mark.parametrize("wrong", [None, 5, [[1, 2]], {"a": 1}, io.StringIO("text")])
+def test_wrong_types(wrong):
+    with pytest.raises(TypeError):
+        utils.read(wrong, 8)
+
+
+@pytest.mark.parametrize("shape", [(8,), (8, 8, 2), (8, 8, 5), (1, 8, 8, 3), (0, 8, 3), (8, 0), ()])
+def test_wrong_shapes_of_arrays(shape):
+    with pytest.raises(ValueError, match="An array of pixels has the shape"):
+        utils.read(np.zeros(shape, "uint8"), 8)
+
+
+@pytest.mark.parametrize("dtype", ["complex64", "object", "U1", "datetime64[s]"])
+def test_wrong_dtypes_of_arrays(dtype):
+    with pytest.raises(TypeError, match="Pixels are numbers"):
+        utils.read(np.zeros((8, 8), dtype), 8)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_pixels_that_are_not_finite(value):
+    image = np.zeros((8, 8, 3))
+    image[3, 4, 1] = value
+    with pytest.raises(ValueError, match="not finite"):
+        utils.read(image, 8)
+
+
+# ---------------------------------------------------------------------- URLs --
+
+
+@pytest.fixture(scope="module")
+def server():
+    """A web server on this machine; the paths are named for what they do."""
+    image, finished = encoded(Image.fromarray(noise(H, W, 3))), threading.Event()
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            if self.path == "/slow":
+                finished.wait(10)
+            if self.path == "/not-http":
+                self.wfile.write(b"I am no web server.\r\n\r\n")
+                return
+            self.send_response({"/missing": 404, "/gone": 410, "/broken": 500, "/forbidden": 403}.get(self.path, 200))
+            if self.path == "/breaks-off":
+                self.send_header("Transfer-Encoding", "chunked")
+                self.end_headers()
+                self.wfile.write(b"1000\r\n" + image[:20])
+                return
+            body = b"<html>Sign in first</html>" if self.path == "/page" else image
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            if self.path == "/stalls":
+                self.wfile.write(body[:20])
+                self.wfile.flush()
+                finished.wait(10)
+            elif self.path == "/short":
+                self.wfile.write(body[: len(body) // 2])
+            else:
+                self.wfile.write(body)
+
+        def log_message(self, *args):
+            pass
+
+    web = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=web.serve_forever, args=(0.05,), daemon=True).start()
+    yield f"http://127.0.0.1:{web.server_port}"
+    finished.set()
+    web.shutdown()
+    web.server_close()
+
+
+@pytest.fixture
+def url(server, monkeypatch):
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    return server
+
+
+def test_read_of_a_url(url):
+    np.testing.assert_array_equal(utils.read(f"{url}/image.png", None), noise(H, W, 3))
+
+
+@pytest.mark.parametrize("path", ["missing", "gone"])
+def test_a_url_where_nothing_is(url, path):
+    with pytest.raises(FileNotFoundError, match=f"{url}/{path}"):
+        utils.read(f"{url}/{path}", 8)
+
+
+@pytest.mark.parametrize(("path", "code"), [("broken", 500), ("forbidden", 403)])
+def test_a_server_in_trouble(url, path, code):
+    with pytest.raises(ConnectionError, match=f"{url}/{path}.*{code}"):
+        utils.read(f"{url}/{path}", 8)
+
+
+def test_a_server_that_is_not_there(url):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with pytest.raises(ConnectionError, match=f"Could not reach http://127.0.0.1:{port}/image.png"):
+        utils.read(f"http://127.0.0.1:{port}/image.png", 8)
+
+
+@pytest.mark.parametrize("path", ["slow", "stalls"])
+def test_a_slow_server(url, path):
+    with pytest.raises(ConnectionError, match=f"Could not reach {url}/{path}.*timed out"):
+        utils.read(f"{url}/{path}", 8, timeout=0.2)
+
+
+def test_a_download_that_is_too_large(url):
+    size = len(encoded(Image.fromarray(noise(H, W, 3))))
+    assert utils.read(f"{url}/image.png", None, max_bytes=size).shape == (H, W, 3)
+    with pytest.raises(ValueError, match=f"larger than {size - 1} bytes"):
+        utils.read(f"{url}/image.png", None, max_bytes=size - 1)
+
+
+@pytest.mark.parametrize("path", ["page", "short"])
+def test_a_url_of_no_image(url, path):
+    with pytest.raises(ValueError, match="An error occurred reading"):
+        utils.read(f"{url}/{path}", 8)
+
+
+@pytest.mark.parametrize("path", ["breaks-off", "not-http", "a picture.png"])
+def test_what_else_goes_wrong_with_a_url_is_one_of_the_documented_errors(url, path):
+    with pytest.raises((ConnectionError, FileNotFoundError, ValueError)):
+        utils.read(f"{url}/{path}", 8)
+
+
+# ------------------------------------------------------------------- classes --
+
+
+def test_the_classes_of_imagenet():
+    classes = utils.get_imagenet_classes()
+    assert len(classes) == 1000
+    assert classes[0] == "tench, Tinca tinca"
+    assert classes[340] == "zebra"
+    assert classes[-1] == "toilet tissue, toilet paper, bathroom tissue"
+    assert all(name and name == name.strip() for name in classes)
+
+
+# -------------------------------------------------------------------- pixels --
+
+
+@pytest.mark.filterwarnings("ignore:A float image is meant to be")
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (np.array([0, 7, 255], "uint8"), [0, 7, 255]),
+        (np.array([0, 7, 255], "int64"), [0, 7, 255]),
+        (np.array([0, 257, 65535], "uint16"), [0, 1, 255]),
+        (np.array([False, True]), [0, 255]),
+        (np.array([-1, -0.2, 1], "float32"), [0, 102, 255]),
+        (np.array([-1, 0, 1], "float16"), [0, 127.5, 255]),
+        (np.array([0, 0.2, 1.0]), [0, 51, 255]),
+        (np.array([0, 0.2, 255]), [0, 0.2, 255]),
+    ],
+)
+def test_to_pixels_judges_the_range(values, expected):
+    before = values.copy()
+    result = utils.to_pixels(values)
+    assert result.dtype == np.float64
+    np.testing.assert_allclose(result, expected, rtol=0, atol=1e-5)  # 0.2 in float32 is off by 3e-9, times 127.5
+    np.testing.assert_array_equal(values, before)
+
+
+@pytest.mark.parametrize("values", [np.array([0.0, 0.7]), np.array([0.0, 200.0])])
+def test_to_pixels_warns_of_floats_that_models_do_not_take(values):
+    with pytest.warns(UserWarning, match=r"meant to be in \[-1, 1\].*read as \[0, (1|255)\]"):
+        utils.to_pixels(values)
+
+
+def test_to_pixels_says_nothing_about_the_right_floats():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        utils.to_pixels(np.array([-1.0, 0.5]))
+
+
+@pytest.mark.filterwarnings("ignore:A float image is meant to be")
+def test_to_uint8_rounds_and_clips():
+    result = utils.to_uint8(np.array([0.4, 0.6, 254.6, 256.0]))
+    assert result.dtype == np.uint8
+    np.testing.assert_array_equal(result, [0, 1, 255, 255])
+    np.testing.assert_array_equal(utils.to_uint8(np.array([-1.05, -1.0, 1.0, 1.05])), [0, 0, 255, 255])
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([-1.0, 1.0], "[-1, 1]"),
+        ([-0.1, 0.0], "[-1, 1]"),
+        ([-1.1, 1.2], "[-1, 1]"),  # bicubic and Lanczos overshoot
+        ([0.0, 0.7], "[0, 1]"),
+        ([0.0, 1.1], "[0, 1]"),
+        ([0.0, 255.0], "[0, 255]"),
+        ([-5.0, 260.0], "[0, 255]"),
+        ([0, 1], "[0, 255]"),  # integers leave no doubt
+    ],
+)
+def test_pixel_range(values, expected):
+    assert utils.pixel_range(np.array(values)) == expected
+
+
+def test_check_pixels_is_content_with_what_models_take():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert utils.check_pixels(vit.preprocess_inputs(noise(2, H, W, 3))) is True
+
+
+@pytest.mark.parametrize(
+    ("images", "seen"),
+    [
+        (noise(2, H, W, 3), r"\[0, 255\] \(from 0 to 255\)"),
+        (np.linspace(3.0, 250, 50), r"\[0, 255\] \(from 3 to 250\)"),
+        (np.linspace(0.25, 0.5, 50), r"\[0, 1\] \(from 0.25 to 0.5\)"),
+    ],
+)
+def test_check_pixels_says_what_it_saw_and_what_would_be_right(images, seen):
+    with pytest.warns(UserWarning, match=rf"{seen}, where \[-1, 1\].*preprocess_inputs") as caught:
+        assert utils.check_pixels(images) is False
+    assert caught[0].filename == __file__  # it points to the caller's line
+
+
+def test_check_pixels_of_a_model_for_another_range():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert utils.check_pixels(np.array([0.0, 0.5, 1.0]), expected="[0, 1]") is True
+    with pytest.warns(UserWarning, match=r"\[-1, 1\].*where \[0, 1\]"):
+        assert utils.check_pixels(np.array([-1.0, 1.0]), expected="[0, 1]") is False
+
+
+def test_check_pixels_takes_tensors():
+    assert utils.check_pixels(keras.ops.convert_to_tensor([[-1.0, 1.0]])) is True
+
+
+# --------------------------------------------------------------- vit-keras 0.x --
+
+
+def tiny(image_size, **options):
+    return vit.build_model(image_size, 16, 2, 64, 2, "tiny", 128, **{"classes": 10, **options})
+
+
+def positions(model):
+    return model.get_layer("Transformer_posembed_input")
+
+
+def test_apply_embedding_weights_resamples_as_load_weights_does(google_npz):
+    path = google_npz()  # 4 × 4 patches
+    table = np.load(path)["Transformer/posembed_input/pos_embedding"]
+    loaded, applied = tiny((32, 128)), tiny((32, 128))
+    checkpoints.load_weights(loaded, path)
+    with pytest.warns(UserWarning, match="Resizing position embeddings from 4, 4 to 8, 2"):
+        utils.apply_embedding_weights(positions(applied), table, num_x_patches=8, num_y_patches=2)
+    np.testing.assert_array_equal(positions(applied).get_weights()[0], positions(loaded).get_weights()[0])
+
+
+def test_apply_embedding_weights_says_nothing_where_the_size_is_the_same(google_npz):
+    table = np.load(google_npz())["Transformer/posembed_input/pos_embedding"]
+    model = tiny(64)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        utils.apply_embedding_weights(positions(model), table, 4, 4)
+    np.testing.assert_array_equal(positions(model).get_weights()[0], table)
+
+
+@pytest.mark.filterwarnings("ignore:Resizing position embeddings")
+def test_apply_embedding_weights_refuses_a_source_that_is_no_square():
+    model = tiny(64)
+    before = positions(model).get_weights()[0]
+    with pytest.raises(ValueError, match="not a square grid"):
+        utils.apply_embedding_weights(positions(model), np.zeros((1, 1 + 15, 64), "float32"), 4, 4)
+    np.testing.assert_array_equal(positions(model).get_weights()[0], before)
+
+
+@pytest.mark.parametrize("pretrained_top", [True, False])
+def test_load_weights_numpy_is_load_weights(google_npz, pretrained_top):
+    path = google_npz()
+    old, new = tiny((32, 128)), tiny((32, 128))
+    expected = checkpoints.load_weights(new, path, include_head=pretrained_top)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        report = utils.load_weights_numpy(old, str(path), pretrained_top, num_x_patches=8, num_y_patches=2)
+    assert report == expected
+    for ours, theirs in zip(old.get_weights(), new.get_weights()):
+        np.testing.assert_array_equal(ours, theirs)
+    assert np.any(old.get_layer("head").get_weights()[0]) == pretrained_top  # a fresh head is zero
+
+
+def test_load_weights_numpy_with_a_head_of_another_size(google_npz):
+    with pytest.raises(ValueError, match=r"head of 10.*head of 7"):
+        utils.load_weights_numpy(tiny(64, classes=7), google_npz(), True, 4, 4)

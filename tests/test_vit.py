@@ -1,0 +1,432 @@
+"""Building models: the table, the options, what is drop-in for vit-keras 0.2, and wrong arguments."""
+
+import inspect
+
+import keras
+import numpy as np
+import pytest
+
+from vit_keras import checkpoints, config, layers, utils, vit
+
+TINY = {"patch_size": 8, "num_layers": 2, "hidden_size": 32, "num_heads": 2, "mlp_dim": 64, "name": "tiny"}
+
+
+def tiny(image_size=32, classes=10, **options):
+    return vit.build_model(image_size=image_size, classes=classes, **{**TINY, **options})
+
+
+def run(model, *shape):
+    images = np.random.RandomState(0).uniform(-1, 1, size=(2, *(shape or model.input_shape[1:]))).astype("float32")
+    return keras.ops.convert_to_numpy(model(images))
+
+
+# --- the graph ---------------------------------------------------------------------------------------------
+
+
+def test_layers_have_the_names_and_the_order_of_vit_keras():
+    model = tiny(representation_size=16)
+    assert [layer.name for layer in model.layers][1:] == [
+        "embedding",
+        model.layers[2].name,
+        "class_token",
+        "Transformer_posembed_input",
+        "Transformer_encoderblock_0",
+        "Transformer_encoderblock_1",
+        "Transformer_encoder_norm",
+        "ExtractToken",
+        "pre_logits",
+        "head",
+    ]
+    assert isinstance(model.layers[2], keras.layers.Reshape)
+    block = model.get_layer("Transformer_encoderblock_0")
+    assert block.att.name == "MultiHeadDotProductAttention_1"
+    assert block.mlpblock.name == "MlpBlock_3"
+    assert (block.layernorm1.name, block.layernorm2.name) == ("LayerNorm_0", "LayerNorm_2")
+    assert isinstance(block.dropout_layer, keras.layers.Dropout)
+
+
+@pytest.mark.parametrize(
+    ("factory", "name", "image_size"),
+    [
+        ("vit_ti16", "vit-ti16", (224, 224)),
+        ("vit_s16", "vit-s16", (224, 224)),
+        ("vit_s32", "vit-s32", (224, 224)),
+        ("vit_b8", "vit-b8", (224, 224)),
+        ("vit_b16", "vit-b16", (224, 224)),
+        ("vit_b32", "vit-b32", (224, 224)),
+        ("vit_l16", "vit-l16", (384, 384)),
+        ("vit_l32", "vit-l32", (384, 384)),
+        ("vit_h14", "vit-h14", (224, 224)),
+    ],
+)
+def test_factories_have_the_arguments_and_defaults_of_vit_keras(factory, name, image_size):
+    parameters = inspect.signature(getattr(vit, factory)).parameters
+    assert list(parameters)[:7] == [
+        "image_size",
+        "classes",
+        "activation",
+        "include_top",
+        "pretrained",
+        "pretrained_top",
+        "weights",
+    ]
+    assert parameters["image_size"].default == image_size
+    assert parameters["pretrained"].default is True
+    assert parameters["pretrained_top"].default is None
+    model = getattr(vit, factory)(image_size=64 if name != "vit-h14" else 56, pretrained=False, num_layers=1)
+    assert model.name == name
+
+
+def test_every_default_of_weights_is_published():
+    for variant, preset in config.VARIANTS.items():
+        factory = getattr(vit, preset.name.replace("-", "_"))
+        assert checkpoints.find(inspect.signature(factory).parameters["weights"].default, variant)
+
+
+def test_dropout_is_the_references_by_default_and_settable():
+    assert {name: preset.dropout for name, preset in config.VARIANTS.items() if preset.dropout} == {
+        "L_16": 0.1,
+        "H_14": 0.1,
+    }
+    model = vit.vit_ti16(image_size=32, pretrained=False, dropout=0.3, emb_dropout=0.2, attention_dropout=0.1)
+    block = model.get_layer("Transformer_encoderblock_3")
+    assert (block.dropout_layer.rate, block.mlpblock.dropout, block.att.dropout) == (0.3, 0.3, 0.1)
+    assert model.get_layer("Transformer_posembed_input").dropout_layer.rate == 0.2
+
+
+# --- sizes and options -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "shape"),
+    [
+        ({"image_size": (32, 64)}, (2, 10)),
+        ({"image_size": (32, 48), "patch_size": (8, 16)}, (2, 10)),
+        ({"channels": 1}, (2, 10)),
+        ({"channels": 13}, (2, 10)),
+        ({"dim_head": 24}, (2, 10)),
+        ({"pooling": "gap"}, (2, 10)),
+        ({"pooling": "mean"}, (2, 10)),
+        ({"pooling": "cls"}, (2, 10)),
+        ({"include_top": False}, (2, 32)),
+        ({"include_top": False, "pooling": "gap"}, (2, 32)),
+        ({"include_top": False, "pooling": None}, (2, 17, 32)),
+        ({"include_top": False, "representation_size": 5}, (2, 5)),
+        ({"representation_size": 5}, (2, 10)),
+        ({"image_size": 37, "drop_remainder": True}, (2, 10)),
+        ({"hidden_size": 33, "dim_head": 7}, (2, 10)),
+        ({"dropout": 0.1, "emb_dropout": 0.2}, (2, 10)),
+    ],
+)
+def test_options_give_the_right_output(options, shape):
+    model = tiny(**options)
+    assert run(model).shape == shape
+    assert tuple(model.output_shape) == (None, *shape[1:])
+
+
+def test_gap_is_the_mean_over_the_patches_and_has_no_class_token():
+    model = tiny(pooling="gap", include_top=False)
+    assert "class_token" not in [layer.name for layer in model.layers]
+    tokens = keras.Model(model.input, model.get_layer("Transformer_encoder_norm").output)
+    np.testing.assert_allclose(run(model), run(tokens).mean(axis=1), atol=1e-6)  # a mean of 16 float32 numbers
+
+
+def test_all_tokens_begin_with_the_class_token():
+    tokens, token = tiny(pooling=None, include_top=False), tiny(include_top=False)
+    token.set_weights(tokens.get_weights())
+    np.testing.assert_allclose(run(tokens)[:, 0], run(token), atol=1e-6)  # the same float32 operations
+
+
+def test_what_drop_remainder_drops_is_not_seen():
+    model = tiny(image_size=(37, 33), drop_remainder=True)
+    model.set_weights([np.random.RandomState(0).normal(size=w.shape) * 0.3 for w in model.get_weights()])
+    images = np.random.RandomState(0).uniform(-1, 1, size=(1, 37, 33, 3)).astype("float32")
+    changed = images.copy()
+    changed[:, 32:], changed[:, :, 32:] = 9, 9
+    np.testing.assert_array_equal(model(images), model(changed))
+
+
+def test_the_head_starts_at_zero():
+    assert not run(tiny()).any()
+    np.testing.assert_allclose(run(tiny(activation="softmax")), 0.1, rtol=1e-6)  # ten equal classes in float32
+
+
+@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
+def test_logits_are_float32_in_half_precision(policy):
+    model = tiny(dtype=policy)
+    assert model.get_layer("Transformer_encoderblock_0").compute_dtype == policy[6:]
+    assert keras.backend.standardize_dtype(model(np.zeros((1, 32, 32, 3), "float32")).dtype) == "float32"
+    keras.config.set_dtype_policy(policy)
+    try:
+        assert tiny().get_layer("Transformer_encoderblock_0").compute_dtype == policy[6:]
+    finally:
+        keras.config.set_dtype_policy("float32")
+
+
+# --- what a factory loads ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def ti16(google_npz):
+    return lambda **options: google_npz("ViT-Ti_16", **{"image_size": 32, "classes": 7, **options})
+
+
+def equals(layer, path, name):
+    return np.array_equal(layer.get_weights()[0], checkpoints.Weights(path)[name])
+
+
+def test_classes_default_to_the_checkpoints(ti16):
+    path = ti16()
+    model = vit.vit_ti16(image_size=32, weights=path)
+    assert model.output_shape == (None, 7)
+    assert equals(model.get_layer("head"), path, "head/kernel")
+    assert not model.load_report.fresh
+
+
+def test_other_classes_are_taken_at_their_word_without_a_warning(ti16, recwarn):
+    path = ti16()
+    model = vit.vit_ti16(image_size=32, weights=path, classes=10)
+    assert model.output_shape == (None, 10)
+    assert not model.get_layer("head").get_weights()[0].any()
+    assert equals(model.get_layer("embedding"), path, "embedding/kernel")
+    assert "head dropped" in model.load_report.adapted
+    assert not [w for w in recwarn if issubclass(w.category, UserWarning)]
+
+
+@pytest.mark.parametrize("options", [{}, {"pretrained_top": False}])
+def test_without_a_top_features_come_out(ti16, options):
+    path = ti16(representation=48)
+    model = vit.vit_ti16(image_size=32, weights=path, include_top=False, **options)
+    assert model.layers[-1].name == "ExtractToken"
+    assert model.output_shape == (None, 192)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"classes": 10}, r"Can only use pretrained_top with .* if classes = 7"),
+        ({"include_top": False}, "Can only use pretrained_top with include_top"),
+        ({"pretrained": False}, "Can only use pretrained_top with pretrained"),
+        ({"weights": None}, "Can only use pretrained_top with pretrained"),
+        ({"representation_size": 12}, "Can only use pretrained_top with representation_size"),
+    ],
+)
+def test_a_pretrained_top_that_cannot_be_had_warns(ti16, options, message):
+    with pytest.warns(UserWarning, match=message):
+        vit.vit_ti16(**{"image_size": 32, "weights": ti16(), "pretrained_top": True, **options})
+
+
+def test_pretrained_top_false_keeps_the_head_fresh(ti16):
+    model = vit.vit_ti16(image_size=32, weights=ti16(), pretrained_top=False)
+    assert model.output_shape == (None, 7)
+    assert not model.get_layer("head").get_weights()[0].any()
+
+
+def test_pre_logits_come_with_the_head_and_go_when_told(ti16):
+    path = ti16(representation=48)
+    assert equals(vit.vit_ti16(image_size=32, weights=path).get_layer("pre_logits"), path, "pre_logits/kernel")
+    tuned = vit.vit_ti16(image_size=32, weights=path, classes=3)
+    assert equals(tuned.get_layer("pre_logits"), path, "pre_logits/kernel")
+    bare = vit.vit_ti16(image_size=32, weights=path, classes=3, representation_size=None)
+    assert "pre_logits" not in [layer.name for layer in bare.layers]
+
+
+def test_imagenet21k_without_weights_still_has_their_shape():
+    model = vit.vit_b32(image_size=32, pretrained=False, weights="imagenet21k", num_layers=1)
+    assert model.output_shape == (None, 21843)
+    assert model.get_layer("pre_logits").units == 768
+
+
+def test_another_image_size_is_reported(ti16):
+    report = vit.vit_ti16(image_size=(48, 64), weights=ti16()).load_report
+    assert report.adapted == ("position embeddings resampled from 2×2 to 3×4",)
+    assert "Loaded 200 weights" in str(report)
+
+
+def test_weights_of_another_size_are_refused(ti16):
+    with pytest.raises(ValueError, match=r"hidden size 192 and 384"):
+        vit.vit_s16(image_size=32, weights=ti16())
+
+
+def test_load_pretrained_and_validate_pretrained_top_work_as_they_did(ti16):
+    path = ti16()
+    model = vit.vit_ti16(image_size=32, classes=7, pretrained=False)
+    vit.load_pretrained("Ti_16", path, True, model, 32, 16)
+    assert equals(model.get_layer("head"), path, "head/kernel")
+    with pytest.warns(UserWarning, match="Setting manually"):
+        assert vit.validate_pretrained_top(True, True, 10, "imagenet21k") == 21843
+    with pytest.raises(ValueError, match="Unexpected weights: nonsense"):
+        vit.validate_pretrained_top(True, True, 10, "nonsense")
+    with pytest.raises(ValueError, match="with include_top"):
+        vit.validate_pretrained_top(False, True, 1000, "imagenet21k+imagenet2012")
+
+
+# --- strangers' scripts ------------------------------------------------------------------------------------
+
+
+def test_public_names_of_vit_keras_are_here():
+    for name in ("BASE_URL", "CONFIG_B", "CONFIG_L", "ConfigDict", "ImageSizeArg", "SIZES", "WEIGHTS", "build_model"):
+        assert hasattr(vit, name)
+    assert vit.WEIGHTS == {"imagenet21k": 21843, "imagenet21k+imagenet2012": 1000}
+    assert {"B_16", "B_32", "L_16", "L_32"} <= vit.SIZES
+    assert vit.CONFIG_B == {"dropout": 0.1, "mlp_dim": 3072, "num_heads": 12, "num_layers": 12, "hidden_size": 768}
+    model = vit.build_model(**{**vit.CONFIG_B, "num_layers": 1}, image_size=32, patch_size=16, name="b", classes=2)
+    assert model.get_layer("Transformer_encoderblock_0").dropout == 0.1
+    assert utils.ImageInputType
+
+
+def test_transfer_learning_as_people_write_it():
+    base = vit.vit_ti16(image_size=32, activation="sigmoid", pretrained=False, include_top=False, pretrained_top=False)
+    for layer in base.layers[:8]:
+        layer.trainable = False
+    model = keras.Sequential(
+        [
+            base,
+            keras.layers.Flatten(),
+            keras.layers.BatchNormalization(),
+            keras.layers.Dense(21, activation="gelu"),
+            keras.layers.BatchNormalization(),
+            keras.layers.Dense(5, "softmax"),
+        ],
+        name="vision_transformer",
+    )
+    frozen = [w.copy() for w in base.layers[5].get_weights()]
+    model.compile(
+        keras.optimizers.AdamW(1e-3), keras.losses.CategoricalCrossentropy(label_smoothing=0.2), metrics=["accuracy"]
+    )
+
+    def generator():  # as ImageDataGenerator yields: float batches and one-hot labels
+        while True:
+            yield np.random.uniform(-1, 1, (4, 32, 32, 3)).astype("float32"), np.eye(5, dtype="float32")[[0, 1, 2, 3]]
+
+    history = model.fit(generator(), steps_per_epoch=2, epochs=2, verbose=0)
+    assert np.isfinite(history.history["loss"]).all()
+    assert all(np.array_equal(a, b) for a, b in zip(frozen, base.layers[5].get_weights()))
+    assert model.predict(np.zeros((2, 32, 32, 3), "float32"), verbose=0).shape == (2, 5)
+
+
+def test_feature_taps_and_flat_extension():
+    model = tiny()
+    tap = keras.Model(model.inputs, model.get_layer("Transformer_encoderblock_1").output)
+    assert run(tap).shape == (2, 17, 32)
+    extended = keras.Model(model.input, keras.layers.Dense(3)(model.layers[-2].output))
+    assert run(extended).shape == (2, 3)
+
+
+def test_preprocess_inputs_leaves_its_argument_alone():
+    pixels = np.array([[0.0, 127.5, 255.0]], "float32")
+    copy = pixels.copy()
+    np.testing.assert_array_equal(vit.preprocess_inputs(pixels), [[-1, 0, 1]])
+    np.testing.assert_array_equal(pixels, copy)
+
+
+@pytest.mark.core
+@pytest.mark.parametrize("make", [list, tuple, np.array, lambda p: np.array(p, "uint8"), keras.ops.convert_to_tensor])
+def test_preprocess_inputs_takes_many_kinds(make):
+    result = vit.preprocess_inputs(make([0, 255, 51]))
+    np.testing.assert_allclose(keras.ops.convert_to_numpy(result), [-1, 1, -0.6], atol=1e-7)  # float32 rounding
+    assert keras.backend.standardize_dtype(result.dtype) == "float32"
+
+
+def test_preprocess_inputs_works_in_tf_data():
+    tf = pytest.importorskip("tensorflow")
+    dataset = tf.data.Dataset.from_tensors(np.array([0, 255], "uint8")).map(vit.preprocess_inputs)
+    np.testing.assert_array_equal(next(iter(dataset)), [-1, 1])
+
+
+# --- wrong arguments ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "size", [224, (224, 320), [224, 320], np.int64(224), (np.int32(224), 320), np.array([224, 320])]
+)
+def test_image_sizes_may_be_any_integers(size):
+    assert vit.interpret_image_size(size) in ((224, 224), (224, 320))
+
+
+@pytest.mark.parametrize("size", ["224", 224.0, (224,), (1, 2, 3), None, 0, (-1, 4), True])
+def test_image_sizes_that_are_none(size):
+    with pytest.raises(ValueError, match="must be a tuple of 2 integers or a single integer. Received"):
+        vit.interpret_image_size(size)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"image_size": 33}, "height 32 or 40, width 32 or 40.*drop_remainder"),
+        ({"image_size": (32, 47)}, r"nearest: width 48 or 40\."),
+        ({"image_size": 4}, "smaller than one patch"),
+        ({"classes": 0}, "classes must be a positive integer. Received: 0"),
+        ({"classes": 2.5}, "classes must be a positive integer"),
+        ({"classes": "ten"}, "classes must be a positive integer"),
+        ({"num_heads": 5}, "hidden_size=32 is not divisible by num_heads=5"),
+        ({"dropout": 1.5}, r"dropout is a rate in \[0, 1\)"),
+        ({"pooling": "max"}, "pooling must be 'token', 'gap' or None"),
+        ({"pooling": ["cls"]}, "pooling must be"),
+        ({"pooling": None}, "include_top=False"),
+        ({"activation": "softmaxx"}, "softmaxx"),
+        ({"poling": "gap"}, "Unknown option poling"),
+        ({"mlp_activation": "gello"}, "gello"),
+        ({"channels": 0}, "channels must be"),
+    ],
+)
+def test_wrong_arguments_are_named(options, message):
+    with pytest.raises(ValueError, match=message):
+        tiny(**options)
+
+
+def test_wrong_weights_are_named():
+    with pytest.raises(ValueError, match="Unexpected weights: imagenet22k.*'imagenet21k'"):
+        vit.vit_b16(weights="imagenet22k")
+    with pytest.raises(FileNotFoundError, match=r"no/such\.npz"):
+        vit.vit_b16(weights="no/such.npz")
+
+
+def test_a_wrong_option_costs_no_build():
+    with pytest.raises(ValueError, match="Unknown option dropuot"):
+        vit.vit_h14(pretrained=False, dropuot=0.1)
+
+
+# --- training and export -----------------------------------------------------------------------------------
+
+
+@pytest.mark.core
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
+def test_a_model_learns(policy):
+    random = np.random.RandomState(0)
+    labels = random.randint(0, 2, 64)
+    images = (random.normal(size=(64, 32, 32, 3)) * 0.3 + labels[:, None, None, None] - 0.5).astype("float32")
+    keras.utils.set_random_seed(0)
+    model = tiny(classes=2, dtype=policy)
+    model.compile(
+        keras.optimizers.AdamW(3e-3),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        metrics=["accuracy"],
+        jit_compile=False,
+    )
+    history = model.fit(images, labels, batch_size=16, epochs=8, verbose=0).history
+    assert history["accuracy"][-1] > 0.95
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="SavedModel is TensorFlow's")
+@pytest.mark.parametrize("policy", ["float32", "mixed_float16"])
+def test_saved_model_gives_the_same_outputs(tmp_path, policy):
+    import tensorflow as tf
+
+    model = tiny(dtype=policy)
+    model.set_weights([np.random.RandomState(0).normal(size=w.shape) * 0.3 for w in model.get_weights()])
+    model.export(tmp_path / "saved", verbose=False)
+    images = np.random.RandomState(0).uniform(-1, 1, size=(3, 32, 32, 3)).astype("float32")
+    saved = tf.saved_model.load(tmp_path / "saved")
+    expected = keras.ops.convert_to_numpy(model(images))
+    # The same graph compiled twice; float16 rounds sums in another order.
+    np.testing.assert_allclose(saved.serve(images).numpy(), expected, atol=1e-5 if policy == "float32" else 0.05)
+
+
+def test_block_count_and_config_agree():
+    model = tiny()
+    assert model.config == config.ViTConfig(
+        image_size=(32, 32), classes=10, dropout=0.1, **{**TINY, "patch_size": (8, 8)}
+    )
+    assert sum(isinstance(layer, layers.TransformerBlock) for layer in model.layers) == model.config.num_layers
+    assert vit.build(model.config).get_config().keys() == model.get_config().keys()
