@@ -1,0 +1,28 @@
+"""Show what the model looks at: an attention map over the picture.
+
+    python examples/explain.py [PICTURE [OUT.PNG]]
+"""
+
+import sys
+
+import numpy as np
+from PIL import Image
+from skimage import data
+
+from vit_keras import utils, visualize, vit
+
+
+def main(picture=None, out="attention.png"):
+    """Write the picture and its attention map side by side to `out`; return the map."""
+    model = vit.vit_ti16()
+    image = utils.read(data.chelsea() if picture is None else picture, size=None)
+
+    overlay = visualize.attention_map(model=model, image=image)  # uint8, of the picture's own size
+    Image.fromarray(np.concatenate([image, overlay], axis=1)).save(out)
+
+    return visualize.attention_map(model=model, image=image, return_map=True)  # float32, one value a patch
+
+
+if __name__ == "__main__":
+    heat = main(*sys.argv[1:3])
+    print(f"{heat.shape[0]}×{heat.shape[1]} patches; written to {(sys.argv[2:3] or ['attention.png'])[0]}")
