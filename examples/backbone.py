@@ -1,6 +1,6 @@
 """Use a ViT as the backbone of a bigger model, and freeze part of it.
 
-    python examples/backbone.py
+python examples/backbone.py
 """
 
 import keras

@@ -1,6 +1,6 @@
 """Name what is in a picture, with a model pre-trained on ImageNet.
 
-    python examples/classify.py [PICTURE]
+python examples/classify.py [PICTURE]
 """
 
 import sys

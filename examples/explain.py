@@ -1,6 +1,6 @@
 """Show what the model looks at: an attention map over the picture.
 
-    python examples/explain.py [PICTURE [OUT.PNG]]
+python examples/explain.py [PICTURE [OUT.PNG]]
 """
 
 import sys

@@ -1,6 +1,6 @@
 """Export a SavedModel, and use it in a new process that knows nothing of this package.
 
-    python examples/export.py
+python examples/export.py
 """
 
 import json

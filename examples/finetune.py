@@ -1,6 +1,6 @@
 """Fine-tune on a small data set with `model.fit`: scikit-learn's handwritten digits.
 
-    python examples/finetune.py
+python examples/finetune.py
 """
 
 import keras

@@ -44,7 +44,9 @@ def main(samples=None):
         explain.main(OUT / "cat.png", OUT / "cat_attention.png")
         print(f"   What it looked at: {OUT / 'cat_attention.png'}")
     else:
-        print("   WITHOUT THEM this cannot name what is in a photograph: that step is left out, and the next one trains")
+        print(
+            "   WITHOUT THEM this cannot name what is in a photograph: that step is left out, and the next one trains"
+        )
         print("   from scratch. To see all of it, fetch the file named above and set VIT_KERAS_WEIGHTS to its folder.")
     print(f"\n3. {'Fine-tuning' if weights else 'Training from scratch'} on 1,437 handwritten digits")
     model, accuracy, images = finetune.main(pretrained=bool(weights), epochs=3 if weights else 12, samples=samples)

@@ -124,5 +124,3 @@ def test_readme_names_only_what_exists():
     for name in re.findall(r"`((?:S|Ti|B|L|H)_\d+/[^`]+)`", text):
         assert checkpoints.find(name), name
     assert str(len(checkpoints.available())) in text.split("without conversion |")[1].split("|")[0]
-
-

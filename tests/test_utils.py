@@ -118,8 +118,9 @@ def floats():
     return Image.fromarray(values), "TIFF", {}, grey(values)
 
 
-# How each mode is made; what it must look like is computed here, without Pillow's conversions. The tolerance is in
-# grey levels: 1 where an alpha or a product is rounded, 3 and 4 for YCbCr and LAB, whose colours have whole steps only.
+# How each mode is made; what it must look like is computed here and not by Pillow, but for YCbCr and LAB, which go there
+# and back. The tolerance is in grey levels: 1 where an alpha or a product is rounded, 3 and 4 for YCbCr and LAB, whose
+# colours have whole steps only.
 MODES = {
     "1": (bilevel, 0),
     "L": (lambda: (Image.fromarray(noise(H, W)), "PNG", {}, grey(noise(H, W))), 0),
@@ -578,7 +579,7 @@ def test_to_pixels_warns_of_floats_that_models_do_not_take(values):
 
 def test_to_pixels_says_nothing_about_the_right_floats():
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", UserWarning)
         utils.to_pixels(np.array([-1.0, 0.5]))
 
 
@@ -609,7 +610,7 @@ def test_pixel_range(values, expected):
 
 def test_check_pixels_is_content_with_what_models_take():
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", UserWarning)
         assert utils.check_pixels(vit.preprocess_inputs(noise(2, H, W, 3))) is True
 
 
@@ -629,7 +630,7 @@ def test_check_pixels_says_what_it_saw_and_what_would_be_right(images, seen):
 
 def test_check_pixels_of_a_model_for_another_range():
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", UserWarning)
         assert utils.check_pixels(np.array([0.0, 0.5, 1.0]), expected="[0, 1]") is True
     with pytest.warns(UserWarning, match=r"\[-1, 1\].*where \[0, 1\]"):
         assert utils.check_pixels(np.array([-1.0, 1.0]), expected="[0, 1]") is False
@@ -664,7 +665,7 @@ def test_apply_embedding_weights_says_nothing_where_the_size_is_the_same(google_
     table = np.load(google_npz())["Transformer/posembed_input/pos_embedding"]
     model = tiny(64)
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", UserWarning)
         utils.apply_embedding_weights(positions(model), table, 4, 4)
     np.testing.assert_array_equal(positions(model).get_weights()[0], table)
 
@@ -684,7 +685,7 @@ def test_load_weights_numpy_is_load_weights(google_npz, pretrained_top):
     old, new = tiny((32, 128)), tiny((32, 128))
     expected = checkpoints.load_weights(new, path, include_head=pretrained_top)
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", UserWarning)
         report = utils.load_weights_numpy(old, str(path), pretrained_top, num_x_patches=8, num_y_patches=2)
     assert report == expected
     for ours, theirs in zip(old.get_weights(), new.get_weights()):

@@ -147,21 +147,33 @@ def _modernise(config: Any) -> Any:
         for node in config.get("inbound_nodes", ()):
             if isinstance(node, dict):
                 node["kwargs"].pop("mask", None)
+    if any(layer.get("name") == "ExtractToken" for layer in config.get("layers", ()) if isinstance(layer, dict)):
+        config = _unlist_ends(config)
     return config
 
 
-def _unwrap(config: Any) -> Any:
-    """A configuration of Keras 2 whose models return their one output, not a list of one as Keras 3 would read it."""
+def _unlist_ends(config: dict) -> dict:
+    """A functional model whose one input and output are themselves and not lists of one.
+
+    Keras 2 and some releases of Keras 3 wrote lists where the model had none, and a model so read cannot be nested.
+    """
+    ends = {
+        key: config[key][0]
+        for key in ("input_layers", "output_layers")
+        if key in config and len(config[key]) == 1 and isinstance(config[key][0], list)
+    }
+    return {**config, **ends}
+
+
+def _modernise_keras_2(config: Any) -> Any:
+    """What Keras 2 wrote differently in any model."""
     if isinstance(config, list):
-        return [_unwrap(item) for item in config]
+        return [_modernise_keras_2(item) for item in config]
+    if isinstance(config, str):
+        return config.replace("keras.src.engine.", "keras.src.models.")
     if not isinstance(config, dict):
         return config
-    return {
-        key: value[0]
-        if key in ("input_layers", "output_layers") and len(value) == 1 and isinstance(value[0], list)
-        else _unwrap(value)
-        for key, value in config.items()
-    }
+    return _unlist_ends({key: _modernise_keras_2(value) for key, value in config.items()})
 
 
 def _rewrite_keras(source: Path, target: Path) -> bool:
@@ -171,7 +183,7 @@ def _rewrite_keras(source: Path, target: Path) -> bool:
         modern = _modernise(config)
         keras_2 = json.loads(old.read("metadata.json")).get("keras_version", "").startswith("2.")
         if keras_2:
-            modern = json.loads(json.dumps(_unwrap(modern)).replace("keras.src.engine.", "keras.src.models."))
+            modern = _modernise_keras_2(modern)
         if modern == config:
             return False
         with zipfile.ZipFile(target, "w") as new, tempfile.TemporaryDirectory() as folder:
@@ -196,7 +208,7 @@ def _rewrite_h5(source: Path, target: Path) -> bool:
     config = json.loads(text)
     modern = _modernise(config)
     if str(keras_version).startswith("2."):
-        modern = _unwrap(modern)
+        modern = _modernise_keras_2(modern)
     if modern == config:
         return False
     shutil.copyfile(source, target)

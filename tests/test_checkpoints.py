@@ -1,0 +1,999 @@
+"""Checkpoints: the list of the published ones, reading files, and putting them into models."""
+
+import functools
+import io
+import os
+import pickle
+import re
+import threading
+import zipfile
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import unquote
+
+import keras
+import make_google_npz
+import numpy as np
+import pytest
+from conftest import DATA
+
+from vit_keras import checkpoints, config, vit
+from vit_keras.checkpoints import registry
+from vit_keras.checkpoints.download import cached_path
+from vit_keras.checkpoints.readers import NpzReader
+from vit_keras.positions import resize_bilinear, resize_position_embeddings, square_grid
+
+pytestmark = pytest.mark.core
+
+# The architecture of make_google_npz's "ViT-mu_16".
+MU = config.ViTConfig(image_size=64, num_layers=2, hidden_size=64, num_heads=2, mlp_dim=128, classes=10)
+POSITIONS = "Transformer/posembed_input/pos_embedding"
+HEAD = ("head/kernel", "head/bias")
+
+
+def fresh(**options):
+    return vit.build(MU.replace(**options))
+
+
+def mu(**options):
+    """The arrays of a file for MU."""
+    return make_google_npz.make("ViT-mu_16", **{"image_size": 64, "classes": 10, **options})
+
+
+@pytest.fixture
+def save(tmp_path):
+    """Write arrays as a file in Google's format."""
+
+    def write(arrays, name="file.npz"):
+        make_google_npz.save(tmp_path / name, arrays)
+        return tmp_path / name
+
+    return write
+
+
+def table(model):
+    return model.get_layer("Transformer_posembed_input").get_weights()[0]
+
+
+def kernel(model):
+    return model.get_layer("embedding").get_weights()[0]
+
+
+def images(size=64, channels=3):
+    return make_google_npz.preprocess(make_google_npz.image(0, 2, size, channels))
+
+
+def run(model, pixels):
+    return keras.ops.convert_to_numpy(model(pixels, training=False))
+
+
+def assert_same_weights(model, expected):
+    for got, wanted in zip(model.get_weights(), expected, strict=True):
+        np.testing.assert_array_equal(got, wanted)  # exact: loading only copies
+
+
+def assert_refused(model, path, message, **options):
+    """Loading fails with a message that names the file, and no weight of the model has changed."""
+    before = model.get_weights()
+    with pytest.raises(ValueError, match=message) as error:
+        checkpoints.load_weights(model, path, **options)
+    assert_same_weights(model, before)
+    return str(error.value)
+
+
+def offset(path, name, where=-1):
+    """Where in a file a byte of an array is, counted from the start of its .npy, or from the end."""
+    with zipfile.ZipFile(path) as archive:
+        member = archive.getinfo(f"{name}.npy")
+    start = member.header_offset + 30 + len(member.filename)
+    return start + where % member.file_size
+
+
+def flip(path, at, bits=0xFF):
+    data = bytearray(path.read_bytes())
+    data[at] ^= bits
+    path.write_bytes(data)
+    return path
+
+
+# --- the published checkpoints -----------------------------------------------------------------------------
+
+PUBLISHED = pytest.mark.parametrize("checkpoint", registry.CHECKPOINTS, ids=lambda c: c.name)
+
+
+def architecture_name(variant):
+    """`"R50_L_32"` is `"R50+ViT-L_32"`."""
+    *root, size, patch = variant.split("_")
+    return "+".join([*root, f"ViT-{size}_{patch}"])
+
+
+def test_names_are_unique():
+    names = [c.name for c in registry.CHECKPOINTS]
+    assert len(names) == len(set(names)) > 30
+
+
+def test_a_file_is_known_by_its_name_and_size():
+    files = [(Path(c.path).name, c.bytes) for c in registry.CHECKPOINTS]
+    assert len(files) == len(set(files))
+
+
+@PUBLISHED
+def test_urls_are_quoted(checkpoint):
+    assert "+" not in checkpoint.url
+    assert " " not in checkpoint.url
+    assert unquote(checkpoint.url) == f"https://storage.googleapis.com/vit_models/{checkpoint.path}"
+
+
+def test_a_url_in_full():
+    url = checkpoints.find("imagenet21k+imagenet2012", "R50_B_16").url
+    assert url == "https://storage.googleapis.com/vit_models/imagenet21k%2Bimagenet2012/R50%2BViT-B_16.npz"
+
+
+@PUBLISHED
+def test_sizes_are_those_of_the_architecture(checkpoint):
+    architecture = make_google_npz.VARIANTS[architecture_name(checkpoint.variant)]
+    arrays = make_google_npz.spec(
+        architecture,
+        image_size=checkpoint.image_size,
+        classes=checkpoint.classes,
+        representation=checkpoint.representation_size,
+    )
+    assert checkpoint.bytes == make_google_npz.file_size(arrays)
+
+
+def test_available_lists_everything_that_can_be_built():
+    listed = checkpoints.available()
+    assert {c.variant for c in listed} == set(config.VARIANTS)
+    assert listed == [c for c in registry.CHECKPOINTS if not c.variant.startswith("R")]
+
+
+@pytest.mark.parametrize(("field", "value"), [("variant", "S_32"), ("classes", 21843), ("image_size", 384)])
+def test_available_filters(field, value):
+    listed = checkpoints.available(**{field: value})
+    assert listed
+    assert listed == [c for c in checkpoints.available() if getattr(c, field) == value]
+
+
+def test_available_filters_together():
+    [only] = checkpoints.available(variant="Ti_16", classes=1000, image_size=384)
+    assert only.name == "Ti_16/augreg-imagenet21k+imagenet2012-384"
+    assert checkpoints.available(variant="Ti_16", image_size=999) == []
+
+
+@pytest.mark.parametrize("variant", ["B_17", "R50_B_16"])
+def test_available_unknown_variant_lists_the_known(variant):
+    with pytest.raises(ValueError, match=f"Unknown variant '{variant}'.*Ti_16, S_16.*H_14"):
+        checkpoints.available(variant=variant)
+
+
+@PUBLISHED
+def test_find_by_either_name(checkpoint):
+    assert checkpoints.find(checkpoint.name) is checkpoint
+    assert checkpoints.find(checkpoint.weights, checkpoint.variant) is checkpoint
+
+
+@pytest.mark.parametrize("arguments", [("imagenet21k",), ("imagenet21k", "B_17"), ("imagenet", "B_16"), ("",)])
+def test_find_nothing(arguments):
+    assert checkpoints.find(*arguments) is None
+
+
+# --- files that are not what one thinks ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "read", [NpzReader, checkpoints.Weights, vit.from_checkpoint, lambda path: checkpoints.load_weights(fresh(), path)]
+)
+def test_missing_file_is_named(read, tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"no file of weights at .*nowhere\.npz"):
+        read(tmp_path / "nowhere.npz")
+
+
+def test_arrays_are_those_of_numpy(google_npz):
+    path = google_npz()
+    with np.load(path) as arrays:
+        reader = NpzReader(path)
+        assert list(reader) == arrays.files
+        assert len(reader) == len(arrays.files)
+        for name in arrays.files:
+            assert reader.shape(name) == arrays[name].shape
+            np.testing.assert_array_equal(reader[name], arrays[name])
+
+
+def test_compressed_files_are_read_too(tmp_path):
+    np.savez_compressed(tmp_path / "file.npz", **mu())
+    model = fresh()
+    assert checkpoints.load_weights(model, tmp_path / "file.npz").loaded == len(model.weights)
+
+
+@pytest.mark.parametrize("keep", [60, 0.5, 0.999, -1])
+def test_truncated_file(google_npz, keep):
+    path = google_npz()
+    data = path.read_bytes()
+    path.write_bytes(data[: int(keep * len(data)) if isinstance(keep, float) else keep])
+    with pytest.raises(ValueError, match="damaged or incomplete") as error:
+        checkpoints.Weights(path)
+    assert str(path) in str(error.value)
+
+
+def test_damage_inside_an_array_is_found_when_it_is_read(google_npz):
+    path = google_npz()
+    flip(path, offset(path, "head/kernel"), bits=1)
+    reader = NpzReader(path)
+    with pytest.raises(ValueError, match=r"damaged or incomplete: 'head/kernel' cannot be read"):
+        reader["head/kernel"]
+    assert reader["head/bias"].shape == (10,)
+
+
+# The first bytes of an .npy: its magic word, its version at 6, the length of its header at 8, the header from 10 on.
+@pytest.mark.parametrize("at", [0, 6, 8, 10, 40], ids=["magic", "version", "length", "brace", "shape"])
+@pytest.mark.parametrize("name", ["embedding/kernel", "embedding/bias"], ids=["large", "small"])
+def test_damage_in_the_header_of_an_array(google_npz, name, at):
+    path = google_npz()
+    flip(path, offset(path, name, at))
+    assert_refused(fresh(), path, "damaged or incomplete")
+
+
+# Fields of an entry of the zip's directory: version needed, flags, method of compression.
+@pytest.mark.parametrize(("field", "bits"), [(6, 0xF0), (8, 0x01), (10, 0xFF)], ids=["version", "flags", "method"])
+def test_damage_in_the_directory_of_the_zip(google_npz, field, bits):
+    path = google_npz()
+    flip(path, path.read_bytes().index(b"PK\x01\x02") + field, bits)
+    assert_refused(fresh(), path, "damaged or incomplete")
+
+
+def a_zip(**members):
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, data in members.items():
+            archive.writestr(name, data)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("content", "kind"),
+    [
+        (b"\x89PNG\r\n\x1a\n" + bytes(100), "a PNG image"),
+        (b"\xff\xd8\xff\xe0\x00\x10JFIF" + bytes(100), "a JPEG image"),
+        (b"<!DOCTYPE html>\n<html></html>", "a web page"),
+        (b"\n <html><body></body></html>", "a web page"),
+        (b'<?xml version="1.0"?><Error/>', "an error message in XML or JSON"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n", "a Git-LFS pointer"),
+        (b"\x89HDF\r\n\x1a\n" + bytes(100), r"an HDF5 file.*model\.load_weights"),
+        (pickle.dumps({"head/bias": [0.0]}, protocol=2), "a Python pickle"),
+        (pickle.dumps({"head/bias": [0.0]}, protocol=4), "a Python pickle"),
+        (b"\x10\x00\x00\x00\x00\x00\x00\x00" + b'{"a":{}}        ', "a safetensors file"),
+        (a_zip(readme=b"text"), "a zip archive but holds no NumPy arrays"),
+        (a_zip(**{"model/data.pkl": b"\x80\x02", "model/data/0": b""}), "a zip archive but holds no NumPy arrays"),
+        (b"", "an empty file"),
+        (b"\x00" * 1000, "not a known format"),
+    ],
+    ids=lambda value: value.split(".")[0] if isinstance(value, str) else "file",
+)
+def test_foreign_content_is_named(tmp_path, content, kind):
+    path = tmp_path / "ViT-B_16.npz"
+    path.write_bytes(content)
+    message = assert_refused(fresh(), path, kind)
+    assert str(path) in message
+
+
+class Bomb:
+    """An object that makes a file when it is unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return open, (str(self.path), "w")
+
+
+def test_nothing_in_a_file_is_executed(tmp_path):
+    bomb = tmp_path / "exploded"
+    np.savez(tmp_path / "file.npz", **{**mu(), "head/bias": np.array([Bomb(bomb)] * 10)})
+    assert_refused(fresh(), tmp_path / "file.npz", "'head/bias' cannot be read")
+    assert not bomb.exists()
+    with np.load(tmp_path / "file.npz", allow_pickle=True) as arrays:
+        arrays["head/bias"][0].close()
+    assert bomb.exists()  # it was a live one
+
+
+def test_foreign_arrays_are_listed(save):
+    path = save({"layer1.weight": np.zeros(3, "f4"), "layer1.bias": np.zeros(3, "f4")})
+    message = assert_refused(fresh(), path, "not one of Google's ViT checkpoints.*2 arrays.*'layer1.bias'")
+    assert str(path) in message
+
+
+@pytest.mark.parametrize(
+    ("variant", "kind"),
+    [
+        ("R+ViT-mu_16", "a hybrid of a ResNet and a ViT"),
+        ("R8+ViT-mu_16", "a hybrid of a ResNet and a ViT"),
+        ("Mixer-mu_16", "an MLP-Mixer"),
+        ("BV-mu_16", "a big_vision checkpoint"),
+        ("BV-mu_16-tok", "a big_vision checkpoint"),
+        ("SigLIP-mu_16", "not one of Google's ViT checkpoints"),
+    ],
+)
+def test_relatives_are_named(google_npz, variant, kind):
+    assert_refused(fresh(), google_npz(variant), kind)
+
+
+@pytest.mark.parametrize(
+    "name", ["Transformer/encoderblock_0/MlpBlock_3/Dense_0/bias", "embedding/kernel", POSITIONS, "head/bias"]
+)
+def test_an_array_without_axes(tmp_path, name):
+    np.savez(tmp_path / "file.npz", **{**mu(), name: np.float32(0)})
+    assert_refused(fresh(), tmp_path / "file.npz", r"file\.npz")
+
+
+@pytest.mark.parametrize("variant", ["ViT-mu_16", "ViT-mu_16-gap"])
+def test_architecture_is_told_from_the_file(google_npz, variant):
+    source = checkpoints.Weights(google_npz(variant, image_size=96, channels=4, representation=48))
+    assert source.architecture == {
+        "patch_size": (16, 16),
+        "channels": 4,
+        "num_layers": 2,
+        "hidden_size": 64,
+        "num_heads": 2,
+        "dim_head": None,
+        "mlp_dim": 128,
+        "pooling": "gap" if variant.endswith("gap") else "token",
+        "representation_size": 48,
+        "include_top": True,
+        "classes": 10,
+    }
+    assert source.positions == 36
+
+
+# --- other spellings of the same file -----------------------------------------------------------------------
+
+
+def linen(name):
+    """Linen's number of a module for pre-Linen's."""
+    for old, new in (
+        ("/LayerNorm_2/", "/LayerNorm_1/"),
+        ("/MultiHeadDotProductAttention_1/", "/MultiHeadDotProductAttention_0/"),
+        ("/MlpBlock_3/", "/MlpBlock_0/"),
+    ):
+        name = name.replace(old, new)
+    return name
+
+
+@pytest.mark.parametrize("renamed", [lambda n: n, linen], ids=["pre-Linen", "Linen"])
+@pytest.mark.parametrize("prefix", ["", "params/", "opt/target/"])
+def test_every_spelling_gives_the_same_model(google_npz, save, prefix, renamed):
+    plain = vit.from_checkpoint(google_npz())
+    path = save({prefix + renamed(name): array for name, array in mu().items()}, "renamed.npz")
+    model = vit.from_checkpoint(path)
+    assert model.config == plain.config
+    assert model.load_report.loaded == len(model.weights)
+    assert_same_weights(model, plain.get_weights())
+    # Exact: the same weights in the same graph.
+    np.testing.assert_array_equal(run(model, images()), run(plain, images()))
+
+
+def test_state_of_an_optimiser_is_ignored(google_npz):
+    plain, model = fresh(), fresh()
+    checkpoints.load_weights(plain, google_npz())
+    report = checkpoints.load_weights(model, google_npz(layout="opt-target"))
+    assert_same_weights(model, plain.get_weights())
+    assert "opt/state/step" in report.ignored
+    assert len(report.ignored) == 2 * len(mu()) + 1
+    assert not report.fresh
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float64"])
+def test_other_precisions_are_read(save, dtype):
+    model = fresh()
+    checkpoints.load_weights(model, save({name: array.astype(dtype) for name, array in mu().items()}))
+    # Exact: float16 values are float32 values too, and these float64 values were.
+    np.testing.assert_array_equal(kernel(model), mu()["embedding/kernel"].astype(dtype).astype("float32"))
+
+
+# --- all or nothing ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "embedding/bias",
+        "Transformer/encoderblock_0/LayerNorm_2/scale",
+        "Transformer/encoderblock_1/MlpBlock_3/Dense_1/kernel",
+        "Transformer/encoderblock_1/MultiHeadDotProductAttention_1/out/bias",
+        "Transformer/encoder_norm/bias",
+    ],
+)
+def test_missing_array(save, name):
+    arrays = mu()
+    del arrays[name]
+    assert_refused(fresh(), save(arrays), f"nothing was loaded.*{name} is missing in the file")
+
+
+@pytest.mark.parametrize(
+    "name", ["embedding/kernel", POSITIONS, "Transformer/encoderblock_0/MultiHeadDotProductAttention_1/query/kernel"]
+)
+def test_missing_array_that_tells_the_architecture(save, name):
+    arrays = mu()
+    del arrays[name]
+    assert_refused(fresh(), save(arrays), f"{name}.* missing")
+
+
+@pytest.mark.parametrize("name", ["Transformer/encoderblock_0/LayerNorm_9/scale", "register_tokens"])
+def test_extra_array(save, name):
+    path = save({**mu(), name: np.zeros(64, "f4")})
+    assert_refused(fresh(), path, f"nothing was loaded.*{name} has no place in the model")
+
+
+def test_many_problems_are_counted(save):
+    path = save({**mu(), **{f"extra_{n}": np.zeros(1, "f4") for n in range(9)}})
+    assert_refused(fresh(), path, "extra_4 has no place in the model; and 4 more")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_layers": 1}, "transformer blocks 2 and 1"),
+        ({"num_layers": 3}, "transformer blocks 2 and 3"),
+        ({"num_heads": 4}, "attention heads 2 and 4"),
+        ({"num_heads": 1}, "attention heads 2 and 1"),
+        ({"hidden_size": 32}, "hidden size 64 and 32"),
+        ({"patch_size": 8, "image_size": 32}, r"patch size \(16, 16\) and \(8, 8\)"),
+        ({"patch_size": (16, 8), "image_size": (64, 32)}, r"patch size \(16, 16\) and \(16, 8\)"),
+        ({"pooling": "gap"}, "class token True and False"),
+        ({"mlp_dim": 64}, r"MlpBlock_3/Dense_0/kernel has shape \(64, 128\), the model's is \(64, 64\)"),
+        ({"dim_head": 16}, r"query/kernel has shape \(64, 2, 32\), the model's is \(64, 32\)"),
+    ],
+    ids=lambda value: ",".join(value) if isinstance(value, dict) else None,
+)
+def test_another_architecture(google_npz, options, message):
+    model = fresh(**options)
+    assert "nothing was loaded" in assert_refused(model, google_npz(), message)
+
+
+def test_gap_file_does_not_go_into_a_token_model(google_npz):
+    assert_refused(fresh(), google_npz("ViT-mu_16-gap"), "class token False and True")
+
+
+def test_gap_file_goes_into_a_gap_model(google_npz):
+    model = fresh(pooling="gap")
+    report = checkpoints.load_weights(model, google_npz("ViT-mu_16-gap"))
+    assert (report.loaded, report.adapted) == (len(model.weights), ())
+
+
+@pytest.mark.parametrize("name", sorted(mu()))
+def test_damage_in_any_array_leaves_the_model_alone(google_npz, name):
+    path = google_npz()
+    flip(path, offset(path, name))
+    assert_refused(fresh(), path, f"damaged or incomplete: '{name}' cannot be read")
+
+
+def test_a_model_without_a_vit_or_with_two():
+    inputs = keras.Input((64, 64, 3))
+    two = [fresh(include_top=False, name=name)(inputs) for name in ("one", "other")]
+    assert_refused(keras.Model(inputs, keras.layers.Add()(two)), "unread.npz", "found 2: one, other")
+    assert_refused(keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)]), "unread.npz", "found 0")
+
+
+# --- the report --------------------------------------------------------------------------------------------
+
+
+def test_a_file_that_fits_is_only_copied(google_npz):
+    model, arrays = fresh(), mu()
+    path = google_npz()
+    report = checkpoints.load_weights(model, path)
+    assert report == checkpoints.LoadReport(str(path), len(arrays), (), (), ())
+    assert str(report) == f"Loaded 40 weights from {path}."
+    np.testing.assert_array_equal(kernel(model), arrays["embedding/kernel"])
+    np.testing.assert_array_equal(table(model), arrays[POSITIONS])
+    np.testing.assert_array_equal(model.get_layer("class_token").get_weights()[0], arrays["cls"])
+    np.testing.assert_array_equal(model.get_layer("head").get_weights()[1], arrays["head/bias"])
+
+
+def test_report_is_logged(google_npz, caplog):
+    with caplog.at_level("INFO", "vit_keras"):
+        report = checkpoints.load_weights(fresh(), google_npz())
+    assert str(report) in caplog.messages
+
+
+def test_report_of_a_dropped_head(google_npz):
+    model = fresh(classes=7)
+    before = model.get_layer("head").get_weights()
+    report = checkpoints.load_weights(model, google_npz())
+    assert report.adapted == ("head dropped",)
+    assert report.fresh == HEAD
+    assert sorted(report.ignored) == sorted(HEAD)
+    assert report.loaded == len(model.weights) - 2
+    assert "left as they were: head/kernel, head/bias" in str(report)
+    for old, new in zip(before, model.get_layer("head").get_weights()):
+        np.testing.assert_array_equal(old, new)
+
+
+def test_report_of_another_grid(google_npz):
+    model = fresh(image_size=96)
+    report = checkpoints.load_weights(model, google_npz())
+    assert report.adapted == ("position embeddings resampled from 4×4 to 6×6",)
+    assert report.loaded == len(model.weights)
+    # The reference's own result; a rounding of float32 values below 1.
+    np.testing.assert_allclose(
+        table(model), np.load(DATA / "ViT-mu_16_64to96.npz")["posemb_resized"], rtol=0, atol=1e-6
+    )
+
+
+@pytest.mark.parametrize(("old", "new"), [(3, 1), (3, 4), (3, 6), (1, 3), (4, 3)])
+def test_report_of_other_channels(google_npz, old, new):
+    model = fresh(channels=new)
+    report = checkpoints.load_weights(model, google_npz(channels=old))
+    assert report.adapted == (f"channels of the patch embedding adapted from {old} to {new}",)
+    assert report.loaded == len(model.weights)
+
+
+def test_report_of_everything_at_once(google_npz):
+    model = fresh(channels=1, image_size=96, classes=2)
+    report = checkpoints.load_weights(model, google_npz(layout="opt-target"))
+    assert {a.split()[0] for a in report.adapted} == {"channels", "position", "head"}
+    assert set(HEAD) < set(report.ignored)
+
+
+# --- channels ----------------------------------------------------------------------------------------------
+
+
+def tokens(path, **options):
+    return vit.from_checkpoint(path, include_top=False, pooling=None, **options)
+
+
+def assert_close_tokens(got, wanted):
+    # Sums of 768 products in another order: some 1e-6 of the largest value in float32.
+    np.testing.assert_allclose(got, wanted, rtol=0, atol=1e-5 * np.abs(wanted).max())
+
+
+def test_grey_image_gives_the_tokens_of_its_rgb_copy(google_npz):
+    path, grey = google_npz(), images(channels=1)
+    assert_close_tokens(run(tokens(path, channels=1), grey), run(tokens(path), np.repeat(grey, 3, axis=-1)))
+
+
+def test_rgb_copy_gives_the_tokens_of_the_grey_image_that_the_file_is_for(google_npz):
+    path, grey = google_npz(channels=1), images(channels=1)
+    assert_close_tokens(run(tokens(path, channels=3), np.repeat(grey, 3, axis=-1)), run(tokens(path), grey))
+
+
+def test_twice_the_channels_give_the_same_tokens_for_an_image_and_its_copy(google_npz):
+    path, rgb = google_npz(), images()
+    assert_close_tokens(run(tokens(path, channels=6), np.concatenate([rgb, rgb], -1)), run(tokens(path), rgb))
+
+
+def test_a_fourth_channel_repeats_the_first(google_npz):
+    old = mu()["embedding/kernel"]
+    new = kernel(tokens(google_npz(), channels=4))
+    # One rounding of float32.
+    np.testing.assert_allclose(new, old[:, :, [0, 1, 2, 0]] * 0.75, rtol=1e-6, atol=0)
+
+
+# --- rectangles --------------------------------------------------------------------------------------------
+
+
+def oblong(grid):
+    """Arrays for a model whose patches are such a grid."""
+    arrays = mu()
+    arrays[POSITIONS] = make_google_npz.uniform(0, "oblong", (1, 1 + grid[0] * grid[1], 64), 0.3)
+    return arrays
+
+
+def test_square_file_in_a_rectangular_model(google_npz):
+    model = fresh(image_size=(96, 32))
+    report = checkpoints.load_weights(model, google_npz())
+    assert report.adapted == ("position embeddings resampled from 4×4 to 6×2",)
+    old = mu()[POSITIONS][0, 1:].reshape(4, 4, 64)
+    new = table(model)[0, 1:].reshape(6, 2, 64)
+    # With aligned corners two columns are the first and the last, and so are the first and last row. Exact but
+    # for the rounding of the position 3.0 in float64.
+    np.testing.assert_allclose(new[[0, -1]], old[[0, -1]][:, [0, -1]], rtol=1e-6, atol=1e-7)
+    np.testing.assert_array_equal(table(model)[0, 0], mu()[POSITIONS][0, 0])
+
+
+def test_rectangular_file_in_its_own_model(save):
+    model, arrays = fresh(image_size=(48, 80)), oblong((3, 5))
+    report = checkpoints.load_weights(model, save(arrays))
+    assert report.adapted == ()
+    np.testing.assert_array_equal(table(model), arrays[POSITIONS])
+
+
+def test_rectangular_file_with_a_square_number_of_patches(save):
+    model, arrays = fresh(image_size=(32, 128)), oblong((2, 8))
+    report = checkpoints.load_weights(model, save(arrays), source_grid=(2, 8))
+    assert report.adapted == ()
+    np.testing.assert_array_equal(table(model), arrays[POSITIONS])
+
+
+def test_rectangular_file_in_another_rectangle(save):
+    model, arrays = fresh(image_size=(80, 48)), oblong((3, 5))
+    report = checkpoints.load_weights(model, save(arrays), source_grid=(3, 5))
+    assert report.adapted == ("position embeddings resampled from 3×5 to 5×3",)
+    old, new = arrays[POSITIONS][0, 1:].reshape(3, 5, 64), table(model)[0, 1:].reshape(5, 3, 64)
+    # Every second row of the new grid lies on a row of the old, every column on every second. Roundings of float32.
+    np.testing.assert_allclose(new[::2], old[:, ::2], rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(new[1], (old[0, ::2] + old[1, ::2]) / 2, rtol=1e-6, atol=1e-7)
+
+
+def test_grid_that_cannot_be_guessed_must_be_said(save):
+    assert_refused(fresh(), save(oblong((3, 5))), "15 patches, which is not a square grid; say which grid it is")
+
+
+def test_grid_that_is_not_the_files(save):
+    assert_refused(fresh(), save(oblong((3, 5))), r"15 patches, which is not the grid \(4, 4\)", source_grid=(4, 4))
+
+
+def test_from_checkpoint_takes_the_image_size_of_the_grid(google_npz, save):
+    assert vit.from_checkpoint(google_npz(image_size=96)).input_shape == (None, 96, 96, 3)
+    path = save(oblong((3, 5)))
+    model = vit.from_checkpoint(path, source_grid=(3, 5))
+    assert model.input_shape == (None, 48, 80, 3)
+    np.testing.assert_array_equal(table(model), oblong((3, 5))[POSITIONS])
+    with pytest.raises(ValueError, match=r"15 patches, which is not a square grid: say source_grid="):
+        vit.from_checkpoint(path)
+
+
+# --- the head ----------------------------------------------------------------------------------------------
+
+
+def top(model):
+    return [w for name in ("pre_logits", "head") for w in _layer_weights(model, name)]
+
+
+def _layer_weights(model, name):
+    return next((layer.get_weights() for layer in model.layers if layer.name == name), [])
+
+
+def is_loaded(model, arrays, name):
+    return np.array_equal(_layer_weights(model, name)[0], arrays[f"{name}/kernel"])
+
+
+@pytest.mark.parametrize(("include_head", "loaded"), [(None, True), (True, True), (False, False)])
+def test_head_of_as_many_classes(google_npz, include_head, loaded):
+    model = fresh()
+    report = checkpoints.load_weights(model, google_npz(), include_head=include_head)
+    assert is_loaded(model, mu(), "head") == loaded
+    assert report.fresh == (() if loaded else HEAD)
+
+
+@pytest.mark.parametrize(
+    ("of_file", "of_model", "message"),
+    [
+        ({}, {"classes": 7}, r"\(head of 10\) is not the model's \(head of 7\)"),
+        ({}, {"include_top": False}, r"\(head of 10\) is not the model's \(none\)"),
+        ({"classes": 0}, {}, r"\(none\) is not the model's \(head of 10\)"),
+        ({"representation": 64}, {}, r"\(pre_logits of 64, head of 10\) is not the model's \(head of 10\)"),
+        ({}, {"representation_size": 64}, r"\(head of 10\) is not the model's \(pre_logits of 64, head of 10\)"),
+    ],
+)
+def test_head_that_is_demanded_but_does_not_fit(google_npz, of_file, of_model, message):
+    assert_refused(fresh(**of_model), google_npz(**of_file), f"include_head=True.*{message}", include_head=True)
+
+
+@pytest.mark.parametrize("include_head", [None, False])
+def test_model_without_a_head(google_npz, include_head):
+    model = fresh(include_top=False)
+    report = checkpoints.load_weights(model, google_npz(), include_head=include_head)
+    assert report.adapted == ("head dropped",)
+    assert report.fresh == ()
+
+
+def test_file_without_a_head(google_npz):
+    model = fresh()
+    report = checkpoints.load_weights(model, google_npz(classes=0))
+    assert (report.adapted, report.fresh) == ((), HEAD)
+
+
+@pytest.mark.parametrize("include_head", [None, True])
+def test_pre_logits_come_with_the_head(google_npz, include_head):
+    model, arrays = fresh(representation_size=32), mu(representation=32)
+    checkpoints.load_weights(model, google_npz(representation=32), include_head=include_head)
+    assert is_loaded(model, arrays, "pre_logits")
+    assert is_loaded(model, arrays, "head")
+
+
+@pytest.mark.parametrize(("of_file", "of_model"), [(64, None), (None, 64)])
+def test_a_head_means_nothing_without_its_pre_logits(google_npz, of_file, of_model):
+    model = fresh(representation_size=of_model)
+    before = top(model)
+    report = checkpoints.load_weights(model, google_npz(representation=of_file))
+    assert "head dropped" in report.adapted
+    assert set(HEAD) <= set(report.fresh)
+    for old, new in zip(before, top(model), strict=True):
+        np.testing.assert_array_equal(old, new)
+
+
+# --- models with a ViT inside ------------------------------------------------------------------------------
+
+
+def in_sequential(backbone):
+    return keras.Sequential([keras.Input((64, 64, 3)), backbone, keras.layers.Dense(3, name="head")])
+
+
+def in_functional(backbone):
+    inputs = keras.Input((64, 64, 3))
+    return keras.Model(inputs, keras.layers.Dense(3, name="head")(backbone(keras.layers.Rescaling(2.0)(inputs))))
+
+
+def twice_nested(backbone):
+    return keras.Sequential([keras.Input((64, 64, 3)), in_functional(backbone), keras.layers.ReLU()])
+
+
+@pytest.mark.parametrize("nest", [in_sequential, in_functional, twice_nested])
+def test_nested_model(google_npz, nest):
+    path = google_npz()
+    backbone = fresh(include_top=False)
+    model = nest(backbone)
+    dense = model.get_weights()[-2:]
+    assert checkpoints.load_weights(model, path).loaded == len(backbone.weights) == len(model.weights) - 2
+    assert_same_weights(backbone, vit.from_checkpoint(path, include_top=False).get_weights())
+    for old, new in zip(dense, model.get_weights()[-2:]):
+        np.testing.assert_array_equal(old, new)
+
+
+# --- where files come from ---------------------------------------------------------------------------------
+
+# Options that make any factory build MU, so that small files will do.
+SMALL = {"image_size": 64, "num_layers": 2, "hidden_size": 64, "num_heads": 2, "mlp_dim": 128}
+
+
+@pytest.fixture
+def http(tmp_path, monkeypatch):
+    """A server of the files in `tmp_path`: its address."""
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    handler = functools.partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
+    monkeypatch.setattr(SimpleHTTPRequestHandler, "log_message", lambda *args: None)
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize("kind", [Path, str])
+def test_factory_takes_a_path(google_npz, kind):
+    path = google_npz()
+    model = vit.vit_b16(weights=kind(path), **SMALL)
+    assert_same_weights(model, vit.from_checkpoint(path).get_weights())
+    assert model.load_report.source == str(path)
+
+
+def test_paths_begin_at_home(google_npz, monkeypatch):
+    path = google_npz()
+    for variable in ("HOME", "USERPROFILE"):
+        monkeypatch.setenv(variable, str(path.parent))
+    assert checkpoints.fetch(f"~/{path.name}") == path
+
+
+@pytest.mark.parametrize(
+    "load", [functools.partial(vit.vit_b16, **SMALL), lambda weights: vit.from_checkpoint(weights)]
+)
+def test_weights_may_be_a_url(google_npz, http, load):
+    path = google_npz()
+    url = f"{http}/{path.name}"
+    model = load(weights=url)
+    assert_same_weights(model, vit.from_checkpoint(path).get_weights())
+    assert model.load_report.source == str(cached_path(url))
+
+
+def test_load_weights_takes_a_url(google_npz, http):
+    model, path = fresh(), google_npz()
+    assert checkpoints.load_weights(model, f"{http}/{path.name}").loaded == len(model.weights)
+
+
+def test_url_that_does_not_exist(http):
+    with pytest.raises(FileNotFoundError, match=r"nowhere\.npz does not exist"):
+        vit.vit_b16(weights=f"{http}/nowhere.npz")
+
+
+@pytest.mark.parametrize(("factory", "variant"), [(vit.vit_b16, "B_16"), (vit.vit_h14, "H_14")])
+def test_wrong_name_lists_those_of_the_variant(factory, variant):
+    with pytest.raises(ValueError, match="Unexpected weights: imagenet22k") as error:
+        factory(weights="imagenet22k")
+    listed = re.findall("'([^']+)'", str(error.value))
+    assert listed == [checkpoint.weights for checkpoint in checkpoints.available(variant=variant)]
+
+
+def test_wrong_name_without_a_variant_lists_full_names():
+    with pytest.raises(ValueError, match="Unexpected weights: B_16/imagenet22k.*'B_16/imagenet21k'.*'Ti_16/augreg"):
+        checkpoints.fetch("B_16/imagenet22k")
+
+
+@pytest.mark.parametrize("weights", ["nowhere.npz", "./nowhere", "/no/where", "models/ViT.weights.h5"])
+def test_wrong_path_is_called_a_path(weights):
+    with pytest.raises(FileNotFoundError, match="no file of weights at"):
+        checkpoints.fetch(weights, "B_16")
+
+
+@pytest.fixture
+def dummy(monkeypatch):
+    """Write a file that has the size of a published one, and takes no space; forbid to request the real one."""
+    monkeypatch.setenv("VIT_KERAS_OFFLINE", "1")
+
+    def write(path, checkpoint, longer=0):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(path, "wb") as file:
+            file.truncate(checkpoint.bytes + longer)
+        return path
+
+    return write
+
+
+B_16 = checkpoints.find("B_16/imagenet21k")
+PLACES = ["imagenet21k/ViT-B_16.npz", "ViT-B_16.npz", "ViT-B_16_imagenet21k.npz"]
+
+
+def test_fetch_nowhere(monkeypatch):
+    monkeypatch.setenv("VIT_KERAS_OFFLINE", "1")
+    assert not checkpoints.is_local(B_16)
+    with pytest.raises(FileNotFoundError, match="VIT_KERAS_WEIGHTS") as error:
+        checkpoints.fetch("B_16/imagenet21k")
+    assert str(cached_path(B_16.url)) in str(error.value)
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_fetch_in_a_folder(tmp_path, dummy, monkeypatch, name):
+    monkeypatch.setenv("VIT_KERAS_WEIGHTS", str(tmp_path))
+    path = dummy(tmp_path / name, B_16)
+    assert checkpoints.fetch("B_16/imagenet21k") == checkpoints.fetch("imagenet21k", "B_16") == path
+    assert checkpoints.is_local(B_16)
+
+
+@pytest.mark.parametrize("name", PLACES[1:])
+def test_fetch_as_a_file(tmp_path, dummy, monkeypatch, name):
+    path = dummy(tmp_path / name, B_16)
+    monkeypatch.setenv("VIT_KERAS_WEIGHTS", str(path))
+    assert checkpoints.fetch("imagenet21k", "B_16") == path
+
+
+def test_fetch_in_one_of_several_places(tmp_path, dummy, monkeypatch):
+    path = dummy(tmp_path / "two" / PLACES[0], B_16)
+    places = [str(tmp_path / "missing"), "", str(tmp_path / "one.npz"), str(tmp_path / "two")]
+    monkeypatch.setenv("VIT_KERAS_WEIGHTS", os.pathsep.join(places))
+    assert checkpoints.fetch("imagenet21k", "B_16") == path
+
+
+def test_fetch_in_the_cache(dummy):
+    path = dummy(cached_path(B_16.url), B_16)
+    assert checkpoints.fetch("imagenet21k", "B_16") == path
+
+
+def test_fetch_in_the_cache_of_vit_keras_0(dummy):
+    path = dummy(Path(os.environ["KERAS_HOME"], "weights", "ViT-B_16_imagenet21k.npz"), B_16)
+    assert checkpoints.fetch("imagenet21k", "B_16") == path
+
+
+def test_fetch_users_place_comes_before_the_cache(tmp_path, dummy, monkeypatch):
+    dummy(cached_path(B_16.url), B_16)
+    path = dummy(tmp_path / PLACES[0], B_16)
+    monkeypatch.setenv("VIT_KERAS_WEIGHTS", str(tmp_path))
+    assert checkpoints.fetch("imagenet21k", "B_16") == path
+
+
+@pytest.mark.parametrize("longer", [-1, 1])
+def test_fetch_a_file_of_another_size_is_not_taken(tmp_path, dummy, monkeypatch, longer):
+    dummy(tmp_path / PLACES[0], B_16, longer)
+    monkeypatch.setenv("VIT_KERAS_WEIGHTS", str(tmp_path))
+    with pytest.raises(FileNotFoundError):
+        checkpoints.fetch("imagenet21k", "B_16")
+
+
+def test_fetch_the_file_of_another_checkpoint_is_not_taken(tmp_path, dummy, monkeypatch):
+    other = checkpoints.find("imagenet21k+imagenet2012", "B_16")  # its file has the same name
+    path = dummy(tmp_path / "ViT-B_16.npz", other)
+    monkeypatch.setenv("VIT_KERAS_WEIGHTS", str(path))
+    assert checkpoints.fetch("imagenet21k+imagenet2012", "B_16") == path
+    with pytest.raises(FileNotFoundError):
+        checkpoints.fetch("imagenet21k", "B_16")
+
+
+def test_a_factory_finds_its_default(tmp_path, google_npz, monkeypatch):
+    checkpoint = checkpoints.find("augreg-imagenet21k+imagenet2012-224", "Ti_16")
+    google_npz("ViT-Ti_16", image_size=224, classes=1000).rename(tmp_path / Path(checkpoint.path).name)
+    monkeypatch.setenv("VIT_KERAS_WEIGHTS", str(tmp_path))
+    model = vit.vit_ti16()
+    assert model.load_report.loaded == len(model.weights)
+    assert model.load_report.adapted == ()
+
+
+# --- resampling --------------------------------------------------------------------------------------------
+
+# The last three are those for which SciPy, as Google called it, makes the last row and column zero.
+PAIRS = [(4, 6), (14, 24), (24, 14), (7, 12), (5, 1), (1, 5), (2, 3), (9, 9), (24, 22), (28, 14), (32, 16)]
+
+
+def slowly(array, size, align_corners):
+    """Bilinear interpolation from its definition: one value at a time."""
+    height, width = array.shape[:2]
+    result = np.zeros((*size, *array.shape[2:]))
+    for i, j in np.ndindex(*size):
+        y, x = (_place(k, n, m, align_corners) for k, n, m in ((i, height, size[0]), (j, width, size[1])))
+        for row, column in np.ndindex(height, width):
+            result[i, j] += max(0, 1 - abs(y - row)) * max(0, 1 - abs(x - column)) * array[row, column]
+    return result
+
+
+def _place(k, old, new, align_corners):
+    if align_corners:
+        return k * (old - 1) / (new - 1) if new > 1 else 0
+    return min(max((k + 0.5) * old / new - 0.5, 0), old - 1)
+
+
+@pytest.mark.parametrize("align_corners", [True, False])
+@pytest.mark.parametrize(("old", "new"), PAIRS)
+def test_resize_bilinear_is_its_definition(old, new, align_corners):
+    array = make_google_npz.uniform(0, "resize", (old, 3, 2)).astype("float64")
+    for axes in ((0, 1, 2), (1, 0, 2)):
+        turned, size = array.transpose(axes), (new, 4) if axes[0] == 0 else (4, new)
+        # Both are float64 sums of at most four products of about 1.
+        np.testing.assert_allclose(
+            resize_bilinear(turned, size, align_corners=align_corners),
+            slowly(turned, size, align_corners),
+            rtol=0,
+            atol=1e-12,
+        )
+
+
+@pytest.mark.parametrize(("old", "new"), PAIRS)
+def test_the_last_row_and_column_stay_where_they_are(old, new):
+    grid = make_google_npz.uniform(0, "corners", (1, 1 + old * old, 8), 0.1, 1.0)
+    got = resize_position_embeddings(grid, (new, new))[0, 1:].reshape(new, new, 8)
+    corners = grid[0, 1:].reshape(old, old, 8)[[0, 0, -1, -1], [0, -1, 0, -1]] if new > 1 else grid[0, [1] * 4]
+    # Values of about 1; the rounding of a place in the grid, then one of float32.
+    np.testing.assert_allclose(got[[0, 0, -1, -1], [0, -1, 0, -1]], corners, rtol=0, atol=1e-6)
+    assert got.min() > 0.5  # interpolation stays between the old values: nothing has become zero
+
+
+@pytest.mark.parametrize("rule", ["google", "bilinear"])
+@pytest.mark.parametrize("size", [(12, 12), (5, 5), (9, 14)])
+def test_resize_bilinear_against_the_reference(rule, size):
+    golden = np.load(DATA / "posemb_resize.npz")
+    got = resize_bilinear(golden["grid"], size, align_corners=rule == "google")
+    # Values below 1: Google's resizing is exact but for its float32 result, the other computes in float32.
+    tolerance = 1e-7 if rule == "google" else 1e-6
+    np.testing.assert_allclose(got, golden[f"{rule}_{size[0]}x{size[1]}"], rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize(("old", "new"), [(4, 6), (14, 24), (24, 14), (7, 12), (2, 3), (14, 37)])
+def test_resize_bilinear_against_scipy(old, new):
+    ndimage = pytest.importorskip("scipy.ndimage")
+    array = make_google_npz.uniform(0, "scipy", (old, old, 3)).astype("float64")
+    wanted = ndimage.zoom(array, (new / old, new / old, 1), order=1, mode="nearest")
+    # Both in float64, of values of about 1.
+    np.testing.assert_allclose(resize_bilinear(array, (new, new), align_corners=True), wanted, rtol=0, atol=1e-12)
+
+
+def test_rows_stay_rows():
+    grid = np.repeat(np.arange(4.0), 4).reshape(1, 16, 1)  # each row of patches has its number
+    got = resize_position_embeddings(grid, (7, 2), prefix_tokens=0).reshape(7, 2)
+    # Numbers that float32 has exactly.
+    np.testing.assert_allclose(got, np.repeat(np.arange(7) / 2, 2).reshape(7, 2), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("prefix_tokens", [0, 1, 2])
+def test_prefix_tokens_stay_as_they_are(prefix_tokens):
+    old = make_google_npz.uniform(0, "prefix", (1, prefix_tokens + 9, 8))
+    got = resize_position_embeddings(old, (5, 4), prefix_tokens=prefix_tokens)
+    assert (got.shape, got.dtype) == ((1, prefix_tokens + 20, 8), np.float32)
+    np.testing.assert_array_equal(got[:, :prefix_tokens], old[:, :prefix_tokens])
+    alone = resize_position_embeddings(old[:, prefix_tokens:], (5, 4), prefix_tokens=0)
+    np.testing.assert_array_equal(got[:, prefix_tokens:], alone)
+
+
+def test_the_same_grid_is_the_same_table():
+    old = make_google_npz.uniform(0, "same", (1, 10, 8))
+    np.testing.assert_array_equal(resize_position_embeddings(old, (3, 3)), old)
+
+
+@pytest.mark.parametrize(
+    ("source_grid", "message"), [(None, "11 patches, which is not a square"), ((3, 4), r"not the grid \(3, 4\)")]
+)
+def test_table_that_is_no_such_grid(source_grid, message):
+    with pytest.raises(ValueError, match=message):
+        resize_position_embeddings(np.zeros((1, 12, 8)), (2, 2), source_grid=source_grid)
+
+
+@pytest.mark.parametrize(
+    ("patches", "grid"), [(16, (4, 4)), (1, (1, 1)), (15, None), (0, None), (-1, None), (10**6, (1000, 1000))]
+)
+def test_square_grid(patches, grid):
+    assert square_grid(patches) == grid

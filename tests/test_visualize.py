@@ -1,0 +1,679 @@
+"""Attention scores, rollout against its definition, maps of all kinds of models, and the picture drawn of them."""
+
+import functools
+import gc
+import io
+import warnings
+import weakref
+
+import keras
+import numpy as np
+import pytest
+from PIL import Image
+
+from vit_keras import layers, visualize, vit
+
+pytestmark = pytest.mark.core
+
+BACKEND = keras.backend.backend()
+
+# Compiled and eager float32 add in different orders: 1e-6 is 8 steps of float32 near 1, and scores are at most 1.
+SAME = 1e-6
+
+
+def noise(*shape, seed=0):
+    return np.random.default_rng(seed).integers(0, 256, shape, dtype="uint8")
+
+
+def build(image_size=32, patch_size=8, layers=2, **options):
+    """A tiny model whose attention is far from uniform, with the same weights on every backend."""
+    top = {"include_top": False} if options.get("pooling", "token") is None else {}
+    model = vit.build_model(image_size, patch_size, layers, 64, 2, "tiny", 128, classes=10, **options, **top)
+    rng = np.random.default_rng(1)
+    for weight in model.weights:
+        weight.assign(0.1 * rng.standard_normal(weight.shape) + (weight.name == "gamma"))
+    return model
+
+
+@pytest.fixture(scope="module")
+def tiny():
+    return build()
+
+
+def scores_by_hand(model, inputs):
+    """What the blocks return when a model is run layer by layer: (layers, batch, heads, tokens, tokens)."""
+    x, scores = keras.ops.convert_to_tensor(inputs), []
+    for layer in model.layers[1:]:
+        if isinstance(layer, layers.TransformerBlock):
+            x, attention = layer(x, training=False, return_attention_scores=True)
+            scores.append(keras.ops.convert_to_numpy(attention))
+        else:
+            x = layer(x)
+    return np.stack(scores)
+
+
+def joint_attention(scores):
+    """Rollout as it is defined, one image: W_L ... W_1 with W the row-normalised sum of mean attention and identity."""
+    joint = np.eye(scores.shape[-1])
+    for attention in scores.astype("float64").mean(axis=1):
+        weights = attention + np.eye(len(attention))
+        joint = (weights / weights.sum(axis=1, keepdims=True)) @ joint
+    return joint
+
+
+def map_by_hand(model, image, grid):
+    """The share of each patch in the class token, or without one in the mean patch."""
+    joint = joint_attention(scores_by_hand(model, vit.preprocess_inputs(image)[None])[:, 0])
+    prefix = len(joint) - grid[0] * grid[1]
+    row = joint[0] if prefix else joint.mean(axis=0)
+    return row[prefix:].reshape(grid)
+
+
+def random_attention(layers=4, batch=2, heads=3, tokens=13, seed=0):
+    logits = 2 * np.random.default_rng(seed).standard_normal((layers, batch, heads, tokens, tokens))
+    scores = np.exp(logits)
+    return scores / scores.sum(axis=-1, keepdims=True)
+
+
+# ------------------------------------------------------------------- rollout --
+
+
+@pytest.mark.parametrize("prefix", [0, 1, 2])
+def test_rollout_is_the_product_of_all_layers(prefix):
+    scores = random_attention(tokens=12 + prefix)
+    result = visualize.attention_rollout(scores.mean(axis=2), (3, 4))
+    joint = [joint_attention(scores[:, i]) for i in range(2)]
+    expected = [(j[0] if prefix else j.mean(axis=0))[prefix:].reshape(3, 4) for j in joint]
+    assert result.shape == (2, 3, 4) and result.dtype == np.float32
+    np.testing.assert_allclose(result, expected, rtol=0, atol=1e-7)  # the result is rounded to float32, at most 6e-8
+
+
+def test_rollout_normalises_rows_that_do_not_sum_to_1():
+    scores = random_attention() * np.random.default_rng(1).uniform(0.3, 2, (4, 2, 3, 13, 1))
+    result = visualize.attention_rollout(scores.mean(axis=2), (3, 4))[1]
+    expected = joint_attention(scores[:, 1])[0, 1:].reshape(3, 4)
+    np.testing.assert_allclose(result, expected, rtol=0, atol=1e-7)  # as above
+
+
+def test_the_order_of_the_layers_matters():
+    scores = random_attention()
+    right = visualize.attention_rollout(scores.mean(axis=2), (3, 4))[0]
+    wrong = joint_attention(scores[::-1, 0])[0, 1:].reshape(3, 4)
+    assert np.abs(right - wrong).max() > 0.01  # the tolerance of the tests above is 1e-7
+
+
+def test_attention_that_only_the_first_layer_pays_reaches_the_output_through_the_others():
+    # All tokens look at patch 2 in the first layer, and the class token at patch 0 in the last: a path 0 → 2.
+    scores = np.stack([np.eye(5), np.eye(5)])[:, None]
+    scores[0, 0] = np.eye(5)[3]
+    scores[1, 0, 0] = np.eye(5)[1]
+    result = visualize.attention_rollout(scores, (1, 4))[0, 0]
+    np.testing.assert_allclose(result, [0.25, 0, 0.5, 0], rtol=0, atol=1e-7)  # binary fractions: exact in float32
+
+
+@pytest.mark.parametrize("layers", [1, 2, 12])
+def test_rollout_of_uniform_attention(layers):
+    tokens = 1 + 14 * 14
+    result = visualize.attention_rollout(np.full((layers, 1, tokens, tokens), 1 / tokens), (14, 14))
+    np.testing.assert_allclose(result, (1 - 2.0**-layers) / tokens, rtol=1e-6, atol=0)  # float32 has 6e-8
+
+
+def test_rollout_of_tokens_that_look_at_themselves_only():
+    assert not visualize.attention_rollout(np.tile(np.eye(13), (4, 2, 1, 1)), (3, 4)).any()
+
+
+@pytest.mark.parametrize("prefix", [0, 1, 3])
+def test_map_and_prefix_sum_to_1(prefix):
+    scores = random_attention(tokens=12 + prefix)
+    result = visualize.attention_rollout(scores.mean(axis=2), (4, 3))[0]
+    share = joint_attention(scores[:, 0])[0, :prefix].sum()
+    assert abs(result.sum() + share - 1) < 1e-6  # 12 values in float32
+
+
+def test_rollout_refuses_a_grid_of_more_patches_than_tokens():
+    with pytest.raises(ValueError, match=r"13 tokens are fewer than the 16 patches"):
+        visualize.attention_rollout(np.zeros((1, 1, 13, 13)), (4, 4))
+
+
+def test_rollout_leaves_the_scores_as_they_were():
+    scores = random_attention().mean(axis=2)
+    scores.flags.writeable = False
+    visualize.attention_rollout(scores, (3, 4))
+
+
+# -------------------------------------------------------------------- scores --
+
+KINDS = {
+    "class token": {},
+    "wide": {"image_size": (32, 64)},
+    "wide patches": {"image_size": (32, 96), "patch_size": (8, 16)},
+    "tall": {"image_size": (64, 32), "patch_size": (8, 16)},
+    "gap": {"pooling": "gap"},
+    "all tokens": {"pooling": None},
+    "one block": {"layers": 1},
+    "grey": {"channels": 1},
+    "four channels": {"channels": 4},
+    "other width of heads": {"dim_head": 20},
+}
+
+
+@functools.cache
+def of_kind(kind):
+    return build(**KINDS[kind])
+
+
+@pytest.mark.parametrize("kind", ["class token", "wide patches", "gap", "all tokens", "other width of heads"])
+def test_scores_are_those_that_the_blocks_return(kind):
+    model = of_kind(kind)
+    inputs = vit.preprocess_inputs(noise(1, *model.input_shape[1:]))
+    result = visualize.attention_scores(model, inputs)
+    expected = scores_by_hand(model, inputs)
+    assert result.dtype == np.float32 and result.shape == expected.shape
+    np.testing.assert_allclose(result, expected, rtol=0, atol=SAME)
+    assert np.abs(result - 1 / result.shape[-1]).max() > 0.05  # the models here do not attend uniformly
+
+
+def test_rows_of_the_scores_sum_to_1(tiny):
+    scores = visualize.attention_scores(tiny, vit.preprocess_inputs(noise(2, 32, 32, 3)))
+    assert scores.shape == (2, 2, 2, 17, 17)
+    np.testing.assert_allclose(scores.sum(axis=-1), 1, rtol=0, atol=SAME)  # not so if dropout were active
+
+
+def test_mean_heads_is_the_mean_over_the_heads(tiny):
+    inputs = vit.preprocess_inputs(noise(2, 32, 32, 3))
+    expected = visualize.attention_scores(tiny, inputs).mean(axis=2)
+    result = visualize.attention_scores(tiny, inputs, mean_heads=True)
+    np.testing.assert_allclose(result, expected, rtol=0, atol=SAME)
+
+
+def test_scores_follow_the_weights():
+    model, inputs = build(), vit.preprocess_inputs(noise(1, 32, 32, 3))
+    before = visualize.attention_scores(model, inputs)
+    model.set_weights([1.2 * w for w in model.get_weights()])
+    after = visualize.attention_scores(model, inputs)
+    assert np.abs(after - before).max() > 0.01
+    np.testing.assert_allclose(after, scores_by_hand(model, inputs), rtol=0, atol=SAME)
+
+
+def test_a_model_without_attention_has_no_scores():
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+    with pytest.raises(ValueError, match="no attention layer of vit_keras"):
+        visualize.attention_scores(model, np.zeros((1, 4), "float32"))
+
+
+# ----------------------------------------------------------------- recording --
+
+
+def attend():
+    layers.MultiHeadSelfAttention(num_heads=2)(np.zeros((1, 3, 8), "float32"))
+
+
+def test_nothing_is_recorded_outside_the_block():
+    attend()
+    with layers.record_attention() as scores:
+        assert scores == []
+        attend()
+    attend()
+    assert [tuple(s.shape) for s in scores] == [(1, 2, 3, 3)]
+
+
+def test_recordings_can_be_nested():
+    with layers.record_attention() as outer:
+        attend()
+        with layers.record_attention() as inner:
+            attend()
+        assert len(inner) == 1
+        attend()
+    assert len(outer) == 2 and len(inner) == 1
+
+
+def test_a_recording_ends_with_an_error():
+    with pytest.raises(RuntimeError, match="on the way"), layers.record_attention() as scores:
+        raise RuntimeError("on the way")
+    attend()
+    assert scores == []
+
+
+def test_a_recording_does_not_change_the_output(tiny):
+    inputs = vit.preprocess_inputs(noise(1, 32, 32, 3))
+    expected = keras.ops.convert_to_numpy(tiny(inputs))
+    with layers.record_attention():
+        np.testing.assert_array_equal(keras.ops.convert_to_numpy(tiny(inputs)), expected)
+
+
+# ---------------------------------------------------------------------- maps --
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_map_is_the_rollout_of_the_models_attention(kind):
+    model = of_kind(kind)
+    image = noise(*model.input_shape[1:])
+    grid = model.config.grid
+    result = visualize.attention_map(model, image, return_map=True)
+    assert result.shape == grid and result.dtype == np.float32
+    np.testing.assert_allclose(result, map_by_hand(model, image, grid), rtol=0, atol=SAME)
+
+
+@pytest.mark.parametrize("size", [(32, 32), (50, 70), (16, 9), (120, 31)])
+def test_the_picture_has_the_size_of_the_image(tiny, size):
+    picture = visualize.attention_map(model=tiny, image=noise(*size, 3))
+    assert picture.shape == (*size, 3) and picture.dtype == np.uint8
+
+
+def test_the_picture_is_the_map_laid_over_the_image(tiny):
+    image = noise(50, 70, 3)
+    expected = visualize.overlay(image, visualize.attention_map(tiny, image, return_map=True))
+    np.testing.assert_array_equal(visualize.attention_map(tiny, image), expected)
+
+
+def test_an_image_of_another_size_is_resized_for_the_model(tiny):
+    # Each pixel repeated 3 × 2 times and halfway between: bilinear interpolation at half-pixel centres gives it back.
+    small = noise(32, 32, 3)
+    large = small.repeat(3, axis=0).repeat(3, axis=1)
+    expected = visualize.attention_map(tiny, small, return_map=True)
+    result = visualize.attention_map(tiny, large, return_map=True)
+    np.testing.assert_allclose(result, expected, rtol=0, atol=SAME)
+
+
+def sequential(model):
+    return keras.Sequential([model, keras.layers.Dense(3)])
+
+
+def nested_twice(model):
+    inner_input = keras.Input((32, 32, 3))
+    inner = keras.Model(inner_input, keras.layers.Dense(7)(model(inner_input)), name="inner")
+    outer_input = keras.Input((32, 32, 3))
+    return keras.Model(outer_input, keras.layers.Dense(3)(inner(outer_input)), name="outer")
+
+
+def extended(model):
+    return keras.Model(model.input, keras.layers.Dense(3)(model.output))
+
+
+class Classifier(keras.Model):
+    def __init__(self, model):
+        super().__init__()
+        self.vit, self.head = model, keras.layers.Dense(3)
+
+    def call(self, inputs):
+        return self.head(self.vit(inputs))
+
+
+def subclassed(model):
+    classifier = Classifier(model)
+    classifier(np.zeros((1, 32, 32, 3), "float32"))
+    return classifier
+
+
+# The last is one that Keras has not built yet, which it does at the first call.
+@pytest.mark.parametrize("wrap", [sequential, nested_twice, extended, subclassed, Classifier])
+def test_a_fine_tuned_model_has_the_map_of_its_vit(tiny, wrap):
+    image = noise(50, 70, 3)
+    expected = visualize.attention_map(tiny, image, return_map=True)
+    result = visualize.attention_map(wrap(tiny), image, return_map=True)
+    np.testing.assert_allclose(result, expected, rtol=0, atol=SAME)
+
+
+def test_a_model_that_takes_pixels(tiny):
+    model = keras.Sequential([keras.Input((32, 32, 3)), keras.layers.Rescaling(1 / 127.5, offset=-1), tiny])
+    image = noise(32, 32, 3)
+    expected = visualize.attention_map(tiny, image, return_map=True)
+    result = visualize.attention_map(model, image, return_map=True, preprocess=None)
+    np.testing.assert_allclose(result, expected, rtol=0, atol=SAME)
+
+
+def test_a_preprocessing_of_ones_own(tiny):
+    image = noise(32, 32, 3)
+    expected = visualize.attention_map(tiny, 255 - image, return_map=True)
+    result = visualize.attention_map(tiny, image, return_map=True, preprocess=lambda x: 1 - x / 127.5)
+    np.testing.assert_allclose(result, expected, rtol=0, atol=SAME)
+
+
+def test_a_model_that_resizes_shows_the_image_as_it_is(tiny):
+    inputs = keras.Input((None, None, 3))
+    model = keras.Model(inputs, tiny(keras.layers.Resizing(32, 32)(inputs)))
+    image = noise(32, 32, 3).repeat(2, axis=0).repeat(3, axis=1)
+    seen = []
+
+    def preprocess(pixels):
+        seen.append(pixels.shape)
+        return vit.preprocess_inputs(pixels)
+
+    visualize.attention_map(model, image, preprocess=preprocess)
+    assert seen == [(1, 64, 96, 3)]
+
+
+@pytest.mark.parametrize("return_map", [True, False])
+def test_a_batch_gives_what_its_images_give_one_by_one(tiny, return_map):
+    images = noise(3, 40, 48, 3)
+    result = visualize.attention_map(tiny, images, return_map=return_map)
+    expected = np.stack([visualize.attention_map(tiny, image, return_map=return_map) for image in images])
+    assert result.shape == expected.shape and result.dtype == expected.dtype
+    # A picture may differ by one level, where rounding tips over.
+    np.testing.assert_allclose(result.astype("float64"), expected, rtol=0, atol=SAME if return_map else 1)
+
+
+def test_a_float_image_in_the_models_range_gives_the_map_of_its_pixels(tiny):
+    image = noise(32, 32, 3)
+    expected = visualize.attention_map(tiny, image, return_map=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        result = visualize.attention_map(tiny, vit.preprocess_inputs(image), return_map=True)
+    np.testing.assert_allclose(result, expected, rtol=0, atol=SAME)
+
+
+@pytest.mark.parametrize(("scale", "seen"), [(1.0, r"\[0, 255\]"), (1 / 255, r"\[0, 1\]")])
+def test_a_float_image_in_another_range_is_read_as_what_it_is_and_warned_of(tiny, scale, seen):
+    image = noise(32, 32, 3)
+    expected = visualize.attention_map(tiny, image, return_map=True)
+    with pytest.warns(UserWarning, match=f"read as {seen}"):
+        result = visualize.attention_map(tiny, image.astype("float32") * np.float32(scale), return_map=True)
+    np.testing.assert_allclose(result, expected, rtol=0, atol=SAME)
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        lambda image, path: Image.fromarray(image),
+        lambda image, path: str(path),
+        lambda image, path: path,
+        lambda image, path: path.read_bytes(),
+        lambda image, path: io.BytesIO(path.read_bytes()),
+        lambda image, path: keras.ops.convert_to_tensor(image),
+        lambda image, path: image.astype("int64"),
+        lambda image, path: image.astype("uint16") * 257,
+    ],
+    ids=["pil", "path", "pathlib", "bytes", "bytesio", "tensor", "int64", "16 bits"],
+)
+def test_ways_of_giving_an_image(tiny, way, tmp_path):
+    image = noise(40, 48, 3)
+    Image.fromarray(image).save(tmp_path / "image.png")
+    result = visualize.attention_map(tiny, way(image, tmp_path / "image.png"))
+    np.testing.assert_array_equal(result, visualize.attention_map(tiny, image))
+
+
+def test_a_grey_array_is_taken_for_rgb(tiny):
+    grey = noise(32, 32)
+    expected = visualize.attention_map(tiny, np.stack([grey] * 3, axis=-1))
+    np.testing.assert_array_equal(visualize.attention_map(tiny, grey), expected)
+    np.testing.assert_array_equal(visualize.attention_map(tiny, grey[..., None]), expected)
+
+
+@pytest.mark.parametrize("channels", [1, 4])
+def test_a_picture_of_other_channels_is_drawn_in_grey(channels):
+    image = noise(40, 48, channels)
+    model = build(channels=channels)
+    heat = visualize.attention_map(model, image, return_map=True)
+    grey = np.rint(image.mean(axis=-1, keepdims=True)).astype("uint8").repeat(3, axis=-1)
+    np.testing.assert_array_equal(visualize.attention_map(model, image), visualize.overlay(grey, heat))
+
+
+def test_half_precision_gives_nearly_the_same_map():
+    model, half = build(), build(dtype="mixed_float16")
+    half.set_weights(model.get_weights())
+    image = noise(32, 32, 3)
+    expected = visualize.attention_map(model, image, return_map=True)
+    result = visualize.attention_map(half, image, return_map=True)
+    assert result.dtype == np.float32 and np.isfinite(result).all()
+    # float16 has steps of 1e-3 of a value; they add up over the widths of 64 and 128 and two blocks.
+    np.testing.assert_allclose(result, expected, rtol=0, atol=0.02 * expected.max())
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "float32", "float64"])
+@pytest.mark.parametrize("shape", [(32, 32, 3), (2, 50, 40, 3), (32, 32)])
+def test_the_image_is_not_modified(tiny, dtype, shape):
+    image = noise(*shape) if dtype == "uint8" else vit.preprocess_inputs(noise(*shape)).astype(dtype)
+    before = image.copy()
+    image.flags.writeable = False
+    visualize.attention_map(tiny, image)
+    np.testing.assert_array_equal(image, before)
+
+
+# -------------------------------------------------- attention known beforehand --
+
+
+def warmth(picture):
+    return picture[..., 0].astype(int) - picture[..., 2]
+
+
+DIRECTION = np.tile([1.0, -1.0], 32)
+
+
+def looks_for(feature, image_size, patch_size, layers=2, **options):
+    """A model in which every token looks at the patches that have a feature, and blocks change nothing.
+
+    `feature(model, direction)` sets the weights that put `direction` into the tokens of those patches.
+    """
+    model = build(image_size, patch_size, layers, **options)
+    model.set_weights([np.zeros_like(w) for w in model.get_weights()])
+    feature(model, DIRECTION)
+    for layer in model.layers:
+        if "encoderblock" in layer.name:
+            layer.layernorm1.gamma.assign(np.ones(64))
+            layer.att.key_dense.kernel.assign(np.eye(64))
+            layer.att.query_dense.bias.assign(10 * DIRECTION)
+    return model
+
+
+def at_position(index):
+    def feature(model, direction):
+        positions = model.get_layer("Transformer_posembed_input").pe
+        table = np.zeros(positions.shape)
+        table[0, index] = direction
+        positions.assign(table)
+
+    return feature
+
+
+def bright(model, direction):
+    """Patches that are lighter than mid-grey; the darker ones point the other way."""
+    kernel = model.get_layer("embedding").kernel
+    kernel.assign(np.ones(kernel.shape) / np.prod(kernel.shape[:3]) * direction)
+
+
+RECTANGLES = [((32, 64), (8, 8)), ((32, 96), (8, 16)), ((64, 32), (16, 8))]
+
+
+@pytest.mark.parametrize(("image_size", "patch_size"), RECTANGLES)
+def test_patches_are_numbered_row_by_row(image_size, patch_size):
+    model = looks_for(at_position(0), image_size, patch_size)
+    grid = image_size[0] // patch_size[0], image_size[1] // patch_size[1]
+    patches = grid[0] * grid[1]
+    for patch in (0, 3, 6, 10, patches - 1):
+        at_position(1 + patch)(model, DIRECTION)
+        result = visualize.attention_map(model, noise(*image_size, 3), return_map=True)
+        # All attention is on one patch, in both blocks: three quarters of the class token come from it. 1e-6: float32.
+        expected = 0.75 * (np.arange(patches) == patch).reshape(grid)
+        np.testing.assert_allclose(result, expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(("image_size", "patch_size"), RECTANGLES)
+@pytest.mark.parametrize("pooling", ["token", "gap"])
+def test_the_map_is_highest_where_the_thing_is(image_size, patch_size, pooling):
+    model = looks_for(bright, image_size, patch_size, pooling=pooling)
+    grid = model.config.grid
+    for scale, row, column in [(1, 0, 0), (3, 0, grid[1] - 1), (1, grid[0] - 1, 0), (3, 1, 2), (1, 2, 1)]:
+        image = np.full((image_size[0] * scale, image_size[1] * scale, 3), 50, "uint8")
+        height, width = patch_size[0] * scale, patch_size[1] * scale
+        place = slice(row * height, (row + 1) * height), slice(column * width, (column + 1) * width)
+        image[place] = 250
+        result = visualize.attention_map(model, image, return_map=True)
+        assert np.unravel_index(result.argmax(), grid) == (row, column)
+        assert result.max() > 0.7
+        warm = warmth(visualize.attention_map(model, image))
+        hottest = warm[place].max()
+        warm[place] = 0
+        assert hottest > warm.max()
+
+
+# ------------------------------------------------------------------ compiling --
+
+
+@pytest.fixture
+def passes(tiny, monkeypatch):
+    """A fresh model and a counter of how often the code of its attention layers ran."""
+    model, count = build(), []
+    original = layers.MultiHeadSelfAttention.call
+
+    @functools.wraps(original)
+    def call(self, *args, **kwargs):
+        count.append(self.name)
+        return original(self, *args, **kwargs)
+
+    monkeypatch.setattr(layers.MultiHeadSelfAttention, "call", call)
+    return model, count
+
+
+compiled_only = pytest.mark.skipif(BACKEND == "torch", reason="PyTorch runs eagerly")
+
+
+@compiled_only
+def test_a_second_image_runs_the_compiled_pass(passes):
+    model, count = passes
+    first = visualize.attention_map(model, noise(32, 32, 3), return_map=True)
+    assert len(count) == 2  # blocks
+    second = visualize.attention_map(model, noise(50, 70, 3, seed=1), return_map=True)
+    assert len(count) == 2
+    assert np.abs(second - first).max() > 1e-4  # and it is another map
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="PyTorch runs eagerly, JAX compiles for every batch size")
+def test_another_batch_size_runs_the_compiled_pass(passes):
+    model, count = passes
+    for batch in (1, 2, 5, 1):
+        visualize.attention_map(model, noise(batch, 32, 32, 3), return_map=True)
+    assert len(count) == 2
+
+
+def test_freezing_layers_does_not_change_the_map():
+    model, image = build(dropout=0.0), noise(32, 32, 3)
+    expected = visualize.attention_map(model, image, return_map=True)
+    for n in (0, 1):
+        model.trainable = True
+        model.get_layer(f"Transformer_encoderblock_{n}").trainable = False
+        result = visualize.attention_map(model, image, return_map=True)
+        np.testing.assert_allclose(result, expected, rtol=0, atol=SAME)
+
+
+def test_the_map_follows_a_file_of_weights_that_brings_another_activation(tmp_path):
+    source, model, image = build(mlp_activation="relu"), build(), noise(32, 32, 3)
+    before = visualize.attention_map(model, image, return_map=True)
+    source.save_weights(tmp_path / "relu.weights.h5")
+    model.load_weights(tmp_path / "relu.weights.h5")
+    expected = visualize.attention_map(source, image, return_map=True)
+    assert np.abs(expected - before).max() > 1e-4
+    result = visualize.attention_map(model, image, return_map=True)
+    np.testing.assert_allclose(result, expected, rtol=0, atol=SAME)
+
+
+def test_a_model_is_not_kept_alive():
+    model = build()
+    visualize.attention_map(model, noise(32, 32, 3))
+    visualize.attention_scores(model, vit.preprocess_inputs(noise(2, 32, 32, 3)))
+    reference = weakref.ref(model)
+    del model
+    gc.collect()
+    assert reference() is None
+
+
+# --------------------------------------------------------------------- errors --
+
+
+def test_a_model_without_a_vit():
+    model = keras.Sequential([keras.Input((32, 32, 3)), keras.layers.Flatten(), keras.layers.Dense(3)], name="plain")
+    with pytest.raises(ValueError, match="Expected one Vision Transformer of vit_keras in the model 'plain', found 0"):
+        visualize.attention_map(model, noise(32, 32, 3))
+
+
+def test_a_model_with_two_vits():
+    inputs = keras.Input((32, 32, 3))
+    first, second = (
+        vit.build_model(32, patch, 1, 64, 2, name, 128, classes=10) for patch, name in ((8, "fine"), (16, "coarse"))
+    )
+    model = keras.Model(inputs, keras.layers.Add()([first(inputs), second(inputs)]), name="pair")
+    with pytest.raises(ValueError, match=r"'pair', found 2: (fine, coarse|coarse, fine)\. Pass one of them"):
+        visualize.attention_map(model, noise(32, 32, 3))
+
+
+@pytest.mark.parametrize(("channels", "given"), [(3, 4), (3, 2), (1, 3), (4, 3)])
+def test_an_image_of_the_wrong_channels(channels, given):
+    with pytest.raises(ValueError, match=f"takes images of {channels} channels. Received: {given} channels"):
+        visualize.attention_map(build(channels=channels), noise(32, 32, given))
+
+
+@pytest.mark.parametrize("shape", [(32,), (1, 1, 32, 32, 3), (0, 32, 3), (0, 32, 32, 3)])
+def test_an_image_of_the_wrong_shape(tiny, shape):
+    with pytest.raises(ValueError, match="An image has the shape"):
+        visualize.attention_map(tiny, np.zeros(shape, "uint8"))
+
+
+def test_an_image_with_pixels_that_are_not_finite(tiny):
+    with pytest.raises(ValueError, match="not finite"):
+        visualize.attention_map(tiny, np.full((32, 32, 3), np.nan))
+
+
+def test_a_missing_image(tiny, tmp_path):
+    with pytest.raises(FileNotFoundError, match="Could not find image at path"):
+        visualize.attention_map(tiny, tmp_path / "nothing.png")
+
+
+# -------------------------------------------------------------------- overlay --
+
+
+def grey_image(height=56, width=84, level=120):
+    return np.full((height, width, 3), level, "uint8")
+
+
+@pytest.mark.parametrize(("size", "grid"), [((56, 84), (4, 6)), ((50, 31), (7, 3)), ((8, 8), (14, 14))])
+def test_an_overlay_has_the_size_of_the_image(size, grid):
+    image, heat = noise(*size, 3), np.random.default_rng(0).random(grid)
+    image.flags.writeable = heat.flags.writeable = False
+    result = visualize.overlay(image, heat)
+    assert result.shape == (*size, 3) and result.dtype == np.uint8
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0, 0.005])
+def test_a_constant_map_dims_and_does_not_colour(value):
+    image = np.repeat(noise(56, 84, 1), 3, axis=-1)
+    result = visualize.overlay(image, np.full((4, 6), value)).astype(int)
+    assert np.ptp(result, axis=-1).max() == 0
+    np.testing.assert_allclose(result, 0.6 * image, rtol=0, atol=0.5 + 1e-9)  # half a level of rounding
+
+
+def test_the_scale_of_a_map_does_not_matter():
+    image, heat = noise(56, 84, 3), np.random.default_rng(0).random((4, 6))
+    expected = visualize.overlay(image, heat).astype(int)
+    result = visualize.overlay(image, 1e-3 * heat + 5)
+    assert np.abs(result - expected).max() <= 1  # where rounding tips over
+
+
+def test_the_hottest_place_is_the_brightest_and_warmest():
+    heat = np.zeros((4, 6))
+    heat[2, 4], heat[1, 1] = 1.0, 0.5
+    result = visualize.overlay(grey_image(level=60), heat)
+    tiles = result.reshape(4, 14, 6, 14, 3).mean(axis=(1, 3))
+    brightness = tiles.sum(axis=-1)
+    warm = tiles[..., 0] - tiles[..., 2]
+    for measure in (brightness, warm):
+        assert np.unravel_index(measure.argmax(), measure.shape) == (2, 4)
+        assert measure[2, 4] > measure[1, 1] > measure[0, 5]
+
+
+def test_one_outlier_does_not_darken_the_rest():
+    heat = np.tile(np.linspace(0, 1, 14), (14, 1))
+    heat[0, 0] = 100
+    image = grey_image(140, 140, level=60)
+    column = slice(133, 138)  # where the map is 1, but for the outlier the highest there is
+    robust, plain = (warmth(visualize.overlay(image, heat, percentile=p))[70:, column].mean() for p in (99, 100))
+    heat[0, 0] = 0
+    alone = warmth(visualize.overlay(image, heat))[70:, column].mean()
+    assert robust > 0.9 * alone  # as if the outlier were not there
+    assert plain < 0.2 * alone  # stretched to the maximum nothing is left
+
+
+def test_a_map_of_one_hot_patch_shows_it():
+    heat = np.zeros((14, 14))
+    heat[5, 9] = 1.0
+    tiles = warmth(visualize.overlay(grey_image(140, 140), heat)).reshape(14, 10, 14, 10).mean(axis=(1, 3))
+    assert tiles.max() > 50
+    assert np.unravel_index(tiles.argmax(), tiles.shape) == (5, 9)
