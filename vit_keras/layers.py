@@ -457,8 +457,11 @@ def find_vit(model: keras.Model) -> keras.Model:
         The innermost model whose own layers include `AddPositionEmbs`.
 
     Raises:
+        TypeError: It is no Keras model.
         ValueError: There is none, or more than one.
     """
+    if not isinstance(model, keras.Model):
+        raise TypeError(f"Expected a Keras model. Received: {type(model).__name__}")
     models = [layer for layer in model._flatten_layers(include_self=True) if isinstance(layer, keras.Model)]
     found = [m for m in models if any(isinstance(layer, AddPositionEmbs) for layer in m.layers)]
     if len(found) != 1:

@@ -88,7 +88,3 @@ class NpzReader(Mapping):
         with self._damage(f"{name!r} cannot be read"), self._file.zip.open(f"{name}.npy") as member:
             version = np.lib.format.read_magic(member)
             return getattr(np.lib.format, f"read_array_header_{version[0]}_0")(member)[0]
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
