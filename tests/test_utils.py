@@ -114,13 +114,13 @@ def integers():
 
 
 def floats():
-    values = noise(H, W).astype("float32")
-    return Image.fromarray(values), "TIFF", {}, grey(values)
+    values = noise(H, W).astype("float32") / 255
+    return Image.fromarray(values), "TIFF", {}, grey(values * 255)
 
 
-# How each mode is made; what it must look like is computed here and not by Pillow, but for YCbCr and LAB, which go there
-# and back. The tolerance is in grey levels: 1 where an alpha or a product is rounded, 3 and 4 for YCbCr and LAB, whose
-# colours have whole steps only.
+# How each mode is made; what it must look like is computed here and not by Pillow, but for YCbCr and LAB, which go
+# there and back. The tolerance is in grey levels: half a level or one where something is rounded, 3 and 4 for YCbCr
+# and LAB, whose colours have whole steps only.
 MODES = {
     "1": (bilevel, 0),
     "L": (lambda: (Image.fromarray(noise(H, W)), "PNG", {}, grey(noise(H, W))), 0),
@@ -137,7 +137,7 @@ MODES = {
     "I;16 PNG": (lambda: sixteen_bits("PNG"), 0.5),
     "I;16 TIFF": (lambda: sixteen_bits("TIFF"), 0.5),
     "I": (integers, 0.5),
-    "F": (floats, 0),
+    "F": (floats, 0.5),
 }
 
 WAYS = {
@@ -522,13 +522,17 @@ def test_a_download_that_is_too_large(url):
         utils.read(f"{url}/image.png", None, max_bytes=size - 1)
 
 
+def test_a_url_may_have_spaces_and_accents(url):
+    assert utils.read(f"{url}/a picture\u00e9.png", 8).shape == (8, 8, 3)
+
+
 @pytest.mark.parametrize("path", ["page", "short"])
 def test_a_url_of_no_image(url, path):
     with pytest.raises(ValueError, match="An error occurred reading"):
         utils.read(f"{url}/{path}", 8)
 
 
-@pytest.mark.parametrize("path", ["breaks-off", "not-http", "a picture.png"])
+@pytest.mark.parametrize("path", ["breaks-off", "not-http"])
 def test_what_else_goes_wrong_with_a_url_is_one_of_the_documented_errors(url, path):
     with pytest.raises((ConnectionError, FileNotFoundError, ValueError)):
         utils.read(f"{url}/{path}", 8)

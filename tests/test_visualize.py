@@ -415,8 +415,8 @@ def test_half_precision_gives_nearly_the_same_map():
     expected = visualize.attention_map(model, image, return_map=True)
     result = visualize.attention_map(half, image, return_map=True)
     assert result.dtype == np.float32 and np.isfinite(result).all()
-    # float16 has steps of 1e-3 of a value; they add up over the widths of 64 and 128 and two blocks.
-    np.testing.assert_allclose(result, expected, rtol=0, atol=0.02 * expected.max())
+    # float16 has steps of 1e-3 of a value, which largely average out: ten times what is seen on the three backends.
+    np.testing.assert_allclose(result, expected, rtol=0, atol=0.005 * expected.max())
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "float32", "float64"])
@@ -595,7 +595,18 @@ def test_a_model_with_two_vits():
         visualize.attention_map(model, noise(32, 32, 3))
 
 
-@pytest.mark.parametrize(("channels", "given"), [(3, 4), (3, 2), (1, 3), (4, 3)])
+def test_a_colour_image_is_grey_for_a_model_of_one_channel():
+    model, image = build(channels=1), noise(32, 32, 3)
+    grey = image @ np.array([0.299, 0.587, 0.114]) / 127.5 - 1
+    # The same numbers by another way, in float32 from the model's input on.
+    np.testing.assert_allclose(
+        visualize.attention_map(model, image, return_map=True),
+        visualize.attention_map(model, grey[..., None], return_map=True),
+        atol=1e-6,
+    )
+
+
+@pytest.mark.parametrize(("channels", "given"), [(3, 4), (3, 2), (1, 4), (4, 3)])
 def test_an_image_of_the_wrong_channels(channels, given):
     with pytest.raises(ValueError, match=f"takes images of {channels} channels. Received: {given} channels"):
         visualize.attention_map(build(channels=channels), noise(32, 32, given))
@@ -664,7 +675,8 @@ def test_one_outlier_does_not_darken_the_rest():
     heat[0, 0] = 100
     image = grey_image(140, 140, level=60)
     column = slice(133, 138)  # where the map is 1, but for the outlier the highest there is
-    robust, plain = (warmth(visualize.overlay(image, heat, percentile=p))[70:, column].mean() for p in (99, 100))
+    robust = warmth(visualize.overlay(image, heat))[70:, column].mean()
+    plain = warmth(visualize.overlay(image, heat, percentile=100))[70:, column].mean()
     heat[0, 0] = 0
     alone = warmth(visualize.overlay(image, heat))[70:, column].mean()
     assert robust > 0.9 * alone  # as if the outlier were not there

@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         options.run(options)
-    except (ConnectionError, FileNotFoundError, TypeError, ValueError) as error:
+    except (OSError, TypeError, ValueError) as error:
         print(f"vit-keras: {error}", file=sys.stderr)
         return 1
     return 0
@@ -51,7 +51,7 @@ def _parser() -> argparse.ArgumentParser:
         "--attention",
         type=Path,
         metavar="PNG",
-        help="write the attention map here; with several pictures, one file each",
+        help="write the attention map here; of several pictures, to PNG-1, PNG-2 …",
     )
     predict.set_defaults(run=_predict)
 
@@ -70,16 +70,19 @@ def _predict(options: argparse.Namespace) -> None:
         raise ValueError(f"--top must be at least 1. Received: {options.top}")
     pictures = [utils.read(image, None) for image in options.images]  # before the model: a typo should cost no wait
     model = _model(options.model, options.weights)
-    if len(model.output_shape) != 2:
+    if len(model.outputs) != 1 or len(model.output_shape) != 2:
         raise ValueError(f"{model.name} is no classifier: its output has the shape {model.output_shape}.")
-    for name, picture in zip(options.images, pictures):
-        inputs = vit.preprocess_inputs(utils.resize(picture, model.input_shape[1:3]))
-        scores = model.predict(inputs[None], verbose=0)[0].astype("float64")
-        _print_classes(name, scores, options.top)
+    size, channels = model.input_shape[1:3], model.input_shape[3]
+    if channels not in (1, 3):
+        raise ValueError(f"{model.name} takes images of {channels} channels; a picture has 3.")
+    for number, (name, picture) in enumerate(zip(options.images, pictures), start=1):
+        inputs = utils.resize(picture, size)
+        inputs = vit.preprocess_inputs(utils.grey(inputs) if channels == 1 else inputs)
+        _print_classes(name, model.predict(inputs[None], verbose=0)[0], _gives_logits(model), options.top)
         if options.attention:
             path = options.attention
             if len(pictures) > 1:
-                path = path.with_name(f"{path.stem}-{Path(name).stem}{path.suffix}")
+                path = path.with_name(f"{path.stem}-{number}{path.suffix}")
             path.parent.mkdir(parents=True, exist_ok=True)
             Image.fromarray(np.asarray(visualize.attention_map(model=model, image=picture))).save(path)
             print(f"attention map: {path}")
@@ -112,50 +115,38 @@ def _model(model: str | None, weights: str | None):
     return built
 
 
-def _print_classes(name: str, scores, top: int) -> None:
+def _gives_logits(model) -> bool:
+    import keras
+
+    return getattr(model.layers[-1], "activation", None) is keras.activations.linear
+
+
+def _print_classes(name: str, scores, logits: bool, top: int) -> None:
     import numpy as np
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
 
     from .utils import get_imagenet_classes
 
     labels = get_imagenet_classes() if len(scores) == 1000 else [f"class {i}" for i in range(len(scores))]
-    if scores.min() < 0 or abs(scores.sum() - 1) > 1e-2:  # logits
-        scores = np.exp(scores - scores.max())
+    if logits:
+        scores = np.exp(scores.astype("float64") - scores.max())
         scores /= scores.sum()
-    table = Table(box=box.SIMPLE, show_header=False)
-    for index in np.argsort(-scores)[:top]:
-        table.add_row(f"{scores[index]:6.1%}", labels[index])
     print(name)
-    Console().print(table)
+    for index in np.argsort(-scores)[:top]:
+        print(f"  {scores[index]:6.1%}  {labels[index]}")
 
 
 def _models(options: argparse.Namespace) -> None:
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
     from . import checkpoints
     from .config import VARIANTS
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("weights", no_wrap=True)
-    for heading in ("px", "classes", "MB", "top-1", "here"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    columns = "{:42}{:>4}{:>8}{:>6}{:>7}{:>6}"
+    print(columns.format("WEIGHTS", "PX", "CLASSES", "MB", "TOP-1", "HERE"))
     for variant in VARIANTS:
         for checkpoint in checkpoints.available(variant=variant):
-            table.add_row(
-                checkpoint.name,
-                str(checkpoint.image_size),
-                str(checkpoint.classes),
-                f"{checkpoint.bytes / 1e6:.0f}",
-                "" if checkpoint.top1 is None else f"{checkpoint.top1:.1f}",
-                "yes" if checkpoints.is_local(checkpoint) else "",
-            )
-    console = Console()
-    console.print(table)
-    console.print(
-        "For --weights and vit_keras.from_checkpoint. Top-1 on ImageNet-1k in percent, as published. Licence: Apache-2.0.",
-        highlight=False,
+            top1 = "" if checkpoint.top1 is None else f"{checkpoint.top1:.1f}"
+            here = "yes" if checkpoints.is_local(checkpoint) else ""
+            numbers = checkpoint.image_size, checkpoint.classes, round(checkpoint.bytes / 1e6), top1, here
+            print(columns.format(checkpoint.name, *numbers))
+    print(
+        "\nFor --weights and vit_keras.from_checkpoint. Top-1: ImageNet-1k, in percent, as published. Licence: Apache-2.0."
     )

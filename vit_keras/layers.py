@@ -32,7 +32,7 @@ def record_attention() -> Iterator[list]:
     """Collect the attention scores of every `MultiHeadSelfAttention` that is called inside.
 
     It works however deep the layer sits in other models, needs no change to them, and costs nothing
-    outside the `with` block. In a compiled function, enter it inside the function and return what it
+    outside the `with` block; of nested blocks the inner one collects. In a compiled function, enter it inside the function and return what it
     collected.
 
     Yields:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import http.client
 import importlib.resources
 import io
 import os
 import urllib.error
+import urllib.parse
 import urllib.request
 import warnings
 from typing import IO, Any, Union
@@ -101,6 +103,16 @@ def resize(image: np.ndarray, size: tuple[int, int], interpolation: str = "bilin
     return np.asarray(Image.fromarray(image).resize(size[::-1], _FILTERS[interpolation]))
 
 
+def grey(image: np.ndarray) -> np.ndarray:
+    """The luminance (ITU-R 601) of an RGB image `(..., 3)`, as `(..., 1)`.
+
+    Example:
+        >>> grey(np.full((2, 2, 3), 255.0))[0, 0]
+        array([255.])
+    """
+    return np.asarray(image, "float64") @ np.array([[0.299], [0.587], [0.114]])
+
+
 def _open(source: Any, timeout: float | None, max_bytes: int) -> Image.Image | np.ndarray:
     """A PIL image not yet decoded, or an array."""
     if isinstance(source, (Image.Image, np.ndarray)):
@@ -122,15 +134,16 @@ def _open(source: Any, timeout: float | None, max_bytes: int) -> Image.Image | n
 
 
 def _request(url: str, timeout: float | None, max_bytes: int) -> bytes:
-    request = urllib.request.Request(url, headers={"User-Agent": "vit_keras"})
     try:
+        url = urllib.parse.quote(url, safe="%/:?#[]@!$&'()*+,;=~")
+        request = urllib.request.Request(url, headers={"User-Agent": "vit_keras"})
         with urllib.request.urlopen(request, timeout=timeout) as response:
             data = response.read(max_bytes + 1)
     except urllib.error.HTTPError as error:
         kind = FileNotFoundError if error.code in (404, 410) else ConnectionError
         raise kind(f"Could not find image at {url}: the server answered {error.code} {error.reason}.") from None
-    except OSError as error:
-        raise ConnectionError(f"Could not reach {url}: {getattr(error, 'reason', error)}.") from None
+    except (OSError, http.client.HTTPException) as error:
+        raise ConnectionError(f"Could not reach {url}: {getattr(error, 'reason', None) or repr(error)}.") from None
     if len(data) > max_bytes:
         raise ValueError(f"{url} is larger than {max_bytes:,} bytes (max_bytes).")
     return data
@@ -156,13 +169,16 @@ def _upright_rgb(image: Image.Image | np.ndarray, what: Any, max_pixels: int) ->
         return _array_to_rgb(image)
     try:
         image = ImageOps.exif_transpose(image)
-        if image.mode.startswith("I") or image.mode == "F":
+        if image.mode.startswith("I;16"):
+            return _array_to_rgb(np.asarray(image).astype("uint16"))
+        if image.mode in ("I", "F"):
             return _array_to_rgb(np.asarray(image))
+        image = image.convert("LA") if image.mode == "La" else image  # Pillow knows no other way out of it
         if "transparency" in image.info or image.mode in ("RGBA", "LA", "PA", "La", "RGBa"):
             image = image.convert("RGBA")
             return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
         return image.convert("RGB")
-    except (OSError, SyntaxError, ValueError, EOFError) as error:
+    except Exception as error:  # Pillow's decoders raise whatever comes to pass
         name = what if isinstance(what, (str, os.PathLike)) else type(what).__name__
         raise ValueError(f"An error occurred reading {name}: {error}. The file is damaged.") from None
 
@@ -187,8 +203,8 @@ def to_pixels(image: np.ndarray) -> np.ndarray:
     """Bring an image to [0, 255], judging its range from the dtype and the values.
 
     Args:
-        image: Integers (8-bit values if none is over 255, else 16-bit), booleans, or floats in [-1, 1] (if any is
-            negative), [0, 1] or [0, 255].
+        image: 8-bit or 16-bit unsigned integers; wider ones (8-bit values if none is over 255, else 16-bit);
+            booleans; or floats in [-1, 1] (if any is negative), [0, 1] or [0, 255].
 
     Returns:
         float64 of the same shape.
@@ -213,7 +229,7 @@ def to_pixels(image: np.ndarray) -> np.ndarray:
     if not np.isfinite(pixels).all():
         raise ValueError("The image has pixels that are not finite numbers.")
     if np.issubdtype(image.dtype, np.integer):
-        return pixels / 257 if pixels.max(initial=0) > 255 else pixels
+        return pixels / 257 if image.dtype == np.uint16 or pixels.max(initial=0) > 255 else pixels
     found = pixel_range(image)
     if found != "[-1, 1]":
         warnings.warn(
@@ -300,13 +316,12 @@ def apply_embedding_weights(
         UserWarning: The table was resampled. This is no error.
     """
     grid = (num_y_patches, num_x_patches)
-    source = square_grid(source_weights.shape[1] - 1)
-    if source != grid:
-        across = f"{source[0]}, {source[0]}" if source else "an unknown grid"
-        warnings.warn(
-            f"Resizing position embeddings from {across} to {num_x_patches}, {num_y_patches}", UserWarning, stacklevel=2
-        )
-    target_layer.set_weights([resize_position_embeddings(source_weights, grid)])
+    table = resize_position_embeddings(source_weights, grid)
+    side = square_grid(source_weights.shape[1] - 1)[0]
+    if grid != (side, side):
+        message = f"Resizing position embeddings from {side}, {side} to {num_x_patches}, {num_y_patches}"
+        warnings.warn(message, UserWarning, stacklevel=2)
+    target_layer.set_weights([table])
 
 
 def load_weights_numpy(model: Any, params_path: Any, pretrained_top: bool, num_x_patches: int, num_y_patches: int):

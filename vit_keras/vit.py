@@ -101,6 +101,8 @@ class VisionTransformer(keras.Model):
             for layer in self.layers:
                 if isinstance(layer, layers.TransformerBlock):
                     layer.mlpblock.activation = "gelu"  # the one that vit-keras 0.x had
+        # What was compiled before may have another activation in it.
+        self.train_function = self.test_function = self.predict_function = None
 
     def get_config(self):
         config = super().get_config()

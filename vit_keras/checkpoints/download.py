@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import http.client
 import logging
 import os
+import time
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -22,6 +24,7 @@ logger = logging.getLogger("vit_keras")
 
 CHUNK = 1 << 20
 ATTEMPTS = 4
+PAUSE = 0.25  # seconds before asking a server in trouble again; doubled each time
 
 
 def home() -> Path:
@@ -112,11 +115,12 @@ def _fetch(url: str, part: Path, size: int | None, timeout: float, progress: boo
             if error.code < 500 and error.code != 429:
                 raise ConnectionError(f"The server refused {url}: {error.code} {error.reason}.") from None
             problem: Exception = error
-        except (OSError, EOFError) as error:
+            time.sleep(PAUSE * 2**attempt)
+        except (OSError, EOFError, http.client.HTTPException) as error:
             problem = error
+            if isinstance(error, urllib.error.URLError) and not part.exists():
+                break  # the server was never reached: waiting for it again would only cost time
         logger.info("Transfer of %s broke off (%s); attempt %d of %d.", url, problem, attempt + 1, ATTEMPTS)
-        if isinstance(problem, urllib.error.URLError) and not part.exists():
-            break  # the server was never reached: waiting for it again would only cost time
     raise ConnectionError(
         f"Could not download {url}: {getattr(problem, 'reason', problem)}. Without a network, put the file at "
         f"{cached_path(url)} or point VIT_KERAS_WEIGHTS to the file or its folder."
@@ -136,6 +140,9 @@ def _transfer(url: str, part: Path, size: int | None, timeout: float, progress: 
         length = response.headers.get("Content-Length")
         total = start + int(length) if length else size
         tag = response.headers.get("ETag") or response.headers.get("Last-Modified")
+        if start and tag and tag != tag_file.read_text():  # a server that does not heed If-Range
+            _discard(part)
+            raise EOFError("the file changed on the server")
         if tag and not tag.startswith("W/"):  # a weak tag does not vouch for the bytes
             tag_file.write_text(tag)
         else:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import zipfile
-import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -15,7 +13,7 @@ _SIGNATURES = (
     (b"PK\x03\x04", "a zip archive"),
     (b"\x89HDF\r\n\x1a\n", "an HDF5 file"),
     (b"version https://git-lfs", "a Git-LFS pointer"),
-    (b"\x80\x02", "a Python pickle"),
+    *((bytes([0x80, protocol]), "a Python pickle") for protocol in range(2, 6)),
     (b"\x89PNG", "a PNG image"),
     (b"\xff\xd8\xff", "a JPEG image"),
 )
@@ -68,12 +66,14 @@ class NpzReader(Mapping):
     def _damage(self, what: str) -> Iterator[None]:
         try:
             yield
-        except (zipfile.BadZipFile, zlib.error, OSError, ValueError, EOFError) as error:
+        except Exception as error:  # zipfile, zlib and NumPy's parser of headers raise whatever comes to pass
             raise ValueError(
                 f"{self.path} is damaged or incomplete: {what} ({error}). Delete it and fetch it again."
             ) from None
 
     def __getitem__(self, name: str) -> np.ndarray:
+        if name not in self._file.files:
+            raise KeyError(name)
         with self._damage(f"{name!r} cannot be read"):
             return self._file[name]
 

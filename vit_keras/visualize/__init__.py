@@ -83,11 +83,13 @@ def _pixels(image: Any, channels: int) -> tuple[np.ndarray, bool]:
         raise ValueError(
             f"An image has the shape (height, width[, channels]), a batch one more axis. Received: {image.shape}"
         )
-    if image.shape[-1] == 1 and channels == 3:
-        image = np.repeat(image, 3, axis=-1)
-    if image.shape[-1] != channels:
-        raise ValueError(f"The model takes images of {channels} channels. Received: {image.shape[-1]} channels")
     pixels = utils.to_pixels(image)
+    if image.shape[-1] == 1 and channels == 3:
+        pixels = np.repeat(pixels, 3, axis=-1)
+    elif image.shape[-1] == 3 and channels == 1:
+        pixels = utils.grey(pixels)
+    elif image.shape[-1] != channels:
+        raise ValueError(f"The model takes images of {channels} channels. Received: {image.shape[-1]} channels")
     return (pixels, True) if image.ndim == 4 else (pixels[None], False)
 
 

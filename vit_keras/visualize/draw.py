@@ -46,6 +46,7 @@ def stretch(heat: np.ndarray, percentile: float = 99.0) -> np.ndarray:
     """Bring a map to [0, 1]: its minimum becomes 0 and its percentile 1; a constant map becomes 0."""
     heat = np.asarray(heat, "float64")
     low, high = heat.min(), np.percentile(heat, percentile)
+    high = high if high > low else heat.max()  # a single patch above the rest
     return np.clip((heat - low) / (high - low), 0, 1) if high > low else np.zeros_like(heat)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import keras
 import numpy as np
 
-from ..layers import record_attention
+from ..layers import MlpBlock, record_attention
 
 _compiled: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
@@ -40,21 +40,27 @@ def attention_scores(model: keras.Model, inputs: np.ndarray, *, mean_heads: bool
         >>> attention_scores(model, np.zeros((1, 32, 32, 3), "float32")).shape
         (2, 1, 2, 17, 17)
     """
+    inputs = np.asarray(inputs, "float32")
+    if not model.built:
+        model(inputs[:1])
     runs = _compiled.setdefault(model, {})
-    if mean_heads not in runs:
-        runs[mean_heads] = _compile(model, mean_heads)
-    scores = runs[mean_heads](np.asarray(inputs, "float32"))
+    # A file of weights may bring another activation, which a compiled pass would not notice.
+    activations = tuple(layer.activation for layer in model._flatten_layers() if isinstance(layer, MlpBlock))
+    key = (mean_heads, inputs.shape[1:], activations)
+    if key not in runs:
+        runs[key] = _compile(model, inputs.shape[1:], mean_heads)
+    scores = runs[key](inputs)
     if not scores:
         raise ValueError(f"The model {model.name!r} has no attention layer of vit_keras in it.")
     return np.stack([keras.ops.convert_to_numpy(s) for s in scores])
 
 
-def _compile(model: keras.Model, mean_heads: bool) -> Callable:
+def _compile(model: keras.Model, image_shape: tuple[int, ...], mean_heads: bool) -> Callable:
     reference = weakref.ref(model)  # the cache must not keep the model alive
 
-    def collect(call: Callable) -> list:
+    def collect(x) -> list:
         with record_attention() as scores:
-            call()
+            reference()(x, training=False)
         scores = [keras.ops.cast(s, "float32") for s in scores]
         return [keras.ops.mean(s, axis=1) for s in scores] if mean_heads else scores
 
@@ -62,28 +68,20 @@ def _compile(model: keras.Model, mean_heads: bool) -> Callable:
     if backend == "tensorflow":
         import tensorflow as tf
 
-        return tf.function(lambda x: collect(lambda: reference()(x, training=False)), reduce_retracing=True)
+        return tf.function(collect, input_signature=[tf.TensorSpec((None, *image_shape), "float32")])
     if backend == "jax":
         import jax
 
+        variables = model.variables  # in this order for good: freezing a layer must not change it
+
         @jax.jit
-        def run(trainable, non_trainable, x):
-            return collect(lambda: reference().stateless_call(trainable, non_trainable, x, training=False))
+        def run(values, x):
+            with keras.StatelessScope(state_mapping=list(zip(variables, values))):
+                return collect(x)
 
-        def call(x):
-            model = reference()
-            values = (
-                [v.value for v in variables] for variables in (model.trainable_variables, model.non_trainable_variables)
-            )
-            return run(*values, x)
-
-        return call
+        return lambda x: run([v.value for v in variables], x)
     if backend == "torch":
         import torch
 
-        def evaluate(x):
-            with torch.no_grad():
-                return collect(lambda: reference()(x, training=False))
-
-        return evaluate
+        return torch.no_grad()(collect)
     raise ValueError(f"Attention cannot be recorded on the backend {backend!r}: use tensorflow, jax or torch.")

@@ -82,10 +82,11 @@ def architecture(shapes: dict[str, tuple[int, ...]]) -> dict:
         _, num_heads, dim_head = shapes[block + "MultiHeadDotProductAttention_1/query/kernel"]
         mlp_dim = shapes[block + "MlpBlock_3/Dense_0/bias"][0]
         rows = shapes[_POSITIONS][1]
-    except (KeyError, ValueError) as error:
-        raise ValueError(
-            f"The file is not a complete ViT checkpoint: {error} is missing or has another shape."
-        ) from None
+        top = {name: shapes[f"{name}/bias"][0] for name in ("pre_logits", "head") if f"{name}/bias" in shapes}
+    except KeyError as error:
+        raise ValueError(f"The file is not a complete ViT checkpoint: {error} is missing.") from None
+    except (ValueError, IndexError):
+        raise ValueError("The file is not a ViT checkpoint: some of its arrays have other shapes.") from None
     blocks = {name.split("/")[1] for name in shapes if name.startswith("Transformer/encoderblock_")}
     has_token = "cls" in shapes
     return {
@@ -97,8 +98,8 @@ def architecture(shapes: dict[str, tuple[int, ...]]) -> dict:
         "dim_head": None if num_heads * dim_head == hidden_size else dim_head,
         "mlp_dim": mlp_dim,
         "pooling": "token" if has_token else "gap",
-        "representation_size": shapes["pre_logits/bias"][0] if "pre_logits/bias" in shapes else None,
-        "include_top": "head/bias" in shapes,
-        "classes": shapes["head/bias"][0] if "head/bias" in shapes else 1000,
+        "representation_size": top.get("pre_logits"),
+        "include_top": "head" in top,
+        "classes": top.get("head", 1000),
         "positions": rows - has_token,
     }
