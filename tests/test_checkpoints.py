@@ -690,6 +690,13 @@ def test_pre_logits_come_with_the_head(google_npz, include_head):
     assert is_loaded(model, arrays, "head")
 
 
+def test_pre_logits_come_without_a_head_of_other_classes(google_npz):
+    model, arrays = fresh(representation_size=32, classes=7), mu(representation=32)
+    report = checkpoints.load_weights(model, google_npz(representation=32))
+    assert is_loaded(model, arrays, "pre_logits")
+    assert (report.adapted, report.fresh) == (("head dropped",), HEAD)
+
+
 @pytest.mark.parametrize(("of_file", "of_model"), [(64, None), (None, 64)])
 def test_a_head_means_nothing_without_its_pre_logits(google_npz, of_file, of_model):
     model = fresh(representation_size=of_model)
@@ -854,6 +861,7 @@ def test_fetch_in_one_of_several_places(tmp_path, dummy, monkeypatch):
 
 def test_fetch_in_the_cache(dummy):
     path = dummy(cached_path(B_16.url), B_16)
+    assert checkpoints.is_local(B_16)
     assert checkpoints.fetch("imagenet21k", "B_16") == path
 
 

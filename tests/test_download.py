@@ -1,6 +1,7 @@
 """Downloads, against a real server on this machine that can misbehave in all the usual ways."""
 
 import hashlib
+import importlib
 import itertools
 import os
 import random
@@ -98,6 +99,7 @@ class Server(ThreadingHTTPServer):
 @pytest.fixture
 def server(monkeypatch):
     monkeypatch.setenv("no_proxy", "127.0.0.1")
+    monkeypatch.setattr(importlib.import_module("vit_keras.checkpoints.download"), "PAUSE", 0.01)
     with Server() as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()

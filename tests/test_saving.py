@@ -194,6 +194,37 @@ def test_a_file_that_is_no_model(tmp_path):
         vit_keras.load_model(tmp_path / "text.h5")
 
 
+@pytest.mark.parametrize("name", ["v020.keras", "v020.h5", "v010.h5"])
+def test_half_a_file(tmp_path, name):
+    data = (OLD / name).read_bytes()
+    (tmp_path / name).write_bytes(data[: len(data) // 2])
+    with pytest.raises(ValueError, match=name):
+        vit_keras.load_model(tmp_path / name)
+
+
+def test_half_a_file_of_weights(tmp_path):
+    data = (OLD / "v020.weights.h5").read_bytes()
+    (tmp_path / "half.weights.h5").write_bytes(data[: len(data) // 2])
+    with pytest.raises(ValueError, match="half.weights.h5"):
+        same_architecture().load_weights(tmp_path / "half.weights.h5")
+
+
+def test_training_goes_on_after_a_file_that_changes_nothing(tmp_path):
+    model = same_architecture()
+    model.compile("sgd", "sparse_categorical_crossentropy", jit_compile=False)
+    backup = keras.callbacks.BackupAndRestore(tmp_path / "backup")  # loads weights when fit has already compiled
+    for _ in range(2):
+        model.fit(np.zeros((2, 16, 16, 3), "float32"), np.array([0, 1]), callbacks=[backup], verbose=0)
+
+
+def test_a_compiled_prediction_follows_a_file_that_changes_the_activation():
+    inputs, outputs = recorded("v020")
+    model = same_architecture()
+    model.predict(inputs, verbose=0)
+    model.load_weights(OLD / "v020.weights.h5")
+    assert_outputs(model, inputs, outputs)
+
+
 def randomise(model):
     random = np.random.RandomState(0)
     model.set_weights([random.normal(size=w.shape, scale=0.5).astype("float32") for w in model.get_weights()])

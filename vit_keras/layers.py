@@ -472,14 +472,20 @@ def find_vit(model: keras.Model) -> keras.Model:
     return found[0]
 
 
-def patch_grid(vit: keras.Model) -> tuple[int, int] | None:
-    """Patches down and across in a Vision Transformer; `None` where nothing tells."""
+def patch_grid(vit: keras.Model) -> tuple[int, int]:
+    """Patches down and across in a Vision Transformer.
+
+    Raises:
+        ValueError: Nothing tells: the model was cut out of another, and its patches are not a square.
+    """
     positions = next(layer for layer in vit.layers if isinstance(layer, AddPositionEmbs))
     if positions.grid:
         return positions.grid
     try:  # a model of vit-keras 0.x: its layers did not know the grid
         return tuple(vit.get_layer("embedding").output.shape[1:3])
     except (ValueError, AttributeError):
+        if positions.patch_grid is None:
+            raise ValueError(f"Nothing in the model {vit.name!r} tells how many patches are in a row.") from None
         return positions.patch_grid
 
 

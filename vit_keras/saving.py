@@ -71,6 +71,15 @@ def _is_hdf5(path: Path) -> bool:
         return file.read(8) == b"\x89HDF\r\n\x1a\n"
 
 
+def _hdf5(path: Path, mode: str = "r"):
+    import h5py
+
+    try:
+        return h5py.File(path, mode)
+    except OSError as error:
+        raise ValueError(f"{path} is damaged or incomplete: {error}") from None
+
+
 @contextlib.contextmanager
 def readable_weights(filepath: str | os.PathLike) -> Iterator[tuple[str | os.PathLike, bool]]:
     """A file of weights in a form that Keras 3 reads, and whether nothing but its age tells the activation.
@@ -82,9 +91,7 @@ def readable_weights(filepath: str | os.PathLike) -> Iterator[tuple[str | os.Pat
     if path.suffix != ".h5" or not path.is_file() or not _is_hdf5(path):
         yield filepath, False
         return
-    import h5py
-
-    with h5py.File(path) as file:
+    with _hdf5(path) as file:
         keras_2_groups = _KERAS_2_GROUP in file
         plain = not path.name.endswith(".weights.h5")
         untold = plain and "mlp_activation" not in str(file.attrs.get("model_config", ""))
@@ -106,9 +113,7 @@ def _rename_groups(path: Path) -> None:
 
     Keras 2 met layers with weights twice and numbered them `dense`, `dense_2`, `dense_4`; Keras 3 counts by one.
     """
-    import h5py
-
-    with h5py.File(path, "r+") as file:
+    with _hdf5(path, "r+") as file:
         names: list[str] = []
         file.visit(names.append)
         for name in sorted(names, key=len, reverse=True):  # the innermost first, so that the other names still hold
@@ -198,9 +203,7 @@ def _rewrite_keras(source: Path, target: Path) -> bool:
 
 
 def _rewrite_h5(source: Path, target: Path) -> bool:
-    import h5py
-
-    with h5py.File(source) as old:
+    with _hdf5(source) as old:
         text = old.attrs.get("model_config")
         keras_version = old.attrs.get("keras_version", "")
     if text is None:
@@ -212,6 +215,6 @@ def _rewrite_h5(source: Path, target: Path) -> bool:
     if modern == config:
         return False
     shutil.copyfile(source, target)
-    with h5py.File(target, "r+") as new:
+    with _hdf5(target, "r+") as new:
         new.attrs["model_config"] = json.dumps(modern)
     return True

@@ -307,7 +307,10 @@ def _top(shapes: dict[str, tuple[int, ...]]) -> str:
 
 
 def _canonical_variables(vit: keras.Model) -> dict:
-    """The variables of a ViT under their canonical names: the one spelling rule between Keras and Google."""
+    """The variables of a ViT under their canonical names: the one spelling rule between Keras and Google.
+
+    Layers that a user put behind the ViT in the same model have no such name and are left alone.
+    """
     variables = {}
     for layer in vit.layers:
         for variable in layer.weights:
@@ -320,7 +323,8 @@ def _canonical_variables(vit: keras.Model) -> dict:
                 ("/beta", "/bias"),
             ):
                 name = name.replace(keras_name, google_name)
-            variables[name] = variable
+            if name == "cls" or name.startswith(("embedding/", "Transformer/", "pre_logits/", "head/")):
+                variables[name] = variable
     return variables
 
 
@@ -383,7 +387,7 @@ def adapt_channels(kernel: np.ndarray, channels: int) -> np.ndarray:
         `(patch height, patch width, channels, hidden_size)`
 
     Example:
-        >>> adapt_channels(np.ones((16, 16, 3, 8)), 1)[0, 0, 0, 0]
+        >>> adapt_channels(np.ones((16, 16, 3, 8)), 1).max().item()
         3.0
     """
     old = kernel.shape[2]

@@ -1,0 +1,38 @@
+"""What the docstrings show is what happens; every public name has one."""
+
+import doctest
+import importlib
+import inspect
+import pkgutil
+
+import keras
+import numpy as np
+import pytest
+
+import vit_keras
+
+MODULES = sorted(
+    name for _, name, _ in pkgutil.walk_packages(vit_keras.__path__, "vit_keras.") if not name.endswith("__main__")
+)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_examples_in_docstrings(name, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    module = importlib.import_module(name)
+    names = {"np": np, "keras": keras, **vars(module)}
+    result = doctest.testmod(module, extraglobs=names, optionflags=doctest.NORMALIZE_WHITESPACE)
+    assert not result.failed
+
+
+def public():
+    for name in MODULES:
+        module = importlib.import_module(name)
+        for attribute, value in vars(module).items():
+            if not attribute.startswith("_") and getattr(value, "__module__", None) == name and callable(value):
+                yield f"{name}.{attribute}", value
+
+
+@pytest.mark.parametrize(("name", "value"), public(), ids=lambda v: v if isinstance(v, str) else "")
+def test_public_names_are_documented(name, value):
+    assert inspect.getdoc(value), name
