@@ -33,6 +33,6 @@ def public():
                 yield f"{name}.{attribute}", value
 
 
-@pytest.mark.parametrize(("name", "value"), public(), ids=lambda v: v if isinstance(v, str) else "")
+@pytest.mark.parametrize(("name", "value"), list(public()), ids=lambda v: v if isinstance(v, str) else "")
 def test_public_names_are_documented(name, value):
     assert inspect.getdoc(value), name

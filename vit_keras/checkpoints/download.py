@@ -161,7 +161,8 @@ def _progress_bar(url: str, start: int, total: int | None, show: bool):
 
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with Progress(*columns, TimeRemainingColumn(), disable=not show) as display:
-        task = display.add_task(unquote(url.rsplit("/", 1)[-1]), total=total, completed=start)
+        name = unquote(url.rsplit("/", 1)[-1])
+        task = display.add_task(name if len(name) <= 20 else f"{name[:19]}…", total=total, completed=start)
         yield lambda count: display.advance(task, count)
 
 
