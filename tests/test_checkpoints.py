@@ -878,11 +878,13 @@ def test_fetch_users_place_comes_before_the_cache(tmp_path, dummy, monkeypatch):
 
 
 @pytest.mark.parametrize("longer", [-1, 1])
-def test_fetch_a_file_of_another_size_is_not_taken(tmp_path, dummy, monkeypatch, longer):
-    dummy(tmp_path / PLACES[0], B_16, longer)
+def test_fetch_takes_a_file_of_another_size_only_if_its_name_leaves_no_doubt(tmp_path, dummy, monkeypatch, longer):
     monkeypatch.setenv("VIT_KERAS_WEIGHTS", str(tmp_path))
+    dummy(tmp_path / "ViT-B_16.npz", B_16, longer)  # two checkpoints have a file of this name
     with pytest.raises(FileNotFoundError):
         checkpoints.fetch("imagenet21k", "B_16")
+    path = dummy(tmp_path / PLACES[0], B_16, longer)
+    assert checkpoints.fetch("imagenet21k", "B_16") == path
 
 
 def test_fetch_the_file_of_another_checkpoint_is_not_taken(tmp_path, dummy, monkeypatch):

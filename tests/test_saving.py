@@ -71,7 +71,9 @@ def test_the_other_gelu_would_have_been_seen():
     assert np.abs(keras.ops.convert_to_numpy(model(inputs)) - outputs).max() > 10 * TOLERANCE
 
 
-@pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="the files hold bytecode of Python 3.11; others crash on it")
+@pytest.mark.skipif(
+    sys.version_info[:2] != (3, 11), reason="the files hold bytecode of Python 3.11; others crash on it"
+)
 @pytest.mark.parametrize("name", ["v020.h5", "v020.keras"])
 def test_keras_own_function_with_custom_objects_opens_them_as_it_did(name):
     inputs, outputs = recorded("v020")

@@ -158,23 +158,25 @@ def is_local(checkpoint: Checkpoint) -> bool:
 
 
 def _find_local(checkpoint: Checkpoint) -> Path | None:
-    for path in _local_copies(checkpoint):
-        if path.is_file() and path.stat().st_size == checkpoint.bytes:
+    for path, by_name in _local_copies(checkpoint):
+        if path.is_file() and (by_name or path.stat().st_size == checkpoint.bytes):
             return path
     return None
 
 
-def _local_copies(checkpoint: Checkpoint) -> Iterator[Path]:
+def _local_copies(checkpoint: Checkpoint) -> Iterator[tuple[Path, bool]]:
+    """Where a checkpoint may be, and whether its name there is proof enough; otherwise its size must be right too."""
     published = Path(checkpoint.path)
     vit_keras_0 = f"ViT-{checkpoint.variant}_{checkpoint.weights}.npz"
+    unique = sum(Path(c.path).name == published.name for c in CHECKPOINTS) == 1
     for place in filter(None, os.environ.get("VIT_KERAS_WEIGHTS", "").split(os.pathsep)):
         place = Path(place).expanduser()
         if place.is_dir():
-            yield from (place / published, place / published.name, place / vit_keras_0)
+            yield from ((place / published, True), (place / vit_keras_0, True), (place / published.name, unique))
         elif place.name in (published.name, vit_keras_0):
-            yield place
-    yield cached_path(checkpoint.url)
-    yield Path(os.environ.get("KERAS_HOME", "~/.keras")).expanduser() / "weights" / vit_keras_0
+            yield place, unique or place.name == vit_keras_0
+    yield cached_path(checkpoint.url), False
+    yield Path(os.environ.get("KERAS_HOME", "~/.keras")).expanduser() / "weights" / vit_keras_0, False
 
 
 class Weights:
