@@ -224,6 +224,7 @@ def test_a_compiled_prediction_follows_a_file_that_changes_the_activation():
     model.predict(inputs, verbose=0)
     model.load_weights(OLD / "v020.weights.h5")
     assert_outputs(model, inputs, outputs)
+    assert model.config.mlp_activation == "gelu"
 
 
 def randomise(model):

@@ -102,8 +102,9 @@ class VisionTransformer(keras.Model):
         if untold_activation:
             for block in blocks:
                 block.activation = "gelu"  # the one that vit-keras 0.x had
-        if [block.activation for block in blocks] != before:  # what is compiled has the other one in it
-            self.train_function = self.test_function = self.predict_function = None
+        if blocks and [block.activation for block in blocks] != before:
+            self.train_function = self.test_function = self.predict_function = None  # the other one is in these
+            self.config = self.config and self.config.replace(mlp_activation=blocks[0].activation)
 
     def get_config(self):
         config = super().get_config()
