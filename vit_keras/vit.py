@@ -303,9 +303,9 @@ def from_checkpoint(
             )
         image_size = (grid[0] * patch_size[0], grid[1] * patch_size[1])
     sizes = ("num_layers", "hidden_size", "num_heads", "mlp_dim", "patch_size")
-    published = {tuple(getattr(c, field) for field in sizes): c.name for c in VARIANTS.values()}
-    name = published.get(tuple(known[field] for field in sizes), "vit")
-    model = build(_configure({**known, "image_size": image_size, "name": name}, options), dtype=dtype)
+    published = [c for c in VARIANTS.values() if all(getattr(c, field) == known[field] for field in sizes)]
+    fields = {**dataclasses.asdict(published[0] if published else ViTConfig()), **known, "image_size": image_size}
+    model = build(_configure(fields, options), dtype=dtype)
     model.load_report = checkpoints.load_weights(model, source, source_grid=source_grid)
     return model
 
