@@ -11,6 +11,7 @@ import classify
 import explain
 import export
 import finetune
+import numpy as np
 from PIL import Image
 from skimage import data
 
@@ -51,8 +52,9 @@ def main(samples=None):
     print(f"\n3. {'Fine-tuning' if weights else 'Training from scratch'} on 1,437 handwritten digits")
     model, accuracy, images = finetune.main(pretrained=bool(weights), epochs=3 if weights else 12, samples=samples)
     print(f"   Accuracy on 360 digits it has not seen: {accuracy:.1%}")
-    digit = utils.to_uint8(images[0])
-    Image.fromarray(visualize.attention_map(model, digit)).resize((256, 256)).save(OUT / "digit_attention.png")
+    digit = utils.resize(utils.to_uint8(images[0]), (256, 256), "lanczos")
+    pair = np.concatenate([digit, visualize.attention_map(model, digit)], axis=1)
+    Image.fromarray(pair).save(OUT / "digit_attention.png")
     print(f"   What it looked at in the first: {OUT / 'digit_attention.png'}")
     print("\n4. Export, and the same images in a new process without vit_keras")
     difference = export.main(model, images[:8], OUT)
