@@ -382,6 +382,12 @@ def test_wrong_weights_are_named():
         vit.vit_b16(weights="no/such.npz")
 
 
+def test_a_published_hybrid_is_refused_before_it_is_fetched(monkeypatch):
+    monkeypatch.setenv("VIT_KERAS_OFFLINE", "1")
+    with pytest.raises(ValueError, match="hybrid"):
+        vit.from_checkpoint("R_Ti_16/augreg-imagenet21k")
+
+
 def test_a_wrong_option_costs_no_build():
     with pytest.raises(ValueError, match="Unknown option dropuot"):
         vit.vit_h14(pretrained=False, dropuot=0.1)

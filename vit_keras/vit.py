@@ -292,6 +292,9 @@ def from_checkpoint(
     Example:
         >>> model = from_checkpoint("Ti_16.npz", classes=10, image_size=384)  # doctest: +SKIP
     """
+    published = checkpoints.find(os.fspath(weights))
+    if published is not None and published.variant not in VARIANTS:
+        raise ValueError(f"{published.name} is a hybrid of a ResNet and a ViT, which this version cannot build.")
     source = checkpoints.Weights(checkpoints.fetch(weights))
     known = source.architecture
     patch_size = known["patch_size"]
@@ -303,8 +306,8 @@ def from_checkpoint(
             )
         image_size = (grid[0] * patch_size[0], grid[1] * patch_size[1])
     sizes = ("num_layers", "hidden_size", "num_heads", "mlp_dim", "patch_size")
-    published = [c for c in VARIANTS.values() if all(getattr(c, field) == known[field] for field in sizes)]
-    fields = {**dataclasses.asdict(published[0] if published else ViTConfig()), **known, "image_size": image_size}
+    same_size = [c for c in VARIANTS.values() if all(getattr(c, field) == known[field] for field in sizes)]
+    fields = {**dataclasses.asdict(same_size[0] if same_size else ViTConfig()), **known, "image_size": image_size}
     model = build(_configure(fields, options), dtype=dtype)
     model.load_report = checkpoints.load_weights(model, source, source_grid=source_grid)
     return model

@@ -365,7 +365,7 @@ def _adapt(name, source, vit, shape, source_grid, adapted):
     if name == "Transformer/posembed_input/pos_embedding":
         grid = patch_grid(vit)
         tokens = shape[1] - math.prod(grid)
-        given = source_grid or square_grid(value.shape[1] - tokens)
+        given = tuple(source_grid) if source_grid else square_grid(value.shape[1] - tokens)
         if given is None and value.shape == shape:
             given = grid
         resized = resize_position_embeddings(value, grid, prefix_tokens=tokens, source_grid=given)
