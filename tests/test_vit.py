@@ -388,6 +388,14 @@ def test_a_published_hybrid_is_refused_before_it_is_fetched(monkeypatch):
         vit.from_checkpoint("R_Ti_16/augreg-imagenet21k")
 
 
+def test_a_wrong_option_costs_no_download(monkeypatch):
+    monkeypatch.setenv("VIT_KERAS_OFFLINE", "1")  # a request would be a FileNotFoundError
+    with pytest.raises(ValueError, match="Unknown option dropuot"):
+        vit.vit_b16(dropuot=0.1)
+    with pytest.raises(ValueError, match="nearest"):
+        vit.vit_b16(image_size=225)
+
+
 def test_a_wrong_option_costs_no_build():
     with pytest.raises(ValueError, match="Unknown option dropuot"):
         vit.vit_h14(pretrained=False, dropuot=0.1)

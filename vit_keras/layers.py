@@ -32,8 +32,8 @@ def record_attention() -> Iterator[list]:
     """Collect the attention scores of every `MultiHeadSelfAttention` that is called inside.
 
     It works however deep the layer sits in other models, needs no change to them, and costs nothing
-    outside the `with` block; of nested blocks the inner one collects. In a compiled function, enter it inside the function and return what it
-    collected.
+    outside the `with` block; of nested blocks the inner one collects. In a compiled function, enter it
+    inside the function and return what it collected.
 
     Yields:
         A list that grows by one tensor `(batch, heads, tokens, tokens)` a call, in the order of the calls.

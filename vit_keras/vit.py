@@ -376,6 +376,14 @@ def load_pretrained(
 
 def _create(variant, image_size, classes, activation, include_top, pretrained, pretrained_top, weights, dtype, options):
     """What every factory does: decide what the checkpoint is asked for, build, load."""
+    fields = {
+        **dataclasses.asdict(VARIANTS[variant]),
+        "image_size": image_size,
+        "classes": 1000 if classes is None else classes,
+        "activation": activation,
+        "include_top": include_top,
+    }
+    _configure(fields, options)  # a wrong argument should not cost a download
     pretrained = bool(pretrained) and weights is not None
     source = checkpoints.Weights(checkpoints.fetch(weights, variant)) if pretrained else None
     published = None if weights is None else checkpoints.find(os.fspath(weights), variant)
@@ -385,15 +393,9 @@ def _create(variant, image_size, classes, activation, include_top, pretrained, p
         representation_size = source.architecture["representation_size"]
     elif published is not None:
         head_classes, representation_size = published.classes, published.representation_size
-    fields = {
-        **dataclasses.asdict(VARIANTS[variant]),
-        "image_size": image_size,
-        "classes": head_classes or 1000 if classes is None else classes,
-        "activation": activation,
-        "include_top": include_top,
-        "representation_size": representation_size,
-    }
-    config = _configure(fields, options)
+    if classes is None and head_classes is not None:
+        fields["classes"] = head_classes
+    config = _configure({**fields, "representation_size": representation_size}, options)
     obstacles = {
         "Can only use pretrained_top with include_top.": not config.include_top,
         "Can only use pretrained_top with pretrained.": source is None,
