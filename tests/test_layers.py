@@ -154,7 +154,8 @@ def test_attention_is_the_papers(dim_head):
     # float32 against float64: sums of 32 products, seven digits each.
     np.testing.assert_allclose(numpy(output), expected_output, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(numpy(scores), expected_scores, rtol=1e-4, atol=1e-6)
-    np.testing.assert_array_equal(numpy(layer(TOKENS)), numpy(output))
+    # Without scores it may be another kernel: the order of the sums in float32 again.
+    np.testing.assert_allclose(numpy(layer(TOKENS)), expected_output, rtol=1e-4, atol=1e-5)
 
 
 def test_the_scores_are_the_ones_that_multiply_the_values():

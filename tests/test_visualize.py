@@ -238,7 +238,8 @@ def test_a_recording_does_not_change_the_output(tiny):
     inputs = vit.preprocess_inputs(noise(1, 32, 32, 3))
     expected = keras.ops.convert_to_numpy(tiny(inputs))
     with layers.record_attention():
-        np.testing.assert_array_equal(keras.ops.convert_to_numpy(tiny(inputs)), expected)
+        # Fused attention kernels give no scores: a recording computes the same sums in another order, in float32.
+        np.testing.assert_allclose(keras.ops.convert_to_numpy(tiny(inputs)), expected, rtol=1e-4, atol=1e-5)
 
 
 # ---------------------------------------------------------------------- maps --

@@ -12,6 +12,10 @@ import math
 import operator
 from typing import Any
 
+NO_REMAT_WITH_DROPOUT = (
+    "remat=True computes a block twice, and Keras would drop out other values the second time: it needs dropout=0 and "
+    "attention_dropout=0. Received: dropout={}, attention_dropout={}"
+)
 POOLINGS = {"token": "token", "cls": "token", "gap": "gap", "mean": "gap", None: None}
 
 
@@ -59,6 +63,8 @@ class ViTConfig:
         mlp_activation: `"gelu_tanh"` (what Google's checkpoints were trained with), `"gelu"` (the
             exact one: PyTorch's, and vit-keras 0.x), or any Keras activation name.
         epsilon: Added to the variance in every layer normalisation.
+        remat: Whether the blocks keep only their inputs in training and compute the rest again in the backward pass: a
+            fraction of the memory for a third more time. Not together with dropout.
         drop_remainder: Whether an image that is not a whole number of patches loses its right and
             bottom rest, as in the reference, instead of raising a `ValueError`.
         name: Name of the model.
@@ -90,6 +96,7 @@ class ViTConfig:
     activation: Any = "linear"
     mlp_activation: str = "gelu_tanh"
     epsilon: float = 1e-6
+    remat: bool = False
     drop_remainder: bool = False
     name: str = "vit"
 
@@ -116,6 +123,8 @@ class ViTConfig:
             ) from None
         if self.pooling is None and (self.include_top or self.representation_size):
             raise ValueError("pooling=None returns all tokens, which a head cannot take: say include_top=False too.")
+        if self.remat and (self.dropout or self.attention_dropout):
+            raise ValueError(NO_REMAT_WITH_DROPOUT.format(self.dropout, self.attention_dropout))
         if self.dim_head is None and self.hidden_size % self.num_heads:
             raise ValueError(
                 f"hidden_size={self.hidden_size} is not divisible by num_heads={self.num_heads}: "

@@ -20,6 +20,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from .config import NO_REMAT_WITH_DROPOUT
 from .positions import resize_position_embeddings, square_grid
 
 logger = logging.getLogger("vit_keras")
@@ -50,6 +51,11 @@ def record_attention() -> Iterator[list]:
         yield scores
     finally:
         _recording.reset(token)
+
+
+def recorded_attention() -> list | None:
+    """The list that the innermost `record_attention` collects in, or `None` outside of any."""
+    return _recording.get()
 
 
 def _register(cls: type) -> type:
@@ -215,12 +221,12 @@ class MultiHeadSelfAttention(keras.layers.Layer):
         ):
             dense = keras.layers.Dense(target, name=name, dtype=self.dtype_policy)
             setattr(self, attribute, dense)
-            dense.build((*input_shape[:-1], source))
+            dense.build((None, source))
         self.dropout_layer = keras.layers.Dropout(self.dropout, dtype=self.dtype_policy)
 
     def separate_heads(self, x, batch_size=None):
         """Turn `(batch, tokens, heads * width)` into `(batch, heads, tokens, width)`."""
-        x = ops.reshape(x, (-1, ops.shape(x)[1], self.num_heads, self.projection_dim))
+        x = ops.reshape(x, (-1, x.shape[1] or ops.shape(x)[1], self.num_heads, self.projection_dim))
         return ops.transpose(x, (0, 2, 1, 3))
 
     def attention(self, query, key, value, training=None):
@@ -231,15 +237,48 @@ class MultiHeadSelfAttention(keras.layers.Layer):
         scores = self.dropout_layer(scores, training=training)
         return ops.matmul(scores, value), scores
 
-    def call(self, inputs, training=None, return_attention_scores=False):
-        query, key, value = (
-            self.separate_heads(dense(inputs)) for dense in (self.query_dense, self.key_dense, self.value_dense)
+    def attention_without_scores(self, query, key, value, training=None):
+        """`attention`, but the output alone, without dropout, and without keeping a large score matrix.
+
+        PyTorch, and JAX on an accelerator, have a fused kernel for it. Elsewhere the plain form is the fastest while the
+        scores are few; of many, only the rows of a chunk of queries exist at a time.
+        """
+        if _has_fused_attention():
+            heads_last = (ops.transpose(x, (0, 2, 1, 3)) for x in (query, key, value))
+            return ops.transpose(ops.dot_product_attention(*heads_last), (0, 2, 1, 3))
+        tokens = query.shape[2]
+        chunks = 1 if tokens is None else math.ceil(4 * self.num_heads * tokens**2 / _MAX_SCORE_BYTES)
+        if chunks == 1:
+            return self.attention(query, key, value)[0]
+        rows = math.ceil(tokens / chunks)
+        query = ops.pad(query, ((0, 0), (0, 0), (0, chunks * rows - tokens), (0, 0)))
+        query = ops.reshape(query, (-1, self.num_heads, chunks, rows, self.projection_dim))
+        query = ops.transpose(query, (2, 0, 1, 3, 4))
+
+        def attend(query, key, value):
+            return self.attention(query, key, value)[0]
+
+        attend = _recomputed(attend) if training else attend
+        output = ops.map(lambda chunk: attend(chunk, key, value), query)
+        output = ops.reshape(
+            ops.transpose(output, (1, 2, 0, 3, 4)), (-1, self.num_heads, chunks * rows, self.projection_dim)
         )
-        output, scores = self.attention(query, key, value, training=training)
-        output = ops.transpose(output, (0, 2, 1, 3))
-        output = ops.reshape(output, (-1, ops.shape(output)[1], self.num_heads * self.projection_dim))
-        output = self.combine_heads(output)
-        recording = _recording.get()
+        return output[:, :, :tokens]
+
+    def call(self, inputs, training=None, return_attention_scores=False):
+        tokens = inputs.shape[1] or ops.shape(inputs)[1]
+        x = ops.reshape(inputs, (-1, self.hidden_size))
+        query, key, value = (
+            self.separate_heads(ops.reshape(dense(x), (-1, tokens, self.num_heads * self.projection_dim)))
+            for dense in (self.query_dense, self.key_dense, self.value_dense)
+        )
+        recording = recorded_attention()
+        if return_attention_scores or recording is not None or (training and self.dropout):
+            output, scores = self.attention(query, key, value, training=training)
+        else:
+            output, scores = self.attention_without_scores(query, key, value, training), None
+        output = ops.reshape(ops.transpose(output, (0, 2, 1, 3)), (-1, self.num_heads * self.projection_dim))
+        output = ops.reshape(self.combine_heads(output), (-1, tokens, self.hidden_size))
         if recording is not None:
             recording.append(scores)
         return (output, scores) if return_attention_scores else output
@@ -300,13 +339,20 @@ class MlpBlock(keras.layers.Layer):
             return keras.layers.Dropout(self.dropout, dtype=self.dtype_policy)
 
         self.layers = [dense(self.mlp_dim, "Dense_0"), dropout(), dense(width, "Dense_1"), dropout()]
-        self.layers[0].build(input_shape)
-        self.layers[2].build((*input_shape[:-1], self.mlp_dim))
+        self.layers[0].build((None, width))
+        self.layers[2].build((None, self.mlp_dim))
 
     def call(self, inputs, training=None):
         dense_0, dropout_0, dense_1, dropout_1 = self.layers
-        x = dropout_0(_activate(self.activation)(dense_0(inputs)), training=training)
-        return dropout_1(dense_1(x), training=training)
+
+        def activate_and_project(x):
+            return dense_1(dropout_0(_activate(self.activation)(x), training=training))
+
+        if training and not self.dropout:
+            activate_and_project = _recomputed(activate_and_project)
+        x = dense_0(ops.reshape(inputs, (-1, inputs.shape[-1])))
+        x = dropout_1(activate_and_project(x), training=training)
+        return ops.reshape(x, (-1, *[size or ops.shape(inputs)[axis] for axis, size in enumerate(inputs.shape)][1:]))
 
     def compute_output_shape(self, input_shape):
         return input_shape
@@ -341,6 +387,8 @@ class TransformerBlock(keras.layers.Layer):
         attention_dropout: Rate on the attention weights.
         mlp_activation: See `MlpBlock`.
         epsilon: Added to the variance in the layer normalisations.
+        remat: Whether to keep only the input of the block in training and to compute the rest again in the backward pass
+            (gradient checkpointing, arXiv 1604.06174). It cannot go with dropout, which Keras would draw anew.
 
     Call arguments:
         inputs: Tokens.
@@ -351,6 +399,9 @@ class TransformerBlock(keras.layers.Layer):
 
     Output shape:
         Same as the input; the scores are `(batch, num_heads, tokens, tokens)`.
+
+    Raises:
+        ValueError: `remat` together with dropout.
 
     Example:
         >>> block = TransformerBlock(num_heads=4, mlp_dim=64, dropout=0.1)
@@ -367,9 +418,13 @@ class TransformerBlock(keras.layers.Layer):
         attention_dropout=0.0,
         mlp_activation="gelu_tanh",
         epsilon=1e-6,
+        remat=False,
         **kwargs,
     ):
         super().__init__(**kwargs)
+        if remat and (dropout or attention_dropout):
+            raise ValueError(NO_REMAT_WITH_DROPOUT.format(dropout, attention_dropout))
+        self.remat = remat
         self.num_heads = num_heads
         self.mlp_dim = mlp_dim
         self.dropout = dropout
@@ -392,11 +447,20 @@ class TransformerBlock(keras.layers.Layer):
             layer.build(input_shape)
 
     def call(self, inputs, training=None, return_attention_scores=False):
-        x = self.att(self.layernorm1(inputs), training=training, return_attention_scores=return_attention_scores)
+        if self.remat and training and not return_attention_scores and recorded_attention() is None:
+            return _remat(lambda x: self._attend_and_mix(x, training=False)[0])(inputs)  # nothing drops out here
+        x, scores = self._attend_and_mix(inputs, training, return_attention_scores)
+        return (x, scores) if return_attention_scores else x
+
+    def _attend_and_mix(self, inputs, training=None, return_attention_scores=False):
+        layernorm1, layernorm2 = self.layernorm1, self.layernorm2
+        if training:
+            layernorm1, layernorm2 = _recomputed(layernorm1), _recomputed(layernorm2)
+        x = self.att(layernorm1(inputs), training=training, return_attention_scores=return_attention_scores)
         x, scores = x if return_attention_scores else (x, None)
         x = inputs + self.dropout_layer(x, training=training)
-        x = x + self.mlpblock(self.layernorm2(x), training=training)
-        return (x, scores) if return_attention_scores else x
+        x = x + self.mlpblock(layernorm2(x), training=training)
+        return x, scores
 
     def compute_output_shape(self, input_shape):
         return input_shape
@@ -414,6 +478,7 @@ class TransformerBlock(keras.layers.Layer):
             "attention_dropout": self.attention_dropout,
             "mlp_activation": self.mlpblock.activation,
             "epsilon": self.epsilon,
+            "remat": self.remat,
         }
 
     @classmethod
@@ -487,6 +552,37 @@ def patch_grid(vit: keras.Model) -> tuple[int, int]:
         if positions.patch_grid is None:
             raise ValueError(f"Nothing in the model {vit.name!r} tells how many patches are in a row.") from None
         return positions.patch_grid
+
+
+# Scores of one image and layer that may exist at once, in float32, where no fused kernel does the attention.
+_MAX_SCORE_BYTES = 32 << 20
+
+
+def _has_fused_attention() -> bool:
+    backend = keras.backend.backend()
+    if backend == "jax":
+        import jax
+
+        return jax.default_backend() != "cpu"
+    return backend == "torch"
+
+
+def _remat(function):
+    if not hasattr(keras, "remat"):
+        raise ValueError(f"remat=True needs keras.remat, of Keras 3.9 or later. This is Keras {keras.__version__}.")
+    return keras.remat(function)
+
+
+def _recomputed(function):
+    """A cheap function that is computed again in the backward pass, so that what is inside it need not be kept.
+
+    All tensors must be arguments: TensorFlow gives no gradient to one that the function closes over (to variables it does).
+    For what is element by element: a training step takes a fifth less memory in the same time. (Of a matrix product at
+    the end only the gradient is computed, which does not need its result.) PyTorch's kernels keep little by themselves.
+    """
+    if keras.backend.backend() not in ("tensorflow", "jax") or not hasattr(keras, "remat"):
+        return function
+    return keras.remat(lambda *x: function(*x))  # a new one each time: JAX would reuse the trace of one that it knows
 
 
 def _gelu(x):

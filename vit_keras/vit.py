@@ -12,7 +12,9 @@ The graph is flat, and its layers have the names they had in vit-keras 0.x: `emb
 
 from __future__ import annotations
 
+import concurrent.futures
 import dataclasses
+import functools
 import os
 import warnings
 from typing import Any, TypedDict
@@ -20,7 +22,7 @@ from typing import Any, TypedDict
 import keras
 import numpy as np
 
-from . import checkpoints, layers, saving
+from . import checkpoints, compiled, layers, saving
 from .config import VARIANTS, ViTConfig, size_pair
 
 ImageSizeArg = tuple[int, int] | int
@@ -90,6 +92,76 @@ class VisionTransformer(keras.Model):
     config: ViTConfig | None = None
     load_report: checkpoints.LoadReport | None = None
 
+    def call(self, inputs, training=None, mask=None, **kwargs):
+        if mask is None and not kwargs and layers.recorded_attention() is None and _runs_eagerly(inputs, training):
+            images = keras.ops.convert_to_tensor(inputs, dtype=self.inputs[0].dtype)
+            return compiled.run(self, _forward[bool(training)], images, key=bool(training))
+        return super().call(inputs, training=training, mask=mask, **kwargs)
+
+    def compile(self, *args, **kwargs):
+        """Compile as `keras.Model.compile` does; `jit_compile="auto"` means no XLA where TensorFlow has only a CPU.
+
+        There XLA compiles for a minute to gain 2 % of a training step, and dropout becomes five times slower with it.
+        """
+        given = len(args) > 7 or kwargs.get("jit_compile", "auto") != "auto"
+        if not given and keras.backend.backend() == "tensorflow":
+            import tensorflow as tf
+
+            kwargs["jit_compile"] = "auto" if tf.config.list_physical_devices("GPU") else False
+        super().compile(*args, **kwargs)
+
+    def make_train_function(self, force=False):
+        if self._on_one_tensorflow_device() and self.optimizer is not None and not self.optimizer.built:
+            # Variables that are made while the step is traced cost a second trace, half of the time of the first step.
+            self.optimizer.build(self.trainable_variables)
+        return super().make_train_function(force)
+
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        metrics = getattr(self, "_compile_metrics", None)
+        if metrics is not None and not metrics.built and self._on_one_tensorflow_device():
+
+            def spec(tensor):
+                return keras.KerasTensor(tensor.shape, tensor.dtype.name)
+
+            # Metrics named by a string make their variables now, which would cost a second trace as above, were it not
+            # done in another thread: what is traced is a matter of the thread.
+            with concurrent.futures.ThreadPoolExecutor(1) as thread:
+                thread.submit(
+                    metrics.build, *(keras.tree.map_structure(spec, tensors) for tensors in (y, y_pred))
+                ).result()
+        return super().compute_metrics(x, y, y_pred, sample_weight)
+
+    def predict(self, x, batch_size=None, verbose="auto", steps=None, callbacks=None):
+        """Predict as `keras.Model.predict` does.
+
+        Of an array in memory the batches are cut here: the input pipeline that Keras builds for it, anew at every call, costs
+        TensorFlow 40 ms, more than the model itself for an image or two.
+        """
+        cut = isinstance(x, np.ndarray) and len(x) > 0 and steps is None and self.steps_per_execution == 1
+        if not cut or not self._on_one_tensorflow_device():
+            return super().predict(x, batch_size, verbose, steps, callbacks)
+        x = x.astype(keras.config.floatx()) if x.dtype.kind == "f" else x
+        batch_size = batch_size or 32
+        batches = [x[i : i + batch_size] for i in range(0, len(x), batch_size)]
+        if not isinstance(callbacks, keras.callbacks.CallbackList):
+            callbacks = keras.callbacks.CallbackList(
+                callbacks, add_progbar=verbose != 0, verbose=verbose, epochs=1, steps=len(batches), model=self
+            )
+        self.stop_predicting = False
+        outputs = []
+        callbacks.on_predict_begin()
+        for step, batch in enumerate(batches):
+            callbacks.on_predict_batch_begin(step)
+            outputs.append(self.predict_on_batch(batch))
+            callbacks.on_predict_batch_end(step, {"outputs": outputs[-1]})
+            if self.stop_predicting:
+                break
+        callbacks.on_predict_end()
+        return np.concatenate(outputs)
+
+    def _on_one_tensorflow_device(self) -> bool:
+        return keras.backend.backend() == "tensorflow" and self.distribute_strategy.num_replicas_in_sync == 1
+
     def load_weights(self, filepath, skip_mismatch=False, **kwargs):
         """Load weights as `keras.Model.load_weights` does; files of vit-keras 0.x will do.
 
@@ -119,6 +191,28 @@ class VisionTransformer(keras.Model):
         return model
 
 
+def _runs_eagerly(inputs, training) -> bool:
+    """Whether these images come from a plain `model(images)`: outside of any graph, and worth compiling for."""
+    backend = keras.backend.backend()
+    if backend == "tensorflow":
+        import tensorflow as tf
+
+        return tf.executing_eagerly() and isinstance(inputs, (tf.Tensor, np.ndarray))
+    if backend == "jax":
+        import jax
+
+        return not training and isinstance(inputs, (jax.Array, np.ndarray)) and not isinstance(inputs, jax.core.Tracer)
+    return False
+
+
+# The model as Keras runs it, which is what is compiled.
+_forward = {
+    training: functools.partial(
+        lambda model, images, training: super(VisionTransformer, model).call(images, training), training=training
+    )
+    for training in (False, True)
+}
+
 # Keras' older format, .h5, names the class of a model without its package.
 keras.saving.get_custom_objects().setdefault("VisionTransformer", VisionTransformer)
 
@@ -142,7 +236,8 @@ def build(config: ViTConfig, *, dtype: Any = None) -> VisionTransformer:
         >>> build(ViTConfig(num_layers=2, hidden_size=64, num_heads=2, mlp_dim=128, classes=10)).count_params()
         129610
     """
-    config = config.replace(activation=keras.activations.serialize(keras.activations.get(config.activation)))
+    if not isinstance(config.activation, str):  # of a string, serialize would import TensorFlow, whatever the backend
+        config = config.replace(activation=keras.activations.serialize(keras.activations.get(config.activation)))
     policy = keras.dtype_policies.get(dtype) if dtype is not None else keras.config.dtype_policy()
     inputs = keras.Input((*config.image_size, config.channels))
     x = keras.layers.Conv2D(
@@ -170,6 +265,7 @@ def build(config: ViTConfig, *, dtype: Any = None) -> VisionTransformer:
             attention_dropout=config.attention_dropout,
             mlp_activation=config.mlp_activation,
             epsilon=config.epsilon,
+            remat=config.remat,
             name=f"Transformer_encoderblock_{n}",
             dtype=policy,
         )(x)

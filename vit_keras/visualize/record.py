@@ -6,15 +6,13 @@ model is built, and it does not matter how deep the Vision Transformer sits in a
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Callable
+import contextlib
 
 import keras
 import numpy as np
 
-from ..layers import MlpBlock, record_attention
-
-_compiled: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+from .. import compiled
+from ..layers import record_attention
 
 
 def attention_scores(model: keras.Model, inputs: np.ndarray, *, mean_heads: bool = False) -> np.ndarray:
@@ -43,45 +41,31 @@ def attention_scores(model: keras.Model, inputs: np.ndarray, *, mean_heads: bool
     inputs = np.asarray(inputs, "float32")
     if not model.built:
         model(inputs[:1])
-    runs = _compiled.setdefault(model, {})
-    # A file of weights may bring another activation, which a compiled pass would not notice.
-    activations = tuple(layer.activation for layer in model._flatten_layers() if isinstance(layer, MlpBlock))
-    key = (mean_heads, inputs.shape[1:], activations)
-    if key not in runs:
-        runs[key] = _compile(model, inputs.shape[1:], mean_heads)
-    scores = runs[key](inputs)
+    with _no_gradients():
+        scores = compiled.run(
+            model,
+            _collect_mean if mean_heads else _collect,
+            keras.ops.convert_to_tensor(inputs),
+            key=("attention", mean_heads),
+        )
     if not scores:
         raise ValueError(f"The model {model.name!r} has no attention layer of vit_keras in it.")
     return np.stack([keras.ops.convert_to_numpy(s) for s in scores])
 
 
-def _compile(model: keras.Model, image_shape: tuple[int, ...], mean_heads: bool) -> Callable:
-    reference = weakref.ref(model)  # the cache must not keep the model alive
+def _collect(model: keras.Model, images) -> list:
+    with record_attention() as scores:
+        model(images, training=False)
+    return [keras.ops.cast(s, "float32") for s in scores]
 
-    def collect(x) -> list:
-        with record_attention() as scores:
-            reference()(x, training=False)
-        scores = [keras.ops.cast(s, "float32") for s in scores]
-        return [keras.ops.mean(s, axis=1) for s in scores] if mean_heads else scores
 
-    backend = keras.backend.backend()
-    if backend == "tensorflow":
-        import tensorflow as tf
+def _collect_mean(model: keras.Model, images) -> list:
+    return [keras.ops.mean(s, axis=1) for s in _collect(model, images)]
 
-        return tf.function(collect, input_signature=[tf.TensorSpec((None, *image_shape), "float32")])
-    if backend == "jax":
-        import jax
 
-        variables = model.variables  # in this order for good: freezing a layer must not change it
+def _no_gradients() -> contextlib.AbstractContextManager:
+    if keras.backend.backend() != "torch":
+        return contextlib.nullcontext()
+    import torch
 
-        @jax.jit
-        def run(values, x):
-            with keras.StatelessScope(state_mapping=list(zip(variables, values))):
-                return collect(x)
-
-        return lambda x: run([v.value for v in variables], x)
-    if backend == "torch":
-        import torch
-
-        return torch.no_grad()(collect)
-    raise ValueError(f"Attention cannot be recorded on the backend {backend!r}: use tensorflow, jax or torch.")
+    return torch.no_grad()

@@ -1,0 +1,292 @@
+"""The obvious calls are the fast ones, and give what the slow ones give."""
+
+import gc
+import subprocess
+import sys
+import weakref
+
+import keras
+import numpy as np
+import pytest
+
+from vit_keras import compiled, layers, vit
+
+numpy = keras.ops.convert_to_numpy
+BACKEND = keras.backend.backend()
+only_tensorflow = pytest.mark.skipif(BACKEND != "tensorflow", reason="what only TensorFlow needs")
+# The same sums in float32, in another order.
+CLOSE = {"rtol": 1e-5, "atol": 1e-5}
+
+
+def tiny(**options):
+    keras.utils.set_random_seed(1)
+    options = {"dropout": 0.0, **options}
+    model = vit.build_model(32, 8, 2, 64, 2, "tiny", 128, classes=10, **options)
+    model.get_layer("head").set_weights([np.random.default_rng(1).normal(size=(64, 10)), np.zeros(10)])
+    return model
+
+
+def images(batch, seed=0):
+    return np.random.default_rng(seed).uniform(-1, 1, (batch, 32, 32, 3)).astype("float32")
+
+
+def slowly(model, x):
+    """The model layer by layer, as Keras would run it."""
+    x = keras.ops.convert_to_tensor(x)
+    for layer in model.layers[1:]:
+        x = layer(x)
+    return numpy(x)
+
+
+def traces(model):
+    """How often TensorFlow has compiled the model for a call."""
+    runs = compiled._compiled.get(model, {})
+    return sum(f.experimental_get_tracing_count() for key, f in runs.items() if key != "state")
+
+
+@pytest.mark.core
+@pytest.mark.parametrize("batch", [1, 3])
+def test_a_plain_call_gives_what_the_layers_give(batch):
+    model = tiny()
+    expected = slowly(model, images(batch))
+    np.testing.assert_allclose(numpy(model(images(batch))), expected, **CLOSE)
+    np.testing.assert_allclose(numpy(model(keras.ops.convert_to_tensor(images(batch)))), expected, **CLOSE)
+    np.testing.assert_allclose(model.predict(images(batch), verbose=0), expected, **CLOSE)
+
+
+@only_tensorflow
+def test_one_compilation_serves_every_batch_size():
+    model = tiny()
+    for batch in (1, 4, 2):
+        model(images(batch))
+    assert traces(model) == 1
+
+
+@pytest.mark.core
+def test_changes_of_the_model_are_noticed():
+    model = tiny()
+    model(images(2))
+    head = model.get_layer("head")
+    head.set_weights([2 * w for w in head.get_weights()])
+    np.testing.assert_allclose(numpy(model(images(2))), slowly(model, images(2)), **CLOSE)
+    head.activation = keras.activations.softmax
+    np.testing.assert_allclose(numpy(model(images(2))).sum(axis=-1), 1, **CLOSE)
+    query = model.layers[-4].att.query_dense
+    query.enable_lora(2)
+    query.lora_kernel_b.assign(np.ones(query.lora_kernel_b.shape))
+    np.testing.assert_allclose(numpy(model(images(2))), slowly(model, images(2)), **CLOSE)
+
+
+@pytest.mark.core
+def test_a_model_that_is_called_can_be_forgotten():
+    model = tiny()
+    model(images(1))
+    reference = weakref.ref(model)
+    del model
+    keras.backend.clear_session()
+    gc.collect()
+    assert reference() is None
+
+
+@pytest.mark.core
+def test_a_call_inside_another_model_is_compiled_with_it():
+    outer = keras.Sequential([keras.Input((32, 32, 3)), tiny(), keras.layers.Dense(2)])
+    np.testing.assert_allclose(numpy(outer(images(2))), outer.predict(images(2), verbose=0), **CLOSE)
+
+
+@only_tensorflow
+def test_gradients_go_through_a_plain_call():
+    import tensorflow as tf
+
+    model, x = tiny(), tf.constant(images(2))
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        loss = tf.reduce_sum(model(x) ** 2)
+    gradients = tape.gradient(loss, [x, *model.trainable_variables])
+    step = 1e-2
+    direction = gradients[0] / tf.norm(gradients[0])
+    above, below = (tf.reduce_sum(model(x + s * step * direction) ** 2) for s in (1, -1))
+    # A central difference of float32: an error of step² and of rounding / step.
+    np.testing.assert_allclose((above - below) / (2 * step), tf.norm(gradients[0]), rtol=1e-2)
+    assert all(g is not None for g in gradients)
+
+
+@only_tensorflow
+def test_dropout_differs_from_call_to_call():
+    model = tiny(dropout=0.5)
+    first, second = (numpy(model(images(2), training=True)) for _ in range(2))
+    assert not np.allclose(first, second)
+    np.testing.assert_array_equal(numpy(model(images(2))), numpy(model(images(2))))
+
+
+# ------------------------------------------------------------------- predict --
+
+
+@pytest.mark.parametrize("batch_size", [None, 1, 5, 100])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "uint8"])
+def test_predict_is_that_of_keras(batch_size, dtype):
+    model, x = tiny(), (127 * images(37)).astype(dtype)
+    expected = keras.Model.predict(model, x.astype("float32"), batch_size=batch_size, verbose=0)
+    predicted = model.predict(x, batch_size=batch_size, verbose=0)
+    assert predicted.dtype == expected.dtype
+    np.testing.assert_allclose(predicted, expected, **CLOSE)
+
+
+def test_predict_takes_what_keras_takes():
+    model, x = tiny(), images(6)
+    expected = model.predict(x, verbose=0)
+    batches = [(x[:4],), (x[4:],)]
+    np.testing.assert_allclose(model.predict((batch for batch in batches), steps=2, verbose=0), expected, **CLOSE)
+    np.testing.assert_allclose(model.predict(x, batch_size=2, steps=2, verbose=0), expected[:4], **CLOSE)
+    np.testing.assert_allclose(model.predict(keras.ops.convert_to_tensor(x), verbose=0), expected, **CLOSE)
+
+
+def test_predict_tells_its_callbacks_and_can_be_stopped(capsys):
+    class Callback(keras.callbacks.Callback):
+        seen = ()
+
+        def on_predict_batch_end(self, batch, logs=None):
+            self.seen += ((batch, logs["outputs"].shape),)
+            self.model.stop_predicting = batch == 1
+
+    callback = Callback()
+    model = tiny()
+    assert model.predict(images(20), batch_size=8, callbacks=[callback], verbose=1).shape == (16, 10)
+    assert callback.seen == ((0, (8, 10)), (1, (8, 10)))
+    assert "1/3" in capsys.readouterr().out
+    assert model.predict(images(20), batch_size=8, verbose=0).shape == (20, 10)
+
+
+# ------------------------------------------------------------------ training --
+
+
+@only_tensorflow
+@pytest.mark.parametrize("metrics", [[], ["accuracy"]])
+def test_a_training_step_is_traced_once(metrics):
+    traced = []
+
+    class Loss(keras.losses.SparseCategoricalCrossentropy):
+        def call(self, *args):
+            traced.append(1)
+            return super().call(*args)
+
+    model = tiny()
+    model.compile("adamw", Loss(from_logits=True), metrics=metrics)
+    history = model.fit(images(4), np.arange(4), epochs=2, verbose=0).history
+    assert len(traced) == 1
+    assert set(history) == {"loss", *metrics}
+    assert not model.jit_compile  # there is no GPU here
+
+
+def gradients(model, x, y):
+    """The change of all weights by a step of plain gradient descent."""
+    before = model.get_weights()
+    model.compile(keras.optimizers.SGD(1.0), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    model.train_on_batch(x, y)
+    return [a - b for a, b in zip(before, model.get_weights())]
+
+
+@pytest.mark.core
+def test_remat_changes_no_gradient():
+    expected = gradients(tiny(), images(4), np.arange(4))
+    assert max(abs(g).max() for g in expected) > 0.1
+    for gradient, reference in zip(gradients(tiny(remat=True), images(4), np.arange(4)), expected):
+        np.testing.assert_allclose(gradient, reference, rtol=1e-4, atol=1e-5)  # float32, in another order
+
+
+@pytest.mark.core
+def test_what_is_computed_again_changes_no_gradient(monkeypatch):
+    changes = gradients(tiny(), images(4), np.arange(4))
+    monkeypatch.setattr(layers, "_recomputed", lambda function: function)
+    for gradient, reference in zip(changes, gradients(tiny(), images(4), np.arange(4))):
+        np.testing.assert_allclose(gradient, reference, rtol=1e-4, atol=1e-5)  # float32, in another order
+
+
+@pytest.mark.core
+def test_remat_is_kept_and_gives_scores():
+    model = vit.VisionTransformer.from_config(tiny(remat=True).get_config())
+    assert model.config.remat and model.get_layer("Transformer_encoderblock_1").remat
+    with layers.record_attention() as scores:
+        model(images(1), training=True)
+    assert len(scores) == 2
+
+
+@pytest.mark.parametrize("rates", [{"dropout": 0.1}, {"attention_dropout": 0.1}])
+def test_remat_is_refused_with_dropout(rates):
+    with pytest.raises(ValueError, match=r"needs dropout=0.*Received.*0\.1"):
+        tiny(remat=True, **rates)
+    with pytest.raises(ValueError, match=r"needs dropout=0.*Received.*0\.1"):
+        layers.TransformerBlock(2, 8, remat=True, **rates)
+
+
+@pytest.mark.core
+def test_accumulated_gradients_are_those_of_the_large_batch():
+    x, y = images(4), np.arange(4)
+    together, apart = tiny(), tiny()
+    for model, steps in ((together, 1), (apart, 2)):
+        optimizer = keras.optimizers.SGD(0.1, gradient_accumulation_steps=None if steps == 1 else steps)
+        model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        model.fit(x, y, batch_size=4 // steps, shuffle=False, verbose=0)
+    for a, b in zip(together.get_weights(), apart.get_weights()):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)  # float32, in another order
+
+
+# ----------------------------------------------------------------- attention --
+
+
+@pytest.mark.core
+@pytest.mark.parametrize("limit", [4 * 2 * 17, 4 * 2 * 17 * 5])  # bytes of one row of scores, and of five
+def test_attention_in_chunks_is_attention(monkeypatch, limit):
+    monkeypatch.setattr(layers, "_has_fused_attention", lambda: False)
+    expected, expected_gradients = slowly(tiny(), images(2)), gradients(tiny(), images(2), np.arange(2))
+    monkeypatch.setattr(layers, "_MAX_SCORE_BYTES", limit)
+    calls = []
+    attention = layers.MultiHeadSelfAttention.attention
+    monkeypatch.setattr(
+        layers.MultiHeadSelfAttention,
+        "attention",
+        lambda self, query, *args, **kwargs: calls.append(query.shape[2]) or attention(self, query, *args, **kwargs),
+    )
+    np.testing.assert_allclose(slowly(tiny(), images(2)), expected, **CLOSE)
+    assert set(calls) == {limit // (4 * 2 * 17)} or max(calls) < 17
+    for gradient, reference in zip(gradients(tiny(), images(2), np.arange(2)), expected_gradients):
+        np.testing.assert_allclose(gradient, reference, rtol=1e-4, atol=1e-5)  # float32, in another order
+
+
+@only_tensorflow
+@pytest.mark.parametrize("activation, fused", [("gelu_tanh", b"GeluApproximate"), ("gelu", b"GeluExact")])
+def test_tensorflow_fuses_the_activation_into_the_product(activation, fused):
+    import tensorflow as tf
+    from tensorflow.python.eager import context
+
+    if not _onednn():
+        pytest.skip("TensorFlow fuses the GELU only with oneDNN, which it does not use on this processor")
+    model = tiny(mlp_activation=activation)
+    context.context().enable_run_metadata()
+    model(images(1))
+    graphs = context.context().export_run_metadata().function_graphs
+    context.context().disable_run_metadata()
+    operations = [n for g in graphs for n in g.post_optimization_graph.node if n.op.endswith("FusedMatMul")]
+    assert sum(fused in n.attr["fused_ops"].list.s for n in operations) == 2
+    assert tf.executing_eagerly()
+
+
+def _onednn():
+    from tensorflow.python.framework import test_util
+
+    return test_util.IsMklEnabled()
+
+
+# ------------------------------------------------------------------ start-up --
+
+
+@pytest.mark.core
+@pytest.mark.skipif(BACKEND == "tensorflow", reason="it is TensorFlow")
+def test_tensorflow_is_not_imported_on_other_backends():
+    script = (
+        "import sys, numpy as np; from vit_keras import vit, visualize;"
+        "m = vit.build_model(32, 8, 2, 64, 2, 'tiny', 128, classes=10); x = np.zeros((1, 32, 32, 3), 'float32');"
+        "m(x); m.predict(x, verbose=0); m.compile('sgd', 'sparse_categorical_crossentropy');"
+        "m.fit(x, np.zeros(1), verbose=0); visualize.attention_map(m, x[0]); sys.exit('tensorflow' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-W", "ignore", "-c", script], check=True)

@@ -1,0 +1,76 @@
+"""A function of a model and a batch of images, compiled once for all later calls.
+
+TensorFlow and JAX run a model many times slower operation by operation than as one compiled function, and a user who writes
+`model(images)` should not have to know. PyTorch needs nothing.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import keras
+
+_compiled: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+
+
+def run(model: keras.Model, function: Callable, images: Any, *, key: Hashable) -> Any:
+    """Call `function(model, images)` compiled; it must not change a variable, save for drawing random numbers.
+
+    There is one compilation for each `key`, image size and dtype; the batch may be of any size (JAX compiles for each).
+    What is set on the model's layers and is read while compiling (the variables themselves, activations) is watched:
+    after a change there is another compilation.
+
+    Args:
+        model: Any Keras model that is built.
+        function: What to compute: from the model and the images to a structure of tensors.
+        images: A tensor `(batch, ...)`.
+        key: What tells this function from others that the same model is run with.
+
+    Returns:
+        What `function` returns.
+    """
+    runs, state = _compiled.setdefault(model, {}), _state(model)
+    if runs.get("state") != state:
+        runs.clear()
+        runs["state"] = state
+    key = (key, tuple(images.shape[1:]), keras.backend.standardize_dtype(images.dtype))
+    if key not in runs:
+        runs[key] = _COMPILERS[keras.backend.backend()](weakref.ref(model), function, images)
+    return runs[key](images)
+
+
+def _state(model: keras.Model) -> tuple:
+    layers = tuple(model._flatten_layers())
+    return (
+        tuple(id(v) for v in model.variables),
+        tuple(getattr(layer, "activation", None) for layer in layers),
+    )
+
+
+def _tensorflow(model: weakref.ref, function: Callable, images: Any) -> Callable:
+    import tensorflow as tf
+
+    signature = [tf.TensorSpec((None, *images.shape[1:]), images.dtype)]
+    return tf.function(lambda x: function(model(), x), input_signature=signature, autograph=False)
+
+
+def _jax(model: weakref.ref, function: Callable, images: Any) -> Callable:
+    import jax
+
+    variables = model().variables  # in this order for good: freezing a layer must not change it
+
+    @jax.jit
+    def compiled(values, x):
+        with keras.StatelessScope(state_mapping=list(zip(variables, values))):
+            return function(model(), x)
+
+    return lambda x: compiled([v.value for v in variables], x)
+
+
+def _torch(model: weakref.ref, function: Callable, images: Any) -> Callable:
+    return lambda x: function(model(), x)
+
+
+_COMPILERS = {"tensorflow": _tensorflow, "jax": _jax, "torch": _torch}
