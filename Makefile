@@ -7,7 +7,7 @@ TORCH ?= torch==2.13.0
 BIN := $(VENV)/bin
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
-.PHONY: quickstart test test-slow lint format clean
+.PHONY: quickstart test test-slow benchmark lint format clean
 
 quickstart: $(VENV)/examples.stamp
 	$(BIN)/python examples/quickstart.py
@@ -22,6 +22,11 @@ endif
 test-slow: $(VENV)/test.stamp
 	KERAS_BACKEND=tensorflow $(BIN)/python -m pytest -m slow
 
+# Ours beside its peers, an hour and a half and 10 GB; see benchmarks/README.md. `make benchmark ARGS=--quick` takes minutes.
+benchmark: $(VENV)/benchmark.stamp
+	$(BIN)/python -m benchmarks $(ARGS) --output benchmarks.json
+	$(BIN)/python -m benchmarks figure benchmarks.json benchmarks.png
+
 lint: $(VENV)/lint.stamp
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -31,7 +36,7 @@ format: $(VENV)/lint.stamp
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) quickstart build dist *.egg-info
+	rm -rf $(VENV) .venv-benchmarks quickstart build dist *.egg-info
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; (3, 10) <= v <= (3, 13) or sys.exit("vit_keras needs Python 3.10 to 3.13; this is %d.%d. Choose one: make PYTHON=python3.12 ..." % v)'
@@ -46,6 +51,10 @@ ifneq ($(strip $(TORCH)),)
 	$(BIN)/python -m pip install --quiet "$(TORCH)"
 endif
 	$(BIN)/python -m pip install --quiet --editable ".[test]"
+	touch $@
+
+$(VENV)/benchmark.stamp: setup.cfg | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet matplotlib
 	touch $@
 
 $(VENV)/lint.stamp: setup.cfg | $(VENV)/bin/python

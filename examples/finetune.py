@@ -32,7 +32,6 @@ def main(pretrained=True, epochs=3, samples=None):
         optimizer=keras.optimizers.AdamW(rate, weight_decay=0.01, clipnorm=1.0),
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         metrics=["accuracy"],
-        jit_compile=False,  # compiling with XLA takes longer than this training
     )
     model.fit(train_images[:samples], train_labels[:samples], batch_size=32, epochs=epochs, verbose=2)
     _, accuracy = model.evaluate(test_images, test_labels, verbose=0)

@@ -63,6 +63,18 @@ def test_one_compilation_serves_every_batch_size():
 
 
 @pytest.mark.core
+def test_run_eagerly_means_it():
+    model, seen = tiny(), []
+    model.run_eagerly = True
+    block = model.get_layer("Transformer_encoderblock_0")
+    call = block.call
+    block.call = lambda *args, **kwargs: seen.append(1) or call(*args, **kwargs)
+    model(images(1))
+    model(images(1))
+    assert len(seen) == 2
+
+
+@pytest.mark.core
 def test_changes_of_the_model_are_noticed():
     model = tiny()
     model(images(2))
@@ -251,6 +263,16 @@ def test_attention_in_chunks_is_attention(monkeypatch, limit):
     assert set(calls) == {limit // (4 * 2 * 17)} or max(calls) < 17
     for gradient, reference in zip(gradients(tiny(), images(2), np.arange(2)), expected_gradients):
         np.testing.assert_allclose(gradient, reference, rtol=1e-4, atol=1e-5)  # float32, in another order
+
+
+@pytest.mark.core
+def test_a_subclass_may_attend_in_its_own_way():
+    class Uniform(layers.MultiHeadSelfAttention):
+        def attention(self, query, key, value, training=None):
+            return keras.ops.zeros_like(value), None
+
+    layer = Uniform(2)
+    np.testing.assert_array_equal(numpy(layer(np.ones((1, 5, 8), "float32"))), 0)
 
 
 @only_tensorflow

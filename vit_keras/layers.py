@@ -240,10 +240,11 @@ class MultiHeadSelfAttention(keras.layers.Layer):
     def attention_without_scores(self, query, key, value, training=None):
         """`attention`, but the output alone, without dropout, and without keeping a large score matrix.
 
-        PyTorch, and JAX on an accelerator, have a fused kernel for it. Elsewhere the plain form is the fastest while the
+        PyTorch, and JAX on an accelerator, have a fused kernel for it (not used where a subclass overrides `attention`). Elsewhere the plain form is the fastest while the
         scores are few; of many, only the rows of a chunk of queries exist at a time.
         """
-        if _has_fused_attention():
+        overridden = type(self).attention is not MultiHeadSelfAttention.attention
+        if _has_fused_attention() and not overridden:
             heads_last = (ops.transpose(x, (0, 2, 1, 3)) for x in (query, key, value))
             return ops.transpose(ops.dot_product_attention(*heads_last), (0, 2, 1, 3))
         tokens = query.shape[2]

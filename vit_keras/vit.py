@@ -93,7 +93,9 @@ class VisionTransformer(keras.Model):
     load_report: checkpoints.LoadReport | None = None
 
     def call(self, inputs, training=None, mask=None, **kwargs):
-        if mask is None and not kwargs and layers.recorded_attention() is None and _runs_eagerly(inputs, training):
+        """Run the model: compiled where images come in outside of any graph, unless `run_eagerly` is set."""
+        plain = mask is None and not kwargs and not self.run_eagerly and layers.recorded_attention() is None
+        if plain and _runs_eagerly(inputs, training):
             images = keras.ops.convert_to_tensor(inputs, dtype=self.inputs[0].dtype)
             return compiled.run(self, _forward[bool(training)], images, key=bool(training))
         return super().call(inputs, training=training, mask=mask, **kwargs)
