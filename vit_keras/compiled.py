@@ -45,7 +45,7 @@ def _state(model: keras.Model) -> tuple:
     layers = tuple(model._flatten_layers())
     return (
         tuple(id(v) for v in model.variables),
-        tuple(getattr(layer, "activation", None) for layer in layers),
+        tuple((getattr(layer, "activation", None), getattr(layer, "rate", None)) for layer in layers),
     )
 
 
