@@ -67,9 +67,9 @@ def draw(results: dict[str, Any], path: str | os.PathLike) -> None:
         for axis, (suite, cell) in zip(axes[0], cells.items()):
             _frame(axis, places)
             PANELS[suite](axis, cell, places)
-            axis.legend(
-                loc="upper center", bbox_to_anchor=(0.5, -0.65 / height), ncol=2, handlelength=1.2, columnspacing=1
-            )
+            if axis.get_legend_handles_labels()[0]:
+                below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.65 / height)}
+                axis.legend(**below, ncol=2, handlelength=1.2, columnspacing=1)
         figure.text(0.01, 0.1 / height, caption, fontsize=7.5, color="#666666", va="bottom", linespacing=1.35)
         figure.tight_layout(rect=(0, 0.17 * (caption.count("\n") + 2) / height, 1, 1), w_pad=1.5)
         figure.savefig(path, dpi=160)
