@@ -63,8 +63,8 @@ class ViTConfig:
         mlp_activation: `"gelu_tanh"` (what Google's checkpoints were trained with), `"gelu"` (the
             exact one: PyTorch's, and vit-keras 0.x), or any Keras activation name.
         epsilon: Added to the variance in every layer normalisation.
-        remat: Whether the blocks keep only their inputs in training and compute the rest again in the backward pass: a
-            fraction of the memory for a third more time. Not together with dropout.
+        remat: Whether the blocks keep only their inputs in training and compute the rest again in the backward pass:
+            less memory for more time. Not together with dropout. (JAX on a CPU saves nothing: XLA undoes it there.)
         drop_remainder: Whether an image that is not a whole number of patches loses its right and
             bottom rest, as in the reference, instead of raising a `ValueError`.
         name: Name of the model.
