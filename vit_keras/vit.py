@@ -136,11 +136,14 @@ class VisionTransformer(keras.Model):
     def predict(self, x, batch_size=None, verbose="auto", steps=None, callbacks=None):
         """Predict as `keras.Model.predict` does.
 
-        Of an array in memory the batches are cut here: the input pipeline that Keras builds for it, anew at every call, costs
+        Of an array or a tensor the batches are cut here: the input pipeline that Keras builds for it, anew at every call, costs
         TensorFlow 40 ms, more than the model itself for an image or two.
         """
-        cut = isinstance(x, np.ndarray) and len(x) > 0 and steps is None and self.steps_per_execution == 1
-        if not cut or not self._on_one_tensorflow_device():
+        one_device = self._on_one_tensorflow_device()
+        if one_device and keras.ops.is_tensor(x):
+            x = keras.ops.convert_to_numpy(x)
+        in_memory = isinstance(x, np.ndarray) and len(x) > 0
+        if not (one_device and in_memory and steps is None and self.steps_per_execution == 1):
             return super().predict(x, batch_size, verbose, steps, callbacks)
         x = x.astype(keras.config.floatx()) if x.dtype.kind == "f" else x
         batch_size = batch_size or 32
