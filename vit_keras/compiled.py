@@ -19,7 +19,7 @@ def run(model: keras.Model, function: Callable, images: Any, *, key: Hashable) -
     """Call `function(model, images)` compiled; it must not change a variable, save for drawing random numbers.
 
     There is one compilation for each `key`, image size and dtype; the batch may be of any size (JAX compiles for each).
-    What is set on the model's layers and is read while compiling (the variables themselves, activations) is watched:
+    What is set on the model's layers and is read while compiling (which variables there are, activations, rates of dropout) is watched:
     after a change there is another compilation.
 
     Args:
