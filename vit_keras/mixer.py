@@ -1,0 +1,85 @@
+"""The block of an MLP-Mixer, which mixes tokens by an MLP where a Transformer attends.
+
+Paper: "MLP-Mixer: An all-MLP Architecture for Vision" (arXiv 2105.01601), section 2.
+Reference: google-research/vision_transformer, `vit_jax/models_mixer.py`.
+"""
+
+from __future__ import annotations
+
+import keras
+from keras import ops
+
+from .layers import MlpBlock, _token_width
+
+
+@keras.saving.register_keras_serializable("vit_keras")
+class MixerBlock(keras.layers.Layer):
+    """An MLP across the tokens of each channel, then one across the channels of each token (paper, equation 1).
+
+    Both come after a layer normalisation and have a residual around them. The weights of the first belong to a fixed
+    number of tokens, so a Mixer has one image size.
+
+    Args:
+        tokens_mlp_dim: Hidden width of the MLP across tokens.
+        mlp_dim: Hidden width of the MLP across channels.
+        dropout: Rate of the dropouts in both MLPs, see `MlpBlock`.
+        activation: See `MlpBlock`.
+        epsilon: Added to the variance in the layer normalisations.
+
+    Input shape:
+        `(batch, tokens, hidden_size)`, with a fixed number of tokens.
+
+    Output shape:
+        Same as the input.
+
+    Raises:
+        ValueError: The number of tokens is not fixed, or not the one that the block was built for.
+
+    Example:
+        >>> tuple(MixerBlock(tokens_mlp_dim=16, mlp_dim=64)(np.zeros((1, 9, 32), "float32")).shape)
+        (1, 9, 32)
+    """
+
+    def __init__(self, tokens_mlp_dim, mlp_dim, dropout=0.0, activation="gelu_tanh", epsilon=1e-6, **kwargs):
+        super().__init__(**kwargs)
+        self.tokens_mlp_dim = tokens_mlp_dim
+        self.mlp_dim = mlp_dim
+        self.dropout = dropout
+        self.epsilon = epsilon
+        policy = {"dtype": self.dtype_policy}
+        self.token_mixing = MlpBlock(tokens_mlp_dim, dropout, activation, name="token_mixing", **policy)
+        self.channel_mixing = MlpBlock(mlp_dim, dropout, activation, name="channel_mixing", **policy)
+        self.layernorm1 = keras.layers.LayerNormalization(epsilon=epsilon, name="LayerNorm_0", **policy)
+        self.layernorm2 = keras.layers.LayerNormalization(epsilon=epsilon, name="LayerNorm_1", **policy)
+
+    def build(self, input_shape):
+        width = _token_width(self, input_shape)
+        tokens = input_shape[1]
+        if tokens is None:
+            raise ValueError(
+                f"{self.name} needs a fixed number of tokens, for a Mixer has weights for each of them: give the model a "
+                f"fixed image size. Received: input shape {tuple(input_shape)}"
+            )
+        self.input_spec = keras.layers.InputSpec(shape=(None, tokens, width))
+        self.layernorm1.build(input_shape)
+        self.token_mixing.build((input_shape[0], width, tokens))
+        self.layernorm2.build(input_shape)
+        self.channel_mixing.build(input_shape)
+
+    def call(self, inputs, training=None):
+        x = ops.transpose(self.layernorm1(inputs), (0, 2, 1))
+        x = inputs + ops.transpose(self.token_mixing(x, training=training), (0, 2, 1))
+        return x + self.channel_mixing(self.layernorm2(x), training=training)
+
+    def compute_output_shape(self, input_shape):
+        return input_shape
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "tokens_mlp_dim": self.tokens_mlp_dim,
+            "mlp_dim": self.mlp_dim,
+            "dropout": self.dropout,
+            "activation": self.token_mixing.activation,
+            "epsilon": self.epsilon,
+        }

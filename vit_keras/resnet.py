@@ -1,0 +1,287 @@
+"""The ResNet root of the hybrid models: its feature map takes the place of the image that is cut into patches.
+
+Paper: "An Image is Worth 16x16 Words" (arXiv 2010.11929), section 3.1 "Hybrid Architecture" and appendix B.1. The
+ResNet is that of BiT (arXiv 1912.11370): group normalisation (arXiv 1803.08494) and weight standardisation
+(arXiv 1903.10520) instead of batch normalisation.
+Reference: google-research/vision_transformer, `vit_jax/models_resnet.py`.
+
+    R+Ti/16: units ()     R26+S/32: (2, 2, 2, 2)     R50+B/16: (3, 4, 9)     R50+L/32: (3, 4, 6, 3)
+
+The same published weights are run with two sets of small constants, which differ in the fourth digit of a logit:
+`numerics="google"` are those that the weights were trained with, `"timm"` those of timm's models.
+"""
+
+from __future__ import annotations
+
+import keras
+from keras import ops
+
+ROOT_FILTERS = 64
+GROUPS = 32
+GROUP_NORM_EPSILON = {"google": 1e-6, "timm": 1e-5}
+
+
+@keras.saving.register_keras_serializable("vit_keras")
+class StdConv2D(keras.layers.Conv2D):
+    """A convolution whose kernel is standardised at every use: mean 0 and variance 1 for each filter.
+
+    The kernel that is trained and saved is the one before. Under a half-precision policy it is standardised in float32.
+
+    Args:
+        filters: Number of filters.
+        kernel_size: Height and width of the kernel, or one integer for both.
+        strides: Steps down and across, or one integer for both.
+        numerics: `"google"` divides by the standard deviation plus 1e-5, `"timm"` by the square root of the
+            variance plus 1e-8.
+        **kwargs: See `keras.layers.Conv2D`; here the padding is `"same"` and there is no bias, unless told otherwise.
+
+    Input shape:
+        `(batch, height, width, channels)`
+
+    Output shape:
+        `(batch, ceil(height / strides), ceil(width / strides), filters)`
+
+    Raises:
+        ValueError: Unknown `numerics`, or a `data_format` with the channels first.
+
+    Example:
+        >>> tuple(StdConv2D(8, 3, strides=2)(np.zeros((1, 15, 16, 4), "float32")).shape)
+        (1, 8, 8, 8)
+    """
+
+    def __init__(self, filters, kernel_size, strides=1, numerics="google", **kwargs):
+        defaults = {"padding": "same", "use_bias": False, "kernel_initializer": "lecun_normal"}
+        kwargs = {**defaults, "data_format": "channels_last", **kwargs}
+        if kwargs["data_format"] != "channels_last":
+            raise ValueError(f"StdConv2D takes data_format='channels_last'. Received: {kwargs['data_format']!r}")
+        super().__init__(filters, kernel_size, strides=strides, **kwargs)
+        self.numerics = _known_numerics(numerics)
+
+    def add_weight(self, *args, **kwargs):
+        if kwargs.get("name") == "kernel":  # it must reach `convolution_op` before it is rounded to half precision
+            kwargs["autocast"] = False
+        return super().add_weight(*args, **kwargs)
+
+    def convolution_op(self, inputs, kernel):
+        return super().convolution_op(inputs, ops.cast(self.standardize(kernel), inputs.dtype))
+
+    def standardize(self, kernel):
+        """The kernel that is applied to the input, in float32 at least."""
+        kernel = ops.cast(kernel, keras.backend.result_type(kernel.dtype, "float32"))
+        kernel = kernel - ops.mean(kernel, axis=(0, 1, 2), keepdims=True)
+        variance = ops.mean(ops.square(kernel), axis=(0, 1, 2), keepdims=True)
+        if self.numerics == "timm":
+            return kernel * ops.rsqrt(variance + 1e-8)
+        return kernel / (ops.sqrt(variance) + 1e-5)
+
+    def get_config(self):
+        return {**super().get_config(), "numerics": self.numerics}
+
+
+@keras.saving.register_keras_serializable("vit_keras")
+class GroupNorm(keras.layers.GroupNormalization):
+    """Group normalisation of feature maps, over height, width and the channels of a group, in float32 at least.
+
+    Keras' own layer, but for the rounding: the mean over an image is taken in two steps. TensorFlow and PyTorch add up
+    the values of a group one by one, which for the 25,088 after the first convolution makes the variance 7e-6 wrong,
+    and the output of an R50 three times as wrong as it need be; of the rows first and then of the image, it is 1e-7.
+
+    Args:
+        groups: Number of groups, which divides the number of channels.
+        epsilon: Added to the variance.
+        **kwargs: See `keras.layers.GroupNormalization`.
+
+    Input shape:
+        `(batch, height, width, channels)`
+
+    Output shape:
+        Same as the input.
+
+    Example:
+        >>> tuple(GroupNorm()(np.zeros((1, 7, 7, 64), "float32")).shape)
+        (1, 7, 7, 64)
+    """
+
+    def __init__(self, groups=32, epsilon=1e-6, **kwargs):
+        super().__init__(groups, epsilon=epsilon, **kwargs)
+
+    def call(self, inputs):
+        height, width = (size or ops.shape(inputs)[axis] for axis, size in enumerate(inputs.shape[1:3], start=1))
+        channels = inputs.shape[3]
+        x = ops.cast(inputs, keras.backend.result_type(inputs.dtype, "float32"))
+        x = ops.reshape(x, (-1, height, width, self.groups, channels // self.groups))
+        x = x - _mean_of_groups(x)
+        x = x * ops.rsqrt(_mean_of_groups(ops.square(x)) + self.epsilon)
+        x = ops.reshape(x, (-1, height, width, channels))
+        if self.scale:
+            x = x * ops.cast(self.gamma, x.dtype)
+        if self.center:
+            x = x + ops.cast(self.beta, x.dtype)
+        return ops.cast(x, self.compute_dtype)
+
+
+@keras.saving.register_keras_serializable("vit_keras")
+class ResidualUnit(keras.layers.Layer):
+    """A bottleneck with a residual: 1x1, 3x3 and 1x1 convolutions, each normalised, and a ReLU after the sum.
+
+    The input is projected where its channels or its size are not those of the output.
+
+    Args:
+        filters: Channels inside; the output has four times as many. A multiple of 32, the number of groups of the
+            normalisation.
+        strides: Step of the 3x3 convolution and of the projection.
+        numerics: See `StdConv2D`. It sets the epsilon of the group normalisation as well: 1e-6 for `"google"`, 1e-5 for
+            `"timm"`.
+
+    Input shape:
+        `(batch, height, width, channels)`
+
+    Output shape:
+        `(batch, ceil(height / strides), ceil(width / strides), 4 * filters)`
+
+    Raises:
+        ValueError: Unknown `numerics`, `filters` that 32 does not divide, or an input that is no feature map.
+
+    Example:
+        >>> tuple(ResidualUnit(32, strides=2)(np.zeros((1, 15, 16, 64), "float32")).shape)
+        (1, 8, 8, 128)
+    """
+
+    def __init__(self, filters, strides=1, numerics="google", **kwargs):
+        super().__init__(**kwargs)
+        if filters < 1 or filters % GROUPS:
+            raise ValueError(
+                f"The filters of a ResidualUnit must be a positive multiple of {GROUPS}. Received: {filters}"
+            )
+        self.filters = filters
+        self.strides = strides
+        self.numerics = _known_numerics(numerics)
+
+    def build(self, input_shape):
+        if len(input_shape) != 4 or input_shape[-1] is None:
+            raise ValueError(
+                "ResidualUnit takes feature maps of shape (batch, height, width, channels) with a fixed number of "
+                f"channels. Received: {tuple(input_shape)}"
+            )
+        channels, wide = input_shape[-1], 4 * self.filters
+        self._add("1", 1, 1, channels, self.filters)
+        self._add("2", 3, self.strides, self.filters, self.filters)
+        self._add("3", 1, 1, self.filters, wide)
+        self.has_projection = channels != wide or self.strides != 1
+        if self.has_projection:
+            self._add("_proj", 1, self.strides, channels, wide)
+
+    def _add(self, suffix, kernel_size, strides, channels, filters):
+        options = {"numerics": self.numerics, "dtype": self.dtype_policy}
+        conv = StdConv2D(filters, kernel_size, strides, name=f"conv{suffix}", **options)
+        norm = _group_norm(f"gn{suffix}", **options)
+        setattr(self, conv.name, conv)
+        setattr(self, norm.name, norm)
+        conv.build((None, None, None, channels))
+        norm.build((None, None, None, filters))
+
+    def call(self, inputs):
+        residual = self.gn_proj(self.conv_proj(inputs)) if self.has_projection else inputs
+        x = ops.relu(self.gn1(self.conv1(inputs)))
+        x = ops.relu(self.gn2(self.conv2(x)))
+        return ops.relu(residual + self.gn3(self.conv3(x)))
+
+    def compute_output_shape(self, input_shape):
+        batch, height, width, _ = input_shape
+        return batch, _ceil_divide(height, self.strides), _ceil_divide(width, self.strides), 4 * self.filters
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "filters": self.filters,
+            "strides": self.strides,
+            "numerics": self.numerics,
+        }
+
+
+def resnet_root(x: keras.KerasTensor, units: tuple[int, ...], *, numerics: str = "google", dtype=None):
+    """Put the layers of the ResNet behind a symbolic image.
+
+    They are `conv_root`, `gn_root`, `relu_root`, `pool_root`, and then `block1_unit1`, `block1_unit2` …
+
+    Args:
+        x: `(batch, height, width, channels)`, such as a `keras.Input`.
+        units: Number of residual units of each stage; `()` for the first convolution and pooling alone. The first stage
+            keeps the size, each other halves it and doubles the channels.
+        numerics: See `StdConv2D` and `ResidualUnit`.
+        dtype: Dtype policy of the layers; `None` for the global one.
+
+    Returns:
+        Symbolic feature map `(batch, *output_grid((height, width), units), channels)`; the channels are 64 without any
+        unit and 256, 512, 1024, 2048 after one to four stages.
+
+    Raises:
+        ValueError: Unknown `numerics`, or `units` that are no sequence of positive integers.
+
+    Example:
+        >>> tuple(resnet_root(keras.Input((224, 224, 3)), (3, 4, 9)).shape)
+        (None, 14, 14, 1024)
+    """
+    units = _checked_units(units)
+    options = {"numerics": _known_numerics(numerics), "dtype": dtype}
+    x = StdConv2D(ROOT_FILTERS, 7, 2, name="conv_root", **options)(x)
+    x = _group_norm("gn_root", **options)(x)
+    x = keras.layers.ReLU(name="relu_root", dtype=dtype)(x)
+    pool = {"padding": "same", "data_format": "channels_last"}
+    x = keras.layers.MaxPooling2D(3, 2, name="pool_root", dtype=dtype, **pool)(x)
+    for stage, count in enumerate(units):
+        for unit in range(count):
+            strides = 2 if stage > 0 and unit == 0 else 1
+            name = f"block{stage + 1}_unit{unit + 1}"
+            x = ResidualUnit(ROOT_FILTERS * 2**stage, strides, name=name, **options)(x)
+    return x
+
+
+def output_grid(image_size: tuple[int | None, int | None], units: tuple[int, ...]) -> tuple[int | None, int | None]:
+    """Size of the feature map that `resnet_root` makes of an image.
+
+    Args:
+        image_size: `(height, width)` in pixels; `None` for one that is not known.
+        units: Number of residual units of each stage.
+
+    Returns:
+        `(height, width)` of the feature map, `None` where the image's is.
+
+    Raises:
+        ValueError: `units` are no sequence of positive integers.
+
+    Example:
+        >>> output_grid((224, 384), (2, 2, 2, 2))
+        (7, 12)
+    """
+    halvings = 2 + len(_checked_units(units)[1:])
+    height, width = (_ceil_divide(size, 2**halvings) for size in image_size)
+    return height, width
+
+
+def _group_norm(name, numerics, dtype):
+    return GroupNorm(GROUPS, GROUP_NORM_EPSILON[numerics], name=name, dtype=dtype)
+
+
+def _mean_of_groups(x):
+    return ops.mean(ops.mean(x, axis=(2, 4), keepdims=True), axis=1, keepdims=True)
+
+
+def _known_numerics(numerics):
+    if numerics not in GROUP_NORM_EPSILON:
+        raise ValueError(
+            f"The numerics argument must be one of {', '.join(GROUP_NORM_EPSILON)}. Received: {numerics!r}"
+        )
+    return numerics
+
+
+def _checked_units(units):
+    if not isinstance(units, (tuple, list)) or not all(type(count) is int and count > 0 for count in units):
+        raise ValueError(
+            f"The units of a ResNet must be a tuple of positive integers, such as (3, 4, 9), or (). Received: {units!r}"
+        )
+    return tuple(units)
+
+
+def _ceil_divide(size, divisor):
+    return None if size is None else -(-size // divisor)
