@@ -1,0 +1,618 @@
+"""PyTorch's pickles, read without PyTorch and without executing anything.
+
+A pickle is a program for a small stack machine, and Python's own machine imports and calls what the program
+names. The one here has no import and no call in it: a name stays a name (`Name`), an object stays a note of its
+class and state (`Opaque`), and of the functions that PyTorch writes into its files a fixed table says what
+they would have built. A program that wants any other function is refused by that function's name.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import pickletools
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any, BinaryIO
+
+LIMIT_BYTES = 1 << 26  # of one pickle; that of a ViT-g with its optimiser's state has less than 1 MB
+LIMIT_STEPS = 1_000_000
+LIMIT_LINE = 1 << 16  # bytes of a number or a name in text
+LIMIT_COPIED = 1 << 24  # items or characters that calls in one pickle may copy
+LIMIT_NAME = 512  # characters of a module's or class's name
+LIMIT_DEPTH = 64  # of modules in modules of a TorchScript archive
+LIMIT_TENSORS = 200_000
+
+
+class Refused(ValueError):
+    """What a file asks for is not done; the message goes on from "file.pth "."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False, slots=True)
+class Name:
+    """A class or function that the file names. It is never looked up."""
+
+    module: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.module}.{self.name}"
+
+
+@dataclasses.dataclass(eq=False, slots=True)
+class Opaque:
+    """An object of a class that is never constructed."""
+
+    of: Name
+    state: Any = None
+
+
+@dataclasses.dataclass(frozen=True, eq=False, slots=True)
+class Storage:
+    """Consecutive values in the file, by key; `dtype` is `None` if they are bytes that a tensor gives a type.
+
+    Attributes:
+        dtype: NumPy's (or ml_dtypes') name of the type of the values.
+        key: What the file calls it.
+        count: Number of values.
+        offset: Where in the storage named `key` it begins, in values.
+    """
+
+    dtype: str | None
+    key: str
+    count: int
+    offset: int = 0
+
+
+@dataclasses.dataclass(frozen=True, eq=False, slots=True)
+class Tensor:
+    """A view of a storage, all in values, not in bytes.
+
+    Attributes:
+        storage: The storage, or `None` with a `problem`.
+        dtype: NumPy's (or ml_dtypes') name of the type of the values.
+        problem: Why it cannot be read, if so: a phrase that follows "the tensor … ".
+    """
+
+    storage: Storage | None
+    offset: int = 0
+    shape: tuple[int, ...] = ()
+    strides: tuple[int, ...] = ()
+    dtype: str | None = None
+    problem: str | None = None
+
+
+_DTYPES = {  # of torch's dtypes, by the names of their storages and their own
+    "DoubleStorage": "float64",
+    "FloatStorage": "float32",
+    "HalfStorage": "float16",
+    "BFloat16Storage": "bfloat16",
+    "LongStorage": "int64",
+    "IntStorage": "int32",
+    "ShortStorage": "int16",
+    "CharStorage": "int8",
+    "ByteStorage": "uint8",
+    "BoolStorage": "bool",
+    "QInt8Storage": "int8",
+    "QUInt8Storage": "uint8",
+    "QInt32Storage": "int32",
+    "ComplexFloatStorage": "complex64",
+    "ComplexDoubleStorage": "complex128",
+    **{t: t for t in ("float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "bool")},
+    **{t: t for t in ("uint8", "uint16", "uint32", "uint64", "complex64", "complex128")},
+    **{t: t for t in ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz")},
+}
+
+
+def _integers(values: Any) -> tuple[int, ...]:
+    if not isinstance(values, tuple | list) or len(values) > 32:
+        raise ValueError("the shape of a tensor is malformed")
+    if any(type(value) is not int or not 0 <= value < 1 << 63 for value in values):
+        raise ValueError("the shape of a tensor is not one of whole numbers")
+    return tuple(values)
+
+
+def _tensor(storage: Any, offset: Any, shape: Any, strides: Any, dtype: str | None = None) -> Tensor:
+    if not isinstance(storage, Storage):
+        raise ValueError("a tensor has no storage")
+    shape, strides, (offset,) = _integers(shape), _integers(strides), _integers([offset])
+    if len(shape) != len(strides):
+        raise ValueError(f"a tensor of shape {shape} has the strides {strides}")
+    dtype = dtype or storage.dtype
+    if dtype is None:
+        return Tensor(None, problem="has values of an unknown type")
+    return Tensor(storage, offset, shape, strides, dtype)
+
+
+def _tensor_v3(storage, offset, shape, strides, _gradient, _hooks, dtype, *_rest) -> Tensor:
+    known = isinstance(dtype, Name) and dtype.module == "torch" and _DTYPES.get(dtype.name)
+    if not known:
+        kind = dtype if isinstance(dtype, Name) else "that is none"
+        return Tensor(None, problem=f"has values of the type {kind}, which is not read")
+    return _tensor(storage, offset, shape, strides, known)
+
+
+def _typed_again(function: Any, _type: Any, arguments: Any, *_state: Any) -> Any:
+    if not str(function).startswith("torch._utils._rebuild_") or not isinstance(arguments, tuple):
+        raise ValueError("a tensor of a class of its own is malformed")
+    return _call(function, arguments)
+
+
+def _first(value: Any, *_rest: Any) -> Any:
+    return value
+
+
+def _dictionary(*arguments: Any) -> dict:
+    """`OrderedDict` of nothing or of pairs, which is how Python 2 wrote one."""
+    result = {}
+    for pair in arguments[0] if arguments and isinstance(arguments[0], list) else ():
+        key, value = pair
+        result[_checked_key(key)] = value
+    return result
+
+
+def _copied_dictionary(*arguments: Any) -> dict:
+    return dict(arguments[0]) if arguments and isinstance(arguments[0], dict) else {}
+
+
+def _listed(*arguments: Any) -> Any:
+    return arguments[0] if arguments else []
+
+
+def _latin_1(text: Any, encoding: Any = "utf-8", *_errors: Any) -> bytes:
+    if not isinstance(text, str) or encoding not in ("latin1", "latin-1", "utf-8", "utf8", "ascii"):
+        raise Refused("wants to run _codecs.encode for what is no bytes; it was not run.")
+    return text.encode(encoding)
+
+
+def _unreadable(kind: str) -> Callable[..., Tensor]:
+    return lambda *_: Tensor(None, problem=f"is {kind}, which is not read")
+
+
+_BUILDS: dict[str, Callable[..., Any]] = {
+    "torch._utils._rebuild_tensor": _tensor,
+    "torch._utils._rebuild_tensor_v2": lambda storage, offset, shape, strides, *_: _tensor(
+        storage, offset, shape, strides
+    ),
+    "torch._utils._rebuild_tensor_v3": _tensor_v3,
+    "torch._utils._rebuild_parameter": _first,
+    "torch._utils._rebuild_parameter_with_state": _first,
+    "torch._tensor._rebuild_from_type_v2": _typed_again,
+    "torch._utils._rebuild_qtensor": _unreadable("quantised"),
+    "torch._utils._rebuild_sparse_tensor": _unreadable("sparse"),
+    "torch._utils._rebuild_sparse_csr_tensor": _unreadable("sparse"),
+    "torch._utils._rebuild_nested_tensor": _unreadable("nested"),
+    "torch._utils._rebuild_meta_tensor_no_storage": _unreadable("on the meta device and has no values"),
+    "torch._utils._rebuild_device_tensor_from_numpy": _unreadable("from a device of its own"),
+    "torch._utils._rebuild_device_tensor_from_cpu_tensor": _first,
+    "torch.jit._pickle.build_intlist": _first,
+    "torch.jit._pickle.build_doublelist": _first,
+    "torch.jit._pickle.build_boollist": _first,
+    "torch.jit._pickle.build_tensorlist": _first,
+    "torch.jit._pickle.restore_type_tag": _first,
+    "torch.Size": lambda *sizes: _integers(sizes[0]) if sizes else (),
+    "collections.OrderedDict": _dictionary,
+    "collections.defaultdict": lambda *_: {},
+    "collections.Counter": _copied_dictionary,
+    "collections.deque": _listed,
+    "builtins.set": _listed,
+    "builtins.frozenset": _listed,
+    "builtins.list": _listed,
+    "_codecs.encode": _latin_1,
+}
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+# Data that training scripts leave beside the weights; of it only the name and the arguments are kept.
+_DATA = _words(
+    """
+    argparse.Namespace types.SimpleNamespace functools.partial enum.Enum
+    pathlib.Path pathlib.PosixPath pathlib.WindowsPath pathlib.PurePath pathlib.PurePosixPath pathlib.PureWindowsPath
+    pathlib._local.Path pathlib._local.PosixPath pathlib._local.WindowsPath
+    datetime.date datetime.time datetime.datetime datetime.timedelta datetime.timezone
+    decimal.Decimal fractions.Fraction uuid.UUID
+    builtins.long builtins.unicode builtins.xrange
+    builtins.bool builtins.int builtins.float builtins.complex builtins.str builtins.bytes builtins.bytearray
+    builtins.tuple builtins.dict builtins.slice builtins.range builtins.object
+    numpy.dtype numpy.ndarray numpy.core.multiarray.scalar numpy._core.multiarray.scalar
+    numpy.core.multiarray._reconstruct numpy._core.multiarray._reconstruct
+    numpy.core.numeric._frombuffer numpy._core.numeric._frombuffer
+    numpy.random._pickle.__randomstate_ctor numpy.random._pickle.__generator_ctor
+    numpy.random._pickle.__bit_generator_ctor
+    torch.device torch.Generator torch.serialization._get_layout
+    """
+)
+
+_RECONSTRUCTORS = {"copyreg._reconstructor", "copy_reg._reconstructor", "copyreg.__newobj__"}
+_PYTHON_2 = {"__builtin__": "builtins", "copy_reg": "copyreg"}
+
+
+def _refuse(name: Name) -> Refused:
+    return Refused(
+        f"wants to run {name}; it was not run. A file of weights has no need of it: do not open this one with "
+        "torch.load either, unless you trust where it comes from."
+    )
+
+
+def _named(module: Any, name: Any) -> Name:
+    """A name on the stack. Those of Python itself must be known, because none of the others is data."""
+    if not isinstance(module, str) or not isinstance(name, str) or len(module) + len(name) > LIMIT_NAME:
+        raise ValueError("the name of a class is malformed")
+    named = Name(_PYTHON_2.get(module, module), name)
+    known = str(named) in _BUILDS or str(named) in _DATA or str(named) in _RECONSTRUCTORS
+    if not known and (named.module.split(".")[0] in sys.stdlib_module_names or not named.module):
+        raise _refuse(named)
+    return named
+
+
+def _call(function: Any, arguments: Any) -> Any:
+    """What a call in the file would have built, if it is in the table; nothing is called but the table's entry."""
+    if not isinstance(function, Name) or not isinstance(arguments, tuple):
+        raise ValueError("a call of what is no function")
+    if build := _BUILDS.get(str(function)):
+        return build(*arguments)
+    if str(function) in _RECONSTRUCTORS and arguments:
+        return _instance(arguments[0])
+    if str(function) in _DATA:
+        return Opaque(function, arguments)
+    raise _refuse(function)
+
+
+def _instance(of: Any) -> Any:
+    """A fresh object of a class: that of a class unknown here is a note of its name."""
+    if not isinstance(of, Name):
+        raise ValueError("an object of what is no class")
+    if str(of) in ("collections.OrderedDict", "collections.defaultdict", "collections.Counter", "builtins.dict"):
+        return {}
+    return Opaque(of)
+
+
+def _checked_key(key: Any) -> Any:
+    """A key of a dictionary, if it is of those whose hash costs no more than reading them did."""
+    for part in key if isinstance(key, tuple) else (key,):
+        small = abs(part) < 1 << 63 if isinstance(part, int) else True
+        if not (small and (part is None or isinstance(part, str | bytes | int | float | Name | Opaque | Tensor))):
+            raise ValueError("a dictionary has a key that is neither a text nor a number")
+    return key
+
+
+class _Bounded:
+    """A file as `pickletools` reads it, that gives no more than it has, or than is allowed."""
+
+    def __init__(self, file: BinaryIO, limit: int):
+        start = file.tell()
+        self._end = min(start + limit, file.seek(0, io.SEEK_END))
+        self._file = file
+        file.seek(start)
+
+    def read(self, count: int) -> bytes:
+        if count > self._end - self._file.tell():
+            raise ValueError("its pickle breaks off, or is longer than any state dict")
+        return self._file.read(count)
+
+    def readline(self) -> bytes:
+        return self._file.readline(min(self._end - self._file.tell(), LIMIT_LINE))
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+
+_PUSHES = _words(
+    """
+    INT BININT BININT1 BININT2 LONG LONG1 LONG4 FLOAT BINFLOAT STRING BINSTRING SHORT_BINSTRING UNICODE BINUNICODE
+    SHORT_BINUNICODE BINUNICODE8 BINBYTES SHORT_BINBYTES BINBYTES8 BYTEARRAY8
+    """
+)
+_CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": ()}
+_FRESH = {"EMPTY_DICT": dict, "EMPTY_LIST": list, "EMPTY_SET": list}
+_TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
+
+
+class _Machine:
+    """The stack machine. `persistent` turns a persistent id, a tuple, into a value."""
+
+    def __init__(self, persistent: Callable[[tuple], Any]):
+        self.persistent = persistent
+        self.stack: list[Any] = []
+        self.marks: list[int] = []
+        self.memo: dict[int, Any] = {}
+        self.copied = 0
+
+    def run(self, file: BinaryIO, limit: int) -> Any:
+        for step, (opcode, argument, _) in enumerate(pickletools.genops(_Bounded(file, limit))):
+            if step > LIMIT_STEPS:
+                raise ValueError("its pickle has more steps than any state dict needs")
+            name = opcode.name
+            if name in _PUSHES:
+                self.stack.append(argument)
+            elif name in _CONSTANTS:
+                self.stack.append(_CONSTANTS[name])
+            elif name in _FRESH:
+                self.stack.append(_FRESH[name]())
+            elif name in _TUPLES:
+                self.stack.append(tuple(self.pop_many(_TUPLES[name])))
+            elif name == "STOP":
+                return self.pop()
+            else:
+                step_of = getattr(self, f"do_{name.lower()}", None)
+                if step_of is None:
+                    raise Refused(f"has the pickle instruction {name}, which no file of weights has; it was not run.")
+                step_of(argument)
+        raise ValueError("its pickle has no end")
+
+    def pop(self) -> Any:
+        if len(self.stack) <= (self.marks[-1] if self.marks else 0):
+            raise ValueError("its pickle takes from an empty stack")
+        return self.stack.pop()
+
+    def pop_many(self, count: int) -> list[Any]:
+        return [self.pop() for _ in range(count)][::-1]
+
+    def pop_mark(self) -> list[Any]:
+        if not self.marks:
+            raise ValueError("its pickle misses a mark")
+        start = self.marks.pop()
+        values = self.stack[start:]
+        del self.stack[start:]
+        return values
+
+    def top(self, *kinds: type) -> Any:
+        if not self.stack or not isinstance(self.stack[-1], kinds):
+            raise ValueError("its pickle fills what is no container")
+        return self.stack[-1]
+
+    def do_proto(self, version: int) -> None:
+        if version > 5:
+            raise ValueError(f"its pickle has the unknown protocol {version}")
+
+    def do_frame(self, _size: int) -> None:
+        pass
+
+    def do_mark(self, _: None) -> None:
+        self.marks.append(len(self.stack))
+
+    def do_pop(self, _: None) -> None:
+        if self.marks and len(self.stack) == self.marks[-1]:
+            self.marks.pop()
+        else:
+            self.pop()
+
+    def do_pop_mark(self, _: None) -> None:
+        self.pop_mark()
+
+    def do_dup(self, _: None) -> None:
+        self.stack.append(self.top(object))
+
+    def do_memoize(self, _: None) -> None:
+        self.memo[len(self.memo)] = self.top(object)
+
+    def do_put(self, index: int) -> None:
+        self.memo[index] = self.top(object)
+
+    do_binput = do_long_binput = do_put
+
+    def do_get(self, index: int) -> None:
+        if index not in self.memo:
+            raise ValueError("its pickle refers to what was not there")
+        self.stack.append(self.memo[index])
+
+    do_binget = do_long_binget = do_get
+
+    def do_tuple(self, _: None) -> None:
+        self.stack.append(tuple(self.pop_mark()))
+
+    def do_list(self, _: None) -> None:
+        self.stack.append(self.pop_mark())
+
+    do_frozenset = do_list
+
+    def do_dict(self, _: None) -> None:
+        values = self.pop_mark()
+        self.stack.append({})
+        self.set_items(values)
+
+    def do_append(self, _: None) -> None:
+        self.append_items([self.pop()])
+
+    def do_appends(self, _: None) -> None:
+        self.append_items(self.pop_mark())
+
+    do_additems = do_appends
+
+    def append_items(self, values: list[Any]) -> None:
+        target = self.top(list, Opaque)
+        if isinstance(target, list):
+            target.extend(values)
+
+    def do_setitem(self, _: None) -> None:
+        self.set_items(self.pop_many(2))
+
+    def do_setitems(self, _: None) -> None:
+        self.set_items(self.pop_mark())
+
+    def set_items(self, values: list[Any]) -> None:
+        target = self.top(dict, Opaque)
+        if len(values) % 2:
+            raise ValueError("a dictionary has a key without a value")
+        if isinstance(target, dict):
+            for key, value in zip(values[::2], values[1::2]):
+                target[_checked_key(key)] = value
+
+    def do_global(self, argument: str) -> None:
+        module, _, name = argument.partition(" ")
+        self.stack.append(_named(module, name))
+
+    def do_stack_global(self, _: None) -> None:
+        self.stack.append(_named(*self.pop_many(2)))
+
+    def do_reduce(self, _: None) -> None:
+        function, arguments = self.pop_many(2)
+        if isinstance(arguments, tuple):
+            self.copied += sum(len(a) for a in arguments if isinstance(a, str | list | dict))
+        if self.copied > LIMIT_COPIED:
+            raise ValueError("its pickle copies more than any state dict needs")
+        self.stack.append(_call(function, arguments))
+
+    def do_inst(self, argument: str) -> None:
+        module, _, name = argument.partition(" ")
+        self.stack.append(_call(_named(module, name), tuple(self.pop_mark())))
+
+    def do_obj(self, _: None) -> None:
+        of, *arguments = self.pop_mark() or [None]
+        self.stack.append(_call(of, tuple(arguments)))
+
+    def do_newobj(self, _: None) -> None:
+        of, _arguments = self.pop_many(2)
+        self.stack.append(_instance(of))
+
+    def do_newobj_ex(self, _: None) -> None:
+        of, _arguments, _keywords = self.pop_many(3)
+        self.stack.append(_instance(of))
+
+    def do_build(self, _: None) -> None:
+        state = self.pop()
+        target = self.top(object)
+        if isinstance(target, Opaque):
+            target.state = state  # kept, not applied: there is no object whose __setstate__ could run
+        elif not isinstance(target, dict | list | Tensor):
+            raise ValueError("its pickle sets the state of what has none")
+
+    def do_binpersid(self, _: None) -> None:
+        self.stack.append(self.persistent(self.pop()))
+
+
+def _persistent(identifier: Any) -> Any:
+    """A storage, or for a module of the legacy format its class."""
+    if not isinstance(identifier, tuple) or not identifier:
+        raise ValueError("a persistent id is malformed")
+    if identifier[0] == "module" and len(identifier) > 1:
+        return identifier[1]
+    kind, of, key, _location, count, *view = identifier
+    if kind != "storage" or not isinstance(of, Name) or not isinstance(key, str) or len(key) > LIMIT_NAME:
+        raise ValueError("a storage is malformed")
+    (count,) = _integers([count])
+    offset = 0
+    if view and view[0] is not None:  # legacy: a storage that is part of another
+        _key, offset, count = view[0]
+        offset, count = _integers([offset, count])
+    return Storage(
+        _DTYPES.get(of.name) if of.module in ("torch", "torch.storage", "torch.cuda") else None, key, count, offset
+    )
+
+
+def load(file: BinaryIO, limit: int = LIMIT_BYTES) -> Any:
+    """Read one pickle, from where the file is; it is then at the byte after.
+
+    Args:
+        file: A seekable file.
+        limit: Bytes that the pickle may have.
+
+    Returns:
+        Plain data, dicts for all kinds of dictionaries, lists for sets, and `Tensor`, `Opaque` and `Name`
+        for what is not plain.
+
+    Raises:
+        Refused: It wants a function that no file of weights needs.
+        ValueError: It is malformed.
+    """
+    return _Machine(_persistent).run(file, limit)
+
+
+def load_legacy(file: BinaryIO) -> tuple[Any, list[tuple[str, str | None]]]:
+    """Read the pickles of a file in the format before PyTorch 1.6; it is then where the storages begin.
+
+    Returns:
+        What was saved, and key and type of the storages in the order in which they follow.
+
+    Raises:
+        Refused: It wants a function that no file of weights needs.
+        ValueError: It is malformed.
+    """
+    if load(file) != 0x1950A86A20F9469CFC6C:
+        raise Refused("is a Python pickle, but not one that torch.save wrote: it is not opened.")
+    version, system = load(file), load(file)
+    if version != 1001:
+        raise ValueError("the version of the format is not 1001")
+    if isinstance(system, dict) and system.get("little_endian", True) is not True:
+        raise Refused("was written on a big-endian machine, which is not supported.")
+    types: dict[str, str | None] = {}
+
+    def persistent(identifier: Any) -> Any:
+        value = _persistent(identifier)
+        if isinstance(value, Storage):
+            types[value.key] = value.dtype
+        return value
+
+    saved = _Machine(persistent).run(file, LIMIT_BYTES)
+    keys = load(file)
+    if not isinstance(keys, list) or any(not isinstance(key, str) or key not in types for key in keys):
+        raise ValueError("its list of storages is malformed")
+    return saved, [(key, types[key]) for key in keys]
+
+
+# Where training scripts keep the weights that one wants, the best first.
+_PREFERRED = ("state_dict", "model", "module", "teacher", "target_encoder", "encoder", "net", "backbone", "student")
+
+
+def state_dicts(saved: Any) -> dict[str, dict[str, Tensor]]:
+    """Find the dictionaries of tensors in what was saved, by their keys joined with dots; `""` is the whole.
+
+    They come in the order of preference; several of which none is preferred keep their order.
+
+    Raises:
+        Refused: A whole module was saved, or there are no tensors under names.
+    """
+    if isinstance(saved, Opaque) and saved.of.module.split(".")[0] == "__torch__":
+        return {"": dict(_attributes(saved))}
+    found: dict[str, dict[str, Tensor]] = {}
+    modules: list[Opaque] = []
+    _search(saved, (), found, modules, set())
+    if not found and modules:
+        raise Refused(
+            f"holds a whole Python object of the class {modules[0].of}, which only its own code can open. Open it "
+            "there and save its state dict instead: torch.save(model.state_dict(), path)."
+        )
+    if not found:
+        raise Refused("holds no state dict: no dictionary of names and tensors is in it.")
+    return dict(sorted(found.items(), key=lambda item: rank(item[0])))
+
+
+def rank(key: str) -> tuple[int, ...]:
+    """The place of a key in the order of preference: small is good."""
+    parts = key.split(".") if key else ()
+    places = [_PREFERRED.index(p) if p in _PREFERRED else len(_PREFERRED) for p in parts]
+    return (places[0] if places else len(_PREFERRED) - 0.5, *places[1:])
+
+
+def _search(value: Any, path: tuple[str, ...], found: dict, modules: list, seen: set[int]) -> None:
+    if isinstance(value, Opaque) and isinstance(value.state, dict) and "_parameters" in value.state:
+        modules.append(value)
+    if not isinstance(value, dict) or id(value) in seen or len(path) > 4:
+        return
+    seen.add(id(value))
+    tensors = {name: v for name, v in value.items() if isinstance(name, str) and isinstance(v, Tensor)}
+    if tensors:
+        found[".".join(path)] = tensors
+    for name, inner in value.items():
+        if isinstance(name, str) and len(name) <= LIMIT_NAME:
+            _search(inner, (*path, name), found, modules, seen)
+
+
+def _attributes(module: Opaque) -> Iterator[tuple[str, Tensor]]:
+    """The tensors of a TorchScript module and those in it, by their paths."""
+    waiting: list[tuple[tuple[str, ...], Any]] = [((), module)]
+    for _ in range(LIMIT_TENSORS):
+        if not waiting:
+            return
+        path, value = waiting.pop()
+        if isinstance(value, Tensor):
+            yield ".".join(path), value
+        if isinstance(value, Opaque) and isinstance(value.state, dict):
+            names = [n for n in value.state if isinstance(n, str)]
+            if len(path) >= LIMIT_DEPTH or any(len(n) > LIMIT_NAME for n in names):
+                raise ValueError("its modules are nested too deeply")
+            waiting.extend(((*path, n), value.state[n]) for n in reversed(names))
+    raise ValueError("it has too many tensors")
