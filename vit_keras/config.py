@@ -12,11 +12,31 @@ import math
 import operator
 from typing import Any
 
+from .positions import GEOMETRIC, METHODS
+
 NO_REMAT_WITH_DROPOUT = (
     "remat=True computes a block twice, and Keras would drop out other values the second time: it needs dropout=0 and "
     "attention_dropout=0. Received: dropout={}, attention_dropout={}"
 )
-POOLINGS = {"token": "token", "cls": "token", "gap": "gap", "mean": "gap", None: None}
+POOLINGS = {
+    "token": "token",
+    "cls": "token",
+    "gap": "gap",
+    "mean": "gap",
+    "token+gap": "token+gap",
+    "token+dist": "token+dist",
+    "all": "all",
+    "map": "map",
+    None: None,
+}
+_CHOICES = {
+    "position": ("learned", "sincos2d", None),
+    "final_norm": ("tokens", "pooled", None),
+    "resnet_numerics": ("google", "timm"),
+    "relative_resize": (*METHODS, *GEOMETRIC),
+    "position_resize": METHODS,
+    "patch_resize": METHODS,
+}
 
 
 def size_pair(value: Any, argument: str) -> tuple[int, int]:
@@ -43,8 +63,10 @@ class ViTConfig:
     """A Vision Transformer, completely.
 
     Args:
-        image_size: Pixels of the input, `(height, width)` or one integer for a square.
-        patch_size: Pixels of a patch, `(height, width)` or one integer for a square.
+        image_size: Pixels of the input, `(height, width)` or one integer for a square. `None`: images of any size, the
+            position embeddings being resampled in the graph; then `position_grid` says what is resampled.
+        patch_size: Pixels of a patch, `(height, width)` or one integer for a square. Of a hybrid: cells of the ResNet's
+            feature map.
         channels: Channels of the input image.
         num_layers: Number of transformer blocks (the paper's *layers*).
         hidden_size: Width of a token (the paper's *hidden size D*).
@@ -54,14 +76,43 @@ class ViTConfig:
         dropout: Rate after the attention, after the MLP's GELU and after the MLP.
         emb_dropout: Rate after the position embeddings; `None` for `dropout`.
         attention_dropout: Rate on the attention weights.
-        pooling: `"token"` (alias `"cls"`): the class token. `"gap"` (alias `"mean"`): no class token,
-            the mean over the patches. `None`: all tokens, class token first.
+        pooling: What the head sees. `"token"` (alias `"cls"`): the class token. `"gap"` (alias `"mean"`): the mean over
+            the patches. `"token+gap"`: both, one after the other. `"token+dist"`: the class and the distillation token, each with a
+            head of its own, the output being the mean (DeiT, arXiv 2012.12877, section 4). `"all"`: the mean over all tokens. `"map"`: multi-head
+            attention pooling (SigLIP, arXiv 2303.15343). `None`: all tokens, class token first.
+        class_token: Whether there is a class token; `None`: unless `pooling` is `"gap"` or `"map"`.
+        distillation_token: Whether there is a second token after the class token.
+        registers: Number of register tokens after the class token (arXiv 2309.16588); they have no position.
+        position: `"learned"`, `"sincos2d"` (fixed; arXiv 2104.02057) or `None`.
+        position_prefix: Whether the class and distillation tokens have position embeddings too.
+        position_grid: Patches down and across of the table of positions where `image_size` is `None`.
+        position_resize: How positions are resampled to another grid: one of `vit_keras.positions.METHODS`.
+        patch_resize: How a patch kernel is brought to another patch size (FlexiViT's PI-resize): likewise.
+        rope_theta: Base of rotary position embeddings on the patches, as in DINOv3 (arXiv 2508.10104), or `None`.
+        relative_positions: Whether each attention layer has a table of relative positions (BEiT, arXiv 2106.08254).
+        relative_resize: How these are resampled to another grid: `"bilinear"` (Hugging Face's), `"geometric"` (BEiT's
+            own) or `"geometric_linear"` (timm's).
+        patch_bias: Whether the patch embedding has a bias.
+        patch_norm: Whether there are layer normalisations before and after the patch embedding (vit-pytorch).
+        pre_norm: Whether there is a layer normalisation before the first block (CLIP).
+        qkv_bias: Whether queries, keys and values have a bias.
+        key_bias: Whether keys have one; `None`: as `qkv_bias`.
+        out_bias: Whether the projection after the attention has a bias.
+        layer_scale: Initial value of the learned factors on both branches of a block (CaiT, arXiv 2103.17239), or `None`.
+        gated_mlp: Whether the MLP is gated: `activation(gate(x)) * Dense_0(x)` (SwiGLU, arXiv 2002.05202).
+        final_norm: Whether the last layer normalisation is on the `"tokens"` or on what they are `"pooled"` to; `None`:
+            there is none.
+        resnet: Units in each stage of the ResNet before the patch embedding (a hybrid; the paper, section 3.1), or `None`.
+        resnet_numerics: Whose weight standardisation and group normalisation: `"google"` or `"timm"`.
+        tokens_mlp_dim: Hidden width of an MLP over the tokens that takes the place of the attention: an MLP-Mixer
+            (arXiv 2105.01601), which has no position embeddings.
         representation_size: Width of the tanh layer before the head (`pre_logits`), or `None`.
         include_top: Whether the model ends in a classification head.
         classes: Number of classes of the head.
+        head_bias: Whether the head has a bias.
         activation: Activation of the head: a Keras name such as `"softmax"`.
         mlp_activation: `"gelu_tanh"` (what Google's checkpoints were trained with), `"gelu"` (the
-            exact one: PyTorch's, and vit-keras 0.x), or any Keras activation name.
+            exact one: PyTorch's, and vit-keras 0.x), `"quick_gelu"` (OpenAI's CLIP), or any Keras activation name.
         epsilon: Added to the variance in every layer normalisation.
         remat: Whether the blocks keep only their inputs in training and compute the rest again in the backward pass:
             less memory for more time. Not together with dropout. (JAX on a CPU saves nothing: XLA undoes it there.)
@@ -78,7 +129,7 @@ class ViTConfig:
         (14, 28)
     """
 
-    image_size: tuple[int, int] = (224, 224)
+    image_size: tuple[int, int] | None = (224, 224)
     patch_size: tuple[int, int] = (16, 16)
     channels: int = 3
     num_layers: int = 12
@@ -90,9 +141,33 @@ class ViTConfig:
     emb_dropout: float | None = None
     attention_dropout: float = 0.0
     pooling: str | None = "token"
+    class_token: bool | None = None
+    distillation_token: bool = False
+    registers: int = 0
+    position: str | None = "learned"
+    position_prefix: bool = True
+    position_grid: tuple[int, int] | None = None
+    position_resize: str = "bilinear_align_corners"
+    patch_resize: str = "bilinear"
+    rope_theta: float | None = None
+    relative_positions: bool = False
+    relative_resize: str = "bilinear"
+    patch_bias: bool = True
+    patch_norm: bool = False
+    pre_norm: bool = False
+    qkv_bias: bool = True
+    key_bias: bool | None = None
+    out_bias: bool = True
+    layer_scale: float | None = None
+    gated_mlp: bool = False
+    final_norm: str = "tokens"
+    resnet: tuple[int, ...] | None = None
+    resnet_numerics: str = "google"
+    tokens_mlp_dim: int | None = None
     representation_size: int | None = None
     include_top: bool = True
     classes: int = 1000
+    head_bias: bool = True
     activation: Any = "linear"
     mlp_activation: str = "gelu_tanh"
     epsilon: float = 1e-6
@@ -104,13 +179,19 @@ class ViTConfig:
         def put(field: str, value: Any) -> None:
             object.__setattr__(self, field, value)
 
-        put("image_size", size_pair(self.image_size, "image_size"))
         put("patch_size", size_pair(self.patch_size, "patch_size"))
+        for field in ("image_size", "position_grid"):
+            if getattr(self, field) is not None:
+                put(field, size_pair(getattr(self, field), field))
         for field in ("channels", "num_layers", "hidden_size", "num_heads", "mlp_dim", "classes"):
             put(field, _positive(getattr(self, field), field))
-        for field in ("dim_head", "representation_size"):
+        for field in ("dim_head", "representation_size", "tokens_mlp_dim"):
             if getattr(self, field) is not None:
                 put(field, _positive(getattr(self, field), field))
+        if self.resnet is not None:
+            put("resnet", tuple(_positive(units, "resnet") for units in self.resnet))
+        if self.registers:
+            put("registers", _positive(self.registers, "registers"))
         for field in ("dropout", "emb_dropout", "attention_dropout"):
             rate = getattr(self, field)
             if rate is not None and not 0 <= rate < 1:
@@ -119,26 +200,92 @@ class ViTConfig:
             put("pooling", POOLINGS[self.pooling])
         except (KeyError, TypeError):
             raise ValueError(
-                f"pooling must be 'token', 'gap' or None (or the aliases 'cls', 'mean'). Received: {self.pooling!r}"
+                f"pooling must be one of {', '.join(map(repr, dict.fromkeys(POOLINGS.values())))} (or the aliases 'cls', "
+                f"'mean'). Received: {self.pooling!r}"
             ) from None
+        for field, choices in _CHOICES.items():
+            if getattr(self, field) not in choices:
+                raise ValueError(
+                    f"{field} must be one of {', '.join(map(repr, choices))}. Received: {getattr(self, field)!r}"
+                )
+        self._check_combination()
+        if self.image_size is None:
+            if self.position == "learned" and self.position_grid is None:
+                raise ValueError(
+                    "image_size=None needs position_grid: patches down and across of the position embeddings."
+                )
+            return
+        put("position_grid", None)
+        if min(self.grid) < 1:
+            raise ValueError(f"image_size={self.image_size} is smaller than one patch of {self.stride} pixels.")
+        cells = zip(self._cells(self.image_size), self.patch_size)
+        if not self.drop_remainder and any(count % patch for count, patch in cells):
+            raise ValueError(_not_divisible(self.image_size, self.stride))
+
+    def _check_combination(self) -> None:
         if self.pooling is None and (self.include_top or self.representation_size):
             raise ValueError("pooling=None returns all tokens, which a head cannot take: say include_top=False too.")
+        if self.pooling in ("token", "token+gap", "token+dist") and not self.has_class_token:
+            raise ValueError(f"pooling={self.pooling!r} needs a class token. Received: class_token={self.class_token}")
+        if self.pooling == "token+dist" and (not self.distillation_token or self.representation_size):
+            raise ValueError("pooling='token+dist' needs distillation_token=True and no representation_size.")
         if self.remat and (self.dropout or self.attention_dropout):
             raise ValueError(NO_REMAT_WITH_DROPOUT.format(self.dropout, self.attention_dropout))
-        if self.dim_head is None and self.hidden_size % self.num_heads:
+        if self.dim_head is None and self.hidden_size % self.num_heads and self.tokens_mlp_dim is None:
             raise ValueError(
                 f"hidden_size={self.hidden_size} is not divisible by num_heads={self.num_heads}: "
                 "change one of them, or give dim_head."
             )
-        if min(self.grid) < 1:
-            raise ValueError(f"image_size={self.image_size} is smaller than one patch of {self.patch_size} pixels.")
-        if not self.drop_remainder and any(s % p for s, p in zip(self.image_size, self.patch_size)):
-            raise ValueError(_not_divisible(self.image_size, self.patch_size))
+        if self.position == "sincos2d" and self.hidden_size % 4:
+            raise ValueError(f"position='sincos2d' needs a hidden_size divisible by 4. Received: {self.hidden_size}")
+        if self.rope_theta is not None and (self.dim_head or self.hidden_size // self.num_heads) % 4:
+            raise ValueError(f"rope_theta needs heads of a width divisible by 4. Received: num_heads={self.num_heads}")
+        if self.tokens_mlp_dim is not None and (self.prefix_tokens or self.position is not None):
+            raise ValueError(
+                "A Mixer (tokens_mlp_dim) has no class token, registers or positions: pooling='gap', position=None."
+            )
+        if self.image_size is None and (self.relative_positions or self.tokens_mlp_dim is not None):
+            raise ValueError(
+                "image_size=None: a table of relative positions and a Mixer are made for one grid of patches. Give the "
+                "image_size; vit_keras.resize makes a model of another one."
+            )
 
     @property
-    def grid(self) -> tuple[int, int]:
-        """Patches down and across."""
-        return self.image_size[0] // self.patch_size[0], self.image_size[1] // self.patch_size[1]
+    def stride(self) -> tuple[int, int]:
+        """Pixels of the image between two patches, down and across."""
+        return patch_stride(self.patch_size, self.resnet)
+
+    def grid_of(self, image_size: tuple[int, int]) -> tuple[int, int]:
+        """Patches down and across of an image of so many pixels."""
+        height, width = self._cells(image_size)
+        return height // self.patch_size[0], width // self.patch_size[1]
+
+    def _cells(self, image_size: tuple[int, int]) -> tuple[int, int]:
+        """What the patch embedding sees: pixels, or in a hybrid cells of the ResNet's output, which pads."""
+        root = self.stride[0] // self.patch_size[0]
+        return tuple(-(-size // root) for size in image_size)
+
+    @property
+    def grid(self) -> tuple[int, int] | None:
+        """Patches down and across; `None` where images may have any size."""
+        return None if self.image_size is None else self.grid_of(self.image_size)
+
+    @property
+    def has_class_token(self) -> bool:
+        """Whether there is a class token."""
+        if self.class_token is not None:
+            return self.class_token
+        return self.pooling not in ("gap", "map") and self.tokens_mlp_dim is None
+
+    @property
+    def prefix_tokens(self) -> int:
+        """Tokens before the patches."""
+        return int(self.has_class_token) + int(self.distillation_token) + self.registers
+
+    @property
+    def position_prefix_tokens(self) -> int:
+        """Tokens before the patches that have position embeddings."""
+        return int(self.has_class_token) + int(self.distillation_token) if self.position_prefix else 0
 
     @property
     def embedding_dropout(self) -> float:
@@ -156,6 +303,13 @@ class ViTConfig:
             known = ", ".join(f.name for f in dataclasses.fields(self))
             raise ValueError(f"Unknown option {', '.join(unknown)}. A ViT can be given: {known}.")
         return dataclasses.replace(self, **changes)
+
+
+def patch_stride(patch_size: tuple[int, int], resnet: tuple[int, ...] | None = None) -> tuple[int, int]:
+    """Pixels of the image between two patches; in a hybrid the ResNet has halved it a few times before."""
+    root = 1 if resnet is None else 4 * 2 ** max(0, len(resnet) - 1)
+    patch_size = size_pair(patch_size, "patch_size")
+    return patch_size[0] * root, patch_size[1] * root
 
 
 def _positive(value: Any, field: str) -> int:

@@ -21,7 +21,15 @@ import numpy as np
 from keras import ops
 
 from .config import NO_REMAT_WITH_DROPOUT
-from .positions import resize_position_embeddings, square_grid
+from .positions import (
+    relative_position_index,
+    resize_grid,
+    resize_position_embeddings,
+    resize_relative_position_bias,
+    rope_sincos,
+    sincos2d,
+    square_grid,
+)
 
 logger = logging.getLogger("vit_keras")
 
@@ -98,19 +106,69 @@ class ClassToken(keras.layers.Layer):
 
 
 @_register
+class RegisterTokens(keras.layers.Layer):
+    """Put learned tokens that stand for nothing after the class token ("Vision Transformers Need Registers", arXiv 2309.16588).
+
+    Args:
+        count: How many.
+        after: Tokens that stay before them.
+
+    Input shape:
+        `(batch, tokens, hidden_size)`
+
+    Output shape:
+        `(batch, tokens + count, hidden_size)`
+
+    Example:
+        >>> RegisterTokens(4, after=1)(np.zeros((2, 197, 768), "float32")).shape[1]
+        201
+    """
+
+    def __init__(self, count, after=1, **kwargs):
+        super().__init__(**kwargs)
+        self.count = count
+        self.after = after
+
+    def build(self, input_shape):
+        shape = (1, self.count, _token_width(self, input_shape))
+        self.registers = self.add_weight(
+            shape=shape, initializer=keras.initializers.RandomNormal(stddev=0.02), name="registers"
+        )
+
+    def call(self, inputs):
+        registers = ops.cast(self.registers, inputs.dtype)
+        registers = ops.broadcast_to(registers, (ops.shape(inputs)[0], *self.registers.shape[1:]))
+        return ops.concatenate([inputs[:, : self.after], registers, inputs[:, self.after :]], axis=1)
+
+    def compute_output_shape(self, input_shape):
+        batch, tokens, width = input_shape
+        return batch, None if tokens is None else tokens + self.count, width
+
+    def get_config(self):
+        return {**super().get_config(), "count": self.count, "after": self.after}
+
+
+@_register
 class AddPositionEmbs(keras.layers.Layer):
     """Add a learned embedding to each token (paper, equation 1: `E_pos`), then drop out (appendix B.1).
 
     A file of weights that was saved at another image size loads all the same: its table is resampled
-    to this layer's grid by Google's rule (`vit_keras.positions`).
+    to this layer's grid (`vit_keras.positions`).
 
     Args:
-        grid: Patches down and across. `None`: the patches are taken to be a square, with or without
+        grid: Patches down and across of the table. `None`: the patches are taken to be a square, with or without
             one class token before them.
         dropout: Rate of the dropout after the addition.
+        resize: How the table is resampled to another grid: one of `vit_keras.positions.METHODS`; the default is Google's way.
+        prefix_tokens: Rows of the table before those of the patches. `None`: as many as there are tokens besides the grid.
+
+    Call arguments:
+        inputs: Tokens.
+        patches: What the tokens were made of, `(batch, down, across, ...)`: the table is resampled to this grid in the graph.
+            Needed where the number of tokens is not fixed.
 
     Input shape:
-        `(batch, tokens, hidden_size)`, with a fixed number of tokens.
+        `(batch, tokens, hidden_size)`
 
     Output shape:
         Same as the input.
@@ -120,31 +178,49 @@ class AddPositionEmbs(keras.layers.Layer):
         393
     """
 
-    def __init__(self, grid=None, dropout=0.0, **kwargs):
+    is_part_of_a_vit = True
+
+    def __init__(self, grid=None, dropout=0.0, resize="bilinear_align_corners", prefix_tokens=None, **kwargs):
         super().__init__(**kwargs)
         self.grid = None if grid is None else tuple(grid)
         self.dropout = dropout
+        self.resize = resize
+        self.prefix_tokens = prefix_tokens
         self.dropout_layer = keras.layers.Dropout(dropout, dtype=self.dtype_policy)
 
     def build(self, input_shape):
         width = _token_width(self, input_shape)
-        if input_shape[1] is None:
+        rows = input_shape[1]
+        if self.grid is not None and self.prefix_tokens is not None:
+            rows = self.prefix_tokens + math.prod(self.grid)
+        if rows is None:
             raise ValueError(f"{self.name} needs a fixed number of tokens. Received: input shape {input_shape}")
         self.pe = self.add_weight(
-            shape=(1, input_shape[1], width),
+            shape=(1, rows, width),
             initializer=keras.initializers.RandomNormal(stddev=0.02),
             name="pos_embedding",
         )
 
-    def call(self, inputs, training=None):
-        return self.dropout_layer(inputs + ops.cast(self.pe, inputs.dtype), training=training)
+    def call(self, inputs, training=None, patches=None):
+        table = self.pe if patches is None else self._table_for(_grid_of(patches))
+        return self.dropout_layer(inputs + ops.cast(table, inputs.dtype), training=training)
+
+    def _table_for(self, grid):
+        """The table resampled to a grid that only the graph may know, by the same matrices as in NumPy."""
+        table = ops.convert_to_tensor(self.pe)
+        if _array_module(grid) is np and tuple(grid) == self.grid:
+            return table
+        width = table.shape[-1]
+        prefix, patches = table[:, : self.prefix_tokens], table[0, self.prefix_tokens :]
+        patches = resize_grid(ops.reshape(patches, (*self.grid, width)), grid, self.resize, xp=ops)
+        return ops.concatenate([prefix, ops.reshape(patches, (1, -1, width))], axis=1)
 
     def compute_output_shape(self, input_shape):
         return input_shape
 
     @property
     def patch_grid(self) -> tuple[int, int] | None:
-        """Patches down and across, as told or, for a square, as counted; `None` if unknown."""
+        """Patches down and across of the table, as told or, for a square, as counted; `None` if unknown."""
         tokens = self.pe.shape[1]
         return self.grid or square_grid(tokens - 1) or square_grid(tokens)
 
@@ -161,13 +237,106 @@ class AddPositionEmbs(keras.layers.Layer):
             if source_grid is None and table.shape == tuple(self.pe.shape):
                 source_grid = grid
             prefix_tokens = self.pe.shape[1] - math.prod(grid)
-            table = resize_position_embeddings(table, grid, prefix_tokens=prefix_tokens, source_grid=source_grid)
+            table = resize_position_embeddings(
+                table, grid, prefix_tokens=prefix_tokens, source_grid=source_grid, method=self.resize
+            )
             if source_grid != grid:
                 logger.info("Resampled the position embeddings of %s to the grid %s.", self.name, grid)
         self.pe.assign(table)
 
     def get_config(self):
-        return {**super().get_config(), "grid": self.grid, "dropout": self.dropout}
+        return {
+            **super().get_config(),
+            "grid": self.grid,
+            "dropout": self.dropout,
+            "resize": self.resize,
+            "prefix_tokens": self.prefix_tokens,
+        }
+
+
+@_register
+class AddSinCosPositionEmbs(keras.layers.Layer):
+    """Add fixed sines and cosines of a patch's row and column (MoCo v3, arXiv 2104.02057; big_vision's `sincos2d`).
+
+    Args:
+        dropout: Rate of the dropout after the addition.
+
+    Call arguments:
+        inputs: Tokens, one for each patch.
+        patches: What they were made of, `(batch, down, across, ...)`.
+
+    Input shape:
+        `(batch, down * across, hidden_size)`
+
+    Output shape:
+        Same as the input.
+
+    Example:
+        >>> patches = np.zeros((1, 4, 6, 8), "float32")
+        >>> tuple(AddSinCosPositionEmbs()(patches.reshape(1, 24, 8), patches=patches).shape)
+        (1, 24, 8)
+    """
+
+    is_part_of_a_vit = True
+
+    def __init__(self, dropout=0.0, **kwargs):
+        super().__init__(**kwargs)
+        self.dropout = dropout
+        self.dropout_layer = keras.layers.Dropout(dropout, dtype=self.dtype_policy)
+
+    def build(self, input_shape):
+        _token_width(self, input_shape)
+
+    def call(self, inputs, patches, training=None):
+        grid = _grid_of(patches)
+        table = sincos2d(grid, inputs.shape[-1], xp=_array_module(grid))
+        return self.dropout_layer(inputs + ops.cast(table, inputs.dtype), training=training)
+
+    def compute_output_shape(self, input_shape):
+        return input_shape
+
+    def get_config(self):
+        return {**super().get_config(), "dropout": self.dropout}
+
+
+@_register
+class RotaryPositions(keras.layers.Layer):
+    """Sines and cosines of the rotations that tell queries and keys where they are (RoPE on patches, as in DINOv3).
+
+    Args:
+        dim_head: Width of an attention head.
+        theta: Base of the periods.
+
+    Input shape:
+        What the tokens were made of, `(batch, down, across, ...)`.
+
+    Output shape:
+        `(2, down * across, dim_head)`, for `TransformerBlock`'s `rope=`.
+
+    Example:
+        >>> tuple(RotaryPositions(dim_head=64)(np.zeros((1, 4, 6, 8), "float32")).shape)
+        (2, 24, 64)
+    """
+
+    def __init__(self, dim_head, theta=100.0, **kwargs):
+        super().__init__(**kwargs)
+        self.dim_head = dim_head
+        self.theta = theta
+
+    def build(self, input_shape):
+        pass
+
+    def call(self, patches):
+        grid = _grid_of(patches)
+        sines_and_cosines = rope_sincos(grid, self.dim_head, self.theta, xp=_array_module(grid))
+        return ops.cast(ops.stack(sines_and_cosines), self.compute_dtype)
+
+    def compute_output_shape(self, input_shape):
+        down, across = input_shape[1:3]
+        return 2, None if down is None or across is None else down * across, self.dim_head
+
+    def get_config(self):
+        return {**super().get_config(), "dim_head": self.dim_head, "theta": self.theta}
 
 
 @_register
@@ -178,9 +347,17 @@ class MultiHeadSelfAttention(keras.layers.Layer):
         num_heads: Number of heads.
         dim_head: Width of a head; `None` for the width of a token divided by `num_heads`.
         dropout: Rate of the dropout on the attention weights.
+        qkv_bias: Whether queries, keys and values have a bias.
+        key_bias: Whether keys have one; `None`: as `qkv_bias`.
+        out_bias: Whether the projection of the output has one.
+        relative_grid: Patches down and across, where a learned bias for each relative position (and three for the class
+            token) is added to the logits (BEiT, arXiv 2106.08254), or `None`.
+        relative_resize: How this table is resampled to another grid: see `vit_keras.positions.resize_relative_position_bias`.
 
     Call arguments:
         inputs: Tokens.
+        rope: Sines and cosines of `RotaryPositions`, for the last tokens; those before are not rotated.
+        queries: Other tokens that attend to the inputs, `(1 or batch, queries, hidden_size)`; `None`: the inputs themselves.
         return_attention_scores: Whether to return `(output, scores)` instead of the output alone.
             The scores are the very tensor that multiplies the values: after the softmax, which is
             computed in float32 at least, and after the dropout.
@@ -198,11 +375,27 @@ class MultiHeadSelfAttention(keras.layers.Layer):
         (1, 4, 5, 5)
     """
 
-    def __init__(self, num_heads, dim_head=None, dropout=0.0, **kwargs):
+    def __init__(
+        self,
+        num_heads,
+        dim_head=None,
+        dropout=0.0,
+        qkv_bias=True,
+        key_bias=None,
+        out_bias=True,
+        relative_grid=None,
+        relative_resize="bilinear",
+        **kwargs,
+    ):
         super().__init__(**kwargs)
         self.num_heads = num_heads
         self.dim_head = dim_head
         self.dropout = dropout
+        self.qkv_bias = qkv_bias
+        self.key_bias = key_bias
+        self.out_bias = out_bias
+        self.relative_grid = None if relative_grid is None else tuple(relative_grid)
+        self.relative_resize = relative_resize
 
     def build(self, input_shape):
         self.hidden_size = _token_width(self, input_shape)
@@ -213,16 +406,30 @@ class MultiHeadSelfAttention(keras.layers.Layer):
             )
         self.projection_dim = self.dim_head or self.hidden_size // self.num_heads
         inner = self.num_heads * self.projection_dim
-        for attribute, name, source, target in (
-            ("query_dense", "query", self.hidden_size, inner),
-            ("key_dense", "key", self.hidden_size, inner),
-            ("value_dense", "value", self.hidden_size, inner),
-            ("combine_heads", "out", inner, self.hidden_size),
+        key_bias = self.qkv_bias if self.key_bias is None else self.key_bias
+        for attribute, name, source, target, bias in (
+            ("query_dense", "query", self.hidden_size, inner, self.qkv_bias),
+            ("key_dense", "key", self.hidden_size, inner, key_bias),
+            ("value_dense", "value", self.hidden_size, inner, self.qkv_bias),
+            ("combine_heads", "out", inner, self.hidden_size, self.out_bias),
         ):
-            dense = keras.layers.Dense(target, name=name, dtype=self.dtype_policy)
+            dense = keras.layers.Dense(target, use_bias=bias, name=name, dtype=self.dtype_policy)
             setattr(self, attribute, dense)
             dense.build((None, source))
         self.dropout_layer = keras.layers.Dropout(self.dropout, dtype=self.dtype_policy)
+        if self.relative_grid:
+            down, across = self.relative_grid
+            self.relative_position_bias = self.add_weight(
+                shape=((2 * down - 1) * (2 * across - 1) + 3, self.num_heads),
+                initializer="zeros",
+                name="relative_position_bias",
+            )
+
+    def _relative_bias(self, dtype):
+        """`(1, heads, tokens, tokens)` to be added to the logits."""
+        index = relative_position_index(self.relative_grid)
+        bias = ops.take(ops.convert_to_tensor(self.relative_position_bias), index.reshape(-1), axis=0)
+        return ops.cast(ops.transpose(ops.reshape(bias, (1, *index.shape, self.num_heads)), (0, 3, 1, 2)), dtype)
 
     def separate_heads(self, x, batch_size=None):
         """Turn `(batch, tokens, heads * width)` into `(batch, heads, tokens, width)`."""
@@ -232,6 +439,8 @@ class MultiHeadSelfAttention(keras.layers.Layer):
     def attention(self, query, key, value, training=None):
         """Attend, given `(batch, heads, tokens, width)` each; return the output and the scores."""
         scores = ops.matmul(query * (self.projection_dim**-0.5), ops.transpose(key, (0, 1, 3, 2)))
+        if self.relative_grid:
+            scores = scores + self._relative_bias(scores.dtype)
         at_least_float32 = keras.backend.result_type(scores.dtype, "float32")
         scores = ops.cast(ops.softmax(ops.cast(scores, at_least_float32), axis=-1), value.dtype)
         scores = _drop(self.dropout_layer, scores, training)
@@ -247,9 +456,12 @@ class MultiHeadSelfAttention(keras.layers.Layer):
         overridden = type(self).attention is not MultiHeadSelfAttention.attention
         if _has_fused_attention() and not overridden:
             heads_last = (ops.transpose(x, (0, 2, 1, 3)) for x in (query, key, value))
-            return ops.transpose(ops.dot_product_attention(*heads_last), (0, 2, 1, 3))
+            bias = self._relative_bias(query.dtype) if self.relative_grid else None
+            return ops.transpose(ops.dot_product_attention(*heads_last, bias=bias), (0, 2, 1, 3))
         tokens = query.shape[2]
-        chunks = 1 if tokens is None else math.ceil(4 * self.num_heads * tokens**2 / _MAX_SCORE_BYTES)
+        chunks = (
+            1 if tokens is None or self.relative_grid else math.ceil(4 * self.num_heads * tokens**2 / _MAX_SCORE_BYTES)
+        )
         if chunks == 1:
             return self.attention(query, key, value)[0]
         rows = math.ceil(tokens / chunks)
@@ -267,29 +479,50 @@ class MultiHeadSelfAttention(keras.layers.Layer):
         )
         return output[:, :, :tokens]
 
-    def call(self, inputs, training=None, return_attention_scores=False):
-        tokens = inputs.shape[1] or ops.shape(inputs)[1]
-        x = ops.reshape(inputs, (-1, self.hidden_size))
+    def call(self, inputs, training=None, return_attention_scores=False, rope=None, queries=None):
+        asking = inputs if queries is None else queries
         query, key, value = (
-            self.separate_heads(ops.reshape(dense(x), (-1, tokens, self.num_heads * self.projection_dim)))
-            for dense in (self.query_dense, self.key_dense, self.value_dense)
+            self._project(dense, tokens)
+            for dense, tokens in ((self.query_dense, asking), (self.key_dense, inputs), (self.value_dense, inputs))
         )
-        recording = recorded_attention()
-        if return_attention_scores or recording is not None or (training and self.dropout):
+        if rope is not None:
+            query, key = _rotate(query, rope), _rotate(key, rope)
+        recording = recorded_attention() if queries is None else None
+        if return_attention_scores or recording is not None or queries is not None or (training and self.dropout):
             output, scores = self.attention(query, key, value, training=training)
         else:
             output, scores = self.attention_without_scores(query, key, value, training), None
         output = ops.reshape(ops.transpose(output, (0, 2, 1, 3)), (-1, self.num_heads * self.projection_dim))
+        tokens = asking.shape[1] or ops.shape(asking)[1]
         output = ops.reshape(self.combine_heads(output), (-1, tokens, self.hidden_size))
         if recording is not None:
             recording.append(scores)
         return (output, scores) if return_attention_scores else output
 
+    def _project(self, dense, tokens):
+        count = tokens.shape[1] or ops.shape(tokens)[1]
+        x = dense(ops.reshape(tokens, (-1, self.hidden_size)))
+        return self.separate_heads(ops.reshape(x, (-1, count, self.num_heads * self.projection_dim)))
+
+    def save_own_variables(self, store):
+        super().save_own_variables(store)
+        if self.relative_grid:
+            store["grid"] = np.array(self.relative_grid, "int32")
+
+    def load_own_variables(self, store):
+        if not self.relative_grid:
+            return super().load_own_variables(store)
+        source_grid = tuple(np.asarray(store["grid"]).tolist())
+        table = resize_relative_position_bias(
+            np.asarray(store["0"]), source_grid, self.relative_grid, self.relative_resize
+        )
+        return self.relative_position_bias.assign(table)
+
     def compute_output_shape(self, input_shape):
         return input_shape
 
-    def compute_output_spec(self, inputs, training=None, return_attention_scores=False):
-        return _attention_spec(self, inputs, self.num_heads, return_attention_scores)
+    def compute_output_spec(self, inputs, training=None, return_attention_scores=False, rope=None, queries=None):
+        return _attention_spec(self, inputs, self.num_heads, return_attention_scores, queries)
 
     def get_config(self):
         return {
@@ -297,6 +530,11 @@ class MultiHeadSelfAttention(keras.layers.Layer):
             "num_heads": self.num_heads,
             "dim_head": self.dim_head,
             "dropout": self.dropout,
+            "qkv_bias": self.qkv_bias,
+            "key_bias": self.key_bias,
+            "out_bias": self.out_bias,
+            "relative_grid": self.relative_grid,
+            "relative_resize": self.relative_resize,
         }
 
 
@@ -310,7 +548,10 @@ class MlpBlock(keras.layers.Layer):
     Args:
         mlp_dim: Width between the two layers.
         dropout: Rate of the dropout after the activation and after the second layer.
-        activation: `"gelu_tanh"` (the reference's), `"gelu"` (exact), or any Keras activation name.
+        activation: `"gelu_tanh"` (the reference's), `"gelu"` (exact), `"quick_gelu"` (OpenAI's `x * sigmoid(1.702 * x)`), or any
+            Keras activation name.
+        gated: Whether the activation is that of a third layer, `Gate`, whose result multiplies that of the first (GLU variants,
+            arXiv 2002.05202).
 
     Input shape:
         `(..., hidden_size)`
@@ -323,11 +564,12 @@ class MlpBlock(keras.layers.Layer):
         (1, 5, 32)
     """
 
-    def __init__(self, mlp_dim, dropout=0.0, activation="gelu_tanh", **kwargs):
+    def __init__(self, mlp_dim, dropout=0.0, activation="gelu_tanh", gated=False, **kwargs):
         super().__init__(**kwargs)
         self.mlp_dim = mlp_dim
         self.dropout = dropout
         self.activation = activation
+        self.gated = gated
         _activate(activation)
 
     def build(self, input_shape):
@@ -343,17 +585,22 @@ class MlpBlock(keras.layers.Layer):
         self.layers = [dense(self.mlp_dim, "Dense_0"), dropout(), dense(width, "Dense_1"), dropout()]
         self.layers[0].build((None, width))
         self.layers[2].build((None, self.mlp_dim))
+        if self.gated:
+            self.gate = dense(self.mlp_dim, "Gate")
+            self.gate.build((None, width))
 
     def call(self, inputs, training=None):
         dense_0, dropout_0, dense_1, dropout_1 = self.layers
 
-        def activate_and_project(x):
-            return dense_1(_drop(dropout_0, _activate(self.activation)(x), training))
+        def activate_and_project(x, gate=None):
+            x = _activate(self.activation)(x) if gate is None else _activate(self.activation)(gate) * x
+            return dense_1(_drop(dropout_0, x, training))
 
         if training and not self.dropout:
             activate_and_project = _recomputed(activate_and_project)
-        x = dense_0(ops.reshape(inputs, (-1, inputs.shape[-1])))
-        x = _drop(dropout_1, activate_and_project(x), training)
+        x = ops.reshape(inputs, (-1, inputs.shape[-1]))
+        x = activate_and_project(dense_0(x), self.gate(x)) if self.gated else activate_and_project(dense_0(x))
+        x = _drop(dropout_1, x, training)
         return ops.reshape(x, (-1, *[size or ops.shape(inputs)[axis] for axis, size in enumerate(inputs.shape)][1:]))
 
     def compute_output_shape(self, input_shape):
@@ -374,7 +621,44 @@ class MlpBlock(keras.layers.Layer):
             "mlp_dim": self.mlp_dim,
             "dropout": self.dropout,
             "activation": self.activation,
+            "gated": self.gated,
         }
+
+
+@_register
+class LayerScale(keras.layers.Layer):
+    """Multiply each channel by a learned factor (CaiT, arXiv 2103.17239, section 2.1).
+
+    Args:
+        initial: What the factors start from.
+
+    Input shape:
+        `(..., hidden_size)`
+
+    Output shape:
+        Same as the input.
+
+    Example:
+        >>> np.asarray(LayerScale(0.5)(np.ones((1, 2), "float32")))
+        array([[0.5, 0.5]], dtype=float32)
+    """
+
+    def __init__(self, initial=1e-5, **kwargs):
+        super().__init__(**kwargs)
+        self.initial = initial
+
+    def build(self, input_shape):
+        initializer = keras.initializers.Constant(self.initial)
+        self.gamma = self.add_weight(shape=(input_shape[-1],), initializer=initializer, name="gamma")
+
+    def call(self, inputs):
+        return inputs * ops.cast(self.gamma, inputs.dtype)
+
+    def compute_output_shape(self, input_shape):
+        return input_shape
+
+    def get_config(self):
+        return {**super().get_config(), "initial": self.initial}
 
 
 @_register
@@ -391,9 +675,13 @@ class TransformerBlock(keras.layers.Layer):
         epsilon: Added to the variance in the layer normalisations.
         remat: Whether to keep only the input of the block in training and to compute the rest again in the backward pass
             (gradient checkpointing, arXiv 1604.06174). It cannot go with dropout, which Keras would draw anew.
+        qkv_bias: See `MultiHeadSelfAttention`; so are `key_bias`, `out_bias`, `relative_grid` and `relative_resize`.
+        layer_scale: Initial value of the factors on both branches (`LayerScale`), or `None`.
+        gated_mlp: See `MlpBlock`.
 
     Call arguments:
         inputs: Tokens.
+        rope: Sines and cosines of `RotaryPositions`, or `None`.
         return_attention_scores: Whether to return `(output, scores)` instead of the output alone.
 
     Input shape:
@@ -411,6 +699,8 @@ class TransformerBlock(keras.layers.Layer):
         (1, 5, 32)
     """
 
+    is_part_of_a_vit = True
+
     def __init__(
         self,
         num_heads,
@@ -421,6 +711,13 @@ class TransformerBlock(keras.layers.Layer):
         mlp_activation="gelu_tanh",
         epsilon=1e-6,
         remat=False,
+        qkv_bias=True,
+        key_bias=None,
+        out_bias=True,
+        relative_grid=None,
+        relative_resize="bilinear",
+        layer_scale=None,
+        gated_mlp=False,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -433,41 +730,59 @@ class TransformerBlock(keras.layers.Layer):
         self.dim_head = dim_head
         self.attention_dropout = attention_dropout
         self.epsilon = epsilon
+        self.layer_scale = layer_scale
         policy = {"dtype": self.dtype_policy}
         # The numbers in these names are those of Google's files, which counted all modules of a block.
         self.att = MultiHeadSelfAttention(
-            num_heads, dim_head, attention_dropout, name="MultiHeadDotProductAttention_1", **policy
+            num_heads,
+            dim_head,
+            attention_dropout,
+            qkv_bias,
+            key_bias,
+            out_bias,
+            relative_grid,
+            relative_resize,
+            name="MultiHeadDotProductAttention_1",
+            **policy,
         )
-        self.mlpblock = MlpBlock(mlp_dim, dropout, mlp_activation, name="MlpBlock_3", **policy)
+        self.mlpblock = MlpBlock(mlp_dim, dropout, mlp_activation, gated_mlp, name="MlpBlock_3", **policy)
         self.layernorm1 = keras.layers.LayerNormalization(epsilon=epsilon, name="LayerNorm_0", **policy)
         self.layernorm2 = keras.layers.LayerNormalization(epsilon=epsilon, name="LayerNorm_2", **policy)
         self.dropout_layer = keras.layers.Dropout(dropout, **policy)
+        if layer_scale is not None:
+            self.layerscale1 = LayerScale(layer_scale, name="LayerScale_0", **policy)
+            self.layerscale2 = LayerScale(layer_scale, name="LayerScale_1", **policy)
 
     def build(self, input_shape):
         _token_width(self, input_shape)
-        for layer in (self.att, self.mlpblock, self.layernorm1, self.layernorm2):
+        scales = () if self.layer_scale is None else (self.layerscale1, self.layerscale2)
+        for layer in (self.att, self.mlpblock, self.layernorm1, self.layernorm2, *scales):
             layer.build(input_shape)
 
-    def call(self, inputs, training=None, return_attention_scores=False):
+    def call(self, inputs, training=None, return_attention_scores=False, rope=None):
         if self.remat and training and not return_attention_scores and recorded_attention() is None:
-            return _remat(lambda x: self._attend_and_mix(x, training=False)[0])(inputs)  # nothing drops out here
-        x, scores = self._attend_and_mix(inputs, training, return_attention_scores)
+            tensors = (inputs,) if rope is None else (inputs, rope)
+            # Nothing drops out here.
+            return _remat(lambda x, rope=None: self._attend_and_mix(x, training=False, rope=rope)[0])(*tensors)
+        x, scores = self._attend_and_mix(inputs, training, return_attention_scores, rope)
         return (x, scores) if return_attention_scores else x
 
-    def _attend_and_mix(self, inputs, training=None, return_attention_scores=False):
+    def _attend_and_mix(self, inputs, training=None, return_attention_scores=False, rope=None):
         layernorm1, layernorm2 = self.layernorm1, self.layernorm2
         if training:
             layernorm1, layernorm2 = _recomputed(layernorm1), _recomputed(layernorm2)
-        x = self.att(layernorm1(inputs), training=training, return_attention_scores=return_attention_scores)
+        x = self.att(layernorm1(inputs), training=training, return_attention_scores=return_attention_scores, rope=rope)
         x, scores = x if return_attention_scores else (x, None)
+        x = x if self.layer_scale is None else self.layerscale1(x)
         x = inputs + _drop(self.dropout_layer, x, training)
-        x = x + self.mlpblock(layernorm2(x), training=training)
+        y = self.mlpblock(layernorm2(x), training=training)
+        x = x + (y if self.layer_scale is None else self.layerscale2(y))
         return x, scores
 
     def compute_output_shape(self, input_shape):
         return input_shape
 
-    def compute_output_spec(self, inputs, training=None, return_attention_scores=False):
+    def compute_output_spec(self, inputs, training=None, return_attention_scores=False, rope=None):
         return _attention_spec(self, inputs, self.num_heads, return_attention_scores)
 
     def get_config(self):
@@ -481,6 +796,13 @@ class TransformerBlock(keras.layers.Layer):
             "mlp_activation": self.mlpblock.activation,
             "epsilon": self.epsilon,
             "remat": self.remat,
+            "qkv_bias": self.att.qkv_bias,
+            "key_bias": self.att.key_bias,
+            "out_bias": self.att.out_bias,
+            "relative_grid": self.att.relative_grid,
+            "relative_resize": self.att.relative_resize,
+            "layer_scale": self.layer_scale,
+            "gated_mlp": self.mlpblock.gated,
         }
 
     @classmethod
@@ -491,7 +813,10 @@ class TransformerBlock(keras.layers.Layer):
 
 @_register
 class ExtractToken(keras.layers.Layer):
-    """Take the first token of a sequence: the class token (paper, equation 4).
+    """Take one token of a sequence: by default the first, the class token (paper, equation 4).
+
+    Args:
+        index: Which one.
 
     Input shape:
         `(batch, tokens, hidden_size)`
@@ -504,14 +829,153 @@ class ExtractToken(keras.layers.Layer):
         (2, 768)
     """
 
+    def __init__(self, index=0, **kwargs):
+        super().__init__(**kwargs)
+        self.index = index
+
     def call(self, inputs):
-        return inputs[:, 0]
+        return inputs[:, self.index]
 
     def compute_output_shape(self, input_shape):
         return input_shape[0], input_shape[2]
 
     def get_config(self):
-        return super().get_config()
+        return {**super().get_config(), "index": self.index}
+
+
+@_register
+class MeanToken(keras.layers.Layer):
+    """Take the mean of a sequence of tokens, without those before the patches.
+
+    Args:
+        prefix_tokens: Tokens before the patches, which are left out.
+
+    Input shape:
+        `(batch, tokens, hidden_size)`
+
+    Output shape:
+        `(batch, hidden_size)`
+
+    Example:
+        >>> tuple(MeanToken(prefix_tokens=1)(np.zeros((2, 197, 768), "float32")).shape)
+        (2, 768)
+    """
+
+    def __init__(self, prefix_tokens=0, **kwargs):
+        super().__init__(**kwargs)
+        self.prefix_tokens = prefix_tokens
+
+    def call(self, inputs):
+        return ops.mean(inputs[:, self.prefix_tokens :], axis=1)
+
+    def compute_output_shape(self, input_shape):
+        return input_shape[0], input_shape[2]
+
+    def get_config(self):
+        return {**super().get_config(), "prefix_tokens": self.prefix_tokens}
+
+
+@_register
+class AttentionPooling(keras.layers.Layer):
+    """Multi-head attention pooling: a learned probe attends to all tokens, then an MLP (Set Transformer, arXiv 1810.00825).
+
+    Reference: big_vision's `MAPHead`, which SigLIP has.
+
+    Args:
+        num_heads: Number of attention heads.
+        mlp_dim: Hidden width of the MLP.
+        mlp_activation: See `MlpBlock`.
+        epsilon: Added to the variance in the layer normalisation.
+
+    Input shape:
+        `(batch, tokens, hidden_size)`
+
+    Output shape:
+        `(batch, hidden_size)`
+
+    Example:
+        >>> tuple(AttentionPooling(num_heads=2, mlp_dim=16)(np.zeros((2, 5, 8), "float32")).shape)
+        (2, 8)
+    """
+
+    def __init__(self, num_heads, mlp_dim, mlp_activation="gelu_tanh", epsilon=1e-6, **kwargs):
+        super().__init__(**kwargs)
+        self.num_heads = num_heads
+        self.mlp_dim = mlp_dim
+        self.epsilon = epsilon
+        policy = {"dtype": self.dtype_policy}
+        self.att = MultiHeadSelfAttention(num_heads, name="MultiHeadDotProductAttention_0", **policy)
+        self.layernorm = keras.layers.LayerNormalization(epsilon=epsilon, name="LayerNorm_0", **policy)
+        self.mlpblock = MlpBlock(mlp_dim, activation=mlp_activation, name="MlpBlock_0", **policy)
+
+    def build(self, input_shape):
+        width = _token_width(self, input_shape)
+        self.probe = self.add_weight(shape=(1, 1, width), initializer="glorot_uniform", name="probe")
+        for layer in (self.att, self.layernorm, self.mlpblock):
+            layer.build((None, 1, width))
+
+    def call(self, inputs, training=None):
+        probe = ops.cast(self.probe, inputs.dtype)
+        probe = ops.broadcast_to(probe, (ops.shape(inputs)[0], 1, inputs.shape[-1]))
+        x = self.att(inputs, training=training, queries=probe)
+        return (x + self.mlpblock(self.layernorm(x), training=training))[:, 0]
+
+    def compute_output_shape(self, input_shape):
+        return input_shape[0], input_shape[2]
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "num_heads": self.num_heads,
+            "mlp_dim": self.mlp_dim,
+            "mlp_activation": self.mlpblock.activation,
+            "epsilon": self.epsilon,
+        }
+
+
+@_register
+class PatchNormalization(keras.layers.Layer):
+    """Normalise the pixels of each patch, as vit-pytorch does before its patch embedding; the image stays an image.
+
+    Args:
+        patch_size: Pixels down and across.
+        epsilon: Added to the variance.
+
+    Input shape:
+        `(batch, height, width, channels)`, whole patches.
+
+    Output shape:
+        Same as the input.
+
+    Example:
+        >>> tuple(PatchNormalization((8, 8))(np.zeros((1, 16, 24, 3), "float32")).shape)
+        (1, 16, 24, 3)
+    """
+
+    def __init__(self, patch_size, epsilon=1e-5, **kwargs):
+        super().__init__(**kwargs)
+        self.patch_size = tuple(patch_size)
+        self.epsilon = epsilon
+        self.norm = keras.layers.LayerNormalization(epsilon=epsilon, name="norm", dtype=self.dtype_policy)
+
+    def build(self, input_shape):
+        self.norm.build((None, math.prod(self.patch_size) * input_shape[-1]))
+
+    def call(self, inputs):
+        (height, width), channels = self.patch_size, inputs.shape[-1]
+        down, across = _grid_of(inputs)
+        down, across = down // height, across // width
+        x = ops.reshape(inputs, (-1, down, height, across, width, channels))
+        x = ops.transpose(x, (0, 1, 3, 2, 4, 5))
+        x = self.norm(ops.reshape(x, (-1, down, across, height * width * channels)))
+        x = ops.transpose(ops.reshape(x, (-1, down, across, height, width, channels)), (0, 1, 3, 2, 4, 5))
+        return ops.reshape(x, (-1, down * height, across * width, channels))
+
+    def compute_output_shape(self, input_shape):
+        return input_shape
+
+    def get_config(self):
+        return {**super().get_config(), "patch_size": self.patch_size, "epsilon": self.epsilon}
 
 
 def find_vit(model: keras.Model) -> keras.Model:
@@ -521,7 +985,7 @@ def find_vit(model: keras.Model) -> keras.Model:
         model: Any Keras model.
 
     Returns:
-        The innermost model whose own layers include `AddPositionEmbs`.
+        The innermost model whose own layers include this package's `AddPositionEmbs`, `TransformerBlock` or `MixerBlock`.
 
     Raises:
         TypeError: It is no Keras model.
@@ -530,7 +994,7 @@ def find_vit(model: keras.Model) -> keras.Model:
     if not isinstance(model, keras.Model):
         raise TypeError(f"Expected a Keras model. Received: {type(model).__name__}")
     models = [layer for layer in model._flatten_layers(include_self=True) if isinstance(layer, keras.Model)]
-    found = [m for m in models if any(isinstance(layer, AddPositionEmbs) for layer in m.layers)]
+    found = [m for m in models if any(getattr(layer, "is_part_of_a_vit", False) for layer in m.layers)]
     if len(found) != 1:
         raise ValueError(
             f"Expected one Vision Transformer of vit_keras in the model {model.name!r}, found {len(found)}"
@@ -539,19 +1003,29 @@ def find_vit(model: keras.Model) -> keras.Model:
     return found[0]
 
 
-def patch_grid(vit: keras.Model) -> tuple[int, int]:
+def patch_grid(vit: keras.Model, image_size: tuple[int, int] | None = None) -> tuple[int, int]:
     """Patches down and across in a Vision Transformer.
 
+    Args:
+        vit: The model.
+        image_size: Pixels down and across of the images, for a model that takes any size.
+
     Raises:
-        ValueError: Nothing tells: the model was cut out of another, and its patches are not a square.
+        ValueError: Nothing tells: the model was cut out of another and its patches are not a square, or it takes images of any
+            size and none was given.
     """
-    positions = next(layer for layer in vit.layers if isinstance(layer, AddPositionEmbs))
-    if positions.grid:
+    config = getattr(vit, "config", None)
+    if config is not None and config.image_size is None:
+        if image_size is None:
+            raise ValueError(f"The model {vit.name!r} takes images of any size: say which image_size.")
+        return config.grid_of(image_size)
+    positions = next((layer for layer in vit.layers if isinstance(layer, AddPositionEmbs)), None)
+    if positions is not None and positions.grid:
         return positions.grid
-    try:  # a model of vit-keras 0.x: its layers did not know the grid
+    try:  # no position embeddings; or a model of vit-keras 0.x, whose layers did not know the grid
         return tuple(vit.get_layer("embedding").output.shape[1:3])
     except (ValueError, AttributeError):
-        if positions.patch_grid is None:
+        if positions is None or positions.patch_grid is None:
             raise ValueError(f"Nothing in the model {vit.name!r} tells how many patches are in a row.") from None
         return positions.patch_grid
 
@@ -601,8 +1075,32 @@ def _gelu_tanh(x):
     return ops.gelu(x, approximate=True)
 
 
+def _quick_gelu(x):
+    return x * ops.sigmoid(1.702 * x)
+
+
 def _activate(name):
-    return {"gelu": _gelu, "gelu_tanh": _gelu_tanh}.get(name) or keras.activations.get(name)
+    own = {"gelu": _gelu, "gelu_tanh": _gelu_tanh, "quick_gelu": _quick_gelu}
+    return own.get(name) or keras.activations.get(name)
+
+
+def _grid_of(patches):
+    """Cells down and across of a feature map: integers, or scalar tensors where only the graph knows them."""
+    return tuple(fixed or ops.shape(patches)[axis] for axis, fixed in enumerate(patches.shape))[1:3]
+
+
+def _array_module(grid):
+    return np if all(isinstance(size, int) for size in grid) else ops
+
+
+def _rotate(x, rope):
+    """Rotate queries or keys `(batch, heads, tokens, width)` by the angles of the last tokens: halves of a head are the pairs."""
+    sin, cos = ops.cast(rope[0], x.dtype), ops.cast(rope[1], x.dtype)
+    prefix = (x.shape[2] or ops.shape(x)[2]) - (rope.shape[1] or ops.shape(rope)[1])
+    patches = x[:, :, prefix:]
+    first, second = ops.split(patches, 2, axis=-1)
+    rotated = patches * cos + ops.concatenate([-second, first], axis=-1) * sin
+    return ops.concatenate([x[:, :, :prefix], rotated], axis=2)
 
 
 def _token_width(layer, shape, ndim=3):
@@ -614,9 +1112,10 @@ def _token_width(layer, shape, ndim=3):
     return shape[-1]
 
 
-def _attention_spec(layer, inputs, num_heads, return_attention_scores):
-    output = keras.KerasTensor(inputs.shape, dtype=layer.compute_dtype)
+def _attention_spec(layer, inputs, num_heads, return_attention_scores, queries=None):
+    asking = inputs if queries is None else queries
+    output = keras.KerasTensor((inputs.shape[0], *asking.shape[1:]), dtype=layer.compute_dtype)
     if not return_attention_scores:
         return output
-    batch, tokens, _ = inputs.shape
-    return output, keras.KerasTensor((batch, num_heads, tokens, tokens), dtype=layer.compute_dtype)
+    scores = (inputs.shape[0], num_heads, asking.shape[1], inputs.shape[1])
+    return output, keras.KerasTensor(scores, dtype=layer.compute_dtype)

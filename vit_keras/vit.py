@@ -15,6 +15,7 @@ from __future__ import annotations
 import concurrent.futures
 import dataclasses
 import functools
+import math
 import os
 import warnings
 from typing import Any, TypedDict
@@ -23,7 +24,10 @@ import keras
 import numpy as np
 
 from . import checkpoints, compiled, layers, saving
-from .config import VARIANTS, ViTConfig, size_pair
+from .config import VARIANTS, ViTConfig, patch_stride, size_pair
+from .mixer import MixerBlock
+from .preprocess import GOOGLE, Preprocess, Preprocessing
+from .resnet import resnet_root
 
 ImageSizeArg = tuple[int, int] | int
 
@@ -86,11 +90,46 @@ class VisionTransformer(keras.Model):
     Attributes:
         config: The `ViTConfig` it was built from, which is saved with the model; `None` in a copy that
             `keras.models.clone_model` made.
+        preprocessing: How the checkpoint's pictures are prepared (`vit_keras.preprocess.Preprocessing`), which is saved with the
+            model too.
+        labels: Names of the classes: a tuple, the name of a list of them (`"imagenet-1k"`), or `None`.
         load_report: What happened when the factory loaded the pre-trained weights, or `None`.
     """
 
     config: ViTConfig | None = None
+    preprocessing: Preprocessing = GOOGLE
+    labels: tuple[str, ...] | str | None = None
     load_report: checkpoints.LoadReport | None = None
+
+    def preprocess(self, images: Any, image_size: ImageSizeArg | None = None) -> np.ndarray:
+        """Read pictures and make of them what this model takes, as its checkpoint was trained and measured.
+
+        Args:
+            images: One picture, or a list or batch of them: whatever `vit_keras.utils.read` reads, paths, PIL images, arrays.
+            image_size: For a model that takes any size; `None`: that of the checkpoint.
+
+        Returns:
+            float32 `(n, height, width, channels)`; of one picture, n is 1.
+
+        Raises:
+            FileNotFoundError: There is no such picture.
+            ValueError: It cannot be read.
+
+        Example:
+            >>> model = build_model(32, 8, 2, 64, 2, "tiny", 128, classes=10)
+            >>> model.preprocess(np.zeros((480, 640, 3), "uint8")).shape
+            (1, 32, 32, 3)
+        """
+        fixed = tuple(self.input_shape[1:3])
+        return self.preprocessing(images, (None if None in fixed else fixed) or image_size)
+
+    def settings(self) -> dict[str, Any]:
+        """What there is to know of the model besides its weights, as plain JSON."""
+        return {
+            "config": None if self.config is None else dataclasses.asdict(self.config),
+            "preprocessing": self.preprocessing.to_dict(),
+            "labels": self.labels,
+        }
 
     def call(self, inputs, training=None, mask=None, **kwargs):
         """Run the model: compiled where images come in outside of any graph, unless `run_eagerly` is set."""
@@ -184,15 +223,17 @@ class VisionTransformer(keras.Model):
             self.config = self.config and self.config.replace(mlp_activation=blocks[0].activation)
 
     def get_config(self):
-        config = super().get_config()
-        return config if self.config is None else {**config, "vit": dataclasses.asdict(self.config)}
+        settings = self.settings()
+        return {**super().get_config(), "vit": settings.pop("config"), **settings}
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
         config = dict(config)
-        vit = config.pop("vit", None)
+        vit, preprocessing, labels = (config.pop(key, None) for key in ("vit", "preprocessing", "labels"))
         model = super().from_config(config, custom_objects)
         model.config = None if vit is None else ViTConfig(**vit)
+        model.preprocessing = GOOGLE if preprocessing is None else Preprocessing.from_dict(preprocessing)
+        model.labels = tuple(labels) if isinstance(labels, list) else labels
         return model
 
 
@@ -244,24 +285,94 @@ def build(config: ViTConfig, *, dtype: Any = None) -> VisionTransformer:
     if not isinstance(config.activation, str):  # of a string, serialize would import TensorFlow, whatever the backend
         config = config.replace(activation=keras.activations.serialize(keras.activations.get(config.activation)))
     policy = keras.dtype_policies.get(dtype) if dtype is not None else keras.config.dtype_policy()
-    inputs = keras.Input((*config.image_size, config.channels))
+    inputs = keras.Input((*(config.image_size or (None, None)), config.channels))
+    patches = _embed_patches(inputs, config, policy)
+    tokens = _add_positions(patches, config, policy)
+    tokens = _encode(tokens, patches, config, policy)
+    model = VisionTransformer(inputs, _head(_pool(tokens, config, policy), config, policy), name=config.name)
+    model.config = config
+    return model
+
+
+def _norm(name: str, config: ViTConfig, policy: Any):
+    return keras.layers.LayerNormalization(epsilon=config.epsilon, name=name, dtype=policy)
+
+
+def _embed_patches(x, config, policy):
+    """An image becomes a grid of tokens, `(batch, down, across, hidden_size)`."""
+    if config.resnet is not None:
+        x = resnet_root(x, config.resnet, numerics=config.resnet_numerics, dtype=policy)
+    if config.patch_norm:
+        x = layers.PatchNormalization(config.patch_size, config.epsilon, name="patch_norm", dtype=policy)(x)
     x = keras.layers.Conv2D(
         config.hidden_size,
         config.patch_size,
         strides=config.patch_size,
         padding="valid",
         data_format="channels_last",
+        use_bias=config.patch_bias,
         kernel_initializer="lecun_normal",
         name="embedding",
         dtype=policy,
-    )(inputs)
-    x = keras.layers.Reshape((config.grid[0] * config.grid[1], config.hidden_size), dtype=policy)(x)
-    if config.pooling != "gap":
-        x = layers.ClassToken(name="class_token", dtype=policy)(x)
-    x = layers.AddPositionEmbs(config.grid, config.embedding_dropout, name="Transformer_posembed_input", dtype=policy)(
-        x
+    )(x)
+    return _norm("embedding_norm", config, policy)(x) if config.patch_norm else x
+
+
+def _add_positions(patches, config, policy):
+    """The tokens of the patches with those before them, and where they are (paper, equation 1)."""
+    x = keras.layers.Reshape((-1 if config.grid is None else math.prod(config.grid), config.hidden_size), dtype=policy)(
+        patches
     )
+
+    def add_prefix(x):
+        if config.distillation_token:
+            x = layers.ClassToken(name="distillation_token", dtype=policy)(x)
+        return layers.ClassToken(name="class_token", dtype=policy)(x) if config.has_class_token else x
+
+    prefix_tokens = config.position_prefix_tokens if config.position == "learned" else 0
+    if prefix_tokens:
+        x = add_prefix(x)
+    options = {"name": "Transformer_posembed_input", "dtype": policy}
+    if config.position == "learned":
+        grid = config.grid or config.position_grid
+        add = layers.AddPositionEmbs(
+            grid, config.embedding_dropout, config.position_resize, prefix_tokens=prefix_tokens, **options
+        )
+        x = add(x) if config.grid else add(x, patches=patches)
+    elif config.position == "sincos2d":
+        x = layers.AddSinCosPositionEmbs(config.embedding_dropout, **options)(x, patches=patches)
+    elif config.embedding_dropout:
+        x = keras.layers.Dropout(config.embedding_dropout, dtype=policy)(x)
+    if not prefix_tokens:
+        x = add_prefix(x)
+    if config.registers:
+        after = config.prefix_tokens - config.registers
+        x = layers.RegisterTokens(config.registers, after, name="register_tokens", dtype=policy)(x)
+    return x
+
+
+def _encode(x, patches, config, policy):
+    """The blocks (paper, equations 2 and 3)."""
+    if config.pre_norm:
+        x = _norm("Transformer_norm_pre", config, policy)(x)
+    positions = {}
+    if config.rope_theta is not None:
+        dim_head = config.dim_head or config.hidden_size // config.num_heads
+        rope = layers.RotaryPositions(dim_head, config.rope_theta, name="rotary_positions", dtype=policy)
+        positions = {"rope": rope(patches)}
     for n in range(config.num_layers):
+        name = f"Transformer_encoderblock_{n}"
+        if config.tokens_mlp_dim is not None:
+            x = MixerBlock(
+                tokens_mlp_dim=config.tokens_mlp_dim,
+                mlp_dim=config.mlp_dim,
+                dropout=config.dropout,
+                activation=config.mlp_activation,
+                epsilon=config.epsilon,
+                name=name,
+                dtype=policy,
+            )(x)
+            continue
         x = layers.TransformerBlock(
             num_heads=config.num_heads,
             mlp_dim=config.mlp_dim,
@@ -271,14 +382,50 @@ def build(config: ViTConfig, *, dtype: Any = None) -> VisionTransformer:
             mlp_activation=config.mlp_activation,
             epsilon=config.epsilon,
             remat=config.remat,
-            name=f"Transformer_encoderblock_{n}",
+            qkv_bias=config.qkv_bias,
+            key_bias=config.key_bias,
+            out_bias=config.out_bias,
+            relative_grid=config.grid if config.relative_positions else None,
+            relative_resize=config.relative_resize,
+            layer_scale=config.layer_scale,
+            gated_mlp=config.gated_mlp,
+            name=name,
             dtype=policy,
-        )(x)
-    x = keras.layers.LayerNormalization(epsilon=config.epsilon, name="Transformer_encoder_norm", dtype=policy)(x)
-    if config.pooling == "token":
-        x = layers.ExtractToken(name="ExtractToken", dtype=policy)(x)
-    elif config.pooling == "gap":
-        x = keras.layers.GlobalAveragePooling1D(data_format="channels_last", name="pooling", dtype=policy)(x)
+        )(x, **positions)
+    return _norm("Transformer_encoder_norm", config, policy)(x) if config.final_norm == "tokens" else x
+
+
+def _pool(x, config, policy):
+    """The tokens become what the head sees: one vector, or two where there is a distillation token."""
+
+    def token(name, index=0):
+        return layers.ExtractToken(index, name=name, dtype=policy)(x)
+
+    def mean(prefix_tokens):
+        return layers.MeanToken(prefix_tokens, name="pooling", dtype=policy)(x)
+
+    if config.pooling == "token+dist":
+        pooled = [token("ExtractToken"), token("ExtractDistillationToken", index=1)]
+    elif config.pooling == "token":
+        pooled = [token("ExtractToken")]
+    elif config.pooling == "token+gap":
+        join = keras.layers.Concatenate(name="token_and_mean", dtype=policy)
+        pooled = [join([token("ExtractToken"), mean(config.prefix_tokens)])]
+    elif config.pooling == "map":
+        pool = layers.AttentionPooling(
+            config.num_heads, config.mlp_dim, config.mlp_activation, config.epsilon, name="MAPHead_0", dtype=policy
+        )
+        pooled = [pool(x)]
+    else:
+        pooled = [x if config.pooling is None else mean(config.prefix_tokens if config.pooling == "gap" else 0)]
+    if config.final_norm == "pooled":
+        norm = _norm("fc_norm", config, policy)
+        pooled = [norm(x) for x in pooled]
+    return pooled
+
+
+def _head(pooled, config, policy):
+    x = pooled[0]
     if config.representation_size is not None:
         x = keras.layers.Dense(
             config.representation_size,
@@ -287,18 +434,26 @@ def build(config: ViTConfig, *, dtype: Any = None) -> VisionTransformer:
             name="pre_logits",
             dtype=policy,
         )(x)
-    if config.include_top:
-        half = policy.compute_dtype in ("float16", "bfloat16")
-        x = keras.layers.Dense(
+    head_policy = "float32" if policy.compute_dtype in ("float16", "bfloat16") else policy
+
+    def head(name, x, activation):
+        return keras.layers.Dense(
             config.classes,
-            activation=config.activation,
+            activation=activation,
+            use_bias=config.head_bias,
             kernel_initializer="zeros",
-            name="head",
-            dtype="float32" if half else policy,
+            name=name,
+            dtype=head_policy,
         )(x)
-    model = VisionTransformer(inputs, x, name=config.name)
-    model.config = config
-    return model
+
+    if len(pooled) == 1:
+        return head("head", x, config.activation) if config.include_top else x
+    if not config.include_top:
+        return keras.layers.Average(name="tokens_average", dtype=policy)(pooled)
+    logits = [head(name, x, "linear") for name, x in zip(("head", "head_dist"), pooled)]
+    x = keras.layers.Average(name="heads_average", dtype=head_policy)(logits)
+    linear = config.activation in (None, "linear")
+    return x if linear else keras.layers.Activation(config.activation, name="activation", dtype=head_policy)(x)
 
 
 def build_model(
@@ -367,57 +522,156 @@ def build_model(
 def from_checkpoint(
     weights: str | os.PathLike,
     *,
-    image_size: ImageSizeArg | None = None,
+    image_size: ImageSizeArg | str | None = "native",
     source_grid: tuple[int, int] | None = None,
     dtype: Any = None,
+    family: str | None = None,
+    strict: bool = True,
+    key: str | None = None,
     **options: Any,
 ) -> VisionTransformer:
     """Build the model that a file of weights is for, and load it.
 
+    The file's first bytes tell its format (.npz, safetensors, PyTorch's .pth without PyTorch, Keras' .h5 and .keras), the names
+    in it its family, their shapes the architecture. What these do not tell comes from a `config.json` beside the file, the
+    registry of published checkpoints, or the arguments.
+
     Args:
         weights: A published name (`"Ti_16/augreg-imagenet21k+imagenet2012-224"`; see `checkpoints.available`), the
-            path of a file, or a URL.
-        image_size: Pixels of the input; `None` for those that the file was trained at.
+            path of a file or of a folder from Hugging Face, or a URL.
+        image_size: Pixels of the input; `"native"`: those that the file was trained at; `None`: images of any size.
         source_grid: Patches down and across of the file's position embeddings; `None` for a square.
         dtype: Keras dtype policy; `None` for the global one.
-        **options: Fields of `ViTConfig` to change: `classes=10` or `include_top=False` drop the file's head.
+        family: Name of the family (`checkpoints.families.FAMILIES`), where it is not to be told from the names.
+        strict: Whether names in the file that its family does not know are an error.
+        key: Which of several state dicts in a PyTorch file, such as `"model_ema"`.
+        **options: Fields of `ViTConfig` to change or to add: `classes=10` or `include_top=False` drop the file's head,
+            `patch_size=8` resamples the patch embedding, `num_heads=6` tells what the file does not.
 
     Returns:
-        A `VisionTransformer`.
+        A `VisionTransformer`, with its `preprocessing`, `labels` and `load_report`.
 
     Raises:
         FileNotFoundError: There is no such file.
         ConnectionError: The server could not be reached.
-        ValueError: The file is damaged or is not a ViT checkpoint, or an option does not fit it.
+        ValueError: The file is damaged, is of no known family, does not tell all that is needed, or an option does not fit it.
 
     Example:
         >>> model = from_checkpoint("Ti_16.npz", classes=10, image_size=384)  # doctest: +SKIP
     """
-    published = checkpoints.find(os.fspath(weights))
-    if published is not None and published.variant not in VARIANTS:
-        raise ValueError(f"{published.name} is a hybrid of a ResNet and a ViT, which this version cannot build.")
-    source = checkpoints.Weights(checkpoints.fetch(weights))
-    known = source.architecture
-    patch_size = known["patch_size"]
-    if image_size is None:
-        grid = source_grid or checkpoints.square_grid(source.positions)
-        if grid is None:
-            raise ValueError(
-                f"{source.path} has {source.positions} patches, which is not a square grid: say source_grid=(down, across)."
-            )
-        image_size = (grid[0] * patch_size[0], grid[1] * patch_size[1])
-    sizes = ("num_layers", "hidden_size", "num_heads", "mlp_dim", "patch_size")
-    same_size = [c for c in VARIANTS.values() if all(getattr(c, field) == known[field] for field in sizes)]
-    fields = {**dataclasses.asdict(same_size[0] if same_size else ViTConfig()), **known, "image_size": image_size}
-    model = build(_configure(fields, options), dtype=dtype)
-    model.load_report = checkpoints.load_weights(model, source, source_grid=source_grid)
+    source = checkpoints.open_source(weights, family=family, strict=strict, key=key)
+    try:
+        fields = checkpoints.complete(source.architecture, source.family, options)
+    except ValueError as error:
+        raise ValueError(f"{source.path}: {error}") from None
+    source.architecture |= {field: options[field] for field in _RESIZES if field in options}
+    sizes = ("num_layers", "hidden_size", "num_heads", "mlp_dim")
+    same_size = [
+        c
+        for c in VARIANTS.values()
+        if all(getattr(c, field) == fields[field] for field in sizes)
+        and c.patch_size == source.architecture["patch_size"]
+    ]
+    if same_size:  # Google's dropout is for fine-tuning Google's models
+        fields = {"name": same_size[0].name, **fields}
+        fields |= (
+            {"dropout": same_size[0].dropout} if source.family.name == "google" and "dropout" not in fields else {}
+        )
+    native = _native_size(source, patch_stride(fields["patch_size"], fields.get("resnet")), source_grid)
+    if image_size == "native":
+        image_size = native
+    elif image_size is None:
+        fields["position_grid"] = source.grid(source_grid)
+    model = build(_configure({**fields, "image_size": image_size}, options), dtype=dtype)
+    _load_and_describe(model, source, native, source_grid=source_grid, resize_patches="patch_size" in options)
     return model
+
+
+_RESIZES = ("position_resize", "patch_resize", "relative_resize")
+
+
+def _native_size(source: checkpoints.Weights, stride: tuple[int, int], source_grid) -> tuple[int, int]:
+    """Pixels that a file was trained at, as its positions tell, or else what stands beside it."""
+    grid = source.grid(source_grid)
+    if grid is not None:
+        return grid[0] * stride[0], grid[1] * stride[1]
+    if source.positions is not None:
+        raise ValueError(
+            f"{source.path} has {source.positions} patches, which is not a square grid: say source_grid=(down, across)."
+        )
+    if source.image_size is not None:
+        return source.image_size
+    return tuple(224 // pixels * pixels for pixels in stride)
+
+
+def _load_and_describe(model, source, native, **options) -> None:
+    """Fill a new model with weights, and let it know what else the file tells."""
+    model.load_report = checkpoints.fill(model, source, **options)
+    config = model.config
+    preprocessing = source.preprocessing
+    if preprocessing.channels != config.channels:
+        means = {field: float(np.mean(getattr(preprocessing, field))) for field in ("mean", "std")}
+        preprocessing = preprocessing.replace(channels=config.channels, **means)
+    model.preprocessing = preprocessing.replace(image_size=config.image_size or preprocessing.image_size or native)
+    if config.include_top and not any(name.startswith("head/") for name in model.load_report.fresh):
+        model.labels = source.labels
+
+
+def resize(model: keras.Model, image_size: ImageSizeArg | None, **options: Any) -> VisionTransformer:
+    """Make the same model for images of another size: position embeddings are resampled, all else is copied.
+
+    Args:
+        model: A ViT of this package, or a model with one inside (of which the ViT alone is returned).
+        image_size: Pixels of the new input, `(height, width)`, one integer for a square, or `None` for images of any size.
+        **options: Other fields of `ViTConfig` to change, such as `patch_size` (whose kernel is then resampled, as in FlexiViT).
+
+    Returns:
+        A new `VisionTransformer`; the given one stays as it is.
+
+    Raises:
+        ValueError: The size is not a whole number of patches, or the model has weights that belong to one size (a Mixer).
+
+    Example:
+        >>> model = build_model(32, 8, 2, 64, 2, "tiny", 128, classes=10)
+        >>> resize(model, (48, 64)).input_shape
+        (None, 48, 64, 3)
+    """
+    source = checkpoints.ModelWeights(model)
+    vit = layers.find_vit(model)
+    fields = {"image_size": image_size, "position_grid": source.grid() if image_size is None else None, **options}
+    resized = build(vit.config.replace(**fields), dtype=vit.dtype_policy)
+    checkpoints.fill(resized, source, resize_patches="patch_size" in options)
+    size = resized.config.image_size or vit.preprocessing.image_size
+    resized.preprocessing, resized.labels = vit.preprocessing.replace(image_size=size), vit.labels
+    return resized
+
+
+def preprocessing(model: keras.Model, **options: Any) -> Preprocess:
+    """The preprocessing of a model as a Keras layer, to put before it in a model that takes raw pixels.
+
+    Args:
+        model: A ViT of this package, or a model with one inside.
+        **options: Of `keras.layers.Layer`, such as `name`.
+
+    Returns:
+        A layer from pixels in [0, 255], `(batch, height, width, channels)` of any size, to the model's input.
+
+    Example:
+        >>> model = build_model(32, 8, 2, 64, 2, "tiny", 128, classes=10)
+        >>> served = keras.Sequential([keras.Input((None, None, 3)), preprocessing(model), model])
+        >>> served.output_shape
+        (None, 10)
+    """
+    vit = layers.find_vit(model)
+    own = getattr(vit, "preprocessing", GOOGLE)
+    fixed = tuple(vit.input_shape[1:3])
+    return Preprocess(own.replace(image_size=own.image_size if None in fixed else fixed), **options)
 
 
 def _configure(fields: dict[str, Any], options: dict[str, Any]) -> ViTConfig:
     """The configuration of a checkpoint's architecture with a user's options; without a head, also without pre_logits."""
     fields = {**fields, **options}
-    if not fields["include_top"] or fields.get("pooling", "token") is None:
+    if not options.get("include_top", True) or fields.get("pooling", "token") is None:
         fields.update({"representation_size": None, **options, "include_top": False})
     return ViTConfig().replace(**fields)
 
@@ -477,21 +731,27 @@ def load_pretrained(
 
 def _create(variant, image_size, classes, activation, include_top, pretrained, pretrained_top, weights, dtype, options):
     """What every factory does: decide what the checkpoint is asked for, build, load."""
+    preset = VARIANTS[variant]
     fields = {
-        **dataclasses.asdict(VARIANTS[variant]),
+        **dataclasses.asdict(preset),
         "image_size": image_size,
+        "position_grid": preset.grid if image_size is None else None,
         "classes": 1000 if classes is None else classes,
         "activation": activation,
         "include_top": include_top,
     }
     _configure(fields, options)  # a wrong argument should not cost a download
     pretrained = bool(pretrained) and weights is not None
-    source = checkpoints.Weights(checkpoints.fetch(weights, variant)) if pretrained else None
+    source = checkpoints.open_source(weights, variant) if pretrained else None
     published = None if weights is None else checkpoints.find(os.fspath(weights), variant)
     head_classes, representation_size = None, None
     if source is not None:
-        head_classes = source.architecture["classes"] if source.architecture["include_top"] else None
-        representation_size = source.architecture["representation_size"]
+        known = source.architecture
+        head_classes = known["classes"] if known["include_top"] else None
+        representation_size = known.get("representation_size")
+        fields |= {key: value for key, value in known.items() if key not in (*_FACTORY_FIELDS, "representation_size")}
+        if image_size is None:
+            fields["position_grid"] = source.grid() or preset.grid
     elif published is not None:
         head_classes, representation_size = published.classes, published.representation_size
     if classes is None and head_classes is not None:
@@ -511,8 +771,22 @@ def _create(variant, image_size, classes, activation, include_top, pretrained, p
     model = build(config, dtype=dtype)
     if source is not None:
         include_head = obstacle is None and pretrained_top is not False
-        model.load_report = checkpoints.load_weights(model, source, include_head=include_head)
+        _load_and_describe(model, source, preset.image_size, include_head=include_head)
     return model
+
+
+# What a factory or its caller decides, whatever the file says: a file of other sizes is an error.
+_FACTORY_FIELDS = (
+    "num_layers",
+    "hidden_size",
+    "num_heads",
+    "mlp_dim",
+    "patch_size",
+    "channels",
+    "classes",
+    "include_top",
+    "inner",
+)
 
 
 def _factory(variant: str, weights: str):

@@ -1,5 +1,17 @@
 """Families of checkpoints: names in, canonical names out. Nothing in here touches Keras.
 
 The canonical name of a weight is its name in Google's original .npz files, for example
-`Transformer/encoderblock_0/MlpBlock_3/Dense_0/kernel`.
+`Transformer/encoderblock_0/MlpBlock_3/Dense_0/kernel`; the layout is Keras'. Each module of this folder lists its `FAMILIES`, and is
+found by itself; `docs/add_a_family.md` shows how to add one.
 """
+
+import importlib
+import pkgutil
+
+from .rules import Family
+
+FAMILIES: dict[str, Family] = {
+    family.name: family
+    for module in pkgutil.iter_modules(__path__)
+    for family in getattr(importlib.import_module(f"{__name__}.{module.name}"), "FAMILIES", ())
+}

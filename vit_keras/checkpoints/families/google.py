@@ -1,105 +1,152 @@
-"""Google's own files: the original ViT, AugReg, and what their code saves (google-research/vision_transformer).
+"""Google's files: the original ViT, AugReg, SAM, LiT, hybrids, MLP-Mixer, and big_vision with SigLIP and FlexiViT.
 
-The published files carry the module numbers of pre-Linen Flax, which are the canonical names here; files
-that later versions of the code save carry Linen's. Some have a prefix, with the optimiser's state beside it.
+The canonical names are those of the published .npz files of google-research/vision_transformer, which carry the module numbers of
+pre-Linen Flax; files that later versions of the code save, and big_vision's, carry Linen's.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
-
-PREFIXES = ("", "params/", "opt/target/")
-
-_LINEN = (
-    (re.compile(r"^(Transformer/encoderblock_\d+/)LayerNorm_1/"), r"\1LayerNorm_2/"),
-    (
-        re.compile(r"^(Transformer/encoderblock_\d+/)MultiHeadDotProductAttention_0/"),
-        r"\1MultiHeadDotProductAttention_1/",
-    ),
-    (re.compile(r"^(Transformer/encoderblock_\d+/)MlpBlock_0/"), r"\1MlpBlock_3/"),
-)
-
-_POSITIONS = "Transformer/posembed_input/pos_embedding"
-
-_OTHERS = (  # a telling name, and what it tells
-    ("conv_root/kernel", "a hybrid of a ResNet and a ViT"),
-    ("stem/kernel", "an MLP-Mixer"),
-    ("pos_embedding", "a big_vision checkpoint"),
+from .rules import (
+    AS_IS,
+    ATTENTION,
+    BLOCK,
+    CHANNELS,
+    FROM_HEADS,
+    HEADS,
+    MLP,
+    POSITIONS,
+    Family,
+    Op,
+    Rule,
+    array,
+    axes,
 )
 
 
-def canonical_names(names: Iterable[str]) -> dict[str, str]:
-    """Map the canonical name of each weight of the model to its name in the file.
+def _dense(source: str, target: str, op: Op = AS_IS, **options) -> tuple[Rule, ...]:
+    return array(f"{source}/kernel", f"{target}/kernel", op=op, **options) + array(
+        f"{source}/bias", f"{target}/bias", **options
+    )
 
-    Args:
-        names: All names in the file.
 
-    Returns:
-        `{canonical name: name in the file}`; what lies outside the model's prefix is left out.
+def _attention(source: str, target: str, **options) -> tuple[Rule, ...]:
+    rules = _dense(f"{source}/out", f"{target}/out", FROM_HEADS, **options)
+    for name in ("query", "key", "value"):
+        for leaf in ("kernel", "bias"):
+            rules += array(f"{source}/{name}/{leaf}", f"{target}/{name}/{leaf}", op=HEADS, **options)
+    return rules
 
-    Raises:
-        ValueError: The names are not those of a plain ViT of Google's; the message says what they are.
-    """
-    names = list(names)
-    prefix = next((p for p in PREFIXES if f"{p}embedding/kernel" in names and f"{p}{_POSITIONS}" in names), None)
-    stripped = [n[len(p) :] for p in PREFIXES for n in names if n.startswith(p)]
-    for telling, kind in _OTHERS:
-        if telling in stripped:
-            raise ValueError(f"The file holds {kind} ({telling!r} is in it), which this version cannot build.")
-    if prefix is None:
-        some = ", ".join(map(repr, sorted(names)[:4]))
-        raise ValueError(
-            f"The file is not one of Google's ViT checkpoints: 'embedding/kernel' and {_POSITIONS!r} are missing. "
-            f"It has {len(names)} arrays: {some}{' …' if len(names) > 4 else ''}."
+
+def _norm(source: str, target: str, **options) -> tuple[Rule, ...]:
+    return array(f"{source}/scale", f"{target}/scale", **options) + array(f"{source}/bias", f"{target}/bias", **options)
+
+
+def _block(source: str, attention: str, norm: str, mlp: str, **options) -> tuple[Rule, ...]:
+    return (
+        *_norm(f"{source}/LayerNorm_0", f"{BLOCK}/LayerNorm_0", **options),
+        *_attention(f"{source}/{attention}", ATTENTION, **options),
+        *_norm(f"{source}/{norm}", f"{BLOCK}/LayerNorm_2", **options),
+        *_dense(f"{source}/{mlp}/Dense_0", f"{MLP}/Dense_0", **options),
+        *_dense(f"{source}/{mlp}/Dense_1", f"{MLP}/Dense_1", **options),
+    )
+
+
+_LINEN = ("MultiHeadDotProductAttention_0", "LayerNorm_1", "MlpBlock_0")
+_PATCHES_AND_TOP = (
+    *_dense("embedding", "embedding"),
+    *array("cls", "cls"),
+    *_norm("Transformer/encoder_norm", "Transformer/encoder_norm"),
+    *_dense("pre_logits", "pre_logits"),
+    *_dense("head", "head"),
+)
+
+
+def _group_norm(source: str) -> tuple[Rule, ...]:
+    rules = ()
+    for leaf in ("scale", "bias"):
+        name = f"{source}/{leaf}"
+        rules += array(name, name, op=CHANNELS, when=axes(name.replace("{s}", "1").replace("{u}", "1"), 4))
+        rules += array(name, name)
+    return rules
+
+
+_RESNET = (
+    *array("conv_root/kernel", "conv_root/kernel"),
+    *_group_norm("gn_root"),
+    *(
+        rule
+        for conv, norm in (("conv1", "gn1"), ("conv2", "gn2"), ("conv3", "gn3"), ("conv_proj", "gn_proj"))
+        for rule in (
+            *array(f"block{{s}}/unit{{u}}/{conv}/kernel", f"block{{s}}/unit{{u}}/{conv}/kernel"),
+            *_group_norm(f"block{{s}}/unit{{u}}/{norm}"),
         )
-    canonical = {}
-    for name in names:
-        if name.startswith(prefix):
-            target = name[len(prefix) :]
-            for pattern, replacement in _LINEN:
-                target = pattern.sub(replacement, target)
-            canonical[target] = name
-    return canonical
+    ),
+)
 
+GOOGLE = Family(
+    name="google",
+    title="Google's ViT, AugReg and SAM, and hybrids of a ResNet and a ViT (google-research/vision_transformer)",
+    detect=("embedding/kernel", POSITIONS),
+    rules=(
+        *_PATCHES_AND_TOP,
+        *array(POSITIONS, POSITIONS),
+        *_block(BLOCK, "MultiHeadDotProductAttention_1", "LayerNorm_2", "MlpBlock_3"),
+        *_block(BLOCK, *_LINEN),
+        *_RESNET,
+    ),
+    ignored=("opt/*", "state/*", "step", "optimizer/*"),
+    config={"position_resize": "bilinear_align_corners"},
+)
 
-def architecture(shapes: dict[str, tuple[int, ...]]) -> dict:
-    """Tell the architecture from the shapes of the weights.
+_MAP = (
+    *array("MAPHead_0/probe", "MAPHead_0/probe"),
+    *_attention("MAPHead_0/MultiHeadDotProductAttention_0", "MAPHead_0/MultiHeadDotProductAttention_0"),
+    *_norm("MAPHead_0/LayerNorm_0", "MAPHead_0/LayerNorm_0"),
+    *_dense("MAPHead_0/MlpBlock_0/Dense_0", "MAPHead_0/MlpBlock_0/Dense_0"),
+    *_dense("MAPHead_0/MlpBlock_0/Dense_1", "MAPHead_0/MlpBlock_0/Dense_1"),
+)
 
-    Args:
-        shapes: `{canonical name: shape}`.
+BIG_VISION = Family(
+    name="big_vision",
+    title="big_vision's ViT, SigLIP, LiT's image tower and FlexiViT (google-research/big_vision)",
+    detect=(
+        "embedding/kernel",
+        "Transformer/encoderblock/LayerNorm_0/scale|Transformer/encoderblock_0/LayerNorm_0/scale",
+    ),
+    absent=(POSITIONS,),
+    rules=(
+        *_PATCHES_AND_TOP,
+        *array("pos_embedding", POSITIONS),
+        *_block(BLOCK, *_LINEN),
+        *_block("Transformer/encoderblock", *_LINEN, stacked=True),
+        *_MAP,
+    ),
+    ignored=("opt/*", "params/txt/*", "txt/*", "params/t", "params/b", "t", "b", "chrono/*", "step"),
+    config={"position_resize": "bilinear_align_corners", "position_prefix": False},
+)
 
-    Returns:
-        Fields of a `vit_keras.config.ViTConfig`, and `positions`: the rows of the table of position
-        embeddings that belong to patches.
+MIXER = Family(
+    name="mixer",
+    title="Google's MLP-Mixer (google-research/vision_transformer)",
+    detect=("stem/kernel", "MixerBlock_0/LayerNorm_0/scale"),
+    rules=(
+        *_dense("stem", "embedding"),
+        *(
+            rule
+            for name, make in (
+                ("LayerNorm_0", _norm),
+                ("LayerNorm_1", _norm),
+                ("token_mixing/Dense_0", _dense),
+                ("token_mixing/Dense_1", _dense),
+                ("channel_mixing/Dense_0", _dense),
+                ("channel_mixing/Dense_1", _dense),
+            )
+            for rule in make(f"MixerBlock_{{i}}/{name}", f"{BLOCK}/{name}")
+        ),
+        *_norm("pre_head_layer_norm", "Transformer/encoder_norm"),
+        *_dense("head", "head"),
+    ),
+    ignored=("opt/*",),
+)
 
-    Raises:
-        ValueError: Weights are missing that every ViT has.
-    """
-    try:
-        patch_h, patch_w, channels, hidden_size = shapes["embedding/kernel"]
-        block = "Transformer/encoderblock_0/"
-        _, num_heads, dim_head = shapes[block + "MultiHeadDotProductAttention_1/query/kernel"]
-        mlp_dim = shapes[block + "MlpBlock_3/Dense_0/bias"][0]
-        rows = shapes[_POSITIONS][1]
-        top = {name: shapes[f"{name}/bias"][0] for name in ("pre_logits", "head") if f"{name}/bias" in shapes}
-    except KeyError as error:
-        raise ValueError(f"The file is not a complete ViT checkpoint: {error} is missing.") from None
-    except (ValueError, IndexError):
-        raise ValueError("The file is not a ViT checkpoint: some of its arrays have other shapes.") from None
-    blocks = {name.split("/")[1] for name in shapes if name.startswith("Transformer/encoderblock_")}
-    has_token = "cls" in shapes
-    return {
-        "patch_size": (patch_h, patch_w),
-        "channels": channels,
-        "num_layers": len(blocks),
-        "hidden_size": hidden_size,
-        "num_heads": num_heads,
-        "dim_head": None if num_heads * dim_head == hidden_size else dim_head,
-        "mlp_dim": mlp_dim,
-        "pooling": "token" if has_token else "gap",
-        "representation_size": top.get("pre_logits"),
-        "include_top": "head" in top,
-        "classes": top.get("head", 1000),
-        "positions": rows - has_token,
-    }
+FAMILIES = (GOOGLE, BIG_VISION, MIXER)

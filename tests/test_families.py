@@ -1,0 +1,73 @@
+"""Against the original implementations: what timm, transformers, open_clip, torchvision and vit-pytorch computed.
+
+`make_family_golden.py` ran them in float64 on seeded weights; the files hold what came out. Here the same weights are written as a
+file in the format of each, read, and run.
+"""
+
+import keras
+import numpy as np
+import pytest
+from family_files import cases, load, write
+
+from vit_keras import checkpoints, from_checkpoint
+
+pytestmark = pytest.mark.core
+
+EVA = {"eva02_original", "timm_eva02", "timm_eva02_clip", "timm_eva02_large"}
+# What nobody can tell from these files: DINO's names are timm's, and timm resamples BEiT's own files in its own way.
+OPTIONS = {"dino_original": {"family": "dino"}, "beit_original": {"relative_resize": "geometric_linear"}}
+PATCH_SIZES = {"timm_flexivit": 6}
+
+
+def tolerance(reference, name=""):
+    """Two correct float32 implementations differ by about 1e-6 of the largest value; ResNets by ten times that."""
+    return (1e-4 if "hybrid" in name else 1e-5) * max(1, np.abs(reference).max())
+
+
+def run(model, inputs):
+    model.run_eagerly = True  # nothing is run twice here: compiling would take longer than it saves
+    return keras.ops.convert_to_numpy(model(inputs))
+
+
+@pytest.mark.parametrize("name", sorted(set(cases()) - EVA))
+def test_outputs_are_those_of_the_original(name, tmp_path):
+    golden = load(name)
+    options = {**golden.options, **OPTIONS.get(name, {})}
+    path = write(golden, tmp_path)
+
+    model = from_checkpoint(path, **options)
+    np.testing.assert_allclose(
+        run(model, golden.inputs), golden.output, rtol=0, atol=tolerance(golden.output, name), err_msg="native size"
+    )
+    assert model.load_report.fresh == ()
+
+    if golden.output_2 is not None:
+        options["image_size"] = golden.inputs_2.shape[1:3]
+        if name in PATCH_SIZES:
+            options["patch_size"] = PATCH_SIZES[name]
+        model = from_checkpoint(path, **options)
+        np.testing.assert_allclose(
+            run(model, golden.inputs_2), golden.output_2, rtol=0, atol=tolerance(golden.output_2, name)
+        )
+
+
+@pytest.mark.parametrize("name", sorted(set(cases()) - EVA))
+def test_tokens_are_those_of_the_original(name, tmp_path):
+    golden = load(name)
+    if golden.tokens is None:
+        pytest.skip("the original returns no tokens")
+    options = {**golden.options, **OPTIONS.get(name, {})}
+    model = from_checkpoint(write(golden, tmp_path), **options)
+    if golden.meta["final_norm"] == "tokens":
+        layer = "Transformer_encoder_norm"
+    else:
+        layer = f"Transformer_encoderblock_{model.config.num_layers - 1}"
+    tokens = keras.Model(model.inputs[0], model.get_layer(layer).output)
+    found = keras.ops.convert_to_numpy(tokens(golden.inputs[:1]))[:, -golden.tokens.shape[1] :]
+    np.testing.assert_allclose(found, golden.tokens[:1], rtol=0, atol=tolerance(golden.tokens, name))
+
+
+@pytest.mark.parametrize("name", sorted(EVA))
+def test_what_cannot_be_built_is_refused_by_name(name, tmp_path):
+    with pytest.raises(ValueError, match="EVA-02 has rotary positions of another kind"):
+        checkpoints.Weights(write(load(name), tmp_path))

@@ -1,0 +1,204 @@
+"""What a file of weights says about its model: the fields of a `ViTConfig` that names and shapes tell. No Keras in here."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from ..positions import square_grid
+from .families.rules import POSITIONS, Binding, Family
+
+_BLOCK = "Transformer/encoderblock_0"
+_ATTENTION = f"{_BLOCK}/MultiHeadDotProductAttention_1"
+_MLP = f"{_BLOCK}/MlpBlock_3"
+
+
+def architecture(
+    shapes: Mapping[str, tuple[int, ...]], family: Family, told: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Tell the architecture from the canonical names and shapes of the weights.
+
+    Args:
+        shapes: `{canonical name: shape}`, in Keras' layout.
+        family: What the file is, for what shapes do not tell.
+        told: What else the arrays that are there tell (`rules.Binding.told`).
+
+    Returns:
+        Fields of a `vit_keras.config.ViTConfig`. `num_heads` and the family's `choices` are missing where nothing tells.
+
+    Raises:
+        ValueError: Weights are missing that every such model has, or their shapes contradict each other.
+    """
+    try:
+        patch_height, patch_width, channels, hidden_size = shapes["embedding/kernel"]
+        mixer = f"{_BLOCK}/token_mixing/Dense_0/kernel" in shapes
+        mlp = f"{_BLOCK}/channel_mixing" if mixer else _MLP
+        fields = {
+            **{field: value for field, value in family.config.items() if field != "pooling"},
+            **(told or {}),
+            "patch_size": (patch_height, patch_width),
+            "channels": channels,
+            "hidden_size": hidden_size,
+            "mlp_dim": shapes[f"{mlp}/Dense_0/kernel"][1],
+            **_blocks(shapes),
+            **_head(shapes, hidden_size),
+        }
+        if mixer:
+            tokens_mlp_dim = shapes[f"{_BLOCK}/token_mixing/Dense_0/kernel"][1]
+            return {**fields, "tokens_mlp_dim": tokens_mlp_dim, "pooling": "gap", "position": None, "num_heads": 1}
+        fields |= _attention(shapes, family, hidden_size)
+    except KeyError as error:
+        raise ValueError(f"The file is not a complete ViT checkpoint: {error} is missing.") from None
+    except (ValueError, IndexError, TypeError):
+        raise ValueError("The file is not a ViT checkpoint: some of its arrays have other shapes.") from None
+    return {**fields, **_tokens(shapes, fields, family), **_resnet(shapes)}
+
+
+def _blocks(shapes: Mapping) -> dict[str, Any]:
+    numbers = {int(m[1]) for name in shapes if (m := re.match(r"Transformer/encoderblock_(\d+)/", name))}
+    if numbers != set(range(len(numbers))):
+        raise KeyError(f"Transformer/encoderblock_{min(set(range(len(numbers))) - numbers)}")
+    return {"num_layers": len(numbers)}
+
+
+def _attention(shapes: Mapping, family: Family, hidden_size: int) -> dict[str, Any]:
+    inner = shapes[f"{_ATTENTION}/query/kernel"][1]
+    scale = f"{_BLOCK}/LayerScale_0/scale" in shapes
+    gated = f"{_MLP}/Gate/kernel" in shapes
+    fields = {
+        "qkv_bias": f"{_ATTENTION}/query/bias" in shapes,
+        "key_bias": f"{_ATTENTION}/key/bias" in shapes,
+        "out_bias": f"{_ATTENTION}/out/bias" in shapes,
+        "layer_scale": 1e-5 if scale else None,
+        "gated_mlp": gated,
+        "pre_norm": "Transformer/norm_pre/scale" in shapes,
+        "patch_bias": "embedding/bias" in shapes,
+        "patch_norm": "patch_norm/norm/scale" in shapes,
+    }
+    if fields["key_bias"] == fields["qkv_bias"]:
+        fields["key_bias"] = None
+    if gated:
+        fields["mlp_activation"] = "silu"
+    table = shapes.get(f"{_ATTENTION}/relative_position_bias")
+    if table:
+        fields |= {
+            "num_heads": table[1],
+            "relative_positions": True,
+            "position": "learned" if POSITIONS in shapes else None,
+        }
+    elif POSITIONS not in shapes:
+        fields["position"] = family.config.get("position") or (None if "rope_theta" in family.config else "sincos2d")
+    return {**fields, "inner": inner}
+
+
+def _head(shapes: Mapping, hidden_size: int) -> dict[str, Any]:
+    fields: dict[str, Any] = {"include_top": "head/kernel" in shapes}
+    inputs = hidden_size
+    if "pre_logits/kernel" in shapes:
+        fields["representation_size"] = inputs = shapes["pre_logits/kernel"][1]
+    if fields["include_top"]:
+        wide, classes = shapes["head/kernel"]
+        fields |= {"classes": classes, "head_bias": "head/bias" in shapes}
+        if wide == 2 * inputs:
+            fields["pooling"] = "token+gap"
+    return fields
+
+
+def _tokens(shapes: Mapping, known: Mapping, family: Family) -> dict[str, Any]:
+    token, pooled_norm = "cls" in shapes, "fc_norm/scale" in shapes
+    of_token = family.config.get("pooling", "gap" if pooled_norm else "token")
+    if of_token == "token+dist" and "head/kernel" in shapes and "head_dist/kernel" not in shapes:
+        of_token = "token"
+    elif "head_dist/kernel" in shapes:
+        of_token = "token+dist"
+    fields: dict[str, Any] = {
+        "registers": shapes["registers"][1] if "registers" in shapes else 0,
+        "distillation_token": "dist" in shapes,
+        "final_norm": "pooled" if pooled_norm else "tokens",
+    }
+    if "pooling" not in known:
+        fields["pooling"] = "map" if "MAPHead_0/probe" in shapes else of_token if token else "gap"
+    if token != (fields.get("pooling", known.get("pooling")) not in ("gap", "map")):
+        fields["class_token"] = token
+    if POSITIONS in shapes:
+        rows, prefix = shapes[POSITIONS][1], int(token) + int(fields["distillation_token"])
+        if square_grid(rows - prefix) and not square_grid(rows):
+            fields["position_prefix"] = True
+        elif square_grid(rows) and not square_grid(rows - prefix):
+            fields["position_prefix"] = False
+        elif not prefix:
+            fields["position_prefix"] = True
+    return fields
+
+
+def _resnet(shapes: Mapping) -> dict[str, Any]:
+    if "conv_root/kernel" not in shapes:
+        return {}
+    units: dict[int, int] = {}
+    for name in shapes:
+        if match := re.match(r"block(\d+)/unit(\d+)/", name):
+            stage, unit = int(match[1]), int(match[2])
+            units[stage] = max(units.get(stage, 0), unit)
+    return {"resnet": tuple(units[stage] for stage in sorted(units)), "channels": shapes["conv_root/kernel"][2]}
+
+
+def heads_of(binding: Binding, shape_of: Any) -> int | None:
+    """The number of heads, where a file keeps them apart: Google's."""
+    part = binding.parts.get(f"{_ATTENTION}/query/kernel")
+    if part is None:
+        return None
+    shape = shape_of(part.source)[1 if part.rule.stacked else 0 :]
+    return shape[1] if len(shape) == 3 else None
+
+
+def position_rows(shapes: Mapping[str, tuple[int, ...]], fields: Mapping[str, Any]) -> int | None:
+    """How many patches the file's positions are for, or `None` where it has none."""
+    if POSITIONS in shapes:
+        prefix = int("cls" in shapes) + int("dist" in shapes)
+        return shapes[POSITIONS][1] - (prefix if fields.get("position_prefix", True) else 0)
+    table = shapes.get(f"{_ATTENTION}/relative_position_bias")
+    if table:
+        return ((math.isqrt(table[0] - 3) + 1) // 2) ** 2
+    token_mixing = shapes.get(f"{_BLOCK}/token_mixing/Dense_0/kernel")
+    return token_mixing[0] if token_mixing else None
+
+
+def complete(fields: Mapping[str, Any], family: Family, options: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Put together what is known of a model, and say what is not.
+
+    Args:
+        fields: What `architecture`, a `config.json` and the registry tell.
+        family: What the file is, for how many heads models of its width have, and for what no file tells.
+        options: What the user says; it goes first.
+
+    Returns:
+        Fields of a `ViTConfig`.
+
+    Raises:
+        ValueError: Something is left that only the user can tell; the message names what there is to choose from.
+    """
+    fields = {**fields, **(options or {})}
+    inner = fields.pop("inner", fields["hidden_size"])
+    published = family.heads.get(inner if inner == fields["hidden_size"] else 0)
+    dim_head = fields.get("dim_head") or family.dim_head
+    if "num_heads" not in fields and published and not fields.get("dim_head"):
+        fields["num_heads"] = published
+    elif "num_heads" not in fields and dim_head and inner % dim_head == 0:
+        fields["num_heads"] = inner // dim_head
+    if "num_heads" not in fields:
+        divisors = [n for n in range(1, inner + 1) if inner % n == 0 and 8 <= inner // n <= 256]
+        raise ValueError(
+            f"Nothing tells how many attention heads the model has: say num_heads=, one of {', '.join(map(str, divisors))}, "
+            "or put its config.json beside the file."
+        )
+    for field, values in family.choices.items():
+        if field not in fields:
+            raise ValueError(
+                f"Nothing tells the model's {field}: say {field}=, one of {', '.join(map(repr, values))}, or put its "
+                "config.json beside the file."
+            )
+    if inner != fields["num_heads"] * (fields["hidden_size"] // fields["num_heads"]):
+        fields["dim_head"] = inner // fields["num_heads"]
+    return fields

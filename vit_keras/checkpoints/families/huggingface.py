@@ -1,0 +1,305 @@
+"""Hugging Face's names for the same models (huggingface/transformers), as its files have them, and its `config.json`.
+
+Version 5 renamed the modules in memory but not on disk; a `state_dict()` that somebody saved has the new names, which are read too.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from .rules import (
+    ATTENTION,
+    BLOCK,
+    CONV,
+    MLP,
+    PATCH_LINEAR,
+    POSITIONS,
+    TABLE,
+    TOKENS,
+    VECTOR,
+    Family,
+    Rule,
+    array,
+    axes,
+    conv,
+    joined,
+    linear,
+    norm,
+)
+
+_QKV = (("query", "q_proj"), ("key", "k_proj"), ("value", "v_proj"))
+
+
+def _old_attention(block: str) -> tuple[Rule, ...]:
+    inner = f"{block}.attention.attention"
+    return (
+        *(rule for name, _ in _QKV for rule in linear(f"{inner}.{name}", f"{ATTENTION}/{name}")),
+        *linear(f"{block}.attention.output.dense", f"{ATTENTION}/out"),
+    )
+
+
+def _new_attention(module: str, out: str) -> tuple[Rule, ...]:
+    return (
+        *(rule for ours, theirs in _QKV for rule in linear(f"{module}.{theirs}", f"{ATTENTION}/{ours}")),
+        *linear(f"{module}.{out}", f"{ATTENTION}/out"),
+    )
+
+
+def _old_mlp(block: str) -> tuple[Rule, ...]:
+    return (
+        *linear(f"{block}.intermediate.dense", f"{MLP}/Dense_0"),
+        *linear(f"{block}.output.dense", f"{MLP}/Dense_1"),
+    )
+
+
+def _new_mlp(block: str) -> tuple[Rule, ...]:
+    return (*linear(f"{block}.mlp.fc1", f"{MLP}/Dense_0"), *linear(f"{block}.mlp.fc2", f"{MLP}/Dense_1"))
+
+
+def _norms(block: str, first: str, second: str) -> tuple[Rule, ...]:
+    return norm(f"{block}.{first}", f"{BLOCK}/LayerNorm_0") + norm(f"{block}.{second}", f"{BLOCK}/LayerNorm_2")
+
+
+def _scales(block: str, first: str, second: str) -> tuple[Rule, ...]:
+    return array(f"{block}.{first}", f"{BLOCK}/LayerScale_0/scale") + array(
+        f"{block}.{second}", f"{BLOCK}/LayerScale_1/scale"
+    )
+
+
+_EMBEDDINGS = (
+    *conv("embeddings.patch_embeddings.projection", "embedding"),
+    *array("embeddings.cls_token", "cls", op=TOKENS),
+    *array("embeddings.distillation_token", "dist", op=TOKENS),
+    *array("embeddings.register_tokens", "registers", op=TOKENS, tells={"position_resize": "bicubic_antialias"}),
+    *array("embeddings.position_embeddings", POSITIONS, op=TOKENS),
+)
+_HEADS = (
+    *linear("classifier", "head"),
+    *linear("cls_classifier", "head"),
+    *linear("distillation_classifier", "head_dist"),
+)
+_WIDTHS = {192: 3, 384: 6, 768: 12, 1024: 16, 1280: 16, 1408: 16, 1536: 24}
+_CONFIG = {"mlp_activation": "gelu", "position_resize": "bicubic", "patch_resize": "bicubic_antialias"}
+_OLD, _NEW = "encoder.layer.{i}", "layers.{i}"
+
+VIT = Family(
+    name="huggingface",
+    title="Hugging Face's ViT, DeiT, ViT-MAE, ViT-MSN and I-JEPA",
+    detect=(
+        "embeddings.patch_embeddings.projection.weight",
+        "encoder.layer.0.layernorm_before.weight|layers.0.layernorm_before.weight",
+    ),
+    absent=("encoder.layer.0.lambda_1", "layers.0.lambda_1"),
+    rules=(
+        *_EMBEDDINGS,
+        *_norms(_OLD, "layernorm_before", "layernorm_after"),
+        *_old_attention(_OLD),
+        *_old_mlp(_OLD),
+        *_norms(_NEW, "layernorm_before", "layernorm_after"),
+        *_new_attention(f"{_NEW}.attention", "o_proj"),
+        *_new_mlp(_NEW),
+        *norm("layernorm", "Transformer/encoder_norm"),
+        *linear("pooler.dense", "pre_logits"),
+    ),
+    outer=_HEADS,
+    ignored=("embeddings.mask_token", "decoder.*"),
+    config={**_CONFIG, "epsilon": 1e-12},
+    heads=_WIDTHS,
+    preprocessing="hugging-face",
+)
+MSN = dataclasses.replace(
+    VIT,
+    name="huggingface-msn",
+    title="Hugging Face's ViT-MSN with a head, whose blocks stand outside of the rest",
+    detect=("vit.embeddings.patch_embeddings.projection.weight", "encoder.layer.0.layernorm_before.weight"),
+    rules=tuple(
+        rule if rule.source.startswith("encoder.") else dataclasses.replace(rule, source=f"vit.{rule.source}")
+        for rule in VIT.rules
+    ),
+    ignored=("vit.embeddings.mask_token",),
+)
+DINOV2 = Family(
+    name="huggingface-dinov2",
+    title="Hugging Face's DINOv2, with and without registers",
+    detect=("embeddings.patch_embeddings.projection.weight", "encoder.layer.0.layer_scale1.lambda1"),
+    rules=(
+        *_EMBEDDINGS,
+        *_norms(_OLD, "norm1", "norm2"),
+        *_old_attention(_OLD),
+        *_new_attention(f"{_OLD}.attention", "o_proj"),
+        *_scales(_OLD, "layer_scale1.lambda1", "layer_scale2.lambda1"),
+        *_new_mlp(_OLD),
+        *linear(f"{_OLD}.mlp.weights_in", f"{MLP}/Gate", f"{MLP}/Dense_0"),
+        *linear(f"{_OLD}.mlp.weights_out", f"{MLP}/Dense_1"),
+        *linear(f"{_OLD}.mlp.gate_proj", f"{MLP}/Gate"),
+        *linear(f"{_OLD}.mlp.up_proj", f"{MLP}/Dense_0"),
+        *linear(f"{_OLD}.mlp.down_proj", f"{MLP}/Dense_1"),
+        *norm("layernorm", "Transformer/encoder_norm"),
+    ),
+    outer=_HEADS,
+    ignored=("embeddings.mask_token",),
+    config=_CONFIG,
+    heads=_WIDTHS,
+    preprocessing="dinov2",
+)
+DINOV3 = Family(
+    name="huggingface-dinov3",
+    title="Hugging Face's DINOv3",
+    detect=(
+        "embeddings.patch_embeddings.weight",
+        "layer.0.layer_scale1.lambda1|model.layer.0.layer_scale1.lambda1",
+    ),
+    rules=(
+        *conv("embeddings.patch_embeddings", "embedding"),
+        *array("embeddings.cls_token", "cls", op=TOKENS),
+        *array("embeddings.register_tokens", "registers", op=TOKENS),
+        *(
+            rule
+            for block in ("layer.{i}", "model.layer.{i}")
+            for rule in (
+                *_norms(block, "norm1", "norm2"),
+                *_new_attention(f"{block}.attention", "o_proj"),
+                *_scales(block, "layer_scale1.lambda1", "layer_scale2.lambda1"),
+                *linear(f"{block}.mlp.gate_proj", f"{MLP}/Gate"),
+                *linear(f"{block}.mlp.up_proj", f"{MLP}/Dense_0"),
+                *linear(f"{block}.mlp.down_proj", f"{MLP}/Dense_1"),
+            )
+        ),
+        *norm("norm", "Transformer/encoder_norm"),
+    ),
+    outer=_HEADS,
+    ignored=("embeddings.mask_token", "rope_embeddings.*"),
+    config={**_CONFIG, "epsilon": 1e-5, "rope_theta": 100.0},
+    heads={**_WIDTHS, 1280: 20, 4096: 32},
+    preprocessing="imagenet",
+)
+_TOWER = (
+    *_norms("encoder.layers.{i}", "layer_norm1", "layer_norm2"),
+    *_new_attention("encoder.layers.{i}.self_attn", "out_proj"),
+    *_new_mlp("encoder.layers.{i}"),
+    *array("embeddings.position_embedding.weight", POSITIONS, op=TABLE),
+    *norm("post_layernorm", "Transformer/encoder_norm"),
+)
+_OTHER_TOWER = ("text_model.*", "text_projection.*", "logit_scale", "logit_bias", "*embeddings.position_ids")
+CLIP = Family(
+    name="huggingface-clip",
+    title="Hugging Face's CLIP image tower",
+    detect=("embeddings.class_embedding", "pre_layrnorm.weight"),
+    rules=(
+        *conv("embeddings.patch_embedding", "embedding"),
+        *array("embeddings.class_embedding", "cls", op=VECTOR),
+        *norm("pre_layrnorm", "Transformer/norm_pre"),
+        *_TOWER,
+    ),
+    outer=(*linear("visual_projection", "head"), *linear("classifier", "head")),
+    ignored=_OTHER_TOWER,
+    config={**_CONFIG, "epsilon": 1e-5},
+    choices={"mlp_activation": ("quick_gelu", "gelu")},
+    heads={**_WIDTHS, 1664: 16},
+    preprocessing="clip",
+)
+_PATCHES = "embeddings.patch_embedding.weight"
+SIGLIP = Family(
+    name="huggingface-siglip",
+    title="Hugging Face's SigLIP and SigLIP 2 image towers",
+    detect=(_PATCHES, "embeddings.position_embedding.weight", "encoder.layers.0.layer_norm1.weight"),
+    absent=("embeddings.class_embedding",),
+    rules=(
+        *array(_PATCHES, "embedding/kernel", op=CONV, when=axes(_PATCHES, 4)),
+        *array(_PATCHES, "embedding/kernel", op=PATCH_LINEAR, tells={"position_resize": "bilinear_antialias"}),
+        *array("embeddings.patch_embedding.bias", "embedding/bias"),
+        *_TOWER,
+        *array("head.probe", "MAPHead_0/probe"),
+        *joined("head.attention", *(f"MAPHead_0/MultiHeadDotProductAttention_0/{name}" for name, _ in _QKV)),
+        *linear("head.attention.out_proj", "MAPHead_0/MultiHeadDotProductAttention_0/out"),
+        *norm("head.layernorm", "MAPHead_0/LayerNorm_0"),
+        *linear("head.mlp.fc1", "MAPHead_0/MlpBlock_0/Dense_0"),
+        *linear("head.mlp.fc2", "MAPHead_0/MlpBlock_0/Dense_1"),
+    ),
+    outer=_HEADS,
+    ignored=_OTHER_TOWER,
+    config={**_CONFIG, "mlp_activation": "gelu_tanh"},
+    heads={**_WIDTHS, 1152: 16, 1536: 16},
+    preprocessing="siglip",
+)
+
+
+def _beit_table(block: str, inner: str) -> tuple[Rule, ...]:
+    name = "relative_position_bias.relative_position_bias_table"
+    return array(f"{block}.{inner}{name}", f"{ATTENTION}/relative_position_bias")
+
+
+BEIT = Family(
+    name="huggingface-beit",
+    title="Hugging Face's BEiT and Data2Vec-Vision",
+    detect=("embeddings.patch_embeddings.projection.weight", "encoder.layer.0.lambda_1|layers.0.lambda_1"),
+    rules=(
+        *_EMBEDDINGS,
+        *(
+            rule
+            for block in (_OLD, _NEW)
+            for rule in (
+                *_norms(block, "layernorm_before", "layernorm_after"),
+                *_old_attention(block),
+                *_new_attention(f"{block}.attention", "o_proj"),
+                *_beit_table(block, "attention.attention."),
+                *_beit_table(block, ""),
+                *_old_mlp(block),
+                *_new_mlp(block),
+                *_scales(block, "lambda_1", "lambda_2"),
+            )
+        ),
+        *(
+            rule
+            for owner in ("encoder.", "")
+            for rule in array(
+                f"{owner}relative_position_bias.relative_position_bias_table",
+                f"{ATTENTION}/relative_position_bias",
+                shared=True,
+            )
+        ),
+        *norm("layernorm", "Transformer/encoder_norm"),
+        *norm("pooler.layernorm", "fc_norm"),
+    ),
+    outer=_HEADS,
+    ignored=("embeddings.mask_token", "*relative_position_index", "lm_head.*"),
+    config={**_CONFIG, "epsilon": 1e-12, "relative_resize": "bilinear"},
+    heads=_WIDTHS,
+    preprocessing="beit",
+)
+
+FAMILIES = (BEIT, DINOV2, DINOV3, CLIP, SIGLIP, MSN, VIT)
+
+_ACTIVATIONS = {
+    "gelu": "gelu",
+    "gelu_python": "gelu",
+    "quick_gelu": "quick_gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_pytorch": "gelu",
+    "gelu_fast": "gelu_tanh",
+    "silu": "silu",
+    "swish": "silu",
+    "relu": "relu",
+}
+# What these do between the tokens and their head is not in their weights.
+_HEADS_OF_THEIR_OWN = {
+    "CLIPForImageClassification": {"pooling": "gap", "class_token": True, "final_norm": None},
+    "SiglipForImageClassification": {"pooling": "gap"},
+    "Siglip2ForImageClassification": {"pooling": "gap"},
+}
+_FIELDS = {"num_attention_heads": "num_heads", "layer_norm_eps": "epsilon", "image_size": "image_size"}
+
+
+def hints(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of `ViTConfig` that a `config.json` of transformers tells."""
+    architectures = config.get("architectures") or [""]
+    config = config.get("vision_config") or config
+    known = {ours: config[theirs] for theirs, ours in _FIELDS.items() if config.get(theirs) is not None}
+    if "hidden_act" in config and not config.get("use_swiglu_ffn") and not config.get("use_gated_mlp"):
+        known["mlp_activation"] = _ACTIVATIONS.get(config["hidden_act"], config["hidden_act"])
+    if config.get("rope_theta") is not None:
+        known["rope_theta"] = float(config["rope_theta"])
+    return {**known, **_HEADS_OF_THEIR_OWN.get(architectures[0], {})}

@@ -1,0 +1,164 @@
+"""Keras' own files of weights, also those of vit-keras 0.1 and 0.2, and the `tf_model.h5` of Hugging Face.
+
+Keras names and numbers what it saves in three ways, and TensorFlow's names at Hugging Face are PyTorch's with other words in them.
+`readable` brings a file to names that a table can list.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from .rules import ATTENTION, BLOCK, MLP, POSITIONS, Family, Rule, array
+
+_PROJECTIONS = (("query", "query_dense"), ("key", "key_dense"), ("value", "value_dense"), ("out", "combine_heads"))
+
+
+class Renamed(Mapping):
+    """The arrays of a reader under other names; those of two and four axes may be in PyTorch's layout."""
+
+    def __init__(self, reader: Any, names: dict[str, str], transposed: frozenset[str] = frozenset()):
+        self.reader, self.path, self.format, self.metadata = reader, reader.path, reader.format, reader.metadata
+        self._names, self._transposed = names, transposed
+
+    def _order(self, name: str, ndim: int) -> tuple[int, ...]:
+        return (1, 0) if ndim == 2 else (3, 2, 0, 1) if ndim == 4 else tuple(range(ndim))
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        value = self.reader[self._names[name]]
+        return value.transpose(self._order(name, value.ndim)) if name in self._transposed else value
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The shape of an array."""
+        shape = self.reader.shape(self._names[name])
+        return tuple(shape[axis] for axis in self._order(name, len(shape))) if name in self._transposed else shape
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+def readable(reader: Any) -> Any:
+    """A reader whose names a table can list: the given one, or a view of it."""
+    if reader.format in ("keras_weights", "keras"):
+        return Renamed(reader, _count_blocks(reader))
+    if reader.format == "h5" and any("_._" in name for name in reader):
+        names, transposed = {}, set()
+        for name in reader:
+            *module, leaf = name.replace("_._", "/").split("/")
+            renamed = ".".join((*module, _PYTORCH_WORDS.get(leaf, leaf)))
+            names[renamed] = name
+            if leaf == "kernel":
+                transposed.add(renamed)
+        return Renamed(reader, names, frozenset(transposed))
+    if reader.format == "h5":
+        return Renamed(reader, {_unslashed(name): name for name in reader})
+    return reader
+
+
+_PYTORCH_WORDS = {"kernel": "weight", "gamma": "weight", "beta": "bias", "embeddings": "weight"}
+
+
+def _unslashed(name: str) -> str:
+    """vit-keras 0.1 had slashes where 0.2 has underscores; both repeat a block's name in its MLP, or leave the MLP out."""
+    name = name.replace("Transformer/", "Transformer_", 1)
+    return re.sub(r"^(Transformer_encoderblock_\d+)/(?:MlpBlock_3/)?(?:\w*_)?(Dense_[01])/", r"\1/MlpBlock_3/\2/", name)
+
+
+def _count_blocks(reader: Mapping) -> dict[str, str]:
+    """Names with a number on every block and dense layer, where Keras leaves out the first and Keras 2 every second."""
+    old = any("_layer_checkpoint_dependencies" in name for name in reader)
+    names = {}
+    for name in reader:
+        renamed = name.replace("_layer_checkpoint_dependencies", "layers")
+        for kind in ("transformer_block", "dense", "layer_normalization"):
+            renamed = re.sub(rf"(?<=/){kind}(?=/)", f"{kind}_0", renamed)
+            if old:
+                renamed = re.sub(rf"(?<=/){kind}_(\d+)(?=/)", lambda m, kind=kind: f"{kind}_{int(m[1]) // 2}", renamed)
+        names[renamed] = name
+    return names
+
+
+def _variables(source: str, target: str, *leaves: str) -> tuple[Rule, ...]:
+    return tuple(Rule(f"{source}/vars/{n}", (f"{target}/{leaf}",)) for n, leaf in enumerate(leaves))
+
+
+_DENSE, _NORM = ("kernel", "bias"), ("scale", "bias")
+_IN = "layers/transformer_block_{i}"
+
+
+def _is_alone(shape_of: Any) -> bool:
+    return shape_of("layers/dense_1/vars/0") is None
+
+
+KERAS = Family(
+    name="keras",
+    title="Keras' .weights.h5 and .keras, of this package and of vit-keras 0.x",
+    detect=("layers/conv2d/vars/0", "layers/transformer_block_0/layernorm1/vars/0", "layers/add_position_embs/vars/0"),
+    rules=(
+        *_variables("layers/conv2d", "embedding", *_DENSE),
+        *array("layers/class_token/vars/0", "cls"),
+        *array("layers/register_tokens/vars/0", "registers"),
+        *array("layers/add_position_embs/vars/0", POSITIONS),
+        *_variables(f"{_IN}/layernorm1", f"{BLOCK}/LayerNorm_0", *_NORM),
+        *(
+            rule
+            for name, attribute in _PROJECTIONS
+            for rule in _variables(f"{_IN}/att/{attribute}", f"{ATTENTION}/{name}", *_DENSE)
+        ),
+        *_variables(f"{_IN}/layernorm2", f"{BLOCK}/LayerNorm_2", *_NORM),
+        *_variables(f"{_IN}/mlpblock/layers/dense_0", f"{MLP}/Dense_0", *_DENSE),
+        *_variables(f"{_IN}/mlpblock/layers/dense_1", f"{MLP}/Dense_1", *_DENSE),
+        *_variables(f"{_IN}/mlpblock/gate", f"{MLP}/Gate", *_DENSE),
+        *array(f"{_IN}/layerscale1/vars/0", f"{BLOCK}/LayerScale_0/scale"),
+        *array(f"{_IN}/layerscale2/vars/0", f"{BLOCK}/LayerScale_1/scale"),
+        *_variables("layers/layer_normalization_0", "Transformer/encoder_norm", *_NORM),
+        *(Rule(f"layers/dense_0/vars/{n}", (f"head/{leaf}",), when=_is_alone) for n, leaf in enumerate(_DENSE)),
+        *_variables("layers/dense_0", "pre_logits", *_DENSE),
+        *_variables("layers/dense_1", "head", *_DENSE),
+    ),
+    ignored=("*/vars/activation", "*/vars/grid", "optimizer/*", "*seed_generator*"),
+    config={"mlp_activation": "gelu"},
+    heads={192: 3, 384: 6, 768: 12, 1024: 16, 1280: 16},
+)
+
+
+def _named(source: str, target: str, *leaves: tuple[str, str]) -> tuple[Rule, ...]:
+    return tuple(Rule(f"{source}/{theirs}", (f"{target}/{ours}",)) for theirs, ours in leaves)
+
+
+_NAMED_DENSE, _NAMED_NORM = (("kernel", "kernel"), ("bias", "bias")), (("gamma", "scale"), ("beta", "bias"))
+_NAMED = "Transformer_encoderblock_{i}"
+
+KERAS_H5 = Family(
+    name="keras-h5",
+    title="Keras' older .h5, of vit-keras 0.x",
+    detect=("embedding/kernel", "Transformer_posembed_input/pos_embedding"),
+    rules=(
+        *_named("embedding", "embedding", *_NAMED_DENSE),
+        *array("class_token/cls", "cls"),
+        *array("Transformer_posembed_input/pos_embedding", POSITIONS),
+        *_named(f"{_NAMED}/LayerNorm_0", f"{BLOCK}/LayerNorm_0", *_NAMED_NORM),
+        *(
+            rule
+            for name, _ in _PROJECTIONS
+            for rule in _named(f"{_NAMED}/MultiHeadDotProductAttention_1/{name}", f"{ATTENTION}/{name}", *_NAMED_DENSE)
+        ),
+        *_named(f"{_NAMED}/LayerNorm_2", f"{BLOCK}/LayerNorm_2", *_NAMED_NORM),
+        *_named(f"{_NAMED}/MlpBlock_3/Dense_0", f"{MLP}/Dense_0", *_NAMED_DENSE),
+        *_named(f"{_NAMED}/MlpBlock_3/Dense_1", f"{MLP}/Dense_1", *_NAMED_DENSE),
+        *_named("Transformer_encoder_norm", "Transformer/encoder_norm", *_NAMED_NORM),
+        *_named("pre_logits", "pre_logits", *_NAMED_DENSE),
+        *_named("head", "head", *_NAMED_DENSE),
+    ),
+    ignored=("optimizer/*", "*seed_generator*", "*/iterations*"),
+    config={"mlp_activation": "gelu"},
+    heads=KERAS.heads,
+)
+
+FAMILIES = (KERAS, KERAS_H5)

@@ -1,0 +1,380 @@
+"""How the names of a file become canonical names, and back: a family is a table, and this reads it.
+
+A family lists `Rule`s. A rule says what one array of a file is called there, which weights of the model it holds, and in what
+layout. Patterns are names with numbers left open: `"blocks.{i}.norm1"`; `"{s+1}"` is a number that counts from one where
+another name's `{s}` counts from zero. The same rules run in both directions, so whatever is read can be written.
+
+See `docs/add_a_family.md`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+BLOCK = "Transformer/encoderblock_{i}"
+ATTENTION = f"{BLOCK}/MultiHeadDotProductAttention_1"
+MLP = f"{BLOCK}/MlpBlock_3"
+POSITIONS = "Transformer/posembed_input/pos_embedding"
+
+
+class Op(NamedTuple):
+    """A change of layout.
+
+    Attributes:
+        read: From the array of the file and the number of weights it holds to these, in Keras' layout.
+        write: From these weights and the number of heads of the model to the array of the file.
+    """
+
+    read: Callable[[np.ndarray, int], list[np.ndarray]]
+    write: Callable[[list[np.ndarray], int], np.ndarray]
+
+
+def _read_patches_of_linear(array: np.ndarray, _: int) -> list[np.ndarray]:
+    width, inputs = array.shape
+    for channels in (3, 1, 4, 2):
+        side = math.isqrt(inputs // channels)
+        if side * side * channels == inputs:
+            return [array.reshape(width, side, side, channels).transpose(1, 2, 3, 0)]
+    raise ValueError(f"A linear patch embedding of {inputs} inputs is not for square patches of 1 to 4 channels.")
+
+
+AS_IS = Op(lambda a, n: [a], lambda parts, heads: parts[0])
+# PyTorch's (out, in), of several layers one under the other; of one axis, nothing is transposed.
+LINEAR = Op(
+    lambda a, n: [part.T for part in np.split(a, n)],
+    lambda parts, heads: np.concatenate([part.T for part in parts]),
+)
+TRANSPOSED = Op(lambda a, n: [a.T], lambda parts, heads: parts[0].T)
+# (out, in, down, across) becomes (down, across, in, out).
+CONV = Op(lambda a, n: [a.transpose(2, 3, 1, 0)], lambda parts, heads: parts[0].transpose(3, 2, 0, 1))
+# (out, down * across * in): a linear layer on flattened patches.
+PATCH_LINEAR = Op(
+    _read_patches_of_linear,
+    lambda parts, heads: parts[0].transpose(3, 0, 1, 2).reshape(parts[0].shape[3], -1),
+)
+# Flax keeps the heads apart: (in, heads, width) and (heads, width); on the way out (heads, width, out).
+HEADS = Op(
+    lambda a, n: [a.reshape(*a.shape[:-2], -1)],
+    lambda parts, heads: parts[0].reshape(*parts[0].shape[:-1], heads, -1),
+)
+FROM_HEADS = Op(
+    lambda a, n: [a.reshape(-1, a.shape[-1])],
+    lambda parts, heads: parts[0].reshape(heads, -1, parts[0].shape[-1]),
+)
+# (1, 1, 1, channels): old Flax kept the axes of a group normalisation.
+CHANNELS = Op(lambda a, n: [a.reshape(-1)], lambda parts, heads: parts[0].reshape(1, 1, 1, -1))
+
+
+def _tokens(ndim: int) -> Op:
+    return Op(
+        lambda a, n: [a.reshape(1, -1, a.shape[-1])], lambda parts, heads: parts[0].reshape(parts[0].shape[3 - ndim :])
+    )
+
+
+TOKENS, TABLE, VECTOR = _tokens(3), _tokens(2), _tokens(1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """What one array of a file is.
+
+    Attributes:
+        source: Pattern of its name.
+        targets: Patterns of the canonical names of the weights it holds; `None` for a part that is left out.
+        op: Its layout.
+        when: Whether the rule is for this array at all, from `shape_of`, where a name alone does not tell.
+        stacked: Whether the first axis counts the blocks.
+        shared: Whether all blocks have it in common.
+        tells: Fields of `ViTConfig` that a file with such an array has.
+    """
+
+    source: str
+    targets: tuple[str | None, ...]
+    op: Op = AS_IS
+    when: Callable[[Callable[[str], tuple[int, ...] | None]], bool] | None = None
+    stacked: bool = False
+    shared: bool = False
+    tells: Mapping[str, Any] | None = None
+
+
+def array(source: str, *targets: str | None, op: Op = AS_IS, **options: Any) -> tuple[Rule, ...]:
+    """One array."""
+    return (Rule(source, targets, op, **options),)
+
+
+def linear(source: str, *targets: str | None, **options: Any) -> tuple[Rule, ...]:
+    """A linear layer of PyTorch; with several targets, so many layers one under the other."""
+    return tuple(
+        Rule(f"{source}.{theirs}", tuple(t and f"{t}/{ours}" for t in targets), LINEAR, **options)
+        for theirs, ours in (("weight", "kernel"), ("bias", "bias"))
+    )
+
+
+def joined(source: str, *targets: str) -> tuple[Rule, ...]:
+    """The three projections as `torch.nn.MultiheadAttention` keeps them: `in_proj_weight`, `in_proj_bias`."""
+    return tuple(
+        Rule(f"{source}.in_proj_{theirs}", tuple(f"{t}/{ours}" for t in targets), LINEAR)
+        for theirs, ours in (("weight", "kernel"), ("bias", "bias"))
+    )
+
+
+def conv(source: str, target: str, **options: Any) -> tuple[Rule, ...]:
+    """A convolution of PyTorch."""
+    return (
+        Rule(f"{source}.weight", (f"{target}/kernel",), CONV, **options),
+        Rule(f"{source}.bias", (f"{target}/bias",), **options),
+    )
+
+
+def norm(source: str, target: str) -> tuple[Rule, ...]:
+    """A normalisation of PyTorch."""
+    return array(f"{source}.weight", f"{target}/scale") + array(f"{source}.bias", f"{target}/bias")
+
+
+def renamed(rules: Iterable[Rule], old: str, new: str) -> tuple[Rule, ...]:
+    """The same rules for names in which `old` is `new`."""
+    return tuple(
+        dataclasses.replace(rule, source=rule.source.replace(old, new)) for rule in rules if old in rule.source
+    )
+
+
+def packed(wide: str, narrow: str) -> Callable:
+    """The condition that a gated MLP keeps its two first layers in one array: it has twice the rows that the last takes."""
+
+    def is_packed(shape_of: Callable) -> bool:
+        first, last = shape_of(wide), shape_of(narrow)
+        return bool(first and last) and first[0] == 2 * last[-1]
+
+    return is_packed
+
+
+def axes(name: str, count: int) -> Callable:
+    """The condition that an array has so many axes."""
+    return lambda shape_of: len(shape_of(name) or ()) == count
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Family:
+    """Checkpoints that share names, layout and numerics.
+
+    Attributes:
+        name: What it is called in `family=` and in reports.
+        title: Whose checkpoints these are.
+        detect: Names that all its files have, without a common prefix such as `module.`; `"a|b"` is one of two. Of the families
+            that a file may be of, that is taken which knows most of its names, and of these the one with most of these names.
+        marks: Further ones, which a file must have to be taken for this family, unless the user says that it is of it.
+        by_name_only: Whether no file is taken for this family unless the user or the registry says that it is of it.
+        absent: Names that none has (where another family has them).
+        rules: What its arrays are. The first that fits is taken; for writing, the first whose weights the model has.
+        outer: Rules for names that stand outside of the common prefix.
+        ignored: Patterns (`*` for anything) of names that are known and no part of the model.
+        config: Fields of `ViTConfig` that neither names nor shapes tell.
+        choices: Fields that nothing in the file tells, and their possible values: the user, the registry or a `config.json` must.
+        heads: `{hidden size: number of heads}` of the published models.
+        dim_head: Width of a head where `heads` does not tell.
+        preprocessing: Name of a preset of `vit_keras.preprocess`.
+        refused: Why its files cannot be loaded, of a family that is known but not built.
+    """
+
+    name: str
+    title: str
+    detect: tuple[str, ...] = ()
+    marks: tuple[str, ...] = ()
+    by_name_only: bool = False
+    absent: tuple[str, ...] = ()
+    rules: tuple[Rule, ...]
+    outer: tuple[Rule, ...] = ()
+    ignored: tuple[str, ...] = ()
+    config: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    choices: Mapping[str, tuple] = dataclasses.field(default_factory=dict)
+    heads: Mapping[int, int] = dataclasses.field(default_factory=dict)
+    dim_head: int | None = None
+    preprocessing: str = "google"
+    refused: str | None = None
+
+    def prefix(self, names: Iterable[str], *, marked: bool = False) -> str | None:
+        """What stands before all names of the model in a file, or `None` where the file is of another family.
+
+        Args:
+            names: All names in the file.
+            marked: Whether the family's `marks` must be there too.
+        """
+        names = set(names)
+        found = []
+        wanted = self.detect + (self.marks if marked else ())
+        for first in self.detect[0].split("|"):
+            ends = (name[: -len(first)] for name in names if name.endswith(first))
+            found += [
+                prefix
+                for prefix in ends
+                if (not prefix or prefix[-1] in "./")
+                and all(any(prefix + n in names for n in alternatives.split("|")) for alternatives in wanted)
+                and not any(prefix + name in names for name in self.absent)
+            ]
+        return min(found, key=lambda p: (len(p), p), default=None)
+
+
+def detect(
+    families: Iterable[Family], names: Iterable[str], shape_of: Callable[[str], tuple[int, ...]]
+) -> Family | None:
+    """The family that a file is of, or `None`."""
+    names = list(names)
+    candidates = [f for f in families if not f.by_name_only and f.prefix(names, marked=True) is not None]
+    if len(candidates) < 2:
+        return candidates[0] if candidates else None
+
+    def unknown_and_unmarked(family: Family) -> tuple[int, int]:
+        return len(bind(family, names, shape_of).unknown), -len(family.detect + family.marks)
+
+    return min(candidates, key=unknown_and_unmarked)
+
+
+class Part(NamedTuple):
+    """Where in a file one weight of a model is."""
+
+    source: str
+    rule: Rule
+    index: int
+    block: int | None
+
+
+class Binding(NamedTuple):
+    """A file read by a family's table.
+
+    Attributes:
+        parts: `{canonical name: Part}`.
+        ignored: Names that are known and no part of the model.
+        unknown: Names that no rule knows.
+        doubled: Canonical names that two arrays claim.
+        told: Fields of `ViTConfig` that the arrays that are there tell.
+    """
+
+    parts: dict[str, Part]
+    ignored: tuple[str, ...]
+    unknown: tuple[str, ...]
+    doubled: tuple[str, ...]
+    told: dict[str, Any]
+
+
+_NUMBER = re.compile(r"\{(\w+)(\+1)?\}")
+
+
+def _compile(pattern: str) -> re.Pattern:
+    parts = _NUMBER.split(pattern)  # text, letter, "+1" or None, text, …
+    groups = "".join(re.escape(text) + rf"(?P<{letter}>\d+)" for text, letter in zip(parts[::3], parts[1::3]))
+    return re.compile(groups + re.escape(parts[-1]))
+
+
+def _numbers(pattern: str, match: re.Match) -> dict[str, int]:
+    """What the open numbers of a pattern are, counted from zero."""
+    return {letter: int(match[letter]) - bool(plus) for letter, plus in _NUMBER.findall(pattern)}
+
+
+def _fill(pattern: str, numbers: Mapping[str, int]) -> str:
+    return _NUMBER.sub(lambda hole: str(numbers[hole[1]] + bool(hole[2])), pattern)
+
+
+def bind(family: Family, names: Iterable[str], shape_of: Callable[[str], tuple[int, ...]]) -> Binding:
+    """Find for each array of a file which weights of a model it holds."""
+    names = list(names)
+    prefix = family.prefix(names) or ""
+    known = set(names)
+
+    def shape_inside(name: str) -> tuple[int, ...] | None:
+        return shape_of(prefix + name) if prefix + name in known else None
+
+    compiled = {id(rule): _compile(rule.source) for rule in (*family.rules, *family.outer)}
+    ignored_patterns = [re.compile(re.escape(p).replace(r"\*", ".*")) for p in family.ignored]
+    parts: dict[str, Part] = {}
+    doubled, ignored, unknown, shared = [], [], [], []
+    told: dict[str, Any] = {}
+
+    def claim(target: str | None, part: Part) -> None:
+        if target is not None:
+            if target in parts:
+                doubled.append(target)
+            parts[target] = part
+
+    for name in names:
+        inside = name.startswith(prefix)
+        stem = name[len(prefix) :] if inside else name
+        rules = (*family.rules, *family.outer) if inside else family.outer
+        for rule in rules:
+            match = compiled[id(rule)].fullmatch(stem)
+            if match and (rule.when is None or rule.when(shape_inside)):
+                break
+        else:
+            dropped = any(p.fullmatch(stem) for p in ignored_patterns)
+            (ignored if dropped or 0 in shape_of(name) else unknown).append(name)
+            continue
+        if 0 in shape_of(name):  # no registers, say
+            ignored.append(name)
+            continue
+        numbers = _numbers(rule.source, match)
+        told |= rule.tells or {}
+        for index, target in enumerate(rule.targets):
+            if rule.shared:
+                shared.append((target, name, rule, index))
+            elif rule.stacked:
+                for block in range(shape_of(name)[0]):
+                    claim(target and _fill(target, {"i": block}), Part(name, rule, index, block))
+            else:
+                claim(target and _fill(target, numbers), Part(name, rule, index, None))
+        if not rule.targets:
+            ignored.append(name)
+    blocks = {int(m[1]) for name in parts if (m := re.match(r"Transformer/encoderblock_(\d+)/", name))}
+    for target, name, rule, index in shared:
+        for block in blocks:
+            claim(_fill(target, {"i": block}), Part(name, rule, index, None))
+    return Binding(parts, tuple(ignored), tuple(unknown), tuple(doubled), told)
+
+
+def read(part: Part, source: np.ndarray) -> np.ndarray:
+    """One weight of a model, out of the array that holds it.
+
+    Raises:
+        ValueError: The array has not the shape that the family's rule is for.
+    """
+    source = source if part.block is None else source[part.block]
+    try:
+        return part.rule.op.read(source, len(part.rule.targets))[part.index]
+    except (ValueError, IndexError) as error:
+        raise ValueError(f"{part.source!r} has the shape {source.shape}, which it cannot have ({error}).") from None
+
+
+def shape(part: Part, source_shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of what `read` returns, without the array."""
+    return read(part, np.broadcast_to(np.float32(0), source_shape)).shape
+
+
+def write(family: Family, weights: Mapping[str, np.ndarray], num_heads: int) -> dict[str, np.ndarray]:
+    """The arrays of a file that a model's weights make, by a family's table run backwards.
+
+    Raises:
+        ValueError: The family has no name for some of the weights.
+    """
+    left = dict.fromkeys(weights)
+    arrays: dict[str, np.ndarray] = {}
+    for rule in (*family.rules, *family.outer):
+        if not rule.targets or rule.targets[0] is None or rule.stacked or rule.shared:
+            continue
+        pattern = _compile(rule.targets[0])
+        for name in [n for n in left if pattern.fullmatch(n)]:
+            numbers = _numbers(rule.targets[0], pattern.fullmatch(name))
+            targets = [t if t is None else _fill(t, numbers) for t in rule.targets]
+            if all(t is not None and t in left for t in targets):
+                arrays[_fill(rule.source, numbers)] = np.ascontiguousarray(
+                    rule.op.write([weights[t] for t in targets], num_heads)
+                )
+                for target in targets:
+                    del left[target]
+    if left:
+        some = ", ".join(list(left)[:5])
+        raise ValueError(f"The format {family.name!r} has no name for {len(left)} weights of this model: {some}.")
+    return arrays

@@ -1,0 +1,244 @@
+"""timm's names, which DeiT, DINO, MAE, BEiT, DINOv2 and DINOv3 share (huggingface/pytorch-image-models and facebookresearch).
+
+What tells these apart beyond their shapes is listed below; where a bare file does not tell, it is read as timm's own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from .rules import (
+    ATTENTION,
+    BLOCK,
+    LINEAR,
+    MLP,
+    POSITIONS,
+    TOKENS,
+    Family,
+    array,
+    conv,
+    linear,
+    norm,
+    packed,
+)
+
+_QKV = (f"{ATTENTION}/query", f"{ATTENTION}/key", f"{ATTENTION}/value")
+_QKV_BIAS = (f"{ATTENTION}/query/bias", None, f"{ATTENTION}/value/bias")
+_IS_PACKED = packed("blocks.0.mlp.fc1.weight", "blocks.0.mlp.fc2.weight")
+_MAP_ATTENTION = "MAPHead_0/MultiHeadDotProductAttention_0"
+
+_BACKBONE = (
+    *conv("patch_embed.proj", "embedding"),
+    *array("cls_token", "cls", op=TOKENS),
+    *array("dist_token", "dist", op=TOKENS),
+    *array("reg_token", "registers", op=TOKENS),
+    *array("pos_embed", POSITIONS, op=TOKENS),
+    *norm("norm_pre", "Transformer/norm_pre"),
+    *norm("blocks.{i}.norm1", f"{BLOCK}/LayerNorm_0"),
+    *linear("blocks.{i}.attn.qkv", *_QKV),
+    *array("blocks.{i}.attn.q_bias", f"{ATTENTION}/query/bias"),
+    *array("blocks.{i}.attn.v_bias", f"{ATTENTION}/value/bias"),
+    *array("blocks.{i}.attn.relative_position_bias_table", f"{ATTENTION}/relative_position_bias"),
+    *linear("blocks.{i}.attn.proj", f"{ATTENTION}/out"),
+    *array("blocks.{i}.ls1.gamma", f"{BLOCK}/LayerScale_0/scale"),
+    *norm("blocks.{i}.norm2", f"{BLOCK}/LayerNorm_2"),
+    *linear("blocks.{i}.mlp.fc1", f"{MLP}/Gate", f"{MLP}/Dense_0", when=_IS_PACKED),
+    *linear("blocks.{i}.mlp.fc1", f"{MLP}/Dense_0"),
+    *linear("blocks.{i}.mlp.fc2", f"{MLP}/Dense_1"),
+    *array("blocks.{i}.ls2.gamma", f"{BLOCK}/LayerScale_1/scale"),
+    *norm("norm", "Transformer/encoder_norm"),
+    *norm("fc_norm", "fc_norm"),
+    *linear("head", "head"),
+    *linear("head_dist", "head_dist"),
+)
+_ALSO = (  # other spellings of the same, in the originals' files
+    *array("blocks.{i}.gamma_1", f"{BLOCK}/LayerScale_0/scale"),
+    *array("blocks.{i}.gamma_2", f"{BLOCK}/LayerScale_1/scale"),
+    *array("rel_pos_bias.relative_position_bias_table", f"{ATTENTION}/relative_position_bias", shared=True),
+    *array("register_tokens", "registers", op=TOKENS, tells={"position_resize": "bicubic_antialias"}),
+    *array("storage_tokens", "registers", op=TOKENS),
+    *linear("blocks.{i}.mlp.w12", f"{MLP}/Gate", f"{MLP}/Dense_0"),
+    *linear("blocks.{i}.mlp.w1", f"{MLP}/Gate"),
+    *linear("blocks.{i}.mlp.w2", f"{MLP}/Dense_0"),
+    *linear("blocks.{i}.mlp.w3", f"{MLP}/Dense_1"),
+    *linear("blocks.{i}.mlp.fc1_g", f"{MLP}/Gate"),
+    *linear("blocks.{i}.mlp.fc1_x", f"{MLP}/Dense_0"),
+)
+_MAP = (
+    *array("attn_pool.latent", "MAPHead_0/probe", op=TOKENS),
+    *linear("attn_pool.q", f"{_MAP_ATTENTION}/query"),
+    *linear("attn_pool.kv", f"{_MAP_ATTENTION}/key", f"{_MAP_ATTENTION}/value"),
+    *linear("attn_pool.proj", f"{_MAP_ATTENTION}/out"),
+    *norm("attn_pool.norm", "MAPHead_0/LayerNorm_0"),
+    *linear("attn_pool.mlp.fc1", "MAPHead_0/MlpBlock_0/Dense_0"),
+    *linear("attn_pool.mlp.fc2", "MAPHead_0/MlpBlock_0/Dense_1"),
+)
+_STEM = "patch_embed.backbone"
+_UNIT = f"{_STEM}.stages.{{s}}.blocks.{{u}}"
+_RESNET = (
+    *(rule for stem in (f"{_STEM}.stem", _STEM) for rule in conv(f"{stem}.conv", "conv_root")),
+    *(rule for stem in (f"{_STEM}.stem", _STEM) for rule in norm(f"{stem}.norm", "gn_root")),
+    *(rule for n in "123" for rule in conv(f"{_UNIT}.conv{n}", f"block{{s+1}}/unit{{u+1}}/conv{n}")),
+    *(rule for n in "123" for rule in norm(f"{_UNIT}.norm{n}", f"block{{s+1}}/unit{{u+1}}/gn{n}")),
+    *conv(f"{_UNIT}.downsample.conv", "block{s+1}/unit{u+1}/conv_proj"),
+    *norm(f"{_UNIT}.downsample.norm", "block{s+1}/unit{u+1}/gn_proj"),
+)
+_WIDTHS = {192: 3, 384: 6, 768: 12, 1024: 16, 1152: 16, 1280: 16, 1408: 16, 1536: 24, 1664: 16}
+_PYTORCH = {"mlp_activation": "gelu", "position_resize": "bicubic_antialias", "patch_resize": "bicubic_antialias"}
+
+TIMM = Family(
+    name="timm",
+    title="timm's ViT, DeiT and DeiT-III, and hybrids of a ResNet and a ViT",
+    detect=(
+        "patch_embed.proj.weight",
+        "blocks.0.norm1.weight",
+        "blocks.0.mlp.fc1.weight|blocks.0.mlp.w12.weight",
+        "pos_embed",
+    ),
+    rules=(*_BACKBONE, *_ALSO, *_MAP, *_RESNET),
+    ignored=("mask_token", "*.attn.relative_position_index", "*num_batches_tracked"),
+    config={**_PYTORCH, "resnet_numerics": "timm"},
+    heads=_WIDTHS,
+    preprocessing="timm",
+)
+
+
+def _like_timm(name: str, title: str, config: dict | None = None, ignored: tuple = (), **fields) -> Family:
+    return dataclasses.replace(
+        TIMM, name=name, title=title, config={**_PYTORCH, **(config or {})}, ignored=TIMM.ignored + ignored, **fields
+    )
+
+
+DEIT = _like_timm("deit", "DeiT (facebookresearch/deit)", by_name_only=True, preprocessing="imagenet")
+DEIT_DISTILLED = _like_timm(
+    "deit-distilled",
+    "distilled DeiT, with two heads (facebookresearch/deit)",
+    {"pooling": "token+dist"},
+    marks=("dist_token",),
+    preprocessing="imagenet",
+)
+DEIT3 = _like_timm("deit3", "DeiT-III (facebookresearch/deit)", marks=("blocks.0.gamma_1",), preprocessing="imagenet")
+DINO = _like_timm(
+    "dino",
+    "DINO (facebookresearch/dino)",
+    {"position_resize": "bicubic_dino"},
+    ("head.*", "backbone.fc.*"),
+    marks=("head.last_layer.weight_v|head.last_layer.weight",),
+    preprocessing="imagenet",
+)
+MAE = _like_timm(
+    "mae",
+    "MAE, with its decoder left out (facebookresearch/mae)",
+    ignored=("decoder_*",),
+    marks=("decoder_embed.weight",),
+    preprocessing="imagenet",
+)
+DINOV2 = _like_timm(
+    "dinov2",
+    "DINOv2, with and without registers (facebookresearch/dinov2)",
+    {"position_resize": "bicubic_dino"},
+    marks=("mask_token", "blocks.0.ls1.gamma"),
+    preprocessing="dinov2",
+)
+CLIP = _like_timm(
+    "timm-clip",
+    "timm's CLIP image towers",
+    {"epsilon": 1e-5},
+    marks=("norm_pre.weight",),
+    choices={"mlp_activation": ("quick_gelu", "gelu")},
+    preprocessing="clip",
+)
+SIGLIP = _like_timm(
+    "timm-siglip",
+    "timm's SigLIP image towers with attention pooling",
+    marks=("attn_pool.latent",),
+    ignored=("text.*", "logit_scale", "logit_bias"),
+    choices={"mlp_activation": ("gelu_tanh", "gelu")},
+    heads={**_WIDTHS, 1536: 16},
+    preprocessing="siglip",
+)
+BEIT = dataclasses.replace(
+    TIMM,
+    name="beit",
+    title="BEiT and BEiT v2 (microsoft/unilm)",
+    detect=(
+        "patch_embed.proj.weight",
+        "blocks.0.attn.relative_position_bias_table|rel_pos_bias.relative_position_bias_table",
+    ),
+    marks=("blocks.0.attn.relative_position_index|rel_pos_bias.relative_position_index",),
+    ignored=(*TIMM.ignored, "rel_pos_bias.relative_position_index", "lm_head.*"),
+    config={**_PYTORCH, "relative_resize": "geometric"},
+    preprocessing="beit",
+)
+TIMM_BEIT = dataclasses.replace(
+    BEIT,
+    name="timm-beit",
+    title="timm's BEiT and BEiT v2",
+    marks=(),
+    config={**_PYTORCH, "relative_resize": "geometric_linear"},
+)
+DINOV3 = dataclasses.replace(
+    TIMM,
+    name="dinov3",
+    title="DINOv3 (facebookresearch/dinov3, timm)",
+    detect=("patch_embed.proj.weight", "blocks.0.attn.qkv.weight"),
+    absent=("pos_embed", *BEIT.detect[1].split("|")),
+    rules=(
+        *array(
+            "blocks.{i}.attn.qkv.bias",
+            *_QKV_BIAS,
+            op=LINEAR,
+            when=lambda shape_of: bool(shape_of("blocks.0.attn.qkv.bias_mask") or shape_of("storage_tokens")),
+        ),
+        *TIMM.rules,
+    ),
+    ignored=("mask_token", "*.attn.qkv.bias_mask", "rope_embed.periods", "rope.*", "local_cls_norm.*", "*.attn.k_bias"),
+    config={**_PYTORCH, "epsilon": 1e-5, "rope_theta": 100.0},
+    heads={**_WIDTHS, 1280: 20, 1536: 24, 4096: 32},
+    preprocessing="imagenet",
+)
+MIXER = Family(
+    name="timm-mixer",
+    title="timm's MLP-Mixer",
+    detect=("stem.proj.weight", "blocks.0.mlp_tokens.fc1.weight"),
+    rules=(
+        *conv("stem.proj", "embedding"),
+        *norm("blocks.{i}.norm1", f"{BLOCK}/LayerNorm_0"),
+        *linear("blocks.{i}.mlp_tokens.fc1", f"{BLOCK}/token_mixing/Dense_0"),
+        *linear("blocks.{i}.mlp_tokens.fc2", f"{BLOCK}/token_mixing/Dense_1"),
+        *norm("blocks.{i}.norm2", f"{BLOCK}/LayerNorm_1"),
+        *linear("blocks.{i}.mlp_channels.fc1", f"{BLOCK}/channel_mixing/Dense_0"),
+        *linear("blocks.{i}.mlp_channels.fc2", f"{BLOCK}/channel_mixing/Dense_1"),
+        *norm("norm", "Transformer/encoder_norm"),
+        *linear("head", "head"),
+    ),
+    config=_PYTORCH,
+    preprocessing="timm-mixer",
+)
+
+EVA02 = dataclasses.replace(
+    TIMM,
+    name="eva02",
+    title="EVA-02",
+    detect=("patch_embed.proj.weight", "pos_embed", "blocks.0.norm1.weight", "blocks.0.norm2.weight"),
+    marks=("blocks.0.attn.q_bias|blocks.0.attn.q_proj.weight",),
+    absent=tuple(BEIT.detect[1].split("|")),
+    refused="EVA-02 has rotary positions of another kind, which this version cannot build",
+)
+
+FAMILIES = (
+    TIMM,
+    DEIT,
+    DEIT_DISTILLED,
+    DEIT3,
+    DINO,
+    MAE,
+    DINOV2,
+    CLIP,
+    SIGLIP,
+    BEIT,
+    TIMM_BEIT,
+    DINOV3,
+    EVA02,
+    MIXER,
+)

@@ -1,0 +1,405 @@
+"""Weights under canonical names go into a model, adapted where it differs from the one they are from."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import math
+import os
+import re
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import keras
+import numpy as np
+
+from ..layers import TransformerBlock, find_vit, patch_grid
+from ..positions import resize_patch_kernel, resize_position_embeddings, resize_relative_position_bias
+from .architecture import position_rows, square_grid
+from .families.rules import POSITIONS
+from .weights import Weights
+
+logger = logging.getLogger("vit_keras")
+
+# Between a variable's path in a model and its canonical name there is this spelling rule and no other.
+_SPELLING = (
+    (r"^(class_token|register_tokens)/", ""),
+    (r"^distillation_token/cls", "dist"),
+    (r"^Transformer_", "Transformer/"),
+    (r"^(block\d+)_(unit\d+)/", r"\1/\2/"),
+    (r"/gamma$", "/scale"),
+    (r"/beta$", "/bias"),
+)
+_CANONICAL = re.compile(
+    r"(cls|dist|registers)$|(embedding|embedding_norm|patch_norm|Transformer|fc_norm|MAPHead_0|pre_logits|head|head_dist|"
+    r"conv_root|gn_root|block\d+)/"
+)
+_NUMERICS = ("mlp_activation", "epsilon", "rope_theta", "resnet_numerics")
+
+
+@dataclasses.dataclass(frozen=True)
+class LoadReport:
+    """What `load_weights` did.
+
+    Attributes:
+        source: The file.
+        loaded: Number of weights of the model that were set.
+        adapted: What had to be changed to fit, a sentence each.
+        fresh: Weights of the model that the file could not give (a new head).
+        ignored: Names in the file that are no weights of the model (a dropped head, an optimiser's state).
+        not_finite: Weights with values that are no finite numbers.
+    """
+
+    source: str
+    loaded: int
+    adapted: tuple[str, ...]
+    fresh: tuple[str, ...]
+    ignored: tuple[str, ...]
+    not_finite: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        lines = [f"Loaded {self.loaded} weights from {self.source}", *self.adapted]
+        if self.fresh:
+            lines.append(f"not in the file, left as they were: {', '.join(self.fresh)}")
+        return "; ".join(lines) + "."
+
+
+class ModelWeights(Mapping):
+    """The weights of a model under canonical names, as `Weights` gives those of a file.
+
+    Args:
+        model: A ViT of this package, or a model with one inside.
+
+    Example:
+        >>> from vit_keras import vit
+        >>> ModelWeights(vit.build_model(32, 8, 2, 64, 2, "tiny", 128, classes=10)).shapes["cls"]
+        (1, 1, 64)
+    """
+
+    ignored: tuple[str, ...] = ()
+
+    def __init__(self, model: keras.Model):
+        vit = find_vit(model)
+        self.path = f"the model {vit.name!r}"
+        self.variables = canonical_variables(vit)
+        self.shapes = {name: tuple(variable.shape) for name, variable in self.variables.items()}
+        config = getattr(vit, "config", None)
+        if config is None:
+            raise ValueError(
+                f"The model {vit.name!r} does not know its ViTConfig: it was cloned or cut out of another."
+            )
+        self.architecture = dataclasses.asdict(config)
+        self.positions = position_rows(self.shapes, self.architecture)
+        self._grid = config.position_grid or config.grid
+
+    def grid(self, source_grid: tuple[int, int] | None = None) -> tuple[int, int] | None:
+        """Patches down and across of its positions."""
+        return source_grid or self._grid
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return np.asarray(keras.ops.convert_to_numpy(self.variables[name]), np.float32)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.variables)
+
+    def __len__(self) -> int:
+        return len(self.variables)
+
+
+def canonical_variables(vit: keras.Model) -> dict[str, Any]:
+    """The variables of a ViT under their canonical names.
+
+    Layers that a user put behind the ViT in the same model have no such name and are left alone.
+    """
+    variables = {}
+    for layer in vit.layers:
+        for variable in layer.weights:
+            path = variable.path.split("/")
+            name = "/".join(path[path.index(layer.name) :]) if layer.name in path else variable.path
+            for keras_name, canonical in _SPELLING:
+                name = re.sub(keras_name, canonical, name)
+            if _CANONICAL.match(name):
+                variables[name] = variable
+    return variables
+
+
+def load_weights(
+    model: keras.Model,
+    weights: str | os.PathLike | Weights | ModelWeights,
+    *,
+    include_head: bool | None = None,
+    source_grid: tuple[int, int] | None = None,
+    resize_patches: bool = False,
+    verify: bool = True,
+    **options: Any,
+) -> LoadReport:
+    """Put the weights of a file into a model: all of them, or none.
+
+    All names and shapes are checked, and all of the file is read, before the model is touched. What does not fit is adapted by
+    the rules of the file's family where there is one (position embeddings are resampled to the model's grid, the head
+    is dropped) and is an error otherwise.
+
+    Args:
+        model: A ViT of this package, or a model with one inside.
+        weights: A published name (`"B_16/imagenet21k"`), the path of a file, a URL, or an open `Weights`.
+        include_head: Whether to load the head. `None`: if the model has one of as many classes.
+        source_grid: Patches down and across of the file's position embeddings; `None` for a square.
+        resize_patches: Whether a kernel for patches of another size is resampled to the model's (FlexiViT's PI-resize).
+        verify: Whether to read the whole file once before. Without it, damage inside the file is found when half of the model is
+            loaded, which does no harm to a model that was built for this.
+        **options: How the file is read: `family`, `strict` and `key` of `Weights`.
+
+    Returns:
+        A `LoadReport`.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ValueError: The file is damaged, is of no known family, or is one of another architecture.
+
+    Warns:
+        UserWarning: The file's family computes otherwise than the model (another GELU), or values are not finite.
+
+    Example:
+        >>> from vit_keras import vit
+        >>> model = vit.vit_ti16(pretrained=False)
+        >>> report = load_weights(model, "Ti_16.npz")  # doctest: +SKIP
+    """
+    vit = find_vit(model)
+    source = open_source(weights, **options) if isinstance(weights, (str, os.PathLike)) else weights
+    _warn_of_other_numerics(vit, source)
+    return fill(
+        vit,
+        source,
+        include_head=include_head,
+        source_grid=source_grid,
+        resize_patches=resize_patches,
+        verify=verify,
+    )
+
+
+def open_source(weights: str | os.PathLike, variant: str | None = None, **options: Any) -> Weights:
+    """`Weights` of a published name, a path or a URL."""
+    from . import fetch, find
+
+    published = find(os.fspath(weights), variant)
+    return Weights(fetch(weights, variant), published=published, **options)
+
+
+def fill(vit, source, *, include_head=None, source_grid=None, resize_patches=False, verify=False) -> LoadReport:
+    """`load_weights` for a ViT itself, without a word on numerics."""
+    targets = canonical_variables(vit)
+    _check_architecture(vit, source, targets, resize_patches)
+    head = _head_names(source, targets, include_head)
+    adapted: list[str] = []
+    problems: list[str] = []
+    plans: dict[str, Callable] = {}
+    for name, variable in targets.items():
+        if name in source.shapes and not (_is_top(name) and name not in head):
+            plan = _plan(name, source, vit, tuple(variable.shape), source_grid, adapted)
+            if plan is None:
+                problems.append(f"{name} has shape {source.shapes[name]}, the model's is {tuple(variable.shape)}")
+            else:
+                plans[name] = plan
+        elif not _is_top(name):
+            problems.append(f"{name} is missing in the file")
+    unused = sorted(set(source.shapes) - set(plans))
+    problems += [
+        f"{name} has no place in the model"
+        for name in unused
+        if name not in targets and not _is_top(name) and not _is_pooling(name)
+    ]
+    if problems:
+        raise ValueError(
+            f"{source.path} does not fit the model {vit.name!r}; nothing was loaded. "
+            + "; ".join(problems[:5])
+            + (f"; and {len(problems) - 5} more." if len(problems) > 5 else ".")
+        )
+    if verify:
+        for name in plans:
+            source[name]
+    not_finite = []
+    for name, plan in plans.items():
+        value = plan(source[name])
+        if not np.isfinite(value).all():
+            not_finite.append(name)
+        targets[name].assign(value)
+    adapted += [f"{name} dropped" for name in sorted({name.split("/")[0] for name in unused})]
+    fresh = tuple(name for name in targets if name not in plans)
+    report = LoadReport(
+        str(source.path), len(plans), tuple(adapted), fresh, (*unused, *source.ignored), tuple(not_finite)
+    )
+    logger.info("%s", report)
+    if not_finite:
+        warnings.warn(
+            f"{source.path} has values that are no finite numbers, in {', '.join(not_finite[:5])}"
+            f"{' …' if len(not_finite) > 5 else ''}: the model's outputs will be none either.",
+            UserWarning,
+            stacklevel=3,
+        )
+    return report
+
+
+def _warn_of_other_numerics(vit: keras.Model, source: Weights | ModelWeights) -> None:
+    config = getattr(vit, "config", None)
+    if config is None:
+        return
+    theirs, ours = source.architecture, dataclasses.asdict(config)
+    other = [
+        f"{field}={theirs[field]!r} (the model's: {ours[field]!r})"
+        for field in _NUMERICS
+        if theirs.get(field) not in (None, ours[field]) and (field != "resnet_numerics" or theirs.get("resnet"))
+    ]
+    if other:
+        warnings.warn(
+            f"{source.path} was made for {', '.join(other)}, so the outputs will differ from the original's. "
+            "vit_keras.from_checkpoint builds the model that it is for.",
+            UserWarning,
+            stacklevel=3,
+        )
+
+
+def _is_pooling(name: str) -> bool:
+    """Whether a weight is between the tokens and the head, where a model that pools otherwise has no place for it."""
+    return name.startswith(("MAPHead_0/", "fc_norm/", "Transformer/encoder_norm/"))
+
+
+def _is_top(name: str) -> bool:
+    return name.startswith(("head/", "head_dist/", "pre_logits/"))
+
+
+def _head_names(source: Weights | ModelWeights, targets: dict, include_head: bool | None) -> set[str]:
+    """The weights after the pooling that are to be loaded: a head means nothing without its pre_logits."""
+    names = {name for name in (*source.shapes, *targets) if _is_top(name)}
+    shared = {n for n in names if n in source.shapes and n in targets and _same_size(source, targets, n)}
+    head = {n for n in names if not n.startswith("pre_logits/")}
+    fits = bool(head) and shared == names
+    if include_head and not fits:
+        raise ValueError(
+            f"include_head=True, but the file's top ({_top(source.shapes)}) is not the model's "
+            f"({_top({n: tuple(v.shape) for n, v in targets.items()})})."
+        )
+    if fits and include_head is not False:
+        return shared
+    return shared - head
+
+
+def _same_size(source: Weights | ModelWeights, targets: dict, name: str) -> bool:
+    return tuple(source.shapes[name]) == tuple(targets[name].shape)
+
+
+def _top(shapes: Mapping[str, tuple[int, ...]]) -> str:
+    names = ("pre_logits", "head", "head_dist")
+    parts = [f"{name} of {shapes[name + '/kernel'][1]}" for name in names if name + "/kernel" in shapes]
+    return ", ".join(parts) or "none"
+
+
+def _check_architecture(vit: keras.Model, source: Weights | ModelWeights, targets: dict, resize_patches: bool) -> None:
+    """Compare what shapes of fused kernels would hide, and say what differs before a list of shapes does."""
+    file = source.architecture
+    blocks = [layer for layer in vit.layers if re.fullmatch(r"Transformer_encoderblock_\d+", layer.name)]
+    heads = next((layer.num_heads for layer in blocks if isinstance(layer, TransformerBlock)), file.get("num_heads"))
+    patch_size, width = tuple(targets["embedding/kernel"].shape[:2]), targets["embedding/kernel"].shape[-1]
+    differences = [
+        f"{what} {theirs} and {ours}"
+        for what, theirs, ours in (
+            ("transformer blocks", file["num_layers"], len(blocks)),
+            ("attention heads", file.get("num_heads", heads), heads),
+            ("hidden size", file["hidden_size"], width),
+            ("patch size", patch_size if resize_patches else tuple(file["patch_size"]), patch_size),
+            ("class token", "cls" in source.shapes, "cls" in targets),
+        )
+        if theirs != ours
+    ]
+    if differences:
+        raise ValueError(
+            f"{source.path} is another architecture than the model {vit.name!r}; nothing was loaded. In the file and "
+            f"in the model: {'; '.join(differences)}."
+        )
+
+
+def _plan(name, source, vit, shape, source_grid, adapted) -> Callable | None:
+    """How one weight is brought to the shape of the model's, or `None` where it cannot be."""
+    given = tuple(source.shapes[name])
+    if name == POSITIONS:
+        return _plan_positions(source, vit, shape, source_grid, adapted)
+    if given == shape:
+        return lambda value: value
+    if name.endswith("/relative_position_bias"):
+        old, new = source.grid(source_grid), patch_grid(vit)
+        if old is None or given[1] != shape[1]:
+            return None
+        _tell(adapted, f"relative positions resampled from {old[0]}×{old[1]} to {new[0]}×{new[1]}")
+        method = source.architecture.get("relative_resize", "bilinear")
+        return lambda value: resize_relative_position_bias(value, old, new, method)
+    if name in ("embedding/kernel", "conv_root/kernel") and len(given) == 4 and given[3] == shape[3]:
+        return _plan_kernel(name, source, given, shape, adapted)
+    return None
+
+
+def _plan_positions(source, vit, shape, source_grid, adapted):
+    given, config = source.shapes[POSITIONS], getattr(vit, "config", None)
+    new = (config.position_grid if config is not None and config.image_size is None else None) or patch_grid(vit)
+    prefix_tokens = shape[1] - math.prod(new)
+    old = source.grid(source_grid)
+    if old is None and given == shape:
+        old = new
+    if given[2] != shape[2] or (old is not None and given[1] - math.prod(old) != prefix_tokens):
+        return None
+    method = source.architecture.get("position_resize", "bilinear_align_corners")
+    old = old or square_grid(given[1] - prefix_tokens)
+    if old is not None and old != tuple(new):
+        _tell(adapted, f"position embeddings resampled from {old[0]}×{old[1]} to {new[0]}×{new[1]}")
+    if old is None:
+        resize_position_embeddings(np.broadcast_to(np.float32(0), given), new, prefix_tokens=prefix_tokens)  # says why
+    return lambda value: resize_position_embeddings(
+        value, new, prefix_tokens=prefix_tokens, source_grid=old, method=method
+    )
+
+
+def _plan_kernel(name, source, given, shape, adapted):
+    steps = []
+    if given[2] != shape[2]:
+        _tell(adapted, f"channels of the patch embedding adapted from {given[2]} to {shape[2]}")
+        steps.append(lambda value: adapt_channels(value, shape[2]))
+    if given[:2] != shape[:2]:
+        if name == "conv_root/kernel":
+            return None
+        _tell(adapted, f"patches resampled from {given[0]}×{given[1]} to {shape[0]}×{shape[1]} pixels")
+        method = source.architecture.get("patch_resize", "bilinear")
+        steps.append(lambda value: resize_patch_kernel(value, shape[:2], method))
+
+    def apply(value):
+        for step in steps:
+            value = step(value)
+        return value
+
+    return apply
+
+
+def _tell(adapted: list[str], sentence: str) -> None:
+    if sentence not in adapted:
+        adapted.append(sentence)
+
+
+def adapt_channels(kernel: np.ndarray, channels: int) -> np.ndarray:
+    """Make a patch kernel for images of another number of channels.
+
+    One channel gets the sum over the old ones, so that a grey image gives the same tokens as its RGB copy.
+    More channels repeat the old ones in turn, scaled to keep the size of the response.
+
+    Args:
+        kernel: `(patch height, patch width, old channels, hidden_size)`.
+        channels: New number of channels.
+
+    Returns:
+        `(patch height, patch width, channels, hidden_size)`
+
+    Example:
+        >>> adapt_channels(np.ones((16, 16, 3, 8)), 1).max().item()
+        3.0
+    """
+    old = kernel.shape[2]
+    if channels == 1:
+        return kernel.sum(axis=2, keepdims=True)
+    return np.take(kernel, np.arange(channels) % old, axis=2) * (old / channels)
