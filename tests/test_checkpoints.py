@@ -98,30 +98,7 @@ def flip(path, at, bits=0xFF):
 
 # --- the published checkpoints -----------------------------------------------------------------------------
 
-PUBLISHED = pytest.mark.parametrize("checkpoint", registry.CHECKPOINTS, ids=lambda c: c.name)
-
-
-def architecture_name(variant):
-    """`"R50_L_32"` is `"R50+ViT-L_32"`."""
-    *root, size, patch = variant.split("_")
-    return "+".join([*root, f"ViT-{size}_{patch}"])
-
-
-def test_names_are_unique():
-    names = [c.name for c in registry.CHECKPOINTS]
-    assert len(names) == len(set(names)) > 30
-
-
-def test_a_file_is_known_by_its_name_and_size():
-    files = [(Path(c.path).name, c.bytes) for c in registry.CHECKPOINTS]
-    assert len(files) == len(set(files))
-
-
-@PUBLISHED
-def test_urls_are_quoted(checkpoint):
-    assert "+" not in checkpoint.url
-    assert " " not in checkpoint.url
-    assert unquote(checkpoint.url) == f"https://storage.googleapis.com/vit_models/{checkpoint.path}"
+# (What the lists hold is tested in test_registry.py.)
 
 
 def test_a_url_in_full():
@@ -129,22 +106,12 @@ def test_a_url_in_full():
     assert url == "https://storage.googleapis.com/vit_models/imagenet21k%2Bimagenet2012/R50%2BViT-B_16.npz"
 
 
-@PUBLISHED
-def test_sizes_are_those_of_the_architecture(checkpoint):
-    architecture = make_google_npz.VARIANTS[architecture_name(checkpoint.variant)]
-    arrays = make_google_npz.spec(
-        architecture,
-        image_size=checkpoint.image_size,
-        classes=checkpoint.classes,
-        representation=checkpoint.representation_size,
-    )
-    assert checkpoint.bytes == make_google_npz.file_size(arrays)
-
-
 def test_available_lists_everything_that_can_be_built():
     listed = checkpoints.available()
-    assert {c.variant for c in listed} == set(config.VARIANTS)
-    assert listed == [c for c in registry.CHECKPOINTS if not c.variant.startswith("R")]
+    assert {c.variant for c in listed} > set(config.VARIANTS)
+    assert [c.name for c in registry.listed() if c not in listed] == [
+        c.name for c in registry.listed() if c.family == "eva02"
+    ]
 
 
 @pytest.mark.parametrize(("field", "value"), [("variant", "S_32"), ("classes", 21843), ("image_size", 384)])
@@ -160,16 +127,15 @@ def test_available_filters_together():
     assert checkpoints.available(variant="Ti_16", image_size=999) == []
 
 
-@pytest.mark.parametrize("variant", ["B_17", "R50_B_16"])
-def test_available_unknown_variant_lists_the_known(variant):
-    with pytest.raises(ValueError, match=f"Unknown variant '{variant}'.*Ti_16, S_16.*H_14"):
-        checkpoints.available(variant=variant)
+def test_available_unknown_variant_lists_the_known():
+    with pytest.raises(ValueError, match="Unknown variant 'B_17'.*B_16.*H_14.*Ti_16"):
+        checkpoints.available(variant="B_17")
 
 
-@PUBLISHED
-def test_find_by_either_name(checkpoint):
-    assert checkpoints.find(checkpoint.name) is checkpoint
-    assert checkpoints.find(checkpoint.weights, checkpoint.variant) is checkpoint
+def test_find_by_either_name():
+    for checkpoint in registry.listed():
+        assert checkpoints.find(checkpoint.name) is checkpoint
+        assert checkpoints.find(checkpoint.weights, checkpoint.variant) is checkpoint
 
 
 @pytest.mark.parametrize("arguments", [("imagenet21k",), ("imagenet21k", "B_17"), ("imagenet", "B_16"), ("",)])
@@ -258,12 +224,12 @@ def a_zip(**members):
         (b"\n <html><body></body></html>", "a web page"),
         (b'<?xml version="1.0"?><Error/>', "an error message in XML or JSON"),
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n", "a Git-LFS pointer"),
-        (b"\x89HDF\r\n\x1a\n" + bytes(100), r"an HDF5 file.*model\.load_weights"),
+        (b"\x89HDF\r\n\x1a\n" + bytes(100), "damaged or incomplete"),
         (pickle.dumps({"head/bias": [0.0]}, protocol=2), "a Python pickle"),
         (pickle.dumps({"head/bias": [0.0]}, protocol=4), "a Python pickle"),
-        (b"\x10\x00\x00\x00\x00\x00\x00\x00" + b'{"a":{}}        ', "a safetensors file"),
+        (b"\x10\x00\x00\x00\x00\x00\x00\x00" + b'{"a":{}}        ', "its header cannot be read"),
         (a_zip(readme=b"text"), "a zip archive but holds no NumPy arrays"),
-        (a_zip(**{"model/data.pkl": b"\x80\x02", "model/data/0": b""}), "a zip archive but holds no NumPy arrays"),
+        (a_zip(**{"model/data.pkl": b"\x80\x02", "model/data/0": b""}), "its pickle breaks off"),
         (b"", "an empty file"),
         (b"\x00" * 1000, "not a known format"),
     ],
@@ -298,23 +264,8 @@ def test_nothing_in_a_file_is_executed(tmp_path):
 
 def test_foreign_arrays_are_listed(save):
     path = save({"layer1.weight": np.zeros(3, "f4"), "layer1.bias": np.zeros(3, "f4")})
-    message = assert_refused(fresh(), path, "not one of Google's ViT checkpoints.*2 arrays.*'layer1.bias'")
+    message = assert_refused(fresh(), path, "no Vision Transformer of a family that is known.*2 arrays.*'layer1.bias'")
     assert str(path) in message
-
-
-@pytest.mark.parametrize(
-    ("variant", "kind"),
-    [
-        ("R+ViT-mu_16", "a hybrid of a ResNet and a ViT"),
-        ("R8+ViT-mu_16", "a hybrid of a ResNet and a ViT"),
-        ("Mixer-mu_16", "an MLP-Mixer"),
-        ("BV-mu_16", "a big_vision checkpoint"),
-        ("BV-mu_16-tok", "a big_vision checkpoint"),
-        ("SigLIP-mu_16", "not one of Google's ViT checkpoints"),
-    ],
-)
-def test_relatives_are_named(google_npz, variant, kind):
-    assert_refused(fresh(), google_npz(variant), kind)
 
 
 @pytest.mark.parametrize(
@@ -328,19 +279,22 @@ def test_an_array_without_axes(tmp_path, name):
 @pytest.mark.parametrize("variant", ["ViT-mu_16", "ViT-mu_16-gap"])
 def test_architecture_is_told_from_the_file(google_npz, variant):
     source = checkpoints.Weights(google_npz(variant, image_size=96, channels=4, representation=48))
-    assert source.architecture == {
+    expected = {
         "patch_size": (16, 16),
         "channels": 4,
         "num_layers": 2,
         "hidden_size": 64,
         "num_heads": 2,
-        "dim_head": None,
         "mlp_dim": 128,
         "pooling": "gap" if variant.endswith("gap") else "token",
         "representation_size": 48,
         "include_top": True,
         "classes": 10,
+        "mlp_activation": "gelu_tanh",
+        "position_resize": "bilinear_align_corners",
     }
+    found = vit.ViTConfig().replace(**{**checkpoints.complete(source.architecture, source.family), "image_size": 96})
+    assert {field: getattr(found, field) for field in expected} == expected
     assert source.positions == 36
 
 
@@ -420,12 +374,14 @@ def test_missing_array_that_tells_the_architecture(save, name):
 @pytest.mark.parametrize("name", ["Transformer/encoderblock_0/LayerNorm_9/scale", "register_tokens"])
 def test_extra_array(save, name):
     path = save({**mu(), name: np.zeros(64, "f4")})
-    assert_refused(fresh(), path, f"nothing was loaded.*{name} has no place in the model")
+    assert_refused(fresh(), path, f"1 arrays are not known in the family 'google': '{name}'")
+    report = checkpoints.load_weights(fresh(), path, strict=False)
+    assert report.ignored == (name,)
 
 
 def test_many_problems_are_counted(save):
     path = save({**mu(), **{f"extra_{n}": np.zeros(1, "f4") for n in range(9)}})
-    assert_refused(fresh(), path, "extra_4 has no place in the model; and 4 more")
+    assert_refused(fresh(), path, "9 arrays are not known.*'extra_3' …")
 
 
 @pytest.mark.parametrize(
@@ -440,7 +396,7 @@ def test_many_problems_are_counted(save):
         ({"patch_size": (16, 8), "image_size": (64, 32)}, r"patch size \(16, 16\) and \(16, 8\)"),
         ({"pooling": "gap"}, "class token True and False"),
         ({"mlp_dim": 64}, r"MlpBlock_3/Dense_0/kernel has shape \(64, 128\), the model's is \(64, 64\)"),
-        ({"dim_head": 16}, r"query/kernel has shape \(64, 2, 32\), the model's is \(64, 32\)"),
+        ({"dim_head": 16}, r"query/kernel has shape \(64, 64\), the model's is \(64, 32\)"),
     ],
     ids=lambda value: ",".join(value) if isinstance(value, dict) else None,
 )
@@ -801,7 +757,7 @@ def test_wrong_name_lists_those_of_the_variant(factory, variant):
 
 
 def test_wrong_name_without_a_variant_lists_full_names():
-    with pytest.raises(ValueError, match="Unexpected weights: B_16/imagenet22k.*'B_16/imagenet21k'.*'Ti_16/augreg"):
+    with pytest.raises(ValueError, match="Unexpected weights: B_16/imagenet22k.*'B_16/imagenet21k'.*available"):
         checkpoints.fetch("B_16/imagenet22k")
 
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from conftest import DATA, SHARED
 
-from vit_keras import checkpoints, utils, vit
+from vit_keras import utils, vit
+from vit_keras.checkpoints import loading
 
 pytestmark = pytest.mark.core
 
@@ -111,4 +112,4 @@ def test_a_variable_has_one_canonical_name():
     names = {name for name, *_ in make_google_npz.spec(
         make_google_npz.VARIANTS["ViT-mu_16"], image_size=64, classes=10, representation=32
     )}  # fmt: skip
-    assert set(checkpoints._canonical_variables(model)) == names
+    assert set(loading.canonical_variables(model)) == names

@@ -11,6 +11,7 @@ from conftest import DATA
 
 import vit_keras
 from vit_keras import layers, vit
+from vit_keras.positions import resize_position_embeddings
 
 pytestmark = pytest.mark.core
 
@@ -144,7 +145,7 @@ def test_weights_of_another_image_size_are_resampled(tmp_path, target):
     other = same_architecture(image_size=target)
     other.load_weights(tmp_path / "some.weights.h5")
     table = keras.ops.convert_to_numpy(model.get_layer("Transformer_posembed_input").pe)
-    expected = vit_keras.checkpoints.resize_position_embeddings(table, other.config.grid, source_grid=(2, 3))
+    expected = resize_position_embeddings(table, other.config.grid, source_grid=(2, 3))
     np.testing.assert_array_equal(
         keras.ops.convert_to_numpy(other.get_layer("Transformer_posembed_input").pe), expected
     )

@@ -361,7 +361,7 @@ def test_image_sizes_that_are_none(size):
         ({"classes": "ten"}, "classes must be a positive integer"),
         ({"num_heads": 5}, "hidden_size=32 is not divisible by num_heads=5"),
         ({"dropout": 1.5}, r"dropout is a rate in \[0, 1\)"),
-        ({"pooling": "max"}, "pooling must be 'token', 'gap' or None"),
+        ({"pooling": "max"}, "pooling must be one of 'token', 'gap'.*Received: 'max'"),
         ({"pooling": ["cls"]}, "pooling must be"),
         ({"pooling": None}, "include_top=False"),
         ({"activation": "softmaxx"}, "softmaxx"),
@@ -381,11 +381,6 @@ def test_wrong_weights_are_named():
     with pytest.raises(FileNotFoundError, match=r"no/such\.npz"):
         vit.vit_b16(weights="no/such.npz")
 
-
-def test_a_published_hybrid_is_refused_before_it_is_fetched(monkeypatch):
-    monkeypatch.setenv("VIT_KERAS_OFFLINE", "1")
-    with pytest.raises(ValueError, match="hybrid"):
-        vit.from_checkpoint("R_Ti_16/augreg-imagenet21k")
 
 
 def test_a_wrong_option_costs_no_download(monkeypatch):

@@ -564,7 +564,7 @@ def from_checkpoint(
         fields = checkpoints.complete(source.architecture, source.family, options)
     except ValueError as error:
         raise ValueError(f"{source.path}: {error}") from None
-    source.architecture |= {field: options[field] for field in _RESIZES if field in options}
+    source.architecture |= {field: options[field] for field in _READ_FROM_FILE if field in options}
     sizes = ("num_layers", "hidden_size", "num_heads", "mlp_dim")
     same_size = [
         c
@@ -578,6 +578,8 @@ def from_checkpoint(
             {"dropout": same_size[0].dropout} if source.family.name == "google" and "dropout" not in fields else {}
         )
     native = _native_size(source, patch_stride(fields["patch_size"], fields.get("resnet")), source_grid)
+    if not source.architecture["include_top"] and {"include_top", "pooling"}.isdisjoint(options):
+        options = {"representation_size": source.architecture.get("representation_size"), **options}  # the file ends in it
     if image_size == "native":
         image_size = native
     elif image_size is None:
@@ -587,7 +589,8 @@ def from_checkpoint(
     return model
 
 
-_RESIZES = ("position_resize", "patch_resize", "relative_resize")
+# What the file's own arrays are read by, where the user knows better.
+_READ_FROM_FILE = ("position_resize", "patch_resize", "relative_resize", "position_prefix")
 
 
 def _native_size(source: checkpoints.Weights, stride: tuple[int, int], source_grid) -> tuple[int, int]:
@@ -639,7 +642,12 @@ def resize(model: keras.Model, image_size: ImageSizeArg | None, **options: Any) 
     source = checkpoints.ModelWeights(model)
     vit = layers.find_vit(model)
     fields = {"image_size": image_size, "position_grid": source.grid() if image_size is None else None, **options}
-    resized = build(vit.config.replace(**fields), dtype=vit.dtype_policy)
+    if vit.config.tokens_mlp_dim is not None and (image_size is None or vit.config.replace(**fields).grid != source.grid()):
+        raise ValueError(
+            f"The model {vit.name!r} is a Mixer, whose weights belong to its grid of {source.grid()} patches: it cannot be made "
+            f"one for image_size={image_size}."
+        )
+    resized = build(vit.config.replace(**fields), dtype=vit.get_layer("embedding").dtype_policy)
     checkpoints.fill(resized, source, resize_patches="patch_size" in options)
     size = resized.config.image_size or vit.preprocessing.image_size
     resized.preprocessing, resized.labels = vit.preprocessing.replace(image_size=size), vit.labels
@@ -671,7 +679,7 @@ def preprocessing(model: keras.Model, **options: Any) -> Preprocess:
 def _configure(fields: dict[str, Any], options: dict[str, Any]) -> ViTConfig:
     """The configuration of a checkpoint's architecture with a user's options; without a head, also without pre_logits."""
     fields = {**fields, **options}
-    if not options.get("include_top", True) or fields.get("pooling", "token") is None:
+    if not fields["include_top"] or fields.get("pooling", "token") is None:
         fields.update({"representation_size": None, **options, "include_top": False})
     return ViTConfig().replace(**fields)
 
@@ -822,12 +830,12 @@ def _factory(variant: str, weights: str):
     factory.__name__ = factory.__qualname__ = preset.name.replace("-", "_")
     factory.__doc__ = _FACTORY_DOC.format(
         title=variant.replace("_", "/"),
+        variant=variant,
         name=factory.__name__,
         layers=preset.num_layers,
         hidden=preset.hidden_size,
         heads=preset.num_heads,
         mlp=preset.mlp_dim,
-        published=", ".join(f'`"{c.weights}"`' for c in checkpoints.available(variant=variant)),
     )
     return factory
 
@@ -843,7 +851,7 @@ _FACTORY_DOC = """Build ViT-{title}: {layers} layers, hidden size {hidden}, {hea
             `(batch, {hidden})`, or all tokens with `pooling=None`.
         pretrained: Whether to load `weights`.
         pretrained_top: Whether to load the checkpoint's head. `None`: if `classes` are as many as it has.
-        weights: A published name ({published}), the path of a file, a URL, or `None`.
+        weights: A published name (`checkpoints.available(variant="{variant}")`), the path of a file, a URL, or `None`.
         dtype: Keras dtype policy; `None` for the global one.
         **options: Further fields of `ViTConfig`: `dropout`, `pooling`, `channels`, `representation_size`, …
 

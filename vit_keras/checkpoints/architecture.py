@@ -49,11 +49,11 @@ def architecture(
             tokens_mlp_dim = shapes[f"{_BLOCK}/token_mixing/Dense_0/kernel"][1]
             return {**fields, "tokens_mlp_dim": tokens_mlp_dim, "pooling": "gap", "position": None, "num_heads": 1}
         fields |= _attention(shapes, family, hidden_size)
+        return {**fields, **_tokens(shapes, fields, family), **_resnet(shapes)}
     except KeyError as error:
         raise ValueError(f"The file is not a complete ViT checkpoint: {error} is missing.") from None
     except (ValueError, IndexError, TypeError):
         raise ValueError("The file is not a ViT checkpoint: some of its arrays have other shapes.") from None
-    return {**fields, **_tokens(shapes, fields, family), **_resnet(shapes)}
 
 
 def _blocks(shapes: Mapping) -> dict[str, Any]:
@@ -94,12 +94,14 @@ def _attention(shapes: Mapping, family: Family, hidden_size: int) -> dict[str, A
 
 
 def _head(shapes: Mapping, hidden_size: int) -> dict[str, Any]:
-    fields: dict[str, Any] = {"include_top": "head/kernel" in shapes}
+    fields: dict[str, Any] = {"include_top": "head/kernel" in shapes or "head/bias" in shapes}
     inputs = hidden_size
     if "pre_logits/kernel" in shapes:
         fields["representation_size"] = inputs = shapes["pre_logits/kernel"][1]
     if fields["include_top"]:
         wide, classes = shapes["head/kernel"]
+        if shapes.get("head/bias", (classes,)) != (classes,):
+            raise ValueError
         fields |= {"classes": classes, "head_bias": "head/bias" in shapes}
         if wide == 2 * inputs:
             fields["pooling"] = "token+gap"
@@ -123,13 +125,16 @@ def _tokens(shapes: Mapping, known: Mapping, family: Family) -> dict[str, Any]:
     if token != (fields.get("pooling", known.get("pooling")) not in ("gap", "map")):
         fields["class_token"] = token
     if POSITIONS in shapes:
-        rows, prefix = shapes[POSITIONS][1], int(token) + int(fields["distillation_token"])
-        if square_grid(rows - prefix) and not square_grid(rows):
+        _, rows, _ = shapes[POSITIONS]
+        prefix = int(token) + int(fields["distillation_token"])
+        usual = family.config.get("position_prefix")
+        with_prefix, without = bool(square_grid(rows - prefix)), bool(square_grid(rows))
+        if not prefix or usual:
             fields["position_prefix"] = True
-        elif square_grid(rows) and not square_grid(rows - prefix):
-            fields["position_prefix"] = False
-        elif not prefix:
-            fields["position_prefix"] = True
+        elif with_prefix != without:
+            fields["position_prefix"] = with_prefix
+        else:
+            fields["position_prefix"] = usual is None
     return fields
 
 

@@ -29,7 +29,7 @@ from .download import download
 STORAGE = "https://storage.googleapis.com/"
 BUCKET = f"{STORAGE}vit_models/"
 AUGREG_INDEX = f"{BUCKET}augreg/index.csv"
-_HUB = "https://huggingface.co/"
+HUB = "https://huggingface.co/"
 _LABELS = {
     1000: "imagenet-1k",
     11221: "imagenet-21k-p",
@@ -169,7 +169,7 @@ def _url(name: str, url: str) -> str:
         return url
     if url.startswith("gs:"):
         return STORAGE + quote(url[3:])
-    return f"{_HUB}{name}/resolve/main/{url or 'model.safetensors'}"
+    return f"{HUB}{name}/resolve/main/{url or 'model.safetensors'}"
 
 
 def _preprocessing(text: str, size: int) -> Preprocessing:
@@ -229,6 +229,16 @@ def find(name: str, variant: str | None = None) -> Checkpoint | None:
         return known[name]
     folder, _, stem = name.removeprefix(BUCKET).rpartition("/")
     return _augreg_file(stem.removesuffix(".npz")) if folder in ("", "augreg", *AUGREG_MODELS) else None
+
+
+def is_unique(basename: str) -> bool:
+    """Whether no more than one published file has this name.
+
+    Example:
+        >>> is_unique("ViT-B_16.npz")
+        False
+    """
+    return sum(c.filename == basename for c in listed()) <= 1
 
 
 def by_filename(basename: str, bytes: int | None = None) -> Checkpoint | None:

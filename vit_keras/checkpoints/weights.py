@@ -34,7 +34,6 @@ class Weights(Mapping):
         family: Its `Family`.
         shapes: `{canonical name: shape}`.
         architecture: The fields of `ViTConfig` that are known.
-        positions: How many patches its positions are for, or `None` where it has none.
         image_size: Pixels that it was trained at, where something tells.
         preprocessing: How its pictures are prepared.
         labels: Names of its classes, or `None`.
@@ -61,8 +60,12 @@ class Weights(Mapping):
         self.reader = keras_files.readable(open_weights(path, key))
         self.path = Path(self.reader.path)
         size = self.path.stat().st_size if self.path.is_file() else None
-        published = published or registry.by_filename(self.path.name, size)
-        family = family or (published.family if published else None)
+        if published is None:
+            published = registry.by_filename(self.path.name, size)
+            likely = FAMILIES[published.family] if published and family is None else None
+            family = likely.name if likely and likely.prefix(self.reader) is not None else family
+        else:
+            family = family or published.family
         try:
             self.family = _choose(family, self.reader)
             binding = families.bind(self.family, self.reader, self.reader.shape)
@@ -73,7 +76,6 @@ class Weights(Mapping):
         except ValueError as error:
             raise ValueError(f"{self.path}: {error}") from None
         self.ignored = tuple(sorted((*binding.ignored, *binding.unknown)))
-        self.positions = architecture.position_rows(self.shapes, self.architecture)
         self._last: tuple[str, np.ndarray] | None = None
         heads = architecture.heads_of(binding, self.reader.shape)
         if heads:
@@ -100,6 +102,11 @@ class Weights(Mapping):
         self.architecture |= known
         self.preprocessing = preprocessing
         self.labels = settings.get("labels") or _labels(config) or (published.labels if published else None)
+
+    @property
+    def positions(self) -> int | None:
+        """How many patches the file's positions are for, or `None` where it has none."""
+        return architecture.position_rows(self.shapes, self.architecture)
 
     def __getitem__(self, name: str) -> np.ndarray:
         part = self._parts[name]
@@ -143,7 +150,7 @@ def _choose(name: str | None, reader: Any) -> families.Family:
             some = ", ".join(map(repr, sorted(reader)[:4]))
             raise ValueError(
                 f"The file holds no Vision Transformer of a family that is known: it has {len(reader)} arrays: {some}"
-                f"{' …' if len(reader) > 4 else ''}. Known are {', '.join(FAMILIES)}."
+                f"{' …' if len(reader) > 4 else ''}. {_nearest(reader)}"
             )
         return found
     if name not in FAMILIES:
@@ -157,6 +164,19 @@ def _choose(name: str | None, reader: Any) -> families.Family:
             + (f"; it looks like {looks_like.name!r}." if looks_like else ".")
         )
     return family
+
+
+def _nearest(names: Mapping) -> str:
+    """Which family a file comes closest to, and what it would have to have."""
+    missing = {
+        family.name: [n for n in family.detect if not any(name.endswith(tuple(n.split("|"))) for name in names)]
+        for family in FAMILIES.values()
+    }
+    possible = (f for f in FAMILIES.values() if not any(n.endswith(f.absent) for n in names if f.absent))
+    closest = min(possible, key=lambda f: len(missing[f.name]) / len(f.detect))
+    if len(missing[closest.name]) == len(closest.detect):
+        return f"Known families are {', '.join(FAMILIES)}."
+    return f"It comes closest to {closest.title}, of which {', '.join(map(repr, missing[closest.name]))} is missing."
 
 
 def _check(binding: families.Binding, family: families.Family, strict: bool) -> None:

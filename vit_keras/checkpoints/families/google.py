@@ -95,7 +95,7 @@ GOOGLE = Family(
         *_RESNET,
     ),
     ignored=("opt/*", "state/*", "step", "optimizer/*"),
-    config={"position_resize": "bilinear_align_corners"},
+    config={"position_resize": "bilinear_align_corners", "position_prefix": True},
 )
 
 _MAP = (
@@ -113,7 +113,7 @@ BIG_VISION = Family(
         "embedding/kernel",
         "Transformer/encoderblock/LayerNorm_0/scale|Transformer/encoderblock_0/LayerNorm_0/scale",
     ),
-    absent=(POSITIONS,),
+    absent=(POSITIONS, "Transformer/encoderblock_0/LayerNorm_2/scale"),
     rules=(
         *_PATCHES_AND_TOP,
         *array("pos_embedding", POSITIONS),

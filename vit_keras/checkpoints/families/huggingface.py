@@ -76,12 +76,17 @@ _EMBEDDINGS = (
     *array("embeddings.position_embeddings", POSITIONS, op=TOKENS),
 )
 _HEADS = (
+    *linear("cls_classifier", "head", beside="head_dist/kernel"),
     *linear("classifier", "head"),
-    *linear("cls_classifier", "head"),
     *linear("distillation_classifier", "head_dist"),
 )
 _WIDTHS = {192: 3, 384: 6, 768: 12, 1024: 16, 1280: 16, 1408: 16, 1536: 24}
-_CONFIG = {"mlp_activation": "gelu", "position_resize": "bicubic", "patch_resize": "bicubic_antialias"}
+_CONFIG = {
+    "mlp_activation": "gelu",
+    "position_prefix": True,
+    "position_resize": "bicubic",
+    "patch_resize": "bicubic_antialias",
+}
 _OLD, _NEW = "encoder.layer.{i}", "layers.{i}"
 
 VIT = Family(
@@ -193,7 +198,7 @@ CLIP = Family(
         *norm("pre_layrnorm", "Transformer/norm_pre"),
         *_TOWER,
     ),
-    outer=(*linear("visual_projection", "head"), *linear("classifier", "head")),
+    outer=(*linear("classifier", "head", beside="head/bias"), *linear("visual_projection", "head")),
     ignored=_OTHER_TOWER,
     config={**_CONFIG, "epsilon": 1e-5},
     choices={"mlp_activation": ("quick_gelu", "gelu")},

@@ -123,7 +123,7 @@ KERAS = Family(
         *_variables("layers/dense_1", "head", *_DENSE),
     ),
     ignored=("*/vars/activation", "*/vars/grid", "optimizer/*", "*seed_generator*"),
-    config={"mlp_activation": "gelu"},
+    config={"mlp_activation": "gelu", "position_prefix": True},
     heads={192: 3, 384: 6, 768: 12, 1024: 16, 1280: 16},
 )
 
@@ -157,7 +157,7 @@ KERAS_H5 = Family(
         *_named("head", "head", *_NAMED_DENSE),
     ),
     ignored=("optimizer/*", "*seed_generator*", "*/iterations*"),
-    config={"mlp_activation": "gelu"},
+    config={"mlp_activation": "gelu", "position_prefix": True},
     heads=KERAS.heads,
 )
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -92,6 +92,7 @@ class Rule:
         stacked: Whether the first axis counts the blocks.
         shared: Whether all blocks have it in common.
         tells: Fields of `ViTConfig` that a file with such an array has.
+        beside: Pattern of a weight that a model must have too for the array to be written.
     """
 
     source: str
@@ -101,6 +102,7 @@ class Rule:
     stacked: bool = False
     shared: bool = False
     tells: Mapping[str, Any] | None = None
+    beside: str | None = None
 
 
 def array(source: str, *targets: str | None, op: Op = AS_IS, **options: Any) -> tuple[Rule, ...]:
@@ -353,28 +355,56 @@ def shape(part: Part, source_shape: tuple[int, ...]) -> tuple[int, ...]:
     return read(part, np.broadcast_to(np.float32(0), source_shape)).shape
 
 
-def write(family: Family, weights: Mapping[str, np.ndarray], num_heads: int) -> dict[str, np.ndarray]:
-    """The arrays of a file that a model's weights make, by a family's table run backwards.
+class Arrays(Mapping):
+    """The arrays of a file that a model's weights make, by a family's table run backwards; each is made when it is asked for.
 
-    Raises:
-        ValueError: The family has no name for some of the weights.
+    Args:
+        family: Whose names and layout.
+        weights: A model's weights under their canonical names, with their `shapes`.
+        num_heads: Heads of the model's attention.
+        prefix: What stands before all names but those of the family's `outer` rules.
+
+    Attributes:
+        shapes: `{name: shape}`.
+        unnamed: Canonical names of the weights that the family has no name for.
     """
-    left = dict.fromkeys(weights)
-    arrays: dict[str, np.ndarray] = {}
-    for rule in (*family.rules, *family.outer):
-        if not rule.targets or rule.targets[0] is None or rule.stacked or rule.shared:
-            continue
-        pattern = _compile(rule.targets[0])
-        for name in [n for n in left if pattern.fullmatch(n)]:
-            numbers = _numbers(rule.targets[0], pattern.fullmatch(name))
-            targets = [t if t is None else _fill(t, numbers) for t in rule.targets]
-            if all(t is not None and t in left for t in targets):
-                arrays[_fill(rule.source, numbers)] = np.ascontiguousarray(
-                    rule.op.write([weights[t] for t in targets], num_heads)
-                )
-                for target in targets:
-                    del left[target]
-    if left:
-        some = ", ".join(list(left)[:5])
-        raise ValueError(f"The format {family.name!r} has no name for {len(left)} weights of this model: {some}.")
-    return arrays
+
+    def __init__(self, family: Family, weights: Any, num_heads: int, prefix: str = ""):
+        self._weights, self._num_heads = weights, num_heads
+        self._sources: dict[str, tuple[Op, list[str]]] = {}
+        left = dict.fromkeys(weights)
+        for rule in (*family.rules, *family.outer):
+            before = "" if rule in family.outer else prefix
+            for numbers, targets in _written(rule, left, weights.shapes):
+                name = before + _fill(rule.source, numbers)
+                if name not in self._sources:
+                    self._sources[name] = (rule.op, targets)
+                    for target in targets:
+                        del left[target]
+        self.unnamed = tuple(left)
+        self.shapes = {
+            name: op.write([np.broadcast_to(np.float32(0), weights.shapes[t]) for t in targets], num_heads).shape
+            for name, (op, targets) in self._sources.items()
+        }
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        op, targets = self._sources[name]
+        return np.ascontiguousarray(op.write([self._weights[target] for target in targets], self._num_heads))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._sources)
+
+    def __len__(self) -> int:
+        return len(self._sources)
+
+
+def _written(rule: Rule, left: Mapping[str, Any], known: Mapping[str, Any]) -> Iterator[tuple[dict, list[str]]]:
+    """The numbers and the weights of all arrays that a rule makes of the weights that are left."""
+    if not rule.targets or None in rule.targets or rule.stacked or rule.shared:
+        return
+    pattern = _compile(rule.targets[0])
+    for match in [match for name in left if (match := pattern.fullmatch(name))]:
+        numbers = _numbers(rule.targets[0], match)
+        targets = [_fill(target, numbers) for target in rule.targets]
+        if all(t in left for t in targets) and (rule.beside is None or _fill(rule.beside, numbers) in known):
+            yield numbers, targets

@@ -15,6 +15,7 @@ from .rules import (
     POSITIONS,
     TOKENS,
     Family,
+    Rule,
     array,
     conv,
     linear,
@@ -60,7 +61,7 @@ _ALSO = (  # other spellings of the same, in the originals' files
     *linear("blocks.{i}.mlp.w12", f"{MLP}/Gate", f"{MLP}/Dense_0"),
     *linear("blocks.{i}.mlp.w1", f"{MLP}/Gate"),
     *linear("blocks.{i}.mlp.w2", f"{MLP}/Dense_0"),
-    *linear("blocks.{i}.mlp.w3", f"{MLP}/Dense_1"),
+    *linear("blocks.{i}.mlp.w3", f"{MLP}/Dense_1", beside=f"{MLP}/Gate/kernel"),
     *linear("blocks.{i}.mlp.fc1_g", f"{MLP}/Gate"),
     *linear("blocks.{i}.mlp.fc1_x", f"{MLP}/Dense_0"),
 )
@@ -103,6 +104,14 @@ TIMM = Family(
 )
 
 
+def _first(*sources: str) -> tuple[Rule, ...]:
+    """The rules of `TIMM` with those first that are for these names, which a family's own files have."""
+    return tuple(sorted(TIMM.rules, key=lambda rule: not rule.source.startswith(sources)))
+
+
+_GAMMAS = ("blocks.{i}.gamma_",)
+
+
 def _like_timm(name: str, title: str, config: dict | None = None, ignored: tuple = (), **fields) -> Family:
     return dataclasses.replace(
         TIMM, name=name, title=title, config={**_PYTORCH, **(config or {})}, ignored=TIMM.ignored + ignored, **fields
@@ -117,7 +126,13 @@ DEIT_DISTILLED = _like_timm(
     marks=("dist_token",),
     preprocessing="imagenet",
 )
-DEIT3 = _like_timm("deit3", "DeiT-III (facebookresearch/deit)", marks=("blocks.0.gamma_1",), preprocessing="imagenet")
+DEIT3 = _like_timm(
+    "deit3",
+    "DeiT-III (facebookresearch/deit)",
+    marks=("blocks.0.gamma_1",),
+    rules=_first(*_GAMMAS),
+    preprocessing="imagenet",
+)
 DINO = _like_timm(
     "dino",
     "DINO (facebookresearch/dino)",
@@ -138,6 +153,7 @@ DINOV2 = _like_timm(
     "DINOv2, with and without registers (facebookresearch/dinov2)",
     {"position_resize": "bicubic_dino"},
     marks=("mask_token", "blocks.0.ls1.gamma"),
+    rules=_first("register_tokens", "blocks.{i}.mlp.w12.", "blocks.{i}.mlp.w3."),
     preprocessing="dinov2",
 )
 CLIP = _like_timm(
@@ -166,6 +182,7 @@ BEIT = dataclasses.replace(
         "blocks.0.attn.relative_position_bias_table|rel_pos_bias.relative_position_bias_table",
     ),
     marks=("blocks.0.attn.relative_position_index|rel_pos_bias.relative_position_index",),
+    rules=_first(*_GAMMAS),
     ignored=(*TIMM.ignored, "rel_pos_bias.relative_position_index", "lm_head.*"),
     config={**_PYTORCH, "relative_resize": "geometric"},
     preprocessing="beit",
@@ -190,7 +207,7 @@ DINOV3 = dataclasses.replace(
             op=LINEAR,
             when=lambda shape_of: bool(shape_of("blocks.0.attn.qkv.bias_mask") or shape_of("storage_tokens")),
         ),
-        *TIMM.rules,
+        *_first(*_GAMMAS, "blocks.{i}.mlp.fc1_"),
     ),
     ignored=("mask_token", "*.attn.qkv.bias_mask", "rope_embed.periods", "rope.*", "local_cls_norm.*", "*.attn.k_bias"),
     config={**_PYTORCH, "epsilon": 1e-5, "rope_theta": 100.0},

@@ -8,11 +8,11 @@ _IN = "transformer.layers.{i}"
 _QKV = (f"{ATTENTION}/query", f"{ATTENTION}/key", f"{ATTENTION}/value")
 _FIRST = "to_patch_embedding.1.weight"
 _RULES = (
+    *array("to_patch_embedding.2.weight", "embedding/kernel", op=PATCH_LINEAR, beside="patch_norm/norm/scale"),
+    *array("to_patch_embedding.2.bias", "embedding/bias", beside="patch_norm/norm/scale"),
     *array(_FIRST, "embedding/kernel", op=PATCH_LINEAR, when=axes(_FIRST, 2)),  # before version 1.0: no norms
     *array("to_patch_embedding.1.bias", "embedding/bias", when=axes(_FIRST, 2)),
     *norm("to_patch_embedding.1", "patch_norm/norm"),
-    *array("to_patch_embedding.2.weight", "embedding/kernel", op=PATCH_LINEAR),
-    *array("to_patch_embedding.2.bias", "embedding/bias"),
     *norm("to_patch_embedding.3", "embedding_norm"),
     *norm(f"{_IN}.0.norm", f"{BLOCK}/LayerNorm_0"),
     *linear(f"{_IN}.0.to_qkv", *_QKV),
@@ -23,6 +23,7 @@ _RULES = (
 _CONFIG = {
     "mlp_activation": "gelu",
     "epsilon": 1e-5,
+    "position_prefix": True,
     "position_resize": "bicubic_antialias",
     "patch_resize": "bicubic_antialias",
 }
@@ -43,9 +44,9 @@ VIT = Family(
         *norm(f"{_IN}.1.norm", f"{BLOCK}/LayerNorm_2"),
         *linear(f"{_IN}.1.fn.net.0", f"{MLP}/Dense_0"),
         *linear(f"{_IN}.1.fn.net.3", f"{MLP}/Dense_1"),
-        *linear("mlp_head", "head"),
         *norm("mlp_head.0", "fc_norm"),
-        *linear("mlp_head.1", "head"),
+        *linear("mlp_head.1", "head", beside="fc_norm/scale"),
+        *linear("mlp_head", "head"),
     ),
     config={**_CONFIG, "pooling": "token"},
     dim_head=64,

@@ -1,0 +1,481 @@
+"""What a file of weights is, from its names and shapes alone: no array is read, no model is built.
+
+`describe` gives plain data; `sentences` puts it into words for people.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import math
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ..config import ViTConfig, patch_stride
+from ..preprocess import Preprocessing
+from . import architecture, registry
+from .download import cached_path
+from .families import FAMILIES, keras_files
+from .families import rules as families
+from .readers import Stored, open_weights
+from .weights import Weights
+
+FORMATS = {
+    "npz": "NumPy's .npz",
+    "safetensors": "safetensors",
+    "torch": "PyTorch",
+    "keras_weights": "Keras' .weights.h5",
+    "h5": "Keras' .h5",
+    "keras": "Keras' .keras",
+}
+SAMPLE_OF_NAMES = 2000  # names that a file of no known family is compared by: a file can claim any number
+
+
+def describe(
+    path: str | os.PathLike, *, family: str | None = None, key: str | None = None, names: bool = False
+) -> dict[str, Any]:
+    """Tell all that can be known of a file of weights without reading its arrays.
+
+    Args:
+        path: A file of any format that `readers.open_weights` reads, or a folder as Hugging Face makes them.
+        family: Name of its family (`families.FAMILIES`); `None`: the names in the file tell.
+        key: Which of several state dicts in a PyTorch file.
+        names: Whether to list all arrays, with what each becomes.
+
+    Returns:
+        Plain JSON: `path`, `format`, `bytes`, `arrays`, `values`, `dtypes`, `family`, `published`, and of a file of a
+        known family `architecture`, `to_say`, `weights`, `parameters`, `preprocessing`, `labels`, `ignored`, `unknown`;
+        otherwise the `problem`, and the families that come `closest`.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ValueError: It is no file of weights, or it is damaged; or there is no such family or key.
+
+    Example:
+        >>> describe("Ti_16.npz")["architecture"]["num_layers"]  # doctest: +SKIP
+        12
+    """
+    if family is not None and family not in FAMILIES:
+        raise ValueError(f"There is no family {family!r}. There are: {', '.join(FAMILIES)}.")
+    published = _published(Path(path))
+    try:
+        weights = Weights(path, family=family, strict=False, key=key, published=published)
+    except ValueError as error:
+        reader = keras_files.readable(open_weights(path, key))  # raises the same where it is not the names' fault
+        problem = str(error).removeprefix(f"{reader.path}: ")
+        return _about_file(reader, published, names) | _about_failure(reader, family, problem)
+    report = _about_file(weights.reader, published, names, weights.family) | _about_model(weights)
+    binding = families.bind(weights.family, weights.reader, weights.reader.shape)
+    return report | {"ignored": sorted(binding.ignored), "unknown": sorted(binding.unknown)}
+
+
+def untold(path: str | os.PathLike, config: ViTConfig) -> dict[str, Any]:
+    """What the names and shapes in a file do not tell of the model that was written to it.
+
+    Args:
+        path: A file that `save_weights` wrote.
+        config: The configuration of the model.
+
+    Returns:
+        Fields of the configuration, which other readers of the file must be told. This package reads those of a
+        safetensors file from its metadata.
+
+    Example:
+        >>> untold("deit_tiny.npz", model.config)  # doctest: +SKIP
+        {'mlp_activation': 'gelu'}
+    """
+    weights = Weights(path)
+    family, open_fields = weights.family, {}
+    for field in (field for field in family.choices if field not in weights.architecture):
+        open_fields[field] = getattr(config, field)
+    try:
+        read = architecture.complete(weights.architecture, family, open_fields)
+    except ValueError:
+        read = {**weights.architecture, "num_heads": None}
+    theirs = {field: read.get(field, _DEFAULTS[field]) for field in _TOLD_BY_SHAPES}
+    theirs |= {field: family.config.get(field, _DEFAULTS[field]) for field in _TOLD_BY_FAMILY}
+    theirs |= {"mlp_activation": "silu"} if config.gated_mlp else {}
+    theirs |= dict.fromkeys(family.choices)
+    return {field: getattr(config, field) for field, value in theirs.items() if value != getattr(config, field)}
+
+
+_DEFAULTS = dataclasses.asdict(ViTConfig())
+_TOLD_BY_SHAPES = ("num_heads", "pooling", "position", "final_norm")
+_TOLD_BY_FAMILY = ("mlp_activation", "epsilon", "rope_theta")
+
+
+# --- the file ------------------------------------------------------------------------------------------------
+
+
+def _published(path: Path) -> registry.Checkpoint | None:
+    """The registry's entry of a file, by its name and size, or by its place in the cache."""
+    if not path.is_file():
+        return None
+    here = path.resolve()
+    cached = (c for c in registry.listed() if cached_path(c.url).name == path.name)
+    found = next((c for c in cached if cached_path(c.url).resolve() == here), None)
+    return found or registry.by_filename(path.name, path.stat().st_size)
+
+
+def _about_file(reader: Any, published: Any, names: bool, family: Any = None) -> dict[str, Any]:
+    stored = {name: _stored(reader, name) for name in reader}
+    path = Path(reader.path)
+    values = {name: math.prod(array.shape) for name, array in stored.items()}
+    in_pieces = path.name.endswith(".json")
+    size = sum(values[n] * stored[n].dtype.itemsize for n in stored) if in_pieces else path.stat().st_size
+    report = {
+        "path": str(path),
+        "format": reader.format,
+        "bytes": size,
+        "arrays": len(stored),
+        "values": sum(values.values()),
+        "dtypes": dict(collections.Counter(str(array.dtype) for array in stored.values())),
+        "unreadable": {name: array.problem for name, array in stored.items() if array.problem},
+        "published": None if published is None else _about_published(published),
+    }
+    if len((reader.metadata or {}).get("keys", ())) > 1:
+        report |= {field: reader.metadata[field] for field in ("key", "keys")}
+    if names:
+        report["names"] = _names(reader, stored, family)
+    return report
+
+
+def _stored(reader: Any, name: str) -> Stored:
+    """An array's own type and problem, which a `Reader` keeps to itself, under the name of a family's table."""
+    if isinstance(reader, keras_files.Renamed):
+        inner = _stored(reader.reader, reader._names[name])
+        return inner if inner.problem else dataclasses.replace(inner, shape=reader.shape(name))
+    return reader._arrays[name]
+
+
+def _names(reader: Any, stored: Mapping[str, Stored], family: Any) -> list[dict[str, Any]]:
+    becomes: dict[str, list[str]] = {name: [] for name in stored}
+    unknown: set[str] = set(stored) if family is None else set()
+    if family is not None:
+        binding = families.bind(family, reader, reader.shape)
+        unknown = set(binding.unknown)
+        for canonical, part in binding.parts.items():
+            becomes[part.source].append(canonical)
+    return [
+        {
+            "name": name,
+            "shape": list(array.shape),
+            "dtype": str(array.dtype),
+            "becomes": becomes[name],
+            "status": "weight" if becomes[name] else "unknown" if name in unknown else "ignored",
+        }
+        for name, array in stored.items()
+    ]
+
+
+def _about_published(checkpoint: registry.Checkpoint) -> dict[str, Any]:
+    fields = ("name", "url", "source", "licence", "top1", "top1_source", "sha256")
+    return {field: getattr(checkpoint, field) for field in fields}
+
+
+# --- a model that is known -------------------------------------------------------------------------------------
+
+
+def _about_model(weights: Weights) -> dict[str, Any]:
+    fields, to_say = _complete(weights)
+    preprocessing = weights.preprocessing
+    stride = patch_stride(fields["patch_size"], fields.get("resnet"))
+    size = _image_size(weights, stride)
+    report: dict[str, Any] = {
+        "family": {"name": weights.family.name, "title": weights.family.title},
+        "weights": len(weights),
+        "parameters": sum(math.prod(shape) for shape in weights.shapes.values()),
+        "to_say": to_say,
+        "preprocessing": preprocessing.replace(image_size=size or preprocessing.image_size).to_dict(),
+        "labels": list(weights.labels) if isinstance(weights.labels, tuple) else weights.labels,
+    }
+    if weights.positions is not None and weights.grid() is None:
+        to_say["source_grid"] = f"patches down and across; together {weights.positions}"
+    options = {"image_size": size or (64 * stride[0], 64 * stride[1]), "drop_remainder": True}
+    pooling = {} if fields.get("include_top") or fields.get("pooling", "token") else {"include_top": False}
+    try:
+        config = ViTConfig().replace(**{**fields, **options, **pooling})
+    except ValueError as error:
+        return report | {"architecture": fields, "tokens": None, "problem": str(error)}
+    told = dataclasses.asdict(config) | {"image_size": size, "drop_remainder": False}
+    told |= {field: None for field in to_say if field in told}
+    return report | {"architecture": told, "tokens": _tokens(config, size), "problem": None}
+
+
+def _complete(weights: Weights) -> tuple[dict[str, Any], dict[str, Any]]:
+    """All fields, made up where nothing tells them, and what there is to choose from for those."""
+    known, family = weights.architecture, weights.family
+    to_say: dict[str, Any] = {f: list(values) for f, values in family.choices.items() if f not in known}
+    made_up = {field: values[0] for field, values in to_say.items()}
+    try:
+        return architecture.complete(known, family, made_up), to_say
+    except ValueError:
+        inner = known.get("inner", known["hidden_size"])
+        heads = [n for n in range(1, inner + 1) if inner % n == 0 and 8 <= inner // n <= 256] or [1]
+        return architecture.complete(known, family, {**made_up, "num_heads": heads[0]}), {"num_heads": heads, **to_say}
+
+
+def _image_size(weights: Weights, stride: tuple[int, int]) -> tuple[int, int] | None:
+    grid = weights.grid()
+    if grid is not None:
+        return grid[0] * stride[0], grid[1] * stride[1]
+    return weights.image_size if weights.positions is None else None
+
+
+def _tokens(config: ViTConfig, size: tuple[int, int] | None) -> dict[str, Any]:
+    kinds = {
+        "class": int(config.has_class_token),
+        "distillation": int(config.distillation_token),
+        "registers": config.registers,
+    }
+    grid = config.grid if size is not None else None
+    return {"grid": grid and list(grid), **{kind: count for kind, count in kinds.items() if count}}
+
+
+# --- one that is not -------------------------------------------------------------------------------------------
+
+
+def _about_failure(reader: Any, family: str | None, problem: str) -> dict[str, Any]:
+    readable = [name for name in reader if not _stored(reader, name).problem]
+    found = FAMILIES[family] if family else None
+    if found is None and len(readable) == len(reader):
+        found = families.detect(FAMILIES.values(), reader, reader.shape)
+    first = [{"name": n, "shape": list(_stored(reader, n).shape)} for n in list(reader)[:8]]
+    return {
+        "family": found and {"name": found.name, "title": found.title},
+        "problem": problem,
+        "first": first,
+        "closest": [] if found else _closest(reader, readable),
+    }
+
+
+def _closest(reader: Any, names: list[str]) -> list[dict[str, Any]]:
+    """The three families that know most of a file's names, and what keeps it from being of them."""
+    names = names[:SAMPLE_OF_NAMES]
+    compared = [_compare(family, names, reader.shape) for family in FAMILIES.values() if family.detect]
+    close = sorted((c for c in compared if c["known"]), key=lambda c: (-c["known"], len(c["missing"])))
+    return close[:3]
+
+
+def _compare(family: families.Family, names: list[str], shape_of: Any) -> dict[str, Any]:
+    wanted = [alternative for group in (*family.detect, *family.marks) for alternative in group.split("|")]
+    prefixes = {""} | {n[: -len(w)] for n in names for w in wanted if n.endswith(f".{w}") or n.endswith(f"/{w}")}
+    results = []
+    for prefix in sorted(prefixes, key=len)[:4]:
+        inside = {name[len(prefix) :] for name in names if name.startswith(prefix)}
+        bare = dataclasses.replace(family, detect=("",), absent=(), marks=())
+        known = len(inside) - len(families.bind(bare, inside, lambda n, p=prefix: shape_of(p + n)).unknown)
+        groups = (*family.detect, *family.marks)
+        missing = [group for group in groups if not any(n in inside for n in group.split("|"))]
+        excess = [name for name in family.absent if name in inside]
+        results.append({"prefix": prefix, "known": known, "of": len(names), "missing": missing, "excess": excess})
+    best = max(results, key=lambda r: (r["known"], -len(r["missing"])))
+    return {"family": family.name, "title": family.title, **best}
+
+
+# --- in words --------------------------------------------------------------------------------------------------
+
+
+def sentences(report: Mapping[str, Any]) -> list[list[tuple[str, str]]]:
+    """What `describe` found, for people: groups of pairs of a heading and a text.
+
+    Args:
+        report: Of `describe`.
+
+    Example:
+        >>> sentences(describe("Ti_16.npz"))[0][0]  # doctest: +SKIP
+        ('file', "NumPy's .npz, 22.9 MB, 152 arrays of float32")
+    """
+    groups = [_file_in_words(report)]
+    if "architecture" in report:
+        groups += [_model_in_words(report), _use_in_words(report)]
+    else:
+        groups.append(_failure_in_words(report))
+    return [group for group in groups if group]
+
+
+def megabytes(size: int | None) -> str:
+    """Bytes in words, as Google and Hugging Face count them.
+
+    Example:
+        >>> megabytes(22934582)
+        '22.9 MB'
+    """
+    if size is None:
+        return "size unknown"
+    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if size >= factor:
+            return f"{size / factor:.{2 if unit == 'GB' else 1}f} {unit}"
+    return f"{size} bytes"
+
+
+def some(names: Iterable[str], count: int = 3) -> str:
+    """The first few of a list.
+
+    Example:
+        >>> some("abcde")
+        'a, b, c, …'
+    """
+    names = list(names)
+    return ", ".join((*names[:count], *(["…"] if len(names) > count else [])))
+
+
+def _file_in_words(report: Mapping[str, Any]) -> list[tuple[str, str]]:
+    dtypes = " and ".join(report["dtypes"]) or "nothing"
+    kind = FORMATS.get(report["format"], report["format"])
+    lines = [("file", f"{kind}, {megabytes(report['bytes'])}, {report['arrays']:,} arrays of {dtypes}")]
+    if "keys" in report:
+        lines.append(("state dict", f"{report['key']!r}, of {', '.join(map(repr, report['keys']))}"))
+    if report["family"]:
+        lines.append(("family", f"{report['family']['name']}: {report['family']['title']}"))
+    published = report["published"]
+    if published:
+        top1 = f", top-1 {published['top1']:g} %" if published["top1"] else ""
+        lines.append(("published as", f"{published['name']} ({published['licence']}{top1})"))
+    if report["unreadable"]:
+        name, why = next(iter(report["unreadable"].items()))
+        lines.append(("unreadable", f"{len(report['unreadable']):,} arrays, such as {name}: {why}"))
+    return lines
+
+
+def _model_in_words(report: Mapping[str, Any]) -> list[tuple[str, str]]:
+    c = collections.defaultdict(lambda: None, report["architecture"])
+    lines = [
+        ("layers", f"{c['num_layers']}" + (f" after a ResNet of {c['resnet']} units" if c["resnet"] is not None else "")),
+        ("hidden size", f"{c['hidden_size']}"),
+        *_heads_in_words(c, report),
+        ("MLP", f"{c['mlp_dim']}{', gated' if c['gated_mlp'] else ''}, {c['mlp_activation'] or 'activation not told'}"),
+        ("patch", _by(c["patch_size"]) + (f" of {c['channels']} channels" if c["channels"] != 3 else " pixels")),
+        *_sizes_in_words(c, report),
+        ("positions", _positions_in_words(c)),
+        ("norms", _norms_in_words(c)),
+        ("pooling", _POOLINGS[c["pooling"]]),
+        ("head", _head_in_words(c)),
+        ("parameters", f"{report['parameters']:,} in {report['weights']:,} weights"),
+    ]
+    return lines
+
+
+_POOLINGS = {
+    "token": "class token",
+    "gap": "mean over the patches",
+    "all": "mean over all tokens",
+    "token+gap": "class token beside the mean over the patches",
+    "token+dist": "class and distillation token, a head each",
+    "map": "attention (MAP head)",
+    None: "none: all tokens",
+}
+
+
+def _heads_in_words(c: Mapping[str, Any], report: Mapping[str, Any]) -> list[tuple[str, str]]:
+    if c["tokens_mlp_dim"]:
+        return [("mixing", f"an MLP of {c['tokens_mlp_dim']} over the patches, no attention")]
+    if "num_heads" in report["to_say"]:
+        return [("heads", "not told")]
+    width = c["dim_head"] or c["hidden_size"] // c["num_heads"]
+    biases = {"qkv_bias": "no bias in query, key and value", "out_bias": "none after the attention"}
+    without = [text for field, text in biases.items() if not c[field]]
+    without += ["no bias in key"] if c["qkv_bias"] and c["key_bias"] is False else []
+    return [("heads", ", ".join((f"{c['num_heads']}, each {width} wide", *without)))]
+
+
+def _sizes_in_words(c: Mapping[str, Any], report: Mapping[str, Any]) -> list[tuple[str, str]]:
+    tokens = dict(report["tokens"] or {})
+    grid = tokens.pop("grid", None)
+    before = [f"{count} {kind}" for kind, count in tokens.items()]
+    if grid is None:
+        return [("image", "any size"), ("tokens", " + ".join((*before, "patches")))]
+    patches = math.prod(grid)
+    total = patches + sum(tokens.values())
+    return [
+        ("image", f"{_by(c['image_size'])} pixels, {_by(grid)} patches"),
+        ("tokens", f"{total}" + (f" = {' + '.join((*before, f'{patches} patches'))}" if before else " patches")),
+    ]
+
+
+def _positions_in_words(c: Mapping[str, Any]) -> str:
+    prefix = int(bool(c["position_prefix"])) * int(c["pooling"] not in ("gap", "map") or bool(c["class_token"]))
+    kinds = []
+    if c["position"] == "learned":
+        kinds.append(
+            f"learned{', one for the class token too' if prefix else ''}; for other sizes resampled: {c['position_resize']}"
+        )
+    if c["position"] == "sincos2d":
+        kinds.append("fixed sines and cosines in two dimensions")
+    if c["rope_theta"] is not None:
+        kinds.append(f"rotary, base {c['rope_theta']:g}")
+    if c["relative_positions"]:
+        kinds.append(f"relative, in each layer; for other sizes resampled: {c['relative_resize']}")
+    return "; ".join(kinds) or "none"
+
+
+def _norms_in_words(c: Mapping[str, Any]) -> str:
+    extra = {
+        "pre_norm": "one before the first block",
+        "patch_norm": "two around the patch embedding",
+        "layer_scale": "layer scale",
+    }
+    final = {"pooled": "the last after the pooling", None: "none at the end"}.get(c["final_norm"])
+    return ", ".join(filter(None, (f"epsilon {c['epsilon']:g}", *(t for f, t in extra.items() if c[f]), final)))
+
+
+def _head_in_words(c: Mapping[str, Any]) -> str:
+    inner = f"pre_logits of {c['representation_size']}, " if c["representation_size"] else ""
+    if not c["include_top"]:
+        return f"{inner}none: the model returns features"
+    return f"{inner}{c['classes']:,} classes{'' if c['head_bias'] else ', no bias'}"
+
+
+def _use_in_words(report: Mapping[str, Any]) -> list[tuple[str, str]]:
+    lines = [("pictures", _pictures_in_words(Preprocessing.from_dict(report["preprocessing"])))]
+    labels = report["labels"]
+    if isinstance(labels, str):
+        lines.append(("labels", labels))
+    elif labels:
+        lines.append(("labels", f"{len(labels):,}: {'; '.join(labels[:4])}{'; …' if len(labels) > 4 else ''}"))
+    for field, choices in report["to_say"].items():
+        listed = choices if isinstance(choices, str) else f"one of {', '.join(map(str, choices))}"
+        lines.append(("say", f"{field}, which nothing tells: {listed}"))
+    for field, what in (("ignored", "no part of the model"), ("unknown", "not known in this family")):
+        if report[field]:
+            lines.append((field, f"{len(report[field]):,} arrays, {what}: {some(report[field])}"))
+    if report["unknown"]:
+        lines.append(("", "from_checkpoint loads the file with strict=False only"))
+    if report["problem"]:
+        lines.append(("problem", report["problem"]))
+    return lines
+
+
+def _pictures_in_words(preprocessing: Preprocessing) -> str:
+    size = _by(preprocessing.image_size) if preprocessing.image_size else "any size"
+    part = "squeezed" if preprocessing.crop is None else f"centre of {preprocessing.crop:.3g}"
+    part += ", aspect ratio not kept" if preprocessing.crop is not None and preprocessing.crop_mode == "squash" else ""
+    if set(preprocessing.mean) == set(preprocessing.std) == {0.5}:
+        values = "to [-1, 1]"
+    else:
+        mean, std = (" ".join(f"{v:.3g}" for v in values) for values in (preprocessing.mean, preprocessing.std))
+        values = f"mean {mean}, std {std}"
+    return f"{size}, {part}, {preprocessing.interpolation}, {values}"
+
+
+def _failure_in_words(report: Mapping[str, Any]) -> list[tuple[str, str]]:
+    lines = [("problem", report["problem"])]
+    for n, array in enumerate(report["first"]):
+        lines.append(("" if n else "it holds", f"{array['name']}  {_by(array['shape']) or 'one value'}"))
+    if report["arrays"] > len(report["first"]):
+        lines.append(("", f"… and {report['arrays'] - len(report['first']):,} more (--names lists all)"))
+    for close in report["closest"]:
+        behind = f" behind {close['prefix']!r}" if close["prefix"] else ""
+        why = [f"{' or '.join(map(repr, name.split('|')))} is missing" for name in close["missing"]]
+        why += [f"{name!r} is there" for name in close["excess"]]
+        text = f"knows {close['known']:,} of {close['of']:,} names{behind}, but {', '.join(why) or 'takes no such file'}"
+        lines.append(("closest", f"{close['family']}: {text}"))
+    if not report["family"] and not report["closest"]:
+        lines.append(("closest", "none: no family knows any of its names"))
+    return lines
+
+
+def _by(sizes: Iterable[int] | None) -> str:
+    return "×".join(map(str, sizes or ()))
