@@ -71,3 +71,29 @@ def test_tokens_are_those_of_the_original(name, tmp_path):
 def test_what_cannot_be_built_is_refused_by_name(name, tmp_path):
     with pytest.raises(ValueError, match="EVA-02 has rotary positions of another kind"):
         checkpoints.Weights(write(load(name), tmp_path))
+
+
+def test_flexivit_takes_patches_of_any_size(google_npz, tmp_path):
+    """As big_vision's FlexiViT does: the kernel by the pseudo-inverse of TensorFlow's resizing, the positions by JAX's."""
+    jax = pytest.importorskip("jax")
+    path = google_npz("BV-mu_16")
+    weights = dict(np.load(path))
+    kernel, table = weights["params/embedding/kernel"], weights["params/pos_embedding"]
+
+    def resized(basis):  # by half-pixel bilinear interpolation without antialiasing, which is what tf.image.resize does
+        return jax.image.resize(basis, (8, 8), "linear", antialias=False)
+
+    matrix = np.stack([np.asarray(resized(np.eye(256)[n].reshape(16, 16))).reshape(-1) for n in range(256)]).T
+    kernel = np.linalg.pinv(matrix.T.astype("float64")) @ kernel.reshape(256, -1)
+    weights["params/embedding/kernel"] = kernel.reshape(8, 8, 3, -1).astype("float32")
+    table = jax.image.resize(table.reshape(1, 4, 4, -1), (1, 6, 7, table.shape[-1]), "linear")
+    weights["params/pos_embedding"] = np.asarray(table, "float32").reshape(1, 42, -1)
+    np.savez(tmp_path / "resized.npz", **weights)
+
+    expected = from_checkpoint(tmp_path / "resized.npz", source_grid=(6, 7))
+    assert expected.config.patch_size == (8, 8)
+    model = from_checkpoint(path, family="flexivit", patch_size=8, image_size=(48, 56))
+    inputs = np.random.default_rng(0).uniform(-1, 1, (2, 48, 56, 3)).astype("float32")
+    reference = run(expected, inputs)
+    # JAX resizes in float32, and the pseudo-inverse makes its rounding about a hundred times larger.
+    np.testing.assert_allclose(run(model, inputs), reference, rtol=0, atol=1e-4 * np.abs(reference).max())

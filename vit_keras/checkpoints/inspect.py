@@ -15,6 +15,7 @@ from typing import Any
 
 from ..config import ViTConfig, patch_stride
 from ..preprocess import Preprocessing
+from ..utils import get_imagenet_classes
 from . import architecture, registry
 from .download import cached_path
 from .families import FAMILIES, keras_files
@@ -261,7 +262,7 @@ def _closest(reader: Any, names: list[str]) -> list[dict[str, Any]]:
 
 def _compare(family: families.Family, names: list[str], shape_of: Any) -> dict[str, Any]:
     wanted = [alternative for group in (*family.detect, *family.marks) for alternative in group.split("|")]
-    prefixes = {""} | {n[: -len(w)] for n in names for w in wanted if n.endswith(f".{w}") or n.endswith(f"/{w}")}
+    prefixes = {""} | {n[: -len(w)] for n in names for w in wanted if n.endswith((f".{w}", f"/{w}"))}
     results = []
     for prefix in sorted(prefixes, key=len)[:4]:
         inside = {name[len(prefix) :] for name in names if name.startswith(prefix)}
@@ -332,7 +333,7 @@ def _file_in_words(report: Mapping[str, Any]) -> list[tuple[str, str]]:
         lines.append(("family", f"{report['family']['name']}: {report['family']['title']}"))
     published = report["published"]
     if published:
-        top1 = f", top-1 {published['top1']:g} %" if published["top1"] else ""
+        top1 = f", top-1 {published['top1']:.1f}%" if published["top1"] else ""
         lines.append(("published as", f"{published['name']} ({published['licence']}{top1})"))
     if report["unreadable"]:
         name, why = next(iter(report["unreadable"].items()))
@@ -342,8 +343,11 @@ def _file_in_words(report: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _model_in_words(report: Mapping[str, Any]) -> list[tuple[str, str]]:
     c = collections.defaultdict(lambda: None, report["architecture"])
-    lines = [
-        ("layers", f"{c['num_layers']}" + (f" after a ResNet of {c['resnet']} units" if c["resnet"] is not None else "")),
+    return [
+        (
+            "layers",
+            f"{c['num_layers']}" + (f" after a ResNet of {c['resnet']} units" if c["resnet"] is not None else ""),
+        ),
         ("hidden size", f"{c['hidden_size']}"),
         *_heads_in_words(c, report),
         ("MLP", f"{c['mlp_dim']}{', gated' if c['gated_mlp'] else ''}, {c['mlp_activation'] or 'activation not told'}"),
@@ -355,7 +359,6 @@ def _model_in_words(report: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("head", _head_in_words(c)),
         ("parameters", f"{report['parameters']:,} in {report['weights']:,} weights"),
     ]
-    return lines
 
 
 _POOLINGS = {
@@ -386,7 +389,8 @@ def _sizes_in_words(c: Mapping[str, Any], report: Mapping[str, Any]) -> list[tup
     grid = tokens.pop("grid", None)
     before = [f"{count} {kind}" for kind, count in tokens.items()]
     if grid is None:
-        return [("image", "any size"), ("tokens", " + ".join((*before, "patches")))]
+        image = "not told" if "source_grid" in report["to_say"] else "any size"
+        return [("image", image), ("tokens", " + ".join((*before, "patches")))]
     patches = math.prod(grid)
     total = patches + sum(tokens.values())
     return [
@@ -431,10 +435,10 @@ def _head_in_words(c: Mapping[str, Any]) -> str:
 def _use_in_words(report: Mapping[str, Any]) -> list[tuple[str, str]]:
     lines = [("pictures", _pictures_in_words(Preprocessing.from_dict(report["preprocessing"])))]
     labels = report["labels"]
-    if isinstance(labels, str):
-        lines.append(("labels", labels))
-    elif labels:
-        lines.append(("labels", f"{len(labels):,}: {'; '.join(labels[:4])}{'; …' if len(labels) > 4 else ''}"))
+    if labels:
+        known = get_imagenet_classes() if labels == "imagenet-1k" else () if isinstance(labels, str) else labels
+        start = labels if isinstance(labels, str) else f"{len(labels):,}"
+        lines.append(("labels", f"{start}: {some((n.split(', ')[0] for n in known), 4)}" if known else start))
     for field, choices in report["to_say"].items():
         listed = choices if isinstance(choices, str) else f"one of {', '.join(map(str, choices))}"
         lines.append(("say", f"{field}, which nothing tells: {listed}"))
@@ -450,14 +454,14 @@ def _use_in_words(report: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _pictures_in_words(preprocessing: Preprocessing) -> str:
     size = _by(preprocessing.image_size) if preprocessing.image_size else "any size"
-    part = "squeezed" if preprocessing.crop is None else f"centre of {preprocessing.crop:.3g}"
-    part += ", aspect ratio not kept" if preprocessing.crop is not None and preprocessing.crop_mode == "squash" else ""
+    part = "all of the picture, squeezed" if preprocessing.crop is None else f"the middle {preprocessing.crop:.3g}"
+    part += " of the squeezed picture" if preprocessing.crop is not None and preprocessing.crop_mode == "squash" else ""
     if set(preprocessing.mean) == set(preprocessing.std) == {0.5}:
-        values = "to [-1, 1]"
+        values = "values in [-1, 1]"
     else:
         mean, std = (" ".join(f"{v:.3g}" for v in values) for values in (preprocessing.mean, preprocessing.std))
         values = f"mean {mean}, std {std}"
-    return f"{size}, {part}, {preprocessing.interpolation}, {values}"
+    return f"{size}, {part} ({preprocessing.interpolation}), {values}"
 
 
 def _failure_in_words(report: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -470,7 +474,9 @@ def _failure_in_words(report: Mapping[str, Any]) -> list[tuple[str, str]]:
         behind = f" behind {close['prefix']!r}" if close["prefix"] else ""
         why = [f"{' or '.join(map(repr, name.split('|')))} is missing" for name in close["missing"]]
         why += [f"{name!r} is there" for name in close["excess"]]
-        text = f"knows {close['known']:,} of {close['of']:,} names{behind}, but {', '.join(why) or 'takes no such file'}"
+        text = (
+            f"knows {close['known']:,} of {close['of']:,} names{behind}, but {', '.join(why) or 'takes no such file'}"
+        )
         lines.append(("closest", f"{close['family']}: {text}"))
     if not report["family"] and not report["closest"]:
         lines.append(("closest", "none: no family knows any of its names"))

@@ -244,6 +244,8 @@ def is_unique(basename: str) -> bool:
 def by_filename(basename: str, bytes: int | None = None) -> Checkpoint | None:
     """The published checkpoint that a local file is a copy of, judged by its name and size.
 
+    A file from a hub, where all have one name, may be called as its repository is.
+
     Args:
         basename: Name of the file, without folders.
         bytes: Its size. Two of Google's files may have one name.
@@ -255,7 +257,8 @@ def by_filename(basename: str, bytes: int | None = None) -> Checkpoint | None:
         >>> by_filename("deit_tiny_patch16_224-a1311bcf.pth").name
         'facebook/deit_tiny_patch16_224'
     """
-    found = [c for c in listed() if c.filename == basename]
+    stem = re.sub(r"\.(safetensors|bin|pth|pt|h5)$", "", basename)
+    found = [c for c in listed() if c.filename == basename or (c.url.startswith(HUB) and c.weights.endswith(f"/{stem}"))]
     if not found and basename.endswith(".npz"):
         found = list(filter(None, [_augreg_file(basename.removesuffix(".npz"))]))
     if bytes is not None:

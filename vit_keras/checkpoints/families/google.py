@@ -6,6 +6,8 @@ pre-Linen Flax; files that later versions of the code save, and big_vision's, ca
 
 from __future__ import annotations
 
+import dataclasses
+
 from .rules import (
     AS_IS,
     ATTENTION,
@@ -108,7 +110,7 @@ _MAP = (
 
 BIG_VISION = Family(
     name="big_vision",
-    title="big_vision's ViT, SigLIP, LiT's image tower and FlexiViT (google-research/big_vision)",
+    title="big_vision's ViT, SigLIP and LiT's image tower (google-research/big_vision)",
     detect=(
         "embedding/kernel",
         "Transformer/encoderblock/LayerNorm_0/scale|Transformer/encoderblock_0/LayerNorm_0/scale",
@@ -123,6 +125,15 @@ BIG_VISION = Family(
     ),
     ignored=("opt/*", "params/txt/*", "txt/*", "params/t", "params/b", "t", "b", "chrono/*", "step"),
     config={"position_resize": "bilinear_align_corners", "position_prefix": False},
+)
+
+# Its files look like those of a ViT with patches of 32 pixels.
+FLEXIVIT = dataclasses.replace(
+    BIG_VISION,
+    name="flexivit",
+    title="FlexiViT, for patches of any size (google-research/big_vision)",
+    by_name_only=True,
+    config={**BIG_VISION.config, "position_resize": "bilinear_antialias", "patch_resize": "bilinear"},
 )
 
 MIXER = Family(
@@ -149,4 +160,4 @@ MIXER = Family(
     ignored=("opt/*",),
 )
 
-FAMILIES = (GOOGLE, BIG_VISION, MIXER)
+FAMILIES = (GOOGLE, BIG_VISION, FLEXIVIT, MIXER)

@@ -134,9 +134,9 @@ def conv(source: str, target: str, **options: Any) -> tuple[Rule, ...]:
     )
 
 
-def norm(source: str, target: str) -> tuple[Rule, ...]:
+def norm(source: str, target: str, **options: Any) -> tuple[Rule, ...]:
     """A normalisation of PyTorch."""
-    return array(f"{source}.weight", f"{target}/scale") + array(f"{source}.bias", f"{target}/bias")
+    return array(f"{source}.weight", f"{target}/scale", **options) + array(f"{source}.bias", f"{target}/bias", **options)
 
 
 def renamed(rules: Iterable[Rule], old: str, new: str) -> tuple[Rule, ...]:
@@ -373,8 +373,7 @@ class Arrays(Mapping):
         self._weights, self._num_heads = weights, num_heads
         self._sources: dict[str, tuple[Op, list[str]]] = {}
         left = dict.fromkeys(weights)
-        for rule in (*family.rules, *family.outer):
-            before = "" if rule in family.outer else prefix
+        for before, rule in (*((prefix, r) for r in family.rules), *(("", r) for r in family.outer)):
             for numbers, targets in _written(rule, left, weights.shapes):
                 name = before + _fill(rule.source, numbers)
                 if name not in self._sources:

@@ -63,7 +63,7 @@ _ALSO = (  # other spellings of the same, in the originals' files
     *linear("blocks.{i}.mlp.w2", f"{MLP}/Dense_0"),
     *linear("blocks.{i}.mlp.w3", f"{MLP}/Dense_1", beside=f"{MLP}/Gate/kernel"),
     *linear("blocks.{i}.mlp.fc1_g", f"{MLP}/Gate"),
-    *linear("blocks.{i}.mlp.fc1_x", f"{MLP}/Dense_0"),
+    *linear("blocks.{i}.mlp.fc1_x", f"{MLP}/Dense_0", beside=f"{MLP}/Gate/kernel"),
 )
 _MAP = (
     *array("attn_pool.latent", "MAPHead_0/probe", op=TOKENS),
@@ -76,9 +76,12 @@ _MAP = (
 )
 _STEM = "patch_embed.backbone"
 _UNIT = f"{_STEM}.stages.{{s}}.blocks.{{u}}"
+_FIRST_UNIT = "block1/unit1/conv1/kernel"
 _RESNET = (
-    *(rule for stem in (f"{_STEM}.stem", _STEM) for rule in conv(f"{stem}.conv", "conv_root")),
-    *(rule for stem in (f"{_STEM}.stem", _STEM) for rule in norm(f"{stem}.norm", "gn_root")),
+    *conv(f"{_STEM}.stem.conv", "conv_root", beside=_FIRST_UNIT),
+    *norm(f"{_STEM}.stem.norm", "gn_root", beside=_FIRST_UNIT),
+    *conv(f"{_STEM}.conv", "conv_root"),
+    *norm(f"{_STEM}.norm", "gn_root"),
     *(rule for n in "123" for rule in conv(f"{_UNIT}.conv{n}", f"block{{s+1}}/unit{{u+1}}/conv{n}")),
     *(rule for n in "123" for rule in norm(f"{_UNIT}.norm{n}", f"block{{s+1}}/unit{{u+1}}/gn{n}")),
     *conv(f"{_UNIT}.downsample.conv", "block{s+1}/unit{u+1}/conv_proj"),

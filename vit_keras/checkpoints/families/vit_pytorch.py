@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .rules import ATTENTION, BLOCK, MLP, PATCH_LINEAR, POSITIONS, TOKENS, Family, array, axes, linear, norm
+from .rules import ATTENTION, BLOCK, MLP, PATCH_LINEAR, POSITIONS, TABLE, Family, array, axes, linear, norm
 
 _IN = "transformer.layers.{i}"
 _QKV = (f"{ATTENTION}/query", f"{ATTENTION}/key", f"{ATTENTION}/value")
@@ -34,8 +34,8 @@ VIT = Family(
     detect=("to_patch_embedding.2.weight|to_patch_embedding.1.weight", "pos_embedding"),
     rules=(
         *_RULES,
-        *array("cls_token", "cls", op=TOKENS),
-        *array("pos_embedding", POSITIONS, op=TOKENS),
+        *array("cls_token", "cls", op=TABLE),
+        *array("pos_embedding", POSITIONS, op=TABLE),
         *linear(f"{_IN}.0.to_out.0", f"{ATTENTION}/out"),
         *linear(f"{_IN}.1.net.4", f"{MLP}/Dense_1"),
         # Before version 1.6 the norms were around the layers, and the last one in the head.
