@@ -15,6 +15,7 @@ pytest.importorskip("sklearn", reason="the examples need scikit-learn")
 from PIL import Image
 from skimage import data
 
+import vit_keras
 from vit_keras import checkpoints, vit
 
 ROOT = Path(__file__).parents[1]
@@ -96,6 +97,7 @@ def test_readme_runs_from_top_to_bottom(monkeypatch, tmp_path, stand_in, capsys)
     monkeypatch.setenv("VIT_KERAS_WEIGHTS", str(stand_in))
     monkeypatch.setenv("VIT_KERAS_OFFLINE", "1")
     Image.fromarray(data.chelsea()).save("cat.png")
+    vit_keras.save_weights(vit.build_model((32, 32), 8, 2, 192, 3, "tiny", 128, classes=4), "weights.safetensors")
     snippets = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
     assert len(snippets) >= 4
     random = np.random.RandomState(0)
@@ -107,6 +109,7 @@ def test_readme_runs_from_top_to_bottom(monkeypatch, tmp_path, stand_in, capsys)
         exec(compile(snippet, "README.md", "exec"), names)
     assert names["picture"].shape == (224, 224, 3)
     assert names["heat"].shape == (6, 10)
+    assert len(vit_keras.checkpoints.Weights("wide.npz", strict=True)) == len(names["model"].weights)
     assert Path("tuned.keras").is_file()
     assert (Path("saved_model") / "saved_model.pb").is_file()
 
@@ -117,4 +120,4 @@ def test_readme_names_only_what_exists():
         assert (ROOT / target).exists(), target
     for name in re.findall(r"`((?:S|Ti|B|L|H)_\d+/[^`]+)`", text):
         assert checkpoints.find(name), name
-    assert str(len(checkpoints.available())) in text.split("without conversion |")[1].split("|")[0]
+    assert str(len(checkpoints.available())) in text.split("read without conversion |")[1].split("|")[0]

@@ -12,9 +12,10 @@ except ModuleNotFoundError as error:
         "choose another backend by the environment variable KERAS_BACKEND (tensorflow, jax or torch)."
     ) from None
 
-from . import checkpoints, config, layers, saving, utils, visualize, vit
+from . import checkpoints, config, layers, preprocess, saving, utils, visualize, vit
+from .checkpoints import save_weights
 from .saving import load_model
-from .vit import from_checkpoint
+from .vit import from_checkpoint, preprocessing, resize
 
 __all__ = [
     "checkpoints",
@@ -22,6 +23,10 @@ __all__ = [
     "from_checkpoint",
     "layers",
     "load_model",
+    "preprocess",
+    "preprocessing",
+    "resize",
+    "save_weights",
     "saving",
     "utils",
     "visualize",

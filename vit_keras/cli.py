@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import ast
+import contextlib
+import json
+import os
+import re
 import sys
-from collections.abc import Sequence
+import tempfile
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 DEFAULT_MODEL = "vit_ti16"
 
@@ -25,11 +33,39 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     options = _parser().parse_args(arguments)
     try:
-        options.run(options)
-    except (OSError, TypeError, ValueError) as error:
-        print(f"vit-keras: {error}", file=sys.stderr)
+        with _warnings_in_one_line():
+            return options.run(options) or 0
+    except BrokenPipeError:  # the reader of our output, `head` say, has seen enough
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    return 0
+    except KeyboardInterrupt:
+        return 130
+    except (OSError, TypeError, ValueError) as error:
+        _complain(error)
+        return 1
+
+
+def _complain(problem: Any) -> None:
+    print("vit-keras:", _printable(" ".join(str(problem).split())), file=sys.stderr)
+
+
+@contextlib.contextmanager
+def _warnings_in_one_line() -> Iterator[None]:
+    with warnings.catch_warnings():
+        as_python_does = warnings.showwarning
+
+        def show(message, category, *place):
+            if category is UserWarning:
+                _complain(f"warning: {message}")
+            else:
+                as_python_does(message, category, *place)
+
+        warnings.showwarning = show
+        yield
+
+
+# --- the commands and their options -----------------------------------------------------------------------------
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -39,13 +75,18 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"vit-keras {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    predict = commands.add_parser("predict", help="say what is in pictures")
+    def command(name: str, run: Any, help: str) -> argparse.ArgumentParser:
+        added = commands.add_parser(name, help=help, description=f"{help[0].upper()}{help[1:]}.")
+        added.set_defaults(run=run)
+        return added
+
+    predict = command("predict", _predict, "say what is in pictures")
     predict.add_argument("images", nargs="+", metavar="IMAGE", help="a file or a URL")
     predict.add_argument(
         "--model",
         help=f"a factory such as vit_b16, or a saved model (.keras, .h5); default: {DEFAULT_MODEL}, or what --weights is for",
     )
-    predict.add_argument("--weights", help="a published name (see `vit-keras models`), an .npz file, or a URL")
+    predict.add_argument("--weights", help="a published name (see `vit-keras models`), a file of weights, or a URL")
     predict.add_argument("--top", type=int, default=5, metavar="N", help="how many classes to name; default: 5")
     predict.add_argument(
         "--attention",
@@ -53,32 +94,123 @@ def _parser() -> argparse.ArgumentParser:
         metavar="PNG",
         help="write the attention map here; of several pictures, to PNG-1, PNG-2 …",
     )
-    predict.set_defaults(run=_predict)
+    _add_reading(predict)
 
-    models = commands.add_parser("models", help="list the published weights")
-    models.set_defaults(run=_models)
+    inspect = command("inspect", _inspect, "say what a file of weights is, without reading its values")
+    inspect.add_argument(
+        "file", metavar="FILE", help="a file, a folder as Hugging Face makes them, or a published name"
+    )
+    inspect.add_argument("--names", action="store_true", help="list all arrays, and what each becomes in a model")
+    _add_json(inspect)
+    _add_reading(inspect, settings=False)
+
+    convert = command("convert", _convert, "make of a file of weights one of another kind")
+    convert.add_argument("source", metavar="IN", help="a file of weights, a published name, or a URL")
+    convert.add_argument(
+        "target",
+        type=Path,
+        metavar="OUT",
+        help=".keras (a whole model), .weights.h5, .npz (as Google's) or .safetensors (as timm's)",
+    )
+    convert.add_argument("--format", help="whose names OUT gets: google, timm, huggingface, or a family of `inspect`")
+    convert.add_argument(
+        "--image-size",
+        type=_image_size,
+        default="native",
+        metavar="N|HxW",
+        help="pixels that the model is for, or `any`; default: those of IN",
+    )
+    _add_reading(convert)
+
+    download = command("download", _download, "fetch published weights")
+    download.add_argument(
+        "names", nargs="+", metavar="NAME", help="a published name, a pattern such as 'Ti_16/*', or a URL"
+    )
+    download.add_argument("--dry-run", action="store_true", help="only say what would be fetched")
+
+    models = command("models", _models, "list the published weights")
+    models.add_argument("pattern", nargs="?", metavar="PATTERN", help="part of the name, or with * for anything")
+    models.add_argument("--family", help="names and layout of the weights, such as timm")
+    models.add_argument("--source", help="who publishes them, such as facebook")
+    models.add_argument("--classes", type=int, metavar="N", help="outputs of the head")
+    models.add_argument("--image-size", type=int, metavar="N", help="pixels")
+    models.add_argument("--licence", help="such as MIT")
+    models.add_argument("--all", action="store_true", help="not only the files of Google's papers")
+    _add_json(models)
     return parser
+
+
+def _add_reading(parser: argparse.ArgumentParser, settings: bool = True) -> None:
+    parser.add_argument("--family", help="of the file, where its names do not tell")
+    parser.add_argument("--key", help="which of several state dicts in a PyTorch file, such as model_ema")
+    if settings:
+        parser.add_argument(
+            "--set",
+            action="append",
+            type=_setting,
+            default=[],
+            metavar="NAME=VALUE",
+            help="what the file does not tell, or what is to be changed, such as num_heads=6 (a field of ViTConfig)",
+        )
+
+
+def _add_json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print it for programs")
+
+
+def _setting(text: str) -> tuple[str, Any]:
+    name, equals, value = text.partition("=")
+    name = name.strip().replace("-", "_")
+    if not equals or not name.isidentifier():
+        raise argparse.ArgumentTypeError(f"say NAME=VALUE, such as num_heads=3, not {text!r}")
+    for parse in (json.loads, ast.literal_eval):
+        with contextlib.suppress(ValueError, SyntaxError, RecursionError, MemoryError):
+            return name, parse(value.strip())
+    return name, value
+
+
+def _image_size(text: str) -> tuple[int, int] | str | None:
+    if text in ("any", "native"):
+        return None if text == "any" else text
+    found = re.fullmatch(r"([1-9]\d{0,5})(?:[x×]([1-9]\d{0,5}))?", text)
+    if not found:
+        raise argparse.ArgumentTypeError(f"say N for a square, HxW, or any, not {text!r}")
+    return int(found[1]), int(found[2] or found[1])
+
+
+def _reading(options: argparse.Namespace) -> dict[str, Any]:
+    """The options of `from_checkpoint`."""
+    settings = dict(options.set)
+    for name in ("family", "key", "image_size"):
+        if name in vars(options):
+            if name in settings:
+                raise ValueError(f"Say --{name.replace('_', '-')}, not --set {name}=…")
+            settings[name] = getattr(options, name)
+    return settings
+
+
+# --- predict ----------------------------------------------------------------------------------------------------
 
 
 def _predict(options: argparse.Namespace) -> None:
     import numpy as np
     from PIL import Image
 
-    from . import utils, visualize, vit
+    from . import utils, visualize
 
     if options.top < 1:
         raise ValueError(f"--top must be at least 1. Received: {options.top}")
     pictures = [utils.read(image, None) for image in options.images]  # before the model: a typo should cost no wait
-    model = _model(options.model, options.weights)
+    model = _model(options.model, options.weights, _reading(options))
     if len(model.outputs) != 1 or len(model.output_shape) != 2:
         raise ValueError(f"{model.name} is no classifier: its output has the shape {model.output_shape}.")
-    size, channels = model.input_shape[1:3], model.input_shape[3]
-    if channels not in (1, 3):
-        raise ValueError(f"{model.name} takes images of {channels} channels; a picture has 3.")
+    if getattr(model, "config", None) is not None and not model.config.include_top:
+        raise ValueError(
+            f"{model.name} is no classifier: it has no head, and returns {model.output_shape[1]} features."
+        )
     for number, (name, picture) in enumerate(zip(options.images, pictures), start=1):
-        inputs = utils.resize(picture, size)
-        inputs = vit.preprocess_inputs(utils.grey(inputs) if channels == 1 else inputs)
-        _print_classes(name, model.predict(inputs[None], verbose=0)[0], _gives_logits(model), options.top)
+        scores = model.predict(_inputs(model, picture), verbose=0)[0]
+        _print_classes(name, scores, _labels(model, len(scores)), _gives_logits(model), options.top)
         if options.attention:
             path = options.attention
             if len(pictures) > 1:
@@ -88,17 +220,19 @@ def _predict(options: argparse.Namespace) -> None:
             print(f"attention map: {path}")
 
 
-def _model(model: str | None, weights: str | None):
+def _model(model: str | None, weights: str | None, reading: dict[str, Any]):
     from . import checkpoints, load_model, vit
     from .config import VARIANTS
 
     if model is not None and Path(model).suffix in (".keras", ".h5"):
         if weights is not None:
             raise ValueError("A saved model has its weights: leave out --weights.")
+        if any(value is not None for value in reading.values()):
+            raise ValueError("A saved model is what it is: leave out --set, --family and --key.")
         return load_model(model, compile=False)
     variants = {config.name.replace("-", "_"): variant for variant, config in VARIANTS.items()}
     if model is None and weights is not None:
-        return vit.from_checkpoint(weights)
+        return vit.from_checkpoint(weights, **reading)
     variant = variants.get((model or DEFAULT_MODEL).replace("-", "_"))
     if variant is None:
         raise ValueError(f"Unknown model {model}. There are: {', '.join(variants)}, or a file (.keras, .h5).")
@@ -109,44 +243,370 @@ def _model(model: str | None, weights: str | None):
         weights = max(recommended, key=lambda c: (c.image_size == 224, c.top1 or 0)).name
     elif checkpoints.find(weights, variant):
         weights = checkpoints.find(weights, variant).name
-    built = vit.from_checkpoint(weights)
+    built = vit.from_checkpoint(weights, **reading)
     if built.name != VARIANTS[variant].name:
         raise ValueError(f"{weights} holds a {built.name}, not a {model}.")
     return built
 
 
+def _inputs(model, picture):
+    """A picture as a model takes it: by its own preprocessing, or that of the ViT that it begins with."""
+    from .preprocess import GOOGLE, Preprocess
+    from .vit import VisionTransformer
+
+    first = next(layer for layer in (model, *model.layers) if not hasattr(layer, "batch_shape") and layer is not model)
+    if isinstance(first, Preprocess):
+        return picture[None].astype("float32")
+    owner = model if isinstance(model, VisionTransformer) else first
+    preprocessing = getattr(owner, "preprocessing", GOOGLE)
+    size, channels = model.input_shape[1:3], model.input_shape[3]
+    if channels != preprocessing.channels:
+        preprocessing = preprocessing.replace(channels=channels, mean=preprocessing.mean[0], std=preprocessing.std[0])
+    return preprocessing(picture, None if None in size else size)
+
+
 def _gives_logits(model) -> bool:
     import keras
 
-    return getattr(model.layers[-1], "activation", None) is keras.activations.linear
+    config = getattr(model, "config", None)
+    if config is not None:
+        return config.activation in (None, "linear")
+    last = model.layers[-1]
+    if getattr(last, "config", None) is not None:
+        return _gives_logits(last)
+    return getattr(last, "activation", None) is keras.activations.linear
 
 
-def _print_classes(name: str, scores, logits: bool, top: int) -> None:
-    import numpy as np
-
+def _labels(model, count: int) -> Sequence[str]:
     from .utils import get_imagenet_classes
 
-    labels = get_imagenet_classes() if len(scores) == 1000 else [f"class {i}" for i in range(len(scores))]
+    labels = getattr(model, "labels", None) or getattr(model.layers[-1], "labels", None)
+    if labels == "imagenet-1k" or (labels is None and count == 1000):
+        labels = get_imagenet_classes()
+    if isinstance(labels, str) or labels is None or len(labels) != count:
+        return [f"class {index}" for index in range(count)]
+    return labels
+
+
+def _print_classes(name: str, scores, labels: Sequence[str], logits: bool, top: int) -> None:
+    import numpy as np
+
     if logits:
         scores = np.exp(scores.astype("float64") - scores.max())
         scores /= scores.sum()
-    print(name)
+    print(_printable(name))
     for index in np.argsort(-scores)[:top]:
-        print(f"  {scores[index]:6.1%}  {labels[index]}")
+        print(f"  {scores[index]:6.1%}  {_printable(labels[index])}")
+
+
+# --- inspect ----------------------------------------------------------------------------------------------------
+
+
+def _inspect(options: argparse.Namespace) -> None:
+    from .checkpoints.inspect import describe, sentences
+
+    path = _local(options.file)
+    report = describe(path, family=options.family, key=options.key, names=options.names)
+    if options.json:
+        print(json.dumps(report, indent=2, default=str))
+        return
+    console = _console()
+    console.print(_printable(str(report["path"])), style="bold", soft_wrap=True)
+    for group in sentences(report):
+        console.print()
+        _print_pairs(console, group)
+    if options.names:
+        console.print()
+        rows = [(a["name"], "×".join(map(str, a["shape"])), a["dtype"], _becomes(a)) for a in report["names"]]
+        _print_table(console, ("NAME", "SHAPE", "TYPE", "BECOMES"), rows, "<<<<")
+
+
+def _local(name: str) -> Path:
+    """The file of a path or of a published name; nothing is fetched to look at it."""
+    from . import checkpoints
+
+    path = Path(name).expanduser()
+    checkpoint = None if path.exists() else checkpoints.find(name)
+    if checkpoint is not None and not checkpoints.is_local(checkpoint):
+        raise FileNotFoundError(f"{checkpoint.name} is published, but not here: vit-keras download {checkpoint.name}")
+    if checkpoint is not None:
+        return checkpoints.fetch(checkpoint.url, progress=False)
+    if not path.exists():
+        raise FileNotFoundError(f"There is no file of weights at {path}, and no published one of that name.")
+    return path
+
+
+def _becomes(entry: dict[str, Any]) -> str:
+    """The canonical names of what an array holds, those of several in one: `…/{query,key,value}/kernel`."""
+    names = [name.split("/") for name in entry["becomes"]]
+    if not names:
+        return f"({entry['status']})"
+    if len({len(parts) for parts in names}) > 1:
+        return ", ".join(map("/".join, names))
+    columns = [list(dict.fromkeys(parts)) for parts in zip(*names)]
+    return "/".join(
+        parts[0] if len(parts) == 1 else f"{{{','.join(parts)}}}" if len(parts) < 4 else f"{{{parts[0]},…,{parts[-1]}}}"
+        for parts in columns
+    )
+
+
+# --- convert ----------------------------------------------------------------------------------------------------
+
+
+def _convert(options: argparse.Namespace) -> None:
+    from . import vit
+    from .checkpoints.inspect import megabytes
+
+    target = options.target.expanduser()
+    write = _writer(target, options.format)
+    _check_target(target, Path(options.source).expanduser())
+    model = vit.from_checkpoint(options.source, **_reading(options))
+    report = model.load_report
+    _check_target(target, Path(report.source))
+    target.parent.mkdir(parents=True, exist_ok=True)
+    names = write(model)
+    pairs = [("read", f"{report.source}, {report.loaded:,} weights"), *(("adapted", text) for text in report.adapted)]
+    if report.fresh:
+        pairs.append(("new", f"{', '.join(report.fresh)}: not in the file, and not trained"))
+    pairs.append(("wrote", f"{target}, {names}, {megabytes(target.stat().st_size)}"))
+    pairs += [("but", text) for text in _losses(model, target)]
+    _print_pairs(_console(), pairs)
+
+
+def _writer(target: Path, format: str | None) -> Any:
+    """What writes a model to a path, and says in which form; a wrong wish should not cost the reading."""
+    from . import checkpoints
+    from .checkpoints.families import FAMILIES
+    from .checkpoints.writing import FORMATS
+
+    if target.is_dir():
+        raise ValueError(f"{target} is a folder: name the file in it.")
+    if target.suffix in (".npz", ".safetensors"):
+        if format not in (None, *FORMATS, *FAMILIES):
+            raise ValueError(f"Unknown --format {format}. There are: {', '.join((*FORMATS, *FAMILIES))}.")
+        return lambda model: f"names of the family {checkpoints.save_weights(model, target, format)}"
+    if not target.name.endswith((".keras", ".weights.h5")):
+        raise ValueError(f"OUT ends in .keras, .weights.h5, .npz or .safetensors. Received: {target}")
+    if format is not None:
+        raise ValueError(f"--format is for .npz and .safetensors. Received: {target}")
+
+    def write(model) -> str:
+        whole = target.suffix == ".keras"
+        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".vit_keras-") as folder:
+            part = Path(folder, target.name)
+            (model.save if whole else model.save_weights)(part)
+            os.replace(part, target)
+        return "a whole Keras model" if whole else "Keras' weights"
+
+    return write
+
+
+def _check_target(target: Path, source: Path) -> None:
+    if not (target.exists() and source.exists()):
+        return
+    in_pieces = source.is_dir() or source.name.endswith(".json")
+    folder = source if source.is_dir() else source.parent
+    if target.samefile(source) or (in_pieces and target.parent.samefile(folder)):
+        raise ValueError(f"{target} is what is to be read: give OUT another name.")
+
+
+def _losses(model, target: Path) -> Iterator[str]:
+    """What a reader of the new file has to know."""
+    from .checkpoints.inspect import untold
+
+    if target.suffix in (".keras", ".npz"):  # one tells all; of the other, save_weights has said what it does not tell
+        return
+    try:
+        fields = ", ".join(f"{field}={value}" for field, value in untold(target, model.config).items())
+    except ValueError as error:
+        yield f"from_checkpoint cannot read it again, only load_weights of the same model can: {error}"
+        return
+    if fields and target.suffix == ".safetensors":
+        yield f"other readers than vit_keras have to be told {fields}, which names and shapes do not tell"
+    elif fields:
+        yield f"its readers have to be told {fields}, which names and shapes do not tell"
+
+
+# --- download and models ----------------------------------------------------------------------------------------
+
+
+def _download(options: argparse.Namespace) -> int:
+    from . import checkpoints
+    from .checkpoints.inspect import megabytes
+
+    status, wanted = 0, {}
+    for name in options.names:
+        try:
+            wanted |= {getattr(found, "url", found): found for found in _wanted(name)}
+        except ValueError as error:
+            status = 1
+            _complain(error)
+    published = [c for c in wanted.values() if not isinstance(c, str)]
+    if len(wanted) > 1:
+        unknown = len(wanted) - sum(c.bytes is not None for c in published)
+        total = megabytes(sum(c.bytes or 0 for c in published)) if published else ""
+        print(f"{len(wanted)} files, {total}{f' and {unknown} of unknown size' if unknown else ''}")
+    for url, checkpoint in wanted.items():
+        known = checkpoint is not url
+        here = known and checkpoints.is_local(checkpoint)
+        print(f"{checkpoint.name}  {megabytes(checkpoint.bytes)}  {checkpoint.licence}" if known else url, flush=True)
+        try:
+            if here or not options.dry_run:
+                print(f"  {checkpoints.fetch(url, progress=sys.stderr.isatty())}")
+            else:
+                print(f"  not here: {url}")
+        except (OSError, ValueError) as error:
+            if isinstance(error, BrokenPipeError):
+                raise
+            status = 1
+            _complain(error)
+    return status
+
+
+def _wanted(name: str) -> list:
+    """The published files of a name or a pattern, or the URL that it is."""
+    from . import checkpoints
+
+    if checkpoints.find(name):
+        return [checkpoints.find(name)]
+    if name.startswith(("http://", "https://")):
+        return [name]
+    if found := checkpoints.available(name=name):
+        return found
+    close = checkpoints.available(name=f"*{name.strip('*')}*")
+    hint = (
+        f" Did you mean {', '.join(c.name for c in close[:3])}?" if close else " `vit-keras models --all` lists them."
+    )
+    raise ValueError(f"No published weights have the name {name}.{hint}")
 
 
 def _models(options: argparse.Namespace) -> None:
     from . import checkpoints
+
+    fields = ("family", "source", "classes", "image_size", "licence")
+    filters = {field: getattr(options, field) for field in fields if getattr(options, field) is not None}
+    pattern = options.pattern
+    if pattern is not None:
+        filters["name"] = pattern if re.search(r"[*?\[]", pattern) else f"*{pattern}*"
+    found = checkpoints.available(**filters)
+    if not found and pattern is not None and checkpoints.find(pattern):
+        found = [checkpoints.find(pattern)]
+    if not found:
+        raise ValueError("No published weights are like that. `vit-keras models --all` lists all.")
+    shown = found if filters or options.all else [c for c in found if c.variant is not None]
+    shown = sorted(shown, key=_order)
+    if options.json:
+        print(json.dumps([_entry(c) for c in shown], indent=2))
+        return
+    rows = [_row(c) for c in shown]
+    licences = any(row[-1] for row in rows)
+    header = ("WEIGHTS", "PX", "HEAD", "MB", "TOP-1", "HERE", *(["LICENCE"] if licences else []))
+    _print_table(_console(), header, rows, "<>>>><<", limit=100)
+    print("\nHead: classes, or width of the embedding. Top-1: ImageNet-1k, in percent, as published.")
+    print("Licence: Apache-2.0 where none is said.")
+    if len(shown) < len(found):
+        print(
+            f"{len(found) - len(shown)} more, of other publishers and families: vit-keras models --all, or a PATTERN."
+        )
+
+
+def _order(checkpoint) -> tuple:
+    """Google's own files first, by size of the model; then by name, numbers as numbers."""
     from .config import VARIANTS
 
-    columns = "{:42}{:>4}{:>8}{:>6}{:>7}{:>6}"
-    print(columns.format("WEIGHTS", "PX", "CLASSES", "MB", "TOP-1", "HERE"))
-    for variant in VARIANTS:
-        for checkpoint in checkpoints.available(variant=variant):
-            top1 = "" if checkpoint.top1 is None else f"{checkpoint.top1:.1f}"
-            here = "yes" if checkpoints.is_local(checkpoint) else ""
-            numbers = checkpoint.image_size, checkpoint.classes, round(checkpoint.bytes / 1e6), top1, here
-            print(columns.format(checkpoint.name, *numbers))
-    print(
-        "\nFor --weights and vit_keras.from_checkpoint. Top-1: ImageNet-1k, in percent, as published. Licence: Apache-2.0."
+    variants = (*VARIANTS, checkpoint.variant)
+    parts = re.split(r"(\d+)", checkpoint.name)
+    numbers = [(int(part), "") if part.isdigit() else (0, part) for part in parts]
+    return checkpoint.variant is None, variants.index(checkpoint.variant), checkpoint.source != "google", numbers
+
+
+def _row(checkpoint) -> tuple[str, ...]:
+    from . import checkpoints
+
+    return (
+        checkpoint.name,
+        str(checkpoint.image_size),
+        "-" if checkpoint.classes is None else str(checkpoint.classes),
+        "-" if checkpoint.bytes is None else f"{checkpoint.bytes / 1e6:.0f}",
+        "" if checkpoint.top1 is None else f"{checkpoint.top1:.1f}",
+        "yes" if checkpoints.is_local(checkpoint) else "",
+        "" if checkpoint.licence == "Apache-2.0" else checkpoint.licence,
     )
+
+
+def _entry(checkpoint) -> dict[str, Any]:
+    import dataclasses
+
+    from . import checkpoints
+
+    fields = dataclasses.asdict(checkpoint) | {"options": dict(checkpoint.options)}
+    fields["preprocessing"] = checkpoint.preprocessing.to_dict()
+    return {"name": checkpoint.name, **fields, "here": checkpoints.is_local(checkpoint)}
+
+
+# --- printing -----------------------------------------------------------------------------------------------
+
+
+def _printable(text: str) -> str:
+    """Names come out of files that anybody made: what would steer a terminal is spelled out."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def _console():
+    """Where things are printed: in colour and as wide as the terminal, or plain and unbroken in a pipe."""
+    from rich.console import Console
+
+    narrow = sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdigit()
+    return Console(width=None if narrow else 1000, markup=False, highlight=False, emoji=False)
+
+
+def _print_pairs(console, pairs: Sequence[tuple[str, str]]) -> None:
+    """Headings on the left, texts on the right, these wrapped."""
+    from rich.text import Text
+
+    margin = 14
+    styles = {
+        "problem": "red",
+        "say": "yellow",
+        "unknown": "yellow",
+        "unreadable": "red",
+        "but": "yellow",
+        "new": "yellow",
+    }
+    previous = None
+    for heading, text in pairs:
+        lines = Text(_printable(text)).wrap(console, max(20, console.width - margin), overflow="fold")
+        shown = "" if heading == previous else heading
+        for number, line in enumerate(lines):
+            line.rstrip()
+            start = f"{'' if number else shown:{margin}}"
+            console.print(Text.assemble((start, styles.get(heading, "cyan")), line), soft_wrap=True)
+        previous = heading
+
+
+def _print_table(
+    console, header: Sequence[str], rows: Iterable[Sequence[str]], aligns: str, limit: int | None = None
+) -> None:
+    """Columns as wide as they need to be, for a name that is cut off is of no use.
+
+    Where they are wider than the terminal, the last goes below the others if there is no other `limit` to keep to by
+    putting them closer together.
+    """
+    from rich.cells import cell_len
+
+    rows = [[_printable(cell) for cell in row[: len(header)]] for row in rows]
+    widths = [max(cell_len(row[n]) for row in [header, *rows]) for n in range(len(header))]
+    gap = "  " if sum(widths) + 2 * (len(widths) - 1) <= (limit or console.width) else " "
+    below = limit is None and gap == " "
+
+    def line(cells: Sequence[str]) -> str:
+        cells = cells[:-1] if below else cells
+        spaces = [" " * (width - cell_len(cell)) for cell, width in zip(cells, widths)]
+        parts = [s + c if align == ">" else c + s for c, s, align in zip(cells, spaces, aligns)]
+        return gap.join(parts).rstrip()
+
+    console.print(line(header), style="bold", soft_wrap=True)
+    for row in rows:
+        console.print(line(row), soft_wrap=True)
+        if below:
+            console.print(f"    {row[-1]}", style="dim", soft_wrap=True)

@@ -256,8 +256,8 @@ def _closest(reader: Any, names: list[str]) -> list[dict[str, Any]]:
     """The three families that know most of a file's names, and what keeps it from being of them."""
     names = names[:SAMPLE_OF_NAMES]
     compared = [_compare(family, names, reader.shape) for family in FAMILIES.values() if family.detect]
-    close = sorted((c for c in compared if c["known"]), key=lambda c: (-c["known"], len(c["missing"])))
-    return close[:3]
+    close = [c for c in compared if 10 * c["known"] > len(names)]
+    return sorted(close, key=lambda c: (-c["known"], len(c["missing"]) + len(c["excess"])))[:3]
 
 
 def _compare(family: families.Family, names: list[str], shape_of: Any) -> dict[str, Any]:
@@ -324,9 +324,9 @@ def some(names: Iterable[str], count: int = 3) -> str:
 
 
 def _file_in_words(report: Mapping[str, Any]) -> list[tuple[str, str]]:
-    dtypes = " and ".join(report["dtypes"]) or "nothing"
+    dtypes = ", ".join(report["dtypes"]) or "nothing"
     kind = FORMATS.get(report["format"], report["format"])
-    lines = [("file", f"{kind}, {megabytes(report['bytes'])}, {report['arrays']:,} arrays of {dtypes}")]
+    lines = [("file", f"{kind}, {megabytes(report['bytes'])}, {_count(range(report['arrays']), 'array')} of {dtypes}")]
     if "keys" in report:
         lines.append(("state dict", f"{report['key']!r}, of {', '.join(map(repr, report['keys']))}"))
     if report["family"]:
@@ -337,7 +337,7 @@ def _file_in_words(report: Mapping[str, Any]) -> list[tuple[str, str]]:
         lines.append(("published as", f"{published['name']} ({published['licence']}{top1})"))
     if report["unreadable"]:
         name, why = next(iter(report["unreadable"].items()))
-        lines.append(("unreadable", f"{len(report['unreadable']):,} arrays, such as {name}: {why}"))
+        lines.append(("unreadable", f"{_count(report['unreadable'], 'array')}, such as {name}: {why}"))
     return lines
 
 
@@ -351,7 +351,7 @@ def _model_in_words(report: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("hidden size", f"{c['hidden_size']}"),
         *_heads_in_words(c, report),
         ("MLP", f"{c['mlp_dim']}{', gated' if c['gated_mlp'] else ''}, {c['mlp_activation'] or 'activation not told'}"),
-        ("patch", _by(c["patch_size"]) + (f" of {c['channels']} channels" if c["channels"] != 3 else " pixels")),
+        ("patch", _patch_in_words(c)),
         *_sizes_in_words(c, report),
         ("positions", _positions_in_words(c)),
         ("norms", _norms_in_words(c)),
@@ -370,6 +370,12 @@ _POOLINGS = {
     "map": "attention (MAP head)",
     None: "none: all tokens",
 }
+
+
+def _patch_in_words(c: Mapping[str, Any]) -> str:
+    channels = f" of {c['channels']} channel{'s' if c['channels'] > 1 else ''}" if c["channels"] != 3 else ""
+    pixels = f"{_by(patch_stride(c['patch_size'], c['resnet']))} pixels{channels}"
+    return pixels if c["resnet"] is None else f"{_by(c['patch_size'])} of what the ResNet returns, {pixels}"
 
 
 def _heads_in_words(c: Mapping[str, Any], report: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -444,7 +450,7 @@ def _use_in_words(report: Mapping[str, Any]) -> list[tuple[str, str]]:
         lines.append(("say", f"{field}, which nothing tells: {listed}"))
     for field, what in (("ignored", "no part of the model"), ("unknown", "not known in this family")):
         if report[field]:
-            lines.append((field, f"{len(report[field]):,} arrays, {what}: {some(report[field])}"))
+            lines.append((field, f"{_count(report[field], 'array')}, {what}: {some(report[field])}"))
     if report["unknown"]:
         lines.append(("", "from_checkpoint loads the file with strict=False only"))
     if report["problem"]:
@@ -454,8 +460,10 @@ def _use_in_words(report: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _pictures_in_words(preprocessing: Preprocessing) -> str:
     size = _by(preprocessing.image_size) if preprocessing.image_size else "any size"
-    part = "all of the picture, squeezed" if preprocessing.crop is None else f"the middle {preprocessing.crop:.3g}"
-    part += " of the squeezed picture" if preprocessing.crop is not None and preprocessing.crop_mode == "squash" else ""
+    part = "squeezed" if preprocessing.crop is None else "the middle"
+    if preprocessing.crop is not None:
+        part += f" {preprocessing.crop:.3g} of each side" if preprocessing.crop < 1 else " square"
+        part += " after squeezing" if preprocessing.crop_mode == "squash" else ""
     if set(preprocessing.mean) == set(preprocessing.std) == {0.5}:
         values = "values in [-1, 1]"
     else:
@@ -465,7 +473,7 @@ def _pictures_in_words(preprocessing: Preprocessing) -> str:
 
 
 def _failure_in_words(report: Mapping[str, Any]) -> list[tuple[str, str]]:
-    lines = [("problem", report["problem"])]
+    lines = [("problem", report["problem"].partition(": it has ")[0])]
     for n, array in enumerate(report["first"]):
         lines.append(("" if n else "it holds", f"{array['name']}  {_by(array['shape']) or 'one value'}"))
     if report["arrays"] > len(report["first"]):
@@ -479,8 +487,12 @@ def _failure_in_words(report: Mapping[str, Any]) -> list[tuple[str, str]]:
         )
         lines.append(("closest", f"{close['family']}: {text}"))
     if not report["family"] and not report["closest"]:
-        lines.append(("closest", "none: no family knows any of its names"))
+        lines.append(("closest", "none: no family knows more than a few of its names"))
     return lines
+
+
+def _count(things: Any, name: str) -> str:
+    return f"{len(things):,} {name}{'' if len(things) == 1 else 's'}"
 
 
 def _by(sizes: Iterable[int] | None) -> str:

@@ -11,6 +11,7 @@ what cannot be known, and left out. A hash is given where one is public.
 
 from __future__ import annotations
 
+import collections
 import csv
 import dataclasses
 import fnmatch
@@ -153,7 +154,7 @@ def _checkpoint(row: Mapping[str, str]) -> Checkpoint:
         weights=row["name"],
         url=_url(row["name"], row["url"]),
         family=row["family"],
-        source="google" if row["variant"] or row["family"] == "big_vision" else row["name"].partition("/")[0],
+        source="google" if row["variant"] or row["family"] in ("big_vision", "flexivit") else row["name"].partition("/")[0],
         image_size=size,
         labels=_LABELS.get(numbers["classes"] or 0),
         preprocessing=_preprocessing(row["preprocessing"], size),
@@ -238,7 +239,12 @@ def is_unique(basename: str) -> bool:
         >>> is_unique("ViT-B_16.npz")
         False
     """
-    return sum(c.filename == basename for c in listed()) <= 1
+    return _filenames()[basename] <= 1
+
+
+@functools.cache
+def _filenames() -> collections.Counter:
+    return collections.Counter(c.filename for c in listed())
 
 
 def by_filename(basename: str, bytes: int | None = None) -> Checkpoint | None:

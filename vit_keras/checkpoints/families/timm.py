@@ -87,7 +87,8 @@ _RESNET = (
     *conv(f"{_UNIT}.downsample.conv", "block{s+1}/unit{u+1}/conv_proj"),
     *norm(f"{_UNIT}.downsample.norm", "block{s+1}/unit{u+1}/gn_proj"),
 )
-_WIDTHS = {192: 3, 384: 6, 768: 12, 1024: 16, 1152: 16, 1280: 16, 1408: 16, 1536: 24, 1664: 16}
+_WIDTHS = {width: width // 64 for width in (192, 256, 320, 384, 512, 640, 768, 832, 896, 1024, 1536)}
+_WIDTHS |= dict.fromkeys((1152, 1280, 1408, 1664), 16)
 _PYTORCH = {"mlp_activation": "gelu", "position_resize": "bicubic_antialias", "patch_resize": "bicubic_antialias"}
 
 TIMM = Family(
@@ -202,6 +203,7 @@ DINOV3 = dataclasses.replace(
     name="dinov3",
     title="DINOv3 (facebookresearch/dinov3, timm)",
     detect=("patch_embed.proj.weight", "blocks.0.attn.qkv.weight"),
+    marks=("reg_token|storage_tokens", "blocks.0.gamma_1|blocks.0.ls1.gamma"),
     absent=("pos_embed", *BEIT.detect[1].split("|")),
     rules=(
         *array(
