@@ -942,10 +942,10 @@ class PatchNormalization(keras.layers.Layer):
         epsilon: Added to the variance.
 
     Input shape:
-        `(batch, height, width, channels)`, whole patches.
+        `(batch, height, width, channels)`
 
     Output shape:
-        Same as the input.
+        Same as the input, without what is left over at the right and the bottom after whole patches.
 
     Example:
         >>> tuple(PatchNormalization((8, 8))(np.zeros((1, 16, 24, 3), "float32")).shape)
@@ -965,14 +965,17 @@ class PatchNormalization(keras.layers.Layer):
         (height, width), channels = self.patch_size, inputs.shape[-1]
         down, across = _grid_of(inputs)
         down, across = down // height, across // width
-        x = ops.reshape(inputs, (-1, down, height, across, width, channels))
+        x = inputs[:, : down * height, : across * width]
+        x = ops.reshape(x, (-1, down, height, across, width, channels))
         x = ops.transpose(x, (0, 1, 3, 2, 4, 5))
         x = self.norm(ops.reshape(x, (-1, down, across, height * width * channels)))
         x = ops.transpose(ops.reshape(x, (-1, down, across, height, width, channels)), (0, 1, 3, 2, 4, 5))
         return ops.reshape(x, (-1, down * height, across * width, channels))
 
     def compute_output_shape(self, input_shape):
-        return input_shape
+        batch, *size, channels = input_shape
+        whole = (None if n is None else n // patch * patch for n, patch in zip(size, self.patch_size))
+        return (batch, *whole, channels)
 
     def get_config(self):
         return {**super().get_config(), "patch_size": self.patch_size, "epsilon": self.epsilon}

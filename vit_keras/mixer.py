@@ -40,6 +40,8 @@ class MixerBlock(keras.layers.Layer):
         (1, 9, 32)
     """
 
+    is_part_of_a_vit = True
+
     def __init__(self, tokens_mlp_dim, mlp_dim, dropout=0.0, activation="gelu_tanh", epsilon=1e-6, **kwargs):
         super().__init__(**kwargs)
         self.tokens_mlp_dim = tokens_mlp_dim

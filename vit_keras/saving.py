@@ -59,6 +59,19 @@ def load_model(
         return keras.models.load_model(modern if rewrite(path, modern) else path, **options)
 
 
+def is_whole_model(path: str | os.PathLike) -> bool:
+    """Whether a file holds a Keras model, and not weights alone."""
+    path = Path(path)
+    if not path.is_file():
+        return False
+    if _is_keras_archive(path):
+        return True
+    if not _is_hdf5(path):
+        return False
+    with _hdf5(path) as file:
+        return "model_config" in file.attrs
+
+
 def _is_keras_archive(path: Path) -> bool:
     if not zipfile.is_zipfile(path):
         return False

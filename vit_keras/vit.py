@@ -133,11 +133,20 @@ class VisionTransformer(keras.Model):
 
     def call(self, inputs, training=None, mask=None, **kwargs):
         """Run the model: compiled where images come in outside of any graph, unless `run_eagerly` is set."""
+        self._check_size(inputs)
         plain = mask is None and not kwargs and not self.run_eagerly and layers.recorded_attention() is None
         if plain and _runs_eagerly(inputs, training):
             images = keras.ops.convert_to_tensor(inputs, dtype=self.inputs[0].dtype)
             return compiled.run(self, _forward[bool(training)], images, key=bool(training))
         return super().call(inputs, training=training, mask=mask, **kwargs)
+
+    def _check_size(self, inputs) -> None:
+        size = tuple(getattr(inputs, "shape", ()))[1:3]
+        any_size = self.config is not None and self.config.image_size is None and len(size) == 2 and None not in size
+        if any_size and min(self.config.grid_of(size)) < 1:
+            raise ValueError(
+                f"The model {self.name!r} takes images of at least one patch, {self.config.stride} pixels. Received: {size}"
+            )
 
     def compile(self, *args, **kwargs):
         """Compile as `keras.Model.compile` does; `jit_compile="auto"` means no XLA where TensorFlow has only a CPU.
@@ -291,7 +300,16 @@ def build(config: ViTConfig, *, dtype: Any = None) -> VisionTransformer:
     tokens = _encode(tokens, patches, config, policy)
     model = VisionTransformer(inputs, _head(_pool(tokens, config, policy), config, policy), name=config.name)
     model.config = config
+    model.preprocessing = _for_channels(GOOGLE, config.channels)
     return model
+
+
+def _for_channels(preprocessing: Preprocessing, channels: int) -> Preprocessing:
+    """The same for images of another number of channels, of which all have the mean of the old ones."""
+    if preprocessing.channels == channels:
+        return preprocessing
+    means = {field: float(np.mean(getattr(preprocessing, field))) for field in ("mean", "std")}
+    return preprocessing.replace(channels=channels, **means)
 
 
 def _norm(name: str, config: ViTConfig, policy: Any):
@@ -579,7 +597,10 @@ def from_checkpoint(
         )
     native = _native_size(source, patch_stride(fields["patch_size"], fields.get("resnet")), source_grid)
     if not source.architecture["include_top"] and {"include_top", "pooling"}.isdisjoint(options):
-        options = {"representation_size": source.architecture.get("representation_size"), **options}  # the file ends in it
+        options = {
+            "representation_size": source.architecture.get("representation_size"),
+            **options,
+        }  # the file ends in it
     if image_size == "native":
         image_size = native
     elif image_size is None:
@@ -611,10 +632,7 @@ def _load_and_describe(model, source, native, **options) -> None:
     """Fill a new model with weights, and let it know what else the file tells."""
     model.load_report = checkpoints.fill(model, source, **options)
     config = model.config
-    preprocessing = source.preprocessing
-    if preprocessing.channels != config.channels:
-        means = {field: float(np.mean(getattr(preprocessing, field))) for field in ("mean", "std")}
-        preprocessing = preprocessing.replace(channels=config.channels, **means)
+    preprocessing = _for_channels(source.preprocessing, config.channels)
     model.preprocessing = preprocessing.replace(image_size=config.image_size or preprocessing.image_size or native)
     if config.include_top and not any(name.startswith("head/") for name in model.load_report.fresh):
         model.labels = source.labels
@@ -640,17 +658,16 @@ def resize(model: keras.Model, image_size: ImageSizeArg | None, **options: Any) 
         (None, 48, 64, 3)
     """
     source = checkpoints.ModelWeights(model)
-    vit = layers.find_vit(model)
+    vit, config = layers.find_vit(model), ViTConfig(**source.architecture)
+    source.architecture |= {field: value for field, value in options.items() if field.endswith("_resize")}
     fields = {"image_size": image_size, "position_grid": source.grid() if image_size is None else None, **options}
-    if vit.config.tokens_mlp_dim is not None and (image_size is None or vit.config.replace(**fields).grid != source.grid()):
+    if config.tokens_mlp_dim is not None and (image_size is None or config.replace(**fields).grid != source.grid()):
         raise ValueError(
             f"The model {vit.name!r} is a Mixer, whose weights belong to its grid of {source.grid()} patches: it cannot be made "
             f"one for image_size={image_size}."
         )
-    resized = build(vit.config.replace(**fields), dtype=vit.get_layer("embedding").dtype_policy)
-    checkpoints.fill(resized, source, resize_patches="patch_size" in options)
-    size = resized.config.image_size or vit.preprocessing.image_size
-    resized.preprocessing, resized.labels = vit.preprocessing.replace(image_size=size), vit.labels
+    resized = build(config.replace(**fields), dtype=vit.get_layer("embedding").dtype_policy)
+    _load_and_describe(resized, source, source.preprocessing.image_size, resize_patches="patch_size" in options)
     return resized
 
 

@@ -73,6 +73,8 @@ def available(
         78.22
     """
     wanted = {"family": family, "source": source, "name": name, "licence": licence, "labels": labels}
+    if family in FAMILIES and not any(c.family == family for c in registry.listed()):
+        return []  # a family whose files nobody publishes under a name
     found = registry.select(variant=variant, classes=classes, image_size=image_size, **wanted)
     return [c for c in found if FAMILIES[c.family].refused is None]
 
@@ -173,7 +175,9 @@ def _local_copies(checkpoint: Checkpoint) -> Iterator[tuple[Path, bool]]:
     yield cached_path(checkpoint.url), False
     yield _folder("KERAS_HOME", "~/.keras") / "weights" / vit_keras_0, False
     if of_hub:  # what their own libraries have fetched
-        repository = _folder("HF_HOME", "~/.cache/huggingface") / "hub" / f"models--{checkpoint.name.replace('/', '--')}"
+        repository = (
+            _folder("HF_HOME", "~/.cache/huggingface") / "hub" / f"models--{checkpoint.name.replace('/', '--')}"
+        )
         yield from ((path, True) for path in sorted(repository.glob(f"snapshots/*/{published.name}")))
     elif published.suffix in (".pth", ".pt"):
         yield _folder("TORCH_HOME", "~/.cache/torch") / "hub" / "checkpoints" / published.name, unique

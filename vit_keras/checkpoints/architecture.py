@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -31,12 +32,16 @@ def architecture(
     Raises:
         ValueError: Weights are missing that every such model has, or their shapes contradict each other.
     """
+    if {"Transformer/encoder_norm/scale", "fc_norm/scale"} <= set(shapes):
+        raise ValueError(
+            "The file has a layer normalisation of the tokens and one of what they are pooled to; one can be built."
+        )
     try:
         patch_height, patch_width, channels, hidden_size = shapes["embedding/kernel"]
         mixer = f"{_BLOCK}/token_mixing/Dense_0/kernel" in shapes
         mlp = f"{_BLOCK}/channel_mixing" if mixer else _MLP
         fields = {
-            **{field: value for field, value in family.config.items() if field != "pooling"},
+            **{field: value for field, value in family.config.items() if field not in ("pooling", *family.choices)},
             **(told or {}),
             "patch_size": (patch_height, patch_width),
             "channels": channels,
@@ -89,7 +94,11 @@ def _attention(shapes: Mapping, family: Family, hidden_size: int) -> dict[str, A
             "position": "learned" if POSITIONS in shapes else None,
         }
     elif POSITIONS not in shapes:
-        fields["position"] = family.config.get("position") or (None if "rope_theta" in family.config else "sincos2d")
+        fields["position"] = family.config.get("position")
+        if fields["position"] is None and "rope_theta" not in family.config:
+            if family.config.get("position_prefix") is not False:  # a table with a row for the class token is learned
+                raise KeyError(POSITIONS)
+            fields["position"] = "sincos2d"
     return {**fields, "inner": inner}
 
 
@@ -100,7 +109,7 @@ def _head(shapes: Mapping, hidden_size: int) -> dict[str, Any]:
         fields["representation_size"] = inputs = shapes["pre_logits/kernel"][1]
     if fields["include_top"]:
         wide, classes = shapes["head/kernel"]
-        if shapes.get("head/bias", (classes,)) != (classes,):
+        if shapes.get("head/bias", (classes,)) != (classes,) or wide not in (inputs, 2 * inputs):
             raise ValueError
         fields |= {"classes": classes, "head_bias": "head/bias" in shapes}
         if wide == 2 * inputs:
@@ -165,7 +174,7 @@ def position_rows(shapes: Mapping[str, tuple[int, ...]], fields: Mapping[str, An
         return shapes[POSITIONS][1] - (prefix if fields.get("position_prefix", True) else 0)
     table = shapes.get(f"{_ATTENTION}/relative_position_bias")
     if table:
-        return ((math.isqrt(table[0] - 3) + 1) // 2) ** 2
+        return ((math.isqrt(max(0, table[0] - 3)) + 1) // 2) ** 2
     token_mixing = shapes.get(f"{_BLOCK}/token_mixing/Dense_0/kernel")
     return token_mixing[0] if token_mixing else None
 
@@ -184,26 +193,49 @@ def complete(fields: Mapping[str, Any], family: Family, options: Mapping[str, An
     Raises:
         ValueError: Something is left that only the user can tell; the message names what there is to choose from.
     """
+    hidden_size = fields["hidden_size"]
     fields = {**fields, **(options or {})}
-    inner = fields.pop("inner", fields["hidden_size"])
-    published = family.heads.get(inner if inner == fields["hidden_size"] else 0)
+    inner = fields.pop("inner", hidden_size)
+    published = family.heads.get(inner if inner == hidden_size else 0)
     dim_head = fields.get("dim_head") or family.dim_head
     if "num_heads" not in fields and published and not fields.get("dim_head"):
         fields["num_heads"] = published
-    elif "num_heads" not in fields and dim_head and inner % dim_head == 0:
+    elif "num_heads" not in fields and isinstance(dim_head, int) and dim_head > 0 and inner % dim_head == 0:
         fields["num_heads"] = inner // dim_head
     if "num_heads" not in fields:
-        divisors = [n for n in range(1, inner + 1) if inner % n == 0 and 8 <= inner // n <= 256]
         raise ValueError(
-            f"Nothing tells how many attention heads the model has: say num_heads=, one of {', '.join(map(str, divisors))}, "
+            f"Nothing tells how many attention heads the model has: say num_heads=, one of {_likely_heads(inner)}, "
             "or put its config.json beside the file."
         )
+    check_heads(fields["num_heads"], inner)
     for field, values in family.choices.items():
         if field not in fields:
             raise ValueError(
                 f"Nothing tells the model's {field}: say {field}=, one of {', '.join(map(repr, values))}, or put its "
                 "config.json beside the file."
             )
-    if inner != fields["num_heads"] * (fields["hidden_size"] // fields["num_heads"]):
+    if inner != fields["num_heads"] * (hidden_size // fields["num_heads"]):
         fields["dim_head"] = inner // fields["num_heads"]
     return fields
+
+
+def check_heads(num_heads: Any, inner: int) -> None:
+    """Refuse a number of attention heads that a file cannot have.
+
+    Args:
+        num_heads: What somebody says.
+        inner: Width of the queries of all heads together, which the arrays tell.
+
+    Raises:
+        ValueError: It is no divisor of `inner`.
+    """
+    is_integer = hasattr(num_heads, "__index__") and not isinstance(num_heads, bool)
+    count = operator.index(num_heads) if is_integer else 0
+    if count < 1 or inner % count:
+        raise ValueError(
+            f"num_heads must divide the width of the queries, {inner}: one of {_likely_heads(inner)}. Received: {num_heads!r}"
+        )
+
+
+def _likely_heads(inner: int) -> str:
+    return ", ".join(str(n) for n in range(1, inner + 1) if inner % n == 0 and 8 <= inner // n <= 256)

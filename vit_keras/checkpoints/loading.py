@@ -9,14 +9,19 @@ import os
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
 
+from .. import saving
+from ..config import ViTConfig
 from ..layers import TransformerBlock, find_vit, patch_grid
 from ..positions import resize_patch_kernel, resize_position_embeddings, resize_relative_position_bias
+from ..preprocess import GOOGLE
 from .architecture import position_rows, square_grid
+from .families import FAMILIES
 from .families.rules import POSITIONS
 from .weights import Weights
 
@@ -69,7 +74,11 @@ class ModelWeights(Mapping):
     """The weights of a model under canonical names, as `Weights` gives those of a file.
 
     Args:
-        model: A ViT of this package, or a model with one inside.
+        model: A ViT of this package or of vit-keras 0.x, or a model with one inside.
+        path: The file that the model was opened from, for messages.
+
+    Raises:
+        ValueError: Nothing tells the model's `ViTConfig`.
 
     Example:
         >>> from vit_keras import vit
@@ -78,18 +87,18 @@ class ModelWeights(Mapping):
     """
 
     ignored: tuple[str, ...] = ()
+    family = FAMILIES["keras"]
 
-    def __init__(self, model: keras.Model):
+    def __init__(self, model: keras.Model, path: str | os.PathLike | None = None):
         vit = find_vit(model)
-        self.path = f"the model {vit.name!r}"
+        self.path = f"the model {vit.name!r}" if path is None else Path(path)
         self.variables = canonical_variables(vit)
         self.shapes = {name: tuple(variable.shape) for name, variable in self.variables.items()}
-        config = getattr(vit, "config", None)
-        if config is None:
-            raise ValueError(
-                f"The model {vit.name!r} does not know its ViTConfig: it was cloned or cut out of another."
-            )
+        config = getattr(vit, "config", None) or _config_of_an_old_model(vit, self.shapes)
         self.architecture = dataclasses.asdict(config)
+        self.preprocessing = getattr(vit, "preprocessing", GOOGLE)
+        self.labels = getattr(vit, "labels", None)
+        self.image_size = config.image_size
         self.positions = position_rows(self.shapes, self.architecture)
         self._grid = config.position_grid or config.grid
 
@@ -105,6 +114,37 @@ class ModelWeights(Mapping):
 
     def __len__(self) -> int:
         return len(self.variables)
+
+
+def _config_of_an_old_model(vit: keras.Model, shapes: Mapping[str, tuple[int, ...]]) -> ViTConfig:
+    """What a model of vit-keras 0.x, which has no `ViTConfig`, would say in one; so too a clone of a plain ViT."""
+    blocks = [layer for layer in vit.layers if isinstance(layer, TransformerBlock)]
+    head = next((layer for layer in vit.layers if layer.name == "head"), None)
+    top = {name: shapes[f"{name}/kernel"][1] for name in ("pre_logits", "head") if f"{name}/kernel" in shapes}
+    plain = re.compile(r"(embedding|Transformer/(posembed_input|encoderblock_\d+|encoder_norm)|pre_logits|head)/|cls$")
+    if not blocks or not {"cls", "embedding/kernel"} <= set(shapes) or not all(map(plain.match, shapes)):
+        raise ValueError(f"The model {vit.name!r} does not know its ViTConfig: it was cloned or cut out of another.")
+    patch_height, patch_width, channels, hidden_size = shapes["embedding/kernel"]
+    block = blocks[0]
+    return ViTConfig(
+        name=vit.name,
+        image_size=tuple(vit.input_shape[1:3]),
+        patch_size=(patch_height, patch_width),
+        channels=channels,
+        num_layers=len(blocks),
+        hidden_size=hidden_size,
+        num_heads=block.num_heads,
+        dim_head=block.dim_head,
+        mlp_dim=block.mlp_dim,
+        dropout=block.dropout,
+        mlp_activation=block.mlpblock.activation,
+        epsilon=block.epsilon,
+        representation_size=top.get("pre_logits"),
+        include_top="head" in top,
+        classes=top.get("head", 1000),
+        activation="linear" if head is None else head.activation.__name__,
+        drop_remainder=True,
+    )
 
 
 def canonical_variables(vit: keras.Model) -> dict[str, Any]:
@@ -178,12 +218,15 @@ def load_weights(
     )
 
 
-def open_source(weights: str | os.PathLike, variant: str | None = None, **options: Any) -> Weights:
-    """`Weights` of a published name, a path or a URL."""
+def open_source(weights: str | os.PathLike, variant: str | None = None, **options: Any) -> Weights | ModelWeights:
+    """The weights of a published name, a path or a URL; a whole model of Keras is opened, for it knows what it is."""
     from . import fetch, find
 
     published = find(os.fspath(weights), variant)
-    return Weights(fetch(weights, variant), published=published, **options)
+    path = fetch(weights, variant)
+    if saving.is_whole_model(path):
+        return ModelWeights(saving.load_model(path, compile=False), path)
+    return Weights(path, published=published, **options)
 
 
 def fill(vit, source, *, include_head=None, source_grid=None, resize_patches=False, verify=False) -> LoadReport:
@@ -196,7 +239,10 @@ def fill(vit, source, *, include_head=None, source_grid=None, resize_patches=Fal
     plans: dict[str, Callable] = {}
     for name, variable in targets.items():
         if name in source.shapes and not (_is_top(name) and name not in head):
-            plan = _plan(name, source, vit, tuple(variable.shape), source_grid, adapted)
+            try:
+                plan = _plan(name, source, vit, tuple(variable.shape), source_grid, adapted)
+            except ValueError as error:
+                raise ValueError(f"{source.path}: {error}") from None
             if plan is None:
                 problems.append(f"{name} has shape {source.shapes[name]}, the model's is {tuple(variable.shape)}")
             else:
@@ -315,6 +361,7 @@ def _check_architecture(vit: keras.Model, source: Weights | ModelWeights, target
         raise ValueError(
             f"{source.path} is another architecture than the model {vit.name!r}; nothing was loaded. In the file and "
             f"in the model: {'; '.join(differences)}."
+            + (" resize_patches=True resamples the patch embedding." if differences[0].startswith("patch size") else "")
         )
 
 
@@ -323,15 +370,17 @@ def _plan(name, source, vit, shape, source_grid, adapted) -> Callable | None:
     given = tuple(source.shapes[name])
     if name == POSITIONS:
         return _plan_positions(source, vit, shape, source_grid, adapted)
-    if given == shape:
-        return lambda value: value
     if name.endswith("/relative_position_bias"):
-        old, new = source.grid(source_grid), patch_grid(vit)
-        if old is None or given[1] != shape[1]:
+        old, new = source.grid(source_grid), tuple(patch_grid(vit))
+        if given == shape and old in (None, new):
+            return lambda value: value
+        if old is None or given != ((2 * old[0] - 1) * (2 * old[1] - 1) + 3, shape[1]):
             return None
         _tell(adapted, f"relative positions resampled from {old[0]}×{old[1]} to {new[0]}×{new[1]}")
         method = source.architecture.get("relative_resize", "bilinear")
         return lambda value: resize_relative_position_bias(value, old, new, method)
+    if given == shape:
+        return lambda value: value
     if name in ("embedding/kernel", "conv_root/kernel") and len(given) == 4 and given[3] == shape[3]:
         return _plan_kernel(name, source, given, shape, adapted)
     return None

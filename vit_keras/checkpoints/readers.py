@@ -16,6 +16,7 @@ import os
 import re
 import struct
 import tempfile
+import threading
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -53,6 +54,7 @@ _IN_A_FOLDER = (  # the names of Hugging Face's folders, the best first
 )
 _SUFFIXES = (".npz", ".safetensors", ".pth", ".pt", ".bin", ".h5", ".keras")
 
+_PARSING = threading.Lock()  # NumPy parses headers with `ast`, whose count of its depth threads share in Python 3.11
 CHUNK = 1 << 18
 LIMIT_TEXT = 1 << 26  # bytes of JSON: a safetensors header, an index, a config.json
 LIMIT_NPY_HEADER = 1 << 16
@@ -62,6 +64,8 @@ LIMIT_DEFLATE = 1100  # deflate makes nothing smaller than 1/1032
 
 def describe_content(start: bytes) -> str:
     """Say what a file is, in words, from its first bytes (512 are plenty)."""
+    if start[4:9] == b"\0\0\0\0{":  # before the others: the length of its header can look like any of them
+        return "a safetensors file"
     for signature, kind in _SIGNATURES:
         if start.startswith(signature):
             return kind
@@ -424,7 +428,8 @@ def _npy_header(file: BinaryIO) -> tuple[int, tuple[int, ...], bool, np.dtype]:
         raise ValueError(f"the header of an array claims {length:,} bytes")
     text = start[8:] + file.read(before + length - 12)
     parse = np.lib.format.read_array_header_1_0 if major == 1 else np.lib.format.read_array_header_2_0
-    shape, fortran, dtype = parse(io.BytesIO(text))
+    with _PARSING:
+        shape, fortran, dtype = parse(io.BytesIO(text))
     if any(type(n) is not int or n < 0 for n in shape):
         raise ValueError(f"an array has the shape {shape}")
     if dtype == np.dtype("V2"):  # how NumPy writes a type it does not know

@@ -154,7 +154,9 @@ def _checkpoint(row: Mapping[str, str]) -> Checkpoint:
         weights=row["name"],
         url=_url(row["name"], row["url"]),
         family=row["family"],
-        source="google" if row["variant"] or row["family"] in ("big_vision", "flexivit") else row["name"].partition("/")[0],
+        source="google"
+        if row["variant"] or row["family"] in ("big_vision", "flexivit")
+        else row["name"].partition("/")[0],
         image_size=size,
         labels=_LABELS.get(numbers["classes"] or 0),
         preprocessing=_preprocessing(row["preprocessing"], size),
@@ -264,7 +266,9 @@ def by_filename(basename: str, bytes: int | None = None) -> Checkpoint | None:
         'facebook/deit_tiny_patch16_224'
     """
     stem = re.sub(r"\.(safetensors|bin|pth|pt|h5)$", "", basename)
-    found = [c for c in listed() if c.filename == basename or (c.url.startswith(HUB) and c.weights.endswith(f"/{stem}"))]
+    found = [
+        c for c in listed() if c.filename == basename or (c.url.startswith(HUB) and c.weights.endswith(f"/{stem}"))
+    ]
     if not found and basename.endswith(".npz"):
         found = list(filter(None, [_augreg_file(basename.removesuffix(".npz"))]))
     if bytes is not None:

@@ -30,7 +30,7 @@ from .weights import SETTINGS
 
 # For each format the families that write it. That is taken which can hold the model, of several the first.
 FORMATS = {
-    "google": google.FAMILIES,
+    "google": (google.GOOGLE, google.BIG_VISION, google.MIXER),
     "timm": (timm.TIMM_BEIT, timm.TIMM, timm.DINOV3, timm.MIXER),
     "huggingface": (
         huggingface.VIT,
@@ -42,12 +42,13 @@ FORMATS = {
     ),
 }
 _SUFFIXES = {".npz": "google", ".safetensors": "timm"}
-_PREFIXES = {"big_vision": "params/"}
+_PREFIXES = {"big_vision": "params/", "flexivit": "params/"}
 # Layouts that no model of a format has, though there would be names for its weights.
 _FLAX = {"patch_bias": True, "qkv_bias": True, "key_bias": True, "out_bias": True, "head_bias": True}
 _ONLY = {
     "google": _FLAX,
     "big_vision": _FLAX,
+    "flexivit": _FLAX,
     "mixer": {"patch_bias": True, "head_bias": True},
     "torchvision": _FLAX,
 }
@@ -149,7 +150,7 @@ def _arrays(weights: ModelWeights, candidates: tuple[families.Family, ...]) -> t
     for family, arrays, problem in attempts:
         if problem is None:
             return family, arrays
-    _, _, problem = min(attempts, key=lambda attempt: len(attempt[1].unnamed))
+    _, _, problem = min(attempts, key=lambda attempt: (len(attempt[1].unnamed), attempt[0].prefix(attempt[1]) is None))
     others = [name for name in _writable() if _attempt(weights, FAMILIES[name])[1:] == (None,)]
     raise ValueError(
         f"{problem} Nothing was written. "

@@ -18,6 +18,7 @@ import numpy as np
 from .. import utils
 from ..layers import find_vit, patch_grid
 from ..positions import resize_bilinear
+from ..preprocess import GOOGLE, Preprocess
 from ..vit import preprocess_inputs
 from .draw import overlay
 from .maps import attention_rollout
@@ -31,7 +32,7 @@ def attention_map(
     image: Any,
     *,
     return_map: bool = False,
-    preprocess: Callable | None = preprocess_inputs,
+    preprocess: Callable | str | None = "own",
 ) -> np.ndarray:
     """Show what a model looks at, by attention rollout (ViT paper, Figure 6 and appendix D.8).
 
@@ -42,8 +43,9 @@ def attention_map(
             in [0, 255], or floats in [-1, 1]; or anything that `vit_keras.utils.read` reads. It may have
             another size than the model's input, and is resized for it.
         return_map: Whether to return the map itself instead of a picture.
-        preprocess: What the model's input needs, from pixels in [0, 255]; `None` for a model that takes these as they
-            are (with a `Rescaling` layer inside).
+        preprocess: What the model's input needs, from pixels in [0, 255]. `"own"`: the ViT's own normalisation
+            (`model.preprocessing`), or nothing if the model has a layer for it (`vit_keras.vit.preprocessing`); `None` for
+            a model that takes pixels as they are (with a `Rescaling` layer inside).
 
     Returns:
         uint8 `(height, width, 3)`, the image with the map over it, of the size of `image`; or with
@@ -66,12 +68,20 @@ def attention_map(
     pixels, batched = _pixels(image, shape[-1])
     size = tuple(given or wanted for given, wanted in zip(shape[1:3], pixels.shape[1:3]))
     inputs = np.stack([resize_bilinear(p, size, align_corners=False) for p in pixels])
+    inside = [layer.preprocessing for layer in model._flatten_layers() if isinstance(layer, Preprocess)]
+    if preprocess == "own":
+        preprocess = None if inside else _normalisation(vit, shape[-1])
     inputs = inputs if preprocess is None else np.asarray(preprocess(inputs))
     scores = attention_scores(model, inputs, mean_heads=True)
-    maps = attention_rollout(scores, patch_grid(vit))
+    maps = attention_rollout(scores, patch_grid(vit, next((p.image_size for p in inside if p.image_size), size)))
     if not return_map:
         maps = np.stack([overlay(_displayable(p), m) for p, m in zip(pixels, maps)])
     return maps if batched else maps[0]
+
+
+def _normalisation(vit: keras.Model, channels: int) -> Callable:
+    own = getattr(vit, "preprocessing", GOOGLE)
+    return own.normalise if own.channels == channels else preprocess_inputs
 
 
 def _pixels(image: Any, channels: int) -> tuple[np.ndarray, bool]:

@@ -53,7 +53,12 @@ OPEN_CLIP = Family(
         "context_length",
         "vocab_size",
     ),
-    config={"epsilon": 1e-5, "position_prefix": True, "position_resize": "bicubic_antialias", "patch_resize": "bicubic_antialias"},
+    config={
+        "epsilon": 1e-5,
+        "position_prefix": True,
+        "position_resize": "bicubic_antialias",
+        "patch_resize": "bicubic_antialias",
+    },
     choices={"mlp_activation": ("quick_gelu", "gelu")},
     heads={384: 6, 512: 8, 768: 12, 896: 14, 1024: 16, 1280: 16, 1408: 16, 1664: 16},
     dim_head=64,

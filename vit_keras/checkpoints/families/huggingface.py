@@ -417,6 +417,9 @@ def model_of(family: Family, config: Mapping[str, Any]) -> tuple[Model | None, l
     """
     facts = {
         **config,
+        "class_token": config["pooling"] not in ("gap", "map")
+        if config["class_token"] is None
+        else config["class_token"],
         "layer_scale": config["layer_scale"] is not None,
         "key_bias": config["qkv_bias"] if config["key_bias"] is None else config["key_bias"],
         "head_bias": config["head_bias"] or not config["include_top"],
@@ -471,7 +474,9 @@ def describe(
         **_own_fields(kind, config),
     }
     outer = {"architectures": [model.name], "dtype": "float32"}
-    if config["include_top"]:
+    if kind.startswith("dinov2"):
+        del vision["intermediate_size"]  # it says mlp_ratio
+    if "Classification" in model.name:
         names = labels or tuple(f"LABEL_{i}" for i in range(config["classes"]))
         outer["id2label"] = {str(i): name for i, name in enumerate(names)}
         outer["label2id"] = {name: i for i, name in enumerate(names)}

@@ -118,10 +118,10 @@ def linear(source: str, *targets: str | None, **options: Any) -> tuple[Rule, ...
     )
 
 
-def joined(source: str, *targets: str) -> tuple[Rule, ...]:
+def joined(source: str, *targets: str, **options: Any) -> tuple[Rule, ...]:
     """The three projections as `torch.nn.MultiheadAttention` keeps them: `in_proj_weight`, `in_proj_bias`."""
     return tuple(
-        Rule(f"{source}.in_proj_{theirs}", tuple(f"{t}/{ours}" for t in targets), LINEAR)
+        Rule(f"{source}.in_proj_{theirs}", tuple(f"{t}/{ours}" for t in targets), LINEAR, **options)
         for theirs, ours in (("weight", "kernel"), ("bias", "bias"))
     )
 
@@ -136,7 +136,9 @@ def conv(source: str, target: str, **options: Any) -> tuple[Rule, ...]:
 
 def norm(source: str, target: str, **options: Any) -> tuple[Rule, ...]:
     """A normalisation of PyTorch."""
-    return array(f"{source}.weight", f"{target}/scale", **options) + array(f"{source}.bias", f"{target}/bias", **options)
+    return array(f"{source}.weight", f"{target}/scale", **options) + array(
+        f"{source}.bias", f"{target}/bias", **options
+    )
 
 
 def renamed(rules: Iterable[Rule], old: str, new: str) -> tuple[Rule, ...]:
@@ -175,6 +177,7 @@ class Family:
         absent: Names that none has (where another family has them).
         rules: What its arrays are. The first that fits is taken; for writing, the first whose weights the model has.
         outer: Rules for names that stand outside of the common prefix.
+        written_prefix: The common prefix that its files have when they are written; any is read.
         ignored: Patterns (`*` for anything) of names that are known and no part of the model.
         config: Fields of `ViTConfig` that neither names nor shapes tell.
         choices: Fields that nothing in the file tells, and their possible values: the user, the registry or a `config.json` must.
@@ -192,6 +195,7 @@ class Family:
     absent: tuple[str, ...] = ()
     rules: tuple[Rule, ...]
     outer: tuple[Rule, ...] = ()
+    written_prefix: str = ""
     ignored: tuple[str, ...] = ()
     config: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     choices: Mapping[str, tuple] = dataclasses.field(default_factory=dict)
@@ -362,7 +366,7 @@ class Arrays(Mapping):
         family: Whose names and layout.
         weights: A model's weights under their canonical names, with their `shapes`.
         num_heads: Heads of the model's attention.
-        prefix: What stands before all names but those of the family's `outer` rules.
+        prefix: What stands before all names but those of the family's `outer` rules; by default the family's `written_prefix`.
 
     Attributes:
         shapes: `{name: shape}`.
@@ -373,6 +377,7 @@ class Arrays(Mapping):
         self._weights, self._num_heads = weights, num_heads
         self._sources: dict[str, tuple[Op, list[str]]] = {}
         left = dict.fromkeys(weights)
+        prefix = prefix or family.written_prefix
         for before, rule in (*((prefix, r) for r in family.rules), *(("", r) for r in family.outer)):
             for numbers, targets in _written(rule, left, weights.shapes):
                 name = before + _fill(rule.source, numbers)

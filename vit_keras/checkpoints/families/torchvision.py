@@ -29,7 +29,7 @@ TORCHVISION = Family(
     config={
         "mlp_activation": "gelu",
         "position_prefix": True,
-    "position_resize": "bicubic_align_corners",
+        "position_resize": "bicubic_align_corners",
         "patch_resize": "bicubic_antialias",
     },
     heads={768: 12, 1024: 16, 1280: 16},

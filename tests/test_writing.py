@@ -1,0 +1,441 @@
+"""A model becomes a file of another framework and comes back: the same names, bits and configuration."""
+
+import contextlib
+import json
+import os
+import warnings
+
+import keras
+import make_google_npz
+import numpy as np
+import pytest
+from conftest import DATA
+from family_files import cases, load, write
+
+from vit_keras import from_checkpoint, vit
+from vit_keras.checkpoints import ModelWeights, Weights, save_weights, writing
+from vit_keras.checkpoints.readers import open_weights
+
+pytestmark = pytest.mark.core
+
+READ = sorted(name for name in cases() if "eva02" not in name)
+OPTIONS = {"dino_original": {"family": "dino"}, "beit_original": {"relative_resize": "geometric_linear"}}
+# Spellings, layouts or a prefix that the file's makers have given up, or that stand for more than the image tower.
+OTHERWISE = {
+    "dinov3_original": "facebookresearch's qkv.bias with a mask, where timm has q_bias and v_bias",
+    "dinov3_original_plus": "likewise",
+    "hf_beit_shared": "one table for all blocks",
+    "timm_beit_shared": "one table for all blocks",
+    "hf_clip_classifier": "a norm that the model does not use",
+    "hf_siglip_classifier": "a pooling that the model does not use",
+    "hf_clip_vision_4": "the prefix of transformers 4",
+    "hf_siglip_vision_4": "the prefix of transformers 4",
+    "hf_data2vec": "another prefix",
+    "hf_ijepa": "another prefix",
+    "hf_siglip": "the prefix of the whole model",
+    "hf_vit_mae_pretraining": "the prefix of the whole model",
+    "hf_siglip2_naflex": "a linear patch embedding",
+    "open_clip": "the prefix of the whole model",
+    "open_clip_siglip": "the prefix of the whole model",
+    "open_clip_visual": "the prefix of the whole model",
+    "openai_clip": "the prefix of the whole model",
+    "torchvision_vit_old": "old names",
+    "vit_pytorch_0_40": "old names",
+    "vit_pytorch_0_40_mean": "old names",
+    "vit_pytorch_1_2": "old names",
+    "vit_pytorch_1_2_mean": "old names",
+    "vit_pytorch_1_6": "old shapes",
+    "vit_pytorch_1_6_mean": "old shapes",
+}
+GOOGLE = sorted(path for path in DATA.glob("*mu_16*.npz") if "to96" not in path.stem and "ragged" not in path.stem)
+
+
+def golden_model(name, folder):
+    golden = load(name)
+    path = write(golden, folder)
+    options = {**golden.options, **OPTIONS.get(name, {})}
+    family = {key: options[key] for key in ("family",) if key in options}
+    return from_checkpoint(path, **options), Weights(path, **family)
+
+
+def google_file(golden, path):
+    with np.load(golden) as file:
+        meta = json.loads(str(file["meta"]))
+    arguments = {"seed": meta["seed"], "image_size": meta["ckpt_size"], "classes": meta["classes"]}
+    arguments |= {"representation": meta["representation"], "overrides": meta["overrides"]}
+    make_google_npz.save(path, make_google_npz.make(meta["variant"], **arguments))
+    return path
+
+
+def small(**options):
+    options = {"classes": 5, "dropout": 0.0, **options}
+    model = vit.build_model(
+        (32, 32) if "image_size" not in options else options.pop("image_size"), 8, 2, 64, 2, "small", 128, **options
+    )
+    if model.config.image_size:
+        model.preprocessing = model.preprocessing.replace(image_size=model.config.image_size)
+    rng = np.random.default_rng(0)
+    for variable in model.weights:
+        if "seed" not in variable.path:
+            variable.assign(rng.normal(0, 0.1, variable.shape).astype("float32"))
+    return model
+
+
+def assert_same_weights(model, again):
+    ours, theirs = ModelWeights(model), ModelWeights(again)
+    assert list(ours) == list(theirs)
+    for name in ours:
+        np.testing.assert_array_equal(ours[name], theirs[name], err_msg=name)
+
+
+def assert_same_model(model, again):
+    assert_same_weights(model, again)
+    assert again.config == model.config
+    assert again.preprocessing == model.preprocessing
+    assert again.labels == model.labels
+
+
+def arrays(path):
+    reader = open_weights(path)
+    return {name: reader[name] for name in reader}
+
+
+def left_in(folder):
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+@pytest.mark.parametrize("name", READ)
+def test_what_is_read_is_written_back(name, tmp_path):
+    model, source = golden_model(name, tmp_path)
+    path = tmp_path / "out" / "again.safetensors"
+    family = save_weights(model, path, source.family.name)
+    assert family == source.family.name or source.family.name in writing.FORMATS
+    assert_same_model(model, from_checkpoint(path))
+
+    before, after = arrays(source.path), arrays(path)
+    before = {name: array for name, array in before.items() if name not in source.ignored}
+    same = {name for name in before if name in after and before[name].shape == after[name].shape}
+    for name_ in same:
+        assert before[name_].tobytes() == after[name_].tobytes()
+    assert (same == set(before) == set(after)) == (name not in OTHERWISE)
+
+
+@pytest.mark.parametrize("name", READ)
+def test_other_formats_hold_it_too_or_say_why_not(name, tmp_path):
+    model, _ = golden_model(name, tmp_path / "source")
+    for format in writing.FORMATS:
+        (tmp_path / format).mkdir()
+        path = tmp_path / format / ("again.npz" if format == "google" else "again.safetensors")
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)
+                save_weights(model, path, format)
+        except ValueError as error:
+            assert "format" in str(error) and "Nothing was written" in str(error)
+            assert left_in(tmp_path / format) == []
+            continue
+        assert left_in(tmp_path / format) == [path.name]
+        if format == "google":
+            told = {field: getattr(model.config, field) for field in (*writing._UNTOLD, "representation_size")}
+            assert_same_weights(model, from_checkpoint(path, **told))
+        else:
+            assert_same_model(model, from_checkpoint(path))
+
+
+@pytest.mark.parametrize("golden", GOOGLE, ids=lambda path: path.stem)
+def test_a_google_file_comes_out_as_it_was(golden, tmp_path):
+    source = google_file(golden, tmp_path / "source.npz")
+    model = from_checkpoint(source)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        family = save_weights(model, tmp_path / "again.npz", Weights(source).family.name)
+    assert family == Weights(source).family.name
+    again = from_checkpoint(tmp_path / "again.npz")
+    assert_same_weights(model, again)
+    assert again.config == model.config
+    if "scan" in golden.stem or "SigLIP" in golden.stem:  # stacked blocks, and a tower among two
+        assert {name.split("/")[0] for name in arrays(tmp_path / "again.npz")} == {"params"}
+    else:
+        assert (tmp_path / "again.npz").read_bytes() == source.read_bytes()
+
+
+@pytest.mark.parametrize("golden", GOOGLE, ids=lambda path: path.stem)
+def test_google_models_go_to_safetensors_and_back(golden, tmp_path):
+    model = from_checkpoint(google_file(golden, tmp_path / "source.npz"))
+    for format in ("timm", "huggingface"):
+        with contextlib.suppress(ValueError):
+            save_weights(model, tmp_path / f"{format}.safetensors", format)
+            assert_same_model(model, from_checkpoint(tmp_path / f"{format}.safetensors"))
+
+
+def test_the_file_has_the_published_size_to_the_byte(tmp_path):
+    model = vit.vit_ti16(image_size=224, classes=1000, pretrained=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        save_weights(model, tmp_path / "Ti_16.npz")
+    spec = make_google_npz.spec(make_google_npz.VARIANTS["ViT-Ti_16"])
+    assert (tmp_path / "Ti_16.npz").stat().st_size == make_google_npz.file_size(spec)
+
+
+@pytest.mark.parametrize(
+    "options, told",
+    [
+        ({"mlp_activation": "gelu"}, "mlp_activation='gelu'"),
+        ({"epsilon": 1e-12}, "epsilon=1e-12"),
+        ({"position_resize": "bicubic"}, "position_resize='bicubic'"),
+        ({"pooling": "gap", "class_token": True}, "pooling='gap'"),
+        ({"image_size": (32, 48)}, r"source_grid=\(4, 6\)"),
+    ],
+)
+def test_what_an_npz_cannot_tell_is_said(options, told, tmp_path):
+    model = small(**options)
+    with pytest.warns(UserWarning, match=told):
+        save_weights(model, tmp_path / "x.npz")
+    options = {key: value for key, value in options.items() if key != "image_size"}
+    grid = {"source_grid": (4, 6)} if "grid" in told else {}
+    assert_same_weights(model, from_checkpoint(tmp_path / "x.npz", **options, **grid))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        save_weights(model, tmp_path / "x.safetensors")
+    assert_same_model(model, from_checkpoint(tmp_path / "x.safetensors"))
+
+
+@pytest.mark.parametrize(
+    "options, format, message",
+    [
+        ({"registers": 4}, "google", "no name for 1 weights of this model: registers"),
+        ({"layer_scale": 1.0}, "google", "LayerScale_0/scale"),
+        ({"qkv_bias": False}, "google", "qkv_bias=False"),
+        ({"registers": 4}, "timm", "registers and with a position for the class token"),
+        ({"position": "sincos2d"}, "timm", "sincos2d|'pos_embed'"),
+        ({"position": "sincos2d"}, "huggingface", "position='sincos2d'"),
+        ({"position": None, "rope_theta": 100.0}, "google", "rope_theta=100.0"),
+        ({"representation_size": 32}, "timm", "pre_logits/kernel, pre_logits/bias"),
+        ({"position_prefix": False}, "huggingface", "position_prefix=False"),
+    ],
+)
+def test_what_a_format_cannot_hold_is_refused(options, format, message, tmp_path):
+    path = tmp_path / "new" / ("x.npz" if format == "google" else "x.safetensors")
+    with pytest.raises(ValueError, match=message) as caught:
+        save_weights(small(**options), path, format)
+    assert "Nothing was written" in str(caught.value)
+    assert left_in(tmp_path) == []
+
+
+def test_the_formats_that_could_are_named(tmp_path):
+    with pytest.raises(ValueError, match="These formats can hold it: .*'huggingface-dinov2'") as caught:
+        save_weights(small(registers=4, layer_scale=1.0), tmp_path / "x.npz")
+    named = str(caught.value).split("can hold it: ")[1].rstrip(".").replace("'", "").split(", ")
+    for format in named:
+        assert save_weights(small(registers=4, layer_scale=1.0), tmp_path / "x.safetensors", format) == format
+
+
+@pytest.mark.parametrize(
+    "name, format, message",
+    [
+        ("x.npz", "tim", "Say the format: 'google', 'timm', 'huggingface'"),
+        ("x.pth", None, "Say the format"),
+        ("x", None, "Say the format"),
+        ("x.safetensors", "google", "end in .npz"),
+        ("x.npz", "timm", "end in .safetensors"),
+        ("x", "timm", "needs a file"),
+        ("x.h5", "keras", "model.save_weights"),
+        ("x.safetensors", "eva02", "Say the format"),
+    ],
+)
+def test_a_format_that_is_not_for_such_a_path(name, format, message, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        save_weights(small(), tmp_path / name, format)
+    assert left_in(tmp_path) == []
+
+
+def test_no_model(tmp_path):
+    with pytest.raises(TypeError, match="Keras model"):
+        save_weights("model", tmp_path / "x.npz")
+
+
+@pytest.mark.parametrize("format", ["google", "timm", "huggingface"])
+@pytest.mark.parametrize("existing", [False, True])
+def test_a_full_disk_leaves_nothing(format, existing, tmp_path, monkeypatch):
+    target = tmp_path / "new" / {"google": "x.npz", "timm": "x.safetensors", "huggingface": "folder"}[format]
+    model = small()
+    if existing:
+        save_weights(model, target, format)
+    before = {name: (tmp_path / name).read_bytes() for name in left_in(tmp_path) if (tmp_path / name).is_file()}
+    read = ModelWeights.__getitem__
+
+    def run_out(self, name):
+        if name.startswith("Transformer/encoderblock_1/"):
+            raise OSError(28, "No space left on device")
+        return read(self, name)
+
+    monkeypatch.setattr(ModelWeights, "__getitem__", run_out)
+    with pytest.raises(OSError, match="No space left"):
+        save_weights(model, target, format)
+    after = {name: (tmp_path / name).read_bytes() for name in left_in(tmp_path) if (tmp_path / name).is_file()}
+    assert after == before
+    if not existing:
+        assert left_in(tmp_path) == []
+
+
+def test_a_model_inside_a_model(tmp_path):
+    inner = small(include_top=False)
+    inputs = keras.Input((32, 32, 3))
+    outer = keras.Model(inputs, keras.layers.Dense(3)(inner(inputs)))
+    save_weights(outer, tmp_path / "x.safetensors")
+    assert_same_model(inner, from_checkpoint(tmp_path / "x.safetensors"))
+
+
+def test_a_new_head_of_other_classes(google_npz, tmp_path):
+    model = from_checkpoint(google_npz(), classes=3)
+    model.labels = ("a", "b", "c")
+    save_weights(model, tmp_path / "x.safetensors", "huggingface")
+    again = from_checkpoint(tmp_path / "x.safetensors")
+    assert_same_model(model, again)
+    assert again.output_shape == (None, 3)
+
+
+@pytest.mark.parametrize("policy", ["float16", "bfloat16", "mixed_float16", "mixed_bfloat16"])
+def test_half_precision_is_written_in_full(policy, tmp_path):
+    model = small(dtype=policy)
+    for path in (tmp_path / "x.npz", tmp_path / "x.safetensors"):
+        save_weights(model, path)
+        assert {array.dtype.name for array in arrays(path).values()} == {"float32"}
+        assert_same_weights(model, from_checkpoint(path, dtype=policy))
+        assert_same_weights(model, from_checkpoint(path, dtype="float32"))
+
+
+@pytest.mark.parametrize("grid", [(4, 4), (4, 6)])
+def test_a_model_for_images_of_any_size(grid, tmp_path):
+    model = small(image_size=None, position_grid=grid)
+    save_weights(model, tmp_path / "x.safetensors")
+    native = from_checkpoint(tmp_path / "x.safetensors")
+    assert native.config.image_size == (8 * grid[0], 8 * grid[1])
+    assert_same_weights(model, native)
+    assert from_checkpoint(tmp_path / "x.safetensors", image_size=None).config == model.config
+
+
+FOLDERS = [name for name in READ if name.startswith("hf_") and "siglip2" not in name]
+
+
+@pytest.mark.parametrize("name", [name for name in FOLDERS if name not in ("hf_ijepa", "hf_data2vec")])
+def test_a_folder_of_hugging_face(name, tmp_path):
+    model, source = golden_model(name, tmp_path / "source")
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "README.md").write_text("mine")
+    save_weights(model, out, "huggingface")
+    assert left_in(out) == ["README.md", "config.json", "model.safetensors", "preprocessor_config.json"]
+    assert (out / "README.md").read_text() == "mine"
+    theirs, ours = (
+        json.loads((source.path.parent / "config.json").read_text()),
+        json.loads((out / "config.json").read_text()),
+    )
+    unused = ("vision_config", "vision_use_head", *(("hidden_act",) if theirs.get("use_swiglu_ffn") else ()))
+    whole_models = ("CLIPModel", "SiglipModel", "ViTMAEModel", "ViTMAEForPreTraining", "ViTMSNForImageClassification")
+    if theirs["architectures"][0] not in whole_models and "shared" not in name:
+        vision = theirs.get("vision_config", {})
+        for config, written in ((theirs, ours), (vision, ours.get("vision_config", {}))):
+            for key, value in written.items():
+                assert config[key] == value or key in unused, key
+    assert_same_model(model, from_checkpoint(out))
+
+    # Nothing but the two descriptions and the arrays: what another program wrote that way is the same model.
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    for file in ("config.json", "preprocessor_config.json"):
+        (bare / file).write_bytes((out / file).read_bytes())
+    import safetensors.numpy
+
+    safetensors.numpy.save_file(safetensors.numpy.load_file(out / "model.safetensors"), bare / "model.safetensors")
+    again = from_checkpoint(bare)
+    assert_same_weights(model, again)
+    computing = ("num_heads", "pooling", "mlp_activation", "epsilon", "rope_theta", "final_norm", "class_token")
+    assert [getattr(again.config, f) for f in computing] == [getattr(model.config, f) for f in computing]
+
+
+def test_a_folder_has_the_labels_and_the_preprocessing(tmp_path):
+    model = small(mlp_activation="gelu")
+    model.labels = tuple("abcde")
+    model.preprocessing = vit.Preprocessing(image_size=32, mean=(0.1, 0.2, 0.3), interpolation="bicubic", crop=0.8)
+    save_weights(model, tmp_path / "new" / "folder", "huggingface")
+    config = json.loads((tmp_path / "new" / "folder" / "config.json").read_text())
+    assert config["id2label"] == {"0": "a", "1": "b", "2": "c", "3": "d", "4": "e"}
+    assert (config["model_type"], config["hidden_act"], config["layer_norm_eps"]) == ("vit", "gelu", 1e-6)
+    processor = json.loads((tmp_path / "new" / "folder" / "preprocessor_config.json").read_text())
+    assert vit.Preprocessing.from_hugging_face(processor) == model.preprocessing
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"pooling": "gap", "class_token": True}, "pooling='gap'"),
+        ({"mlp_activation": "elu"}, "no activation that is known as 'elu'"),
+        ({"layer_scale": 1.0, "pooling": "token+gap", "image_size": (32, 48)}, "no squares"),
+    ],
+)
+def test_a_folder_that_transformers_could_not_open_rightly_is_not_written(options, message, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        save_weights(small(**options), tmp_path / "folder", "huggingface")
+    assert left_in(tmp_path) == []
+    save_weights(small(**options), tmp_path / "x.safetensors", "huggingface")
+    assert_same_model(small(**options), from_checkpoint(tmp_path / "x.safetensors"))
+
+
+def test_a_folder_is_not_a_file(tmp_path):
+    for format in ("google", "timm"):
+        with pytest.raises(ValueError, match="needs a file"):
+            save_weights(small(), tmp_path, format)
+    assert os.listdir(tmp_path) == []
+
+
+def test_safetensors_library_reads_it(tmp_path):
+    safetensors = pytest.importorskip("safetensors")
+    model = small()
+    save_weights(model, tmp_path / "x.safetensors")
+    with safetensors.safe_open(tmp_path / "x.safetensors", "np") as file:
+        assert file.metadata()["format"] == "pt"
+        assert json.loads(file.metadata()["vit_keras"])["config"]["mlp_dim"] == 128
+        np.testing.assert_array_equal(
+            file.get_tensor("head.weight").T, keras.ops.convert_to_numpy(model.get_layer("head").kernel)
+        )
+
+
+@pytest.mark.parametrize(
+    "name",
+    [name for name in READ if load(name).meta["built"].startswith("timm.create_model(") and "shared" not in name],
+)
+def test_timm_loads_it_strictly(name, tmp_path):
+    timm = pytest.importorskip("timm")
+    import torch
+    from safetensors.torch import load_file
+
+    golden = load(name)
+    if golden.meta["family"] != "timm":
+        pytest.skip("the names of another repository")
+    model, _ = golden_model(name, tmp_path)
+    save_weights(model, tmp_path / "x.safetensors", "timm")
+    theirs = eval(golden.meta["built"], {"timm": timm})
+    theirs.load_state_dict(load_file(tmp_path / "x.safetensors"))
+    with torch.no_grad():
+        outputs = theirs.eval()(torch.tensor(golden.inputs.transpose(0, 3, 1, 2))).numpy()
+    # Two correct float32 implementations differ by about 1e-6 of the largest value (ten times that with a ResNet).
+    tolerance = (1e-4 if "hybrid" in name else 1e-5) * max(1, np.abs(golden.output).max())
+    np.testing.assert_allclose(outputs, golden.output, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize(
+    "name", ["hf_vit", "hf_deit_distilled", "hf_dinov2_classifier", "hf_dinov2_reg_classifier", "hf_beit"]
+)
+def test_transformers_opens_the_folder(name, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    import torch
+
+    golden = load(name)
+    model, _ = golden_model(name, tmp_path / "source")
+    save_weights(model, tmp_path / "out", "huggingface")
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    theirs = getattr(transformers, config["architectures"][0]).from_pretrained(tmp_path / "out").eval()
+    with torch.no_grad():
+        logits = theirs(pixel_values=torch.tensor(golden.inputs.transpose(0, 3, 1, 2))).logits.numpy()
+    np.testing.assert_allclose(logits, golden.output, rtol=0, atol=1e-5 * max(1, np.abs(golden.output).max()))
