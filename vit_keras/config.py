@@ -208,6 +208,11 @@ class ViTConfig:
                 raise ValueError(
                     f"{field} must be one of {', '.join(map(repr, choices))}. Received: {getattr(self, field)!r}"
                 )
+        for field in ("epsilon", "rope_theta", "layer_scale"):
+            value = getattr(self, field)
+            is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < math.inf
+            if not is_number and (value is not None or field == "epsilon"):
+                raise ValueError(f"{field} must be a number that is not negative. Received: {value!r}")
         self._check_combination()
         if self.image_size is None:
             if self.position == "learned" and self.position_grid is None:

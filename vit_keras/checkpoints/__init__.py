@@ -132,7 +132,7 @@ def fetch(
 
 def _local_file(text: str, variant: str | None) -> Path:
     path = Path(text).expanduser()
-    if path.exists():
+    if text and path.exists():
         return path
     looks_like_a_path = path.suffix in (".npz", ".h5", ".keras", ".safetensors", ".pth", ".bin", ".pt")
     if looks_like_a_path or path.is_absolute() or text.startswith("."):

@@ -319,7 +319,7 @@ def _preprocessing(family: families.Family, path: Path, config: Mapping[str, Any
     processor = _json_beside(path, name)
     try:
         with _making_sense(_beside(path, name)):
-            if "image_mean" in processor:
+            if {"image_mean", "do_normalize", "image_processor_type"} & set(processor):
                 return Preprocessing.from_hugging_face(processor)
         name = "config.json"
         with _making_sense(_beside(path, name)):

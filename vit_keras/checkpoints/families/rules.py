@@ -172,7 +172,8 @@ class Family:
         title: Whose checkpoints these are.
         detect: Names that all its files have, without a common prefix such as `module.`; `"a|b"` is one of two. Of the families
             that a file may be of, that is taken which knows most of its names, and of these the one with most of these names.
-        marks: Further ones, which a file must have to be taken for this family, unless the user says that it is of it.
+        marks: Further ones, before which the prefix may be missing. A file must have them to be taken for this family, unless
+            the user says that it is of it.
         by_name_only: Whether no file is taken for this family unless the user or the registry says that it is of it.
         absent: Names that none has (where another family has them).
         rules: What its arrays are. The first that fits is taken; for writing, the first whose weights the model has.
@@ -213,14 +214,15 @@ class Family:
         """
         names = set(names)
         found = []
-        wanted = self.detect + (self.marks if marked else ())
+        marks = self.marks if marked else ()
         for first in self.detect[0].split("|"):
             ends = (name[: -len(first)] for name in names if name.endswith(first))
             found += [
                 prefix
                 for prefix in ends
                 if (not prefix or prefix[-1] in "./")
-                and all(any(prefix + n in names for n in alternatives.split("|")) for alternatives in wanted)
+                and all(any(prefix + n in names for n in alternatives.split("|")) for alternatives in self.detect)
+                and all(any({n, prefix + n} & names for n in alternatives.split("|")) for alternatives in marks)
                 and not any(prefix + name in names for name in self.absent)
             ]
         return min(found, key=lambda p: (len(p), p), default=None)
