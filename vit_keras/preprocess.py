@@ -20,8 +20,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from . import utils
 from .config import size_pair
+from .images import grey, read, resize
 
 INTERPOLATIONS = ("bilinear", "bilinear-antialias", "bicubic", "lanczos", "box", "nearest")
 _PIL_CODES = {0: "nearest", 1: "lanczos", 2: "bilinear-antialias", 3: "bicubic", 4: "box"}
@@ -109,7 +109,7 @@ class Preprocessing:
                 "normalise()."
             )
         size = self.image_size if image_size is None else size_pair(image_size, "image_size")
-        pixels = [self._resize(utils.read(image, None), size) for image in _batch(images)]
+        pixels = [self._resize(read(image, None), size) for image in _batch(images)]
         shapes = sorted({p.shape[:2] for p in pixels})
         if len(shapes) != 1:
             raise ValueError(
@@ -117,15 +117,15 @@ class Preprocessing:
                 if shapes
                 else "There is no picture."
             )
-        return self.normalise(utils.grey(np.stack(pixels)) if self.channels == 1 else np.stack(pixels))
+        return self.normalise(grey(np.stack(pixels)) if self.channels == 1 else np.stack(pixels))
 
     def _resize(self, image: np.ndarray, size: tuple[int, int] | None) -> np.ndarray:
         if size is None:
             return image
         resized, (top, left) = self.geometry(image.shape[:2], size)
         if self.interpolation != "bilinear":  # across, then down: which first depends on Pillow's version otherwise
-            image = utils.resize(image, (image.shape[0], resized[1]), self.interpolation)
-        return utils.resize(image, resized, self.interpolation)[top : top + size[0], left : left + size[1]]
+            image = resize(image, (image.shape[0], resized[1]), self.interpolation)
+        return resize(image, resized, self.interpolation)[top : top + size[0], left : left + size[1]]
 
     def geometry(self, source: tuple[Any, Any], size: tuple[int, int]) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
         """What size a picture is resized to and where it is cropped, by timm's and torchvision's rules.
@@ -483,7 +483,7 @@ class Preprocess(keras.layers.Layer):
         if settings.image_size is not None:
             pixels = self._resize(pixels, settings.image_size)
         if settings.channels == 1 and pixels.shape[-1] == 3:
-            pixels = ops.matmul(pixels, ops.convert_to_tensor(utils.grey(np.eye(3)), "float32"))
+            pixels = ops.matmul(pixels, ops.convert_to_tensor(grey(np.eye(3)), "float32"))
         elif pixels.shape[-1] != settings.channels:
             pixels = ops.repeat(pixels, settings.channels, axis=-1)
         scale, offset = settings._affine()

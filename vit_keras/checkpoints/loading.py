@@ -23,6 +23,7 @@ from ..preprocess import GOOGLE
 from .architecture import position_rows, square_grid
 from .families import FAMILIES
 from .families.rules import POSITIONS
+from .locate import fetch, find
 from .weights import Weights
 
 logger = logging.getLogger("vit_keras")
@@ -220,8 +221,6 @@ def load_weights(
 
 def open_source(weights: str | os.PathLike, variant: str | None = None, **options: Any) -> Weights | ModelWeights:
     """The weights of a published name, a path or a URL; a whole model of Keras is opened, for it knows what it is."""
-    from . import fetch, find
-
     published = find(os.fspath(weights), variant)
     path = fetch(weights, variant)
     if saving.is_whole_model(path):
