@@ -373,3 +373,12 @@ def test_timm():
         Preprocessing.from_timm({**config, "crop_mode": "border"})
     with pytest.raises(ValueError, match="hamming"):
         Preprocessing.from_timm({**config, "interpolation": "hamming"})
+
+
+@pytest.mark.parametrize("crop", [None, 0.9, 1.0])
+def test_a_picture_of_the_right_size_is_cropped_all_the_same(crop):
+    settings = IMAGENET.replace(image_size=32, crop=crop)
+    picture = np.random.default_rng(0).integers(0, 256, (1, 32, 32, 3)).astype("uint8")
+    found = keras.ops.convert_to_numpy(Preprocess(settings)(picture))
+    # Two grey levels of 255, in units of the smallest standard deviation.
+    np.testing.assert_allclose(found, settings(picture), rtol=0, atol=2 / 255 / 0.224)

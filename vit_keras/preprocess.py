@@ -491,7 +491,7 @@ class Preprocess(keras.layers.Layer):
 
     def _resize(self, pixels, size):
         batch, height, width, channels = ops.shape(pixels)
-        if tuple(pixels.shape[1:3]) == size:
+        if tuple(pixels.shape[1:3]) == size and self.preprocessing.crop is None:
             return pixels
         way = self.preprocessing.interpolation
         resized, origin = self.preprocessing.geometry((height, width), size)

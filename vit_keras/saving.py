@@ -75,8 +75,11 @@ def is_whole_model(path: str | os.PathLike) -> bool:
 def _is_keras_archive(path: Path) -> bool:
     if not zipfile.is_zipfile(path):
         return False
-    with zipfile.ZipFile(path) as archive:
-        return {"config.json", "metadata.json"} <= set(archive.namelist())
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return {"config.json", "metadata.json"} <= set(archive.namelist())
+    except (OSError, ValueError, NotImplementedError, zipfile.BadZipFile):  # a damaged one
+        return False
 
 
 def _is_hdf5(path: Path) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.resources
 import warnings
 from typing import Any
 
@@ -20,6 +19,7 @@ from .images import (
     to_pixels,
     to_uint8,
 )
+from .labels import get_imagenet_classes
 from .positions import resize_position_embeddings, square_grid
 
 __all__ = [
@@ -37,17 +37,6 @@ __all__ = [
     "to_pixels",
     "to_uint8",
 ]
-
-
-def get_imagenet_classes() -> list[str]:
-    """The names of the 1000 classes of ImageNet 2012, in the order of the models' outputs.
-
-    Example:
-        >>> get_imagenet_classes()[0]
-        'tench, Tinca tinca'
-    """
-    text = importlib.resources.files(__package__).joinpath("imagenet2012.txt").read_text(encoding="utf-8")
-    return text.splitlines()
 
 
 def apply_embedding_weights(

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from ..config import ViTConfig, patch_stride
+from ..labels import get_imagenet_classes
 from ..preprocess import Preprocessing
-from ..utils import get_imagenet_classes
 from . import architecture, registry
 from .download import cached_path
 from .families import FAMILIES, keras_files

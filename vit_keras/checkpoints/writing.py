@@ -18,8 +18,8 @@ from typing import Any
 import keras
 import numpy as np
 
-from .. import utils
 from ..config import ViTConfig
+from ..labels import get_imagenet_classes
 from ..layers import find_vit
 from ..preprocess import Preprocessing
 from . import architecture
@@ -331,7 +331,7 @@ def _describe(vit: keras.Model, family: families.Family, weights: ModelWeights) 
 
 def _labels(vit: keras.Model) -> tuple[str, ...] | None:
     """Names of a model's classes, where there is one for each."""
-    labels = tuple(utils.get_imagenet_classes()) if vit.labels == "imagenet-1k" else vit.labels
+    labels = tuple(get_imagenet_classes()) if vit.labels == "imagenet-1k" else vit.labels
     return tuple(labels) if not isinstance(labels, str) and len(labels or ()) == vit.config.classes else None
 
 

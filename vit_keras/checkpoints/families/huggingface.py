@@ -305,8 +305,9 @@ def hints(config: Mapping[str, Any]) -> dict[str, Any]:
     known = {ours: config[theirs] for theirs, ours in _FIELDS.items() if config.get(theirs) is not None}
     if "hidden_act" in config and not config.get("use_swiglu_ffn") and not config.get("use_gated_mlp"):
         known["mlp_activation"] = _ACTIVATIONS.get(config["hidden_act"], config["hidden_act"])
-    if config.get("rope_theta") is not None:
-        known["rope_theta"] = float(config["rope_theta"])
+    theta = config.get("rope_theta", (config.get("rope_parameters") or {}).get("rope_theta"))
+    if theta is not None:
+        known["rope_theta"] = float(theta)
     return {**known, **_HEADS_OF_THEIR_OWN.get(architectures[0], {})}
 
 
