@@ -6,6 +6,7 @@ import inspect
 import itertools
 import pkgutil
 import re
+import runpy
 import sys
 from pathlib import Path
 
@@ -382,15 +383,13 @@ def test_measured_differences_are_within_the_tests_tolerance():
         assert float(relative) <= 1e-5, name
 
 
-@pytest.mark.core
-def test_the_script_of_the_page_prints_such_rows(monkeypatch, capsys):
+def test_the_script_behind_the_table_prints_such_rows(monkeypatch, capsys):
     import conftest
     import family_files
 
     monkeypatch.setattr(family_files, "cases", lambda: ["torchvision_vit"])
     monkeypatch.setattr(conftest, "DATA", conftest.DATA / "families")  # which has none of Google's
-    script = next(code for code in re.findall(r"```python\n(.*?)```", TABLE, re.DOTALL) if "import tempfile" in code)
-    exec(compile(script, "checkpoints.md", "exec"), {"__name__": "script"})
+    runpy.run_path(str(Path(__file__).with_name("measure_exactness.py")))
     cells = re.fullmatch(r"\| `(\S+)` \| (\d+) \| (\S+) \| (\S+) \|\n", capsys.readouterr().out)
     assert cells[1] == "torchvision"
     assert cells[2] == "2"

@@ -1,0 +1,46 @@
+"""Print the table of docs/checkpoints.md: how far each family is from its original implementation."""
+
+import collections
+import json
+import tempfile
+
+import make_google_npz
+import numpy as np
+from conftest import DATA
+from family_files import cases, load, write
+from test_families import EVA, OPTIONS, PATCH_SIZES, run
+
+from vit_keras import checkpoints, from_checkpoint, vit
+
+found = collections.defaultdict(list)
+
+
+def compare(path, inputs, expected, options):
+    family = checkpoints.Weights(path, family=options.get("family")).family.name
+    difference = np.abs(run(from_checkpoint(path, **options), inputs) - expected).max()
+    found[family].append((difference, difference / max(1, np.abs(expected).max())))
+
+
+for name in sorted(set(cases()) - EVA):
+    golden, patch = load(name), {"patch_size": PATCH_SIZES[name]} if name in PATCH_SIZES else {}
+    options = {**golden.options, **OPTIONS.get(name, {})}
+    with tempfile.TemporaryDirectory() as folder:
+        path = write(golden, folder)
+        compare(path, golden.inputs, golden.output, options)
+        if golden.output_2 is not None:
+            options |= {"image_size": golden.inputs_2.shape[1:3], **patch}
+            compare(path, golden.inputs_2, golden.output_2, options)
+
+for stored in sorted(DATA.glob("*-mu_16*.npz")):
+    golden = np.load(stored)
+    meta = json.loads(str(golden["meta"]))
+    made = {"seed": meta["seed"], "image_size": meta["ckpt_size"], "classes": meta["classes"]}
+    made |= {"representation": meta["representation"], "overrides": meta["overrides"]}
+    with tempfile.TemporaryDirectory() as folder:
+        make_google_npz.save(f"{folder}/file.npz", make_google_npz.make(meta["variant"], **made))
+        options = {"image_size": meta["size"], "drop_remainder": True}
+        compare(f"{folder}/file.npz", vit.preprocess_inputs(golden["image"]), golden["logits"], options)
+
+for family, differences in sorted(found.items()):
+    absolute, relative = np.max(differences, axis=0)
+    print(f"| `{family}` | {len(differences)} | {absolute:.1e} | {relative:.1e} |")
