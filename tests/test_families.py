@@ -97,3 +97,13 @@ def test_flexivit_takes_patches_of_any_size(google_npz, tmp_path):
     reference = run(expected, inputs)
     # JAX resizes in float32, and the pseudo-inverse makes its rounding about a hundred times larger.
     np.testing.assert_allclose(run(model, inputs), reference, rtol=0, atol=1e-4 * np.abs(reference).max())
+
+
+@pytest.mark.parametrize("name", ["timm_vit_fc_norm", "timm_siglip", "hf_beit", "timm_deit_distilled", "timm_dinov2_reg4"])
+def test_all_tokens_are_those_of_the_original(name, tmp_path):
+    golden = load(name)
+    model = from_checkpoint(write(golden, tmp_path), **golden.options, pooling=None)
+    found = run(model, golden.inputs[:1])
+    np.testing.assert_allclose(
+        found[:, -golden.tokens.shape[1] :], golden.tokens[:1], rtol=0, atol=tolerance(golden.tokens)
+    )

@@ -80,7 +80,8 @@ class ViTConfig:
             the patches. `"token+gap"`: both, one after the other. `"token+dist"`: the class and the distillation token, each with a
             head of its own, the output being the mean (DeiT, arXiv 2012.12877, section 4). `"all"`: the mean over all tokens. `"map"`: multi-head
             attention pooling (SigLIP, arXiv 2303.15343). `None`: all tokens, class token first.
-        class_token: Whether there is a class token; `None`: unless `pooling` is `"gap"` or `"map"`.
+        class_token: Whether there is a class token; `None`: unless `pooling` is `"gap"` or `"map"`. (A model that is made for a
+            file of weights has one if the file has.)
         distillation_token: Whether there is a second token after the class token.
         registers: Number of register tokens after the class token (arXiv 2309.16588); they have no position.
         position: `"learned"`, `"sincos2d"` (fixed; arXiv 2104.02057) or `None`.

@@ -436,7 +436,7 @@ def _pool(x, config, policy):
         pooled = [pool(x)]
     else:
         pooled = [x if config.pooling is None else mean(config.prefix_tokens if config.pooling == "gap" else 0)]
-    if config.final_norm == "pooled":
+    if config.final_norm == "pooled" and config.pooling is not None:
         norm = _norm("fc_norm", config, policy)
         pooled = [norm(x) for x in pooled]
     return pooled
@@ -595,6 +595,7 @@ def from_checkpoint(
         fields |= (
             {"dropout": same_size[0].dropout} if source.family.name == "google" and "dropout" not in fields else {}
         )
+    options = _with_its_class_token(source, options)
     native = _native_size(source, patch_stride(fields["patch_size"], fields.get("resnet")), source_grid)
     if not source.architecture["include_top"] and {"include_top", "pooling"}.isdisjoint(options):
         options = {
@@ -612,6 +613,11 @@ def from_checkpoint(
 
 # What the file's own arrays are read by, where the user knows better.
 _READ_FROM_FILE = ("position_resize", "patch_resize", "relative_resize", "position_prefix")
+
+
+def _with_its_class_token(source: checkpoints.Weights, options: dict[str, Any]) -> dict[str, Any]:
+    """Another pooling than the file's takes no token away from its model, and gives it none."""
+    return {"class_token": "cls" in source.shapes, **options} if "pooling" in options else options
 
 
 def _native_size(source: checkpoints.Weights, stride: tuple[int, int], source_grid) -> tuple[int, int]:
@@ -775,6 +781,7 @@ def _create(variant, image_size, classes, activation, include_top, pretrained, p
         head_classes = known["classes"] if known["include_top"] else None
         representation_size = known.get("representation_size")
         fields |= {key: value for key, value in known.items() if key not in (*_FACTORY_FIELDS, "representation_size")}
+        options = _with_its_class_token(source, options)
         if image_size is None:
             fields["position_grid"] = source.grid() or preset.grid
     elif published is not None:
