@@ -22,8 +22,6 @@ from vit_keras.checkpoints.download import cached_path
 from vit_keras.checkpoints.readers import NpzReader
 from vit_keras.positions import resize_bilinear, resize_position_embeddings, square_grid
 
-pytestmark = pytest.mark.core
-
 # The architecture of make_google_npz's "ViT-mu_16".
 MU = config.ViTConfig(image_size=64, num_layers=2, hidden_size=64, num_heads=2, mlp_dim=128, classes=10)
 POSITIONS = "Transformer/posembed_input/pos_embedding"

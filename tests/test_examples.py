@@ -67,6 +67,7 @@ def test_export(example):
     assert example("export").main(tiny) <= 1e-5  # the same float32 graph, compiled twice
 
 
+@pytest.mark.slow
 def test_backbone(example):
     model, heat = example("backbone").main(steps=1)
     assert heat.shape == (6, 10)
@@ -81,6 +82,7 @@ def test_quickstart_with_weights(example, capsys):
     assert "WITHOUT" not in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_quickstart_without_weights_says_so(example, monkeypatch, capsys):
     quickstart = example("quickstart")
     monkeypatch.setenv("VIT_KERAS_WEIGHTS", "")

@@ -11,8 +11,6 @@ from family_files import cases, load, write
 
 from vit_keras import checkpoints, from_checkpoint
 
-pytestmark = pytest.mark.core
-
 EVA = {"eva02_original", "timm_eva02", "timm_eva02_clip", "timm_eva02_large"}
 # What nobody can tell from these files: DINO's names are timm's, and timm resamples BEiT's own files in its own way.
 OPTIONS = {"dino_original": {"family": "dino"}, "beit_original": {"relative_resize": "geometric_linear"}}
@@ -29,6 +27,7 @@ def run(model, inputs):
     return keras.ops.convert_to_numpy(model(inputs))
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("name", sorted(set(cases()) - EVA))
 def test_outputs_are_those_of_the_original(name, tmp_path):
     golden = load(name)
@@ -99,7 +98,9 @@ def test_flexivit_takes_patches_of_any_size(google_npz, tmp_path):
     np.testing.assert_allclose(run(model, inputs), reference, rtol=0, atol=1e-4 * np.abs(reference).max())
 
 
-@pytest.mark.parametrize("name", ["timm_vit_fc_norm", "timm_siglip", "hf_beit", "timm_deit_distilled", "timm_dinov2_reg4"])
+@pytest.mark.parametrize(
+    "name", ["timm_vit_fc_norm", "timm_siglip", "hf_beit", "timm_deit_distilled", "timm_dinov2_reg4"]
+)
 def test_all_tokens_are_those_of_the_original(name, tmp_path):
     golden = load(name)
     model = from_checkpoint(write(golden, tmp_path), **golden.options, pooling=None)

@@ -28,7 +28,10 @@ ANY_SIZE = [
     "open_clip", "dinov3_original", "hf_siglip_vision", "vit_pytorch", "timm_hybrid_r8", "BV-mu_16-sincos", "R+ViT-mu_16",
 ]  # fmt: skip
 RELATIVE = ["timm_beit", "hf_beit", "hf_beit_shared"]
+# On the other backends the layers are the same: a few are enough.
 FEW = ["timm_vit", "deit3_original", "dinov3_original", "hf_beit", "hf_siglip_vision", "timm_hybrid_r8"]
+if BACKEND != "tensorflow":
+    ANY_SIZE = FEW
 
 
 @functools.cache

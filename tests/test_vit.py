@@ -382,7 +382,6 @@ def test_wrong_weights_are_named():
         vit.vit_b16(weights="no/such.npz")
 
 
-
 def test_a_wrong_option_costs_no_download(monkeypatch):
     monkeypatch.setenv("VIT_KERAS_OFFLINE", "1")  # a request would be a FileNotFoundError
     with pytest.raises(ValueError, match="Unknown option dropuot"):

@@ -28,7 +28,6 @@ from vit_keras import checkpoints, from_checkpoint, vit
 from vit_keras.checkpoints.families import FAMILIES
 from vit_keras.preprocess import PRESETS
 
-core = pytest.mark.core
 EVA = {"eva02_original", "timm_eva02", "timm_eva02_clip", "timm_eva02_large"}
 CASES = sorted(set(cases()) - EVA)
 WRAPPERS = ("module.", "backbone.", "model.", "_orig_mod.", "module._orig_mod.")
@@ -90,7 +89,6 @@ def hf_config(**changes):
 # --- containers --------------------------------------------------------------------------------------------------
 
 
-@core
 @pytest.mark.parametrize("name", CASES)
 def test_what_stands_before_all_names_does_not_matter(name, tmp_path):
     golden = load(name)
@@ -158,7 +156,6 @@ def test_dinos_file_of_teacher_and_student(tmp_path):
         checkpoints.Weights(path, key="model")
 
 
-@core
 @pytest.mark.parametrize("name", ["hf_vit", "timm_vit", "open_clip", "hf_dinov2_reg"])
 def test_files_in_pieces(name, tmp_path):
     golden = load(name)
@@ -179,7 +176,6 @@ def test_files_in_pieces(name, tmp_path):
         checkpoints.Weights(place)
 
 
-@core
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
 def test_a_header_as_long_as_the_mark_of_a_pickle(protocol, folder):
     """Its length, 640 + 256 n bytes, comes first in a safetensors file, and so do these bytes in a pickle."""
@@ -191,7 +187,6 @@ def test_a_header_as_long_as_the_mark_of_a_pickle(protocol, folder):
     assert checkpoints.Weights(path).shapes == checkpoints.Weights(folder("timm_vit")).shapes
 
 
-@core
 def test_a_folder_of_hugging_face(folder):
     golden = load("hf_vit")
     labels = {str(n): f"animal {n}" for n in range(golden.output.shape[1])}
@@ -205,7 +200,6 @@ def test_a_folder_of_hugging_face(folder):
     )
 
 
-@core
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float64])
 @pytest.mark.parametrize("name", ["timm_vit", "hf_dinov2_reg", "open_clip", "timm_hybrid_r8"])
 def test_other_precisions(name, dtype, tmp_path, monkeypatch):
@@ -240,7 +234,6 @@ ALIKE = (
 )
 
 
-@core
 @pytest.mark.parametrize("name", of_every_family())
 def test_every_other_family_is_refused_or_has_the_same_names(name, tmp_path):
     own = reference(load(name), tmp_path)
@@ -257,7 +250,6 @@ def test_every_other_family_is_refused_or_has_the_same_names(name, tmp_path):
         assert forced.shapes == own.shapes, family.name
 
 
-@core
 @pytest.mark.parametrize("name", sorted(EVA))
 @pytest.mark.parametrize("family", ["timm", "eva02", "dinov2"])
 def test_no_name_makes_a_file_of_eva02_another(name, family, tmp_path):
@@ -265,13 +257,11 @@ def test_no_name_makes_a_file_of_eva02_another(name, family, tmp_path):
         checkpoints.Weights(write(load(name), tmp_path), family=family)
 
 
-@core
 def test_a_family_that_cannot_be_built(tmp_path):
     with pytest.raises(ValueError, match="EVA-02 has rotary positions"):
         checkpoints.Weights(write(load("timm_vit"), tmp_path), family="eva02")
 
 
-@core
 @pytest.mark.parametrize("family", ["vit", "", 5])
 def test_a_family_that_is_none(family, tmp_path):
     with pytest.raises(ValueError, match="There is no family .* There are: .*'?timm"):
@@ -306,7 +296,6 @@ DAMAGED = ("deit3_original", "dinov3_original_plus", "hf_clip_projection", "hf_d
 DAMAGED += ("openai_clip", "timm_beit", "timm_mixer", "timm_hybrid_r8", "torchvision_vit", "vit_pytorch_1_6")
 
 
-@core
 @pytest.mark.parametrize("name", DAMAGED)
 def test_damaged_arrays_leave_a_model_alone(name, tmp_path):
     golden = load(name)
@@ -332,7 +321,6 @@ def test_damaged_arrays_leave_a_model_alone(name, tmp_path):
                 assert_unchanged(model, before)  # harmless: the same values in another shape, or not the model's
 
 
-@core
 @pytest.mark.parametrize("name", ["timm_vit", "hf_vit"])
 def test_a_model_is_not_built_from_a_part(name, folder):
     """Whatever is taken out of a file, its own model is not made with fresh weights in it instead."""
@@ -348,7 +336,6 @@ def test_a_model_is_not_built_from_a_part(name, folder):
                 from_checkpoint(path, **golden.options)
 
 
-@core
 def test_relative_positions_of_another_size_are_found_before_a_weight_is_set(folder):
     golden = load("timm_beit")
     model = from_checkpoint(folder("timm_beit"), **golden.options)
@@ -361,7 +348,6 @@ def test_relative_positions_of_another_size_are_found_before_a_weight_is_set(fol
         assert_unchanged(model, before)
 
 
-@core
 @pytest.mark.parametrize(("axis", "size"), [(1, 63), (1, 65), (0, 4)])
 def test_a_head_that_does_not_fit_its_own_model(axis, size, folder):
     arrays = load("timm_vit").state_dict()
@@ -370,7 +356,6 @@ def test_a_head_that_does_not_fit_its_own_model(axis, size, folder):
         from_checkpoint(folder("timm_vit", arrays), num_heads=2)
 
 
-@core
 def test_two_arrays_for_one_weight(folder):
     arrays = load("timm_dinov2").state_dict()
     arrays["blocks.1.gamma_1"] = arrays["blocks.1.ls1.gamma"]
@@ -381,7 +366,6 @@ def test_two_arrays_for_one_weight(folder):
         checkpoints.Weights(path, strict=False)
 
 
-@core
 def test_unknown_arrays_are_named_and_left_out_on_demand(folder):
     arrays = {**load("timm_vit").state_dict(), "blocks.0.adapter.weight": np.ones((4, 4), np.float32)}
     path = folder("timm_vit", arrays)
@@ -390,7 +374,6 @@ def test_unknown_arrays_are_named_and_left_out_on_demand(folder):
     assert checkpoints.Weights(path, strict=False).ignored == ("blocks.0.adapter.weight",)
 
 
-@core
 def test_integers_are_numbers(folder):
     arrays = {n: (a * 100).astype(np.int64) for n, a in load("timm_vit").state_dict().items()}
     found = checkpoints.Weights(folder("timm_vit", arrays))
@@ -398,7 +381,6 @@ def test_integers_are_numbers(folder):
     np.testing.assert_array_equal(found["cls"], arrays["cls_token"].astype(np.float32))
 
 
-@core
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_values_that_are_no_numbers_are_loaded_with_a_warning(value, folder):
     arrays = load("timm_vit").state_dict()
@@ -408,7 +390,6 @@ def test_values_that_are_no_numbers_are_loaded_with_a_warning(value, folder):
     assert model.load_report.not_finite == ("Transformer/encoder_norm/bias",)
 
 
-@core
 def test_a_shape_of_more_than_there_is(folder):
     path = folder("timm_vit")
     data = path.read_bytes()
@@ -426,7 +407,6 @@ def small_model(**options):
     return vit.build_model(patch_size=16, num_layers=2, hidden_size=32, num_heads=2, name="mu", mlp_dim=64, **options)
 
 
-@core
 def test_damage_deep_in_an_npz(google_npz):
     path = google_npz()
     model = from_checkpoint(path)
@@ -459,7 +439,6 @@ def test_damage_deep_in_a_file_of_pytorch(tmp_path):
 # --- what a file does not tell -----------------------------------------------------------------------------------
 
 
-@core
 def test_heads_that_nothing_tells(folder):
     path = folder("timm_vit")
     with pytest.raises(ValueError, match=r"model\.safetensors: .* say num_heads=, one of 1, 2, 4, 8, or put"):
@@ -467,7 +446,6 @@ def test_heads_that_nothing_tells(folder):
     assert from_checkpoint(path, num_heads=4).config.num_heads == 4
 
 
-@core
 @pytest.mark.parametrize("heads", [7, 0, -2, 128, "2", 2.0, True, None, [2]])
 def test_heads_that_cannot_be(heads, folder):
     with pytest.raises(
@@ -476,12 +454,10 @@ def test_heads_that_cannot_be(heads, folder):
         from_checkpoint(folder("timm_vit"), num_heads=heads)
 
 
-@core
 def test_heads_may_be_any_integer(folder):
     assert from_checkpoint(folder("timm_vit"), num_heads=np.int64(2)).config.num_heads == 2
 
 
-@core
 @pytest.mark.parametrize("name", ["timm_clip", "hf_clip_vision"])
 def test_activation_that_nothing_tells(name, tmp_path):
     path = write(load(name), tmp_path, config=False)
@@ -496,7 +472,6 @@ def rectangle(rows):
     return arrays
 
 
-@core
 def test_rectangles(folder):
     path = folder("timm_vit", rectangle(1 + 6 * 3))
     with pytest.raises(ValueError, match="18 patches, which is not a square grid: say source_grid"):
@@ -506,7 +481,6 @@ def test_rectangles(folder):
     assert from_checkpoint(path, num_heads=2, source_grid=(6, 3)).config.image_size == (48, 24)
 
 
-@core
 def test_a_table_that_is_a_square_without_the_class_token(folder):
     """16 rows are 4 x 4 patches without a row for the class token, or 15 with one: of these the user can say which."""
     path = folder("timm_vit", rectangle(16))
@@ -516,7 +490,6 @@ def test_a_table_that_is_a_square_without_the_class_token(folder):
     assert model.config.grid == (5, 3)
 
 
-@core
 def test_of_two_towers_the_one_for_images_is_taken(tmp_path):
     for name in ("openai_clip", "hf_clip", "hf_siglip", "open_clip_siglip"):
         found = checkpoints.Weights(write(load(name), tmp_path / name))
@@ -527,7 +500,6 @@ def test_of_two_towers_the_one_for_images_is_taken(tmp_path):
 # --- config.json and preprocessor_config.json --------------------------------------------------------------------
 
 
-@core
 @pytest.mark.parametrize(
     "changes",
     [
@@ -545,7 +517,6 @@ def test_absurd_values_in_config_json(changes, folder):
         checkpoints.Weights(folder(config=hf_config(**changes)))
 
 
-@core
 @pytest.mark.parametrize(
     "config",
     [{"architecture": "vit", "pretrained_cfg": 5}, {"architecture": "vit", "pretrained_cfg": {"input_size": 5}}],
@@ -555,7 +526,6 @@ def test_absurd_values_in_timms_config_json(config, folder):
         checkpoints.Weights(folder("timm_vit", config=config))
 
 
-@core
 @pytest.mark.parametrize(
     "content",
     [b"", b'{"a":', b"[1]", b"null", bytes(range(256)), b"[" * 100_000, b'{"n": ' + b"9" * 5000 + b"}"],
@@ -571,7 +541,6 @@ def test_a_file_beside_that_is_no_json(name, content, folder):
     assert found.preprocessing == PRESETS["timm"]
 
 
-@core
 @pytest.mark.parametrize(
     "other", [{"hidden_size": 999}, {"num_hidden_layers": 99}, {"hidden_size": "64"}, {"vision_config": "x"}], ids=str
 )
@@ -581,13 +550,11 @@ def test_config_json_of_another_model_is_not_used(other, folder):
     assert model.config.epsilon == 1e-12
 
 
-@core
 def test_config_json_with_a_byte_order_mark(folder):
     path = folder(config=b"\xef\xbb\xbf" + json.dumps(hf_config()).encode())
     assert checkpoints.Weights(path).architecture["num_heads"] == 2
 
 
-@core
 @pytest.mark.parametrize(
     "labels", [["a", "b"], {"a": "b"}, "cat", 7, {"0": "one of five"}, {str(n): None for n in range(5)}], ids=str
 )
@@ -595,7 +562,6 @@ def test_labels_that_are_not_those_of_the_head(labels, folder):
     assert checkpoints.Weights(folder(config=hf_config(id2label=labels))).labels is None
 
 
-@core
 @pytest.mark.parametrize(
     "changes",
     [
@@ -627,7 +593,6 @@ def metadata(**settings):
     return {"format": "pt", "vit_keras": json.dumps(settings)}
 
 
-@core
 def test_hints_in_their_order(tmp_path, folder):
     config = hf_config(num_attention_heads=4, layer_norm_eps=1e-3)
     only_family = checkpoints.complete(
@@ -651,7 +616,6 @@ def test_hints_in_their_order(tmp_path, folder):
     assert checkpoints.complete(saved.architecture, saved.family, {"num_heads": 1})["num_heads"] == 1
 
 
-@core
 @pytest.mark.parametrize(
     "settings",
     [
@@ -671,7 +635,6 @@ def test_metadata_that_contradict_the_arrays(settings, folder):
         checkpoints.Weights(path)
 
 
-@core
 def test_metadata_that_are_no_json(folder):
     with pytest.raises(ValueError, match=r"model\.safetensors: its metadata make no sense"):
         checkpoints.Weights(folder("timm_vit", metadata={"vit_keras": "{"}))
@@ -680,7 +643,6 @@ def test_metadata_that_are_no_json(folder):
 # --- options -----------------------------------------------------------------------------------------------------
 
 
-@core
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -705,7 +667,6 @@ def test_options_that_do_not_fit(options, message, folder):
         from_checkpoint(folder("timm_vit"), **{"num_heads": 2, **options})
 
 
-@core
 def test_options_that_change_the_model(folder):
     golden, path = load("timm_vit"), folder("timm_vit")
     build = functools.partial(from_checkpoint, path, num_heads=2)
@@ -734,7 +695,6 @@ def test_options_that_change_the_model(folder):
     assert build(representation_size=16).load_report.fresh != ()
 
 
-@core
 def test_half_precision(folder):
     golden = load("timm_vit")
     model = from_checkpoint(folder("timm_vit"), num_heads=2, dtype="mixed_float16")
@@ -750,7 +710,6 @@ def test_half_precision(folder):
 # --- into a model that is there ----------------------------------------------------------------------------------
 
 
-@core
 def test_other_numerics_are_a_warning(tmp_path):
     golden = load("timm_vit")
     path = write(golden, tmp_path)
@@ -762,7 +721,6 @@ def test_other_numerics_are_a_warning(tmp_path):
         checkpoints.load_weights(from_checkpoint(path, **golden.options), path)
 
 
-@core
 def test_other_patches_are_an_error_unless_wanted(folder):
     path = folder("timm_vit")
     model = from_checkpoint(path, num_heads=2, patch_size=4)
@@ -775,7 +733,6 @@ def test_other_patches_are_an_error_unless_wanted(folder):
     assert "patches resampled from 8×8 to 4×4" in str(checkpoints.load_weights(model, path, resize_patches=True))
 
 
-@core
 def test_into_a_model_around_it(folder):
     path = folder("timm_vit")
     backbone = from_checkpoint(path, num_heads=2, include_top=False)
@@ -793,7 +750,6 @@ def test_into_a_model_around_it(folder):
 # --- places ------------------------------------------------------------------------------------------------------
 
 
-@core
 def test_paths_of_all_kinds(folder, tmp_path, monkeypatch):
     path = folder("timm_vit")
     strange = tmp_path / "模型 ü%20#?" / "größe ☃.safetensors"
@@ -808,7 +764,6 @@ def test_paths_of_all_kinds(folder, tmp_path, monkeypatch):
         assert checkpoints.open_source(place).shapes == expected, place
 
 
-@core
 def test_places_without_weights(tmp_path):
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "notes.txt").write_text("nothing")
@@ -820,7 +775,6 @@ def test_places_without_weights(tmp_path):
         from_checkpoint(tmp_path / "notes.txt")
 
 
-@core
 def test_a_url(folder, monkeypatch):
     path = folder("timm_vit")
     monkeypatch.setenv("no_proxy", "127.0.0.1")
@@ -837,7 +791,6 @@ def test_a_url(folder, monkeypatch):
     assert_same_arrays(found, checkpoints.Weights(path))
 
 
-@core
 def test_two_threads_read_one_file(folder, google_npz):
     for path in (folder("timm_vit"), google_npz()):
         expected = {name: np.array(value) for name, value in checkpoints.Weights(path).items()}
@@ -858,7 +811,6 @@ def test_two_threads_read_one_file(folder, google_npz):
         assert not failures
 
 
-@core
 def test_two_threads_share_one_weights(folder):
     shared = checkpoints.Weights(folder("timm_vit"))
     expected = {name: np.array(value) for name, value in checkpoints.Weights(shared.path).items()}

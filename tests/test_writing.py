@@ -16,8 +16,6 @@ from vit_keras import from_checkpoint, vit
 from vit_keras.checkpoints import ModelWeights, Weights, save_weights, writing
 from vit_keras.checkpoints.readers import open_weights
 
-pytestmark = pytest.mark.core
-
 READ = sorted(name for name in cases() if "eva02" not in name)
 OPTIONS = {"dino_original": {"family": "dino"}, "beit_original": {"relative_resize": "geometric_linear"}}
 # Spellings, layouts or a prefix that the file's makers have given up, or that stand for more than the image tower.
@@ -120,6 +118,7 @@ def test_what_is_read_is_written_back(name, tmp_path):
     assert (same == set(before) == set(after)) == (name not in OTHERWISE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", READ)
 def test_other_formats_hold_it_too_or_say_why_not(name, tmp_path):
     model, _ = golden_model(name, tmp_path / "source")
@@ -318,6 +317,7 @@ def test_a_model_for_images_of_any_size(grid, tmp_path):
 FOLDERS = [name for name in READ if name.startswith("hf_") and "siglip2" not in name]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in FOLDERS if name not in ("hf_ijepa", "hf_data2vec")])
 def test_a_folder_of_hugging_face(name, tmp_path):
     model, source = golden_model(name, tmp_path / "source")
