@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV ?= .venv
 # The tests of the PyTorch backend; `make test TORCH=` leaves them and this large download out.
 TORCH ?= torch==2.13.0
+# Tests run in two processes; each takes up to 3 GB.
+WORKERS ?= -n 2 --dist worksteal
 
 BIN := $(VENV)/bin
 export TF_CPP_MIN_LOG_LEVEL ?= 3
@@ -13,14 +15,14 @@ quickstart: $(VENV)/examples.stamp
 	$(BIN)/python examples/quickstart.py
 
 test: $(VENV)/test.stamp
-	KERAS_BACKEND=tensorflow $(BIN)/python -m pytest -m "not slow"
-	KERAS_BACKEND=jax $(BIN)/python -m pytest -m "core and not slow"
+	KERAS_BACKEND=tensorflow $(BIN)/python -m pytest $(WORKERS) -m "not slow"
+	KERAS_BACKEND=jax $(BIN)/python -m pytest $(WORKERS) -m "core and not slow"
 ifneq ($(strip $(TORCH)),)
-	KERAS_BACKEND=torch $(BIN)/python -m pytest -m "core and not slow"
+	KERAS_BACKEND=torch $(BIN)/python -m pytest $(WORKERS) -m "core and not slow"
 endif
 
 test-slow: $(VENV)/test.stamp
-	KERAS_BACKEND=tensorflow $(BIN)/python -m pytest -m slow
+	KERAS_BACKEND=tensorflow $(BIN)/python -m pytest $(WORKERS) -m slow
 
 # Ours beside its peers, an hour and a half and 10 GB; see benchmarks/README.md. `make benchmark ARGS=--quick` takes minutes.
 benchmark: $(VENV)/benchmark.stamp

@@ -19,6 +19,7 @@ def own_home(tmp_path_factory, monkeypatch):
     monkeypatch.setenv("KERAS_HOME", str(tmp_path_factory.mktemp("keras_home")))
     monkeypatch.delenv("VIT_KERAS_WEIGHTS", raising=False)
     monkeypatch.delenv("VIT_KERAS_OFFLINE", raising=False)
+    monkeypatch.delenv("COLUMNS", raising=False)  # which would wrap what the command line prints
 
 
 @pytest.fixture(scope="session")

@@ -31,7 +31,7 @@ RELATIVE = ["timm_beit", "hf_beit", "hf_beit_shared"]
 # On the other backends the layers are the same: a few are enough.
 FEW = ["timm_vit", "deit3_original", "dinov3_original", "hf_beit", "hf_siglip_vision", "timm_hybrid_r8"]
 if BACKEND != "tensorflow":
-    ANY_SIZE = FEW
+    ANY_SIZE = [name for name in FEW if name not in RELATIVE]
 
 
 @functools.cache

@@ -617,7 +617,9 @@ _READ_FROM_FILE = ("position_resize", "patch_resize", "relative_resize", "positi
 
 def _with_its_class_token(source: checkpoints.Weights, options: dict[str, Any]) -> dict[str, Any]:
     """Another pooling than the file's takes no token away from its model, and gives it none."""
-    return {"class_token": "cls" in source.shapes, **options} if "pooling" in options else options
+    token = "cls" in source.shapes
+    implied = "pooling" not in options or token == (options["pooling"] not in ("gap", "mean", "map"))
+    return options if implied else {"class_token": token, **options}
 
 
 def _native_size(source: checkpoints.Weights, stride: tuple[int, int], source_grid) -> tuple[int, int]:
