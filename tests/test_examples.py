@@ -122,4 +122,6 @@ def test_readme_names_only_what_exists():
         assert (ROOT / target).exists(), target
     for name in re.findall(r"`((?:S|Ti|B|L|H)_\d+/[^`]+)`", text):
         assert checkpoints.find(name), name
-    assert str(len(checkpoints.available())) in text.split("read without conversion |")[1].split("|")[0]
+    built = sum(family.refused is None for family in checkpoints.families.FAMILIES.values())
+    assert f"[{built} families]" in text
+    assert str(len(checkpoints.available())) in text.split("published checkpoints by name |")[1].split("|")[0]
