@@ -138,6 +138,9 @@ def test_second_call_makes_no_request(server):
 
 def test_right_size_and_hash_are_accepted(server):
     path = get(server.url(), size=len(BODY), sha256=hashlib.sha256(BODY).hexdigest())
+    assert (
+        get(server.url("/begins.npz"), sha256=hashlib.sha256(BODY).hexdigest()[:8]).read_bytes() == BODY
+    )  # torch.hub's rule
     assert path.read_bytes() == BODY
 
 
@@ -358,8 +361,9 @@ def test_unreachable_server_error_says_where_to_put_the_file():
         (BODY, {"size": 60_000}, "50,004 bytes where 60,000 were expected"),
         (BODY, {"size": 40_000}, "50,004 bytes where 40,000 were expected"),
         (BODY, {"sha256": "0" * 64}, hashlib.sha256(BODY).hexdigest()),
+        (BODY, {"sha256": "0" * 8}, hashlib.sha256(BODY).hexdigest()),
     ],
-    ids=["page", "pointer", "xml", "empty", "too short", "too long", "hash"],
+    ids=["page", "pointer", "xml", "empty", "too short", "too long", "hash", "beginning of a hash"],
 )
 def test_wrong_content_is_named_and_not_kept(server, body, options, found):
     server.body = body

@@ -12,6 +12,7 @@ from conftest import DATA
 
 from benchmarks.contenders import _torchvision
 from vit_keras import layers, resnet
+from vit_keras.config import ViTConfig
 from vit_keras.positions import resize_position_embeddings
 
 pytestmark = pytest.mark.core
@@ -66,10 +67,14 @@ def random_weights(model):
 # --- Google ---------------------------------------------------------------------------------------------------------
 
 
+def grid_of(size, units):
+    return ViTConfig(patch_size=1, resnet=tuple(units)).grid_of(size)
+
+
 def hybrid(config, size, classes):
     inputs = keras.Input((size, size, 3))
     x = resnet.resnet_root(inputs, config["resnet"])
-    assert tuple(x.shape[1:3]) == resnet.output_grid((size, size), config["resnet"])
+    assert tuple(x.shape[1:3]) == grid_of((size, size), config["resnet"])
     x = keras.layers.Conv2D(config["width"], config["patch"], config["patch"], name="embedding")(x)
     x = keras.layers.Reshape((-1, config["width"]))(x)
     x = layers.ClassToken(name="class_token")(x)
@@ -156,7 +161,7 @@ def test_any_size_agrees_with_float64(numerics, size):
     fill(model, weights)
     output = numpy(model(images))
     expected = reference_root(images, weights, UNITS, numerics)
-    assert output.shape[1:3] == resnet.output_grid(size, UNITS)
+    assert output.shape[1:3] == grid_of(size, UNITS)
     # Values up to 9 after twelve float32 convolutions and group normalisations: measured 3e-5 at most. The other numerics
     # are 2e-4 away, padding as PyTorch does 1 and more.
     np.testing.assert_allclose(output, expected, rtol=0, atol=5e-5)
@@ -360,16 +365,16 @@ def test_the_layers_are_named_as_in_the_reference():
 
 @pytest.mark.parametrize("units", [(), (2,), (1, 1, 1), (1, 1, 1, 1)], ids=str)
 @pytest.mark.parametrize("size", [(224, 224), (1, 33)], ids=str)
-def test_output_grid_is_the_size_of_the_map(size, units):
-    assert root(units, size=size).output_shape[1:3] == resnet.output_grid(size, units)
+def test_the_config_knows_the_size_of_the_map(size, units):
+    assert root(units, size=size).output_shape[1:3] == grid_of(size, units)
 
 
 def test_an_image_of_unknown_size():
-    assert resnet.output_grid((None, 64), (1, 1)) == (None, 8)
+    assert tuple(resnet.resnet_root(keras.Input((None, 64, 3)), (1, 1)).shape[1:3]) == (None, 8)
     inputs = keras.Input((None, None, 3))
     model = keras.Model(inputs, resnet.resnet_root(inputs, (1, 1)))
     assert model.output_shape == (None, None, None, 512)
-    assert tuple(model(IMAGES).shape) == (2, *resnet.output_grid(IMAGES.shape[1:3], (1, 1)), 512)
+    assert tuple(model(IMAGES).shape) == (2, *grid_of(IMAGES.shape[1:3], (1, 1)), 512)
 
 
 @pytest.mark.parametrize(
@@ -382,7 +387,7 @@ def test_an_image_of_unknown_size():
         (lambda: resnet.ResidualUnit(32)(np.zeros((1, 5, 64), "float32")), r"\(batch, height, width, channels\)"),
         (lambda: resnet.resnet_root(keras.Input((64, 64, 3)), 3), r"tuple of positive integers.*3"),
         (lambda: resnet.resnet_root(keras.Input((64, 64, 3)), (3, 0)), r"tuple of positive integers.*\(3, 0\)"),
-        (lambda: resnet.output_grid((64, 64), "34"), "tuple of positive integers.*'34'"),
+        (lambda: resnet.resnet_root(keras.Input((64, 64, 3)), "34"), "tuple of positive integers.*'34'"),
     ],
 )
 def test_mistakes_are_named(mistake, message):

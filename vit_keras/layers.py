@@ -639,7 +639,7 @@ class LayerScale(keras.layers.Layer):
         Same as the input.
 
     Example:
-        >>> np.asarray(LayerScale(0.5)(np.ones((1, 2), "float32")))
+        >>> ops.convert_to_numpy(LayerScale(0.5)(np.ones((1, 2), "float32")))
         array([[0.5, 0.5]], dtype=float32)
     """
 

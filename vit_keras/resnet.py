@@ -237,28 +237,6 @@ def resnet_root(x: keras.KerasTensor, units: tuple[int, ...], *, numerics: str =
     return x
 
 
-def output_grid(image_size: tuple[int | None, int | None], units: tuple[int, ...]) -> tuple[int | None, int | None]:
-    """Size of the feature map that `resnet_root` makes of an image.
-
-    Args:
-        image_size: `(height, width)` in pixels; `None` for one that is not known.
-        units: Number of residual units of each stage.
-
-    Returns:
-        `(height, width)` of the feature map, `None` where the image's is.
-
-    Raises:
-        ValueError: `units` are no sequence of positive integers.
-
-    Example:
-        >>> output_grid((224, 384), (2, 2, 2, 2))
-        (7, 12)
-    """
-    halvings = 2 + len(_checked_units(units)[1:])
-    height, width = (_ceil_divide(size, 2**halvings) for size in image_size)
-    return height, width
-
-
 def _group_norm(name, numerics, dtype):
     return GroupNorm(GROUPS, GROUP_NORM_EPSILON[numerics], name=name, dtype=dtype)
 

@@ -63,7 +63,7 @@ def download(
     Args:
         url: `http://` or `https://` address.
         size: Bytes that the file must have, if known.
-        sha256: Hash that the file must have, if known.
+        sha256: Hash that the file must have, or how it begins, if known.
         timeout: Seconds to wait for the server at any one time.
         progress: Whether to draw a progress bar.
 
@@ -179,7 +179,7 @@ def _verify(url: str, path: Path, size: int | None, sha256: str | None) -> None:
         if sha256 is not None:
             file.seek(0)
             digest = hashlib.file_digest(file, "sha256") if hasattr(hashlib, "file_digest") else _digest(file)
-            if digest.hexdigest() != sha256:
+            if not digest.hexdigest().startswith(sha256):
                 raise ValueError(f"{url} has the SHA-256 {digest.hexdigest()} where {sha256} was expected.")
 
 

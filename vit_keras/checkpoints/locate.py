@@ -100,7 +100,11 @@ def fetch(
         return _local_file(text, variant)
     local = _find_local(checkpoint)
     return local or download(
-        checkpoint.url, size=checkpoint.bytes, sha256=checkpoint.sha256, timeout=timeout, progress=progress
+        checkpoint.url,
+        size=checkpoint.bytes,
+        sha256=checkpoint.sha256 or checkpoint.sha256_prefix,
+        timeout=timeout,
+        progress=progress,
     )
 
 

@@ -392,8 +392,7 @@ class NpzReader(Reader):
         super().__init__(path)
         kind = _kind(self.path)
         if kind != "a zip archive":
-            hint = " Load it with model.load_weights(path)." if kind == "an HDF5 file" else ""
-            raise ValueError(f"{self.path} is {kind}; an .npz file as Google publishes them was expected.{hint}")
+            raise ValueError(f"{self.path} is {kind}; an .npz file as Google publishes them was expected.")
         with _damage(self.path, "it cannot be opened"):
             self._zip = _Zip(self.path)
             if not self._zip.members or any(not name.endswith(".npy") for name in self._zip.members):

@@ -42,7 +42,6 @@ FORMATS = {
     ),
 }
 _SUFFIXES = {".npz": "google", ".safetensors": "timm"}
-_PREFIXES = {"big_vision": "params/", "flexivit": "params/"}
 # Layouts that no model of a format has, though there would be names for its weights.
 _FLAX = {"patch_bias": True, "qkv_bias": True, "key_bias": True, "out_bias": True, "head_bias": True}
 _ONLY = {
@@ -167,7 +166,7 @@ def _attempt(weights: ModelWeights, family: families.Family) -> tuple[families.A
 
 def _prefix(family: families.Family, config: Mapping[str, Any]) -> str:
     model, _ = huggingface.model_of(family, config)
-    return model.prefix if model else _PREFIXES.get(family.name, "")
+    return model.prefix if model else family.written_prefix
 
 
 def _problem(family: families.Family, arrays: families.Arrays, weights: ModelWeights) -> str | None:

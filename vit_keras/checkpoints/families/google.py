@@ -116,6 +116,7 @@ BIG_VISION = Family(
         "Transformer/encoderblock/LayerNorm_0/scale|Transformer/encoderblock_0/LayerNorm_0/scale",
     ),
     absent=(POSITIONS, "Transformer/encoderblock_0/LayerNorm_2/scale"),
+    written_prefix="params/",
     rules=(
         *_PATCHES_AND_TOP,
         *array("pos_embedding", POSITIONS),

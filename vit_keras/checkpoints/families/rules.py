@@ -141,13 +141,6 @@ def norm(source: str, target: str, **options: Any) -> tuple[Rule, ...]:
     )
 
 
-def renamed(rules: Iterable[Rule], old: str, new: str) -> tuple[Rule, ...]:
-    """The same rules for names in which `old` is `new`."""
-    return tuple(
-        dataclasses.replace(rule, source=rule.source.replace(old, new)) for rule in rules if old in rule.source
-    )
-
-
 def packed(wide: str, narrow: str) -> Callable:
     """The condition that a gated MLP keeps its two first layers in one array: it has twice the rows that the last takes."""
 
