@@ -10,6 +10,7 @@ import pytest
 from family_files import cases, load, write
 
 from vit_keras import checkpoints, from_checkpoint
+from vit_keras.config import ViTConfig
 
 EVA = {"eva02_original", "timm_eva02", "timm_eva02_clip", "timm_eva02_large"}
 # What nobody can tell from these files: DINO's names are timm's, and timm resamples BEiT's own files in its own way.
@@ -108,3 +109,16 @@ def test_all_tokens_are_those_of_the_original(name, tmp_path):
     np.testing.assert_allclose(
         found[:, -golden.tokens.shape[1] :], golden.tokens[:1], rtol=0, atol=tolerance(golden.tokens)
     )
+
+
+@pytest.mark.parametrize("name", sorted(name for name in cases() if load(name).meta["config"]))
+def test_what_a_config_would_tell_is_what_the_family_says_without(name, tmp_path):
+    """These were made with the defaults of transformers, which are those of the published models."""
+    (tmp_path / "with").mkdir()
+    (tmp_path / "without").mkdir()
+    told = checkpoints.Weights(write(load(name), tmp_path / "with"))
+    silent = checkpoints.Weights(write(load(name), tmp_path / "without", config=False))
+    assert silent.family is told.family
+    for field in {"epsilon", "rope_theta", "mlp_activation"} - set(told.family.choices):
+        default = getattr(ViTConfig(), field)
+        assert silent.architecture.get(field, default) == told.architecture.get(field, default), field

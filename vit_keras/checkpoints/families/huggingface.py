@@ -124,6 +124,7 @@ MSN = dataclasses.replace(
         for rule in VIT.rules
     ),
     ignored=("vit.embeddings.mask_token",),
+    config={**_CONFIG, "epsilon": 1e-6},
 )
 DINOV2 = Family(
     name="huggingface-dinov2",
