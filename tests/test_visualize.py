@@ -197,7 +197,7 @@ def test_scores_follow_the_weights():
 
 def test_a_model_without_attention_has_no_scores():
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
-    with pytest.raises(ValueError, match="no attention layer of vit_keras"):
+    with pytest.raises(ValueError, match="Expected one Vision Transformer of vit_keras"):
         visualize.attention_scores(model, np.zeros((1, 4), "float32"))
 
 

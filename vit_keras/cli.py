@@ -278,14 +278,9 @@ def _gives_logits(model) -> bool:
 
 
 def _labels(model, count: int) -> Sequence[str]:
-    from .utils import get_imagenet_classes
+    from .labels import class_names
 
-    labels = getattr(model, "labels", None) or getattr(model.layers[-1], "labels", None)
-    if labels == "imagenet-1k" or (labels is None and count == 1000):
-        labels = get_imagenet_classes()
-    if isinstance(labels, str) or labels is None or len(labels) != count:
-        return [f"class {index}" for index in range(count)]
-    return labels
+    return class_names(model) or [f"class {index}" for index in range(count)]
 
 
 def _print_classes(name: str, scores, labels: Sequence[str], logits: bool, top: int) -> None:

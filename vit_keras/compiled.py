@@ -1,4 +1,4 @@
-"""A function of a model and a batch of images, compiled once for all later calls.
+"""A function of a model and of batches of tensors, compiled once for all later calls.
 
 TensorFlow and JAX run a model many times slower operation by operation than as one compiled function, and a user who writes
 `model(images)` should not have to know. PyTorch needs nothing.
@@ -15,8 +15,12 @@ import keras
 _compiled: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
 
-def run(model: keras.Model, function: Callable, images: Any, *, key: Hashable) -> Any:
-    """Call `function(model, images)` compiled; it must not change a variable, save for drawing random numbers.
+# So many functions of a model are kept compiled; of more, those that were not called for longest are forgotten.
+_KEPT = 32
+
+
+def run(model: keras.Model, function: Callable, *tensors: Any, key: Hashable) -> Any:
+    """Call `function(model, *tensors)` compiled; it must not change a variable, save for drawing random numbers.
 
     There is one compilation for each `key`, image size and dtype; the batch may be of any size (JAX compiles for each).
     What is set on the model's layers and is read while compiling (which variables there are, activations, rates of dropout) is watched:
@@ -24,8 +28,8 @@ def run(model: keras.Model, function: Callable, images: Any, *, key: Hashable) -
 
     Args:
         model: Any Keras model that is built.
-        function: What to compute: from the model and the images to a structure of tensors.
-        images: A tensor `(batch, ...)`.
+        function: What to compute: from the model and the tensors to a structure of tensors.
+        tensors: Each `(batch, ...)`; the images first.
         key: What tells this function from others that the same model is run with.
 
     Returns:
@@ -35,10 +39,12 @@ def run(model: keras.Model, function: Callable, images: Any, *, key: Hashable) -
     if runs.get("state") != state:
         runs.clear()
         runs["state"] = state
-    key = (key, tuple(images.shape[1:]), keras.backend.standardize_dtype(images.dtype))
-    if key not in runs:
-        runs[key] = _COMPILERS[keras.backend.backend()](weakref.ref(model), function, images)
-    return runs[key](images)
+    key = (key, *((tuple(t.shape[1:]), keras.backend.standardize_dtype(t.dtype)) for t in tensors))
+    compiled = runs.pop(key, None) or _COMPILERS[keras.backend.backend()](weakref.ref(model), function, tensors)
+    runs[key] = compiled  # the last of them, as the one that was called last
+    while len(runs) > _KEPT + 1:
+        runs.pop(next(key for key in runs if key != "state"))
+    return compiled(*tensors)
 
 
 def _state(model: keras.Model) -> tuple:
@@ -49,28 +55,28 @@ def _state(model: keras.Model) -> tuple:
     )
 
 
-def _tensorflow(model: weakref.ref, function: Callable, images: Any) -> Callable:
+def _tensorflow(model: weakref.ref, function: Callable, tensors: tuple) -> Callable:
     import tensorflow as tf
 
-    signature = [tf.TensorSpec((None, *images.shape[1:]), images.dtype)]
-    return tf.function(lambda x: function(model(), x), input_signature=signature, autograph=False)
+    signature = [tf.TensorSpec((None, *t.shape[1:]), t.dtype) for t in tensors]
+    return tf.function(lambda *x: function(model(), *x), input_signature=signature, autograph=False)
 
 
-def _jax(model: weakref.ref, function: Callable, images: Any) -> Callable:
+def _jax(model: weakref.ref, function: Callable, tensors: tuple) -> Callable:
     import jax
 
     variables = model().variables  # in this order for good: freezing a layer must not change it
 
     @jax.jit
-    def compiled(values, x):
+    def compiled(values, *x):
         with keras.StatelessScope(state_mapping=list(zip(variables, values))):
-            return function(model(), x)
+            return function(model(), *x)
 
-    return lambda x: compiled([v.value for v in variables], x)
+    return lambda *x: compiled([v.value for v in variables], *x)
 
 
-def _torch(model: weakref.ref, function: Callable, images: Any) -> Callable:
-    return lambda x: function(model(), x)
+def _torch(model: weakref.ref, function: Callable, tensors: tuple) -> Callable:
+    return lambda *x: function(model(), *x)
 
 
 _COMPILERS = {"tensorflow": _tensorflow, "jax": _jax, "torch": _torch}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.resources
+from typing import Any
 
 
 def get_imagenet_classes() -> list[str]:
@@ -14,3 +15,13 @@ def get_imagenet_classes() -> list[str]:
     """
     text = importlib.resources.files(__package__).joinpath("imagenet2012.txt").read_text(encoding="utf-8")
     return text.splitlines()
+
+
+def class_names(model: Any) -> tuple[str, ...] | None:
+    """The names of a model's classes, one for each output, where it or its last layer knows them; 1000 are ImageNet's."""
+    shape = getattr(model, "output_shape", None)
+    count = shape[-1] if isinstance(shape, tuple) and len(shape) == 2 else None
+    labels = getattr(model, "labels", None) or getattr((model.layers or [None])[-1], "labels", None)
+    if labels == "imagenet-1k" or (labels is None and count == 1000):
+        labels = get_imagenet_classes()
+    return None if labels is None or isinstance(labels, str) or len(labels) != count else tuple(labels)

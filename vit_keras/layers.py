@@ -14,7 +14,8 @@ import contextlib
 import contextvars
 import logging
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import keras
 import numpy as np
@@ -33,16 +34,61 @@ from .positions import (
 
 logger = logging.getLogger("vit_keras")
 
-_recording: contextvars.ContextVar[list | None] = contextvars.ContextVar("vit_keras_recording", default=None)
+Visitor = Callable[[keras.layers.Layer, str, Any], Any]
+
+# What watches the layers at work, if anything does.
+_visitor: contextvars.ContextVar[Visitor | None] = contextvars.ContextVar("vit_keras_visitor", default=None)
+
+
+@contextlib.contextmanager
+def tap(visitor: Visitor) -> Iterator[None]:
+    """Show a function the tensors inside of this package's layers while they compute, and let it change them.
+
+    It works however deep a layer sits in other models, needs no change to them, and costs nothing outside the `with`
+    block. In a compiled function, enter it inside the function. Of nested blocks the inner one watches. Inside, attention
+    is computed the plain way, with all its scores, whatever fused kernel there is.
+
+    Args:
+        visitor: Called as `visitor(layer, name, tensor)`; what it returns takes the tensor's place. The names:
+
+            - of a `TransformerBlock`: `"tokens"`, its input; `"normed"`, after its first normalisation; `"output"`;
+            - of a `MultiHeadSelfAttention`: `"values"`, `(batch, heads, tokens, width)`; `"attention"`, `(batch, heads, tokens,
+              tokens)`, the very tensor that multiplies the values; `"pooling"` in its place where other tokens ask
+              (`AttentionPooling`);
+            - of a `MeanToken`: `"tokens"`, its input.
+
+    Example:
+        >>> def look(layer, name, tensor):
+        ...     print(name, tuple(tensor.shape))
+        ...     return tensor
+        >>> with tap(look):
+        ...     _ = TransformerBlock(num_heads=2, mlp_dim=16)(np.zeros((1, 5, 8), "float32"))
+        tokens (1, 5, 8)
+        normed (1, 5, 8)
+        values (1, 2, 5, 4)
+        attention (1, 2, 5, 5)
+        output (1, 5, 8)
+    """
+    token = _visitor.set(visitor)
+    try:
+        yield
+    finally:
+        _visitor.reset(token)
+
+
+def is_tapped() -> bool:
+    """Whether this runs inside of a `tap`."""
+    return _visitor.get() is not None
+
+
+def _visit(layer, name, tensor):
+    visitor = _visitor.get()
+    return tensor if visitor is None else visitor(layer, name, tensor)
 
 
 @contextlib.contextmanager
 def record_attention() -> Iterator[list]:
-    """Collect the attention scores of every `MultiHeadSelfAttention` that is called inside.
-
-    It works however deep the layer sits in other models, needs no change to them, and costs nothing
-    outside the `with` block; of nested blocks the inner one collects. In a compiled function, enter it
-    inside the function and return what it collected.
+    """Collect the attention scores of every `MultiHeadSelfAttention` that is called inside: a `tap` of one kind.
 
     Yields:
         A list that grows by one tensor `(batch, heads, tokens, tokens)` a call, in the order of the calls.
@@ -54,16 +100,14 @@ def record_attention() -> Iterator[list]:
         (1, 2, 5, 5)
     """
     scores: list = []
-    token = _recording.set(scores)
-    try:
+
+    def collect(layer, name, tensor):
+        if name == "attention":
+            scores.append(tensor)
+        return tensor
+
+    with tap(collect):
         yield scores
-    finally:
-        _recording.reset(token)
-
-
-def recorded_attention() -> list | None:
-    """The list that the innermost `record_attention` collects in, or `None` outside of any."""
-    return _recording.get()
 
 
 def _register(cls: type) -> type:
@@ -375,6 +419,8 @@ class MultiHeadSelfAttention(keras.layers.Layer):
         (1, 4, 5, 5)
     """
 
+    attention_name = "attention"  # to who taps
+
     def __init__(
         self,
         num_heads,
@@ -443,7 +489,7 @@ class MultiHeadSelfAttention(keras.layers.Layer):
             scores = scores + self._relative_bias(scores.dtype)
         at_least_float32 = keras.backend.result_type(scores.dtype, "float32")
         scores = ops.cast(ops.softmax(ops.cast(scores, at_least_float32), axis=-1), value.dtype)
-        scores = _drop(self.dropout_layer, scores, training)
+        scores = _visit(self, self.attention_name, _drop(self.dropout_layer, scores, training))
         return ops.matmul(scores, value), scores
 
     def attention_without_scores(self, query, key, value, training=None):
@@ -487,16 +533,14 @@ class MultiHeadSelfAttention(keras.layers.Layer):
         )
         if rope is not None:
             query, key = _rotate(query, rope), _rotate(key, rope)
-        recording = recorded_attention() if queries is None else None
-        if return_attention_scores or recording is not None or queries is not None or (training and self.dropout):
+        value = _visit(self, "values", value)
+        if return_attention_scores or is_tapped() or queries is not None or (training and self.dropout):
             output, scores = self.attention(query, key, value, training=training)
         else:
             output, scores = self.attention_without_scores(query, key, value, training), None
         output = ops.reshape(ops.transpose(output, (0, 2, 1, 3)), (-1, self.num_heads * self.projection_dim))
         tokens = asking.shape[1] or ops.shape(asking)[1]
         output = ops.reshape(self.combine_heads(output), (-1, tokens, self.hidden_size))
-        if recording is not None:
-            recording.append(scores)
         return (output, scores) if return_attention_scores else output
 
     def _project(self, dense, tokens):
@@ -760,7 +804,7 @@ class TransformerBlock(keras.layers.Layer):
             layer.build(input_shape)
 
     def call(self, inputs, training=None, return_attention_scores=False, rope=None):
-        if self.remat and training and not return_attention_scores and recorded_attention() is None:
+        if self.remat and training and not return_attention_scores and not is_tapped():
             tensors = (inputs,) if rope is None else (inputs, rope)
             # Nothing drops out here.
             return _remat(lambda x, rope=None: self._attend_and_mix(x, training=False, rope=rope)[0])(*tensors)
@@ -771,13 +815,15 @@ class TransformerBlock(keras.layers.Layer):
         layernorm1, layernorm2 = self.layernorm1, self.layernorm2
         if training:
             layernorm1, layernorm2 = _recomputed(layernorm1), _recomputed(layernorm2)
-        x = self.att(layernorm1(inputs), training=training, return_attention_scores=return_attention_scores, rope=rope)
+        inputs = _visit(self, "tokens", inputs)
+        x = _visit(self, "normed", layernorm1(inputs))
+        x = self.att(x, training=training, return_attention_scores=return_attention_scores, rope=rope)
         x, scores = x if return_attention_scores else (x, None)
         x = x if self.layer_scale is None else self.layerscale1(x)
         x = inputs + _drop(self.dropout_layer, x, training)
         y = self.mlpblock(layernorm2(x), training=training)
         x = x + (y if self.layer_scale is None else self.layerscale2(y))
-        return x, scores
+        return _visit(self, "output", x), scores
 
     def compute_output_shape(self, input_shape):
         return input_shape
@@ -866,7 +912,7 @@ class MeanToken(keras.layers.Layer):
         self.prefix_tokens = prefix_tokens
 
     def call(self, inputs):
-        return ops.mean(inputs[:, self.prefix_tokens :], axis=1)
+        return ops.mean(_visit(self, "tokens", inputs)[:, self.prefix_tokens :], axis=1)
 
     def compute_output_shape(self, input_shape):
         return input_shape[0], input_shape[2]
@@ -905,6 +951,7 @@ class AttentionPooling(keras.layers.Layer):
         self.epsilon = epsilon
         policy = {"dtype": self.dtype_policy}
         self.att = MultiHeadSelfAttention(num_heads, name="MultiHeadDotProductAttention_0", **policy)
+        self.att.attention_name = "pooling"
         self.layernorm = keras.layers.LayerNormalization(epsilon=epsilon, name="LayerNorm_0", **policy)
         self.mlpblock = MlpBlock(mlp_dim, activation=mlp_activation, name="MlpBlock_0", **policy)
 

@@ -134,7 +134,7 @@ class VisionTransformer(keras.Model):
     def call(self, inputs, training=None, mask=None, **kwargs):
         """Run the model: compiled where images come in outside of any graph, unless `run_eagerly` is set."""
         self._check_size(inputs)
-        plain = mask is None and not kwargs and not self.run_eagerly and layers.recorded_attention() is None
+        plain = mask is None and not kwargs and not self.run_eagerly and not layers.is_tapped()
         if plain and _runs_eagerly(inputs, training):
             images = keras.ops.convert_to_tensor(inputs, dtype=self.inputs[0].dtype)
             return compiled.run(self, _forward[bool(training)], images, key=bool(training))

@@ -15,44 +15,99 @@ from typing import Any
 import keras
 import numpy as np
 
-from .. import utils
-from ..layers import find_vit, patch_grid
-from ..positions import resize_bilinear
-from ..preprocess import GOOGLE, Preprocess
-from ..vit import preprocess_inputs
+from . import draw
 from .draw import overlay
-from .maps import attention_rollout
-from .record import attention_scores
+from .maps import (
+    alti_rollout,
+    attention_rollout,
+    cls_attention,
+    grad_cam,
+    gradient_rollout,
+    legrad,
+    mass_mask,
+    relevance_map,
+    token_contributions,
+)
+from .record import Recorder, Recording, attention_scores, is_list_of_pictures, patch_logit_lens, record
 
-__all__ = ["attention_map", "attention_rollout", "attention_scores", "overlay"]
+__all__ = [
+    "METHODS",
+    "Recorder",
+    "Recording",
+    "alti_rollout",
+    "attention_map",
+    "attention_rollout",
+    "attention_scores",
+    "cls_attention",
+    "grad_cam",
+    "gradient_rollout",
+    "legrad",
+    "mass_mask",
+    "overlay",
+    "patch_logit_lens",
+    "record",
+    "relevance_map",
+    "token_contributions",
+]
+
+# What each method of attention_map records, and what it makes of it.
+_ATTENTION = ("attention",)
+METHODS: dict[str, tuple[dict[str, Any], Callable]] = {
+    "rollout": ({"keep": _ATTENTION, "heads": "mean"}, attention_rollout),
+    "attention": (
+        {"keep": _ATTENTION, "rows": "readout", "layers": -1},
+        lambda r, **o: cls_attention(r, **o).mean(axis=1),
+    ),
+    "alti": ({}, alti_rollout),
+    "norm": ({}, lambda recording, **options: alti_rollout(recording, kind="norm", **options)),
+    "relevance": ({"keep": _ATTENTION, "heads": "relevance"}, relevance_map),
+    "gradient_rollout": ({"keep": _ATTENTION, "heads": "gradient"}, gradient_rollout),
+    "gradcam": ({"keep": ("normed",), "layers": -1}, grad_cam),
+    "hirescam": ({"keep": ("normed",), "layers": -1}, lambda r, **o: grad_cam(r, "hirescam", **o)),
+    "layercam": ({"keep": ("normed",), "layers": -1}, lambda r, **o: grad_cam(r, "layercam", **o)),
+    "legrad": ({"keep": _ATTENTION, "exits": True}, legrad),
+}
+OF_A_CLASS = ("relevance", "gradient_rollout", "gradcam", "hirescam", "layercam", "legrad")
+_STYLES = {"overlay": "overlay", "paper": "paper_style", "vit_keras": "vit_keras_style", "raw": ""}
 
 
 def attention_map(
     model: keras.Model,
     image: Any,
     *,
+    method: str | None = None,
+    target: Any = None,
+    style: str = "overlay",
     return_map: bool = False,
     preprocess: Callable | str | None = "own",
-) -> np.ndarray:
-    """Show what a model looks at, by attention rollout (ViT paper, Figure 6 and appendix D.8).
+    grid: tuple[int, int] | None = None,
+    **options: Any,
+) -> np.ndarray | list[np.ndarray]:
+    """Show what a model looks at; by default by attention rollout (ViT paper, Figure 6 and appendix D.8).
 
     Args:
         model: A ViT of this package, or any model of one image input with one inside: `Sequential`, a fine-tuned
             model, nested to any depth.
         image: Pixels: an array `(height, width)`, `(height, width, channels)` or `(batch, height, width, channels)`
-            in [0, 255], or floats in [-1, 1]; or anything that `vit_keras.utils.read` reads. It may have
+            in [0, 255], or floats in [-1, 1]; anything that `vit_keras.utils.read` reads; or a list of such. It may have
             another size than the model's input, and is resized for it.
-        return_map: Whether to return the map itself instead of a picture.
-        preprocess: What the model's input needs, from pixels in [0, 255]. `"own"`: the ViT's own normalisation
-            (`model.preprocessing`), or nothing if the model has a layer for it (`vit_keras.vit.preprocessing`); `None` for
-            a model that takes pixels as they are (with a `Rescaling` layer inside).
+        method: A name in `METHODS`: `"rollout"`, `"attention"` (the last layer's, mean of the heads), `"alti"`, `"norm"`; and of a
+            class `"relevance"`, `"gradient_rollout"`, `"gradcam"`, `"hirescam"`, `"layercam"`, `"legrad"`. `None`: rollout, or with a
+            target relevance.
+        target: Which class the map is for, or what else: see `record`. `None`: of a class, the predicted one.
+        style: `"overlay"`, colour over a dimmed image; `"paper"`, as in the ViT paper: the image shows where the map is high;
+            `"vit_keras"`, what vit-keras 0.x drew; `"raw"`, no picture but the map.
+        return_map: Whether to return the map itself instead of a picture, as `style="raw"`.
+        preprocess: See `record`.
+        grid: See `record`.
+        **options: For the method's own function, such as `start_layer`, `discard_ratio` or `query`.
 
     Returns:
-        uint8 `(height, width, 3)`, the image with the map over it, of the size of `image`; or with
-        `return_map` float32 `(grid_h, grid_w)`, the share of each patch in the class token. A batch gives a batch.
+        uint8 `(height, width, 3)`, the image with the map over it, of the size of `image`; or the map itself,
+        float32 `(down, across)`. A batch gives a batch; a list of pictures of several sizes a list of pictures.
 
     Raises:
-        ValueError: There is no ViT in the model or more than one, or the image does not fit it.
+        ValueError: There is no ViT in the model or more than one, the image does not fit it, or there is no such method or style.
 
     Warns:
         UserWarning: A float image is not in [-1, 1]; it is read as what it looks like.
@@ -63,53 +118,25 @@ def attention_map(
         >>> attention_map(model, np.zeros((32, 64, 3), "uint8"), return_map=True).shape
         (4, 8)
     """
-    vit = find_vit(model)
-    shape = tuple(getattr(model, "input_shape", None) or vit.input_shape)
-    pixels, batched = _pixels(image, shape[-1])
-    size = tuple(given or wanted for given, wanted in zip(shape[1:3], pixels.shape[1:3]))
-    inputs = np.stack([resize_bilinear(p, size, align_corners=False) for p in pixels])
-    inside = [layer.preprocessing for layer in model._flatten_layers() if isinstance(layer, Preprocess)]
-    if preprocess == "own":
-        preprocess = None if inside else _normalisation(vit, shape[-1])
-    inputs = inputs if preprocess is None else np.asarray(preprocess(inputs))
-    scores = attention_scores(model, inputs, mean_heads=True)
-    maps = attention_rollout(scores, patch_grid(vit, next((p.image_size for p in inside if p.image_size), size)))
-    if not return_map:
-        maps = np.stack([overlay(_displayable(p), m) for p, m in zip(pixels, maps)])
-    return maps if batched else maps[0]
-
-
-def _normalisation(vit: keras.Model, channels: int) -> Callable:
-    own = getattr(vit, "preprocessing", GOOGLE)
-    return own.normalise if own.channels == channels else preprocess_inputs
-
-
-def _pixels(image: Any, channels: int) -> tuple[np.ndarray, bool]:
-    """Pixels in [0, 255] as a float batch, and whether they came as a batch."""
-    image = image if isinstance(image, np.ndarray) else _read(image)
-    if image.ndim == 2:
-        image = image[..., None]
-    if image.ndim not in (3, 4) or 0 in image.shape:
-        raise ValueError(
-            f"An image has the shape (height, width[, channels]), a batch one more axis. Received: {image.shape}"
-        )
-    pixels = utils.to_pixels(image)
-    if image.shape[-1] == 1 and channels == 3:
-        pixels = np.repeat(pixels, 3, axis=-1)
-    elif image.shape[-1] == 3 and channels == 1:
-        pixels = utils.grey(pixels)
-    elif image.shape[-1] != channels:
-        raise ValueError(f"The model takes images of {channels} channels. Received: {image.shape[-1]} channels")
-    return (pixels, True) if image.ndim == 4 else (pixels[None], False)
-
-
-def _read(image: Any) -> np.ndarray:
-    if hasattr(image, "__array__") and not hasattr(image, "convert"):  # a tensor
-        return keras.ops.convert_to_numpy(image)
-    return utils.read(image, None)
-
-
-def _displayable(pixels: np.ndarray) -> np.ndarray:
-    if pixels.shape[-1] != 3:
-        pixels = np.repeat(pixels.mean(axis=-1, keepdims=True), 3, axis=-1)
-    return np.clip(np.rint(pixels), 0, 255).astype("uint8")
+    if style not in _STYLES:
+        raise ValueError(f"style is one of {', '.join(_STYLES)}. Received: {style!r}")
+    if method is None:
+        method = "rollout" if target is None else "relevance"
+    if method not in METHODS:
+        raise ValueError(f"method is one of {', '.join(METHODS)}. Received: {method!r}")
+    needs, make = METHODS[method]
+    if "head_fusion" in options:
+        needs = {**needs, "heads": options["head_fusion"]}
+    if method in OF_A_CLASS:
+        target = "predicted" if target is None else target
+    elif target is not None:
+        raise ValueError(f"A map by {method} is of no class; those of a class are {', '.join(OF_A_CLASS)}.")
+    if "layer" in options and "layers" in needs:
+        needs = {**needs, "layers": options.pop("layer")}
+    recording = record(model, image, target=target, preprocess=preprocess, grid=grid, **needs)
+    maps = list(make(recording, **options))
+    if not return_map and style != "raw":
+        maps = [getattr(draw, _STYLES[style])(picture, heat) for picture, heat in zip(recording.images, maps)]
+    if not is_list_of_pictures(image) and len(getattr(image, "shape", ())) < 4:
+        return maps[0]
+    return np.stack(maps) if len({m.shape for m in maps}) == 1 else maps
