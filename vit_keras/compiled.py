@@ -24,7 +24,7 @@ def run(model: keras.Model, function: Callable, *tensors: Any, key: Hashable) ->
 
     There is one compilation for each `key`, image size and dtype; the batch may be of any size (JAX compiles for each).
     What is set on the model's layers and is read while compiling (which variables there are, activations, rates of dropout) is watched:
-    after a change there is another compilation.
+    after a change there is another compilation. A model with `run_eagerly` set is not compiled.
 
     Args:
         model: Any Keras model that is built.
@@ -35,6 +35,8 @@ def run(model: keras.Model, function: Callable, *tensors: Any, key: Hashable) ->
     Returns:
         What `function` returns.
     """
+    if model.run_eagerly:
+        return function(model, *tensors)
     runs, state = _compiled.setdefault(model, {}), _state(model)
     if runs.get("state") != state:
         runs.clear()
