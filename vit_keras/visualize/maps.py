@@ -14,7 +14,7 @@ import numpy as np
 from .record import Recording, fuse_heads
 
 # Bytes of the contributions of tokens to a chunk of tokens that may exist at once.
-_MAX_CHUNK = 64 << 20
+_MAX_CHUNK = 8 << 20
 
 
 def attention_rollout(
