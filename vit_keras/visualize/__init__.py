@@ -15,8 +15,36 @@ from typing import Any
 import keras
 import numpy as np
 
-from . import draw
-from .draw import overlay
+from .draw import (
+    animate,
+    new_figure,
+    overlay,
+    paper_style,
+    plot_heads,
+    plot_layers,
+    plot_maps,
+    upsample,
+    vit_keras_style,
+)
+from .explorer import AttentionExplorer, explorer
+from .inspect import (
+    attention_entropy,
+    attention_sinks,
+    embedding_filters,
+    figure6,
+    figure7,
+    layer_cka,
+    mean_attention_distance,
+    outlier_tokens,
+    patch_similarity,
+    plot_by_layer,
+    plot_cka,
+    plot_embedding_filters,
+    plot_position_similarity,
+    position_similarity,
+    token_norms,
+    token_pca,
+)
 from .maps import (
     alti_rollout,
     attention_rollout,
@@ -32,22 +60,48 @@ from .record import Recorder, Recording, attention_scores, is_list_of_pictures, 
 
 __all__ = [
     "METHODS",
+    "AttentionExplorer",
     "Recorder",
     "Recording",
     "alti_rollout",
+    "animate",
+    "attention_entropy",
     "attention_map",
     "attention_rollout",
     "attention_scores",
+    "attention_sinks",
     "cls_attention",
+    "embedding_filters",
+    "explorer",
+    "figure6",
+    "figure7",
     "grad_cam",
     "gradient_rollout",
+    "layer_cka",
     "legrad",
     "mass_mask",
+    "mean_attention_distance",
+    "new_figure",
+    "outlier_tokens",
     "overlay",
+    "paper_style",
     "patch_logit_lens",
+    "patch_similarity",
+    "plot_by_layer",
+    "plot_cka",
+    "plot_embedding_filters",
+    "plot_heads",
+    "plot_layers",
+    "plot_maps",
+    "plot_position_similarity",
+    "position_similarity",
     "record",
     "relevance_map",
     "token_contributions",
+    "token_norms",
+    "token_pca",
+    "upsample",
+    "vit_keras_style",
 ]
 
 # What each method of attention_map records, and what it makes of it.
@@ -68,7 +122,7 @@ METHODS: dict[str, tuple[dict[str, Any], Callable]] = {
     "legrad": ({"keep": _ATTENTION, "exits": True}, legrad),
 }
 OF_A_CLASS = ("relevance", "gradient_rollout", "gradcam", "hirescam", "layercam", "legrad")
-_STYLES = {"overlay": "overlay", "paper": "paper_style", "vit_keras": "vit_keras_style", "raw": ""}
+_STYLES = {"overlay": overlay, "paper": paper_style, "vit_keras": vit_keras_style, "raw": None}
 
 
 def attention_map(
@@ -136,7 +190,7 @@ def attention_map(
     recording = record(model, image, target=target, preprocess=preprocess, grid=grid, **needs)
     maps = list(make(recording, **options))
     if not return_map and style != "raw":
-        maps = [getattr(draw, _STYLES[style])(picture, heat) for picture, heat in zip(recording.images, maps)]
+        maps = [_STYLES[style](picture, heat) for picture, heat in zip(recording.images, maps)]
     if not is_list_of_pictures(image) and len(getattr(image, "shape", ())) < 4:
         return maps[0]
     return np.stack(maps) if len({m.shape for m in maps}) == 1 else maps

@@ -1,0 +1,840 @@
+"""The HTML explorer: what is stored, how large it gets, and the page itself in a real browser without a network."""
+
+import base64
+import contextlib
+import dataclasses
+import html
+import importlib
+import json
+import re
+import shutil
+
+import numpy as np
+import pytest
+
+from vit_keras import visualize, vit
+from vit_keras.visualize.explorer import decode, encode, explorer, pack, unpack
+from vit_keras.visualize.record import Recording
+
+module = importlib.import_module("vit_keras.visualize.explorer")
+HOSTILE = "</script><img src=x onerror=\"document.title='owned'\"> &amp; {{meta}} \u2028 'cat'"
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+
+def softmax(logits):
+    weights = np.exp(logits - logits.max(-1, keepdims=True))
+    return (weights / weights.sum(-1, keepdims=True)).astype("float32")
+
+
+def recording(layers=3, images=1, heads=2, grid=(3, 5), prefix=("cls", "reg0"), width=16, spread=2.0, seed=0, **fields):
+    """Attention as of a trained model: some tokens are near, some draw all others."""
+    random = np.random.default_rng(seed)
+    tokens = len(prefix) + grid[0] * grid[1]
+    logits = random.normal(0, spread, (layers, images, heads, tokens, tokens))
+    logits += random.normal(0, spread, (layers, images, heads, 1, tokens))
+    readout = np.zeros((images, tokens), "float32")
+    readout[:, 0 if prefix else slice(None)] = 1 if prefix else 1 / tokens
+    pictures = [random.integers(0, 255, (6, 10, 3), "uint8").repeat(12, 0).repeat(12, 1) for _ in range(images)]
+    given = {
+        "attention": softmax(logits),
+        "features": random.normal(size=(images, tokens, width)).astype("float32"),
+        **fields,
+    }
+    return Recording(tuple(pictures), grid, prefix, tuple(range(layers)), (8, 8), readout, **given)
+
+
+def parts(page):
+    """The data and the blocks of a page."""
+    meta = json.loads(re.search(r'<script type="application/json" id="meta">(.*?)</script>', page, re.DOTALL)[1])
+    found = re.findall(r'<script type="application/octet-stream" id="(.*?)">(.*?)</script>', page)
+    return meta, {name: base64.b64decode(data) for name, data in found}
+
+
+def stored(page, view=0):
+    """Attention as a page has it: a list over the layers, (heads, queries, keys)."""
+    meta, blocks = parts(page)
+    source = meta["sources"][meta["views"][view]["source"]]
+    down, across = source["grid"]
+    tokens = len(source["prefix"]) + down * across
+    queries = len(source["prefix"]) + -(-down // 2) * -(-across // 2) if source["pooled"] else tokens
+    return [
+        unpack(blocks[f"attention-{view}-{k}"], (layer["heads"], queries, tokens))
+        for k, layer in enumerate(source["layers"])
+    ]
+
+
+def variation(a, b):
+    return 0.5 * np.abs(a - b).sum(-1)
+
+
+# --- what is stored -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("spread", [0.1, 1.0, 3.0, 8.0])
+def test_encoding_keeps_its_bound(spread):
+    rows = softmax(np.random.default_rng(1).normal(0, spread, (400, 197)))
+    bound = np.sqrt(197 * rows.max(-1)) / 510 + 197 * rows.max(-1) / 2 / 510**2
+    errors = variation(decode(*encode(rows)), rows)
+    assert (errors <= bound + 1e-6).all()
+    assert errors.mean() < 0.0034  # the documented error of attention
+    assert errors.max() < 0.0078
+
+
+def test_linear_steps_would_be_worse():
+    rows = softmax(np.random.default_rng(1).normal(0, 3, (400, 197)))
+    top = rows.max(-1, keepdims=True)
+    linear = np.rint(255 * rows / top) / 255 * top
+    assert variation(linear, rows).mean() > 3 * variation(decode(*encode(rows)), rows).mean()
+
+
+def test_rows_without_attention():
+    codes, maxima = encode(np.zeros((2, 3)))
+    assert not codes.any() and not maxima.any()
+    assert not decode(codes, maxima).any()
+
+
+def test_packing_loses_nothing_more():
+    rows = softmax(np.random.default_rng(2).normal(0, 2, (3, 7, 9)))
+    np.testing.assert_array_equal(unpack(pack(rows), rows.shape), decode(*encode(rows)))
+    assert pack(rows) == pack(rows)
+
+
+def test_page_holds_all_layers_and_heads():
+    rec = recording(images=2)
+    page = explorer(rec).html
+    for image in range(2):
+        for k, layer in enumerate(stored(page, image)):
+            assert variation(layer, rec.attention[k, image]).max() < 0.0078
+    assert not parts(page)[0]["notes"]
+
+
+def test_maps_of_the_output():
+    values, projections = np.random.default_rng(0).normal(size=(3, 1, 2, 17, 4)), np.ones((3, 2, 4, 8))
+    tokens = np.random.default_rng(1).normal(size=(4, 1, 17, 8))
+    rec = recording(
+        values=values, projections=projections, tokens=tokens, gradients=np.ones((3, 1, 2, 17, 17), "float32")
+    )
+    meta, blocks = parts(explorer(rec).html)
+    maps = unpack(blocks["maps-0"], (3, 1, 15))[:, 0].reshape(3, 3, 5)
+    assert [m["key"] for m in meta["views"][0]["maps"]] == ["output", "alti", "relevance"]
+    wanted = [visualize.attention_rollout(rec), visualize.alti_rollout(rec), visualize.relevance_map(rec)]
+    for found, exact in zip(maps, wanted):
+        np.testing.assert_allclose(found, exact[0], atol=exact.max() / 255)  # two steps of the root near its top
+
+
+@pytest.mark.parametrize(("width", "kind"), [(4, "features"), (64, "matrix")])
+def test_similarity_is_stored_the_smaller_way(width, kind):
+    rec = recording(width=width)
+    meta, blocks = parts(explorer(rec).html)
+    similarity, data = meta["views"][0]["similarity"], module.gzip.decompress(blocks["similarity-0"])
+    assert similarity["kind"] == kind
+    unit = rec.features[0] / np.linalg.norm(rec.features[0], axis=-1, keepdims=True)
+    if kind == "matrix":
+        cosines = np.frombuffer(data, "uint8").reshape(17, 17) / 127.5 - 1
+    else:
+        scale = np.frombuffer(data[: 4 * similarity["width"]], "<f4")
+        reduced = np.frombuffer(data[4 * similarity["width"] :], "int8").reshape(17, -1) * scale
+        cosines = reduced @ reduced.T
+    assert np.abs(cosines - unit @ unit.T).max() <= similarity["error"] + 1e-4 <= 0.0101
+
+
+# --- size ---------------------------------------------------------------------------------------------------------
+
+
+def b16(noise=0.14, **options):
+    """ViT-B/16's attention at 224 pixels, which compresses as a trained model's does: to 0.72 of its bytes."""
+    random = np.random.default_rng(0)
+    row, column = np.divmod(np.arange(196), 14)
+    distance = np.zeros((197, 197))
+    distance[1:, 1:] = np.hypot(row[:, None] - row, column[:, None] - column)
+    logits = random.normal(0, noise, (12, 1, 12, 197, 197)) + random.normal(0, 1, (12, 1, 12, 1, 197)) - 0.1 * distance
+    options = {"layers": 1, "heads": 1, "grid": (14, 14), "prefix": ("cls",), "width": 64, **options}
+    return dataclasses.replace(recording(**options), layers=tuple(range(12)), attention=softmax(logits))
+
+
+def test_b16_fits_with_all_heads():
+    page = explorer(b16()).html
+    meta, _ = parts(page)
+    assert len(page.encode()) <= 6e6
+    assert [layer["heads"] for layer in meta["sources"][0]["layers"]] == [12] * 12
+    assert not meta["notes"]
+    assert len(page) > 5e6  # it is no easy case
+
+
+def test_without_a_limit():
+    rec = recording(heads=1)
+    assert explorer(rec, max_mb=np.inf).html == explorer(rec).html
+
+
+def test_order_of_reductions():
+    rec = recording(layers=12, heads=6, grid=(9, 9), prefix=("cls",), width=8)
+    seen = []
+    for megabytes in (1, 0.58, 0.33, 0.3, 0.2, 0.1, 0.08, 0.073):
+        page = explorer(rec, max_mb=megabytes).html
+        assert len(page.encode()) <= megabytes * 1e6
+        source = parts(page)[0]["sources"][0]
+        kept = source["layers"]
+        seen.append((len(kept), sum(layer["heads"] > 1 for layer in kept), source["pooled"]))
+        assert kept[-1]["n"] == 11
+        assert bool(parts(page)[0]["notes"]) == (seen[-1] != (12, 12, False))
+    order = list(dict.fromkeys((plan.layers, plan.heads, plan.pooled) for plan in module._plans(12)))
+    places = [order.index(plan) for plan in seen]
+    assert places == sorted(places)
+    assert seen[0] == (12, 12, False)
+    assert seen[1][0] == 12 and 4 < seen[1][1] < 12 and not seen[1][2]  # heads first, from the first layers on
+    assert seen[2] == (12, 4, False)
+    assert 6 <= seen[3][0] < 12 and seen[3][1:] == (4, False)  # then layers
+    assert seen[4] == (6, 4, True)  # then queries
+    assert seen[5][2] and seen[5][1] < 4
+
+
+def test_reduced_attention_is_the_mean():
+    rec = recording(layers=12, heads=6, grid=(9, 7), prefix=("cls",))
+    page = explorer(rec, max_mb=0.13).html
+    meta, _ = parts(page)
+    source = meta["sources"][0]
+    assert source["pooled"] and source["layers"][0]["heads"] == 1
+    assert "Heads are averaged in layer" in meta["notes"][0]
+    assert "left out" in meta["notes"][1] and "2 × 2" in meta["notes"][2] and "max_mb" in meta["notes"][3]
+    mean = rec.attention[source["layers"][0]["n"], 0].mean(0)
+    found = stored(page)[0][0]
+    assert variation(found[0], mean[0]).max() < 0.0078
+    patches = mean[1:].reshape(9, 7, -1)
+    assert variation(found[1], patches[:2, :2].mean((0, 1))).max() < 0.0078
+    assert variation(found[-1], patches[8, 6]).max() < 0.0078  # the corner of an odd grid stands alone
+    assert variation(found[4], patches[:2, 6].mean(0)).max() < 0.0078
+
+
+def test_evenly_spread_layers():
+    assert module._Plan(6, 4, False).kept(12) == [0, 2, 4, 7, 9, 11]
+    assert module._Plan(1, 0, True).kept(12) == [11]
+    assert module._Plan(24, 24, False).kept(12) == list(range(12))
+
+
+def test_too_small_to_fit(tmp_path):
+    with pytest.raises(ValueError, match=r"2 pictures do not fit into max_mb=0.05.*give more, or fewer"):
+        explorer(recording(images=2), max_mb=0.05).save(tmp_path / "a.html")
+
+
+@pytest.mark.parametrize("max_mb", [0, -1, True, "6", None])
+def test_max_mb_is_a_number(max_mb):
+    with pytest.raises(ValueError, match="max_mb is a positive number of megabytes"):
+        explorer(recording(), max_mb=max_mb)
+
+
+def test_large_pictures_become_smaller():
+    rec = recording()
+    large = (np.random.default_rng(0).integers(0, 255, (2000, 3000, 3), "uint8"),)
+    page = explorer(dataclasses.replace(rec, images=large)).html
+    uri = parts(page)[0]["pictures"][0]
+    picture = module.Image.open(module.io.BytesIO(base64.b64decode(uri.split(",")[1])))
+    assert picture.format == "JPEG" and picture.size == (768, 512)
+
+
+def test_notebook_gets_less():
+    page = explorer(b16())
+    frame = page._repr_html_()
+    assert frame.startswith('<iframe sandbox="allow-scripts"')
+    assert len(frame.encode()) < 1.1e6 < len(page.html.encode())
+    inner = html.unescape(re.search(r'srcdoc="(.*?)"', frame, re.DOTALL)[1])
+    assert parts(inner)[0]["notes"]
+    assert ".save(path)" in frame
+
+
+def test_notebook_shows_as_many_pictures_as_fit():
+    random = np.random.default_rng(0)
+    pictures = tuple(random.integers(0, 255, (300, 300, 3), "uint8") for _ in range(20))
+    frame = explorer(dataclasses.replace(recording(images=20), images=pictures))._repr_html_()
+    assert len(frame.encode()) < 1.1e6
+    shown = len(parts(html.unescape(re.search(r'srcdoc="(.*?)"', frame, re.DOTALL)[1]))[0]["views"])
+    assert 0 < shown < 20
+    assert f"Only the first {shown} of the pictures" in frame
+
+
+# --- the file -----------------------------------------------------------------------------------------------------
+
+
+def test_names_cannot_break_out():
+    labels = (HOSTILE,) * 4
+    rec = recording(
+        labels=labels,
+        logits=np.eye(4, dtype="float32")[:1],
+        target=np.array([2]),
+        gradients=np.ones((3, 1, 2, 17, 17), "float32"),
+    )
+    page = explorer(rec, title=HOSTILE).html
+    plain = explorer(dataclasses.replace(rec, labels=("a",) * 4), title="b").html
+    for tag in ("<script", "</script", "<img", "<style"):
+        assert page.count(tag) == plain.count(tag)
+    meta, _ = parts(page)
+    assert meta["title"] == HOSTILE
+    assert meta["views"][0]["maps"][-1]["name"] == f"Relevance: {HOSTILE}"
+    assert html.unescape(re.search("<title>(.*?)</title>", page)[1]) == HOSTILE
+
+
+def test_file_asks_for_nothing():
+    page = explorer(recording()).html
+    assert not re.findall(
+        r"https?:|//[a-z]+\.|@import|url\(|<link rel=\"stylesheet|<script src", page.replace("data:image/jpeg", "")
+    )
+    policy = re.search(r'Content-Security-Policy" content="(.*?)"', page)[1]
+    assert policy.startswith("default-src 'none'; img-src data:;")
+    assert "unsafe" not in policy
+
+
+def test_same_data_same_file():
+    assert explorer(recording()).html == explorer(recording()).html
+
+
+def test_save(tmp_path):
+    path = tmp_path / "attention.html"
+    page = explorer(recording(), path=path)
+    assert path.read_text("utf-8") == page.html
+    assert page.save(str(path)) == path
+    assert [p.name for p in tmp_path.iterdir()] == ["attention.html"]
+    assert repr(page) == "<AttentionExplorer 'Attention explorer': 1 picture; .save(path) writes it>"
+
+
+def test_no_half_written_file(tmp_path, monkeypatch):
+    def fail(self, text, **options):
+        with open(self, "w") as file:
+            file.write(text[:100])
+        raise OSError("No space left on device")
+
+    path = tmp_path / "attention.html"
+    path.write_text("old")
+    page = explorer(recording())
+    with monkeypatch.context() as patch:
+        patch.setattr(module.Path, "write_text", fail)
+        with pytest.raises(OSError, match="No space"):
+            page.save(path)
+    assert path.read_text() == "old"
+    assert [p.name for p in tmp_path.iterdir()] == ["attention.html"]
+
+
+def test_where_not_to_save(tmp_path):
+    page = explorer(recording())
+    with pytest.raises(ValueError, match=r"is a folder: name the file in it"):
+        page.save(tmp_path)
+    with pytest.raises(FileNotFoundError, match=r"There is no folder .*nowhere"):
+        page.save(tmp_path / "nowhere" / "a.html")
+
+
+def test_open_shows_the_saved_file(monkeypatch, tmp_path):
+    shown = []
+    monkeypatch.setattr(module.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(module.webbrowser, "open", shown.append)
+    path = explorer(recording()).open()
+    assert shown == [path.as_uri()] and path.is_file() and tmp_path in path.parents
+
+
+# --- what it takes ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def model():
+    model = vit.build_model((16, 24), 8, 2, 16, 2, "tiny", 32, classes=3, registers=1)
+    kernel = model.get_layer("head").kernel
+    kernel.assign(np.random.default_rng(0).normal(size=kernel.shape))
+    model.run_eagerly = True
+    return model
+
+
+def picture(seed=0, size=(32, 48)):
+    return np.random.default_rng(seed).integers(0, 255, (*size, 3), "uint8")
+
+
+def test_model_with_several_targets(model, tmp_path):
+    path = tmp_path / "a cat.png"
+    module.Image.fromarray(picture()).save(path)
+    page = explorer(model, [path, picture(1, (20, 20))], target=(0, 2)).html
+    meta, blocks = parts(page)
+    assert [v["name"] for v in meta["views"]] == ["a cat", "Picture 2"]
+    assert meta["sources"][0]["name"] == "tiny"
+    assert [m["name"] for m in meta["views"][0]["maps"]] == [
+        "Rollout",
+        "ALTI",
+        "Relevance: class 0",
+        "Relevance: class 2",
+    ]
+    exact = visualize.relevance_map(visualize.record(model, [picture(), picture(1, (20, 20))], target=2))
+    found = unpack(blocks["maps-1"], (4, 1, 6))[3, 0].reshape(2, 3)
+    np.testing.assert_allclose(found, exact[1], atol=exact.max() / 255)
+
+
+def test_options_of_the_recording(model):
+    page = explorer(model, picture(), layers=[1], heads="max").html
+    meta, _ = parts(page)
+    assert meta["sources"][0]["layers"] == [{"n": 1, "heads": 1}]
+    assert meta["sources"][0]["fused"] == "max"
+    exact = visualize.record(model, picture(), layers=[1]).attention[0, 0].max(0)
+    np.testing.assert_allclose(stored(page)[0][0], exact, atol=exact.max() / 255)
+
+
+def test_two_models_share_their_pictures(model):
+    meta, _ = parts(explorer(model, [picture(), picture(1)], compare=model, target="predicted").html)
+    assert [s["name"] for s in meta["sources"]] == ["tiny (first)", "tiny (second)"]
+    assert [(v["source"], v["picture"]) for v in meta["views"]] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert len(meta["pictures"]) == 2
+
+
+def test_recordings_and_models_side_by_side(model):
+    rec = recording(images=2)
+    meta, _ = parts(explorer(rec, compare=model).html)
+    assert [s["grid"] for s in meta["sources"]] == [[3, 5], [2, 3]]
+    assert len(meta["pictures"]) == 2 and len(meta["views"]) == 4
+    meta, _ = parts(explorer(model, compare=rec).html)
+    assert [s["grid"] for s in meta["sources"]] == [[2, 3], [3, 5]]
+    assert len(parts(explorer(rec, compare=recording(grid=(2, 2))).html)[0]["views"]) == 3
+    meta, _ = parts(explorer(rec, picture(), compare=model, target=1, layers=[0]).html)
+    assert [len(v["maps"]) for v in meta["views"]] == [1, 1, 3]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"model_or_recording": "model.keras"}, TypeError, "Give a model and images, or a Recording. Received: str"),
+        ({"images": np.zeros((8, 8, 3))}, TypeError, "A recording has all it needs; leave out images"),
+        ({"target": 1, "layers": [0]}, TypeError, "leave out target, layers"),
+        ({"model_or_recording": recording(attention=None)}, ValueError, "no attention: record with keep="),
+        ({"model_or_recording": recording(attention=np.ones((3, 1, 2, 17)))}, ValueError, "rows='all'"),
+        (
+            {"model_or_recording": recording(attention=np.ones((3, 1, 2, 9, 9)))},
+            ValueError,
+            "17 × 17; the recording has",
+        ),
+    ],
+)
+def test_mistakes(arguments, error, message):
+    with pytest.raises(error, match=re.escape(message)):
+        explorer(**{"model_or_recording": recording(), **arguments})
+
+
+def test_fused_by_gradients_is_no_attention():
+    fused = dataclasses.replace(recording(), heads="relevance", attention=np.ones((3, 1, 17, 17), "float32"))
+    with pytest.raises(ValueError, match=r"fused by 'relevance', which is no attention: record with heads=None"):
+        explorer(fused)
+
+
+def test_model_without_images(model):
+    with pytest.raises(TypeError, match="A model needs images"):
+        explorer(model)
+
+
+# --- the page in a browser ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def browser():
+    playwright = pytest.importorskip("playwright.sync_api")
+    if CHROMIUM is None:
+        pytest.skip("there is no Chromium")
+    with playwright.sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def show(browser, tmp_path):
+    """Open a page offline; at the end nothing may have been asked for and no error printed."""
+    contexts, requests, errors = [], [], []
+
+    def show(page, address="", *, frame=False, allow_errors=False, **options):
+        context = browser.new_context(offline=True, **{"viewport": {"width": 1200, "height": 900}, **options})
+        contexts.append(context)
+        tab = context.new_page()
+        if not allow_errors:
+            tab.on("request", lambda request: requests.append(request.url))
+            tab.on(
+                "console", lambda message: errors.append(message.text) if message.type in ("error", "warning") else None
+            )
+            tab.on("pageerror", lambda error: errors.append(str(error)))
+        path = tmp_path / f"page{len(contexts)}.html"
+        if frame:
+            path.write_text(f"<!doctype html><body>{page._repr_html_()}</body>", "utf-8")
+        else:
+            page.save(path)
+        tab.goto(path.as_uri() + address)
+        ready = "html[data-ready=true]"
+        tab.frame_locator("iframe").locator(ready).wait_for() if frame else tab.wait_for_selector(ready)
+        return tab
+
+    yield show
+    for context in contexts:
+        context.close()
+    assert [url for url in requests if not url.startswith(("file:", "data:", "about:"))] == []
+    assert errors == []
+
+
+def settled(tab, **expected):
+    """Wait until the state is so."""
+    for name, value in expected.items():
+        tab.wait_for_function("([name, value]) => explorer.state[name] === value", arg=[name, value])
+
+
+def centre(tab, row, column, grid, panel=0):
+    box = tab.locator(".picture canvas").nth(panel).bounding_box()
+    return box["x"] + (column + 0.5) / grid[1] * box["width"], box["y"] + (row + 0.5) / grid[0] * box["height"]
+
+
+def token(tab, number, panel=0):
+    tab.wait_for_function("([n, p]) => explorer.token(p) === n", arg=[number, panel])
+
+
+def shown(tab, panel=0):
+    return np.array(tab.evaluate("p => explorer.shown(p)", panel))
+
+
+def near(found, exact, top=None):
+    """To half a step of the root, which has 255, where it is steepest: at its row's maximum."""
+    np.testing.assert_allclose(found, exact, atol=np.max(exact if top is None else top) / 255)
+
+
+def test_hover_click_and_unlock(show):
+    rec = recording()
+    tab = show(explorer(rec))
+    settled(tab, layer=2, head="mean", locked=False)
+    near(shown(tab), rec.attention[2, 0].mean(0)[0, 2:])  # from the class token
+    tab.mouse.move(*centre(tab, 1, 3, rec.grid))
+    token(tab, 2 + 8)
+    near(shown(tab), rec.attention[2, 0].mean(0)[10, 2:])
+    assert tab.locator(".tip").first.inner_text().startswith("1, 3: ")
+    tab.mouse.click(*centre(tab, 2, 4, rec.grid))
+    settled(tab, locked=True)
+    token(tab, 2 + 14)
+    tab.mouse.move(*centre(tab, 0, 0, rec.grid))
+    tab.wait_for_function("() => document.querySelector('.tip').textContent.startsWith('0, 0: ')")
+    token(tab, 2 + 14)  # it stays
+    tab.keyboard.press("Escape")
+    settled(tab, locked=False)
+    tab.mouse.move(*centre(tab, 0, 1, rec.grid))
+    token(tab, 2 + 1)
+    tab.mouse.click(*centre(tab, 0, 1, rec.grid))
+    settled(tab, locked=True)
+    tab.mouse.click(*centre(tab, 0, 1, rec.grid))  # the same patch again
+    settled(tab, locked=False)
+
+
+def test_keys(show):
+    rec = recording()
+    tab = show(explorer(rec))
+    tab.locator(".picture canvas").first.focus()
+    tab.keyboard.press("ArrowDown")  # from the class token to the middle
+    token(tab, 2 + 7)
+    settled(tab, locked=True)
+    for key, number in (("ArrowUp", 2), ("ArrowUp", 2), ("ArrowRight", 3), ("ArrowDown", 8), ("ArrowLeft", 7)):
+        tab.keyboard.press(key)
+        token(tab, 2 + number)
+    tab.keyboard.press("[")
+    settled(tab, layer=1)
+    tab.keyboard.press(".")
+    tab.keyboard.press(".")
+    settled(tab, head=1)
+    near(shown(tab), rec.attention[1, 0, 1, 9, 2:])
+    tab.keyboard.press("a")
+    settled(tab, by=True)
+    near(shown(tab), rec.attention[1, 0, 1, 2:, 9], top=1)
+    tab.keyboard.press(",")
+    settled(tab, head=0)
+    tab.keyboard.press("]")
+    settled(tab, layer=2)
+    tab.keyboard.press("c")
+    token(tab, 0)
+    tab.keyboard.press("c")
+    token(tab, 1)
+    tab.keyboard.press("m")
+    settled(tab, mode="rollout")
+    tab.keyboard.press("Enter")
+    settled(tab, locked=False)
+
+
+def test_controls(show):
+    rec = recording()
+    tab = show(explorer(rec))
+    tab.get_by_role("slider", name="Layer").fill("0")
+    settled(tab, layer=0)
+    tab.get_by_label("Head", exact=True).select_option("1")
+    settled(tab, head=1)
+    tab.get_by_role("button", name="register 0").click()
+    near(shown(tab), rec.attention[0, 0, 1, 1, 2:])
+    tab.get_by_label("Attended by").check()
+    near(shown(tab), rec.attention[0, 0, 1, 2:, 1], top=1)
+    tab.get_by_role("button", name="Head 0").click()
+    settled(tab, head=0)
+    tab.get_by_role("button", name="Layer 2").click()
+    settled(tab, layer=2)
+    near(shown(tab), rec.attention[2, 0, 0, 2:, 1], top=1)
+    for label, name, value in (("Scale", "scale", "same"), ("Colours", "colours", "cividis")):
+        tab.get_by_label(label).select_option(value)
+        settled(tab, **{name: value})
+    assert tab.locator("#scale-high").inner_text() == f"≥ {1000 / 17:.1f} %"
+    tab.get_by_label("Opacity").fill("40")
+    settled(tab, opacity=40)
+    tab.get_by_label("Smooth").check()
+    tab.get_by_label("Grey picture").uncheck()
+    settled(tab, smooth=True, grey=False)
+
+
+def test_every_value(show):
+    rec = recording()
+    tab = show(explorer(rec))
+    found = np.array(
+        tab.evaluate(
+            "[0, 1, 2].map(l => [0, 1, 'mean'].map(h => [...Array(17).keys()].map(i => [...Array(17).keys()].map(j => explorer.at(l, h, i, j)))))"
+        )
+    )
+    exact = np.concatenate([rec.attention[:, 0], rec.attention[:, 0].mean(1, keepdims=True)], 1)
+    assert variation(found, exact).max() < 0.0078
+
+
+def test_rollout_and_maps(show):
+    readout = np.random.default_rng(5).dirichlet(np.ones(17), 1).astype("float32")
+    rec = dataclasses.replace(recording(layers=4), readout=readout, pooling_attention=readout[:, None])
+    tab = show(explorer(rec))
+    for i, query in ((0, "cls"), (2 + 8, (1, 3))):
+        exact = visualize.attention_rollout(rec, query=query)[0].ravel()
+        np.testing.assert_allclose(
+            tab.evaluate("i => explorer.rollout(3, i)", i)[2:], exact, rtol=0.02
+        )  # errors of the codes average out
+    matrix = np.array([tab.evaluate("i => explorer.rollout(3, i)", i) for i in range(17)])
+    columns = np.array([tab.evaluate("i => explorer.rollout(3, i, true)", i) for i in range(17)]).T
+    np.testing.assert_allclose(matrix, columns, rtol=1e-6)  # float32 sums in another order
+    tab.get_by_label("Rollout").nth(1).check()
+    settled(tab, mode="output")
+    near(shown(tab), visualize.attention_rollout(rec)[0].ravel())
+    assert tab.locator(".heads").first.is_hidden()
+    tab.get_by_role("button", name="Attention of the pooling head").click()
+    settled(tab, mode="pooling")
+    near(shown(tab), rec.readout[0, 2:])
+
+
+@pytest.mark.parametrize("width", [4, 64])
+def test_similarity(show, width):
+    rec = recording(width=width)
+    tab = show(explorer(rec), "#mode=similarity&token=1,1")
+    unit = rec.features[0] / np.linalg.norm(rec.features[0], axis=-1, keepdims=True)
+    np.testing.assert_allclose(shown(tab), (unit @ unit[2 + 6])[2:], atol=0.0101)  # the stated error
+
+
+def test_opacity_follows_attention(show):
+    """The picture stays visible where attention is low."""
+    rec = recording(prefix=("cls",))
+    tab = show(explorer(rec), "#scale=linear", allow_errors=True)  # Chromium advises on reading pixels
+    patches = rec.attention[2, 0].mean(0)[0, 1:]
+    alpha = """() => {
+        const { width, height } = document.querySelector('.picture canvas');
+        const { data } = document.querySelector('.picture canvas').getContext('2d').getImageData(0, 0, width, height);
+        const at = (row, column) => data[4 * (Math.floor((row + .5) * height / 3) * width + Math.floor((column + .5) * width / 5)) + 3];
+        return [...Array(15).keys()].map(p => at(Math.floor(p / 5), p % 5));
+    }"""
+    wanted = 0.85 * 255 * (patches - patches.min()) / (patches.max() - patches.min())
+    np.testing.assert_allclose(tab.evaluate(alpha), wanted, atol=2)  # a level of the code, and rounding to one of alpha
+    tab.evaluate("explorer.set({opacity: 0})")
+    assert not any(tab.evaluate(alpha))
+
+
+def test_readout_says_what_is_seen(show):
+    rec = recording(prefix=("cls",))
+    tab = show(explorer(rec), "#token=1,3&layer=1&head=0")
+    row = rec.attention[1, 0, 0, 1 + 8]
+    best = int(row[1:].argmax())
+    text = tab.locator(".readout").first.inner_text()
+    assert "Layer 1, head 0" in text
+    assert f"Patch at row 1, column 3 looks most at row {best // 5}, column {best % 5}: " in text
+    share = float(re.search(r": ([\d.]+) %", text)[1])
+    assert share == pytest.approx(
+        100 * row[1:].max(), abs=0.06
+    )  # the maximum of a row is exact, printed with a decimal
+    entropy = -(row * np.log(row)).sum()
+    assert float(re.search(r"Entropy ([\d.]+)", text)[1]) == pytest.approx(entropy, abs=0.02)
+    assert tab.locator(".readout").first.get_attribute("aria-live") == "polite"
+
+
+def test_address_restores_everything(show):
+    tab = show(explorer(recording(images=2)), "#view=1&token=reg0&layer=0&head=1&by=1&scale=linear&locked=1&theme=dark")
+    wanted = {"view": 1, "layer": 0, "head": 1, "by": True, "scale": "linear", "locked": True, "theme": "dark"}
+    settled(tab, **wanted)
+    assert tab.evaluate("explorer.state.at.prefix") == "reg0"
+    tab.evaluate("explorer.set({mode: 'rollout', opacity: 30, other: 0, at: {x: 0.5, y: 0.5}})")
+    tab.wait_for_function("() => location.hash.includes('token=1,2') && location.hash.includes('opacity=30')")
+    tab.reload()
+    tab.wait_for_selector("html[data-ready=true]")
+    settled(tab, **wanted, mode="rollout", opacity=30, other=0)
+    token(tab, 2 + 7)
+
+
+def test_nonsense_in_the_address(show):
+    tab = show(explorer(recording()), "#layer=0&head=1&token=1,1")
+    settled(tab, layer=0)
+    for address in (
+        "#layer=99&head=7&token=40,40",
+        "#token=nobody&mode=none&view=9&other=9",
+        "#opacity=x&scale=y&colours=z&theme=q",
+        "#%%%=&=",
+    ):
+        tab.evaluate("address => { explorer.state.layer = 1; location.hash = address; }", address)
+        settled(tab, layer=2, head="mean", mode="attention", view=0, other=-1, opacity=85, scale="root")
+        token(tab, 0)
+
+
+def test_two_pictures_of_different_grids(show):
+    first, second = (
+        recording(grid=(4, 4), prefix=()),
+        recording(grid=(8, 2), layers=6, heads=3, prefix=("cls",), seed=1),
+    )
+    tab = show(explorer(first, compare=second), "#other=1")
+    assert tab.locator(".panel:visible").count() == 2
+    tab.mouse.move(*centre(tab, 3, 0, (4, 4)))
+    token(tab, 12)
+    token(tab, 1 + 14, 1)  # the same place: row 7 of 8, column 0 of 2
+    near(shown(tab, 1), second.attention[5, 0].mean(0)[15, 1:])
+    tab.mouse.move(*centre(tab, 0, 1, (8, 2), panel=1))
+    token(tab, 1 + 1, 1)
+    token(tab, 3)
+    tab.evaluate("explorer.set({layer: 0, head: 1})")
+    near(shown(tab, 1), second.attention[0, 0, 1, 2, 1:])
+    tab.locator(".panel").nth(1).get_by_role("button", name="Layer 5").click()
+    settled(tab, layer=2)
+    tab.get_by_label("Side by side with").select_option("-1")
+    tab.wait_for_function("() => document.querySelectorAll('.panel')[1].hidden")
+
+
+def test_second_side_without_the_map(show):
+    rich = recording(gradients=np.ones((3, 1, 2, 17, 17), "float32"))
+    tab = show(explorer(rich, compare=recording(features=None)), "#other=1&mode=relevance")
+    settled(tab, mode="relevance")
+    near(shown(tab, 1), recording().attention[2, 0].mean(0)[0, 2:])  # shows its attention
+    tab.evaluate("explorer.set({mode: 'similarity'})")
+    settled(tab, mode="similarity")
+
+
+def test_reduced_page(show):
+    rec = recording(layers=12, heads=6, grid=(9, 7), prefix=("cls",))
+    page = explorer(rec, max_mb=0.13)
+    layer = parts(page.html)[0]["sources"][0]["layers"][1]["n"]
+    tab = show(page, f"#layer={layer}&token=8,6&head=2")
+    assert "2 × 2" in tab.locator("#notes").inner_text()
+    near(shown(tab), rec.attention[layer, 0].mean(0)[63, 1:])  # the corner has no neighbours to share with
+    tab.evaluate("explorer.set({at: {x: 0, y: 0}})")
+    pooled = rec.attention[layer, 0].mean(0)[[1, 2, 8, 9]].mean(0)
+    near(shown(tab), pooled[1:])
+    assert tab.locator("#head").inner_text().endswith("(all that is kept of this layer)")
+
+
+def test_notebook_frame(show):
+    rec = recording()
+    tab = show(explorer(rec), frame=True)
+    frame = tab.frame_locator("iframe")
+    box = frame.locator(".picture canvas").first.bounding_box()
+    tab.mouse.move(box["x"] + 0.3 * box["width"], box["y"] + 0.5 * box["height"])
+    frame.get_by_text("Patch at row 1, column 1 looks most at").wait_for()
+    frame.get_by_role("button", name="Dark theme").click()
+    frame.locator("html[data-theme=dark]").wait_for()
+    tab.wait_for_timeout(300)  # the address is written later, and may not be here
+
+
+def test_names_are_text(show):
+    rec = recording(
+        labels=(HOSTILE,) * 4,
+        logits=np.eye(4, dtype="float32")[:1],
+        target=np.array([2]),
+        gradients=np.ones((3, 1, 2, 17, 17), "float32"),
+    )
+    tab = show(explorer(rec, title=HOSTILE))
+    tab.evaluate("explorer.set({mode: 'relevance'})")
+    assert tab.evaluate("document.querySelector('h1').textContent") == HOSTILE
+    assert tab.locator(".where").first.inner_text().startswith("Relevance: </script><img")
+    assert tab.evaluate("document.images.length") == 2  # one for each side
+    assert tab.title() != "owned"
+
+
+def test_policy_forbids_requests(show):
+    tab = show(explorer(recording()), allow_errors=True)
+    blocked = """kind => new Promise(done => {
+        addEventListener('securitypolicyviolation', event => done(event.effectiveDirective));
+        if (kind === 'image') document.body.append(Object.assign(new Image(), {src: 'https://example.org/x.png'}));
+        if (kind === 'fetch') fetch('https://example.org/').catch(() => {});
+        if (kind === 'script') document.body.insertAdjacentHTML('beforeend', '<button onclick="1">'), document.body.lastChild.click();
+    })"""
+    assert tab.evaluate(blocked, "image") == "img-src"
+    assert tab.evaluate(blocked, "fetch") == "connect-src"
+    assert tab.evaluate(blocked, "script") == "script-src-attr"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_themes(show, scheme):
+    tab = show(explorer(recording()), color_scheme=scheme)
+    brightness = "() => getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)[0]"
+    first = tab.evaluate(brightness)
+    assert (first > 200) == (scheme == "light")
+    tab.get_by_role("button", name="theme").click()
+    tab.wait_for_function(f"() => document.documentElement.dataset.theme !== '{scheme}'")
+    assert (tab.evaluate(brightness) > 200) == (scheme == "dark")
+
+
+def test_contrast(show):
+    """Text has at least 4.5 : 1 against what is behind it (WCAG AA)."""
+    tab = show(explorer(recording()))
+    for scheme in ("light", "dark"):
+        tab.evaluate("theme => explorer.set({theme})", scheme)
+        colours = tab.evaluate("""() => {
+            const style = getComputedStyle(document.documentElement);
+            return Object.fromEntries(['ink', 'soft', 'paper', 'card', 'fill', 'accent', 'on-accent'].map(n => [n, style.getPropertyValue('--' + n).trim()]));
+        }""")
+
+        def light(name, colours=colours):
+            digits = colours[name].lstrip("#")
+            digits = digits if len(digits) == 6 else "".join(2 * d for d in digits)
+            channels = [int(digits[n : n + 2], 16) / 255 for n in (0, 2, 4)]
+            linear = [c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+            return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+        for text, behind in (
+            ("ink", "paper"),
+            ("ink", "fill"),
+            ("soft", "paper"),
+            ("soft", "card"),
+            ("accent", "card"),
+            ("on-accent", "accent"),
+        ):
+            low, high = sorted((light(text), light(behind)))
+            assert (high + 0.05) / (low + 0.05) >= 4.5, (scheme, text, behind)
+
+
+def test_narrow_and_touch(show):
+    rec = recording(images=2, labels=("a very long name of a class " * 4,) * 3, logits=np.zeros((2, 3), "float32"))
+    tab = show(
+        explorer(rec, title="Averylongtitlewithoutanyspaces" * 3),
+        "#other=1",
+        viewport={"width": 360, "height": 740},
+        has_touch=True,
+    )
+    assert tab.evaluate("document.documentElement.scrollWidth") == 360
+    box = tab.locator(".picture canvas").first.bounding_box()
+    assert box["width"] > 280
+    tab.locator(".picture canvas").first.tap(position={"x": box["width"] * 0.9, "y": box["height"] * 0.5})
+    settled(tab, locked=True)
+    token(tab, 2 + 9)
+
+
+def test_everything_has_a_name(show):
+    """All that takes the focus says what it is, and shows that it has it."""
+    tab = show(explorer(recording(images=2)))
+    unnamed = tab.evaluate("""() => [...document.querySelectorAll('button, input, select, canvas[tabindex]')]
+        .filter(e => e.checkVisibility())
+        .filter(e => !(e.getAttribute('aria-label') || e.labels?.[0]?.textContent.trim() || e.textContent.trim()))
+        .map(e => e.outerHTML)""")
+    assert unnamed == []
+    tab.keyboard.press("Tab")
+    assert tab.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+
+
+def test_old_browser_is_told(browser, tmp_path):
+    path = explorer(recording()).save(tmp_path / "a.html")
+    with contextlib.closing(browser.new_context(offline=True)) as context:
+        context.add_init_script("delete window.DecompressionStream")
+        tab = context.new_page()
+        tab.goto(path.as_uri())
+        tab.wait_for_selector("html[data-ready=error]")
+        assert "it needs a browser of 2023 or later" in tab.locator("#panels").inner_text()
