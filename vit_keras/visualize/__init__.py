@@ -56,10 +56,13 @@ from .maps import (
     relevance_map,
     token_contributions,
 )
+from .record import KEPT as RECORDED
 from .record import Recorder, Recording, attention_scores, is_list_of_pictures, patch_logit_lens, record
 
 __all__ = [
     "METHODS",
+    "OF_A_CLASS",
+    "RECORDED",
     "AttentionExplorer",
     "Recorder",
     "Recording",
@@ -104,14 +107,17 @@ __all__ = [
     "vit_keras_style",
 ]
 
+
+def _mean_of_heads(recording: Recording, layer: int | None = None, head: int | None = None) -> np.ndarray:
+    maps = cls_attention(recording, layer, head)
+    return maps.mean(axis=1) if head is None else maps
+
+
 # What each method of attention_map records, and what it makes of it.
 _ATTENTION = ("attention",)
 METHODS: dict[str, tuple[dict[str, Any], Callable]] = {
     "rollout": ({"keep": _ATTENTION, "heads": "mean"}, attention_rollout),
-    "attention": (
-        {"keep": _ATTENTION, "rows": "readout", "layers": -1},
-        lambda r, **o: cls_attention(r, **o).mean(axis=1),
-    ),
+    "attention": ({"keep": _ATTENTION, "rows": "readout", "layers": -1}, _mean_of_heads),
     "alti": ({}, alti_rollout),
     "norm": ({}, lambda recording, **options: alti_rollout(recording, kind="norm", **options)),
     "relevance": ({"keep": _ATTENTION, "heads": "relevance"}, relevance_map),
@@ -186,7 +192,8 @@ def attention_map(
     elif target is not None:
         raise ValueError(f"A map by {method} is of no class; those of a class are {', '.join(OF_A_CLASS)}.")
     if "layer" in options and "layers" in needs:
-        needs = {**needs, "layers": options.pop("layer")}
+        needs = {**needs, "layers": options["layer"]}
+        options["layer"] = -1  # the only one recorded
     recording = record(model, image, target=target, preprocess=preprocess, grid=grid, **needs)
     maps = list(make(recording, **options))
     if not return_map and style != "raw":

@@ -138,7 +138,7 @@ def alti_rollout(recording: Recording, start_layer: int = 0, kind: str = "alti",
         recording: With attention (heads not fused), values and tokens.
         start_layer: See `attention_rollout`.
         kind: How a contribution is measured: `"alti"`, by how much nearer to the sum of all it brings (ALTI, Ferrando et al. 2022,
-            arXiv 2203.04212, equations 7 to 9, with the 1-norm); `"norm"`, by its 2-norm (Kobayashi et al. 2021, arXiv 2109.07152). The
+            arXiv 2203.04212, with the 1-norm); `"norm"`, by its 2-norm (Kobayashi et al. 2021, arXiv 2109.07152). The
             residual is a contribution of a token to itself; the bias of the values belongs to their token, that of the output
             projection to none; layer normalisation is inside the values, as it was in this pass.
         query: See `attention_rollout`.
