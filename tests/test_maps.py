@@ -12,6 +12,7 @@ import pytest
 
 from vit_keras import visualize, vit
 
+KEPT = ("attention", "values", "tokens", "normed")
 BACKEND = keras.backend.backend()
 CLOSE = {"rtol": 1e-5, "atol": 1e-7}  # float32 results of the same float64 sums
 
@@ -31,7 +32,7 @@ def build(**options):
 
 @functools.cache
 def recorded(target=2, **options):
-    return visualize.record(build(**options), noise(2, 32, 48, 3), target=target, keep=visualize.RECORDED)
+    return visualize.record(build(**options), noise(2, 32, 48, 3), target=target, keep=KEPT)
 
 
 def product(matrices):

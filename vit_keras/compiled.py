@@ -6,6 +6,7 @@ TensorFlow and JAX run a model many times slower operation by operation than as 
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Callable, Hashable
 from typing import Any
@@ -61,7 +62,12 @@ def _tensorflow(model: weakref.ref, function: Callable, tensors: tuple) -> Calla
     import tensorflow as tf
 
     signature = [tf.TensorSpec((None, *t.shape[1:]), t.dtype) for t in tensors]
-    return tf.function(lambda *x: function(model(), *x), input_signature=signature, autograph=False)
+    # A partial, and not a function in here: TensorFlow would take all of these for one that is traced again and again, and warn.
+    return tf.function(functools.partial(_call, model, function), input_signature=signature, autograph=False)
+
+
+def _call(model: weakref.ref, function: Callable, *tensors: Any) -> Any:
+    return function(model(), *tensors)
 
 
 def _jax(model: weakref.ref, function: Callable, tensors: tuple) -> Callable:
@@ -78,7 +84,7 @@ def _jax(model: weakref.ref, function: Callable, tensors: tuple) -> Callable:
 
 
 def _torch(model: weakref.ref, function: Callable, tensors: tuple) -> Callable:
-    return lambda *x: function(model(), *x)
+    return functools.partial(_call, model, function)
 
 
 _COMPILERS = {"tensorflow": _tensorflow, "jax": _jax, "torch": _torch}

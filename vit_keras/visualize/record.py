@@ -187,7 +187,7 @@ class Recorder:
         self.plan = _Plan(_numbers(layers, len(blocks)), _kept(keep), heads, rows, exits)
 
     def __call__(self, images: Any, target: Any = None) -> Recording:
-        pictures = read_pictures(images, _input_shape(self.model)[-1])
+        pictures = read_pictures(images, input_shape(self.model)[-1])
         inputs, size = model_inputs(self.model, pictures, self.preprocess)
         labels = class_names(self.model)
         plan, classes = _aim(self.plan, target, len(inputs), labels)
@@ -379,7 +379,7 @@ def _watch(model: keras.Model, inputs: np.ndarray, classes: np.ndarray | None, p
     if not model.built:
         model(inputs[:1])
     tensors = [ops.convert_to_tensor(array) for array in (inputs, classes) if array is not None]
-    with _torch_gradients(plan.target is not None):
+    with torch_gradients(plan.target is not None):
         seen = compiled.run(model, functools.partial(_observe, plan), *tensors, key=("record", plan))
     return {name: _array(value) for name, value in seen.items()}
 
@@ -614,7 +614,8 @@ def _pytorch_gradients(forward: Callable) -> tuple:
 _GRADIENTS = {"tensorflow": _tensorflow_gradients, "jax": _jax_gradients, "torch": _pytorch_gradients}
 
 
-def _torch_gradients(wanted: bool) -> contextlib.AbstractContextManager:
+def torch_gradients(wanted: bool) -> contextlib.AbstractContextManager:
+    """Whether PyTorch keeps what gradients need; nothing on other backends."""
     if keras.backend.backend() != "torch":
         return contextlib.nullcontext()
     import torch
@@ -622,14 +623,20 @@ def _torch_gradients(wanted: bool) -> contextlib.AbstractContextManager:
     return torch.set_grad_enabled(wanted)
 
 
-@contextlib.contextmanager
-def _linear_head(model: keras.Model) -> Iterator[None]:
-    """Leave out a softmax or sigmoid at the end of a model: gradients of a logit tell more than those of a probability."""
+def last_layer(model: keras.Model) -> Any:
+    """The layer that gives a model's output, however deep it is nested; `None` where that cannot be told."""
     layer: Any = model
     while isinstance(layer, keras.Model):
         outputs = getattr(layer, "outputs", None)
         one = outputs is not None and len(outputs) == 1 and not isinstance(layer, keras.Sequential)
         layer = outputs[0]._keras_history.operation if one else layer.layers[-1] if layer.layers else None
+    return layer
+
+
+@contextlib.contextmanager
+def _linear_head(model: keras.Model) -> Iterator[None]:
+    """Leave out a softmax or sigmoid at the end of a model: gradients of a logit tell more than those of a probability."""
+    layer = last_layer(model)
     activation = getattr(layer, "activation", None)
     if activation not in (keras.activations.softmax, keras.activations.sigmoid):
         yield
@@ -664,7 +671,7 @@ def prefix_names(vit: keras.Model) -> tuple[str, ...]:
     return (*sorted(single), *(f"reg{n}" for n in range(registers)))  # the class token comes before the other
 
 
-def _readers(vit: keras.Model) -> list[slice]:
+def readers(vit: keras.Model) -> list[slice]:
     """The tokens of the last block that the output is read from: the mean of their means."""
     layers = list(vit._flatten_layers())
     single = [slice(layer.index, layer.index + 1) for layer in layers if isinstance(layer, ExtractToken)]
@@ -674,17 +681,17 @@ def _readers(vit: keras.Model) -> list[slice]:
 
 
 def _readout_rows(attention: Any, vit: keras.Model) -> Any:
-    rows = [ops.mean(attention[..., reader, :], axis=-2) for reader in _readers(vit)]
+    rows = [ops.mean(attention[..., reader, :], axis=-2) for reader in readers(vit)]
     return sum(rows) / len(rows)
 
 
 def _readout(vit: keras.Model, tokens: int, pooling_attention: np.ndarray | None, count: int) -> np.ndarray:
     if pooling_attention is not None:
         return pooling_attention.mean(axis=1)
-    readers = _readers(vit)
+    read = readers(vit)
     row = np.zeros(tokens, "float32")
-    for reader in readers:
-        row[reader] += 1 / len(readers) / len(row[reader])
+    for reader in read:
+        row[reader] += 1 / len(read) / len(row[reader])
     return np.tile(row, (count, 1))
 
 
@@ -740,7 +747,8 @@ def _read(image: Any) -> np.ndarray:
     return utils.read(image, None)
 
 
-def _input_shape(model: keras.Model) -> tuple:
+def input_shape(model: keras.Model) -> tuple:
+    """`(batch, height, width, channels)` of what a model takes, or of what the ViT inside takes where it does not tell."""
     return tuple(getattr(model, "input_shape", None) or find_vit(model).input_shape)
 
 
@@ -748,7 +756,7 @@ def model_inputs(
     model: keras.Model, pictures: Sequence[np.ndarray], preprocess: Callable | str | None
 ) -> tuple[np.ndarray, tuple[int, int]]:
     """What a model takes, of pictures in [0, 255], and the size that its ViT sees them in."""
-    shape = _input_shape(model)
+    shape = input_shape(model)
     size = tuple(given or wanted for given, wanted in zip(shape[1:3], pictures[0].shape[:2]))
     inputs = np.stack([resize_bilinear(p, size, align_corners=False) for p in pictures])
     inside = [layer for layer in model._flatten_layers() if isinstance(layer, _PREPROCESSING)]
