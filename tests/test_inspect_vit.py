@@ -477,7 +477,7 @@ def test_figure_7_is_drawn_from_the_numbers(tiny):
     expected = inspect.mean_attention_distance(record(tiny, photos))
     np.testing.assert_allclose(dots[..., 1].T, expected, rtol=1e-5)
     np.testing.assert_array_equal(dots[..., 0], [[0, 1], [0, 1]])
-    assert [label.get_text() for label in distances.get_legend().get_texts()] == ["Head 1", "Head 2"]
+    assert [label.get_text() for label in distances.get_legend().get_texts()] == ["Head 0", "Head 1"]
     assert distances.get_title() == "tiny"
 
 
@@ -530,7 +530,7 @@ def test_plots_draw_where_they_are_told(tiny):
     ax = draw(inspect.plot_by_layer, values, "Entropy (nats)", layers=(2, 5, 8))
     np.testing.assert_allclose([dots.get_offsets()[:, 1] for dots in ax.collections], values.T)
     np.testing.assert_array_equal(ax.collections[0].get_offsets()[:, 0], (2, 5, 8))
-    assert [label.get_text() for label in ax.get_legend().get_texts()] == ["Head 1", "Head 2", "Head 3", "…"]
+    assert [label.get_text() for label in ax.get_legend().get_texts()] == ["Head 0", "Head 1", "Head 2", "…"]
     ax = draw(inspect.plot_position_similarity, tiny, grid=(2, 40))
     assert [label.get_text() for label in ax.get_xticklabels()] == ["1", "7", "13", "19", "25", "31", "37"]
     assert ax.images[0].get_array().shape == (2 * 2 + 5, 14 * 40 + 13 * 5)  # of 40 columns every third has tiles

@@ -560,8 +560,10 @@ def _matrix(maps: np.ndarray, layers: Sequence[int], size: tuple[int, int], look
 
 
 def _columns(count: int, ratio: float) -> int:
-    """So many that the whole is about half as wide again as high, and the last row as full as can be."""
-    rows = math.ceil(count / min(count, math.ceil(math.sqrt(1.5 * count * ratio))))
+    """So many that the whole is about half as wide again as high, and the last row as full as can be; a few in one row."""
+    if count <= 4:
+        return count
+    rows = math.ceil(count / math.ceil(math.sqrt(1.5 * count * ratio)))
     return math.ceil(count / rows)
 
 

@@ -651,7 +651,7 @@ def plot_by_layer(
     order = (np.arange(heads) * 0.618 % 1).argsort().argsort()  # neighbours in the legend should look different
     colours = _colour_map("viridis")(np.linspace(0, 0.92, heads)[order])
     for head, colour in enumerate(colours):
-        name = f"Head {head + 1}" if head < 3 or heads <= 4 else "…" if head == 3 else None
+        name = f"Head {head}" if head < 3 or heads <= 4 else "…" if head == 3 else None
         ax.scatter(depth, values[:, head], s=16, color=colour, label=name, linewidths=0)
     ax.set(xlabel="Network depth (layer)", ylabel=label, ylim=(0, None))
     ax.xaxis.get_major_locator().set_params(integer=True)
@@ -680,6 +680,8 @@ def plot_cka(cka: np.ndarray, *, labels: tuple[str, str] = ("Layer", "Layer"), a
     ax = _axes(ax, 4.4, 3.6)
     picture = ax.imshow(cka, cmap="viridis", vmin=0, vmax=1, origin="lower", interpolation="nearest")
     ax.set(ylabel=labels[0], xlabel=labels[1])
+    for axis in (ax.xaxis, ax.yaxis):
+        axis.get_major_locator().set_params(integer=True)
     _colour_bar(ax, picture, "Linear CKA", (0, 1))
     return ax.figure
 

@@ -362,8 +362,9 @@ def class_named(name: str, labels: Sequence[str] | None) -> int:
     if labels is None:
         raise ValueError(f"The model knows no names of classes: give the number of {name!r}.")
     wanted = name.strip().lower()
-    names = [[label.lower(), *(part.strip() for part in label.lower().split(","))] for label in labels]
-    found = [number for number, known in enumerate(names) if wanted in known]
+    whole = [number for number, label in enumerate(labels) if label.lower() == wanted]
+    part = [number for number, label in enumerate(labels) if wanted in map(str.strip, label.lower().split(","))]
+    found = whole or part
     if len(found) == 1:
         return found[0]
     near = [label for label in labels if wanted in label.lower()][:5]
