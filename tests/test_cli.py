@@ -17,9 +17,9 @@ import pytest
 from PIL import Image
 
 import vit_keras
-from vit_keras import checkpoints, preprocess, utils, visualize, vit
+from vit_keras import checkpoints, cli, preprocess, utils, visualize, vit
 from vit_keras.checkpoints import readers, registry
-from vit_keras.checkpoints.inspect import describe
+from vit_keras.checkpoints.inspect import describe, megabytes
 from vit_keras.cli import main
 
 
@@ -59,6 +59,16 @@ def classes(output):
     """The lines of the table: [(percent, class), ...]."""
     found = re.findall(r"^\s*([\d.]+)%\s+(\S.*?)\s*$", output, flags=re.MULTILINE)
     return [(float(percent), name) for percent, name in found]
+
+
+def write_labelled(tmp_path, image_size=(24, 32), layers=1):
+    """A tiny model with names of classes: its path and the model."""
+    model = vit.build_model(image_size, 8, layers, 32, 2, "tiny", 64, classes=4)
+    model.labels = ("cat, tabby", "dog", "cow", "yak, Bos grunniens")
+    rng = np.random.default_rng(1)
+    model.set_weights([w + 0.2 * rng.standard_normal(w.shape) for w in model.get_weights()])
+    model.save(tmp_path / "labelled.keras")
+    return str(tmp_path / "labelled.keras"), model
 
 
 def softmax(logits):
@@ -167,6 +177,184 @@ def test_attention_of_pictures_of_the_same_name(capsys, weights, tmp_path, names
     maps = tmp_path / "maps"
     assert main(["predict", first, second, "--weights", weights, "--attention", str(maps / "map.png")]) == 0
     assert len(list(maps.iterdir())) == 2
+
+
+def pixels_of(path):
+    return np.asarray(Image.open(path).convert("RGB")).astype(int)
+
+
+def test_attention_draws_what_attention_map_does(capsys, picture, tmp_path):
+    path, model = write_labelled(tmp_path)
+    out = tmp_path / "new" / "folder" / "out.png"
+    assert main(["attention", picture, "--model", path, "-o", str(out)]) == 0
+    assert capsys.readouterr().out == f"{picture}\nrollout: {out}\n"
+    drawn = pixels_of(out)
+    assert drawn.shape == (40, 56, 3) and drawn.std() > 5  # not blank
+    # Models that are saved and loaded compute the same; here and below 1 of 255 levels is where rounding tips over.
+    assert np.abs(drawn - visualize.attention_map(model, picture)).max() <= 1
+
+
+def test_attention_of_a_class(capsys, picture, tmp_path):
+    path, model = write_labelled(tmp_path)
+    out = tmp_path / "out.png"
+    assert main(["attention", picture, "--model", path, "--class", "tabby", "--style", "paper", "-o", str(out)]) == 0
+    output = capsys.readouterr().out
+    assert output.splitlines()[-1] == f"relevance: {out}"
+    probabilities = softmax(model.predict(model.preprocess(picture), verbose=0)[0].astype("float64"))
+    ((percent, name),) = classes(output)
+    assert name == "cat, tabby" and percent == pytest.approx(100 * probabilities[0], abs=0.0501)  # one digit is printed
+    expected = visualize.attention_map(model, picture, target=0, style="paper")
+    assert expected.max() > 0 and np.abs(pixels_of(out) - expected).max() <= 1
+
+
+def test_what_names_a_class(tmp_path):
+    _, model = write_labelled(tmp_path)
+    wishes = ("cat, tabby", "Bos grunniens", "YAK", "2", "predicted", None)
+    assert [cli._target(model, wish) for wish in wishes] == [0, 3, 3, 2, "predicted", None]
+
+
+def test_attention_by_a_method_of_a_class_is_of_the_predicted_one(capsys, picture, tmp_path):
+    path, model = write_labelled(tmp_path)
+    other = write_picture(tmp_path / "other.png", 30, 70, seed=1)
+    arguments = ["attention", picture, other, "--model", path, "--method", "hirescam", "-o", str(tmp_path / "out.jpg")]
+    assert main(arguments) == 0
+    output = capsys.readouterr().out
+    predicted = [model.predict(model.preprocess(p), verbose=0)[0].argmax() for p in (picture, other)]
+    assert [name for _, name in classes(output)] == [model.labels[n] for n in predicted]
+    assert {p.name: Image.open(p).size for p in tmp_path.glob("out*")} == {"out-1.jpg": (56, 40), "out-2.jpg": (70, 30)}
+    assert all(str(tmp_path / name) in output for name in ("out-1.jpg", "out-2.jpg"))
+
+
+def test_attention_by_all_methods_in_a_figure(capsys, picture, tmp_path):
+    pytest.importorskip("matplotlib")
+    path, model = write_labelled(tmp_path)
+    other = write_picture(tmp_path / "no $formula^$.png", 30, 30, seed=1)
+    sizes = {}
+    for name, images in [("one.png", [picture]), ("two.png", [picture, other])]:
+        assert main(["attention", *images, "--model", path, "--grid", "-o", str(tmp_path / name)]) == 0
+        output = capsys.readouterr().out
+        assert len(classes(output)) == len(images) and f"10 methods: {tmp_path / name}" in output
+        drawn = pixels_of(tmp_path / name)
+        assert drawn.std() > 20 and (drawn[0] == 255).all()
+        sizes[name] = drawn.shape[1] / drawn.shape[0]
+    assert sizes["one.png"] < 3 < sizes["two.png"]  # a table; rows of eleven
+    # What is drawn is what attention_map says, though it comes out of two passes for all methods.
+    maps = cli._maps(model, utils.read(picture, None), 2)
+    assert list(maps) == list(visualize.METHODS)
+    for method in ("relevance", "gradcam", "legrad"):
+        expected = visualize.attention_map(model, picture, method=method, target=2, return_map=True)
+        # float32 sums in another order; maps of gradients are small, so relative to the largest value
+        np.testing.assert_allclose(maps[method], expected, rtol=0, atol=1e-5 * np.abs(expected).max(), err_msg=method)
+
+
+def test_attention_of_a_model_without_classes(capsys, picture, saved, tmp_path):
+    _, path = saved(include_top=False)
+    out = str(tmp_path / "out.png")
+    assert main(["attention", picture, "--model", path, "--method", "alti", "-o", out]) == 0
+    assert classes(capsys.readouterr().out) == [] and pixels_of(out).shape == (40, 56, 3)
+    assert_refused(capsys, ["attention", picture, "--model", path, "--class", "1", "-o", out], "has no head")
+    pytest.importorskip("matplotlib")
+    assert main(["attention", picture, "--model", path, "--grid", "-o", out]) == 0
+    assert "4 methods" in capsys.readouterr().out
+
+
+def test_attention_that_cannot_be(capsys, picture, tmp_path):
+    path, _ = write_labelled(tmp_path)
+    out = str(tmp_path / "out.png")
+
+    def refused(message, *arguments, images=(picture,), out=out):
+        assert_refused(capsys, ["attention", *images, "--model", path, "-o", out, *arguments], message)
+
+    refused("No class has the name 'zebra'", "--class", "zebra")
+    refused("No class has the name 'ta'.*cat, tabby", "--class", "ta")
+    refused("classes 0 to 3.*4", "--class", "4")
+    refused("rollout is of no class.*relevance", "--class", "1", "--method", "rollout")
+    refused("nothing.jpg", images=[picture, "nothing.jpg"])
+    refused("leave out --style", "--grid", "--style", "paper")
+    with pytest.raises(SystemExit):
+        main(["attention", picture, "--model", path, "-o", out, "--method", "magic"])
+    assert "'magic'" in capsys.readouterr().err
+    # these cost no wait for a model
+    path = str(tmp_path / "none.keras")
+    refused(r"\.png.*out\.txt", out=str(tmp_path / "out.txt"))
+    refused(r"\.png", out=str(tmp_path / "out"))
+    refused("is what is to be read", out=picture)
+    (tmp_path / "folder.png").mkdir()
+    refused("is a folder", out=str(tmp_path / "folder.png"))
+    assert not list(tmp_path.glob("out*"))
+
+
+@pytest.mark.parametrize("command, name", [("attention", "out.png"), ("explore", "out.html")])
+def test_pictures_that_cannot_be_written_leave_nothing(capsys, picture, tmp_path, monkeypatch, command, name):
+    path, _ = write_labelled(tmp_path)
+    (tmp_path / "file").write_text("")
+    assert_refused(capsys, [command, picture, "--model", path, "-o", str(tmp_path / "file" / name)], "file")
+    target = tmp_path / "folder" / name
+    target.parent.mkdir()
+    target.write_text("old")
+
+    def fail(source, destination):
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(os, "replace", fail)
+    assert_refused(capsys, [command, picture, "--model", path, "-o", str(target)], "No space left")
+    assert [p.read_text() for p in target.parent.iterdir()] == ["old"]
+
+
+class NoMatplotlib:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name == "matplotlib":
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
+def test_a_figure_without_matplotlib(capsys, picture, tmp_path, monkeypatch):
+    for name in [n for n in sys.modules if n.partition(".")[0] == "matplotlib"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(sys, "meta_path", [NoMatplotlib, *sys.meta_path])
+    arguments = ["attention", picture, "--model", "none.keras", "--grid", "-o", str(tmp_path / "out.png")]
+    assert_refused(capsys, arguments, "pip install matplotlib")
+
+
+# --------------------------------------------------------------------- explore --
+
+
+def page_data(path):
+    return json.loads(re.search(r'id="meta">(.*?)</script>', Path(path).read_text(encoding="utf-8"), re.DOTALL)[1])
+
+
+def test_explore_writes_a_page(capsys, picture, tmp_path):
+    path, _ = write_labelled(tmp_path)
+    other = write_picture(tmp_path / "other.png", 30, 70, seed=1)
+    out = tmp_path / "new" / "out.html"
+    assert main(["explore", picture, other, "--model", path, "--class", "yak", "-o", str(out)]) == 0
+    assert capsys.readouterr().out == f"{out}, {megabytes(out.stat().st_size)}\n"
+    views = page_data(out)["views"]
+    assert [(view["name"], view["size"]) for view in views] == [("picture", [40, 56]), ("other", [30, 70])]
+    assert "Relevance: yak, Bos grunniens" in [m["name"] for m in views[0]["maps"]]
+
+
+def test_explore_says_what_was_reduced(capsys, picture, tmp_path):
+    path, _ = write_labelled(tmp_path, image_size=64, layers=5)
+    out = tmp_path / "out.html"
+    main(["explore", picture, "--model", path, "-o", str(out)])
+    whole = out.stat().st_size
+    capsys.readouterr()
+    assert main(["explore", picture, "--model", path, "-o", str(out), "--max-mb", str((whole - 1000) / 1e6)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert out.stat().st_size <= whole - 1000 and lines[0] == f"{out}, {megabytes(out.stat().st_size)}"
+    assert "eads are averaged" in lines[1] and [line.strip() for line in lines[1:]] == page_data(out)["notes"]
+
+
+def test_a_page_that_cannot_be(capsys, picture, tmp_path):
+    path, _ = write_labelled(tmp_path)
+    out = str(tmp_path / "out.html")
+    assert_refused(capsys, ["explore", picture, "--model", path, "--class", "gnu", "-o", out], "name 'gnu'")
+    assert_refused(capsys, ["explore", picture, "--model", path, "--max-mb", "-1", "-o", out], "max_mb")
+    assert_refused(capsys, ["explore", picture, "--model", path, "--max-mb", "0.001", "-o", out], "do not fit")
+    assert_refused(capsys, ["explore", "nothing.jpg", "--model", "none.keras", "-o", out], "nothing.jpg")
+    assert_refused(capsys, ["explore", picture, "--model", "none.keras", "-o", out[:-5]], r"\.html")
+    assert not list(tmp_path.glob("out*"))
 
 
 # ---------------------------------------------------------------------- models --

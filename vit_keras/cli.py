@@ -9,7 +9,6 @@ import json
 import os
 import re
 import sys
-import tempfile
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -41,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
-    except (OSError, TypeError, ValueError) as error:
+    except (ImportError, OSError, TypeError, ValueError) as error:
         _complain(error)
         return 1
 
@@ -70,6 +69,7 @@ def _warnings_in_one_line() -> Iterator[None]:
 
 def _parser() -> argparse.ArgumentParser:
     from . import __version__
+    from .visualize import METHODS
 
     parser = argparse.ArgumentParser(prog="vit-keras", description="Vision Transformers for Keras.")
     parser.add_argument("--version", action="version", version=f"vit-keras {__version__}")
@@ -81,12 +81,7 @@ def _parser() -> argparse.ArgumentParser:
         return added
 
     predict = command("predict", _predict, "say what is in pictures")
-    predict.add_argument("images", nargs="+", metavar="IMAGE", help="a file or a URL")
-    predict.add_argument(
-        "--model",
-        help=f"a factory such as vit_b16, or a saved model (.keras, .h5); default: {DEFAULT_MODEL}, or what --weights is for",
-    )
-    predict.add_argument("--weights", help="a published name (see `vit-keras models`), a file of weights, or a URL")
+    _add_pictures(predict)
     predict.add_argument("--top", type=int, default=5, metavar="N", help="how many classes to name; default: 5")
     predict.add_argument(
         "--attention",
@@ -95,6 +90,32 @@ def _parser() -> argparse.ArgumentParser:
         help="write the attention map here; of several pictures, to PNG-1, PNG-2 …",
     )
     _add_reading(predict)
+
+    attention = command("attention", _attention, "draw what a model looks at in pictures")
+    _add_pictures(attention)
+    attention.add_argument(
+        "--method", choices=[*METHODS], help="default: rollout, or with --class relevance; the last six are of a class"
+    )
+    _add_class(attention, "which class a map is for; default: the predicted one, where a method is of a class")
+    attention.add_argument(
+        "--style",
+        choices=("overlay", "paper", "vit_keras"),
+        help="colour over the picture (the default), the picture coming out of the dark, or as vit-keras 0.x drew",
+    )
+    attention.add_argument(
+        "--grid", action="store_true", help="one figure of all methods side by side, a row for each of several pictures"
+    )
+    _add_output(attention, "out.png", "the picture; of several, out-1.png, out-2.png …")
+    _add_reading(attention)
+
+    explore = command("explore", _explore, "make an interactive page of what a model looks at, in one HTML file")
+    _add_pictures(explore)
+    _add_class(explore, "adds a map of what speaks for a class")
+    explore.add_argument(
+        "--max-mb", type=float, default=6.0, metavar="MB", help="largest size; what is over it is reduced; default: 6"
+    )
+    _add_output(explore, "out.html", "the page")
+    _add_reading(explore)
 
     inspect = command("inspect", _inspect, "say what a file of weights is, without reading its values")
     inspect.add_argument(
@@ -138,6 +159,25 @@ def _parser() -> argparse.ArgumentParser:
     models.add_argument("--all", action="store_true", help="not only the files of Google's papers")
     _add_json(models)
     return parser
+
+
+def _add_pictures(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("images", nargs="+", metavar="IMAGE", help="a file or a URL")
+    parser.add_argument(
+        "--model",
+        help=f"a factory such as vit_b16, or a saved model (.keras, .h5); default: {DEFAULT_MODEL}, or what --weights is for",
+    )
+    parser.add_argument("--weights", help="a published name (see `vit-keras models`), a file of weights, or a URL")
+
+
+def _add_class(parser: argparse.ArgumentParser, help: str) -> None:
+    parser.add_argument(
+        "--class", dest="target", metavar="CLASS", help=f"{help}: a number, a name such as tabby, or predicted"
+    )
+
+
+def _add_output(parser: argparse.ArgumentParser, name: str, help: str) -> None:
+    parser.add_argument("-o", "--output", type=Path, required=True, metavar=name, help=help)
 
 
 def _add_reading(parser: argparse.ArgumentParser, settings: bool = True) -> None:
@@ -193,31 +233,61 @@ def _reading(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _predict(options: argparse.Namespace) -> None:
-    import numpy as np
-    from PIL import Image
-
-    from . import utils, visualize
+    from . import visualize
 
     if options.top < 1:
         raise ValueError(f"--top must be at least 1. Received: {options.top}")
-    pictures = [utils.read(image, None) for image in options.images]  # before the model: a typo should cost no wait
+    pictures = _pictures(options.images)
     model = _model(options.model, options.weights, _reading(options))
-    if len(model.outputs) != 1 or len(model.output_shape) != 2:
-        raise ValueError(f"{model.name} is no classifier: its output has the shape {model.output_shape}.")
-    if getattr(model, "config", None) is not None and not model.config.include_top:
-        raise ValueError(
-            f"{model.name} is no classifier: it has no head, and returns {model.output_shape[1]} features."
-        )
+    _check_classifier(model)
     for number, (name, picture) in enumerate(zip(options.images, pictures), start=1):
-        scores = model.predict(_inputs(model, picture), verbose=0)[0]
-        _print_classes(name, scores, _labels(model, len(scores)), _gives_logits(model), options.top)
+        scores = _probabilities(model, picture)
+        _print_classes(name, scores, _labels(model, len(scores)), options.top)
         if options.attention:
-            path = options.attention
-            if len(pictures) > 1:
-                path = path.with_name(f"{path.stem}-{number}{path.suffix}")
-            path.parent.mkdir(parents=True, exist_ok=True)
-            Image.fromarray(np.asarray(visualize.attention_map(model=model, image=picture))).save(path)
+            path = _numbered(options.attention, number, len(pictures))
+            _save_picture(visualize.attention_map(model=model, image=picture), path)
             print(f"attention map: {path}")
+
+
+def _pictures(images: Sequence[str]) -> list:
+    """What is to be looked at, read before a model is: a typo should cost no wait."""
+    from . import utils
+
+    return [utils.read(image, None) for image in images]
+
+
+def _numbered(path: Path, number: int, count: int) -> Path:
+    return path.with_name(f"{path.stem}-{number}{path.suffix}") if count > 1 else path
+
+
+def _save_picture(pixels: Any, path: Path) -> None:
+    from PIL import Image
+
+    with _complete(path) as part:
+        Image.fromarray(pixels).save(part)
+
+
+@contextlib.contextmanager
+def _complete(target: Path) -> Iterator[Path]:
+    """`files.complete` in a folder that is made if need be."""
+    from .files import complete
+
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with complete(target) as part:
+        yield part
+
+
+def _check_classifier(model) -> None:
+    if lack := _lack_of_classes(model):
+        raise ValueError(f"{model.name} is no classifier: {lack}.")
+
+
+def _lack_of_classes(model) -> str | None:
+    if len(model.outputs) != 1 or len(model.output_shape) != 2:
+        return f"its output has the shape {model.output_shape}"
+    if getattr(model, "config", None) is not None and not model.config.include_top:
+        return f"it has no head, and returns {model.output_shape[1]} features"
+    return None
 
 
 def _model(model: str | None, weights: str | None, reading: dict[str, Any]):
@@ -265,6 +335,17 @@ def _inputs(model, picture):
     return preprocessing(picture, None if None in size else size)
 
 
+def _probabilities(model, picture):
+    """What a classifier says of a picture; of logits their softmax."""
+    import numpy as np
+
+    scores = model.predict(_inputs(model, picture), verbose=0)[0]
+    if not _gives_logits(model):
+        return scores
+    scores = np.exp(scores.astype("float64") - scores.max())
+    return scores / scores.sum()
+
+
 def _gives_logits(model) -> bool:
     import keras
 
@@ -283,15 +364,154 @@ def _labels(model, count: int) -> Sequence[str]:
     return class_names(model) or [f"class {index}" for index in range(count)]
 
 
-def _print_classes(name: str, scores, labels: Sequence[str], logits: bool, top: int) -> None:
-    import numpy as np
-
-    if logits:
-        scores = np.exp(scores.astype("float64") - scores.max())
-        scores /= scores.sum()
+def _print_classes(name: str, scores, labels: Sequence[str], top: int) -> None:
     print(_printable(name))
-    for index in np.argsort(-scores)[:top]:
-        print(f"  {scores[index]:6.1%}  {_printable(labels[index])}")
+    for index in (-scores).argsort()[:top]:
+        _print_class(scores, labels, index)
+
+
+def _print_class(scores, labels: Sequence[str], index: int) -> None:
+    print(f"  {scores[index]:6.1%}  {_printable(labels[index])}")
+
+
+# --- attention and explore --------------------------------------------------------------------------------------
+
+
+def _attention(options: argparse.Namespace) -> None:
+    from . import visualize
+
+    output = options.output.expanduser()
+    _check_attention(options, output)
+    pictures = _pictures(options.images)
+    paths = [output if options.grid else _numbered(output, n, len(pictures)) for n in range(1, len(pictures) + 1)]
+    _check_output(paths, options.images)
+    model = _model(options.model, options.weights, _reading(options))
+    method = options.method or ("rollout" if options.target is None else "relevance")
+    if options.grid:
+        _print_grid(model, pictures, options, output)
+        return
+    for name, picture, path in zip(options.images, pictures, paths):
+        target = _target(model, options.target)
+        if method in visualize.OF_A_CLASS:
+            target = _print_target(model, name, picture, target)
+        else:
+            print(_printable(name))
+        style = options.style or "overlay"
+        _save_picture(visualize.attention_map(model, picture, method=method, target=target, style=style), path)
+        print(f"{method}: {path}")
+
+
+def _check_attention(options: argparse.Namespace, output: Path) -> None:
+    """Wrong wishes should not cost the reading of a model."""
+    from PIL import Image
+
+    from . import visualize
+
+    if options.grid:
+        for wish in ("method", "style"):
+            if getattr(options, wish) is not None:
+                raise ValueError(f"--grid draws all methods, as overlays: leave out --{wish}.")
+        known = [f".{ending}" for ending in visualize.new_figure(1, 1).canvas.get_supported_filetypes()]
+    else:
+        known = [ending for ending, kind in Image.registered_extensions().items() if kind in Image.SAVE]
+    if output.suffix.lower() not in known:
+        raise ValueError(f"-o ends in .png, or in another extension of pictures. Received: {output}")
+
+
+def _check_output(paths: Sequence[Path], images: Sequence[str]) -> None:
+    for path in paths:
+        if path.is_dir():
+            raise ValueError(f"{path} is a folder: name the file in it.")
+        for image in images:
+            _check_target(path, Path(image).expanduser())
+
+
+def _target(model, name: str | None) -> int | str | None:
+    """What --class says: the number of a class, "predicted", or nothing."""
+    from .labels import class_names
+    from .visualize.record import class_named
+
+    if name in (None, "predicted"):
+        return name
+    if not name.isdecimal():
+        return class_named(name, class_names(model))
+    _check_classifier(model)
+    if int(name) >= model.output_shape[-1]:
+        raise ValueError(f"The model has the classes 0 to {model.output_shape[-1] - 1}. Received: --class {name}")
+    return int(name)
+
+
+def _print_target(model, name: str, picture, target: int | str | None) -> int:
+    """Say which class of a picture is explained; without a wish it is the predicted one."""
+    _check_classifier(model)
+    scores = _probabilities(model, picture)
+    number = int(scores.argmax()) if target in (None, "predicted") else target
+    print(_printable(name))
+    _print_class(scores, _labels(model, len(scores)), number)
+    return number
+
+
+def _print_grid(model, pictures: Sequence, options: argparse.Namespace, path: Path) -> None:
+    """One figure of all methods, of several pictures in a row for each."""
+    from . import visualize
+
+    rows = []
+    for name, picture in zip(options.images, pictures):
+        title, target = Path(name).name, _target(model, options.target)
+        if target is None and _lack_of_classes(model):
+            print(_printable(name))
+        else:
+            target = _print_target(model, name, picture, target)
+            title = f"{title}: {_labels(model, model.output_shape[-1])[target]}"
+        title = title.replace("$", r"\$")  # or Matplotlib reads it as a formula
+        rows.append((title, picture, _maps(model, picture, target)))
+    if len(rows) == 1:
+        ((title, picture, maps),) = rows
+        figure = visualize.plot_maps(maps, picture)
+        figure.suptitle(title, size=11)
+    else:
+        width = 1.6  # inches of a map
+        heights = [width * len(picture) / picture.shape[1] + 0.8 for _, picture, _ in rows]
+        figure = visualize.new_figure(width * (len(rows[0][2]) + 1), sum(heights))
+        axes = figure.subplots(len(rows), 1, height_ratios=heights)
+        for ax, (title, picture, maps) in zip(axes, rows):
+            visualize.plot_maps(maps, picture, ax, columns=len(maps) + 1)
+            ax.set_title(title, loc="left", size=9)
+    with _complete(path) as part:
+        figure.savefig(part, dpi=200)
+    print(f"{len(rows[0][2])} methods: {path}")
+
+
+def _maps(model, picture, target: int | None) -> dict:
+    """A map by each method, of only two passes through the model; without a target by those that are of no class."""
+    from . import visualize
+
+    whole = visualize.record(model, picture, target=target, keep=("attention", "values", "tokens", "normed"))
+    if target is not None:
+        exits = visualize.record(model, picture, target=target, keep=("attention",), exits=True)
+    return {
+        name: make(exits if needs.get("exits") else whole)[0]
+        for name, (needs, make) in visualize.METHODS.items()
+        if target is not None or name not in visualize.OF_A_CLASS
+    }
+
+
+def _explore(options: argparse.Namespace) -> None:
+    from .checkpoints.inspect import megabytes
+    from .visualize.explorer import explorer
+
+    output = options.output.expanduser()
+    if output.suffix.lower() not in (".html", ".htm"):
+        raise ValueError(f"-o ends in .html. Received: {output}")
+    _check_output([output], options.images)
+    _pictures(options.images)
+    model = _model(options.model, options.weights, _reading(options))
+    page = explorer(model, options.images, target=_target(model, options.target), max_mb=options.max_mb)
+    with _complete(output) as part:
+        page.save(part)
+    print(f"{output}, {megabytes(output.stat().st_size)}")
+    for note in page.notes:
+        print(f"  {_printable(note)}")
 
 
 # --- inspect ----------------------------------------------------------------------------------------------------
@@ -387,10 +607,8 @@ def _writer(target: Path, format: str | None) -> Any:
 
     def write(model) -> str:
         whole = target.suffix == ".keras"
-        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".vit_keras-") as folder:
-            part = Path(folder, target.name)
+        with _complete(target) as part:
             (model.save if whole else model.save_weights)(part)
-            os.replace(part, target)
         return "a whole Keras model" if whole else "Keras' weights"
 
     return write

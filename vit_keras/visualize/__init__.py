@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 from .attention import METHODS, OF_A_CLASS, attention_map
+from .callback import AttentionMapCallback
 from .draw import (
     animate,
     new_figure,
@@ -66,6 +67,7 @@ __all__ = [
     "METHODS",
     "OF_A_CLASS",
     "AttentionExplorer",
+    "AttentionMapCallback",
     "GridPointing",
     "MapEvaluation",
     "RandomizationCheck",

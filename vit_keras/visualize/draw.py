@@ -6,7 +6,6 @@ registered with `pyplot`, so none is left over or shown twice in a notebook.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import io
@@ -15,16 +14,16 @@ import math
 import operator
 import os
 import struct
-import tempfile
 import textwrap
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from PIL import Image, ImageChops, ImageDraw, ImageFilter, ImageFont, ImageStat
 
+from ..files import complete
 from ..images import grey, read
 from ..positions import resize_bilinear
 
@@ -514,7 +513,7 @@ def _small_multiples(
     pictures = [*([pixels] if show_image else []), *pictures]
     ratio = pixels.shape[0] / pixels.shape[1]
     width = width / math.sqrt(ratio)  # portraits as large as landscapes
-    across = _columns(len(names), ratio) if columns is None else operator.index(columns)
+    across = columns_for(len(names), ratio) if columns is None else operator.index(columns)
     if across < 1:
         raise ValueError(f"columns is at least 1. Received: {columns}")
     letters = max(4, int(width / (0.55 * _TITLE * _POINT)))
@@ -559,7 +558,7 @@ def _matrix(maps: np.ndarray, layers: Sequence[int], size: tuple[int, int], look
     return sheet.figure
 
 
-def _columns(count: int, ratio: float) -> int:
+def columns_for(count: int, ratio: float) -> int:
     """So many that the whole is about half as wide again as high, and the last row as full as can be; a few in one row."""
     if count <= 4:
         return count
@@ -666,7 +665,7 @@ def animate(
     target = Path(path).expanduser()
     if target.suffix.lower() != ".gif":
         raise ValueError(f"An animation is a GIF: name it .gif. Received: {path}")
-    with _complete(target) as file:
+    with complete(target) as part, part.open("wb") as file:
         _write_gif(file, frames, fps, samples)
     return path
 
@@ -699,27 +698,16 @@ def _captioned(picture: np.ndarray, text: str) -> np.ndarray:
     height, width = picture.shape[:2]
     sheet = Image.new("RGB", (width, height + 24), "black")
     sheet.paste(Image.fromarray(picture))
-    ImageDraw.Draw(sheet).text((6, height + 5), text, fill="white", font=_font(13))
+    ImageDraw.Draw(sheet).text((6, height + 5), text, fill="white", font=caption_font(13))
     return np.asarray(sheet)
 
 
-def _font(size: int) -> Any:
+def caption_font(size: int) -> Any:
+    """Pillow's own font."""
     try:
         return ImageFont.load_default(size)
     except (TypeError, ImportError):  # Pillow before 10.1, or without FreeType: its bitmap font
         return ImageFont.load_default()
-
-
-@contextlib.contextmanager
-def _complete(target: Path) -> Iterator[Any]:
-    """A file to write that gets its name when all is well, and else leaves nothing."""
-    if not target.parent.is_dir():
-        raise FileNotFoundError(f"There is no folder {target.parent} to write {target.name} to.")
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".vit_keras-") as folder:
-        part = Path(folder, target.name)
-        with part.open("wb") as file:
-            yield file
-        os.replace(part, target)
 
 
 def _write_gif(file: Any, frames: Iterable[Any], fps: float, samples: Sequence[Any]) -> None:

@@ -494,8 +494,6 @@ class _Case:
     """A model, and pictures of the size that it takes."""
 
     def __init__(self, model, originals, preprocess, grid, batch_size):
-        if not originals:
-            raise ValueError("There are no images.")
         if batch_size < 1:
             raise ValueError(f"batch_size is 1 or more. Received: {batch_size}")
         self.model, self.vit, self.originals = model, find_vit(model), originals

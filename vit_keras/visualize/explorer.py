@@ -31,6 +31,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from ..files import complete
 from .maps import alti_rollout, attention_rollout, relevance_map
 from .record import Recording, record
 
@@ -122,15 +123,23 @@ class AttentionExplorer:
         self._title = title
         self._max_mb = max_mb
         self._packed: dict[tuple, Any] = {}
-        self._html: str | None = None
+        self._made: tuple[str, tuple[str, ...]] | None = None
 
     @property
     def html(self) -> str:
         """The page, made when it is first asked for."""
-        if self._html is None:
+        return self._make()[0]
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the page says of how it was reduced."""
+        return self._make()[1]
+
+    def _make(self) -> tuple[str, tuple[str, ...]]:
+        if self._made is None:
             side = _IMAGE_SIDES[sum(len(s.recording.images) for s in self._sources) > 4]
-            self._html = _page(self._sources, self._title, self._max_mb, side, self._packed)
-        return self._html
+            self._made = _page(self._sources, self._title, self._max_mb, side, self._packed)
+        return self._made
 
     def save(self, path: str | os.PathLike) -> Path:
         """Write the page to a file, which appears only when it is whole.
@@ -143,15 +152,8 @@ class AttentionExplorer:
             ValueError: The path is a folder.
         """
         path = Path(path).expanduser()
-        if path.is_dir():
-            raise ValueError(f"{path} is a folder: name the file in it, such as {path / 'attention.html'}.")
-        if not path.parent.is_dir():
-            raise FileNotFoundError(f"There is no folder {path.parent} to save {path.name} in.")
-        page = self.html
-        with tempfile.TemporaryDirectory(dir=path.parent, prefix=".vit_keras-") as folder:
-            part = Path(folder, path.name)
-            part.write_text(page, encoding="utf-8")
-            os.replace(part, path)
+        with complete(path) as part:
+            part.write_text(self.html, encoding="utf-8")
         return path
 
     def open(self) -> Path:
@@ -175,7 +177,7 @@ class AttentionExplorer:
         limit = min(NOTEBOOK_MB, self._max_mb)
         while True:
             try:
-                page = _page(shown, self._title, limit, 384, self._packed)
+                page, _ = _page(shown, self._title, limit, 384, self._packed)
                 break
             except ValueError:
                 fewer = max(len(s.recording.images) for s in shown) // 2
@@ -183,7 +185,11 @@ class AttentionExplorer:
                     return f"<p>Too large for a notebook; <code>.save(path)</code> writes it.</p><!-- {limit} MB -->"
                 shown = [s.first(fewer) for s in shown]
                 note = f"Only the first {fewer} of the pictures, and those in a smaller version; <code>.save(path)</code> writes all."
-        note = "" if page == self._html else f'<p style="font: 12px system-ui, sans-serif; opacity: .7">{note}</p>'
+        note = (
+            ""
+            if self._made is not None and page == self._made[0]
+            else f'<p style="font: 12px system-ui, sans-serif; opacity: .7">{note}</p>'
+        )
         return (
             '<iframe sandbox="allow-scripts" title="Attention explorer" loading="lazy" '
             f'style="width: 100%; height: 860px; border: 0" srcdoc="{html.escape(page)}"></iframe>{note}'
@@ -405,8 +411,10 @@ def _plans(layers: int) -> Iterator[_Plan]:
     yield from (_Plan(count, 0, True) for count in range(few - 1, 0, -1))
 
 
-def _page(sources: Sequence[_Source], title: str, max_mb: float, side: int, packed: dict) -> str:
-    """The page with as much as fits."""
+def _page(
+    sources: Sequence[_Source], title: str, max_mb: float, side: int, packed: dict
+) -> tuple[str, tuple[str, ...]]:
+    """The page with as much as fits, and what it says of that."""
     template = _TEMPLATE.read_text(encoding="utf-8")
     fixed, blocks = _fixed(sources, title, side, packed)
     for plan in _plans(max(len(s.recording.layers) for s in sources)):
@@ -415,7 +423,7 @@ def _page(sources: Sequence[_Source], title: str, max_mb: float, side: int, pack
         budget = max_mb * 1e6 - len(_fill(template, meta, blocks, title).encode())
         attention = _pack_attention(sources, plan, budget, packed)
         if attention is not None:
-            return _fill(template, meta, blocks | attention, title)
+            return _fill(template, meta, blocks | attention, title), tuple(notes)
     pictures = sum(len(s.recording.images) for s in sources)
     raise ValueError(
         f"{pictures} pictures do not fit into max_mb={max_mb:g}, however reduced: give more, or fewer pictures."
@@ -489,7 +497,7 @@ def _pack_attention(sources: Sequence[_Source], plan: _Plan, budget: float, pack
                     packed[key] = pack(_rows(rec, k, b, full, plan.pooled))
                 name = f"attention-{number}-{place}"
                 blocks[name] = packed[key]
-                budget -= len(_block(name, packed[key]))
+                budget -= len(_block(name, packed[key])) + 1  # and a new line
                 if budget < 0:
                     return None
             number += 1

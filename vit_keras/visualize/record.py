@@ -716,11 +716,13 @@ def read_pictures(images: Any, channels: int) -> list[np.ndarray]:
     """One or many pictures as float arrays `(height, width, channels)` of pixels in [0, 255].
 
     Raises:
-        ValueError: An array is no image, or not of these channels.
+        ValueError: An array is no image, or not of these channels; or there is none.
     """
     if is_list_of_pictures(images):
+        if not images:
+            raise ValueError("There are no images.")
         return [picture for image in images for picture in read_pictures(image, channels)]
-    image = images if isinstance(images, np.ndarray) else _read(images)
+    image = images if isinstance(images, np.ndarray) else read_picture(images)
     if image.ndim == 2:
         image = image[..., None]
     if image.ndim not in (3, 4) or 0 in image.shape:
@@ -742,7 +744,8 @@ def is_list_of_pictures(images: Any) -> bool:
     return isinstance(images, (list, tuple)) and not (images and isinstance(images[0], (list, tuple, int, float)))
 
 
-def _read(image: Any) -> np.ndarray:
+def read_picture(image: Any) -> np.ndarray:
+    """One picture, or a batch as a tensor, as an array."""
     if hasattr(image, "__array__") and not hasattr(image, "convert"):  # a tensor
         return ops.convert_to_numpy(image)
     return utils.read(image, None)

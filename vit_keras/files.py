@@ -1,0 +1,39 @@
+"""Files that appear only when they are whole."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+
+@contextlib.contextmanager
+def complete(target: str | os.PathLike[str]) -> Iterator[Path]:
+    """Where to write a file that gets its name when all is well, and else leaves nothing.
+
+    Args:
+        target: The file; its folder must exist.
+
+    Yields:
+        A path with the same name in a temporary folder beside it.
+
+    Raises:
+        FileNotFoundError: There is no such folder.
+        ValueError: The target is a folder.
+
+    Example:
+        >>> with complete("notes.txt") as part:
+        ...     part.write_text("all is well")
+        11
+    """
+    target = Path(target)
+    if not target.parent.is_dir():
+        raise FileNotFoundError(f"There is no folder {target.parent} to write {target.name} to.")
+    if target.is_dir():
+        raise ValueError(f"{target} is a folder: name the file in it.")
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".vit_keras-") as folder:
+        part = Path(folder, target.name)
+        yield part
+        os.replace(part, target)
