@@ -11,8 +11,6 @@ from conftest import DATA, SHARED
 from vit_keras import utils, vit
 from vit_keras.checkpoints import loading
 
-pytestmark = pytest.mark.core
-
 SMALL = sorted(DATA.glob("*-mu_16*.npz"))
 LARGE = sorted(path for path in SHARED.glob("golden/[BMRSV]*.npz") if path.name not in {small.name for small in SMALL})
 
@@ -22,6 +20,7 @@ def run(model, images):
     return keras.ops.convert_to_numpy(model(vit.preprocess_inputs(images), training=False))
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("path", [*SMALL, *LARGE], ids=lambda path: path.stem)
 def test_outputs_are_those_of_the_reference(path, tmp_path):
     golden = np.load(path)
@@ -58,6 +57,7 @@ def test_the_large_cases_are_the_ones_we_think():
     }
 
 
+@pytest.mark.core
 def test_the_exact_gelu_gives_the_reference_with_the_exact_gelu(tmp_path):
     golden = np.load(DATA / "ViT-mu_16.npz")
     make_google_npz.save(tmp_path / "weights.npz", make_google_npz.make("ViT-mu_16", image_size=64, classes=10))
@@ -66,6 +66,7 @@ def test_the_exact_gelu_gives_the_reference_with_the_exact_gelu(tmp_path):
     assert difference <= 1e-5 * np.abs(golden["logits"]).max()  # as above
 
 
+@pytest.mark.core
 def test_the_real_model_gives_the_reference_logits(shared, real_weights):
     golden = np.load(shared / "golden" / "real_Ti_16_224.npz")
     model = vit.vit_ti16(weights=real_weights)

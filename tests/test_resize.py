@@ -17,8 +17,7 @@ from family_files import load, write
 
 from vit_keras import from_checkpoint, layers, visualize, vit
 from vit_keras.config import ViTConfig
-
-pytestmark = pytest.mark.core
+from vit_keras.positions import resize_bilinear
 
 BACKEND = keras.backend.backend()
 OLD = DATA / "vit_keras_0"
@@ -101,6 +100,7 @@ def test_a_model_of_any_size_is_the_model_of_each(name):
         assert_same(run(model, images), expected, name)
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("name", ["timm_vit", "open_clip", "torchvision_vit", "timm_hybrid_r8"])
 def test_a_model_of_any_size_gives_what_the_original_gave(name):
     golden, model = load(name), open_file(name, image_size=None)
@@ -108,6 +108,7 @@ def test_a_model_of_any_size_gives_what_the_original_gave(name):
     assert_same(run(model, golden.inputs_2), golden.output_2, name)
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("name", ["timm_vit", "dinov3_original"])
 def test_it_does_so_however_it_is_called(name, tmp_path):
     model = open_file(name, image_size=None)
@@ -144,6 +145,7 @@ def test_it_is_exported_with_its_sizes_open(tmp_path):
         assert_same(numpy(saved.serve(images)), expected)
 
 
+@pytest.mark.core
 def test_it_learns_from_images_of_several_sizes():
     model = open_file("timm_vit", image_size=None)
     model.run_eagerly = False
@@ -205,6 +207,7 @@ def test_to_any_size_and_back(name):
     assert again.config == model.config
 
 
+@pytest.mark.core
 def test_relative_positions_of_a_rectangle_are_resampled_to_the_upright_one():
     tall = vit.resize(native("hf_beit"), (40, 24))
     wide = vit.resize(tall, (24, 40))  # the table has as many rows
@@ -287,6 +290,7 @@ def test_every_layer_is_made_again_from_its_config(name):
         assert [v.shape for v in again.weights] == [v.shape for v in layer.weights]
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("channels", [8, 9])
 def test_patch_normalisation_alone(channels):
     images = np.random.default_rng(1).normal(size=(2, 19, 16, channels)).astype("float32")
@@ -327,6 +331,7 @@ def test_policies(name, policy):
         assert keras.backend.standardize_dtype(output.dtype) == wide
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("name", ["timm_vit", "BV-mu_16-sincos", "dinov3_original"])
 @pytest.mark.parametrize("policy", ["mixed_float16", "float64"])
 def test_policies_of_a_model_of_any_size(name, policy):
@@ -338,6 +343,7 @@ def test_policies_of_a_model_of_any_size(name, policy):
     np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance * max(1, np.abs(expected).max()))
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("name", [*FEW, "timm_deit_distilled", "timm_dinov2_reg4"])
 def test_attention_is_recorded_and_returned(name):
     model = native(name)
@@ -359,6 +365,7 @@ def test_attention_is_recorded_and_returned(name):
     np.testing.assert_allclose(numpy(scores), numpy(recorded[-1]), rtol=0, atol=1e-5)
 
 
+@pytest.mark.core
 def test_rope_with_remat_learns_the_same():
     sizes = {"num_layers": 2, "hidden_size": 32, "num_heads": 2, "mlp_dim": 64, "classes": 3, "patch_size": 8}
     config = ViTConfig(image_size=None, position=None, rope_theta=100.0, registers=2, **sizes)
@@ -390,7 +397,7 @@ def test_maps_have_the_grid_of_the_model(name):
     assert visualize.attention_map(model, image).shape == image.shape
     model.preprocessing = model.preprocessing.replace(crop=None)  # a map is of the whole picture
     inside = keras.Sequential([keras.Input((*model.input_shape[1:3], 3)), vit.preprocessing(model), model])
-    resized = np.rint(visualize.resize_bilinear(image, model.input_shape[1:3], align_corners=False))
+    resized = np.rint(resize_bilinear(image, model.input_shape[1:3], align_corners=False))
     np.testing.assert_allclose(
         visualize.attention_map(inside, resized.astype("uint8"), return_map=True),
         visualize.attention_map(model, resized.astype("uint8"), return_map=True),

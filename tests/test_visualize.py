@@ -13,8 +13,6 @@ from PIL import Image
 
 from vit_keras import layers, visualize, vit
 
-pytestmark = pytest.mark.core
-
 BACKEND = keras.backend.backend()
 
 # Compiled and eager float32 add in different orders: 1e-6 is 8 steps of float32 near 1, and scores are at most 1.
@@ -162,6 +160,7 @@ def of_kind(kind):
     return build(**KINDS[kind])
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("kind", ["class token", "wide patches", "gap", "all tokens", "other width of heads"])
 def test_scores_are_those_that_the_blocks_return(kind):
     model = of_kind(kind)
@@ -234,6 +233,7 @@ def test_a_recording_ends_with_an_error():
     assert scores == []
 
 
+@pytest.mark.core
 def test_a_recording_does_not_change_the_output(tiny):
     inputs = vit.preprocess_inputs(noise(1, 32, 32, 3))
     expected = keras.ops.convert_to_numpy(tiny(inputs))
@@ -307,6 +307,7 @@ def subclassed(model):
 
 
 # The last is one that Keras has not built yet, which it does at the first call.
+@pytest.mark.core
 @pytest.mark.parametrize("wrap", [sequential, nested_twice, extended, subclassed, Classifier])
 def test_a_fine_tuned_model_has_the_map_of_its_vit(tiny, wrap):
     image = noise(50, 70, 3)
@@ -409,6 +410,7 @@ def test_a_picture_of_other_channels_is_drawn_in_grey(channels):
     np.testing.assert_array_equal(visualize.attention_map(model, image), visualize.overlay(grey, heat))
 
 
+@pytest.mark.core
 def test_half_precision_gives_nearly_the_same_map():
     model, half = build(), build(dtype="mixed_float16")
     half.set_weights(model.get_weights())
@@ -488,6 +490,7 @@ def test_patches_are_numbered_row_by_row(image_size, patch_size):
         np.testing.assert_allclose(result, expected, rtol=0, atol=1e-6)
 
 
+@pytest.mark.core
 @pytest.mark.parametrize(("image_size", "patch_size"), RECTANGLES)
 @pytest.mark.parametrize("pooling", ["token", "gap"])
 def test_the_map_is_highest_where_the_thing_is(image_size, patch_size, pooling):
@@ -528,6 +531,7 @@ def passes(tiny, monkeypatch):
 compiled_only = pytest.mark.skipif(BACKEND == "torch", reason="PyTorch runs eagerly")
 
 
+@pytest.mark.core
 @compiled_only
 def test_a_second_image_runs_the_compiled_pass(passes):
     model, count = passes
@@ -546,6 +550,7 @@ def test_another_batch_size_runs_the_compiled_pass(passes):
     assert len(count) == 2
 
 
+@pytest.mark.core
 def test_freezing_layers_does_not_change_the_map():
     model, image = build(dropout=0.0), noise(32, 32, 3)
     expected = visualize.attention_map(model, image, return_map=True)
@@ -556,6 +561,7 @@ def test_freezing_layers_does_not_change_the_map():
         np.testing.assert_allclose(result, expected, rtol=0, atol=SAME)
 
 
+@pytest.mark.core
 def test_the_map_follows_a_file_of_weights_that_brings_another_activation(tmp_path):
     source, model, image = build(mlp_activation="relu"), build(), noise(32, 32, 3)
     before = visualize.attention_map(model, image, return_map=True)
@@ -567,6 +573,7 @@ def test_the_map_follows_a_file_of_weights_that_brings_another_activation(tmp_pa
     np.testing.assert_allclose(result, expected, rtol=0, atol=SAME)
 
 
+@pytest.mark.core
 def test_a_model_is_not_kept_alive():
     model = build()
     visualize.attention_map(model, noise(32, 32, 3))

@@ -410,7 +410,6 @@ def test_a_model_learns(policy):
         keras.optimizers.AdamW(3e-3),
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         metrics=["accuracy"],
-        jit_compile=False,
     )
     history = model.fit(images, labels, batch_size=16, epochs=8, verbose=0).history
     assert history["accuracy"][-1] > 0.95

@@ -386,9 +386,12 @@ def _watch(model: keras.Model, inputs: np.ndarray, classes: np.ndarray | None, p
 
 
 def _array(value: Any) -> np.ndarray:
-    if isinstance(value, (list, tuple)):
-        return np.stack([ops.convert_to_numpy(v) for v in value])
-    return ops.convert_to_numpy(value)
+    if not isinstance(value, list):
+        return ops.convert_to_numpy(value)
+    array = np.empty((len(value), *value[0].shape), keras.backend.standardize_dtype(value[0].dtype))
+    for n in range(len(value)):  # one by one, so that not all of them are there twice
+        array[n], value[n] = ops.convert_to_numpy(value[n]), None
+    return array
 
 
 def _observe(plan: _Plan, model: keras.Model, images: Any, classes: Any = None) -> dict[str, Any]:
@@ -429,7 +432,7 @@ class _Visitor:
         self.numbers = {id(layer): n for n, block in enumerate(self.blocks) for layer in (block, block.att)}
         self.pooling = {id(layer.att) for layer in vit.layers if isinstance(layer, AttentionPooling)}
         self.prefix = len(prefix_names(vit))
-        self.plan, self.watch = plan, watch
+        self.vit, self.plan, self.watch = vit, plan, watch
         self.watched: dict[str, list] = {}
         self.seen: dict[str, Any] = {}
         self.exits: list = []
@@ -449,6 +452,8 @@ class _Visitor:
             return self._leave(number, tensor)
         if number not in plan.layers or name not in plan.keep:
             return tensor
+        if name == "attention" and plan.target is None:
+            return _computed_after(self._keep(self.watched, name, _slim(tensor, None, plan, self.vit)[0]), tensor)
         if name in ("attention", "normed"):
             return self._keep(self.watched, name, self.watch(name, tensor))
         return self._keep(self.seen, name, tensor)
@@ -522,17 +527,35 @@ def _reduced(watched: dict, gradients: dict, plan: _Plan, vit: keras.Model) -> d
     """What was watched and its gradients, in float32, with heads fused and rows chosen as planned."""
     reduced: dict[str, Any] = {}
     for name, fields in ((n, f) for n, f in _FIELDS.items() if n in watched):
-        pairs = [(_float(t), None if g is None else _float(g)) for t, g in zip(watched[name], gradients[name])]
-        if name == "attention" and plan.heads is not None:
-            pairs = [(fuse_heads(*pair, plan.heads, xp=ops), None) for pair in pairs]
-        if name == "attention" and plan.rows == "readout":
-            pairs = [tuple(t if t is None else _readout_rows(t, vit) for t in pair) for pair in pairs]
-        if name == "pooling":  # one head, one query
-            pairs = [tuple(t if t is None else t[:, :, 0] for t in pair) for pair in pairs]
+        pairs = list(zip(watched[name], gradients[name]))
+        if name == "attention" and plan.target is not None:
+            pairs = [_slim(*pair, plan, vit) for pair in pairs]
         for field, tensors in zip(fields, zip(*pairs)):
-            if tensors[0] is not None:
-                reduced[field] = tensors[0] if name == "pooling" else tensors
+            if tensors[0] is None:
+                continue
+            # A MAP head is one layer with one query.
+            reduced[field] = _float(tensors[0])[:, :, 0] if name == "pooling" else [_float(t) for t in tensors]
     return reduced
+
+
+def _slim(attention: Any, slope: Any, plan: _Plan, vit: keras.Model) -> tuple[Any, Any]:
+    """Attention of a block and its gradient, in float32, with heads fused and rows chosen as planned."""
+    attention, slope = _float(attention), None if slope is None else _float(slope)
+    if plan.heads is not None:
+        attention, slope = fuse_heads(attention, slope, plan.heads, xp=ops), None
+    if plan.rows == "readout":
+        attention, slope = (None if t is None else _readout_rows(t, vit) for t in (attention, slope))
+    return attention, slope
+
+
+def _computed_after(first: Any, tensor: Any) -> Any:
+    """The tensor, which waits for the other. TensorFlow would put that off, and keep the attention of many blocks meanwhile."""
+    if keras.backend.backend() != "tensorflow" or first is tensor:
+        return tensor
+    import tensorflow as tf
+
+    with tf.control_dependencies([first]):
+        return tf.identity(tensor)
 
 
 def fuse_heads(attention: Any, gradients: Any, how: str, xp: Any = np) -> Any:
