@@ -9,7 +9,9 @@ import functools
 import keras
 import numpy as np
 import pytest
+from PIL import Image
 
+import vit_keras
 from vit_keras import visualize, vit
 
 KEPT = ("attention", "values", "tokens", "normed")
@@ -289,3 +291,32 @@ def test_mistakes_are_told_with_their_remedy(mistake):
     call, message = MISTAKES[mistake]
     with pytest.raises(ValueError, match=message):
         call()
+
+
+# ---------------------------------------------------------------- real weights --
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("corner", [(0, 0), (0, 1), (1, 0), (1, 1)])
+@pytest.mark.parametrize("kind", ["square", "wide", "nested"])
+def test_a_thing_in_a_corner_lights_that_corner(shared, real_weights, corner, kind):
+    model = of_kind(real_weights, kind)
+    picture = np.full((224, 224, 3), 120, "uint8")
+    zebra = np.asarray(Image.open(next((shared / "images").glob("*zebra*"))).convert("RGB").resize((112, 112)))
+    rows, columns = (slice(112 * n, 112 * n + 112) for n in corner)
+    picture[rows, columns] = zebra
+    for method in ("rollout", "alti", *(() if kind == "nested" else ("relevance",))):
+        heat = visualize.attention_map(model, picture, method=method, style="raw")
+        down, across = heat.shape
+        share = heat[: down // 2] if corner[0] == 0 else heat[down // 2 :]
+        share = share[:, : across // 2] if corner[1] == 0 else share[:, across // 2 :]
+        # 0.25 is chance; measured: rollout 0.57, alti 0.77, relevance 0.81 and more.
+        assert share.sum() / heat.sum() > (0.45 if method == "rollout" else 0.6), method
+
+
+@functools.cache
+def of_kind(weights, kind):
+    model = vit_keras.from_checkpoint(weights)
+    if kind == "wide":
+        return vit_keras.resize(model, (160, 320))
+    return keras.Sequential([model, keras.layers.Dense(5)]) if kind == "nested" else model
