@@ -74,6 +74,7 @@ def test_backbone(example):
     assert set(model.output) == {"kind", "age"}
 
 
+@pytest.mark.slow
 def test_quickstart_with_weights(example, capsys):
     accuracy, difference = example("quickstart").main(samples=64)  # runs classify, explain, finetune and export
     assert 0 <= accuracy <= 1

@@ -197,7 +197,7 @@ def test_tokens_that_say_nothing_at_all_stay_what_they_are():
 # ---------------------------------------------------------- on the right place --
 
 
-@pytest.mark.parametrize("corner", [(0, 0), (0, 5), (3, 0), (3, 5), (1, 4)])
+@pytest.mark.parametrize("corner", [(0, 5), (2, 1)])
 @pytest.mark.parametrize("method", visualize.METHODS)
 def test_the_patch_that_is_unlike_all_others_is_where_it_is(method, corner):
     # Without positions all other patches are one and the same to the model, and get one and the same value.

@@ -395,8 +395,7 @@ def _index(recording: Recording, layer: int) -> int:
 
 
 def _from(recording: Recording, layers: np.ndarray, start_layer: int) -> np.ndarray:
-    start = recording.layers[_index(recording, start_layer)] if start_layer else 0
-    return layers[[n >= start for n in recording.layers]]
+    return layers[_index(recording, start_layer) if start_layer else 0 :]
 
 
 def _start(recording: Recording, query: Any) -> np.ndarray:
