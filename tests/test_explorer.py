@@ -8,7 +8,9 @@ import importlib
 import json
 import re
 import shutil
+import warnings
 
+import keras
 import numpy as np
 import pytest
 
@@ -360,6 +362,22 @@ def test_model_with_several_targets(model, tmp_path):
     exact = visualize.relevance_map(visualize.record(model, [picture(), picture(1, (20, 20))], target=2))
     found = unpack(blocks["maps-1"], (4, 1, 6))[3, 0].reshape(2, 3)
     np.testing.assert_allclose(found, exact[1], atol=exact.max() / 255)
+
+
+def test_without_a_target_it_is_the_predicted_class_of_a_head_that_has_learned(model):
+    def views(of, **options):
+        return [m["key"] for m in parts(explorer(of, picture(), **options).html)[0]["views"][0]["maps"]]
+
+    assert views(model) == ["output", "alti", "relevance"]
+    assert views(model, target=None) == ["output", "alti"]
+    assert "relevance" not in views(model, heads="mean")
+    fresh = vit.build_model((16, 24), 8, 2, 16, 2, "fresh", 32, classes=3)
+    two_outputs = keras.Model(model.input, [model.output, model.output])
+    for other in (fresh, two_outputs, keras.Model(model.input, model.get_layer("Transformer_encoder_norm").output)):
+        other.run_eagerly = True
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", UserWarning)
+            assert views(other) == ["output", "alti"]
 
 
 def test_options_of_the_recording(model):

@@ -110,7 +110,7 @@ def _parser() -> argparse.ArgumentParser:
 
     explore = command("explore", _explore, "make an interactive page of what a model looks at, in one HTML file")
     _add_pictures(explore)
-    _add_class(explore, "adds a map of what speaks for a class")
+    _add_class(explore, "which class a map of relevance is for; default: the predicted one")
     explore.add_argument(
         "--max-mb", type=float, default=6.0, metavar="MB", help="largest size; what is over it is reduced; default: 6"
     )
@@ -506,7 +506,8 @@ def _explore(options: argparse.Namespace) -> None:
     _check_output([output], options.images)
     _pictures(options.images)
     model = _model(options.model, options.weights, _reading(options))
-    page = explorer(model, options.images, target=_target(model, options.target), max_mb=options.max_mb)
+    target = "auto" if options.target is None else _target(model, options.target)
+    page = explorer(model, options.images, target=target, max_mb=options.max_mb)
     with _complete(output) as part:
         page.save(part)
     print(f"{output}, {megabytes(output.stat().st_size)}")

@@ -22,18 +22,20 @@ import numbers
 import os
 import re
 import tempfile
+import warnings
 import webbrowser
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import keras
 import numpy as np
 from PIL import Image
 
 from ..files import complete
 from .maps import alti_rollout, attention_rollout, relevance_map
-from .record import Recording, record
+from .record import Recording, last_layer, record
 
 NOTEBOOK_MB = 1.0
 SIMILARITY_ERROR = 0.01
@@ -46,7 +48,7 @@ def explorer(
     model_or_recording: Any,
     images: Any = None,
     *,
-    target: Any = None,
+    target: Any = "auto",
     max_mb: float = 6.0,
     compare: Any = None,
     path: str | os.PathLike | None = None,
@@ -62,7 +64,8 @@ def explorer(
         model_or_recording: A model, which is run on `images`, or a `Recording` of all rows of attention.
         images: What `record` takes. Goes with a model.
         target: What class relevance explains: what `record` takes, as `"predicted"` or a class, by number or name, or a list with
-            one for each image. A tuple gives one map for each of its targets. `None`: no relevance. Goes with a model.
+            one for each image. A tuple gives one map for each of its targets. `None`: no relevance. `"auto"`: the predicted class, of
+            a model with a trained head. Goes with a model.
         max_mb: The largest size of the file in millions of bytes. To get below, the heads of all but the last four layers are
             averaged, then layers are left out, then queries are pooled 2 × 2, then more heads are averaged. The page says so.
         compare: A second model, run on the same pictures in the same way, or a second `Recording`, for the side beside the first.
@@ -90,7 +93,7 @@ def explorer(
     given = [model_or_recording] if compare is None else [model_or_recording, compare]
     recordings = [one for one in given if isinstance(one, Recording)]
     if len(recordings) == len(given):
-        extra = [name for name, value in (("images", images), ("target", target)) if value is not None]
+        extra = ["images"] * (images is not None) + ["target"] * (not isinstance(target, str) or target != "auto")
         if extra or options:
             raise TypeError(
                 f"A recording has all it needs; leave out {', '.join([*extra, *options])}, or give a model."
@@ -305,12 +308,29 @@ def _of_model(model: Any, images: Any, target: Any, options: dict) -> _Source:
         raise TypeError(f"Give a model and images, or a Recording. Received: {type(model).__name__}")
     if images is None:
         raise TypeError("A model needs images to look at: explorer(model, images).")
-    targets = target if isinstance(target, tuple) and target else (target,)
-    recordings = [record(model, images, target=t, **options) for t in targets]
+    if isinstance(target, str) and target == "auto":
+        recordings = [_record_prediction(model, images, options)]
+    else:
+        targets = target if isinstance(target, tuple) and target else (target,)
+        recordings = [record(model, images, target=t, **options) for t in targets]
     for rec in recordings:
         _check(rec)
     names = _picture_names(images, len(recordings[0].images))
     return _Source(recordings[0], str(getattr(model, "name", "")), names, _maps(recordings))
+
+
+def _record_prediction(model: Any, images: Any, options: dict) -> Recording:
+    """With the gradients of the predicted class, where there is a head and it has learned something."""
+    shape = getattr(model, "output_shape", None)
+    one = isinstance(shape, tuple) and len(shape) == 2
+    if not one or not isinstance(last_layer(model), keras.layers.Dense) or options.get("heads") is not None:
+        return record(model, images, **options)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "All gradients are zero", UserWarning)
+        rec = record(model, images, target="predicted", **options)
+    if rec.gradients is not None and rec.gradients.any():
+        return rec
+    return dataclasses.replace(rec, target=None, gradients=None, pooling_gradients=None)
 
 
 def _check(rec: Recording) -> None:
