@@ -175,7 +175,7 @@ def test_contributions_in_chunks_are_the_same(monkeypatch):
     recording = recorded()
     expected = visualize.token_contributions(recording)
     monkeypatch.setattr("vit_keras.visualize.maps._MAX_CHUNK", 4 * 25 * 32 * 3)  # three rows
-    np.testing.assert_allclose(visualize.token_contributions(recording), expected, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(visualize.token_contributions(recording), expected, rtol=0, atol=1e-5)  # as above
 
 
 def test_a_token_that_says_nothing_counts_for_nothing():
