@@ -95,8 +95,8 @@ def main():
         function()
         print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000)
         return
+    measure_memory()  # first: a process begins with the peak of the one that it comes from
     measure_time(options.rounds)
-    measure_memory()
 
 
 if __name__ == "__main__":

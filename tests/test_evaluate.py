@@ -311,7 +311,7 @@ def test_one_trace_does_for_all_methods_and_fractions(tiny, monkeypatch):
         ({"fractions": [0, 0.5]}, ValueError, "fractions are between 0 and 1"),
         ({"reference": "alti"}, ValueError, "reference is one of rollout or random"),
         ({"target": 10}, ValueError, "classes 0 to 9. Received: 10"),
-        ({"target": [1, 2]}, ValueError, "1 images and 2 classes"),
+        ({"target": [1, 2]}, ValueError, "1 images and 2 targets"),
         ({"target": 1.5}, TypeError, "A class is a number"),
         ({"target": lambda outputs: outputs}, ValueError, "one number for each image"),
         ({"batch_size": 0}, ValueError, "batch_size is 1 or more"),

@@ -406,7 +406,7 @@ MISTAKES = {
     "no target for exits": (lambda: visualize.record(tiny(), IMAGES, exits=True), ValueError, "give a target"),
     "no such class": (lambda: relevance(tiny(), 6), ValueError, "classes 0 to 5. Received the target 6"),
     "a negative class": (lambda: relevance(tiny(), -2), ValueError, "number from 0. Received: -2"),
-    "half a class": (lambda: relevance(tiny(), 0.5), TypeError, "'predicted', the number.*0.5"),
+    "half a class": (lambda: relevance(tiny(), 0.5), TypeError, "a number, a name or 'predicted'.*0.5"),
     "too few targets": (lambda: relevance(tiny(), [1]), ValueError, "2 images and 1 targets"),
     "a target of a matrix": (lambda: relevance(tiny(), lambda x: x), ValueError, r"one number for each image.*\(.*6\)"),
     "a target of nothing": (lambda: relevance(tiny(), lambda x: None), ValueError, "Received: a NoneType"),

@@ -32,8 +32,9 @@ from ..layers import AttentionPooling, ExtractToken, MeanToken, find_vit, patch_
 from ..positions import resize_bilinear
 from .attention import METHODS, OF_A_CLASS, attention_map
 from .record import (
+    block_numbers,
     blocks_of,
-    class_named,
+    class_numbers,
     input_shape,
     last_layer,
     model_inputs,
@@ -567,25 +568,13 @@ class _Case:
 
     def classes(self, target, probabilities=None):
         """The class of each picture as a number, of what a caller says."""
-        single = isinstance(target, str) or not isinstance(target, Iterable) or np.ndim(target) == 0
-        given = [target] * len(self.pictures) if single else list(target)
-        if len(given) != len(self.pictures):
-            raise ValueError(f"There are {len(self.pictures)} images and {len(given)} classes: give one for each.")
-        if probabilities is None and any(isinstance(name, str) and name == "predicted" for name in given):
+        classes = class_numbers(target, len(self.pictures), class_names(self.model))
+        if probabilities is None and (classes < 0).any():
             probabilities = self.read("probability")
-        labels, count = class_names(self.model), _count_of_classes(self.model)
-        result = []
-        for n, name in enumerate(given):
-            if isinstance(name, str) and name == "predicted":
-                result.append(int(probabilities[n].argmax()))
-                continue
-            try:
-                result.append(class_named(name, labels) if isinstance(name, str) else operator.index(name))
-            except TypeError:
-                raise TypeError(f"A class is a number, a name or 'predicted'. Received: {name!r}") from None
-            if result[-1] < 0 or (count is not None and result[-1] >= count):
-                raise ValueError(f"The model has the classes 0 to {count - 1 if count else '?'}. Received: {name!r}")
-        return np.array(result)
+        count = _count_of_classes(self.model)
+        if count is not None and classes.max() >= count:
+            raise ValueError(f"The model has the classes 0 to {count - 1}. Received: {classes.max()}")
+        return classes if (classes >= 0).all() else np.where(classes < 0, probabilities.argmax(axis=-1), classes)
 
 
 def _read(kind: Any, model: keras.Model, images: Any, masks: Any = None) -> Any:
@@ -832,7 +821,7 @@ def _stages(model, layers):
     """What is randomised, from the output down: names, layers, and whether to look at the map then."""
     vit = find_vit(model)
     blocks = blocks_of(vit)
-    shown = range(len(blocks)) if layers is None else _block_numbers(layers, len(blocks))
+    shown = block_numbers(layers, len(blocks))
     places = [n for n, layer in enumerate(vit.layers) if any(b in layer._flatten_layers() for b in blocks)]
     after, before = _outside(model, vit)
     after, before = vit.layers[places[-1] + 1 :] + after, before + vit.layers[: places[0]]
@@ -852,13 +841,6 @@ def _outside(model, vit):
         after, before = parts[place + 1 :] + after, before + parts[:place]
         model = parts[place]
     return after, before
-
-
-def _block_numbers(layers, count):
-    numbers = [operator.index(n) for n in (layers if isinstance(layers, Iterable) else [layers])]
-    if not numbers or not all(-count <= n < count for n in numbers):
-        raise ValueError(f"The model has the blocks 0 to {count - 1}. Received: layers={layers!r}")
-    return {n % count for n in numbers}
 
 
 @contextlib.contextmanager

@@ -184,7 +184,7 @@ class Recorder:
         self.grid = grid
         self.preprocess = preprocess
         blocks = blocks_of(self.vit)
-        self.plan = _Plan(_numbers(layers, len(blocks)), _kept(keep), heads, rows, exits)
+        self.plan = _Plan(block_numbers(layers, len(blocks)), _kept(keep), heads, rows, exits)
 
     def __call__(self, images: Any, target: Any = None) -> Recording:
         pictures = read_pictures(images, input_shape(self.model)[-1])
@@ -309,7 +309,8 @@ class _Plan:
 _WITH_GRADIENTS = ("relevance", "gradient")
 
 
-def _numbers(layers: Any, count: int) -> tuple[int, ...]:
+def block_numbers(layers: Any, count: int) -> tuple[int, ...]:
+    """Numbers of blocks, rising, of what a caller says: one or several, from the end if negative; `None` for all."""
     if layers is None:
         return tuple(range(count))
     try:
@@ -336,11 +337,16 @@ def _aim(plan: _Plan, target: Any, count: int, labels: Sequence[str] | None) -> 
         return plan, None
     if callable(target):
         return dataclasses.replace(plan, target=target), None
+    return dataclasses.replace(plan, target="class"), class_numbers(target, count, labels)
+
+
+def class_numbers(target: Any, count: int, labels: Sequence[str] | None) -> np.ndarray:
+    """The class of each of so many images, of what a caller says, one or a list; -1 for the predicted one."""
     single = isinstance(target, str) or not isinstance(target, Iterable) or np.ndim(target) == 0
     classes = [_class(t, labels) for t in ([target] * count if single else target)]
     if len(classes) != count:
         raise ValueError(f"There are {count} images and {len(classes)} targets: give one for each, or one for all.")
-    return dataclasses.replace(plan, target="class"), np.array(classes, "int32")
+    return np.array(classes, "int32")
 
 
 def _class(target: Any, labels: Sequence[str] | None) -> int:
@@ -349,9 +355,7 @@ def _class(target: Any, labels: Sequence[str] | None) -> int:
     try:
         number = operator.index(target)
     except TypeError:
-        raise TypeError(
-            f"A target is 'predicted', the number or the name of a class, or a function. Received: {target!r}"
-        ) from None
+        raise TypeError(f"A class is a number, a name or 'predicted'. Received: {target!r}") from None
     if number < 0:
         raise ValueError(f"A class has a number from 0. Received: {number}")
     return number
