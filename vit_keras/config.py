@@ -15,8 +15,8 @@ from typing import Any
 from .positions import GEOMETRIC, METHODS
 
 NO_REMAT_WITH_DROPOUT = (
-    "remat=True computes a block twice, and Keras would drop out other values the second time: it needs dropout=0 and "
-    "attention_dropout=0. Received: dropout={}, attention_dropout={}"
+    "remat=True computes a block twice, and Keras would drop out other values the second time: it needs dropout=0, "
+    "attention_dropout=0 and stochastic_depth=0. Received: dropout={}, attention_dropout={}, stochastic_depth={}"
 )
 POOLINGS = {
     "token": "token",
@@ -76,6 +76,9 @@ class ViTConfig:
         dropout: Rate after the attention, after the MLP's GELU and after the MLP.
         emb_dropout: Rate after the position embeddings; `None` for `dropout`.
         attention_dropout: Rate on the attention weights.
+        stochastic_depth: Rate at which training leaves out the last block's branches, for each image anew; it rises from 0 in
+            the first block in a straight line (arXiv 1603.09382).
+        patch_dropout: Share of the patches that training leaves out, others for each image (arXiv 2208.07220): a shorter step.
         pooling: What the head sees. `"token"` (alias `"cls"`): the class token. `"gap"` (alias `"mean"`): the mean over
             the patches. `"token+gap"`: both, one after the other. `"token+dist"`: the class and the distillation token, each with a
             head of its own, the output being the mean (DeiT, arXiv 2012.12877, section 4). `"all"`: the mean over all tokens. `"map"`: multi-head
@@ -141,6 +144,8 @@ class ViTConfig:
     dropout: float = 0.0
     emb_dropout: float | None = None
     attention_dropout: float = 0.0
+    stochastic_depth: float = 0.0
+    patch_dropout: float = 0.0
     pooling: str | None = "token"
     class_token: bool | None = None
     distillation_token: bool = False
@@ -193,9 +198,9 @@ class ViTConfig:
             put("resnet", tuple(_positive(units, "resnet") for units in self.resnet))
         if self.registers:
             put("registers", _positive(self.registers, "registers"))
-        for field in ("dropout", "emb_dropout", "attention_dropout"):
+        for field in ("dropout", "emb_dropout", "attention_dropout", "stochastic_depth", "patch_dropout"):
             rate = getattr(self, field)
-            if rate is not None and not 0 <= rate < 1:
+            if (rate is not None or field != "emb_dropout") and not _is_rate(rate):
                 raise ValueError(f"{field} is a rate in [0, 1). Received: {rate!r}")
         try:
             put("pooling", POOLINGS[self.pooling])
@@ -235,8 +240,18 @@ class ViTConfig:
             raise ValueError(f"pooling={self.pooling!r} needs a class token. Received: class_token={self.class_token}")
         if self.pooling == "token+dist" and (not self.distillation_token or self.representation_size):
             raise ValueError("pooling='token+dist' needs distillation_token=True and no representation_size.")
-        if self.remat and (self.dropout or self.attention_dropout):
-            raise ValueError(NO_REMAT_WITH_DROPOUT.format(self.dropout, self.attention_dropout))
+        rates = (self.dropout, self.attention_dropout, self.stochastic_depth)
+        if self.remat and any(rates):
+            raise ValueError(NO_REMAT_WITH_DROPOUT.format(*rates))
+        if self.stochastic_depth and self.tokens_mlp_dim is not None:
+            raise ValueError(f"A Mixer (tokens_mlp_dim) has no stochastic_depth. Received: {self.stochastic_depth}")
+        if self.patch_dropout and (
+            self.rope_theta is not None or self.relative_positions or self.tokens_mlp_dim is not None
+        ):
+            raise ValueError(
+                "patch_dropout: rope_theta, relative_positions and a Mixer (tokens_mlp_dim) need every patch in its place. "
+                f"Received: patch_dropout={self.patch_dropout}"
+            )
         if self.dim_head is None and self.hidden_size % self.num_heads and self.tokens_mlp_dim is None:
             raise ValueError(
                 f"hidden_size={self.hidden_size} is not divisible by num_heads={self.num_heads}: "
@@ -298,6 +313,10 @@ class ViTConfig:
         """The rate after the position embeddings."""
         return self.dropout if self.emb_dropout is None else self.emb_dropout
 
+    def stochastic_depth_of(self, block: int) -> float:
+        """The rate of a block, counted from 0."""
+        return self.stochastic_depth * block / max(self.num_layers - 1, 1)
+
     def replace(self, **changes: Any) -> ViTConfig:
         """A copy with some fields changed.
 
@@ -326,6 +345,13 @@ def _positive(value: Any, field: str) -> int:
     if number < 1 or isinstance(value, bool):
         raise ValueError(f"{field} must be a positive integer. Received: {value!r}")
     return number
+
+
+def _is_rate(value: Any) -> bool:
+    try:
+        return 0 <= value < 1
+    except TypeError:
+        return False
 
 
 def _not_divisible(image_size: tuple[int, int], patch_size: tuple[int, int]) -> str:

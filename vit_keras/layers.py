@@ -344,6 +344,59 @@ class AddSinCosPositionEmbs(keras.layers.Layer):
 
 
 @_register
+class PatchDropout(keras.layers.Layer):
+    """Leave out patches at random, others for each image, in training only (PatchDropout, arXiv 2208.07220).
+
+    What is left stands in a random order, which attention does not see: the tokens have their positions already.
+
+    Args:
+        rate: Share of the patches that is left out; of a few, one stays.
+        prefix_tokens: Tokens before the patches, which all stay.
+        seed: Integer that makes it reproducible, or `None`.
+
+    Input shape:
+        `(batch, tokens, hidden_size)`
+
+    Output shape:
+        Same as the input; in training, with fewer tokens.
+
+    Example:
+        >>> PatchDropout(0.5, prefix_tokens=1)(np.zeros((2, 197, 768), "float32"), training=True).shape[1]
+        99
+    """
+
+    def __init__(self, rate, prefix_tokens=0, seed=None, **kwargs):
+        super().__init__(**kwargs)
+        self.rate = rate
+        self.prefix_tokens = prefix_tokens
+        self.seed = seed
+        self.seed_generator = keras.random.SeedGenerator(seed)
+
+    def build(self, input_shape):
+        _token_width(self, input_shape)
+
+    def call(self, inputs, training=None):
+        if not training or not self.rate:
+            return inputs
+        prefix, patches = inputs[:, : self.prefix_tokens], inputs[:, self.prefix_tokens :]
+        batch, count = ops.shape(patches)[0], patches.shape[1] or ops.shape(patches)[1]
+        order = ops.argsort(keras.random.uniform((batch, count), seed=self.seed_generator), axis=1)
+        if isinstance(count, int):
+            kept = max(1, int(count * (1 - self.rate)))
+        else:
+            kept = ops.maximum(1, ops.cast(ops.cast(count, "float32") * (1 - self.rate), "int32"))
+        patches = ops.take_along_axis(patches, order[:, :kept, None], axis=1)
+        return ops.concatenate([prefix, patches], axis=1)
+
+    def compute_output_shape(self, input_shape):
+        return input_shape
+
+    def get_config(self):
+        own = {"rate": self.rate, "prefix_tokens": self.prefix_tokens, "seed": self.seed}
+        return {**super().get_config(), **own}
+
+
+@_register
 class RotaryPositions(keras.layers.Layer):
     """Sines and cosines of the rotations that tell queries and keys where they are (RoPE on patches, as in DINOv3).
 
@@ -722,6 +775,8 @@ class TransformerBlock(keras.layers.Layer):
         qkv_bias: See `MultiHeadSelfAttention`; so are `key_bias`, `out_bias`, `relative_grid` and `relative_resize`.
         layer_scale: Initial value of the factors on both branches (`LayerScale`), or `None`.
         gated_mlp: See `MlpBlock`.
+        stochastic_depth: Rate at which each branch is left out in training, for each image anew; those that stay are scaled
+            up in turn (arXiv 1603.09382).
 
     Call arguments:
         inputs: Tokens.
@@ -735,7 +790,7 @@ class TransformerBlock(keras.layers.Layer):
         Same as the input; the scores are `(batch, num_heads, tokens, tokens)`.
 
     Raises:
-        ValueError: `remat` together with dropout.
+        ValueError: `remat` together with dropout or stochastic depth.
 
     Example:
         >>> block = TransformerBlock(num_heads=4, mlp_dim=64, dropout=0.1)
@@ -762,11 +817,12 @@ class TransformerBlock(keras.layers.Layer):
         relative_resize="bilinear",
         layer_scale=None,
         gated_mlp=False,
+        stochastic_depth=0.0,
         **kwargs,
     ):
         super().__init__(**kwargs)
-        if remat and (dropout or attention_dropout):
-            raise ValueError(NO_REMAT_WITH_DROPOUT.format(dropout, attention_dropout))
+        if remat and (dropout or attention_dropout or stochastic_depth):
+            raise ValueError(NO_REMAT_WITH_DROPOUT.format(dropout, attention_dropout, stochastic_depth))
         self.remat = remat
         self.num_heads = num_heads
         self.mlp_dim = mlp_dim
@@ -796,6 +852,7 @@ class TransformerBlock(keras.layers.Layer):
         if layer_scale is not None:
             self.layerscale1 = LayerScale(layer_scale, name="LayerScale_0", **policy)
             self.layerscale2 = LayerScale(layer_scale, name="LayerScale_1", **policy)
+        self.drop_path = drop_path(stochastic_depth, **policy)
 
     def build(self, input_shape):
         _token_width(self, input_shape)
@@ -820,9 +877,9 @@ class TransformerBlock(keras.layers.Layer):
         x = self.att(x, training=training, return_attention_scores=return_attention_scores, rope=rope)
         x, scores = x if return_attention_scores else (x, None)
         x = x if self.layer_scale is None else self.layerscale1(x)
-        x = inputs + _drop(self.dropout_layer, x, training)
+        x = inputs + _drop(self.drop_path, _drop(self.dropout_layer, x, training), training)
         y = self.mlpblock(layernorm2(x), training=training)
-        x = x + (y if self.layer_scale is None else self.layerscale2(y))
+        x = x + _drop(self.drop_path, y if self.layer_scale is None else self.layerscale2(y), training)
         return _visit(self, "output", x), scores
 
     def compute_output_shape(self, input_shape):
@@ -849,6 +906,7 @@ class TransformerBlock(keras.layers.Layer):
             "relative_resize": self.att.relative_resize,
             "layer_scale": self.layer_scale,
             "gated_mlp": self.mlpblock.gated,
+            "stochastic_depth": self.drop_path.rate,
         }
 
     @classmethod
@@ -1026,6 +1084,49 @@ class PatchNormalization(keras.layers.Layer):
 
     def get_config(self):
         return {**super().get_config(), "patch_size": self.patch_size, "epsilon": self.epsilon}
+
+
+def drop_path(rate: float, **options: Any) -> keras.layers.Dropout:
+    """Dropout of whole images from a batch of tokens, which before a residual sum is stochastic depth (timm's `drop_path`)."""
+    return keras.layers.Dropout(rate, noise_shape=(None, 1, 1), name="drop_path", **options)
+
+
+def set_rates(vit: keras.Model, dropout: float | None = None, stochastic_depth: float | None = None) -> None:
+    """Change the rates of dropout and of stochastic depth in the blocks of a model that exists; compile it afterwards.
+
+    Args:
+        vit: A Vision Transformer; see `find_vit`.
+        dropout: As `ViTConfig` has it, but only in the blocks; `None`: as it is.
+        stochastic_depth: As `ViTConfig` has it, the rate of the last block; `None`: as it is.
+
+    Raises:
+        ValueError: A rate is out of range, or cannot go with `remat`.
+    """
+    blocks = [b for b in vit.layers if getattr(b, "is_part_of_a_vit", False) and hasattr(b, "mlp_dim")]
+    given = {"dropout": dropout, "stochastic_depth": stochastic_depth}
+    given = {field: rate for field, rate in given.items() if rate is not None}
+    config = getattr(vit, "config", None)
+    if config is not None:
+        # The rate after the embedding followed the old one, and stays.
+        after_embedding = {"emb_dropout": config.embedding_dropout} if "dropout" in given else {}
+        vit.config = config.replace(**given, **after_embedding)
+    for n, block in enumerate(blocks):
+        if dropout is not None:
+            for layer in (block, *(part for part in block._flatten_layers() if isinstance(part, MlpBlock))):
+                layer.dropout = dropout
+                for part in layer._layers:
+                    if isinstance(part, keras.layers.Dropout) and part.name != "drop_path":
+                        _set_rate(part, dropout)
+        if stochastic_depth is not None and hasattr(block, "drop_path"):
+            _set_rate(block.drop_path, stochastic_depth * n / max(len(blocks) - 1, 1))
+
+
+def _set_rate(dropout, rate):
+    dropout.rate = rate
+    if rate and not hasattr(dropout, "seed_generator"):  # Keras makes none for a rate of 0
+        dropout._tracker.unlock()
+        dropout.seed_generator = keras.random.SeedGenerator()
+        dropout._tracker.lock()
 
 
 def find_vit(model: keras.Model) -> keras.Model:

@@ -160,6 +160,12 @@ class VisionTransformer(keras.Model):
             kwargs["jit_compile"] = "auto" if tf.config.list_physical_devices("GPU") else False
         super().compile(*args, **kwargs)
 
+    def compile_from_config(self, config):
+        """Compile a model that was loaded as it was saved, which Keras leaves to who overrides `compile`."""
+        self.compile(**keras.saving.deserialize_keras_object(config))
+        if self.optimizer is not None:
+            self.optimizer.build(self.trainable_variables)
+
     def make_train_function(self, force=False):
         if self._on_one_tensorflow_device() and self.optimizer is not None and not self.optimizer.built:
             # Variables that are made while the step is traced cost a second trace, half of the time of the first step.
@@ -240,6 +246,12 @@ class VisionTransformer(keras.Model):
         config = dict(config)
         vit, preprocessing, labels = (config.pop(key, None) for key in ("vit", "preprocessing", "labels"))
         model = super().from_config(config, custom_objects)
+        for layer in model.layers:
+            if (
+                not layer.trainable
+            ):  # Keras has told the layer, but not those inside of it, and TensorFlow ignores what is no change
+                layer.trainable = True
+                layer.trainable = False
         model.config = None if vit is None else ViTConfig(**vit)
         model.preprocessing = GOOGLE if preprocessing is None else Preprocessing.from_dict(preprocessing)
         model.labels = tuple(labels) if isinstance(labels, list) else labels
@@ -366,6 +378,8 @@ def _add_positions(patches, config, policy):
     if config.registers:
         after = config.prefix_tokens - config.registers
         x = layers.RegisterTokens(config.registers, after, name="register_tokens", dtype=policy)(x)
+    if config.patch_dropout:
+        x = layers.PatchDropout(config.patch_dropout, config.prefix_tokens, name="patch_dropout", dtype=policy)(x)
     return x
 
 
@@ -407,6 +421,7 @@ def _encode(x, patches, config, policy):
             relative_resize=config.relative_resize,
             layer_scale=config.layer_scale,
             gated_mlp=config.gated_mlp,
+            stochastic_depth=config.stochastic_depth_of(n),
             name=name,
             dtype=policy,
         )(x, **positions)
