@@ -78,7 +78,9 @@ def read(
 
 
 def resize(image: np.ndarray, size: tuple[int, int], interpolation: str = "bilinear") -> np.ndarray:
-    """Resize a uint8 image `(height, width, channels)` to `(height, width)`; see `read` for the ways.
+    """Resize an image `(height, width, channels)` to `(height, width)`; see `read` for the ways.
+
+    Of uint8 the result is rounded to uint8; floats, of which there may be any number of channels, are not rounded.
 
     Example:
         >>> resize(np.zeros((4, 6, 3), "uint8"), (2, 2)).shape
@@ -86,9 +88,13 @@ def resize(image: np.ndarray, size: tuple[int, int], interpolation: str = "bilin
     """
     if tuple(image.shape[:2]) == tuple(size):
         return image.copy()
+    is_float = image.dtype.kind == "f"
     if interpolation == "bilinear":
-        return np.rint(resize_bilinear(image, size, align_corners=False)).astype("uint8")
-    return np.asarray(Image.fromarray(image).resize(size[::-1], _FILTERS[interpolation]))
+        resized = resize_bilinear(image, size, align_corners=False)
+        return resized if is_float else np.rint(resized).astype("uint8")
+    parts = np.moveaxis(image.astype("float32"), -1, 0) if is_float else [image]
+    resized = [np.asarray(Image.fromarray(part).resize(size[::-1], _FILTERS[interpolation])) for part in parts]
+    return np.stack(resized, axis=-1) if is_float else resized[0]
 
 
 def grey(image: np.ndarray) -> np.ndarray:

@@ -32,7 +32,6 @@ from ..layers import (
     patch_grid,
     tap,
 )
-from ..positions import resize_bilinear
 from ..preprocess import GOOGLE, Preprocess
 from ..vit import preprocess_inputs
 
@@ -789,7 +788,8 @@ def model_inputs(
     """What a model takes, of pictures in [0, 255], and the size that its ViT sees them in."""
     shape = input_shape(model)
     size = tuple(given or wanted for given, wanted in zip(shape[1:3], pictures[0].shape[:2]))
-    inputs = np.stack([resize_bilinear(p, size, align_corners=False) for p in pictures])
+    interpolation = getattr(find_vit(model), "preprocessing", GOOGLE).interpolation
+    inputs = np.stack([utils.resize(p, size, interpolation) for p in pictures])
     inside = [layer for layer in model._flatten_layers() if isinstance(layer, _PREPROCESSING)]
     if preprocess == "own":
         preprocess = None if inside else _normalisation(find_vit(model), shape[-1])
