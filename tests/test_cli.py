@@ -824,6 +824,73 @@ def test_a_pipe_that_is_closed_is_no_error():
     assert "Traceback" not in result.stderr and "BrokenPipe" not in result.stderr
 
 
+# ----------------------------------------------------- finetune, evaluate, embed --
+
+
+@pytest.fixture
+def photos(tmp_path):
+    """Six pictures of each of two classes."""
+    for name in ("cat", "dog"):
+        for seed in range(6):
+            write_picture(tmp_path / "photos" / name / f"{seed}.png", seed=seed + 10 * (name == "dog"))
+    return str(tmp_path / "photos")
+
+
+def test_finetune_evaluate_embed(capsys, photos, weights, tmp_path):
+    out = tmp_path / "tuned"
+    arguments = ["finetune", photos, "--weights", weights, "--out", str(out), "--epochs", "1", "--minutes", "0"]
+    arguments += ["--held-out", "0.34", "--batch-size", "4", "--set", "learning_rate=0.002", "--set", "flip=false"]
+    arguments += ["--set", "clip_norm=null"]
+    assert main(arguments) == 0
+    output = capsys.readouterr()
+    assert "8 pictures of 2 classes to learn from, 4 held out" in output.out and str(out / "model.keras") in output.out
+    told = json.loads((out / "recipe.json").read_text())
+    assert told["learning_rate"] == 0.002 and told["clip_norm"] is None and told["augmentation"]["flip"] is False
+    assert f"vit-keras finetune {photos} --weights" in (out / "report.html").read_text("utf-8")
+    accuracy = json.loads((out / "history.json").read_text())["held_out"]["accuracy"]
+    assert_refused(capsys, arguments, "has a finished run.*--overwrite")
+
+    model, page = str(out / "model.keras"), tmp_path / "pages" / "cats.html"
+    only = ["--only", str(out / "split.json")]
+    assert main(["evaluate", model, photos, *only, "--report", str(page)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith(f"accuracy {accuracy:.1%} on 4 pictures") and lines[3].split()[:2] == ["cat", "2"]
+    assert "Confusions" in page.read_text("utf-8")
+    assert main(["evaluate", model, photos, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["pictures"] == 12
+
+    assert main(["embed", photos, "--model", model, "-o", str(tmp_path / "seen" / "features.npz")]) == 0
+    with np.load(tmp_path / "seen" / "features.npz") as file:
+        features = file["features"]
+    assert len(features) == 12
+    picture = f"{photos}/dog/0.png"
+    assert main(["embed", picture, "--model", model, "-o", str(tmp_path / "one.npy")]) == 0
+    alone = np.load(tmp_path / "one.npy")
+    np.testing.assert_allclose(alone[0], features[6], atol=1e-5)  # float32, in a batch of another size
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["finetune", "none", "--weights", "WEIGHTS"], "no folder none"),
+        (["finetune", "PHOTOS", "--weights", "WEIGHTS", "--recipe", "magic"], "no recipe 'magic'.*lp_ft"),
+        (["finetune", "PHOTOS", "--weights", "WEIGHTS", "--set", "colour=red"], "Unknown option colour"),
+        (["finetune", "PHOTOS", "--weights", "WEIGHTS", "--set", "learning_rate=fast"], "learning_rate must be"),
+        (["finetune", "PHOTOS", "--weights", "WEIGHTS", "--epochs", "0"], "epochs"),
+        (["evaluate", "none.keras", "PHOTOS"], r"no model file at none\.keras"),
+        (["evaluate", "none.keras", "PHOTOS", "--report", "page.txt"], r"ends in \.html"),
+        (["embed", "PHOTOS", "--weights", "WEIGHTS", "-o", "features.csv"], r"ends in \.parquet"),
+        (["embed", "none", "--weights", "WEIGHTS", "-o", "features.npy"], "none"),
+    ],
+)
+def test_training_commands_refuse(capsys, photos, weights, tmp_path, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    before = {path.name for path in tmp_path.iterdir()}
+    names = {"PHOTOS": photos, "WEIGHTS": weights}
+    assert_refused(capsys, [names.get(argument, argument) for argument in arguments], message)
+    assert {path.name for path in tmp_path.iterdir()} == before
+
+
 # ------------------------------------------------------------------------ errors --
 
 

@@ -4,10 +4,12 @@ import doctest
 import importlib
 import inspect
 import pkgutil
+from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
+from PIL import Image
 
 import vit_keras
 
@@ -19,6 +21,10 @@ MODULES = sorted(
 @pytest.mark.parametrize("name", MODULES)
 def test_examples_in_docstrings(name, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
+    for kind in ("daisy", "dandelion", "rose", "sunflower", "tulip") if ".training" in name else ():
+        Path("flowers", kind).mkdir(parents=True)
+        for n in range(2):
+            Image.new("RGB", (20, 20), (n, 99, 200)).save(f"flowers/{kind}/{n}.png")
     module = importlib.import_module(name)
     names = {"np": np, "keras": keras, **vars(module)}
     result = doctest.testmod(module, extraglobs=names, optionflags=doctest.NORMALIZE_WHITESPACE)

@@ -8,13 +8,12 @@ import contextlib
 import json
 import os
 import re
+import shlex
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
-
-DEFAULT_MODEL = "vit_ti16"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -30,7 +29,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         >>> main(["predict", "no_such_file.jpg", "--weights", "no_such_file.npz"])
         1
     """
+    arguments = sys.argv[1:] if arguments is None else arguments
     options = _parser().parse_args(arguments)
+    options.command = shlex.join(["vit-keras", *arguments])
     try:
         with _warnings_in_one_line():
             return options.run(options) or 0
@@ -117,6 +118,54 @@ def _parser() -> argparse.ArgumentParser:
     _add_output(explore, "out.html", "the page")
     _add_reading(explore)
 
+    finetune = command("finetune", _finetune, "fine-tune a model on a folder of pictures, and write a report")
+    finetune.add_argument("folder", metavar="DIR", help="the pictures: DIR/class/picture.jpg")
+    _add_model(finetune)
+    finetune.add_argument(
+        "--out", type=Path, default="finetuned", metavar="DIR", help="for the results; default: finetuned"
+    )
+    finetune.add_argument(
+        "--recipe", default="finetune", help="how to train, such as lp_ft, lora or vit; default: finetune"
+    )
+    finetune.add_argument("--epochs", type=int, metavar="N", help="default: what the recipe suggests")
+    finetune.add_argument(
+        "--minutes",
+        type=float,
+        metavar="N",
+        help="train fewer epochs if it took longer; default: 12, or with --epochs no limit",
+    )
+    finetune.add_argument(
+        "--image-size",
+        type=_image_size,
+        metavar="N|HxW",
+        help="pixels, or `native`: the model's own; default: these, or fewer where the pictures are smaller",
+    )
+    finetune.add_argument("--batch-size", type=int, default=32, metavar="N", help="pictures in a step; default: 32")
+    finetune.add_argument("--held-out", type=float, default=0.2, metavar="SHARE", help="to measure on; default: 0.2")
+    finetune.add_argument("--balance", action="store_true", help="let all classes weigh the same")
+    finetune.add_argument("--seed", type=int, default=0, metavar="N", help="of the split, the order, the augmentation")
+    finetune.add_argument("--overwrite", action="store_true", help="begin anew where --out has another run")
+    _add_errors(finetune)
+    _add_reading(finetune, "or of its recipe or augmentation, such as learning_rate=1e-4 or flip=false")
+
+    evaluate = command("evaluate", _evaluate, "measure a model on a folder of pictures")
+    evaluate.add_argument("model", metavar="MODEL", help="a saved model (.keras, .h5)")
+    evaluate.add_argument("folder", metavar="DIR", help="the pictures: DIR/class/picture.jpg")
+    evaluate.add_argument(
+        "--only", type=Path, metavar="SPLIT", help="only those held out, as split.json of `finetune` says"
+    )
+    evaluate.add_argument("--report", type=Path, metavar="HTML", help="write a page with the mistakes and their maps")
+    _add_errors(evaluate)
+    _add_json(evaluate)
+
+    embed = command("embed", _embed, "write what a model sees in pictures: one vector for each")
+    embed.add_argument("images", nargs="+", metavar="DIR|IMAGE", help="a folder of pictures, or pictures")
+    _add_model(embed)
+    _add_output(embed, "features.parquet", ".parquet, .npz or .npy")
+    embed.add_argument("--layer", help="whose output is wanted, or `tokens`; default: what the head sees")
+    embed.add_argument("--batch-size", type=int, default=32, metavar="N", help="pictures at once; default: 32")
+    _add_reading(embed)
+
     inspect = command("inspect", _inspect, "say what a file of weights is, without reading its values")
     inspect.add_argument(
         "file", metavar="FILE", help="a file, a folder as Hugging Face makes them, or a published name"
@@ -163,6 +212,12 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_pictures(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("images", nargs="+", metavar="IMAGE", help="a file or a URL")
+    _add_model(parser)
+
+
+def _add_model(parser: argparse.ArgumentParser) -> None:
+    from .pretrained import DEFAULT_MODEL
+
     parser.add_argument(
         "--model",
         help=f"a factory such as vit_b16, or a saved model (.keras, .h5); default: {DEFAULT_MODEL}, or what --weights is for",
@@ -180,7 +235,13 @@ def _add_output(parser: argparse.ArgumentParser, name: str, help: str) -> None:
     parser.add_argument("-o", "--output", type=Path, required=True, metavar=name, help=help)
 
 
-def _add_reading(parser: argparse.ArgumentParser, settings: bool = True) -> None:
+def _add_errors(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--errors", choices=("skip", "raise"), default="skip", help="whether damaged pictures are left out or refused"
+    )
+
+
+def _add_reading(parser: argparse.ArgumentParser, more: str = "", settings: bool = True) -> None:
     parser.add_argument("--family", help="of the file, where its names do not tell")
     parser.add_argument("--key", help="which of several state dicts in a PyTorch file, such as model_ema")
     if settings:
@@ -190,7 +251,8 @@ def _add_reading(parser: argparse.ArgumentParser, settings: bool = True) -> None
             type=_setting,
             default=[],
             metavar="NAME=VALUE",
-            help="what the file does not tell, or what is to be changed, such as num_heads=6 (a field of ViTConfig)",
+            help="what the file does not tell, or what is to be changed, such as num_heads=6 (a field of ViTConfig)"
+            + (more and f", {more}"),
         )
 
 
@@ -291,32 +353,15 @@ def _lack_of_classes(model) -> str | None:
 
 
 def _model(model: str | None, weights: str | None, reading: dict[str, Any]):
-    from . import checkpoints, load_model, vit
-    from .config import VARIANTS
+    from .pretrained import is_saved_model, open_model
 
-    if model is not None and Path(model).suffix in (".keras", ".h5"):
-        if weights is not None:
-            raise ValueError("A saved model has its weights: leave out --weights.")
-        if any(value is not None for value in reading.values()):
-            raise ValueError("A saved model is what it is: leave out --set, --family and --key.")
-        return load_model(model, compile=False)
-    variants = {config.name.replace("-", "_"): variant for variant, config in VARIANTS.items()}
-    if model is None and weights is not None:
-        return vit.from_checkpoint(weights, **reading)
-    variant = variants.get((model or DEFAULT_MODEL).replace("-", "_"))
-    if variant is None:
-        raise ValueError(f"Unknown model {model}. There are: {', '.join(variants)}, or a file (.keras, .h5).")
-    if weights is None:
-        recommended = [c for c in checkpoints.available(variant=variant) if c.classes == 1000]
-        if not recommended:
-            raise ValueError(f"No ImageNet-1k weights are published for {model}: say which --weights.")
-        weights = max(recommended, key=lambda c: (c.image_size == 224, c.top1 or 0)).name
-    elif checkpoints.find(weights, variant):
-        weights = checkpoints.find(weights, variant).name
-    built = vit.from_checkpoint(weights, **reading)
-    if built.name != VARIANTS[variant].name:
-        raise ValueError(f"{weights} holds a {built.name}, not a {model}.")
-    return built
+    if not is_saved_model(model):
+        return open_model(model, weights, **reading)
+    if weights is not None:
+        raise ValueError("A saved model has its weights: leave out --weights.")
+    if any(value is not None for value in reading.values()):
+        raise ValueError("A saved model is what it is: leave out --set, --family and --key.")
+    return open_model(model)
 
 
 def _inputs(model, picture):
@@ -513,6 +558,99 @@ def _explore(options: argparse.Namespace) -> None:
     print(f"{output}, {megabytes(output.stat().st_size)}")
     for note in page.notes:
         print(f"  {_printable(note)}")
+
+
+# --- training ---------------------------------------------------------------------------------------------------
+
+
+def _finetune(options: argparse.Namespace) -> None:
+    from .training.augment import Augmentation
+    from .training.finetuning import finetune
+    from .training.recipes import recipe
+
+    said = dict(options.set)
+    reading = {name: value for name, value in _reading(options).items() if value is not None or name in said}
+    known = recipe(options.recipe)
+    augmentation = known.augmentation or Augmentation(crop=None, flip=False)
+    changes = {name: reading.pop(name) for name in said if name in known.to_dict()}
+    augmented = {name: reading.pop(name) for name in said if name in augmentation.to_dict()}
+    if augmented:
+        changes["augmentation"] = augmentation.replace(**augmented)
+    finetune(
+        options.folder,
+        model=options.model,
+        weights=options.weights,
+        recipe=known.replace(**changes),
+        epochs=options.epochs,
+        minutes=options.minutes,
+        batch_size=options.batch_size,
+        validation_split=options.held_out,
+        balance=options.balance,
+        out=options.out,
+        overwrite=options.overwrite,
+        seed=options.seed,
+        errors=options.errors,
+        command=options.command,
+        **reading,
+    )
+
+
+def _evaluate(options: argparse.Namespace) -> None:
+    from .training.evaluation import evaluate, pictures_of_mistakes
+    from .training.report import report
+
+    if options.report is not None and options.report.suffix.lower() not in (".html", ".htm"):
+        raise ValueError(f"--report ends in .html. Received: {options.report}")
+    model = _model(options.model, None, {})
+    progress = sys.stdout.isatty() and not options.json
+    found = evaluate(model, options.folder, only=options.only, errors=options.errors, progress=progress)
+    if options.json:
+        print(json.dumps(found.to_dict(), indent=2))
+    else:
+        _print_evaluation(found)
+    if options.report is not None:
+        page = report(
+            found,
+            title=f"{model.name} on {Path(options.folder).resolve().name}",
+            subtitle=str(options.model),
+            pictures=pictures_of_mistakes(model, found, options.folder),
+            command=options.command,
+        )
+        with _complete(options.report.expanduser()) as part:
+            part.write_text(page, encoding="utf-8")
+
+
+def _print_evaluation(found) -> None:
+    low, high = found.interval
+    print(f"accuracy {found.accuracy:.1%} on {len(found.labels):,} pictures (at 95 %: {low:.1%} to {high:.1%})\n")
+    scores = [each for each in found.per_class if each["pictures"] or each["precision"] is not None]
+    measures = ("precision", "recall", "f1")
+    rows = [
+        (each["name"], str(each["pictures"]), *("-" if each[m] is None else f"{each[m]:.1%}" for m in measures))
+        for each in scores
+    ]
+    _print_table(_console(), ("CLASS", "PICTURES", "PRECISION", "RECALL", "F1"), rows, "<>>>>", limit=100)
+
+
+def _embed(options: argparse.Namespace) -> None:
+    from .checkpoints.inspect import megabytes
+    from .training.embedding import embed
+
+    output = options.output.expanduser()
+    if output.suffix not in (".parquet", ".npz", ".npy"):
+        raise ValueError(f"-o ends in .parquet, .npz or .npy. Received: {output}")
+    model = _model(options.model, options.weights, _reading(options))
+    images = options.images[0] if len(options.images) == 1 and Path(options.images[0]).is_dir() else options.images
+    output.parent.mkdir(parents=True, exist_ok=True)
+    embed(
+        model,
+        images,
+        batch_size=options.batch_size,
+        output=output,
+        layer=options.layer,
+        progress=sys.stderr.isatty(),
+    )
+    print(f"{output}, {megabytes(output.stat().st_size)}")
 
 
 # --- inspect ----------------------------------------------------------------------------------------------------

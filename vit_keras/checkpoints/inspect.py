@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ..config import ViTConfig, patch_stride
-from ..labels import get_imagenet_classes
+from ..labels import names
 from ..preprocess import Preprocessing
 from . import architecture, registry
 from .download import cached_path
@@ -442,7 +442,7 @@ def _use_in_words(report: Mapping[str, Any]) -> list[tuple[str, str]]:
     lines = [("pictures", _pictures_in_words(Preprocessing.from_dict(report["preprocessing"])))]
     labels = report["labels"]
     if labels:
-        known = get_imagenet_classes() if labels == "imagenet-1k" else () if isinstance(labels, str) else labels
+        known = names(labels) or ()
         start = labels if isinstance(labels, str) else f"{len(labels):,}"
         lines.append(("labels", f"{start}: {some((n.split(', ')[0] for n in known), 4)}" if known else start))
     for field, choices in report["to_say"].items():

@@ -19,7 +19,7 @@ import keras
 import numpy as np
 
 from ..config import ViTConfig
-from ..labels import get_imagenet_classes
+from ..labels import names
 from ..layers import find_vit
 from ..preprocess import Preprocessing
 from . import architecture
@@ -330,8 +330,8 @@ def _describe(vit: keras.Model, family: families.Family, weights: ModelWeights) 
 
 def _labels(vit: keras.Model) -> tuple[str, ...] | None:
     """Names of a model's classes, where there is one for each."""
-    labels = tuple(get_imagenet_classes()) if vit.labels == "imagenet-1k" else vit.labels
-    return tuple(labels) if not isinstance(labels, str) and len(labels or ()) == vit.config.classes else None
+    labels = names(vit.labels)
+    return labels if labels is not None and len(labels) == vit.config.classes else None
 
 
 _RESAMPLE = {"nearest": 0, "lanczos": 1, "bilinear-antialias": 2, "bilinear": 2, "bicubic": 3, "box": 4}

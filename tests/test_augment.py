@@ -1,0 +1,186 @@
+"""Augmentation: what is random stays in its bounds, follows from the seed alone, and labels follow the pictures."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+
+from vit_keras.training.augment import Augmentation
+
+PLAIN = {"crop": None, "flip": False}
+
+
+@pytest.fixture
+def photos():
+    return np.random.default_rng(0).integers(0, 256, (6, 24, 32, 3), "uint8")
+
+
+def test_crops_stay_inside_and_have_the_area_and_shape_asked_for():
+    augmentation, rng = Augmentation(crop=0.2, aspect=(0.5, 2)), np.random.default_rng(0)
+    left, top, right, bottom = np.array([augmentation._window(60, 80, rng) for _ in range(500)]).T
+    area, aspect = (right - left) * (bottom - top) / 4800, (right - left) / (bottom - top)
+    assert min(left.min(), top.min()) >= 0 and right.max() <= 80 and bottom.max() <= 60
+    assert 0.2 <= area.min() < 0.25 and 0.9 < area.max() <= 1 + 1e-9
+    assert 0.5 <= aspect.min() < 0.6 and 1.7 < aspect.max() <= 2
+
+
+def test_a_crop_that_never_fits_is_the_largest_in_the_middle():
+    window = Augmentation(crop=1.0, aspect=(1, 1))._window(40, 100, np.random.default_rng(0))
+    assert window == (30, 0, 70, 40)
+
+
+def test_a_crop_shows_a_part_enlarged():
+    ramp = np.broadcast_to(np.arange(0, 256, 4, dtype="uint8")[None, :, None], (64, 64, 3))
+    seen = Augmentation(crop=0.1, flip=False)(ramp[None].repeat(50, 0), seed=1)
+    slopes = np.diff(seen.mean((1, 3)), axis=1)[:, 8:-8].mean(1)  # grey levels a column: 4 of the whole picture
+    assert (slopes <= 4.01).all() and slopes.min() < 2 and (slopes > 1).all()
+
+
+def test_half_of_the_pictures_are_flipped(photos):
+    many = photos[:1].repeat(400, 0)
+    flipped = (Augmentation(crop=None)(many, seed=0) == many[:, :, ::-1]).all((1, 2, 3))
+    assert 160 < flipped.sum() < 240  # 200 ± 4 standard deviations
+    np.testing.assert_array_equal(Augmentation(crop=None)(many, seed=0)[~flipped], many[~flipped])
+
+
+def test_three_augment_makes_grey_or_inverts_or_blurs():
+    photos = np.random.default_rng(0).integers(0, 256, (60, 8, 8, 3), "uint8")
+    seen = Augmentation(three_augment=True, **PLAIN)(photos, seed=0)
+    grey = (seen.max(-1) == seen.min(-1)).all((1, 2))
+    solarised = (seen == np.where(photos < 128, photos, 255 - photos)).all((1, 2, 3))
+    blurred = (seen.std((1, 2, 3)) < 0.99 * photos.std((1, 2, 3))) & ~grey & ~solarised
+    assert min(grey.sum(), solarised.sum(), blurred.sum()) >= 9  # of 60, 20 ± 3 standard deviations
+    assert (grey | solarised | (seen.std((1, 2, 3)) <= photos.std((1, 2, 3)))).all()
+
+
+@pytest.mark.parametrize("options", [{}, {"mixup": 0.8}, {"cutmix": 1.0}, {"mixup": 0.8, "cutmix": 1.0}])
+@pytest.mark.core
+def test_everything_follows_from_the_seed(photos, options):
+    labels = np.eye(6, dtype="float32")
+    augmentation = Augmentation(crop=0.3, three_augment=True, **options)
+    state = np.random.get_state()[1].copy()
+    first, again, other = (augmentation(photos, labels, seed=seed) for seed in (5, 5, 6))
+    for a, b in zip(first, again):
+        np.testing.assert_array_equal(a, b)
+    assert np.abs(first[0] - other[0]).max() > 50
+    assert first[0].dtype == np.float32 and first[0].shape == photos.shape
+    np.testing.assert_array_equal(np.random.get_state()[1], state)
+    assert not (augmentation(photos, labels)[0] == augmentation(photos, labels)[0]).all()  # no seed: the system's
+
+
+@pytest.mark.parametrize("options", [{"mixup": 0.8}, {"cutmix": 1.0}, {"mixup": 0.8, "cutmix": 1.0}])
+def test_labels_are_mixed_as_the_pictures_are(options):
+    """Pictures of one grey level each, which their mean tells: it is the same mixture of levels as the label's."""
+    levels = np.array([0.0, 10, 40, 90, 160, 250])
+    pictures = np.broadcast_to(levels.astype("uint8")[:, None, None, None], (6, 16, 24, 3))
+    mixed = 0
+    for seed in range(8):
+        seen, labels = Augmentation(**PLAIN, **options)(pictures, np.eye(6), seed=seed)
+        np.testing.assert_allclose(labels.sum(1), 1, atol=1e-6)  # float32
+        np.testing.assert_allclose(seen.mean((1, 2, 3)), labels @ levels, atol=1e-3)  # of 255: float32
+        mixed += (labels.max(1) < 0.99).sum()
+    assert mixed > 12  # of 48
+
+
+def test_cutmix_pastes_rectangles_and_mixup_does_not(photos):
+    labels = np.eye(6)
+    cut, _ = Augmentation(cutmix=1.0, **PLAIN)(photos, labels, seed=0)
+    assert all(any((pixel == p).all() for p in photos[:, 3, 4]) for pixel in cut[:, 3, 4])
+    mixed, _ = Augmentation(mixup=1.0, **PLAIN)(photos, labels, seed=0)
+    assert not all(any((pixel == p).all() for p in photos[:, 3, 4]) for pixel in mixed[:, 3, 4])
+
+
+KERAS_LAYERS = {
+    "RandomColorJitter": {"color_jitter": 0.4},
+    "RandAugment": {"rand_augment": (2, 9)},
+    "RandomErasing": {"random_erasing": 1.0},
+}
+
+
+@pytest.mark.parametrize("name", KERAS_LAYERS)
+def test_layers_of_keras(photos, name):
+    augmentation = Augmentation(**PLAIN, **KERAS_LAYERS[name])
+    if not hasattr(keras.layers, name):
+        with pytest.raises(ImportError, match=rf"keras.layers.{name} needs Keras >= 3\."):
+            augmentation(photos, seed=0)
+        return
+    keras.config.set_dtype_policy("mixed_float16")  # which must not reach the pixels
+    try:
+        first, again, other = (augmentation(photos, seed=seed) for seed in (3, 3, 4))
+    finally:
+        keras.config.set_dtype_policy("float32")
+    np.testing.assert_array_equal(first, again)
+    assert not (first == other).all() and not (first == photos).all()
+    assert first.dtype == np.float32 and first.min() >= 0 and first.max() <= 255
+
+
+def test_random_erasing_makes_noise_of_a_rectangle():
+    if not hasattr(keras.layers, "RandomErasing"):
+        pytest.skip("this Keras has no RandomErasing")
+    white = np.full((40, 16, 16, 3), 255, "uint8")
+    erased = (Augmentation(random_erasing=0.5, **PLAIN)(white, seed=0) < 255).any((1, 2, 3))
+    assert 8 <= erased.sum() <= 32  # 20 ± 4 standard deviations
+
+
+def test_one_picture_and_grey_ones(photos):
+    np.testing.assert_array_equal(Augmentation(**PLAIN)(photos[0], seed=0), photos[0])
+    assert Augmentation(three_augment=True)(photos[..., :1], seed=0).shape == (6, 24, 32, 1)
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="tf.data needs TensorFlow")
+def test_in_tf_data(photos):
+    import tensorflow as tf
+
+    augmentation = Augmentation(mixup=0.8)
+    data = tf.data.Dataset.from_tensor_slices((photos, np.eye(6, dtype="float32"))).batch(3)
+    mapped = data.enumerate().map(lambda n, batch: augmentation(*batch, seed=n), num_parallel_calls=2)
+    assert mapped.element_spec[0].shape == (None, 24, 32, 3) and mapped.element_spec[1].shape == (None, 6)
+    for n, (images, labels) in enumerate(mapped):
+        expected = augmentation(photos[3 * n : 3 * n + 3], np.eye(6, dtype="float32")[3 * n : 3 * n + 3], seed=n)
+        np.testing.assert_array_equal(images, expected[0])
+        np.testing.assert_array_equal(labels, expected[1])
+    single = tf.data.Dataset.from_tensor_slices((photos, np.arange(6)))
+    images, labels = next(iter(single.map(lambda x, y: Augmentation()(x, y, seed=1)).batch(6)))
+    assert images.shape == photos.shape and labels.numpy().tolist() == list(range(6))
+
+
+def test_as_data():
+    augmentation = Augmentation(crop=None, rand_augment=[2, 9], aspect=[1, 2])
+    assert augmentation.rand_augment == (2, 9.0) and hash(augmentation)
+    assert Augmentation.from_dict(json.loads(json.dumps(augmentation.to_dict()))) == augmentation
+    assert augmentation.replace(crop=0.1).crop == 0.1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"crop": 0}, "crop is None or a number over 0, at most 1. Received: 0"),
+        ({"crop": "big"}, "Received: 'big'"),
+        ({"mixup": -1}, "mixup is None or a number over 0"),
+        ({"aspect": (2, 1)}, r"aspect is \(smallest, largest\)"),
+        ({"aspect": 1}, "aspect is a pair"),
+        ({"rand_augment": (2, 11)}, r"rand_augment is \(layers, magnitude from 0 to 10\)"),
+        ({"rand_augment": (0, 9)}, r"Received: \(0, 9\)"),
+    ],
+)
+def test_values_out_of_range(options, message):
+    with pytest.raises(ValueError, match=message):
+        Augmentation(**options)
+
+
+def test_unknown_fields():
+    for make in (Augmentation().replace, lambda **fields: Augmentation.from_dict(fields)):
+        with pytest.raises(ValueError, match="Augmentation has no 'cut_mix'. It has crop, "):
+            make(cut_mix=1.0)
+
+
+def test_mistakes(photos):
+    with pytest.raises(ValueError, match=r"\[0, 255\], before preprocess_inputs. These look like \[-1, 1\]"):
+        Augmentation()(photos / 127.5 - 1, seed=0)
+    with pytest.raises(ValueError, match=r"labels of shape \(n, classes\).*for 6 pictures. Received: \(6,\)"):
+        Augmentation(mixup=0.2)(photos, np.arange(6), seed=0)
+    with pytest.raises(ValueError, match="after dataset.batch"):
+        Augmentation(mixup=0.2)(photos[0], np.eye(6)[0], seed=0)
+    with pytest.raises(ValueError, match=r"Received: \(24, 32\)"):
+        Augmentation()(photos[0, ..., 0], seed=0)

@@ -1,0 +1,486 @@
+"""Folders of pictures as datasets: the right pixels, the same batches whatever happens, and mistakes said in time."""
+
+import os
+import random
+import warnings
+
+import keras
+import numpy as np
+import pytest
+from PIL import Image
+
+from vit_keras import preprocess, vit
+from vit_keras.labels import name_classes
+from vit_keras.training import data as module
+from vit_keras.training.augment import Augmentation
+from vit_keras.training.checks import check, class_weights
+from vit_keras.training.data import image_folder
+
+pytestmark = pytest.mark.filterwarnings("ignore:batch_size=32, but")
+
+CLASSES = {"ant": 7, "bee": 9, "cow": 6}
+SIZE = 16
+EAGER = keras.backend.backend() != "jax"  # where tracing takes longer than the few steps
+
+
+def save(path, rng, size=(20, 24), **options):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    rows = rng.integers(0, 256, (3, 4, 3), "uint8")
+    Image.fromarray(rows).resize(size[::-1], Image.Resampling.BICUBIC).save(path, **options)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    rng = np.random.default_rng(0)
+    for name, count in CLASSES.items():
+        for n in range(count):
+            save(tmp_path / "photos" / name / f"{n}.png", rng)
+    return tmp_path / "photos"
+
+
+def small(classes=3, **options):
+    keras.utils.set_random_seed(0)
+    return vit.build_model(SIZE, 8, 1, 8, 1, "small", 8, classes=classes, **options)
+
+
+def linear(loss):
+    """Not a ViT, whose compilation would be most of a test; SGD has no state."""
+    dense = keras.layers.Dense(3, "softmax", kernel_initializer="zeros")
+    model = keras.Sequential([keras.Input((SIZE, SIZE, 3)), keras.layers.Flatten(), dense])
+    model.compile(keras.optimizers.SGD(0.01), loss, metrics=["accuracy"], run_eagerly=EAGER)
+    return model
+
+
+def batches(data, epoch=0):
+    data.epoch = epoch
+    return [data[i] for i in range(len(data))]
+
+
+def same(first, second):
+    return all((x == u).all() and (y == v).all() for (x, y), (u, v) in zip(first, second))
+
+
+def test_pixels_are_those_of_the_preprocessing(folder):
+    for way in (preprocess.GOOGLE, preprocess.Preprocessing(interpolation="bicubic", crop=0.8, mean=(0.4, 0.5, 0.6))):
+        data = image_folder(folder, SIZE, preprocessing=way, batch_size=5, shuffle=False)
+        inputs = np.concatenate([x for x, _ in data])
+        assert inputs.dtype == np.float32
+        np.testing.assert_allclose(inputs, way(data.paths, SIZE), atol=1e-6)  # of values up to 1.3: float32
+        np.testing.assert_array_equal(data.arrays()[0], inputs)
+        np.testing.assert_array_equal(data.pixels(3), way.denormalise(inputs[3]))
+
+
+def test_what_a_dataset_knows(folder):
+    data = image_folder(folder, SIZE, shuffle=False, batch_size=4)
+    assert data.class_names == ("ant", "bee", "cow") and data.counts.tolist() == [7, 9, 6]
+    assert [path.relative_to(folder).as_posix() for path in data.paths[6:8]] == ["ant/6.png", "bee/0.png"]
+    assert len(data) == 6 and data[5][1].tolist() == [2, 2] and data.image_size == (SIZE, SIZE)
+    assert data.class_weight == class_weights(data.labels)
+    weight = np.array([data.class_weight[label] for label in data.labels])
+    np.testing.assert_allclose(np.bincount(data.labels, weight), 22 / 3)  # all the same
+    with pytest.raises(IndexError):
+        data[6]
+
+
+def test_the_model_says_size_and_preprocessing(folder):
+    model = vit.build_model(SIZE, 8, 1, 8, 1, "grey", 8, classes=3, channels=1)
+    nested = keras.Sequential([keras.Input((SIZE, SIZE, 1)), model])
+    for augmentation in (None, Augmentation()):
+        inputs, _ = image_folder(folder, model=nested, augmentation=augmentation)[0]
+        assert inputs.shape == (22, SIZE, SIZE, 1)
+    data = image_folder(folder, model=model, shuffle=False)
+    np.testing.assert_allclose(data[0][0], model.preprocess(data.paths), atol=0.5 / 127.5 + 1e-6)  # half a grey level
+    with pytest.raises(ValueError, match="Say image_size"):
+        image_folder(folder)
+
+
+def test_names_of_classes_and_files(tmp_path):
+    rng = np.random.default_rng(0)
+    for name in ("10", "9", "2/deep/deeper"):
+        save(tmp_path / name / "a.JPG", rng, format="jpeg")
+    for name in ("2/notes.txt", "9/Thumbs.db", "9/._a.JPG", ".DS_Store", "readme.md"):
+        (tmp_path / name).write_bytes(b"no picture")
+    (tmp_path / ".ipynb_checkpoints").mkdir()
+    data = image_folder(tmp_path, SIZE, shuffle=False, batch_size=3)
+    assert data.class_names == ("2", "9", "10") and len(data.paths) == 3
+    assert image_folder(tmp_path, SIZE, class_names=["10", "2", "9"], shuffle=False).paths[0].parent.name == "10"
+    with pytest.raises(ValueError, match=r"each folder of .* once; '9' is not in it"):
+        image_folder(tmp_path, SIZE, class_names=["10", "2"])
+
+
+@pytest.mark.parametrize("augmentation", [None, Augmentation(crop=0.3), Augmentation(crop=None, mixup=0.5)])
+def test_batches_are_the_same_whatever_the_threads_and_the_cache(folder, tmp_path, augmentation):
+    def epoch(epoch=2, **options):
+        options = {"batch_size": 5, "seed": 3, "shuffle": True, "augmentation": augmentation, "workers": 0, **options}
+        return batches(image_folder(folder, SIZE, **options), epoch)
+
+    plain = epoch()
+    for options in ({"workers": 3}, {"cache": False}, {"cache": tmp_path / "cache"}, {"cache": tmp_path / "cache"}):
+        assert same(plain, epoch(**options)), options
+    assert not same(plain, epoch(3)) and not same(plain, epoch(seed=4))
+    data = image_folder(folder, SIZE, batch_size=5, seed=3, shuffle=True, augmentation=augmentation, workers=3)
+    data.epoch = 2
+    assert same(plain, data)  # read ahead
+
+
+def test_every_epoch_has_every_picture_once(folder):
+    data = image_folder(folder, SIZE, batch_size=5, shuffle=True)
+    plain = data.arrays()[0]
+    for epoch in range(2):
+        seen = np.concatenate([x for x, _ in batches(data, epoch)])
+        order = [int(np.abs(plain - x).sum((1, 2, 3)).argmin()) for x in seen]
+        assert sorted(order) == list(range(22)) and order != list(range(22))
+
+
+def test_the_split(folder, monkeypatch):
+    training, validation = image_folder(folder, SIZE, validation_split=0.3, seed=1)
+    assert validation.counts.tolist() == [2, 3, 2] and training.counts.tolist() == [5, 6, 4]
+    assert not set(training.paths) & set(validation.paths)
+    assert training.shuffle and not validation.shuffle
+    walk = os.walk
+    monkeypatch.setattr(os, "walk", lambda top: ((p, d[::-1], f[::-1]) for p, d, f in walk(top)))
+    again = image_folder(folder, SIZE, validation_split=0.3, seed=1)
+    assert again[0].paths == training.paths and again[1].paths == validation.paths
+    assert image_folder(folder, SIZE, validation_split=0.3, seed=2)[1].paths != validation.paths
+
+
+def test_an_augmentation_touches_the_training_set_alone(folder):
+    augmentation = Augmentation(cutmix=1.0)
+    training, validation = image_folder(folder, SIZE, validation_split=0.3, augmentation=augmentation, batch_size=7)
+    np.testing.assert_array_equal(validation[0][0], validation.arrays()[0])
+    assert training[0][1].shape == (7, 3) and (training[0][1].max(1) < 1).any()
+    assert (validation[0][1] == np.eye(3)[validation.labels]).all()  # of the same kind, for the same loss
+    assert image_folder(folder, SIZE, label_mode="categorical")[0][1].shape == (22, 3)
+
+
+def test_random_crops_come_from_the_larger_picture(tmp_path):
+    """A gradient of 640 columns, turned by its EXIF data: a crop shows finer steps than a picture of 16 columns has."""
+    ramp = np.broadcast_to(np.linspace(0, 255, 640).astype("uint8")[:, None, None], (640, 480, 3))
+    exif = Image.Exif()
+    exif[0x0112] = 6  # turn by 90° to the right
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        Image.fromarray(ramp).save(tmp_path / name / "ramp.jpg", exif=exif, quality=95)
+    data = image_folder(tmp_path, 64, augmentation=Augmentation(crop=1.0, aspect=(4 / 3, 4 / 3), flip=False))
+    pixels = data._pictures[0]
+    assert pixels.shape[:2] == (80, 107)  # 1.25 × 64 high, upright
+    expected = np.linspace(255, 0, 107)[None, :, None]
+    np.testing.assert_allclose(pixels, np.broadcast_to(expected, pixels.shape), atol=4)  # JPEG and a pixel: 2.4 levels
+    plain = preprocess.GOOGLE.denormalise(preprocess.GOOGLE(data.paths[0], 64)[0])
+    np.testing.assert_array_equal(data.pixels(0), plain)  # in evaluation as always
+    seen = preprocess.GOOGLE.denormalise(data[0][0][0]).astype(float)
+    np.testing.assert_allclose(seen, plain, atol=6)  # the whole picture: a column is 4 levels
+
+
+def test_damaged_pictures(folder):
+    whole = (folder / "bee" / "0.png").read_bytes()
+    (folder / "bee" / "2.png").write_bytes(whole[: len(whole) // 2])
+    (folder / "cow" / "3.png").write_bytes(b"")
+    for options in ({}, {"cache": False}, {"validation_split": 0.5, "augmentation": Augmentation()}):
+        with pytest.raises(ValueError, match=r'\d.png.* There is 1 more. errors="skip" leaves'):
+            image_folder(folder, SIZE, **options)
+    with pytest.warns(UserWarning, match=r"2 damaged pictures are left out: '.*bee.2.png', '.*cow.3.png'"):
+        data = image_folder(folder, SIZE, errors="skip", shuffle=False)
+    assert data.counts.tolist() == [7, 8, 5]
+    np.testing.assert_allclose(data[0][0], preprocess.GOOGLE(data.paths, SIZE), atol=1e-6)  # float32
+    with pytest.warns(UserWarning, match="2 damaged"):
+        training, validation = image_folder(folder, SIZE, errors="skip", validation_split=0.5)
+    assert len(training.paths) + len(validation.paths) == 20 and (training.counts > 0).all()
+    with pytest.warns(UserWarning, match="2 damaged"):
+        cached = [image_folder(folder, SIZE, errors="skip", cache=folder.parent / "cache")[0][0] for _ in range(2)]
+    np.testing.assert_array_equal(*cached)
+
+
+def test_the_cache_is_used_and_notices_changes(folder, tmp_path, monkeypatch):
+    decoded = []
+    decode = module._Decoder.__call__
+    monkeypatch.setattr(module._Decoder, "__call__", lambda self, path: decoded.append(path) or decode(self, path))
+
+    def load(**options):
+        decoded.clear()
+        image_folder(folder, SIZE, cache=tmp_path / "cache", **options)[0]
+        return len(decoded)
+
+    assert [load(), load(), load(augmentation=Augmentation()), load(preprocessing=preprocess.IMAGENET)] == [
+        22,
+        0,
+        22,
+        22,
+    ]
+    save(folder / "ant" / "0.png", np.random.default_rng(5), size=(30, 30))
+    assert load() == 22
+    monkeypatch.setattr(module, "complete", None)  # a pass that does not come to its end …
+    with pytest.raises(TypeError):
+        load(validation_split=0.2)
+    monkeypatch.undo()
+    assert not [p for p in (tmp_path / "cache").iterdir() if p.suffix not in (".pixels", ".json")]
+
+
+def test_nothing_is_left_of_a_temporary_cache(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    image_folder(folder, SIZE)
+    assert not list((tmp_path / "temporary").iterdir())
+
+
+def test_no_room_for_the_cache(folder, monkeypatch):
+    usage = module.shutil.disk_usage("/")._replace(free=1000)
+    monkeypatch.setattr(module.shutil, "disk_usage", lambda path: usage)
+    with pytest.warns(UserWarning, match="decoded in every epoch instead. cache=FOLDER"):
+        data = image_folder(folder, SIZE, shuffle=False)
+    assert data._pictures.store is None and data[0][0].shape == (22, SIZE, SIZE, 3)
+
+
+def test_wrong_folders(tmp_path):
+    def message(**options):
+        with pytest.raises(ValueError) as caught:
+            image_folder(tmp_path, SIZE, **options)
+        return str(caught.value)
+
+    rng = np.random.default_rng(0)
+    with pytest.raises(FileNotFoundError, match="There is no folder .*nowhere"):
+        image_folder(tmp_path / "nowhere", SIZE)
+    assert "no folders of classes" in message()
+    (tmp_path / "train").mkdir()
+    assert "the folders 'train', which are no classes" in message()
+    (tmp_path / "train").rename(tmp_path / "ant")
+    assert "There is no picture of 'ant'" in message(errors="skip")
+    save(tmp_path / "ant" / "1.png", rng)
+    assert "one class only, 'ant'" in message()
+    (tmp_path / "bee").mkdir()
+    assert "There is no picture of 'bee'" in message() and 'errors="skip"' in message()
+    save(tmp_path / "cow" / "1.png", rng)
+    with pytest.warns(UserWarning, match="There is no picture of 'bee'.*left out"):
+        data = image_folder(tmp_path, SIZE, errors="skip", batch_size=2)
+    assert data.class_names == ("ant", "cow")
+    with pytest.warns(UserWarning, match="There is no picture of 'bee'"):
+        data = image_folder(
+            tmp_path, SIZE, errors="skip", class_names=["ant", "bee", "cow"], batch_size=2, shuffle=False
+        )
+    assert data.class_names == ("ant", "bee", "cow") and data.labels.tolist() == [0, 2]
+    (tmp_path / "bee").rmdir()
+    assert "nothing to hold out" in message(validation_split=0.2)
+    with pytest.warns(UserWarning, match="batch_size=32, but there are only 2 pictures"):
+        image_folder(tmp_path, SIZE, shuffle=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch_size": 0}, "batch_size must be an integer of at least 1. Received: 0"),
+        ({"workers": -1}, "workers must be"),
+        ({"validation_split": 20}, "validation_split is None or a share between 0 and 1. Received: 20"),
+        ({"errors": "ignore"}, "errors must be 'raise' or 'skip'. Received: 'ignore'"),
+        ({"label_mode": "binary"}, "label_mode must be 'int' or 'categorical'"),
+    ],
+)
+def test_wrong_arguments(folder, options, message):
+    with pytest.raises(ValueError, match=message):
+        image_folder(folder, SIZE, **options)
+
+
+@pytest.mark.core
+def test_fit_evaluate_and_predict(folder):
+    model = linear("sparse_categorical_crossentropy")
+    options = {"validation_split": 0.3, "augmentation": Augmentation(), "batch_size": 5}
+    training, validation = image_folder(folder, SIZE, **options)
+    history = model.fit(training, validation_data=validation, epochs=2, callbacks=training.callbacks, verbose=0)
+    assert set(history.history) >= {"loss", "val_accuracy"} and training.epoch == 2
+    mixed = image_folder(folder, SIZE, batch_size=11)  # shuffled once, so that these are in one order
+    assert len(set(mixed[0][1])) == 3
+    predicted = model.predict(mixed, verbose=0)
+    np.testing.assert_allclose(
+        predicted, model.predict(mixed.arrays()[0], verbose=0), atol=1e-5
+    )  # float32, other batches
+    accuracy = (predicted.argmax(-1) == mixed.labels).mean()
+    assert model.evaluate(mixed, verbose=0)[1] == pytest.approx(accuracy, abs=1e-6)  # float32
+
+
+@pytest.mark.core
+def test_a_run_continued_is_the_run_uninterrupted(folder, tmp_path):
+    """Though Python's random numbers, with which Keras shuffles, are others each time."""
+
+    def run(path=None, workers=2, **options):
+        random.seed(os.urandom(8))
+        data = image_folder(folder, SIZE, augmentation=Augmentation(mixup=0.5), batch_size=2, workers=workers)
+        model = linear("categorical_crossentropy")
+        if path:
+            model.load_weights(path)
+        model.fit(data, callbacks=data.callbacks, verbose=0, **options)
+        return model
+
+    whole = run(epochs=2)
+    run(epochs=1, workers=0).save_weights(tmp_path / "1.weights.h5")
+    continued = run(tmp_path / "1.weights.h5", initial_epoch=1, epochs=2, workers=3)
+    for a, b in zip(whole.get_weights(), continued.get_weights()):
+        np.testing.assert_allclose(a, b, atol=1e-6)  # float32: a backend's threads may add up in another order
+
+
+def test_epochs_are_counted_without_the_callback(folder):
+    data = image_folder(folder, SIZE, augmentation=Augmentation(), batch_size=8)
+    seen = []
+    for _ in range(2):
+        data.on_epoch_begin()
+        seen.append([data[i] for i in (2, 0, 1)])  # the order in which Keras asks does not count
+        data.on_epoch_end()
+        data.on_epoch_end()  # which Keras may call twice
+    assert data.epoch == 2
+    assert same(seen[0], batches(data, 0)) and same(seen[1], batches(data, 1))
+    data.on_epoch_begin()
+    first = data[1]
+    assert same([first], [data[1]])  # asked for again
+    data.on_epoch_end()
+    assert data.epoch == 1 and same([first], [data[0]])  # that one was not served to its end
+
+
+def test_a_picture_that_vanishes_stops_the_run(folder):
+    data = image_folder(folder, SIZE, cache=False, shuffle=False)
+    data.paths[0].unlink()
+    with pytest.raises(FileNotFoundError, match="0.png"):
+        next(iter(data))
+
+
+@pytest.mark.parametrize(("labels", "expected"), [([0, 0, 0, 1], {0: 2 / 3, 1: 2.0}), (np.eye(2), {0: 1.0, 1: 1.0})])
+def test_class_weights(labels, expected):
+    assert class_weights(labels) == pytest.approx(expected)
+    assert class_weights(np.array([[3], [3]])) == {3: 1.0}
+    for wrong in ([0.5, 1], [-1, 2], [], np.zeros((2, 2, 2))):
+        with pytest.raises(ValueError, match="Labels are class numbers"):
+            class_weights(wrong)
+
+
+def test_names_are_saved_with_the_model(tmp_path):
+    model, names = small(), ("ant", "bee", "cow")
+    nested = keras.Sequential([keras.Input((SIZE, SIZE, 3)), model])
+    assert name_classes(nested, names) and not name_classes(model, names[:2])
+    nested.save(tmp_path / "nested.keras")
+    assert keras.saving.load_model(tmp_path / "nested.keras").layers[-1].labels == names
+
+
+@pytest.fixture(scope="module")
+def model():
+    return small()
+
+
+def quiet(model, data, **options):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        check(model, data, **options)
+
+
+PIXELS = np.random.default_rng(0).uniform(-1, 1, (20, SIZE, SIZE, 3)).astype("float32")
+LABELS = np.arange(20) % 3
+
+
+def test_good_data_passes(folder, model):
+    quiet(model, (PIXELS, LABELS), loss="sparse_categorical_crossentropy")
+    quiet(model, (PIXELS, np.eye(3)[LABELS]), loss=keras.losses.CategoricalCrossentropy())
+    quiet(model, PIXELS)
+    quiet(model, image_folder(folder, model=model, augmentation=Augmentation(), batch_size=8))
+    headless = vit.build_model(SIZE, 8, 1, 8, 1, "two", 8, classes=2, include_top=False)
+    pair = keras.Model(headless.input, [keras.layers.Dense(2)(headless.output), keras.layers.Dense(1)(headless.output)])
+    quiet(pair, (PIXELS, [LABELS, LABELS]))
+    regression = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    quiet(regression, (np.zeros((20, 4)), np.linspace(-3, 4, 20)), loss="mean_squared_error")
+    quiet(regression, (np.zeros((20, 4)), np.linspace(0, 1, 20)))
+
+
+@pytest.mark.parametrize(
+    ("pixels", "found"),
+    [(PIXELS * 127.5 + 127.5, "from 0.* to 255"), (PIXELS / 2 + 0.5, "to 1"), (PIXELS * 0.3 + 0.4, "to 0.7")],
+)
+def test_pixels_in_another_range(model, pixels, found):
+    with pytest.warns(UserWarning, match=f"{found}, where from -1 to 1 is what it was trained with"):
+        check(model, (pixels, LABELS))
+
+
+def test_what_reaches_a_nested_vit_counts(model):
+    layers = [keras.Input((SIZE, SIZE, 3)), keras.layers.Rescaling(1 / 127.5, offset=-1), model]
+    raw = PIXELS * 127.5 + 127.5
+    quiet(keras.Sequential(layers), (raw, LABELS))
+    with pytest.warns(UserWarning, match="reach the ViT are from -1.* to -0.99"):
+        check(keras.Sequential(layers), (PIXELS, LABELS))
+    assert model(PIXELS[:1]).shape == (1, 3)  # as it was
+
+
+def test_other_preprocessing():
+    model = small()
+    model.preprocessing = preprocess.Preprocessing(mean=preprocess.IMAGENET_MEAN, std=preprocess.IMAGENET_STD)
+    pixels = np.concatenate([PIXELS, np.full_like(PIXELS[:1], 1), np.full_like(PIXELS[:1], -1)])
+    quiet(model, model.preprocessing.normalise(pixels * 127.5 + 127.5))
+    with pytest.warns(UserWarning, match=r"from -1 to 1, where from -2.12 to 2.64"):
+        check(model, pixels)
+    with pytest.raises(ValueError, match="not finite"):
+        check(model, PIXELS * np.inf)
+
+
+@pytest.mark.parametrize(
+    ("labels", "loss", "message"),
+    [
+        (LABELS + 1, None, "labels are from 1 to 3, and a model with 3 outputs takes whole numbers from 0 to 2"),
+        (LABELS - 1, None, "from -1 to 1"),
+        (LABELS + 0.5, None, "from 0.5 to 2.5"),
+        (np.eye(4)[LABELS], None, r"3 outputs, which labels of shape \(20, 4\) do not fit"),
+        (np.eye(3)[LABELS], "sparse_categorical_crossentropy", "takes class numbers, and the labels are one-hot"),
+        (LABELS, keras.losses.CategoricalCrossentropy(), r"takes one-hot labels \(n, 3\), and these are numbers"),
+    ],
+)
+def test_labels_that_do_not_fit(model, labels, loss, message):
+    with pytest.raises(ValueError, match=message):
+        check(model, (PIXELS, labels), loss=loss)
+
+
+def test_one_label_too_many_is_found_anywhere_in_arrays(model):
+    pixels = np.resize(PIXELS, (60, SIZE, SIZE, 3))
+    with pytest.raises(ValueError, match="from 0 to 3"):
+        check(model, (pixels, np.append(np.resize(LABELS, 59), 3)))
+
+
+def test_labels_of_one_output():
+    model = small(1)
+    quiet(model, (PIXELS, LABELS % 2))
+    with pytest.raises(ValueError, match="from 0 to 2, and a model with 1 outputs takes from 0 to 1"):
+        check(model, (PIXELS, LABELS))
+
+
+def test_unbalanced_and_unshuffled_classes(folder, model):
+    many = np.repeat(PIXELS, 3, axis=0)
+    labels = np.array([0, 2] * 2 + [1] * 56)
+    with pytest.warns(UserWarning, match="largest class has 56 pictures, the smallest 2: pass class_weight="):
+        check(model, (many, labels))
+    with pytest.warns(
+        UserWarning, match="All 32 pictures of the first batch are of one class: is the dataset shuffled"
+    ):
+        check(model, (many, np.repeat([0, 1], [32, 28])))
+
+
+def test_a_generator_is_left_alone(model):
+    stream = iter([(PIXELS, LABELS)])
+    with pytest.warns(UserWarning, match="a generator, whose batches come once: it is not checked"):
+        check(model, stream)
+    assert next(stream)[0] is PIXELS
+
+
+def test_an_empty_dataset(model):
+    with pytest.raises(ValueError, match="The dataset is empty"):
+        check(model, [])
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="tf.data needs TensorFlow")
+def test_tf_data_is_checked(model):
+    import tensorflow as tf
+
+    data = tf.data.Dataset.from_tensor_slices((PIXELS, LABELS)).batch(8)
+    quiet(model, data)
+    with pytest.raises(ValueError, match="from 1 to 3"):
+        check(model, data.map(lambda x, y: (x, y + 1)))
+
+
+@pytest.mark.core
+@pytest.mark.skipif(keras.backend.backend() != "torch", reason="DataLoader needs PyTorch")
+def test_a_dataloader_is_checked(model):
+    import torch
+
+    data = torch.utils.data.TensorDataset(torch.tensor(PIXELS), torch.tensor(LABELS + 1))
+    with pytest.raises(ValueError, match="from 1 to 3"):
+        check(model, torch.utils.data.DataLoader(data, batch_size=20))

@@ -1,0 +1,207 @@
+"""Distillation: its losses against NumPy, who learns what, and a teacher that need not be there."""
+
+import cifar10
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from vit_keras import vit
+from vit_keras.preprocess import Preprocessing
+from vit_keras.training.distill import Distillation
+
+CLASSES = 3
+TWO_HEADS = {"distillation_token": True, "pooling": "token+dist"}
+
+
+def tiny(**options):
+    options = {"image_size": 8, "dropout": 0.0, "classes": CLASSES, "name": "tiny", "num_layers": 1, **options}
+    return vit.build_model(patch_size=4, hidden_size=16, num_heads=2, mlp_dim=32, **options)
+
+
+def pictures(n=4):
+    return np.random.default_rng(0).uniform(-1, 1, (n, 8, 8, 3)).astype("float32")
+
+
+LABELS = np.array([0, 2, 1, 1])
+
+
+def a_teacher(activation="linear", seed=0):
+    rng = np.random.default_rng(seed)
+    dense = keras.layers.Dense(CLASSES, activation=activation)
+    teacher = keras.Sequential([keras.Input((8, 8, 3)), keras.layers.Flatten(), dense])
+    dense.set_weights([rng.normal(size=w.shape) * 0.3 for w in dense.get_weights()])
+    return teacher
+
+
+def compiled(student, teacher, optimizer=None, **options):
+    training = Distillation(student, teacher, **options)
+    from_logits = student.layers[-1].get_config().get("activation", "linear") != "softmax"
+    eager = keras.backend.backend() != "jax"  # where a trace would take longer than these few steps
+    training.compile(
+        optimizer or keras.optimizers.SGD(0.1),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=from_logits),
+        metrics=["accuracy"],
+        run_eagerly=eager,
+        jit_compile=False if eager else "auto",
+    )
+    return training
+
+
+def log_softmax(x):
+    x = np.asarray(x, "float64")
+    return x - np.log(np.exp(x).sum(-1, keepdims=True))
+
+
+def deit_loss(student_label, student_teacher, teacher, labels, kind, alpha, temperature, sample_weight):
+    """Equations 2 and 3 of arXiv 2012.12877, picture by picture."""
+    total = 0.0
+    for n, label in enumerate(labels):
+        label_loss = -log_softmax(student_label[n])[label]
+        if kind == "hard":
+            teacher_loss = -log_softmax(student_teacher[n])[np.argmax(teacher[n])]
+        else:
+            p, q = log_softmax(teacher[n] / temperature), log_softmax(student_teacher[n] / temperature)
+            teacher_loss = temperature**2 * np.sum(np.exp(p) * (p - q))
+        total += sample_weight[n] * ((1 - alpha) * label_loss + alpha * teacher_loss)
+    return total / len(labels)
+
+
+@pytest.mark.core
+@pytest.mark.parametrize("kind, alpha, temperature", [("soft", 0.9, 3.0), ("soft", 0.3, 2.0), ("hard", 0.5, 1.0)])
+def test_the_loss_is_that_of_the_paper(kind, alpha, temperature):
+    rng = np.random.default_rng(1)
+    label, teacher_head, teacher = rng.normal(size=(3, 4, CLASSES)).astype("float32") * 2
+    sample_weight = np.array([1.0, 0.5, 0.0, 2.0], "float32")
+    training = compiled(tiny(), None, kind=kind, alpha=alpha, temperature=temperature)
+    outputs = {"label": ops.convert_to_tensor(label), "teacher": ops.convert_to_tensor(teacher_head)}
+    labels = {"label": ops.convert_to_tensor(LABELS), "teacher": ops.convert_to_tensor(teacher)}
+    loss = training.compute_loss(None, labels, outputs, ops.convert_to_tensor(sample_weight))
+    expected = deit_loss(label, teacher_head, teacher, LABELS, kind, alpha, temperature, sample_weight)
+    np.testing.assert_allclose(float(loss), expected, rtol=1e-5)  # a handful of float32 logarithms
+
+
+@pytest.mark.parametrize("alpha, learns", [(0.0, "head"), (1.0, "head_dist")])
+def test_each_head_learns_from_its_own(alpha, learns):
+    student = tiny(**TWO_HEADS)
+    compiled(student, a_teacher(), kind="hard", alpha=alpha).train_on_batch(pictures(), LABELS)
+    changed = {n for n in ("head", "head_dist") if np.any(ops.convert_to_numpy(student.get_layer(n).kernel))}
+    assert changed == {learns}
+
+
+@pytest.mark.parametrize(
+    "options", [{}, pytest.param(TWO_HEADS, marks=pytest.mark.core)], ids=["one head", "two heads"]
+)
+def test_fit_trains_the_student_alone(options):
+    student, teacher = tiny(**options), a_teacher()
+    before = teacher.get_weights()
+    training = compiled(student, teacher, keras.optimizers.Adam(1e-2))
+    x, labels = pictures(), ops.convert_to_numpy(teacher(pictures())).argmax(-1)
+    history = training.fit(x, labels, epochs=12, batch_size=4, verbose=0).history
+    assert history["loss"][-1] < 0.7 * history["loss"][0]
+    assert set(history) == {"loss", "accuracy"}
+    for old, new in zip(before, teacher.get_weights()):
+        np.testing.assert_array_equal(old, new)
+    accuracy = np.mean(student.predict(x, verbose=0).argmax(-1) == labels)
+    assert training.evaluate(x, labels, verbose=0, return_dict=True)["accuracy"] == pytest.approx(accuracy)
+
+
+@pytest.mark.core
+def test_the_teachers_logits_may_come_with_the_labels():
+    teacher, student = a_teacher(), tiny(**TWO_HEADS)
+    logits = ops.convert_to_numpy(teacher(pictures()))
+    student.get_layer("head_dist").set_weights([np.ones((16, CLASSES)) * np.arange(3), np.arange(3)])
+    with_teacher = compiled(student, teacher).test_on_batch(pictures(), LABELS)
+    without = compiled(student, None).test_on_batch(pictures(), {"label": LABELS, "teacher": logits})
+    np.testing.assert_allclose(with_teacher, without, rtol=1e-5)  # the same sums
+    with pytest.raises(ValueError, match='must yield \\(images, {"label": ..., "teacher": logits}\\)'):
+        compiled(student, None).test_on_batch(pictures(), LABELS)
+
+
+def test_probabilities_are_as_good_as_logits():
+    student = tiny()
+    student.get_layer("head").set_weights([np.ones((16, CLASSES)) * [0.1, 0.2, -0.1], np.arange(3) / 3])
+    losses = [compiled(student, a_teacher(a)).test_on_batch(pictures(), LABELS)[0] for a in ("linear", "softmax")]
+    np.testing.assert_allclose(*losses, rtol=1e-4)  # float32 after an exponential and its logarithm
+    other = tiny(activation="softmax")
+    other.set_weights(student.get_weights())
+    np.testing.assert_allclose(compiled(other, a_teacher()).test_on_batch(pictures(), LABELS)[0], losses[0], rtol=1e-4)
+
+
+def test_a_softmax_after_two_heads():
+    student, teacher = tiny(**TWO_HEADS), a_teacher()
+    student.get_layer("head").set_weights([np.ones((16, CLASSES)) * [0.1, 0.2, -0.1], np.arange(3) / 3])
+    softmax = tiny(**TWO_HEADS, activation="softmax")
+    softmax.set_weights(student.get_weights())
+    losses = [compiled(model, teacher).test_on_batch(pictures(), LABELS)[0] for model in (student, softmax)]
+    np.testing.assert_allclose(*losses, rtol=1e-4)  # as above
+
+
+def test_a_saved_run_goes_on(tmp_path):
+    training = compiled(tiny(**TWO_HEADS), a_teacher(), keras.optimizers.Adam(1e-2), kind="hard", alpha=0.3)
+    training.train_on_batch(pictures(), LABELS)
+    training.save(tmp_path / "training.keras")
+    loaded = keras.saving.load_model(tmp_path / "training.keras")
+    assert (loaded.kind, loaded.alpha, loaded.student.config) == ("hard", 0.3, training.student.config)
+    for _ in range(2):
+        step, same = (run.train_on_batch(pictures(), LABELS) for run in (training, loaded))
+        np.testing.assert_allclose(step, same, rtol=1e-5)  # the same sums, maybe by other threads
+
+
+@pytest.mark.parametrize(
+    "student, teacher, options, message",
+    [
+        ({}, {}, {"kind": "warm"}, "kind must be one of 'soft', 'hard'. Received: 'warm'"),
+        ({}, {}, {"alpha": 1.5}, "alpha must be from 0 to 1. Received: 1.5"),
+        ({}, {}, {"temperature": 0}, "temperature must be above 0. Received: 0"),
+        ({}, {"classes": 4}, {}, "Received: output_shape"),
+        ({}, {"image_size": 16}, {}, "Received: input_shape .* keras.layers.Resizing"),
+        ({"activation": "sigmoid"}, {}, {}, "functional or sequential classifier"),
+        ({"include_top": False, "pooling": None}, {}, {}, "functional or sequential classifier"),
+    ],
+)
+def test_what_does_not_fit_is_refused(student, teacher, options, message):
+    with pytest.raises(ValueError, match=message):
+        Distillation(tiny(**student), tiny(**teacher), **options)
+
+
+def test_a_teacher_of_other_pixels_is_refused():
+    teacher = tiny()
+    teacher.preprocessing = Preprocessing(mean=0.1, std=0.2)
+    with pytest.raises(ValueError, match="pixels of other mean and std"):
+        Distillation(tiny(), teacher)
+    with pytest.raises(TypeError, match="The teacher must be a Keras model. Received: str"):
+        Distillation(tiny(), "vit-b16")
+
+
+@pytest.mark.slow
+def test_a_student_learns_real_pictures_from_ti16(shared, real_weights):
+    """A teacher that saw 500 labels of CIFAR-10 says what 4,000 photos without labels are; the student sees only what it says."""
+    photos, labels = cifar10.load(shared, "train", 400)
+    labelled = np.tile(np.arange(400) < 50, 10)
+    test, test_labels = cifar10.load(shared, "test", 100)
+    trunk = vit.vit_ti16(image_size=64, include_top=False, weights=real_weights)
+    teacher = keras.Sequential([keras.Input((32, 32, 3)), keras.layers.Resizing(64, 64), trunk])
+    features = teacher.predict(photos, batch_size=100, verbose=0)
+    head = keras.Sequential([keras.Input((192,)), keras.layers.BatchNormalization(), keras.layers.Dense(10)])
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    head.compile(keras.optimizers.Adam(3e-3), loss)
+    head.fit(features[labelled], labels[labelled], epochs=60, batch_size=50, verbose=0)
+    logits = head.predict(features, batch_size=400, verbose=0)
+    accuracy = {}
+    for taught in (False, True):
+        keras.utils.set_random_seed(0)
+        student = vit.build_model(32, 4, 3, 64, 4, "small", 128, classes=10, dropout=0.0, pooling="gap")
+        training = Distillation(student, alpha=1.0 if taught else 0.0)
+        training.compile(keras.optimizers.AdamW(1e-3), loss, metrics=["accuracy"])
+        seen = np.ones(4000, bool) if taught else labelled
+        answers = {"label": labels[seen], "teacher": logits[seen]}
+        epochs = 10 if taught else 80  # as many steps
+        training.fit(photos[seen], answers, epochs=epochs, batch_size=64, verbose=0)
+        accuracy[taught] = np.mean(student.predict(test, batch_size=200, verbose=0).argmax(-1) == test_labels)
+    print(
+        "teacher",
+        np.mean(head.predict(teacher.predict(test, verbose=0), verbose=0).argmax(-1) == test_labels),
+        accuracy,
+    )
+    assert accuracy[True] > accuracy[False] + 0.03

@@ -1,0 +1,466 @@
+"""Features are the same whatever the pictures come from, are computed once, and a probe of them is what it should be."""
+
+import os
+import tracemalloc
+
+import keras
+import numpy as np
+import pytest
+from PIL import Image
+
+from vit_keras import vit
+from vit_keras.config import ViTConfig
+from vit_keras.training import embedding as module
+from vit_keras.training.embedding import Probe, embed, features, knn, linear_probe
+
+# Passes of the same float32 model over batches that were cut elsewhere; features are about 1.
+SAME = {"atol": 1e-5, "rtol": 1e-5}
+
+
+def make(seed=0, eager=True, **options):
+    """A tiny ViT in which nothing is zero."""
+    sizes = {"image_size": 16, "patch_size": 8, "num_layers": 1, "hidden_size": 16, "num_heads": 2, "mlp_dim": 16}
+    model = vit.build(ViTConfig(**{**sizes, "classes": 3, **options}))
+    random = np.random.default_rng(seed)
+    model.set_weights([random.normal(size=weight.shape) * 0.3 for weight in model.get_weights()])
+    model.run_eagerly = eager and keras.backend.backend() != "jax"
+    return model
+
+
+def pictures(count=10):
+    return np.random.default_rng(1).integers(0, 256, (count, 16, 16, 3), "uint8")
+
+
+def clouds(count=300, classes=3, width=8, spread=1.0):
+    """Features of classes that overlap, of unlike scales and far from zero."""
+    random = np.random.default_rng(0)
+    labels = np.arange(count) % classes
+    found = random.normal(size=(classes, width))[labels] + spread * random.normal(size=(count, width))
+    return (found * np.geomspace(0.01, 100, width) + 3).astype("float32"), labels
+
+
+class Batches(keras.utils.PyDataset):
+    """Batches of four, of what the model takes, with labels."""
+
+    def __init__(self, images, labels):
+        super().__init__()
+        self.images, self.labels = images, labels
+
+    def __len__(self):
+        return -(-len(self.images) // 4)
+
+    def __getitem__(self, n):
+        return self.images[4 * n : 4 * n + 4], self.labels[4 * n : 4 * n + 4]
+
+
+class Folder:
+    """What an `ImageFolder` has."""
+
+    def __init__(self, paths, labels):
+        self.paths, self.labels = paths, labels
+
+
+@pytest.fixture(scope="module")
+def model():
+    return make()
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Ten pictures in two folders, and two files that are none."""
+    for n, pixels in enumerate(pictures()):
+        path = tmp_path / "photos" / ("cat", "dog")[n // 5] / f"{n}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).save(path)
+    (tmp_path / "photos" / "notes.txt").write_text("none")
+    (tmp_path / "photos" / ".hidden.png").write_text("none")
+    return tmp_path / "photos"
+
+
+# --- embed ------------------------------------------------------------------------------------------------------
+
+
+two_heads = pytest.param({"distillation_token": True, "pooling": "token+dist"}, marks=pytest.mark.core, id="two heads")
+
+
+@pytest.mark.parametrize("options", [two_heads, {}])
+def test_a_probe_in_the_head_is_the_probe(options):
+    model, random = make(**options), np.random.default_rng(0)
+    probe = Probe(random.normal(size=(16, 3)).astype("float32"), random.normal(size=3).astype("float32"), l2=1.0)
+    found = embed(model, pictures(5), batch_size=2, progress=False)
+    assert found.shape == (5, 16)
+    assert found.dtype == np.float32
+    probe.apply_to(model)
+    logits = model.predict(model.preprocess(pictures(5)), verbose=0)
+    np.testing.assert_allclose(probe.logits(found), logits, atol=1e-4)  # of values about 5, summed in another order
+
+
+def test_whatever_the_pictures_come_from(model, folder):
+    images, inputs, labels = pictures(), model.preprocess(pictures()), np.arange(10) % 3
+    paths = sorted(folder.rglob("[0-9]*.png"))
+    expected = embed(model, images, progress=False)
+    same = {
+        "folder": folder,
+        "path as text": str(folder),
+        "ImageFolder": Folder(paths, labels),
+        "list of paths": paths,
+        "iterator of pictures": (Image.fromarray(image) for image in images),
+        "batch that is prepared": inputs,
+        "pair of arrays": (inputs, labels),
+        "batches": [inputs[:6], inputs[6:]],
+        "batches of pixels": iter([(images[:6], labels[:6]), (images[6:], labels[6:])]),
+        "PyDataset": Batches(inputs, labels),
+        "tensors": [keras.ops.convert_to_tensor(inputs)],
+    }
+    for name, each in same.items():
+        np.testing.assert_allclose(embed(model, each, batch_size=3, progress=False), expected, **SAME, err_msg=name)
+    assert np.abs(expected[0] - expected[1]).max() > 0.01  # they are not all the same
+    one = embed(model, paths[1], progress=False)
+    np.testing.assert_allclose(one, expected[1:2], **SAME)
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="needs TensorFlow")
+def test_tf_data(model):
+    import tensorflow as tf
+
+    data = tf.data.Dataset.from_tensor_slices((pictures(), np.arange(10))).shuffle(10, seed=0).batch(4)
+    found, labels = embed(model, data, return_labels=True, progress=False)
+    assert sorted(labels) == list(range(10))
+    np.testing.assert_allclose(found, embed(model, pictures(), progress=False)[labels], **SAME)
+
+
+def test_labels_come_with_the_features(model, folder):
+    paths = sorted(folder.rglob("[0-9]*.png"))
+
+    def labels(images):
+        return embed(model, images, return_labels=True, batch_size=4, progress=False)[1]
+
+    assert list(labels(folder)) == ["cat"] * 5 + ["dog"] * 5
+    assert list(labels(Folder(paths, range(10)))) == list(range(10))
+    assert list(labels(Batches(model.preprocess(pictures()), np.arange(10)))) == list(range(10))
+    assert labels(paths) is None
+
+
+def test_which_layer():
+    model = make(pooling="gap", registers=2)
+    images, inputs = pictures(3), model.preprocess(pictures(3))
+    tokens = embed(model, images, layer="tokens", progress=False)
+    assert tokens.shape == (3, 6, 16)
+    np.testing.assert_allclose(tokens[:, 2:].mean(axis=1), embed(model, images, progress=False), **SAME)
+    logits = embed(model, images, layer="head", progress=False)
+    np.testing.assert_allclose(logits, model.predict(inputs, verbose=0), **SAME)
+    with pytest.raises(ValueError, match="no layer 'neck'; it has 'tokens', .*'embedding'"):
+        embed(model, images, layer="neck")
+
+
+def test_a_headless_and_a_nested_model_and_one_of_any_size():
+    headless, images = make(include_top=False), pictures(3)
+    expected = headless.predict(headless.preprocess(images), verbose=0)
+    np.testing.assert_allclose(embed(headless, images, progress=False), expected, **SAME)
+    nested = keras.Sequential(
+        [keras.Input((None, None, 3)), vit.preprocessing(headless), headless, keras.layers.Dense(4)]
+    )
+    np.testing.assert_allclose(embed(nested, images, progress=False), expected, **SAME)
+    kernel, bias = np.ones((16, 4), "float32"), np.arange(4, dtype="float32")
+    Probe(kernel, bias, l2=1.0).apply_to(nested)
+    np.testing.assert_allclose(nested.predict(images, verbose=0), expected @ kernel + bias, atol=1e-4)
+    any_size = make(image_size=None, position_grid=(2, 2))
+    assert embed(any_size, images, image_size=(24, 32), layer="tokens", progress=False).shape == (3, 13, 16)
+    with pytest.raises(ValueError, match="takes images of .16, 16. pixels only. Received: image_size=32"):
+        embed(headless, images, image_size=32)
+
+
+@pytest.mark.parametrize(
+    "images, error, message",
+    [
+        ([], ValueError, "no images"),
+        ("nowhere", FileNotFoundError, "nowhere"),
+        ([("a.png", 1)], TypeError, "Received as x: str"),
+        ([{"x": np.zeros((2, 16, 16, 3))}], TypeError, "Received as x: dict"),
+        (7, TypeError, "Received: int"),
+        (np.zeros((2, 8, 8, 3), "float32"), ValueError, r"\('batch', 16, 16, 3\). Received: \(2, 8, 8, 3\)"),
+    ],
+)
+def test_mistakes(model, images, error, message):
+    with pytest.raises(error, match=message):
+        embed(model, images, progress=False)
+
+
+def test_more_mistakes(model, folder, tmp_path):
+    with pytest.raises(ValueError, match="batch_size is a positive integer"):
+        embed(model, folder, batch_size=0)
+    with pytest.raises(ValueError, match=r"written to \.npy, \.npz, \.parquet"):
+        embed(model, folder, output="features.csv")
+    with pytest.warns(UserWarning, match="reach the ViT are from 0 to 255"):
+        embed(model, pictures().astype("float32"), progress=False)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match="no pictures in"):
+        embed(model, tmp_path / "empty")
+
+
+def test_progress(model, capsys):
+    embed(model, pictures(3), progress=True)
+    assert "3/3" in capsys.readouterr().err
+    embed(model, pictures(3), progress=False)
+    assert not capsys.readouterr().err
+
+
+# --- files ------------------------------------------------------------------------------------------------------
+
+
+def test_files(model, folder, tmp_path):
+    expected = embed(model, folder, progress=False)
+    options = {"batch_size": 3, "progress": False}
+    assert embed(model, folder, output=tmp_path / "f.npy", **options) == tmp_path / "f.npy"
+    np.testing.assert_allclose(np.load(tmp_path / "f.npy"), expected, **SAME)
+    with np.load(embed(model, folder, output=tmp_path / "f.npz", **options)) as file:
+        np.testing.assert_allclose(file["features"], expected, **SAME)
+        assert list(file["labels"]) == ["cat"] * 5 + ["dog"] * 5
+        assert [os.path.basename(path) for path in file["paths"]] == [f"{n}.png" for n in range(10)]
+    tokens = embed(model, folder, output=tmp_path / "t.npy", layer="tokens", **options)
+    assert np.load(tokens, mmap_mode="r").shape == (10, 5, 16)
+
+
+def test_parquet(model, folder, tmp_path, monkeypatch):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    monkeypatch.setattr(module, "_ROW_GROUP", 4)
+    for layer in (None, "tokens"):
+        path = embed(model, folder, output=tmp_path / "f.parquet", batch_size=2, layer=layer, progress=False)
+        table = parquet.read_table(path).to_pydict()
+        assert list(table) == ["path", "label", "features"]
+        assert table["label"] == ["cat"] * 5 + ["dog"] * 5
+        assert table["path"][9] == str(folder / "dog" / "9.png")
+        np.testing.assert_allclose(table["features"], embed(model, folder, layer=layer, progress=False), **SAME)
+        assert parquet.ParquetFile(path).num_row_groups == 3
+    path = embed(model, pictures(), output=tmp_path / "f.parquet", progress=False)
+    assert list(parquet.read_table(path).to_pydict()) == ["features"]
+
+
+def test_parquet_without_pyarrow(model, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "pyarrow.parquet", None)
+    with pytest.raises(ImportError, match=r'pip install "vit-keras\[parquet\]"'):
+        embed(model, pictures(), output="features.parquet", progress=False)
+
+
+@pytest.mark.parametrize("suffix", ["npy", "parquet"])
+def test_files_are_written_in_constant_memory(suffix, tmp_path):
+    if suffix == "parquet":
+        pytest.importorskip("pyarrow.parquet")
+    rows = (module._Batch(np.full((256, 1024), n, "float32")) for n in range(64))  # 64 MiB
+    write = module._writer(f"f.{suffix}")
+    tracemalloc.start()
+    write(tmp_path / "rows", rows)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 16 << 20
+    if suffix == "npy":
+        np.testing.assert_array_equal(np.load(tmp_path / "rows", mmap_mode="r")[::256, 0], range(64))
+
+
+def test_reading_is_only_a_little_ahead():
+    taken = []
+    for done, _ in enumerate(module._ahead(str, (taken.append(n) for n in range(50)))):
+        assert len(taken) <= done + 3
+    assert len(taken) == 50
+
+
+def test_a_damaged_picture_is_named_and_leaves_no_file(model, folder, tmp_path):
+    (folder / "dog" / "damaged.png").write_bytes((folder / "dog" / "9.png").read_bytes()[:60])
+    with pytest.raises(ValueError, match="damaged.png"):
+        embed(model, folder, output=tmp_path / "f.npy", batch_size=2, progress=False)
+    assert [path.name for path in tmp_path.iterdir()] == ["photos"]
+
+
+# --- the cache --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def passes(monkeypatch):
+    """How often features were computed."""
+    calls, compute = [], module.embed
+    monkeypatch.setattr(module, "embed", lambda *args, **options: calls.append(args) or compute(*args, **options))
+    return calls
+
+
+def test_features_are_computed_once(folder, passes):
+    found = features(make(), folder, progress=False)
+    assert isinstance(found, np.memmap)
+    np.testing.assert_allclose(found, embed(make(), folder, progress=False), **SAME)
+    again = make()
+    again.trainable = False
+    features(again, str(folder))
+    paths = sorted(folder.rglob("[0-9]*.png"))
+    features(make(), paths)
+    features(make(), Folder(paths, range(10)))
+    assert len(passes) == 1
+
+
+def test_features_are_never_out_of_date(folder, passes):
+    def compute(model=None, data=folder, **options):
+        """Features, which must not have been at hand."""
+        before = len(passes)
+        found = features(model or make(), data, progress=False, **options)
+        assert len(passes) == before + 1
+        return found
+
+    expected = compute()
+    assert np.abs(expected - compute(make(seed=1))).max() > 0.01
+    compute(make(mlp_activation="relu"))
+    compute(make(epsilon=0.1))
+    other_pixels = make()
+    other_pixels.preprocessing = other_pixels.preprocessing.replace(mean=0.4)
+    compute(other_pixels)
+    compute(layer="tokens")
+    features(make(classes=5), folder)  # the weights of this seed before the head are the same
+    before = len(passes)
+    Image.fromarray(pictures()[::-1][0]).save(folder / "cat" / "0.png")
+    os.utime(folder / "cat" / "0.png", ns=(1, 1))
+    assert np.abs(compute() - expected).max() > 0.01
+    assert len(passes) == before + 1
+    (folder / "cat" / "0.png").unlink()
+    assert compute().shape == (9, 16)
+    array = pictures()
+    compute(data=array)
+    array[0, 0, 0, 0] ^= 1
+    compute(data=array)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
+def test_an_interrupted_pass_leaves_nothing_wrong(error, folder, monkeypatch, tmp_path):
+    model, calls = make(), []
+
+    def interrupted(self, *args, **options):
+        calls.append(1)
+        if len(calls) == 3:
+            monkeypatch.undo()
+            raise error
+        return run(self, *args, **options)
+
+    run = vit.VisionTransformer.call
+    monkeypatch.setattr(vit.VisionTransformer, "call", interrupted)
+    with pytest.raises(error):
+        features(model, folder, batch_size=2, cache=tmp_path / "cache", progress=False)
+    assert len(calls) == 3
+    assert not list((tmp_path / "cache").iterdir())
+    found = features(model, folder, batch_size=2, cache=tmp_path / "cache", progress=False)
+    np.testing.assert_allclose(found, embed(model, folder, progress=False), **SAME)
+
+
+def test_what_cannot_be_known_again_is_not_kept(model):
+    with pytest.raises(TypeError, match="Received: generator. embed"):
+        features(model, (picture for picture in pictures()))
+    with pytest.raises(FileNotFoundError, match=r"nowhere\.png"):
+        features(model, ["nowhere.png"])
+
+
+# --- probes -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("l2", [1e-4, 1e-2, 1.0])
+def test_probe_is_the_optimum(l2):
+    linear_model = pytest.importorskip("sklearn.linear_model")
+    x, y = clouds()
+    standard = (x - x.mean(axis=0)) / x.std(axis=0)
+    reference = linear_model.LogisticRegression(C=1 / (len(x) * l2), tol=1e-10, max_iter=10_000).fit(standard, y)
+    logits = linear_probe(x, y, l2=l2).logits(x)
+    probabilities = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    # The loss is at its minimum to 1e-8, which in a valley of curvature l2 leaves sqrt(2e-8 / l2) = 0.014 at most.
+    np.testing.assert_allclose(probabilities, reference.predict_proba(standard), atol=5e-3)
+
+
+def test_the_weight_decay_is_chosen():
+    x, y = clouds(count=90, width=60, spread=3.0)
+    test_x, test_y = x[60:], y[60:]
+    probe = linear_probe(x[:60], y[:60], validation=(test_x, test_y))
+    assert probe.held_out == probe.accuracy(test_x, test_y)
+
+    def loss(probe):
+        logits = probe.logits(test_x)
+        return np.mean(np.log(np.exp(logits).sum(axis=1)) - logits[np.arange(30), test_y])
+
+    losses = {l2: loss(linear_probe(x[:60], y[:60], l2=l2)) for l2 in (1e-5, 1e-3, 1e-1)}
+    assert loss(probe) <= min(losses.values()) + 1e-3
+    assert losses[1e-5] > 1.5 * loss(probe)  # it matters here
+    alone = linear_probe(x[:60], y[:60])
+    assert 1e-3 < alone.l2 <= 1.0
+    assert 0 <= alone.held_out <= 1
+
+
+def test_labels_in_other_shapes_and_few_examples():
+    x, y = clouds(count=30, spread=0.1)
+    probe = linear_probe(x, y)
+    assert probe.accuracy(x, y) == 1.0
+    for labels in (np.eye(3)[y], y[:, None], y.astype("float32"), list(y), keras.ops.convert_to_tensor(y)):
+        np.testing.assert_array_equal(linear_probe(x, labels).kernel, probe.kernel)
+    assert linear_probe(x[:3], y[:3]).accuracy(x, y) > 0.9  # one of each class
+    more = linear_probe(x, y, classes=5)
+    assert more.kernel.shape == (8, 5)
+    assert set(more.predict(x)) == {0, 1, 2}
+    constant = linear_probe(np.append(x, np.full((30, 1), 7.0), axis=1), y)
+    np.testing.assert_allclose(constant.logits(np.append(x, np.full((30, 1), 9.0), axis=1)), probe.logits(x), atol=1e-4)
+
+
+def test_a_fifth_of_each_class_is_held_out():
+    labels = np.repeat([0, 1, 2], [100, 4, 1])
+    held = module._a_fifth_of_each(labels, seed=0)
+    assert np.bincount(labels[held], minlength=3).tolist() == [20, 1, 0]
+    assert (held == module._a_fifth_of_each(labels, seed=0)).all()
+    assert (held != module._a_fifth_of_each(labels, seed=1)).any()
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"features": np.zeros((4, 2, 3))}, r"shape \(n, features\). Received: \(4, 2, 3\)"),
+        ({"features": np.full((4, 3), np.nan)}, "not finite"),
+        ({"labels": [0, 1]}, "4 integers"),
+        ({"labels": ["cat", "dog", "cat", "dog"]}, "np.unique"),
+        ({"labels": [0, 0, 0, 0]}, "at least two"),
+        ({"classes": 2, "labels": [0, 1, 2, 1]}, "Labels of 2 classes are 0 … 1"),
+        ({"l2": "some"}, "l2 is a positive number"),
+        ({"l2": 0}, "l2 is a positive number"),
+        ({"validation": (np.zeros((2, 5)), [0, 1])}, r"validation features have the shape \(n, 3\)"),
+    ],
+)
+def test_mistakes_with_probes(options, message):
+    options = {"features": np.eye(4, 3), "labels": [0, 1, 0, 1], **options}
+    with pytest.raises(ValueError, match=message):
+        linear_probe(options.pop("features"), options.pop("labels"), **options)
+
+
+def test_a_probe_that_does_not_fit_is_refused(model):
+    x, y = clouds()
+    with pytest.raises(ValueError, match=r"kernel of \(8, 3\).*kernel of \(16, 3\)"):
+        linear_probe(x, y).apply_to(model)
+    with pytest.raises(ValueError, match="build it with classes=3"):
+        linear_probe(x, y).apply_to(make(include_top=False))
+
+
+@pytest.mark.core
+def test_knn_votes_as_dino():
+    x, y = clouds(count=60, spread=2.0)
+    queries = clouds(count=300, spread=2.0)[0][60:]
+    expected = []
+    for query in queries.astype("float64"):
+        similarity = x @ query / np.linalg.norm(x, axis=1) / np.linalg.norm(query)
+        votes = np.zeros(3)
+        for n in np.argsort(-similarity)[:7]:
+            votes[y[n]] += np.exp(similarity[n] / 0.07)
+        expected.append(votes.argmax())
+    np.testing.assert_array_equal(knn(x, y, queries, k=7), expected)
+    np.testing.assert_array_equal(knn(x, y, x, k=1), y)
+    assert knn(x, y, queries[:0]).shape == (0,)
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"k": 61}, "at most the number of features, 60"),
+        ({"temperature": 0}, "positive"),
+        ({"queries": [[1.0]]}, "(m, 8)"),
+    ],
+)
+def test_mistakes_with_knn(options, message):
+    x, y = clouds(count=60)
+    with pytest.raises(ValueError, match=message):
+        knn(x, y, **{"queries": x, **options})

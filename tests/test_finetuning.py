@@ -1,0 +1,404 @@
+"""Fine-tuning in one call: what it leaves, that it goes on after a kill to the same result, and what it refuses."""
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+from PIL import Image
+
+from vit_keras import visualize, vit
+from vit_keras.training import finetuning as module
+from vit_keras.training.evaluation import evaluate
+from vit_keras.training.finetuning import finetune
+from vit_keras.training.recipes import recipe
+
+COLOURS = {"blue": (30, 60, 220), "green": (40, 200, 60), "red & <b>": (220, 40, 40)}
+EXACT = 1e-6  # the same arithmetic on the same machine; threads may add up in another order
+
+
+def write_folder(folder, count=10, size=(28, 20)):
+    """Noisy pictures of one colour each, as awkward as those of people: every way to store them that Pillow writes."""
+    random = np.random.default_rng(0)
+    for name, colour in COLOURS.items():
+        (folder / name).mkdir(parents=True)
+        for n in range(count):
+            pixels = np.clip(np.array(colour) + random.normal(0, 60, (*size[::-1], 3)), 0, 255).astype("uint8")
+            Image.fromarray(pixels).save(folder / name / f"{n}.png")
+    first = Image.open(folder / "blue" / "0.png")
+    first.convert("RGBA").save(folder / "blue" / "alpha.png")
+    first.convert("CMYK").save(folder / "blue" / "print.jpg")
+    first.convert("P").save(folder / "blue" / "palette.gif")
+    exif = Image.Exif()
+    exif[0x0112] = 6  # on its side
+    first.save(folder / "blue" / "turned.jpg", exif=exif)
+    Image.open(folder / "green" / "0.png").convert("L").save(folder / "green" / "grey.png")
+    whole = (folder / "green" / "0.png").read_bytes()
+    (folder / "green" / "broken.png").write_bytes(whole[: len(whole) // 2])
+    (folder / "notes.txt").write_text("Feed the cat.")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    return write_folder(tmp_path_factory.mktemp("data") / "photos")
+
+
+def tiny(**options):
+    keras.utils.set_random_seed(5)
+    return vit.build_model(32, 8, 1, 16, 2, "tiny", 32, **{"classes": 7, **options})
+
+
+SETTINGS = {
+    "recipe": recipe("finetune", learning_rate=3e-3),
+    "epochs": 3,
+    "batch_size": 8,
+    "image_size": 32,
+    "mistakes": 0,
+}
+
+
+@pytest.fixture(scope="module")
+def finished(photos, tmp_path_factory):
+    """A run without a break, and what it warned of."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        result = finetune(
+            photos,
+            model=tiny(),
+            out=tmp_path_factory.mktemp("runs") / "whole",
+            minutes=None,
+            progress=False,
+            **SETTINGS,
+        )
+    return result, [str(warning.message) for warning in caught]
+
+
+# --- what is left of a run ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.core
+def test_a_run_learns_and_leaves_everything(finished, photos):
+    result, _ = finished
+    files = {path.name for path in result.folder.iterdir()}
+    assert files == {"model.keras", "report.html", "history.json", "recipe.json", "split.json"}
+    assert result.evaluation.accuracy > 0.6  # of three colours, one in three by chance
+    assert len(result.history["val_loss"]) == 3 and result.history["val_loss"][-1] < result.history["val_loss"][0]
+    assert result.model.labels == tuple(COLOURS)
+    again = evaluate(result.folder / "model.keras", photos, only=result.folder / "split.json", progress=False)
+    assert again.paths == result.evaluation.paths
+    np.testing.assert_allclose(again.probabilities, result.evaluation.probabilities, atol=1e-5)
+    assert again.accuracy == pytest.approx(max(result.history["val_accuracy"]), abs=1e-6)
+
+
+def test_the_files_say_what_was_done(finished):
+    result, _ = finished
+    told = {name: json.loads((result.folder / f"{name}.json").read_text()) for name in ("history", "recipe", "split")}
+    assert told["history"]["history"] == result.history
+    assert told["history"]["held_out"]["accuracy"] == result.evaluation.accuracy
+    assert told["recipe"]["learning_rate"] == 3e-3 and recipe("finetune", learning_rate=3e-3) == result.recipe
+    training, validation = told["split"]["training"], told["split"]["validation"]
+    assert set(result.evaluation.paths) == set(validation) and not set(training) & set(validation)
+    assert len(training) + len(validation) == 30 + 5
+    page = (result.folder / "report.html").read_text("utf-8")
+    assert (
+        f"{result.evaluation.accuracy:.1%}".replace("%", "\N{NO-BREAK SPACE}%") in page
+        and "red &amp; &lt;b&gt;" in page
+    )
+
+
+def test_a_damaged_picture_is_named_and_left_out(finished, photos):
+    result, warned = finished
+    assert sum("broken.png" in message for message in warned) == 1
+    assert "broken.png" in (result.folder / "report.html").read_text("utf-8")
+    with pytest.raises(ValueError, match=r"broken\.png"):
+        finetune(photos, model=tiny(), out=result.folder.parent / "none", errors="raise", progress=False, **SETTINGS)
+    assert not (result.folder.parent / "none").exists()
+
+
+def test_mistakes_have_maps_only_of_a_model_with_attention(finished, photos):
+    result, _ = finished
+    seen = module.dataclasses.replace(result.evaluation, labels=(result.evaluation.labels + 1) % 3)
+    pictures = module.pictures_of_mistakes(result.model, seen, photos, 3)
+    assert [*pictures] == [*seen.mistakes()[:3]]
+    for number, (picture, overlay) in pictures.items():
+        assert picture.shape == overlay.shape and (picture != overlay).any()
+        expected = visualize.attention_map(result.model, picture, target=int(seen.predictions[number]))
+        np.testing.assert_allclose(overlay, expected, atol=2)  # one step of a colour, and its rounding
+    plain = keras.Sequential([keras.Input((32, 32, 3)), keras.layers.Flatten(), keras.layers.Dense(3)])
+    assert all(overlay is None for _, overlay in module.pictures_of_mistakes(plain, seen, photos, 3).values())
+
+
+# --- a kill, and going on -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.core
+def test_a_run_that_was_stopped_goes_on_to_the_same_result(finished, photos, tmp_path, monkeypatch, capsys):
+    """Also the steps by which the time is measured leave no trace: the whole run had no limit, and did without."""
+    result, _ = finished
+
+    def stop(self, batch, logs=None):
+        if self.run.done == 1 and batch == 1:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(module._Keep, "on_train_batch_end", stop)
+        finetune(photos, model=tiny(), out=tmp_path / "run", minutes=600, **SETTINGS)
+    said = capsys.readouterr().out
+    assert "3 epochs take" in said and "Stopped after epoch 1 of 3: the same call goes on from there" in said
+    assert not (tmp_path / "run" / "model.keras").exists()
+    again = finetune(photos, model=tiny(), out=tmp_path / "run", minutes=600, **SETTINGS)
+    assert "Going on after epoch 1 of 3" in capsys.readouterr().out
+    assert not (tmp_path / "run" / ".state").exists()
+    for name, values in result.history.items():
+        np.testing.assert_allclose(again.history[name], values, rtol=EXACT, err_msg=name)
+    for ours, theirs in zip(again.model.get_weights(), result.model.get_weights(), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=EXACT, atol=EXACT)
+
+
+@pytest.mark.slow
+def test_a_run_that_was_killed_goes_on_to_the_same_result(finished, photos, tmp_path):
+    script = f"""
+import sys; sys.path[:0] = [{str(Path(__file__).parent)!r}, {str(Path(module.__file__).parents[2])!r}]
+import test_finetuning as t
+t.finetune({str(photos)!r}, model=t.tiny(), out={str(tmp_path / "run")!r}, progress=False, **t.SETTINGS)
+"""
+    state = tmp_path / "run" / ".state" / "state.json"
+    process = subprocess.Popen([sys.executable, "-c", script], env=os.environ.copy())
+    while process.poll() is None and not (state.exists() and json.loads(state.read_text())["history"]):
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL and state.exists()
+    result, _ = finished
+    again = finetune(photos, model=tiny(), out=tmp_path / "run", progress=False, **SETTINGS)
+    np.testing.assert_allclose(again.history["val_loss"], result.history["val_loss"], rtol=EXACT)
+    np.testing.assert_allclose(again.evaluation.probabilities, result.evaluation.probabilities, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "how",
+    [
+        recipe("lora", learning_rate=1e-2),
+        recipe("finetune", ema=0.5, learning_rate=3e-3),
+        recipe("scratch_small", augmentation={"crop": 0.4, "mixup": 0.8, "cutmix": 1.0}),
+        recipe("gradual"),
+        recipe("deit3", augmentation=None),
+        recipe("finetune", accumulate=2, dtype="mixed_bfloat16"),
+    ],
+    ids=lambda how: f"{how.name}-{how.ema or how.dtype or ''}",
+)
+def test_every_kind_of_recipe_goes_on_and_is_saved(photos, tmp_path, monkeypatch, how):
+    """What is kept, what goes on and what is saved give the accuracy that was measured in training."""
+    options = {**SETTINGS, "recipe": how, "epochs": 2, "progress": False, "minutes": None}
+    model = tiny(dtype=how.dtype)
+    whole = finetune(photos, model=model, out=tmp_path / "whole", **options)
+    assert whole.evaluation.accuracy == pytest.approx(whole.history["val_accuracy"][whole.best_epoch], abs=1e-6)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(module._Keep, "on_train_batch_begin", stop_in_the_second)
+        finetune(photos, model=model, out=tmp_path / "run", **options)
+    again = finetune(photos, model=model, out=tmp_path / "run", **options)
+    np.testing.assert_allclose(again.history["val_loss"], whole.history["val_loss"], rtol=1e-5)
+    saved = evaluate(tmp_path / "run" / "model.keras", photos, only=tmp_path / "run" / "split.json", progress=False)
+    np.testing.assert_allclose(saved.probabilities, whole.evaluation.probabilities, atol=1e-4)
+
+
+def stop_in_the_second(self, batch, logs=None):
+    if self.run.done == 1:
+        raise KeyboardInterrupt
+
+
+def compiled():
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile("adam", "mse")
+    return model
+
+
+def test_a_kill_while_the_state_is_written_leaves_the_one_before(tmp_path, monkeypatch):
+    model = compiled()
+    run = module._Run(tmp_path / ".state", {"seed": 0}, False)
+    run.begin(5)
+    run.record({"loss": 1.0, "val_accuracy": 0.5, "val_loss": 1.0}, model)
+    kept = [value.copy() for value in model.get_weights()]
+
+    def fail():
+        raise OSError("No space left on device")
+
+    model.set_weights([value + 1 for value in kept])
+    monkeypatch.setattr(run, "_save", fail)
+    with pytest.raises(OSError, match="No space"):
+        run.record({"loss": 0.9, "val_accuracy": 0.6, "val_loss": 0.9}, model)
+    again = module._Run(tmp_path / ".state", {"seed": 0}, False)
+    assert again.done == 1 and again.epochs == 5
+    again.restore(model, again.done - 1)
+    for value, expected in zip(model.get_weights(), kept):
+        np.testing.assert_array_equal(value, expected)
+
+
+def test_only_the_last_and_the_best_epoch_are_kept(tmp_path):
+    model, run = compiled(), module._Run(tmp_path / ".state", {}, False)
+    run.begin(6)
+    for accuracy, loss in ((0.5, 1.0), (0.8, 0.6), (0.8, 0.5), (0.7, 0.4), (0.6, 0.3)):
+        run.record({"loss": loss, "val_accuracy": accuracy, "val_loss": loss}, model)
+    assert run.best == 2  # as good as the one before, by a smaller loss
+    assert sorted(path.name for path in run.folder.glob("*.npz")) == ["epoch-0003.npz", "epoch-0005.npz"]
+
+
+@pytest.mark.parametrize(
+    ("epochs", "accuracies", "ended"),
+    [
+        (9, [0.9, 0.8, 0.8], False),
+        (9, [0.9, 0.8, 0.8, 0.8], True),
+        (9, [0.5, 0.6, 0.7, 0.8, 0.9], False),
+        (30, [0.9] + [0.8] * 9, False),
+        (30, [0.9] + [0.8] * 10, True),
+        (3, [0.9, 0.8, 0.8], True),
+    ],
+)
+def test_training_ends_when_a_third_of_it_brought_nothing(tmp_path, epochs, accuracies, ended):
+    run = module._Run(tmp_path, {}, False)
+    count = len(accuracies)
+    run._state |= {
+        "epochs": epochs,
+        "history": {"loss": [1.0] * count, "val_loss": [1.0] * count, "val_accuracy": accuracies},
+    }
+    assert run.ended == ended
+
+
+def test_a_loss_that_is_no_number_ends_the_training(tmp_path):
+    keep = module._Keep(module._Run(tmp_path, {}, False))
+    with pytest.raises(ValueError, match=r"no number any more in epoch 3.*learning rate"):
+        keep.on_epoch_end(2, {"loss": math.nan})
+
+
+# --- what is refused ----------------------------------------------------------------------------------------------
+
+
+def test_a_finished_run_is_not_overwritten(finished, photos):
+    with pytest.raises(ValueError, match=r"has a finished run.*--overwrite"):
+        finetune(photos, model=tiny(), out=finished[0].folder)
+
+
+def test_another_run_in_the_same_folder(tmp_path):
+    module._Run(tmp_path, {"seed": 0, "epochs": 3, "recipe": {"thaw": (1, 2)}}, False).begin(3)
+    assert module._Run(tmp_path, {"seed": 0, "epochs": 3, "recipe": {"thaw": (1, 2)}}, False).epochs == 3
+    with pytest.raises(ValueError, match="unfinished run with another seed, epochs: .*--overwrite"):
+        module._Run(tmp_path, {"seed": 1, "epochs": 4, "recipe": {"thaw": (1, 2)}}, False)
+    assert module._Run(tmp_path, {"seed": 1}, overwrite=True).epochs is None
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"epochs": 0}, "epochs is to be positive"),
+        ({"minutes": -1}, "minutes is to be positive"),
+        ({"recipe": "magic"}, "no recipe 'magic'"),
+        ({"image_size": 33}, "33"),
+        ({"validation_split": 1.5}, "validation_split"),
+        ({"image_size": "large"}, "image_size"),
+    ],
+)
+def test_options_that_are_none(photos, tmp_path, options, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        finetune(photos, model=tiny(), out=tmp_path / "run", **options)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_missing_folder(tmp_path):
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        finetune(tmp_path / "nowhere", model=tiny(), out=tmp_path / "run")
+
+
+def test_a_file_in_the_place_of_the_results(photos, tmp_path):
+    (tmp_path / "run").write_text("Feed the cat.")
+    with pytest.raises(ValueError, match="is a file"):
+        finetune(photos, model=tiny(), out=tmp_path / "run")
+
+
+# --- decisions ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("native", "sizes", "expected"),
+    [
+        (224, [(300, 200), (640, 480)], (224, 224)),
+        (224, [(90, 96), (96, 96)], (160, 160)),  # at least ten patches
+        (224, [(190, 100)], (192, 192)),
+        ((224, 160), [(150, 300), (150, 100)] + [(150, 100)] * 30, (160, 160)),  # one larger one in 32 changes nothing
+    ],
+)
+def test_image_size_follows_the_pictures(tmp_path, native, sizes, expected):
+    for number, size in enumerate(sizes):
+        Image.new("RGB", size).save(tmp_path / f"{number}.png")
+    (tmp_path / "damaged.png").write_text("Feed the cat.")
+    model = vit.build_model(native, 16, 1, 16, 2, "tiny", 16, classes=2)
+    assert module._size(None, model, tmp_path) == expected
+    assert module._size("native", model, tmp_path) == module._size(native, model, tmp_path)
+    assert module._size(48, model, tmp_path) == (48, 48)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "epochs", "said"),
+    [
+        (math.inf, 10, ""),
+        (700, 10, "10 epochs take"),
+        (300, 5, "time for 5 of 10"),
+        (1, 1, "more than there is"),
+    ],
+)
+def test_epochs_fit_into_the_time(monkeypatch, capsys, seconds, epochs, said):
+    """100 steps of half a second, and 20 batches of validation."""
+    monkeypatch.setattr(module._Job, "_seconds_per_step", lambda self: 0.5)
+    job = module._Job(None, None, range(100), range(20), None, False, True)
+    assert job.epochs_within(seconds, 10) == epochs
+    assert said in capsys.readouterr().out
+
+
+def test_the_head_is_new_unless_it_is_of_these_classes():
+    model = tiny(classes=3)
+    model.get_layer("head").kernel.assign(np.ones((16, 3)))
+    assert not np.any(module._with_head(model, (32, 32), ("a", "b", "c")).get_layer("head").kernel)
+    model.labels = ("a", "b", "c")
+    kept = module._with_head(model, (16, 16), ("a", "b", "c"))
+    np.testing.assert_array_equal(kept.get_layer("head").kernel, np.ones((16, 3)))
+    assert not np.any(module._with_head(model, (16, 16), ("a", "b", "d")).get_layer("head").kernel)
+    assert kept.labels == ("a", "b", "c") and kept.input_shape == (None, 16, 16, 3)
+
+
+# --- evaluation ---------------------------------------------------------------------------------------------------
+
+
+def test_evaluation_goes_by_the_names_of_classes(finished, photos, tmp_path):
+    """Some of the classes, in another order, by one of their names."""
+    model = vit.resize(finished[0].model, 32)
+    model.labels = ("navy, blue", "lawn", "green, grass")
+    expected = evaluate(finished[0].model, photos, progress=False)
+    for name in ("green", "blue"):
+        (tmp_path / name).symlink_to(photos / name)
+    found = evaluate(model, tmp_path, progress=False)
+    assert found.class_names == model.labels and set(found.labels) == {0, 2}
+    theirs = dict(zip(expected.paths, expected.probabilities))
+    np.testing.assert_allclose(found.probabilities, [theirs[path] for path in found.paths], atol=1e-5)
+    (tmp_path / "horse").symlink_to(photos / "blue")
+    with pytest.raises(ValueError, match="No class has the name 'horse'"):
+        evaluate(model, tmp_path, progress=False)
+
+
+def test_evaluation_refuses(finished, photos, tmp_path):
+    model = finished[0].model
+    with pytest.raises(FileNotFoundError, match=r"blue/99\.png"):
+        evaluate(model, photos, only=["blue/0.png", "blue/99.png"], progress=False)
+    with pytest.raises(ValueError, match="3 folders"):
+        evaluate(tiny(), photos, progress=False)
+    with pytest.raises(ValueError, match="no classifier"):
+        evaluate(tiny(include_top=False, pooling=None), photos, progress=False)
+    with pytest.raises(FileNotFoundError, match="none"):
+        evaluate(tmp_path / "none.keras", photos)

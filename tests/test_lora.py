@@ -1,0 +1,123 @@
+"""Low-rank adapters: what is trained, that merging changes nothing, and that the result is a plain model."""
+
+import keras
+import numpy as np
+import pytest
+
+from vit_keras import checkpoints, layers, vit
+from vit_keras.training.lora import RestartLora, add_lora, merge_lora
+from vit_keras.training.recipes import recipe
+
+RNG = np.random.default_rng(0)
+IMAGES = RNG.normal(size=(4, 16, 16, 3)).astype("float32")
+EAGER = keras.backend.backend() != "jax"
+
+
+def tiny(**options):
+    return vit.build_model(16, 8, 1, 16, 2, "tiny", 32, classes=3, dropout=0.0, **options)
+
+
+def outputs(model):
+    return keras.ops.convert_to_numpy(model(IMAGES))
+
+
+def adapters(model):
+    return [weight for weight in model.weights if "lora" in weight.path]
+
+
+def perturb(model):
+    """What training does: the second factors, and the head's kernel, are no longer zero."""
+    for weight in [*adapters(model), *model.get_layer("head").weights]:
+        weight.assign(RNG.normal(scale=0.3, size=tuple(weight.shape)).astype("float32"))
+
+
+@pytest.mark.core
+def test_only_the_adapters_and_the_head_are_trained():
+    model = tiny()
+    model.get_layer("head").kernel.assign(RNG.normal(size=(16, 3)))
+    before = outputs(model)
+    add_lora(model, rank=2)
+    trained = [weight.path.split("/")[-2:] for weight in model.trainable_weights]
+    factors = [[name, f"lora_kernel_{factor}"] for name in ("query", "value") for factor in "ab"]
+    assert sorted(trained) == sorted([*factors, ["head", "kernel"], ["head", "bias"]])
+    np.testing.assert_array_equal(outputs(model), before)  # the second factors are zero
+    perturb(model)
+    assert np.abs(outputs(model) - before).max() > 1e-2  # and not what was compiled before
+
+
+def test_merging_changes_nothing_and_leaves_a_plain_model(tmp_path):
+    model, plain = tiny(), tiny()
+    names = [weight.path for weight in model.weights]
+    model(IMAGES)
+    add_lora(model, rank=2, projections=("query", "out", "Dense_0"))
+    perturb(model)
+    before = outputs(model)
+    assert len(adapters(model)) == 2 * 3
+    merge_lora(model)
+    # float32: kernels of about 0.3 and one rounding each
+    np.testing.assert_allclose(outputs(model), before, atol=1e-5)
+    assert [weight.path for weight in model.weights] == names
+    assert len(model.trainable_weights) == len(names)
+    checkpoints.save_weights(model, tmp_path / "merged.npz")
+    checkpoints.load_weights(plain, tmp_path / "merged.npz")
+    np.testing.assert_allclose(outputs(plain), before, atol=1e-5)
+    add_lora(model)  # and again
+
+
+def test_what_keras_saves_is_merged(tmp_path):
+    model = tiny()
+    add_lora(model, rank=2)
+    perturb(model)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    assert not adapters(loaded)
+    np.testing.assert_allclose(outputs(loaded), outputs(model), atol=1e-5)
+
+
+def test_restored_adapters_learn_again(tmp_path):
+    model, restored = tiny(), tiny()
+    for one in (model, restored):
+        add_lora(one, rank=2)
+    perturb(model)
+    model.save_weights(tmp_path / "backup.weights.h5")
+    restored.load_weights(tmp_path / "backup.weights.h5")
+    assert not any(np.any(keras.ops.convert_to_numpy(weight)) for weight in adapters(restored))
+    restart = RestartLora()
+    restart.set_model(restored)
+    restart.on_epoch_begin(1)
+    np.testing.assert_allclose(outputs(restored), outputs(model), atol=1e-5)
+    known = recipe("lora", learning_rate=0.1)
+    restored.compile(known.make_optimizer(steps=2), "mse", run_eagerly=EAGER)
+    restored.fit(IMAGES, np.eye(3)[[0, 1, 2, 0]], epochs=2, verbose=0)
+    assert all(np.any(keras.ops.convert_to_numpy(weight)) for weight in adapters(restored))
+
+
+def test_the_recipe_leaves_the_backbone_as_it_was():
+    model = tiny()
+    frozen = {weight.path: keras.ops.convert_to_numpy(weight) for weight in model.weights}
+    known = recipe("lora", learning_rate=0.1, warmup=0.0)
+    known.compile(model, run_eagerly=EAGER)
+    model.fit(IMAGES, np.array([0, 1, 2, 0]), epochs=2, verbose=0, callbacks=known.callbacks)
+    for weight in model.weights:
+        if "lora" not in weight.path and not weight.path.startswith("head"):
+            np.testing.assert_array_equal(keras.ops.convert_to_numpy(weight), frozen[weight.path])
+    assert all(np.any(keras.ops.convert_to_numpy(weight)) for weight in adapters(model))
+
+
+def test_mistakes_are_named():
+    model = tiny()
+    for projections in (("keys",), ()):
+        with pytest.raises(ValueError, match="projections must be of 'query'"):
+            add_lora(model, projections=projections)
+    with pytest.raises(ValueError, match="rank must be"):
+        add_lora(model, rank=0)
+    with pytest.raises(ValueError, match="has no Gate in its blocks"):
+        add_lora(model, projections=("Gate",))
+    with pytest.raises(ValueError, match="no low-rank adapters"):
+        merge_lora(model)
+    add_lora(model)
+    with pytest.raises(ValueError, match="has low-rank adapters already"):
+        add_lora(model)
+    with pytest.raises(ValueError, match="found 0"):
+        add_lora(keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)]))
+    assert isinstance(model.layers[5], layers.TransformerBlock)

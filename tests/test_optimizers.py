@@ -1,0 +1,272 @@
+"""Layer-wise rates, decay of weights, thawing and the schedule, on variables alone: no model is needed."""
+
+import contextlib
+
+import keras
+import numpy as np
+import pytest
+
+from vit_keras.training.optimizers import LayerwiseAdamW, LayerwiseLamb, LayerwiseSGD, WarmupDecay, depths, is_decayed
+
+pytestmark = pytest.mark.core
+
+# Path: depth in a ViT of two blocks, whether its weights decay.
+PATHS = {
+    "embedding/kernel": (0, True),
+    "class_token/cls": (0, False),
+    "Transformer_posembed_input/pos_embedding": (0, False),
+    "Transformer_encoderblock_0/MlpBlock_3/Dense_0/kernel": (1, True),
+    "Transformer_encoderblock_0/MlpBlock_3/Dense_0/bias": (1, False),
+    "Transformer_encoderblock_1/LayerScale_0/gamma": (2, False),
+    "Transformer_encoderblock_1/MultiHeadDotProductAttention_1/query/kernel": (2, True),
+    "Transformer_encoder_norm/gamma": (2, False),
+    "head/kernel": (3, True),
+    "my_dense/bias": (3, False),
+}
+
+
+def variables(paths=PATHS):
+    """Variables of these paths, all ones; three-dimensional where the ViT's are."""
+    made = []
+    for path in paths:
+        *scopes, name = path.split("/")
+        shape = {"cls": (1, 1, 2), "pos_embedding": (1, 3, 2), "kernel": (3, 2)}.get(name, (2,))
+        with contextlib.ExitStack() as stack:
+            for scope in scopes:
+                stack.enter_context(keras.name_scope(scope))
+            made.append(keras.Variable(np.ones(shape, "float32"), name=name))
+    return made
+
+
+def first_values(tensors):
+    return [float(keras.ops.convert_to_numpy(tensor).ravel()[0]) for tensor in tensors]
+
+
+def ones(like):
+    return [keras.ops.ones(variable.shape) for variable in like]
+
+
+def test_depth_and_decay_of_every_kind_of_variable():
+    made = variables()
+    assert [variable.path for variable in made] == list(PATHS)
+    assert depths(made) == [depth for depth, _ in PATHS.values()]
+    assert [is_decayed(variable) for variable in made] == [decayed for _, decayed in PATHS.values()]
+
+
+def test_without_blocks_everything_is_the_head():
+    made = variables(["embedding/kernel", "dense/kernel"])
+    assert depths(made) == [1, 1]
+    optimizer = LayerwiseSGD(0.1, layer_decay=0.5)
+    optimizer.apply(ones(made), made)
+    np.testing.assert_allclose(first_values(made), 0.9, rtol=1e-6)
+
+
+def test_each_layer_learns_at_its_rate():
+    made = variables()
+    optimizer = LayerwiseSGD(0.1, layer_decay=0.5)
+    optimizer.apply(ones(made), made)
+    expected = [1 - 0.1 * 0.5 ** (3 - depth) for depth, _ in PATHS.values()]
+    np.testing.assert_allclose(first_values(made), expected, rtol=1e-6)  # float32
+
+
+def test_weights_decay_at_the_rate_of_their_layer_and_others_do_not():
+    made = variables()
+    optimizer = LayerwiseSGD(0.1, layer_decay=0.5, weight_decay=0.2)
+    optimizer.apply([0 * gradient for gradient in ones(made)], made)
+    expected = [1 - 0.2 * 0.1 * 0.5 ** (3 - depth) * decayed for depth, decayed in PATHS.values()]
+    np.testing.assert_allclose(first_values(made), expected, rtol=1e-6)
+
+
+def test_what_a_user_excludes_from_decay_stays_so():
+    made = variables()
+    optimizer = LayerwiseSGD(0.1, weight_decay=0.2)
+    optimizer.exclude_from_weight_decay(var_names=["kernel"])
+    optimizer.apply([0 * gradient for gradient in ones(made)], made)
+    np.testing.assert_allclose(first_values(made), 1.0)
+
+
+@pytest.mark.parametrize("steps", [3])
+def test_adamw_is_adamw_with_these_rates(steps):
+    made = variables()
+    rng = np.random.default_rng(0)
+    gradients = [[rng.normal(size=tuple(v.shape)).astype("float32") for v in made] for _ in range(steps)]
+    optimizer = LayerwiseAdamW(0.01, layer_decay=0.7, weight_decay=0.1, epsilon=1e-8)
+    for gradient in gradients:
+        optimizer.apply([keras.ops.convert_to_tensor(g) for g in gradient], made)
+    for n, (variable, (depth, decayed)) in enumerate(zip(made, PATHS.values())):
+        rate, m, v, x = 0.01 * 0.7 ** (3 - depth), 0, 0, np.ones(tuple(variable.shape))
+        for step in range(1, steps + 1):
+            g = gradients[step - 1][n].astype("float64")
+            m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g**2
+            x = x * (1 - rate * 0.1 * decayed)
+            x = x - rate * (m / (1 - 0.9**step)) / (np.sqrt(v / (1 - 0.999**step)) + 1e-8)
+        # float32; Keras adds epsilon at another place, which changes 1e-6 of a step
+        np.testing.assert_allclose(keras.ops.convert_to_numpy(variable), x, atol=2e-6)
+
+
+# What timm 1.0.31 gives the same variables of a ViT of three blocks, as lr_scale and weight_decay of
+# param_groups_layer_decay(model, weight_decay=0.1, layer_decay=0.75, no_weight_decay_list=model.no_weight_decay()).
+TIMM = {
+    "class_token/cls": (0.31640625, 0.0),
+    "register_tokens/registers": (0.31640625, 0.0),
+    "Transformer_posembed_input/pos_embedding": (0.31640625, 0.0),
+    "embedding/bias": (0.31640625, 0.0),
+    "embedding/kernel": (0.31640625, 0.1),
+    "Transformer_encoderblock_0/LayerNorm_0/gamma": (0.421875, 0.0),
+    "Transformer_encoderblock_0/LayerScale_0/gamma": (0.421875, 0.0),
+    "Transformer_encoderblock_0/MlpBlock_3/Dense_0/kernel": (0.421875, 0.1),
+    "Transformer_encoderblock_2/MlpBlock_3/Dense_1/bias": (0.75, 0.0),
+    "Transformer_encoderblock_2/MultiHeadDotProductAttention_1/out/kernel": (0.75, 0.1),
+    "Transformer_encoder_norm/gamma": (0.75, 0.0),
+    "head/kernel": (1.0, 0.1),
+    "head/bias": (1.0, 0.0),
+}
+
+
+def test_rates_and_decays_are_those_of_timm():
+    made = variables(TIMM)
+    optimizer = LayerwiseSGD(1.0, layer_decay=0.75, weight_decay=0.1)
+    optimizer.apply([0 * gradient for gradient in ones(made)], made)
+    decayed = first_values(made)
+    np.testing.assert_allclose(decayed, [1 - rate * decay for rate, decay in TIMM.values()], rtol=1e-6)  # float32
+    optimizer = LayerwiseSGD(1.0, layer_decay=0.75)
+    optimizer.apply(ones(made), made)
+    np.testing.assert_allclose(first_values(made), np.subtract(decayed, [rate for rate, _ in TIMM.values()]), atol=1e-6)
+
+
+@pytest.mark.slow
+def test_steps_are_those_of_torch_with_the_groups_of_timm():
+    torch = pytest.importorskip("torch")
+    made, rng = variables(TIMM), np.random.default_rng(0)
+    values = [rng.normal(size=tuple(variable.shape)).astype("float32") for variable in made]
+    theirs = [torch.nn.Parameter(torch.tensor(value)) for value in values]
+    for variable, value in zip(made, values):
+        variable.assign(value)
+    ours = LayerwiseAdamW(0.01, layer_decay=0.75, weight_decay=0.1, epsilon=1e-8)
+    groups = [
+        {"params": [parameter], "lr": 0.01 * rate, "weight_decay": decay}
+        for parameter, (rate, decay) in zip(theirs, TIMM.values())
+    ]
+    reference = torch.optim.AdamW(groups, eps=1e-8)
+    for _ in range(5):
+        gradients = [rng.normal(size=value.shape).astype("float32") for value in values]
+        for parameter, gradient in zip(theirs, gradients):
+            parameter.grad = torch.tensor(gradient)
+        ours.apply([keras.ops.convert_to_tensor(gradient) for gradient in gradients], made)
+        reference.step()
+    for path, variable, parameter in zip(TIMM, made, theirs):
+        # float32, after five steps of up to 0.01; Keras adds epsilon at another place
+        ours_now, theirs_now = keras.ops.convert_to_numpy(variable), parameter.detach().numpy()
+        np.testing.assert_allclose(ours_now, theirs_now, atol=2e-6, err_msg=path)
+
+
+@pytest.mark.parametrize("optimizer", [LayerwiseAdamW, LayerwiseLamb, LayerwiseSGD])
+def test_layers_thaw_from_above(optimizer):
+    made = variables()
+    optimizer = optimizer(WarmupDecay(0.1, decay="constant", steps=4), thaw=(0.25, 0.5, 0.75))
+    moved = []
+    for _ in range(4):
+        before = first_values(made)
+        optimizer.apply(ones(made), made)
+        moved.append([a != b for a, b in zip(before, first_values(made))])
+    starts = {3: 0, 2: 1, 1: 2, 0: 3}  # depth: step
+    assert moved == [[step >= starts[depth] for depth, _ in PATHS.values()] for step in range(4)]
+
+
+def test_one_fraction_thaws_all_at_once():
+    made = variables()
+    optimizer = LayerwiseSGD(WarmupDecay(0.1, decay="constant", steps=2), thaw=0.5)
+    for _ in range(2):
+        optimizer.apply(ones(made), made)
+    np.testing.assert_allclose(
+        first_values(made), [0.8 if depth == 3 else 0.9 for depth, _ in PATHS.values()], rtol=1e-6
+    )
+
+
+def test_the_schedule_is_that_of_keras():
+    keras_schedule = keras.optimizers.schedules.CosineDecay(0.0, 90, alpha=0.1, warmup_target=0.3, warmup_steps=10)
+    ours = WarmupDecay(0.3, warmup=0.1, final=0.1, steps=100)
+    steps = (0, 3, 10, 40, 99, 100, 150)
+    # float32: Keras computes with steps and we with fractions
+    np.testing.assert_allclose([float(ours(s)) for s in steps], [float(keras_schedule(s)) for s in steps], atol=1e-6)
+    assert [round(float(WarmupDecay(1.0, decay="linear", steps=4)(s)), 6) for s in range(5)] == [1, 0.75, 0.5, 0.25, 0]
+    assert [float(WarmupDecay(1.0, 0.5, "constant", steps=4)(s)) for s in (0, 1, 2, 4)] == [0, 0.5, 1, 1]
+
+
+def test_a_schedule_without_an_end_says_what_to_do():
+    made = variables()
+    optimizer = LayerwiseSGD(WarmupDecay(0.1))
+    with pytest.raises(ValueError, match=r"callbacks=recipe\.callbacks"):
+        optimizer.apply(ones(made), made)
+    with pytest.raises(ValueError, match=r"callbacks=recipe\.callbacks"):
+        WarmupDecay(0.1)(3)
+    optimizer.begin(10)
+    assert float(optimizer.learning_rate) == pytest.approx(0.1)
+
+
+def test_a_training_begins_anew_or_goes_on():
+    made = variables()
+    optimizer = LayerwiseSGD(WarmupDecay(1.0, decay="linear"))
+    optimizer.begin(4)
+    for _ in range(4):
+        optimizer.apply(ones(made), made)
+    assert float(optimizer.learning_rate) == 0
+    optimizer.begin(2)
+    assert float(optimizer.learning_rate) == 1
+    optimizer.apply(ones(made), made)
+    assert float(optimizer.learning_rate) == 0.5
+    optimizer.begin(4, done=1)  # the same training, and two more steps after all
+    assert float(optimizer.learning_rate) == 0.75
+
+
+def test_accumulated_batches_make_the_step_of_their_mean():
+    together, apart = variables(), variables()
+    options = {"layer_decay": 0.5, "weight_decay": 0.1, "momentum": 0.9}
+    whole = LayerwiseSGD(WarmupDecay(0.1, decay="constant", steps=1), **options)
+    parts = LayerwiseSGD(WarmupDecay(0.1, decay="constant", steps=2), gradient_accumulation_steps=2, **options)
+    whole.apply([2 * g for g in ones(together)], together)
+    parts.apply(ones(apart), apart)
+    assert first_values(apart) == [1.0] * len(apart)
+    parts.apply([3 * g for g in ones(apart)], apart)
+    np.testing.assert_allclose(first_values(apart), first_values(together), rtol=1e-6)
+
+
+@pytest.mark.parametrize("kind", [LayerwiseAdamW, LayerwiseLamb, LayerwiseSGD])
+def test_an_optimizer_is_made_again_from_its_config(kind):
+    optimizer = kind(WarmupDecay(0.1, 0.2, final=0.3), layer_decay=0.5, thaw=(0.1, 0.2), global_clipnorm=1.0)
+    config = keras.saving.serialize_keras_object(optimizer)
+    again = keras.saving.deserialize_keras_object(config)
+    assert type(again) is kind
+    assert again.get_config() == optimizer.get_config()
+
+
+def test_the_end_of_a_training_is_saved():
+    made = variables()
+    optimizer, again = (LayerwiseSGD(WarmupDecay(1.0, decay="linear")) for _ in range(2))
+    for one in (optimizer, again):
+        one.build(made)
+    optimizer.begin(4)
+    optimizer.apply(ones(made), made)
+    store = {}
+    optimizer.save_own_variables(store)
+    again.load_own_variables(store)
+    assert again.has_horizon
+    assert float(again.learning_rate) == 0.75
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: LayerwiseSGD(layer_decay=0), "layer_decay must be above 0"),
+        (lambda: LayerwiseSGD(WarmupDecay(0.1), thaw=(0.5, 0.2)), "rising fractions"),
+        (lambda: LayerwiseSGD(WarmupDecay(0.1), thaw=1.5), "rising fractions"),
+        (lambda: LayerwiseSGD(0.1, thaw=0.5), "a WarmupDecay"),
+        (lambda: LayerwiseSGD(WarmupDecay(0.1), thaw=0.5).build(variables(["dense/kernel"])), "there are none"),
+        (lambda: WarmupDecay(0.1, decay="step"), "'cosine', 'linear', 'constant'"),
+        (lambda: WarmupDecay(0.1, warmup=5), "fraction from 0 to 1"),
+        (lambda: WarmupDecay(0.1, steps=0), "positive integer"),
+    ],
+)
+def test_mistakes_are_named(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()

@@ -1,0 +1,417 @@
+"""Recipes on models so small that a training takes a second; what they reach on real pictures is measured elsewhere."""
+
+import dataclasses
+import json
+
+import keras
+import numpy as np
+import pytest
+
+from vit_keras import vit
+from vit_keras.training import recipes
+from vit_keras.training.freeze import head_layers, train_only
+from vit_keras.training.recipes import RECIPES, CrossEntropy, Horizon, Recipe, accuracy, recipe
+
+RNG = np.random.default_rng(0)
+EAGER = keras.backend.backend() != "jax"  # where compiling a step takes longer than the step
+
+
+def tiny(num_layers=2, **options):
+    options = {"classes": 3, "dropout": 0.0, **options}
+    return vit.build_model(16, 8, num_layers, 16, 2, "tiny", 32, **options)
+
+
+def dense(classes=3, activation=None, seed=0):
+    keras.utils.set_random_seed(seed)
+    return keras.Sequential([keras.Input((4,)), keras.layers.Dense(classes, activation=activation)])
+
+
+def points(count=8, classes=3):
+    return RNG.normal(size=(count, 4)).astype("float32"), np.arange(count) % classes
+
+
+class Rates(keras.callbacks.Callback):
+    """Remembers the learning rate before every batch."""
+
+    def on_train_begin(self, logs=None):
+        self.seen = []
+
+    def on_train_batch_end(self, batch, logs=None):
+        optimizer = getattr(self.model.optimizer, "inner_optimizer", self.model.optimizer)
+        self.seen.append(round(float(keras.ops.convert_to_numpy(optimizer.learning_rate)), 6))
+
+
+def names(variables):
+    return [variable.path for variable in variables]
+
+
+# What a recipe is
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_is_plain_json_and_comes_back(name):
+    known = RECIPES[name]
+    again = Recipe(**json.loads(json.dumps(known.to_dict())))
+    assert again == known
+    assert again.name == name and again.source
+
+
+def test_a_recipe_is_found_by_name_and_changed():
+    assert recipe("vit") is not None and recipe("vit").optimizer == "sgd"
+    changed = recipe("finetune", epochs=3)
+    assert changed.epochs == 3 and RECIPES["finetune"].epochs != 3
+    assert recipe(changed, layer_decay=0.5).epochs == 3
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: recipe("adam"), "no recipe 'adam'. There are: finetune, vit"),
+        (lambda: recipe("vit", lr=1), "has no lr. It has: name"),
+        (lambda: recipe("vit", optimizer="adam"), "optimizer must be one of 'sgd'"),
+        (lambda: recipe("vit", schedule="step"), "schedule must be one of"),
+        (lambda: recipe("vit", loss="mse"), "loss must be one of"),
+        (lambda: recipe("vit", train="some"), "a number of last blocks"),
+        (lambda: recipe("vit", train=0), "a number of last blocks"),
+        (lambda: recipe("vit", warmup=5), "warmup must be at least 0 and below 1"),
+        (lambda: recipe("vit", ema=1.0), "ema must be"),
+        (lambda: recipe("vit", accumulate=0), "accumulate must be"),
+    ],
+)
+def test_mistakes_in_a_recipe_are_named(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_optimizer_is_what_the_recipe_says(name):
+    known = RECIPES[name]
+    optimizer = known.make_optimizer(batch_size=known.batch_size * 2, steps=10)
+    schedule = optimizer._learning_rate
+    assert schedule.peak == pytest.approx(known.learning_rate * (2 if known.scale_learning_rate else 1))
+    assert (schedule.warmup, schedule.decay, schedule.final) == (
+        known.warmup,
+        known.schedule,
+        known.final_learning_rate,
+    )
+    config = optimizer.get_config()
+    assert known.optimizer in type(optimizer).__name__.lower()
+    assert config["global_clipnorm"] == known.clip_norm
+    assert config["weight_decay"] == known.weight_decay
+    assert config["layer_decay"] == known.layer_decay
+    assert tuple(config["thaw"]) == known.thaw
+
+
+def test_accumulation_counts_for_the_batch_and_for_the_average():
+    optimizer = recipe("vit", accumulate=4, ema=0.9).make_optimizer(batch_size=128)
+    assert optimizer.gradient_accumulation_steps == 4
+    assert optimizer._learning_rate.peak == pytest.approx(0.03)  # 4 x 128 is the recipe's 512
+    assert optimizer.ema_momentum**4 == pytest.approx(0.9)  # Keras averages after every batch
+
+
+# Losses
+
+
+@pytest.mark.core
+@pytest.mark.parametrize("from_logits", [True, False])
+def test_cross_entropy_takes_both_kinds_of_labels(from_logits):
+    labels, outputs = np.array([0, 2, 1]), RNG.uniform(0.1, 1, (3, 4)).astype("float32")
+    outputs = outputs if from_logits else outputs / outputs.sum(1, keepdims=True)
+    one_hot = np.eye(4, dtype="float32")[labels]
+    loss = CrossEntropy(from_logits=from_logits)
+    expected = keras.losses.SparseCategoricalCrossentropy(from_logits=from_logits)(labels, outputs)
+    for given in (labels, labels[:, None], one_hot):
+        assert float(loss(given, outputs)) == pytest.approx(float(expected), rel=1e-6)
+        assert float(keras.ops.mean(accuracy(given, keras.ops.convert_to_tensor(outputs)))) == pytest.approx(
+            np.mean(outputs.argmax(1) == labels)
+        )
+    smooth = keras.losses.CategoricalCrossentropy(from_logits=from_logits, label_smoothing=0.2)(one_hot, outputs)
+    binary = keras.losses.BinaryCrossentropy(from_logits=from_logits)(one_hot, outputs)
+    assert float(CrossEntropy(from_logits, 0.2)(labels, outputs)) == pytest.approx(float(smooth), rel=1e-6)
+    assert float(CrossEntropy(from_logits, binary=True)(labels, outputs)) == pytest.approx(float(binary), rel=1e-6)
+    again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(CrossEntropy(True, 0.2, True)))
+    assert again.get_config() == CrossEntropy(True, 0.2, True).get_config()
+
+
+def nested(activation):
+    inner = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3), keras.layers.Activation(activation)])
+    last = keras.layers.Activation("linear", dtype="float32")
+    return keras.Sequential([keras.Input((4,)), inner, keras.layers.Dropout(0.1), last])
+
+
+@pytest.mark.parametrize(
+    ("model", "labels", "loss", "from_logits"),
+    [
+        (lambda: dense(), None, "cross_entropy", True),
+        (lambda: dense(activation="softmax"), None, "cross_entropy", False),
+        (lambda: dense(activation="softmax"), np.eye(3)[[0, 1, 2, 0]], "cross_entropy", False),
+        (lambda: dense(activation="sigmoid"), None, "binary", False),
+        (lambda: dense(), np.array([[1, 1, 0], [0, 0, 1]] * 2), "binary", True),
+        (lambda: dense(1), None, "binary_crossentropy", True),
+        (lambda: dense(1, "sigmoid"), np.array([0, 1, 1, 0]), "binary_crossentropy", False),
+        (lambda: nested("softmax"), None, "cross_entropy", False),
+        (lambda: nested("linear"), None, "cross_entropy", True),
+    ],
+)
+def test_the_loss_fits_the_model_and_its_labels(model, labels, loss, from_logits):
+    model = model()
+    data = None if labels is None else (points(4)[0], labels)
+    recipe("probe").compile(model, data)
+    assert getattr(model.loss, "from_logits", None) is from_logits
+    assert model.loss.name == ("cross_entropy" if loss == "binary" else loss)
+    assert getattr(model.loss, "binary", False) is (loss == "binary")
+
+
+def test_the_accuracy_of_logits_is_counted_from_zero():
+    model = dense(1)
+    model.layers[-1].set_weights([np.array([[1.0], [0], [0], [0]]), np.array([0.25])])
+    recipe("probe").compile(model, run_eagerly=EAGER)
+    inputs = np.zeros((2, 4), "float32")
+    inputs[:, 0] = (-1, 0)  # the outputs are -0.75 and 0.25, the second of which says yes
+    assert model.evaluate(inputs, np.array([0, 1]), verbose=0, return_dict=True)["accuracy"] == 1
+
+
+def test_what_cannot_be_compiled_is_named():
+    inputs = keras.Input((4,))
+    two = keras.Model(inputs, [keras.layers.Dense(2, name="a")(inputs), keras.layers.Dense(3, name="b")(inputs)])
+    with pytest.raises(ValueError, match="2 outputs: say loss="):
+        recipe("finetune").compile(two)
+    recipe("finetune").compile(two, loss=["mse", "mse"], metrics=None)
+    with pytest.raises(ValueError, match="ends in 'tanh'"):
+        recipe("finetune").compile(dense(activation="tanh"))
+    with pytest.raises(TypeError, match="Received: str"):
+        recipe("finetune").compile("model")
+    with pytest.raises(ValueError, match="is not built"):
+        recipe("finetune").compile(keras.Sequential([keras.layers.Dense(2)]))
+    with pytest.raises(ValueError, match="labels|outputs"):
+        recipe("finetune").compile(dense(3), (points(4)[0], np.array([0, 1, 2, 3])))
+
+
+def test_a_sequential_without_an_input_is_built_from_its_model_or_the_data():
+    model = keras.Sequential([tiny(include_top=False), keras.layers.Dense(2, activation="softmax")])
+    recipe("probe").compile(model)
+    assert names(model.trainable_variables)[-1].endswith("bias") and len(model.trainable_variables) == 2
+    model = keras.Sequential([keras.layers.Dense(3)])
+    recipe("probe").compile(model, points())
+    assert model.input_shape == (None, 4)
+
+
+# What is trained
+
+
+def test_the_head_is_found_wherever_the_vit_is():
+    assert [layer.name for layer in head_layers(tiny(representation_size=8))] == ["pre_logits", "head"]
+    own = [keras.layers.Flatten(), keras.layers.Dense(5, name="mine"), keras.layers.Dense(2, name="last")]
+    wrapped = keras.Sequential([keras.Input((16, 16, 3)), tiny(include_top=False), *own])
+    assert [layer.name for layer in head_layers(wrapped)] == ["mine", "last"]
+    backbone = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
+    foreign = keras.Sequential([keras.Input((4,)), backbone, keras.layers.Dense(2, name="last")])
+    assert [layer.name for layer in head_layers(foreign)] == ["last"]
+    assert [layer.name for layer in head_layers(keras.Sequential([keras.Input((4,)), foreign]))] == ["last"]
+    with pytest.raises(ValueError, match="no head to train"):
+        head_layers(tiny(include_top=False))
+
+
+def test_the_head_or_the_last_blocks_alone_are_trained():
+    model = tiny()
+    everything = names(model.trainable_variables)
+    train_only(model, "head")
+    assert names(model.trainable_variables) == ["head/kernel", "head/bias"]
+    train_only(model, 1)
+    assert {path.split("/")[0] for path in names(model.trainable_variables)} == {
+        "Transformer_encoderblock_1",
+        "Transformer_encoder_norm",
+        "head",
+    }
+    train_only(model, "all")
+    assert names(model.trainable_variables) == everything
+    for weight in model.get_layer("Transformer_encoderblock_0").weights:
+        weight.trainable = False  # as adapters leave them
+    train_only(model, "all")
+    assert names(model.trainable_variables) == everything
+    model.layers[1].trainable = False
+    recipe("finetune", train=None).compile(model)
+    assert "embedding/kernel" not in names(model.trainable_variables)
+
+
+def test_rates_are_set_on_the_blocks_that_there_are():
+    model = tiny(dropout=0.1)
+    recipe("scratch_small", dropout=0.3, stochastic_depth=0.2).compile(model)
+    blocks = [layer for layer in model.layers if "encoderblock" in layer.name]
+    assert [block.drop_path.rate for block in blocks] == [0.0, 0.2]
+    assert all(block.dropout_layer.rate == block.mlpblock.layers[1].rate == 0.3 for block in blocks)
+    assert (model.config.dropout, model.config.emb_dropout, model.config.stochastic_depth) == (0.3, 0.1, 0.2)
+    recipe("augreg").compile(model)
+    assert [block.mlpblock.dropout for block in blocks] == [0.0, 0.0] and model.config.dropout == 0
+    with pytest.raises(ValueError, match="found 0"):
+        recipe("scratch_small").compile(dense())
+
+
+# Training
+
+
+@pytest.mark.core
+def test_the_schedule_ends_with_fit_and_starts_again_with_the_next():
+    model, (x, y), rates = dense(), points(), Rates()
+    linear = recipe("probe", schedule="linear", learning_rate=1.0, optimizer="sgd", clip_norm=None)
+    linear.compile(model)
+    model.fit(x, y, batch_size=2, epochs=1, verbose=0, callbacks=[*linear.callbacks, rates])
+    assert rates.seen == [0.75, 0.5, 0.25, 0.0]
+    history = model.fit(x, y, batch_size=4, epochs=2, verbose=0, callbacks=[*linear.callbacks, rates])
+    assert rates.seen == [0.75, 0.5, 0.25, 0.0]
+    assert history.history["learning_rate"] == [0.5, 0.0]
+    model.fit(x, y, batch_size=2, epochs=2, initial_epoch=1, verbose=0, callbacks=[*linear.callbacks, rates])
+    assert rates.seen == [0.375, 0.25, 0.125, 0.0]
+
+
+def test_the_schedule_must_know_its_end():
+    model, (x, y) = dense(), points()
+    probe = recipe("probe")
+    probe.compile(model, run_eagerly=True)
+    with pytest.raises(ValueError, match=r"callbacks=recipe\.callbacks"):
+        model.fit(x, y, verbose=0)
+
+    def batches():
+        while True:
+            yield x, y
+
+    with pytest.raises(ValueError, match="steps_per_epoch"):
+        model.fit(batches(), verbose=0, callbacks=probe.callbacks)
+    model.fit(batches(), steps_per_epoch=2, epochs=1, verbose=0, callbacks=probe.callbacks)
+    assert float(model.optimizer.learning_rate) == 0
+    with pytest.raises(ValueError, match="steps_per_epoch"):
+        model.fit(batches(), verbose=0, callbacks=probe.callbacks)
+    probe.compile(model, steps=4, run_eagerly=True)
+    model.fit(x, y, batch_size=4, verbose=0)
+    assert float(model.optimizer.learning_rate) == pytest.approx(probe.learning_rate / 2)
+    model.compile("adam", "mse")
+    Horizon().set_model(model)
+    model.fit(x, np.eye(3)[y], verbose=0, callbacks=[Horizon()])  # which leaves another optimizer alone
+
+
+def dropping():
+    drop = keras.layers.Dropout(0.3, noise_shape=(None, 1))  # of plain dropout, PyTorch's own generator would be asked
+    return keras.Sequential([keras.Input((4,)), keras.layers.Dense(8), drop, keras.layers.Dense(3)])
+
+
+def trained(folder, killed_after=None, epochs=4, model=dropping, data=points, **changes):
+    """Train, and if asked be killed once on the way and start again in a new model; the weights."""
+    known = recipe("finetune", schedule="linear", batch_size=4, label_smoothing=0.0, **changes)
+
+    class Kill(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            if epoch == killed_after:
+                raise KeyboardInterrupt
+
+    for attempt in ("killed", "resumed") if killed_after else ("whole",):
+        keras.utils.set_random_seed(1)
+        network = model()
+        known.compile(network, run_eagerly=EAGER)
+        backup = keras.callbacks.BackupAndRestore(str(folder / "backup"))
+        try:
+            callbacks = [*known.callbacks, backup] + ([Kill()] if attempt == "killed" else [])
+            network.fit(*data, batch_size=4, epochs=epochs, shuffle=False, verbose=0, callbacks=callbacks)
+        except KeyboardInterrupt:
+            pass
+    return [keras.ops.convert_to_numpy(weight) for weight in network.weights], int(network.optimizer.iterations)
+
+
+@pytest.mark.core
+def test_a_killed_training_resumes_to_the_same_weights(tmp_path):
+    data, changes = points(), {"ema": 0.5, "accumulate": 2, "weight_decay": 0.1}
+    whole, steps = trained(tmp_path / "a", data=data, **changes)
+    resumed, same_steps = trained(tmp_path / "b", killed_after=2, data=data, **changes)
+    assert steps == same_steps
+    for one, other in zip(whole, resumed):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.slow
+def test_a_killed_training_of_a_vit_resumes_to_the_same_weights(tmp_path):
+    data = RNG.normal(size=(8, 16, 16, 3)).astype("float32"), np.arange(8) % 3
+
+    def model():
+        return tiny(dropout=0.1, stochastic_depth=0.2, patch_dropout=0.25)
+
+    options = {"model": model, "data": data, "ema": 0.9, "thaw": (0.3,)}
+    whole, _ = trained(tmp_path / "a", **options)
+    resumed, _ = trained(tmp_path / "b", killed_after=2, **options)
+    for one, other in zip(whole, resumed):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_the_average_of_the_weights_is_left_in_the_model():
+    model, (x, y) = dense(), points()
+    average, steps = None, []
+
+    class Watch(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            steps.append([keras.ops.convert_to_numpy(weight) for weight in self.model.weights])
+
+    known = recipe("probe", ema=0.7, learning_rate=0.1)
+    known.compile(model, run_eagerly=True)
+    model.fit(x, y, batch_size=4, epochs=2, verbose=0, callbacks=[*known.callbacks, Watch()])
+    for weights in steps:
+        average = weights if average is None else [0.7 * a + 0.3 * w for a, w in zip(average, weights)]
+    for ours, theirs in zip(model.get_weights(), average):
+        np.testing.assert_allclose(ours, theirs, atol=1e-6)  # float32
+    assert np.abs(steps[-1][0] - average[0]).max() > 1e-3
+
+
+def test_a_vit_learns_and_is_loaded_as_it_was(tmp_path):
+    model = tiny()
+    x, y = RNG.normal(size=(12, 16, 16, 3)).astype("float32"), np.arange(12) % 3
+    known = recipe("finetune", learning_rate=0.03, stochastic_depth=0.1, label_smoothing=0.0)
+    known.compile(model, run_eagerly=EAGER)
+    history = model.fit(x, np.eye(3)[y], batch_size=12, epochs=6, verbose=0, callbacks=known.callbacks).history
+    assert history["loss"][-1] < 0.7 * history["loss"][0]
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    assert type(loaded.optimizer) is type(model.optimizer)
+    assert loaded.optimizer.has_horizon and float(loaded.optimizer.learning_rate) == 0
+    assert loaded.config == model.config
+    expected, found = (m.evaluate(x, y, batch_size=12, verbose=0, return_dict=True) for m in (model, loaded))
+    assert found == pytest.approx(expected, rel=1e-6)
+
+
+def test_what_was_frozen_is_frozen_when_it_is_loaded(tmp_path):
+    model = tiny()
+    recipe("probe").compile(model)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    assert names(loaded.trainable_variables) == ["head/kernel", "head/bias"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_trains(name):
+    model = tiny()
+    x, y = RNG.normal(size=(12, 16, 16, 3)).astype("float32"), np.arange(12) % 3
+    known = recipe(name, learning_rate=0.01 if RECIPES[name].optimizer != "sgd" else 0.5, scale_learning_rate=False)
+    known.compile(model, (x, y))
+    history = model.fit(
+        x, y, batch_size=4, epochs=10, verbose=0, callbacks=known.callbacks, validation_data=(x, np.eye(3)[y])
+    ).history
+    assert history["loss"][-1] < history["loss"][0]
+    assert history["val_accuracy"][-1] > 0.5
+
+
+@pytest.mark.slow
+def test_half_precision_scales_its_loss_and_ends_its_schedule():
+    model = tiny(dtype="mixed_float16")
+    x, y = RNG.normal(size=(8, 16, 16, 3)).astype("float32"), np.arange(8) % 3
+    known = recipe("finetune")
+    keras.config.set_dtype_policy("mixed_float16")  # which makes Keras wrap the optimizer
+    try:
+        known.compile(model)
+        model.fit(x, y, batch_size=4, epochs=4, verbose=0, callbacks=known.callbacks)
+    finally:
+        keras.config.set_dtype_policy("float32")
+    inner = getattr(model.optimizer, "inner_optimizer", model.optimizer)
+    assert inner.has_horizon
+    assert np.asarray(keras.ops.convert_to_numpy(inner.span)).tolist() == [0, 8]
+
+
+def test_the_table_of_recipes_names_each_once():
+    assert len(recipes._TABLE) == len(RECIPES)
+    assert all(dataclasses.is_dataclass(known) for known in RECIPES.values())

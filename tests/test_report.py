@@ -1,0 +1,268 @@
+"""The report: its numbers, and the page itself in a real browser without a network."""
+
+import contextlib
+import re
+import shutil
+
+import numpy as np
+import pytest
+
+from vit_keras.training.evaluation import Evaluation
+from vit_keras.training.report import _ticks, report
+
+HOSTILE = "</script><img src=x onerror=\"document.title='owned'\"> &amp; {{main}} \u2028 'cat'"
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+
+def evaluation(classes=3, count=60, seed=0, names=None):
+    random = np.random.default_rng(seed)
+    labels = np.r_[np.arange(classes), random.integers(0, classes, count - classes)]
+    logits = random.normal(0, 1, (count, classes))
+    logits[np.arange(count), labels] += 1.5
+    shares = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    names = names or tuple(f"class {k}" for k in range(classes))
+    return Evaluation(names, tuple(f"{names[k]}/{n}.jpg" for n, k in enumerate(labels)), labels, shares)
+
+
+def whole(seen=None, **options):
+    """A page with everything in it."""
+    seen = seen or evaluation()
+    random = np.random.default_rng(1)
+    pictures = {int(n): (random.integers(0, 255, (40, 60, 3), "uint8"),) * 2 for n in seen.mistakes()[:4]}
+    history = {
+        "accuracy": [0.4, 0.7, 0.8],
+        "loss": [1.2, 0.7, 0.5],
+        "val_accuracy": [0.5, 0.75, 0.7],
+        "val_loss": [1, 0.6, 0.7],
+    }
+    given = {"history": history, "best_epoch": 1, "notes": ["Mind the gap."], "pictures": pictures}
+    given |= {"command": "vit-keras finetune 'my photos'", "recipe": {"ema": None, "augmentation": {"flip": True}}}
+    return report(seen, **{"title": "Fine-tuning", "subtitle": "of a ViT", **given, "facts": {"seed": 0}, **options})
+
+
+# --- the numbers ------------------------------------------------------------------------------------------------
+
+
+def test_measures_are_those_of_scikit_learn():
+    metrics = pytest.importorskip("sklearn.metrics")
+    seen = evaluation(classes=4, count=90)
+    precision, recall, f1, pictures = metrics.precision_recall_fscore_support(seen.labels, seen.predictions)
+    for k, scores in enumerate(seen.per_class):
+        assert scores["pictures"] == pictures[k]
+        found = [scores[name] for name in ("precision", "recall", "f1")]
+        np.testing.assert_allclose(found, [precision[k], recall[k], f1[k]], rtol=1e-12)
+    np.testing.assert_array_equal(seen.confusion, metrics.confusion_matrix(seen.labels, seen.predictions))
+    assert seen.accuracy == metrics.accuracy_score(seen.labels, seen.predictions)
+    assert seen.macro_f1 == pytest.approx(f1.mean(), rel=1e-12)
+    assert seen.loss == pytest.approx(metrics.log_loss(seen.labels, seen.probabilities), rel=1e-9)
+
+
+def test_classes_without_pictures_or_predictions():
+    seen = Evaluation(("a", "b", "c"), ("1", "2"), np.array([0, 1]), np.array([[0.9, 0.1, 0], [0.8, 0.2, 0]]))
+    assert [scores["precision"] for scores in seen.per_class] == [0.5, None, None]
+    assert [scores["recall"] for scores in seen.per_class] == [1.0, 0.0, None]
+    assert seen.macro_f1 == pytest.approx((2 / 3 + 0) / 2)  # of the two that there are pictures of
+    assert "–" in report(seen, title="Few")
+
+
+def test_mistakes_come_worst_first():
+    seen = evaluation()
+    mistakes = seen.mistakes()
+    assert set(mistakes) == set(np.flatnonzero(seen.predictions != seen.labels))
+    assert (np.diff(seen.probabilities[mistakes, seen.labels[mistakes]]) >= 0).all()
+
+
+def test_confusions_come_most_frequent_first():
+    seen = evaluation(count=200)
+    confused = seen.confused()
+    assert sum(count for _, _, count in confused) == len(seen.mistakes())
+    assert [count for _, _, count in confused] == sorted((count for _, _, count in confused), reverse=True)
+    for true, said, count in confused:
+        i, j = seen.class_names.index(true), seen.class_names.index(said)
+        assert np.sum((seen.labels == i) & (seen.predictions == j)) == count
+
+
+@pytest.mark.parametrize(
+    ("right", "count", "low", "high"), [(90, 100, 0.8256, 0.9448), (10, 10, 0.7225, 1.0), (0, 5, 0, 0.4345)]
+)
+def test_interval(right, count, low, high):
+    """Values of Wilson's interval from the textbook's formula, to four digits."""
+    labels = np.zeros(count, int)
+    shares = np.where(np.arange(count)[:, None] < right, [[1.0, 0.0]], [[0.0, 1.0]])
+    assert Evaluation(("a", "b"), ("p",) * count, labels, shares).interval == pytest.approx((low, high), abs=1e-4)
+
+
+@pytest.mark.parametrize("values", [[0.13, 0.88], [3.0, 3.0], [1e-5, 2.5e-5], [0.0, 1234.0], [-2.0, 0.4], []])
+def test_ticks_enclose_the_values(values):
+    ticks = _ticks(values)
+    assert 2 <= len(ticks) <= 8 and np.allclose(np.diff(ticks), ticks[1] - ticks[0])
+    assert not values or (ticks[0] <= min(values) and ticks[-1] >= max(values))
+
+
+# --- the page -----------------------------------------------------------------------------------------------------
+
+
+def test_page_says_it_all():
+    seen = evaluation()
+    page = whole(seen)
+    assert (
+        f"{100 * seen.accuracy:.1f}\N{NO-BREAK SPACE}%" in page
+        and "The weights after epoch 2" in page
+        and "Mind the gap." in page
+    )
+    assert "vit-keras finetune &#x27;my photos&#x27;" in page and "flip yes" in page
+    assert page.count("<img ") == 8 and page.count("data:image/jpeg;base64,") == 8
+    for number in seen.mistakes()[:4]:
+        assert seen.paths[number] in page
+    for count in seen.confusion.ravel():
+        assert f">{count}</td>" in page
+
+
+def test_page_of_an_evaluation_alone():
+    page = report(evaluation(), title="Cats")
+    assert "<h2>Training</h2>" not in page and "<h2>Worst mistakes</h2>" not in page and "How it was made" not in page
+
+
+def test_page_of_many_classes_has_no_matrix():
+    page = report(evaluation(classes=60, count=300), title="Many")
+    assert 'class="matrix"' not in page and "Most frequent confusions" in page
+
+
+def test_page_of_values_that_are_none():
+    history = {"loss": [1.0, float("nan"), 0.5], "val_accuracy": [float("inf")] * 3}
+    assert "<h2>Training</h2>" in whole(history=history, best_epoch=None)
+
+
+def test_page_asks_for_nothing_and_runs_nothing_but_its_own():
+    page = whole(title=HOSTILE)
+    assert "default-src 'none'" in page and "http://" not in page and "https://" not in page
+    assert "<img src=x" not in page
+    assert page.count("<script>") == page.count("</script>") == 1
+
+
+def test_names_of_files_that_are_no_text():
+    seen = evaluation(names=("a", "b", "bad \udcff"))
+    whole(seen, title="bad \udcff").encode("utf-8")
+
+
+# --- in a browser -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def browser():
+    playwright = pytest.importorskip("playwright.sync_api")
+    if CHROMIUM is None:
+        pytest.skip("there is no Chromium")
+    with playwright.sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def show(browser, tmp_path):
+    """Open a page offline; at the end nothing may have been asked for and no error printed."""
+    requests, errors = [], []
+    with contextlib.ExitStack() as stack:
+
+        def show(page, **options):
+            context = browser.new_context(offline=True, **{"viewport": {"width": 1200, "height": 900}, **options})
+            stack.callback(context.close)
+            tab = context.new_page()
+            tab.on("request", lambda request: requests.append(request.url))
+            tab.on(
+                "console", lambda message: errors.append(message.text) if message.type in ("error", "warning") else None
+            )
+            tab.on("pageerror", lambda error: errors.append(str(error)))
+            path = tmp_path / "page.html"
+            path.write_text(page, "utf-8")
+            tab.goto(path.as_uri())
+            return tab
+
+        yield show
+    assert [url for url in requests if not url.startswith(("file:", "data:"))] == []
+    assert errors == []
+
+
+@pytest.mark.slow
+def test_tables_are_sorted(show):
+    seen = evaluation(count=300)
+    tab = show(whole(seen))
+    column = "table.sortable tbody tr td:nth-child(2)"
+    tab.get_by_role("button", name="Pictures").click()
+    falling = [int(text) for text in tab.locator(column).all_inner_texts()]
+    assert falling == sorted(seen.confusion.sum(1), reverse=True)
+    tab.get_by_role("button", name="Pictures").click()
+    assert [int(text) for text in tab.locator(column).all_inner_texts()] == falling[::-1]
+    assert tab.get_by_role("columnheader", name="Pictures").get_attribute("aria-sort") == "ascending"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_themes(show, scheme):
+    tab = show(whole(), color_scheme=scheme)
+
+    def brightness():
+        colour = tab.evaluate("getComputedStyle(document.body).backgroundColor")
+        return sum(map(int, re.findall(r"\d+", colour)[:3])) / 765
+
+    assert (brightness() > 0.5) == (scheme == "light")
+    tab.locator("#theme").click()
+    assert (brightness() > 0.5) == (scheme == "dark")
+    assert tab.locator("#theme").inner_text() == f"{scheme.capitalize()} theme"
+
+
+def contrasts(tab):
+    """Contrast of each text to what is behind it, as WCAG defines it."""
+    return tab.evaluate("""() => {
+        const pen = Object.assign(document.createElement("canvas"), { width: 1, height: 1 }).getContext("2d", { willReadFrequently: true });
+        const rgb = (colour) => { pen.clearRect(0, 0, 1, 1); pen.fillStyle = colour; pen.fillRect(0, 0, 1, 1); return pen.getImageData(0, 0, 1, 1).data; };
+        const light = (c) => [0.2126, 0.7152, 0.0722].reduce((sum, w, k) => {
+            const v = c[k] / 255; return sum + w * (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4); }, 0);
+        const found = [];
+        for (const element of document.querySelectorAll("body *")) {
+            const text = [...element.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim());
+            const style = getComputedStyle(element);
+            const own = rgb(style.fill && element.ownerSVGElement ? style.fill : style.color);
+            if (!text || own[3] === 0 || !element.getClientRects().length) continue;
+            let behind = element;
+            while (rgb(getComputedStyle(behind).backgroundColor)[3] === 0) behind = behind.parentElement;
+            const [a, b] = [light(own), light(rgb(getComputedStyle(behind).backgroundColor))].sort((x, y) => y - x);
+            found.push([(a + 0.05) / (b + 0.05), element.outerHTML.slice(0, 80)]);
+        }
+        return found;
+    }""")
+
+
+@pytest.mark.parametrize("scheme", [pytest.param("light", marks=pytest.mark.slow), "dark"])
+def test_everything_can_be_read(show, scheme):
+    """WCAG 2.1, level AA: a contrast of 4.5, also of the darkest cells of the matrix."""
+    labels = np.arange(60) % 3
+    right = Evaluation(("a", "b", "c"), ("p",) * 60, labels, np.eye(3)[labels])
+    wrong = Evaluation(("a", "b", "c"), ("p",) * 60, labels, np.eye(3)[(labels + 1) % 3])
+    for seen in (right, wrong):
+        found = contrasts(show(whole(seen), color_scheme=scheme))
+        assert len(found) > 30 and min(found)[0] >= 4.5, min(found)
+
+
+@pytest.mark.parametrize("width", [320, pytest.param(768, marks=pytest.mark.slow)])
+def test_narrow_screens(show, width):
+    names = ("a", "Bos_primigenius_taurus_Lakenvelder" * 3, "b c d")
+    tab = show(whole(evaluation(names=names), facts={"folder": "/x" * 90}), viewport={"width": width, "height": 700})
+    assert tab.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_names_are_texts(show):
+    names = (HOSTILE, "b", "<b>c</b>")
+    tab = show(
+        whole(evaluation(names=names), title=HOSTILE, notes=[HOSTILE], command=HOSTILE, recipe={HOSTILE: HOSTILE})
+    )
+    assert tab.title() == HOSTILE
+    assert tab.locator("h1").inner_text().startswith("</script><img src=x")
+    assert tab.locator("table.sortable tbody th").first.inner_text() == HOSTILE
+
+
+def test_without_scripts(show):
+    tab = show(whole(), java_script_enabled=False)
+    assert tab.locator("section").count() == 6 and tab.locator("svg[role=img]").count() == 2
+    assert not tab.locator("#theme").is_visible()

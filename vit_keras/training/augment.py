@@ -1,0 +1,313 @@
+"""Augmentation as data: which pictures a training run sees, said in one frozen dataclass.
+
+What is done to each picture alone (crop, flip, three-augment) is Pillow's work, cheap enough for two cores; RandAugment,
+colour jitter and random erasing are Keras' own layers, on whole batches. Everything follows from a seed: no generator is
+shared between threads, and nothing is drawn from a global one.
+
+>>> import numpy as np
+>>> Augmentation(crop=0.25)(np.zeros((2, 32, 32, 3), "uint8"), seed=0).shape
+(2, 32, 32, 3)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+from PIL import Image, ImageFilter, ImageOps
+
+from ..images import pixel_range
+
+_NEEDS = {"RandAugment": "3.8", "RandomColorJitter": "3.8", "RandomErasing": "3.9"}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Augmentation:
+    """What happens to the pictures of a training set, in this order, on pixels in [0, 255].
+
+    The default, a mild crop and a flip, costs about a millisecond a picture.
+
+    Args:
+        crop: Smallest share of a picture's area that a random crop may have; the largest is all of it. The crop is
+            resized to the size wanted. `None`: no crop.
+        aspect: Range of the crop's width/height, drawn evenly on a logarithmic scale.
+        flip: Whether every other picture, at random, is mirrored left to right. Not for text or digits.
+        three_augment: DeiT-III's: every picture becomes grey, solarised or blurred, one of the three (arXiv 2204.07118).
+        color_jitter: Brightness, contrast and saturation change by up to this factor (`RandomColorJitter` of Keras 3.8).
+        rand_augment: `(layers, magnitude)` of RandAugment, the magnitude from 0 to 10 (`RandAugment` of Keras 3.8,
+            which chooses one operation for a batch, not one for a picture, and computes all of them: slow).
+        random_erasing: Probability that a random rectangle of a picture becomes noise (`RandomErasing` of Keras 3.9).
+        mixup: Pictures are added in pairs, and their labels too, with weights from Beta(mixup, mixup) (arXiv 1710.09412).
+        cutmix: Rectangles of another picture are pasted, their area from Beta(cutmix, cutmix) (arXiv 1905.04899). Of
+            mixup and cutmix together, each batch gets one, at random.
+
+    Raises:
+        ValueError: A value is out of range.
+
+    Example:
+        >>> Augmentation(mixup=0.8, cutmix=1.0).mixes
+        True
+    """
+
+    crop: float | None = 0.5
+    aspect: tuple[float, float] = (3 / 4, 4 / 3)
+    flip: bool = True
+    three_augment: bool = False
+    color_jitter: float | None = None
+    rand_augment: tuple[int, float] | None = None
+    random_erasing: float | None = None
+    mixup: float | None = None
+    cutmix: float | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "aspect", _numbers(self.aspect, "aspect"))
+        if not 0 < self.aspect[0] <= self.aspect[1]:
+            raise ValueError(f"aspect is (smallest, largest) width/height, both positive. Received: {self.aspect}")
+        for name, largest in (("crop", 1), ("color_jitter", 1), ("random_erasing", 1), ("mixup", 1e6), ("cutmix", 1e6)):
+            value = getattr(self, name)
+            if value is not None and not (isinstance(value, (int, float)) and 0 < value <= largest):
+                raise ValueError(f"{name} is None or a number over 0, at most {largest:g}. Received: {value!r}")
+        if self.rand_augment is not None:
+            layers, magnitude = _numbers(self.rand_augment, "rand_augment")
+            if layers != int(layers) or layers < 1 or not 0 <= magnitude <= 10:
+                raise ValueError(
+                    f"rand_augment is (layers, magnitude from 0 to 10), such as (2, 9). Received: {self.rand_augment!r}"
+                )
+            object.__setattr__(self, "rand_augment", (int(layers), magnitude))
+
+    @property
+    def mixes(self) -> bool:
+        """Whether labels are mixed, so that they must be one number per class."""
+        return bool(self.mixup or self.cutmix)
+
+    def __call__(self, images: Any, labels: Any = None, *, seed: Any = None) -> Any:
+        """Augment a batch; also one picture, and also in `tf.data.Dataset.map`.
+
+        Args:
+            images: `(n, height, width, channels)`, or one picture without `n`, of pixels in [0, 255].
+            labels: `(n, classes)` where there is mixup or cutmix; else anything.
+            seed: Integer from which all that is random follows. In `map`, a number that differs from batch to batch:
+                `dataset.enumerate().map(lambda n, batch: augmentation(*batch, seed=n))`. `None`: from the system.
+
+        Returns:
+            float32 pictures in [0, 255] of the same shape, and with them the labels where they were given.
+
+        Raises:
+            ValueError: The pixels are in another range, or the labels cannot be mixed.
+            ImportError: Keras is too old for what is asked for.
+        """
+        if _in_tensorflow_graph(images):
+            return self._in_graph(images, labels, seed)
+        images = np.asarray(images)
+        if images.ndim not in (3, 4):
+            raise ValueError(f"Pictures have the shape (n, height, width, channels). Received: {images.shape}")
+        batch = images if images.ndim == 4 else images[None]
+        if self.mixes and images.ndim == 3:
+            raise ValueError("mixup and cutmix take a batch of pictures: call this after dataset.batch().")
+        if images.dtype != np.uint8 and images.any() and pixel_range(images) != "[0, 255]":
+            raise ValueError(
+                f"Augmentation takes pixels in [0, 255], before preprocess_inputs. These look like {pixel_range(images)}."
+            )
+        batch = np.clip(np.rint(batch), 0, 255).astype("uint8")
+        root = np.random.SeedSequence(None if seed is None else int(seed))
+        *pictures, rest = (np.random.default_rng(child) for child in root.spawn(len(batch) + 1))
+        size = batch.shape[1:3]
+        batch = np.stack([self.picture(pixels, size, rng) for pixels, rng in zip(batch, pictures)])
+        batch, new_labels = self.batch(batch, labels, rest)
+        batch = batch if images.ndim == 4 else batch[0]
+        return batch if labels is None else (batch, new_labels)
+
+    def picture(self, pixels: np.ndarray, size: tuple[int, int], rng: np.random.Generator) -> np.ndarray:
+        """What is done to each picture alone: crop, resize, flip, three-augment.
+
+        Args:
+            pixels: uint8 `(height, width, 1 or 3)`, of any size.
+            size: `(height, width)` wanted.
+            rng: Where the randomness comes from.
+
+        Returns:
+            uint8 `(*size, channels)`.
+        """
+        height, width, channels = pixels.shape
+        image = Image.fromarray(pixels[..., 0] if channels == 1 else pixels)
+        if self.crop is not None:
+            window = self._window(height, width, rng)
+            image = image.resize(size[::-1], Image.Resampling.BILINEAR, box=window)
+        elif (height, width) != tuple(size):
+            image = image.resize(size[::-1], Image.Resampling.BILINEAR)
+        if self.flip and rng.random() < 0.5:
+            image = ImageOps.mirror(image)
+        if self.three_augment:
+            image = _three_augment(image, rng)
+        return np.asarray(image).reshape(*size, channels)
+
+    def _window(self, height: int, width: int, rng: np.random.Generator) -> tuple[float, float, float, float]:
+        """(left, top, right, bottom) of a random crop; after ten vain draws the largest one in the middle, as in torchvision."""
+        narrow, wide = self.aspect
+        for _ in range(10):
+            area = rng.uniform(self.crop, 1) * height * width
+            aspect = math.exp(rng.uniform(math.log(narrow), math.log(wide)))
+            w, h = math.sqrt(area * aspect), math.sqrt(area / aspect)
+            if w <= width and h <= height:
+                left, top = rng.uniform(0, width - w), rng.uniform(0, height - h)
+                return left, top, left + w, top + h
+        w, h = min(width, height * wide), min(height, width / narrow)
+        left, top = (width - w) / 2, (height - h) / 2
+        return left, top, left + w, top + h
+
+    def batch(self, images: np.ndarray, labels: Any, rng: np.random.Generator) -> tuple[np.ndarray, Any]:
+        """What is done to whole batches: colour jitter, RandAugment, random erasing, mixup, cutmix.
+
+        Args:
+            images: `(n, height, width, channels)` of pixels in [0, 255].
+            labels: `(n, classes)` where there is mixup or cutmix; else anything.
+            rng: Where the randomness comes from.
+
+        Returns:
+            float32 pixels in [0, 255], and the labels.
+
+        Raises:
+            ValueError: The labels cannot be mixed.
+            ImportError: Keras is too old for what is asked for.
+        """
+        images = images.astype("float32")
+        with keras.device("cpu"):
+            for layer in self._layers(rng):
+                images = np.clip(keras.ops.convert_to_numpy(layer(images, training=True)), 0.0, 255.0)
+        return self._mix(images, labels, rng) if self.mixes else (images, labels)
+
+    def _layers(self, rng: np.random.Generator) -> list[keras.layers.Layer]:
+        wanted: dict[str, dict[str, Any]] = {}
+        if self.color_jitter:
+            factors = ("brightness_factor", "contrast_factor", "saturation_factor")
+            wanted["RandomColorJitter"] = dict.fromkeys(factors, self.color_jitter)
+        if self.rand_augment:
+            wanted["RandAugment"] = {"num_ops": self.rand_augment[0], "factor": self.rand_augment[1] / 10}
+        if self.random_erasing:
+            wanted["RandomErasing"] = {"factor": (self.random_erasing,) * 2}
+        seeds = rng.integers(2**31, size=len(wanted))
+        return [_layer(name, int(seed), **options) for (name, options), seed in zip(wanted.items(), seeds)]
+
+    def _mix(self, images: np.ndarray, labels: Any, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        """Mixup or cutmix. Not Keras' layers: on PyTorch theirs draw from the global generator, which other threads use."""
+        labels = np.asarray(labels, "float32")
+        if labels.ndim != 2 or len(labels) != len(images):
+            raise ValueError(
+                f"mixup and cutmix need labels of shape (n, classes), such as keras.utils.to_categorical makes, for "
+                f"{len(images)} pictures. Received: {labels.shape}"
+            )
+        cut = bool(self.cutmix) and (not self.mixup or rng.random() < 0.5)
+        alpha = self.cutmix if cut else self.mixup
+        kept = rng.beta(alpha, alpha, len(images))
+        partner = rng.permutation(len(images))
+        if cut:
+            other = _rectangles(1 - kept, images.shape[1:3], rng)
+            kept = 1 - other.mean((1, 2))
+            images = np.where(other[..., None], images[partner], images)
+        else:
+            weight = kept.astype("float32")[:, None, None, None]
+            images = weight * images + (1 - weight) * images[partner]
+        weight = kept.astype("float32")[:, None]
+        return images, weight * labels + (1 - weight) * labels[partner]
+
+    def _in_graph(self, images: Any, labels: Any, seed: Any) -> Any:
+        import tensorflow as tf
+
+        given = (images, labels, seed)
+        types = [tf.float32] if labels is None else [tf.float32, tf.float32 if self.mixes else labels.dtype]
+
+        def run(*arrays):
+            values = iter(arrays)
+            images, labels, seed = (None if t is None else next(values) for t in given)
+            return self(images, labels, seed=seed)
+
+        results = tf.numpy_function(run, [t for t in given if t is not None], types if len(types) > 1 else types[0])
+        for result, source in zip(results if labels is not None else [results], (images, labels)):
+            result.set_shape(source.shape)
+        return tuple(results) if labels is not None else results
+
+    def replace(self, **changes: Any) -> Augmentation:
+        """A copy with some fields changed.
+
+        Raises:
+            ValueError: A field does not exist, or a value is out of range.
+
+        Example:
+            >>> Augmentation().replace(flip=False).flip
+            False
+        """
+        _check_fields(changes)
+        return dataclasses.replace(self, **changes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields, as plain JSON.
+
+        Example:
+            >>> Augmentation(rand_augment=(2, 9)).to_dict()["rand_augment"]
+            [2, 9.0]
+        """
+        fields = dataclasses.asdict(self)
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()}
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> Augmentation:
+        """The inverse of `to_dict`; a field that is left out has its default.
+
+        Raises:
+            ValueError: A field does not exist, or a value is out of range.
+
+        Example:
+            >>> Augmentation.from_dict(Augmentation().to_dict()) == Augmentation()
+            True
+        """
+        _check_fields(fields)
+        return cls(**fields)
+
+
+def _check_fields(fields: Mapping[str, Any]) -> None:
+    known = [f.name for f in dataclasses.fields(Augmentation)]
+    unknown = sorted(set(fields) - set(known))
+    if unknown:
+        raise ValueError(f"Augmentation has no {', '.join(map(repr, unknown))}. It has {', '.join(known)}.")
+
+
+def _numbers(pair: Any, name: str) -> tuple[float, float]:
+    if not isinstance(pair, Sequence) or len(pair) != 2 or not all(isinstance(n, (int, float)) for n in pair):
+        raise ValueError(f"{name} is a pair of numbers. Received: {pair!r}")
+    return float(pair[0]), float(pair[1])
+
+
+def _layer(name: str, seed: int, **options: Any) -> keras.layers.Layer:
+    layer = getattr(keras.layers, name, None)
+    if layer is None:
+        raise ImportError(f"keras.layers.{name} needs Keras >= {_NEEDS[name]}; this is {keras.__version__}.")
+    return layer(value_range=(0, 255), seed=seed, dtype="float32", data_format="channels_last", **options)
+
+
+def _three_augment(image: Image.Image, rng: np.random.Generator) -> Image.Image:
+    """One of DeiT-III's three, with its values."""
+    choice = rng.integers(3)
+    if choice == 0:
+        return ImageOps.grayscale(image).convert(image.mode)
+    if choice == 1:
+        return ImageOps.solarize(image, 128)
+    return image.filter(ImageFilter.GaussianBlur(rng.uniform(0.1, 2.0)))
+
+
+def _rectangles(areas: np.ndarray, size: tuple[int, int], rng: np.random.Generator) -> np.ndarray:
+    """`(n, *size)` of booleans: one rectangle each, of about these shares of the area, cut off at the edges (as CutMix does)."""
+    inside = []
+    for length in size:
+        half = np.sqrt(areas) * length / 2
+        centre = rng.uniform(0, length, len(areas))
+        pixels = np.arange(length) + 0.5
+        inside.append((pixels >= (centre - half)[:, None]) & (pixels < (centre + half)[:, None]))
+    return inside[0][:, :, None] & inside[1][:, None, :]
+
+
+def _in_tensorflow_graph(images: Any) -> bool:
+    return type(images).__module__.startswith("tensorflow.") and not hasattr(images, "numpy")

@@ -1,0 +1,370 @@
+"""Pre-training on pictures without labels: a Vision Transformer learns to tell what is hidden from it.
+
+    >>> from vit_keras import vit
+    >>> model = vit.build_model(32, 8, 2, 64, 2, "tiny", 128, classes=10)
+    >>> pretraining = MaskedAutoencoder(model, decoder_depth=1, decoder_width=32, decoder_heads=2)
+    >>> pretraining.compile(keras.optimizers.AdamW(1.5e-4, weight_decay=0.05))
+    >>> history = pretraining.fit(np.zeros((4, 32, 32, 3), "float32"), verbose=0)  # and then `model` is fine-tuned
+
+Both models here train the layers of the Vision Transformer that they are given, up to its last tokens. What comes after
+these, the pooling and the head, stays as it was.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import keras
+from keras import ops
+
+from ..layers import TransformerBlock, find_vit
+from ..positions import sincos2d
+
+
+class _MaskedPretraining(keras.Model):
+    """What both kinds have in common: an encoder, random numbers, and a loss on some of the patches.
+
+    A subclass's `call` returns a dictionary, in which `"masked"`, `(batch, patches)`, tells for which patches there is a loss.
+    """
+
+    def __init__(self, encoder, seed=None, **kwargs):
+        super().__init__(**kwargs)
+        vit = _trainable_on_patches(encoder)
+        # Past Keras' tracking: the head has no part in this, so it gets neither weight decay nor a warning that it has no gradient.
+        object.__setattr__(self, "encoder", vit)
+        self.seed = seed
+        self.seed_generator = keras.random.SeedGenerator(seed)
+
+    def _add_mask_token(self, width):
+        normal = keras.initializers.RandomNormal(stddev=0.02)
+        self.mask_token = self.add_weight(shape=(width,), initializer=normal, name="mask_token")
+
+    def loss_of_patches(self, images, outputs):
+        """The loss of every patch, `(batch, patches)`."""
+        raise NotImplementedError
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        """The mean of the losses of the patches that were masked. Labels, if there are any, are not looked at."""
+        losses = self.loss_of_patches(ops.cast(x, "float32"), y_pred)
+        masked = ops.cast(y_pred["masked"], losses.dtype)
+        count = ops.maximum(ops.sum(masked), 1)
+        if sample_weight is not None:
+            masked = masked * ops.reshape(ops.cast(sample_weight, losses.dtype), (-1, 1))
+        return ops.sum(losses * masked) / count + sum(self.losses)
+
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        return self.get_metrics_result()
+
+    def save_own_variables(self, store):
+        super().save_own_variables(store)
+        store["seed"] = self.seed_generator.state  # which Keras leaves out: a resumed run is to hide the same patches
+
+    def load_own_variables(self, store):
+        self.mask_token.assign(store["0"])
+        self.seed_generator.state.assign(store["seed"])
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "encoder": keras.saving.serialize_keras_object(self.encoder),
+            "seed": self.seed,
+        }
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        encoder = keras.saving.deserialize_keras_object(config["encoder"], custom_objects)
+        return cls(**{**config, "encoder": encoder})
+
+
+@keras.saving.register_keras_serializable("vit_keras")
+class MaskedPatchPrediction(_MaskedPretraining):
+    """The paper's self-supervision (arXiv 2010.11929, appendix B.1.2): tell the mean colours of corrupted patches.
+
+    Each patch is corrupted with a probability of one half: most of these have their embedding replaced by a learned one,
+    some by that of another patch of the batch, some stay as they are. From the last tokens a dense layer tells the mean
+    colour of a patch, in 3 bits a channel: one of 512 classes. The paper trains with Adam and a rate of 2e-4.
+
+    Args:
+        encoder: The Vision Transformer to train, or a model with one inside. Images are prepared as for itself.
+        corrupt: Part of the patches that are corrupted, for which alone there is a loss.
+        mask: Part of these that are replaced by the learned embedding.
+        random: Part that are replaced by another patch.
+        keep: Part that are not replaced.
+        bits: Of a channel's mean.
+        seed: Of what is corrupted; `None` for another each time.
+
+    Input shape:
+        As the encoder's.
+
+    Output shape:
+        A dictionary: `"colours"`, logits `(batch, patches, 2 ** (bits * channels))`, and `"masked"`, booleans
+        `(batch, patches)`: which patches were corrupted.
+
+    Raises:
+        ValueError: The encoder cannot be trained so (a hybrid, images of any size, patches that drop out), or an argument is
+            out of range.
+
+    Example:
+        >>> from vit_keras import vit
+        >>> model = vit.build_model(32, 8, 2, 64, 2, "tiny", 128, classes=10)
+        >>> pretraining = MaskedPatchPrediction(model)
+        >>> pretraining.compile(keras.optimizers.Adam(2e-4))
+        >>> history = pretraining.fit(np.zeros((4, 32, 32, 3), "float32"), verbose=0)
+    """
+
+    def __init__(self, encoder, corrupt=0.5, mask=0.8, random=0.1, keep=0.1, bits=3, seed=None, **kwargs):
+        super().__init__(encoder, seed, **kwargs)
+        config = self.encoder.config
+        _check_part("corrupt", corrupt)
+        if min(mask, random, keep) < 0 or not math.isclose(mask + random + keep, 1):
+            raise ValueError(f"mask, random and keep are parts that sum to 1. Received: {mask}, {random}, {keep}")
+        if not isinstance(bits, int) or not 1 <= bits * config.channels <= 16:
+            raise ValueError(
+                f"bits must be an integer from 1 on, with at most 16 for all {config.channels} channels. Received: {bits!r}"
+            )
+        self.corrupt, self.mask, self.random, self.keep, self.bits = corrupt, mask, random, keep, bits
+        patches = next(layer for layer in self.encoder.layers if isinstance(layer, keras.layers.Reshape)).input
+        self._embed = keras.Model(self.encoder.input, patches)
+        self._mix = keras.Model(patches, _blocks_and_norm(self.encoder)[-1].output)
+        self._add_mask_token(config.hidden_size)
+        self.colours = keras.layers.Dense(2 ** (bits * config.channels), name="colours", dtype="float32")
+        self.colours.build((None, config.hidden_size))
+        self.built = True
+
+    def call(self, images, training=None):
+        patches = self._embed(images, training=training)
+        fate = keras.random.uniform(ops.shape(patches)[:-1], seed=self.seed_generator)
+        tokens = self._mix(self._corrupted(patches, fate[..., None]), training=training)
+        return {
+            "colours": self.colours(tokens[:, self.encoder.config.prefix_tokens :]),
+            "masked": ops.reshape(fate < self.corrupt, (-1, math.prod(self.encoder.config.grid))),
+        }
+
+    def _corrupted(self, patches, fate):
+        rows = ops.reshape(patches, (-1, patches.shape[-1]))
+        order = ops.argsort(keras.random.uniform(ops.shape(rows)[:1], seed=self.seed_generator))
+        others = ops.reshape(ops.take(rows, order, axis=0), ops.shape(patches))
+        replaced = ops.where(fate < self.corrupt * (self.mask + self.random), others, patches)
+        return ops.where(fate < self.corrupt * self.mask, ops.cast(self.mask_token, patches.dtype), replaced)
+
+    def classes_of(self, images):
+        """The class of each patch's mean colour, `(batch, patches)`: of red, green and blue, blue changes fastest."""
+        config, preprocessing, levels = self.encoder.config, self.encoder.preprocessing, 2**self.bits
+        pixels = patchify(images, config.patch_size)
+        pixels = ops.reshape(pixels, (-1, pixels.shape[1], math.prod(config.patch_size), config.channels))
+        std, mean = (ops.convert_to_tensor(x, "float32") for x in (preprocessing.std, preprocessing.mean))
+        places = ops.floor((ops.mean(pixels, axis=2) * std + mean) * levels)
+        weights = ops.convert_to_tensor([levels**n for n in reversed(range(config.channels))], "float32")
+        return ops.cast(ops.sum(ops.clip(places, 0, levels - 1) * weights, axis=-1), "int32")
+
+    def loss_of_patches(self, images, outputs):
+        return keras.losses.sparse_categorical_crossentropy(
+            self.classes_of(images), outputs["colours"], from_logits=True
+        )
+
+    def get_config(self):
+        parts = {name: getattr(self, name) for name in ("corrupt", "mask", "random", "keep", "bits")}
+        return {**super().get_config(), **parts}
+
+
+@keras.saving.register_keras_serializable("vit_keras")
+class MaskedAutoencoder(_MaskedPretraining):
+    """Masked autoencoder (arXiv 2111.06377): see a quarter of the patches, paint the others.
+
+    The encoder sees only the patches that are not masked, which makes it fast. A light decoder, which is thrown away
+    afterwards, gets its tokens with a learned one in every place that was masked, and predicts the pixels there.
+    Reference: facebookresearch/mae, `models_mae.py`, which trains with AdamW, betas (0.9, 0.95), weight decay 0.05, and a
+    rate of 1.5e-4 for every 256 images of a batch.
+
+    Args:
+        encoder: The Vision Transformer to train, or a model with one inside. Images are prepared as for itself.
+        mask_ratio: Part of the patches that the encoder does not see.
+        decoder_depth: Blocks of the decoder.
+        decoder_width: Hidden size of the decoder.
+        decoder_heads: Attention heads of the decoder.
+        norm_pixels: Whether the pixels of each patch are normalised before they are compared with what was predicted.
+        seed: Of what is masked; `None` for another each time.
+
+    Input shape:
+        As the encoder's.
+
+    Output shape:
+        A dictionary: `"pixels"`, `(batch, patches, height * width * channels of a patch)`, and `"masked"`, booleans
+        `(batch, patches)`.
+
+    Raises:
+        ValueError: The encoder cannot be trained so (a hybrid, images of any size, patches that drop out, a Mixer, rotary or
+            relative positions, which know only whole grids), or an argument is out of range.
+
+    Example:
+        >>> from vit_keras import vit
+        >>> model = vit.build_model(32, 8, 2, 64, 2, "tiny", 128, classes=10)
+        >>> pretraining = MaskedAutoencoder(model, decoder_depth=1, decoder_width=32, decoder_heads=2)
+        >>> tuple(pretraining(np.zeros((4, 32, 32, 3), "float32"))["pixels"].shape)
+        (4, 16, 192)
+    """
+
+    def __init__(
+        self,
+        encoder,
+        mask_ratio=0.75,
+        decoder_depth=8,
+        decoder_width=512,
+        decoder_heads=16,
+        norm_pixels=True,
+        seed=None,
+        **kwargs,
+    ):
+        super().__init__(encoder, seed, **kwargs)
+        config = self.encoder.config
+        for field in ("rope_theta", "relative_positions", "tokens_mlp_dim"):
+            if getattr(config, field):
+                raise ValueError(
+                    f"A masked autoencoder leaves patches out, which {self.encoder.name!r} cannot, having {field}: "
+                    "its weights or positions are for the whole grid. MaskedPatchPrediction leaves none out."
+                )
+        _check_part("mask_ratio", mask_ratio)
+        patches = math.prod(config.grid)
+        self._visible = int(patches * (1 - mask_ratio))
+        if not 0 < self._visible < patches:
+            raise ValueError(f"mask_ratio={mask_ratio} leaves {self._visible} of {patches} patches to be seen.")
+        if decoder_width % decoder_heads or decoder_width % 4:
+            raise ValueError(
+                f"decoder_width must be divisible by decoder_heads and by 4. Received: {decoder_width}, {decoder_heads}"
+            )
+        self.mask_ratio, self.norm_pixels = mask_ratio, norm_pixels
+        self.decoder_depth, self.decoder_width, self.decoder_heads = decoder_depth, decoder_width, decoder_heads
+        self._encode = _blocks_and_norm(self.encoder)
+        self._embed = keras.Model(self.encoder.input, self._encode[0].input)
+        self._make_decoder(config, self.encoder.get_layer("embedding").dtype_policy)
+        self.built = True
+
+    def _make_decoder(self, config, policy):
+        width = self.decoder_width
+        self._add_mask_token(width)
+        self.decoder_embed = keras.layers.Dense(width, name="decoder_embed", dtype=policy)
+        self.decoder_blocks = [
+            TransformerBlock(
+                self.decoder_heads,
+                4 * width,
+                mlp_activation=config.mlp_activation,
+                epsilon=config.epsilon,
+                name=f"decoderblock_{n}",
+                dtype=policy,
+            )
+            for n in range(self.decoder_depth)
+        ]
+        self.decoder_norm = keras.layers.LayerNormalization(epsilon=config.epsilon, name="decoder_norm", dtype=policy)
+        pixels = math.prod(config.patch_size) * config.channels
+        self.decoder_pixels = keras.layers.Dense(pixels, name="decoder_pixels", dtype="float32")
+        self.decoder_embed.build((None, None, config.hidden_size))
+        for layer in (*self.decoder_blocks, self.decoder_norm, self.decoder_pixels):
+            layer.build((None, None, width))
+
+    def call(self, images, training=None):
+        prefix_tokens = self.encoder.config.prefix_tokens
+        tokens = self._embed(images, training=training)
+        prefix, patches = tokens[:, :prefix_tokens], tokens[:, prefix_tokens:]
+        order = self.draw_order(ops.shape(patches)[0])
+        x = ops.concatenate([prefix, _pick(patches, order[:, : self._visible])], axis=1)
+        for layer in self._encode:
+            x = layer(x)
+        places = ops.argsort(order, axis=1)
+        return {"pixels": self._decode(x, places)[:, prefix_tokens:], "masked": places >= self._visible}
+
+    def draw_order(self, batch):
+        """The patches of each image in random order, `(batch, patches)`, of which the first are seen."""
+        noise = keras.random.uniform((batch, math.prod(self.encoder.config.grid)), seed=self.seed_generator)
+        return ops.argsort(noise, axis=1)
+
+    def _decode(self, tokens, places):
+        """All tokens' pixels, from the tokens that were seen and from where each patch stands in their order."""
+        grid, prefix_tokens = self.encoder.config.grid, self.encoder.config.prefix_tokens
+        x = self.decoder_embed(tokens)
+        hidden = ops.broadcast_to(
+            ops.cast(self.mask_token, x.dtype),
+            (ops.shape(x)[0], math.prod(grid) - self._visible, self.decoder_width),
+        )
+        patches = _pick(ops.concatenate([x[:, prefix_tokens:], hidden], axis=1), places)
+        # The reference divides j by width / 4 in the exponent of a frequency, where `sincos2d` divides by one less.
+        positions = sincos2d(grid, self.decoder_width, 10000 ** (1 - 4 / self.decoder_width))
+        x = ops.concatenate([x[:, :prefix_tokens], patches + ops.cast(positions, x.dtype)], axis=1)
+        for layer in (*self.decoder_blocks, self.decoder_norm, self.decoder_pixels):
+            x = layer(x)
+        return x
+
+    def loss_of_patches(self, images, outputs):
+        pixels = patchify(images, self.encoder.config.patch_size)
+        if self.norm_pixels:
+            count = pixels.shape[-1]
+            variance = ops.var(pixels, axis=-1, keepdims=True) * (count / (count - 1))
+            pixels = (pixels - ops.mean(pixels, axis=-1, keepdims=True)) / ops.sqrt(variance + 1e-6)
+        return ops.mean(ops.square(outputs["pixels"] - pixels), axis=-1)
+
+    def get_config(self):
+        fields = ("mask_ratio", "decoder_depth", "decoder_width", "decoder_heads", "norm_pixels")
+        return {**super().get_config(), **{field: getattr(self, field) for field in fields}}
+
+
+def patchify(images, patch_size: tuple[int, int]):
+    """Cut images into patches.
+
+    Args:
+        images: `(batch, height, width, channels)`, of a fixed size.
+        patch_size: Pixels down and across; what is left over at the right and the bottom is left out.
+
+    Returns:
+        The pixels of each patch, row by row, `(batch, patches, height * width * channels of a patch)`.
+
+    Example:
+        >>> tuple(patchify(np.zeros((2, 32, 48, 3), "float32"), (16, 16)).shape)
+        (2, 6, 768)
+    """
+    (height, width), channels = patch_size, images.shape[-1]
+    down, across = images.shape[1] // height, images.shape[2] // width
+    x = images[:, : down * height, : across * width]
+    x = ops.transpose(ops.reshape(x, (-1, down, height, across, width, channels)), (0, 1, 3, 2, 4, 5))
+    return ops.reshape(x, (-1, down * across, height * width * channels))
+
+
+def _pick(tokens, order):
+    """Tokens `(batch, tokens, width)` in the order `(batch, picked)`."""
+    batch, count, width = ops.shape(tokens)[0], tokens.shape[1], tokens.shape[2]
+    rows = ops.cast(order, "int32") + count * ops.arange(batch, dtype="int32")[:, None]
+    picked = ops.take(ops.reshape(tokens, (-1, width)), ops.reshape(rows, (-1,)), axis=0)
+    return ops.reshape(picked, (-1, order.shape[1], width))
+
+
+def _blocks_and_norm(vit: keras.Model) -> list[keras.layers.Layer]:
+    return [layer for layer in vit.layers if layer.name.startswith("Transformer_encoder")]
+
+
+def _trainable_on_patches(model: keras.Model) -> keras.Model:
+    """The Vision Transformer in a model, if one can hide a patch from it.
+
+    Raises:
+        TypeError: It is no Keras model.
+        ValueError: There is no such Vision Transformer.
+    """
+    vit = find_vit(model)
+    config = getattr(vit, "config", None)
+    if config is None:
+        raise ValueError(
+            f"The model {vit.name!r} has no configuration: build it with vit_keras.vit, or save and load the original instead "
+            "of cloning it."
+        )
+    obstacles = {
+        "takes images of any size: vit_keras.vit.resize makes a model of one size": config.image_size is None,
+        "is a hybrid, whose ResNet sees into the patches beside a masked one": config.resnet is not None,
+        "drops patches by itself: build it with patch_dropout=0": config.patch_dropout > 0,
+    }
+    for obstacle, there in obstacles.items():
+        if there:
+            raise ValueError(f"The model {vit.name!r} cannot learn from masked patches, for it {obstacle}.")
+    return vit
+
+
+def _check_part(argument: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= 1:
+        raise ValueError(f"{argument} must be a part of the patches, above 0 and at most 1. Received: {value!r}")
