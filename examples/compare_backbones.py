@@ -1,0 +1,137 @@
+"""Is a ViT the right choice for your pictures? ViT-Ti/16, EfficientNetB0 and ResNet50, each trained for the same time.
+
+python examples/compare_backbones.py --data FOLDER --minutes 5    (FOLDER/CLASS/PICTURES; without it, CIFAR-10)
+
+Same pictures, size, batches, optimizer and seconds of training (compiling and testing do not count). All start from ImageNet
+weights (ViT-Ti/16's have seen ImageNet-21k before), or all from scratch where those of one of them cannot be had.
+"""
+
+import argparse
+import math
+import time
+from pathlib import Path
+
+import keras
+import numpy as np
+
+from vit_keras import utils, vit
+
+COLOURS = {"ViT-Ti/16": "#0072B2", "EfficientNetB0": "#E69F00", "ResNet50": "#009E73"}  # told apart by everybody
+BATCH = 32
+
+
+def load(folder, size):
+    """uint8 pictures and their classes, in random order."""
+    if folder is None:
+        (images, labels), _ = keras.datasets.cifar10.load_data()
+        images, labels = [utils.resize(image, (size, size)) for image in images[:12_000]], labels[:12_000, 0]
+    else:
+        paths = [p for p in sorted(Path(folder).glob("*/*")) if p.suffix.lower() in (".jpg", ".jpeg", ".png", ".webp")]
+        images = [utils.read(path, size) for path in paths]
+        labels = np.unique([path.parent.name for path in paths], return_inverse=True)[1]
+    order = np.random.default_rng(0).permutation(len(images))
+    return np.stack(images)[order], labels[order]
+
+
+def build(name, size, classes, pretrained):
+    """A model from pixels in [0, 255] to logits, with a head that starts at zero."""
+    pixels = keras.Input((size, size, 3))
+    if name == "ViT-Ti/16":
+        backbone = vit.vit_ti16(image_size=size, include_top=False, pretrained=pretrained)
+        inputs = vit.preprocessing(backbone)(pixels)
+    else:
+        options = {"include_top": False, "pooling": "avg", "input_shape": (size, size, 3)}
+        backbone = getattr(keras.applications, name)(weights="imagenet" if pretrained else None, **options)
+        inputs = keras.applications.resnet.preprocess_input(pixels) if name == "ResNet50" else pixels
+    for layer in backbone.layers:
+        if isinstance(layer, keras.layers.BatchNormalization):
+            layer.momentum = 0.9  # their 0.99 is too slow for a short training, and would be held against them
+    return keras.Model(pixels, keras.layers.Dense(classes, kernel_initializer="zeros")(backbone(inputs)))
+
+
+def batch(images, labels, step):
+    """Random pictures, half of them mirrored; of the same step the same ones."""
+    random = np.random.default_rng(step)
+    chosen, mirrored = random.integers(len(images), size=BATCH), random.random(BATCH) < 0.5
+    images = images[chosen].astype("float32")
+    images[mirrored] = images[mirrored, :, ::-1]
+    return images, labels[chosen]
+
+
+def train(model, images, labels, test, rate, seconds):
+    """Train for so long; the learning rate rises for a tenth of the time, then falls as a cosine. Returns what was measured."""
+    optimizer = keras.optimizers.AdamW(rate, weight_decay=0.05, clipnorm=1.0)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(optimizer, loss, metrics=["accuracy"], jit_compile=keras.backend.backend() == "jax")
+    optimizer.learning_rate = 0.0
+    model.train_on_batch(*batch(images, labels, 0))  # compiles
+    used, step, curve = 0.0, 0, [(0.0, model.evaluate(*test, verbose=0)[1])]
+    while used < seconds:
+        optimizer.learning_rate = rate * min(10 * used / seconds + 0.01, (1 + math.cos(math.pi * used / seconds)) / 2)
+        start, step = time.perf_counter(), step + 1
+        model.train_on_batch(*batch(images, labels, step))
+        used += time.perf_counter() - start
+        if used >= seconds * len(curve) / 10:
+            curve.append((used, model.evaluate(*test, verbose=0)[1]))
+    for _ in range(2):  # the first pass compiles
+        start = time.perf_counter()
+        model.predict(test[0], batch_size=BATCH, verbose=0)
+    speeds = {"trained": step * BATCH / used, "tested": len(test[0]) / (time.perf_counter() - start)}
+    return {"curve": curve, "accuracy": curve[-1][1], "parameters": model.count_params(), **speeds}
+
+
+def draw(results, title, path):
+    """Accuracy against the time of training, and against the speed of the trained model."""
+    import matplotlib.pyplot as plt
+
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6), sharey=True, layout="constrained")
+    for name, row in results.items():
+        minutes, accuracy = np.array(row["curve"]).T * [[1 / 60], [100]]
+        left.plot(minutes, accuracy, "o-", ms=4, color=COLOURS[name], label=name)
+        right.plot(row["tested"], accuracy[-1], "o", ms=9, color=COLOURS[name])
+        text = f"{name}\n{row['parameters'] / 1e6:.1f} M parameters"
+        right.annotate(text, (row["tested"], accuracy[-1]), (0, 8), textcoords="offset points", ha="center", fontsize=8)
+    left.set(xlabel="minutes of training", ylabel="accuracy on held-out pictures (%)", title=title)
+    right.set(xlabel="images/s of the trained model", title="after training")
+    right.set(xlim=(0, 1.2 * max(row["tested"] for row in results.values())))
+    left.margins(y=0.2)
+    left.legend(frameon=False)
+    for axes in (left, right):
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, dpi=200)
+    plt.close(figure)
+
+
+def main(arguments=None):
+    """Print and draw the comparison, and return the results by name."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", help="folder with a folder of pictures for each class; without it, CIFAR-10")
+    parser.add_argument("--minutes", type=float, default=5, help="of training, for each model")
+    parser.add_argument("--size", type=int, default=128, help="pixels")
+    parser.add_argument("--weights", choices=["imagenet", "none"], default="imagenet")
+    parser.add_argument("--out", default="compare_backbones.png")
+    options = parser.parse_args(arguments)
+    images, labels = load(options.data, options.size)
+    test = images[: len(images) // 5].astype("float32"), labels[: len(images) // 5]
+    sizes, pretrained = (options.size, int(labels.max()) + 1), options.weights == "imagenet"
+    try:
+        models = {name: build(name, *sizes, pretrained) for name in COLOURS}
+    except Exception as error:  # all that Keras raises where there is no network
+        if not pretrained:
+            raise
+        print(f"{error}\n\nALL START FROM SCRATCH, which with few pictures is no way to choose a backbone.\n")
+        pretrained, models = False, {name: build(name, *sizes, False) for name in COLOURS}
+    results, title = {}, "from ImageNet weights" if pretrained else "from scratch"
+    print(f"{title}, {options.minutes:g} minutes each\n{'':14} accuracy  parameters  images/s: training  trained")
+    for name, model in models.items():
+        rate = 1e-4 if pretrained else 1e-3
+        row = train(model, images[len(test[1]) :], labels[len(test[1]) :], test, rate, 60 * options.minutes)
+        print(f"{name:14} {row['accuracy']:8.1%} {row['parameters'] / 1e6:9.1f} M", end="")
+        print(f"{row['trained']:20.0f} {row['tested']:8.0f}", flush=True)
+        results[name] = row
+    draw(results, title, options.out)
+    return results
+
+
+if __name__ == "__main__":
+    main()
