@@ -1,6 +1,6 @@
-"""Name what is in a picture, with a model pre-trained on ImageNet.
+"""Name what is in a picture.
 
-python examples/classify.py [PICTURE]
+python examples/classify.py [PICTURE [WEIGHTS]]
 """
 
 import sys
@@ -8,22 +8,25 @@ import sys
 import keras
 from skimage import data
 
-from vit_keras import utils, vit
+import vit_keras
+from vit_keras import labels
 
 
-def main(picture=None, top=3):
+def main(picture=None, weights="vit_cifar10", top=3):
     """Return the likeliest classes as (name, probability), likeliest first."""
-    model = vit.vit_ti16()  # downloads 23 MB the first time; vit_b16(), vit_l16() … are larger and better
+    # Comes with the package, and knows ten kinds of things. "Ti_16/augreg-imagenet21k+imagenet2012-224" (23 MB to
+    # download) and larger ones know a thousand: `vit-keras models` lists them. A file of weights will do, too.
+    model = vit_keras.from_checkpoint(weights)
 
     # A path, a URL, bytes, a PIL image or an array; by default the CC0 photograph of a cat in scikit-image.
-    image = utils.read(data.chelsea() if picture is None else picture, size=224)
-    logits = model.predict(vit.preprocess_inputs(image)[None], verbose=0)
+    images = model.preprocess(data.chelsea() if picture is None else picture)
+    logits = model.predict(images, verbose=0)
 
     probabilities = keras.ops.convert_to_numpy(keras.ops.softmax(logits))[0]
-    names = utils.get_imagenet_classes()
+    names = labels.class_names(model)
     return [(names[i], float(probabilities[i])) for i in probabilities.argsort()[::-1][:top]]
 
 
 if __name__ == "__main__":
-    for name, probability in main(*sys.argv[1:2]):
+    for name, probability in main(*sys.argv[1:3]):
         print(f"{probability:6.1%}  {name}")

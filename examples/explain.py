@@ -1,6 +1,6 @@
 """Show what the model looks at: an attention map over the picture.
 
-python examples/explain.py [PICTURE [OUT.PNG]]
+python examples/explain.py [PICTURE [OUT.PNG [WEIGHTS]]]
 """
 
 import sys
@@ -9,12 +9,13 @@ import numpy as np
 from PIL import Image
 from skimage import data
 
-from vit_keras import utils, visualize, vit
+import vit_keras
+from vit_keras import utils, visualize
 
 
-def main(picture=None, out="attention.png"):
+def main(picture=None, out="attention.png", weights="vit_cifar10"):
     """Write the picture and its attention map side by side to `out`; return the map."""
-    model = vit.vit_ti16()
+    model = vit_keras.from_checkpoint(weights)
     image = utils.read(data.chelsea() if picture is None else picture, size=None)
 
     overlay = visualize.attention_map(model=model, image=image)  # uint8, of the picture's own size
@@ -24,5 +25,5 @@ def main(picture=None, out="attention.png"):
 
 
 if __name__ == "__main__":
-    heat = main(*sys.argv[1:3])
+    heat = main(*sys.argv[1:4])
     print(f"{heat.shape[0]}×{heat.shape[1]} patches; written to {(sys.argv[2:3] or ['attention.png'])[0]}")

@@ -370,15 +370,16 @@ def test_models_lists_every_checkpoint(capsys, monkeypatch, columns):
 
 
 def test_models_says_which_are_here(capsys, tmp_path, monkeypatch):
-    main(["models"])
-    assert "yes" not in capsys.readouterr().out.split()
+    def here():
+        main(["models"])
+        return [line.split()[0] for line in capsys.readouterr().out.splitlines() if "yes" in line.split()]
+
+    assert here() == ["vit_cifar10"]  # which comes with the package
     checkpoint = checkpoints.available(variant="Ti_16", image_size=384)[0]
     with open(tmp_path / Path(checkpoint.path).name, "wb") as file:
         file.truncate(checkpoint.bytes)
     monkeypatch.setenv("VIT_KERAS_WEIGHTS", str(tmp_path))
-    main(["models"])
-    here = [line.split()[0] for line in capsys.readouterr().out.splitlines() if "yes" in line.split()]
-    assert here == [checkpoint.name]
+    assert here() == ["vit_cifar10", checkpoint.name]
 
 
 def listed(output):
@@ -386,13 +387,14 @@ def listed(output):
     return [line.split()[0] for line in output.partition("\n\n")[0].splitlines()[1:]]
 
 
-def test_models_shows_googles_and_says_how_many_more_there_are(capsys):
+def test_models_shows_ours_and_googles_and_says_how_many_more_there_are(capsys):
     assert main(["models"]) == 0
     output = capsys.readouterr().out
-    google = [c.name for c in checkpoints.available() if c.variant is not None]
-    assert sorted(listed(output)) == sorted(google)
-    assert f"{len(checkpoints.available()) - len(google)} more" in output
-    assert listed(output)[0].startswith("Ti_16/")  # the smallest comes first
+    shown = [c.name for c in checkpoints.available() if c.variant is not None or c.source == "vit_keras"]
+    assert sorted(listed(output)) == sorted(shown)
+    assert f"{len(checkpoints.available()) - len(shown)} more" in output
+    assert listed(output)[0] == "vit_cifar10"
+    assert listed(output)[1].startswith("Ti_16/")  # the smallest comes first
 
 
 @pytest.mark.parametrize(

@@ -44,20 +44,23 @@ def example(monkeypatch, tmp_path, stand_in):
 
 
 def test_each_example_is_short():
-    assert len(EXAMPLES) == 6
+    longer = {"quickstart": 60, "compare_backbones": 140, "train_cifar10": 200}
+    assert len(EXAMPLES) == 8
     for name in EXAMPLES:
         lines = (ROOT / "examples" / f"{name}.py").read_text().splitlines()
-        assert len(lines) < (90 if name == "quickstart" else 60), name
+        assert len(lines) < longer.get(name, 60), name
 
 
-def test_classify(example):
+def test_classify_without_a_download(example, monkeypatch):
+    monkeypatch.delenv("VIT_KERAS_WEIGHTS")
     classes = example("classify").main()
     assert len(classes) == 3
     assert classes == sorted(classes, key=lambda pair: -pair[1])
+    assert classes[0][0] == "cat"
 
 
 def test_explain(example, tmp_path):
-    assert example("explain").main().shape == (14, 14)
+    assert example("explain").main().shape == (8, 8)
     assert Image.open(tmp_path / "attention.png").size == (2 * 451, 300)
 
 
@@ -75,24 +78,17 @@ def test_backbone(example):
 
 
 @pytest.mark.slow
-def test_quickstart_with_weights(example, capsys):
-    accuracy, difference = example("quickstart").main(samples=64)  # runs classify, explain, finetune and export
-    assert 0 <= accuracy <= 1
-    assert difference <= 1e-4  # logits of a 12-layer float32 model, compiled twice
-    assert (Path("quickstart") / "cat_attention.png").is_file()
-    assert "WITHOUT" not in capsys.readouterr().out
-
-
-@pytest.mark.slow
-def test_quickstart_without_weights_says_so(example, monkeypatch, capsys):
-    quickstart = example("quickstart")
-    monkeypatch.setenv("VIT_KERAS_WEIGHTS", "")
-    monkeypatch.setattr(quickstart, "NEIGHBOUR", Path("nowhere"))
-    quickstart.main(samples=32)
-    out = capsys.readouterr().out
-    assert "VIT_KERAS_OFFLINE is set" in out
-    assert "WITHOUT THEM this cannot name what is in a photograph" in out
-    assert (Path("quickstart") / "saved_model").is_dir()
+def test_quickstart(example, monkeypatch, capsys):
+    monkeypatch.delenv("VIT_KERAS_WEIGHTS")
+    accuracy, difference = example("quickstart").main()  # runs classify, explain, finetune and export
+    assert accuracy >= 0.9  # of ten digits
+    assert difference <= 1e-4  # logits of a float32 model, compiled twice
+    assert {path.name for path in Path("quickstart").glob("*.png")} == {
+        "cat.png",
+        "cat_attention.png",
+        "digit_attention.png",
+    }
+    assert "cat\n" in capsys.readouterr().out
 
 
 def test_readme_runs_from_top_to_bottom(monkeypatch, tmp_path, stand_in, capsys):
@@ -110,7 +106,7 @@ def test_readme_runs_from_top_to_bottom(monkeypatch, tmp_path, stand_in, capsys)
     }
     for snippet in snippets:
         exec(compile(snippet, "README.md", "exec"), names)
-    assert names["picture"].shape == (224, 224, 3)
+    assert names["picture"].shape == (300, 451, 3)
     assert names["heat"].shape == (6, 10)
     assert len(vit_keras.checkpoints.Weights("wide.npz", strict=True)) == len(names["model"].weights)
     assert Path("tuned.keras").is_file()

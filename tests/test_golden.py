@@ -20,8 +20,17 @@ def run(model, images):
     return keras.ops.convert_to_numpy(model(vit.preprocess_inputs(images), training=False))
 
 
+HEAVY = {"ViT-B_32_21k_rep"}  # 400 MB are written and read
+
+
 @pytest.mark.core
-@pytest.mark.parametrize("path", [*SMALL, *LARGE], ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, id=path.stem, marks=[pytest.mark.slow] if path.stem in HEAVY else [])
+        for path in [*SMALL, *LARGE]
+    ],
+)
 def test_outputs_are_those_of_the_reference(path, tmp_path):
     golden = np.load(path)
     meta = json.loads(str(golden["meta"]))

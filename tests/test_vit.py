@@ -294,6 +294,7 @@ def test_transfer_learning_as_people_write_it():
     model.compile(
         keras.optimizers.AdamW(1e-3), keras.losses.CategoricalCrossentropy(label_smoothing=0.2), metrics=["accuracy"]
     )
+    model.run_eagerly = True  # compiling takes ten times as long
 
     def generator():  # as ImageDataGenerator yields: float batches and one-hot labels
         while True:

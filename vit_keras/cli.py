@@ -205,7 +205,7 @@ def _parser() -> argparse.ArgumentParser:
     models.add_argument("--classes", type=int, metavar="N", help="outputs of the head")
     models.add_argument("--image-size", type=int, metavar="N", help="pixels")
     models.add_argument("--licence", help="such as MIT")
-    models.add_argument("--all", action="store_true", help="not only the files of Google's papers")
+    models.add_argument("--all", action="store_true", help="not only our own and the files of Google's papers")
     _add_json(models)
     return parser
 
@@ -845,7 +845,7 @@ def _models(options: argparse.Namespace) -> None:
         found = [checkpoints.find(pattern)]
     if not found:
         raise ValueError("No published weights are like that. `vit-keras models --all` lists all.")
-    shown = found if filters or options.all else [c for c in found if c.variant is not None]
+    shown = found if filters or options.all else [c for c in found if c.variant is not None or c.source == "vit_keras"]
     shown = sorted(shown, key=_order)
     if options.json:
         print(json.dumps([_entry(c) for c in shown], indent=2))
@@ -863,13 +863,14 @@ def _models(options: argparse.Namespace) -> None:
 
 
 def _order(checkpoint) -> tuple:
-    """Google's own files first, by size of the model; then by name, numbers as numbers."""
+    """The one in this package first, then Google's own files by size of the model; then by name, numbers as numbers."""
     from .config import VARIANTS
 
     variants = (*VARIANTS, checkpoint.variant)
     parts = re.split(r"(\d+)", checkpoint.name)
     numbers = [(int(part), "") if part.isdigit() else (0, part) for part in parts]
-    return checkpoint.variant is None, variants.index(checkpoint.variant), checkpoint.source != "google", numbers
+    places = (checkpoint.source != "vit_keras", checkpoint.variant is None, variants.index(checkpoint.variant))
+    return *places, checkpoint.source != "google", numbers
 
 
 def _row(checkpoint) -> tuple[str, ...]:

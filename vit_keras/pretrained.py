@@ -21,8 +21,8 @@ def open_model(
     """Open a model with its weights.
 
     Args:
-        model: A factory such as `"vit_b16"`, or a saved model (`.keras`, `.h5`). `None`: what `weights` are for, or without these
-            `DEFAULT_MODEL`.
+        model: A factory such as `"vit_b16"`, a published name such as `"vit_cifar10"`, or a saved model (`.keras`, `.h5`). `None`:
+            what `weights` are for, or without these `DEFAULT_MODEL`.
         weights: A published name, a file or a URL (see `vit_keras.from_checkpoint`). `None`: of a factory, the recommended
             ImageNet-1k weights.
         **options: Of `vit_keras.from_checkpoint`.
@@ -44,10 +44,13 @@ def open_model(
         return load_model(model, compile=False)
     if model is None and weights is not None:
         return vit.from_checkpoint(weights, **options)
+    if weights is None and checkpoints.find(str(model)):
+        return vit.from_checkpoint(str(model), **options)
     variants = {config.name.replace("-", "_"): variant for variant, config in VARIANTS.items()}
     variant = variants.get(str(model or DEFAULT_MODEL).replace("-", "_"))
     if variant is None:
-        raise ValueError(f"Unknown model {model}. There are: {', '.join(variants)}, or a file (.keras, .h5).")
+        known = ", ".join((*variants, "vit_cifar10"))
+        raise ValueError(f"Unknown model {model}. There are: {known}, published names, or a file (.keras, .h5).")
     if weights is None:
         recommended = [c for c in checkpoints.available(variant=variant) if c.classes == 1000]
         if not recommended:

@@ -921,3 +921,32 @@ vit_b32 = _factory("B_32", _I21K_I1K)
 vit_l16 = _factory("L_16", _I21K_I1K)
 vit_l32 = _factory("L_32", _I21K_I1K)
 vit_h14 = _factory("H_14", "imagenet21k")
+
+
+def vit_cifar10(
+    image_size: ImageSizeArg = 32, classes: int | None = None, *, dtype: Any = None, **options: Any
+) -> VisionTransformer:
+    """The small model that comes with this package, trained from scratch on CIFAR-10: nothing is downloaded.
+
+    A hybrid (paper, section 3.1) with six layers, hidden size 128 and 4 heads, for pictures of 32 pixels and ten classes, from
+    airplane to truck. It is for trying things out and for tests: `docs/training.md` says how it was made, and how good it is.
+
+    Args:
+        image_size: Pixels of the input, `(height, width)` or one integer for a square.
+        classes: Number of classes of a new head; `None` for its own ten.
+        dtype: Keras dtype policy; `None` for the global one.
+        **options: Further fields of `ViTConfig`: `include_top`, `pooling`, `activation`, …
+
+    Returns:
+        A `VisionTransformer` for images in [-1, 1].
+
+    Raises:
+        ValueError: An argument is out of range.
+
+    Example:
+        >>> model = vit_cifar10()
+        >>> model.output_shape
+        (None, 10)
+    """
+    options |= {} if classes is None else {"classes": classes}
+    return from_checkpoint("vit_cifar10", image_size=image_size, dtype=dtype, **options)

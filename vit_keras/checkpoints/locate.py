@@ -141,6 +141,9 @@ def _find_local(checkpoint: Checkpoint) -> Path | None:
 def _local_copies(checkpoint: Checkpoint) -> Iterator[tuple[Path, bool]]:
     """Where a checkpoint may be, and whether its name there is proof enough; otherwise its size must be right too."""
     published, of_hub = Path(checkpoint.path), checkpoint.url.startswith(registry.HUB)
+    if checkpoint.url.startswith(registry.PACKAGE):
+        yield Path(__file__).with_name(published.name), True
+        return
     vit_keras_0 = f"ViT-{checkpoint.variant}_{checkpoint.weights}.npz"
     unique = registry.is_unique(published.name)
     for place in filter(None, os.environ.get("VIT_KERAS_WEIGHTS", "").split(os.pathsep)):

@@ -31,7 +31,9 @@ STORAGE = "https://storage.googleapis.com/"
 BUCKET = f"{STORAGE}vit_models/"
 AUGREG_INDEX = f"{BUCKET}augreg/index.csv"
 HUB = "https://huggingface.co/"
+PACKAGE = "package:"  # a file that comes with this package, beside this module
 _LABELS = {
+    10: "cifar-10",
     1000: "imagenet-1k",
     11221: "imagenet-21k-p",
     11821: "imagenet-12k",
@@ -154,9 +156,7 @@ def _checkpoint(row: Mapping[str, str]) -> Checkpoint:
         weights=row["name"],
         url=_url(row["name"], row["url"]),
         family=row["family"],
-        source="google"
-        if row["variant"] or row["family"] in ("big_vision", "flexivit")
-        else row["name"].partition("/")[0],
+        source=_source(row),
         image_size=size,
         labels=_LABELS.get(numbers["classes"] or 0),
         preprocessing=_preprocessing(row["preprocessing"], size),
@@ -166,9 +166,16 @@ def _checkpoint(row: Mapping[str, str]) -> Checkpoint:
     )
 
 
+def _source(row: Mapping[str, str]) -> str:
+    if row["url"].startswith(PACKAGE):
+        return "vit_keras"
+    of_google = row["variant"] or row["family"] in ("big_vision", "flexivit")
+    return "google" if of_google else row["name"].partition("/")[0]
+
+
 def _url(name: str, url: str) -> str:
     """An address in full. Without one, the file is on the hub, in the repository of that name."""
-    if url.startswith("https://"):
+    if url.startswith(("https://", PACKAGE)):
         return url
     if url.startswith("gs:"):
         return STORAGE + quote(url[3:])

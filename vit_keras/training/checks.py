@@ -190,7 +190,7 @@ def _check_classes(first: np.ndarray, counts: np.ndarray | None) -> None:
     if present.size and present.max() > 10 * present.min():
         warnings.warn(
             f"The largest class has {present.max():,.0f} pictures, the smallest {present.min():,.0f}: pass "
-            "class_weight=class_weights(labels) to fit (an ImageFolder has it as class_weight).",
+            "class_weight=class_weights(labels) to fit (an ImageFolder has it as class_weight; finetune: --balance).",
             UserWarning,
             stacklevel=3,
         )

@@ -109,8 +109,8 @@ class MaskedPatchPrediction(_MaskedPretraining):
         >>> from vit_keras import vit
         >>> model = vit.build_model(32, 8, 2, 64, 2, "tiny", 128, classes=10)
         >>> pretraining = MaskedPatchPrediction(model)
-        >>> pretraining.compile(keras.optimizers.Adam(2e-4))
-        >>> history = pretraining.fit(np.zeros((4, 32, 32, 3), "float32"), verbose=0)
+        >>> tuple(pretraining(np.zeros((4, 32, 32, 3), "float32"))["colours"].shape)
+        (4, 16, 512)
     """
 
     def __init__(self, encoder, corrupt=0.5, mask=0.8, random=0.1, keep=0.1, bits=3, seed=None, **kwargs):
