@@ -393,20 +393,22 @@ def _recipe(name: str, source: str, **fields: Any) -> Recipe:
     return Recipe(name=name, source=source, **fields)
 
 
+_FINETUNE = _recipe(
+    "finetune",
+    "our choice for few pictures: AdamW with layer-wise decay as in BEiT (arXiv 2106.08254, appendix H), the paper's clipping",
+    learning_rate=3e-4,
+    batch_size=32,
+    epochs=10,
+    warmup=0.1,
+    weight_decay=0.05,
+    layer_decay=0.75,
+    clip_norm=1.0,
+    label_smoothing=0.1,
+    augmentation=Augmentation(crop=0.5, flip=True),
+)
+
 _TABLE = [
-    _recipe(
-        "finetune",
-        "our choice for few pictures: AdamW with layer-wise decay as in BEiT (arXiv 2106.08254, appendix H), the paper's clipping",
-        learning_rate=3e-4,
-        batch_size=32,
-        epochs=10,
-        warmup=0.1,
-        weight_decay=0.05,
-        layer_decay=0.75,
-        clip_norm=1.0,
-        label_smoothing=0.1,
-        augmentation=Augmentation(crop=0.5, flip=True),
-    ),
+    _FINETUNE,
     _recipe(
         "vit",
         "ViT (arXiv 2010.11929), appendix B.1.1 and Table 4; warm-up and crops of vit_jax. For ImageNet add ema=0.9999 (B.1.1)",
@@ -486,33 +488,15 @@ _TABLE = [
         train="head",
         augmentation=Augmentation(flip=True),
     ),
-    _recipe(
-        "lp_ft",
-        "LP-FT (arXiv 2202.10054): the head first, then everything; the rates are those of finetune",
-        learning_rate=3e-4,
-        batch_size=32,
-        epochs=10,
-        warmup=0.1,
-        weight_decay=0.05,
-        layer_decay=0.75,
-        clip_norm=1.0,
-        label_smoothing=0.1,
+    _FINETUNE.replace(
+        name="lp_ft",
+        source="LP-FT (arXiv 2202.10054): the head first, then everything; the rates are those of finetune",
         thaw=(0.3,),
-        augmentation=Augmentation(crop=0.5, flip=True),
     ),
-    _recipe(
-        "gradual",
-        "ULMFiT (arXiv 1801.06146), section 3.3: the upper layers first; the rates are those of finetune",
-        learning_rate=3e-4,
-        batch_size=32,
-        epochs=10,
-        warmup=0.1,
-        weight_decay=0.05,
-        layer_decay=0.75,
-        clip_norm=1.0,
-        label_smoothing=0.1,
+    _FINETUNE.replace(
+        name="gradual",
+        source="ULMFiT (arXiv 1801.06146), section 3.3: the upper layers first; the rates are those of finetune",
         thaw=(0.1, 0.2, 0.3, 0.4),
-        augmentation=Augmentation(crop=0.5, flip=True),
     ),
     _recipe(
         "lora",
