@@ -4,6 +4,7 @@ import doctest
 import importlib
 import inspect
 import pkgutil
+import re
 from pathlib import Path
 
 import keras
@@ -42,3 +43,21 @@ def public():
 @pytest.mark.parametrize(("name", "value"), list(public()), ids=lambda v: v if isinstance(v, str) else "")
 def test_public_names_are_documented(name, value):
     assert inspect.getdoc(value), name
+
+
+@pytest.mark.slow
+def test_the_guide_to_training_runs_from_top_to_bottom(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    random = np.random.RandomState(0)
+    for kind in ("daisy", "rose", "tulip"):
+        Path("flowers", kind).mkdir(parents=True)
+        for n in range(10):
+            pixels = random.randint(0, 255, (70, 70, 3)).astype("uint8")
+            Image.fromarray(pixels).save(f"flowers/{kind}/{n}.png")
+    text = (Path(__file__).parents[1] / "docs" / "training.md").read_text(encoding="utf-8")
+    names = {"pictures": random.uniform(-1, 1, (8, 32, 32, 3)).astype("float32")}
+    for snippet in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
+        exec(compile(snippet, "training.md", "exec"), names)
+    assert names["seen"].shape == (len(names["train"].paths), 128)
+    assert len(names["nearest"]) == len(names["validation"].paths)
+    assert np.load("features.npz")["features"].shape == (30, 128)
