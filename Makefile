@@ -23,6 +23,7 @@ endif
 
 test-slow: $(VENV)/test.stamp
 	KERAS_BACKEND=tensorflow $(BIN)/python -m pytest $(WORKERS) -m slow
+	KERAS_BACKEND=jax $(BIN)/python -m pytest $(WORKERS) -m "core and slow"
 
 # Ours beside its peers, an hour and a half and 10 GB; see benchmarks/README.md. `make benchmark ARGS=--quick` takes minutes.
 benchmark: $(VENV)/benchmark.stamp

@@ -174,6 +174,7 @@ def test_a_teacher_of_other_pixels_is_refused():
         Distillation(tiny(), "vit-b16")
 
 
+@pytest.mark.core
 @pytest.mark.slow
 def test_a_student_learns_real_pictures_from_ti16(shared, real_weights):
     """A teacher that saw 500 labels of CIFAR-10 says what 4,000 photos without labels are; the student sees only what it says."""
