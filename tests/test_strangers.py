@@ -113,6 +113,20 @@ def test_a_torch_data_loader():
     assert learns(losses(model, loader, callbacks=finetune.callbacks))
 
 
+def test_grain():
+    """Of which Keras knows no length: what it does with unknown lengths of tf.data holds here too."""
+    grain = pytest.importorskip("grain")
+    if tuple(map(int, keras.__version__.split(".")[:2])) < (3, 11):
+        pytest.skip("this Keras takes no Grain datasets")
+    data = grain.MapDataset.source(list(zip(*pictures()))).shuffle(seed=0).batch(8)
+    finetune = recipe("finetune", learning_rate=3e-3)
+    model = backbone()
+    finetune.compile(model, data, run_eagerly=True)
+    with pytest.raises(ValueError, match="steps_per_epoch"):
+        losses(model, data, callbacks=finetune.callbacks)
+    assert learns(losses(model, data.repeat(), steps_per_epoch=len(data), callbacks=finetune.callbacks))
+
+
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
 def test_mixed_precision_by_the_global_policy(policy):
     before = keras.config.dtype_policy()

@@ -284,7 +284,7 @@ class Horizon(keras.callbacks.Callback):
         if optimizer is not None and self.params["steps"] is None and optimizer.needs_horizon:
             raise ValueError(
                 "The data does not tell how many batches an epoch has, which the learning rate's schedule must know: give "
-                "steps_per_epoch to fit, or steps (all there will be) to recipe.compile."
+                "steps_per_epoch to fit (with data.repeat()), or steps (all there will be) to recipe.compile."
             )
 
     def on_epoch_begin(self, epoch, logs=None):
