@@ -4,7 +4,7 @@ A small hybrid ViT (a convolution of stride 4 before the tokens; paper, section 
 label, what the teacher says of the picture (soft distillation), and the principal components of the teacher's tokens at
 the same places of the picture, which is what makes a small data set go a long way. The teacher is a ViT-Ti/16,
 fine-tuned for one epoch on the same pictures. The student first sees crops of 24 pixels, then, as in section 3.2, the
-whole picture with its positions resampled.
+whole picture with its positions resampled: most of the time mixed with others, in the end as it is.
 
 python examples/train_cifar10.py --teacher Ti_16-….npz --out runs/cifar10
 """
@@ -26,6 +26,11 @@ from vit_keras.training.recipes import recipe
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 SIDE = 8  # tokens down and across, of the teacher and of the student on the whole picture
 COMPONENTS = 64  # of the teacher's tokens
+STAGES = {  # size of the pictures, whether they are mixed, learning rate, epochs
+    "24": (24, False, 1.5e-3, 24),
+    "32": (32, True, 1e-3, 16),
+    "32-unmixed": (32, False, 3e-4, 4),
+}
 
 
 def cifar10(folder=None):
@@ -75,8 +80,9 @@ def ask_teacher(weights, images, labels, folder):
 class Crops(keras.utils.PyDataset):
     """Batches of crops, half of them mirrored, each with what is to be learned of it."""
 
-    def __init__(self, images, labels, probabilities, tokens, size, batch_size=128, seed=0, **kwargs):
+    def __init__(self, images, labels, probabilities, tokens, size, mixed, batch_size=128, seed=0, **kwargs):
         super().__init__(**kwargs)
+        self.mixed = mixed
         self.margin = 0 if size < 32 else 2  # whole pictures are shifted by up to two pixels
         pad = ((0, 0), (self.margin,) * 2, (self.margin,) * 2, (0, 0))
         self.images, self.size, self.batch_size = np.pad(images, pad, "reflect"), size, batch_size
@@ -102,8 +108,9 @@ class Crops(keras.utils.PyDataset):
             down, across = np.rint((np.array([top, left]) - self.margin) / 4).astype(int).clip(0)
             tokens.append(self.tokens[n, down : down + side, across : across + side][:, step])
         images, tokens = vit.preprocess_inputs(np.stack(images)), np.stack(tokens)
-        if self.size == 32:
+        if self.margin:
             images = self.change_light(images)
+        if self.mixed:
             images, tokens, labels = self.cutmix(images, tokens, labels)
         return images, {"label": labels, "tokens": tokens.reshape(len(chosen), -1, COMPONENTS)}
 
@@ -128,9 +135,9 @@ class Crops(keras.utils.PyDataset):
         return mixed
 
 
-def train(model, data, epochs, rate, folder):
+def train(model, data, epochs, rate, folder, stage):
     """The model, fitted: beside its head one that predicts the teacher's tokens, which is then thrown away."""
-    done = folder / f"{data.size}.keras"
+    done = folder / f"{stage}.keras"
     if done.exists():
         return keras.models.load_model(done)
     tokens = model.get_layer("Transformer_encoder_norm").output[:, 1:]
@@ -144,8 +151,8 @@ def train(model, data, epochs, rate, folder):
         metrics={"label": "accuracy"},
         jit_compile=False,
     )
-    log = keras.callbacks.CSVLogger(folder / f"{data.size}.csv", append=True)
-    backup = keras.callbacks.BackupAndRestore(folder / f"backup-{data.size}")
+    log = keras.callbacks.CSVLogger(folder / f"{stage}.csv", append=True)
+    backup = keras.callbacks.BackupAndRestore(folder / f"backup-{stage}")
     learner.fit(data, epochs=epochs, verbose=2, callbacks=[log, backup])
     model.save(done)
     return model
@@ -160,7 +167,7 @@ def publish(model, path):
     return vit_keras.from_checkpoint(path)
 
 
-def main(data=None, teacher=None, out="runs/cifar10", epochs=(24, 16)):
+def main(data=None, teacher=None, out="runs/cifar10", epochs=None):
     """Return the model, as it is published, and its accuracy on the test pictures."""
     keras.utils.set_random_seed(0)
     out = Path(out)
@@ -173,9 +180,9 @@ def main(data=None, teacher=None, out="runs/cifar10", epochs=(24, 16)):
         image_size=24, patch_size=1, num_layers=6, hidden_size=128, num_heads=4, name="vit-cifar10", mlp_dim=256,
         classes=10, dropout=0.0, resnet=(),
     )  # fmt: skip
-    model = train(model, Crops(images, labels, *targets, size=24), epochs[0], 1.5e-3, out)
-    model = vit_keras.resize(model, 32)
-    model = train(model, Crops(images, labels, *targets, size=32, seed=1), epochs[1], 1e-3, out)
+    for n, (stage, (size, mixed, rate, usual)) in enumerate(STAGES.items()):
+        pictures = Crops(images, labels, *targets, size, mixed, seed=n)
+        model = train(vit_keras.resize(model, size), pictures, epochs[n] if epochs else usual, rate, out, stage)
     model = publish(model, out / "vit_cifar10.npz")
     logits = model.predict(vit.preprocess_inputs(test_images), batch_size=500, verbose=0)
     accuracy = np.mean(logits.argmax(-1) == test_labels)
@@ -188,5 +195,5 @@ if __name__ == "__main__":
     parser.add_argument("--data", help="folder with train/CLASS and test/CLASS; default: keras.datasets.cifar10")
     parser.add_argument("--teacher", required=True, help="weights of a ViT-Ti/16")
     parser.add_argument("--out", default="runs/cifar10")
-    parser.add_argument("--epochs", type=int, nargs=2, default=(24, 16), help="at 24 and at 32 pixels")
+    parser.add_argument("--epochs", type=int, nargs=len(STAGES), help="of each stage")
     main(**vars(parser.parse_args()))

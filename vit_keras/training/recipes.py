@@ -396,7 +396,7 @@ def _recipe(name: str, source: str, **fields: Any) -> Recipe:
 _FINETUNE = _recipe(
     "finetune",
     "our choice for few pictures: AdamW with layer-wise decay as in BEiT (arXiv 2106.08254, appendix H), the paper's clipping",
-    learning_rate=3e-4,
+    learning_rate=5e-4,
     batch_size=32,
     epochs=10,
     warmup=0.1,
