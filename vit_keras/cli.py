@@ -149,7 +149,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_reading(finetune, "or of its recipe or augmentation, such as learning_rate=1e-4 or flip=false")
 
     evaluate = command("evaluate", _evaluate, "measure a model on a folder of pictures")
-    evaluate.add_argument("model", metavar="MODEL", help="a saved model (.keras, .h5)")
+    evaluate.add_argument("model", metavar="MODEL", help="a saved model (.keras, .h5), or a published name")
     evaluate.add_argument("folder", metavar="DIR", help="the pictures: DIR/class/picture.jpg")
     evaluate.add_argument(
         "--only", type=Path, metavar="SPLIT", help="only those held out, as split.json of `finetune` says"
