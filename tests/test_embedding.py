@@ -264,6 +264,27 @@ def test_reading_is_only_a_little_ahead():
     assert len(taken) == 50
 
 
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_damaged_pictures_are_left_out_if_that_is_asked_for(model, folder, tmp_path, batch_size):
+    whole = embed(model, folder, return_labels=True, progress=False)
+    for name in ("a.png", "9b.png"):
+        (folder / "dog" / name).write_bytes((folder / "dog" / "9.png").read_bytes()[:60])
+    options = {"errors": "skip", "batch_size": batch_size, "progress": False}
+    with pytest.warns(UserWarning, match="2 damaged pictures are left out: .*9b.png.*a.png"):
+        found, labels = embed(model, folder, return_labels=True, **options)
+    np.testing.assert_allclose(found, whole[0], atol=1e-5)  # other batches, other sums
+    np.testing.assert_array_equal(labels, whole[1])
+    with pytest.warns(UserWarning, match="left out"):
+        embed(model, folder, output=tmp_path / "seen.npz", **options)
+    with np.load(tmp_path / "seen.npz") as file:
+        assert len(file["paths"]) == len(file["features"]) == len(found)
+        assert not any(path.endswith(("a.png", "9b.png")) for path in file["paths"])
+    with pytest.raises(ValueError, match="a.png"):
+        embed(model, [folder / "dog" / "a.png"], **options)
+    with pytest.raises(ValueError, match="errors"):
+        embed(model, folder, errors="ignore")
+
+
 def test_a_damaged_picture_is_named_and_leaves_no_file(model, folder, tmp_path):
     (folder / "dog" / "damaged.png").write_bytes((folder / "dog" / "9.png").read_bytes()[:60])
     with pytest.raises(ValueError, match="damaged.png"):

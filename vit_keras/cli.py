@@ -164,6 +164,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_output(embed, "features.parquet", ".parquet, .npz or .npy")
     embed.add_argument("--layer", help="whose output is wanted, or `tokens`; default: what the head sees")
     embed.add_argument("--batch-size", type=int, default=32, metavar="N", help="pictures at once; default: 32")
+    _add_errors(embed)
     _add_reading(embed)
 
     inspect = command("inspect", _inspect, "say what a file of weights is, without reading its values")
@@ -648,6 +649,7 @@ def _embed(options: argparse.Namespace) -> None:
         batch_size=options.batch_size,
         output=output,
         layer=options.layer,
+        errors=options.errors,
         progress=sys.stderr.isatty(),
     )
     print(f"{output}, {megabytes(output.stat().st_size)}")

@@ -127,7 +127,7 @@ def image_folder(
     for part, applied, _ in roles:
         decoder = _Decoder(preprocessing, size, roomy=bool(applied and applied.crop))
         sources.append(_source([paths[i] for i in part], decoder, cache, workers, progress))
-    _report([failure for source in sources for failure in source.failures.items()], len(paths), errors)
+    report_damaged([failure for source in sources for failure in source.failures.items()], len(paths), errors)
     datasets = []
     for (part, applied, shuffled), source in zip(roles, sources):
         good = np.array([n for n, path in enumerate(source.paths) if path not in source.failures], "int64")
@@ -565,13 +565,13 @@ def _split(labels: np.ndarray, share: float, seed: int) -> list[np.ndarray]:
     return [np.flatnonzero(~held_out), np.flatnonzero(held_out)]
 
 
-def _report(failures: list[tuple[Path, str]], pictures: int, errors: str) -> None:
+def report_damaged(failures: list[tuple[Path, str]], pictures: int, errors: str) -> None:
     """Refuse damaged pictures, or warn of them."""
     if failures and (errors == "raise" or len(failures) == pictures):
         (path, text), others = failures[0], len(failures) - 1
         text = text if str(path) in text else f"{path}: {text}"
         more = f" There {'is 1' if others == 1 else f'are {others:,}'} more." if others else ""
-        raise ValueError(f'{text}{more} errors="skip" leaves damaged pictures out.')
+        raise ValueError(f'{text.rstrip(".")}.{more} errors="skip" leaves damaged pictures out.')
     if failures:
         names = _some([str(path) for path, _ in failures])
         plural = "pictures are" if len(failures) > 1 else "picture is"

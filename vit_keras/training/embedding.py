@@ -35,7 +35,7 @@ from ..preprocess import GOOGLE
 from ..visualize.record import torch_gradients
 from ..vit import VisionTransformer
 from .checks import check_range
-from .data import pictures_in
+from .data import pictures_in, report_damaged
 
 # --- embeddings -------------------------------------------------------------------------------------------------
 
@@ -57,6 +57,7 @@ def embed(
     layer: str | None = None,
     image_size: int | tuple[int, int] | None = None,
     return_labels: bool = False,
+    errors: str = "raise",
     progress: bool = True,
 ) -> Any:
     """Compute what a Vision Transformer sees in any number of pictures: one vector for each, the input of its head.
@@ -77,6 +78,7 @@ def embed(
         image_size: `(height, width)` or one integer, for a model that takes any size; `None`: the size of its checkpoint.
         return_labels: Whether to return the labels too: those of an `ImageFolder` or a data set, or the names of a folder's
             subfolders. A data set that shuffles has them in another order each time.
+        errors: `"skip"` to leave out damaged files with a warning, whose rows then are missing; `"raise"` to refuse them.
         progress: Whether to draw a progress bar.
 
     Returns:
@@ -88,17 +90,22 @@ def embed(
         ValueError: There are no pictures, one is damaged, or an argument is out of range.
         TypeError: The images are none of the above.
 
+    Warns:
+        UserWarning: Damaged pictures were left out.
+
     Example:
         >>> from vit_keras import vit
         >>> tiny = vit.build_model(32, 8, 2, 64, 2, "tiny", 128, classes=10)
         >>> embed(tiny, [np.zeros((480, 640, 3), "uint8")], progress=False).shape
         (1, 64)
     """
+    if errors not in ("raise", "skip"):
+        raise ValueError(f"errors is 'raise' or 'skip'. Received: {errors!r}")
     tower = _tower(model, layer)
     prepare = _preparation(model, image_size)
     write = None if output is None else _writer(output)
     batches, total = _batches(images, batch_size)
-    rows = _run(tower, batches, prepare, total if progress else False)
+    rows = _run(tower, batches, prepare, total if progress else False, errors)
     with contextlib.closing(rows):
         if write is not None:
             with complete(output) as part:
@@ -223,13 +230,21 @@ def _files(images: str | os.PathLike[str]) -> tuple[list[str], np.ndarray | None
     return [str(path) for path in paths], labels
 
 
-def _run(tower: VisionTransformer, batches: Iterator[_Batch], prepare: Callable, total: Any) -> Iterator[_Batch]:
+def _run(
+    tower: VisionTransformer, batches: Iterator[_Batch], prepare: Callable, total: Any, errors: str = "raise"
+) -> Iterator[_Batch]:
     """Features of batch after batch, float32; the next batches are prepared meanwhile."""
     shape, largest, checked = tower.input_shape[1:], 0, False
+    damaged: list[tuple[Path, str]] = []
 
     def read(batch: _Batch) -> tuple[_Batch, bool]:
         if isinstance(batch.images, list):
-            return batch._replace(images=prepare(batch.images)), True
+            try:
+                return batch._replace(images=prepare(batch.images)), True
+            except ValueError:
+                if errors == "raise":
+                    raise
+                return _readable(batch, prepare, damaged), True
         images = np.asarray(keras.ops.convert_to_numpy(batch.images))
         whole = images.dtype.kind in "ui"
         return batch._replace(images=prepare(images) if whole else images.astype("float32")), whole
@@ -237,6 +252,8 @@ def _run(tower: VisionTransformer, batches: Iterator[_Batch], prepare: Callable,
     with _progress_bar(total) as advance:
         for batch, prepared in _ahead(read, batches):
             images = batch.images
+            if prepared and not len(images):  # all of them damaged
+                continue
             if images.ndim != 4 or any(want not in (None, have) for want, have in zip(shape, images.shape[1:])):
                 raise ValueError(f"The model takes images of {('batch', *shape)}. Received: {images.shape}")
             if not (prepared or checked):
@@ -249,8 +266,25 @@ def _run(tower: VisionTransformer, batches: Iterator[_Batch], prepare: Callable,
                 found = keras.ops.convert_to_numpy(tower(images, training=False))
             yield batch._replace(images=found[:count].astype("float32"))
             advance(count)
+    report_damaged(sorted(damaged), len(damaged) if not largest else -1, errors)
     if not largest:
         raise ValueError("There are no images to embed.")
+
+
+def _readable(batch: _Batch, prepare: Callable, damaged: list[tuple[Path, str]]) -> _Batch:
+    """A batch of files without the damaged ones, which are noted."""
+    images, kept = [], []
+    for n, picture in enumerate(batch.images):
+        try:
+            images.append(prepare([picture])[0])
+            kept.append(n)
+        except ValueError as error:
+            if not isinstance(picture, (str, os.PathLike)):
+                raise
+            damaged.append((Path(picture), str(error)))
+    labels = None if batch.labels is None else batch.labels[kept]
+    paths = None if batch.paths is None else [batch.paths[n] for n in kept]
+    return _Batch(np.stack(images) if images else np.empty(0), paths, labels)
 
 
 def _ahead(function: Callable, items: Iterable[Any], workers: int = 2) -> Iterator[Any]:
