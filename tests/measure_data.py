@@ -1,4 +1,5 @@
-"""Print how many pictures a second the input pipeline prepares, beside what training a ViT-Ti/16 takes of them.
+"""Print how many pictures a second the input pipeline prepares, beside what training a ViT-Ti/16 takes of them; and what a frozen
+ViT-Ti/16 takes: the features once and again, a linear probe of them, the nearest neighbours.
 
 python tests/measure_data.py [FOLDER] [--sizes 128 224]     (FOLDER/class/picture.jpg; else 500 made up of 320 × 240)
 """
@@ -12,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from vit_keras import vit
+from vit_keras import training, vit
 from vit_keras.training.augment import Augmentation
 from vit_keras.training.data import image_folder
 
@@ -28,14 +29,22 @@ def make(folder, count=500):
         noise.resize((320, 240), Image.Resampling.BICUBIC).save(path, quality=90)
 
 
-def rate(count, run):
+def seconds(run):
     started = time.perf_counter()
     run()
-    return count / (time.perf_counter() - started)
+    return time.perf_counter() - started
+
+
+def rate(count, run):
+    return count / seconds(run)
+
+
+def vit_ti16(size):
+    return vit.build_model(size, 16, 12, 192, 3, "vit-ti16", 768, classes=2)
 
 
 def train(size, batches, steps=3):
-    model = vit.build_model(size, 16, 12, 192, 3, "vit-ti16", 768, classes=2)
+    model = vit_ti16(size)
     model.compile("adamw", "sparse_categorical_crossentropy")
     inputs, labels = batches[0]
     labels = labels % 2
@@ -48,11 +57,27 @@ def measure(folder, size):
         return image_folder(folder, size, batch_size=BATCH, progress=False, **options)
 
     started = time.perf_counter()
-    training = load(augmentation=Augmentation())
-    first_pass = len(training.paths) / (time.perf_counter() - started)
-    served = [training, load(shuffle=False), load(augmentation=Augmentation(), cache=False)]
+    augmented = load(augmentation=Augmentation())
+    first_pass = len(augmented.paths) / (time.perf_counter() - started)
+    served = [augmented, load(shuffle=False), load(augmentation=Augmentation(), cache=False)]
     rates = [rate(len(data.paths), lambda data=data: list(map(len, data))) for data in served]
-    return first_pass, *rates, train(size, training)
+    return first_pass, *rates, train(size, augmented)
+
+
+def measure_frozen(folder, size, cache):
+    """How many pictures, and the seconds of each step; a fifth of the pictures asks the others for their neighbours."""
+    model = vit_ti16(size)
+    known, asked = image_folder(folder, size, validation_split=0.2, progress=False)
+
+    def features(data):
+        return training.features(model, data, cache=cache, progress=False)
+
+    queries = features(asked)
+    times = [seconds(lambda: features(known)) for _ in range(2)]
+    seen = features(known)
+    times.append(seconds(lambda: training.linear_probe(seen, known.labels)))
+    times.append(seconds(lambda: training.knn(seen, known.labels, queries)))
+    return len(seen), *times
 
 
 def main():
@@ -67,6 +92,11 @@ def main():
         for size in arguments.sizes:
             rates = measure(arguments.folder or made, size)
             print(f"{size} px | " + " | ".join(f"{r:,.0f}" for r in rates), flush=True)
+        print("frozen Ti/16, seconds | pictures | features | again | probe | neighbours")
+        for size in arguments.sizes:
+            with tempfile.TemporaryDirectory() as cache:
+                count, *times = measure_frozen(arguments.folder or made, size, cache)
+            print(f"{size} px | {count:,} | " + " | ".join(f"{t:.2f}" for t in times), flush=True)
 
 
 if __name__ == "__main__":

@@ -389,13 +389,9 @@ def _build(model: keras.Model, inputs: Any = None) -> None:
     model.build((None, *shape[1:]))
 
 
-def _recipe(name: str, source: str, **fields: Any) -> Recipe:
-    return Recipe(name=name, source=source, **fields)
-
-
-_FINETUNE = _recipe(
-    "finetune",
-    "our choice for few pictures: AdamW with layer-wise decay as in BEiT (arXiv 2106.08254, appendix H), the paper's clipping",
+_FINETUNE = Recipe(
+    name="finetune",
+    source="our choice for few pictures: AdamW with layer-wise decay as in BEiT (arXiv 2106.08254, appendix H), the paper's clipping",
     learning_rate=5e-4,
     batch_size=32,
     epochs=10,
@@ -409,9 +405,9 @@ _FINETUNE = _recipe(
 
 _TABLE = [
     _FINETUNE,
-    _recipe(
-        "vit",
-        "ViT (arXiv 2010.11929), appendix B.1.1 and Table 4; warm-up and crops of vit_jax. For ImageNet add ema=0.9999 (B.1.1)",
+    Recipe(
+        name="vit",
+        source="ViT (arXiv 2010.11929), appendix B.1.1 and Table 4; warm-up and crops of vit_jax. For ImageNet add ema=0.9999 (B.1.1)",
         optimizer="sgd",
         learning_rate=0.03,
         batch_size=512,
@@ -421,9 +417,9 @@ _TABLE = [
         clip_norm=1.0,
         augmentation=Augmentation(crop=0.05, flip=True),
     ),
-    _recipe(
-        "augreg",
-        "How to train your ViT? (arXiv 2106.10270), section 3.4; vit_jax, configs/augreg.py",
+    Recipe(
+        name="augreg",
+        source="How to train your ViT? (arXiv 2106.10270), section 3.4; vit_jax, configs/augreg.py",
         optimizer="sgd",
         learning_rate=0.03,
         batch_size=512,
@@ -434,9 +430,9 @@ _TABLE = [
         dropout=0.0,
         augmentation=Augmentation(crop=0.05, flip=True),
     ),
-    _recipe(
-        "deit",
-        "DeiT (arXiv 2012.12877), Table 9; final learning rate of facebookresearch/deit, main.py",
+    Recipe(
+        name="deit",
+        source="DeiT (arXiv 2012.12877), Table 9; final learning rate of facebookresearch/deit, main.py",
         learning_rate=1e-3,
         batch_size=1024,
         scale_learning_rate=True,
@@ -456,9 +452,9 @@ _TABLE = [
             cutmix=1.0,
         ),
     ),
-    _recipe(
-        "deit3",
-        "DeiT III (arXiv 2204.07118), Table 1 (ImageNet-1k): LAMB, binary cross-entropy, 3-Augment",
+    Recipe(
+        name="deit3",
+        source="DeiT III (arXiv 2204.07118), Table 1 (ImageNet-1k): LAMB, binary cross-entropy, 3-Augment",
         optimizer="lamb",
         learning_rate=3e-3,
         batch_size=2048,
@@ -479,9 +475,9 @@ _TABLE = [
             cutmix=1.0,
         ),
     ),
-    _recipe(
-        "probe",
-        "our choice: logistic regression on frozen features, as in the linear evaluation of DINO (arXiv 2104.14294), by AdamW",
+    Recipe(
+        name="probe",
+        source="our choice: logistic regression on frozen features, as in the linear evaluation of DINO (arXiv 2104.14294), by AdamW",
         learning_rate=1e-3,
         batch_size=32,
         epochs=20,
@@ -498,9 +494,9 @@ _TABLE = [
         source="ULMFiT (arXiv 1801.06146), section 3.3: the upper layers first; the rates are those of finetune",
         thaw=(0.1, 0.2, 0.3, 0.4),
     ),
-    _recipe(
-        "lora",
-        "LoRA (arXiv 2106.09685), section 4.2 (queries and values, rank 8) and appendix D.1 (AdamW, warm-up 0.06, linear decay)",
+    Recipe(
+        name="lora",
+        source="LoRA (arXiv 2106.09685), section 4.2 (queries and values, rank 8) and appendix D.1 (AdamW, warm-up 0.06, linear decay)",
         learning_rate=1e-3,
         batch_size=32,
         epochs=10,
@@ -512,9 +508,9 @@ _TABLE = [
         lora=8,
         augmentation=Augmentation(crop=0.5, flip=True),
     ),
-    _recipe(
-        "scratch_small",
-        "our choice for some ten thousand small pictures without pre-training: DeiT's augmentation and decay, milder",
+    Recipe(
+        name="scratch_small",
+        source="our choice for some ten thousand small pictures without pre-training: DeiT's augmentation and decay, milder",
         learning_rate=1e-3,
         batch_size=128,
         epochs=100,
