@@ -84,18 +84,16 @@ def draw(results, title, path):
     """Accuracy against the time of training, and against the speed of the trained model."""
     import matplotlib.pyplot as plt
 
-    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6), sharey=True, layout="constrained")
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.8), sharey=True, layout="constrained")
     for name, row in results.items():
         minutes, accuracy = np.array(row["curve"]).T * [[1 / 60], [100]]
-        left.plot(minutes, accuracy, "o-", ms=4, color=COLOURS[name], label=name)
+        label = f"{name}, {row['parameters'] / 1e6:.1f} M parameters"
+        left.plot(minutes, accuracy, "o-", ms=4, color=COLOURS[name], label=label)
         right.plot(row["tested"], accuracy[-1], "o", ms=9, color=COLOURS[name])
-        text = f"{name}\n{row['parameters'] / 1e6:.1f} M parameters"
-        right.annotate(text, (row["tested"], accuracy[-1]), (0, 8), textcoords="offset points", ha="center", fontsize=8)
     left.set(xlabel="minutes of training", ylabel="accuracy on held-out pictures (%)", title=title)
     right.set(xlabel="images/s of the trained model", title="after training")
     right.set(xlim=(0, 1.2 * max(row["tested"] for row in results.values())))
-    left.margins(y=0.2)
-    left.legend(frameon=False)
+    figure.legend(loc="outside upper center", ncols=len(results), frameon=False)
     for axes in (left, right):
         axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=200)

@@ -1,7 +1,9 @@
 """Print how many pictures a second the input pipeline prepares, beside what training a ViT-Ti/16 takes of them; and what a frozen
 ViT-Ti/16 takes: the features once and again, a linear probe of them, the nearest neighbours.
 
-python tests/measure_data.py [FOLDER] [--sizes 128 224]     (FOLDER/class/picture.jpg; else 500 made up of 320 × 240)
+python tests/measure_data.py [FOLDER] [--sizes 128 224] [--weights Ti_16.npz]
+
+FOLDER/class/picture.jpg, else 500 made up of 320 × 240; without weights random ones, whose features a probe finds harder.
 """
 
 import argparse
@@ -39,8 +41,8 @@ def rate(count, run):
     return count / seconds(run)
 
 
-def vit_ti16(size):
-    return vit.build_model(size, 16, 12, 192, 3, "vit-ti16", 768, classes=2)
+def vit_ti16(size, weights=None):
+    return vit.vit_ti16(image_size=size, classes=2, weights=weights)
 
 
 def train(size, batches, steps=3):
@@ -64,9 +66,9 @@ def measure(folder, size):
     return first_pass, *rates, train(size, augmented)
 
 
-def measure_frozen(folder, size, cache):
+def measure_frozen(folder, size, weights, cache):
     """How many pictures, and the seconds of each step; a fifth of the pictures asks the others for their neighbours."""
-    model = vit_ti16(size)
+    model = vit_ti16(size, weights)
     known, asked = image_folder(folder, size, validation_split=0.2, progress=False)
 
     def features(data):
@@ -83,6 +85,7 @@ def measure_frozen(folder, size, cache):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", nargs="?")
+    parser.add_argument("--weights")
     parser.add_argument("--sizes", nargs="+", type=int, default=[128, 224])
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as made:
@@ -95,7 +98,7 @@ def main():
         print("frozen Ti/16, seconds | pictures | features | again | probe | neighbours")
         for size in arguments.sizes:
             with tempfile.TemporaryDirectory() as cache:
-                count, *times = measure_frozen(arguments.folder or made, size, cache)
+                count, *times = measure_frozen(arguments.folder or made, size, arguments.weights, cache)
             print(f"{size} px | {count:,} | " + " | ".join(f"{t:.2f}" for t in times), flush=True)
 
 
