@@ -84,7 +84,7 @@ def draw(results, title, path):
     """Accuracy against the time of training, and against the speed of the trained model."""
     import matplotlib.pyplot as plt
 
-    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.8), sharey=True, layout="constrained")
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6), sharey=True, layout="constrained")
     for name, row in results.items():
         minutes, accuracy = np.array(row["curve"]).T * [[1 / 60], [100]]
         label = f"{name}, {row['parameters'] / 1e6:.1f} M parameters"
