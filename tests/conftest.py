@@ -22,6 +22,17 @@ DATA = Path(__file__).parent / "data"
 SHARED = Path(__file__).parents[2] / "shared"
 
 
+@pytest.hookimpl(tryfirst=True)  # before `-m` chooses
+def pytest_collection_modifyitems(items):
+    """For some tests JAX compiles long, which then say little that smaller ones do not: there they are for `make test-slow`."""
+    import keras
+
+    if keras.backend.backend() == "jax":
+        for item in items:
+            if item.get_closest_marker("slow_on_jax"):
+                item.add_marker("slow")
+
+
 @pytest.fixture(autouse=True)
 def own_home(tmp_path_factory, monkeypatch):
     """No test sees the user's cache or settings, or leaves anything in them; none reaches the network."""

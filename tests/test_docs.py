@@ -19,6 +19,21 @@ MODULES = sorted(
 )
 
 
+@pytest.fixture
+def eagerly():
+    """Each example runs once: compiling it takes longest."""
+    if keras.backend.backend() != "tensorflow":
+        yield
+        return
+    import tensorflow as tf
+
+    tf.config.run_functions_eagerly(True)
+    yield
+    tf.config.run_functions_eagerly(False)
+
+
+@pytest.mark.usefixtures("eagerly")
+@pytest.mark.filterwarnings("ignore:Even though")
 @pytest.mark.parametrize("name", MODULES)
 def test_examples_in_docstrings(name, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)

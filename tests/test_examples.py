@@ -64,6 +64,7 @@ def test_explain(example, tmp_path):
     assert Image.open(tmp_path / "attention.png").size == (2 * 451, 300)
 
 
+@pytest.mark.slow
 def test_export(example):
     tiny = vit.build_model(32, 8, 2, 32, 2, "tiny", 64, classes=4)
     tiny.set_weights([np.random.RandomState(0).normal(size=w.shape) * 0.3 for w in tiny.get_weights()])

@@ -20,17 +20,14 @@ def run(model, images):
     return keras.ops.convert_to_numpy(model(vit.preprocess_inputs(images), training=False))
 
 
-HEAVY = {"ViT-B_32_21k_rep"}  # 400 MB are written and read
+def effort(path):
+    if path.stem == "ViT-B_32_21k_rep":  # 400 MB are written and read
+        return [pytest.mark.slow]
+    return [pytest.mark.slow_on_jax] if path in LARGE else []
 
 
 @pytest.mark.core
-@pytest.mark.parametrize(
-    "path",
-    [
-        pytest.param(path, id=path.stem, marks=[pytest.mark.slow] if path.stem in HEAVY else [])
-        for path in [*SMALL, *LARGE]
-    ],
-)
+@pytest.mark.parametrize("path", [pytest.param(path, id=path.stem, marks=effort(path)) for path in [*SMALL, *LARGE]])
 def test_outputs_are_those_of_the_reference(path, tmp_path):
     golden = np.load(path)
     meta = json.loads(str(golden["meta"]))

@@ -101,7 +101,10 @@ def test_a_model_of_any_size_is_the_model_of_each(name):
 
 
 @pytest.mark.core
-@pytest.mark.parametrize("name", ["timm_vit", "open_clip", "torchvision_vit", "timm_hybrid_r8"])
+@pytest.mark.parametrize(
+    "name",
+    ["timm_vit", "open_clip", "torchvision_vit", pytest.param("timm_hybrid_r8", marks=pytest.mark.slow_on_jax)],
+)
 def test_a_model_of_any_size_gives_what_the_original_gave(name):
     golden, model = load(name), open_file(name, image_size=None)
     assert_same(run(model, golden.inputs), golden.output, name)
@@ -109,7 +112,7 @@ def test_a_model_of_any_size_gives_what_the_original_gave(name):
 
 
 @pytest.mark.core
-@pytest.mark.parametrize("name", ["timm_vit", "dinov3_original"])
+@pytest.mark.parametrize("name", ["timm_vit", pytest.param("dinov3_original", marks=pytest.mark.slow_on_jax)])
 def test_it_does_so_however_it_is_called(name, tmp_path):
     model = open_file(name, image_size=None)
     model.run_eagerly = False

@@ -211,6 +211,7 @@ def test_half_a_file_of_weights(tmp_path):
         same_architecture().load_weights(tmp_path / "half.weights.h5")
 
 
+@pytest.mark.slow_on_jax
 def test_training_goes_on_after_a_file_that_changes_nothing(tmp_path):
     model = same_architecture()
     model.compile("sgd", "sparse_categorical_crossentropy", jit_compile=False)
