@@ -1,5 +1,6 @@
 """Where the data is, and models and files that several tests use."""
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -20,6 +21,23 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
 DATA = Path(__file__).parent / "data"
 SHARED = Path(__file__).parents[2] / "shared"
+
+
+@contextlib.contextmanager
+def uncompiled():
+    """TensorFlow's functions run operation by operation, for what is run once."""
+    import keras
+
+    if keras.backend.backend() != "tensorflow":
+        yield
+        return
+    import tensorflow as tf
+
+    tf.config.run_functions_eagerly(True)
+    try:
+        yield
+    finally:
+        tf.config.run_functions_eagerly(False)
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses

@@ -10,6 +10,7 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
+from conftest import uncompiled
 from PIL import Image
 
 import vit_keras
@@ -19,20 +20,6 @@ MODULES = sorted(
 )
 
 
-@pytest.fixture
-def eagerly():
-    """Each example runs once: compiling it takes longest."""
-    if keras.backend.backend() != "tensorflow":
-        yield
-        return
-    import tensorflow as tf
-
-    tf.config.run_functions_eagerly(True)
-    yield
-    tf.config.run_functions_eagerly(False)
-
-
-@pytest.mark.usefixtures("eagerly")
 @pytest.mark.filterwarnings("ignore:Even though")
 @pytest.mark.parametrize("name", MODULES)
 def test_examples_in_docstrings(name, monkeypatch, tmp_path):
@@ -43,7 +30,8 @@ def test_examples_in_docstrings(name, monkeypatch, tmp_path):
             Image.new("RGB", (20, 20), (n, 99, 200)).save(f"flowers/{kind}/{n}.png")
     module = importlib.import_module(name)
     names = {"np": np, "keras": keras, **vars(module)}
-    result = doctest.testmod(module, extraglobs=names, optionflags=doctest.NORMALIZE_WHITESPACE)
+    with uncompiled():  # each example runs once
+        result = doctest.testmod(module, extraglobs=names, optionflags=doctest.NORMALIZE_WHITESPACE)
     assert not result.failed
 
 

@@ -8,9 +8,9 @@ import contextlib
 import functools
 import tempfile
 
-import keras
 import numpy as np
 import pytest
+from conftest import uncompiled
 from map_files import cases, load, write
 
 from vit_keras import from_checkpoint
@@ -26,21 +26,6 @@ CORE = "vit_rectangle"
 """The case that every backend runs, and TensorFlow compiles: most of the time of these tests is that of compiling."""
 
 CASES = [pytest.param(name, marks=pytest.mark.core) if name == CORE else name for name in cases()]
-
-
-@contextlib.contextmanager
-def uncompiled():
-    """TensorFlow's functions run operation by operation."""
-    if keras.backend.backend() != "tensorflow":
-        yield
-        return
-    import tensorflow as tf
-
-    tf.config.run_functions_eagerly(True)
-    try:
-        yield
-    finally:
-        tf.config.run_functions_eagerly(False)
 
 
 class Recordings:
