@@ -566,7 +566,22 @@ def _split(labels: np.ndarray, share: float, seed: int) -> list[np.ndarray]:
 
 
 def report_damaged(failures: list[tuple[Path, str]], pictures: int, errors: str) -> None:
-    """Refuse damaged pictures, or warn of them."""
+    """Refuse damaged pictures, or warn of them.
+
+    Args:
+        failures: The damaged files, and what is wrong with each.
+        pictures: How many there are in all, damaged or not.
+        errors: `"raise"` to refuse them, `"skip"` to warn.
+
+    Raises:
+        ValueError: They are refused, or there are no others.
+
+    Warns:
+        UserWarning: They are left out.
+
+    Example:
+        >>> report_damaged([], 3, "raise")
+    """
     if failures and (errors == "raise" or len(failures) == pictures):
         (path, text), others = failures[0], len(failures) - 1
         text = text if str(path) in text else f"{path}: {text}"

@@ -231,10 +231,10 @@ def _files(images: str | os.PathLike[str]) -> tuple[list[str], np.ndarray | None
 
 
 def _run(
-    tower: VisionTransformer, batches: Iterator[_Batch], prepare: Callable, total: Any, errors: str = "raise"
+    tower: VisionTransformer, batches: Iterator[_Batch], prepare: Callable, total: Any, errors: str
 ) -> Iterator[_Batch]:
     """Features of batch after batch, float32; the next batches are prepared meanwhile."""
-    shape, largest, checked = tower.input_shape[1:], 0, False
+    shape, largest, done, checked = tower.input_shape[1:], 0, 0, False
     damaged: list[tuple[Path, str]] = []
 
     def read(batch: _Batch) -> tuple[_Batch, bool]:
@@ -266,8 +266,9 @@ def _run(
                 found = keras.ops.convert_to_numpy(tower(images, training=False))
             yield batch._replace(images=found[:count].astype("float32"))
             advance(count)
-    report_damaged(sorted(damaged), len(damaged) if not largest else -1, errors)
-    if not largest:
+            done += count
+    report_damaged(sorted(damaged), done + len(damaged), errors)
+    if not done:
         raise ValueError("There are no images to embed.")
 
 
