@@ -1,6 +1,5 @@
-"""Where the data is, and models and files that several tests use."""
+"""Settings of the whole suite, and fixtures that several folders use."""
 
-import contextlib
 import os
 from pathlib import Path
 
@@ -19,25 +18,7 @@ os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1]
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
-DATA = Path(__file__).parent / "data"
-SHARED = Path(__file__).parents[2] / "shared"
-
-
-@contextlib.contextmanager
-def uncompiled():
-    """TensorFlow's functions run operation by operation, for what is run once."""
-    import keras
-
-    if keras.backend.backend() != "tensorflow":
-        yield
-        return
-    import tensorflow as tf
-
-    tf.config.run_functions_eagerly(True)
-    try:
-        yield
-    finally:
-        tf.config.run_functions_eagerly(False)
+from support import SHARED
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses

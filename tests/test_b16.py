@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from conftest import SHARED
+from support import SHARED
 
 from vit_keras import utils, vit
 

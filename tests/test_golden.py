@@ -6,7 +6,7 @@ import keras
 import make_google_npz
 import numpy as np
 import pytest
-from conftest import DATA, SHARED
+from support import DATA, SHARED
 
 from vit_keras import utils, vit
 from vit_keras.checkpoints import loading

@@ -6,8 +6,8 @@ import re
 import keras
 import numpy as np
 import pytest
-from conftest import DATA
 from keras import ops
+from support import DATA
 
 from vit_keras import positions
 from vit_keras.positions import METHODS, resampling_matrix, resize_grid

@@ -12,8 +12,8 @@ import keras
 import make_google_npz
 import numpy as np
 import pytest
-from conftest import DATA
 from family_files import load, write
+from support import DATA
 
 from vit_keras import from_checkpoint, layers, visualize, vit
 from vit_keras.config import ViTConfig

@@ -7,7 +7,7 @@ import h5py
 import keras
 import numpy as np
 import pytest
-from conftest import DATA
+from support import DATA
 
 import vit_keras
 from vit_keras import layers, vit

@@ -1,6 +1,6 @@
 """Write `vit_keras/checkpoints/registry_timm.csv`: what timm's configurations say about the files it publishes.
 
-    pip install timm && python scripts/make_registry.py
+    pip install timm && python tools/make_registry.py
 
 Facts only: name, size, classes, preprocessing, licence, and of the architecture what a file cannot tell. Only families
 that `vit_keras` reads are listed. The originals at dl.fbaipublicfiles.com that timm names become rows of `facebook/`.

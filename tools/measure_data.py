@@ -1,7 +1,7 @@
 """Print how many pictures a second the input pipeline prepares, beside what training a ViT-Ti/16 takes of them; and what a frozen
 ViT-Ti/16 takes: the features once and again, a linear probe of them, the nearest neighbours.
 
-python tests/measure_data.py [FOLDER] [--sizes 128 224] [--weights Ti_16.npz]
+python tools/measure_data.py [FOLDER] [--sizes 128 224] [--weights Ti_16.npz]
 
 FOLDER/class/picture.jpg, else 500 made up of 320 × 240; without weights random ones, whose features a probe finds harder.
 """

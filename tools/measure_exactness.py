@@ -2,13 +2,18 @@
 
 import collections
 import json
+import sys
 import tempfile
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).parents[1]
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "goldens")]
 
 import make_google_npz
-import numpy as np
-from conftest import DATA
-from family_files import cases, load, write
-from test_families import EVA, OPTIONS, PATCH_SIZES, run
+from family_files import EVA, OPTIONS, PATCH_SIZES, cases, load, run, write
+from support import DATA
 
 from vit_keras import checkpoints, from_checkpoint, vit
 

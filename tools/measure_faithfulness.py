@@ -1,6 +1,6 @@
 """Print the tables of how faithful each kind of map is, for the documentation.
 
-    python tests/measure_faithfulness.py WEIGHTS PICTURES
+    python tools/measure_faithfulness.py WEIGHTS PICTURES
 
 WEIGHTS is a checkpoint with classes, PICTURES a folder of JPEG files. A `labels.json` in it, `{file: class}`, says what they show; without
 one it is what the model predicts.

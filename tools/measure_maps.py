@@ -1,10 +1,16 @@
 """Print the tables of how far each map is from its reference implementation, for the documentation."""
 
 import collections
+import sys
+from pathlib import Path
 
 import numpy as np
+
+ROOT = Path(__file__).parents[1]
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "goldens")]
+
 from map_files import cases, load
-from test_map_parity import DIFFERENT, OURS, distance, pair, recordings
+from map_parity import DIFFERENT, OURS, distance, pair, recordings
 
 CALLS = {
     "logits": "`recording.logits`",

@@ -40,7 +40,7 @@ def save(cell: dict[str, Any], path: str) -> None:
     """Write the weights; a .npz in Google's format is made by the script that the tests use."""
     if cell["style"] != "npz":
         return _keras.save(build(cell), path)
-    script = Path(__file__).parents[2] / "tests" / "make_google_npz.py"
+    script = Path(__file__).parents[2] / "tests" / "goldens" / "make_google_npz.py"
     spec = importlib.util.spec_from_file_location("make_google_npz", script)
     google = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(google)

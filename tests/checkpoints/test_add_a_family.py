@@ -15,7 +15,8 @@ import make_google_npz
 import numpy as np
 import pytest
 from family_files import write_safetensors
-from test_readers import state_dict, tensor, text, torch_zip
+from support import ROOT
+from torch_pickles import state_dict, tensor, text, torch_zip
 
 from vit_keras import checkpoints, from_checkpoint, vit
 from vit_keras.checkpoints import families
@@ -26,7 +27,7 @@ from vit_keras.config import ViTConfig
 from vit_keras.positions import resize_position_embeddings
 from vit_keras.preprocess import PRESETS
 
-DOCS = Path(__file__).parents[1] / "docs"
+DOCS = ROOT / "docs"
 PAGE = (DOCS / "add_a_family.md").read_text(encoding="utf-8")
 TABLE = (DOCS / "checkpoints.md").read_text(encoding="utf-8")
 EXAMPLE = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[0]
@@ -384,12 +385,12 @@ def test_measured_differences_are_within_the_tests_tolerance():
 
 
 def test_the_script_behind_the_table_prints_such_rows(monkeypatch, capsys):
-    import conftest
     import family_files
+    import support
 
     monkeypatch.setattr(family_files, "cases", lambda: ["torchvision_vit"])
-    monkeypatch.setattr(conftest, "DATA", conftest.DATA / "families")  # which has none of Google's
-    runpy.run_path(str(Path(__file__).with_name("measure_exactness.py")))
+    monkeypatch.setattr(support, "DATA", support.DATA / "families")  # which has none of Google's
+    runpy.run_path(str(ROOT / "tools" / "measure_exactness.py"))
     cells = re.fullmatch(r"\| `(\S+)` \| (\d+) \| (\S+) \| (\S+) \|\n", capsys.readouterr().out)
     assert cells[1] == "torchvision"
     assert cells[2] == "2"

@@ -7,25 +7,15 @@ file in the format of each, read, and run.
 import keras
 import numpy as np
 import pytest
-from family_files import cases, load, write
+from family_files import EVA, OPTIONS, PATCH_SIZES, cases, load, run, write
 
 from vit_keras import checkpoints, from_checkpoint
 from vit_keras.config import ViTConfig
-
-EVA = {"eva02_original", "timm_eva02", "timm_eva02_clip", "timm_eva02_large"}
-# What nobody can tell from these files: DINO's names are timm's, and timm resamples BEiT's own files in its own way.
-OPTIONS = {"dino_original": {"family": "dino"}, "beit_original": {"relative_resize": "geometric_linear"}}
-PATCH_SIZES = {"timm_flexivit": 6}
 
 
 def tolerance(reference, name=""):
     """Two correct float32 implementations differ by about 1e-6 of the largest value; ResNets by ten times that."""
     return (1e-4 if "hybrid" in name else 1e-5) * max(1, np.abs(reference).max())
-
-
-def run(model, inputs):
-    model.run_eagerly = True  # nothing is run twice here: compiling would take longer than it saves
-    return keras.ops.convert_to_numpy(model(inputs))
 
 
 @pytest.mark.core

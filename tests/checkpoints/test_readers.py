@@ -13,7 +13,8 @@ import keras
 import ml_dtypes
 import numpy as np
 import pytest
-from conftest import DATA
+from support import DATA
+from torch_pickles import state_dict, tensor, text, torch_legacy, torch_zip
 
 from vit_keras.checkpoints import torch_pickle
 from vit_keras.checkpoints.readers import NpzReader, describe_content, open_weights
@@ -77,45 +78,6 @@ def safetensors_bytes(header, data):
 def save_safetensors(path, arrays, **metadata):
     header = {**({"__metadata__": metadata} if metadata else {}), **safetensors_header(arrays)}
     return write(path, safetensors_bytes(header, b"".join(a.tobytes() for a in arrays.values())))
-
-
-def torch_zip(path, program, storages=(), compression=zipfile.ZIP_STORED, **more):
-    """A file as torch.save writes it, of a pickle and the bytes of its storages."""
-    with zipfile.ZipFile(path, "w", compression) as archive:
-        archive.writestr("archive/data.pkl", program)
-        for name, data in {**{f"data/{i}": s for i, s in enumerate(storages)}, **more}.items():
-            archive.writestr(f"archive/{name}", data)
-    return path
-
-
-def torch_legacy(path, program, storages=()):
-    """A file as torch.save wrote it before PyTorch 1.6."""
-    head = [0x1950A86A20F9469CFC6C, 1001, {"little_endian": True}]
-    start = b"".join(pickle.dumps(part, 2) for part in head)
-    keys = pickle.dumps([str(i) for i in range(len(storages))], 2)
-    data = b"".join(struct.pack("<q", len(s) // 4) + s for s in storages)
-    return write(path, start + program + keys + data)
-
-
-def text(value):
-    return b"X" + struct.pack("<I", len(value.encode())) + value.encode()
-
-
-def number(value):
-    return b"\x8a\x09" + struct.pack("<q", value) + b"\0"
-
-
-def tensor(shape, strides, *, key="0", count=None, offset=0, kind="FloatStorage", function="_rebuild_tensor_v2"):
-    """The pickle instructions that torch.save writes for a tensor."""
-    count = int(np.prod(shape)) if count is None else count
-    storage = b"(" + text("storage") + f"ctorch\n{kind}\n".encode() + text(key) + text("cpu") + number(count) + b"tQ"
-    sizes = [b"(" + b"".join(map(number, values)) + b"t" for values in (shape, strides)]
-    rest = b"\x89ccollections\nOrderedDict\n)R"
-    return f"ctorch._utils\n{function}\n(".encode() + storage + number(offset) + b"".join(sizes) + rest + b"tR"
-
-
-def state_dict(**items):
-    return b"\x80\x02}(" + b"".join(text(name) + program for name, program in items.items()) + b"u."
 
 
 def save_torch(path, arrays):

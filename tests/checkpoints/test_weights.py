@@ -15,7 +15,6 @@ import sys
 import threading
 import warnings
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 
 import keras
 import make_google_npz
@@ -23,6 +22,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from family_files import _DTYPES, cases, load, write, write_safetensors
+from support import ROOT
 
 from vit_keras import checkpoints, from_checkpoint, vit
 from vit_keras.checkpoints.families import FAMILIES
@@ -888,7 +888,7 @@ def test_memory_of_loading(kind, tmp_path):
         torch = pytest.importorskip("torch")
         torch.save({name: torch.from_numpy(array) for name, array in arrays.items()}, path)
     command = [sys.executable, "-c", _MEASURE, str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[1])
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     used, model = map(int, done.stdout.split()[-2:])
     assert model > 250e6

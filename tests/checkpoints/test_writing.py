@@ -9,8 +9,8 @@ import keras
 import make_google_npz
 import numpy as np
 import pytest
-from conftest import DATA
 from family_files import cases, load, write
+from support import DATA
 
 from vit_keras import from_checkpoint, vit
 from vit_keras.checkpoints import ModelWeights, Weights, save_weights, writing

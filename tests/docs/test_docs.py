@@ -10,8 +10,8 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
-from conftest import uncompiled
 from PIL import Image
+from support import ROOT, uncompiled
 
 import vit_keras
 
@@ -57,7 +57,7 @@ def test_the_guide_to_training_runs_from_top_to_bottom(monkeypatch, tmp_path):
         for n in range(10):
             pixels = random.randint(0, 255, (70, 70, 3)).astype("uint8")
             Image.fromarray(pixels).save(f"flowers/{kind}/{n}.png")
-    text = (Path(__file__).parents[1] / "docs" / "training.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
     names = {"pictures": random.uniform(-1, 1, (8, 32, 32, 3)).astype("float32")}
     for snippet in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
         exec(compile(snippet, "training.md", "exec"), names)

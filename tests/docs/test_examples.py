@@ -14,11 +14,11 @@ pytest.importorskip("sklearn", reason="the examples need scikit-learn")
 
 from PIL import Image
 from skimage import data
+from support import ROOT
 
 import vit_keras
 from vit_keras import checkpoints, vit
 
-ROOT = Path(__file__).parents[1]
 EXAMPLES = sorted(path.stem for path in (ROOT / "examples").glob("*.py"))
 
 

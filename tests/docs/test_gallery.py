@@ -4,7 +4,6 @@ import ast
 import importlib
 import re
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,10 +12,11 @@ pytest.importorskip("skimage", reason="the gallery needs scikit-image")
 pytest.importorskip("matplotlib", reason="the gallery needs Matplotlib")
 
 from PIL import Image
+from support import ROOT
 
 from vit_keras import visualize, vit
 
-DOCS = Path(__file__).parents[1] / "docs"
+DOCS = ROOT / "docs"
 FIGURES = DOCS / "gallery"
 PAGE = (DOCS / "gallery.md").read_text(encoding="utf-8")
 

@@ -26,7 +26,7 @@ from family_files import SEED, value
 from make_google_npz import image, preprocess
 from safetensors.torch import load_file, save_file
 
-TARGET = pathlib.Path(__file__).parent / "data" / "mae_pretraining.npz"
+TARGET = pathlib.Path(__file__).parents[1] / "data" / "mae_pretraining.npz"
 CONFIG = {
     "image_size": 32,
     "patch_size": 8,

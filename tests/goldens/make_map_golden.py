@@ -35,7 +35,7 @@ from make_google_npz import image
 from map_files import DIRECTORY
 from torch import nn
 
-sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
+sys.path.insert(0, str(pathlib.Path(__file__).parents[2]))
 from benchmarks.contenders._torchvision import stand_in
 
 stand_in()

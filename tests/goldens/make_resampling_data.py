@@ -77,4 +77,4 @@ for old, new in [((4, 4), (7, 7)), ((4, 4), (3, 3)), ((3, 5), (5, 4)), ((5, 5), 
         resized[index] = module(new).detach()[0].permute(1, 2, 0).reshape(-1, 2).numpy()
         data[f"transformers_bilinear_{case}"] = resized
 
-np.savez_compressed(Path(__file__).parent / "data" / "resampling.npz", **data)
+np.savez_compressed(Path(__file__).parents[1] / "data" / "resampling.npz", **data)

@@ -1,6 +1,6 @@
 """Write `data/torch/`: small files as PyTorch saves them, and `expected.npz` with what is in them.
 
-Run with PyTorch installed: `python tests/make_torch_files.py`. The tests read the files without it.
+Run with PyTorch installed: `python tests/goldens/make_torch_files.py`. The tests read the files without it.
 """
 
 import argparse
@@ -14,7 +14,7 @@ import zipfile
 import numpy as np
 import torch
 
-FOLDER = pathlib.Path(__file__).parent / "data" / "torch"
+FOLDER = pathlib.Path(__file__).parents[1] / "data" / "torch"
 LEGACY = {"_use_new_zipfile_serialization": False}
 
 

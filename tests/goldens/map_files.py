@@ -19,7 +19,7 @@ import pathlib
 import numpy as np
 from family_files import pictures, state_dict, write_safetensors
 
-DIRECTORY = pathlib.Path(__file__).parent / "data" / "maps"
+DIRECTORY = pathlib.Path(__file__).parents[1] / "data" / "maps"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,7 +6,7 @@ import keras
 import make_google_npz
 import numpy as np
 import pytest
-from conftest import DATA
+from support import DATA
 
 from vit_keras import mixer
 

@@ -8,7 +8,7 @@ import keras
 import make_google_npz
 import numpy as np
 import pytest
-from conftest import DATA
+from support import DATA
 
 from benchmarks.contenders import _torchvision
 from vit_keras import layers, resnet

@@ -14,6 +14,7 @@ import keras
 import numpy as np
 import pytest
 from PIL import Image
+from support import ROOT
 
 from vit_keras import visualize, vit
 from vit_keras.training import finetuning as module
@@ -167,7 +168,7 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_result(finished, photos, tmp
 @pytest.mark.slow
 def test_a_run_that_was_killed_goes_on_to_the_same_result(finished, photos, tmp_path):
     script = f"""
-import sys; sys.path[:0] = [{str(Path(__file__).parent)!r}, {str(Path(module.__file__).parents[2])!r}]
+import sys; sys.path[:0] = [{str(Path(__file__).parent)!r}, {str(ROOT / "tests" / "goldens")!r}, {str(ROOT)!r}]
 import test_finetuning as t
 t.finetune({str(photos)!r}, model=t.tiny(), out={str(tmp_path / "run")!r}, progress=False, **t.SETTINGS)
 """

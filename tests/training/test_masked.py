@@ -1,7 +1,6 @@
 """Pre-training without labels: the paper's masked patch prediction, and the masked autoencoder."""
 
 import json
-from pathlib import Path
 
 import cifar10
 import family_files
@@ -9,6 +8,7 @@ import keras
 import numpy as np
 import pytest
 from keras import ops
+from support import DATA
 
 from vit_keras import vit
 from vit_keras.preprocess import Preprocessing
@@ -50,7 +50,7 @@ def weights(model):
 
 def reference(directory):
     """transformers' ViTMAE with its weights: what it computed, and our model of the same weights."""
-    with np.load(Path(__file__).parent / "data" / "mae_pretraining.npz") as file:
+    with np.load(DATA / "mae_pretraining.npz") as file:
         golden = dict(file)
     meta = json.loads(str(golden["meta"]))
     state = family_files.state_dict(meta["seed"], meta["names"], {})

@@ -10,8 +10,8 @@ import weakref
 
 import numpy as np
 import pytest
-from conftest import DATA
 from PIL import Image, ImageFilter
+from support import DATA
 
 from vit_keras.visualize import draw, maps
 from vit_keras.visualize.record import Recording

@@ -1,6 +1,6 @@
 """The published checkpoints, as data.
 
-`registry.csv`, kept by hand, and `registry_timm.csv`, which `scripts/make_registry.py` writes, have a line for each
+`registry.csv`, kept by hand, and `registry_timm.csv`, which `tools/make_registry.py` writes, have a line for each
 file; AugReg's 52,268 files have a grammar instead. Nothing is read before the first question.
 
 Sources: the file lists of google-research/vision_transformer (README, `configs/models.py`) and big_vision, the AugReg
