@@ -1,34 +1,35 @@
 """Vision Transformers for Keras 3: exact weights, honest attention maps, TensorFlow, JAX and PyTorch."""
 
+from ._imports import attach, keep_old_paths, register_with_keras
+from ._moved import MOVED
+
 __version__ = "1.0.0.dev0"
 
-try:
-    import keras  # noqa: F401
-except ModuleNotFoundError as error:
-    if error.name not in ("tensorflow", "jax", "jaxlib", "torch"):
-        raise
-    raise ImportError(
-        f"Keras runs on {error.name}, which is not installed. Install it with pip install 'vit-keras[{error.name}]', or "
-        "choose another backend by the environment variable KERAS_BACKEND (tensorflow, jax or torch)."
-    ) from None
-
-from . import checkpoints, config, layers, preprocess, saving, utils, visualize, vit
-from .checkpoints import save_weights
-from .saving import load_model
-from .vit import from_checkpoint, preprocessing, resize
-
-__all__ = [
+_SUBMODULES = (
+    "anatomy",
     "checkpoints",
     "config",
-    "from_checkpoint",
+    "labels",
     "layers",
-    "load_model",
     "preprocess",
-    "preprocessing",
-    "resize",
-    "save_weights",
+    "pretrained",
     "saving",
+    "training",
     "utils",
     "visualize",
     "vit",
-]
+)
+_NAMES = {
+    "from_checkpoint": "vit",
+    "load_model": "saving",
+    "open_model": "pretrained",
+    "preprocessing": "vit",
+    "resize": "vit",
+    "save_weights": "checkpoints",
+}
+
+__all__ = [*_SUBMODULES, *_NAMES]
+__getattr__, __dir__ = attach(__name__, _SUBMODULES, _NAMES)
+
+keep_old_paths(MOVED)
+register_with_keras()

@@ -215,6 +215,18 @@ class Preprocessing:
         _check_fields(changes)
         return dataclasses.replace(self, **changes)
 
+    def for_channels(self, channels: int) -> Preprocessing:
+        """The same for images of another number of channels, of which all have the mean of the old `mean` and `std`.
+
+        Example:
+            >>> IMAGENET.for_channels(4).channels
+            4
+        """
+        if self.channels == channels:
+            return self
+        means = {field: float(np.mean(getattr(self, field))) for field in ("mean", "std")}
+        return self.replace(channels=channels, **means)
+
     def to_dict(self) -> dict[str, Any]:
         """The fields, as plain JSON.
 

@@ -1,0 +1,108 @@
+"""What `import vit_keras` brings with it, and what it leaves until it is needed."""
+
+import json
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+from support import ROOT
+
+from vit_keras import preprocess, training, vit
+
+
+def run(code, folder, **environment):
+    """A new process in an empty folder that knows only the package."""
+    import os
+
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def tiny(**options):
+    return vit.build_model(32, 16, 2, 16, 2, "tiny", 32, classes=3, **options)
+
+
+def data():
+    return np.zeros((2, 32, 32, 3), "float32"), np.array([0, 1])
+
+
+def trained(recipe):
+    model = tiny()
+    recipe = training.recipe(recipe, epochs=1)
+    recipe.compile(model)
+    model.fit(*data(), epochs=1, verbose=0, callbacks=recipe.callbacks)
+    return model
+
+
+def compiled(optimizer):
+    model = tiny()
+    model.compile(optimizer, "sparse_categorical_crossentropy")
+    model.optimizer.build(model.trainable_variables)
+    return model
+
+
+def masked(kind):
+    model = kind(tiny())
+    model.compile("adam")
+    return model
+
+
+SAVED = {
+    "recipe": lambda: trained("vit"),
+    "AdamW": lambda: compiled(training.LayerwiseAdamW(1e-3)),
+    "SGD": lambda: compiled(training.LayerwiseSGD(1e-3)),
+    "Lamb": lambda: compiled(training.LayerwiseLamb(1e-3)),
+    "mixer": lambda: tiny(tokens_mlp_dim=8, pooling="gap", position=None),
+    "hybrid": lambda: vit.build_model(32, 1, 1, 32, 2, "tiny", 32, classes=3, resnet=(1, 1)),
+    "everything": lambda: tiny(
+        registers=2, layer_scale=0.1, pooling="map", rope_theta=100.0, gated_mlp=True, patch_norm=True
+    ),
+    "served": lambda: keras.Sequential(
+        [keras.Input((None, None, 3)), preprocess.Preprocess(preprocess.CLIP, 32), tiny()]
+    ),
+    "MaskedPatchPrediction": lambda: masked(training.MaskedPatchPrediction),
+    "MaskedAutoencoder": lambda: masked(training.MaskedAutoencoder),
+    "Distillation": lambda: training.Distillation(tiny(), tiny()),
+}
+
+
+def test_what_is_saved_opens_in_a_process_that_imports_only_the_package(tmp_path):
+    expected = {}
+    for name, make in SAVED.items():
+        model = make()
+        model.save(tmp_path / f"{name}.keras")
+        expected[name] = type(model).__name__
+    code = f"""
+import json, vit_keras, keras
+print(json.dumps({{name: type(keras.saving.load_model(name + ".keras")).__name__ for name in {list(SAVED)!r}}}))
+assert vit_keras.load_model("recipe.keras").optimizer is not None
+"""
+    assert json.loads(run(code, tmp_path)) == expected
+    code = "import keras, vit_keras; print(keras.saving.load_model('recipe.keras').optimizer.name)"
+    assert run(code, tmp_path) == "layerwise_sgd\n"
+
+
+def test_importing_is_light(tmp_path):
+    heavy = ["keras", "numpy", "tensorflow", "jax", "torch", "matplotlib", "PIL", "sklearn", "rich"]
+    code = f"import sys, vit_keras; print([name for name in {heavy!r} if name in sys.modules])"
+    assert run(code, tmp_path) == "[]\n"
+    loaded = f"print(sorted(name for name in {heavy[5:]!r} if name in sys.modules))"
+    assert run(f"import sys, keras, vit_keras; {loaded}", tmp_path) == run(f"import sys, keras; {loaded}", tmp_path)
+
+
+@pytest.mark.parametrize("name", ["training", "visualize"])
+def test_every_subpackage_is_an_attribute(name, tmp_path):
+    assert run(f"import vit_keras; print(vit_keras.{name}.__name__)", tmp_path) == f"vit_keras.{name}\n"
+
+
+def test_a_missing_backend_is_named_with_what_to_do(tmp_path):
+    (tmp_path / "jax.py").write_text("raise ModuleNotFoundError('No module named jax', name='jax')")
+    code = "import vit_keras\ntry:\n    vit_keras.vit\nexcept ImportError as error:\n    print(error)"
+    said = run(code, tmp_path, KERAS_BACKEND="jax")
+    assert "pip install jax" in said and "KERAS_BACKEND" in said

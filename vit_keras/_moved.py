@@ -1,0 +1,12 @@
+"""Where the modules of earlier versions live now: `{old module: (new modules)}`.
+
+Every import path that was ever public keeps working, `from vit_keras.visualize.draw import overlay` for one, without a file for
+each. A module that is split or renamed gets a line here.
+"""
+
+MOVED: dict[str, tuple[str, ...]] = {
+    # --- core
+    # --- checkpoints
+    # --- visualize
+    # --- training
+}

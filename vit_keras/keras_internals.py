@@ -1,0 +1,42 @@
+"""The private names of Keras that this package needs, in one place: when Keras renames one, this file changes and no other.
+
+Each function says what Keras' public interface lacks.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+
+
+def flat_layers(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
+    """Return a layer and all layers inside it, however deep, each once; `Model.layers` stops at the first level.
+
+    Example:
+        >>> [each.name for each in flat_layers(keras.layers.Dense(1, name="alone"))]
+        ['alone']
+    """
+    return list(layer._flatten_layers(include_self=True))
+
+
+def origin(tensor: Any) -> tuple[Any, list]:
+    """Return the operation that a symbolic tensor comes from, and the tensors that went into it.
+
+    Example:
+        >>> image = keras.Input((4,))
+        >>> operation, inputs = origin(keras.layers.Dense(2, name="head")(image))
+        >>> operation.name, inputs[0] is image
+        ('head', True)
+    """
+    operation, node_index, _ = tensor._keras_history
+    return operation, list(operation._inbound_nodes[node_index].input_tensors)
+
+
+def add_seed_generator(dropout: keras.layers.Layer) -> None:
+    """Give a built dropout layer the seed generator that Keras makes only for a rate above 0; built layers are locked."""
+    if hasattr(dropout, "seed_generator"):
+        return
+    dropout._tracker.unlock()
+    dropout.seed_generator = keras.random.SeedGenerator()
+    dropout._tracker.lock()
