@@ -6,6 +6,7 @@ each. A module that is split or renamed gets a line here.
 
 MOVED: dict[str, tuple[str, ...]] = {
     # --- core
+    "files": ("atomic",),
     # --- checkpoints
     # --- visualize
     # --- training

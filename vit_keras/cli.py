@@ -333,7 +333,7 @@ def _save_picture(pixels: Any, path: Path) -> None:
 @contextlib.contextmanager
 def _complete(target: Path) -> Iterator[Path]:
     """`files.complete` in a folder that is made if need be."""
-    from .files import complete
+    from .atomic import complete
 
     target.parent.mkdir(parents=True, exist_ok=True)
     with complete(target) as part:

@@ -30,8 +30,8 @@ import keras
 import numpy as np
 from PIL import Image
 
+from ..atomic import complete
 from ..config import size_pair
-from ..files import complete
 from ..images import read
 from ..layers import find_vit
 from ..preprocess import GOOGLE, Preprocessing

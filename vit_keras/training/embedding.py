@@ -26,9 +26,9 @@ import keras
 import numpy as np
 
 from .. import __version__
+from ..atomic import complete
 from ..checkpoints.download import home
 from ..config import size_pair
-from ..files import complete
 from ..layers import TransformerBlock, find_vit
 from ..mixer import MixerBlock
 from ..preprocess import GOOGLE

@@ -31,8 +31,8 @@ import numpy as np
 from PIL import Image
 
 from .. import __version__, layers, vit
+from ..atomic import complete
 from ..config import size_pair
-from ..files import complete
 from ..labels import name_classes
 from ..pretrained import open_model
 from .data import EXTENSIONS, ImageFolder, image_folder

@@ -17,7 +17,7 @@ import keras
 import numpy as np
 from PIL import Image, ImageDraw
 
-from ..files import complete
+from ..atomic import complete
 from .attention import attention_map
 from .draw import caption_font, columns_for
 from .record import is_list_of_pictures, read_picture

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageChops, ImageDraw, ImageFilter, ImageFont, ImageStat
 
-from ..files import complete
+from ..atomic import complete
 from ..images import grey, read
 from ..positions import resize_bilinear
 

@@ -33,7 +33,7 @@ import keras
 import numpy as np
 from PIL import Image
 
-from ..files import complete
+from ..atomic import complete
 from .maps import alti_rollout, attention_rollout, relevance_map
 from .record import Recording, last_layer, record
 

@@ -1,0 +1,73 @@
+"""Checks of arguments, with errors that say what was received and what would work."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import operator
+from collections.abc import Iterable
+from typing import Any
+
+
+def positive_integer(value: Any, name: str, least: int = 1) -> int:
+    """Return an integer of any integer type as `int`.
+
+    Raises:
+        ValueError: It is no integer, a bool, or less than `least`.
+
+    Example:
+        >>> positive_integer(3, "rank")
+        3
+    """
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = least - 1
+    if number < least or isinstance(value, bool):
+        wanted = "a positive integer" if least == 1 else f"an integer of at least {least}"
+        raise ValueError(f"{name} must be {wanted}. Received: {value!r}")
+    return number
+
+
+def is_number(value: Any) -> bool:
+    """Return whether a value is a finite real number, and no bool.
+
+    Example:
+        >>> is_number(0.5), is_number(True), is_number("0.5")
+        (True, False, False)
+    """
+    try:
+        return not isinstance(value, (bool, str, bytes)) and math.isfinite(value)
+    except TypeError:
+        return False
+
+
+def one_of(value: Any, name: str, choices: Iterable[Any]) -> Any:
+    """Return a value that is one of some choices.
+
+    Raises:
+        ValueError: It is none of them; the error lists them, and names the nearest.
+
+    Example:
+        >>> one_of("skip", "errors", ("raise", "skip"))
+        'skip'
+    """
+    choices = list(choices)
+    if value not in choices:
+        listed = ", ".join(map(repr, choices))
+        raise ValueError(f"{name} must be one of {listed}.{did_you_mean(value, choices)} Received: {value!r}")
+    return value
+
+
+def did_you_mean(value: Any, choices: Iterable[Any]) -> str:
+    """Return a hint for an error, with a space before it: the choices most like a misspelled name, or nothing.
+
+    Example:
+        >>> did_you_mean("kat", ["cat", "dog"])
+        " Did you mean 'cat'?"
+        >>> did_you_mean("zebra", ["cat", "dog"])
+        ''
+    """
+    by_spelling = {str(choice).lower().replace("-", "_"): choice for choice in choices if choice is not None}
+    near = difflib.get_close_matches(str(value).lower().replace("-", "_"), list(by_spelling), n=3, cutoff=0.6)
+    return f" Did you mean {' or '.join(repr(by_spelling[name]) for name in near)}?" if near else ""
