@@ -40,11 +40,11 @@ def escape(value: Any) -> str:
 
 
 def to_json(value: Any) -> str:
-    """Return JSON that cannot end the script element it stands in, whatever the names in it.
+    r"""Return JSON that cannot end the script element it stands in, whatever the names in it.
 
     Example:
         >>> to_json({"name": "</script>"})
-        '{"name":"\\\\u003c/script\\\\u003e"}'
+        '{"name":"\\u003c/script\\u003e"}'
     """
     text = json.dumps(value, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
     return re.sub("[<>&]", lambda c: f"\\u{ord(c[0]):04x}", text)
