@@ -17,8 +17,6 @@ ROOT = __package__
 
 SAVED = (
     "layers",
-    "mixer",
-    "resnet",
     "preprocess",
     "vit",
     "training.augment",
