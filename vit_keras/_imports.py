@@ -19,7 +19,7 @@ SAVED = (
     "layers",
     "mixer",
     "resnet",
-    "preprocess",
+    "preprocess_layer",
     "vit",
     "training.augment",
     "training.distill",
