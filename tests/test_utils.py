@@ -541,18 +541,6 @@ def test_what_else_goes_wrong_with_a_url_is_one_of_the_documented_errors(url, pa
         utils.read(f"{url}/{path}", 8)
 
 
-# ------------------------------------------------------------------- classes --
-
-
-def test_the_classes_of_imagenet():
-    classes = utils.get_imagenet_classes()
-    assert len(classes) == 1000
-    assert classes[0] == "tench, Tinca tinca"
-    assert classes[340] == "zebra"
-    assert classes[-1] == "toilet tissue, toilet paper, bathroom tissue"
-    assert all(name and name == name.strip() for name in classes)
-
-
 # -------------------------------------------------------------------- pixels --
 
 
