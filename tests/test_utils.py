@@ -332,8 +332,8 @@ def test_the_default_interpolation_is_tensorflows(size):
     [
         ("nearest", Image.Resampling.NEAREST),
         ("box", Image.Resampling.BOX),
-        ("bilinear-antialias", Image.Resampling.BILINEAR),
-        ("bicubic", Image.Resampling.BICUBIC),
+        ("bilinear_antialias", Image.Resampling.BILINEAR),
+        ("bicubic_antialias", Image.Resampling.BICUBIC),
         ("lanczos", Image.Resampling.LANCZOS),
     ],
 )

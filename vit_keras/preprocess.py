@@ -21,9 +21,10 @@ import numpy as np
 
 from .config import size_pair
 from .images import grey, read, resize
+from .resampling import PICTURES, picture_filter
 
-INTERPOLATIONS = ("bilinear", "bilinear-antialias", "bicubic", "lanczos", "box", "nearest")
-_PIL_CODES = {0: "nearest", 1: "lanczos", 2: "bilinear-antialias", 3: "bicubic", 4: "box"}
+INTERPOLATIONS = PICTURES
+_PIL_CODES = {0: "nearest", 1: "lanczos", 2: "bilinear_antialias", 3: "bicubic_antialias", 4: "box"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -36,7 +37,8 @@ class Preprocessing:
         mean: Subtracted from the pixels/255, a number per channel or one for all.
         std: What the result is divided by, likewise.
         interpolation: `"bilinear"` (the reference's: `tf.image.resize`, no antialiasing), or Pillow's
-            `"bilinear-antialias"`, `"bicubic"`, `"lanczos"`, `"box"`, `"nearest"`; see `vit_keras.utils.read`.
+            `"bilinear_antialias"`, `"bicubic_antialias"`, `"lanczos"`, `"box"`, `"nearest"`; see `vit_keras.resampling`.
+            `"bicubic"` is accepted for `"bicubic_antialias"`.
         crop: `None`: the whole picture is squeezed to the size, as in the reference's evaluation. Otherwise the part of
             a side that is left after cropping: the picture is resized to `floor(size / crop)` and its centre cut out.
         crop_mode: What is resized where there is a `crop`. `"center"`: the shortest side, with the aspect ratio kept
@@ -72,10 +74,7 @@ class Preprocessing:
             put(field, _per_channel(getattr(self, field), self.channels, field))
         if min(self.std) <= 0:
             raise ValueError(f"std must be positive. Received: {self.std}")
-        if self.interpolation not in INTERPOLATIONS:
-            raise ValueError(
-                f"interpolation must be one of {str(INTERPOLATIONS)[1:-1]}. Received: {self.interpolation!r}"
-            )
+        put("interpolation", picture_filter(self.interpolation))
         if self.crop is not None:
             put("crop", _fraction(self.crop))
         if self.crop_mode not in ("center", "squash"):
@@ -265,7 +264,7 @@ class Preprocessing:
 
         Example:
             >>> Preprocessing.from_hugging_face({"size": {"height": 224, "width": 224}, "resample": 2}).interpolation
-            'bilinear-antialias'
+            'bilinear_antialias'
         """
         scale = 255 * (config.get("rescale_factor", 1 / 255) if config.get("do_rescale", True) else 1.0)
         normalised = config.get("do_normalize", True)
@@ -305,7 +304,7 @@ class Preprocessing:
             image_size=tuple(size),
             mean=tuple(config.get("mean") or IMAGENET_MEAN),
             std=tuple(config.get("std") or IMAGENET_STD),
-            interpolation="bilinear-antialias" if name == "bilinear" else name,
+            interpolation="bilinear_antialias" if name == "bilinear" else name,
             crop=None if (crop, mode) == (1.0, "squash") else crop,
             crop_mode=mode,
             channels=channels,
@@ -426,8 +425,8 @@ def crop_fraction(size: int, edge: int) -> float:
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 CLIP_MEAN, CLIP_STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 
-_imagenet = Preprocessing(mean=IMAGENET_MEAN, std=IMAGENET_STD, interpolation="bicubic", crop=0.9)
-_half_bicubic = Preprocessing(interpolation="bicubic", crop=0.9)
+_imagenet = Preprocessing(mean=IMAGENET_MEAN, std=IMAGENET_STD, interpolation="bicubic_antialias", crop=0.9)
+_half_bicubic = Preprocessing(interpolation="bicubic_antialias", crop=0.9)
 
 # What the families' own evaluations do. The size is the model's.
 PRESETS = {
@@ -435,15 +434,15 @@ PRESETS = {
     "timm": _half_bicubic,
     "timm-384": _half_bicubic.replace(crop=1.0),
     "timm-mixer": _half_bicubic.replace(crop=0.875),
-    "miil": Preprocessing(mean=0.0, std=1.0, interpolation="bilinear-antialias", crop=0.875),
-    "hugging-face": Preprocessing(interpolation="bilinear-antialias"),
+    "miil": Preprocessing(mean=0.0, std=1.0, interpolation="bilinear_antialias", crop=0.875),
+    "hugging-face": Preprocessing(interpolation="bilinear_antialias"),
     "imagenet": _imagenet,
     "imagenet-384": _imagenet.replace(crop=1.0),
     "dinov2": _imagenet.replace(crop=1.0),
     "dinov3-sat": _imagenet.replace(mean=(0.43, 0.411, 0.296), std=(0.213, 0.156, 0.143), crop=1.0),
-    "torchvision": _imagenet.replace(interpolation="bilinear-antialias", crop=0.875),
+    "torchvision": _imagenet.replace(interpolation="bilinear_antialias", crop=0.875),
     "torchvision-swag": _imagenet.replace(crop=1.0),
-    "clip": Preprocessing(mean=CLIP_MEAN, std=CLIP_STD, interpolation="bicubic", crop=1.0),
+    "clip": Preprocessing(mean=CLIP_MEAN, std=CLIP_STD, interpolation="bicubic_antialias", crop=1.0),
     "siglip": _half_bicubic.replace(crop=None),
     "beit": _half_bicubic,
     "beitv2": _imagenet,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,6 +11,7 @@ from keras import ops
 
 from .images import grey
 from .preprocess import GOOGLE, Preprocessing
+from .resampling import resampling_matrix
 
 
 @keras.saving.register_keras_serializable("vit_keras")
@@ -22,7 +22,7 @@ class Preprocess(keras.layers.Layer):
     the gradient goes through (rounding to whole grey levels lets it pass unchanged). Measured against `Preprocessing`
     in NumPy and Pillow, on photographs and noise: equal to 1e-6 without resizing and for `"nearest"`; otherwise off by
     one grey level, rarely two, where a value lies half-way between two levels. That is one value in 1500 with
-    `"bilinear"`, one in 300 with `"bilinear-antialias"` and one in 10 000 with the others, and up to one in 50
+    `"bilinear"`, one in 300 with `"bilinear_antialias"` and one in 10 000 with the others, and up to one in 50
     between sizes whose ratio is a simple fraction. Products in less than float32 (TF32 on a GPU) can make it more.
 
     Args:
@@ -79,7 +79,7 @@ class Preprocess(keras.layers.Layer):
             return pixels
         way = self.preprocessing.interpolation
         resized, origin = self.preprocessing.geometry((height, width), size)
-        down, across = (_resampling_matrix(way, *axis) for axis in zip((height, width), resized, size, origin))
+        down, across = (_matrix(*axis, way) for axis in zip((height, width), resized, size, origin))
         pixels = ops.matmul(across, pixels)
         pixels = pixels if way == "bilinear" else _whole(pixels, way)  # Pillow rounds after each axis
         pixels = ops.matmul(down, ops.reshape(pixels, (batch, height, size[1] * channels)))
@@ -100,60 +100,11 @@ def _whole(pixels, way):
     return pixels + ops.stop_gradient(rounded - pixels)
 
 
-def _triangle(x, xp):
-    return xp.maximum(1 - xp.abs(x), 0.0)
+def _matrix(source: Any, resized: Any, size: int, start: Any, interpolation: str):
+    """Return the rows `start … start + size` of what resamples `source` pixels to `resized`: float32 `(size, source)`.
 
-
-def _cubic(x, xp):
-    """Keys' cubic with a = -1/2, as in Pillow."""
-    x = xp.abs(x)
-    near, far = (1.5 * x - 2.5) * x * x + 1, ((-0.5 * x + 2.5) * x - 4) * x + 2
-    return xp.where(x < 1, near, xp.where(x < 2, far, xp.zeros_like(x)))
-
-
-def _lanczos(x, xp):
-    near_zero = xp.abs(x) < 1e-9
-    safe = xp.where(near_zero, xp.ones_like(x), x) * math.pi
-    value = xp.where(near_zero, xp.ones_like(x), 3 * xp.sin(safe) * xp.sin(safe / 3) / (safe * safe))
-    return xp.where(xp.abs(x) < 3, value, xp.zeros_like(x))
-
-
-def _box(x, xp):
-    return xp.where((x > -0.5) & (x <= 0.5), xp.ones_like(x), xp.zeros_like(x))
-
-
-_KERNELS = {
-    "bilinear": _triangle,
-    "bilinear-antialias": _triangle,
-    "bicubic": _cubic,
-    "lanczos": _lanczos,
-    "box": _box,
-    "nearest": _box,
-}
-
-
-def _resampling_matrix(way: str, source: Any, resized: Any, size: int, start: Any):
-    """`(size, source)`: the rows `start … start + size` of what resamples `source` pixels to `resized`.
-
-    In float64, of NumPy where all sizes are known and of the backend where they come with the data.
+    Computed in float64, by NumPy if all sizes are known and by the backend if they come with the data.
     """
     xp = np if all(isinstance(n, int) for n in (source, resized, start)) else ops
-
-    def as_float(n):
-        return float(n) if isinstance(n, int) else ops.cast(n, "float64")
-
-    scale = as_float(source) / as_float(resized)
-    centres = (xp.arange(size, dtype="float64") + (as_float(start) + 0.5)) * scale
-    pixels = xp.arange(source, dtype="float64")
-    shrink = 1.0
-    if way == "nearest":  # the one pixel that the centre falls on; added up as Pillow does, which decides the ties
-        steps = xp.arange(start + size, dtype="float64")
-        centres = xp.floor(xp.cumsum(xp.where(steps == 0, scale / 2, scale))[start:]) + 0.5
-    elif way != "bilinear":
-        shrink = 1 / xp.maximum(scale, 1.0)
-    weights = _KERNELS[way]((pixels[None, :] - centres[:, None] + 0.5) * shrink, xp)
-    if way == "box":  # Pillow's window, which decides the ties
-        first, end = (xp.floor(centres + side / shrink + 0.5)[:, None] for side in (-0.5, 0.5))
-        weights = xp.where((pixels >= first) & (pixels < end), weights, xp.zeros_like(weights))
-    weights = weights / xp.sum(weights, axis=1, keepdims=True)
-    return ops.cast(ops.convert_to_tensor(weights), "float32")
+    matrix = resampling_matrix(source, resized, interpolation, rows=(start, size), xp=xp, dtype="float64")
+    return ops.cast(ops.convert_to_tensor(matrix), "float32")
