@@ -17,7 +17,7 @@ ROOT = __package__
 
 SAVED = (
     "layers",
-    "preprocess",
+    "preprocess_layer",
     "vit",
     "training.augment",
     "training.distill",
