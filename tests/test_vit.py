@@ -1,6 +1,7 @@
 """Building models: the table, the options, what is drop-in for vit-keras 0.2, and wrong arguments."""
 
 import inspect
+import warnings
 
 import keras
 import numpy as np
@@ -206,7 +207,10 @@ def test_without_a_top_features_come_out(ti16, options):
     [
         ({"classes": 10}, r"Can only use pretrained_top with .* if classes = 7"),
         ({"include_top": False}, "Can only use pretrained_top with include_top"),
-        ({"pretrained": False}, "Can only use pretrained_top with pretrained"),
+        (
+            {"pretrained": False, "weights": "augreg-imagenet21k+imagenet2012-224"},
+            "Can only use pretrained_top with pretrained",
+        ),
         ({"weights": None}, "Can only use pretrained_top with pretrained"),
         ({"representation_size": 12}, "Can only use pretrained_top with representation_size"),
     ],
@@ -361,7 +365,7 @@ def test_image_sizes_that_are_none(size):
         ({"classes": 2.5}, "classes must be a positive integer"),
         ({"classes": "ten"}, "classes must be a positive integer"),
         ({"num_heads": 5}, "hidden_size=32 is not divisible by num_heads=5"),
-        ({"dropout": 1.5}, r"dropout is a rate in \[0, 1\)"),
+        ({"dropout": 1.5}, r"dropout must be a rate in \[0, 1\)"),
         ({"pooling": "max"}, "pooling must be one of 'token', 'gap'.*Received: 'max'"),
         ({"pooling": ["cls"]}, "pooling must be"),
         ({"pooling": None}, "include_top=False"),
@@ -438,3 +442,50 @@ def test_block_count_and_config_agree():
     )
     assert sum(isinstance(layer, layers.TransformerBlock) for layer in model.layers) == model.config.num_layers
     assert vit.build(model.config).get_config().keys() == model.get_config().keys()
+
+
+def test_a_file_that_would_not_be_loaded_is_refused(ti16):
+    with pytest.raises(ValueError, match=r"pretrained=False loads nothing.*weights=.*leave out one"):
+        vit.vit_ti16(image_size=32, weights=ti16(), pretrained=False)
+
+
+def test_every_factory_knows_the_same_arguments():
+    model = vit.vit_cifar10(pretrained_top=True)
+    assert not model.load_report.fresh
+    assert vit.vit_cifar10(pretrained=False, classes=3).output_shape == (None, 3)
+
+
+def test_an_unknown_option_names_the_nearest():
+    with pytest.raises(ValueError, match=r"Unknown option dropuot\. Did you mean 'dropout'"):
+        tiny(dropuot=0.1)
+
+
+def test_a_face_offers_what_a_user_needs():
+    assert {"os", "np", "math", "Any"}.isdisjoint(dir(vit))
+
+
+@pytest.mark.core
+@pytest.mark.parametrize("call", [lambda model, x: model.predict(x, verbose=0), lambda model, x: model(x)])
+def test_pixels_of_another_range_are_warned_of_once(call):
+    pixels = np.random.RandomState(0).randint(0, 256, (2, 32, 32, 3)).astype("uint8")
+    for wrong in (pixels, pixels.astype("float32"), pixels.astype("float32") / 255):
+        model = tiny()
+        if wrong.dtype == np.uint8 and keras.backend.backend() != "tensorflow":
+            continue
+        with pytest.warns(UserWarning, match=r"pixels are from 0 to .* -1 to 1.*model\.preprocess"):
+            call(model, wrong)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", UserWarning)
+            call(model, wrong)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        call(tiny(), vit.preprocess_inputs(pixels))
+
+
+@pytest.mark.core
+@pytest.mark.parametrize("call", [lambda model, x: model.predict(x, verbose=0), lambda model, x: model(x)])
+def test_images_of_another_shape_are_refused_with_the_right_one(call):
+    with pytest.raises(ValueError, match=r"takes images \(batch, 32, 32, 3\)\. Received.*3, 32, 32.*np\.moveaxis"):
+        call(tiny(), np.zeros((1, 3, 32, 32), "float32"))
+    with pytest.raises(ValueError, match=r"Received.*40, 40, 3.*vit_keras\.resize"):
+        call(tiny(), np.zeros((1, 40, 40, 3), "float32"))

@@ -1,37 +1,25 @@
-"""What tells one Vision Transformer from another, as data.
+"""The configuration of a Vision Transformer, as data.
 
-`ViTConfig` describes a model completely: `vit_keras.vit.build(config)` needs nothing else.
-`VARIANTS` is the table of the published sizes (paper, Table 1; Ti and S from "How to train your
-ViT?", arXiv 2106.10270, Table 2). Dropout rates are those of the reference's `configs/models.py`.
+`ViTConfig` describes a model completely: `vit_keras.vit.build(config)` needs nothing else. `vit_keras.variants` has the table of
+the published sizes.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import math
-import operator
 from collections.abc import Iterable
 from typing import Any
 
 from .positions import GEOMETRIC, METHODS
-from .validate import did_you_mean
+from .validate import did_you_mean, is_number, one_of, positive_integer, size_pair
 
 NO_REMAT_WITH_DROPOUT = (
-    "remat=True computes a block twice, and Keras would drop out other values the second time: it needs dropout=0, "
+    "remat=True computes a block twice, and Keras would drop out other values the second time. It needs dropout=0, "
     "attention_dropout=0 and stochastic_depth=0. Received: dropout={}, attention_dropout={}, stochastic_depth={}"
 )
-POOLINGS = {
-    "token": "token",
-    "cls": "token",
-    "gap": "gap",
-    "mean": "gap",
-    "token+gap": "token+gap",
-    "token+dist": "token+dist",
-    "all": "all",
-    "map": "map",
-    None: None,
-}
+_ALIASES = {"cls": "token", "mean": "gap"}
 _CHOICES = {
+    "pooling": ("token", "gap", "token+gap", "token+dist", "all", "map", None),
     "position": ("learned", "sincos2d", None),
     "final_norm": ("tokens", "pooled", None),
     "resnet_numerics": ("google", "timm"),
@@ -41,89 +29,69 @@ _CHOICES = {
 }
 
 
-def size_pair(value: Any, argument: str) -> tuple[int, int]:
-    """Read an `int` or a `(height, width)` pair; any integer type will do.
-
-    Raises:
-        ValueError: `value` is neither one positive integer nor two.
-    """
-    values = value.tolist() if hasattr(value, "tolist") else value
-    values = values if isinstance(values, (tuple, list)) else [values, values]
-    try:
-        pair = tuple(operator.index(v) for v in values)
-    except TypeError:
-        pair = ()
-    if len(pair) != 2 or min(pair) < 1 or bool in map(type, values):
-        raise ValueError(
-            f"The {argument} argument must be a tuple of 2 integers or a single integer. Received: {value!r}"
-        )
-    return pair
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ViTConfig:
     """A Vision Transformer, completely.
 
     Args:
-        image_size: Pixels of the input, `(height, width)` or one integer for a square. `None`: images of any size, the
-            position embeddings being resampled in the graph; then `position_grid` says what is resampled.
+        image_size: Pixels of the input, `(height, width)` or one integer for a square. `None`: images of any size; the position
+            embeddings are resampled in the graph, from a table of `position_grid`.
+        channels: Channels of the input image.
         patch_size: Pixels of a patch, `(height, width)` or one integer for a square. Of a hybrid: cells of the ResNet's
             feature map.
-        channels: Channels of the input image.
-        num_layers: Number of transformer blocks (the paper's *layers*).
-        hidden_size: Width of a token (the paper's *hidden size D*).
-        num_heads: Attention heads of a block.
-        mlp_dim: Hidden width of a block's MLP.
-        dim_head: Width of a head; `None` for `hidden_size / num_heads`.
-        dropout: Rate after the attention, after the MLP's GELU and after the MLP.
-        emb_dropout: Rate after the position embeddings; `None` for `dropout`.
-        attention_dropout: Rate on the attention weights.
-        stochastic_depth: Rate at which training leaves out the last block's branches, for each image anew; it rises from 0 in
-            the first block in a straight line (arXiv 1603.09382).
-        patch_dropout: Share of the patches that training leaves out, others for each image (arXiv 2208.07220): a shorter step.
-        pooling: What the head sees. `"token"` (alias `"cls"`): the class token. `"gap"` (alias `"mean"`): the mean over
-            the patches. `"token+gap"`: both, one after the other. `"token+dist"`: the class and the distillation token, each with a
-            head of its own, the output being the mean (DeiT, arXiv 2012.12877, section 4). `"all"`: the mean over all tokens. `"map"`: multi-head
-            attention pooling (SigLIP, arXiv 2303.15343). `None`: all tokens, class token first.
+        drop_remainder: Whether an image that is not a whole number of patches loses its right and bottom rest, as in the
+            reference, instead of raising a `ValueError`.
+        resnet: Units in each stage of the ResNet before the patch embedding (a hybrid; paper, section 3.1), or `None`.
+        resnet_numerics: Whose weight standardization and group normalization: `"google"` or `"timm"`.
+        patch_bias: Whether the patch embedding has a bias.
+        patch_norm: Whether there are layer normalizations before and after the patch embedding (vit-pytorch).
         class_token: Whether there is a class token; `None`: unless `pooling` is `"gap"` or `"map"`. (A model that is made for a
             file of weights has one if the file has.)
-        distillation_token: Whether there is a second token after the class token.
+        distillation_token: Whether there is a second token after the class token (DeiT).
         registers: Number of register tokens after the class token (arXiv 2309.16588); they have no position.
         position: `"learned"`, `"sincos2d"` (fixed; arXiv 2104.02057) or `None`.
         position_prefix: Whether the class and distillation tokens have position embeddings too.
         position_grid: Patches down and across of the table of positions where `image_size` is `None`.
-        position_resize: How positions are resampled to another grid: one of `vit_keras.positions.METHODS`.
-        patch_resize: How a patch kernel is brought to another patch size (FlexiViT's PI-resize): likewise.
         rope_theta: Base of rotary position embeddings on the patches, as in DINOv3 (arXiv 2508.10104), or `None`.
         relative_positions: Whether each attention layer has a table of relative positions (BEiT, arXiv 2106.08254).
-        relative_resize: How these are resampled to another grid: `"bilinear"` (Hugging Face's), `"geometric"` (BEiT's
-            own) or `"geometric_linear"` (timm's).
-        patch_bias: Whether the patch embedding has a bias.
-        patch_norm: Whether there are layer normalisations before and after the patch embedding (vit-pytorch).
-        pre_norm: Whether there is a layer normalisation before the first block (CLIP).
+        num_layers: Number of encoder blocks (the paper's *layers*).
+        hidden_size: Width of a token (the paper's *hidden size D*).
+        num_heads: Attention heads of a block.
+        dim_head: Width of a head; `None` for `hidden_size / num_heads`.
+        mlp_dim: Hidden width of a block's MLP.
         qkv_bias: Whether queries, keys and values have a bias.
-        key_bias: Whether keys have one; `None`: as `qkv_bias`.
-        out_bias: Whether the projection after the attention has a bias.
-        layer_scale: Initial value of the learned factors on both branches of a block (CaiT, arXiv 2103.17239), or `None`.
+        key_bias: Whether keys have a bias; `None`: as `qkv_bias`.
+        out_bias: Whether the output projection of the attention has a bias.
+        mlp_activation: `"gelu_tanh"` (what Google's checkpoints were trained with), `"gelu"` (the exact one: PyTorch's, and
+            vit-keras 0.x), `"quick_gelu"` (OpenAI's CLIP), or any Keras activation name.
         gated_mlp: Whether the MLP is gated: `activation(gate(x)) * Dense_0(x)` (SwiGLU, arXiv 2002.05202).
-        final_norm: Whether the last layer normalisation is on the `"tokens"` or on what they are `"pooled"` to; `None`:
-            there is none.
-        resnet: Units in each stage of the ResNet before the patch embedding (a hybrid; the paper, section 3.1), or `None`.
-        resnet_numerics: Whose weight standardisation and group normalisation: `"google"` or `"timm"`.
-        tokens_mlp_dim: Hidden width of an MLP over the tokens that takes the place of the attention: an MLP-Mixer
-            (arXiv 2105.01601), which has no position embeddings.
+        layer_scale: Initial value of the learned factors on both branches of a block (CaiT, arXiv 2103.17239), or `None`.
+        epsilon: Added to the variance in every layer normalization.
+        pre_norm: Whether there is a layer normalization before the first block (CLIP).
+        final_norm: Whether the last layer normalization is on the `"tokens"`, on what they are `"pooled"` to, or nowhere (`None`).
+        tokens_mlp_dim: Hidden width of an MLP over the tokens that replaces the attention: an MLP-Mixer (arXiv 2105.01601),
+            which has no position embeddings.
+        pooling: What the head sees. `"token"` (alias `"cls"`): the class token. `"gap"` (alias `"mean"`): the mean over the
+            patches. `"token+gap"`: both, concatenated. `"token+dist"`: the class and the distillation token, each with its own
+            head; the output is the mean (DeiT, arXiv 2012.12877, section 4). `"all"`: the mean over all tokens. `"map"`:
+            multi-head attention pooling (SigLIP, arXiv 2303.15343). `None`: all tokens, class token first.
         representation_size: Width of the tanh layer before the head (`pre_logits`), or `None`.
         include_top: Whether the model ends in a classification head.
         classes: Number of classes of the head.
         head_bias: Whether the head has a bias.
         activation: Activation of the head: a Keras name such as `"softmax"`.
-        mlp_activation: `"gelu_tanh"` (what Google's checkpoints were trained with), `"gelu"` (the
-            exact one: PyTorch's, and vit-keras 0.x), `"quick_gelu"` (OpenAI's CLIP), or any Keras activation name.
-        epsilon: Added to the variance in every layer normalisation.
-        remat: Whether the blocks keep only their inputs in training and compute the rest again in the backward pass:
-            less memory for more time. Not together with dropout. (JAX on a CPU saves nothing: XLA undoes it there.)
-        drop_remainder: Whether an image that is not a whole number of patches loses its right and
-            bottom rest, as in the reference, instead of raising a `ValueError`.
+        dropout: Rate after the attention, after the MLP's activation and after the MLP.
+        emb_dropout: Rate after the position embeddings; `None` for `dropout`.
+        attention_dropout: Rate on the attention weights.
+        stochastic_depth: Rate at which training leaves out the last block's branches, for each image anew; it rises linearly
+            from 0 in the first block (arXiv 1603.09382).
+        patch_dropout: Share of the patches that training leaves out, others for each image (arXiv 2208.07220).
+        remat: Whether training keeps only the inputs of the blocks and computes the rest again in the backward pass: less
+            memory for more time. Not together with dropout. (JAX on a CPU saves nothing: XLA undoes it there.)
+        position_resize: How position embeddings are resampled to another grid: one of `vit_keras.positions.METHODS`.
+        patch_resize: How a patch kernel is brought to another patch size (FlexiViT's PI-resize): likewise.
+        relative_resize: How relative positions are resampled to another grid: `"bilinear"` (Hugging Face's), `"geometric"`
+            (BEiT's own) or `"geometric_linear"` (timm's).
         name: Name of the model.
 
     Raises:
@@ -135,92 +103,88 @@ class ViTConfig:
         (14, 28)
     """
 
+    # the image, and how it is cut into patches
     image_size: tuple[int, int] | None = (224, 224)
-    patch_size: tuple[int, int] = (16, 16)
     channels: int = 3
-    num_layers: int = 12
-    hidden_size: int = 768
-    num_heads: int = 12
-    mlp_dim: int = 3072
-    dim_head: int | None = None
-    dropout: float = 0.0
-    emb_dropout: float | None = None
-    attention_dropout: float = 0.0
-    stochastic_depth: float = 0.0
-    patch_dropout: float = 0.0
-    pooling: str | None = "token"
+    patch_size: tuple[int, int] = (16, 16)
+    drop_remainder: bool = False
+    resnet: tuple[int, ...] | None = None
+    resnet_numerics: str = "google"
+    patch_bias: bool = True
+    patch_norm: bool = False
+    # tokens before the patches
     class_token: bool | None = None
     distillation_token: bool = False
     registers: int = 0
+    # positions
     position: str | None = "learned"
     position_prefix: bool = True
     position_grid: tuple[int, int] | None = None
-    position_resize: str = "bilinear_align_corners"
-    patch_resize: str = "bilinear"
     rope_theta: float | None = None
     relative_positions: bool = False
-    relative_resize: str = "bilinear"
-    patch_bias: bool = True
-    patch_norm: bool = False
-    pre_norm: bool = False
+    # the blocks
+    num_layers: int = 12
+    hidden_size: int = 768
+    num_heads: int = 12
+    dim_head: int | None = None
+    mlp_dim: int = 3072
     qkv_bias: bool = True
     key_bias: bool | None = None
     out_bias: bool = True
-    layer_scale: float | None = None
+    mlp_activation: str = "gelu_tanh"
     gated_mlp: bool = False
-    final_norm: str = "tokens"
-    resnet: tuple[int, ...] | None = None
-    resnet_numerics: str = "google"
+    layer_scale: float | None = None
+    epsilon: float = 1e-6
+    pre_norm: bool = False
+    final_norm: str | None = "tokens"
     tokens_mlp_dim: int | None = None
+    # what comes out
+    pooling: str | None = "token"
     representation_size: int | None = None
     include_top: bool = True
     classes: int = 1000
     head_bias: bool = True
     activation: Any = "linear"
-    mlp_activation: str = "gelu_tanh"
-    epsilon: float = 1e-6
+    # training
+    dropout: float = 0.0
+    emb_dropout: float | None = None
+    attention_dropout: float = 0.0
+    stochastic_depth: float = 0.0
+    patch_dropout: float = 0.0
     remat: bool = False
-    drop_remainder: bool = False
+    # how this family's arrays are resampled to other sizes
+    position_resize: str = "bilinear_align_corners"
+    patch_resize: str = "bilinear"
+    relative_resize: str = "bilinear"
+
     name: str = "vit"
 
     def __post_init__(self) -> None:
         def put(field: str, value: Any) -> None:
             object.__setattr__(self, field, value)
 
-        put("patch_size", size_pair(self.patch_size, "patch_size"))
-        for field in ("image_size", "position_grid"):
-            if getattr(self, field) is not None:
+        for field in ("patch_size", "image_size", "position_grid"):
+            if getattr(self, field) is not None or field == "patch_size":
                 put(field, size_pair(getattr(self, field), field))
         for field in ("channels", "num_layers", "hidden_size", "num_heads", "mlp_dim", "classes"):
-            put(field, _positive(getattr(self, field), field))
-        for field in ("dim_head", "representation_size", "tokens_mlp_dim"):
-            if getattr(self, field) is not None:
-                put(field, _positive(getattr(self, field), field))
+            put(field, positive_integer(getattr(self, field), field))
+        for field in ("dim_head", "representation_size", "tokens_mlp_dim", "registers"):
+            if getattr(self, field) is not None and (field, getattr(self, field)) != ("registers", 0):
+                put(field, positive_integer(getattr(self, field), field))
         if self.resnet is not None:
-            put("resnet", tuple(_positive(units, "resnet") for units in self.resnet))
-        if self.registers:
-            put("registers", _positive(self.registers, "registers"))
+            put("resnet", tuple(positive_integer(units, "resnet") for units in self.resnet))
         for field in ("dropout", "emb_dropout", "attention_dropout", "stochastic_depth", "patch_dropout"):
             rate = getattr(self, field)
-            if (rate is not None or field != "emb_dropout") and not _is_rate(rate):
-                raise ValueError(f"{field} is a rate in [0, 1). Received: {rate!r}")
-        try:
-            put("pooling", POOLINGS[self.pooling])
-        except (KeyError, TypeError):
-            raise ValueError(
-                f"pooling must be one of {', '.join(map(repr, dict.fromkeys(POOLINGS.values())))} (or the aliases 'cls', "
-                f"'mean'). Received: {self.pooling!r}"
-            ) from None
-        for field, choices in _CHOICES.items():
-            if getattr(self, field) not in choices:
-                raise ValueError(
-                    f"{field} must be one of {', '.join(map(repr, choices))}. Received: {getattr(self, field)!r}"
-                )
+            if (rate is not None or field != "emb_dropout") and not (is_number(rate) and 0 <= rate < 1):
+                raise ValueError(f"{field} must be a rate in [0, 1). Received: {rate!r}")
         for field in ("epsilon", "rope_theta", "layer_scale"):
             value = getattr(self, field)
-            is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < math.inf
-            if not is_number and (value is not None or field == "epsilon"):
+            if (value is not None or field == "epsilon") and not (is_number(value) and value >= 0):
                 raise ValueError(f"{field} must be a number that is not negative. Received: {value!r}")
+        if isinstance(self.pooling, str):
+            put("pooling", _ALIASES.get(self.pooling, self.pooling))
+        for field, choices in _CHOICES.items():
+            one_of(getattr(self, field), field, choices)
         self._check_combination()
         if self.image_size is None:
             if self.position == "learned" and self.position_grid is None:
@@ -237,7 +201,7 @@ class ViTConfig:
 
     def _check_combination(self) -> None:
         if self.pooling is None and (self.include_top or self.representation_size):
-            raise ValueError("pooling=None returns all tokens, which a head cannot take: say include_top=False too.")
+            raise ValueError("pooling=None returns all tokens, which a head cannot take. Pass include_top=False too.")
         if self.pooling in ("token", "token+gap", "token+dist") and not self.has_class_token:
             raise ValueError(f"pooling={self.pooling!r} needs a class token. Received: class_token={self.class_token}")
         if self.pooling == "token+dist" and (not self.distillation_token or self.representation_size):
@@ -257,7 +221,7 @@ class ViTConfig:
         if self.dim_head is None and self.hidden_size % self.num_heads and self.tokens_mlp_dim is None:
             raise ValueError(
                 f"hidden_size={self.hidden_size} is not divisible by num_heads={self.num_heads}: "
-                "change one of them, or give dim_head."
+                "change one of them, or pass dim_head."
             )
         if self.position == "sincos2d" and self.hidden_size % 4:
             raise ValueError(f"position='sincos2d' needs a hidden_size divisible by 4. Received: {self.hidden_size}")
@@ -269,8 +233,8 @@ class ViTConfig:
             )
         if self.image_size is None and (self.relative_positions or self.tokens_mlp_dim is not None):
             raise ValueError(
-                "image_size=None: a table of relative positions and a Mixer are made for one grid of patches. Give the "
-                "image_size; vit_keras.resize makes a model of another one."
+                "image_size=None: a table of relative positions and a Mixer are made for one grid of patches. Pass "
+                "image_size; vit_keras.resize makes a model of another size."
             )
 
     @property
@@ -359,36 +323,15 @@ def patch_stride(patch_size: tuple[int, int], resnet: tuple[int, ...] | None = N
     return patch_size[0] * root, patch_size[1] * root
 
 
-def _positive(value: Any, field: str) -> int:
-    try:
-        number = operator.index(value)
-    except TypeError:
-        number = 0
-    if number < 1 or isinstance(value, bool):
-        raise ValueError(f"{field} must be a positive integer. Received: {value!r}")
-    return number
-
-
-def _is_rate(value: Any) -> bool:
-    try:
-        return 0 <= value < 1
-    except TypeError:
-        return False
-
-
-def _not_divisible(image_size: tuple[int, int], patch_size: tuple[int, int]) -> str:
-    fits = [
-        sorted({max(1, math.floor(s / p)) * p, math.ceil(s / p) * p}, key=lambda v, s=s: abs(v - s))
-        for s, p in zip(image_size, patch_size)
-    ]
-    nearest = [
-        f"{axis} {' or '.join(map(str, sizes))}"
-        for axis, sizes, s in zip(("height", "width"), fits, image_size)
-        if s not in sizes
-    ]
+def _not_divisible(image_size: tuple[int, int], stride: tuple[int, int]) -> str:
+    nearest = []
+    for axis, size, patch in zip(("height", "width"), image_size, stride):
+        below, above = max(1, size // patch) * patch, -(-size // patch) * patch
+        if size % patch:
+            nearest.append(f"{axis} {' or '.join(map(str, sorted({below, above}, key=lambda n, s=size: abs(n - s))))}")
     return (
-        f"image_size={image_size} is not a whole number of patches of {patch_size} pixels; nearest: "
-        f"{', '.join(nearest)}. Or say drop_remainder=True to ignore the rest, as the reference implementation does."
+        f"image_size={image_size} is not a whole number of patches of {stride} pixels; nearest: {', '.join(nearest)}. "
+        "Or pass drop_remainder=True to ignore the rest, as the reference implementation does."
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import keras
+import numpy as np
 
 
 def flat_layers(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
@@ -45,3 +46,19 @@ def add_seed_generator(dropout: keras.layers.Layer) -> None:
 def compile_metrics(model: keras.Model):
     """Return the metrics that `compile` was given, which Keras keeps apart from the loss; `None` if there are none."""
     return getattr(model, "_compile_metrics", None)
+
+
+def concrete(tensor: Any) -> bool:
+    """Return whether an array or a tensor has values now, outside of any graph that is being traced."""
+    if isinstance(tensor, np.ndarray):
+        return True
+    backend = keras.backend.backend()
+    if backend == "tensorflow":
+        import tensorflow as tf
+
+        return isinstance(tensor, tf.Tensor) and hasattr(tensor, "numpy")
+    if backend == "jax":
+        import jax
+
+        return isinstance(tensor, jax.Array) and not isinstance(tensor, jax.core.Tracer)
+    return keras.ops.is_tensor(tensor) and tensor.device.type != "meta"

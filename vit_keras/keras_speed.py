@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import functools
-import warnings
 
 import keras
 import numpy as np
@@ -21,17 +20,13 @@ from .layers import is_tapped
 class FastModel(keras.Model):
     """A functional model whose plain call, `predict` and first training step cost what the model costs."""
 
-    _range_checked = False
-
     def call(self, inputs, training=None, mask=None, **kwargs):
         """Run the model: compiled where images come in outside of any graph, unless `run_eagerly` is set.
 
         Operation by operation, TensorFlow and JAX take several times as long.
         """
-        self.check_images(inputs)
         plain = mask is None and not kwargs and not self.run_eagerly and not is_tapped()
         if plain and _outside_of_any_graph(inputs, training):
-            self._warn_of_range(inputs)
             images = keras.ops.convert_to_tensor(inputs, dtype=self.inputs[0].dtype)
             return compiled.run(self, _FORWARD[bool(training)], images, key=bool(training))
         return super().call(inputs, training=training, mask=mask, **kwargs)
@@ -79,9 +74,6 @@ class FastModel(keras.Model):
         Batches of an array or a tensor are cut here: the input pipeline that Keras builds for them, anew at every call, costs
         TensorFlow 40 ms, more than the model itself for an image or two.
         """
-        self.check_images(x)
-        if keras.ops.is_tensor(x) or isinstance(x, np.ndarray):
-            self._warn_of_range(x)
         one_device = self._on_one_tensorflow_device()
         if one_device and keras.ops.is_tensor(x):
             x = keras.ops.convert_to_numpy(x)
@@ -113,16 +105,6 @@ class FastModel(keras.Model):
 
     def _on_one_tensorflow_device(self) -> bool:
         return keras.backend.backend() == "tensorflow" and self.distribute_strategy.num_replicas_in_sync == 1
-
-    def _warn_of_range(self, images) -> None:
-        """Look at the pixels of the first batch that there is, once in the life of a model."""
-        if self._range_checked:
-            return
-        self._range_checked = True
-        doubt = self.preprocessing.doubt(keras.ops.convert_to_numpy(images[:8]))
-        if doubt:
-            advice = " model.preprocess(pictures) makes of pictures what the model takes."
-            warnings.warn(doubt + advice, UserWarning, stacklevel=3)
 
 
 def _outside_of_any_graph(inputs, training) -> bool:

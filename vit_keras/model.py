@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -10,6 +11,7 @@ import numpy as np
 
 from . import legacy_files
 from .config import ViTConfig
+from .keras_internals import concrete
 from .keras_speed import FastModel
 from .layers import TransformerBlock
 from .preprocess import GOOGLE, Preprocessing
@@ -34,6 +36,7 @@ class VisionTransformer(FastModel):
     preprocessing: Preprocessing = GOOGLE
     labels: tuple[str, ...] | str | None = None
     load_report: LoadReport | None = None
+    _range_checked = False
 
     def preprocess(self, images: Any, image_size: tuple[int, int] | int | None = None) -> np.ndarray:
         """Read pictures and make of them what this model takes, as its checkpoint was trained and measured.
@@ -66,15 +69,35 @@ class VisionTransformer(FastModel):
             "labels": self.labels,
         }
 
+    def __call__(self, inputs, *args, **kwargs):
+        self.check_images(inputs)
+        return super().__call__(inputs, *args, **kwargs)
+
+    def predict(self, x, *args, **kwargs):
+        self.check_images(x)
+        return super().predict(x, *args, **kwargs)
+
     def check_images(self, images: Any) -> None:
-        """Refuse images of another shape than the model's, with the shape that would work.
+        """Refuse images of another shape than the model's; of the first batch in the model's life, look at the pixels too.
 
         Args:
             images: A batch of images, an array or a tensor; whatever has no known shape passes.
 
         Raises:
             ValueError: The channels are not last, or not as many as the model's; or the size is another one.
+
+        Warns:
+            UserWarning: The pixels of the first batch are not in the range that the model was trained with.
         """
+        self._check_shape(images)
+        if not self._range_checked and concrete(images):
+            self._range_checked = True
+            doubt = self.preprocessing.doubt(keras.ops.convert_to_numpy(images[:8]))
+            if doubt:
+                advice = " model.preprocess(pictures) makes of pictures what the model takes."
+                warnings.warn(doubt + advice, UserWarning, stacklevel=3)
+
+    def _check_shape(self, images: Any) -> None:
         shape, wanted = tuple(getattr(images, "shape", ())), tuple(self.input_shape)
         if len(shape) != 4 or len(wanted) != 4:
             return

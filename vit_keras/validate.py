@@ -29,6 +29,25 @@ def positive_integer(value: Any, name: str, least: int = 1) -> int:
     return number
 
 
+def size_pair(value: Any, argument: str) -> tuple[int, int]:
+    """Read an `int` or a `(height, width)` pair; any integer type will do.
+
+    Raises:
+        ValueError: `value` is neither one positive integer nor two.
+    """
+    values = value.tolist() if hasattr(value, "tolist") else value
+    values = values if isinstance(values, (tuple, list)) else [values, values]
+    try:
+        pair = tuple(operator.index(v) for v in values)
+    except TypeError:
+        pair = ()
+    if len(pair) != 2 or min(pair) < 1 or bool in map(type, values):
+        raise ValueError(
+            f"The {argument} argument must be a tuple of 2 integers or a single integer. Received: {value!r}"
+        )
+    return pair
+
+
 def is_number(value: Any) -> bool:
     """Return whether a value is a finite real number, and no bool.
 

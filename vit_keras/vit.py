@@ -67,7 +67,7 @@ _I21K_I1K = "imagenet21k+imagenet2012"
 
 
 def vit_ti16(
-    image_size: ImageSizeArg | None = 224,
+    image_size: ImageSizeArg | None = (224, 224),
     classes: int | None = None,
     activation: Any = "linear",
     include_top: bool = True,
@@ -84,7 +84,7 @@ def vit_ti16(
 
 
 def vit_s16(
-    image_size: ImageSizeArg | None = 224,
+    image_size: ImageSizeArg | None = (224, 224),
     classes: int | None = None,
     activation: Any = "linear",
     include_top: bool = True,
@@ -101,7 +101,7 @@ def vit_s16(
 
 
 def vit_s32(
-    image_size: ImageSizeArg | None = 224,
+    image_size: ImageSizeArg | None = (224, 224),
     classes: int | None = None,
     activation: Any = "linear",
     include_top: bool = True,
@@ -118,7 +118,7 @@ def vit_s32(
 
 
 def vit_b8(
-    image_size: ImageSizeArg | None = 224,
+    image_size: ImageSizeArg | None = (224, 224),
     classes: int | None = None,
     activation: Any = "linear",
     include_top: bool = True,
@@ -135,7 +135,7 @@ def vit_b8(
 
 
 def vit_b16(
-    image_size: ImageSizeArg | None = 224,
+    image_size: ImageSizeArg | None = (224, 224),
     classes: int | None = None,
     activation: Any = "linear",
     include_top: bool = True,
@@ -152,7 +152,7 @@ def vit_b16(
 
 
 def vit_b32(
-    image_size: ImageSizeArg | None = 224,
+    image_size: ImageSizeArg | None = (224, 224),
     classes: int | None = None,
     activation: Any = "linear",
     include_top: bool = True,
@@ -169,7 +169,7 @@ def vit_b32(
 
 
 def vit_l16(
-    image_size: ImageSizeArg | None = 384,
+    image_size: ImageSizeArg | None = (384, 384),
     classes: int | None = None,
     activation: Any = "linear",
     include_top: bool = True,
@@ -186,7 +186,7 @@ def vit_l16(
 
 
 def vit_l32(
-    image_size: ImageSizeArg | None = 384,
+    image_size: ImageSizeArg | None = (384, 384),
     classes: int | None = None,
     activation: Any = "linear",
     include_top: bool = True,
@@ -203,7 +203,7 @@ def vit_l32(
 
 
 def vit_h14(
-    image_size: ImageSizeArg | None = 224,
+    image_size: ImageSizeArg | None = (224, 224),
     classes: int | None = None,
     activation: Any = "linear",
     include_top: bool = True,

@@ -125,18 +125,12 @@ class TransformerBlock(keras.layers.Layer):
         return attention_spec(self, inputs, self.num_heads, return_attention_scores)
 
     def get_config(self):
+        own = ("num_heads", "mlp_dim", "dropout", "dim_head", "attention_dropout", "epsilon", "remat", "layer_scale")
         return {
             **super().get_config(),
+            **{name: getattr(self, name) for name in own},
             **self.att.switches(),
-            "num_heads": self.num_heads,
-            "mlp_dim": self.mlp_dim,
-            "dropout": self.dropout,
-            "dim_head": self.dim_head,
-            "attention_dropout": self.attention_dropout,
             "mlp_activation": self.mlpblock.activation,
-            "epsilon": self.epsilon,
-            "remat": self.remat,
-            "layer_scale": self.layer_scale,
             "gated_mlp": self.mlpblock.gated,
             "stochastic_depth": self.drop_path.rate,
         }
