@@ -8,6 +8,7 @@ MOVED: dict[str, tuple[str, ...]] = {
     # --- core
     "files": ("atomic",),
     # --- checkpoints
+    "checkpoints.torch_pickle": ("checkpoints.readers.torch_pickle",),
     # --- visualize
     # --- training
 }
