@@ -142,7 +142,7 @@ def test_all_of_googles_files_as_measured_elsewhere(shared):
             "timm/vit_tiny_patch16_224.augreg_in21k_ft_in1k",
             "https://huggingface.co/timm/vit_tiny_patch16_224.augreg_in21k_ft_in1k/resolve/main/model.safetensors",
             {"family": "timm", "top1": 75.452, "source": "timm"},
-            {"crop": 0.9, "interpolation": "bicubic"},
+            {"crop": 0.9, "interpolation": preprocess.PRESETS["timm"].interpolation},
         ),
         (
             "timm/vit_large_patch14_clip_336.openai",
