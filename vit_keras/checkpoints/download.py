@@ -62,7 +62,7 @@ def download(
         return path
     if offline():
         raise FileNotFoundError(
-            f"{url} is not in the cache, and VIT_KERAS_OFFLINE is set. Download it on a machine with a network. "
+            f"{url} is not in the cache and VIT_KERAS_OFFLINE is set. Download it on a machine with a network. "
             f"Then put it at {path}, or point VIT_KERAS_WEIGHTS to the file or its folder."
         )
     from filelock import FileLock
