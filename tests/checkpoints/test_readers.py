@@ -692,6 +692,7 @@ def test_big_endian_files_are_refused(tmp_path):
         open_weights(torch_zip(tmp_path / "a.pth", ONE, [bytes(8)], byteorder=b"big"))
 
 
+@pytest.mark.slow  # files that PyTorch wrote are among the data; this imports it
 @pytest.mark.parametrize("legacy", [False, True])
 def test_files_written_now(tmp_path, legacy):
     torch = pytest.importorskip("torch")
