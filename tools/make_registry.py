@@ -129,7 +129,7 @@ def facts(name, config, architecture) -> dict:
         "image_size": config.input_size[1],
         "classes": config.num_classes or "",
         "preprocessing": preprocessing(config),
-        "licence": LICENCES.get(config.license, config.license),
+        "license": LICENCES.get(config.license, config.license),
         "top1": TOP1.get(name, ""),
         "top1_source": "timm" if name in TOP1 else "",
         "options": options(architecture),

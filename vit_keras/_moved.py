@@ -12,6 +12,7 @@ MOVED: dict[str, tuple[str, ...]] = {
     "mixer": ("layers.mixer",),
     "resnet": ("layers.resnet",),
     # --- checkpoints
+    "checkpoints.torch_pickle": ("checkpoints.readers.torch_pickle",),
     # --- visualize
     # --- training
 }

@@ -1,30 +1,42 @@
-"""Files of weights: find them, read them, put them into a model.
+"""Files of weights: find, read, load and save them.
 
 >>> from vit_keras import checkpoints
 >>> [c.name for c in checkpoints.available(variant="Ti_16")][:2]
 ['Ti_16/augreg-imagenet21k', 'Ti_16/augreg-imagenet21k+imagenet2012-224']
 """
 
-from .architecture import complete
-from .loading import LoadReport, ModelWeights, adapt_channels, fill, load_weights, open_source
-from .locate import available, fetch, find, is_local
-from .registry import Checkpoint
-from .weights import Weights
-from .writing import save_weights
+from .._imports import attach
 
-__all__ = [
-    "Checkpoint",
-    "LoadReport",
-    "ModelWeights",
-    "Weights",
-    "adapt_channels",
-    "available",
-    "complete",
-    "fetch",
-    "fill",
-    "find",
-    "is_local",
-    "load_weights",
-    "open_source",
-    "save_weights",
-]
+_SUBMODULES = (
+    "architecture",
+    "augreg",
+    "download",
+    "families",
+    "inspect",
+    "loading",
+    "locate",
+    "readers",
+    "registry",
+    "weights",
+    "writing",
+)
+# Each name and the module that defines it. Those in `checkpoint` and `locate` need no Keras and no backend.
+_NAMES = {
+    "Checkpoint": "checkpoint",
+    "LoadReport": "loading",
+    "ModelWeights": "loading",
+    "Weights": "weights",
+    "adapt_channels": "loading",
+    "available": "locate",
+    "complete": "architecture",
+    "fetch": "locate",
+    "fill": "loading",
+    "find": "locate",
+    "is_local": "locate",
+    "load_weights": "loading",
+    "open_source": "loading",
+    "save_weights": "writing",
+}
+
+__all__ = sorted(_NAMES)
+__getattr__, __dir__ = attach(__name__, _SUBMODULES, _NAMES)

@@ -1,13 +1,10 @@
-"""A URL becomes a verified file in the cache.
+"""Download a URL to a verified file in the cache.
 
-The cache is the folder named by the environment variable `VIT_KERAS_HOME` (default
-`~/.cache/vit_keras`); a file's place in it is the host and path of its URL. With
-`VIT_KERAS_OFFLINE=1` nothing is ever requested.
+The cache is described in `cache`. With `VIT_KERAS_OFFLINE=1` nothing is ever requested.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import http.client
 import logging
@@ -16,35 +13,19 @@ import time
 import urllib.error
 import urllib.request
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
-from .readers import describe_content
+from ..progress import progress_bar
+from .cache import cached_path, home, offline
+from .readers.sniff import Kind, sniff
+
+__all__ = ["cached_path", "download", "home", "offline"]
 
 logger = logging.getLogger("vit_keras")
 
 CHUNK = 1 << 20
 ATTEMPTS = 4
 PAUSE = 0.25  # seconds before asking a server in trouble again; doubled each time
-
-
-def home() -> Path:
-    """The folder that downloads are kept in."""
-    return Path(os.environ.get("VIT_KERAS_HOME") or "~/.cache/vit_keras").expanduser()
-
-
-def offline() -> bool:
-    """Whether the user has forbidden requests (`VIT_KERAS_OFFLINE`)."""
-    return os.environ.get("VIT_KERAS_OFFLINE", "").lower() not in ("", "0", "false", "no", "off")
-
-
-def cached_path(url: str) -> Path:
-    """Where in the cache the file of a URL is, or would be."""
-    parts = urlsplit(url)
-    path = [p for p in unquote(parts.path).split("/") if p not in ("", ".", "..")]
-    if parts.query:
-        digest = hashlib.sha256(parts.query.encode()).hexdigest()[:8]
-        path[-1:] = [f"{digest}-{path[-1]}" if path else digest]
-    return home().joinpath(parts.netloc.replace(":", "_"), *path)
 
 
 def download(
@@ -55,34 +36,34 @@ def download(
     timeout: float = 30.0,
     progress: bool = True,
 ) -> Path:
-    """Fetch a file of weights into the cache, once.
+    """Download a file of weights into the cache, unless it is there.
 
-    A broken transfer is resumed, also by a later call; the file appears under its name only when it is
-    complete and has been checked. Processes that want the same file wait for one another.
+    A broken transfer is resumed, by a later call too. The file gets its name only when it is complete and verified.
+    Processes that want the same file wait for one another.
 
     Args:
         url: `http://` or `https://` address.
         size: Bytes that the file must have, if known.
-        sha256: Hash that the file must have, or how it begins, if known.
+        sha256: Hash that the file must have, or the first digits of it, if known.
         timeout: Seconds to wait for the server at any one time.
-        progress: Whether to draw a progress bar.
+        progress: Whether to draw a progress bar, on standard error.
 
     Returns:
         The path of the file in the cache.
 
     Raises:
         FileNotFoundError: The server has no such file, or it is not in the cache and `VIT_KERAS_OFFLINE` is set.
-        ConnectionError: The server could not be reached, or the transfer broke off again and again.
-        ValueError: What arrived is not the file: its size or hash is wrong, or it is a web page or a
-            Git-LFS pointer.
+        ConnectionError: The server could not be reached, or the transfer broke off repeatedly.
+        ValueError: The server sent something else: the size or hash is wrong, or it is a web page or a Git-LFS
+            pointer.
     """
     path = cached_path(url)
     if path.is_file():
         return path
     if offline():
         raise FileNotFoundError(
-            f"{url} is not in the cache and VIT_KERAS_OFFLINE is set. Fetch it on a machine with a network and put it "
-            f"at {path}, or point VIT_KERAS_WEIGHTS to the file or its folder."
+            f"{url} is not in the cache and VIT_KERAS_OFFLINE is set. Download it on a machine with a network. "
+            f"Then put it at {path}, or point VIT_KERAS_WEIGHTS to the file or its folder."
         )
     from filelock import FileLock
 
@@ -102,12 +83,12 @@ def download(
 
 
 def _fetch(url: str, part: Path, size: int | None, timeout: float, progress: bool) -> None:
-    """Bring `part` to its full length, resuming as often as it takes within reason."""
+    """Complete the file `part`, resuming the transfer a few times."""
     for attempt in range(ATTEMPTS):
         try:
             return _transfer(url, part, size, timeout, progress)
         except urllib.error.HTTPError as error:
-            if error.code == 416 and attempt + 1 < ATTEMPTS:  # a stale part, longer than the file: start again
+            if error.code == 416 and attempt + 1 < ATTEMPTS:  # the part is longer than the file: start again
                 _discard(part)
                 continue
             if error.code in (404, 410):
@@ -119,7 +100,7 @@ def _fetch(url: str, part: Path, size: int | None, timeout: float, progress: boo
         except (OSError, EOFError, http.client.HTTPException) as error:
             problem = error
             if isinstance(error, urllib.error.URLError) and not part.exists():
-                break  # the server was never reached: waiting for it again would only cost time
+                break  # the server was never reached: do not wait for it again
         logger.info("Transfer of %s broke off (%s); attempt %d of %d.", url, problem, attempt + 1, ATTEMPTS)
     raise ConnectionError(
         f"Could not download {url}: {getattr(problem, 'reason', problem)}. Without a network, put the file at "
@@ -128,7 +109,7 @@ def _fetch(url: str, part: Path, size: int | None, timeout: float, progress: boo
 
 
 def _transfer(url: str, part: Path, size: int | None, timeout: float, progress: bool) -> None:
-    """One request: the rest of the file if the server still has the same one, otherwise all of it."""
+    """Request the rest of the file if the server still has the same one, otherwise all of it."""
     tag_file = Path(f"{part}.etag")
     start = part.stat().st_size if part.exists() and tag_file.exists() else 0
     request = urllib.request.Request(url, headers={"User-Agent": "vit_keras", "Accept-Encoding": "identity"})
@@ -140,14 +121,16 @@ def _transfer(url: str, part: Path, size: int | None, timeout: float, progress: 
         length = response.headers.get("Content-Length")
         total = start + int(length) if length else size
         tag = response.headers.get("ETag") or response.headers.get("Last-Modified")
-        if start and tag and tag != tag_file.read_text():  # a server that does not heed If-Range
+        if start and tag and tag != tag_file.read_text():  # the server ignores If-Range
             _discard(part)
             raise EOFError("the file changed on the server")
-        if tag and not tag.startswith("W/"):  # a weak tag does not vouch for the bytes
+        if tag and not tag.startswith("W/"):  # a weak tag does not identify the bytes
             tag_file.write_text(tag)
         else:
             tag_file.unlink(missing_ok=True)
-        with open(part, "ab" if start else "wb") as file, _progress_bar(url, start, total, progress) as advance:
+        name = unquote(url.rsplit("/", 1)[-1])
+        bar = progress_bar(name, total, unit="bytes", start=start, show=progress)
+        with open(part, "ab" if start else "wb") as file, bar as advance:
             while chunk := response.read(CHUNK):
                 file.write(chunk)
                 advance(len(chunk))
@@ -155,23 +138,12 @@ def _transfer(url: str, part: Path, size: int | None, timeout: float, progress: 
         raise EOFError(f"{part.stat().st_size} of {total} bytes arrived")
 
 
-@contextlib.contextmanager
-def _progress_bar(url: str, start: int, total: int | None, show: bool):
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with Progress(*columns, TimeRemainingColumn(), disable=not show) as display:
-        name = unquote(url.rsplit("/", 1)[-1])
-        task = display.add_task(name if len(name) <= 20 else f"{name[:19]}…", total=total, completed=start)
-        yield lambda count: display.advance(task, count)
-
-
 def _verify(url: str, path: Path, size: int | None, sha256: str | None) -> None:
     with open(path, "rb") as file:
-        kind = describe_content(file.read(512))
+        kind = sniff(file.read(512))
         received = os.path.getsize(path)
-        if kind in ("a web page", "a Git-LFS pointer", "an error message in XML or JSON", "an empty file"):
-            raise ValueError(f"{url} gave {kind} of {received:,} bytes instead of a file of weights.")
+        if kind in (Kind.WEB_PAGE, Kind.GIT_LFS, Kind.MARKUP, Kind.EMPTY):
+            raise ValueError(f"{url} is {kind.words} of {received:,} bytes, not a file of weights.")
         if size is not None and received != size:
             raise ValueError(
                 f"{url} has {received:,} bytes where {size:,} were expected: it is not the published file."

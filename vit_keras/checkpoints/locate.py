@@ -1,16 +1,23 @@
-"""The published checkpoints: which there are, and where their files lie on this machine."""
+"""Resolve the name of a published checkpoint to a file on this machine, downloading it if needed."""
 
 from __future__ import annotations
 
 import difflib
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from ..validate import did_you_mean
 from . import registry
-from .download import cached_path, download
-from .families import FAMILIES
-from .registry import Checkpoint
+from .augreg import AUGREG_MODELS, BUCKET, find_augreg
+from .cache import cached_path
+from .checkpoint import HUB, PACKAGE, Checkpoint
+
+__all__ = ["available", "by_filename", "fetch", "find", "is_local"]
+
+REFUSED = ("eva02",)  # families that are recognized but cannot be loaded
+_SUFFIXES = (".npz", ".h5", ".keras", ".safetensors", ".pth", ".bin", ".pt")
 
 
 def available(
@@ -21,85 +28,140 @@ def available(
     family: str | None = None,
     source: str | None = None,
     name: str | None = None,
-    licence: str | None = None,
+    license: str | None = None,
     labels: str | None = None,
+    licence: str | None = None,
 ) -> list[Checkpoint]:
-    """The published checkpoints that this version can load. AugReg's 52,268 files have a grammar: `registry.augreg`.
+    """List the published checkpoints that can be loaded. AugReg's 52,268 files are found by `augreg.query_augreg`.
 
     Args:
         variant: Only this architecture, by Google's name (`"B_16"`).
-        classes: Only those with a head of so many classes.
+        classes: Only those with a head of this many classes.
         image_size: Only those trained (or fine-tuned) at this many pixels.
         family: Only those with these names and layout, such as `"timm"` (`families.FAMILIES`).
-        source: Only those that this one publishes, such as `"facebook"`.
-        name: Only those whose name fits this pattern, `*` for anything.
-        licence: Only those under this licence, by its SPDX name.
+        source: Only those of this publisher, such as `"facebook"`.
+        name: Only those whose name matches this pattern; `*` matches anything.
+        license: Only those under this license, by its SPDX name.
         labels: Only those with these classes, such as `"imagenet-1k"`.
+        licence: Alias of `license`.
 
     Returns:
         A list of `Checkpoint`.
 
     Raises:
-        ValueError: There is no such variant, family, source, licence or set of labels.
+        ValueError: There is no such variant, family, source, license or list of classes.
 
     Example:
         >>> available(variant="Ti_16", image_size=384)[0].top1
         78.22
     """
-    wanted = {"family": family, "source": source, "name": name, "licence": licence, "labels": labels}
-    if family in FAMILIES and not any(c.family == family for c in registry.listed()):
-        return []  # a family whose files nobody publishes under a name
-    found = registry.select(variant=variant, classes=classes, image_size=image_size, **wanted)
-    return [c for c in found if FAMILIES[c.family].refused is None]
+    if family is not None and not any(c.family == family for c in registry.listed()):
+        from .families import FAMILIES  # imports NumPy, which a list of names does not need
+
+        if family in FAMILIES:
+            return []  # nobody publishes its files
+    found = registry.select(
+        variant=variant,
+        classes=classes,
+        image_size=image_size,
+        family=family,
+        source=source,
+        name=name,
+        license=licence if license is None else license,
+        labels=labels,
+    )
+    return [c for c in found if c.family not in REFUSED]
 
 
 def find(weights: str, variant: str | None = None) -> Checkpoint | None:
-    """The published checkpoint of that name, or `None`.
+    """Return the published checkpoint of a name, or `None`.
 
     Args:
-        weights: A full name (`"B_16/imagenet21k"`, `"timm/deit_tiny_patch16_224.fb_in1k"`), with `variant` what follows the
-            slash, the name of any AugReg file, or a published URL.
+        weights: A full name (`"B_16/imagenet21k"`, `"timm/deit_tiny_patch16_224.fb_in1k"`), or with `variant` the
+            part after the slash; a path in Google's buckets (`"sam/ViT-B_16"`), the name of any AugReg file, or a
+            published URL.
         variant: Google's name of the architecture.
 
     Example:
         >>> find("imagenet21k", "B_16").classes
         21843
+        >>> find("imagenet21k", "B_16") == find("imagenet21k/ViT-B_16")
+        True
     """
-    return registry.find(weights, variant)
+    if variant is not None and (found := registry.named(f"{variant}/{weights}")):
+        return found
+    if found := registry.named(weights):
+        return found
+    folder, _, stem = weights.removeprefix(BUCKET).rpartition("/")
+    return find_augreg(stem.removesuffix(".npz")) if folder in ("", "augreg", *AUGREG_MODELS) else None
+
+
+def by_filename(basename: str, bytes: int | None = None) -> Checkpoint | None:
+    """Return the published checkpoint that a local file is a copy of, judged by its name and size.
+
+    On a hub all files have one name: a copy may have the name of its repository instead.
+
+    Args:
+        basename: Name of the file, without folders.
+        bytes: Its size, which distinguishes files of Google's with the same name.
+
+    Returns:
+        The checkpoint; `None` if no checkpoint or several have this name, or if the size is another one.
+
+    Example:
+        >>> by_filename("deit_tiny_patch16_224-a1311bcf.pth").name
+        'facebook/deit_tiny_patch16_224'
+    """
+    stem = re.sub(r"\.(safetensors|bin|pth|pt|h5)$", "", basename)
+    found = [
+        c
+        for c in registry.listed()
+        if c.filename == basename or (c.url.startswith(HUB) and c.weights.endswith(f"/{stem}"))
+    ]
+    if not found and basename.endswith(".npz"):
+        found = list(filter(None, [find_augreg(basename.removesuffix(".npz"))]))
+    if bytes is not None:
+        exact = [c for c in found if c.bytes == bytes]
+        found = exact or (found if all(c.bytes is None for c in found) else [])
+    return found[0] if len(found) == 1 else None
 
 
 def fetch(
     weights: str | os.PathLike, variant: str | None = None, *, timeout: float = 30.0, progress: bool = True
 ) -> Path:
-    """Bring a file of weights to this machine, if it is not here already, and say where it is.
+    """Return the path of a file of weights on this machine, after downloading it if it is not here.
 
-    A published checkpoint is looked for in the files and folders that the environment variable
-    `VIT_KERAS_WEIGHTS` names (several are separated as in `PATH`), in the cache, in vit-keras 0.x's
-    cache, and then fetched.
+    A published checkpoint is searched for in the files and folders named by the environment variable
+    `VIT_KERAS_WEIGHTS` (several are separated as in `PATH`), in the cache, and in the caches of vit-keras 0.x, Hugging
+    Face and torch.hub. Only then it is downloaded.
 
     Args:
-        weights: A published name (`"B_16/imagenet21k"`; with `variant` just `"imagenet21k"`), the path
-            of a file, or a URL.
+        weights: A published name (`"B_16/imagenet21k"`; with `variant` just `"imagenet21k"`), the path of a file,
+            or a URL.
         variant: Google's name of the architecture.
         timeout: Seconds to wait for the server at any one time.
-        progress: Whether to draw a progress bar.
+        progress: Whether to draw a progress bar, on standard error.
 
     Returns:
         The path of the file.
 
     Raises:
-        FileNotFoundError: There is no file at that path or URL, or being offline it is not at hand.
+        FileNotFoundError: There is no file at the path or URL, or it is not here and `VIT_KERAS_OFFLINE` is set.
         ConnectionError: The server could not be reached.
-        ValueError: The name is not a published one, or what arrived is not the file.
+        ValueError: The name is not a published one, or the server sent another file.
     """
     text = os.fspath(weights)
     checkpoint = find(text, variant)
-    if checkpoint is None and text.startswith(("http://", "https://")):
-        return download(text, timeout=timeout, progress=progress)
-    if checkpoint is None:
+    if checkpoint is None and not text.startswith(("http://", "https://")):
         return _local_file(text, variant)
-    local = _find_local(checkpoint)
-    return local or download(
+    local = checkpoint and _find_local(checkpoint)
+    if local:
+        return local
+    from .download import download  # imports the network, which a file that is here does not need
+
+    if checkpoint is None:
+        return download(text, timeout=timeout, progress=progress)
+    return download(
         checkpoint.url,
         size=checkpoint.bytes,
         sha256=checkpoint.sha256 or checkpoint.sha256_prefix,
@@ -112,22 +174,28 @@ def _local_file(text: str, variant: str | None) -> Path:
     path = Path(text).expanduser()
     if text and path.exists():
         return path
-    looks_like_a_path = path.suffix in (".npz", ".h5", ".keras", ".safetensors", ".pth", ".bin", ".pt")
-    if looks_like_a_path or path.is_absolute() or text.startswith("."):
+    if path.suffix in _SUFFIXES or path.is_absolute() or text.startswith("."):
         raise FileNotFoundError(f"There is no file of weights at {path}.")
     if variant is None:
-        close = difflib.get_close_matches(text, [c.name for c in available()], n=5, cutoff=0.3)
-        names = f"{', '.join(map(repr, close))} … (checkpoints.available() lists all)"
+        names = [c.name for c in available()]
+        close = difflib.get_close_matches(text, names, n=5, cutoff=0.3)
+        listed = f", such as: {', '.join(map(repr, close))} … (checkpoints.available() lists all)"
     else:
-        names = ", ".join(repr(c.weights) for c in available(variant=variant))
+        names = [c.weights for c in available(variant=variant)]
+        listed = f" of {variant}: {', '.join(map(repr, names))}"
     raise ValueError(
-        f"Unexpected weights: {text}. Give the path of a file, a URL, None, or one of the published names"
-        f"{' of ' + variant if variant else ', such as'}: {names}."
+        f"Unexpected weights: {text}.{did_you_mean(text, names)} Pass the path of a file, a URL, None, or one of the "
+        f"published names{listed}."
     )
 
 
 def is_local(checkpoint: Checkpoint) -> bool:
-    """Whether `fetch` would find a published checkpoint on this machine."""
+    """Return whether `fetch` finds a published checkpoint on this machine.
+
+    Example:
+        >>> is_local(find("vit_cifar10"))
+        True
+    """
     return _find_local(checkpoint) is not None
 
 
@@ -139,9 +207,9 @@ def _find_local(checkpoint: Checkpoint) -> Path | None:
 
 
 def _local_copies(checkpoint: Checkpoint) -> Iterator[tuple[Path, bool]]:
-    """Where a checkpoint may be, and whether its name there is proof enough; otherwise its size must be right too."""
-    published, of_hub = Path(checkpoint.path), checkpoint.url.startswith(registry.HUB)
-    if checkpoint.url.startswith(registry.PACKAGE):
+    """Yield where a checkpoint may be, and whether its name there is proof enough; if not, its size must be right."""
+    published, on_hub = Path(checkpoint.path), checkpoint.url.startswith(HUB)
+    if checkpoint.url.startswith(PACKAGE):
         yield Path(__file__).with_name(published.name), True
         return
     vit_keras_0 = f"ViT-{checkpoint.variant}_{checkpoint.weights}.npz"
@@ -150,16 +218,15 @@ def _local_copies(checkpoint: Checkpoint) -> Iterator[tuple[Path, bool]]:
         place = Path(place).expanduser()
         if place.is_dir():
             yield from ((place / published, True), (place / vit_keras_0, True), (place / published.name, unique))
-            yield place / checkpoint.name / published.name, of_hub
+            yield place / checkpoint.name / published.name, on_hub
         elif place.name in (published.name, vit_keras_0):
             yield place, unique or place.name == vit_keras_0
     yield cached_path(checkpoint.url), False
     yield _folder("KERAS_HOME", "~/.keras") / "weights" / vit_keras_0, False
-    if of_hub:  # what their own libraries have fetched
-        repository = (
-            _folder("HF_HOME", "~/.cache/huggingface") / "hub" / f"models--{checkpoint.name.replace('/', '--')}"
-        )
-        yield from ((path, True) for path in sorted(repository.glob(f"snapshots/*/{published.name}")))
+    if on_hub:  # the caches of other libraries
+        snapshots = f"hub/models--{checkpoint.name.replace('/', '--')}/snapshots"
+        files = (_folder("HF_HOME", "~/.cache/huggingface") / snapshots).glob(f"*/{published.name}")
+        yield from ((path, True) for path in sorted(files))
     elif published.suffix in (".pth", ".pt"):
         yield _folder("TORCH_HOME", "~/.cache/torch") / "hub" / "checkpoints" / published.name, unique
 

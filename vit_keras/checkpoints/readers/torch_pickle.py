@@ -1,9 +1,9 @@
-"""PyTorch's pickles, read without PyTorch and without executing anything.
+"""Read PyTorch's pickles without PyTorch, and without executing anything.
 
-A pickle is a program for a small stack machine, and Python's own machine imports and calls what the program
-names. The one here has no import and no call in it: a name stays a name (`Name`), an object stays a note of its
-class and state (`Opaque`), and of the functions that PyTorch writes into its files a fixed table says what
-they would have built. A program that wants any other function is refused by that function's name.
+A pickle is a program for a small stack machine. Python's own machine imports and calls what the program names. The
+machine here does neither: a name remains a name (`Name`), and an object remains a record of its class and state
+(`Opaque`). A fixed table says what the functions that PyTorch writes into its files would have built. A program that
+calls any other function is refused, and the error names the function.
 """
 
 from __future__ import annotations
@@ -15,17 +15,19 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
 
-LIMIT_BYTES = 1 << 26  # of one pickle; that of a ViT-g with its optimiser's state has less than 1 MB
+__all__ = ["Name", "Opaque", "Refused", "Storage", "Tensor", "load", "load_legacy", "rank", "state_dicts"]
+
+LIMIT_BYTES = 1 << 26  # of one pickle; that of a ViT-g with the state of its optimizer has less than 1 MB
 LIMIT_STEPS = 1_000_000
 LIMIT_LINE = 1 << 16  # bytes of a number or a name in text
-LIMIT_COPIED = 1 << 24  # items or characters that calls in one pickle may copy
+LIMIT_COPIED = 1 << 24  # items or characters that the calls in one pickle may copy
 LIMIT_NAME = 512  # characters of a module's or class's name
 LIMIT_DEPTH = 64  # of modules in modules of a TorchScript archive
 LIMIT_TENSORS = 200_000
 
 
 class Refused(ValueError):
-    """What a file asks for is not done; the message goes on from "file.pth "."""
+    """A file is refused; the message follows its name: "file.pth …"."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False, slots=True)
@@ -49,13 +51,13 @@ class Opaque:
 
 @dataclasses.dataclass(frozen=True, eq=False, slots=True)
 class Storage:
-    """Consecutive values in the file, by key; `dtype` is `None` if they are bytes that a tensor gives a type.
+    """Consecutive values in the file.
 
     Attributes:
-        dtype: NumPy's (or ml_dtypes') name of the type of the values.
-        key: What the file calls it.
+        dtype: NumPy's (or ml_dtypes') name of the type of the values; `None` for bytes whose type a tensor gives.
+        key: Its name in the file.
         count: Number of values.
-        offset: Where in the storage named `key` it begins, in values.
+        offset: First value, counted from the beginning of the storage named `key`.
     """
 
     dtype: str | None
@@ -66,12 +68,15 @@ class Storage:
 
 @dataclasses.dataclass(frozen=True, eq=False, slots=True)
 class Tensor:
-    """A view of a storage, all in values, not in bytes.
+    """A view of a storage.
 
     Attributes:
-        storage: The storage, or `None` with a `problem`.
+        storage: The storage; `None` if there is a `problem`.
+        offset: First value, counted from the beginning of the storage.
+        shape: Its shape.
+        strides: Distance of neighbors along each axis, in values.
         dtype: NumPy's (or ml_dtypes') name of the type of the values.
-        problem: Why it cannot be read, if so: a phrase that follows "the tensor … ".
+        problem: Why it cannot be read, as a phrase that follows "the tensor …"; `None` if it can.
     """
 
     storage: Storage | None
@@ -82,7 +87,7 @@ class Tensor:
     problem: str | None = None
 
 
-_DTYPES = {  # of torch's dtypes, by the names of their storages and their own
+_DTYPES = {  # by the names of torch's storages and dtypes
     "DoubleStorage": "float64",
     "FloatStorage": "float32",
     "HalfStorage": "float16",
@@ -108,7 +113,7 @@ def _integers(values: Any) -> tuple[int, ...]:
     if not isinstance(values, tuple | list) or len(values) > 32:
         raise ValueError("the shape of a tensor is malformed")
     if any(type(value) is not int or not 0 <= value < 1 << 63 for value in values):
-        raise ValueError("the shape of a tensor is not one of whole numbers")
+        raise ValueError("the shape of a tensor is not made of whole numbers")
     return tuple(values)
 
 
@@ -127,7 +132,7 @@ def _tensor(storage: Any, offset: Any, shape: Any, strides: Any, dtype: str | No
 def _tensor_v3(storage, offset, shape, strides, _gradient, _hooks, dtype, *_rest) -> Tensor:
     known = isinstance(dtype, Name) and dtype.module == "torch" and _DTYPES.get(dtype.name)
     if not known:
-        kind = dtype if isinstance(dtype, Name) else "that is none"
+        kind = dtype if isinstance(dtype, Name) else "<unknown>"
         return Tensor(None, problem=f"has values of the type {kind}, which is not read")
     return _tensor(storage, offset, shape, strides, known)
 
@@ -143,7 +148,7 @@ def _first(value: Any, *_rest: Any) -> Any:
 
 
 def _dictionary(*arguments: Any) -> dict:
-    """`OrderedDict` of nothing or of pairs, which is how Python 2 wrote one."""
+    """Build an `OrderedDict`, empty or of pairs; Python 2 wrote the latter."""
     result = {}
     for pair in arguments[0] if arguments and isinstance(arguments[0], list) else ():
         key, value = pair
@@ -161,7 +166,7 @@ def _listed(*arguments: Any) -> Any:
 
 def _latin_1(text: Any, encoding: Any = "utf-8", *_errors: Any) -> bytes:
     if not isinstance(text, str) or encoding not in ("latin1", "latin-1", "utf-8", "utf8", "ascii"):
-        raise Refused("wants to run _codecs.encode for what is no bytes; it was not run.")
+        raise Refused("wants to run _codecs.encode on something that is not text; it was not run.")
     return text.encode(encoding)
 
 
@@ -178,7 +183,7 @@ _BUILDS: dict[str, Callable[..., Any]] = {
     "torch._utils._rebuild_parameter": _first,
     "torch._utils._rebuild_parameter_with_state": _first,
     "torch._tensor._rebuild_from_type_v2": _typed_again,
-    "torch._utils._rebuild_qtensor": _unreadable("quantised"),
+    "torch._utils._rebuild_qtensor": _unreadable("quantized"),
     "torch._utils._rebuild_sparse_tensor": _unreadable("sparse"),
     "torch._utils._rebuild_sparse_csr_tensor": _unreadable("sparse"),
     "torch._utils._rebuild_nested_tensor": _unreadable("nested"),
@@ -206,7 +211,7 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-# Data that training scripts leave beside the weights; of it only the name and the arguments are kept.
+# Data that training scripts save beside the weights. Only its class and arguments are kept.
 _DATA = _words(
     """
     argparse.Namespace types.SimpleNamespace functools.partial enum.Enum
@@ -232,13 +237,13 @@ _PYTHON_2 = {"__builtin__": "builtins", "copy_reg": "copyreg"}
 
 def _refuse(name: Name) -> Refused:
     return Refused(
-        f"wants to run {name}; it was not run. A file of weights has no need of it: do not open this one with "
-        "torch.load either, unless you trust where it comes from."
+        f"wants to run {name}; it was not run. A file of weights does not need it. Do not open this one with "
+        "torch.load either, unless you trust its source."
     )
 
 
 def _named(module: Any, name: Any) -> Name:
-    """A name on the stack. Those of Python itself must be known, because none of the others is data."""
+    """Return a name on the stack. A name from Python itself must be in the tables: no other is data."""
     if not isinstance(module, str) or not isinstance(name, str) or len(module) + len(name) > LIMIT_NAME:
         raise ValueError("the name of a class is malformed")
     named = Name(_PYTHON_2.get(module, module), name)
@@ -249,9 +254,9 @@ def _named(module: Any, name: Any) -> Name:
 
 
 def _call(function: Any, arguments: Any) -> Any:
-    """What a call in the file would have built, if it is in the table; nothing is called but the table's entry."""
+    """Return what a call in the file would have built. Nothing is called but the entry of the table."""
     if not isinstance(function, Name) or not isinstance(arguments, tuple):
-        raise ValueError("a call of what is no function")
+        raise ValueError("it calls something that is not a function")
     if build := _BUILDS.get(str(function)):
         return build(*arguments)
     if str(function) in _RECONSTRUCTORS and arguments:
@@ -262,16 +267,16 @@ def _call(function: Any, arguments: Any) -> Any:
 
 
 def _instance(of: Any) -> Any:
-    """A fresh object of a class: that of a class unknown here is a note of its name."""
+    """Return a new dictionary for a class of dictionaries, and a record of its class for any other."""
     if not isinstance(of, Name):
-        raise ValueError("an object of what is no class")
+        raise ValueError("an object has no class")
     if str(of) in ("collections.OrderedDict", "collections.defaultdict", "collections.Counter", "builtins.dict"):
         return {}
     return Opaque(of)
 
 
 def _checked_key(key: Any) -> Any:
-    """A key of a dictionary, if it is of those whose hash costs no more than reading them did."""
+    """Return a key of a dictionary whose hash costs no more than reading it did, and refuse any other."""
     for part in key if isinstance(key, tuple) else (key,):
         small = abs(part) < 1 << 63 if isinstance(part, int) else True
         if not (small and (part is None or isinstance(part, str | bytes | int | float | Name | Opaque | Tensor))):
@@ -280,7 +285,7 @@ def _checked_key(key: Any) -> Any:
 
 
 class _Bounded:
-    """A file as `pickletools` reads it, that gives no more than it has, or than is allowed."""
+    """A file for `pickletools` that gives no more bytes than it has or than are allowed."""
 
     def __init__(self, file: BinaryIO, limit: int):
         start = file.tell()
@@ -361,7 +366,7 @@ class _Machine:
 
     def top(self, *kinds: type) -> Any:
         if not self.stack or not isinstance(self.stack[-1], kinds):
-            raise ValueError("its pickle fills what is no container")
+            raise ValueError("its pickle puts items into something that is not a container")
         return self.stack[-1]
 
     def do_proto(self, version: int) -> None:
@@ -396,7 +401,7 @@ class _Machine:
 
     def do_get(self, index: int) -> None:
         if index not in self.memo:
-            raise ValueError("its pickle refers to what was not there")
+            raise ValueError("its pickle refers to an object that does not exist")
         self.stack.append(self.memo[index])
 
     do_binget = do_long_binget = do_get
@@ -476,16 +481,16 @@ class _Machine:
         state = self.pop()
         target = self.top(object)
         if isinstance(target, Opaque):
-            target.state = state  # kept, not applied: there is no object whose __setstate__ could run
+            target.state = state  # kept, not applied: no __setstate__ runs
         elif not isinstance(target, dict | list | Tensor):
-            raise ValueError("its pickle sets the state of what has none")
+            raise ValueError("its pickle sets the state of an object that has none")
 
     def do_binpersid(self, _: None) -> None:
         self.stack.append(self.persistent(self.pop()))
 
 
 def _persistent(identifier: Any) -> Any:
-    """A storage, or for a module of the legacy format its class."""
+    """Return the storage of a persistent id, or the class of a module in the legacy format."""
     if not isinstance(identifier, tuple) or not identifier:
         raise ValueError("a persistent id is malformed")
     if identifier[0] == "module" and len(identifier) > 1:
@@ -495,7 +500,7 @@ def _persistent(identifier: Any) -> Any:
         raise ValueError("a storage is malformed")
     (count,) = _integers([count])
     offset = 0
-    if view and view[0] is not None:  # legacy: a storage that is part of another
+    if view and view[0] is not None:  # legacy format: a storage that is part of another
         _key, offset, count = view[0]
         offset, count = _integers([offset, count])
     return Storage(
@@ -504,32 +509,32 @@ def _persistent(identifier: Any) -> Any:
 
 
 def load(file: BinaryIO, limit: int = LIMIT_BYTES) -> Any:
-    """Read one pickle, from where the file is; it is then at the byte after.
+    """Read one pickle from the current position of a file, and stop after it.
 
     Args:
         file: A seekable file.
         limit: Bytes that the pickle may have.
 
     Returns:
-        Plain data, dicts for all kinds of dictionaries, lists for sets, and `Tensor`, `Opaque` and `Name`
-        for what is not plain.
+        Plain data: dicts for all kinds of dictionaries, lists for sets, and `Tensor`, `Opaque` and `Name` for
+        everything else.
 
     Raises:
-        Refused: It wants a function that no file of weights needs.
-        ValueError: It is malformed.
+        Refused: The pickle calls a function that no file of weights needs.
+        ValueError: The pickle is malformed.
     """
     return _Machine(_persistent).run(file, limit)
 
 
 def load_legacy(file: BinaryIO) -> tuple[Any, list[tuple[str, str | None]]]:
-    """Read the pickles of a file in the format before PyTorch 1.6; it is then where the storages begin.
+    """Read the pickles of a file in the format before PyTorch 1.6, and stop where the storages begin.
 
     Returns:
-        What was saved, and key and type of the storages in the order in which they follow.
+        The saved object, and the key and type of each storage in the order of the file.
 
     Raises:
-        Refused: It wants a function that no file of weights needs.
-        ValueError: It is malformed.
+        Refused: A pickle calls a function that no file of weights needs.
+        ValueError: A pickle is malformed.
     """
     if load(file) != 0x1950A86A20F9469CFC6C:
         raise Refused("is a Python pickle, but not one that torch.save wrote: it is not opened.")
@@ -553,17 +558,22 @@ def load_legacy(file: BinaryIO) -> tuple[Any, list[tuple[str, str | None]]]:
     return saved, [(key, types[key]) for key in keys]
 
 
-# Where training scripts keep the weights that one wants, the best first.
+# Where training scripts keep the weights, the preferred first.
 _PREFERRED = ("state_dict", "model", "module", "teacher", "target_encoder", "encoder", "net", "backbone", "student")
 
 
 def state_dicts(saved: Any) -> dict[str, dict[str, Tensor]]:
-    """Find the dictionaries of tensors in what was saved, by their keys joined with dots; `""` is the whole.
+    """Find the dictionaries of tensors in a saved object.
 
-    They come in the order of preference; several of which none is preferred keep their order.
+    Args:
+        saved: The object, as `load` returns it.
+
+    Returns:
+        The dictionaries by their keys, joined with dots; `""` is the object itself. The preferred come first; those
+        of equal rank keep their order.
 
     Raises:
-        Refused: A whole module was saved, or there are no tensors under names.
+        Refused: A whole module was saved, or no tensor has a name.
     """
     if isinstance(saved, Opaque) and saved.of.module.split(".")[0] == "__torch__":
         return {"": dict(_attributes(saved))}
@@ -573,15 +583,15 @@ def state_dicts(saved: Any) -> dict[str, dict[str, Tensor]]:
     if not found and modules:
         raise Refused(
             f"holds a whole Python object of the class {modules[0].of}, which only its own code can open. Open it "
-            "there and save its state dict instead: torch.save(model.state_dict(), path)."
+            "there, and save its state dict instead: torch.save(model.state_dict(), path)."
         )
     if not found:
-        raise Refused("holds no state dict: no dictionary of names and tensors is in it.")
+        raise Refused("holds no state dict: it has no dictionary of names and tensors.")
     return dict(sorted(found.items(), key=lambda item: rank(item[0])))
 
 
 def rank(key: str) -> tuple[int, ...]:
-    """The place of a key in the order of preference: small is good."""
+    """Return the rank of a key in the order of preference; the lowest is preferred."""
     parts = key.split(".") if key else ()
     places = [_PREFERRED.index(p) if p in _PREFERRED else len(_PREFERRED) for p in parts]
     return (places[0] if places else len(_PREFERRED) - 0.5, *places[1:])
@@ -602,7 +612,7 @@ def _search(value: Any, path: tuple[str, ...], found: dict, modules: list, seen:
 
 
 def _attributes(module: Opaque) -> Iterator[tuple[str, Tensor]]:
-    """The tensors of a TorchScript module and those in it, by their paths."""
+    """Yield the tensors of a TorchScript module and of the modules inside it, by their paths."""
     waiting: list[tuple[tuple[str, ...], Any]] = [((), module)]
     for _ in range(LIMIT_TENSORS):
         if not waiting:

@@ -1,0 +1,243 @@
+"""AugReg's 52,268 checkpoints, by a grammar of their names.
+
+They are the files of "How to train your ViT?" (arXiv 2106.10270): a name says what the model was trained with.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..validate import one_of
+from . import registry
+from .checkpoint import STORAGE, Checkpoint
+
+__all__ = ["augreg", "parse_augreg", "query_augreg"]
+
+BUCKET = f"{STORAGE}vit_models/"
+AUGREG_INDEX = f"{BUCKET}augreg/index.csv"
+AUGREG_MODELS = ("Ti_16", "S_32", "S_16", "B_32", "B_16", "B_8", "L_16", "R_Ti_16", "R26_S_32", "R50_L_32")
+AUGREG_AUGMENTATIONS = ("none", "light0", "light1", "medium1", "medium2", "strong1", "strong2")
+AUGREG_CLASSES = {"i1k": 1000, "i21k": 21843}
+AUGREG_ADAPTED = {"imagenet2012": 1000, "cifar100": 100, "kitti": 4, "oxford_iiit_pet": 37, "resisc45": 45}
+_NAME = re.compile(
+    r"(?P<name>\w+?)-(?P<ds>i1k|i21k)-(?P<epochs>\d+)ep-lr_(?P<lr>[\d.e-]+)-aug_(?P<aug>\w+)-wd_(?P<wd>[\d.e-]+)"
+    r"-do_(?P<do>[\d.]+)-sd_(?P<sd>[\d.]+)"
+    r"(--(?P<adapt_ds>\w+)-steps_(?P<steps>\d+)k-lr_(?P<adapt_lr>[\d.e-]+?)-res_(?P<res>\d+))?"
+)
+
+
+def augreg(
+    name: str,
+    ds: str = "i21k",
+    *,
+    aug: str = "medium1",
+    wd: float = 0.1,
+    do: float = 0.0,
+    sd: float = 0.0,
+    lr: float = 0.001,
+    epochs: int = 300,
+    adapt_ds: str | None = None,
+    steps: int = 20_000,
+    adapt_lr: float = 0.03,
+    res: int = 224,
+) -> Checkpoint:
+    """Return one of AugReg's checkpoints, by the settings of its training.
+
+    Not every combination was published; `query_augreg` finds those that were.
+
+    Args:
+        name: Architecture, such as `"B_16"`.
+        ds: Dataset of the pre-training: `"i1k"` or `"i21k"` (`"i21k_30"`: for 30 epochs).
+        aug: Augmentation: `"none"`, `"light0"`, `"light1"`, `"medium1"`, `"medium2"`, `"strong1"` or `"strong2"`.
+        wd: Weight decay.
+        do: Dropout rate.
+        sd: Stochastic depth rate.
+        lr: Learning rate.
+        epochs: Epochs.
+        adapt_ds: Dataset of the fine-tuning: `"imagenet2012"`, `"cifar100"`, `"kitti"`, `"oxford_iiit_pet"` or
+            `"resisc45"`; `None` for the pre-trained file.
+        steps: Steps of the fine-tuning. The name has them in thousands, rounded down.
+        adapt_lr: Learning rate of the fine-tuning.
+        res: Pixels of the fine-tuning, 224 or 384.
+
+    Returns:
+        The listed checkpoint with these settings, or else a new one.
+
+    Raises:
+        ValueError: No file has such a value.
+
+    Example:
+        >>> augreg("Ti_16", aug="none", wd=0.03, adapt_ds="imagenet2012").name
+        'Ti_16/augreg-imagenet21k+imagenet2012-224'
+    """
+    if ds == "i21k_30":
+        ds, epochs = "i21k", 30
+    for argument, value, choices in (
+        ("name", name, AUGREG_MODELS),
+        ("ds", ds, (*AUGREG_CLASSES, "i21k_30")),
+        ("aug", aug, AUGREG_AUGMENTATIONS),
+        ("adapt_ds", adapt_ds, (None, *AUGREG_ADAPTED)),
+        ("res", res, (224, 384)),
+        ("epochs", epochs, (30, 300)),
+    ):
+        one_of(value, f"{argument} of an AugReg file", choices)
+    numbers = {"wd": wd, "do": do, "sd": sd, "lr": lr, "adapt_lr": adapt_lr, "steps": steps}
+    try:
+        wd, do, sd, lr, adapt_lr, steps = (float(v) for v in numbers.values())
+    except (TypeError, ValueError):
+        raise ValueError(f"{', '.join(numbers)} of an AugReg file must be numbers. Received: {numbers}") from None
+    if min(wd, do, sd, lr, adapt_lr, steps) < 0:
+        raise ValueError(f"{', '.join(numbers)} of an AugReg file must not be negative. Received: {numbers}")
+    stem = f"{name}-{ds}-{epochs}ep-lr_{lr}-aug_{aug}-wd_{wd}-do_{do}-sd_{sd}"
+    if adapt_ds is not None:
+        stem += f"--{adapt_ds}-steps_{int(steps // 1000)}k-lr_{adapt_lr}-res_{res}"
+    known = registry.named(f"augreg/{stem}")
+    if known is not None:
+        return known
+    classes = AUGREG_CLASSES[ds] if adapt_ds is None else AUGREG_ADAPTED[adapt_ds]
+    size = 224 if adapt_ds is None else res
+    return Checkpoint(
+        variant=name,
+        weights=stem,
+        url=f"{BUCKET}augreg/{stem}.npz",
+        image_size=size,
+        classes=classes,
+        labels=registry.LABELS.get(classes, adapt_ds),
+        bytes=_bytes(name, size, classes),
+    )
+
+
+def parse_augreg(filename: str) -> dict[str, Any]:
+    """Parse the name of an AugReg file into the arguments of `augreg`.
+
+    Args:
+        filename: With or without `.npz` and folders.
+
+    Raises:
+        ValueError: It is not the name of an AugReg file.
+
+    Example:
+        >>> parse_augreg("S_16-i21k-300ep-lr_0.001-aug_light1-wd_0.03-do_0.0-sd_0.0.npz")["aug"]
+        'light1'
+    """
+    found = _NAME.fullmatch(filename.replace("\\", "/").rpartition("/")[2].removesuffix(".npz"))
+    if found is None:
+        raise ValueError(
+            f"{filename!r} is not the name of an AugReg file. One looks like "
+            "'B_16-i21k-300ep-lr_0.001-aug_medium1-wd_0.1-do_0.0-sd_0.0--imagenet2012-steps_20k-lr_0.03-res_384.npz'."
+        )
+    fields = {field: value for field, value in found.groupdict().items() if value is not None}
+    for field in {"epochs", "steps", "res"} & set(fields):
+        fields[field] = int(fields[field])
+    for field in {"lr", "wd", "do", "sd", "adapt_lr"} & set(fields):
+        try:
+            fields[field] = float(fields[field])
+        except ValueError:
+            raise ValueError(f"{filename!r}: {field} is not a number: {fields[field]!r}") from None
+    if "steps" in fields:
+        fields["steps"] *= 1000
+    return fields
+
+
+def find_augreg(stem: str) -> Checkpoint | None:
+    """Return the checkpoint with this file name (without `.npz`), or `None` if the grammar has no such name.
+
+    Example:
+        >>> find_augreg("S_16-i21k-300ep-lr_0.001-aug_light1-wd_0.03-do_0.0-sd_0.0").classes
+        21843
+    """
+    try:
+        checkpoint = augreg(**parse_augreg(stem))
+    except ValueError:
+        return None
+    return checkpoint if checkpoint.path == f"augreg/{stem}.npz" else None
+
+
+def query_augreg(index: str | os.PathLike | None = None, **filters: Any) -> list[Checkpoint]:
+    """Return the AugReg checkpoints that were published, from Google's index of them, the best first.
+
+    The paper recommends the first one with `ds="i21k"`: it has the highest accuracy on held-out data of the
+    pre-training (`final_val`).
+
+    Args:
+        index: The file `index.csv`; `None` to download it (some 20 MB).
+        **filters: Required values of columns: `name`, `ds`, `epochs`, `lr`, `aug`, `wd`, `do`, `sd`, `adapt_ds`,
+            `adapt_lr`, `adapt_steps`, `adapt_resolution` … `adapt_ds=None` returns pre-trained files, everything
+            else fine-tuned ones.
+
+    Returns:
+        Checkpoints by descending `final_val`, then `adapt_final_val`. `top1` is `adapt_final_test` for those
+        fine-tuned on ImageNet.
+
+    Raises:
+        FileNotFoundError: There is no such file, or it is not in the cache and `VIT_KERAS_OFFLINE` is set.
+        ConnectionError: It could not be downloaded.
+        ValueError: It is not AugReg's index, or it has no such column.
+
+    Example:
+        >>> query_augreg("index.csv", name="B_16", ds="i21k", adapt_ds="imagenet2012")[0].top1  # doctest: +SKIP
+        85.49
+    """
+    if index is None:
+        from .download import download
+
+        index = download(AUGREG_INDEX)
+    path = Path(index).expanduser()
+    if not path.is_file():
+        raise FileNotFoundError(f"There is no index of AugReg at {path}.")
+    with path.open(newline="", encoding="utf-8", errors="replace") as file:
+        table = csv.DictReader(file)
+        columns = table.fieldnames or []
+        if not {"filename", "adapt_filename", "final_val", "adapt_final_val", "adapt_ds"} <= set(columns):
+            raise ValueError(f"{path} is not AugReg's index.csv: its first line is {','.join(columns)[:100]!r}.")
+        unknown = sorted(set(filters) - set(columns))
+        if unknown:
+            raise ValueError(f"The index has no column {', '.join(unknown)}. There are: {', '.join(columns)}.")
+        pretrained = "adapt_ds" in filters and filters["adapt_ds"] is None
+        wanted = {k: v for k, v in filters.items() if not (pretrained and k == "adapt_ds")}
+        rows = [row for row in table if all(_same(row[column], value) for column, value in wanted.items())]
+    rows.sort(key=lambda row: (-_number(row["final_val"]), -_number(row["adapt_final_val"])))
+    result: dict[str, Checkpoint] = {}
+    for row in rows:
+        stem = (row["filename"] if pretrained else row["adapt_filename"]).rpartition("/")[2].removesuffix(".npz")
+        if stem and stem not in result:
+            result[stem] = _indexed(stem, None if pretrained else row)
+    return list(result.values())
+
+
+def _bytes(name: str, image_size: int, classes: int) -> int | None:
+    """Return the size of a listed file with the same architecture: it depends on names and shapes, not on values."""
+    for c in registry.listed():
+        if (c.variant, c.image_size, c.classes) == (name, image_size, classes) and c.path.startswith("augreg/"):
+            return c.bytes
+    return None
+
+
+def _indexed(stem: str, row: Mapping[str, str] | None) -> Checkpoint:
+    checkpoint = augreg(**parse_augreg(stem))
+    if row is None or row["adapt_ds"] != "imagenet2012" or not row.get("adapt_final_test"):
+        return checkpoint
+    top1 = round(100 * _number(row["adapt_final_test"]), 2)
+    return dataclasses.replace(checkpoint, top1=top1, top1_source="google")
+
+
+def _same(cell: str, value: Any) -> bool:
+    if isinstance(value, str):
+        return cell == value
+    try:
+        return float(cell) == float(value)
+    except (TypeError, ValueError):
+        return cell == str(value)
+
+
+def _number(cell: str) -> float:
+    try:
+        return float(cell)
+    except ValueError:
+        return float("-inf")

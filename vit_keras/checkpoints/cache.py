@@ -1,0 +1,40 @@
+"""The folder that downloads are kept in.
+
+The environment variable `VIT_KERAS_HOME` names it (default `~/.cache/vit_keras`). A file's place in it is the host and
+path of its URL.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+__all__ = ["cached_path", "home", "offline"]
+
+
+def home() -> Path:
+    """Return the folder of the cache."""
+    return Path(os.environ.get("VIT_KERAS_HOME") or "~/.cache/vit_keras").expanduser()
+
+
+def offline() -> bool:
+    """Return whether the user has forbidden requests (`VIT_KERAS_OFFLINE`)."""
+    return os.environ.get("VIT_KERAS_OFFLINE", "").lower() not in ("", "0", "false", "no", "off")
+
+
+def cached_path(url: str) -> Path:
+    """Return the path in the cache of the file at a URL, whether or not it is there.
+
+    Example:
+        >>> cached_path("https://example.org/models/vit.npz").relative_to(home()).as_posix()
+        'example.org/models/vit.npz'
+    """
+    parts = urlsplit(url)
+    path = [p for p in unquote(parts.path).split("/") if p not in ("", ".", "..")]
+    if parts.query:
+        import hashlib
+
+        digest = hashlib.sha256(parts.query.encode()).hexdigest()[:8]
+        path[-1:] = [f"{digest}-{path[-1]}" if path else digest]
+    return home().joinpath(parts.netloc.replace(":", "_"), *path)

@@ -1,0 +1,143 @@
+"""One published file of weights, as data."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+if TYPE_CHECKING:
+    from ..preprocess import Preprocessing
+
+__all__ = ["Checkpoint"]
+
+STORAGE = "https://storage.googleapis.com/"
+HUB = "https://huggingface.co/"
+PACKAGE = "package:"  # the scheme of a file that comes with this package, beside this module
+
+
+@functools.cache
+def preset(text: str, image_size: int) -> Preprocessing:
+    """Return the preprocessing that a text of the registry stands for.
+
+    Args:
+        text: A preset, with its crop after an `@` if that is another one: `clip@0.95`, `clip@squash`, or the shortest
+            side in pixels, `torchvision@242`.
+        image_size: Pixels, height = width.
+
+    Example:
+        >>> preset("clip@0.95", 224).crop
+        0.95
+    """
+    from ..preprocess import PRESETS, crop_fraction  # imports NumPy, which a list of names does not need
+
+    name, _, changes = text.partition("@")
+    result = PRESETS[name].replace(image_size=image_size)
+    if not changes:
+        return result
+    mode, number = re.fullmatch(r"(squash)?([\d.]*)", changes).groups()
+    crop = float(number) if number else None
+    crop = crop_fraction(image_size, int(crop)) if crop and crop > 1 else crop
+    return result.replace(crop=crop, crop_mode=mode or "center")
+
+
+class _Lazy:
+    """The field `preprocessing`. Given as a text, it becomes a `Preprocessing` when it is first asked for."""
+
+    def __get__(self, checkpoint: Checkpoint | None, owner: type | None = None) -> Any:
+        if checkpoint is None:  # `dataclass` asks for the default value
+            return "google"
+        value = checkpoint.__dict__["preprocessing"]
+        if isinstance(value, str):
+            value = checkpoint.__dict__["preprocessing"] = preset(value, checkpoint.image_size)
+        return value
+
+    def __set__(self, checkpoint: Checkpoint, value: Any) -> None:
+        checkpoint.__dict__["preprocessing"] = value
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """One published file of weights.
+
+    Attributes:
+        weights: What to pass as `weights=` to the factory of its variant; for a file of no variant, its full name.
+        url: Where it is published.
+        variant: Google's name of the architecture, such as `"B_16"` (`vit_keras.config.VARIANTS`); `None` for files
+            that are not Google's own.
+        family: The names and layout of its weights (`vit_keras.checkpoints.families`).
+        source: Who publishes it: `"google"`, `"timm"`, `"facebook"` …
+        image_size: Pixels of the images it was last trained on, height = width.
+        classes: Number of outputs of its head; `None` without a head.
+        labels: Name of the list of classes, such as `"imagenet-1k"`, or `None`.
+        preprocessing: How its publisher prepares an image (a `Preprocessing`).
+        options: Fields of `ViTConfig` that cannot be inferred from the file and differ from the family's.
+        bytes: Exact size of the file; `None` if unknown.
+        sha256: Hash of the file; `None` if none is public.
+        representation_size: Width of `pre_logits`; `None` without that layer.
+        top1: ImageNet-1k top-1 accuracy in percent, or `None`.
+        top1_source: Who measured it: `"google"` or `"timm"`.
+        license: SPDX name if there is one (`licence` is an alias).
+
+    Example:
+        >>> Checkpoint(weights="mine", url="https://example.org/mine.npz").filename
+        'mine.npz'
+    """
+
+    weights: str
+    url: str
+    variant: str | None = None
+    family: str = "google"
+    source: str = "google"
+    image_size: int = 224
+    classes: int | None = None
+    labels: str | None = None
+    preprocessing: Preprocessing = _Lazy()
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict, hash=False)
+    bytes: int | None = None
+    sha256: str | None = None
+    representation_size: int | None = None
+    top1: float | None = None
+    top1_source: str | None = None
+    license: str = "Apache-2.0"
+
+    @property
+    def name(self) -> str:
+        """The unique name, for `weights=` of any function: `B_16/imagenet21k`."""
+        return self.weights if self.variant is None else f"{self.variant}/{self.weights}"
+
+    @property
+    def path(self) -> str:
+        """The path on the server; for Google's own files, inside their bucket."""
+        path = unquote(urlsplit(self.url).path).lstrip("/")
+        return path.partition("/")[2] if self.url.startswith(STORAGE) else path
+
+    @property
+    def filename(self) -> str:
+        """The last part of the URL. On some servers all files have the same one."""
+        return self.path.rpartition("/")[2]
+
+    @property
+    def sha256_prefix(self) -> str | None:
+        """The first eight digits of the hash, from `sha256` or from a file name that follows torch.hub's rule."""
+        found = re.search(r"-([0-9a-f]{8})\.pth$", self.filename)
+        return self.sha256[:8] if self.sha256 else found and found[1]
+
+    @property
+    def licence(self) -> str:
+        """Alias of `license`."""
+        return self.license
+
+
+_init = Checkpoint.__init__
+
+
+@functools.wraps(_init)
+def _init_with_alias(self: Checkpoint, *, licence: str | None = None, **fields: Any) -> None:
+    _init(self, **fields, **({} if licence is None else {"license": licence}))
+
+
+Checkpoint.__init__ = _init_with_alias

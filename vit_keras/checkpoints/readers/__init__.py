@@ -1,0 +1,109 @@
+"""Read the arrays of a file of weights, whatever its format.
+
+`open_weights` reads NumPy's .npz, safetensors, PyTorch's .pth, .pt and .bin, Keras' .weights.h5, .h5 and .keras, and
+sharded files with an index. The format is detected from the first bytes. An array is read when it is asked for.
+
+Nothing in a file is executed. The sizes that a file claims are compared with its own size before memory is allocated.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from .archives import NpzReader, kind_of_zip
+from .base import LIMIT_TEXT, Reader, Stored
+from .hdf5 import HDF5Reader, KerasReader
+from .safetensors import SafetensorsReader
+from .sharded import ShardedReader
+from .sniff import Kind, describe_content, kind_of
+from .torch import TorchReader
+
+__all__ = [
+    "LIMIT_TEXT",
+    "HDF5Reader",
+    "KerasReader",
+    "Kind",
+    "NpzReader",
+    "Reader",
+    "SafetensorsReader",
+    "ShardedReader",
+    "Stored",
+    "TorchReader",
+    "describe_content",
+    "open_weights",
+]
+
+_READERS: dict[Kind, type[Reader]] = {
+    Kind.NPZ: NpzReader,
+    Kind.SAFETENSORS: SafetensorsReader,
+    Kind.TORCH: TorchReader,
+    Kind.PICKLE: TorchReader,
+    Kind.HDF5: HDF5Reader,
+    Kind.KERAS: KerasReader,
+}
+_FORMATS = (
+    "NumPy's .npz, safetensors, PyTorch's .pth, .pt and .bin, Keras' .weights.h5, .h5 and .keras, "
+    "and the .index.json of a sharded file"
+)
+_IN_A_FOLDER = (  # the names in Hugging Face's folders, the preferred first
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "open_clip_model.safetensors",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+    "open_clip_pytorch_model.bin",
+    "tf_model.h5",
+)
+_SUFFIXES = (".npz", ".safetensors", ".pth", ".pt", ".bin", ".h5", ".keras")
+
+
+def open_weights(path: str | os.PathLike, key: str | None = None) -> Reader:
+    """Open a file of weights.
+
+    Args:
+        path: A file, the `.index.json` of a sharded file, or a folder that holds one of them. In a folder of Hugging
+            Face with several, safetensors are preferred.
+        key: The state dict to read from a PyTorch checkpoint with several (`"model_ema"`; dots go deeper:
+            `"state_dict.student"`). `None`: the usual one; `reader.metadata["keys"]` lists all.
+
+    Returns:
+        A `Reader`.
+
+    Raises:
+        FileNotFoundError: There is no such file, no weights in the folder, or a piece is missing.
+        ValueError: The file holds no weights, is damaged, wants to run code, or has no such `key`. Damage inside an
+            array is found when that array is read.
+
+    Example:
+        >>> reader = open_weights("deit_tiny.pth")  # doctest: +SKIP
+        >>> reader.shape("patch_embed.proj.weight")  # doctest: +SKIP
+        (192, 3, 16, 16)
+    """
+    path = _in_folder(Path(path)) if Path(path).is_dir() else Path(path)
+    kind = kind_of(path)
+    if kind is Kind.MARKUP and path.name.endswith(".json"):
+        return ShardedReader(path, key)
+    if kind is Kind.ZIP:
+        kind = kind_of_zip(path)
+    reader = _READERS.get(kind)
+    if reader is None:
+        raise ValueError(f"{path} is {kind.words}. Supported formats: {_FORMATS}.")
+    if reader is TorchReader:
+        return TorchReader(path, key)
+    if key is not None:
+        raise ValueError(f"{path} is {kind.words}, which has no state dicts to choose from. Omit key={key!r}.")
+    return reader(path)
+
+
+def _in_folder(folder: Path) -> Path:
+    for name in _IN_A_FOLDER:
+        if (folder / name).is_file():
+            return folder / name
+    files = sorted(p for p in folder.iterdir() if p.suffix in _SUFFIXES and p.is_file())
+    if len(files) == 1:
+        return files[0]
+    if files:
+        names = ", ".join(file.name for file in files)
+        raise ValueError(f"{folder} holds several files of weights. Pass the path of one: {names}.")
+    raise FileNotFoundError(f"There is no file of weights in the folder {folder}.")

@@ -1,0 +1,189 @@
+"""What all readers share: arrays that are read on request, and the bounds that keep a damaged file harmless."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import ml_dtypes
+import numpy as np
+
+from .torch_pickle import Refused
+
+__all__ = ["LIMIT_TEXT", "Reader", "Stored"]
+
+CHUNK = 1 << 18  # bytes that are read at a time
+LIMIT_TEXT = 1 << 26  # bytes of JSON: a safetensors header, an index, a config.json
+LIMIT_DEFLATE = 1100  # deflate makes nothing smaller than 1/1032
+
+
+@dataclasses.dataclass(frozen=True)
+class Stored:
+    """An array in a file.
+
+    Attributes:
+        shape: Its shape.
+        dtype: The type of its values in the file.
+        read: Reads it.
+        problem: Why it cannot be read; `None` if it can.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    read: Callable[[], np.ndarray]
+    problem: str | None = None
+
+
+class Reader(Mapping):
+    """The arrays of a file, by name.
+
+    A mapping that reads an array from the file each time it is asked for. Floats of any width come out as
+    float32, integers and booleans unchanged.
+
+    Attributes:
+        path: The file.
+        format: `"npz"`, `"safetensors"`, `"torch"`, `"keras_weights"` (.weights.h5), `"h5"` or `"keras"`.
+        metadata: Everything else in the file: safetensors' own metadata, the `key` of PyTorch's state dict and
+            the other `keys`, the `config` of a Keras model.
+    """
+
+    format: str
+
+    def __init__(self, path: str | os.PathLike):
+        self.path = Path(path)
+        self.metadata: dict[str, Any] = {}
+        self._arrays: dict[str, Stored] = {}
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        stored = self._readable(name)
+        with damage(self.path, f"{name!r} cannot be read"):
+            return stored.read()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._arrays)
+
+    def __len__(self) -> int:
+        return len(self._arrays)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._arrays
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {str(self.path)!r}: {len(self)} arrays>"
+
+    def stored(self, name: str) -> Stored:
+        """Return what the file says about an array: its own shape and type, and why it cannot be read, if so."""
+        return self._arrays[name]
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Return the shape of an array, without reading its values."""
+        return self._readable(name).shape
+
+    def dtype(self, name: str) -> np.dtype:
+        """Return the type in which an array comes out, without reading its values."""
+        return plain_dtype(self._readable(name).dtype)
+
+    def _readable(self, name: str) -> Stored:
+        stored = self._arrays[name]
+        if stored.problem:
+            raise ValueError(f"{self.path}: {name!r} cannot be read: {stored.problem}.")
+        return stored
+
+
+@contextlib.contextmanager
+def damage(path: Path, what: str) -> Iterator[None]:
+    """Re-raise whatever a parser raises as a `ValueError` that names the file and what could not be done."""
+    try:
+        yield
+    except (FileNotFoundError, PermissionError, MemoryError):
+        raise
+    except Refused as error:
+        raise ValueError(f"{path} {error}") from None
+    except Exception as error:  # zipfile, zlib, json, h5py and NumPy's parser of headers raise many types
+        raise ValueError(f"{path} is damaged or incomplete: {what} ({error}). Delete it and fetch it again.") from None
+
+
+def little_endian(name: str) -> np.dtype:
+    """Return a type by NumPy's or ml_dtypes' name, little-endian as in all formats but .npz."""
+    return np.dtype(getattr(ml_dtypes, name, None) or name).newbyteorder("<")
+
+
+def _is_float(dtype: np.dtype) -> bool:
+    return dtype.kind == "f" or dtype.type.__module__.startswith("ml_dtypes")
+
+
+def plain_dtype(dtype: np.dtype) -> np.dtype:
+    """Return the type in which values come out: float32 for floats of any width, native integers for integers."""
+    return np.dtype(np.float32) if _is_float(dtype) else dtype.newbyteorder("=")
+
+
+def unreadable(problem: str, shape: tuple[int, ...] = (), dtype: Any = object) -> Stored:
+    """Return the entry of an array that cannot be read."""
+    return Stored(shape, np.dtype(dtype), lambda: np.empty(0), problem)
+
+
+def numeric(shape: tuple[int, ...], dtype: np.dtype, read: Callable[[], np.ndarray]) -> Stored:
+    """Return the entry of an array, which is unreadable unless its values are real numbers."""
+    if dtype.hasobject:
+        return unreadable("it holds Python objects, which are never unpickled", shape, dtype)
+    if dtype.kind not in "biuf" and not _is_float(dtype):
+        return unreadable(f"it holds no real numbers but {dtype}", shape, dtype)
+    return Stored(shape, dtype, read)
+
+
+def read_values(file: BinaryIO, count: int, dtype: np.dtype, crc: int | None = None, before: bytes = b"") -> np.ndarray:
+    """Read values in pieces, so that no memory is needed beside the result.
+
+    Args:
+        file: Where the bytes come from.
+        count: Number of values.
+        dtype: Their type in the file.
+        crc: CRC-32 of `before` and the bytes read, if known.
+        before: Bytes that were read before these.
+
+    Returns:
+        `(count,)`, of the type given by `plain_dtype`.
+
+    Raises:
+        ValueError: The file is too short, or the checksum is wrong.
+    """
+    result = np.empty(count, plain_dtype(dtype))
+    step = CHUNK // dtype.itemsize
+    checksum = zlib.crc32(before)
+    for start in range(0, count, step):
+        size = min(step, count - start) * dtype.itemsize
+        data = file.read(size)
+        if len(data) != size:
+            raise ValueError("the file ends before the array does")
+        if crc is not None:
+            checksum = zlib.crc32(data, checksum)
+        # A bool is a byte that is 0 or 1; a file can hold any.
+        result[start : start + step] = np.frombuffer(data, np.uint8 if dtype.kind == "b" else dtype)
+    if crc is not None and checksum != crc:
+        raise ValueError("its checksum is wrong")
+    return result
+
+
+def parse_json(data: bytes) -> dict:
+    """Parse a JSON object in which no name comes twice.
+
+    Raises:
+        ValueError: A name comes twice, or it is no JSON object.
+    """
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict:
+        result = dict(pairs)
+        if len(result) != len(pairs):
+            raise ValueError("a name comes twice")
+        return result
+
+    value = json.loads(data, object_pairs_hook=unique)
+    if not isinstance(value, dict):
+        raise ValueError("it is not a JSON object")
+    return value

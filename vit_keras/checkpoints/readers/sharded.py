@@ -1,0 +1,53 @@
+"""Sharded files: several pieces and an index that says which array is in which."""
+
+from __future__ import annotations
+
+import os
+import re
+
+from .base import LIMIT_TEXT, Reader, damage, parse_json
+
+__all__ = ["ShardedReader"]
+
+
+class ShardedReader(Reader):
+    """The arrays of a sharded file, as Hugging Face publishes large ones.
+
+    Args:
+        path: The `.index.json`; the pieces are beside it.
+        key: The state dict to read from every piece, as in `open_weights`.
+
+    Raises:
+        FileNotFoundError: There is no such file, or a piece is missing.
+        ValueError: It is not an index, or it names an array that is not in its piece.
+    """
+
+    def __init__(self, path: str | os.PathLike, key: str | None = None):
+        super().__init__(path)
+        with damage(self.path, "it is not an index of a file in pieces"):
+            if self.path.stat().st_size > LIMIT_TEXT:
+                raise ValueError("it is too large")
+            index = parse_json(self.path.read_bytes())
+            pieces: dict[str, str] = index["weight_map"]
+            self.metadata = dict(index.get("metadata") or {})
+            for piece in set(pieces.values()):
+                if not isinstance(piece, str) or not re.fullmatch(r"[^/\\:\0]+", piece) or piece in (".", ".."):
+                    raise ValueError(f"a piece has the name {piece!r}; pieces are files beside the index")
+        readers = {piece: self._open(piece, key) for piece in sorted(set(pieces.values()))}
+        if not readers:
+            raise ValueError(f"{self.path} names no arrays.")
+        for name, piece in pieces.items():
+            if name not in readers[piece]:
+                raise ValueError(f"{self.path} says that {name!r} is in {piece}, but it is not.")
+        self.format = next(iter(readers.values())).format
+        self._arrays = {name: readers[piece].stored(name) for name, piece in pieces.items()}
+
+    def _open(self, piece: str, key: str | None) -> Reader:
+        from . import open_weights  # which imports this module
+
+        path = self.path.parent / piece
+        if not path.is_file():
+            raise FileNotFoundError(f"{self.path} needs {piece}, and there is no such file beside it.")
+        if path.name.endswith(".json"):
+            raise ValueError(f"{self.path} names {piece} as a piece, which is an index itself.")
+        return open_weights(path, key)

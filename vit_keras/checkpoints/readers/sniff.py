@@ -1,0 +1,101 @@
+"""Recognize a file by its first bytes, whatever its name is."""
+
+from __future__ import annotations
+
+import enum
+import os
+from pathlib import Path
+
+__all__ = ["Kind", "describe_content", "kind_of", "sniff"]
+
+
+class Kind(enum.Enum):
+    """What a file is.
+
+    Attributes:
+        words: The kind in words, with its article, for error messages.
+
+    Example:
+        >>> Kind.NPZ.words
+        'an .npz file'
+    """
+
+    SAFETENSORS = "a safetensors file"
+    ZIP = "a zip archive"
+    HDF5 = "an HDF5 file"
+    PICKLE = "a Python pickle"
+    # Zip archives, told apart by their members.
+    NPZ = "an .npz file"
+    TORCH = "a PyTorch file"
+    KERAS = "a Keras model"
+    OTHER_ZIP = "a zip archive but holds no NumPy arrays, no PyTorch tensors and no Keras model"
+    # Files without weights.
+    GIT_LFS = "a Git-LFS pointer"
+    PNG = "a PNG image"
+    JPEG = "a JPEG image"
+    WEB_PAGE = "a web page"
+    MARKUP = "an error message in XML or JSON"  # or the index of a sharded file
+    EMPTY = "an empty file"
+    UNKNOWN = "not a known format of weights"
+
+    @property
+    def words(self) -> str:
+        return self.value
+
+
+_SIGNATURES = (
+    (b"PK\x03\x04", Kind.ZIP),
+    (b"\x89HDF\r\n\x1a\n", Kind.HDF5),
+    (b"version https://git-lfs", Kind.GIT_LFS),
+    *((bytes([0x80, protocol]), Kind.PICKLE) for protocol in range(2, 6)),
+    (b"\x89PNG", Kind.PNG),
+    (b"\xff\xd8\xff", Kind.JPEG),
+)
+
+
+def sniff(start: bytes) -> Kind:
+    """Return the kind of a file, given its first bytes (512 are enough).
+
+    The members of a zip archive are not in its first bytes: `archives.kind_of_zip` looks at them.
+
+    Example:
+        >>> sniff(b"<!DOCTYPE html>")
+        <Kind.WEB_PAGE: 'a web page'>
+    """
+    if not start:
+        return Kind.EMPTY
+    if start[4:9] == b"\0\0\0\0{":  # first of all: the length of a safetensors header can look like any signature
+        return Kind.SAFETENSORS
+    for signature, kind in _SIGNATURES:
+        if start.startswith(signature):
+            return kind
+    if start[8:9] == b"{":
+        return Kind.SAFETENSORS
+    text = start.lstrip().lower()
+    if text.startswith((b"<!doctype", b"<html", b"<head")):
+        return Kind.WEB_PAGE
+    if text.startswith((b"<?xml", b"{")):
+        return Kind.MARKUP
+    return Kind.UNKNOWN
+
+
+def kind_of(path: str | os.PathLike) -> Kind:
+    """Return the kind of the file at a path.
+
+    Raises:
+        FileNotFoundError: There is no file at the path.
+    """
+    if not Path(path).is_file():
+        raise FileNotFoundError(f"There is no file of weights at {path}.")
+    with open(path, "rb") as file:
+        return sniff(file.read(512))
+
+
+def describe_content(start: bytes) -> str:
+    """Return the kind of a file in words, given its first bytes.
+
+    Example:
+        >>> describe_content(b"<html>")
+        'a web page'
+    """
+    return sniff(start).words
