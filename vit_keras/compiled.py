@@ -8,53 +8,68 @@ from __future__ import annotations
 
 import functools
 import weakref
+from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Any
 
 import keras
 
-_compiled: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+from .keras_internals import flat_layers
+
+KEPT = 32
+"""Size of the cache of compiled functions of a model: the ones that were not called for longest are dropped."""
 
 
-# So many functions of a model are kept compiled; of more, those that were not called for longest are forgotten.
-_KEPT = 32
+class _Cache:
+    """The compiled functions of one model, and the state of the model that they were compiled in."""
+
+    def __init__(self):
+        self.state: tuple = ()
+        self.functions: OrderedDict[Hashable, Callable] = OrderedDict()
+
+    def get(self, state: tuple, key: Hashable, compile: Callable[[], Callable]) -> Callable:
+        if state != self.state:
+            self.functions.clear()
+            self.state = state
+        if key not in self.functions:
+            self.functions[key] = compile()
+        self.functions.move_to_end(key)
+        while len(self.functions) > KEPT:
+            self.functions.popitem(last=False)
+        return self.functions[key]
+
+
+_caches: weakref.WeakKeyDictionary[keras.Model, _Cache] = weakref.WeakKeyDictionary()
 
 
 def run(model: keras.Model, function: Callable, *tensors: Any, key: Hashable) -> Any:
-    """Call `function(model, *tensors)` compiled; it must not change a variable, save for drawing random numbers.
+    """Call `function(model, *tensors)` compiled; it must not change a variable, except for drawing random numbers.
 
-    There is one compilation for each `key`, image size and dtype; the batch may be of any size (JAX compiles for each).
-    What is set on the model's layers and is read while compiling (which variables there are, activations, rates of dropout) is watched:
-    after a change there is another compilation. A model with `run_eagerly` set is not compiled.
+    There is one compilation for each `key`, image size and dtype; the batch may be of any size (JAX compiles for each). What is
+    set on the model's layers and read while compiling (which variables there are, activations, rates of dropout) is watched:
+    after a change the functions are compiled again. A model with `run_eagerly` set is not compiled.
 
     Args:
         model: Any Keras model that is built.
         function: What to compute: from the model and the tensors to a structure of tensors.
         tensors: Each `(batch, ...)`; the images first.
-        key: What tells this function from others that the same model is run with.
+        key: Distinguishes this function from others that the same model is run with.
 
     Returns:
         What `function` returns.
     """
     if model.run_eagerly:
         return function(model, *tensors)
-    runs, state = _compiled.setdefault(model, {}), _state(model)
-    if runs.get("state") != state:
-        runs.clear()
-        runs["state"] = state
     key = (key, *((tuple(t.shape[1:]), keras.backend.standardize_dtype(t.dtype)) for t in tensors))
-    compiled = runs.pop(key, None) or _COMPILERS[keras.backend.backend()](weakref.ref(model), function, tensors)
-    runs[key] = compiled  # the last of them, as the one that was called last
-    while len(runs) > _KEPT + 1:
-        runs.pop(next(key for key in runs if key != "state"))
-    return compiled(*tensors)
+    compiler = _COMPILERS[keras.backend.backend()]
+    cache = _caches.setdefault(model, _Cache())
+    return cache.get(_state(model), key, lambda: compiler(weakref.ref(model), function, tensors))(*tensors)
 
 
 def _state(model: keras.Model) -> tuple:
-    layers = tuple(model._flatten_layers())
     return (
         tuple(id(v) for v in model.variables),
-        tuple((getattr(layer, "activation", None), getattr(layer, "rate", None)) for layer in layers),
+        tuple((getattr(layer, "activation", None), getattr(layer, "rate", None)) for layer in flat_layers(model)),
     )
 
 
@@ -62,7 +77,7 @@ def _tensorflow(model: weakref.ref, function: Callable, tensors: tuple) -> Calla
     import tensorflow as tf
 
     signature = [tf.TensorSpec((None, *t.shape[1:]), t.dtype) for t in tensors]
-    # A partial, and not a function in here: TensorFlow would take all of these for one that is traced again and again, and warn.
+    # A partial, and no function defined here: TensorFlow would take all of these for one that is traced again and again.
     return tf.function(functools.partial(_call, model, function), input_signature=signature, autograph=False)
 
 

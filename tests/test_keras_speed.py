@@ -1,0 +1,166 @@
+"""What is overridden in Keras for speed: that each trick works, and that Keras still needs it.
+
+A test named `test_keras_still_…` fails when Keras has become as fast by itself. Then the trick goes.
+"""
+
+import time
+
+import keras
+import numpy as np
+import pytest
+
+from vit_keras import vit
+
+only_tensorflow = pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="only TensorFlow needs this")
+
+CLOSE = {"rtol": 1e-5, "atol": 1e-5}
+
+
+def tiny(**options):
+    keras.utils.set_random_seed(1)
+    options = {"dropout": 0.0, **options}
+    model = vit.build_model(32, 8, 2, 64, 2, "tiny", 128, classes=10, **options)
+    model.get_layer("head").set_weights([np.random.default_rng(1).normal(size=(64, 10)), np.zeros(10)])
+    return model
+
+
+def images(batch, seed=0):
+    return np.random.default_rng(seed).uniform(-1, 1, (batch, 32, 32, 3)).astype("float32")
+
+
+def plain(model):
+    """The same graph as a model of Keras' own class."""
+    return keras.Model(model.input, model.output)
+
+
+# --- the plain call -------------------------------------------------------------------------------------------------
+
+
+def calls_of_a_block(model):
+    """How often Python runs the first block in two calls of the model."""
+    block, seen = model.get_layer("Transformer_encoderblock_0"), []
+    call = block.call
+    block.call = lambda *args, **kwargs: seen.append(1) or call(*args, **kwargs)
+    model(images(1))
+    model(images(1))
+    return len(seen)
+
+
+@pytest.mark.core
+@pytest.mark.skipif(keras.backend.backend() == "torch", reason="PyTorch is as fast without compiling")
+def test_a_plain_call_is_compiled_once():
+    assert calls_of_a_block(tiny()) == 1
+
+
+@pytest.mark.core
+@pytest.mark.skipif(keras.backend.backend() == "torch", reason="PyTorch is as fast without compiling")
+def test_keras_still_runs_a_plain_call_layer_by_layer():
+    assert calls_of_a_block(plain(tiny())) == 2
+
+
+# --- predict ---
+
+
+@pytest.mark.parametrize("batch_size", [None, 1, 5, 100])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "uint8"])
+def test_predict_is_that_of_keras(batch_size, dtype):
+    model, x = tiny(), (127 * images(37)).astype(dtype)
+    expected = keras.Model.predict(model, x.astype("float32"), batch_size=batch_size, verbose=0)
+    predicted = model.predict(x, batch_size=batch_size, verbose=0)
+    assert predicted.dtype == expected.dtype
+    np.testing.assert_allclose(predicted, expected, **CLOSE)
+
+
+def test_predict_takes_what_keras_takes():
+    model, x = tiny(), images(6)
+    expected = model.predict(x, verbose=0)
+    batches = [(x[:4],), (x[4:],)]
+    np.testing.assert_allclose(model.predict((batch for batch in batches), steps=2, verbose=0), expected, **CLOSE)
+    np.testing.assert_allclose(model.predict(x, batch_size=2, steps=2, verbose=0), expected[:4], **CLOSE)
+    np.testing.assert_allclose(model.predict(keras.ops.convert_to_tensor(x), verbose=0), expected, **CLOSE)
+
+
+def test_predict_tells_its_callbacks_and_can_be_stopped(capsys):
+    class Callback(keras.callbacks.Callback):
+        seen = ()
+
+        def on_predict_batch_end(self, batch, logs=None):
+            self.seen += ((batch, logs["outputs"].shape),)
+            self.model.stop_predicting = batch == 1
+
+    callback = Callback()
+    model = tiny()
+    assert model.predict(images(20), batch_size=8, callbacks=[callback], verbose=1).shape == (16, 10)
+    assert callback.seen == ((0, (8, 10)), (1, (8, 10)))
+    assert "1/3" in capsys.readouterr().out
+    assert model.predict(images(20), batch_size=8, verbose=0).shape == (20, 10)
+
+
+@only_tensorflow
+def test_keras_still_builds_a_pipeline_for_every_predict():
+    """Measured: 40 ms against 2; the least of ten calls each, so that another process does not decide."""
+
+    def least(model):
+        model.predict(images(1), verbose=0)
+        times = []
+        for _ in range(10):
+            started = time.perf_counter()
+            model.predict(images(1), verbose=0)
+            times.append(time.perf_counter() - started)
+        return min(times)
+
+    model = tiny()
+    assert least(plain(model)) > 2 * least(model)
+
+
+# --- training -------------------------------------------------------------------------------------------------------
+
+
+def traces_of_a_step(model, metrics):
+    """How often TensorFlow traces the training step, and what the training measured."""
+    traced = []
+
+    class Loss(keras.losses.SparseCategoricalCrossentropy):
+        def call(self, *args):
+            traced.append(1)
+            return super().call(*args)
+
+    model.compile("adamw", Loss(from_logits=True), metrics=metrics, jit_compile=False)
+    history = model.fit(images(4), np.arange(4), epochs=2, verbose=0).history
+    return len(traced), set(history)
+
+
+@only_tensorflow
+@pytest.mark.parametrize("metrics", [[], ["accuracy"]])
+def test_a_training_step_is_traced_once(metrics):
+    assert traces_of_a_step(tiny(), metrics) == (1, {"loss", *metrics})
+
+
+@only_tensorflow
+def test_keras_still_traces_a_step_twice_whose_optimizer_is_not_built():
+    assert traces_of_a_step(plain(tiny()), [])[0] == 2
+
+
+@only_tensorflow
+def test_keras_still_traces_a_step_twice_whose_metrics_are_named_by_a_string():
+    class WithOptimizer(keras.Model):
+        def make_train_function(self, force=False):
+            self.optimizer.build(self.trainable_variables)
+            return super().make_train_function(force)
+
+    model = tiny()
+    assert traces_of_a_step(WithOptimizer(model.input, model.output), ["accuracy"])[0] == 2
+
+
+@only_tensorflow
+def test_auto_means_no_xla_where_there_is_no_gpu():
+    model = tiny()
+    model.compile("adamw", "mse")
+    assert not model.jit_compile
+
+
+@only_tensorflow
+def test_keras_still_means_xla_by_auto():
+    model = plain(tiny())
+    model.compile("adamw", "mse")
+    assert model.jit_compile
