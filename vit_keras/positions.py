@@ -1,7 +1,7 @@
-"""Where the patches are: tables of position embeddings, and positions that are computed.
+"""Positions of patches: tables of position embeddings, and positions that are computed.
 
-Tables are resampled by the filters of `resampling`. Functions that take `xp` compute in NumPy (float64) or in `keras.ops`
-(float32), where the sides of the grid may be scalars of a TensorFlow graph.
+Tables are resampled by the filters of `resampling`. Functions that take `xp` compute in NumPy (float64) or in
+`keras.ops` (float32), where the sides of the grid may be scalars of a TensorFlow graph.
 """
 
 from __future__ import annotations

@@ -1,32 +1,32 @@
 """Resampling of grids: position tables, patch kernels and pictures, by one set of filters.
 
-To resample an axis is to multiply by a matrix (`resampling_matrix`). One mechanism therefore serves a table of position
-embeddings, a patch kernel (whose matrix is inverted), a table of relative biases and a batch of pictures. Functions that
-take `xp` compute in NumPy (float64) or in `keras.ops`, where sizes may be scalars of a TensorFlow graph.
+To resample an axis is to multiply by a matrix (`resampling_matrix`). One mechanism therefore serves a table of
+position embeddings, a patch kernel (whose matrix is inverted), a table of relative biases and a batch of pictures.
+Functions that take `xp` compute in NumPy (float64) or in `keras.ops`, where sizes may be scalars of a TensorFlow graph.
 
 A filter has one name everywhere. A name without suffix has half-pixel centers and no antialiasing.
 
 | name | tables and kernels: who resizes that way | pictures: whose |
 | --- | --- | --- |
 | `bilinear_align_corners` | Google (`scipy.ndimage.zoom(order=1)` without its zeroed edges) | |
-| `bilinear` | `torch.nn.functional.interpolate`, timm for Google's `.npz` files, FlexiViT | `tf.image.resize`, Google's models |
+| `bilinear` | torch, timm for Google's `.npz` files, FlexiViT's kernels | `tf.image.resize`, Google's models |
 | `bilinear_antialias` | torch with `antialias=True`, SigLIP 2's NaFlex | Pillow's `BILINEAR`, torchvision |
 | `bicubic` | torch (a = -0.75), DeiT, MAE, Hugging Face | |
 | `bicubic_align_corners` | torch with aligned corners (a = -0.75), torchvision | |
-| `bicubic_antialias` | torch with `antialias=True` (a = -0.5), timm, open_clip, DINOv2 with registers | Pillow's `BICUBIC`, timm |
+| `bicubic_antialias` | torch with `antialias=True` (a = -0.5), timm, open_clip | Pillow's `BICUBIC`, timm, CLIP |
 | `bicubic_dino` | `bicubic` with the scale `(new + 0.1) / old`: DINO, DINOv2 | |
 | `lanczos` | | Pillow's `LANCZOS` |
 | `box` | | Pillow's `BOX` |
 | `nearest` | | Pillow's `NEAREST` |
 
-Other spellings are accepted: hyphens for underscores, and for pictures `bicubic`, which is what timm and Pillow call
-`bicubic_antialias`. Where the kernel is not antialiased, the cells at the border are repeated; where it is, the weights that
-fall off the border are shared among the others.
+Hyphens are accepted for underscores, and for pictures `bicubic`, Pillow's and timm's word for `bicubic_antialias`.
+Without antialiasing, the cells at the border are repeated. With it, the kernel widens as the axis shrinks, and weights
+that fall off the border are shared among the others.
 
-Google's code resizes position embeddings with `scipy.ndimage.zoom(order=1)`, which is bilinear interpolation with aligned
-corners (reference: google-research/vision_transformer, `vit_jax/checkpoint.py`, `interpolate_posemb`). SciPy's own function
-zeroes the last row and column for some pairs of sizes (SciPy issues 4922 and 6713: 24 to 22, 28 to 14, 32 to 16 …); this
-one does not.
+Google's code resizes position embeddings with `scipy.ndimage.zoom(order=1)`, which is bilinear interpolation with
+aligned corners (reference: google-research/vision_transformer, `vit_jax/checkpoint.py`, `interpolate_posemb`). SciPy's
+own function zeroes the last row and column for some pairs of sizes (SciPy issues 4922 and 6713: 24 to 22, 28 to 14, 32
+to 16 …); this one does not.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ def _method(name, names):
     known = _underscored(name)
     if known not in names:
         raise ValueError(
-            f"There is no method {name!r} to resample with; choose one of {', '.join(names)}.{did_you_mean(name, names)}"
+            f"There is no method {name!r} to resample with. Pass one of {', '.join(names)}.{did_you_mean(name, names)}"
         )
     return known
 
@@ -195,8 +195,8 @@ def resampling_matrix(source, target, method: str, *, rows: tuple[Any, int] | No
         method: One of `METHODS` or `PICTURES`.
         rows: The first row that is wanted, and how many; `None` for all.
         xp: `numpy` or `keras.ops`.
-        dtype: What `keras.ops` computes in, `"float32"` or `"float64"` (TensorFlow and PyTorch). NumPy computes in float64,
-            and so did Pillow: `"box"` and `"nearest"` need it to decide ties as it does.
+        dtype: What `keras.ops` computes in, `"float32"` or `"float64"` (TensorFlow and PyTorch). Pillow and NumPy
+            compute in float64; `"box"` and `"nearest"` need it to decide ties as Pillow does.
 
     Returns:
         `(target, source)`, or fewer `rows` of it. Each row sums to 1.
@@ -267,8 +267,8 @@ def resize_grid(array, size, method: str, *, xp=np):
 def resize_bilinear(array: np.ndarray, size: tuple[int, int], *, align_corners: bool) -> np.ndarray:
     """Resize the first two axes by bilinear interpolation, without antialiasing.
 
-    The values of `resize_grid` by "bilinear_align_corners" or "bilinear", at an image's price: it looks at two
-    cells for each new one, where a matrix looks at all (for 500 × 700 pixels to 224 × 224 three times as fast and more).
+    The result is that of `resize_grid` by "bilinear_align_corners" or "bilinear", but faster for images: it reads two
+    cells for each new one instead of all (500 × 700 pixels to 224 × 224: at least three times as fast).
 
     Args:
         array: `(height, width, ...)`, any real dtype.
