@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["check_pixels", "pixel_range", "to_pixels", "to_uint8"]
+__all__ = ["check_pixels", "pixel_range", "preprocess_inputs", "to_pixels", "to_uint8"]
 
 
 def to_pixels(image: np.ndarray) -> np.ndarray:
@@ -107,3 +107,46 @@ def check_pixels(images: Any, expected: str = "[-1, 1]") -> bool:
             stacklevel=2,
         )
     return found == expected
+
+
+def range_doubt(inputs: Any, least: float, most: float) -> str | None:
+    """Return why a model's input does not look as if its range were `least` to `most`, or `None` if it does.
+
+    Example:
+        >>> range_doubt(np.array([0.0, 255.0]), -1, 1)
+        'The pixels are from 0 to 255, where the model was trained with -1 to 1.'
+    """
+    inputs = np.asarray(inputs)
+    low, high = (float(inputs.min()), float(inputs.max())) if inputs.size else (0.0, 0.0)
+    margin = 0.25 * (most - least)  # augmentation may overshoot
+    others = [other for other in ((0, 255), (0, 1), (-1, 1)) if max(np.abs(np.subtract(other, (least, most)))) > 0.02]
+    plausible = (
+        least - margin <= low
+        and high <= most + margin
+        and not any(abs(low - first) < 0.02 and abs(high - last) < 0.02 for first, last in others)
+        and not (least < -margin and low >= 0 and high <= 1)  # no image has a dark pixel: they are in [0, 1]
+    )
+    if plausible or low == high:
+        return None
+    return f"The pixels are from {low:.3g} to {high:.3g}, where the model was trained with {least:.3g} to {most:.3g}."
+
+
+def preprocess_inputs(X: Any) -> Any:
+    """Convert pixels from [0, 255] to the [-1, 1] that Google's models take: `(x - 127.5) / 127.5`.
+
+    Args:
+        X: Pixels in [0, 255] of any shape and real dtype: an array, a list, a PIL image, or a tensor (also inside
+            `tf.data`, whatever the backend). It is not changed.
+
+    Returns:
+        float32 of the same shape: a NumPy array, or a tensor if a tensor came in.
+
+    Example:
+        >>> preprocess_inputs(np.array([0, 255], "uint8"))
+        array([-1.,  1.], dtype=float32)
+    """
+    if isinstance(X, (np.ndarray, np.generic, list, tuple)) or not hasattr(X, "dtype"):
+        return (np.asarray(X, "float32") - np.float32(127.5)) / np.float32(127.5)
+    from keras.layers import Rescaling
+
+    return Rescaling(1 / 127.5, offset=-1.0, dtype="float32")(X)

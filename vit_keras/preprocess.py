@@ -27,6 +27,7 @@ import numpy as np
 
 from .config import size_pair
 from .images import gray, read, resize_image
+from .pixels import preprocess_inputs, range_doubt
 from .preprocess_json import (
     IMAGENET_MEAN,
     IMAGENET_STD,
@@ -239,6 +240,19 @@ class Preprocessing:
         mean, std = np.array(self.mean), np.array(self.std)
         return 1 / (255 * std), -mean / std
 
+    def doubt(self, inputs: Any) -> str | None:
+        """Return why an input does not look like what this preprocessing gives, or `None` if it does.
+
+        Args:
+            inputs: A batch as it goes into a model, `(..., channels)`.
+
+        Example:
+            >>> GOOGLE.doubt(np.array([[0.0, 127.0, 255.0]]))
+            'The pixels are from 0 to 255, where the model was trained with -1 to 1.'
+        """
+        scale, offset = self._affine()
+        return range_doubt(inputs, float(offset.min()), float((255 * scale + offset).max()))
+
     def replace(self, **changes: Any) -> Preprocessing:
         """Return a copy with some fields changed.
 
@@ -383,27 +397,6 @@ def _maximum(sizes: Iterable[Any]) -> Callable:
 def _half(rest: Any) -> Any:
     """Return `round(rest / 2)` in integers: a half goes to the even neighbor."""
     return rest // 2 + (rest % 2) * (rest // 2 % 2)
-
-
-def preprocess_inputs(X):
-    """Convert pixels from [0, 255] to the [-1, 1] that Google's models take: `(x - 127.5) / 127.5`.
-
-    Args:
-        X: Pixels in [0, 255] of any shape and real dtype: an array, a list, a PIL image, or a tensor (also inside
-            `tf.data`, whatever the backend). It is not changed.
-
-    Returns:
-        float32 of the same shape: a NumPy array, or a tensor if a tensor came in.
-
-    Example:
-        >>> preprocess_inputs(np.array([0, 255], "uint8"))
-        array([-1.,  1.], dtype=float32)
-    """
-    if isinstance(X, (np.ndarray, np.generic, list, tuple)) or not hasattr(X, "dtype"):
-        return (np.asarray(X, "float32") - np.float32(127.5)) / np.float32(127.5)
-    from keras.layers import Rescaling
-
-    return Rescaling(1 / 127.5, offset=-1.0, dtype="float32")(X)
 
 
 CLIP_MEAN, CLIP_STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)

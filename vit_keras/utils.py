@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from .compat import apply_embedding_weights, load_weights_numpy
+from typing import TYPE_CHECKING
+
 from .images import MAX_DOWNLOAD, MAX_PIXELS, ImageInputType, gray, grey, read, resize, resize_image
 from .labels import get_imagenet_classes
 from .pixels import check_pixels, pixel_range, to_pixels, to_uint8
+
+if TYPE_CHECKING:
+    from .compat import apply_embedding_weights, load_weights_numpy
 
 __all__ = [
     "MAX_DOWNLOAD",
@@ -24,3 +28,15 @@ __all__ = [
     "to_pixels",
     "to_uint8",
 ]
+
+
+def __getattr__(name):
+    if name not in ("apply_embedding_weights", "load_weights_numpy"):  # of vit-keras 0.x; these need Keras
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from . import compat
+
+    return getattr(compat, name)
+
+
+def __dir__():
+    return sorted({*globals(), *__all__})
