@@ -129,6 +129,7 @@ def test_what_would_be_wrong_is_further_off(interpolation):
         assert np.abs(result - expected).max() > 10
 
 
+@pytest.mark.core
 def test_a_batch_is_its_pictures():
     settings = IMAGENET.replace(image_size=32)
     batch = noise(3, 50, 40, 3)
@@ -183,6 +184,7 @@ def test_the_configuration_is_plain_json():
     assert Preprocess.from_config(config).preprocessing == layer.preprocessing
 
 
+@pytest.mark.core
 def test_gray_and_color():
     color, gray = noise(2, 20, 30, 3), noise(2, 20, 30, 1)
     settings = Preprocessing(image_size=16, channels=1)

@@ -239,7 +239,7 @@ def resize_grid(array, size, method: str, *, xp=np):
         array: `(height, width, ...)`, any real dtype.
         size: New `(height, width)`; with `xp=keras.ops` possibly scalars of the graph.
         method: One of `METHODS`.
-        xp: `numpy` or `keras.ops`. Accelerators may multiply float32 matrices in fewer bits (TensorFlow on
+        xp: `numpy` or `keras.ops`. Accelerators can multiply float32 matrices with fewer bits (TensorFlow on
             NVIDIA GPUs: `tf.config.experimental.enable_tensor_float_32_execution`).
 
     Returns:
@@ -247,7 +247,7 @@ def resize_grid(array, size, method: str, *, xp=np):
         with `bicubic_dino` too if both axes keep theirs, since DINO then skips the interpolation.
 
     Raises:
-        ValueError: There is no such method, or an axis without cells.
+        ValueError: There is no such method, or an axis has no cells.
 
     Example:
         >>> resize_grid(np.array([[0.0, 2.0]]), (1, 3), "bilinear_align_corners")
@@ -273,9 +273,8 @@ def resize_bilinear(array: np.ndarray, size: tuple[int, int], *, align_corners: 
     Args:
         array: `(height, width, ...)`, any real dtype.
         size: New `(height, width)`.
-        align_corners: Whether the centres of the corner cells stay where they are (Google's rule for
-            position embeddings) or the outer edges do (half-pixel centres: `tf.image.resize`, the
-            reference's rule for images).
+        align_corners: `True` keeps the centers of the corner cells in place (Google's rule for position embeddings).
+            `False` keeps the outer edges in place (half-pixel centers: `tf.image.resize`, Google's rule for images).
 
     Returns:
         float64 array of shape `(*size, ...)`.
@@ -301,11 +300,11 @@ def resize_bilinear(array: np.ndarray, size: tuple[int, int], *, align_corners: 
 
 
 def resize_patch_kernel(kernel: np.ndarray, size: tuple[int, int], method: str = "bilinear") -> np.ndarray:
-    """Resize the kernel of the patch embedding by the pseudo-inverse of the resizing of the patches.
+    """Resize the kernel of the patch embedding by the pseudo-inverse of the matrix that resizes patches.
 
-    Made larger, the kernel gives for a resized patch what it gave for the patch; made smaller, it comes
-    as near to that as can be ("PI-resize", FlexiViT, arXiv:2212.08013, section 3.4). The resizing of a
-    patch is a Kronecker product of two axes' matrices, and so is its pseudo-inverse.
+    A larger kernel gives the same output for a resized patch as the old kernel for the patch. A smaller one gives the
+    nearest output in the sense of least squares ("PI-resize", FlexiViT, arXiv:2212.08013, section 3.4). The matrix
+    that resizes patches is a Kronecker product of one matrix per axis, and so is its pseudo-inverse.
 
     Args:
         kernel: `(height, width, channels, hidden_size)`.
@@ -317,7 +316,7 @@ def resize_patch_kernel(kernel: np.ndarray, size: tuple[int, int], method: str =
         float32 kernel of shape `(*size, channels, hidden_size)`.
 
     Raises:
-        ValueError: There is no such method, or the kernel has not four axes.
+        ValueError: There is no such method, or the kernel does not have four axes.
 
     Example:
         >>> resize_patch_kernel(np.ones((16, 16, 3, 8)), (32, 32)).shape
