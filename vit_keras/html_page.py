@@ -10,6 +10,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+__all__ = ["data_uri", "escape", "fill", "to_json"]
+
 
 def fill(template: str, places: Mapping[str, str]) -> str:
     """Fill the places `{{name}}` of a template, all at once, so that no text is taken for a place.
