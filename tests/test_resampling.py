@@ -229,7 +229,7 @@ def test_hyphens_are_underscores():
 def test_a_window_of_the_matrix(method, xp):
     whole = traced(resampling_matrix, 12, 7, method, xp=xp)
     window = traced(resampling_matrix, 12, 7, method, rows=(2, 4), xp=xp)
-    close(window, ops.convert_to_numpy(whole)[2:6], 0)
+    close(window, ops.convert_to_numpy(whole)[2:6], 1e-6)  # weights of about 1; XLA orders operations by shape
 
 
 @pytest.mark.parametrize("method", PICTURES)
