@@ -11,8 +11,6 @@ from support import DATA
 from vit_keras import positions
 from vit_keras.resampling import METHODS, resize_grid
 
-pytestmark = pytest.mark.core
-
 REFERENCE = dict(np.load(DATA / "resampling.npz"))
 rng = np.random.default_rng(0)
 
@@ -49,6 +47,7 @@ def test_position_embeddings_are_resized_as_google_does_by_default():
     close(got.reshape(9, 14, 8), golden["google_9x14"], 1e-7)  # values below 1, rounded to float32 once
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("xp", [np, ops], ids=["numpy", "ops"])
 def test_sincos2d_against_vit_pytorch(xp):
     got = positions.sincos2d((5, 3), 24, xp=xp)
@@ -56,6 +55,7 @@ def test_sincos2d_against_vit_pytorch(xp):
     close(got, REFERENCE["vit_pytorch_sincos_5x3"][None], 1e-6)  # float32 angles of at most 4
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("xp", [np, ops], ids=["numpy", "ops"])
 @pytest.mark.parametrize("key", ["transformers_rope_5x3", "timm_rope_5x3"])
 def test_rope_against_other_projects(key, xp):

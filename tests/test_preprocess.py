@@ -51,7 +51,7 @@ def test_normalising_is_exact(name):
     assert result.dtype == np.float32
     np.testing.assert_allclose(result, exact, atol=1e-6)
     np.testing.assert_allclose(run(Preprocess(settings), pixels), exact, atol=1e-6)
-    np.testing.assert_array_equal(settings.denormalise(result), pixels)
+    np.testing.assert_array_equal(settings.denormalize(result), pixels)
 
 
 @pytest.mark.parametrize(
@@ -129,6 +129,7 @@ def test_what_would_be_wrong_is_further_off(interpolation):
         assert np.abs(result - expected).max() > 10
 
 
+@pytest.mark.core
 def test_a_batch_is_its_pictures():
     settings = IMAGENET.replace(image_size=32)
     batch = noise(3, 50, 40, 3)
@@ -183,15 +184,16 @@ def test_the_configuration_is_plain_json():
     assert Preprocess.from_config(config).preprocessing == layer.preprocessing
 
 
-def test_grey_and_colour():
-    colour, grey = noise(2, 20, 30, 3), noise(2, 20, 30, 1)
+@pytest.mark.core
+def test_gray_and_color():
+    color, gray = noise(2, 20, 30, 3), noise(2, 20, 30, 1)
     settings = Preprocessing(image_size=16, channels=1)
     assert settings.mean == (0.5,)
-    luminance = (colour[:, :16, :16] @ np.array([0.299, 0.587, 0.114]))[..., None] / 127.5 - 1
-    np.testing.assert_allclose(settings(colour[:, :16, :16]), luminance, atol=1e-6)
-    np.testing.assert_allclose(run(Preprocess(settings), colour), settings(colour), atol=0.0080)  # 1 level
-    np.testing.assert_allclose(run(Preprocess(settings), grey), settings(grey), atol=0.0080)
-    np.testing.assert_allclose(run(Preprocess(GOOGLE, 16), grey), GOOGLE(grey, 16), atol=0.0080)
+    luminance = (color[:, :16, :16] @ np.array([0.299, 0.587, 0.114]))[..., None] / 127.5 - 1
+    np.testing.assert_allclose(settings(color[:, :16, :16]), luminance, atol=1e-6)
+    np.testing.assert_allclose(run(Preprocess(settings), color), settings(color), atol=0.0080)  # 1 level
+    np.testing.assert_allclose(run(Preprocess(settings), gray), settings(gray), atol=0.0080)
+    np.testing.assert_allclose(run(Preprocess(GOOGLE, 16), gray), GOOGLE(gray, 16), atol=0.0080)
     assert IMAGENET.replace(channels=1).mean == (pytest.approx(0.449),)
 
 
@@ -236,12 +238,12 @@ def test_whatever_read_reads(tmp_path):
 def test_without_a_size_pictures_keep_their_own():
     assert GOOGLE(noise(20, 30, 3)).shape == (1, 20, 30, 3)
     assert run(Preprocess(GOOGLE), noise(1, 20, 30, 3)).shape == (1, 20, 30, 3)
-    with pytest.raises(ValueError, match=r"\(20, 30\), \(30, 20\): say image_size"):
+    with pytest.raises(ValueError, match=r"Received: \(20, 30\), \(30, 20\)\. Pass image_size="):
         GOOGLE([noise(20, 30, 3), noise(30, 20, 3)])
 
 
 def test_mistakes_are_named(tmp_path):
-    with pytest.raises(ValueError, match="There is no picture"):
+    with pytest.raises(ValueError, match="There are no images"):
         GOOGLE([], image_size=16)
     with pytest.raises(FileNotFoundError, match="nothing.png"):
         GOOGLE(tmp_path / "nothing.png", image_size=16)
@@ -252,11 +254,20 @@ def test_mistakes_are_named(tmp_path):
     with pytest.raises(ValueError, match="takes 5"):
         Preprocessing(channels=5)(noise(20, 30, 3))
     with pytest.raises(ValueError, match="must have 3 channels"):
-        GOOGLE.normalise(np.zeros((4, 4, 2)))
+        GOOGLE.normalize(np.zeros((4, 4, 2)))
+    for call in (GOOGLE, GOOGLE.normalize, Preprocess(GOOGLE)):
+        with pytest.raises(ValueError, match="channels seem to be first"):
+            call(np.zeros((1, 3, 16, 16), "uint8"))
     with pytest.raises(ValueError, match="with 3 channels"):
         Preprocess(GOOGLE)(np.zeros((1, 4, 4, 2), "uint8"))
-    with pytest.raises(TypeError, match="a Preprocessing or a dict"):
+    with pytest.raises(TypeError, match="must be a Preprocessing or a dict"):
         Preprocess("google")
+
+
+def test_british_names():
+    assert Preprocessing.normalise is Preprocessing.normalize
+    assert Preprocessing.denormalise is Preprocessing.denormalize
+    assert (utils.grey, utils.resize) == (utils.gray, utils.resize_image)
 
 
 @pytest.mark.parametrize(
@@ -267,12 +278,12 @@ def test_mistakes_are_named(tmp_path):
         ({"std": 0.0}, "std must be positive"),
         ({"std": float("nan")}, "std must be a number"),
         ({"interpolation": "cubic"}, "interpolation must be one of 'bilinear'"),
-        ({"crop": 1.5}, "crop is None or the part"),
-        ({"crop": "most"}, "crop is None or the part"),
+        ({"crop": 1.5}, "crop must be None or the fraction"),
+        ({"crop": "most"}, "crop must be None or the fraction"),
         ({"crop_mode": "border"}, "crop_mode must be"),
         ({"image_size": 0}, "image_size"),
         ({"channels": True}, "channels must be"),
-        ({"colour": 3}, "Unknown colour. A preprocessing has: image_size, mean"),
+        ({"chanels": 3}, "Unknown chanels. A preprocessing has: image_size, mean.* Did you mean 'channels'"),
     ],
 )
 def test_values_out_of_range(options, message):
@@ -347,9 +358,9 @@ def test_hugging_face_other_scales():
     settings = Preprocessing.from_hugging_face(
         {"size": 8, "rescale_factor": 1 / 127.5, "image_mean": 1.0, "image_std": 1}
     )
-    np.testing.assert_allclose(settings.normalise(np.array([[0, 127.5, 255]])), [[-1, 0, 1]], atol=1e-6)
+    np.testing.assert_allclose(settings.normalize(np.array([[0, 127.5, 255]])), [[-1, 0, 1]], atol=1e-6)
     settings = Preprocessing.from_hugging_face({"size": 8, "do_rescale": False, "do_normalize": False})
-    np.testing.assert_allclose(settings.normalise(np.array([[0, 100, 255]])), [[0, 100, 255]], rtol=1e-6)
+    np.testing.assert_allclose(settings.normalize(np.array([[0, 100, 255]])), [[0, 100, 255]], rtol=1e-6)
 
 
 @pytest.mark.parametrize("edge", range(224, 300))
@@ -364,7 +375,7 @@ def test_a_shortest_edge_becomes_a_fraction_and_an_edge_again(edge):
     [
         ({"resample": 5}, "resample=5"),
         ({"size": {"longest_edge": 224}}, "a height and a width"),
-        ({"size": {"shortest_edge": 224}}, "no one size"),
+        ({"size": {"shortest_edge": 224}}, "would keep several sizes"),
         ({"do_resize": False, "do_center_crop": True}, "crop without a resize"),
         ({"size": {"shortest_edge": 200}, "do_center_crop": True, "crop_size": 224}, "square inside a square"),
         ({"size": 224, "do_center_crop": True, "crop_size": {"longest_edge": 2}}, "crop_size must be"),

@@ -1,4 +1,4 @@
-"""Files that appear only when they are whole."""
+"""Files that appear only when they are complete."""
 
 from __future__ import annotations
 
@@ -8,16 +8,18 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+__all__ = ["complete"]
+
 
 @contextlib.contextmanager
 def complete(target: str | os.PathLike[str]) -> Iterator[Path]:
-    """Where to write a file that gets its name when all is well, and else leaves nothing.
+    """Write a file that appears at its path when the block ends, and not at all if the block raises.
 
     Args:
         target: The file; its folder must exist.
 
     Yields:
-        A path with the same name in a temporary folder beside it.
+        The path to write to: the same name, in a temporary folder beside the target.
 
     Raises:
         FileNotFoundError: There is no such folder.
@@ -25,8 +27,8 @@ def complete(target: str | os.PathLike[str]) -> Iterator[Path]:
 
     Example:
         >>> with complete("notes.txt") as part:
-        ...     part.write_text("all is well")
-        11
+        ...     part.write_text("complete")
+        8
     """
     target = Path(target)
     if not target.parent.is_dir():

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import warnings
-from typing import TypedDict
+from typing import Any, TypedDict
 
 import keras
+import numpy as np
 
 from . import checkpoints
 from .config import size_pair
 from .opening import wrong_classes
+from .positions import resize_position_embeddings, square_grid
 from .variants import VARIANTS
 
 ImageSizeArg = tuple[int, int] | int
@@ -93,3 +95,45 @@ def load_pretrained(
     """
     source = checkpoints.Weights(checkpoints.fetch(weights, size))
     return checkpoints.load_weights(model, source, include_head=pretrained_top)
+
+
+def apply_embedding_weights(
+    target_layer: Any, source_weights: np.ndarray, num_x_patches: int, num_y_patches: int
+) -> None:
+    """Assign a table of position embeddings to a layer, resampled if the grids differ.
+
+    Args:
+        target_layer: An `AddPositionEmbs`.
+        source_weights: `(1, 1 + patches, hidden_size)`; the patches are a square grid.
+        num_x_patches: Patches across.
+        num_y_patches: Patches down.
+
+    Raises:
+        ValueError: The source is not a square grid.
+
+    Warns:
+        UserWarning: The table was resampled.
+    """
+    grid = (num_y_patches, num_x_patches)
+    table = resize_position_embeddings(source_weights, grid)
+    side = square_grid(source_weights.shape[1] - 1)[0]
+    if grid != (side, side):
+        message = f"Resizing position embeddings from {side}, {side} to {num_x_patches}, {num_y_patches}"
+        warnings.warn(message, UserWarning, stacklevel=2)
+    target_layer.set_weights([table])
+
+
+def load_weights_numpy(model: Any, params_path: Any, pretrained_top: bool, num_x_patches: int, num_y_patches: int):
+    """Load an .npz file of Google's into a model; see `vit_keras.checkpoints.load_weights`.
+
+    Args:
+        model: The model.
+        params_path: The file.
+        pretrained_top: Whether to load the head.
+        num_x_patches: Ignored: read from the model.
+        num_y_patches: Ignored: read from the model.
+
+    Returns:
+        A `vit_keras.checkpoints.LoadReport`.
+    """
+    return checkpoints.load_weights(model, checkpoints.Weights(params_path), include_head=bool(pretrained_top))

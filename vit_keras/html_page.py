@@ -1,4 +1,4 @@
-"""Pages in one HTML file that need no network: a template, its places, and a policy that lets nothing else run."""
+"""HTML pages in one file, without network: a template, its places, and a content security policy."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+__all__ = ["data_uri", "escape", "fill", "to_json"]
+
 
 def fill(template: str, places: Mapping[str, str]) -> str:
-    """Put texts into the places `{{name}}` of a template, all at once, so that no text is taken for a place.
+    """Fill the places `{{name}}` of a template, all at once, so that no text is taken for a place.
 
-    The place `{{policy}}` gets a content security policy that allows the template's own style and script and nothing else.
+    The place `{{policy}}` gets a content security policy that allows only the template's own style and script.
 
     Args:
         template: A page with one `<style>` and one `<script>` element.
@@ -35,12 +37,12 @@ def fill(template: str, places: Mapping[str, str]) -> str:
 
 
 def escape(value: Any) -> str:
-    """Return a text as HTML. Names of files may hold bytes that are no text; these become question marks."""
+    """Return a value as HTML text. Bytes in names of files that are no text become question marks."""
     return html.escape(str(value).encode("utf-8", "replace").decode())
 
 
 def to_json(value: Any) -> str:
-    r"""Return JSON that cannot end the script element it stands in, whatever the names in it.
+    r"""Return JSON that is safe inside a script element, whatever text is in it.
 
     Example:
         >>> to_json({"name": "</script>"})

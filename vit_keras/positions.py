@@ -1,7 +1,7 @@
-"""Where the patches are: tables of position embeddings, and positions that are computed.
+"""Positions of patches: tables of position embeddings, and positions that are computed.
 
-Tables are resampled by the filters of `resampling`. Functions that take `xp` compute in NumPy (float64) or in `keras.ops`
-(float32), where the sides of the grid may be scalars of a TensorFlow graph.
+Tables are resampled by the filters of `resampling`. Functions that take `xp` compute in NumPy (float64) or in
+`keras.ops` (float32), where the sides of the grid may be scalars of a TensorFlow graph.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 GEOMETRIC = {"geometric": 3, "geometric_linear": 1}
-"""Further ways for relative position biases (`resize_relative_position_bias`), with the spline's degree."""
+"""Further methods for relative position biases (`resize_relative_position_bias`), with the degree of the spline."""
 
 
 def resize_position_embeddings(
@@ -52,18 +52,18 @@ def resize_position_embeddings(
 
     Args:
         table: `(1, prefix_tokens + height * width, hidden_size)`.
-        grid: Patches down and across that are wanted.
-        prefix_tokens: Rows before the patches (the class token's), which stay as they are.
+        grid: New `(patches down, patches across)`.
+        prefix_tokens: Rows before the patches (the class token's), which are copied.
         source_grid: Patches down and across of `table`; `None` for a square.
         method: One of `METHODS`; Google's by default.
 
     Returns:
         float32 table of shape `(1, prefix_tokens + grid[0] * grid[1], hidden_size)`; for the same grid
-        the same values to the bit.
+        exactly the same values.
 
     Raises:
-        ValueError: The table's patches are not a square and `source_grid` does not say what they are,
-            or there is no such method.
+        ValueError: The table's patches are not a square and `source_grid` is not their grid, or there is no such
+            method.
 
     Example:
         >>> resize_position_embeddings(np.zeros((1, 1 + 14 * 14, 8)), (24, 12)).shape
@@ -76,7 +76,7 @@ def resize_position_embeddings(
         raise ValueError(
             f"A table of {table.shape[1]} position embeddings with {prefix_tokens} for the class token has "
             f"{table.shape[1] - prefix_tokens} patches, which is not "
-            + ("a square grid; say which grid it is." if source_grid is None else f"the grid {source_grid}.")
+            + ("a square grid. Pass source_grid=(down, across)." if source_grid is None else f"the grid {source_grid}.")
         )
     if tuple(source_grid) == tuple(grid):
         return table
@@ -86,13 +86,18 @@ def resize_position_embeddings(
 
 
 def square_grid(patches: int) -> tuple[int, int] | None:
-    """The square grid of so many patches, or `None` where there is none."""
+    """Return the square grid of a number of patches, or `None` if there is none.
+
+    Example:
+        >>> square_grid(196)
+        (14, 14)
+    """
     side = math.isqrt(max(patches, 0))
     return (side, side) if side and side * side == patches else None
 
 
 def sincos2d(grid, width: int, temperature: float = 10000.0, *, xp=np):
-    """Fixed position embeddings of sines and cosines: big_vision's `posemb_sincos_2d` (arXiv:2205.01580).
+    """Return fixed position embeddings of sines and cosines: big_vision's `posemb_sincos_2d` (arXiv:2205.01580).
 
     A token's embedding is `[sin x, cos x, sin y, cos y]`, MoCo v3's order, with the frequencies
     `temperature ** -(j / (width / 4 - 1))`.
@@ -100,14 +105,14 @@ def sincos2d(grid, width: int, temperature: float = 10000.0, *, xp=np):
     Args:
         grid: Patches down and across; with `xp=keras.ops` possibly scalars of the graph.
         width: Hidden size, a multiple of 4 from 8 on.
-        temperature: Ratio of the longest wave to the shortest.
+        temperature: Ratio of the longest wavelength to the shortest.
         xp: `numpy` or `keras.ops`.
 
     Returns:
         float32 of shape `(1, grid[0] * grid[1], width)`.
 
     Raises:
-        ValueError: `width` is not as said.
+        ValueError: `width` is another number.
 
     Example:
         >>> sincos2d((14, 14), 768).shape
@@ -121,12 +126,12 @@ def sincos2d(grid, width: int, temperature: float = 10000.0, *, xp=np):
 
 
 def rope_sincos(grid, dim_head: int, theta: float = 100.0, *, xp=np):
-    """Sines and cosines of DINOv3's rotary position embedding (arXiv:2508.10104, `RopePositionEmbedding`).
+    """Return sines and cosines of DINOv3's rotary position embedding (arXiv:2508.10104, `RopePositionEmbedding`).
 
-    The centres of the patches lie in [-1, 1] on both axes; the angles `2 pi y / theta ** (4 j / dim_head)`,
+    The centers of the patches lie in [-1, 1] on both axes. The angles `2 pi y / theta ** (4 j / dim_head)`,
     then those of x, fill half a head and are repeated for the other half. A query or key `t` of a patch becomes
     `t * cos + rotated * sin` with `rotated = concatenate([-t[dim_head // 2 :], t[: dim_head // 2]])`;
-    the class token and registers stay as they are.
+    the class token and registers are not rotated.
 
     Args:
         grid: Patches down and across; with `xp=keras.ops` possibly scalars of the graph.
@@ -145,20 +150,22 @@ def rope_sincos(grid, dim_head: int, theta: float = 100.0, *, xp=np):
         (196, 64)
     """
     if dim_head < 4 or dim_head % 4:
-        raise ValueError(f"Rotary position embeddings need heads whose width is a multiple of 4. Received: {dim_head}")
+        raise ValueError(
+            f"Rotary position embeddings need heads of a width that is a multiple of 4. Received: {dim_head}"
+        )
     frequencies = as_real(2 * np.pi * theta ** -(np.arange(dim_head // 4) * 4 / dim_head), xp)
-    centres = [(2 * place + 1 - as_real(n, xp)) / as_real(n, xp) for place, n in zip(_places(grid, xp), grid)]
-    angles = xp.concatenate([centre[:, None] * frequencies for centre in centres] * 2, axis=1)
+    centers = [(2 * place + 1 - as_real(n, xp)) / as_real(n, xp) for place, n in zip(_places(grid, xp), grid)]
+    angles = xp.concatenate([center[:, None] * frequencies for center in centers] * 2, axis=1)
     return _float32(xp.sin(angles), xp), _float32(xp.cos(angles), xp)
 
 
 def relative_position_index(grid: tuple[int, int]) -> np.ndarray:
-    """Which row of BEiT's table of relative position biases belongs to each pair of tokens.
+    """Return the row of BEiT's table of relative position biases for each pair of tokens.
 
     Reference: microsoft/unilm, `beit/modeling_finetune.py` (`RelativePositionBias`), arXiv:2106.08254.
 
     Args:
-        grid: Patches down and across; a class token comes before them.
+        grid: `(patches down, patches across)`; a class token comes before them.
 
     Returns:
         int32 of shape `(1 + h * w, 1 + h * w)`, from the attending token to the attended one. The table's
@@ -187,7 +194,7 @@ def resize_relative_position_bias(
     Args:
         table: `((2h - 1) * (2w - 1) + 3, heads)`, for `relative_position_index(source_grid)`.
         source_grid: Patches down and across of `table`.
-        grid: Patches down and across that are wanted.
+        grid: New `(patches down, patches across)`.
         method: One of
             - "geometric": BEiT's (microsoft/unilm, `beit/run_class_finetuning.py`). The old distances are laid
               out in a geometric progression, dense near 0, and a cubic spline goes through them (SciPy's
@@ -196,10 +203,10 @@ def resize_relative_position_bias(
             - "bilinear": Hugging Face's (`BeitRelativePositionBias`), or another of `METHODS`.
 
     Returns:
-        float32 table for `grid`. The last three rows stay as they are, and for the same grid all do.
+        float32 table for `grid`. The last three rows are copied, and for the same grid all are.
 
     Raises:
-        ValueError: The table is not one of `source_grid`, or there is no such method.
+        ValueError: The table does not belong to `source_grid`, or there is no such method.
 
     Example:
         >>> resize_relative_position_bias(np.zeros((27 * 27 + 3, 12)), (14, 14), (24, 24)).shape
@@ -225,7 +232,7 @@ def resize_relative_position_bias(
 
 
 def _geometric_matrix(source: int, target: int, degree: int) -> np.ndarray:
-    """Matrix from values at distances in geometric progression to values at whole distances."""
+    """Return the matrix from values at distances in geometric progression to values at whole distances."""
     steps = source // 2
     low, high, ratio = 1.01, 1.5, 1.01
     while high - low > 1e-6:  # BEiT's own search: another one would end at another ratio
@@ -238,9 +245,9 @@ def _geometric_matrix(source: int, target: int, degree: int) -> np.ndarray:
 
 
 def _spline_basis(at: np.ndarray, places: np.ndarray, degree: int) -> np.ndarray:
-    """B-splines (Cox and de Boor) whose sums can take any values at `places`: `(len(at), len(places))`.
+    """Return B-splines (Cox and de Boor) that can interpolate any values at `places`: `(len(at), len(places))`.
 
-    As in FITPACK, a cubic has no knots at the second place and the last but one ("not a knot").
+    As in FITPACK, a cubic spline has no knots at the second place and the last but one ("not a knot").
     """
     degree = min(degree, len(places) - 1)
     skip = (degree + 1) // 2
@@ -256,7 +263,7 @@ def _spline_basis(at: np.ndarray, places: np.ndarray, degree: int) -> np.ndarray
 
 
 def _places(grid, xp):
-    """Row and column of each patch, as real numbers of shape `(h * w,)`."""
+    """Return row and column of each patch, as real numbers of shape `(h * w,)`."""
     axes = [as_real(xp.arange(n), xp) for n in grid]
     return [xp.reshape(places, (-1,)) for places in xp.meshgrid(*axes, indexing="ij")]
 

@@ -1,4 +1,4 @@
-"""`Preprocessing` inside a graph: a Keras layer that takes raw pixels."""
+"""The preprocessing as a Keras layer, so that a deployed model can take raw pixels."""
 
 from __future__ import annotations
 
@@ -9,26 +9,28 @@ import keras
 import numpy as np
 from keras import ops
 
-from .images import grey
+from .images import gray
 from .preprocess import GOOGLE, Preprocessing
 from .resampling import resampling_matrix
+
+__all__ = ["Preprocess"]
 
 
 @keras.saving.register_keras_serializable("vit_keras")
 class Preprocess(keras.layers.Layer):
-    """`Preprocessing` inside a graph: a batch of raw pixels of any one size becomes the model's input.
+    """Apply a `Preprocessing` inside a graph: a batch of raw pixels of any one size becomes the model's input.
 
-    The resampling is Pillow's own, computed as two products of matrices, so that it is the same on every backend and
-    the gradient goes through (rounding to whole grey levels lets it pass unchanged). Measured against `Preprocessing`
-    in NumPy and Pillow, on photographs and noise: equal to 1e-6 without resizing and for `"nearest"`; otherwise off by
-    one grey level, rarely two, where a value lies half-way between two levels. That is one value in 1500 with
-    `"bilinear"`, one in 300 with `"bilinear_antialias"` and one in 10 000 with the others, and up to one in 50
-    between sizes whose ratio is a simple fraction. Products in less than float32 (TF32 on a GPU) can make it more.
+    The resampling is Pillow's, computed as two products of matrices. It is therefore the same on every backend, and
+    gradients pass through (rounding to whole gray levels leaves them unchanged). Measured against `Preprocessing` in
+    NumPy and Pillow, on photographs and noise: equal to 1e-6 without resizing and for `"nearest"`. Otherwise values
+    half-way between two gray levels can be off by one level, rarely two: one value in 1500 with `"bilinear"`, one in
+    300 with `"bilinear_antialias"`, one in 10 000 with the others, and up to one in 50 between sizes whose ratio is a
+    simple fraction. Products in less than float32 (TF32 on a GPU) can make it more.
 
     Args:
         preprocessing: A `Preprocessing`, or its `to_dict()`.
-        image_size: Size of the output, `(height, width)` or one integer; `None` for the preprocessing's own, and where
-            that has none, the pixels keep their size.
+        image_size: Size of the output, `(height, width)` or one integer; `None` for the preprocessing's own. Without
+            either, the pixels keep their size.
 
     Input shape:
         `(batch, height, width, 1 or channels)`, pixels in [0, 255] of any real dtype. Height and width may be `None`.
@@ -46,7 +48,7 @@ class Preprocess(keras.layers.Layer):
         super().__init__(**{"dtype": "float32", **kwargs})
         if not isinstance(preprocessing, Preprocessing):
             if not isinstance(preprocessing, Mapping):
-                raise TypeError(f"preprocessing is a Preprocessing or a dict of one. Received: {preprocessing!r}")
+                raise TypeError(f"preprocessing must be a Preprocessing or a dict of one. Received: {preprocessing!r}")
             preprocessing = Preprocessing.from_dict(preprocessing)
         if image_size is not None:
             preprocessing = preprocessing.replace(image_size=image_size)
@@ -55,9 +57,11 @@ class Preprocess(keras.layers.Layer):
     def build(self, input_shape):
         channels = self.preprocessing.channels
         if len(input_shape) != 4 or input_shape[-1] not in {1, channels, 3 if channels == 1 else channels}:
+            first = len(input_shape) == 4 and input_shape[1] == channels
+            hint = ". The channels seem to be first: move them to the end." if first else ""
             raise ValueError(
                 f"Preprocess takes pixels (batch, height, width, channels) with {channels} channels, or 1. "
-                f"Received the shape {tuple(input_shape)}."
+                f"Received: the shape {tuple(input_shape)}{hint}"
             )
         self.built = True
 
@@ -67,7 +71,7 @@ class Preprocess(keras.layers.Layer):
         if settings.image_size is not None:
             pixels = self._resize(pixels, settings.image_size)
         if settings.channels == 1 and pixels.shape[-1] == 3:
-            pixels = ops.matmul(pixels, ops.convert_to_tensor(grey(np.eye(3)), "float32"))
+            pixels = ops.matmul(pixels, ops.convert_to_tensor(gray(np.eye(3)), "float32"))
         elif pixels.shape[-1] != settings.channels:
             pixels = ops.repeat(pixels, settings.channels, axis=-1)
         scale, offset = settings._affine()
@@ -77,13 +81,13 @@ class Preprocess(keras.layers.Layer):
         batch, height, width, channels = ops.shape(pixels)
         if tuple(pixels.shape[1:3]) == size and self.preprocessing.crop is None:
             return pixels
-        way = self.preprocessing.interpolation
+        name = self.preprocessing.interpolation
         resized, origin = self.preprocessing.geometry((height, width), size)
-        down, across = (_matrix(*axis, way) for axis in zip((height, width), resized, size, origin))
+        down, across = (_matrix(*axis, name) for axis in zip((height, width), resized, size, origin))
         pixels = ops.matmul(across, pixels)
-        pixels = pixels if way == "bilinear" else _whole(pixels, way)  # Pillow rounds after each axis
+        pixels = pixels if name == "bilinear" else _whole(pixels, name)  # Pillow rounds after each axis
         pixels = ops.matmul(down, ops.reshape(pixels, (batch, height, size[1] * channels)))
-        return ops.reshape(_whole(pixels, way), (batch, *size, channels))
+        return ops.reshape(_whole(pixels, name), (batch, *size, channels))
 
     def compute_output_shape(self, input_shape):
         size = self.preprocessing.image_size or input_shape[1:3]
@@ -93,17 +97,20 @@ class Preprocess(keras.layers.Layer):
         return {**super().get_config(), "preprocessing": self.preprocessing.to_dict()}
 
 
-def _whole(pixels, way):
-    """Whole grey levels in [0, 255]; the gradient passes as if nothing had been rounded."""
+def _whole(pixels, interpolation):
+    """Round to whole gray levels in [0, 255]; the gradient passes as if nothing had been rounded."""
     pixels = ops.clip(pixels, 0.0, 255.0)
-    rounded = ops.round(pixels) if way == "bilinear" else ops.floor(pixels + 0.5)  # NumPy's rule, Pillow's rule
+    rounded = (
+        ops.round(pixels) if interpolation == "bilinear" else ops.floor(pixels + 0.5)
+    )  # NumPy's rule, Pillow's rule
     return pixels + ops.stop_gradient(rounded - pixels)
 
 
 def _matrix(source: Any, resized: Any, size: int, start: Any, interpolation: str):
-    """Return the rows `start … start + size` of what resamples `source` pixels to `resized`: float32 `(size, source)`.
+    """Return the rows from `start` on of the matrix that resamples `source` pixels to `resized`.
 
-    Computed in float64, by NumPy if all sizes are known and by the backend if they come with the data.
+    It is float32 `(size, source)`, computed in float64: by NumPy if all sizes are known, by the backend if they come
+    with the data.
     """
     xp = np if all(isinstance(n, int) for n in (source, resized, start)) else ops
     matrix = resampling_matrix(source, resized, interpolation, rows=(start, size), xp=xp, dtype="float64")

@@ -1,9 +1,11 @@
-"""One progress bar for everything that takes long, on standard error, so that standard output holds results alone."""
+"""The progress bar. It is on standard error, so that standard output holds results alone."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+
+__all__ = ["progress_bar"]
 
 
 @contextlib.contextmanager
@@ -13,14 +15,14 @@ def progress_bar(
     """Draw a progress bar on standard error while the block runs.
 
     Args:
-        description: What is under way; of a longer text the first 20 characters are shown.
-        total: Units in all; `None` if unknown.
+        description: The task; of a longer text the first 20 characters are shown.
+        total: Number of units; `None` if unknown.
         unit: What is counted; `"bytes"` are shown as kB and MB, with their speed.
-        start: Units that were done before.
+        start: Units that are done already.
         show: Whether to draw anything.
 
     Yields:
-        A function that advances the bar by so many units.
+        A function that advances the bar by a number of units.
 
     Example:
         >>> with progress_bar("cats", 2, show=False) as advance:

@@ -1,32 +1,32 @@
 """Resampling of grids: position tables, patch kernels and pictures, by one set of filters.
 
-To resample an axis is to multiply by a matrix (`resampling_matrix`). One mechanism therefore serves a table of position
-embeddings, a patch kernel (whose matrix is inverted), a table of relative biases and a batch of pictures. Functions that
-take `xp` compute in NumPy (float64) or in `keras.ops`, where sizes may be scalars of a TensorFlow graph.
+To resample an axis is to multiply by a matrix (`resampling_matrix`). One mechanism therefore serves a table of
+position embeddings, a patch kernel (whose matrix is inverted), a table of relative biases and a batch of pictures.
+Functions that take `xp` compute in NumPy (float64) or in `keras.ops`, where sizes may be scalars of a TensorFlow graph.
 
 A filter has one name everywhere. A name without suffix has half-pixel centers and no antialiasing.
 
 | name | tables and kernels: who resizes that way | pictures: whose |
 | --- | --- | --- |
 | `bilinear_align_corners` | Google (`scipy.ndimage.zoom(order=1)` without its zeroed edges) | |
-| `bilinear` | `torch.nn.functional.interpolate`, timm for Google's `.npz` files, FlexiViT | `tf.image.resize`, Google's models |
+| `bilinear` | torch, timm for Google's `.npz` files, FlexiViT's kernels | `tf.image.resize`, Google's models |
 | `bilinear_antialias` | torch with `antialias=True`, SigLIP 2's NaFlex | Pillow's `BILINEAR`, torchvision |
 | `bicubic` | torch (a = -0.75), DeiT, MAE, Hugging Face | |
 | `bicubic_align_corners` | torch with aligned corners (a = -0.75), torchvision | |
-| `bicubic_antialias` | torch with `antialias=True` (a = -0.5), timm, open_clip, DINOv2 with registers | Pillow's `BICUBIC`, timm |
+| `bicubic_antialias` | torch with `antialias=True` (a = -0.5), timm, open_clip | Pillow's `BICUBIC`, timm, CLIP |
 | `bicubic_dino` | `bicubic` with the scale `(new + 0.1) / old`: DINO, DINOv2 | |
 | `lanczos` | | Pillow's `LANCZOS` |
 | `box` | | Pillow's `BOX` |
 | `nearest` | | Pillow's `NEAREST` |
 
-Other spellings are accepted: hyphens for underscores, and for pictures `bicubic`, which is what timm and Pillow call
-`bicubic_antialias`. Where the kernel is not antialiased, the cells at the border are repeated; where it is, the weights that
-fall off the border are shared among the others.
+Hyphens are accepted for underscores, and for pictures `bicubic`, Pillow's and timm's word for `bicubic_antialias`.
+Without antialiasing, the cells at the border are repeated. With it, the kernel widens as the axis shrinks, and weights
+that fall off the border are shared among the others.
 
-Google's code resizes position embeddings with `scipy.ndimage.zoom(order=1)`, which is bilinear interpolation with aligned
-corners (reference: google-research/vision_transformer, `vit_jax/checkpoint.py`, `interpolate_posemb`). SciPy's own function
-zeroes the last row and column for some pairs of sizes (SciPy issues 4922 and 6713: 24 to 22, 28 to 14, 32 to 16 …); this
-one does not.
+Google's code resizes position embeddings with `scipy.ndimage.zoom(order=1)`, which is bilinear interpolation with
+aligned corners (reference: google-research/vision_transformer, `vit_jax/checkpoint.py`, `interpolate_posemb`). SciPy's
+own function zeroes the last row and column for some pairs of sizes (SciPy issues 4922 and 6713: 24 to 22, 28 to 14, 32
+to 16 …); this one does not.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ def _method(name, names):
     known = _underscored(name)
     if known not in names:
         raise ValueError(
-            f"There is no method {name!r} to resample with; choose one of {', '.join(names)}.{did_you_mean(name, names)}"
+            f"There is no method {name!r} to resample with. Pass one of {', '.join(names)}.{did_you_mean(name, names)}"
         )
     return known
 
@@ -195,8 +195,8 @@ def resampling_matrix(source, target, method: str, *, rows: tuple[Any, int] | No
         method: One of `METHODS` or `PICTURES`.
         rows: The first row that is wanted, and how many; `None` for all.
         xp: `numpy` or `keras.ops`.
-        dtype: What `keras.ops` computes in, `"float32"` or `"float64"` (TensorFlow and PyTorch). NumPy computes in float64,
-            and so did Pillow: `"box"` and `"nearest"` need it to decide ties as it does.
+        dtype: What `keras.ops` computes in, `"float32"` or `"float64"` (TensorFlow and PyTorch). Pillow and NumPy
+            compute in float64; `"box"` and `"nearest"` need it to decide ties as Pillow does.
 
     Returns:
         `(target, source)`, or fewer `rows` of it. Each row sums to 1.
@@ -239,7 +239,7 @@ def resize_grid(array, size, method: str, *, xp=np):
         array: `(height, width, ...)`, any real dtype.
         size: New `(height, width)`; with `xp=keras.ops` possibly scalars of the graph.
         method: One of `METHODS`.
-        xp: `numpy` or `keras.ops`. Accelerators may multiply float32 matrices in fewer bits (TensorFlow on
+        xp: `numpy` or `keras.ops`. Accelerators can multiply float32 matrices with fewer bits (TensorFlow on
             NVIDIA GPUs: `tf.config.experimental.enable_tensor_float_32_execution`).
 
     Returns:
@@ -247,7 +247,7 @@ def resize_grid(array, size, method: str, *, xp=np):
         with `bicubic_dino` too if both axes keep theirs, since DINO then skips the interpolation.
 
     Raises:
-        ValueError: There is no such method, or an axis without cells.
+        ValueError: There is no such method, or an axis has no cells.
 
     Example:
         >>> resize_grid(np.array([[0.0, 2.0]]), (1, 3), "bilinear_align_corners")
@@ -267,15 +267,14 @@ def resize_grid(array, size, method: str, *, xp=np):
 def resize_bilinear(array: np.ndarray, size: tuple[int, int], *, align_corners: bool) -> np.ndarray:
     """Resize the first two axes by bilinear interpolation, without antialiasing.
 
-    The values of `resize_grid` by "bilinear_align_corners" or "bilinear", at an image's price: it looks at two
-    cells for each new one, where a matrix looks at all (for 500 × 700 pixels to 224 × 224 three times as fast and more).
+    The result is that of `resize_grid` by "bilinear_align_corners" or "bilinear", but faster for images: it reads two
+    cells for each new one instead of all (500 × 700 pixels to 224 × 224: at least three times as fast).
 
     Args:
         array: `(height, width, ...)`, any real dtype.
         size: New `(height, width)`.
-        align_corners: Whether the centres of the corner cells stay where they are (Google's rule for
-            position embeddings) or the outer edges do (half-pixel centres: `tf.image.resize`, the
-            reference's rule for images).
+        align_corners: `True` keeps the centers of the corner cells in place (Google's rule for position embeddings).
+            `False` keeps the outer edges in place (half-pixel centers: `tf.image.resize`, Google's rule for images).
 
     Returns:
         float64 array of shape `(*size, ...)`.
@@ -301,11 +300,11 @@ def resize_bilinear(array: np.ndarray, size: tuple[int, int], *, align_corners: 
 
 
 def resize_patch_kernel(kernel: np.ndarray, size: tuple[int, int], method: str = "bilinear") -> np.ndarray:
-    """Resize the kernel of the patch embedding by the pseudo-inverse of the resizing of the patches.
+    """Resize the kernel of the patch embedding by the pseudo-inverse of the matrix that resizes patches.
 
-    Made larger, the kernel gives for a resized patch what it gave for the patch; made smaller, it comes
-    as near to that as can be ("PI-resize", FlexiViT, arXiv:2212.08013, section 3.4). The resizing of a
-    patch is a Kronecker product of two axes' matrices, and so is its pseudo-inverse.
+    A larger kernel gives the same output for a resized patch as the old kernel for the patch. A smaller one gives the
+    nearest output in the sense of least squares ("PI-resize", FlexiViT, arXiv:2212.08013, section 3.4). The matrix
+    that resizes patches is a Kronecker product of one matrix per axis, and so is its pseudo-inverse.
 
     Args:
         kernel: `(height, width, channels, hidden_size)`.
@@ -317,7 +316,7 @@ def resize_patch_kernel(kernel: np.ndarray, size: tuple[int, int], method: str =
         float32 kernel of shape `(*size, channels, hidden_size)`.
 
     Raises:
-        ValueError: There is no such method, or the kernel has not four axes.
+        ValueError: There is no such method, or the kernel does not have four axes.
 
     Example:
         >>> resize_patch_kernel(np.ones((16, 16, 3, 8)), (32, 32)).shape

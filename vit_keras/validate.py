@@ -1,4 +1,4 @@
-"""Checks of arguments, with errors that say what was received and what would work."""
+"""Checks of arguments, with errors that name what was received and what would work."""
 
 from __future__ import annotations
 
@@ -8,12 +8,19 @@ import operator
 from collections.abc import Iterable
 from typing import Any
 
+__all__ = ["did_you_mean", "is_number", "one_of", "positive_integer"]
+
 
 def positive_integer(value: Any, name: str, least: int = 1) -> int:
     """Return an integer of any integer type as `int`.
 
+    Args:
+        value: The value.
+        name: What an error calls it.
+        least: The least integer that is accepted.
+
     Raises:
-        ValueError: It is no integer, a bool, or less than `least`.
+        ValueError: It is not an integer, it is a bool, or it is less than `least`.
 
     Example:
         >>> positive_integer(3, "rank")
@@ -49,7 +56,7 @@ def size_pair(value: Any, argument: str) -> tuple[int, int]:
 
 
 def is_number(value: Any) -> bool:
-    """Return whether a value is a finite real number, and no bool.
+    """Return whether a value is a finite real number and not a bool.
 
     Example:
         >>> is_number(0.5), is_number(True), is_number("0.5")
@@ -62,10 +69,10 @@ def is_number(value: Any) -> bool:
 
 
 def one_of(value: Any, name: str, choices: Iterable[Any]) -> Any:
-    """Return a value that is one of some choices.
+    """Return a value if it is one of the choices.
 
     Raises:
-        ValueError: It is none of them; the error lists them, and names the nearest.
+        ValueError: It is none of them. The error lists them and suggests the nearest.
 
     Example:
         >>> one_of("skip", "errors", ("raise", "skip"))
@@ -79,7 +86,7 @@ def one_of(value: Any, name: str, choices: Iterable[Any]) -> Any:
 
 
 def did_you_mean(value: Any, choices: Iterable[Any]) -> str:
-    """Return a hint for an error, with a space before it: the choices most like a misspelled name, or nothing.
+    """Return a hint for an error, with a space before it: the choices nearest to a misspelled name, or nothing.
 
     Example:
         >>> did_you_mean("kat", ["cat", "dog"])

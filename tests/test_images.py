@@ -1,5 +1,7 @@
-"""Reading images from anywhere, judging pixels, naming classes, and two helpers kept from vit-keras 0.x."""
+"""Reading images from anywhere, and resizing them."""
 
+import contextlib
+import gc
 import http.server
 import io
 import pathlib
@@ -14,7 +16,7 @@ import numpy as np
 import pytest
 from PIL import Image, features
 
-from vit_keras import checkpoints, utils, vit
+from vit_keras import images
 
 H, W = 6, 10  # not a square, so that swapped axes show
 
@@ -162,7 +164,7 @@ def test_read_gives_rgb_of_every_mode_from_everywhere(mode, way, tmp_path):
     if mode == "YCbCr" and held == "RGB":
         pytest.skip("Pillow before 13 cannot read the YCbCr TIFF that it writes")
     assert held == mode.split()[0]  # the file holds what the test is about
-    result = utils.read(WAYS[way](path), None)
+    result = images.read(WAYS[way](path), None)
     assert result.shape == (H, W, 3) and result.dtype == np.uint8
     assert np.abs(result - expected.astype("float64")).max() <= tolerance + 1e-9
 
@@ -171,8 +173,8 @@ def test_read_gives_rgb_of_every_mode_from_everywhere(mode, way, tmp_path):
 @pytest.mark.parametrize("mode", ["1", "L", "RGB", "RGBA", "I;16 TIFF", "I", "F"])
 def test_read_of_an_array_equals_that_of_the_file(mode):
     image, kind, options, _ = MODES[mode][0]()
-    expected = utils.read(encoded(image, kind, **options), None)
-    np.testing.assert_array_equal(utils.read(np.asarray(image), None), expected)
+    expected = images.read(encoded(image, kind, **options), None)
+    np.testing.assert_array_equal(images.read(np.asarray(image), None), expected)
 
 
 # Modes that no file has, at 4 levels: HSV has whole steps only, and premultiplied alpha was rounded once already.
@@ -186,12 +188,12 @@ def test_read_of_modes_that_live_in_memory_only(mode):
         image, expected = Image.fromarray(pixels).convert("RGBa"), on_white(pixels[..., :3], pixels[..., 3])
     else:
         image, expected = Image.fromarray(smooth()).convert(mode), smooth()
-    assert np.abs(utils.read(image, None) - expected.astype("float64")).max() <= 4
+    assert np.abs(images.read(image, None) - expected.astype("float64")).max() <= 4
 
 
 @pytest.mark.parametrize("shape", [(H, W), (H, W, 1), (H, W, 3), (H, W, 4)])
 def test_read_takes_arrays_of_these_shapes(shape):
-    assert utils.read(noise(*shape), None).shape == (H, W, 3)
+    assert images.read(noise(*shape), None).shape == (H, W, 3)
 
 
 @pytest.mark.filterwarnings("ignore:A float image is meant to be")
@@ -207,12 +209,12 @@ def test_read_takes_arrays_of_these_shapes(shape):
     ids=["0..255", "0..1", "-1..1", "16 bits", "int64"],
 )
 def test_read_brings_arrays_of_any_range_to_8_bits(values):
-    np.testing.assert_array_equal(utils.read(values, None), noise(H, W, 3))
+    np.testing.assert_array_equal(images.read(values, None), noise(H, W, 3))
 
 
 def test_alpha_is_laid_on_white():
     pixels = np.array([[[200, 0, 100, 0], [200, 0, 100, 255], [200, 0, 100, 51]]], "uint8")
-    result = utils.read(pixels, None)[0]
+    result = images.read(pixels, None)[0]
     np.testing.assert_array_equal(result[:2], [[255, 255, 255], [200, 0, 100]])
     assert np.abs(result[2] - [244.0, 204.0, 224.0]).max() <= 1  # a fifth of the colour; 1 level for rounding
 
@@ -239,19 +241,19 @@ def turned(orientation):
 @pytest.mark.parametrize("way", [lambda data: data, lambda data: Image.open(io.BytesIO(data))], ids=["bytes", "pil"])
 def test_read_turns_the_image_upright(orientation, way):
     expected = ORIENTATIONS[orientation](noise(H, W, 3))
-    np.testing.assert_array_equal(utils.read(way(turned(orientation)), None), expected)
+    np.testing.assert_array_equal(images.read(way(turned(orientation)), None), expected)
 
 
 def test_the_size_is_that_of_the_upright_image():
-    expected = utils.read(np.ascontiguousarray(ORIENTATIONS[6](noise(H, W, 3))), (20, 8))
-    np.testing.assert_array_equal(utils.read(turned(6), (20, 8)), expected)
+    expected = images.read(np.ascontiguousarray(ORIENTATIONS[6](noise(H, W, 3))), (20, 8))
+    np.testing.assert_array_equal(images.read(turned(6), (20, 8)), expected)
 
 
 def test_read_leaves_a_pil_image_and_an_array_as_they_were():
     image, array = Image.open(io.BytesIO(turned(6))), noise(H, W, 3)
-    utils.read(image, 4)
+    images.read(image, 4)
     assert image.size == (W, H) and image.getexif()[0x0112] == 6
-    result = utils.read(array, None)
+    result = images.read(array, None)
     result[:] = 0
     np.testing.assert_array_equal(array, noise(H, W, 3))
 
@@ -259,7 +261,7 @@ def test_read_leaves_a_pil_image_and_an_array_as_they_were():
 def test_read_reads_an_open_file_and_leaves_it_open(tmp_path):
     (tmp_path / "image.png").write_bytes(encoded(Image.fromarray(noise(H, W, 3))))
     with open(tmp_path / "image.png", "rb") as file:
-        utils.read(file, None)
+        images.read(file, None)
         assert not file.closed
 
 
@@ -267,14 +269,14 @@ def test_read_reads_an_open_file_and_leaves_it_open(tmp_path):
 @pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
 def test_read_leaves_no_file_open(tmp_path):
     (tmp_path / "image.png").write_bytes(encoded(Image.fromarray(noise(H, W, 3))))
-    utils.read(tmp_path / "image.png", None)
+    images.read(tmp_path / "image.png", None)
 
 
 def test_a_tilde_is_the_home_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("USERPROFILE", str(tmp_path))
     (tmp_path / "image.png").write_bytes(encoded(Image.fromarray(noise(H, W, 3))))
-    np.testing.assert_array_equal(utils.read("~/image.png", None), noise(H, W, 3))
+    np.testing.assert_array_equal(images.read("~/image.png", None), noise(H, W, 3))
 
 
 # --------------------------------------------------------------------- sizes --
@@ -301,18 +303,18 @@ SOURCES = {
     ],
 )
 def test_size_is_height_and_width(source, size, expected):
-    assert utils.read(SOURCES[source](), size).shape == (*expected, 3)
+    assert images.read(SOURCES[source](), size).shape == (*expected, 3)
 
 
 @pytest.mark.parametrize("size", [0, -4, (4,), (4, 5, 6), (4, 0), 2.5, "4", True])
 def test_a_wrong_size_is_refused(size):
     with pytest.raises(ValueError, match="size argument must be a tuple of 2 integers or a single integer"):
-        utils.read(noise(H, W, 3), size)
+        images.read(noise(H, W, 3), size)
 
 
 @pytest.mark.parametrize("source", SOURCES)
 def test_the_same_size_changes_nothing(source):
-    np.testing.assert_array_equal(utils.read(SOURCES[source](), (H, W)), noise(H, W, 3))
+    np.testing.assert_array_equal(images.read(SOURCES[source](), (H, W)), noise(H, W, 3))
 
 
 @pytest.mark.parametrize("size", [(16, 24), (64, 80), (17, 90), (224, 224), (1, 1)])
@@ -324,7 +326,7 @@ def test_the_default_interpolation_is_tensorflows(size):
     image = noise(37, 53, 3)
     expected = tf.image.resize(image, size, method="bilinear", antialias=False).numpy()
     # Half a level of rounding, and 1e-3 because TensorFlow computes in float32.
-    assert np.abs(utils.read(image, size) - expected).max() <= 0.5 + 1e-3
+    assert np.abs(images.read(image, size) - expected).max() <= 0.5 + 1e-3
 
 
 @pytest.mark.parametrize(
@@ -341,12 +343,59 @@ def test_the_default_interpolation_is_tensorflows(size):
 def test_pillows_interpolations_are_pillows(name, resampling, size):
     image = noise(37, 53, 3)
     expected = np.asarray(Image.fromarray(image).resize((size[1], size[0]), resampling))
-    np.testing.assert_array_equal(utils.read(image, size, interpolation=name), expected)
+    np.testing.assert_array_equal(images.read(image, size, interpolation=name), expected)
 
 
 def test_an_unknown_interpolation_is_refused_with_the_names_there_are():
     with pytest.raises(ValueError, match=r"'bilinear'.*'lanczos'.*'cubic'"):
-        utils.read(noise(H, W, 3), None, interpolation="cubic")
+        images.read(noise(H, W, 3), None, interpolation="cubic")
+
+
+@pytest.mark.parametrize("shape", [(8, 9), (8, 9, 1), (8, 9, 2), (8, 9, 3), (8, 9, 4), (8, 9, 6)])
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic_antialias", "nearest"])
+@pytest.mark.parametrize("dtype", ["uint8", "float32"])
+def test_any_number_of_channels_is_resized(shape, interpolation, dtype):
+    result = images.resize_image(np.full(shape, 7, dtype), (4, 5), interpolation)
+    np.testing.assert_allclose(result, np.full((4, 5, *shape[2:]), 7), rtol=1e-6)  # float32
+    assert result.dtype == "uint8" or dtype != "uint8"
+
+
+@pytest.mark.parametrize(
+    ("image", "error", "message"),
+    [
+        (noise(2, H, W, 3), ValueError, r"\(height, width, channels\). Received: \(2, 6, 10, 3\)"),
+        (noise(0, W, 3), ValueError, r"\(height, width, channels\). Received: \(0, 10, 3\)"),
+        (noise(H, W, 3).astype("complex64"), TypeError, "dtype complex64"),
+    ],
+)
+def test_what_cannot_be_resized(image, error, message):
+    with pytest.raises(error, match=message):
+        images.resize_image(image, 4)
+
+
+@pytest.mark.parametrize("kind", ["GIF", "TIFF", "PNG"])
+@pytest.mark.parametrize("damaged", [False, True])
+def test_the_file_is_closed(kind, damaged, tmp_path):
+    """Pillow keeps the file open if it has several frames."""
+    frames = [Image.fromarray(noise(64, 64, seed=n)) for n in range(3)]
+    data = encoded(frames[0], kind, save_all=True, append_images=frames[1:])
+    path = tmp_path / "image"
+    path.write_bytes(data[: len(data) // 5] if damaged else data)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", ResourceWarning)
+        with pytest.raises(ValueError, match="An error occurred") if damaged else contextlib.nullcontext():
+            images.read(path, None)
+        gc.collect()
+    assert [str(warning.message) for warning in caught] == []
+
+
+def test_an_image_of_the_caller_stays_open(tmp_path):
+    frames = [Image.fromarray(noise(H, W, seed=n)) for n in range(2)]
+    frames[0].save(tmp_path / "image.gif", save_all=True, append_images=frames[1:])
+    with Image.open(tmp_path / "image.gif") as image:
+        images.read(image, None)
+        image.seek(1)
+        assert images.read(image, None).shape == (H, W, 3)
 
 
 # -------------------------------------------------------------------- errors --
@@ -355,12 +404,12 @@ def test_an_unknown_interpolation_is_refused_with_the_names_there_are():
 @pytest.mark.parametrize("way", [str, pathlib.Path])
 def test_a_missing_file(way, tmp_path):
     with pytest.raises(FileNotFoundError, match=r"Could not find image at path: .*nothing\.jpg"):
-        utils.read(way(tmp_path / "nothing.jpg"), 8)
+        images.read(way(tmp_path / "nothing.jpg"), 8)
 
 
 def test_a_folder_is_no_image(tmp_path):
     with pytest.raises(FileNotFoundError, match="Could not find image at path"):
-        utils.read(tmp_path, 8)
+        images.read(tmp_path, 8)
 
 
 @pytest.mark.parametrize("content", [b"This is a text.\n", b"", b"<!doctype html><html></html>"])
@@ -369,7 +418,7 @@ def test_what_is_no_image(content, way, tmp_path):
     path = tmp_path / "image.jpg"
     path.write_bytes(content)
     with pytest.raises(ValueError, match="An error occurred reading"):
-        utils.read(WAYS[way](path), 8)
+        images.read(WAYS[way](path), 8)
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "GIF", "TIFF", "WEBP", "AVIF"])
@@ -381,7 +430,7 @@ def test_a_truncated_image(kind, part, tmp_path):
     path = tmp_path / "cut"
     path.write_bytes(data[: int(part * len(data))])
     with pytest.raises(ValueError, match=f"An error occurred reading .*{path.name}"):
-        utils.read(path, 8)
+        images.read(path, 8)
 
 
 def test_a_damaged_avif():
@@ -391,42 +440,55 @@ def test_a_damaged_avif():
     start = data.index(b"mdat") + 4
     data[start : start + 40] = bytes(40)
     with pytest.raises(ValueError, match="An error occurred reading"):
-        utils.read(bytes(data), 8)
+        images.read(bytes(data), 8)
 
 
 def test_a_decompression_bomb_is_refused_unopened():
     with pytest.raises(ValueError, match=r"An error occurred reading .*decompression bomb"):
-        utils.read(png_header(30_000, 30_000), 8)
+        images.read(png_header(30_000, 30_000), 8)
 
 
 def test_an_image_of_too_many_pixels_is_refused_before_it_is_decoded():
     with pytest.raises(ValueError, match=r"3000×2000 pixels; at most 5,000,000 .*max_pixels"):
-        utils.read(png_header(3000, 2000), 8, max_pixels=5_000_000)
+        images.read(png_header(3000, 2000), 8, max_pixels=5_000_000)
 
 
 @pytest.mark.parametrize("source", SOURCES)
 def test_max_pixels_is_the_largest_number_allowed(source):
-    assert utils.read(SOURCES[source](), None, max_pixels=H * W).shape == (H, W, 3)
+    assert images.read(SOURCES[source](), None, max_pixels=H * W).shape == (H, W, 3)
     with pytest.raises(ValueError, match=f"{W}×{H} pixels"):
-        utils.read(SOURCES[source](), None, max_pixels=H * W - 1)
+        images.read(SOURCES[source](), None, max_pixels=H * W - 1)
 
 
 @pytest.mark.parametrize("wrong", [None, 5, [[1, 2]], {"a": 1}, io.StringIO("text")])
 def test_wrong_types(wrong):
     with pytest.raises(TypeError):
-        utils.read(wrong, 8)
+        images.read(wrong, 8)
 
 
 @pytest.mark.parametrize("shape", [(8,), (8, 8, 2), (8, 8, 5), (1, 8, 8, 3), (0, 8, 3), (8, 0), ()])
 def test_wrong_shapes_of_arrays(shape):
     with pytest.raises(ValueError, match="An array of pixels has the shape"):
-        utils.read(np.zeros(shape, "uint8"), 8)
+        images.read(np.zeros(shape, "uint8"), 8)
+
+
+@pytest.mark.parametrize(
+    ("shape", "hint"),
+    [
+        ((3, 32, 40), "channels seem to be first: pass image.transpose"),
+        ((1, 32, 40), "channels seem to be first"),
+        ((2, 8, 8, 3), "seems to be a batch: pass one image"),
+    ],
+)
+def test_likely_mistakes_in_shapes_are_named(shape, hint):
+    with pytest.raises(ValueError, match=f"An array of pixels has the shape .*{hint}"):
+        images.read(np.zeros(shape, "uint8"), 8)
 
 
 @pytest.mark.parametrize("dtype", ["complex64", "object", "U1", "datetime64[s]"])
 def test_wrong_dtypes_of_arrays(dtype):
     with pytest.raises(TypeError, match="Pixels are numbers"):
-        utils.read(np.zeros((8, 8), dtype), 8)
+        images.read(np.zeros((8, 8), dtype), 8)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
@@ -434,7 +496,7 @@ def test_pixels_that_are_not_finite(value):
     image = np.zeros((8, 8, 3))
     image[3, 4, 1] = value
     with pytest.raises(ValueError, match="not finite"):
-        utils.read(image, 8)
+        images.read(image, 8)
 
 
 # ---------------------------------------------------------------------- URLs --
@@ -489,19 +551,19 @@ def url(server, monkeypatch):
 
 
 def test_read_of_a_url(url):
-    np.testing.assert_array_equal(utils.read(f"{url}/image.png", None), noise(H, W, 3))
+    np.testing.assert_array_equal(images.read(f"{url}/image.png", None), noise(H, W, 3))
 
 
 @pytest.mark.parametrize("path", ["missing", "gone"])
 def test_a_url_where_nothing_is(url, path):
     with pytest.raises(FileNotFoundError, match=f"{url}/{path}"):
-        utils.read(f"{url}/{path}", 8)
+        images.read(f"{url}/{path}", 8)
 
 
 @pytest.mark.parametrize(("path", "code"), [("broken", 500), ("forbidden", 403)])
 def test_a_server_in_trouble(url, path, code):
     with pytest.raises(ConnectionError, match=f"{url}/{path}.*{code}"):
-        utils.read(f"{url}/{path}", 8)
+        images.read(f"{url}/{path}", 8)
 
 
 def test_a_server_that_is_not_there(url):
@@ -509,185 +571,33 @@ def test_a_server_that_is_not_there(url):
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     with pytest.raises(ConnectionError, match=f"Could not reach http://127.0.0.1:{port}/image.png"):
-        utils.read(f"http://127.0.0.1:{port}/image.png", 8)
+        images.read(f"http://127.0.0.1:{port}/image.png", 8)
 
 
 @pytest.mark.parametrize("path", ["slow", "stalls"])
 def test_a_slow_server(url, path):
     with pytest.raises(ConnectionError, match=f"Could not reach {url}/{path}.*timed out"):
-        utils.read(f"{url}/{path}", 8, timeout=0.2)
+        images.read(f"{url}/{path}", 8, timeout=0.2)
 
 
 def test_a_download_that_is_too_large(url):
     size = len(encoded(Image.fromarray(noise(H, W, 3))))
-    assert utils.read(f"{url}/image.png", None, max_bytes=size).shape == (H, W, 3)
+    assert images.read(f"{url}/image.png", None, max_bytes=size).shape == (H, W, 3)
     with pytest.raises(ValueError, match=f"larger than {size - 1} bytes"):
-        utils.read(f"{url}/image.png", None, max_bytes=size - 1)
+        images.read(f"{url}/image.png", None, max_bytes=size - 1)
 
 
 def test_a_url_may_have_spaces_and_accents(url):
-    assert utils.read(f"{url}/a picture\u00e9.png", 8).shape == (8, 8, 3)
+    assert images.read(f"{url}/a picture\u00e9.png", 8).shape == (8, 8, 3)
 
 
 @pytest.mark.parametrize("path", ["page", "short"])
 def test_a_url_of_no_image(url, path):
     with pytest.raises(ValueError, match="An error occurred reading"):
-        utils.read(f"{url}/{path}", 8)
+        images.read(f"{url}/{path}", 8)
 
 
 @pytest.mark.parametrize("path", ["breaks-off", "not-http"])
 def test_what_else_goes_wrong_with_a_url_is_one_of_the_documented_errors(url, path):
     with pytest.raises((ConnectionError, FileNotFoundError, ValueError)):
-        utils.read(f"{url}/{path}", 8)
-
-
-# -------------------------------------------------------------------- pixels --
-
-
-@pytest.mark.filterwarnings("ignore:A float image is meant to be")
-@pytest.mark.parametrize(
-    ("values", "expected"),
-    [
-        (np.array([0, 7, 255], "uint8"), [0, 7, 255]),
-        (np.array([0, 7, 255], "int64"), [0, 7, 255]),
-        (np.array([0, 257, 65535], "uint16"), [0, 1, 255]),
-        (np.array([False, True]), [0, 255]),
-        (np.array([-1, -0.2, 1], "float32"), [0, 102, 255]),
-        (np.array([-1, 0, 1], "float16"), [0, 127.5, 255]),
-        (np.array([0, 0.2, 1.0]), [0, 51, 255]),
-        (np.array([0, 0.2, 255]), [0, 0.2, 255]),
-    ],
-)
-def test_to_pixels_judges_the_range(values, expected):
-    before = values.copy()
-    result = utils.to_pixels(values)
-    assert result.dtype == np.float64
-    np.testing.assert_allclose(result, expected, rtol=0, atol=1e-5)  # 0.2 in float32 is off by 3e-9, times 127.5
-    np.testing.assert_array_equal(values, before)
-
-
-@pytest.mark.parametrize("values", [np.array([0.0, 0.7]), np.array([0.0, 200.0])])
-def test_to_pixels_warns_of_floats_that_models_do_not_take(values):
-    with pytest.warns(UserWarning, match=r"meant to be in \[-1, 1\].*read as \[0, (1|255)\]"):
-        utils.to_pixels(values)
-
-
-def test_to_pixels_says_nothing_about_the_right_floats():
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", UserWarning)
-        utils.to_pixels(np.array([-1.0, 0.5]))
-
-
-@pytest.mark.filterwarnings("ignore:A float image is meant to be")
-def test_to_uint8_rounds_and_clips():
-    result = utils.to_uint8(np.array([0.4, 0.6, 254.6, 256.0]))
-    assert result.dtype == np.uint8
-    np.testing.assert_array_equal(result, [0, 1, 255, 255])
-    np.testing.assert_array_equal(utils.to_uint8(np.array([-1.05, -1.0, 1.0, 1.05])), [0, 0, 255, 255])
-
-
-@pytest.mark.parametrize(
-    ("values", "expected"),
-    [
-        ([-1.0, 1.0], "[-1, 1]"),
-        ([-0.1, 0.0], "[-1, 1]"),
-        ([-1.1, 1.2], "[-1, 1]"),  # bicubic and Lanczos overshoot
-        ([0.0, 0.7], "[0, 1]"),
-        ([0.0, 1.1], "[0, 1]"),
-        ([0.0, 255.0], "[0, 255]"),
-        ([-5.0, 260.0], "[0, 255]"),
-        ([0, 1], "[0, 255]"),  # integers leave no doubt
-    ],
-)
-def test_pixel_range(values, expected):
-    assert utils.pixel_range(np.array(values)) == expected
-
-
-def test_check_pixels_is_content_with_what_models_take():
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", UserWarning)
-        assert utils.check_pixels(vit.preprocess_inputs(noise(2, H, W, 3))) is True
-
-
-@pytest.mark.parametrize(
-    ("images", "seen"),
-    [
-        (noise(2, H, W, 3), r"\[0, 255\] \(from 0 to 255\)"),
-        (np.linspace(3.0, 250, 50), r"\[0, 255\] \(from 3 to 250\)"),
-        (np.linspace(0.25, 0.5, 50), r"\[0, 1\] \(from 0.25 to 0.5\)"),
-    ],
-)
-def test_check_pixels_says_what_it_saw_and_what_would_be_right(images, seen):
-    with pytest.warns(UserWarning, match=rf"{seen}, where \[-1, 1\].*preprocess_inputs") as caught:
-        assert utils.check_pixels(images) is False
-    assert caught[0].filename == __file__  # it points to the caller's line
-
-
-def test_check_pixels_of_a_model_for_another_range():
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", UserWarning)
-        assert utils.check_pixels(np.array([0.0, 0.5, 1.0]), expected="[0, 1]") is True
-    with pytest.warns(UserWarning, match=r"\[-1, 1\].*where \[0, 1\]"):
-        assert utils.check_pixels(np.array([-1.0, 1.0]), expected="[0, 1]") is False
-
-
-def test_check_pixels_takes_tensors():
-    assert utils.check_pixels(keras.ops.convert_to_tensor([[-1.0, 1.0]])) is True
-
-
-# --------------------------------------------------------------- vit-keras 0.x --
-
-
-def tiny(image_size, **options):
-    return vit.build_model(image_size, 16, 2, 64, 2, "tiny", 128, **{"classes": 10, **options})
-
-
-def positions(model):
-    return model.get_layer("Transformer_posembed_input")
-
-
-def test_apply_embedding_weights_resamples_as_load_weights_does(google_npz):
-    path = google_npz()  # 4 × 4 patches
-    table = np.load(path)["Transformer/posembed_input/pos_embedding"]
-    loaded, applied = tiny((32, 128)), tiny((32, 128))
-    checkpoints.load_weights(loaded, path)
-    with pytest.warns(UserWarning, match="Resizing position embeddings from 4, 4 to 8, 2"):
-        utils.apply_embedding_weights(positions(applied), table, num_x_patches=8, num_y_patches=2)
-    np.testing.assert_array_equal(positions(applied).get_weights()[0], positions(loaded).get_weights()[0])
-
-
-def test_apply_embedding_weights_says_nothing_where_the_size_is_the_same(google_npz):
-    table = np.load(google_npz())["Transformer/posembed_input/pos_embedding"]
-    model = tiny(64)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", UserWarning)
-        utils.apply_embedding_weights(positions(model), table, 4, 4)
-    np.testing.assert_array_equal(positions(model).get_weights()[0], table)
-
-
-@pytest.mark.filterwarnings("ignore:Resizing position embeddings")
-def test_apply_embedding_weights_refuses_a_source_that_is_no_square():
-    model = tiny(64)
-    before = positions(model).get_weights()[0]
-    with pytest.raises(ValueError, match="not a square grid"):
-        utils.apply_embedding_weights(positions(model), np.zeros((1, 1 + 15, 64), "float32"), 4, 4)
-    np.testing.assert_array_equal(positions(model).get_weights()[0], before)
-
-
-@pytest.mark.parametrize("pretrained_top", [True, False])
-def test_load_weights_numpy_is_load_weights(google_npz, pretrained_top):
-    path = google_npz()
-    old, new = tiny((32, 128)), tiny((32, 128))
-    expected = checkpoints.load_weights(new, path, include_head=pretrained_top)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", UserWarning)
-        report = utils.load_weights_numpy(old, str(path), pretrained_top, num_x_patches=8, num_y_patches=2)
-    assert report == expected
-    for ours, theirs in zip(old.get_weights(), new.get_weights()):
-        np.testing.assert_array_equal(ours, theirs)
-    assert np.any(old.get_layer("head").get_weights()[0]) == pretrained_top  # a fresh head is zero
-
-
-def test_load_weights_numpy_with_a_head_of_another_size(google_npz):
-    with pytest.raises(ValueError, match=r"head of 10.*head of 7"):
-        utils.load_weights_numpy(tiny(64, classes=7), google_npz(), True, 4, 4)
+        images.read(f"{url}/{path}", 8)

@@ -1,0 +1,106 @@
+"""The range of pixels, and pixels in [0, 255]."""
+
+import warnings
+
+import keras
+import numpy as np
+import pytest
+
+from vit_keras import pixels, vit
+
+H, W = 6, 10
+
+
+def noise(*shape):
+    return np.random.default_rng(0).integers(0, 256, shape).astype("uint8")
+
+
+@pytest.mark.filterwarnings("ignore:A float image is meant to be")
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (np.array([0, 7, 255], "uint8"), [0, 7, 255]),
+        (np.array([0, 7, 255], "int64"), [0, 7, 255]),
+        (np.array([0, 257, 65535], "uint16"), [0, 1, 255]),
+        (np.array([False, True]), [0, 255]),
+        (np.array([-1, -0.2, 1], "float32"), [0, 102, 255]),
+        (np.array([-1, 0, 1], "float16"), [0, 127.5, 255]),
+        (np.array([0, 0.2, 1.0]), [0, 51, 255]),
+        (np.array([0, 0.2, 255]), [0, 0.2, 255]),
+    ],
+)
+def test_to_pixels_judges_the_range(values, expected):
+    before = values.copy()
+    result = pixels.to_pixels(values)
+    assert result.dtype == np.float64
+    np.testing.assert_allclose(result, expected, rtol=0, atol=1e-5)  # 0.2 in float32 is off by 3e-9, times 127.5
+    np.testing.assert_array_equal(values, before)
+
+
+@pytest.mark.parametrize("values", [np.array([0.0, 0.7]), np.array([0.0, 200.0])])
+def test_to_pixels_warns_of_floats_that_models_do_not_take(values):
+    with pytest.warns(UserWarning, match=r"meant to be in \[-1, 1\].*read as \[0, (1|255)\]"):
+        pixels.to_pixels(values)
+
+
+def test_to_pixels_says_nothing_about_the_right_floats():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        pixels.to_pixels(np.array([-1.0, 0.5]))
+
+
+@pytest.mark.filterwarnings("ignore:A float image is meant to be")
+def test_to_uint8_rounds_and_clips():
+    result = pixels.to_uint8(np.array([0.4, 0.6, 254.6, 256.0]))
+    assert result.dtype == np.uint8
+    np.testing.assert_array_equal(result, [0, 1, 255, 255])
+    np.testing.assert_array_equal(pixels.to_uint8(np.array([-1.05, -1.0, 1.0, 1.05])), [0, 0, 255, 255])
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([-1.0, 1.0], "[-1, 1]"),
+        ([-0.1, 0.0], "[-1, 1]"),
+        ([-1.1, 1.2], "[-1, 1]"),  # bicubic and Lanczos overshoot
+        ([0.0, 0.7], "[0, 1]"),
+        ([0.0, 1.1], "[0, 1]"),
+        ([0.0, 255.0], "[0, 255]"),
+        ([-5.0, 260.0], "[0, 255]"),
+        ([0, 1], "[0, 255]"),  # integers leave no doubt
+    ],
+)
+def test_pixel_range(values, expected):
+    assert pixels.pixel_range(np.array(values)) == expected
+
+
+def test_check_pixels_is_content_with_what_models_take():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        assert pixels.check_pixels(vit.preprocess_inputs(noise(2, H, W, 3))) is True
+
+
+@pytest.mark.parametrize(
+    ("images", "seen"),
+    [
+        (noise(2, H, W, 3), r"\[0, 255\] \(from 0 to 255\)"),
+        (np.linspace(3.0, 250, 50), r"\[0, 255\] \(from 3 to 250\)"),
+        (np.linspace(0.25, 0.5, 50), r"\[0, 1\] \(from 0.25 to 0.5\)"),
+    ],
+)
+def test_check_pixels_says_what_it_saw_and_what_would_be_right(images, seen):
+    with pytest.warns(UserWarning, match=rf"{seen}, but the model expects \[-1, 1\].*preprocess_inputs") as caught:
+        assert pixels.check_pixels(images) is False
+    assert caught[0].filename == __file__  # it points to the caller's line
+
+
+def test_check_pixels_of_a_model_for_another_range():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        assert pixels.check_pixels(np.array([0.0, 0.5, 1.0]), expected="[0, 1]") is True
+    with pytest.warns(UserWarning, match=r"\[-1, 1\].*expects \[0, 1\]"):
+        assert pixels.check_pixels(np.array([-1.0, 1.0]), expected="[0, 1]") is False
+
+
+def test_check_pixels_takes_tensors():
+    assert pixels.check_pixels(keras.ops.convert_to_tensor([[-1.0, 1.0]])) is True

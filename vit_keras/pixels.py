@@ -1,0 +1,152 @@
+"""The range of pixels: detect it, convert to [0, 255], and check what goes into a model."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+
+__all__ = ["check_pixels", "pixel_range", "preprocess_inputs", "to_pixels", "to_uint8"]
+
+
+def to_pixels(image: np.ndarray) -> np.ndarray:
+    """Convert an image to pixels in [0, 255]. The range it has is inferred from its dtype and values.
+
+    Args:
+        image: 8-bit or 16-bit unsigned integers; wider integers (8-bit values if none is over 255, else 16-bit);
+            booleans; or floats in [-1, 1] (if any is negative), [0, 1] or [0, 255]. Any shape.
+
+    Returns:
+        float64 of the same shape.
+
+    Raises:
+        ValueError: Values are not finite.
+        TypeError: The dtype is not that of a number.
+
+    Warns:
+        UserWarning: Floats are not in [-1, 1], the models' range. They are read as the range that they look like.
+
+    Example:
+        >>> to_pixels(np.array([-1.0, 0.0, 1.0]))
+        array([  0. , 127.5, 255. ])
+    """
+    image = np.asarray(image)
+    if image.dtype == bool:
+        return image * 255.0
+    if not np.issubdtype(image.dtype, np.integer) and not np.issubdtype(image.dtype, np.floating):
+        raise TypeError(f"Pixels are numbers. Received: an array of dtype {image.dtype}")
+    pixels = image.astype("float64")
+    if not np.isfinite(pixels).all():
+        raise ValueError("The image has pixels that are not finite numbers.")
+    if np.issubdtype(image.dtype, np.integer):
+        return pixels / 257 if image.dtype == np.uint16 or pixels.max(initial=0) > 255 else pixels
+    found = pixel_range(image)
+    if found != "[-1, 1]":
+        warnings.warn(
+            f"A float image is meant to be in [-1, 1] (vit.preprocess_inputs); this one is read as {found}. "
+            "Pass 8-bit pixels to be sure.",
+            UserWarning,
+            stacklevel=3,
+        )
+    scale, offset = {"[-1, 1]": (127.5, 127.5), "[0, 1]": (255.0, 0.0), "[0, 255]": (1.0, 0.0)}[found]
+    return pixels * scale + offset
+
+
+def to_uint8(image: np.ndarray) -> np.ndarray:
+    """Convert an image to 8-bit pixels: `to_pixels`, rounded and clipped.
+
+    Example:
+        >>> to_uint8(np.array([0, 65535], "uint16"))
+        array([  0, 255], dtype=uint8)
+    """
+    image = np.asarray(image)
+    return image if image.dtype == np.uint8 else np.clip(np.rint(to_pixels(image)), 0, 255).astype("uint8")
+
+
+def pixel_range(images: np.ndarray) -> str:
+    """Infer the range of pixels: `"[-1, 1]"`, `"[0, 1]"` or `"[0, 255]"`.
+
+    Example:
+        >>> pixel_range(np.array([0.0, 0.7]))
+        '[0, 1]'
+    """
+    images = np.asarray(images)
+    low, high = (float(images.min()), float(images.max())) if images.size else (0.0, 0.0)
+    if high > 2 or np.issubdtype(images.dtype, np.integer):  # resampling may overshoot 1 a little
+        return "[0, 255]"
+    return "[-1, 1]" if low < 0 else "[0, 1]"
+
+
+def check_pixels(images: Any, expected: str = "[-1, 1]") -> bool:
+    """Warn if images are not in the range that the model expects, the most common reason why a ViT does not learn.
+
+    Call it on a batch before `fit` or `predict`.
+
+    Args:
+        images: A batch of images as it goes into the model.
+        expected: The range that the model was trained with.
+
+    Returns:
+        Whether the range is the expected one.
+
+    Warns:
+        UserWarning: It is another one; the warning says what to do.
+
+    Example:
+        >>> check_pixels(np.array([-1.0, 1.0], "float32"))
+        True
+    """
+    array = np.asarray(images)
+    found = pixel_range(array)
+    if found != expected:
+        warnings.warn(
+            f"These pixels look like {found} (from {array.min():.3g} to {array.max():.3g}), but the model expects "
+            f"{expected}. Use vit_keras.vit.preprocess_inputs on pixels in [0, 255].",
+            UserWarning,
+            stacklevel=2,
+        )
+    return found == expected
+
+
+def range_doubt(inputs: Any, least: float, most: float) -> str | None:
+    """Return why a model's input does not look as if its range were `least` to `most`, or `None` if it does.
+
+    Example:
+        >>> range_doubt(np.array([0.0, 255.0]), -1, 1)
+        'The pixels are from 0 to 255, where the model was trained with -1 to 1.'
+    """
+    inputs = np.asarray(inputs)
+    low, high = (float(inputs.min()), float(inputs.max())) if inputs.size else (0.0, 0.0)
+    margin = 0.25 * (most - least)  # augmentation may overshoot
+    others = [other for other in ((0, 255), (0, 1), (-1, 1)) if max(np.abs(np.subtract(other, (least, most)))) > 0.02]
+    plausible = (
+        least - margin <= low
+        and high <= most + margin
+        and not any(abs(low - first) < 0.02 and abs(high - last) < 0.02 for first, last in others)
+        and not (least < -margin and low >= 0 and high <= 1)  # no image has a dark pixel: they are in [0, 1]
+    )
+    if plausible or low == high:
+        return None
+    return f"The pixels are from {low:.3g} to {high:.3g}, where the model was trained with {least:.3g} to {most:.3g}."
+
+
+def preprocess_inputs(X: Any) -> Any:
+    """Convert pixels from [0, 255] to the [-1, 1] that Google's models take: `(x - 127.5) / 127.5`.
+
+    Args:
+        X: Pixels in [0, 255] of any shape and real dtype: an array, a list, a PIL image, or a tensor (also inside
+            `tf.data`, whatever the backend). It is not changed.
+
+    Returns:
+        float32 of the same shape: a NumPy array, or a tensor if a tensor came in.
+
+    Example:
+        >>> preprocess_inputs(np.array([0, 255], "uint8"))
+        array([-1.,  1.], dtype=float32)
+    """
+    if isinstance(X, (np.ndarray, np.generic, list, tuple)) or not hasattr(X, "dtype"):
+        return (np.asarray(X, "float32") - np.float32(127.5)) / np.float32(127.5)
+    from keras.layers import Rescaling
+
+    return Rescaling(1 / 127.5, offset=-1.0, dtype="float32")(X)
