@@ -8,6 +8,7 @@ MOVED: dict[str, tuple[str, ...]] = {
     # --- core
     "files": ("atomic",),
     # --- checkpoints
+    "checkpoints.inspect": ("checkpoints.describe", "checkpoints.wording"),
     # --- visualize
     # --- training
 }
