@@ -25,7 +25,7 @@ from ..preprocess import Preprocessing
 from . import architecture
 from .families import FAMILIES, google, huggingface, keras_files, timm
 from .families import rules as families
-from .loading import ModelWeights
+from .model_weights import ModelWeights
 from .weights import SETTINGS
 
 # For each format the families that write it. That is taken which can hold the model, of several the first.
