@@ -16,8 +16,8 @@ import numpy as np
 from ..config import ViTConfig, patch_stride, size_pair
 from ..layers import _activate
 from ..preprocess import PRESETS, Preprocessing
-from . import architecture, registry
-from .families import FAMILIES, huggingface, keras_files
+from . import architecture, registry, transformers_json
+from .families import FAMILIES, keras_files
 from .families import rules as families
 from .readers import LIMIT_TEXT, open_weights
 
@@ -95,7 +95,8 @@ class Weights(Mapping):
             config = {}
         with _making_sense(_beside(self.path, "config.json")):
             known = _checked(
-                {**huggingface.hints(config), **_timm_hints(config, self.architecture["pooling"])}, self.architecture
+                {**transformers_json.hints(config), **_timm_hints(config, self.architecture["pooling"])},
+                self.architecture,
             )
         preprocessing = _preprocessing(self.family, self.path, config)
         if published is not None:

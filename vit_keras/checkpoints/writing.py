@@ -21,8 +21,7 @@ import numpy as np
 from ..config import ViTConfig
 from ..labels import names
 from ..layers import find_vit
-from ..preprocess import Preprocessing
-from . import architecture
+from . import architecture, transformers_json
 from .families import FAMILIES, google, huggingface, keras_files, timm
 from .families import rules as families
 from .model_weights import ModelWeights
@@ -144,7 +143,7 @@ def _writable() -> list[str]:
 
 def _arrays(weights: ModelWeights, candidates: tuple[families.Family, ...]) -> tuple[families.Family, families.Arrays]:
     """The first family that can hold the model, and what its file has."""
-    nearest = sorted(candidates, key=lambda family: len(huggingface.model_of(family, weights.architecture)[1]))
+    nearest = sorted(candidates, key=lambda family: len(transformers_json.model_of(family, weights.architecture)[1]))
     attempts = [(family, *_attempt(weights, family)) for family in nearest]
     for family, arrays, problem in attempts:
         if problem is None:
@@ -165,7 +164,7 @@ def _attempt(weights: ModelWeights, family: families.Family) -> tuple[families.A
 
 
 def _prefix(family: families.Family, config: Mapping[str, Any]) -> str:
-    model, _ = huggingface.model_of(family, config)
+    model, _ = transformers_json.model_of(family, config)
     return model.prefix if model else family.written_prefix
 
 
@@ -309,7 +308,7 @@ def _native_size(vit: keras.Model) -> tuple[int, int] | None:
 def _describe(vit: keras.Model, family: families.Family, weights: ModelWeights) -> tuple[dict, dict]:
     """The `config.json` and the `preprocessor_config.json` with which transformers gives the same outputs."""
     config = weights.architecture
-    model, different = huggingface.model_of(family, config)
+    model, different = transformers_json.model_of(family, config)
     if model is None or different:
         fields = ", ".join(f"{field}={config[field]!r}" for field in different)
         raise ValueError(
@@ -322,40 +321,15 @@ def _describe(vit: keras.Model, family: families.Family, weights: ModelWeights) 
             "A config.json needs an image_size, and nothing tells this model's: vit_keras.resize gives it one."
         )
     try:
-        described = huggingface.describe(model, config, size, _labels(vit))
+        described = transformers_json.describe(model, config, size, _labels(vit))
     except ValueError as error:
         raise ValueError(f"{error} Nothing was written.") from None
-    return described, _processor(vit.preprocessing.replace(image_size=vit.preprocessing.image_size or size))
+    return described, transformers_json.processor_json(
+        vit.preprocessing.replace(image_size=vit.preprocessing.image_size or size)
+    )
 
 
 def _labels(vit: keras.Model) -> tuple[str, ...] | None:
     """Names of a model's classes, where there is one for each."""
     labels = names(vit.labels)
     return labels if labels is not None and len(labels) == vit.config.classes else None
-
-
-_RESAMPLE = {"nearest": 0, "lanczos": 1, "bilinear-antialias": 2, "bilinear": 2, "bicubic": 3, "box": 4}
-
-
-def _processor(preprocessing: Preprocessing) -> dict[str, Any]:
-    """A `preprocessor_config.json`: the inverse of `Preprocessing.from_hugging_face`, where bilinear is always antialiased."""
-    height, width = preprocessing.image_size
-    described = {
-        "do_resize": True,
-        "resample": _RESAMPLE[preprocessing.interpolation],
-        "do_rescale": True,
-        "rescale_factor": 1 / 255,
-        "do_normalize": True,
-        "image_mean": list(preprocessing.mean),
-        "image_std": list(preprocessing.std),
-    }
-    if preprocessing.crop is None:
-        size = {"height": height, "width": width}
-        return {"image_processor_type": "ViTImageProcessor", **described, "size": size}
-    resized = [math.floor(side / preprocessing.crop) for side in (height, width)]
-    cropped = {**described, "do_center_crop": True, "crop_size": {"height": height, "width": width}}
-    if preprocessing.crop_mode == "center":
-        size = {"shortest_edge": max(resized)}
-        return {"image_processor_type": "CLIPImageProcessor", **cropped, "size": size}
-    size = {"height": resized[0], "width": resized[1]}
-    return {"image_processor_type": "DeiTImageProcessor", **cropped, "size": size}
