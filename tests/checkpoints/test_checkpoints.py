@@ -261,7 +261,7 @@ def test_nothing_in_a_file_is_executed(tmp_path):
 
 def test_foreign_arrays_are_listed(save):
     path = save({"layer1.weight": np.zeros(3, "f4"), "layer1.bias": np.zeros(3, "f4")})
-    message = assert_refused(fresh(), path, "no Vision Transformer of a family that is known.*2 arrays.*'layer1.bias'")
+    message = assert_refused(fresh(), path, "no Vision Transformer of a known family.*2 arrays.*'layer1.bias'")
     assert str(path) in message
 
 
@@ -580,7 +580,7 @@ def test_from_checkpoint_takes_the_image_size_of_the_grid(google_npz, save):
     model = vit.from_checkpoint(path, source_grid=(3, 5))
     assert model.input_shape == (None, 48, 80, 3)
     np.testing.assert_array_equal(table(model), oblong((3, 5))[POSITIONS])
-    with pytest.raises(ValueError, match=r"15 patches, which is not a square grid: say source_grid="):
+    with pytest.raises(ValueError, match=r"15 patches, which is not a square grid.*source_grid="):
         vit.from_checkpoint(path)
 
 

@@ -264,7 +264,7 @@ def test_a_family_that_cannot_be_built(tmp_path):
 
 @pytest.mark.parametrize("family", ["vit", "", 5])
 def test_a_family_that_is_none(family, tmp_path):
-    with pytest.raises(ValueError, match="There is no family .* There are: .*'?timm"):
+    with pytest.raises(ValueError, match="Unknown family: .* The families are .*timm"):
         checkpoints.Weights(write(load("timm_vit"), tmp_path), family=family)
 
 
@@ -369,7 +369,7 @@ def test_two_arrays_for_one_weight(folder):
 def test_unknown_arrays_are_named_and_left_out_on_demand(folder):
     arrays = {**load("timm_vit").state_dict(), "blocks.0.adapter.weight": np.ones((4, 4), np.float32)}
     path = folder("timm_vit", arrays)
-    with pytest.raises(ValueError, match="1 arrays are not known .*'blocks.0.adapter.weight'. strict=False"):
+    with pytest.raises(ValueError, match="1 arrays are not known .*'blocks.0.adapter.weight'. Pass strict=False"):
         checkpoints.Weights(path)
     assert checkpoints.Weights(path, strict=False).ignored == ("blocks.0.adapter.weight",)
 
@@ -385,7 +385,7 @@ def test_integers_are_numbers(folder):
 def test_values_that_are_no_numbers_are_loaded_with_a_warning(value, folder):
     arrays = load("timm_vit").state_dict()
     arrays["norm.bias"] = np.full_like(arrays["norm.bias"], value)
-    with pytest.warns(UserWarning, match="no finite numbers, in Transformer/encoder_norm/bias"):
+    with pytest.warns(UserWarning, match="infinite or undefined values in Transformer/encoder_norm/bias"):
         model = from_checkpoint(folder("timm_vit", arrays), num_heads=2)
     assert model.load_report.not_finite == ("Transformer/encoder_norm/bias",)
 
@@ -441,7 +441,7 @@ def test_damage_deep_in_a_file_of_pytorch(tmp_path):
 
 def test_heads_that_nothing_tells(folder):
     path = folder("timm_vit")
-    with pytest.raises(ValueError, match=r"model\.safetensors: .* say num_heads=, one of 1, 2, 4, 8, or put"):
+    with pytest.raises(ValueError, match=r"model\.safetensors: .* Pass num_heads= \(one of 1, 2, 4, 8\), or put"):
         from_checkpoint(path)
     assert from_checkpoint(path, num_heads=4).config.num_heads == 4
 
@@ -461,7 +461,7 @@ def test_heads_may_be_any_integer(folder):
 @pytest.mark.parametrize("name", ["timm_clip", "hf_clip_vision"])
 def test_activation_that_nothing_tells(name, tmp_path):
     path = write(load(name), tmp_path, config=False)
-    with pytest.raises(ValueError, match="say mlp_activation=, one of 'quick_gelu', 'gelu'"):
+    with pytest.raises(ValueError, match=r"Pass mlp_activation= \(one of 'quick_gelu', 'gelu'\)"):
         from_checkpoint(path, num_heads=2)
     assert from_checkpoint(path, num_heads=2, mlp_activation="gelu").config.mlp_activation == "gelu"
 
@@ -474,7 +474,7 @@ def rectangle(rows):
 
 def test_rectangles(folder):
     path = folder("timm_vit", rectangle(1 + 6 * 3))
-    with pytest.raises(ValueError, match="18 patches, which is not a square grid: say source_grid"):
+    with pytest.raises(ValueError, match="18 patches, which is not a square grid.*source_grid="):
         from_checkpoint(path, num_heads=2)
     with pytest.raises(ValueError, match=r"18 patches, which is not the grid \(4, 4\)"):
         from_checkpoint(path, num_heads=2, source_grid=(4, 4))
@@ -513,7 +513,7 @@ def test_of_two_towers_the_one_for_images_is_taken(tmp_path):
     ids=str,
 )
 def test_absurd_values_in_config_json(changes, folder):
-    with pytest.raises(ValueError, match=r"config\.json: what it says makes no sense"):
+    with pytest.raises(ValueError, match=r"config\.json: invalid values"):
         checkpoints.Weights(folder(config=hf_config(**changes)))
 
 
@@ -522,7 +522,7 @@ def test_absurd_values_in_config_json(changes, folder):
     [{"architecture": "vit", "pretrained_cfg": 5}, {"architecture": "vit", "pretrained_cfg": {"input_size": 5}}],
 )
 def test_absurd_values_in_timms_config_json(config, folder):
-    with pytest.raises(ValueError, match=r"config\.json: what it says makes no sense"):
+    with pytest.raises(ValueError, match=r"config\.json: invalid values"):
         checkpoints.Weights(folder("timm_vit", config=config))
 
 
@@ -631,12 +631,12 @@ def test_hints_in_their_order(tmp_path, folder):
 )
 def test_metadata_that_contradict_the_arrays(settings, folder):
     path = folder("timm_vit", metadata={"vit_keras": json.dumps(settings)})
-    with pytest.raises(ValueError, match=r"model\.safetensors: its metadata make no sense"):
+    with pytest.raises(ValueError, match=r"model\.safetensors: invalid metadata"):
         checkpoints.Weights(path)
 
 
 def test_metadata_that_are_no_json(folder):
-    with pytest.raises(ValueError, match=r"model\.safetensors: its metadata make no sense"):
+    with pytest.raises(ValueError, match=r"model\.safetensors: invalid metadata"):
         checkpoints.Weights(folder("timm_vit", metadata={"vit_keras": "{"}))
 
 
@@ -726,7 +726,7 @@ def test_other_patches_are_an_error_unless_wanted(folder):
     model = from_checkpoint(path, num_heads=2, patch_size=4)
     before = snapshot(model)
     with pytest.raises(
-        ValueError, match=r"model\.safetensors .*patch size \(8, 8\) and \(4, 4\)\. resize_patches=True"
+        ValueError, match=r"model\.safetensors .*patch size \(8, 8\) and \(4, 4\)\. Pass resize_patches=True"
     ):
         checkpoints.load_weights(model, path)
     assert_unchanged(model, before)

@@ -135,7 +135,7 @@ def test_other_formats_hold_it_too_or_say_why_not(name, tmp_path):
             continue
         assert left_in(tmp_path / format) == [path.name]
         if format == "google":
-            told = {field: getattr(model.config, field) for field in (*writing._UNTOLD, "representation_size")}
+            told = {field: getattr(model.config, field) for field in (*writing._NOT_IN_ARRAYS, "representation_size")}
             assert_same_weights(model, from_checkpoint(path, **told))
         else:
             assert_same_model(model, from_checkpoint(path))
@@ -205,7 +205,7 @@ def test_what_an_npz_cannot_tell_is_said(options, told, tmp_path):
         ({"registers": 4}, "google", "no name for 1 weights of this model: registers"),
         ({"layer_scale": 1.0}, "google", "LayerScale_0/scale"),
         ({"qkv_bias": False}, "google", "qkv_bias=False"),
-        ({"registers": 4}, "timm", "registers and with a position for the class token"),
+        ({"registers": 4}, "timm", "registers=4 and position_prefix=True"),
         ({"position": "sincos2d"}, "timm", "sincos2d|'pos_embed'"),
         ({"position": "sincos2d"}, "huggingface", "position='sincos2d'"),
         ({"position": None, "rope_theta": 100.0}, "google", "rope_theta=100.0"),
@@ -232,14 +232,14 @@ def test_the_formats_that_could_are_named(tmp_path):
 @pytest.mark.parametrize(
     "name, format, message",
     [
-        ("x.npz", "tim", "Say the format: 'google', 'timm', 'huggingface'"),
-        ("x.pth", None, "Say the format"),
-        ("x", None, "Say the format"),
+        ("x.npz", "tim", "Pass format=, one of 'google', 'timm', 'huggingface'"),
+        ("x.pth", None, "Pass format="),
+        ("x", None, "Pass format="),
         ("x.safetensors", "google", "end in .npz"),
         ("x.npz", "timm", "end in .safetensors"),
         ("x", "timm", "needs a file"),
         ("x.h5", "keras", "model.save_weights"),
-        ("x.safetensors", "eva02", "Say the format"),
+        ("x.safetensors", "eva02", "Pass format="),
     ],
 )
 def test_a_format_that_is_not_for_such_a_path(name, format, message, tmp_path):
@@ -370,8 +370,8 @@ def test_a_folder_has_the_labels_and_the_preprocessing(tmp_path):
     "options, message",
     [
         ({"pooling": "gap", "class_token": True}, "pooling='gap'"),
-        ({"mlp_activation": "elu"}, "no activation that is known as 'elu'"),
-        ({"layer_scale": 1.0, "pooling": "token+gap", "image_size": (32, 48)}, "no squares"),
+        ({"mlp_activation": "elu"}, "no activation 'elu'"),
+        ({"layer_scale": 1.0, "pooling": "token+gap", "image_size": (32, 48)}, "are squares"),
     ],
 )
 def test_a_folder_that_transformers_could_not_open_rightly_is_not_written(options, message, tmp_path):

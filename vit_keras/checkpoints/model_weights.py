@@ -12,13 +12,15 @@ from typing import Any
 import keras
 import numpy as np
 
+from .. import anatomy
 from ..config import ViTConfig
-from ..layers import TransformerBlock, find_vit
 from ..preprocess import GOOGLE
 from .architecture import position_rows
-from .families import FAMILIES
+from .families import family_named
 
-# Between a variable's path in a model and its canonical name there is this spelling rule and no other.
+__all__ = ["ModelWeights"]
+
+# The path of a variable in a model becomes its canonical name by these spelling rules and no others.
 _SPELLING = (
     (r"^(class_token|register_tokens)/", ""),
     (r"^distillation_token/cls", "dist"),
@@ -31,17 +33,19 @@ _CANONICAL = re.compile(
     r"(cls|dist|registers)$|(embedding|embedding_norm|patch_norm|Transformer|fc_norm|MAPHead_0|pre_logits|head|head_dist|"
     r"conv_root|gn_root|block\d+)/"
 )
+_PLAIN = re.compile(r"(embedding|Transformer/(posembed_input|encoderblock_\d+|encoder_norm)|pre_logits|head)/|cls$")
 
 
 class ModelWeights(Mapping):
-    """The weights of a model under canonical names, as `Weights` gives those of a file.
+    """The weights of a model under canonical names, with the attributes that `Weights` has for a file.
 
     Args:
         model: A ViT of this package or of vit-keras 0.x, or a model with one inside.
         path: The file that the model was opened from, for messages.
 
     Raises:
-        ValueError: Nothing tells the model's `ViTConfig`.
+        TypeError: `model` is not a Keras model.
+        ValueError: There is no ViT in the model, or its `ViTConfig` cannot be inferred.
 
     Example:
         >>> from vit_keras import vit
@@ -50,14 +54,14 @@ class ModelWeights(Mapping):
     """
 
     ignored: tuple[str, ...] = ()
-    family = FAMILIES["keras"]
+    family = family_named("keras")
 
     def __init__(self, model: keras.Model, path: str | os.PathLike | None = None):
-        vit = find_vit(model)
+        vit = anatomy.find_vit(model)
         self.path = f"the model {vit.name!r}" if path is None else Path(path)
         self.variables = canonical_variables(vit)
         self.shapes = {name: tuple(variable.shape) for name, variable in self.variables.items()}
-        config = getattr(vit, "config", None) or _config_of_an_old_model(vit, self.shapes)
+        config = getattr(vit, "config", None) or _infer_plain_config(vit, self.shapes)
         self.architecture = dataclasses.asdict(config)
         self.preprocessing = getattr(vit, "preprocessing", GOOGLE)
         self.labels = getattr(vit, "labels", None)
@@ -66,7 +70,7 @@ class ModelWeights(Mapping):
         self._grid = config.position_grid or config.grid
 
     def grid(self, source_grid: tuple[int, int] | None = None) -> tuple[int, int] | None:
-        """Patches down and across of its positions."""
+        """Return the patches down and across that the model has positions for."""
         return source_grid or self._grid
 
     def __getitem__(self, name: str) -> np.ndarray:
@@ -79,14 +83,31 @@ class ModelWeights(Mapping):
         return len(self.variables)
 
 
-def _config_of_an_old_model(vit: keras.Model, shapes: Mapping[str, tuple[int, ...]]) -> ViTConfig:
-    """What a model of vit-keras 0.x, which has no `ViTConfig`, would say in one; so too a clone of a plain ViT."""
-    blocks = [layer for layer in vit.layers if isinstance(layer, TransformerBlock)]
-    head = next((layer for layer in vit.layers if layer.name == "head"), None)
+def canonical_variables(vit: keras.Model) -> dict[str, Any]:
+    """Return the variables of a ViT under their canonical names.
+
+    Layers that a user put behind the ViT in the same model have no canonical name and are left out.
+    """
+    variables = {}
+    for layer in vit.layers:
+        for variable in layer.weights:
+            path = variable.path.split("/")
+            name = "/".join(path[path.index(layer.name) :]) if layer.name in path else variable.path
+            for keras_name, canonical in _SPELLING:
+                name = re.sub(keras_name, canonical, name)
+            if _CANONICAL.match(name):
+                variables[name] = variable
+    return variables
+
+
+def _infer_plain_config(vit: keras.Model, shapes: Mapping[str, tuple[int, ...]]) -> ViTConfig:
+    """Infer the `ViTConfig` of a plain ViT that has none: a model of vit-keras 0.x, or a clone."""
+    plain = {"cls", "embedding/kernel"} <= set(shapes) and all(map(_PLAIN.match, shapes))
+    if not plain or not anatomy.has_attention(vit):
+        raise ValueError(f"The model {vit.name!r} has no ViTConfig: it was cloned or cut out of another model.")
+    blocks = anatomy.attention_blocks(vit)
+    head = next((layer for layer in anatomy.heads(vit) if layer.name == "head"), None)
     top = {name: shapes[f"{name}/kernel"][1] for name in ("pre_logits", "head") if f"{name}/kernel" in shapes}
-    plain = re.compile(r"(embedding|Transformer/(posembed_input|encoderblock_\d+|encoder_norm)|pre_logits|head)/|cls$")
-    if not blocks or not {"cls", "embedding/kernel"} <= set(shapes) or not all(map(plain.match, shapes)):
-        raise ValueError(f"The model {vit.name!r} does not know its ViTConfig: it was cloned or cut out of another.")
     patch_height, patch_width, channels, hidden_size = shapes["embedding/kernel"]
     block = blocks[0]
     return ViTConfig(
@@ -108,20 +129,3 @@ def _config_of_an_old_model(vit: keras.Model, shapes: Mapping[str, tuple[int, ..
         activation="linear" if head is None else head.activation.__name__,
         drop_remainder=True,
     )
-
-
-def canonical_variables(vit: keras.Model) -> dict[str, Any]:
-    """The variables of a ViT under their canonical names.
-
-    Layers that a user put behind the ViT in the same model have no such name and are left alone.
-    """
-    variables = {}
-    for layer in vit.layers:
-        for variable in layer.weights:
-            path = variable.path.split("/")
-            name = "/".join(path[path.index(layer.name) :]) if layer.name in path else variable.path
-            for keras_name, canonical in _SPELLING:
-                name = re.sub(keras_name, canonical, name)
-            if _CANONICAL.match(name):
-                variables[name] = variable
-    return variables

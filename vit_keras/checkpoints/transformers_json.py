@@ -1,4 +1,7 @@
-"""transformers' `config.json` and `preprocessor_config.json`, read and written: each pair of inverses side by side."""
+"""The `config.json` and `preprocessor_config.json` of transformers, read and written.
+
+`read_config` and `write_config` are inverses, and so are `Preprocessing.from_hugging_face` and `write_processor`.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,8 @@ from typing import Any, NamedTuple
 from ..preprocess import Preprocessing
 from .families.huggingface import BEIT, CLIP, DINOV2, DINOV3, SIGLIP, VIT
 from .families.rules import Family
+
+__all__ = ["MODELS", "Model", "model_of", "read_config", "write_config", "write_processor"]
 
 _ACTIVATIONS = {
     "gelu": "gelu",
@@ -22,8 +27,8 @@ _ACTIVATIONS = {
     "swish": "silu",
     "relu": "relu",
 }
-# What these do between the tokens and their head is not in their weights.
-_HEADS_OF_THEIR_OWN = {
+# The pooling of these classes cannot be inferred from their weights.
+_POOLINGS = {
     "CLIPForImageClassification": {"pooling": "gap", "class_token": True, "final_norm": None},
     "SiglipForImageClassification": {"pooling": "gap"},
     "Siglip2ForImageClassification": {"pooling": "gap"},
@@ -31,8 +36,13 @@ _HEADS_OF_THEIR_OWN = {
 _FIELDS = {"num_attention_heads": "num_heads", "layer_norm_eps": "epsilon", "image_size": "image_size"}
 
 
-def hints(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of `ViTConfig` that a `config.json` of transformers tells."""
+def read_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of `ViTConfig` that a `config.json` of transformers shows.
+
+    Example:
+        >>> read_config({"num_attention_heads": 12, "hidden_act": "gelu_new"})
+        {'num_heads': 12, 'mlp_activation': 'gelu_tanh'}
+    """
     architectures = config.get("architectures") or [""]
     config = config.get("vision_config") or config
     known = {ours: config[theirs] for theirs, ours in _FIELDS.items() if config.get(theirs) is not None}
@@ -41,18 +51,18 @@ def hints(config: Mapping[str, Any]) -> dict[str, Any]:
     theta = config.get("rope_theta", (config.get("rope_parameters") or {}).get("rope_theta"))
     if theta is not None:
         known["rope_theta"] = float(theta)
-    return {**known, **_HEADS_OF_THEIR_OWN.get(architectures[0], {})}
+    return {**known, **_POOLINGS.get(architectures[0], {})}
 
 
 class Model(NamedTuple):
-    """A class of transformers, for writing what it reads.
+    """A model class of transformers, for writing files that it reads.
 
     Attributes:
-        name: The class.
-        model_type: Its kind of `config.json`; with a dot, the second is that of the `vision_config` inside.
+        name: The name of the class.
+        model_type: The `model_type` of its `config.json`; after a dot, that of the `vision_config` inside.
         family: The names in its files.
-        prefix: What stands before these, but for the head's.
-        computes: Fields of `ViTConfig` and the values of which it is a model.
+        prefix: The prefix of all names but the head's.
+        computes: Fields of `ViTConfig` with the values that the class can compute; `None` for any value.
     """
 
     name: str
@@ -62,7 +72,7 @@ class Model(NamedTuple):
     computes: Mapping[str, tuple]
 
 
-_ANY_SIZE = ("vit", "deit", "dinov3_vit")  # of the others the images are squares
+_ANY_SHAPE = ("vit", "deit", "dinov3_vit")  # the others take square images only
 _ALL = {
     "out_bias": (True,),
     "patch_norm": (False,),
@@ -143,11 +153,15 @@ MODELS = (
 
 
 def model_of(family: Family, config: Mapping[str, Any]) -> tuple[Model | None, list[str]]:
-    """The class of transformers that comes nearest to a model, and the fields of `ViTConfig` in which it is another.
+    """Find the class of transformers that is nearest to a model.
 
     Args:
-        family: The names that its file shall have.
-        config: The fields of a `ViTConfig`, all of them.
+        family: The family of names for the file.
+        config: All fields of a `ViTConfig`.
+
+    Returns:
+        The class, `None` if transformers has none with these names, and the fields of `ViTConfig` that it cannot
+        compute.
     """
     facts = {
         **config,
@@ -173,27 +187,32 @@ def model_of(family: Family, config: Mapping[str, Any]) -> tuple[Model | None, l
     return nearest, differences(nearest) if nearest else []
 
 
-def describe(
+def write_config(
     model: Model, config: Mapping[str, Any], image_size: tuple[int, int], labels: tuple[str, ...] | None = None
 ) -> dict[str, Any]:
-    """A `config.json` with which transformers computes what a model does: the inverse of `hints`.
+    """Return a `config.json` with which transformers computes the same as a model.
 
     Args:
-        model: The class.
-        config: The fields of a `ViTConfig`, all of them.
-        image_size: Pixels down and across.
+        model: The class of transformers.
+        config: All fields of a `ViTConfig`.
+        image_size: `(height, width)` in pixels.
         labels: Names of the classes.
 
+    Returns:
+        The JSON object.
+
     Raises:
-        ValueError: Its configuration has no words for that.
+        ValueError: The configuration of the class cannot describe the model.
     """
     kind = model.model_type.split(".")[-1]
     activation = next((theirs for theirs, ours in _ACTIVATIONS_OUT if ours == config["mlp_activation"]), None)
     if activation is None:
-        raise ValueError(f"transformers has no activation that is known as {config['mlp_activation']!r}.")
+        raise ValueError(f"transformers has no activation {config['mlp_activation']!r}.")
     inner = (config["dim_head"] or config["hidden_size"] // config["num_heads"]) * config["num_heads"]
     if inner != config["hidden_size"]:
-        raise ValueError(f"transformers has no {kind} with heads that are not hidden_size / num_heads wide.")
+        raise ValueError(
+            f"In transformers, heads of {kind} are hidden_size / num_heads wide. Received: dim_head={config['dim_head']}"
+        )
     vision = {
         "model_type": kind,
         "hidden_size": config["hidden_size"],
@@ -209,7 +228,7 @@ def describe(
     }
     outer = {"architectures": [model.name], "dtype": "float32"}
     if kind.startswith("dinov2"):
-        del vision["intermediate_size"]  # it says mlp_ratio
+        del vision["intermediate_size"]  # it has mlp_ratio
     if "Classification" in model.name:
         names = labels or tuple(f"LABEL_{i}" for i in range(config["classes"]))
         outer["id2label"] = {str(i): name for i, name in enumerate(names)}
@@ -224,13 +243,13 @@ _ACTIVATIONS_OUT = (("gelu_pytorch_tanh", "gelu_tanh"), *_ACTIVATIONS.items())
 
 def _one_or_two(size: tuple[int, int], kind: str) -> int | list[int]:
     height, width = size
-    if height != width and kind not in _ANY_SIZE:
-        raise ValueError(f"transformers has no {kind} for images or patches that are no squares. Received: {size}")
+    if height != width and kind not in _ANY_SHAPE:
+        raise ValueError(f"In transformers, images and patches of {kind} are squares. Received: {size}")
     return height if height == width else [height, width]
 
 
 def _own_fields(kind: str, config: Mapping[str, Any]) -> dict[str, Any]:
-    """What the `config.json` of one kind of model has and those of the others have not."""
+    """Return the fields that only the `config.json` of one `model_type` has."""
     key_bias = config["qkv_bias"] if config["key_bias"] is None else config["key_bias"]
     if kind in ("vit", "deit"):
         _same_biases(kind, config["qkv_bias"], key_bias)
@@ -266,27 +285,40 @@ def _own_fields(kind: str, config: Mapping[str, Any]) -> dict[str, Any]:
 
 def _same_biases(kind: str, queries: bool, keys: bool) -> None:
     if queries != keys:
-        raise ValueError(f"transformers has no {kind} with a bias on queries and values but not on keys.")
+        raise ValueError(f"In transformers, {kind} has a bias on keys exactly if it has one on queries and values.")
 
 
 def _mlp_ratio(config: Mapping[str, Any]) -> int:
-    """DINOv2 says the width of its MLP by a whole number of times that of a token, of which the gated one has two thirds."""
+    """Return DINOv2's `mlp_ratio`: `mlp_dim` in units of `hidden_size`, of which a gated MLP has two thirds."""
     for ratio in range(1, 65):
         width = ratio * config["hidden_size"]
         if (width if not config["gated_mlp"] else (width * 2 // 3 + 7) // 8 * 8) == config["mlp_dim"]:
             return ratio
-    raise ValueError(f"transformers has no DINOv2 whose mlp_dim is {config['mlp_dim']}.")
+    raise ValueError(f"In transformers, DINOv2 has no mlp_ratio for mlp_dim={config['mlp_dim']}.")
 
 
 _RESAMPLE = {"nearest": 0, "lanczos": 1, "bilinear-antialias": 2, "bilinear": 2, "bicubic": 3, "box": 4}
 
 
-def processor_json(preprocessing: Preprocessing) -> dict[str, Any]:
-    """A `preprocessor_config.json`: the inverse of `Preprocessing.from_hugging_face`, where bilinear is always antialiased."""
+def write_processor(preprocessing: Preprocessing) -> dict[str, Any]:
+    """Return a `preprocessor_config.json`: the inverse of `Preprocessing.from_hugging_face`, with antialiasing
+    throughout.
+
+    Args:
+        preprocessing: The preprocessing, whose `image_size` is not `None`.
+
+    Returns:
+        The JSON object.
+
+    Example:
+        >>> described = Preprocessing(image_size=224, crop=0.875, interpolation="bicubic")
+        >>> Preprocessing.from_hugging_face(write_processor(described)) == described
+        True
+    """
     height, width = preprocessing.image_size
     described = {
         "do_resize": True,
-        "resample": _RESAMPLE[preprocessing.interpolation],
+        "resample": _RESAMPLE[preprocessing.interpolation.replace("_", "-")],
         "do_rescale": True,
         "rescale_factor": 1 / 255,
         "do_normalize": True,

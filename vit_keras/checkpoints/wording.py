@@ -11,6 +11,8 @@ from ..config import patch_stride
 from ..labels import names
 from ..preprocess import Preprocessing
 
+__all__ = ["FORMATS", "megabytes", "sentences", "some"]
+
 FORMATS = {
     "npz": "NumPy's .npz",
     "safetensors": "safetensors",
@@ -22,10 +24,13 @@ FORMATS = {
 
 
 def sentences(report: Mapping[str, Any]) -> list[list[tuple[str, str]]]:
-    """What `describe` found, for people: groups of pairs of a heading and a text.
+    """Put what `describe` found into words.
 
     Args:
-        report: Of `describe`.
+        report: What `describe` returned.
+
+    Returns:
+        Groups of pairs of a heading and a text.
 
     Example:
         >>> sentences(describe("Ti_16.npz"))[0][0]  # doctest: +SKIP
@@ -40,7 +45,7 @@ def sentences(report: Mapping[str, Any]) -> list[list[tuple[str, str]]]:
 
 
 def megabytes(size: int | None) -> str:
-    """Bytes in words, as Google and Hugging Face count them.
+    """Return a number of bytes in words, in powers of 1000 as Google and Hugging Face count.
 
     Example:
         >>> megabytes(22934582)
@@ -55,7 +60,7 @@ def megabytes(size: int | None) -> str:
 
 
 def some(names: Iterable[str], count: int = 3) -> str:
-    """The first few of a list.
+    """Return the first few of a list, separated by commas.
 
     Example:
         >>> some("abcde")
@@ -76,7 +81,7 @@ def _file_in_words(report: Mapping[str, Any]) -> list[tuple[str, str]]:
     published = report["published"]
     if published:
         top1 = f", top-1 {published['top1']:.1f}%" if published["top1"] else ""
-        lines.append(("published as", f"{published['name']} ({published['licence']}{top1})"))
+        lines.append(("published as", f"{published['name']} ({published['license']}{top1})"))
     if report["unreadable"]:
         name, why = next(iter(report["unreadable"].items()))
         lines.append(("unreadable", f"{_count(report['unreadable'], 'array')}, such as {name}: {why}"))
@@ -92,7 +97,7 @@ def _model_in_words(report: Mapping[str, Any]) -> list[tuple[str, str]]:
         ),
         ("hidden size", f"{c['hidden_size']}"),
         *_heads_in_words(c, report),
-        ("MLP", f"{c['mlp_dim']}{', gated' if c['gated_mlp'] else ''}, {c['mlp_activation'] or 'activation not told'}"),
+        ("MLP", f"{c['mlp_dim']}{', gated' if c['gated_mlp'] else ''}, {c['mlp_activation'] or 'activation unknown'}"),
         ("patch", _patch_in_words(c)),
         *_sizes_in_words(c, report),
         ("positions", _positions_in_words(c)),
@@ -117,14 +122,14 @@ _POOLINGS = {
 def _patch_in_words(c: Mapping[str, Any]) -> str:
     channels = f" of {c['channels']} channel{'s' if c['channels'] > 1 else ''}" if c["channels"] != 3 else ""
     pixels = f"{_by(patch_stride(c['patch_size'], c['resnet']))} pixels{channels}"
-    return pixels if c["resnet"] is None else f"{_by(c['patch_size'])} of what the ResNet returns, {pixels}"
+    return pixels if c["resnet"] is None else f"{_by(c['patch_size'])} of the ResNet's output, {pixels}"
 
 
 def _heads_in_words(c: Mapping[str, Any], report: Mapping[str, Any]) -> list[tuple[str, str]]:
     if c["tokens_mlp_dim"]:
         return [("mixing", f"an MLP of {c['tokens_mlp_dim']} over the patches, no attention")]
-    if "num_heads" in report["to_say"]:
-        return [("heads", "not told")]
+    if "num_heads" in report["needed"]:
+        return [("heads", "unknown")]
     width = c["dim_head"] or c["hidden_size"] // c["num_heads"]
     biases = {"qkv_bias": "no bias in query, key and value", "out_bias": "none after the attention"}
     without = [text for field, text in biases.items() if not c[field]]
@@ -137,7 +142,7 @@ def _sizes_in_words(c: Mapping[str, Any], report: Mapping[str, Any]) -> list[tup
     grid = tokens.pop("grid", None)
     before = [f"{count} {kind}" for kind, count in tokens.items()]
     if grid is None:
-        image = "not told" if "source_grid" in report["to_say"] else "any size"
+        image = "unknown" if "source_grid" in report["needed"] else "any size"
         return [("image", image), ("tokens", " + ".join((*before, "patches")))]
     patches = math.prod(grid)
     total = patches + sum(tokens.values())
@@ -151,15 +156,13 @@ def _positions_in_words(c: Mapping[str, Any]) -> str:
     prefix = int(bool(c["position_prefix"])) * int(c["pooling"] not in ("gap", "map") or bool(c["class_token"]))
     kinds = []
     if c["position"] == "learned":
-        kinds.append(
-            f"learned{', one for the class token too' if prefix else ''}; for other sizes resampled: {c['position_resize']}"
-        )
+        kinds.append(f"learned{', one for the class token too' if prefix else ''}; resampled by {c['position_resize']}")
     if c["position"] == "sincos2d":
         kinds.append("fixed sines and cosines in two dimensions")
     if c["rope_theta"] is not None:
         kinds.append(f"rotary, base {c['rope_theta']:g}")
     if c["relative_positions"]:
-        kinds.append(f"relative, in each layer; for other sizes resampled: {c['relative_resize']}")
+        kinds.append(f"relative, in each layer; resampled by {c['relative_resize']}")
     return "; ".join(kinds) or "none"
 
 
@@ -187,14 +190,14 @@ def _use_in_words(report: Mapping[str, Any]) -> list[tuple[str, str]]:
         known = names(labels) or ()
         start = labels if isinstance(labels, str) else f"{len(labels):,}"
         lines.append(("labels", f"{start}: {some((n.split(', ')[0] for n in known), 4)}" if known else start))
-    for field, choices in report["to_say"].items():
+    for field, choices in report["needed"].items():
         listed = choices if isinstance(choices, str) else f"one of {', '.join(map(str, choices))}"
-        lines.append(("say", f"{field}, which nothing tells: {listed}"))
-    for field, what in (("ignored", "no part of the model"), ("unknown", "not known in this family")):
+        lines.append(("pass", f"{field}=, which the file does not show: {listed}"))
+    for field, what in (("ignored", "no part of the model"), ("unknown", "unknown in this family")):
         if report[field]:
             lines.append((field, f"{_count(report[field], 'array')}, {what}: {some(report[field])}"))
     if report["unknown"]:
-        lines.append(("", "from_checkpoint loads the file with strict=False only"))
+        lines.append(("", "from_checkpoint loads the file only with strict=False"))
     if report["problem"]:
         lines.append(("problem", report["problem"]))
     return lines
@@ -229,7 +232,7 @@ def _failure_in_words(report: Mapping[str, Any]) -> list[tuple[str, str]]:
         )
         lines.append(("closest", f"{close['family']}: {text}"))
     if not report["family"] and not report["closest"]:
-        lines.append(("closest", "none: no family knows more than a few of its names"))
+        lines.append(("closest", "none: no family has more than a few of its names"))
     return lines
 
 

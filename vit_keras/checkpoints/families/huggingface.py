@@ -1,6 +1,6 @@
-"""Hugging Face's names for the same models (huggingface/transformers), as its files have them.
+"""Hugging Face's names of Vision Transformers (huggingface/transformers), as its files have them.
 
-Version 5 renamed the modules in memory but not on disk; a `state_dict()` that somebody saved has the new names, which are read too.
+Version 5 renamed the modules in memory but not on disk. A saved `state_dict()` has the new names; they are read too.
 """
 
 from __future__ import annotations
@@ -111,11 +111,12 @@ VIT = Family(
     config={**_CONFIG, "epsilon": 1e-12},
     heads=_WIDTHS,
     preprocessing="hugging-face",
+    format="huggingface",
 )
 MSN = dataclasses.replace(
     VIT,
     name="huggingface-msn",
-    title="Hugging Face's ViT-MSN with a head, whose blocks stand outside of the rest",
+    title="Hugging Face's ViT-MSN with a head, whose blocks have no prefix",
     detect=("vit.embeddings.patch_embeddings.projection.weight", "encoder.layer.0.layernorm_before.weight"),
     rules=tuple(
         rule if rule.source.startswith("encoder.") else dataclasses.replace(rule, source=f"vit.{rule.source}")
@@ -123,6 +124,7 @@ MSN = dataclasses.replace(
     ),
     ignored=("vit.embeddings.mask_token",),
     config={**_CONFIG, "epsilon": 1e-6},
+    format=None,
 )
 DINOV2 = Family(
     name="huggingface-dinov2",
@@ -147,6 +149,7 @@ DINOV2 = Family(
     config=_CONFIG,
     heads=_WIDTHS,
     preprocessing="dinov2",
+    format="huggingface",
 )
 DINOV3 = Family(
     name="huggingface-dinov3",
@@ -178,6 +181,7 @@ DINOV3 = Family(
     config={**_CONFIG, "epsilon": 1e-5, "rope_theta": 100.0},
     heads={**_WIDTHS, 1280: 20, 4096: 32},
     preprocessing="imagenet",
+    format="huggingface",
 )
 _TOWER = (
     *_norms("encoder.layers.{i}", "layer_norm1", "layer_norm2"),
@@ -203,6 +207,7 @@ CLIP = Family(
     choices={"mlp_activation": ("quick_gelu", "gelu")},
     heads={**_WIDTHS, 1664: 16},
     preprocessing="clip",
+    format="huggingface",
 )
 _PATCHES = "embeddings.patch_embedding.weight"
 SIGLIP = Family(
@@ -227,6 +232,7 @@ SIGLIP = Family(
     config={**_CONFIG, "mlp_activation": "gelu_tanh"},
     heads={**_WIDTHS, 1152: 16, 1536: 16},
     preprocessing="siglip",
+    format="huggingface",
 )
 
 
@@ -272,6 +278,7 @@ BEIT = Family(
     config={**_CONFIG, "epsilon": 1e-12, "relative_resize": "bilinear"},
     heads=_WIDTHS,
     preprocessing="beit",
+    format="huggingface",
 )
 
-FAMILIES = (BEIT, DINOV2, DINOV3, CLIP, SIGLIP, MSN, VIT)
+FAMILIES = (VIT, DINOV2, DINOV3, CLIP, SIGLIP, BEIT, MSN)
