@@ -20,8 +20,8 @@ from torch_pickles import state_dict, tensor, text, torch_zip
 
 from vit_keras import checkpoints, from_checkpoint, vit
 from vit_keras.checkpoints import families
-from vit_keras.checkpoints.families import keras_files, rules
 from vit_keras.checkpoints.describe import describe
+from vit_keras.checkpoints.families import keras_files, rules
 from vit_keras.checkpoints.readers import open_weights
 from vit_keras.config import ViTConfig
 from vit_keras.positions import resize_position_embeddings
