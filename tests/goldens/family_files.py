@@ -30,6 +30,31 @@ EVA = {"eva02_original", "timm_eva02", "timm_eva02_clip", "timm_eva02_large"}
 # What nobody can tell from these files: DINO's names are timm's, and timm resamples BEiT's own files in its own way.
 OPTIONS = {"dino_original": {"family": "dino"}, "beit_original": {"relative_resize": "geometric_linear"}}
 PATCH_SIZES = {"timm_flexivit": 6}
+# One golden file for each thing that models compute or files store differently: these run by default on every backend, and in
+# the more expensive tests; the others are further spellings of the same, and for `make test-slow`.
+MECHANISMS = {
+    "timm_vit": "one array for query, key and value; the exact GELU; positions by bicubic interpolation with antialiasing",
+    "hf_vit": "an array for each projection; config.json; positions by bicubic interpolation",
+    "deit3_original": "layer scale; positions without a row for the class token",
+    "hf_deit_distilled": "a distillation token, and a head for each token",
+    "dinov2_hub_giant": "a gated MLP; DINO's interpolation of positions",
+    "hf_dinov2_reg_classifier": "registers; a head on the class token beside the mean",
+    "dinov3_original": "rotary positions; no bias on keys",
+    "beit_original": "relative positions, a table in each block; the norm after the pooling",
+    "hf_beit_shared": "relative positions, one table for all blocks; their bilinear interpolation",
+    "openai_clip": "the image tower of two; a norm before the blocks; the quick GELU; one in_proj array; heads of 64",
+    "hf_clip_classifier": "the mean over the patches of a model with a class token; no last norm",
+    "hf_siglip": "attention pooling; no class token",
+    "hf_siglip2_naflex": "the patch embedding as a linear layer",
+    "torchvision_vit": "positions by bicubic interpolation with aligned corners",
+    "torchvision_vit_representation": "pre_logits",
+    "timm_hybrid_r8": "a ResNet before the blocks",
+    "timm_mixer": "an MLP over the patches",
+    "timm_flexivit": "patches of another size than the file's",
+    "vit_pytorch_0_40_mean": "the mean over all tokens",
+    "vit_pytorch_dim_head_32": "norms around the patch embedding; heads of a width of their own; no bias on projections",
+    "vit_pytorch_simple": "positions of sines and cosines",
+}
 SEED = 7
 BUFFER = "buffer/"
 
@@ -128,6 +153,13 @@ def state_dict(seed, names, buffers):
 def cases():
     """The names of all golden files, sorted."""
     return sorted(p.stem for p in DIRECTORY.glob("*.npz"))
+
+
+def matrix(names, default=tuple(MECHANISMS)):
+    """Parameters of a test, of which all but the default ones are marked slow."""
+    import pytest
+
+    return [pytest.param(name, marks=() if name in default else pytest.mark.slow) for name in names]
 
 
 def pictures(seed, size):
