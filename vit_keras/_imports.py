@@ -17,10 +17,8 @@ ROOT = __package__
 
 SAVED = (
     "layers",
-    "mixer",
-    "resnet",
-    "preprocess",
-    "vit",
+    "preprocess_layer",
+    "model",
     "training.augment",
     "training.distill",
     "training.masked",

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from ..config import ViTConfig, size_pair
-from ..layers import _activate
+from ..layers.mlp import activation_function
 from ..preprocess import PRESETS, Preprocessing
 from . import architecture, registry, transformers_json
 from ._warn import warn_caller
@@ -135,7 +135,7 @@ def _checked(fields: Mapping[str, Any], inferred: Mapping[str, Any]) -> dict[str
         if value is not None and not (isinstance(value, (int, float)) and 0 < value < math.inf):
             raise ValueError(f"{field} must be a positive number. Received: {value!r}")
     if "mlp_activation" in fields:
-        _activate(fields["mlp_activation"])  # raises if there is none of this name
+        activation_function(fields["mlp_activation"])  # raises if there is none of this name
     if fields.get("image_size") is not None:
         fields["image_size"] = size_pair(fields["image_size"], "image_size")
     for field in _SHOWN_BY_SHAPES[: None if fields.get("include_top", True) else -1]:

@@ -211,7 +211,8 @@ def write_config(
     inner = (config["dim_head"] or config["hidden_size"] // config["num_heads"]) * config["num_heads"]
     if inner != config["hidden_size"]:
         raise ValueError(
-            f"In transformers, heads of {kind} are hidden_size / num_heads wide. Received: dim_head={config['dim_head']}"
+            f"In transformers, heads of {kind} are hidden_size / num_heads wide. "
+            f"Received: dim_head={config['dim_head']}"
         )
     vision = {
         "model_type": kind,
@@ -297,7 +298,7 @@ def _mlp_ratio(config: Mapping[str, Any]) -> int:
     raise ValueError(f"In transformers, DINOv2 has no mlp_ratio for mlp_dim={config['mlp_dim']}.")
 
 
-_RESAMPLE = {"nearest": 0, "lanczos": 1, "bilinear-antialias": 2, "bilinear": 2, "bicubic": 3, "box": 4}
+_RESAMPLE = {"nearest": 0, "lanczos": 1, "bilinear_antialias": 2, "bilinear": 2, "bicubic_antialias": 3, "box": 4}
 
 
 def write_processor(preprocessing: Preprocessing) -> dict[str, Any]:
@@ -311,14 +312,14 @@ def write_processor(preprocessing: Preprocessing) -> dict[str, Any]:
         The JSON object.
 
     Example:
-        >>> described = Preprocessing(image_size=224, crop=0.875, interpolation="bicubic")
+        >>> described = Preprocessing(image_size=224, crop=0.875, interpolation="bicubic_antialias")
         >>> Preprocessing.from_hugging_face(write_processor(described)) == described
         True
     """
     height, width = preprocessing.image_size
     described = {
         "do_resize": True,
-        "resample": _RESAMPLE[preprocessing.interpolation.replace("_", "-")],
+        "resample": _RESAMPLE[preprocessing.interpolation],
         "do_rescale": True,
         "rescale_factor": 1 / 255,
         "do_normalize": True,

@@ -306,7 +306,8 @@ def _transformers_config(vit: keras.Model, family: Family, weights: ModelWeights
     size = _size_of_positions(vit)
     if size is None:
         raise ValueError(
-            "A config.json needs an image_size, and this model takes any. Call vit_keras.resize(model, image_size) first."
+            "A config.json needs an image_size, and this model takes any. Call vit_keras.resize(model, image_size) "
+            "first."
         )
     try:
         described = transformers_json.write_config(model, config, size, _labels(vit))
