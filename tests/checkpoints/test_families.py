@@ -1,7 +1,7 @@
 """Against the original implementations: what timm, transformers, open_clip, torchvision and vit-pytorch computed.
 
-`make_family_golden.py` ran them in float64 on seeded weights; the files hold what came out. Here the same weights are written as a
-file in the format of each, read, and run.
+`make_family_golden.py` ran them in float64 on seeded weights; the files hold what came out. Here the same weights are
+written as a file in the format of each, read, and run.
 """
 
 import keras
@@ -73,7 +73,7 @@ def test_every_mechanism_has_a_golden_file():
 
 
 def test_flexivit_takes_patches_of_any_size(google_npz, tmp_path):
-    """As big_vision's FlexiViT does: the kernel by the pseudo-inverse of TensorFlow's resizing, the positions by JAX's."""
+    """As in big_vision: the kernel by the pseudo-inverse of TensorFlow's resizing, the positions by JAX's."""
     jax = pytest.importorskip("jax")
     path = google_npz("BV-mu_16")
     weights = dict(np.load(path))

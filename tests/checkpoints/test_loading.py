@@ -235,7 +235,7 @@ def test_architecture_is_told_from_the_file(google_npz, variant):
         "mlp_activation": "gelu_tanh",
         "position_resize": "bilinear_align_corners",
     }
-    found = vit.ViTConfig().replace(**{**checkpoints.complete(source.architecture, source.family), "image_size": 96})
+    found = config.ViTConfig().replace(**{**checkpoints.complete(source.architecture, source.family), "image_size": 96})
     assert {field: getattr(found, field) for field in expected} == expected
     assert source.positions == 36
 

@@ -1,7 +1,7 @@
-"""Whole checkpoints as a clumsy or a hostile user would hand them over: `Weights`, `load_weights` and `from_checkpoint`.
+"""Whole checkpoints from a clumsy or a hostile user: `Weights`, `load_weights` and `from_checkpoint`.
 
-`test_readers.py` is about the bytes of a file, `test_families.py` about its numbers; this is about what lies between: containers, wrong
-families, damaged arrays, what stands beside a file, and options that do not fit.
+`test_readers.py` is about the bytes of a file, `test_families.py` about its numbers; this is about what lies between:
+containers, wrong families, damaged arrays, what stands beside a file, and options that do not fit.
 """
 
 import argparse
@@ -227,7 +227,7 @@ def test_other_precisions_of_pytorch(dtype, tmp_path):
 
 # --- a family that it is not -------------------------------------------------------------------------------------
 
-# Their names are the same, so that only the user can tell: these differ in numerics and in what stands beside the weights.
+# Their names are the same; these families differ in numerics and in what stands beside the weights.
 ALIKE = (
     {"timm", "deit", "deit-distilled", "deit3", "dino", "mae", "dinov2", "timm-clip", "timm-siglip"},
     {"beit", "timm-beit"},

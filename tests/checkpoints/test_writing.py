@@ -15,6 +15,7 @@ from support import DATA
 from vit_keras import from_checkpoint, vit
 from vit_keras.checkpoints import ModelWeights, Weights, save_weights, writing
 from vit_keras.checkpoints.readers import open_weights
+from vit_keras.preprocess import Preprocessing
 
 READ = sorted(name for name in cases() if "eva02" not in name)
 OPTIONS = {"dino_original": {"family": "dino"}, "beit_original": {"relative_resize": "geometric_linear"}}
@@ -359,13 +360,13 @@ def test_a_folder_of_hugging_face(name, tmp_path):
 def test_a_folder_has_the_labels_and_the_preprocessing(tmp_path):
     model = small(mlp_activation="gelu")
     model.labels = tuple("abcde")
-    model.preprocessing = vit.Preprocessing(image_size=32, mean=(0.1, 0.2, 0.3), interpolation="bicubic", crop=0.8)
+    model.preprocessing = Preprocessing(image_size=32, mean=(0.1, 0.2, 0.3), interpolation="bicubic", crop=0.8)
     save_weights(model, tmp_path / "new" / "folder", "huggingface")
     config = json.loads((tmp_path / "new" / "folder" / "config.json").read_text())
     assert config["id2label"] == {"0": "a", "1": "b", "2": "c", "3": "d", "4": "e"}
     assert (config["model_type"], config["hidden_act"], config["layer_norm_eps"]) == ("vit", "gelu", 1e-6)
     processor = json.loads((tmp_path / "new" / "folder" / "preprocessor_config.json").read_text())
-    assert vit.Preprocessing.from_hugging_face(processor) == model.preprocessing
+    assert Preprocessing.from_hugging_face(processor) == model.preprocessing
 
 
 @pytest.mark.parametrize(

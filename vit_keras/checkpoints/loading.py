@@ -12,7 +12,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from .. import anatomy, saving
+from .. import anatomy, legacy_files
 from ..positions import resize_patch_kernel, resize_position_embeddings, resize_relative_position_bias
 from ._warn import warn_caller
 from .architecture import square_grid
@@ -123,8 +123,8 @@ def open_source(weights: str | os.PathLike, variant: str | None = None, **option
     """
     published = find(os.fspath(weights), variant)
     path = fetch(weights, variant)
-    if saving.is_whole_model(path):
-        return ModelWeights(saving.load_model(path, compile=False), path)
+    if legacy_files.is_whole_model(path):
+        return ModelWeights(legacy_files.load_model(path, compile=False), path)
     return Weights(path, published=published, **options)
 
 
