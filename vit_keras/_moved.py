@@ -13,6 +13,7 @@ MOVED: dict[str, tuple[str, ...]] = {
     "resnet": ("layers.resnet",),
     # --- checkpoints
     "checkpoints.torch_pickle": ("checkpoints.readers.torch_pickle",),
+    "checkpoints.inspect": ("checkpoints.describe", "checkpoints.wording"),
     # --- visualize
     # --- training
 }

@@ -20,8 +20,8 @@ from torch_pickles import state_dict, tensor, text, torch_zip
 
 from vit_keras import checkpoints, from_checkpoint, vit
 from vit_keras.checkpoints import families
+from vit_keras.checkpoints.describe import describe
 from vit_keras.checkpoints.families import keras_files, rules
-from vit_keras.checkpoints.inspect import describe
 from vit_keras.checkpoints.readers import open_weights
 from vit_keras.config import ViTConfig
 from vit_keras.positions import resize_position_embeddings
@@ -152,7 +152,7 @@ def test_the_example_resamples_positions_as_it_says(mmpretrain, file):
 
 
 def test_the_example_without_knowledge_of_the_heads_asks_for_them(mmpretrain, file):
-    with pytest.raises(ValueError, match="say num_heads="):
+    with pytest.raises(ValueError, match="Pass num_heads="):
         from_checkpoint(file)
 
 
@@ -222,7 +222,7 @@ def test_what_is_written_of_the_example_says_the_heads_too(mmpretrain, file, tmp
 
 def test_the_example_is_not_there_without_its_module(file):
     assert "mmpretrain" not in families.FAMILIES
-    with pytest.raises(ValueError, match="no Vision Transformer of a family that is known"):
+    with pytest.raises(ValueError, match="no Vision Transformer of a known family"):
         from_checkpoint(file)
 
 

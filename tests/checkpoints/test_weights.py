@@ -1,7 +1,7 @@
-"""Whole checkpoints as a clumsy or a hostile user would hand them over: `Weights`, `load_weights` and `from_checkpoint`.
+"""Whole checkpoints from a clumsy or a hostile user: `Weights`, `load_weights` and `from_checkpoint`.
 
-`test_readers.py` is about the bytes of a file, `test_families.py` about its numbers; this is about what lies between: containers, wrong
-families, damaged arrays, what stands beside a file, and options that do not fit.
+`test_readers.py` is about the bytes of a file, `test_families.py` about its numbers; this is about what lies between:
+containers, wrong families, damaged arrays, what stands beside a file, and options that do not fit.
 """
 
 import argparse
@@ -21,7 +21,7 @@ import make_google_npz
 import ml_dtypes
 import numpy as np
 import pytest
-from family_files import _DTYPES, cases, load, write, write_safetensors
+from family_files import _DTYPES, cases, load, matrix, write, write_safetensors
 from support import ROOT
 
 from vit_keras import checkpoints, from_checkpoint, vit
@@ -89,7 +89,7 @@ def hf_config(**changes):
 # --- containers --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", matrix(CASES, of_every_family()))
 def test_what_stands_before_all_names_does_not_matter(name, tmp_path):
     golden = load(name)
     expected = reference(golden, tmp_path)
@@ -115,7 +115,7 @@ def torch_layouts(state):
 
 
 @needs_torch
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", matrix(CASES, of_every_family()))
 def test_files_of_pytorch(name, tmp_path):
     import torch
 
@@ -227,7 +227,7 @@ def test_other_precisions_of_pytorch(dtype, tmp_path):
 
 # --- a family that it is not -------------------------------------------------------------------------------------
 
-# Their names are the same, so that only the user can tell: these differ in numerics and in what stands beside the weights.
+# Their names are the same; these families differ in numerics and in what stands beside the weights.
 ALIKE = (
     {"timm", "deit", "deit-distilled", "deit3", "dino", "mae", "dinov2", "timm-clip", "timm-siglip"},
     {"beit", "timm-beit"},
@@ -264,7 +264,7 @@ def test_a_family_that_cannot_be_built(tmp_path):
 
 @pytest.mark.parametrize("family", ["vit", "", 5])
 def test_a_family_that_is_none(family, tmp_path):
-    with pytest.raises(ValueError, match="There is no family .* There are: .*'?timm"):
+    with pytest.raises(ValueError, match="Unknown family: .* The families are .*timm"):
         checkpoints.Weights(write(load("timm_vit"), tmp_path), family=family)
 
 
@@ -296,7 +296,7 @@ DAMAGED = ("deit3_original", "dinov3_original_plus", "hf_clip_projection", "hf_d
 DAMAGED += ("openai_clip", "timm_beit", "timm_mixer", "timm_hybrid_r8", "torchvision_vit", "vit_pytorch_1_6")
 
 
-@pytest.mark.parametrize("name", DAMAGED)
+@pytest.mark.parametrize("name", matrix(DAMAGED, ["dinov3_original_plus", "openai_clip", "timm_beit"]))
 def test_damaged_arrays_leave_a_model_alone(name, tmp_path):
     golden = load(name)
     arrays = golden.state_dict()
@@ -321,7 +321,7 @@ def test_damaged_arrays_leave_a_model_alone(name, tmp_path):
                 assert_unchanged(model, before)  # harmless: the same values in another shape, or not the model's
 
 
-@pytest.mark.parametrize("name", ["timm_vit", "hf_vit"])
+@pytest.mark.parametrize("name", matrix(["timm_vit", "hf_vit"], ["timm_vit"]))
 def test_a_model_is_not_built_from_a_part(name, folder):
     """Whatever is taken out of a file, its own model is not made with fresh weights in it instead."""
     golden = load(name)
@@ -369,7 +369,7 @@ def test_two_arrays_for_one_weight(folder):
 def test_unknown_arrays_are_named_and_left_out_on_demand(folder):
     arrays = {**load("timm_vit").state_dict(), "blocks.0.adapter.weight": np.ones((4, 4), np.float32)}
     path = folder("timm_vit", arrays)
-    with pytest.raises(ValueError, match="1 arrays are not known .*'blocks.0.adapter.weight'. strict=False"):
+    with pytest.raises(ValueError, match="1 arrays are not known .*'blocks.0.adapter.weight'. Pass strict=False"):
         checkpoints.Weights(path)
     assert checkpoints.Weights(path, strict=False).ignored == ("blocks.0.adapter.weight",)
 
@@ -385,7 +385,7 @@ def test_integers_are_numbers(folder):
 def test_values_that_are_no_numbers_are_loaded_with_a_warning(value, folder):
     arrays = load("timm_vit").state_dict()
     arrays["norm.bias"] = np.full_like(arrays["norm.bias"], value)
-    with pytest.warns(UserWarning, match="no finite numbers, in Transformer/encoder_norm/bias"):
+    with pytest.warns(UserWarning, match="infinite or undefined values in Transformer/encoder_norm/bias"):
         model = from_checkpoint(folder("timm_vit", arrays), num_heads=2)
     assert model.load_report.not_finite == ("Transformer/encoder_norm/bias",)
 
@@ -441,7 +441,7 @@ def test_damage_deep_in_a_file_of_pytorch(tmp_path):
 
 def test_heads_that_nothing_tells(folder):
     path = folder("timm_vit")
-    with pytest.raises(ValueError, match=r"model\.safetensors: .* say num_heads=, one of 1, 2, 4, 8, or put"):
+    with pytest.raises(ValueError, match=r"model\.safetensors: .* Pass num_heads= \(one of 1, 2, 4, 8\), or put"):
         from_checkpoint(path)
     assert from_checkpoint(path, num_heads=4).config.num_heads == 4
 
@@ -461,7 +461,7 @@ def test_heads_may_be_any_integer(folder):
 @pytest.mark.parametrize("name", ["timm_clip", "hf_clip_vision"])
 def test_activation_that_nothing_tells(name, tmp_path):
     path = write(load(name), tmp_path, config=False)
-    with pytest.raises(ValueError, match="say mlp_activation=, one of 'quick_gelu', 'gelu'"):
+    with pytest.raises(ValueError, match=r"Pass mlp_activation= \(one of 'quick_gelu', 'gelu'\)"):
         from_checkpoint(path, num_heads=2)
     assert from_checkpoint(path, num_heads=2, mlp_activation="gelu").config.mlp_activation == "gelu"
 
@@ -474,7 +474,7 @@ def rectangle(rows):
 
 def test_rectangles(folder):
     path = folder("timm_vit", rectangle(1 + 6 * 3))
-    with pytest.raises(ValueError, match="18 patches, which is not a square grid: say source_grid"):
+    with pytest.raises(ValueError, match="18 patches, which is not a square grid.*source_grid="):
         from_checkpoint(path, num_heads=2)
     with pytest.raises(ValueError, match=r"18 patches, which is not the grid \(4, 4\)"):
         from_checkpoint(path, num_heads=2, source_grid=(4, 4))
@@ -513,7 +513,7 @@ def test_of_two_towers_the_one_for_images_is_taken(tmp_path):
     ids=str,
 )
 def test_absurd_values_in_config_json(changes, folder):
-    with pytest.raises(ValueError, match=r"config\.json: what it says makes no sense"):
+    with pytest.raises(ValueError, match=r"config\.json: invalid values"):
         checkpoints.Weights(folder(config=hf_config(**changes)))
 
 
@@ -522,7 +522,7 @@ def test_absurd_values_in_config_json(changes, folder):
     [{"architecture": "vit", "pretrained_cfg": 5}, {"architecture": "vit", "pretrained_cfg": {"input_size": 5}}],
 )
 def test_absurd_values_in_timms_config_json(config, folder):
-    with pytest.raises(ValueError, match=r"config\.json: what it says makes no sense"):
+    with pytest.raises(ValueError, match=r"config\.json: invalid values"):
         checkpoints.Weights(folder("timm_vit", config=config))
 
 
@@ -631,12 +631,12 @@ def test_hints_in_their_order(tmp_path, folder):
 )
 def test_metadata_that_contradict_the_arrays(settings, folder):
     path = folder("timm_vit", metadata={"vit_keras": json.dumps(settings)})
-    with pytest.raises(ValueError, match=r"model\.safetensors: its metadata make no sense"):
+    with pytest.raises(ValueError, match=r"model\.safetensors: invalid metadata"):
         checkpoints.Weights(path)
 
 
 def test_metadata_that_are_no_json(folder):
-    with pytest.raises(ValueError, match=r"model\.safetensors: its metadata make no sense"):
+    with pytest.raises(ValueError, match=r"model\.safetensors: invalid metadata"):
         checkpoints.Weights(folder("timm_vit", metadata={"vit_keras": "{"}))
 
 
@@ -726,7 +726,7 @@ def test_other_patches_are_an_error_unless_wanted(folder):
     model = from_checkpoint(path, num_heads=2, patch_size=4)
     before = snapshot(model)
     with pytest.raises(
-        ValueError, match=r"model\.safetensors .*patch size \(8, 8\) and \(4, 4\)\. resize_patches=True"
+        ValueError, match=r"model\.safetensors .*patch size \(8, 8\) and \(4, 4\)\. Pass resize_patches=True"
     ):
         checkpoints.load_weights(model, path)
     assert_unchanged(model, before)

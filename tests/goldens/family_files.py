@@ -27,9 +27,34 @@ from make_google_npz import image, preprocess, uniform
 DIRECTORY = pathlib.Path(__file__).parents[1] / "data" / "families"
 
 EVA = {"eva02_original", "timm_eva02", "timm_eva02_clip", "timm_eva02_large"}
-# What nobody can tell from these files: DINO's names are timm's, and timm resamples BEiT's own files in its own way.
+# What these files do not show: DINO's names are timm's, and timm resamples BEiT's own files in its own way.
 OPTIONS = {"dino_original": {"family": "dino"}, "beit_original": {"relative_resize": "geometric_linear"}}
 PATCH_SIZES = {"timm_flexivit": 6}
+# One golden file for each thing that models compute, or files store, differently. These run by default on every backend,
+# and in the more expensive tests. The others are further spellings of the same, for `make test-slow`.
+MECHANISMS = {
+    "timm_vit": "one array for query, key and value; the exact GELU; positions by antialiased bicubic interpolation",
+    "hf_vit": "an array for each projection; config.json; positions by bicubic interpolation",
+    "deit3_original": "layer scale; positions without a row for the class token",
+    "hf_deit_distilled": "a distillation token, and a head for each token",
+    "dinov2_hub_giant": "a gated MLP; DINO's interpolation of positions",
+    "hf_dinov2_reg_classifier": "registers; a head on the class token beside the mean",
+    "dinov3_original": "rotary positions; no bias on keys",
+    "beit_original": "relative positions, a table in each block; the norm after the pooling",
+    "hf_beit_shared": "relative positions, one table for all blocks; their bilinear interpolation",
+    "openai_clip": "the image tower of two; a norm before the blocks; the quick GELU; one in_proj array",
+    "hf_clip_classifier": "the mean over the patches of a model with a class token; no last norm",
+    "hf_siglip": "attention pooling; no class token",
+    "hf_siglip2_naflex": "the patch embedding as a linear layer",
+    "torchvision_vit": "positions by bicubic interpolation with aligned corners",
+    "torchvision_vit_representation": "pre_logits",
+    "timm_hybrid_r8": "a ResNet before the blocks",
+    "timm_mixer": "an MLP over the patches",
+    "timm_flexivit": "patches of another size than the file's",
+    "vit_pytorch_0_40_mean": "the mean over all tokens",
+    "vit_pytorch_dim_head_32": "norms around the patch embedding; another width of heads; no bias on projections",
+    "vit_pytorch_simple": "positions of sines and cosines",
+}
 SEED = 7
 BUFFER = "buffer/"
 
@@ -81,9 +106,9 @@ class Golden:
             `options`: what names, shapes and config.json cannot tell, by its name in `ViTConfig`;
             `output`: "logits" or "pooled"; `pool`: what is pooled, in words;
             `prefix_tokens`: the tokens before the patches, in order;
-            `final_norm`: whether the last norm is on the "tokens" or on what they are "pooled" to (then `tokens` have none);
-            `resize`: how the second size was made, in words; `resize_method`: its name in `vit_keras.positions`, None
-            without a table; `notes`.
+            `final_norm`: whether the last norm is on the "tokens" or on what they are "pooled" to (then `tokens` have
+            none); `resize`: how the second size was made, in words; `resize_method`: its name in `vit_keras.positions`,
+            None without a table; `notes`.
         images, images_2: uint8 pictures (n, height, width, 3): two of the native size, one of another size or None.
         output, output_2: float32 (n, classes or width) of the original, for all pictures.
         tokens, tokens_2: float32 (1, prefix + patches, width), the last tokens, for the first picture.
@@ -128,6 +153,13 @@ def state_dict(seed, names, buffers):
 def cases():
     """The names of all golden files, sorted."""
     return sorted(p.stem for p in DIRECTORY.glob("*.npz"))
+
+
+def matrix(names, default=tuple(MECHANISMS)):
+    """Parameters of a test, of which all but the default ones are marked slow."""
+    import pytest
+
+    return [pytest.param(name, marks=() if name in default else pytest.mark.slow) for name in names]
 
 
 def pictures(seed, size):

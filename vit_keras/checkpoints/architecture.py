@@ -1,4 +1,4 @@
-"""What a file of weights says about its model: the fields of a `ViTConfig` that names and shapes tell. No Keras in here."""
+"""Infer the fields of a `ViTConfig` from the names and shapes of weights. Nothing in here touches Keras."""
 
 from __future__ import annotations
 
@@ -11,30 +11,33 @@ from typing import Any
 from ..positions import square_grid
 from .families.rules import POSITIONS, Binding, Family
 
+__all__ = ["complete", "infer"]
+
 _BLOCK = "Transformer/encoderblock_0"
 _ATTENTION = f"{_BLOCK}/MultiHeadDotProductAttention_1"
 _MLP = f"{_BLOCK}/MlpBlock_3"
 
 
-def architecture(
+def infer(
     shapes: Mapping[str, tuple[int, ...]], family: Family, told: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Tell the architecture from the canonical names and shapes of the weights.
+    """Infer the architecture from the canonical names and shapes of the weights.
 
     Args:
         shapes: `{canonical name: shape}`, in Keras' layout.
-        family: What the file is, for what shapes do not tell.
-        told: What else the arrays that are there tell (`rules.Binding.told`).
+        family: The family of the file, for what shapes do not show.
+        told: Fields that single arrays of the file imply (`rules.Binding.told`).
 
     Returns:
-        Fields of a `vit_keras.config.ViTConfig`. `num_heads` and the family's `choices` are missing where nothing tells.
+        Fields of a `vit_keras.config.ViTConfig`. `num_heads` and the family's `choices` are missing if nothing shows
+        them.
 
     Raises:
         ValueError: Weights are missing that every such model has, or their shapes contradict each other.
     """
     if {"Transformer/encoder_norm/scale", "fc_norm/scale"} <= set(shapes):
         raise ValueError(
-            "The file has a layer normalisation of the tokens and one of what they are pooled to; one can be built."
+            "The file has a layer normalization of the tokens and one of the pooled tokens; a model has only one."
         )
     try:
         patch_height, patch_width, channels, hidden_size = shapes["embedding/kernel"]
@@ -59,6 +62,9 @@ def architecture(
         raise ValueError(f"The file is not a complete ViT checkpoint: {error} is missing.") from None
     except (ValueError, IndexError, TypeError):
         raise ValueError("The file is not a ViT checkpoint: some of its arrays have other shapes.") from None
+
+
+architecture = infer  # its name in earlier versions
 
 
 def _blocks(shapes: Mapping) -> dict[str, Any]:
@@ -159,7 +165,7 @@ def _resnet(shapes: Mapping) -> dict[str, Any]:
 
 
 def heads_of(binding: Binding, shape_of: Any) -> int | None:
-    """The number of heads, where a file keeps them apart: Google's."""
+    """Return the number of heads, if the arrays of the file have an axis for them, as Google's have."""
     part = binding.parts.get(f"{_ATTENTION}/query/kernel")
     if part is None:
         return None
@@ -168,7 +174,7 @@ def heads_of(binding: Binding, shape_of: Any) -> int | None:
 
 
 def position_rows(shapes: Mapping[str, tuple[int, ...]], fields: Mapping[str, Any]) -> int | None:
-    """How many patches the file's positions are for, or `None` where it has none."""
+    """Return the number of patches that a file has positions for, or `None` if it has no positions."""
     if POSITIONS in shapes:
         prefix = int("cls" in shapes) + int("dist" in shapes)
         return shapes[POSITIONS][1] - (prefix if fields.get("position_prefix", True) else 0)
@@ -180,18 +186,18 @@ def position_rows(shapes: Mapping[str, tuple[int, ...]], fields: Mapping[str, An
 
 
 def complete(fields: Mapping[str, Any], family: Family, options: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Put together what is known of a model, and say what is not.
+    """Complete the known fields of a model by the caller's options and by what is usual in its family.
 
     Args:
-        fields: What `architecture`, a `config.json` and the registry tell.
-        family: What the file is, for how many heads models of its width have, and for what no file tells.
-        options: What the user says; it goes first.
+        fields: Fields of `ViTConfig` from `infer`, a `config.json` and the registry.
+        family: The family of the file, for the number of heads in published models of its width.
+        options: Fields that the caller passes; they override all others.
 
     Returns:
         Fields of a `ViTConfig`.
 
     Raises:
-        ValueError: Something is left that only the user can tell; the message names what there is to choose from.
+        ValueError: A field is left that only the caller can know; the message lists its possible values.
     """
     hidden_size = fields["hidden_size"]
     fields = {**fields, **(options or {})}
@@ -204,14 +210,14 @@ def complete(fields: Mapping[str, Any], family: Family, options: Mapping[str, An
         fields["num_heads"] = inner // dim_head
     if "num_heads" not in fields:
         raise ValueError(
-            f"Nothing tells how many attention heads the model has: say num_heads=, one of {_likely_heads(inner)}, "
-            "or put its config.json beside the file."
+            f"Cannot infer the number of attention heads. Pass num_heads= (one of {_likely_heads(inner)}), or put the "
+            "model's config.json beside the file."
         )
     check_heads(fields["num_heads"], inner)
     for field, values in family.choices.items():
         if field not in fields:
             raise ValueError(
-                f"Nothing tells the model's {field}: say {field}=, one of {', '.join(map(repr, values))}, or put its "
+                f"Cannot infer {field}. Pass {field}= (one of {', '.join(map(repr, values))}), or put the model's "
                 "config.json beside the file."
             )
     if inner != fields["num_heads"] * (hidden_size // fields["num_heads"]):
@@ -220,20 +226,21 @@ def complete(fields: Mapping[str, Any], family: Family, options: Mapping[str, An
 
 
 def check_heads(num_heads: Any, inner: int) -> None:
-    """Refuse a number of attention heads that a file cannot have.
+    """Raise an error for a number of attention heads that a file cannot have.
 
     Args:
-        num_heads: What somebody says.
-        inner: Width of the queries of all heads together, which the arrays tell.
+        num_heads: The number.
+        inner: Width of the queries of all heads together.
 
     Raises:
-        ValueError: It is no divisor of `inner`.
+        ValueError: The number is no divisor of `inner`.
     """
     is_integer = hasattr(num_heads, "__index__") and not isinstance(num_heads, bool)
     count = operator.index(num_heads) if is_integer else 0
     if count < 1 or inner % count:
         raise ValueError(
-            f"num_heads must divide the width of the queries, {inner}: one of {_likely_heads(inner)}. Received: {num_heads!r}"
+            f"num_heads must divide the width of the queries, {inner}: one of {_likely_heads(inner)}. "
+            f"Received: {num_heads!r}"
         )
 
 

@@ -1,4 +1,4 @@
-"""Weights under canonical names go into a model, adapted where it differs from the one they are from."""
+"""Put weights under canonical names into a model, adapted where it differs from the one they come from."""
 
 from __future__ import annotations
 
@@ -6,41 +6,25 @@ import dataclasses
 import logging
 import math
 import os
-import re
-import warnings
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
 import numpy as np
 
-from .. import saving
-from ..config import ViTConfig
-from ..layers import TransformerBlock, find_vit, patch_grid
+from .. import anatomy, legacy_files
 from ..positions import resize_patch_kernel, resize_position_embeddings, resize_relative_position_bias
-from ..preprocess import GOOGLE
-from .architecture import position_rows, square_grid
-from .families import FAMILIES
+from ._warn import warn_caller
+from .architecture import square_grid
 from .families.rules import POSITIONS
 from .locate import fetch, find
+from .model_weights import ModelWeights, canonical_variables
 from .weights import Weights
+
+__all__ = ["LoadReport", "adapt_channels", "fill", "load_weights", "open_source"]
 
 logger = logging.getLogger("vit_keras")
 
-# Between a variable's path in a model and its canonical name there is this spelling rule and no other.
-_SPELLING = (
-    (r"^(class_token|register_tokens)/", ""),
-    (r"^distillation_token/cls", "dist"),
-    (r"^Transformer_", "Transformer/"),
-    (r"^(block\d+)_(unit\d+)/", r"\1/\2/"),
-    (r"/gamma$", "/scale"),
-    (r"/beta$", "/bias"),
-)
-_CANONICAL = re.compile(
-    r"(cls|dist|registers)$|(embedding|embedding_norm|patch_norm|Transformer|fc_norm|MAPHead_0|pre_logits|head|head_dist|"
-    r"conv_root|gn_root|block\d+)/"
-)
 _NUMERICS = ("mlp_activation", "epsilon", "rope_theta", "resnet_numerics")
 
 
@@ -51,10 +35,10 @@ class LoadReport:
     Attributes:
         source: The file.
         loaded: Number of weights of the model that were set.
-        adapted: What had to be changed to fit, a sentence each.
-        fresh: Weights of the model that the file could not give (a new head).
-        ignored: Names in the file that are no weights of the model (a dropped head, an optimiser's state).
-        not_finite: Weights with values that are no finite numbers.
+        adapted: What was changed to fit, a sentence each.
+        fresh: Weights of the model that are not in the file (a new head).
+        ignored: Names in the file that are no weights of the model (a dropped head, the state of an optimizer).
+        not_finite: Weights with infinite or undefined values.
     """
 
     source: str
@@ -71,100 +55,6 @@ class LoadReport:
         return "; ".join(lines) + "."
 
 
-class ModelWeights(Mapping):
-    """The weights of a model under canonical names, as `Weights` gives those of a file.
-
-    Args:
-        model: A ViT of this package or of vit-keras 0.x, or a model with one inside.
-        path: The file that the model was opened from, for messages.
-
-    Raises:
-        ValueError: Nothing tells the model's `ViTConfig`.
-
-    Example:
-        >>> from vit_keras import vit
-        >>> ModelWeights(vit.build_model(32, 8, 2, 64, 2, "tiny", 128, classes=10)).shapes["cls"]
-        (1, 1, 64)
-    """
-
-    ignored: tuple[str, ...] = ()
-    family = FAMILIES["keras"]
-
-    def __init__(self, model: keras.Model, path: str | os.PathLike | None = None):
-        vit = find_vit(model)
-        self.path = f"the model {vit.name!r}" if path is None else Path(path)
-        self.variables = canonical_variables(vit)
-        self.shapes = {name: tuple(variable.shape) for name, variable in self.variables.items()}
-        config = getattr(vit, "config", None) or _config_of_an_old_model(vit, self.shapes)
-        self.architecture = dataclasses.asdict(config)
-        self.preprocessing = getattr(vit, "preprocessing", GOOGLE)
-        self.labels = getattr(vit, "labels", None)
-        self.image_size = config.image_size
-        self.positions = position_rows(self.shapes, self.architecture)
-        self._grid = config.position_grid or config.grid
-
-    def grid(self, source_grid: tuple[int, int] | None = None) -> tuple[int, int] | None:
-        """Patches down and across of its positions."""
-        return source_grid or self._grid
-
-    def __getitem__(self, name: str) -> np.ndarray:
-        return np.asarray(keras.ops.convert_to_numpy(self.variables[name]), np.float32)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.variables)
-
-    def __len__(self) -> int:
-        return len(self.variables)
-
-
-def _config_of_an_old_model(vit: keras.Model, shapes: Mapping[str, tuple[int, ...]]) -> ViTConfig:
-    """What a model of vit-keras 0.x, which has no `ViTConfig`, would say in one; so too a clone of a plain ViT."""
-    blocks = [layer for layer in vit.layers if isinstance(layer, TransformerBlock)]
-    head = next((layer for layer in vit.layers if layer.name == "head"), None)
-    top = {name: shapes[f"{name}/kernel"][1] for name in ("pre_logits", "head") if f"{name}/kernel" in shapes}
-    plain = re.compile(r"(embedding|Transformer/(posembed_input|encoderblock_\d+|encoder_norm)|pre_logits|head)/|cls$")
-    if not blocks or not {"cls", "embedding/kernel"} <= set(shapes) or not all(map(plain.match, shapes)):
-        raise ValueError(f"The model {vit.name!r} does not know its ViTConfig: it was cloned or cut out of another.")
-    patch_height, patch_width, channels, hidden_size = shapes["embedding/kernel"]
-    block = blocks[0]
-    return ViTConfig(
-        name=vit.name,
-        image_size=tuple(vit.input_shape[1:3]),
-        patch_size=(patch_height, patch_width),
-        channels=channels,
-        num_layers=len(blocks),
-        hidden_size=hidden_size,
-        num_heads=block.num_heads,
-        dim_head=block.dim_head,
-        mlp_dim=block.mlp_dim,
-        dropout=block.dropout,
-        mlp_activation=block.mlpblock.activation,
-        epsilon=block.epsilon,
-        representation_size=top.get("pre_logits"),
-        include_top="head" in top,
-        classes=top.get("head", 1000),
-        activation="linear" if head is None else head.activation.__name__,
-        drop_remainder=True,
-    )
-
-
-def canonical_variables(vit: keras.Model) -> dict[str, Any]:
-    """The variables of a ViT under their canonical names.
-
-    Layers that a user put behind the ViT in the same model have no such name and are left alone.
-    """
-    variables = {}
-    for layer in vit.layers:
-        for variable in layer.weights:
-            path = variable.path.split("/")
-            name = "/".join(path[path.index(layer.name) :]) if layer.name in path else variable.path
-            for keras_name, canonical in _SPELLING:
-                name = re.sub(keras_name, canonical, name)
-            if _CANONICAL.match(name):
-                variables[name] = variable
-    return variables
-
-
 def load_weights(
     model: keras.Model,
     weights: str | os.PathLike | Weights | ModelWeights,
@@ -175,38 +65,38 @@ def load_weights(
     verify: bool = True,
     **options: Any,
 ) -> LoadReport:
-    """Put the weights of a file into a model: all of them, or none.
+    """Load the weights of a file into a model: all of them, or none.
 
-    All names and shapes are checked, and all of the file is read, before the model is touched. What does not fit is adapted by
-    the rules of the file's family where there is one (position embeddings are resampled to the model's grid, the head
-    is dropped) and is an error otherwise.
+    All names and shapes are checked, and the whole file is read, before the model is touched. Weights of another shape
+    are adapted by the rules of the file's family (position embeddings are resampled to the model's grid, a head of
+    other classes is dropped). Where there is no rule, they are an error.
 
     Args:
         model: A ViT of this package, or a model with one inside.
         weights: A published name (`"B_16/imagenet21k"`), the path of a file, a URL, or an open `Weights`.
-        include_head: Whether to load the head. `None`: if the model has one of as many classes.
-        source_grid: Patches down and across of the file's position embeddings; `None` for a square.
-        resize_patches: Whether a kernel for patches of another size is resampled to the model's (FlexiViT's PI-resize).
-        verify: Whether to read the whole file once before. Without it, damage inside the file is found when half of the model is
-            loaded, which does no harm to a model that was built for this.
-        **options: How the file is read: `family`, `strict` and `key` of `Weights`.
+        include_head: Whether to load the head. `None`: if the model has a head of as many classes.
+        source_grid: Patches down and across of the file's position embeddings. `None`: a square.
+        resize_patches: Whether to resample a kernel for patches of another size to the model's (FlexiViT's PI-resize).
+        verify: Whether to read the whole file once before. Without it, damage inside the file may be found when half of
+            the model is loaded.
+        **options: `family`, `strict` and `key` of `Weights`.
 
     Returns:
         A `LoadReport`.
 
     Raises:
         FileNotFoundError: There is no such file.
-        ValueError: The file is damaged, is of no known family, or is one of another architecture.
+        ValueError: The file is damaged, of no known family, or of another architecture.
 
     Warns:
-        UserWarning: The file's family computes otherwise than the model (another GELU), or values are not finite.
+        UserWarning: The file is for a model that computes otherwise (another GELU), or values are not finite.
 
     Example:
         >>> from vit_keras import vit
         >>> model = vit.vit_ti16(pretrained=False)
         >>> report = load_weights(model, "Ti_16.npz")  # doctest: +SKIP
     """
-    vit = find_vit(model)
+    vit = anatomy.find_vit(model)
     source = open_source(weights, **options) if isinstance(weights, (str, os.PathLike)) else weights
     _warn_of_other_numerics(vit, source)
     return fill(
@@ -220,16 +110,26 @@ def load_weights(
 
 
 def open_source(weights: str | os.PathLike, variant: str | None = None, **options: Any) -> Weights | ModelWeights:
-    """The weights of a published name, a path or a URL; a whole model of Keras is opened, for it knows what it is."""
+    """Open the weights of a published name, a path or a URL.
+
+    Args:
+        weights: The name, path or URL.
+        variant: The name of a size (`"B_16"`), for names that several sizes share.
+        **options: `family`, `strict` and `key` of `Weights`.
+
+    Returns:
+        `ModelWeights` of a model that Keras saved whole, which is opened for its configuration; `Weights` of any other
+        file.
+    """
     published = find(os.fspath(weights), variant)
     path = fetch(weights, variant)
-    if saving.is_whole_model(path):
-        return ModelWeights(saving.load_model(path, compile=False), path)
+    if legacy_files.is_whole_model(path):
+        return ModelWeights(legacy_files.load_model(path, compile=False), path)
     return Weights(path, published=published, **options)
 
 
 def fill(vit, source, *, include_head=None, source_grid=None, resize_patches=False, verify=False) -> LoadReport:
-    """`load_weights` for a ViT itself, without a word on numerics."""
+    """Load open weights into a ViT, without a warning about other numerics; for arguments see `load_weights`."""
     targets = canonical_variables(vit)
     _check_architecture(vit, source, targets, resize_patches)
     head = _head_names(source, targets, include_head)
@@ -276,11 +176,9 @@ def fill(vit, source, *, include_head=None, source_grid=None, resize_patches=Fal
     )
     logger.info("%s", report)
     if not_finite:
-        warnings.warn(
-            f"{source.path} has values that are no finite numbers, in {', '.join(not_finite[:5])}"
-            f"{' …' if len(not_finite) > 5 else ''}: the model's outputs will be none either.",
-            UserWarning,
-            stacklevel=3,
+        warn_caller(
+            f"{source.path} has infinite or undefined values in {', '.join(not_finite[:5])}"
+            f"{' …' if len(not_finite) > 5 else ''}; the model's outputs will be undefined too."
         )
     return report
 
@@ -296,16 +194,14 @@ def _warn_of_other_numerics(vit: keras.Model, source: Weights | ModelWeights) ->
         if theirs.get(field) not in (None, ours[field]) and (field != "resnet_numerics" or theirs.get("resnet"))
     ]
     if other:
-        warnings.warn(
+        warn_caller(
             f"{source.path} was made for {', '.join(other)}, so the outputs will differ from the original's. "
-            "vit_keras.from_checkpoint builds the model that it is for.",
-            UserWarning,
-            stacklevel=3,
+            "vit_keras.from_checkpoint builds the model that the file is for."
         )
 
 
 def _is_pooling(name: str) -> bool:
-    """Whether a weight is between the tokens and the head, where a model that pools otherwise has no place for it."""
+    """Return whether a weight is between the tokens and the head, for which a model of another pooling has no place."""
     return name.startswith(("MAPHead_0/", "fc_norm/", "Transformer/encoder_norm/"))
 
 
@@ -314,7 +210,7 @@ def _is_top(name: str) -> bool:
 
 
 def _head_names(source: Weights | ModelWeights, targets: dict, include_head: bool | None) -> set[str]:
-    """The weights after the pooling that are to be loaded: a head means nothing without its pre_logits."""
+    """Return the weights after the pooling that will be loaded. A head is useless without its pre_logits."""
     names = {name for name in (*source.shapes, *targets) if _is_top(name)}
     shared = {n for n in names if n in source.shapes and n in targets and _same_size(source, targets, n)}
     head = {n for n in names if not n.startswith("pre_logits/")}
@@ -340,16 +236,15 @@ def _top(shapes: Mapping[str, tuple[int, ...]]) -> str:
 
 
 def _check_architecture(vit: keras.Model, source: Weights | ModelWeights, targets: dict, resize_patches: bool) -> None:
-    """Compare what shapes of fused kernels would hide, and say what differs before a list of shapes does."""
+    """Compare what the shapes of fused kernels hide, and what one sentence says better than a list of shapes."""
     file = source.architecture
-    blocks = [layer for layer in vit.layers if re.fullmatch(r"Transformer_encoderblock_\d+", layer.name)]
-    heads = next((layer.num_heads for layer in blocks if isinstance(layer, TransformerBlock)), file.get("num_heads"))
+    num_heads = anatomy.attention_blocks(vit)[0].num_heads if anatomy.has_attention(vit) else file.get("num_heads")
     patch_size, width = tuple(targets["embedding/kernel"].shape[:2]), targets["embedding/kernel"].shape[-1]
     differences = [
         f"{what} {theirs} and {ours}"
         for what, theirs, ours in (
-            ("transformer blocks", file["num_layers"], len(blocks)),
-            ("attention heads", file.get("num_heads", heads), heads),
+            ("transformer blocks", file["num_layers"], len(anatomy.blocks(vit))),
+            ("attention heads", file.get("num_heads", num_heads), num_heads),
             ("hidden size", file["hidden_size"], width),
             ("patch size", patch_size if resize_patches else tuple(file["patch_size"]), patch_size),
             ("class token", "cls" in source.shapes, "cls" in targets),
@@ -358,24 +253,28 @@ def _check_architecture(vit: keras.Model, source: Weights | ModelWeights, target
     ]
     if differences:
         raise ValueError(
-            f"{source.path} is another architecture than the model {vit.name!r}; nothing was loaded. In the file and "
+            f"{source.path} has another architecture than the model {vit.name!r}; nothing was loaded. In the file and "
             f"in the model: {'; '.join(differences)}."
-            + (" resize_patches=True resamples the patch embedding." if differences[0].startswith("patch size") else "")
+            + (
+                " Pass resize_patches=True to resample the patch embedding."
+                if differences[0].startswith("patch")
+                else ""
+            )
         )
 
 
 def _plan(name, source, vit, shape, source_grid, adapted) -> Callable | None:
-    """How one weight is brought to the shape of the model's, or `None` where it cannot be."""
+    """Return the function that brings a weight to the shape of the model's, or `None` if there is no way."""
     given = tuple(source.shapes[name])
     if name == POSITIONS:
         return _plan_positions(source, vit, shape, source_grid, adapted)
     if name.endswith("/relative_position_bias"):
-        old, new = source.grid(source_grid), tuple(patch_grid(vit))
+        old, new = source.grid(source_grid), tuple(anatomy.patch_grid(vit))
         if given == shape and old in (None, new):
             return lambda value: value
         if old is None or given != ((2 * old[0] - 1) * (2 * old[1] - 1) + 3, shape[1]):
             return None
-        _tell(adapted, f"relative positions resampled from {old[0]}×{old[1]} to {new[0]}×{new[1]}")
+        _report(adapted, f"relative positions resampled from {old[0]}×{old[1]} to {new[0]}×{new[1]}")
         method = source.architecture.get("relative_resize", "bilinear")
         return lambda value: resize_relative_position_bias(value, old, new, method)
     if given == shape:
@@ -387,7 +286,9 @@ def _plan(name, source, vit, shape, source_grid, adapted) -> Callable | None:
 
 def _plan_positions(source, vit, shape, source_grid, adapted):
     given, config = source.shapes[POSITIONS], getattr(vit, "config", None)
-    new = (config.position_grid if config is not None and config.image_size is None else None) or patch_grid(vit)
+    new = (config.position_grid if config is not None and config.image_size is None else None) or anatomy.patch_grid(
+        vit
+    )
     prefix_tokens = shape[1] - math.prod(new)
     old = source.grid(source_grid)
     if old is None and given == shape:
@@ -397,9 +298,9 @@ def _plan_positions(source, vit, shape, source_grid, adapted):
     method = source.architecture.get("position_resize", "bilinear_align_corners")
     old = old or square_grid(given[1] - prefix_tokens)
     if old is not None and old != tuple(new):
-        _tell(adapted, f"position embeddings resampled from {old[0]}×{old[1]} to {new[0]}×{new[1]}")
+        _report(adapted, f"position embeddings resampled from {old[0]}×{old[1]} to {new[0]}×{new[1]}")
     if old is None:
-        resize_position_embeddings(np.broadcast_to(np.float32(0), given), new, prefix_tokens=prefix_tokens)  # says why
+        resize_position_embeddings(np.broadcast_to(np.float32(0), given), new, prefix_tokens=prefix_tokens)  # raises
     return lambda value: resize_position_embeddings(
         value, new, prefix_tokens=prefix_tokens, source_grid=old, method=method
     )
@@ -408,12 +309,12 @@ def _plan_positions(source, vit, shape, source_grid, adapted):
 def _plan_kernel(name, source, given, shape, adapted):
     steps = []
     if given[2] != shape[2]:
-        _tell(adapted, f"channels of the patch embedding adapted from {given[2]} to {shape[2]}")
+        _report(adapted, f"channels of the patch embedding adapted from {given[2]} to {shape[2]}")
         steps.append(lambda value: adapt_channels(value, shape[2]))
     if given[:2] != shape[:2]:
         if name == "conv_root/kernel":
             return None
-        _tell(adapted, f"patches resampled from {given[0]}×{given[1]} to {shape[0]}×{shape[1]} pixels")
+        _report(adapted, f"patches resampled from {given[0]}×{given[1]} to {shape[0]}×{shape[1]} pixels")
         method = source.architecture.get("patch_resize", "bilinear")
         steps.append(lambda value: resize_patch_kernel(value, shape[:2], method))
 
@@ -425,15 +326,15 @@ def _plan_kernel(name, source, given, shape, adapted):
     return apply
 
 
-def _tell(adapted: list[str], sentence: str) -> None:
+def _report(adapted: list[str], sentence: str) -> None:
     if sentence not in adapted:
         adapted.append(sentence)
 
 
 def adapt_channels(kernel: np.ndarray, channels: int) -> np.ndarray:
-    """Make a patch kernel for images of another number of channels.
+    """Adapt a patch kernel to images of another number of channels.
 
-    One channel gets the sum over the old ones, so that a grey image gives the same tokens as its RGB copy.
+    One channel gets the sum over the old ones, so that a gray image gives the same tokens as its RGB copy.
     More channels repeat the old ones in turn, scaled to keep the size of the response.
 
     Args:

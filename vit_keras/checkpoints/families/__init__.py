@@ -1,8 +1,8 @@
 """Families of checkpoints: names in, canonical names out. Nothing in here touches Keras.
 
 The canonical name of a weight is its name in Google's original .npz files, for example
-`Transformer/encoderblock_0/MlpBlock_3/Dense_0/kernel`; the layout is Keras'. Each module of this folder lists its `FAMILIES`, and is
-found by itself; `docs/add_a_family.md` shows how to add one.
+`Transformer/encoderblock_0/MlpBlock_3/Dense_0/kernel`; the layout is Keras'. Each module of this folder lists its
+`FAMILIES`, and is found by itself. `docs/add_a_family.md` shows how to add one.
 """
 
 import importlib
@@ -10,8 +10,25 @@ import pkgutil
 
 from .rules import Family
 
+__all__ = ["FAMILIES", "Family", "family_named"]
+
 FAMILIES: dict[str, Family] = {
     family.name: family
     for module in pkgutil.iter_modules(__path__)
     for family in getattr(importlib.import_module(f"{__name__}.{module.name}"), "FAMILIES", ())
 }
+
+
+def family_named(name: str) -> Family:
+    """Return a family by its name.
+
+    Raises:
+        ValueError: There is none of this name.
+
+    Example:
+        >>> family_named("torchvision").title
+        "torchvision's ViT"
+    """
+    if name not in FAMILIES:
+        raise ValueError(f"Unknown family: {name!r}. The families are {', '.join(FAMILIES)}.")
+    return FAMILIES[name]

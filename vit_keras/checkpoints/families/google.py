@@ -1,7 +1,7 @@
 """Google's files: the original ViT, AugReg, SAM, LiT, hybrids, MLP-Mixer, and big_vision with SigLIP and FlexiViT.
 
-The canonical names are those of the published .npz files of google-research/vision_transformer, which carry the module numbers of
-pre-Linen Flax; files that later versions of the code save, and big_vision's, carry Linen's.
+The canonical names are those of the published .npz files of google-research/vision_transformer, which carry the module
+numbers of pre-Linen Flax; files that later versions of the code save, and big_vision's, carry Linen's.
 """
 
 from __future__ import annotations
@@ -53,6 +53,8 @@ def _block(source: str, attention: str, norm: str, mlp: str, **options) -> tuple
     )
 
 
+# Flax's layers all have biases.
+_FLAX = dict.fromkeys(("patch_bias", "qkv_bias", "key_bias", "out_bias", "head_bias"), (True,))
 _LINEN = ("MultiHeadDotProductAttention_0", "LayerNorm_1", "MlpBlock_0")
 _PATCHES_AND_TOP = (
     *_dense("embedding", "embedding"),
@@ -98,6 +100,9 @@ GOOGLE = Family(
     ),
     ignored=("opt/*", "state/*", "step", "optimizer/*"),
     config={"position_resize": "bilinear_align_corners", "position_prefix": True},
+    format="google",
+    suffix=".npz",
+    only=_FLAX,
 )
 
 _MAP = (
@@ -126,15 +131,20 @@ BIG_VISION = Family(
     ),
     ignored=("opt/*", "params/txt/*", "txt/*", "params/t", "params/b", "t", "b", "chrono/*", "step"),
     config={"position_resize": "bilinear_align_corners", "position_prefix": False},
+    format="google",
+    suffix=".npz",
+    only={**_FLAX, "position": ("learned", "sincos2d")},
 )
 
-# Its files look like those of a ViT with patches of 32 pixels.
+# Its files look like those of an ordinary ViT with patches of 32 pixels.
 FLEXIVIT = dataclasses.replace(
     BIG_VISION,
     name="flexivit",
     title="FlexiViT, for patches of any size (google-research/big_vision)",
     by_name_only=True,
     config={**BIG_VISION.config, "position_resize": "bilinear_antialias", "patch_resize": "bilinear"},
+    format=None,
+    only=_FLAX,
 )
 
 MIXER = Family(
@@ -159,6 +169,9 @@ MIXER = Family(
         *_dense("head", "head"),
     ),
     ignored=("opt/*",),
+    format="google",
+    suffix=".npz",
+    only={field: _FLAX[field] for field in ("patch_bias", "head_bias")},
 )
 
 FAMILIES = (GOOGLE, BIG_VISION, FLEXIVIT, MIXER)

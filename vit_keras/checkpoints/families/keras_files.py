@@ -1,7 +1,7 @@
-"""Keras' own files of weights, also those of vit-keras 0.1 and 0.2, and the `tf_model.h5` of Hugging Face.
+"""Keras' own files of weights, those of vit-keras 0.1 and 0.2, and the `tf_model.h5` of Hugging Face.
 
-Keras names and numbers what it saves in three ways, and TensorFlow's names at Hugging Face are PyTorch's with other words in them.
-`readable` brings a file to names that a table can list.
+Keras has had three ways to name and number what it saves, and in Hugging Face's TensorFlow files some words of
+PyTorch's names differ. `readable` gives the arrays of a file names that a table can list.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _PROJECTIONS = (("query", "query_dense"), ("key", "key_dense"), ("value", "value
 
 
 class Renamed(Mapping):
-    """The arrays of a reader under other names; those of two and four axes may be in PyTorch's layout."""
+    """The arrays of a reader under other names; arrays of two and four axes may be returned in PyTorch's layout."""
 
     def __init__(self, reader: Any, names: dict[str, str], transposed: frozenset[str] = frozenset()):
         self.reader, self.path, self.format, self.metadata = reader, reader.path, reader.format, reader.metadata
@@ -32,7 +32,7 @@ class Renamed(Mapping):
         return value.transpose(self._order(name, value.ndim)) if name in self._transposed else value
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """The shape of an array."""
+        """Return the shape of an array."""
         shape = self.reader.shape(self._names[name])
         return tuple(shape[axis] for axis in self._order(name, len(shape))) if name in self._transposed else shape
 
@@ -44,7 +44,7 @@ class Renamed(Mapping):
 
 
 def readable(reader: Any) -> Any:
-    """A reader whose names a table can list: the given one, or a view of it."""
+    """Return a reader whose names a table can list: the given one, or a view of it."""
     if reader.format in ("keras_weights", "keras"):
         return Renamed(reader, _count_blocks(reader))
     if reader.format == "h5" and any("_._" in name for name in reader):
@@ -65,13 +65,19 @@ _PYTORCH_WORDS = {"kernel": "weight", "gamma": "weight", "beta": "bias", "embedd
 
 
 def _unslashed(name: str) -> str:
-    """vit-keras 0.1 had slashes where 0.2 has underscores; both repeat a block's name in its MLP, or leave the MLP out."""
+    """Return a name of vit-keras 0.1 or 0.2 in one spelling.
+
+    0.1 has slashes where 0.2 has underscores; both repeat a block's name in its MLP, or leave the MLP out.
+    """
     name = name.replace("Transformer/", "Transformer_", 1)
     return re.sub(r"^(Transformer_encoderblock_\d+)/(?:MlpBlock_3/)?(?:\w*_)?(Dense_[01])/", r"\1/MlpBlock_3/\2/", name)
 
 
 def _count_blocks(reader: Mapping) -> dict[str, str]:
-    """Names with a number on every block and dense layer, where Keras leaves out the first and Keras 2 every second."""
+    """Return names with a number on every block, dense layer and normalization.
+
+    Keras leaves out the first number, and Keras 2 counts in steps of two.
+    """
     old = any("_layer_checkpoint_dependencies" in name for name in reader)
     names = {}
     for name in reader:
@@ -125,6 +131,7 @@ KERAS = Family(
     ignored=("*/vars/activation", "*/vars/grid", "optimizer/*", "*seed_generator*"),
     config={"mlp_activation": "gelu", "position_prefix": True},
     heads={192: 3, 384: 6, 768: 12, 1024: 16, 1280: 16},
+    suffix=None,
 )
 
 
@@ -159,6 +166,7 @@ KERAS_H5 = Family(
     ignored=("optimizer/*", "*seed_generator*", "*/iterations*"),
     config={"mlp_activation": "gelu", "position_prefix": True},
     heads=KERAS.heads,
+    suffix=None,
 )
 
 FAMILIES = (KERAS, KERAS_H5)

@@ -1,8 +1,8 @@
-"""How the names of a file become canonical names, and back: a family is a table, and this reads it.
+"""How the names of a file become canonical names, and back. A family is a table; this module reads it.
 
-A family lists `Rule`s. A rule says what one array of a file is called there, which weights of the model it holds, and in what
-layout. Patterns are names with numbers left open: `"blocks.{i}.norm1"`; `"{s+1}"` is a number that counts from one where
-another name's `{s}` counts from zero. The same rules run in both directions, so whatever is read can be written.
+A family lists `Rule`s. A rule holds the name of one array in a file, the weights of the model that are in it, and their
+layout. Patterns are names with open numbers: `"blocks.{i}.norm1"`. `"{s+1}"` is the number `{s}` of another name,
+counted from one instead of zero. The same rules run in both directions, so whatever is read can be written.
 
 See `docs/add_a_family.md`.
 """
@@ -45,7 +45,7 @@ def _read_patches_of_linear(array: np.ndarray, _: int) -> list[np.ndarray]:
 
 
 AS_IS = Op(lambda a, n: [a], lambda parts, heads: parts[0])
-# PyTorch's (out, in), of several layers one under the other; of one axis, nothing is transposed.
+# PyTorch's (out, in), several layers stacked along the first axis. Vectors are only split.
 LINEAR = Op(
     lambda a, n: [part.T for part in np.split(a, n)],
     lambda parts, heads: np.concatenate([part.T for part in parts]),
@@ -82,17 +82,17 @@ TOKENS, TABLE, VECTOR = _tokens(3), _tokens(2), _tokens(1)
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """What one array of a file is.
+    """What one array of a file holds.
 
     Attributes:
         source: Pattern of its name.
-        targets: Patterns of the canonical names of the weights it holds; `None` for a part that is left out.
+        targets: Patterns of the canonical names of the weights in it; `None` for a part that is left out.
         op: Its layout.
-        when: Whether the rule is for this array at all, from `shape_of`, where a name alone does not tell.
+        when: A condition on `shape_of`, for arrays that the name alone does not identify.
         stacked: Whether the first axis counts the blocks.
-        shared: Whether all blocks have it in common.
-        tells: Fields of `ViTConfig` that a file with such an array has.
-        beside: Pattern of a weight that a model must have too for the array to be written.
+        shared: Whether all blocks share the array.
+        tells: Fields of `ViTConfig` that a file with such an array implies.
+        beside: Pattern of another weight; the array is written only for models that have it.
     """
 
     source: str
@@ -106,12 +106,12 @@ class Rule:
 
 
 def array(source: str, *targets: str | None, op: Op = AS_IS, **options: Any) -> tuple[Rule, ...]:
-    """One array."""
+    """Return the rule for one array."""
     return (Rule(source, targets, op, **options),)
 
 
 def linear(source: str, *targets: str | None, **options: Any) -> tuple[Rule, ...]:
-    """A linear layer of PyTorch; with several targets, so many layers one under the other."""
+    """Return the rules for a linear layer of PyTorch, or for several layers stacked in one array."""
     return tuple(
         Rule(f"{source}.{theirs}", tuple(t and f"{t}/{ours}" for t in targets), LINEAR, **options)
         for theirs, ours in (("weight", "kernel"), ("bias", "bias"))
@@ -119,7 +119,7 @@ def linear(source: str, *targets: str | None, **options: Any) -> tuple[Rule, ...
 
 
 def joined(source: str, *targets: str, **options: Any) -> tuple[Rule, ...]:
-    """The three projections as `torch.nn.MultiheadAttention` keeps them: `in_proj_weight`, `in_proj_bias`."""
+    """Return the rules for `in_proj_weight` and `in_proj_bias` of `torch.nn.MultiheadAttention`."""
     return tuple(
         Rule(f"{source}.in_proj_{theirs}", tuple(f"{t}/{ours}" for t in targets), LINEAR, **options)
         for theirs, ours in (("weight", "kernel"), ("bias", "bias"))
@@ -127,7 +127,7 @@ def joined(source: str, *targets: str, **options: Any) -> tuple[Rule, ...]:
 
 
 def conv(source: str, target: str, **options: Any) -> tuple[Rule, ...]:
-    """A convolution of PyTorch."""
+    """Return the rules for a convolution of PyTorch."""
     return (
         Rule(f"{source}.weight", (f"{target}/kernel",), CONV, **options),
         Rule(f"{source}.bias", (f"{target}/bias",), **options),
@@ -135,14 +135,17 @@ def conv(source: str, target: str, **options: Any) -> tuple[Rule, ...]:
 
 
 def norm(source: str, target: str, **options: Any) -> tuple[Rule, ...]:
-    """A normalisation of PyTorch."""
+    """Return the rules for a normalization of PyTorch."""
     return array(f"{source}.weight", f"{target}/scale", **options) + array(
         f"{source}.bias", f"{target}/bias", **options
     )
 
 
 def packed(wide: str, narrow: str) -> Callable:
-    """The condition that a gated MLP keeps its two first layers in one array: it has twice the rows that the last takes."""
+    """Return the condition that a gated MLP has its first two layers in one array.
+
+    The array has twice as many rows as the last layer has inputs.
+    """
 
     def is_packed(shape_of: Callable) -> bool:
         first, last = shape_of(wide), shape_of(narrow)
@@ -152,7 +155,7 @@ def packed(wide: str, narrow: str) -> Callable:
 
 
 def axes(name: str, count: int) -> Callable:
-    """The condition that an array has so many axes."""
+    """Return the condition that an array has a number of axes."""
     return lambda shape_of: len(shape_of(name) or ()) == count
 
 
@@ -161,24 +164,33 @@ class Family:
     """Checkpoints that share names, layout and numerics.
 
     Attributes:
-        name: What it is called in `family=` and in reports.
+        name: Its name in `family=` and in reports.
         title: Whose checkpoints these are.
-        detect: Names that all its files have, without a common prefix such as `module.`; `"a|b"` is one of two. Of the families
-            that a file may be of, that is taken which knows most of its names, and of these the one with most of these names.
-        marks: Further ones, before which the prefix may be missing. A file must have them to be taken for this family, unless
-            the user says that it is of it.
-        by_name_only: Whether no file is taken for this family unless the user or the registry says that it is of it.
-        absent: Names that none has (where another family has them).
-        rules: What its arrays are. The first that fits is taken; for writing, the first whose weights the model has.
-        outer: Rules for names that stand outside of the common prefix.
-        written_prefix: The common prefix that its files have when they are written; any is read.
+        detect: Names that all its files have, without a common prefix such as `module.`; `"a|b"` is one of two. If a
+            file fits several families, the one that knows most of its names is chosen, and of these the one with most
+            `detect` and `marks`.
+        marks: Further names that a file must have to be detected as this family; `family=` does without. The common
+            prefix may be missing before them.
+        by_name_only: Whether no file is detected as this family; the user or the registry must name it.
+        absent: Names that no file of this family has, but files of another family have.
+        rules: Its arrays. The first rule that fits is used; for writing, the first whose weights the model has.
+        outer: Rules for names outside of the common prefix.
+        written_prefix: The common prefix that written files have; any prefix is read.
         ignored: Patterns (`*` for anything) of names that are known and no part of the model.
-        config: Fields of `ViTConfig` that neither names nor shapes tell.
-        choices: Fields that nothing in the file tells, and their possible values: the user, the registry or a `config.json` must.
+        config: Fields of `ViTConfig` that neither names nor shapes show.
+        choices: Fields that nothing in a file shows, and their possible values. The user, the registry or a
+            `config.json` must name one.
         heads: `{hidden size: number of heads}` of the published models.
-        dim_head: Width of a head where `heads` does not tell.
+        dim_head: Width of a head, for widths that are not in `heads`.
         preprocessing: Name of a preset of `vit_keras.preprocess`.
-        refused: Why its files cannot be loaded, of a family that is known but not built.
+        refused: Why its files cannot be loaded, if the family is known but cannot be built.
+        format: The value of `save_weights(format=)` that includes this family: `"google"`, `"timm"` or `"huggingface"`.
+            Of the families of a format, the first that can hold the model is written.
+        suffix: The suffix of written files; `None` if this package writes none.
+        only: Fields of `ViTConfig` in which all its models agree, with their possible values; what a model has no
+            weights for does not count. A model that differs cannot be written, though there may be names for its
+            weights.
+        excludes: Groups of fields that none of its models has set together.
     """
 
     name: str
@@ -197,9 +209,13 @@ class Family:
     dim_head: int | None = None
     preprocessing: str = "google"
     refused: str | None = None
+    format: str | None = None
+    suffix: str | None = ".safetensors"
+    only: Mapping[str, tuple] = dataclasses.field(default_factory=dict)
+    excludes: tuple[tuple[str, ...], ...] = ()
 
     def prefix(self, names: Iterable[str], *, marked: bool = False) -> str | None:
-        """What stands before all names of the model in a file, or `None` where the file is of another family.
+        """Return what stands before all names of the model in a file, or `None` if the file is of another family.
 
         Args:
             names: All names in the file.
@@ -224,7 +240,7 @@ class Family:
 def detect(
     families: Iterable[Family], names: Iterable[str], shape_of: Callable[[str], tuple[int, ...]]
 ) -> Family | None:
-    """The family that a file is of, or `None`."""
+    """Return the family of a file, or `None` if it is of none."""
     names = list(names)
     candidates = [f for f in families if not f.by_name_only and f.prefix(names, marked=True) is not None]
     if len(candidates) < 2:
@@ -237,7 +253,7 @@ def detect(
 
 
 class Part(NamedTuple):
-    """Where in a file one weight of a model is."""
+    """The place of one weight of a model in a file."""
 
     source: str
     rule: Rule
@@ -251,9 +267,9 @@ class Binding(NamedTuple):
     Attributes:
         parts: `{canonical name: Part}`.
         ignored: Names that are known and no part of the model.
-        unknown: Names that no rule knows.
+        unknown: Names that fit no rule.
         doubled: Canonical names that two arrays claim.
-        told: Fields of `ViTConfig` that the arrays that are there tell.
+        told: Fields of `ViTConfig` that the arrays imply (`Rule.tells`).
     """
 
     parts: dict[str, Part]
@@ -273,7 +289,7 @@ def _compile(pattern: str) -> re.Pattern:
 
 
 def _numbers(pattern: str, match: re.Match) -> dict[str, int]:
-    """What the open numbers of a pattern are, counted from zero."""
+    """Return the open numbers of a pattern in a match, counted from zero."""
     return {letter: int(match[letter]) - bool(plus) for letter, plus in _NUMBER.findall(pattern)}
 
 
@@ -282,7 +298,7 @@ def _fill(pattern: str, numbers: Mapping[str, int]) -> str:
 
 
 def bind(family: Family, names: Iterable[str], shape_of: Callable[[str], tuple[int, ...]]) -> Binding:
-    """Find for each array of a file which weights of a model it holds."""
+    """Find the weights of a model that each array of a file holds."""
     names = list(names)
     prefix = family.prefix(names) or ""
     known = set(names)
@@ -337,31 +353,33 @@ def bind(family: Family, names: Iterable[str], shape_of: Callable[[str], tuple[i
 
 
 def read(part: Part, source: np.ndarray) -> np.ndarray:
-    """One weight of a model, out of the array that holds it.
+    """Return one weight of a model from the array that holds it.
 
     Raises:
-        ValueError: The array has not the shape that the family's rule is for.
+        ValueError: The array does not have a shape that the family's rule is for.
     """
     source = source if part.block is None else source[part.block]
     try:
         return part.rule.op.read(source, len(part.rule.targets))[part.index]
     except (ValueError, IndexError) as error:
-        raise ValueError(f"{part.source!r} has the shape {source.shape}, which it cannot have ({error}).") from None
+        raise ValueError(f"{part.source!r} has the wrong shape {source.shape} ({error}).") from None
 
 
 def shape(part: Part, source_shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape of what `read` returns, without the array."""
+    """Return the shape of what `read` returns, without the array."""
     return read(part, np.broadcast_to(np.float32(0), source_shape)).shape
 
 
 class Arrays(Mapping):
-    """The arrays of a file that a model's weights make, by a family's table run backwards; each is made when it is asked for.
+    """The arrays of a file that is made of a model's weights: a family's table run backwards, array by array on
+    request.
 
     Args:
-        family: Whose names and layout.
+        family: The family, for names and layout.
         weights: A model's weights under their canonical names, with their `shapes`.
         num_heads: Heads of the model's attention.
-        prefix: What stands before all names but those of the family's `outer` rules; by default the family's `written_prefix`.
+        prefix: The prefix of all names but those of the family's `outer` rules; by default the family's
+            `written_prefix`.
 
     Attributes:
         shapes: `{name: shape}`.
@@ -398,7 +416,7 @@ class Arrays(Mapping):
 
 
 def _written(rule: Rule, left: Mapping[str, Any], known: Mapping[str, Any]) -> Iterator[tuple[dict, list[str]]]:
-    """The numbers and the weights of all arrays that a rule makes of the weights that are left."""
+    """Yield the numbers and the weights of all arrays that a rule makes of the weights that are left."""
     if not rule.targets or None in rule.targets or rule.stacked or rule.shared:
         return
     pattern = _compile(rule.targets[0])

@@ -1,6 +1,7 @@
-"""timm's names, which DeiT, DINO, MAE, BEiT, DINOv2 and DINOv3 share (huggingface/pytorch-image-models and facebookresearch).
+"""timm's names, which DeiT, DINO, MAE, BEiT, DINOv2 and DINOv3 share (huggingface/pytorch-image-models and
+facebookresearch).
 
-What tells these apart beyond their shapes is listed below; where a bare file does not tell, it is read as timm's own.
+The families differ in the names listed below. A file with none of these is read as timm's own.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ _BACKBONE = (
     *linear("head", "head"),
     *linear("head_dist", "head_dist"),
 )
-_ALSO = (  # other spellings of the same, in the originals' files
+_ALSO = (  # other spellings of the same weights, in the originals' files
     *array("blocks.{i}.gamma_1", f"{BLOCK}/LayerScale_0/scale"),
     *array("blocks.{i}.gamma_2", f"{BLOCK}/LayerScale_1/scale"),
     *array("rel_pos_bias.relative_position_bias_table", f"{ATTENTION}/relative_position_bias", shared=True),
@@ -105,11 +106,13 @@ TIMM = Family(
     config={**_PYTORCH, "resnet_numerics": "timm"},
     heads=_WIDTHS,
     preprocessing="timm",
+    format="timm",
+    excludes=(("registers", "position_prefix"),),
 )
 
 
 def _first(*sources: str) -> tuple[Rule, ...]:
-    """The rules of `TIMM` with those first that are for these names, which a family's own files have."""
+    """Return the rules of `TIMM`, first those for names that begin with `sources`, which a family's own files have."""
     return tuple(sorted(TIMM.rules, key=lambda rule: not rule.source.startswith(sources)))
 
 
@@ -117,9 +120,8 @@ _GAMMAS = ("blocks.{i}.gamma_",)
 
 
 def _like_timm(name: str, title: str, config: dict | None = None, ignored: tuple = (), **fields) -> Family:
-    return dataclasses.replace(
-        TIMM, name=name, title=title, config={**_PYTORCH, **(config or {})}, ignored=TIMM.ignored + ignored, **fields
-    )
+    own = {"config": {**_PYTORCH, **(config or {})}, "ignored": TIMM.ignored + ignored, "format": None, "excludes": ()}
+    return dataclasses.replace(TIMM, name=name, title=title, **{**own, **fields})
 
 
 DEIT = _like_timm("deit", "DeiT (facebookresearch/deit)", by_name_only=True, preprocessing="imagenet")
@@ -167,6 +169,7 @@ CLIP = _like_timm(
     marks=("norm_pre.weight",),
     choices={"mlp_activation": ("quick_gelu", "gelu")},
     preprocessing="clip",
+    excludes=TIMM.excludes,
 )
 SIGLIP = _like_timm(
     "timm-siglip",
@@ -176,6 +179,7 @@ SIGLIP = _like_timm(
     choices={"mlp_activation": ("gelu_tanh", "gelu")},
     heads={**_WIDTHS, 1536: 16},
     preprocessing="siglip",
+    excludes=TIMM.excludes,
 )
 BEIT = dataclasses.replace(
     TIMM,
@@ -190,6 +194,8 @@ BEIT = dataclasses.replace(
     ignored=(*TIMM.ignored, "rel_pos_bias.relative_position_index", "lm_head.*"),
     config={**_PYTORCH, "relative_resize": "geometric"},
     preprocessing="beit",
+    format=None,
+    excludes=(),
 )
 TIMM_BEIT = dataclasses.replace(
     BEIT,
@@ -197,6 +203,7 @@ TIMM_BEIT = dataclasses.replace(
     title="timm's BEiT and BEiT v2",
     marks=(),
     config={**_PYTORCH, "relative_resize": "geometric_linear"},
+    format="timm",
 )
 DINOV3 = dataclasses.replace(
     TIMM,
@@ -218,6 +225,7 @@ DINOV3 = dataclasses.replace(
     config={**_PYTORCH, "epsilon": 1e-5, "rope_theta": 100.0},
     heads={**_WIDTHS, 1280: 20, 1536: 24, 4096: 32},
     preprocessing="imagenet",
+    excludes=(),
 )
 MIXER = Family(
     name="timm-mixer",
@@ -236,6 +244,7 @@ MIXER = Family(
     ),
     config=_PYTORCH,
     preprocessing="timm-mixer",
+    format="timm",
 )
 
 EVA02 = dataclasses.replace(
@@ -246,9 +255,11 @@ EVA02 = dataclasses.replace(
     marks=("blocks.0.attn.q_bias|blocks.0.attn.q_proj.weight",),
     absent=tuple(BEIT.detect[1].split("|")),
     refused="EVA-02 has rotary positions of another kind, which this version cannot build",
+    format=None,
 )
 
 FAMILIES = (
+    TIMM_BEIT,
     TIMM,
     DEIT,
     DEIT_DISTILLED,
@@ -259,7 +270,6 @@ FAMILIES = (
     CLIP,
     SIGLIP,
     BEIT,
-    TIMM_BEIT,
     DINOV3,
     EVA02,
     MIXER,

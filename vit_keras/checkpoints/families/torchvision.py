@@ -34,6 +34,7 @@ TORCHVISION = Family(
     },
     heads={768: 12, 1024: 16, 1280: 16},
     preprocessing="torchvision",
+    only=dict.fromkeys(("patch_bias", "qkv_bias", "key_bias", "out_bias", "head_bias"), (True,)),
 )
 
 FAMILIES = (TORCHVISION,)

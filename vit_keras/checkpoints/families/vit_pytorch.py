@@ -1,4 +1,7 @@
-"""vit-pytorch's `ViT` and `SimpleViT` (lucidrains/vit-pytorch): no bias on queries, keys and values, norms around the patches."""
+"""vit-pytorch's `ViT` and `SimpleViT` (lucidrains/vit-pytorch).
+
+They have no bias on queries, keys and values, and normalizations before and after the patch embedding.
+"""
 
 from __future__ import annotations
 

@@ -1,0 +1,54 @@
+"""What is known of a file without reading its values, and the names that these modules had before."""
+
+import importlib
+import json
+
+import pytest
+from family_files import load, write
+
+from vit_keras import vit
+from vit_keras.checkpoints import Weights, architecture, describe, save_weights, wording
+
+
+def test_options_that_a_file_needs(tmp_path):
+    path = write(load("timm_clip"), tmp_path, config=False)
+    report = describe.describe(path)
+    assert set(report["needed"]) == {"num_heads", "mlp_activation"}
+    assert report["to_say"] == report["needed"]
+    headings = [pair for group in wording.sentences(report) for pair in group]
+    assert ("pass", "mlp_activation=, which the file does not show: one of quick_gelu, gelu") in headings
+    assert ("heads", "unknown") in headings
+    json.dumps(report)
+
+
+def test_a_file_that_needs_nothing(tmp_path):
+    report = describe.describe(write(load("hf_vit"), tmp_path))
+    assert report["needed"] == {}
+    assert report["family"]["name"] == "huggingface"
+
+
+def test_an_unknown_family(tmp_path):
+    with pytest.raises(ValueError, match="Unknown family: 'tim'. The families are .*timm"):
+        describe.describe(write(load("hf_vit"), tmp_path), family="tim")
+
+
+def test_fields_that_a_file_does_not_store(tmp_path):
+    model = vit.build_model(32, 8, 1, 64, 2, "small", 64, classes=2, mlp_activation="gelu", dropout=0.0)
+    save_weights(model, tmp_path / "x.safetensors")
+    assert describe.unstored_fields(tmp_path / "x.safetensors", model.config) == {}
+    with pytest.warns(UserWarning, match="does not store mlp_activation='gelu'"):
+        save_weights(model, tmp_path / "x.npz")
+    assert describe.unstored_fields(tmp_path / "x.npz", model.config) == {"mlp_activation": "gelu"}
+
+
+def test_names_of_earlier_versions(tmp_path):
+    old = importlib.import_module("vit_keras.checkpoints.inspect")
+    assert (old.describe, old.untold) == (describe.describe, describe.unstored_fields)
+    assert (old.sentences, old.megabytes, old.some) == (wording.sentences, wording.megabytes, wording.some)
+    assert old.FORMATS is wording.FORMATS
+    from vit_keras.checkpoints.loading import ModelWeights, canonical_variables
+
+    assert ModelWeights.__module__ == canonical_variables.__module__ == "vit_keras.checkpoints.model_weights"
+    weights = Weights(write(load("timm_vit"), tmp_path))
+    assert architecture.architecture is architecture.infer
+    assert architecture.infer(weights.shapes, weights.family)["num_layers"] == 2

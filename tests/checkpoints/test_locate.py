@@ -1,0 +1,243 @@
+"""Names of published checkpoints, and where their files are found."""
+
+import functools
+import os
+import re
+import threading
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from vit_keras import checkpoints, config, vit
+from vit_keras.checkpoints import registry
+from vit_keras.checkpoints.download import cached_path
+
+# The architecture of make_google_npz's "ViT-mu_16".
+MU = config.ViTConfig(image_size=64, num_layers=2, hidden_size=64, num_heads=2, mlp_dim=128, classes=10)
+
+
+def fresh(**options):
+    return vit.build(MU.replace(**options))
+
+
+def assert_same_weights(model, expected):
+    for got, wanted in zip(model.get_weights(), expected, strict=True):
+        np.testing.assert_array_equal(got, wanted)  # exact: loading only copies
+
+
+# --- the published checkpoints -----------------------------------------------------------------------------
+
+# (What the lists hold is tested in test_registry.py.)
+
+
+def test_a_url_in_full():
+    url = checkpoints.find("imagenet21k+imagenet2012", "R50_B_16").url
+    assert url == "https://storage.googleapis.com/vit_models/imagenet21k%2Bimagenet2012/R50%2BViT-B_16.npz"
+
+
+def test_available_lists_everything_that_can_be_built():
+    listed = checkpoints.available()
+    assert {c.variant for c in listed} > set(config.VARIANTS)
+    assert [c.name for c in registry.listed() if c not in listed] == [
+        c.name for c in registry.listed() if c.family == "eva02"
+    ]
+
+
+@pytest.mark.parametrize(("field", "value"), [("variant", "S_32"), ("classes", 21843), ("image_size", 384)])
+def test_available_filters(field, value):
+    listed = checkpoints.available(**{field: value})
+    assert listed
+    assert listed == [c for c in checkpoints.available() if getattr(c, field) == value]
+
+
+def test_available_filters_together():
+    [only] = checkpoints.available(variant="Ti_16", classes=1000, image_size=384)
+    assert only.name == "Ti_16/augreg-imagenet21k+imagenet2012-384"
+    assert checkpoints.available(variant="Ti_16", image_size=999) == []
+
+
+def test_available_unknown_variant_lists_the_known():
+    with pytest.raises(ValueError, match="Unknown variant 'B_17'.*B_16.*H_14.*Ti_16"):
+        checkpoints.available(variant="B_17")
+
+
+def test_find_by_either_name():
+    for checkpoint in registry.listed():
+        assert checkpoints.find(checkpoint.name) is checkpoint
+        assert checkpoints.find(checkpoint.weights, checkpoint.variant) is checkpoint
+
+
+@pytest.mark.parametrize("arguments", [("imagenet21k",), ("imagenet21k", "B_17"), ("imagenet", "B_16"), ("",)])
+def test_find_nothing(arguments):
+    assert checkpoints.find(*arguments) is None
+
+
+# --- where files come from ---------------------------------------------------------------------------------
+
+# Options that make any factory build MU, so that small files will do.
+SMALL = {"image_size": 64, "num_layers": 2, "hidden_size": 64, "num_heads": 2, "mlp_dim": 128}
+
+
+@pytest.fixture
+def http(tmp_path, monkeypatch):
+    """A server of the files in `tmp_path`: its address."""
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    handler = functools.partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
+    monkeypatch.setattr(SimpleHTTPRequestHandler, "log_message", lambda *args: None)
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize("kind", [Path, str])
+def test_factory_takes_a_path(google_npz, kind):
+    path = google_npz()
+    model = vit.vit_b16(weights=kind(path), **SMALL)
+    assert_same_weights(model, vit.from_checkpoint(path).get_weights())
+    assert model.load_report.source == str(path)
+
+
+def test_paths_begin_at_home(google_npz, monkeypatch):
+    path = google_npz()
+    for variable in ("HOME", "USERPROFILE"):
+        monkeypatch.setenv(variable, str(path.parent))
+    assert checkpoints.fetch(f"~/{path.name}") == path
+
+
+@pytest.mark.parametrize(
+    "load", [functools.partial(vit.vit_b16, **SMALL), lambda weights: vit.from_checkpoint(weights)]
+)
+def test_weights_may_be_a_url(google_npz, http, load):
+    path = google_npz()
+    url = f"{http}/{path.name}"
+    model = load(weights=url)
+    assert_same_weights(model, vit.from_checkpoint(path).get_weights())
+    assert model.load_report.source == str(cached_path(url))
+
+
+def test_load_weights_takes_a_url(google_npz, http):
+    model, path = fresh(), google_npz()
+    assert checkpoints.load_weights(model, f"{http}/{path.name}").loaded == len(model.weights)
+
+
+def test_url_that_does_not_exist(http):
+    with pytest.raises(FileNotFoundError, match=r"nowhere\.npz does not exist"):
+        vit.vit_b16(weights=f"{http}/nowhere.npz")
+
+
+@pytest.mark.parametrize(("factory", "variant"), [(vit.vit_b16, "B_16"), (vit.vit_h14, "H_14")])
+def test_wrong_name_lists_those_of_the_variant(factory, variant):
+    with pytest.raises(ValueError, match="Unexpected weights: imagenet22k") as error:
+        factory(weights="imagenet22k")
+    listed = re.findall("'([^']+)'", str(error.value))
+    assert listed == [checkpoint.weights for checkpoint in checkpoints.available(variant=variant)]
+
+
+def test_wrong_name_without_a_variant_lists_full_names():
+    with pytest.raises(ValueError, match="Unexpected weights: B_16/imagenet22k.*'B_16/imagenet21k'.*available"):
+        checkpoints.fetch("B_16/imagenet22k")
+
+
+@pytest.mark.parametrize("weights", ["nowhere.npz", "./nowhere", "/no/where", "models/ViT.weights.h5"])
+def test_wrong_path_is_called_a_path(weights):
+    with pytest.raises(FileNotFoundError, match="no file of weights at"):
+        checkpoints.fetch(weights, "B_16")
+
+
+@pytest.fixture
+def dummy(monkeypatch):
+    """Write a file that has the size of a published one, and takes no space; forbid to request the real one."""
+    monkeypatch.setenv("VIT_KERAS_OFFLINE", "1")
+
+    def write(path, checkpoint, longer=0):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(path, "wb") as file:
+            file.truncate(checkpoint.bytes + longer)
+        return path
+
+    return write
+
+
+B_16 = checkpoints.find("B_16/imagenet21k")
+PLACES = ["imagenet21k/ViT-B_16.npz", "ViT-B_16.npz", "ViT-B_16_imagenet21k.npz"]
+
+
+def test_fetch_nowhere(monkeypatch):
+    monkeypatch.setenv("VIT_KERAS_OFFLINE", "1")
+    assert not checkpoints.is_local(B_16)
+    with pytest.raises(FileNotFoundError, match="VIT_KERAS_WEIGHTS") as error:
+        checkpoints.fetch("B_16/imagenet21k")
+    assert str(cached_path(B_16.url)) in str(error.value)
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_fetch_in_a_folder(tmp_path, dummy, monkeypatch, name):
+    monkeypatch.setenv("VIT_KERAS_WEIGHTS", str(tmp_path))
+    path = dummy(tmp_path / name, B_16)
+    assert checkpoints.fetch("B_16/imagenet21k") == checkpoints.fetch("imagenet21k", "B_16") == path
+    assert checkpoints.is_local(B_16)
+
+
+@pytest.mark.parametrize("name", PLACES[1:])
+def test_fetch_as_a_file(tmp_path, dummy, monkeypatch, name):
+    path = dummy(tmp_path / name, B_16)
+    monkeypatch.setenv("VIT_KERAS_WEIGHTS", str(path))
+    assert checkpoints.fetch("imagenet21k", "B_16") == path
+
+
+def test_fetch_in_one_of_several_places(tmp_path, dummy, monkeypatch):
+    path = dummy(tmp_path / "two" / PLACES[0], B_16)
+    places = [str(tmp_path / "missing"), "", str(tmp_path / "one.npz"), str(tmp_path / "two")]
+    monkeypatch.setenv("VIT_KERAS_WEIGHTS", os.pathsep.join(places))
+    assert checkpoints.fetch("imagenet21k", "B_16") == path
+
+
+def test_fetch_in_the_cache(dummy):
+    path = dummy(cached_path(B_16.url), B_16)
+    assert checkpoints.is_local(B_16)
+    assert checkpoints.fetch("imagenet21k", "B_16") == path
+
+
+def test_fetch_in_the_cache_of_vit_keras_0(dummy):
+    path = dummy(Path(os.environ["KERAS_HOME"], "weights", "ViT-B_16_imagenet21k.npz"), B_16)
+    assert checkpoints.fetch("imagenet21k", "B_16") == path
+
+
+def test_fetch_users_place_comes_before_the_cache(tmp_path, dummy, monkeypatch):
+    dummy(cached_path(B_16.url), B_16)
+    path = dummy(tmp_path / PLACES[0], B_16)
+    monkeypatch.setenv("VIT_KERAS_WEIGHTS", str(tmp_path))
+    assert checkpoints.fetch("imagenet21k", "B_16") == path
+
+
+@pytest.mark.parametrize("longer", [-1, 1])
+def test_fetch_takes_a_file_of_another_size_only_if_its_name_leaves_no_doubt(tmp_path, dummy, monkeypatch, longer):
+    monkeypatch.setenv("VIT_KERAS_WEIGHTS", str(tmp_path))
+    dummy(tmp_path / "ViT-B_16.npz", B_16, longer)  # two checkpoints have a file of this name
+    with pytest.raises(FileNotFoundError):
+        checkpoints.fetch("imagenet21k", "B_16")
+    path = dummy(tmp_path / PLACES[0], B_16, longer)
+    assert checkpoints.fetch("imagenet21k", "B_16") == path
+
+
+def test_fetch_the_file_of_another_checkpoint_is_not_taken(tmp_path, dummy, monkeypatch):
+    other = checkpoints.find("imagenet21k+imagenet2012", "B_16")  # its file has the same name
+    path = dummy(tmp_path / "ViT-B_16.npz", other)
+    monkeypatch.setenv("VIT_KERAS_WEIGHTS", str(path))
+    assert checkpoints.fetch("imagenet21k+imagenet2012", "B_16") == path
+    with pytest.raises(FileNotFoundError):
+        checkpoints.fetch("imagenet21k", "B_16")
+
+
+def test_a_factory_finds_its_default(tmp_path, google_npz, monkeypatch):
+    checkpoint = checkpoints.find("augreg-imagenet21k+imagenet2012-224", "Ti_16")
+    google_npz("ViT-Ti_16", image_size=224, classes=1000).rename(tmp_path / Path(checkpoint.path).name)
+    monkeypatch.setenv("VIT_KERAS_WEIGHTS", str(tmp_path))
+    model = vit.vit_ti16()
+    assert model.load_report.loaded == len(model.weights)
+    assert model.load_report.adapted == ()

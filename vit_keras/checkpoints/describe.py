@@ -1,0 +1,273 @@
+"""Describe a file of weights from its names and shapes: no array is read, no model is built.
+
+`describe` returns plain data; `wording.sentences` puts it into words for people.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..config import ViTConfig, patch_stride
+from . import architecture, registry
+from .download import cached_path
+from .families import FAMILIES, Family, family_named, keras_files, rules
+from .readers import Stored, open_weights
+from .weights import Weights
+
+__all__ = ["describe", "unstored_fields"]
+
+SAMPLE_OF_NAMES = 2000
+"""At most this number of names of a file of no known family is compared; a file can have any number of them."""
+
+
+def describe(
+    path: str | os.PathLike, *, family: str | None = None, key: str | None = None, names: bool = False
+) -> dict[str, Any]:
+    """Describe a file of weights without reading its arrays.
+
+    Args:
+        path: A file of any format that `readers.open_weights` reads, or a folder as Hugging Face writes it.
+        family: Name of its family (`families.FAMILIES`). `None`: detected from the names in the file.
+        key: Which of several state dicts in a PyTorch file.
+        names: Whether to list all arrays, with the weights that each becomes.
+
+    Returns:
+        Plain JSON: `path`, `format`, `bytes`, `arrays`, `values`, `dtypes`, `family`, `published`. For a file of a
+        known family also `architecture`, `needed` (options that `from_checkpoint` needs, with their possible values;
+        `to_say` is its older name), `weights`, `parameters`, `preprocessing`, `labels`, `ignored`, `unknown`. For any
+        other file the `problem`, and the families that come `closest`.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ValueError: It is no file of weights, it is damaged, or there is no such family or key.
+
+    Example:
+        >>> describe("Ti_16.npz")["architecture"]["num_layers"]  # doctest: +SKIP
+        12
+    """
+    if family is not None:
+        family_named(family)
+    published = _published(Path(path))
+    try:
+        weights = Weights(path, family=family, strict=False, key=key, published=published)
+    except ValueError as error:
+        reader = keras_files.readable(open_weights(path, key))  # raises the same error if the names are not the cause
+        problem = str(error).removeprefix(f"{reader.path}: ")
+        return _about_file(reader, published, names) | _about_failure(reader, family, problem)
+    report = _about_file(weights.reader, published, names, weights.family) | _about_model(weights)
+    binding = rules.bind(weights.family, weights.reader, weights.reader.shape)
+    return report | {"ignored": sorted(binding.ignored), "unknown": sorted(binding.unknown)}
+
+
+def unstored_fields(path: str | os.PathLike, config: ViTConfig) -> dict[str, Any]:
+    """Return the fields of a configuration that the names and shapes in a file do not show.
+
+    Args:
+        path: A file that `save_weights` wrote.
+        config: The configuration of the model in it.
+
+    Returns:
+        Fields that have to be passed to other readers of the file. This package reads those of a safetensors file from
+        its metadata.
+
+    Example:
+        >>> unstored_fields("deit_tiny.npz", model.config)  # doctest: +SKIP
+        {'mlp_activation': 'gelu'}
+    """
+    weights = Weights(path)
+    family, open_fields = weights.family, {}
+    for field in (field for field in family.choices if field not in weights.architecture):
+        open_fields[field] = getattr(config, field)
+    try:
+        read = architecture.complete(weights.architecture, family, open_fields)
+    except ValueError:
+        read = {**weights.architecture, "num_heads": None}
+    theirs = {field: read.get(field, _DEFAULTS[field]) for field in _SHOWN_BY_SHAPES}
+    theirs |= {field: family.config.get(field, _DEFAULTS[field]) for field in _SHOWN_BY_FAMILY}
+    theirs |= {"mlp_activation": "silu"} if config.gated_mlp else {}
+    theirs |= dict.fromkeys(family.choices)
+    return {field: getattr(config, field) for field, value in theirs.items() if value != getattr(config, field)}
+
+
+untold = unstored_fields  # its name in earlier versions
+
+_DEFAULTS = dataclasses.asdict(ViTConfig())
+_SHOWN_BY_SHAPES = ("num_heads", "pooling", "position", "final_norm")
+_SHOWN_BY_FAMILY = ("mlp_activation", "epsilon", "rope_theta")
+
+
+# --- the file ------------------------------------------------------------------------------------------------
+
+
+def _published(path: Path) -> registry.Checkpoint | None:
+    """Return the registry's entry of a file, found by its place in the cache or by its name and size."""
+    if not path.is_file():
+        return None
+    here = path.resolve()
+    cached = (c for c in registry.listed() if cached_path(c.url).name == path.name)
+    found = next((c for c in cached if cached_path(c.url).resolve() == here), None)
+    return found or registry.by_filename(path.name, path.stat().st_size)
+
+
+def _about_file(reader: Any, published: Any, names: bool, family: Any = None) -> dict[str, Any]:
+    stored = {name: _stored(reader, name) for name in reader}
+    path = Path(reader.path)
+    values = {name: math.prod(array.shape) for name, array in stored.items()}
+    in_pieces = path.name.endswith(".json")
+    size = sum(values[n] * stored[n].dtype.itemsize for n in stored) if in_pieces else path.stat().st_size
+    report = {
+        "path": str(path),
+        "format": reader.format,
+        "bytes": size,
+        "arrays": len(stored),
+        "values": sum(values.values()),
+        "dtypes": dict(collections.Counter(str(array.dtype) for array in stored.values())),
+        "unreadable": {name: array.problem for name, array in stored.items() if array.problem},
+        "published": None if published is None else _about_published(published),
+    }
+    if len((reader.metadata or {}).get("keys", ())) > 1:
+        report |= {field: reader.metadata[field] for field in ("key", "keys")}
+    if names:
+        report["names"] = _names(reader, stored, family)
+    return report
+
+
+def _stored(reader: Any, name: str) -> Stored:
+    """Return how an array is stored: its own type, and why it is unreadable, under the name of a family's table."""
+    if isinstance(reader, keras_files.Renamed):
+        inner = _stored(reader.reader, reader._names[name])
+        return inner if inner.problem else dataclasses.replace(inner, shape=reader.shape(name))
+    return reader._arrays[name]
+
+
+def _names(reader: Any, stored: Mapping[str, Stored], family: Any) -> list[dict[str, Any]]:
+    becomes: dict[str, list[str]] = {name: [] for name in stored}
+    unknown: set[str] = set(stored) if family is None else set()
+    if family is not None:
+        binding = rules.bind(family, reader, reader.shape)
+        unknown = set(binding.unknown)
+        for canonical, part in binding.parts.items():
+            becomes[part.source].append(canonical)
+    return [
+        {
+            "name": name,
+            "shape": list(array.shape),
+            "dtype": str(array.dtype),
+            "becomes": becomes[name],
+            "status": "weight" if becomes[name] else "unknown" if name in unknown else "ignored",
+        }
+        for name, array in stored.items()
+    ]
+
+
+def _about_published(checkpoint: registry.Checkpoint) -> dict[str, Any]:
+    fields = ("name", "url", "source", "licence", "top1", "top1_source", "sha256")
+    return {**{field: getattr(checkpoint, field) for field in fields}, "license": checkpoint.licence}
+
+
+# --- a file of a known family -------------------------------------------------------------------------------------
+
+
+def _about_model(weights: Weights) -> dict[str, Any]:
+    fields, needed = _complete(weights)
+    preprocessing = weights.preprocessing
+    stride = patch_stride(fields["patch_size"], fields.get("resnet"))
+    size = _image_size(weights, stride)
+    report: dict[str, Any] = {
+        "family": {"name": weights.family.name, "title": weights.family.title},
+        "weights": len(weights),
+        "parameters": sum(math.prod(shape) for shape in weights.shapes.values()),
+        "needed": needed,
+        "to_say": needed,
+        "preprocessing": preprocessing.replace(image_size=size or preprocessing.image_size).to_dict(),
+        "labels": list(weights.labels) if isinstance(weights.labels, tuple) else weights.labels,
+    }
+    if weights.positions is not None and weights.grid() is None:
+        needed["source_grid"] = f"patches down and across; together {weights.positions}"
+    options = {"image_size": size or (64 * stride[0], 64 * stride[1]), "drop_remainder": True}
+    pooling = {} if fields.get("include_top") or fields.get("pooling", "token") else {"include_top": False}
+    try:
+        config = ViTConfig().replace(**{**fields, **options, **pooling})
+    except ValueError as error:
+        return report | {"architecture": fields, "tokens": None, "problem": str(error)}
+    known = dataclasses.asdict(config) | {"image_size": size, "drop_remainder": False}
+    known |= {field: None for field in needed if field in known}
+    return report | {"architecture": known, "tokens": _tokens(config, size), "problem": None}
+
+
+def _complete(weights: Weights) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return all fields, those that cannot be inferred with some value, and the possible values of these."""
+    known, family = weights.architecture, weights.family
+    needed: dict[str, Any] = {f: list(values) for f, values in family.choices.items() if f not in known}
+    assumed = {field: values[0] for field, values in needed.items()}
+    try:
+        return architecture.complete(known, family, assumed), needed
+    except ValueError:
+        inner = known.get("inner", known["hidden_size"])
+        heads = [n for n in range(1, inner + 1) if inner % n == 0 and 8 <= inner // n <= 256] or [1]
+        return architecture.complete(known, family, {**assumed, "num_heads": heads[0]}), {"num_heads": heads, **needed}
+
+
+def _image_size(weights: Weights, stride: tuple[int, int]) -> tuple[int, int] | None:
+    grid = weights.grid()
+    if grid is not None:
+        return grid[0] * stride[0], grid[1] * stride[1]
+    return weights.image_size if weights.positions is None else None
+
+
+def _tokens(config: ViTConfig, size: tuple[int, int] | None) -> dict[str, Any]:
+    kinds = {
+        "class": int(config.has_class_token),
+        "distillation": int(config.distillation_token),
+        "registers": config.registers,
+    }
+    grid = config.grid if size is not None else None
+    return {"grid": grid and list(grid), **{kind: count for kind, count in kinds.items() if count}}
+
+
+# --- a file of no known family
+# -------------------------------------------------------------------------------------------
+
+
+def _about_failure(reader: Any, family: str | None, problem: str) -> dict[str, Any]:
+    readable = [name for name in reader if not _stored(reader, name).problem]
+    found = FAMILIES[family] if family else None
+    if found is None and len(readable) == len(reader):
+        found = rules.detect(FAMILIES.values(), reader, reader.shape)
+    first = [{"name": n, "shape": list(_stored(reader, n).shape)} for n in list(reader)[:8]]
+    return {
+        "family": found and {"name": found.name, "title": found.title},
+        "problem": problem,
+        "first": first,
+        "closest": [] if found else _closest(reader, readable),
+    }
+
+
+def _closest(reader: Any, names: list[str]) -> list[dict[str, Any]]:
+    """Return the three families that know most of a file's names, and why the file is none of theirs."""
+    names = names[:SAMPLE_OF_NAMES]
+    compared = [_compare(family, names, reader.shape) for family in FAMILIES.values() if family.detect]
+    close = [c for c in compared if 10 * c["known"] > len(names)]
+    return sorted(close, key=lambda c: (-c["known"], len(c["missing"]) + len(c["excess"])))[:3]
+
+
+def _compare(family: Family, names: list[str], shape_of: Any) -> dict[str, Any]:
+    wanted = [alternative for group in (*family.detect, *family.marks) for alternative in group.split("|")]
+    prefixes = {""} | {n[: -len(w)] for n in names for w in wanted if n.endswith((f".{w}", f"/{w}"))}
+    results = []
+    for prefix in sorted(prefixes, key=len)[:4]:
+        inside = {name[len(prefix) :] for name in names if name.startswith(prefix)}
+        bare = dataclasses.replace(family, detect=("",), absent=(), marks=())
+        known = len(inside) - len(rules.bind(bare, inside, lambda n, p=prefix: shape_of(p + n)).unknown)
+        groups = (*family.detect, *family.marks)
+        missing = [group for group in groups if not any(n in inside for n in group.split("|"))]
+        excess = [name for name in family.absent if name in inside]
+        results.append({"prefix": prefix, "known": known, "of": len(names), "missing": missing, "excess": excess})
+    best = max(results, key=lambda r: (r["known"], -len(r["missing"])))
+    return {"family": family.name, "title": family.title, **best}

@@ -1,0 +1,214 @@
+"""What is known of a checkpoint beside its arrays: neighboring files, the registry, and the metadata inside the file.
+
+Of two sources that disagree the later one is used: `config.json` in the same folder, the registry's entry of a
+published file, the metadata that `save_weights` leaves in a file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..config import ViTConfig, size_pair
+from ..layers.mlp import activation_function
+from ..preprocess import PRESETS, Preprocessing
+from . import architecture, registry, transformers_json
+from ._warn import warn_caller
+from .families import Family
+from .readers import LIMIT_TEXT
+
+__all__ = ["SETTINGS", "Hints", "collect"]
+
+SETTINGS = "vit_keras"
+"""The key of a safetensors file's metadata under which `save_weights` stores the model's settings."""
+
+_SHOWN_BY_SHAPES = ("num_layers", "hidden_size", "mlp_dim", "patch_size", "channels", "classes")
+
+
+@dataclasses.dataclass(frozen=True)
+class Hints:
+    """What is known of a checkpoint beside its arrays.
+
+    Attributes:
+        fields: Fields of `ViTConfig`.
+        image_size: `(height, width)` in pixels that the model was trained at, or `None`.
+        preprocessing: How its images are prepared.
+        labels: Names of its classes, the name of a list of them, or `None`.
+    """
+
+    fields: Mapping[str, Any]
+    image_size: tuple[int, int] | None
+    preprocessing: Preprocessing
+    labels: Any
+
+
+def collect(
+    reader: Any, path: Path, family: Family, inferred: Mapping[str, Any], published: registry.Checkpoint | None = None
+) -> Hints:
+    """Collect all hints to a checkpoint.
+
+    Args:
+        reader: The open file, for its metadata.
+        path: The file; its folder may hold `config.json` and `preprocessor_config.json`.
+        family: The family of the file, whose preprocessing is the default.
+        inferred: Fields of `ViTConfig` that were inferred from the arrays; see `architecture.infer`.
+        published: The registry's entry of the file, if there is one.
+
+    Returns:
+        The `Hints`.
+
+    Raises:
+        ValueError: A hint is no valid value, or contradicts the arrays.
+
+    Warns:
+        UserWarning: A neighboring file cannot be used.
+    """
+    config = _neighbor(path, "config.json")
+    if not _is_about(config, inferred):
+        config = {}
+    with _naming(_beside(path, "config.json"), "values"):
+        timm_fields = _read_timm_config(config, inferred["pooling"])
+        fields = _checked({**transformers_json.read_config(config), **timm_fields}, inferred)
+    preprocessing = _preprocessing(family, path, config)
+    if published is not None:
+        fields |= {"image_size": published.image_size, **published.options}
+        preprocessing = published.preprocessing or preprocessing
+    with _naming(path, "metadata"):
+        settings = _settings(reader)
+        saved = ViTConfig().replace(**settings.get("config", {}))
+        fields |= _checked({field: getattr(saved, field) for field in settings.get("config", {})}, inferred)
+        labels = settings.get("labels")
+        if not isinstance(labels, str):
+            labels = _labels(labels, inferred) or _labels(config.get("id2label"), inferred)
+        if "preprocessing" in settings:
+            preprocessing = Preprocessing.from_dict(settings["preprocessing"])
+    image_size = fields.pop("image_size", None)
+    if isinstance(image_size, int):
+        image_size = (image_size, image_size)
+    return Hints(fields, image_size, preprocessing, labels or (published.labels if published else None))
+
+
+def _beside(path: Path, name: str) -> Path:
+    return (path if path.is_dir() else path.parent) / name
+
+
+def _neighbor(path: Path, name: str) -> dict[str, Any]:
+    """Return the JSON object of a file in the same folder, or an empty one if there is no readable file."""
+    file = _beside(path, name)
+    if not file.is_file():
+        return {}
+    try:
+        if file.stat().st_size > LIMIT_TEXT:
+            raise ValueError("it is too large")
+        content = json.loads(file.read_text(encoding="utf-8-sig"))
+        if not isinstance(content, dict):
+            raise ValueError("it is not a JSON object")
+        return content
+    except (OSError, ValueError, RecursionError) as error:
+        warn_caller(f"{file} is not used: {error}.")
+        return {}
+
+
+@contextlib.contextmanager
+def _naming(path: Path, what: str) -> Iterator[None]:
+    """Raise a `ValueError` that names the file, whatever goes wrong: JSON from elsewhere can have any shape."""
+    try:
+        yield
+    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
+        raise ValueError(f"{path}: invalid {what}: {error}") from None
+
+
+def _checked(fields: Mapping[str, Any], inferred: Mapping[str, Any]) -> dict[str, Any]:
+    """Return fields of a `ViTConfig` that were compared with those inferred from the arrays."""
+    fields = dict(fields)
+    if "num_heads" in fields:
+        architecture.check_heads(fields["num_heads"], inferred.get("inner", inferred["hidden_size"]))
+    for field in ("epsilon", "rope_theta", "layer_scale"):
+        value = fields.get(field)
+        if value is not None and not (isinstance(value, (int, float)) and 0 < value < math.inf):
+            raise ValueError(f"{field} must be a positive number. Received: {value!r}")
+    if "mlp_activation" in fields:
+        activation_function(fields["mlp_activation"])  # raises if there is none of this name
+    if fields.get("image_size") is not None:
+        fields["image_size"] = size_pair(fields["image_size"], "image_size")
+    for field in _SHOWN_BY_SHAPES[: None if fields.get("include_top", True) else -1]:
+        if field in fields and field in inferred and fields[field] != inferred[field]:
+            raise ValueError(
+                f"{field}={fields[field]!r} contradicts the arrays, which have {field}={inferred[field]!r}."
+            )
+    return fields
+
+
+def _settings(reader: Any) -> dict[str, Any]:
+    """Return what this package wrote beside the weights: config, preprocessing, labels."""
+    metadata = reader.metadata or {}
+    if SETTINGS in metadata:
+        return json.loads(metadata[SETTINGS])
+    saved = metadata.get("config") or {}
+    saved = (json.loads(saved) if isinstance(saved, str) else saved).get("config", {})
+    settings = {key: saved[key] for key in ("preprocessing", "labels") if saved.get(key) is not None}
+    if saved.get("vit"):
+        settings["config"] = saved["vit"]
+    else:
+        activation = next((name for name in reader if name.endswith("mlpblock/vars/activation")), None)
+        if activation:
+            settings["config"] = {"mlp_activation": bytes(np.asarray(reader[activation], "uint8")).decode()}
+    return settings
+
+
+def _is_about(config: Mapping[str, Any], inferred: Mapping[str, Any]) -> bool:
+    """Return whether a `config.json` in the same folder describes this model, and not another one."""
+    vision = config.get("vision_config") or config
+    if not config or not isinstance(vision, Mapping):
+        return False
+    width, layers = vision.get("hidden_size", config.get("num_features")), vision.get("num_hidden_layers")
+    return width in (inferred["hidden_size"], None) and layers in (inferred["num_layers"], None)
+
+
+def _read_timm_config(config: Mapping[str, Any], pooling: str) -> dict[str, Any]:
+    """Return the fields of `ViTConfig` that timm's `config.json` shows."""
+    name = config.get("architecture")
+    if not isinstance(name, str):
+        return {}
+    fields: dict[str, Any] = {}
+    if "clip" in name:
+        fields["mlp_activation"] = "quick_gelu" if "quickgelu" in name else "gelu"
+    if config.get("global_pool") == "avg" and pooling == "token":  # DINOv3 at timm: nothing else shows it
+        fields |= {"pooling": "gap", "class_token": True}
+    size = (config.get("pretrained_cfg") or {}).get("input_size")
+    return {**fields, **({"image_size": tuple(size[1:])} if size else {})}
+
+
+def _preprocessing(family: Family, path: Path, config: Mapping[str, Any]) -> Preprocessing:
+    """Return the preprocessing that a neighboring file describes, or else the family's."""
+    name = "preprocessor_config.json"
+    processor = _neighbor(path, name)
+    try:
+        with _naming(_beside(path, name), "values"):
+            if {"image_mean", "do_normalize", "image_processor_type"} & set(processor):
+                return Preprocessing.from_hugging_face(processor)
+        with _naming(_beside(path, "config.json"), "values"):
+            if config.get("pretrained_cfg"):
+                return Preprocessing.from_timm(config["pretrained_cfg"])
+    except ValueError as error:  # the weights are useful without it
+        warn_caller(
+            f"{error} The model gets the preprocessing {family.preprocessing!r} of vit_keras.preprocess.PRESETS. "
+            "Set model.preprocessing if that is wrong."
+        )
+    return PRESETS[family.preprocessing]
+
+
+def _labels(names: Any, inferred: Mapping[str, Any]) -> tuple[str, ...] | None:
+    """Return the names of a head's classes, if there are names, and one for each class."""
+    if isinstance(names, Mapping):  # Hugging Face's, by number
+        names = [names.get(str(number)) for number in range(len(names))]
+    if not isinstance(names, list) or len(names) != inferred.get("classes", len(names)) or None in names:
+        return None
+    return None if all(str(name).startswith("LABEL_") for name in names) else tuple(map(str, names))

@@ -1,0 +1,131 @@
+"""The weights of a model under their canonical names."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+from .. import anatomy
+from ..config import ViTConfig
+from ..preprocess import GOOGLE
+from .architecture import position_rows
+from .families import family_named
+
+__all__ = ["ModelWeights"]
+
+# The path of a variable in a model becomes its canonical name by these spelling rules and no others.
+_SPELLING = (
+    (r"^(class_token|register_tokens)/", ""),
+    (r"^distillation_token/cls", "dist"),
+    (r"^Transformer_", "Transformer/"),
+    (r"^(block\d+)_(unit\d+)/", r"\1/\2/"),
+    (r"/gamma$", "/scale"),
+    (r"/beta$", "/bias"),
+)
+_CANONICAL = re.compile(
+    r"(cls|dist|registers)$|(embedding|embedding_norm|patch_norm|Transformer|fc_norm|MAPHead_0|pre_logits|head|head_dist|"
+    r"conv_root|gn_root|block\d+)/"
+)
+_PLAIN = re.compile(r"(embedding|Transformer/(posembed_input|encoderblock_\d+|encoder_norm)|pre_logits|head)/|cls$")
+
+
+class ModelWeights(Mapping):
+    """The weights of a model under canonical names, with the attributes that `Weights` has for a file.
+
+    Args:
+        model: A ViT of this package or of vit-keras 0.x, or a model with one inside.
+        path: The file that the model was opened from, for messages.
+
+    Raises:
+        TypeError: `model` is not a Keras model.
+        ValueError: There is no ViT in the model, or its `ViTConfig` cannot be inferred.
+
+    Example:
+        >>> from vit_keras import vit
+        >>> ModelWeights(vit.build_model(32, 8, 2, 64, 2, "tiny", 128, classes=10)).shapes["cls"]
+        (1, 1, 64)
+    """
+
+    ignored: tuple[str, ...] = ()
+    family = family_named("keras")
+
+    def __init__(self, model: keras.Model, path: str | os.PathLike | None = None):
+        vit = anatomy.find_vit(model)
+        self.path = f"the model {vit.name!r}" if path is None else Path(path)
+        self.variables = canonical_variables(vit)
+        self.shapes = {name: tuple(variable.shape) for name, variable in self.variables.items()}
+        config = getattr(vit, "config", None) or _infer_plain_config(vit, self.shapes)
+        self.architecture = dataclasses.asdict(config)
+        self.preprocessing = getattr(vit, "preprocessing", GOOGLE)
+        self.labels = getattr(vit, "labels", None)
+        self.image_size = config.image_size
+        self.positions = position_rows(self.shapes, self.architecture)
+        self._grid = config.position_grid or config.grid
+
+    def grid(self, source_grid: tuple[int, int] | None = None) -> tuple[int, int] | None:
+        """Return the patches down and across that the model has positions for."""
+        return source_grid or self._grid
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return np.asarray(keras.ops.convert_to_numpy(self.variables[name]), np.float32)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.variables)
+
+    def __len__(self) -> int:
+        return len(self.variables)
+
+
+def canonical_variables(vit: keras.Model) -> dict[str, Any]:
+    """Return the variables of a ViT under their canonical names.
+
+    Layers that a user put behind the ViT in the same model have no canonical name and are left out.
+    """
+    variables = {}
+    for layer in vit.layers:
+        for variable in layer.weights:
+            path = variable.path.split("/")
+            name = "/".join(path[path.index(layer.name) :]) if layer.name in path else variable.path
+            for keras_name, canonical in _SPELLING:
+                name = re.sub(keras_name, canonical, name)
+            if _CANONICAL.match(name):
+                variables[name] = variable
+    return variables
+
+
+def _infer_plain_config(vit: keras.Model, shapes: Mapping[str, tuple[int, ...]]) -> ViTConfig:
+    """Infer the `ViTConfig` of a plain ViT that has none: a model of vit-keras 0.x, or a clone."""
+    plain = {"cls", "embedding/kernel"} <= set(shapes) and all(map(_PLAIN.match, shapes))
+    if not plain or not anatomy.has_attention(vit):
+        raise ValueError(f"The model {vit.name!r} has no ViTConfig: it was cloned or cut out of another model.")
+    blocks = anatomy.attention_blocks(vit)
+    head = next((layer for layer in anatomy.heads(vit) if layer.name == "head"), None)
+    top = {name: shapes[f"{name}/kernel"][1] for name in ("pre_logits", "head") if f"{name}/kernel" in shapes}
+    patch_height, patch_width, channels, hidden_size = shapes["embedding/kernel"]
+    block = blocks[0]
+    return ViTConfig(
+        name=vit.name,
+        image_size=tuple(vit.input_shape[1:3]),
+        patch_size=(patch_height, patch_width),
+        channels=channels,
+        num_layers=len(blocks),
+        hidden_size=hidden_size,
+        num_heads=block.num_heads,
+        dim_head=block.dim_head,
+        mlp_dim=block.mlp_dim,
+        dropout=block.dropout,
+        mlp_activation=block.mlpblock.activation,
+        epsilon=block.epsilon,
+        representation_size=top.get("pre_logits"),
+        include_top="head" in top,
+        classes=top.get("head", 1000),
+        activation="linear" if head is None else head.activation.__name__,
+        drop_remainder=True,
+    )
