@@ -171,7 +171,7 @@ def test_what_does_not_fit_is_refused(student, teacher, options, message):
 def test_a_teacher_of_other_pixels_is_refused():
     teacher = tiny()
     teacher.preprocessing = Preprocessing(mean=0.1, std=0.2)
-    with pytest.raises(ValueError, match="pixels of other mean and std"):
+    with pytest.raises(ValueError, match="pixels normalized with mean and std"):
         Distillation(tiny(), teacher)
     with pytest.raises(TypeError, match="The teacher must be a Keras model. Received: str"):
         Distillation(tiny(), "vit-b16")
@@ -180,7 +180,7 @@ def test_a_teacher_of_other_pixels_is_refused():
 @pytest.mark.core
 @pytest.mark.slow
 def test_a_student_learns_real_pictures_from_ti16(shared, real_weights):
-    """A teacher that saw 500 labels of CIFAR-10 says what 4,000 photos without labels are; the student sees only what it says."""
+    """A teacher that saw 500 labels of CIFAR-10 labels 4,000 other photos; the student sees only these labels."""
     photos, labels = cifar10.load(shared, "train", 400)
     labelled = np.tile(np.arange(400) < 50, 10)
     test, test_labels = cifar10.load(shared, "test", 100)

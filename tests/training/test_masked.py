@@ -249,20 +249,20 @@ def test_every_kind_of_encoder(kind, options):
 @pytest.mark.parametrize(
     "kind, model, options, message",
     [
-        *((MaskedAutoencoder, o, {}, "leaves patches out, which 'tiny' cannot") for o in WHOLE_GRID.values()),
+        *((MaskedAutoencoder, o, {}, "leaves patches out, which 'tiny' does not allow") for o in WHOLE_GRID.values()),
         *(
-            (kind, {"image_size": None, "position_grid": 2}, {}, "images of any size: vit_keras.vit.resize")
+            (kind, {"image_size": None, "position_grid": 2}, {}, r"images of any size \(vit_keras.vit.resize")
             for kind in KINDS
         ),
         *((kind, {"resnet": (1,), "patch_size": 2, "image_size": 16}, {}, "is a hybrid") for kind in KINDS),
         *(
-            (kind, {"patch_dropout": 0.5}, {}, "drops patches by itself: build it with patch_dropout=0")
+            (kind, {"patch_dropout": 0.5}, {}, r"drops patches itself \(build it with patch_dropout=0")
             for kind in KINDS
         ),
         (MaskedAutoencoder, {}, {"mask_ratio": 0.99}, "mask_ratio=0.99 leaves 0 of 8 patches"),
-        (MaskedAutoencoder, {}, {"mask_ratio": 1.5}, "mask_ratio must be a part .* Received: 1.5"),
+        (MaskedAutoencoder, {}, {"mask_ratio": 1.5}, "mask_ratio must be a fraction .* Received: 1.5"),
         (MaskedAutoencoder, {}, {"decoder_width": 18}, "decoder_width must be divisible .* Received: 18"),
-        (MaskedPatchPrediction, {}, {"corrupt": 0}, "corrupt must be a part .* Received: 0"),
+        (MaskedPatchPrediction, {}, {"corrupt": 0}, "corrupt must be a fraction .* Received: 0"),
         (MaskedPatchPrediction, {}, {"mask": 0.5}, "sum to 1. Received: 0.5, 0.1, 0.1"),
         (MaskedPatchPrediction, {}, {"bits": 8}, "at most 16 for all 3 channels. Received: 8"),
     ],
@@ -295,8 +295,8 @@ def adamw(rate, photos, epochs, batch_size, **options):
 def test_pretraining_beats_no_pretraining_on_real_pictures(shared):
     """A ViT-mu from scratch, and the same after it has seen 10,000 photos without labels: 1,000 labelled ones for both.
 
-    From scratch, after masked autoencoding and after masked patch prediction it knew 33.0, 37.4 and 36.5 % of 2,000 photos on
-    TensorFlow, 34.0, 36.0 and 37.5 % on JAX; the standard error of a difference is 1.5.
+    From scratch, after masked autoencoding and after masked patch prediction it knew 33.0, 37.4 and 36.5 % of 2,000 photos
+    on TensorFlow, 34.0, 36.0 and 37.5 % on JAX; the standard error of a difference is 1.5.
     """
     unlabelled, _ = cifar10.load(shared, "train", 1000)
     photos, labels = cifar10.load(shared, "train", 100)

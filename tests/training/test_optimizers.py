@@ -258,12 +258,12 @@ def test_the_end_of_a_training_is_saved():
     ("make", "message"),
     [
         (lambda: LayerwiseSGD(layer_decay=0), "layer_decay must be above 0"),
-        (lambda: LayerwiseSGD(WarmupDecay(0.1), thaw=(0.5, 0.2)), "rising fractions"),
-        (lambda: LayerwiseSGD(WarmupDecay(0.1), thaw=1.5), "rising fractions"),
+        (lambda: LayerwiseSGD(WarmupDecay(0.1), thaw=(0.5, 0.2)), "increasing fractions"),
+        (lambda: LayerwiseSGD(WarmupDecay(0.1), thaw=1.5), "increasing fractions"),
         (lambda: LayerwiseSGD(0.1, thaw=0.5), "a WarmupDecay"),
-        (lambda: LayerwiseSGD(WarmupDecay(0.1), thaw=0.5).build(variables(["dense/kernel"])), "there are none"),
+        (lambda: LayerwiseSGD(WarmupDecay(0.1), thaw=0.5).build(variables(["dense/kernel"])), "none of the variables"),
         (lambda: WarmupDecay(0.1, decay="step"), "'cosine', 'linear', 'constant'"),
-        (lambda: WarmupDecay(0.1, warmup=5), "fraction from 0 to 1"),
+        (lambda: WarmupDecay(0.1, warmup=5), "must be a fraction from 0 to 1"),
         (lambda: WarmupDecay(0.1, steps=0), "positive integer"),
     ],
 )
