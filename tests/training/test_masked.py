@@ -18,7 +18,6 @@ KINDS = {
     MaskedPatchPrediction: {},
     MaskedAutoencoder: {"decoder_depth": 1, "decoder_width": 16, "decoder_heads": 2},
 }
-both = pytest.mark.parametrize("kind", KINDS)
 
 
 def tiny(**options):
@@ -83,6 +82,7 @@ def reference(directory):
 
 
 @pytest.mark.core
+@pytest.mark.slow_on_jax
 def test_the_autoencoder_is_that_of_transformers(tmp_path, monkeypatch):
     golden, ours = reference(tmp_path)
     monkeypatch.setattr(ours, "draw_order", lambda batch: ops.convert_to_tensor(np.argsort(golden["noise"], axis=1)))
@@ -98,7 +98,9 @@ def test_the_autoencoder_is_that_of_transformers(tmp_path, monkeypatch):
 
 
 @pytest.mark.core
-@both
+@pytest.mark.parametrize(
+    "kind", [MaskedAutoencoder, pytest.param(MaskedPatchPrediction, marks=pytest.mark.slow_on_jax)]
+)
 def test_fit_trains_the_encoder_and_leaves_its_head(kind):
     model = tiny()
     before = weights(model)
@@ -111,6 +113,7 @@ def test_fit_trains_the_encoder_and_leaves_its_head(kind):
 
 
 @pytest.mark.core
+@pytest.mark.slow_on_jax
 def test_masked_patches_are_not_seen(monkeypatch):
     pretraining = MaskedAutoencoder(tiny(), 0.5, **KINDS[MaskedAutoencoder])
     order = np.array([[5, 0, 3, 6, 1, 2, 4, 7]])
@@ -207,7 +210,7 @@ def test_a_saved_run_goes_on_as_if_nothing_had_happened(kind, tmp_path):
         )  # the same sums, maybe by other threads
 
 
-@both
+@pytest.mark.parametrize("kind", [MaskedAutoencoder, pytest.param(MaskedPatchPrediction, marks=pytest.mark.slow)])
 def test_the_encoder_is_saved_as_any_model(kind, tmp_path):
     model = tiny()
     pretraining = compiled(kind, keras.Sequential([keras.layers.Input((8, 16, 3)), model]))
@@ -234,8 +237,14 @@ WHOLE_GRID = {
 
 @pytest.mark.parametrize(
     "kind, options",
-    [(MaskedAutoencoder, o) for o in ANY.values()] + [(MaskedPatchPrediction, o) for o in (ANY | WHOLE_GRID).values()],
-    ids=[*(f"autoencoder {name}" for name in ANY), *(f"colours {name}" for name in ANY | WHOLE_GRID)],
+    [
+        pytest.param(kind, o, id=f"{known} {name}", marks=() if name in ("tokens", "relative") else pytest.mark.slow)
+        for known, kind, encoders in (
+            ("autoencoder", MaskedAutoencoder, ANY),
+            ("colours", MaskedPatchPrediction, ANY | WHOLE_GRID),
+        )
+        for name, o in encoders.items()
+    ],
 )
 def test_every_kind_of_encoder(kind, options):
     model = tiny(**options)

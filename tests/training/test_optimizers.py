@@ -160,7 +160,10 @@ def test_steps_are_those_of_torch_with_the_groups_of_timm():
         np.testing.assert_allclose(ours_now, theirs_now, atol=2e-6, err_msg=path)
 
 
-@pytest.mark.parametrize("optimizer", [LayerwiseAdamW, LayerwiseLamb, LayerwiseSGD])
+@pytest.mark.parametrize(
+    "optimizer",
+    [LayerwiseAdamW, pytest.param(LayerwiseLamb, marks=pytest.mark.slow), LayerwiseSGD],
+)
 def test_layers_thaw_from_above(optimizer):
     made = variables()
     optimizer = optimizer(WarmupDecay(0.1, decay="constant", steps=4), thaw=(0.25, 0.5, 0.75))
@@ -219,6 +222,7 @@ def test_a_training_begins_anew_or_goes_on():
     assert float(optimizer.learning_rate) == 0.75
 
 
+@pytest.mark.slow_on_jax
 def test_accumulated_batches_make_the_step_of_their_mean():
     together, apart = variables(), variables()
     options = {"layer_decay": 0.5, "weight_decay": 0.1, "momentum": 0.9}
