@@ -304,8 +304,8 @@ def adamw(rate, photos, epochs, batch_size, **options):
 def test_pretraining_beats_no_pretraining_on_real_pictures(shared):
     """A ViT-mu from scratch, and the same after it has seen 10,000 photos without labels: 1,000 labelled ones for both.
 
-    From scratch, after masked autoencoding and after masked patch prediction it knew 33.0, 37.4 and 36.5 % of 2,000 photos
-    on TensorFlow, 34.0, 36.0 and 37.5 % on JAX; the standard error of a difference is 1.5.
+    From scratch, after masked autoencoding and after masked patch prediction it knew 33.0, 37.4 and 36.5 % of 2,000
+    photos on TensorFlow, 34.0, 36.0 and 37.5 % on JAX; the standard error of a difference is 1.5.
     """
     unlabelled, _ = cifar10.load(shared, "train", 1000)
     photos, labels = cifar10.load(shared, "train", 100)
