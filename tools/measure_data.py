@@ -1,4 +1,4 @@
-"""Measure the input pipeline in images a second, beside training a ViT-Ti/16 on them; and a frozen ViT-Ti/16 in seconds.
+"""Measure the input pipeline and training a ViT-Ti/16 in images a second, and a frozen ViT-Ti/16 in seconds.
 
 python tools/measure_data.py [FOLDER] [--sizes 128 224] [--weights Ti_16.npz]
 
@@ -68,7 +68,7 @@ def measure(folder, size):
 
 
 def measure_frozen(folder, size, weights, cache):
-    """Return the number of images, and the seconds of each step; a fifth of the images look for neighbors in the rest."""
+    """Return the number of images and the seconds of each step; a fifth looks for neighbors in the rest."""
     model = vit_ti16(size, weights)
     known, asked = image_folder(folder, size, validation_split=0.2, progress=False)
 
