@@ -454,9 +454,9 @@ def preprocessing_of(model: keras.Model, image_size: Any = None) -> Preprocessin
 def batch_preprocessing_of(model: keras.Model, image_size: Any = None) -> Preprocessing:
     """Return what makes of pictures of different sizes one batch for this very model.
 
-    It is `preprocessing_of`, and has a size also where the model takes pictures of any size and resizes them itself. That is
-    the size in which the model's own resizing changes nothing: that of its ViT or, where the model crops, the larger one before
-    the crop. So each picture reaches the ViT as if the model had been given it alone.
+    It is `preprocessing_of`, with a size also for a model that takes pictures of any size and resizes them itself. That
+    size is the one that the model's own resizing leaves as it is: the size of its ViT or, where the model crops, the
+    larger one before the crop. So each picture reaches the ViT as if it alone had been given to the model.
 
     Args:
         model: A ViT of this package, or a model with one inside.
