@@ -35,7 +35,7 @@ def data():
 def trained(recipe):
     model = tiny()
     recipe = training.recipe(recipe, epochs=1)
-    recipe.compile(model)
+    recipe.compile(model, run_eagerly=keras.backend.backend() != "jax")
     model.fit(*data(), epochs=1, verbose=0, callbacks=recipe.callbacks)
     return model
 
@@ -47,8 +47,8 @@ def compiled(optimizer):
     return model
 
 
-def masked(kind):
-    model = kind(tiny())
+def masked(kind, **options):
+    model = kind(tiny(), **options)
     model.compile("adam")
     return model
 
@@ -67,7 +67,7 @@ SAVED = {
         [keras.Input((None, None, 3)), preprocess.Preprocess(preprocess.CLIP, 32), tiny()]
     ),
     "MaskedPatchPrediction": lambda: masked(training.MaskedPatchPrediction),
-    "MaskedAutoencoder": lambda: masked(training.MaskedAutoencoder),
+    "MaskedAutoencoder": lambda: masked(training.MaskedAutoencoder, decoder_depth=1, decoder_width=16, decoder_heads=2),
     "Distillation": lambda: training.Distillation(tiny(), tiny()),
 }
 
@@ -93,7 +93,19 @@ def test_importing_is_light(tmp_path):
     code = f"import sys, vit_keras; print([name for name in {heavy!r} if name in sys.modules])"
     assert run(code, tmp_path) == "[]\n"
     loaded = f"print(sorted(name for name in {heavy[5:]!r} if name in sys.modules))"
-    assert run(f"import sys, keras, vit_keras; {loaded}", tmp_path) == run(f"import sys, keras; {loaded}", tmp_path)
+    ours = """
+others = {"augment", "dataset", "embedding", "evaluation", "finetuning", "lora", "recipes", "report"}
+print([name for name in others if "vit_keras.training." + name in sys.modules])
+print("vit_keras.visualize" in sys.modules, "vit_keras.training.optimizers" in sys.modules)
+"""
+    keras_alone = run(f"import sys, keras; {loaded}", tmp_path)
+    assert run(f"import sys, keras, vit_keras; {loaded}{ours}", tmp_path) == f"{keras_alone}[]\nFalse True\n"
+
+
+@pytest.mark.parametrize("name", training.__all__)
+def test_every_name_of_training_is_there(name):
+    assert getattr(training, name) is not None
+    assert name in dir(training)
 
 
 @pytest.mark.parametrize("name", ["training", "visualize"])

@@ -19,11 +19,10 @@ SAVED = (
     "layers",
     "preprocess_layer",
     "model",
-    "training.augment",
     "training.distill",
+    "training.losses",
     "training.masked",
     "training.optimizers",
-    "training.recipes",
 )
 """Modules with a class that Keras can write into a file."""
 

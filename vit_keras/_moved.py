@@ -16,4 +16,5 @@ MOVED: dict[str, tuple[str, ...]] = {
     "checkpoints.inspect": ("checkpoints.describe", "checkpoints.wording"),
     # --- visualize
     # --- training
+    "training.data": ("training.dataset", "training.listing", "training.decoding"),
 }

@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from support import uncompiled
 
 from vit_keras import checkpoints, layers, vit
 from vit_keras.training.lora import RestartLora, add_lora, merge_lora
@@ -64,6 +65,13 @@ def test_merging_changes_nothing_and_leaves_a_plain_model(tmp_path):
     add_lora(model)  # and again
 
 
+@pytest.fixture
+def once():
+    with uncompiled():
+        yield
+
+
+@pytest.mark.usefixtures("once")
 def test_what_keras_saves_is_merged(tmp_path):
     model = tiny()
     add_lora(model, rank=2)
@@ -74,6 +82,7 @@ def test_what_keras_saves_is_merged(tmp_path):
     np.testing.assert_allclose(outputs(loaded), outputs(model), atol=1e-5)
 
 
+@pytest.mark.usefixtures("once")
 def test_restored_adapters_learn_again(tmp_path):
     model, restored = tiny(), tiny()
     for one in (model, restored):

@@ -1,15 +1,15 @@
 """Recipes on models so small that a training takes a second; what they reach on real pictures is measured elsewhere."""
 
-import dataclasses
 import json
 
 import keras
 import numpy as np
 import pytest
+from support import uncompiled
 
 from vit_keras import vit
-from vit_keras.training import recipes
 from vit_keras.training.freeze import head_layers, train_only
+from vit_keras.training.recipe_table import RECIPE_TABLE
 from vit_keras.training.recipes import RECIPES, CrossEntropy, Horizon, Recipe, accuracy, recipe
 
 RNG = np.random.default_rng(0)
@@ -66,8 +66,10 @@ def test_a_recipe_is_found_by_name_and_changed():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: recipe("adam"), "no recipe 'adam'. There are: finetune, vit"),
-        (lambda: recipe("vit", lr=1), "has no lr. It has: name"),
+        (lambda: recipe("adam"), "no recipe 'adam'. The recipes are: finetune, vit"),
+        (lambda: recipe("fintune"), "no recipe 'fintune'. Did you mean 'finetune'?"),
+        (lambda: recipe("vit", lr=1), "has no field lr.* Its fields: name"),
+        (lambda: recipe("vit", learning_rat=1), "has no field learning_rat. Did you mean 'learning_rate'?"),
         (lambda: recipe("vit", optimizer="adam"), "optimizer must be one of 'sgd'"),
         (lambda: recipe("vit", schedule="step"), "schedule must be one of"),
         (lambda: recipe("vit", loss="mse"), "loss must be one of"),
@@ -174,7 +176,7 @@ def test_the_accuracy_of_logits_is_counted_from_zero():
 def test_what_cannot_be_compiled_is_named():
     inputs = keras.Input((4,))
     two = keras.Model(inputs, [keras.layers.Dense(2, name="a")(inputs), keras.layers.Dense(3, name="b")(inputs)])
-    with pytest.raises(ValueError, match="2 outputs: say loss="):
+    with pytest.raises(ValueError, match="2 outputs. Pass loss="):
         recipe("finetune").compile(two)
     recipe("finetune").compile(two, loss=["mse", "mse"], metrics=None)
     with pytest.raises(ValueError, match="ends in 'tanh'"):
@@ -289,6 +291,23 @@ def test_the_schedule_must_know_its_end():
     model.fit(x, np.eye(3)[y], verbose=0, callbacks=[Horizon()])  # which leaves another optimizer alone
 
 
+@pytest.mark.core
+def test_a_model_survives_a_training_without_the_callbacks():
+    model, (x, y), probe = dense(), points(), recipe("probe")
+    probe.compile(model)
+    before = model.get_weights()
+    for train in (lambda: model.fit(x, y, verbose=0), lambda: model.train_on_batch(x, y)):
+        with pytest.raises(ValueError, match=r"^The learning rate's .* callbacks=recipe\.callbacks"):
+            train()
+    for one, other in zip(before, model.get_weights()):
+        np.testing.assert_array_equal(one, other)
+    assert model.predict(x, verbose=0).shape == (8, 3)
+    model.fit(x, y, batch_size=4, verbose=0, callbacks=probe.callbacks)
+    assert float(model.optimizer.learning_rate) == 0
+    model.compile("sgd", "sparse_categorical_crossentropy")  # which knows no horizon, and needs none
+    model.fit(x, y, verbose=0)
+
+
 def dropping():
     drop = keras.layers.Dropout(0.3, noise_shape=(None, 1))  # of plain dropout, PyTorch's own generator would be asked
     return keras.Sequential([keras.Input((4,)), keras.layers.Dense(8), drop, keras.layers.Dense(3)])
@@ -370,7 +389,8 @@ def test_a_vit_learns_and_is_loaded_as_it_was(tmp_path):
     assert type(loaded.optimizer) is type(model.optimizer)
     assert loaded.optimizer.has_horizon and float(loaded.optimizer.learning_rate) == 0
     assert loaded.config == model.config
-    expected, found = (m.evaluate(x, y, batch_size=12, verbose=0, return_dict=True) for m in (model, loaded))
+    with uncompiled():
+        expected, found = (m.evaluate(x, y, batch_size=12, verbose=0, return_dict=True) for m in (model, loaded))
     assert found == pytest.approx(expected, rel=1e-6)
 
 
@@ -413,5 +433,5 @@ def test_half_precision_scales_its_loss_and_ends_its_schedule():
 
 
 def test_the_table_of_recipes_names_each_once():
-    assert len(recipes._TABLE) == len(RECIPES)
-    assert all(dataclasses.is_dataclass(known) for known in RECIPES.values())
+    assert list(RECIPES) == list(RECIPE_TABLE)
+    assert all(isinstance(known, Recipe) and known.name == name for name, known in RECIPES.items())

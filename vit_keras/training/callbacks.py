@@ -1,0 +1,99 @@
+"""The callbacks of every recipe: the end of the schedule, and random numbers that a resumed run repeats."""
+
+from __future__ import annotations
+
+import functools
+
+import keras
+import numpy as np
+from keras import ops
+
+from .optimizers import NO_HORIZON, Layerwise
+
+__all__ = ["Horizon", "Reseed", "check_horizon_before_training"]
+
+
+class Horizon(keras.callbacks.Callback):
+    """A callback that tells the schedule the number of steps of `fit`, and logs the learning rate after each epoch.
+
+    A second `fit` starts the schedule again. One that continues, with `initial_epoch` or `BackupAndRestore`, continues
+    in it.
+
+    Raises:
+        ValueError: The number of batches in an epoch is unknown.
+    """
+
+    def set_model(self, model):
+        super().set_model(model)
+        if self._optimizer() is not None:
+            self._optimizer().awaits_horizon = True
+
+    def on_train_begin(self, logs=None):
+        self._begun = False
+        optimizer = self._optimizer()
+        if optimizer is not None and self.params["steps"] is None and optimizer.needs_horizon:
+            optimizer.awaits_horizon = False
+            raise ValueError(
+                "The learning rate's schedule must know how many batches an epoch has, and this dataset has no length. "
+                "Pass steps_per_epoch= to fit (with data.repeat()), or steps= (all steps) to recipe.compile."
+            )
+
+    def on_epoch_begin(self, epoch, logs=None):
+        # Not earlier: only here the number of the first epoch is known, and no step has run yet.
+        optimizer, steps = self._optimizer(), self.params["steps"]
+        if optimizer is not None and steps is not None and not self._begun:
+            optimizer.begin(self.params["epochs"] * steps, done=epoch * steps)
+        self._begun = True
+
+    def on_epoch_end(self, epoch, logs=None):
+        if logs is not None and self._optimizer() is not None:
+            logs["learning_rate"] = float(ops.convert_to_numpy(self._optimizer().learning_rate))
+
+    def _optimizer(self) -> Layerwise | None:
+        return _layerwise(self.model)
+
+
+def check_horizon_before_training(model: keras.Model) -> None:
+    """Make `fit` and `train_on_batch` raise a `ValueError` where the schedule will not know its number of steps.
+
+    The schedule itself can raise only inside the compiled step. On JAX that is too late: Keras has moved the values
+    out of the model's variables by then, and loses them. `make_train_function` is the last that `fit` calls before
+    callbacks and steps.
+
+    Args:
+        model: A compiled model. It is changed.
+    """
+    make = type(model).make_train_function
+
+    @functools.wraps(make)
+    def make_train_function(*args, **kwargs):
+        optimizer = _layerwise(model)
+        if optimizer is not None and not optimizer.can_start:
+            raise ValueError(NO_HORIZON)
+        return make(model, *args, **kwargs)
+
+    model.make_train_function = make_train_function
+
+
+def _layerwise(model: keras.Model) -> Layerwise | None:
+    """Return a model's optimizer if it is of this package; the one that scales losses (float16) contains it."""
+    optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
+    return optimizer if isinstance(optimizer, Layerwise) else None
+
+
+class Reseed(keras.callbacks.Callback):
+    """A callback that derives an epoch's random numbers from the steps before it: a resumed run repeats them.
+
+    Keras does not save the state of random numbers. The model must start with the same seeds
+    (`keras.utils.set_random_seed`). On PyTorch, Keras' plain dropout draws from PyTorch's own generator instead.
+    """
+
+    def on_epoch_begin(self, epoch, logs=None):
+        steps = int(ops.convert_to_numpy(self.model.optimizer.iterations))
+        for variable in self.model.variables:
+            if variable.path.endswith("seed_generator_state"):
+                seed, _ = ops.convert_to_numpy(variable)
+                variable.assign(np.array([seed, steps * _DRAWS_PER_STEP % 2**32], "uint32"))
+
+
+_DRAWS_PER_STEP = 64  # no layer draws more often in a step
