@@ -302,9 +302,8 @@ def _predict(options: argparse.Namespace) -> None:
         raise ValueError(f"--top must be at least 1. Received: {options.top}")
     pictures = _pictures(options.images)
     model = _model(options.model, options.weights, _reading(options))
-    _check_classifier(model)
     for number, (name, picture) in enumerate(zip(options.images, pictures), start=1):
-        scores = _probabilities(model, picture)
+        scores = _classify(model, picture)
         _print_classes(name, scores, _labels(model, len(scores)), options.top)
         if options.attention:
             path = _numbered(options.attention, number, len(pictures))
@@ -340,19 +339,6 @@ def _complete(target: Path) -> Iterator[Path]:
         yield part
 
 
-def _check_classifier(model) -> None:
-    if lack := _lack_of_classes(model):
-        raise ValueError(f"{model.name} is no classifier: {lack}.")
-
-
-def _lack_of_classes(model) -> str | None:
-    if len(model.outputs) != 1 or len(model.output_shape) != 2:
-        return f"its output has the shape {model.output_shape}"
-    if getattr(model, "config", None) is not None and not model.config.include_top:
-        return f"it has no head, and returns {model.output_shape[1]} features"
-    return None
-
-
 def _model(model: str | None, weights: str | None, reading: dict[str, Any]):
     from .pretrained import is_saved_model, open_model
 
@@ -365,43 +351,12 @@ def _model(model: str | None, weights: str | None, reading: dict[str, Any]):
     return open_model(model)
 
 
-def _inputs(model, picture):
-    """A picture as a model takes it: by its own preprocessing, or that of the ViT that it begins with."""
-    from .preprocess import GOOGLE, Preprocess
-    from .vit import VisionTransformer
+def _classify(model, picture):
+    """Return the probabilities of the classes of one picture."""
+    from . import anatomy
 
-    first = next(layer for layer in (model, *model.layers) if not hasattr(layer, "batch_shape") and layer is not model)
-    if isinstance(first, Preprocess):
-        return picture[None].astype("float32")
-    owner = model if isinstance(model, VisionTransformer) else first
-    preprocessing = getattr(owner, "preprocessing", GOOGLE)
-    size, channels = model.input_shape[1:3], model.input_shape[3]
-    if channels != preprocessing.channels:
-        preprocessing = preprocessing.replace(channels=channels, mean=preprocessing.mean[0], std=preprocessing.std[0])
-    return preprocessing(picture, None if None in size else size)
-
-
-def _probabilities(model, picture):
-    """What a classifier says of a picture; of logits their softmax."""
-    import numpy as np
-
-    scores = model.predict(_inputs(model, picture), verbose=0)[0]
-    if not _gives_logits(model):
-        return scores
-    scores = np.exp(scores.astype("float64") - scores.max())
-    return scores / scores.sum()
-
-
-def _gives_logits(model) -> bool:
-    import keras
-
-    config = getattr(model, "config", None)
-    if config is not None:
-        return config.activation in (None, "linear")
-    last = model.layers[-1]
-    if getattr(last, "config", None) is not None:
-        return _gives_logits(last)
-    return getattr(last, "activation", None) is keras.activations.linear
+    inputs = anatomy.preprocessing_of(model)(picture)
+    return anatomy.probabilities(model, model.predict(inputs, verbose=0))[0]
 
 
 def _labels(model, count: int) -> Sequence[str]:
@@ -473,7 +428,8 @@ def _check_output(paths: Sequence[Path], images: Sequence[str]) -> None:
 
 
 def _target(model, name: str | None) -> int | str | None:
-    """What --class says: the number of a class, "predicted", or nothing."""
+    """Return the number of the class that --class names; "predicted" and `None` stay."""
+    from . import anatomy
     from .labels import class_names
     from .visualize.record import class_named
 
@@ -481,7 +437,8 @@ def _target(model, name: str | None) -> int | str | None:
         return name
     if not name.isdecimal():
         return class_named(name, class_names(model))
-    _check_classifier(model)
+    if lack := anatomy.lack_of_classes(model):
+        raise ValueError(f"The model {model.name!r} has no classes to choose from: {lack}.")
     if int(name) >= model.output_shape[-1]:
         raise ValueError(f"The model has the classes 0 to {model.output_shape[-1] - 1}. Received: --class {name}")
     return int(name)
@@ -489,8 +446,7 @@ def _target(model, name: str | None) -> int | str | None:
 
 def _print_target(model, name: str, picture, target: int | str | None) -> int:
     """Say which class of a picture is explained; without a wish it is the predicted one."""
-    _check_classifier(model)
-    scores = _probabilities(model, picture)
+    scores = _classify(model, picture)
     number = int(scores.argmax()) if target in (None, "predicted") else target
     print(_printable(name))
     _print_class(scores, _labels(model, len(scores)), number)
@@ -499,12 +455,12 @@ def _print_target(model, name: str, picture, target: int | str | None) -> int:
 
 def _print_grid(model, pictures: Sequence, options: argparse.Namespace, path: Path) -> None:
     """One figure of all methods, of several pictures in a row for each."""
-    from . import visualize
+    from . import anatomy, visualize
 
     rows = []
     for name, picture in zip(options.images, pictures):
         title, target = Path(name).name, _target(model, options.target)
-        if target is None and _lack_of_classes(model):
+        if target is None and anatomy.lack_of_classes(model):
             print(_printable(name))
         else:
             target = _print_target(model, name, picture, target)

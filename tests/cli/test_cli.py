@@ -986,9 +986,8 @@ def test_a_model_for_grey_images(capsys, picture, saved):
 
 
 def test_a_model_of_two_outputs(capsys, picture, tmp_path):
-    inputs = keras.Input((32, 32, 3))
-    flat = keras.layers.Flatten()(inputs)
-    model = keras.Model(inputs, [keras.layers.Dense(3)(flat), keras.layers.Dense(3)(flat)])
+    vit_model = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=3)
+    model = keras.Model(vit_model.input, [vit_model.output, keras.layers.Dense(3)(vit_model.output)])
     model.save(tmp_path / "two.keras")
     assert_refused(capsys, ["predict", picture, "--model", str(tmp_path / "two.keras")], "output")
 
