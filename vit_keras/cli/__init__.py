@@ -9,7 +9,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 
-from .console import complain, warnings_in_one_line
+from .console import complain, quietly, warnings_in_one_line
 from .parser import build_parser
 
 __all__ = ["main"]
@@ -31,11 +31,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
     options = build_parser().parse_args(arguments)
     options.command = shlex.join(["vit-keras", *arguments])
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # standard error is for our own messages
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # standard error is for what we say
     try:
         with warnings_in_one_line():
-            module, _, function = options.run.partition(".")
-            return getattr(importlib.import_module(f".{module}", __name__), function)(options) or 0
+            name, _, function = options.run.partition(".")
+            with quietly():
+                module = importlib.import_module(f".{name}", __name__)
+            return getattr(module, function)(options) or 0
     except BrokenPipeError:  # the program that reads our output, such as `head`, has ended
         with contextlib.suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import tempfile
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-__all__ = ["complain", "megabytes", "print_pairs", "print_table", "printable", "warnings_in_one_line"]
+__all__ = ["complain", "megabytes", "print_pairs", "print_table", "printable", "quietly", "warnings_in_one_line"]
 
 _HEADING = 14  # columns
 _STYLES = dict.fromkeys(("problem", "unreadable"), "red") | dict.fromkeys(("say", "unknown", "but", "new"), "yellow")
@@ -34,6 +35,32 @@ def warnings_in_one_line() -> Iterator[None]:
 
         warnings.showwarning = show
         yield
+
+
+@contextlib.contextmanager
+def quietly() -> Iterator[None]:
+    """Hide what libraries write to standard error while they are imported, unless the import fails.
+
+    TensorFlow 2.21 writes lines about oneDNN there that no setting of its own turns off.
+    """
+    try:
+        shown = os.dup(2)
+    except OSError:  # there is no standard error
+        yield
+        return
+    with tempfile.TemporaryFile() as hidden:
+        sys.stderr.flush()
+        os.dup2(hidden.fileno(), 2)
+        try:
+            yield
+        except BaseException:
+            hidden.seek(0)
+            os.write(shown, hidden.read())
+            raise
+        finally:
+            sys.stderr.flush()
+            os.dup2(shown, 2)
+            os.close(shown)
 
 
 def printable(text: str) -> str:

@@ -11,9 +11,8 @@ from typing import Any
 from .. import anatomy, visualize
 from ..atomic import complete
 from ..images import read
-from ..labels import class_names
+from ..labels import class_named, class_names
 from ..pretrained import is_saved_model, open_model
-from ..visualize.record import class_named
 from .console import megabytes, printable
 from .options import loading
 

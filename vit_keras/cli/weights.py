@@ -14,7 +14,7 @@ from typing import Any
 from .. import checkpoints
 from ..config import VARIANTS
 from ..validate import one_of
-from .console import complain, megabytes, print_pairs, print_table
+from .console import complain, megabytes, print_pairs, print_table, quietly
 from .options import loading
 
 __all__ = ["convert", "download", "inspect", "models"]
@@ -22,7 +22,8 @@ __all__ = ["convert", "download", "inspect", "models"]
 
 def inspect(options: argparse.Namespace) -> None:
     """Print what a weight file holds."""
-    from ..checkpoints.inspect import describe, sentences
+    with quietly():
+        from ..checkpoints.inspect import describe, sentences
 
     path = _local(options.file)
     report = describe(path, family=options.family, key=options.key, names=options.names)
@@ -73,8 +74,9 @@ def _becomes(entry: dict[str, Any]) -> str:
 
 def convert(options: argparse.Namespace) -> None:
     """Read weights, write them in another format, and print what changed on the way."""
-    from .. import vit
-    from .pictures import check_not_read
+    with quietly():
+        from .. import vit
+        from .pictures import check_not_read
 
     target = options.target.expanduser()
     write = _writer(target, options.format)
