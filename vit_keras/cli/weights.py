@@ -211,7 +211,7 @@ def models(options: argparse.Namespace) -> None:
     header = header if any(row[-1] for row in rows) else header[:-1]
     print_table(header, rows, "<>>>><<", least=100)
     print("\nHEAD: classes, or width of the embedding. TOP-1: accuracy on ImageNet-1k in percent, as published.")
-    print("LICENSE: Apache-2.0 where the column is empty.")
+    print("License: Apache-2.0 unless the table names another.")
     if len(shown) < len(found):
         more = len(found) - len(shown)
         print(f"{more} more from other publishers and families: vit-keras models --all, or pass a PATTERN.")
