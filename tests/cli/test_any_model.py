@@ -13,6 +13,8 @@ from support import uncompiled
 from vit_keras import anatomy, preprocess, vit
 from vit_keras.cli import main
 
+pytestmark = pytest.mark.filterwarnings("ignore:Even though the `tf.config")  # of what `quick` does
+
 LABELS = ("ant", "bee", "cat", "dog")
 GOOGLE = preprocess.GOOGLE.replace(image_size=32)
 CLIP = preprocess.CLIP.replace(image_size=32)

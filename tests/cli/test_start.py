@@ -10,7 +10,7 @@ import pytest
 from support import ROOT
 
 import vit_keras
-from vit_keras import pretrained, training, visualize
+from vit_keras import opening, training, visualize
 from vit_keras.cli import main, options, parser
 
 COMMANDS = (
@@ -78,7 +78,7 @@ def test_a_command_with_keras_prints_an_error_in_one_line_and_nothing_of_the_bac
 def test_names_in_the_parser_are_those_of_the_package():
     assert tuple(visualize.METHODS) == options.METHODS, "a new method is listed in cli/options.py too, for the help"
     assert set(options.METHODS_OF_A_CLASS) == set(visualize.OF_A_CLASS)
-    assert options.DEFAULT_MODEL == pretrained.DEFAULT_MODEL
+    assert options.DEFAULT_MODEL == opening.DEFAULT_MODEL
     for style in options.STYLES:
         assert style in visualize.attention_map.__doc__
 

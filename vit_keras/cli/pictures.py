@@ -12,7 +12,7 @@ from .. import anatomy, visualize
 from ..atomic import complete
 from ..images import read
 from ..labels import class_named, class_names
-from ..pretrained import is_saved_model, open_model
+from ..opening import is_saved_model, open_model
 from .console import megabytes, printable
 from .options import loading
 

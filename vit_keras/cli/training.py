@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from .. import training
-from ..pretrained import open_model
+from ..opening import open_model
 from ..training.evaluation import pictures_of_mistakes
 from ..training.report import report
 from .console import megabytes, print_table

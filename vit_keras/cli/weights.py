@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from .. import checkpoints
-from ..config import VARIANTS
 from ..validate import one_of
+from ..variants import VARIANTS
 from .console import complain, megabytes, print_pairs, print_table, quietly
 from .options import loading
 
@@ -75,13 +75,13 @@ def _becomes(entry: dict[str, Any]) -> str:
 def convert(options: argparse.Namespace) -> None:
     """Read weights, write them in another format, and print what changed on the way."""
     with quietly():
-        from .. import vit
+        from ..opening import from_checkpoint
         from .pictures import check_not_read
 
     target = options.target.expanduser()
     write = _writer(target, options.format)
     check_not_read(target, Path(options.source).expanduser())
-    model = vit.from_checkpoint(options.source, **loading(options))
+    model = from_checkpoint(options.source, **loading(options))
     report = model.load_report
     check_not_read(target, Path(report.source))
     target.parent.mkdir(parents=True, exist_ok=True)
