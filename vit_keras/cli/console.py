@@ -13,7 +13,9 @@ from typing import Any
 __all__ = ["complain", "megabytes", "print_pairs", "print_table", "printable", "quietly", "warnings_in_one_line"]
 
 _HEADING = 14  # columns
-_STYLES = dict.fromkeys(("problem", "unreadable"), "red") | dict.fromkeys(("say", "unknown", "but", "new"), "yellow")
+_STYLES = dict.fromkeys(("problem", "unreadable"), "red") | dict.fromkeys(
+    ("say", "pass", "unknown", "but", "new"), "yellow"
+)
 
 
 def complain(problem: Any) -> None:
