@@ -1,7 +1,8 @@
-"""`python -m vit_keras` is the command `vit-keras`."""
+"""Run the command `vit-keras` by `python -m vit_keras`."""
 
 import sys
 
 from .cli import main
 
-sys.exit(main())
+if __name__ == "__main__":
+    sys.exit(main())

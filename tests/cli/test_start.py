@@ -1,0 +1,162 @@
+"""What the command line imports, and what its help says: without Keras, at once, and about every option."""
+
+import argparse
+import importlib
+import json
+import subprocess
+import sys
+
+import pytest
+from support import ROOT
+
+import vit_keras
+from vit_keras import opening, training, visualize
+from vit_keras.cli import main, options, parser
+
+COMMANDS = (
+    "predict",
+    "attention",
+    "explore",
+    "finetune",
+    "evaluate",
+    "embed",
+    "inspect",
+    "convert",
+    "download",
+    "models",
+)
+
+PROGRAM = """
+import io, json, sys, contextlib
+sys.argv[0] = "vit-keras"
+sys.path.insert(0, {root!r})
+from vit_keras.cli import main
+heavy = {{"keras", "tensorflow", "jax", "torch", "matplotlib"}}
+found = {{}}
+for arguments in {commands!r}:
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.suppress(SystemExit):
+        main(arguments)
+    found[" ".join(arguments)] = len(out.getvalue()), sorted(heavy & set(sys.modules))
+print(json.dumps(found))
+"""
+
+
+def run_in_a_new_process(*commands):
+    """What commands print and import, in one process that starts from nothing."""
+    program = PROGRAM.format(root=str(ROOT), commands=[list(command) for command in commands])
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
+    assert (result.returncode, result.stderr) == (0, "")
+    return json.loads(result.stdout)
+
+
+def test_help_imports_no_keras_and_prints_nothing_else():
+    found = run_in_a_new_process(["--help"], ["--version"], *([name, "--help"] for name in COMMANDS))
+    assert len(found) == len(COMMANDS) + 2
+    assert all(length > 10 and not heavy for length, heavy in found.values()), found
+
+
+@pytest.mark.xfail(reason="checkpoints imports Keras")
+def test_models_import_no_keras():
+    found = run_in_a_new_process(["models"], ["models", "--all"], ["models", "dinov2", "--json"])
+    assert all(length > 100 and not heavy for length, heavy in found.values()), found
+
+
+def test_a_program_that_ends_before_us_is_no_error_and_the_package_runs_as_a_program():
+    command = f"{sys.executable} -m vit_keras models --all | head -1"
+    result = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert result.stdout.startswith("WEIGHTS") and result.stderr == ""
+
+
+def test_a_command_with_keras_prints_an_error_in_one_line_and_nothing_of_the_backend():
+    command = [sys.executable, "-m", "vit_keras", "predict", "nothing.jpg"]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert (result.returncode, result.stdout, result.stderr.count("\n")) == (1, "", 1)
+    assert result.stderr.startswith("vit-keras: ") and "nothing.jpg" in result.stderr
+
+
+def test_names_in_the_parser_are_those_of_the_package():
+    assert tuple(visualize.METHODS) == options.METHODS, "a new method is listed in cli/options.py too, for the help"
+    assert set(options.METHODS_OF_A_CLASS) == set(visualize.OF_A_CLASS)
+    assert options.DEFAULT_MODEL == opening.DEFAULT_MODEL
+    for style in options.STYLES:
+        assert style in visualize.attention_map.__doc__
+
+
+def subparsers():
+    (commands,) = (a for a in parser.build_parser()._actions if isinstance(a, argparse._SubParsersAction))
+    return commands.choices
+
+
+def test_every_command_has_a_function_and_an_example_that_can_be_parsed():
+    assert tuple(subparsers()) == COMMANDS
+    for name, command in subparsers().items():
+        run = command.get_default("run")
+        module, _, function = run.partition(".")
+        assert callable(getattr(importlib.import_module(f"vit_keras.cli.{module}"), function))
+        example = command.epilog.splitlines()[-1].replace("'", "").split()
+        assert example[:2] == ["vit-keras", name]
+        assert parser.build_parser().parse_args(example[1:]).run == run
+
+
+def test_every_option_is_described_and_names_its_default():
+    for name, command in subparsers().items():
+        for action in command._actions:
+            where = f"{name} {action.option_strings or action.dest}"
+            assert action.help, where
+            shown = action.help is not argparse.SUPPRESS and action.option_strings
+            if shown and action.default not in (None, False, [], argparse.SUPPRESS):
+                default = f"{action.default:g}" if isinstance(action.default, float) else action.default
+                assert f"default: {default}" in action.help, where
+
+
+@pytest.mark.parametrize(
+    "arguments, old, new",
+    [
+        (["finetune", "photos"], ["--out", "x"], ["--output", "x"]),
+        (["predict", "a.png"], ["--attention", "x.png"], ["-o", "x.png"]),
+        (["evaluate", "m.keras", "photos"], ["--report", "x.html"], ["-o", "x.html"]),
+        (["attention", "a.png", "-o", "x.png"], ["--grid"], ["--all-methods"]),
+        (["models"], ["--licence", "MIT"], ["--license", "MIT"]),
+    ],
+)
+def test_options_of_earlier_versions_mean_the_same_and_are_not_shown(arguments, old, new):
+    parsed = [vars(parser.build_parser().parse_args([*arguments, *options])) for options in (old, new)]
+    assert parsed[0] == parsed[1]
+    assert old[0] not in subparsers()[arguments[0]].format_help().replace(new[0], "").replace("--output", "").split()
+
+
+def test_a_recipe_and_a_method_that_are_in_the_help_exist():
+    assert {"finetune", "lp_ft", "lora", "vit"} <= set(training.RECIPES)
+    assert parser.build_parser().parse_args(["attention", "a.png", "-o", "b.png", "--method", "alti"]).method == "alti"
+
+
+@pytest.mark.parametrize("arguments", [["--version"], ["-V"]])
+def test_version(capsys, arguments):
+    with pytest.raises(SystemExit) as stop:
+        main(arguments)
+    assert stop.value.code == 0
+    assert capsys.readouterr().out == f"vit-keras {vit_keras.__version__}\n"
+
+
+@pytest.mark.parametrize("arguments", [[], ["predict"], ["paint", "a.png"], ["predict", "a.png", "--top", "many"]])
+def test_wrong_arguments_show_the_usage(capsys, arguments):
+    with pytest.raises(SystemExit) as stop:
+        main(arguments)
+    assert stop.value.code == 2
+    assert capsys.readouterr().err.startswith("usage: vit-keras")
+
+
+def test_a_misspelled_method_is_refused_with_the_nearest(capsys):
+    with pytest.raises(SystemExit):
+        main(["attention", "a.png", "-o", "b.png", "--method", "grad-cam"])
+    assert "Did you mean 'gradcam'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "option", ["--set=num_heads", "--set==3", "--image-size=0", "--image-size=2x", "--image-size=x"]
+)
+def test_options_that_are_none(capsys, option):
+    with pytest.raises(SystemExit) as stop:
+        main(["convert", "a.npz", "b.keras", option])
+    assert stop.value.code == 2 and "expected N" in capsys.readouterr().err

@@ -1,0 +1,49 @@
+"""The command `vit-keras`: every subcommand is a call into the package."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+
+from .console import complain, quietly, warnings_in_one_line
+from .parser import build_parser
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    Args:
+        arguments: The arguments after `vit-keras`. `None`: those of the process.
+
+    Returns:
+        The exit status: 0, or 1 after an error message.
+
+    Example:
+        >>> main(["predict", "no_such_file.jpg", "--weights", "no_such_file.npz"])
+        1
+    """
+    arguments = sys.argv[1:] if arguments is None else arguments
+    options = build_parser().parse_args(arguments)
+    options.command = shlex.join(["vit-keras", *arguments])
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # standard error is for what we say
+    try:
+        with warnings_in_one_line():
+            name, _, function = options.run.partition(".")
+            with quietly():
+                module = importlib.import_module(f".{name}", __name__)
+            return getattr(module, function)(options) or 0
+    except BrokenPipeError:  # the program that reads our output, such as `head`, has ended
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    except (ImportError, OSError, TypeError, ValueError) as error:
+        complain(error)
+        return 1

@@ -1,0 +1,89 @@
+"""Values of options: what they may be, without importing Keras, and what they mean."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import contextlib
+import json
+import re
+from typing import Any
+
+from ..validate import one_of
+
+__all__ = ["DEFAULT_MODEL", "METHODS", "METHODS_OF_A_CLASS", "STYLES", "image_size", "loading", "method", "setting"]
+
+# Names from modules that import Keras, which takes seconds; a test compares them with their originals.
+DEFAULT_MODEL = "vit_ti16"
+METHODS_OF_A_CLASS = ("relevance", "gradient_rollout", "gradcam", "hirescam", "layercam", "legrad")
+METHODS = ("rollout", "attention", "alti", "norm", *METHODS_OF_A_CLASS)
+STYLES = ("overlay", "paper", "vit_keras")
+
+
+def method(text: str) -> str:
+    """Return the name of a method of `attention_map`.
+
+    Raises:
+        argparse.ArgumentTypeError: There is no such method.
+
+    Example:
+        >>> method("rollout")
+        'rollout'
+    """
+    try:
+        return one_of(text, "--method", METHODS)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def setting(text: str) -> tuple[str, Any]:
+    """Return the name and the value of `--set NAME=VALUE`; a value in JSON or Python is parsed, another is a text.
+
+    Raises:
+        argparse.ArgumentTypeError: The text has another form.
+
+    Example:
+        >>> setting("num-heads=6"), setting("activation=softmax")
+        (('num_heads', 6), ('activation', 'softmax'))
+    """
+    name, equals, value = text.partition("=")
+    name = name.strip().replace("-", "_")
+    if not equals or not name.isidentifier():
+        raise argparse.ArgumentTypeError(f"expected NAME=VALUE, such as num_heads=3. Received: {text!r}")
+    for parse in (json.loads, ast.literal_eval):
+        with contextlib.suppress(ValueError, SyntaxError, RecursionError, MemoryError):
+            return name, parse(value.strip())
+    return name, value
+
+
+def image_size(text: str) -> tuple[int, int] | str | None:
+    """Return `(height, width)`; `"native"` stays, and `any` is `None`.
+
+    Raises:
+        argparse.ArgumentTypeError: The text is no size.
+
+    Example:
+        >>> image_size("224"), image_size("96x64"), image_size("any")
+        ((224, 224), (96, 64), None)
+    """
+    if text in ("any", "native"):
+        return None if text == "any" else text
+    found = re.fullmatch(r"([1-9]\d{0,5})(?:[x×]([1-9]\d{0,5}))?", text)
+    if not found:
+        raise argparse.ArgumentTypeError(f"expected N for a square, HxW, native or any. Received: {text!r}")
+    return int(found[1]), int(found[2] or found[1])
+
+
+def loading(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the options of `from_checkpoint`.
+
+    Raises:
+        ValueError: One is given both as an option and by `--set`.
+    """
+    settings = dict(options.set)
+    for name in ("family", "key", "image_size"):
+        if name in vars(options):
+            if name in settings:
+                raise ValueError(f"Use --{name.replace('_', '-')} instead of --set {name}=…")
+            settings[name] = getattr(options, name)
+    return settings

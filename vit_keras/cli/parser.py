@@ -1,0 +1,347 @@
+"""The commands, their options and their help. Imports nothing heavy: `--help` must be immediate."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from .. import __version__
+from .options import DEFAULT_MODEL, METHODS, METHODS_OF_A_CLASS, STYLES, image_size, method, setting
+
+__all__ = ["build_parser"]
+
+_FOLDER = "folder with one subfolder per class: DIR/class/image.jpg"
+_CLASS = "a number, a name such as tabby, or `predicted`"
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser; `run` of what it returns is the function of the command, as `module.function`.
+
+    Example:
+        >>> build_parser().parse_args(["predict", "cat.jpg"]).run
+        'pictures.predict'
+    """
+    parser = argparse.ArgumentParser(
+        prog="vit-keras",
+        description="Vision Transformers for Keras: classify images, see what a model looks at, fine-tune, "
+        "evaluate, and work with weight files.",
+        epilog="`vit-keras COMMAND --help` describes the options of a command.",
+    )
+    parser.add_argument("-V", "--version", action="version", version=f"vit-keras {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", title="commands")
+
+    def command(run: str, help: str, example: str) -> argparse.ArgumentParser:
+        added = commands.add_parser(
+            run.rpartition(".")[2],
+            help=help,
+            description=f"{help[0].upper()}{help[1:]}.",
+            epilog=f"example:\n  vit-keras {example}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        added.set_defaults(run=run)
+        return added
+
+    _predict(command("pictures.predict", "classify images", "predict cat.jpg --top 3"))
+    _attention(command("pictures.attention", "draw what a model looks at in images", "attention cat.jpg -o map.png"))
+    _explore(
+        command(
+            "pictures.explore",
+            "write an interactive page of a model's attention (one HTML file)",
+            "explore cat.jpg -o cat.html",
+        )
+    )
+    _finetune(
+        command(
+            "training.finetune",
+            "fine-tune a model on a folder of images and write a report",
+            "finetune flowers --model vit_ti16 -o flowers-ti16",
+        )
+    )
+    _evaluate(
+        command(
+            "training.evaluate",
+            "measure the accuracy of a model on a folder of images",
+            "evaluate flowers-ti16/model.keras flowers --only flowers-ti16/split.json",
+        )
+    )
+    _embed(
+        command(
+            "training.embed", "compute one feature vector per image", "embed flowers --model vit_ti16 -o flowers.npz"
+        )
+    )
+    _inspect(command("weights.inspect", "describe a weight file without reading its values", "inspect vit.safetensors"))
+    _convert(command("weights.convert", "convert a weight file to another format", "convert vit.npz vit.safetensors"))
+    _download(command("weights.download", "download published weights", "download 'Ti_16/*' --dry-run"))
+    _models(command("weights.models", "list published weights", "models dinov2 --source facebook"))
+    return parser
+
+
+# --- one function for each command --------------------------------------------------------------------------------
+
+
+def _predict(parser: argparse.ArgumentParser) -> None:
+    _add_images(parser)
+    parser.add_argument("--top", type=int, default=5, metavar="N", help="number of classes to print; default: 5")
+    _add_output(
+        parser,
+        "map.png",
+        "also write the attention map; for several images map-1.png, map-2.png …",
+        old="--attention",
+        required=False,
+    )
+    _add_loading(parser)
+
+
+def _attention(parser: argparse.ArgumentParser) -> None:
+    _add_images(parser)
+    general = [name for name in METHODS if name not in METHODS_OF_A_CLASS]
+    parser.add_argument(
+        "--method",
+        type=method,
+        metavar="NAME",
+        help=f"{', '.join(general)}; or, to explain a class, {', '.join(METHODS_OF_A_CLASS)}; "
+        "default: rollout, or relevance with --class",
+    )
+    parser.add_argument(
+        "--class",
+        dest="target",
+        metavar="CLASS",
+        help=f"class to explain: {_CLASS}; default: the predicted class, if the method explains a class",
+    )
+    parser.add_argument(
+        "--style",
+        choices=STYLES,
+        help="overlay: colors over the image; paper: the image, bright where the map is high; vit_keras: as drawn by "
+        "vit-keras 0.x; default: overlay",
+    )
+    parser.add_argument(
+        "--all-methods",
+        action="store_true",
+        help="draw all methods side by side in one figure, one row per image (needs Matplotlib)",
+    )
+    parser.add_argument("--grid", dest="all_methods", action="store_true", help=argparse.SUPPRESS)
+    _add_output(parser, "map.png", "image file to write; for several images map-1.png, map-2.png …")
+    _add_loading(parser)
+
+
+def _explore(parser: argparse.ArgumentParser) -> None:
+    _add_images(parser)
+    parser.add_argument(
+        "--class",
+        dest="target",
+        metavar="CLASS",
+        help=f"class that the relevance map explains: {_CLASS}; default: the predicted class",
+    )
+    parser.add_argument(
+        "--max-mb",
+        type=float,
+        default=6.0,
+        metavar="MB",
+        help="largest size of the page in megabytes; layers and heads are reduced to fit; default: 6",
+    )
+    _add_output(parser, "page.html", "page to write")
+    _add_loading(parser)
+
+
+def _finetune(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder", metavar="DIR", help=_FOLDER)
+    _add_model(parser)
+    _add_output(parser, "DIR", "folder for the results; default: finetuned", old="--out", default=Path("finetuned"))
+    parser.add_argument(
+        "--recipe",
+        default="finetune",
+        metavar="NAME",
+        help="training recipe, such as finetune, lp_ft, lora or vit; default: finetune",
+    )
+    parser.add_argument("--epochs", type=int, metavar="N", help="number of epochs; default: chosen by the recipe")
+    parser.add_argument(
+        "--minutes",
+        type=float,
+        metavar="N",
+        help="time limit in minutes: train fewer epochs if more would exceed it; default: 12, or none with --epochs",
+    )
+    parser.add_argument(
+        "--image-size",
+        type=image_size,
+        metavar="N|HxW",
+        help="input size in pixels, or `native`: the size of the weights; default: native, or less if the images are "
+        "smaller",
+    )
+    parser.add_argument("--batch-size", type=int, default=32, metavar="N", help="images per step; default: 32")
+    parser.add_argument(
+        "--held-out",
+        type=float,
+        default=0.2,
+        metavar="SHARE",
+        help="share of images held out for validation; default: 0.2",
+    )
+    parser.add_argument("--balance", action="store_true", help="give all classes the same weight in the loss")
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=0,
+        metavar="N",
+        help="random seed of the split, the order and the augmentation; default: 0",
+    )
+    parser.add_argument("--overwrite", action="store_true", help="replace an earlier run in the output folder")
+    _add_errors(parser)
+    _add_loading(parser, "or of the recipe or its augmentation, such as learning_rate=1e-4 or flip=false")
+
+
+def _evaluate(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", metavar="MODEL", help="saved model (.keras, .h5) or published name")
+    parser.add_argument("folder", metavar="DIR", help=_FOLDER)
+    parser.add_argument(
+        "--only",
+        type=Path,
+        metavar="SPLIT.JSON",
+        help="evaluate only the images that `finetune` held out, listed in its split.json; default: all images",
+    )
+    _add_output(
+        parser,
+        "report.html",
+        "also write a report with the mistakes and their attention maps",
+        old="--report",
+        required=False,
+    )
+    _add_errors(parser)
+    _add_json(parser)
+
+
+def _embed(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("images", nargs="+", metavar="DIR|IMAGE", help="folder of images, or image files and URLs")
+    _add_model(parser)
+    _add_output(parser, "FILE", "file to write: .parquet, .npz or .npy")
+    parser.add_argument(
+        "--layer",
+        metavar="NAME",
+        help="layer whose output is written, or `tokens` for all tokens; default: the input of the head",
+    )
+    parser.add_argument("--batch-size", type=int, default=32, metavar="N", help="images per batch; default: 32")
+    _add_errors(parser)
+    _add_loading(parser)
+
+
+def _inspect(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE", help="weight file, Hugging Face folder or published name")
+    parser.add_argument("--names", action="store_true", help="list all arrays and the weights that they become")
+    _add_json(parser)
+    _add_loading(parser, settings=False)
+
+
+def _convert(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("source", metavar="IN", help="weight file, Hugging Face folder, published name or URL")
+    parser.add_argument(
+        "target",
+        type=Path,
+        metavar="OUT",
+        help="file to write: .keras (a whole model), .weights.h5, .npz (Google's format) or .safetensors",
+    )
+    parser.add_argument(
+        "--format",
+        metavar="NAME",
+        help="array names in a .npz or .safetensors file: google, timm, huggingface, or a family that `inspect` "
+        "prints; default: google in .npz, timm in .safetensors",
+    )
+    parser.add_argument(
+        "--image-size",
+        type=image_size,
+        default="native",
+        metavar="N|HxW",
+        help="input size of the new model in pixels, `native` or `any`; default: native, the size of IN",
+    )
+    _add_loading(parser)
+
+
+def _download(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "names", nargs="+", metavar="NAME", help="published name (see `models`), pattern such as 'Ti_16/*', or URL"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="print what would be downloaded")
+
+
+def _models(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("pattern", nargs="?", metavar="PATTERN", help="part of a name; * stands for any text")
+    parser.add_argument("--family", metavar="NAME", help="checkpoint family, such as timm")
+    parser.add_argument("--source", metavar="NAME", help="publisher, such as facebook")
+    parser.add_argument("--classes", type=int, metavar="N", help="number of classes of the head")
+    parser.add_argument("--image-size", type=int, metavar="N", help="input size in pixels")
+    parser.add_argument("--license", metavar="NAME", help="license, such as MIT")
+    _add_alias(parser, "--licence", "license")
+    parser.add_argument("--all", action="store_true", help="list all; default: vit_cifar10 and Google's files")
+    _add_json(parser)
+
+
+# --- options of several commands ----------------------------------------------------------------------------------
+
+
+def _add_images(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("images", nargs="+", metavar="IMAGE", help="image file or URL")
+    _add_model(parser)
+
+
+def _add_model(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--model",
+        metavar="NAME|FILE",
+        help="factory such as vit_b16, published name, or saved model (.keras, .h5); default: the model of --weights, "
+        f"or {DEFAULT_MODEL}",
+    )
+    parser.add_argument(
+        "--weights",
+        metavar="NAME|FILE|URL",
+        help="published name (see `vit-keras models`), weight file, or URL; default: the recommended ImageNet-1k "
+        "weights of --model",
+    )
+
+
+def _add_output(
+    parser: argparse.ArgumentParser,
+    metavar: str,
+    help: str,
+    *,
+    old: str | None = None,
+    default: Path | None = None,
+    required: bool = True,
+) -> None:
+    required = required and default is None
+    parser.add_argument("-o", "--output", type=Path, default=default, required=required, metavar=metavar, help=help)
+    if old is not None:
+        _add_alias(parser, old, "output", type=Path)
+
+
+def _add_alias(parser: argparse.ArgumentParser, old: str, dest: str, type: type = str) -> None:
+    """Accept the spelling of an earlier version, without showing it."""
+    parser.add_argument(old, dest=dest, type=type, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+
+
+def _add_errors(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--errors",
+        choices=("skip", "raise"),
+        default="skip",
+        help="skip damaged images with a warning, or raise an error; default: skip",
+    )
+
+
+def _add_loading(parser: argparse.ArgumentParser, more: str = "", settings: bool = True) -> None:
+    parser.add_argument(
+        "--family", metavar="NAME", help="checkpoint family of the file, such as timm; default: detected from its names"
+    )
+    parser.add_argument(
+        "--key", metavar="NAME", help="state dict to read from a PyTorch file with several, such as model_ema"
+    )
+    if settings:
+        parser.add_argument(
+            "--set",
+            action="append",
+            type=setting,
+            default=[],
+            metavar="NAME=VALUE",
+            help="set a field of ViTConfig that the file does not store or that you want to change, such as "
+            f"num_heads=6{more and f', {more}'}; may be repeated",
+        )
+
+
+def _add_json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print JSON")

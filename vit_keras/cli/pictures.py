@@ -1,0 +1,246 @@
+"""`predict`, `attention` and `explore`: what a model says about images, and what it looks at."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from .. import anatomy, visualize
+from ..atomic import complete
+from ..images import read
+from ..labels import class_named, class_names
+from ..opening import is_saved_model, open_model
+from .console import megabytes, printable
+from .options import loading
+
+__all__ = ["attention", "explore", "predict"]
+
+
+def predict(options: argparse.Namespace) -> None:
+    """Print the most probable classes of each image, and draw attention maps if asked to."""
+    if options.top < 1:
+        raise ValueError(f"--top must be at least 1. Received: {options.top}")
+    pictures = _read(options.images)
+    model = open_with_options(options)
+    for number, (name, picture) in enumerate(zip(options.images, pictures), start=1):
+        scores = _classify(model, picture)
+        print(printable(name))
+        for index in (-scores).argsort()[: options.top]:
+            _print_class(model, scores, index)
+        if options.output:
+            path = _numbered(options.output.expanduser(), number, len(pictures))
+            _save_picture(visualize.attention_map(model, picture), path)
+            print(f"attention map: {path}")
+
+
+def attention(options: argparse.Namespace) -> None:
+    """Draw an attention map of each image, or all kinds of maps in one figure."""
+    output = options.output.expanduser()
+    _check_attention(options, output)
+    pictures = _read(options.images)
+    count = len(pictures)
+    paths = [output if options.all_methods else _numbered(output, n, count) for n in range(1, count + 1)]
+    _check_output(paths, options.images)
+    model = open_with_options(options)
+    method = options.method or ("rollout" if options.target is None else "relevance")
+    if options.all_methods:
+        _draw_all_methods(model, pictures, options, output)
+        return
+    for name, picture, path in zip(options.images, pictures, paths):
+        print(printable(name))
+        target = _target(model, options.target)
+        if method in visualize.OF_A_CLASS:
+            target = _print_target(model, picture, target)
+        style = options.style or "overlay"
+        _save_picture(visualize.attention_map(model, picture, method=method, target=target, style=style), path)
+        print(f"{method}: {path}")
+
+
+def explore(options: argparse.Namespace) -> None:
+    """Write an interactive page of the attention in all images."""
+    output = options.output.expanduser()
+    check_html(output)
+    _check_output([output], options.images)
+    _read(options.images)
+    model = open_with_options(options)
+    target = "auto" if options.target is None else _target(model, options.target)
+    page = visualize.explorer(model, options.images, target=target, max_mb=options.max_mb)
+    with complete_in_new_folder(output) as part:
+        page.save(part)
+    print(f"{output}, {megabytes(output.stat().st_size)}")
+    for note in page.notes:
+        print(f"  {printable(note)}")
+
+
+# --- models and images, in and out --------------------------------------------------------------------------------
+
+
+def open_with_options(options: argparse.Namespace):
+    """Open the model of `--model`, `--weights` and the options of loading.
+
+    Raises:
+        ValueError: A saved model is given together with weights or options of loading.
+    """
+    settings = loading(options)
+    if not is_saved_model(options.model):
+        return open_model(options.model, options.weights, **settings)
+    if options.weights is not None:
+        raise ValueError(f"{options.model} is a saved model, which has its weights. Remove --weights.")
+    if any(value is not None for value in settings.values()):
+        raise ValueError(f"{options.model} is a saved model, which has its settings. Remove --set, --family and --key.")
+    return open_model(options.model)
+
+
+def check_html(output: Path) -> None:
+    """Raise `ValueError` if a page has the name of another kind of file."""
+    if output.suffix.lower() not in (".html", ".htm"):
+        raise ValueError(f"The output file must end in .html. Received: {output}")
+
+
+@contextlib.contextmanager
+def complete_in_new_folder(target: Path) -> Iterator[Path]:
+    """Make the folder of a file, and yield the path to write; see `atomic.complete`."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with complete(target) as part:
+        yield part
+
+
+def check_not_read(target: Path, source: Path) -> None:
+    """Raise `ValueError` if an output would replace a file that is read."""
+    if not (target.exists() and source.exists()):
+        return
+    in_pieces = source.is_dir() or source.name.endswith(".json")
+    folder = source if source.is_dir() else source.parent
+    if target.samefile(source) or (in_pieces and target.parent.samefile(folder)):
+        raise ValueError(f"{target} is an input too. Choose another name for the output.")
+
+
+def _read(images: Sequence[str]) -> list:
+    """Read all images before the model: a wrong name is reported at once."""
+    return [read(image, None) for image in images]
+
+
+def _numbered(path: Path, number: int, count: int) -> Path:
+    return path.with_name(f"{path.stem}-{number}{path.suffix}") if count > 1 else path
+
+
+def _save_picture(pixels: Any, path: Path) -> None:
+    from PIL import Image
+
+    with complete_in_new_folder(path) as part:
+        Image.fromarray(pixels).save(part)
+
+
+def _check_attention(options: argparse.Namespace, output: Path) -> None:
+    """Raise `ValueError` for options that do not go together, before a model is read."""
+    from PIL import Image
+
+    if options.all_methods:
+        for name in ("method", "style"):
+            if getattr(options, name) is not None:
+                raise ValueError(f"--all-methods draws all methods as overlays. Remove --{name}.")
+        known = [f".{ending}" for ending in visualize.new_figure(1, 1).canvas.get_supported_filetypes()]
+    else:
+        known = [ending for ending, kind in Image.registered_extensions().items() if kind in Image.SAVE]
+    if output.suffix.lower() not in known:
+        raise ValueError(f"The output file must end in .png or another image format. Received: {output}")
+
+
+def _check_output(paths: Sequence[Path], images: Sequence[str]) -> None:
+    for path in paths:
+        if path.is_dir():
+            raise ValueError(f"{path} is a folder. Pass the name of a file in it.")
+        for image in images:
+            check_not_read(path, Path(image).expanduser())
+
+
+# --- classes ------------------------------------------------------------------------------------------------------
+
+
+def _classify(model, picture):
+    """Return the probabilities of the classes of one picture."""
+    inputs = anatomy.preprocessing_of(model)(picture)
+    return anatomy.probabilities(model, model.predict(inputs, verbose=0))[0]
+
+
+def _label(model, index: int) -> str:
+    names = class_names(model)
+    return f"class {index}" if names is None else names[index]
+
+
+def _print_class(model, scores, index: int) -> None:
+    print(f"  {scores[index]:6.1%}  {printable(_label(model, index))}")
+
+
+def _target(model, name: str | None) -> int | str | None:
+    """Return the number of the class that `--class` names; "predicted" and `None` stay."""
+    if name in (None, "predicted"):
+        return name
+    if not name.isdecimal():
+        return class_named(name, class_names(model))
+    if lack := anatomy.lack_of_classes(model):
+        raise ValueError(f"The model {model.name!r} has no classes to choose from: {lack}.")
+    if int(name) >= model.output_shape[-1]:
+        raise ValueError(f"The model has the classes 0 to {model.output_shape[-1] - 1}. Received: --class {name}")
+    return int(name)
+
+
+def _print_target(model, picture, target: int | str | None) -> int:
+    """Print the class that is explained, by default the predicted one, and return its number."""
+    scores = _classify(model, picture)
+    number = int(scores.argmax()) if target in (None, "predicted") else target
+    _print_class(model, scores, number)
+    return number
+
+
+# --- a figure of all methods --------------------------------------------------------------------------------------
+
+
+def _draw_all_methods(model, pictures: Sequence, options: argparse.Namespace, path: Path) -> None:
+    rows = []
+    for name, picture in zip(options.images, pictures):
+        print(printable(name))
+        title, target = Path(name).name, _target(model, options.target)
+        if target is not None or not anatomy.lack_of_classes(model):
+            target = _print_target(model, picture, target)
+            title = f"{title}: {_label(model, target)}"
+        title = title.replace("$", r"\$")  # or Matplotlib reads it as a formula
+        rows.append((title, picture, _all_maps(model, picture, target)))
+    figure = _figure_of_one(*rows[0]) if len(rows) == 1 else _figure_of_several(rows)
+    with complete_in_new_folder(path) as part:
+        figure.savefig(part, dpi=200)
+    print(f"{len(rows[0][2])} methods: {path}")
+
+
+def _figure_of_one(title: str, picture, maps: dict):
+    figure = visualize.plot_maps(maps, picture)
+    figure.suptitle(title, size=11)
+    return figure
+
+
+def _figure_of_several(rows: Sequence[tuple[str, Any, dict]]):
+    width = 1.6  # inches of a map
+    heights = [width * len(picture) / picture.shape[1] + 0.8 for _, picture, _ in rows]
+    figure = visualize.new_figure(width * (len(rows[0][2]) + 1), sum(heights))
+    axes = figure.subplots(len(rows), 1, height_ratios=heights)
+    for ax, (title, picture, maps) in zip(axes, rows):
+        visualize.plot_maps(maps, picture, ax, columns=len(maps) + 1)
+        ax.set_title(title, loc="left", size=9)
+    return figure
+
+
+def _all_maps(model, picture, target: int | None) -> dict:
+    """Return a map by each method, from two passes through the model; without a target only those that need none."""
+    if hasattr(visualize, "all_maps"):
+        return visualize.all_maps(model, picture, target)
+    whole = visualize.record(model, picture, target=target, keep=("attention", "values", "tokens", "normed"))
+    if target is not None:
+        exits = visualize.record(model, picture, target=target, keep=("attention",), exits=True)
+    return {
+        name: make(exits if needs.get("exits") else whole)[0]
+        for name, (needs, make) in visualize.METHODS.items()
+        if target is not None or name not in visualize.OF_A_CLASS
+    }

@@ -1,0 +1,103 @@
+"""`finetune`, `evaluate` and `embed`: models and folders of images."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from .. import training
+from ..opening import open_model
+from ..training.evaluation import pictures_of_mistakes
+from ..training.report import report
+from .console import megabytes, print_table
+from .options import loading
+from .pictures import check_html, complete_in_new_folder, open_with_options
+
+__all__ = ["embed", "evaluate", "finetune"]
+
+
+def finetune(options: argparse.Namespace) -> None:
+    """Fine-tune a model; `--set` changes the recipe, its augmentation, or the model."""
+    given = dict(options.set)
+    settings = {name: value for name, value in loading(options).items() if value is not None or name in given}
+    recipe = training.recipe(options.recipe)
+    augmentation = recipe.augmentation or training.Augmentation(crop=None, flip=False)
+    changes = {name: settings.pop(name) for name in given if name in recipe.to_dict()}
+    augmented = {name: settings.pop(name) for name in given if name in augmentation.to_dict()}
+    if augmented:
+        changes["augmentation"] = augmentation.replace(**augmented)
+    training.finetune(
+        options.folder,
+        model=options.model,
+        weights=options.weights,
+        recipe=recipe.replace(**changes),
+        epochs=options.epochs,
+        minutes=options.minutes,
+        batch_size=options.batch_size,
+        validation_split=options.held_out,
+        balance=options.balance,
+        out=options.output,
+        overwrite=options.overwrite,
+        seed=options.seed,
+        errors=options.errors,
+        command=options.command,
+        **settings,
+    )
+
+
+def evaluate(options: argparse.Namespace) -> None:
+    """Print the accuracy of a model and its measures for each class, and write a report if asked to."""
+    if options.output is not None:
+        check_html(options.output)
+    model = open_model(options.model)
+    found = training.evaluate(
+        model, options.folder, only=options.only, errors=options.errors, progress=sys.stderr.isatty()
+    )
+    if options.json:
+        print(json.dumps(found.to_dict(), indent=2))
+    else:
+        _print_evaluation(found)
+    if options.output is not None:
+        page = report(
+            found,
+            title=f"{model.name} on {Path(options.folder).resolve().name}",
+            subtitle=str(options.model),
+            pictures=pictures_of_mistakes(model, found, options.folder),
+            command=options.command,
+        )
+        with complete_in_new_folder(options.output.expanduser()) as part:
+            part.write_text(page, encoding="utf-8")
+
+
+def _print_evaluation(found: training.Evaluation) -> None:
+    low, high = found.interval
+    print(f"accuracy {found.accuracy:.1%} on {len(found.labels):,} pictures (at 95 %: {low:.1%} to {high:.1%})\n")
+    measures = ("precision", "recall", "f1")
+    rows = [
+        (each["name"], str(each["pictures"]), *("-" if each[m] is None else f"{each[m]:.1%}" for m in measures))
+        for each in found.per_class
+        if each["pictures"] or each["precision"] is not None
+    ]
+    print_table(("CLASS", "PICTURES", "PRECISION", "RECALL", "F1"), rows, "<>>>>")
+
+
+def embed(options: argparse.Namespace) -> None:
+    """Write a feature vector for each image."""
+    output = options.output.expanduser()
+    if output.suffix not in (".parquet", ".npz", ".npy"):
+        raise ValueError(f"The output file must end in .parquet, .npz or .npy. Received: {output}")
+    model = open_with_options(options)
+    images = options.images[0] if len(options.images) == 1 and Path(options.images[0]).is_dir() else options.images
+    output.parent.mkdir(parents=True, exist_ok=True)
+    training.embed(
+        model,
+        images,
+        batch_size=options.batch_size,
+        output=output,
+        layer=options.layer,
+        errors=options.errors,
+        progress=sys.stderr.isatty(),
+    )
+    print(f"{output}, {megabytes(output.stat().st_size)}")

@@ -1,0 +1,244 @@
+"""`inspect`, `convert`, `download` and `models`: weight files, and which are published."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from .. import checkpoints
+from ..validate import one_of
+from ..variants import VARIANTS
+from .console import complain, megabytes, print_pairs, print_table, quietly
+from .options import loading
+
+__all__ = ["convert", "download", "inspect", "models"]
+
+
+def inspect(options: argparse.Namespace) -> None:
+    """Print what a weight file holds."""
+    with quietly():
+        from ..checkpoints.inspect import describe, sentences
+
+    path = _local(options.file)
+    report = describe(path, family=options.family, key=options.key, names=options.names)
+    if options.json:
+        print(json.dumps(report, indent=2, default=str))
+        return
+    for number, group in enumerate(sentences(report)):
+        if number:
+            print()
+        print_pairs(group, None if number else str(report["path"]))
+    if options.names:
+        print()
+        rows = [(a["name"], "×".join(map(str, a["shape"])), a["dtype"], _becomes(a)) for a in report["names"]]
+        print_table(("NAME", "SHAPE", "TYPE", "BECOMES"), rows, "<<<<")
+
+
+def _local(name: str) -> Path:
+    """Return the file of a path or a published name; nothing is downloaded in order to look at it."""
+    path = Path(name).expanduser()
+    checkpoint = None if path.exists() else checkpoints.find(name)
+    if checkpoint is not None and not checkpoints.is_local(checkpoint):
+        raise FileNotFoundError(
+            f"{checkpoint.name} is published and not here yet. Run: vit-keras download {checkpoint.name}"
+        )
+    if checkpoint is not None:
+        return checkpoints.fetch(checkpoint.url, progress=False)
+    if not path.exists():
+        raise FileNotFoundError(f"There is no file at {path}, and no published weights of that name.")
+    return path
+
+
+def _becomes(entry: dict[str, Any]) -> str:
+    """Return the canonical names of an array's content; those of several parts as `…/{query,key,value}/kernel`."""
+    names = [name.split("/") for name in entry["becomes"]]
+    if not names:
+        return f"({entry['status']})"
+    if len({len(parts) for parts in names}) > 1:
+        return ", ".join(map("/".join, names))
+    columns = [list(dict.fromkeys(parts)) for parts in zip(*names)]
+    return "/".join(
+        parts[0] if len(parts) == 1 else f"{{{','.join(parts)}}}" if len(parts) < 4 else f"{{{parts[0]},…,{parts[-1]}}}"
+        for parts in columns
+    )
+
+
+# --- convert ------------------------------------------------------------------------------------------------------
+
+
+def convert(options: argparse.Namespace) -> None:
+    """Read weights, write them in another format, and print what changed on the way."""
+    with quietly():
+        from ..opening import from_checkpoint
+        from .pictures import check_not_read
+
+    target = options.target.expanduser()
+    write = _writer(target, options.format)
+    check_not_read(target, Path(options.source).expanduser())
+    model = from_checkpoint(options.source, **loading(options))
+    report = model.load_report
+    check_not_read(target, Path(report.source))
+    target.parent.mkdir(parents=True, exist_ok=True)
+    names = write(model)
+    pairs = [("read", f"{report.source}, {report.loaded:,} weights"), *(("adapted", text) for text in report.adapted)]
+    if report.fresh:
+        pairs.append(("new", f"{', '.join(report.fresh)}: not in the file, and not trained"))
+    pairs.append(("wrote", f"{target}, {names}, {megabytes(target.stat().st_size)}"))
+    print_pairs([*pairs, *(("but", text) for text in _not_stored(model, target))])
+
+
+def _writer(target: Path, format: str | None) -> Callable[[Any], str]:
+    """Return the function that writes a model to a path and returns in which form.
+
+    Raises:
+        ValueError: The path has an unknown extension, or the format does not fit it. Nothing has been read yet.
+    """
+    from ..checkpoints.families import FAMILIES
+    from ..checkpoints.writing import FORMATS
+    from .pictures import complete_in_new_folder
+
+    if target.is_dir():
+        raise ValueError(f"{target} is a folder. Pass the name of a file in it.")
+    if target.suffix in (".npz", ".safetensors"):
+        if format is not None:
+            one_of(format, "--format", (*FORMATS, *FAMILIES))
+        return lambda model: f"names of the family {checkpoints.save_weights(model, target, format)}"
+    if not target.name.endswith((".keras", ".weights.h5")):
+        raise ValueError(f"OUT must end in .keras, .weights.h5, .npz or .safetensors. Received: {target}")
+    if format is not None:
+        raise ValueError(f"--format is for .npz and .safetensors files. Received: {target}")
+
+    def write(model) -> str:
+        whole = target.suffix == ".keras"
+        with complete_in_new_folder(target) as part:
+            (model.save if whole else model.save_weights)(part)
+        return "a whole Keras model" if whole else "Keras' weights"
+
+    return write
+
+
+def _not_stored(model, target: Path) -> Iterator[str]:
+    """Return what the new file does not store, in sentences; a whole model stores all, `save_weights` warns itself."""
+    from ..checkpoints.inspect import untold
+
+    if target.suffix in (".keras", ".npz"):
+        return
+    try:
+        fields = ", ".join(f"{field}={value}" for field, value in untold(target, model.config).items())
+    except ValueError as error:
+        yield f"from_checkpoint cannot read this file, only load_weights of the same model can: {error}"
+        return
+    if fields and target.suffix == ".safetensors":
+        yield f"the names and shapes do not store {fields}; set these in programs other than vit_keras"
+    elif fields:
+        yield f"the names and shapes do not store {fields}; set these when you read the file"
+
+
+# --- download and models ------------------------------------------------------------------------------------------
+
+
+def download(options: argparse.Namespace) -> int:
+    """Download published weights into the cache, or print what would be downloaded."""
+    status, wanted = 0, {}
+    for name in options.names:
+        try:
+            wanted |= {getattr(found, "url", found): found for found in _wanted(name)}
+        except ValueError as error:
+            status = 1
+            complain(error)
+    published = [c for c in wanted.values() if not isinstance(c, str)]
+    if len(wanted) > 1:
+        unknown = len(wanted) - sum(c.bytes is not None for c in published)
+        total = megabytes(sum(c.bytes or 0 for c in published)) if published else ""
+        print(f"{len(wanted)} files, {total}{f' and {unknown} of unknown size' if unknown else ''}")
+    for url, checkpoint in wanted.items():
+        known = checkpoint is not url
+        here = known and checkpoints.is_local(checkpoint)
+        print(f"{checkpoint.name}  {megabytes(checkpoint.bytes)}  {checkpoint.licence}" if known else url, flush=True)
+        try:
+            if here or not options.dry_run:
+                print(f"  {checkpoints.fetch(url, progress=sys.stderr.isatty())}")
+            else:
+                print(f"  not here: {url}")
+        except (OSError, ValueError) as error:
+            if isinstance(error, BrokenPipeError):
+                raise
+            status = 1
+            complain(error)
+    return status
+
+
+def _wanted(name: str) -> list:
+    """Return the published files of a name or a pattern, or the URL itself."""
+    if checkpoints.find(name):
+        return [checkpoints.find(name)]
+    if name.startswith(("http://", "https://")):
+        return [name]
+    if found := checkpoints.available(name=name):
+        return found
+    close = checkpoints.available(name=f"*{name.strip('*')}*")
+    hint = f"Did you mean {', '.join(c.name for c in close[:3])}?" if close else "`vit-keras models --all` lists them."
+    raise ValueError(f"No published weights have the name {name}. {hint}")
+
+
+def models(options: argparse.Namespace) -> None:
+    """Print the published weights that have what the options ask for."""
+    fields = ("family", "source", "classes", "image_size")
+    filters = {field: getattr(options, field) for field in fields if getattr(options, field) is not None}
+    if options.license is not None:
+        filters["licence"] = options.license
+    pattern = options.pattern
+    if pattern is not None:
+        filters["name"] = pattern if re.search(r"[*?\[]", pattern) else f"*{pattern}*"
+    found = checkpoints.available(**filters)
+    if not found and pattern is not None and checkpoints.find(pattern):
+        found = [checkpoints.find(pattern)]
+    if not found:
+        raise ValueError("No published weights match. `vit-keras models --all` lists all.")
+    shown = found if filters or options.all else [c for c in found if c.variant is not None or c.source == "vit_keras"]
+    shown = sorted(shown, key=_order)
+    if options.json:
+        print(json.dumps([_entry(c) for c in shown], indent=2))
+        return
+    header = ("WEIGHTS", "PX", "HEAD", "MB", "TOP-1", "HERE", "LICENSE")
+    rows = [_row(c) for c in shown]
+    header = header if any(row[-1] for row in rows) else header[:-1]
+    print_table(header, rows, "<>>>><<", least=100)
+    print("\nHEAD: classes, or width of the embedding. TOP-1: accuracy on ImageNet-1k in percent, as published.")
+    print("License: Apache-2.0 unless the table names another.")
+    if len(shown) < len(found):
+        more = len(found) - len(shown)
+        print(f"{more} more from other publishers and families: vit-keras models --all, or pass a PATTERN.")
+
+
+def _order(checkpoint) -> tuple:
+    """Return a key to sort by: the file in this package, Google's by size of the model, others by name and number."""
+    variants = (*VARIANTS, checkpoint.variant)
+    parts = re.split(r"(\d+)", checkpoint.name)
+    numbers = [(int(part), "") if part.isdigit() else (0, part) for part in parts]
+    places = (checkpoint.source != "vit_keras", checkpoint.variant is None, variants.index(checkpoint.variant))
+    return *places, checkpoint.source != "google", numbers
+
+
+def _row(checkpoint) -> tuple[str, ...]:
+    return (
+        checkpoint.name,
+        str(checkpoint.image_size),
+        "-" if checkpoint.classes is None else str(checkpoint.classes),
+        "-" if checkpoint.bytes is None else f"{checkpoint.bytes / 1e6:.0f}",
+        "" if checkpoint.top1 is None else f"{checkpoint.top1:.1f}",
+        "yes" if checkpoints.is_local(checkpoint) else "",
+        "" if checkpoint.licence == "Apache-2.0" else checkpoint.licence,
+    )
+
+
+def _entry(checkpoint) -> dict[str, Any]:
+    fields = dataclasses.asdict(checkpoint) | {"options": dict(checkpoint.options)}
+    fields["preprocessing"] = checkpoint.preprocessing.to_dict()
+    return {"name": checkpoint.name, **fields, "here": checkpoints.is_local(checkpoint)}
