@@ -9,5 +9,8 @@ MOVED: dict[str, tuple[str, ...]] = {
     "files": ("atomic",),
     # --- checkpoints
     # --- visualize
+    # --- visualize
+    "visualize.record": ("visualize.recorder",),
+    "visualize.evaluate": ("visualize.faithfulness.removal",),
     # --- training
 }

@@ -43,7 +43,7 @@ def fit(model, pixels, *callbacks, epochs=2, **options):
 @contextlib.contextmanager
 def compilations():
     """How often the pass of a recording is traced: on PyTorch it runs as it is."""
-    recording = importlib.import_module("vit_keras.visualize.record")  # the function has the same name
+    recording = importlib.import_module("vit_keras.visualize.recorder")  # the function has the same name
     seen, observe = [], recording._observe
     recording._observe = lambda plan, *rest: seen.append(plan) or observe(plan, *rest)
     try:

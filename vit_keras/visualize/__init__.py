@@ -22,7 +22,8 @@ from .draw import (
     upsample,
     vit_keras_style,
 )
-from .evaluate import (
+from .explorer import AttentionExplorer, explorer
+from .faithfulness.removal import (
     GridPointing,
     MapEvaluation,
     RandomizationCheck,
@@ -31,7 +32,6 @@ from .evaluate import (
     randomization_check,
     spearman,
 )
-from .explorer import AttentionExplorer, explorer
 from .inspect import (
     attention_entropy,
     attention_sinks,
@@ -61,7 +61,7 @@ from .maps import (
     relevance_map,
     token_contributions,
 )
-from .record import Recorder, Recording, attention_scores, patch_logit_lens, record
+from .recorder import Recorder, Recording, attention_scores, patch_logit_lens, record
 
 __all__ = [
     "METHODS",

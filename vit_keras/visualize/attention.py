@@ -10,7 +10,7 @@ import numpy as np
 
 from .draw import overlay, paper_style, vit_keras_style
 from .maps import alti_rollout, attention_rollout, cls_attention, grad_cam, gradient_rollout, legrad, relevance_map
-from .record import Recording, is_list_of_pictures, record
+from .recorder import Recording, is_list_of_pictures, record
 
 
 def _mean_of_heads(recording: Recording, layer: int | None = None, head: int | None = None) -> np.ndarray:

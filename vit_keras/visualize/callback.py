@@ -20,7 +20,7 @@ from PIL import Image, ImageDraw
 from ..atomic import complete
 from .attention import attention_map
 from .draw import caption_font, columns_for
-from .record import is_list_of_pictures, read_picture
+from .recorder import is_list_of_pictures, read_picture
 
 _STYLES = ("overlay", "paper", "vit_keras")
 _TAG = "attention"

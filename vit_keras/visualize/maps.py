@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from .record import Recording, fuse_heads
+from .recorder import Recording, fuse_heads
 
 # Bytes of the contributions of tokens to a chunk of tokens that may exist at once.
 _MAX_CHUNK = 8 << 20

@@ -8,10 +8,10 @@ import keras
 import numpy as np
 import pytest
 
-import vit_keras.visualize.record  # noqa: F401
+import vit_keras.visualize.recorder  # noqa: F401
 from vit_keras import layers, visualize, vit
 
-record_module = sys.modules["vit_keras.visualize.record"]
+record_module = sys.modules["vit_keras.visualize.recorder"]
 
 BACKEND = keras.backend.backend()
 SAME = {"rtol": 1e-4, "atol": 1e-5}  # float32, in another order

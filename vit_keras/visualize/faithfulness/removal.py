@@ -26,12 +26,12 @@ import keras
 import numpy as np
 from keras import ops
 
-from .. import compiled
-from ..labels import class_names
-from ..layers import AttentionPooling, ExtractToken, MeanToken, find_vit, patch_grid, tap
-from ..positions import resize_bilinear
-from .attention import METHODS, OF_A_CLASS, attention_map
-from .record import (
+from ... import compiled
+from ...labels import class_names
+from ...layers import AttentionPooling, ExtractToken, MeanToken, find_vit, patch_grid, tap
+from ...positions import resize_bilinear
+from ..attention import METHODS, OF_A_CLASS, attention_map
+from ..recorder import (
     block_numbers,
     blocks_of,
     class_numbers,

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from vit_keras import layers, visualize, vit
-from vit_keras.visualize import evaluate
-from vit_keras.visualize.evaluate import evaluate_maps, grid_pointing_game, randomization_check, spearman
+from vit_keras.visualize.faithfulness import removal as evaluate
+from vit_keras.visualize.faithfulness.removal import evaluate_maps, grid_pointing_game, randomization_check, spearman
 
 BACKEND = keras.backend.backend()
 
