@@ -10,7 +10,14 @@ MOVED: dict[str, tuple[str, ...]] = {
     # --- checkpoints
     # --- visualize
     # --- visualize
-    "visualize.record": ("visualize.recorder",),
+    "visualize.record": (
+        "visualize.recorder",
+        "visualize.recording",
+        "visualize.plan",
+        "visualize.gradients",
+        "visualize.pictures",
+        "anatomy",
+    ),
     "visualize.evaluate": ("visualize.faithfulness.removal",),
     # --- training
 }

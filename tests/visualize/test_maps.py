@@ -269,19 +269,19 @@ MISTAKES = {
     "mass": (lambda: visualize.mass_mask(np.ones((2, 2)), 1), "between 0 and 1"),
     "fused": (
         lambda: visualize.relevance_map(
-            dataclasses.replace(WITHOUT, heads="mean", attention=WITHOUT.attention[:, :, 0])
+            dataclasses.replace(WITHOUT, head_fusion="mean", attention=WITHOUT.attention[:, :, 0])
         ),
-        "heads='relevance' or heads=None",
+        "head_fusion='relevance' or head_fusion=None",
     ),
     "fused heads": (
         lambda: visualize.cls_attention(
-            dataclasses.replace(WITHOUT, heads="mean", attention=WITHOUT.attention[:, :, 0])
+            dataclasses.replace(WITHOUT, head_fusion="mean", attention=WITHOUT.attention[:, :, 0])
         ),
-        "heads=None",
+        "head_fusion=None",
     ),
     "rows": (
         lambda: visualize.attention_rollout(dataclasses.replace(WITHOUT, attention=WITHOUT.attention[:, :, :, 0])),
-        "rows='all'",
+        "query='all'",
     ),
 }
 

@@ -1,17 +1,14 @@
 """Recordings: what is kept is what the layers computed, gradients are those of finite differences, in any model."""
 
 import functools
-import sys
 import warnings
 
 import keras
 import numpy as np
 import pytest
 
-import vit_keras.visualize.recorder  # noqa: F401
 from vit_keras import layers, visualize, vit
-
-record_module = sys.modules["vit_keras.visualize.recorder"]
+from vit_keras.visualize import forward_pass, plan
 
 BACKEND = keras.backend.backend()
 SAME = {"rtol": 1e-4, "atol": 1e-5}  # float32, in another order
@@ -82,7 +79,7 @@ def test_tokens_before_the_patches_and_what_the_output_reads(kind):
 @pytest.mark.core
 def test_what_is_kept_is_what_the_layers_compute():
     model = tiny(layer_scale=0.3, registers=1)
-    recording = visualize.record(model, IMAGES, keep=record_module.KEPT, target=1)
+    recording = visualize.record(model, IMAGES, keep=plan.KEPT, target=1)
     blocks = [layer for layer in model.layers if isinstance(layer, layers.TransformerBlock)]
     assert recording.layers == (0, 1) and recording.patch_size == (8, 8) and recording.grid == (4, 6)
     for n, block in enumerate(blocks):
@@ -124,10 +121,10 @@ def test_fewer_heads_and_rows_are_those_of_all(kind):
         ("relevance", np.maximum(whole.attention * whole.gradients, 0).mean(axis=2)),
         ("gradient", np.maximum((whole.attention * whole.gradients).mean(axis=2), 0)),
     ):
-        fused = visualize.record(model, IMAGES, target=2, keep="attention", heads=heads)
+        fused = visualize.record(model, IMAGES, target=2, keep="attention", head_fusion=heads)
         np.testing.assert_allclose(fused.attention, expected, **SAME)
         assert fused.gradients is None
-    rows = visualize.record(model, IMAGES, keep="attention", rows="readout")
+    rows = visualize.record(model, IMAGES, keep="attention", query="auto")
     np.testing.assert_allclose(rows.attention, np.einsum("bq,lbhqk->lbhk", whole.readout, whole.attention), **SAME)
 
 
@@ -354,11 +351,11 @@ def test_the_logit_lens_is_the_head_on_each_patch(kind):
 def test_a_recorder_is_compiled_once(monkeypatch):
     model = build(eagerly=False)
     calls = []
-    monkeypatch.setattr(record_module, "_score", lambda *a, f=record_module._score: calls.append(1) or f(*a))
-    recorder = visualize.Recorder(model, keep="attention", heads="relevance")
+    monkeypatch.setattr(forward_pass, "_score", lambda *a, f=forward_pass._score: calls.append(1) or f(*a))
+    recorder = visualize.Recorder(model, keep="attention", head_fusion="relevance")
     for images, target in ((IMAGES, 1), (IMAGES[:1], 2), (IMAGES, [0, 5]), (IMAGES, "predicted")):
         recorder(images, target)
-    visualize.record(model, IMAGES, target=3, keep="attention", heads="relevance")
+    visualize.record(model, IMAGES, target=3, keep="attention", head_fusion="relevance")
     assert len(calls) == 1
     before = recorder(IMAGES, 1).attention
     model.set_weights([2 * w for w in model.get_weights()])
@@ -400,10 +397,10 @@ MISTAKES = {
     "no layer": (lambda: visualize.record(tiny(), IMAGES, []), ValueError, "blocks 0 to 1"),
     "a layer's name": (lambda: visualize.record(tiny(), IMAGES, ["head"]), TypeError, "numbers of blocks"),
     "nothing to keep": (lambda: visualize.record(tiny(), IMAGES, keep="queries"), ValueError, "attention, values.*queries"),
-    "heads": (lambda: visualize.record(tiny(), IMAGES, heads="sum"), ValueError, "'mean', 'max'.*'sum'"),
-    "rows": (lambda: visualize.record(tiny(), IMAGES, rows="cls"), ValueError, "'all' or 'readout'"),
-    "no target": (lambda: visualize.record(tiny(), IMAGES, heads="relevance"), ValueError, "give a target"),
-    "no target for exits": (lambda: visualize.record(tiny(), IMAGES, exits=True), ValueError, "give a target"),
+    "heads": (lambda: visualize.record(tiny(), IMAGES, head_fusion="sum"), ValueError, "'mean', 'max'.*'sum'"),
+    "rows": (lambda: visualize.record(tiny(), IMAGES, query="cls"), ValueError, "query must be one of 'all', 'auto'.*'cls'"),
+    "no target": (lambda: visualize.record(tiny(), IMAGES, head_fusion="relevance"), ValueError, "pass target="),
+    "no target for exits": (lambda: visualize.record(tiny(), IMAGES, exits=True), ValueError, "pass target="),
     "no such class": (lambda: relevance(tiny(), 6), ValueError, "classes 0 to 5. Received the target 6"),
     "a negative class": (lambda: relevance(tiny(), -2), ValueError, "number from 0. Received: -2"),
     "half a class": (lambda: relevance(tiny(), 0.5), TypeError, "a number, a name or 'predicted'.*0.5"),
@@ -419,12 +416,12 @@ MISTAKES = {
         ValueError,
         "no attention layer",
     ),
-    "no method": (lambda: visualize.attention_map(tiny(), IMAGES, method="flow"), ValueError, "one of rollout.*'flow'"),
-    "no style": (lambda: visualize.attention_map(tiny(), IMAGES, style="jet"), ValueError, "one of overlay.*'jet'"),
+    "no method": (lambda: visualize.attention_map(tiny(), IMAGES, method="flow"), ValueError, "one of 'rollout'.*'flow'"),
+    "no style": (lambda: visualize.attention_map(tiny(), IMAGES, style="jet"), ValueError, "one of 'overlay'.*'jet'"),
     "a class of rollout": (
         lambda: visualize.attention_map(tiny(), IMAGES, method="rollout", target=1),
         ValueError,
-        "of no class.*relevance",
+        "for no class.*relevance",
     ),
 }  # fmt: skip
 

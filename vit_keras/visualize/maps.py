@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from .recorder import Recording, fuse_heads
+from .recording import Recording, fuse_heads
 
 # Bytes of the contributions of tokens to a chunk of tokens that may exist at once.
 _MAX_CHUNK = 8 << 20
@@ -89,8 +89,8 @@ def cls_attention(recording: Recording, layer: int | None = None, head: int | No
         rows = recording.pooling_attention
     else:
         rows = _need(recording, "attention")[_index(recording, -1 if layer is None else layer)]
-        if recording.heads is not None:
-            raise ValueError("The heads of this recording were fused: record with heads=None.")
+        if recording.head_fusion is not None:
+            raise ValueError("The heads of this recording were fused: record with head_fusion=None.")
         if rows.ndim == 4:
             rows = np.einsum("bq,bhqk->bhk", recording.readout, rows)
     if head is not None and not -rows.shape[1] <= head < rows.shape[1]:
@@ -167,7 +167,7 @@ def relevance_map(recording: Recording, start_layer: int = 0, query: Any = "auto
     `R = R + C R` (arXiv 2103.15679, equations 5 and 6). The default of maps for a class.
 
     Args:
-        recording: With attention and gradients: `record(…, target=…)`, with `heads=None` or `heads="relevance"`.
+        recording: With attention and gradients: `record(…, target=…)`, with `head_fusion=None` or `"relevance"`.
         start_layer: See `attention_rollout`; its authors advise to start later in deep models.
         query: See `attention_rollout`.
 
@@ -201,7 +201,7 @@ def gradient_rollout(
     reverse order, takes (in inference mode) the gradient of the scores before the softmax, and normalises columns for rows.
 
     Args:
-        recording: With attention and gradients: `record(…, target=…)`, with `heads=None` or `heads="gradient"`.
+        recording: With attention and gradients: `record(…, target=…)`, with `head_fusion=None` or `"gradient"`.
         discard_ratio: See `attention_rollout`.
         start_layer: See `attention_rollout`.
         query: See `attention_rollout`.
@@ -286,7 +286,7 @@ def token_contributions(recording: Recording, kind: str = "alti") -> np.ndarray:
     """
     attention, values, tokens = (_need(recording, name) for name in ("attention", "values", "tokens"))
     if attention.ndim != 5:
-        raise ValueError("Contributions need all heads and rows: record with heads=None and rows='all'.")
+        raise ValueError("Contributions need all heads and rows: record with head_fusion=None and query='all'.")
     result = np.empty((*attention.shape[:2], *attention.shape[3:]), "float32")
     for n, projection in enumerate(recording.projections):
         for image in range(attention.shape[1]):
@@ -347,13 +347,14 @@ def _fused(recording, how):
     if how not in ("mean", "max", "min", "relevance", "gradient"):
         raise ValueError(f"head_fusion is 'mean', 'max' or 'min'. Received: {how!r}")
     attention = _need(recording, "attention")
-    if recording.heads is not None:
-        if recording.heads != how:
+    if recording.head_fusion is not None:
+        if recording.head_fusion != how:
             raise ValueError(
-                f"This needs heads={how!r} or heads=None, and the recording has heads={recording.heads!r}."
+                f"This needs head_fusion={how!r} or head_fusion=None. The recording has "
+                f"head_fusion={recording.head_fusion!r}."
             )
     elif attention.ndim != 5:
-        raise ValueError("This needs all rows of attention: record with rows='all'.")
+        raise ValueError("This needs all rows of attention: record with query='all'.")
     elif how in ("relevance", "gradient"):
         if recording.exits:
             raise ValueError("This needs gradients of the model's output: record with exits=False.")
@@ -361,7 +362,7 @@ def _fused(recording, how):
     else:
         attention = fuse_heads(attention, None, how)
     if attention.ndim != 4:
-        raise ValueError("This needs all rows of attention: record with rows='all'.")
+        raise ValueError("This needs all rows of attention: record with query='all'.")
     return attention
 
 
@@ -423,7 +424,7 @@ def _start(recording: Recording, query: Any) -> np.ndarray:
 
 def _as_recording(attention: Any, grid: tuple[int, int] | None) -> Recording:
     if grid is None:
-        raise ValueError("Say how many patches an array of attention is of: grid=(down, across).")
+        raise ValueError("The patches of an array of attention cannot be inferred. Pass grid=(down, across).")
     attention = np.asarray(attention)
     layers, batch, tokens = attention.shape[:3]
     patches = grid[0] * grid[1]
@@ -433,4 +434,5 @@ def _as_recording(attention: Any, grid: tuple[int, int] | None) -> Recording:
     readout = np.zeros((batch, tokens))
     readout[:, 0 if prefix else slice(None)] = 1.0 if prefix else 1 / patches
     names = ("cls", *(f"reg{n}" for n in range(prefix - 1)))[:prefix]
-    return Recording((), tuple(grid), names, tuple(range(layers)), (1, 1), readout, heads="mean", attention=attention)
+    fields = {"head_fusion": "mean", "attention": attention}
+    return Recording((), tuple(grid), names, tuple(range(layers)), (1, 1), readout, **fields)
