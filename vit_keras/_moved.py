@@ -18,6 +18,6 @@ MOVED: dict[str, tuple[str, ...]] = {
         "visualize.pictures",
         "anatomy",
     ),
-    "visualize.evaluate": ("visualize.faithfulness.removal",),
+    "visualize.evaluate": ("visualize.faithfulness",),
     # --- training
 }

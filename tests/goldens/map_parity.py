@@ -11,7 +11,7 @@ from support import uncompiled
 from vit_keras import from_checkpoint
 from vit_keras.positions import resize_bilinear
 from vit_keras.visualize import maps
-from vit_keras.visualize.record import record
+from vit_keras.visualize.recorder import record
 
 CORE = "vit_rectangle"
 """The case that every backend runs, and TensorFlow compiles: most of the time of these tests is that of compiling."""

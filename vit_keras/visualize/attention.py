@@ -41,43 +41,43 @@ def attention_map(
     """Show what a model looks at; by default by attention rollout (ViT paper, Figure 6 and appendix D.8).
 
     Args:
-            model: A ViT of this package, or any model of one image input with one inside: `Sequential`, a fine-tuned
-                model, nested to any depth.
-            image: Pixels: an array `(height, width)`, `(height, width, channels)` or `(batch, height, width, channels)` in
-                [0, 255], or floats in [-1, 1]; anything that `vit_keras.utils.read` reads; or a list of such. Whatever its
-                size, it is stretched to the model's.
-            method: The kind of map. `None`: rollout, or with a target relevance.
-    {methods}
-            target: Which class the map is for, or what else: see `record`. `None`: the predicted class, for a method that
-                needs one.
-            style: `"overlay"`, color over a dimmed image; `"paper"`, as in the ViT paper: the image shows where the map is
-                high; `"vit_keras"`, what vit-keras 0.x drew; `"raw"`, no picture but the map.
-            size: Size of the returned picture, to draw a small one large: its longest side, or `(height, width)`. `None`:
-                that of `image`. Maps have no such size.
-            return_map: Whether to return the map itself instead of a picture, as `style="raw"`.
-            preprocess: See `Recorder`.
-            grid: See `Recorder`.
-            **options: For the method's own function, such as `start_layer`, `discard_ratio` or `query`.
+        model: A ViT of this package, or any model of one image input with one inside: `Sequential`, a fine-tuned
+            model, nested to any depth.
+        image: Pixels: an array `(height, width)`, `(height, width, channels)` or `(batch, height, width, channels)`
+            in [0, 255], or floats in [-1, 1]; anything that `vit_keras.utils.read` reads; or a list of such.
+            Whatever its size, it is stretched to the model's.
+        method: The kind of map. `None`: rollout, or with a target relevance.
+            {methods}
+        target: Which class the map is for, or what else: see `record`. `None`: the predicted class, for a method
+            that needs one.
+        style: `"overlay"`, color over a dimmed image; `"paper"`, as in the ViT paper: the image shows where the map
+            is high; `"vit_keras"`, what vit-keras 0.x drew; `"raw"`, no picture but the map.
+        size: Size of the returned picture, to draw a small one large: its longest side, or `(height, width)`.
+            `None`: that of `image`. Maps have no such size.
+        return_map: Whether to return the map itself instead of a picture, as `style="raw"`.
+        preprocess: See `Recorder`.
+        grid: See `Recorder`.
+        **options: For the method's own function, such as `start_layer`, `discard_ratio` or `query`.
 
     Returns:
-            uint8 `(height, width, 3)`, the image with the map over it; or the map itself, float32 `(down, across)`. A batch
-            gives a batch; a list of pictures of several sizes a list of pictures.
+        uint8 `(height, width, 3)`, the image with the map over it; or the map itself, float32 `(down, across)`. A
+        batch gives a batch; a list of pictures of several sizes a list of pictures.
 
     Raises:
-            ValueError: There is no ViT in the model or more than one, the image does not fit it, or there is no such method
-                or style.
-            TypeError: The method has no such option.
+        ValueError: There is no ViT in the model or more than one, the image does not fit it, or there is no such
+            method or style.
+        TypeError: The method has no such option.
 
     Warns:
-            UserWarning: A float image is not in [-1, 1]; it is read as what it looks like. Or see `record`.
+        UserWarning: A float image is not in [-1, 1]; it is read as what it looks like. Or see `record`.
 
     Example:
-            >>> from vit_keras import vit
-            >>> model = vit.build_model((32, 64), 8, 2, 64, 2, "wide", 128, classes=10)
-            >>> attention_map(model, np.zeros((32, 64, 3), "uint8"), return_map=True).shape
-            (4, 8)
-            >>> attention_map(model, np.zeros((32, 64, 3), "uint8"), method="alti", size=640).shape
-            (320, 640, 3)
+        >>> from vit_keras import vit
+        >>> model = vit.build_model((32, 64), 8, 2, 64, 2, "wide", 128, classes=10)
+        >>> attention_map(model, np.zeros((32, 64, 3), "uint8"), return_map=True).shape
+        (4, 8)
+        >>> attention_map(model, np.zeros((32, 64, 3), "uint8"), method="alti", size=640).shape
+        (320, 640, 3)
     """
     chosen = check_arguments(method, target, style, options)
     size = _size(size)

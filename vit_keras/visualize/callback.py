@@ -31,15 +31,15 @@ class AttentionMapCallback(keras.callbacks.Callback):
     """Draw attention maps of some pictures before training and after each epoch, as PNG files or for TensorBoard.
 
     The pictures are arranged in a sheet with the number of the epoch below. All sheets have one size, so that
-    `visualize.animate(callback.paths, "training.gif")` makes a film of them. Training is not affected: the maps are made
-    in inference mode and draw no random numbers.
+    `visualize.animate(callback.paths, "training.gif")` makes a film of them. Training is not affected: the maps are
+    made in inference mode and draw no random numbers.
 
     Args:
         images: What `attention_map` takes, read once.
-        folder: Where to write `epoch-000.png` (before training), `epoch-001.png` (after the first epoch) …; it is created
-            if needed. `None`: nowhere.
-        tensorboard: A folder for TensorBoard's logs, to which the sheets are written as images. On TensorFlow this needs
-            no further package; on other backends it needs tensorboardX, or on PyTorch tensorboard.
+        folder: Where to write `epoch-000.png` (before training), `epoch-001.png` (after the first epoch) …; it is
+            created if needed. `None`: nowhere.
+        tensorboard: A folder for TensorBoard's logs, to which the sheets are written as images. On TensorFlow this
+            needs no further package; on other backends it needs tensorboardX, or on PyTorch tensorboard.
         every: Draw after every so many epochs. The maps before training are always drawn.
         method: See `attention_map`.
         target: See `attention_map`. As long as a new head is all zeros, a map for a class is blank.

@@ -1,7 +1,7 @@
 """The one pass through a model: what a plan asks for, as arrays.
 
-The layers show what they compute (`vit_keras.layers.tap`), so no second model is built, and it does not matter how deep the
-Vision Transformer is nested in another model. The pass is compiled once for a model and a plan.
+The layers show what they compute (`vit_keras.layers.tap`), so no second model is built, and it does not matter how deep
+the Vision Transformer is nested in another model. The pass is compiled once for a model and a plan.
 """
 
 from __future__ import annotations

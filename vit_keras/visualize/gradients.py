@@ -1,8 +1,8 @@
 """Gradients with respect to tensors inside a model, by each backend's own means.
 
 Each function here takes `forward(watch)`. It runs a model, passes each tensor whose gradient is wanted through
-`watch(name, tensor)`, goes on with what that returns, and returns `(score, watched, seen)`: a scalar, `{name: [tensors]}`,
-and whatever else is to be kept.
+`watch(name, tensor)`, goes on with what that returns, and returns `(score, watched, seen)`: a scalar, `{name:
+[tensors]}`, and whatever else is to be kept.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ _GRADIENTS = {"tensorflow": _tensorflow, "jax": _jax, "torch": _torch}
 
 
 def torch_gradients(wanted: bool) -> contextlib.AbstractContextManager:
-    """Return a context in which PyTorch keeps, or does not keep, what gradients need; it does nothing on other backends.
+    """Return a context in which PyTorch keeps what gradients need, or does not; on other backends it does nothing.
 
     Example:
         >>> with torch_gradients(wanted=False):
@@ -83,7 +83,7 @@ def torch_gradients(wanted: bool) -> contextlib.AbstractContextManager:
 
 @contextlib.contextmanager
 def logits_only(model: keras.Model) -> Iterator[None]:
-    """Leave out a softmax or sigmoid at the end of a model: the gradient of a logit says more than that of a probability.
+    """Leave out a softmax or sigmoid at the end of a model: gradients of a logit say more than those of a probability.
 
     It may be the activation of the last layer, a layer or an operation of its own, in a nested model, and before layers
     that pass their input through, such as dropout.

@@ -1,7 +1,7 @@
 """Recordings in, maps on the grid of patches out: float32 `(batch, down, across)`.
 
-All that go through several layers need only the row of the class token (or of whatever the model's output is read from), so
-they multiply one row from the last layer down, which is far less than the whole product.
+All that go through several layers need only the row of the class token (or of whatever the model's output is read
+from), so they multiply one row from the last layer down, which is far less than the whole product.
 """
 
 from __future__ import annotations
@@ -34,14 +34,17 @@ def attention_rollout(
     arXiv 2005.00928, section 3; ViT paper, appendix D.8).
 
     Args:
-        recording: A `Recording` with attention, its heads fused or not; or `(layers, batch, tokens, tokens)`, fused over the heads.
-        grid: Patches down and across, where an array is given; tokens before them (the class token) are left out of the map.
+        recording: A `Recording` with attention, its heads fused or not; or `(layers, batch, tokens, tokens)`, fused
+            over the heads.
+        grid: Patches down and across, where an array is given; tokens before them (the class token) are left out of the
+            map.
         head_fusion: `"mean"` of the heads, as in the paper, `"max"` or `"min"` (vit-explain).
-        discard_ratio: Share of the lowest attentions of a layer that become zero before (vit-explain; the first entry never does).
+        discard_ratio: Share of the lowest attentions of a layer that become zero before (vit-explain; the first entry
+            never does).
         residual: Share of a token's own state.
         start_layer: The first block to go through; from the end if negative.
-        query: Whose map: `"auto"`, what the output is read from; `"cls"`, the class token's; `"mean"` of the patches; or a patch,
-            `(row, column)`.
+        query: Whose map: `"auto"`, what the output is read from; `"cls"`, the class token's; `"mean"` of the patches;
+            or a patch, `(row, column)`.
 
     Returns:
         float32 `(batch, down, across)`. Together with the tokens before the patches it sums to 1.
@@ -65,8 +68,8 @@ def attention_rollout(
 def cls_attention(recording: Recording, layer: int | None = None, head: int | None = None) -> np.ndarray:
     """What the class token attends to in one layer, for each head (DINO, arXiv 2104.14294, figure 1).
 
-    Without a class token it is the mean of what the tokens attend to that the output is read from; a MAP head has an attention of
-    its own, which is the default there.
+    Without a class token it is the mean of what the tokens attend to that the output is read from; a MAP head has an
+    attention of its own, which is the default there.
 
     Args:
         recording: With attention, heads not fused.
@@ -137,10 +140,11 @@ def alti_rollout(recording: Recording, start_layer: int = 0, kind: str = "alti",
     Args:
         recording: With attention (heads not fused), values and tokens.
         start_layer: See `attention_rollout`.
-        kind: How a contribution is measured: `"alti"`, by how much nearer to the sum of all it brings (ALTI, Ferrando et al. 2022,
-            arXiv 2203.04212, with the 1-norm); `"norm"`, by its 2-norm (Kobayashi et al. 2021, arXiv 2109.07152). The
-            residual is a contribution of a token to itself; the bias of the values belongs to their token, that of the output
-            projection to none; layer normalisation is inside the values, as it was in this pass.
+        kind: How a contribution is measured: `"alti"`, by how much nearer to the sum of all it brings (ALTI, Ferrando
+            et al. 2022, arXiv 2203.04212, with the 1-norm); `"norm"`, by its 2-norm (Kobayashi et al. 2021, arXiv
+            2109.07152). The residual is a contribution of a token to itself; the bias of the values belongs to their
+            token, that of the output projection to none; layer normalisation is inside the values, as it was in this
+            pass.
         query: See `attention_rollout`.
 
     Returns:
@@ -163,8 +167,8 @@ def alti_rollout(recording: Recording, start_layer: int = 0, kind: str = "alti",
 def relevance_map(recording: Recording, start_layer: int = 0, query: Any = "auto") -> np.ndarray:
     """What speaks for the target: the generic attention explainability of Chefer et al. 2021, self-attention.
 
-    Attention of each head times its gradient, positive parts, mean over the heads: `C`. From the first layer to the last
-    `R = R + C R` (arXiv 2103.15679, equations 5 and 6). The default of maps for a class.
+    Attention of each head times its gradient, positive parts, mean over the heads: `C`. From the first layer to the
+    last `R = R + C R` (arXiv 2103.15679, equations 5 and 6). The default of maps for a class.
 
     Args:
         recording: With attention and gradients: `record(…, target=…)`, with `head_fusion=None` or `"relevance"`.
@@ -197,8 +201,9 @@ def gradient_rollout(
 ) -> np.ndarray:
     """Attention rollout where each layer counts by attention times gradient (vit-explain's idea, done right).
 
-    The mean over the heads comes first, then its positive part. The reference, vit-explain, multiplies the layers with gradients in
-    reverse order, takes (in inference mode) the gradient of the scores before the softmax, and normalises columns for rows.
+    The mean over the heads comes first, then its positive part. The reference, vit-explain, multiplies the layers with
+    gradients in reverse order, takes (in inference mode) the gradient of the scores before the softmax, and normalises
+    columns for rows.
 
     Args:
         recording: With attention and gradients: `record(…, target=…)`, with `head_fusion=None` or `"gradient"`.
@@ -222,12 +227,13 @@ def gradient_rollout(
 def grad_cam(recording: Recording, kind: str = "gradcam", layer: int = -1) -> np.ndarray:
     """Grad-CAM and its relatives on the patches, where they have a gradient: after the first normalisation of a block.
 
-    (After the last block only the class token has one.) As pytorch-grad-cam computes them, before it stretches them to [0, 1].
+    (After the last block only the class token has one.) As pytorch-grad-cam computes them, before it stretches them to
+    [0, 1].
 
     Args:
         recording: `record(…, target=…, keep=("normed",))`.
-        kind: `"gradcam"` (arXiv 1610.02391), `"hirescam"` (arXiv 2011.08891), `"layercam"` (Jiang et al. 2021) or `"elementwise"`
-            (pytorch-grad-cam's GradCAMElementWise).
+        kind: `"gradcam"` (arXiv 1610.02391), `"hirescam"` (arXiv 2011.08891), `"layercam"` (Jiang et al. 2021) or
+            `"elementwise"` (pytorch-grad-cam's GradCAMElementWise).
         layer: Which block, from the end if negative.
 
     Returns:

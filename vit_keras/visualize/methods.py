@@ -31,7 +31,8 @@ class Method:
 
     Attributes:
         name: What `attention_map(method=)` takes.
-        make: From a `Recording` to float32 maps `(batch, down, across)`; its further parameters are the method's options.
+        make: From a `Recording` to float32 maps `(batch, down, across)`; its further parameters are the method's
+            options.
         summary: What the map shows, in a few words.
         of_class: Whether the map is for a class.
         keep: What `record` must keep for it.

@@ -166,7 +166,7 @@ def fitting_size(picture: tuple[int, int], grid: tuple[int, int], stride: tuple[
 
 
 def outside_level() -> int:
-    """Return the `stacklevel` with which a warning of the calling function points to the first line outside the package."""
+    """Return the `stacklevel` by which a warning of the calling function points to the line outside this package."""
     frame, level = sys._getframe(1), 1
     while frame.f_back is not None and str(frame.f_globals.get("__name__")).split(".")[0] == __name__.split(".")[0]:
         frame, level = frame.f_back, level + 1

@@ -40,9 +40,9 @@ def record(
             [0, 255], or floats in [-1, 1]; anything that `vit_keras.utils.read` reads; or a list of such. Each is
             stretched to the model's size.
         layers: Numbers of the blocks to keep, from the end if negative; `None` for all.
-        target: What the gradients are of. `None`: there are none. `"predicted"`: the logit of the class with the highest
-            one. A class, by its number or its name, or a list with one for each image: its logit. A function of the
-            model's output: what it returns, one number for each image, or their sum.
+        target: What the gradients are of. `None`: there are none. `"predicted"`: the logit of the class with the
+            highest one. A class, by its number or its name, or a list with one for each image: its logit. A function of
+            the model's output: what it returns, one number for each image, or their sum.
         **options: `keep`, `head_fusion`, `query`, `exits`, `preprocess` and `grid`: see `Recorder`.
 
     Returns:
@@ -74,17 +74,18 @@ class Recorder:
     Args:
         model: See `record`.
         layers: See `record`.
-        keep: What to keep, of `"attention"`, `"values"`, `"tokens"` and `"normed"`. With a target also the gradients with
-            respect to attention and normed tokens, if these are kept.
-        head_fusion: How to fuse the heads while the model runs, which takes far less memory: `"mean"`, `"max"`, `"min"`;
-            with a target `"relevance"`, the mean of the positive parts of attention × gradient, or `"gradient"`, the
-            positive part of their mean. `None` keeps all heads. `heads` is an alias.
-        query: Which rows of attention to keep: `"all"`; or `"auto"`, only the mean of those that the output is read from
-            (the class token's). `rows="all"` and `rows="readout"` are aliases.
-        exits: Whether to explain each block by the score that the rest of the model gives to its own output (for `legrad`).
+        keep: What to keep, of `"attention"`, `"values"`, `"tokens"` and `"normed"`. With a target also the gradients
+            with respect to attention and normed tokens, if these are kept.
+        head_fusion: How to fuse the heads while the model runs, which takes far less memory: `"mean"`, `"max"`,
+            `"min"`; with a target `"relevance"`, the mean of the positive parts of attention × gradient, or
+            `"gradient"`, the positive part of their mean. `None` keeps all heads. `heads` is an alias.
+        query: Which rows of attention to keep: `"all"`; or `"auto"`, only the mean of those that the output is read
+            from (the class token's). `rows="all"` and `rows="readout"` are aliases.
+        exits: Whether to explain each block by the score that the rest of the model gives to its own output (for
+            `legrad`).
         preprocess: What the model's input needs, from pixels in [0, 255]. `"own"`: the normalization of the ViT's
-            checkpoint, as far as the model does not normalize itself (`anatomy.preprocessing_of`); `None`: nothing; or a
-            function of `(batch, height, width, channels)`.
+            checkpoint, as far as the model does not normalize itself (`anatomy.preprocessing_of`); `None`: nothing; or
+            a function of `(batch, height, width, channels)`.
         grid: Patches down and across, where they cannot be inferred from the model.
 
     Raises:
@@ -157,8 +158,8 @@ class Recorder:
         source = anatomy.output_source(self.model)
         if lack and not anatomy.heads(self.vit) and any(layer is source for layer in flat_layers(self.vit)):
             raise ValueError(
-                f"The model {self.model.name!r} has no single output of the shape (batch, classes): {lack}. Pass as target "
-                "a function that makes of its output one number for each image."
+                f"The model {self.model.name!r} has no single output of the shape (batch, classes): {lack}. Pass as "
+                "target a function that makes of its output one number for each image."
             )
         classes = class_numbers(target, len(inputs), labels)
         if plan.exits and (classes < 0).any():  # what the whole model predicts, not each exit
@@ -203,8 +204,9 @@ def patch_logit_lens(
 ) -> np.ndarray:
     """Return the logits of each patch after each block, as if it were the only token that the head reads.
 
-    The rest of the model, from the final normalization on, sees one patch at a time (the "logit lens" of nostalgebraist,
-    2020, on patches). A head that was trained on a class token or a mean of patches is only roughly valid for a single one.
+    The rest of the model, from the final normalization on, sees one patch at a time (the "logit lens" of
+    nostalgebraist, 2020, on patches). A head that was trained on a class token or a mean of patches is only roughly
+    valid for a single one.
 
     Args:
         model: See `record`.

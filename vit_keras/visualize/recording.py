@@ -20,22 +20,24 @@ class Recording:
     those before the patches, then the patches row by row. A row of attention is a query, a column a key.
 
     Attributes:
-        images: The pictures, uint8 `(height, width, 3)` each, to draw on: the grid covers each of them from edge to edge.
+        images: The pictures, uint8 `(height, width, 3)` each, to draw on: the grid covers each of them from edge to
+            edge.
         grid: Patches down and across.
         prefix: Names of the tokens before the patches: `"cls"`, `"dist"`, `"reg0"` …
         layers: Numbers of the recorded blocks.
         patch_size: Pixels of the model's input between two patches, down and across.
         readout: float32 `(B, N)`, how much the model's output reads from each token of the last block; rows sum to 1.
             All from the class token; or the mean of the patches, or what a MAP head attends to.
-        logits: float32 `(B, classes)`, the model's output before a last softmax or sigmoid; `None` of a model with several
-            outputs.
+        logits: float32 `(B, classes)`, the model's output before a last softmax or sigmoid; `None` of a model with
+            several outputs.
         target: int `(B,)`, the classes whose logits were explained, or `None`.
         labels: Names of the classes, where the model knows them.
         head_fusion: How the heads were fused, or `None`. `heads` is an alias.
         exits: Whether each block's gradients are those of its own exit (`legrad`) and not of the model's output.
         attention: float32 `(L, B, H, N, N)`; `(L, B, N, N)` with fused heads; `(L, B, H, N)` with `query="auto"`.
         values: float32 `(L, B, H, N, d)`.
-        projections: float32 `(L, H, d, D)`, the output projection of each head into the residual stream (with layer scale).
+        projections: float32 `(L, H, d, D)`, the output projection of each head into the residual stream (with layer
+            scale).
         tokens: float32 `(L + 1, B, N, D)`: the input of each recorded block, and the output of the last of them.
         features: float32 `(B, N, D)`, the tokens after the final normalization, where the last block was recorded.
         normed: float32 `(L, B, N, D)`, the tokens after the first normalization of each block.
