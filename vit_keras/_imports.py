@@ -17,9 +17,7 @@ ROOT = __package__
 
 SAVED = (
     "layers",
-    "mixer",
-    "resnet",
-    "preprocess",
+    "preprocess_layer",
     "vit",
     "training.augment",
     "training.distill",

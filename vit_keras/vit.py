@@ -25,9 +25,8 @@ import numpy as np
 
 from . import checkpoints, compiled, layers, saving
 from .config import VARIANTS, ViTConfig, patch_stride, size_pair
-from .mixer import MixerBlock
+from .layers import MixerBlock, resnet_root
 from .preprocess import GOOGLE, Preprocess, Preprocessing
-from .resnet import resnet_root
 
 ImageSizeArg = tuple[int, int] | int
 

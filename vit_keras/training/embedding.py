@@ -29,8 +29,7 @@ from .. import __version__
 from ..atomic import complete
 from ..checkpoints.download import home
 from ..config import size_pair
-from ..layers import TransformerBlock, find_vit
-from ..mixer import MixerBlock
+from ..layers import MixerBlock, TransformerBlock, find_vit
 from ..preprocess import GOOGLE
 from ..visualize.record import torch_gradients
 from ..vit import VisionTransformer
