@@ -11,7 +11,6 @@ MOVED: dict[str, tuple[str, ...]] = {
     "resnet": ("layers.resnet",),
     # --- checkpoints
     # --- visualize
-    # --- visualize
     "visualize.record": (
         "visualize.recorder",
         "visualize.recording",
@@ -19,6 +18,7 @@ MOVED: dict[str, tuple[str, ...]] = {
         "visualize.gradients",
         "visualize.pictures",
         "anatomy",
+        "labels",
     ),
     "visualize.evaluate": ("visualize.faithfulness",),
     # --- training

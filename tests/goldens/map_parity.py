@@ -9,7 +9,7 @@ from map_files import load, write
 from support import uncompiled
 
 from vit_keras import from_checkpoint
-from vit_keras.positions import resize_bilinear
+from vit_keras.resampling import resize_bilinear
 from vit_keras.visualize import maps
 from vit_keras.visualize.recorder import record
 

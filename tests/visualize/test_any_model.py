@@ -1,4 +1,4 @@
-"""Whatever stands before and after the ViT: what reaches it, and the recorded logits, are what the model computes by hand."""
+"""Whatever stands before and after the ViT: its input and the recorded logits are what the model computes by hand."""
 
 import functools
 import warnings
@@ -118,7 +118,10 @@ def test_what_reaches_the_vit_and_the_logits(kind):
     np.testing.assert_allclose(logits, outputs, **SAME)
 
 
-@pytest.mark.parametrize("kind", MODELS)
+FEW = ("rescaling before", "augmentation before, of CLIP", "softmax, then dropout")
+
+
+@pytest.mark.parametrize("kind", [k if k in FEW else pytest.param(k, marks=pytest.mark.slow) for k in MODELS])
 def test_the_map_and_the_callback(kind, tmp_path):
     model, (_, scores, _) = of_kind(kind)
     expected = visualize.attention_rollout(scores.mean(axis=2), (4, 4))[0]
@@ -145,6 +148,13 @@ def test_a_softmax_at_the_end_changes_no_gradient_and_stays(kind):
 def test_features_are_no_classes(target):
     with pytest.raises(ValueError, match=r"it has no head.*Pass as target a function"):
         visualize.attention_map(of_kind("no head")[0], PICTURE, method="relevance", target=target)
+
+
+def test_a_misspelled_class_is_hinted_at():
+    model = build()
+    model.labels = ("dog", "cat", "frog", "horse", "ship", "truck")
+    with pytest.raises(ValueError, match="No class has the name 'kat'.*Did you mean 'cat'"):
+        visualize.attention_map(model, PICTURE, target="kat")
 
 
 def test_all_maps_are_those_of_each_method():

@@ -28,13 +28,14 @@ def noise(*shape, seed=0):
     return np.random.default_rng(seed).integers(0, 256, shape, dtype="uint8")
 
 
-def build(image_size=32, patch_size=8, depth=2, **options):
+def build(image_size=32, patch_size=8, depth=2, eagerly=True, **options):
     """A tiny model whose attention is far from uniform, with the same weights on every backend."""
     top = {"include_top": False} if options.get("pooling", "token") is None else {}
     model = vit.build_model(image_size, patch_size, depth, 32, 2, "tiny", 64, **{"classes": 10, **options, **top})
     rng = np.random.default_rng(1)
     for weight in model.weights:
         weight.assign(0.2 * rng.standard_normal(weight.shape) + (weight.name == "gamma"))
+    model.run_eagerly = eagerly and BACKEND != "jax"  # tiny models take longer to compile than to run
     return model
 
 
@@ -48,6 +49,7 @@ def nested(model):
     base = keras.Model(model.inputs, model.get_layer("ExtractToken").output)
     outer = keras.Sequential([keras.Input((32, 32, 3)), base, keras.layers.Dense(4, activation="softmax")])
     outer.layers[-1].kernel.assign(0.2 * np.random.default_rng(2).standard_normal((32, 4)))
+    outer.run_eagerly = base.run_eagerly = model.run_eagerly
     return outer
 
 
@@ -91,7 +93,10 @@ def run_by_hand(model, inputs, kept):
     return array(of(model.output))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+FEW = ("class token", "mean", "map")
+
+
+@pytest.mark.parametrize("kind", [k if k in FEW else pytest.param(k, marks=pytest.mark.slow) for k in KINDS])
 def test_removed_tokens_might_as_well_not_be_there(kind):
     model = build(**KINDS[kind])
     case = Case(model, noise(2, *model.input_shape[1:]), "own", None, 16)
@@ -118,7 +123,14 @@ def test_removed_tokens_might_as_well_not_be_there(kind):
         np.testing.assert_allclose(logits, expected, rtol=0, atol=SAME * np.abs(expected).max())
 
 
-@pytest.mark.parametrize("positions", [{"relative_positions": True}, {"rope_theta": 100.0}], ids=str)
+@pytest.mark.parametrize(
+    "positions",
+    [
+        pytest.param({"relative_positions": True}, marks=pytest.mark.core),
+        pytest.param({"rope_theta": 100.0}, marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
 def test_removed_tokens_have_no_influence(positions):
     # These positions are for the whole grid, so that no shorter sequence can be run: what was removed may be anything.
     model = build(position=None, **positions)
@@ -132,6 +144,7 @@ def test_removed_tokens_have_no_influence(positions):
 
 
 @pytest.mark.core
+@pytest.mark.slow_on_jax
 def test_similarity_is_the_cosine_of_what_the_head_reads(tiny):
     chosen = np.zeros((1, 4, 4))
     chosen[0, 1, 2], chosen[0, 3, 3] = 2, 1  # the two highest of 16
@@ -288,7 +301,7 @@ def test_a_model_without_classes_is_evaluated_by_its_features_and_by_a_function(
 
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="counts TensorFlow's traces")
 def test_one_trace_does_for_all_methods_and_fractions(tiny, monkeypatch):
-    model, traces = build(), []
+    model, traces = build(eagerly=False), []
     read = masked_pass.read
 
     def counting(*args):
@@ -377,10 +390,11 @@ def trained():
 
     model = vit.build_model(32, 4, 2, 32, 2, "tiny", 64, classes=4)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(keras.optimizers.Adam(3e-3), loss, metrics=["acc"])
+    model.compile(keras.optimizers.Adam(3e-3), loss, metrics=["acc"], jit_compile=False)
     images, labels = pictures(512)
     history = model.fit(vit.preprocess_inputs(images), labels, batch_size=32, epochs=4, verbose=0)
     assert history.history["acc"][-1] > 0.9
+    model.run_eagerly = BACKEND != "jax"
     return model, *pictures(16)
 
 

@@ -12,6 +12,7 @@ from vit_keras.visualize import forward_pass, plan
 
 BACKEND = keras.backend.backend()
 SAME = {"rtol": 1e-4, "atol": 1e-5}  # float32, in another order
+SLOW = functools.partial(pytest.param, marks=pytest.mark.slow)
 
 
 def noise(*shape, seed=0):
@@ -77,6 +78,7 @@ def test_tokens_before_the_patches_and_what_the_output_reads(kind):
 
 
 @pytest.mark.core
+@pytest.mark.slow_on_jax
 def test_what_is_kept_is_what_the_layers_compute():
     model = tiny(layer_scale=0.3, registers=1)
     recording = visualize.record(model, IMAGES, keep=plan.KEPT, target=1)
@@ -110,7 +112,7 @@ def test_some_layers_only():
     assert visualize.record(tiny(), IMAGES, keep="tokens").attention is None
 
 
-@pytest.mark.parametrize("kind", ["class token", "registers, no class token", "distilled"])
+@pytest.mark.parametrize("kind", ["class token", SLOW("registers, no class token"), SLOW("distilled")])
 def test_fewer_heads_and_rows_are_those_of_all(kind):
     model = tiny(**KINDS[kind][0])
     whole = visualize.record(model, IMAGES, target=2)
@@ -173,6 +175,7 @@ def differences(model, field, layer, places, target):
 
 
 @pytest.mark.core
+@pytest.mark.slow_on_jax
 def test_gradients_are_those_of_finite_differences():
     model = tiny(registers=1)
     recording = visualize.record(model, IMAGES[:1], target=3, keep=("attention", "normed"))
@@ -228,7 +231,7 @@ def test_the_gradients_of_a_nested_model_frozen_or_not(freeze):
     assert np.abs(inner - expected).max() > 0.01
 
 
-@pytest.mark.parametrize("activation", ["softmax", "sigmoid"])
+@pytest.mark.parametrize("activation", ["softmax", SLOW("sigmoid")])
 def test_a_last_softmax_is_left_out_and_put_back(activation):
     model = build()
     expected = relevance(nested(model))
@@ -298,7 +301,7 @@ def test_the_name_of_a_class():
         visualize.record(tiny(), IMAGES, target="hen")
 
 
-@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", SLOW("mixed_float16")])
 def test_mixed_precision(policy):
     found = relevance(build(dtype=policy))
     expected = relevance(build())
@@ -313,6 +316,7 @@ def test_a_head_that_is_all_zero_is_warned_of():
 
 
 @pytest.mark.core
+@pytest.mark.slow_on_jax
 def test_the_exits_of_each_layer():
     model = tiny(num_layers=3)
     recording = visualize.record(model, IMAGES, layers=[1, 2], target=[2, "predicted"], exits=True, keep="attention")
@@ -330,7 +334,8 @@ def test_the_exits_of_each_layer():
 
 
 @pytest.mark.parametrize(
-    "kind", ["class token", "registers, no class token", "distilled", "class token, but the mean is read"]
+    "kind",
+    ["class token", "registers, no class token", SLOW("distilled"), SLOW("class token, but the mean is read")],
 )
 def test_the_logit_lens_is_the_head_on_each_patch(kind):
     model = tiny(**KINDS[kind][0])
@@ -402,7 +407,7 @@ MISTAKES = {
     "no target": (lambda: visualize.record(tiny(), IMAGES, head_fusion="relevance"), ValueError, "pass target="),
     "no target for exits": (lambda: visualize.record(tiny(), IMAGES, exits=True), ValueError, "pass target="),
     "no such class": (lambda: relevance(tiny(), 6), ValueError, "classes 0 to 5. Received the target 6"),
-    "a negative class": (lambda: relevance(tiny(), -2), ValueError, "number from 0. Received: -2"),
+    "a negative class": (lambda: relevance(tiny(), -2), ValueError, "at least 0. Received: -2"),
     "half a class": (lambda: relevance(tiny(), 0.5), TypeError, "a number, a name or 'predicted'.*0.5"),
     "too few targets": (lambda: relevance(tiny(), [1]), ValueError, "2 images and 1 targets"),
     "a target of a matrix": (lambda: relevance(tiny(), lambda x: x), ValueError, r"one number for each image.*\(.*6\)"),

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
-
-import numpy as np
 
 from ..validate import did_you_mean, one_of
 from .recording import FUSIONS, GRADIENT_FUSIONS
@@ -86,39 +84,3 @@ def block_numbers(layers: Any, count: int) -> tuple[int, ...]:
     if not given or not all(-count <= n < count for n in given):
         raise ValueError(f"The model has the blocks 0 to {count - 1}. Received: layers={layers!r}")
     return tuple(sorted({n % count for n in given}))
-
-
-def class_numbers(target: Any, count: int, labels: Sequence[str] | None) -> np.ndarray:
-    """Return the class of each of so many images from what a caller passed, one or a list; -1 for the predicted one."""
-    single = isinstance(target, str) or not isinstance(target, Iterable) or np.ndim(target) == 0
-    classes = [_class(t, labels) for t in ([target] * count if single else target)]
-    if len(classes) != count:
-        raise ValueError(f"There are {count} images and {len(classes)} targets: pass one for each, or one for all.")
-    return np.array(classes, "int32")
-
-
-def _class(target: Any, labels: Sequence[str] | None) -> int:
-    if isinstance(target, str):
-        return -1 if target == "predicted" else class_named(target, labels)
-    try:
-        number = operator.index(target)
-    except TypeError:
-        raise TypeError(f"A class is a number, a name or 'predicted'. Received: {target!r}") from None
-    if number < 0:
-        raise ValueError(f"A class has a number from 0. Received: {number}")
-    return number
-
-
-def class_named(name: str, labels: Sequence[str] | None) -> int:
-    """Return the number of a class, by its whole name or by one of its names between commas."""
-    if labels is None:
-        raise ValueError(f"The model knows no names of classes: pass the number of {name!r}.")
-    wanted = name.strip().lower()
-    whole = [number for number, label in enumerate(labels) if label.lower() == wanted]
-    part = [number for number, label in enumerate(labels) if wanted in map(str.strip, label.lower().split(","))]
-    found = whole or part
-    if len(found) == 1:
-        return found[0]
-    near = [label for label in labels if wanted in label.lower()][:5]
-    hint = f" There are: {'; '.join(near)}." if near else did_you_mean(name, labels)
-    raise ValueError(f"{len(found) or 'No'} class{'es have' if found else ' has'} the name {name!r}.{hint}")

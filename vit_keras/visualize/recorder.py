@@ -13,12 +13,12 @@ from keras import ops
 
 from .. import anatomy
 from ..keras_internals import flat_layers
-from ..labels import class_names
+from ..labels import class_names, class_numbers
 from ..layers import TransformerBlock
 from .forward_pass import watch
 from .options import check_options, parameters_of
 from .pictures import ModelInputs, displayable, outside_level, read_pictures
-from .plan import Plan, class_numbers
+from .plan import Plan
 from .recording import GRADIENT_FUSIONS, Recording
 
 __all__ = ["Recorder", "attention_scores", "patch_logit_lens", "record"]

@@ -13,13 +13,12 @@ import numpy as np
 from keras import ops
 
 from ... import anatomy, compiled
-from ...labels import class_names
+from ...labels import class_names, class_numbers
 from ...validate import one_of
 from ..attention import attention_map
 from ..gradients import torch_gradients
 from ..methods import METHODS
 from ..pictures import ModelInputs, read_pictures
-from ..plan import class_numbers
 from . import masked_pass
 
 MapMethod = str | Mapping[str, Any] | Callable

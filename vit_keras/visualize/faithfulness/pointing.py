@@ -12,7 +12,7 @@ import keras
 import numpy as np
 
 from ...config import size_pair
-from ...positions import resize_bilinear
+from ...resampling import resize_bilinear
 from .case import Case, MapMethod, wants_target
 from .tables import standard_error, with_error
 

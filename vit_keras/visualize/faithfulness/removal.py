@@ -177,8 +177,8 @@ def evaluate_maps(
         anatomy.attention_blocks(case.vit)  # or raise
     if metric == "token_removal" and kind != "similarity" and not pools(model):
         raise ValueError(
-            f"The model {model.name!r} pools its tokens by itself, and would read removed ones too. Use metric='pixel', "
-            "or target=None, which compares the tokens before that."
+            f"The model {model.name!r} pools its tokens by itself, and would read removed ones too. Use "
+            "metric='pixel', or target=None, which compares the tokens before that."
         )
     whole = case.read(kind, **({"masks": case.masks()} if metric == "token_removal" else {}))
     classes = None if target is None or callable(target) else case.classes(target, whole)
