@@ -2,8 +2,8 @@
 
     python tools/measure_faithfulness.py WEIGHTS PICTURES
 
-WEIGHTS is a checkpoint with classes, PICTURES a folder of JPEG files. A `labels.json` in it, `{file: class}`, names their
-classes; without it the predicted classes are taken.
+WEIGHTS is a checkpoint with classes, PICTURES a folder of JPEG files. A `labels.json` in it, `{file: class}`, names
+their classes; without it the predicted classes are taken.
 """
 
 import argparse

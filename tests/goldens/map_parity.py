@@ -1,4 +1,4 @@
-"""Our maps of the models whose maps the golden files hold: what the parity test checks and `tools/measure_maps.py` prints."""
+"""Our maps of the models in the golden files: what the parity test checks and `tools/measure_maps.py` prints."""
 
 import contextlib
 import functools
@@ -101,7 +101,7 @@ DIFFERENT = {
     "txv_generic": "chefer",
     "fast_vit_rollout_min_05": "rollout_min_05",
 }
-"""{a reference that makes another map than the method it is named after: the reference that does not}. Ours is the latter."""
+"""{a reference that makes another map than the method it is named after: the one that does not}. Ours is the latter."""
 
 UP_TO_A_FACTOR = {"rollout_vit_keras"}
 """References whose maps mean something only after a division by their largest value."""

@@ -1,7 +1,7 @@
 """Our maps against the reference implementations: what grad-cam, captum, torch-cam, … and the papers' formulas made.
 
-`make_map_golden.py` ran them in float64 on seeded models of timm's; the files hold what came out. Here the same weights are loaded
-by us and one recording is made of the same pictures; `measure_maps.py` prints how far each map is from its reference.
+`make_map_golden.py` ran them in float64 on seeded models of timm's; the files hold what came out. Here we load the same
+weights and make one recording of the same pictures; `measure_maps.py` prints how far each map is from its reference.
 """
 
 import pytest
@@ -9,8 +9,8 @@ from map_files import cases, load
 from map_parity import CORE, DIFFERENT, OURS, by_maximum, distance, pair, recordings
 
 TOLERANCE = 1e-5
-"""Of the largest value: ours is computed in float32, the references in float64. A network's layers and as many factors of a rollout
-leave about 1e-6."""
+"""Of the largest value: ours is computed in float32, the references in float64. A network's layers and as many factors of
+a rollout leave about 1e-6."""
 
 FEW = ("siglip", "vit")
 """A MAP head, and what others' faults are compared with; the other cases are slow tests."""

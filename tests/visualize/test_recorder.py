@@ -401,9 +401,17 @@ MISTAKES = {
     "no such layer": (lambda: visualize.record(tiny(), IMAGES, 5), ValueError, "blocks 0 to 1. Received: layers=5"),
     "no layer": (lambda: visualize.record(tiny(), IMAGES, []), ValueError, "blocks 0 to 1"),
     "a layer's name": (lambda: visualize.record(tiny(), IMAGES, ["head"]), TypeError, "numbers of blocks"),
-    "nothing to keep": (lambda: visualize.record(tiny(), IMAGES, keep="queries"), ValueError, "attention, values.*queries"),
+    "nothing to keep": (
+        lambda: visualize.record(tiny(), IMAGES, keep="queries"),
+        ValueError,
+        "attention, values.*queries",
+    ),
     "heads": (lambda: visualize.record(tiny(), IMAGES, head_fusion="sum"), ValueError, "'mean', 'max'.*'sum'"),
-    "rows": (lambda: visualize.record(tiny(), IMAGES, query="cls"), ValueError, "query must be one of 'all', 'auto'.*'cls'"),
+    "rows": (
+        lambda: visualize.record(tiny(), IMAGES, query="cls"),
+        ValueError,
+        "query must be one of 'all', 'auto'.*'cls'",
+    ),
     "no target": (lambda: visualize.record(tiny(), IMAGES, head_fusion="relevance"), ValueError, "pass target="),
     "no target for exits": (lambda: visualize.record(tiny(), IMAGES, exits=True), ValueError, "pass target="),
     "no such class": (lambda: relevance(tiny(), 6), ValueError, "classes 0 to 5. Received the target 6"),
@@ -413,22 +421,36 @@ MISTAKES = {
     "a target of a matrix": (lambda: relevance(tiny(), lambda x: x), ValueError, r"one number for each image.*\(.*6\)"),
     "a target of nothing": (lambda: relevance(tiny(), lambda x: None), ValueError, "Received: a NoneType"),
     "tokens have no class": (lambda: relevance(tiny(**KINDS["no pooling"][0])), ValueError, "no single output"),
-    "preprocess": (lambda: visualize.record(tiny(), IMAGES, preprocess="google"), ValueError, "'own', None or a function"),
+    "preprocess": (
+        lambda: visualize.record(tiny(), IMAGES, preprocess="google"),
+        ValueError,
+        "'own', None or a function",
+    ),
     "twice the same": (lambda: visualize.record(siamese(), IMAGES), ValueError, r"each block .* once.*0, 1, 0, 1"),
-    "a grid that is none": (lambda: visualize.record(tiny(), IMAGES, grid=(5, 5)), ValueError, "25 tokens are not 1 and 5 x 5"),
+    "a grid that is none": (
+        lambda: visualize.record(tiny(), IMAGES, grid=(5, 5)),
+        ValueError,
+        "25 tokens are not 1 and 5 x 5",
+    ),
     "no attention": (
-        lambda: visualize.record(vit.build_model(32, 8, 1, 32, 2, "m", 64, 6, pooling="gap", position=None, tokens_mlp_dim=8), IMAGES),
+        lambda: visualize.record(
+            vit.build_model(32, 8, 1, 32, 2, "m", 64, 6, pooling="gap", position=None, tokens_mlp_dim=8), IMAGES
+        ),
         ValueError,
         "no attention layer",
     ),
-    "no method": (lambda: visualize.attention_map(tiny(), IMAGES, method="flow"), ValueError, "one of 'rollout'.*'flow'"),
+    "no method": (
+        lambda: visualize.attention_map(tiny(), IMAGES, method="flow"),
+        ValueError,
+        "one of 'rollout'.*'flow'",
+    ),
     "no style": (lambda: visualize.attention_map(tiny(), IMAGES, style="jet"), ValueError, "one of 'overlay'.*'jet'"),
     "a class of rollout": (
         lambda: visualize.attention_map(tiny(), IMAGES, method="rollout", target=1),
         ValueError,
         "for no class.*relevance",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)

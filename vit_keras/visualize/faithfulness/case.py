@@ -123,8 +123,8 @@ def _refuse_without_classes(model):
     shape = getattr(model, "output_shape", None)
     if isinstance(shape, (list, dict)) or (isinstance(shape, tuple) and len(shape) != 2):
         raise ValueError(
-            f"The model {model.name!r} has no single output of the shape (batch, classes) but {shape}. Pass as target None "
-            "or a function of its outputs."
+            f"The model {model.name!r} has no single output of the shape (batch, classes) but {shape}. Pass as target "
+            "None or a function of its outputs."
         )
 
 
