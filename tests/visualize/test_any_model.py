@@ -1,12 +1,14 @@
 """Whatever stands before and after the ViT: its input and the recorded logits are what the model computes by hand."""
 
 import functools
+import re
 import warnings
 
 import keras
 import numpy as np
 import pytest
 from PIL import Image
+from support import ROOT
 
 from vit_keras import layers, preprocess, visualize, vit
 
@@ -168,6 +170,23 @@ def test_all_maps_are_those_of_each_method():
             expected = visualize.attention_map(model, PICTURE, method=name, return_map=True, **options)
             np.testing.assert_allclose(heat, expected, rtol=0, atol=1e-4 * np.abs(expected).max())
     assert visualize.all_maps(model, PICTURE[None])["alti"].shape == (1, 4, 4)
+
+
+def test_the_guide_to_a_new_kind_of_map():
+    text = (ROOT / "docs" / "faithfulness.md").read_text(encoding="utf-8")
+    (snippet,) = re.findall(
+        r"```python\n(.*?)```", text[text.index("## Add a kind of map") :].split("\n## ")[0], re.DOTALL
+    )
+    model, _ = of_kind("plain")
+    try:
+        names = {"model": model, "image": PICTURE}
+        exec(compile(snippet.replace("layer=5", "layer=0"), "faithfulness.md", "exec"), names)
+        assert names["picture"].shape == PICTURE.shape
+        assert visualize.all_maps(model, PICTURE)["change"].shape == (4, 4)
+        with pytest.raises(TypeError, match="no option 'query' for method='change'"):
+            visualize.attention_map(model, PICTURE, method="change", query="cls")
+    finally:
+        del visualize.METHODS["change"]
 
 
 # ------------------------------------------------------------------ mistakes --

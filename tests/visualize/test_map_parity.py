@@ -9,7 +9,7 @@ from map_files import cases, load
 from map_parity import CORE, DIFFERENT, OURS, by_maximum, distance, pair, recordings
 
 TOLERANCE = 1e-5
-"""Of the largest value: ours is computed in float32, the references in float64. A network's layers and as many factors of
+"""Of the largest value: ours is computed in float32, the references in float64. The layers and as many factors of
 a rollout leave about 1e-6."""
 
 FEW = ("siglip", "vit")

@@ -12,7 +12,7 @@ from PIL import Image
 from ..config import size_pair
 from ..validate import one_of, positive_integer
 from .draw import overlay, paper_style, vit_keras_style
-from .methods import METHODS, OF_A_CLASS, Method
+from .methods import METHODS, Method
 from .options import check_options, parameters_of
 from .pictures import is_one_picture
 from .recorder import record
@@ -172,7 +172,8 @@ def check_arguments(method: str | None, target: Any, style: str, options: dict[s
             )
         check_options([name], _own(chosen), "attention_map")
     if target is not None and not chosen.of_class:
-        raise ValueError(f"A map by {method} is for no class; those for a class are {', '.join(OF_A_CLASS)}.")
+        others = ", ".join(other.name for other in METHODS.values() if other.of_class)
+        raise ValueError(f"A map by {method} is for no class; those for a class are {others}.")
     return chosen
 
 

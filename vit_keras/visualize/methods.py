@@ -84,26 +84,37 @@ def mean_of_heads(recording: Recording, layer: int | None = None, head: int | No
     return maps.mean(axis=1) if head is None else maps
 
 
-_WHOLE = ("attention", "values", "tokens")
-_LAST = {"layers": -1}
+_FOR_TOKENS = ("attention", "values", "tokens")
+_CAM = {"of_class": True, "keep": ("normed",), "needs": {"layers": -1}}
 
 _TABLE = (
     Method("rollout", attention_rollout, "attention through all layers", needs={"head_fusion": "mean"}),
     Method(
-        "attention", mean_of_heads, "attention of the last layer, mean of the heads", needs={"query": "auto", **_LAST}
+        "attention",
+        mean_of_heads,
+        "attention of the last layer, mean of the heads",
+        needs={"query": "auto", "layers": -1},
     ),
-    Method("alti", alti_rollout, "contributions of attention × values through all layers", keep=_WHOLE),
-    Method("norm", functools.partial(alti_rollout, kind="norm"), "the same, measured by their norm", keep=_WHOLE),
+    Method("alti", alti_rollout, "contributions, attention × values, through all layers", keep=_FOR_TOKENS),
+    Method("norm", functools.partial(alti_rollout, kind="norm"), "the same, by their 2-norm", keep=_FOR_TOKENS),
     Method(
-        "relevance", relevance_map, "attention × gradient through all layers", True, needs={"head_fusion": "relevance"}
+        "relevance",
+        relevance_map,
+        "attention × gradient through all layers",
+        of_class=True,
+        needs={"head_fusion": "relevance"},
     ),
     Method(
-        "gradient_rollout", gradient_rollout, "rollout of attention × gradient", True, needs={"head_fusion": "gradient"}
+        "gradient_rollout",
+        gradient_rollout,
+        "rollout of attention × gradient",
+        of_class=True,
+        needs={"head_fusion": "gradient"},
     ),
-    Method("gradcam", grad_cam, "Grad-CAM in the last block", True, ("normed",), _LAST),
-    Method("hirescam", functools.partial(grad_cam, kind="hirescam"), "HiResCAM there", True, ("normed",), _LAST),
-    Method("layercam", functools.partial(grad_cam, kind="layercam"), "LayerCAM there", True, ("normed",), _LAST),
-    Method("legrad", legrad, "gradients of each layer's own exit", True, needs={"exits": True}),
+    Method("gradcam", grad_cam, "Grad-CAM in the last block", **_CAM),
+    Method("hirescam", functools.partial(grad_cam, kind="hirescam"), "HiResCAM in the last block", **_CAM),
+    Method("layercam", functools.partial(grad_cam, kind="layercam"), "LayerCAM in the last block", **_CAM),
+    Method("legrad", legrad, "gradients of each layer's own exit", of_class=True, needs={"exits": True}),
 )
 
 METHODS: dict[str, Method] = {method.name: method for method in _TABLE}
