@@ -41,7 +41,7 @@ def build(image_size=32, patch_size=8, depth=2, eagerly=True, **options):
 
 @pytest.fixture(scope="module")
 def tiny():
-    return build()
+    return build(eagerly=False)  # what many tests run many times
 
 
 def nested(model):
@@ -49,7 +49,7 @@ def nested(model):
     base = keras.Model(model.inputs, model.get_layer("ExtractToken").output)
     outer = keras.Sequential([keras.Input((32, 32, 3)), base, keras.layers.Dense(4, activation="softmax")])
     outer.layers[-1].kernel.assign(0.2 * np.random.default_rng(2).standard_normal((32, 4)))
-    outer.run_eagerly = base.run_eagerly = model.run_eagerly
+    outer.run_eagerly = base.run_eagerly = BACKEND != "jax"
     return outer
 
 
@@ -394,7 +394,6 @@ def trained():
     images, labels = pictures(512)
     history = model.fit(vit.preprocess_inputs(images), labels, batch_size=32, epochs=4, verbose=0)
     assert history.history["acc"][-1] > 0.9
-    model.run_eagerly = BACKEND != "jax"
     return model, *pictures(16)
 
 

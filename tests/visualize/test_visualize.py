@@ -36,7 +36,7 @@ def build(image_size=32, patch_size=8, layers=2, eagerly=True, **options):
 
 @pytest.fixture(scope="module")
 def tiny():
-    return build()
+    return build(eagerly=False)  # what many tests run
 
 
 def scores_by_hand(model, inputs):
