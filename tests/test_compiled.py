@@ -262,7 +262,8 @@ def test_attention_in_chunks_is_attention(monkeypatch, limit):
         "attention",
         lambda self, query, *args, **kwargs: calls.append(query.shape[2]) or attention(self, query, *args, **kwargs),
     )
-    np.testing.assert_allclose(slowly(tiny(), images(2)), expected, **CLOSE)
+    limit_of_float32 = 1e-5 * np.abs(expected).max()  # sums in another order; more threads, other orders
+    np.testing.assert_allclose(slowly(tiny(), images(2)), expected, rtol=0, atol=limit_of_float32)
     assert set(calls) == {limit // (4 * 2 * 17)} or max(calls) < 17
     for gradient, reference in zip(gradients(tiny(), images(2), np.arange(2)), expected_gradients):
         np.testing.assert_allclose(gradient, reference, rtol=1e-4, atol=1e-5)  # float32, in another order

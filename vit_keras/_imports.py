@@ -18,7 +18,7 @@ ROOT = __package__
 SAVED = (
     "layers",
     "preprocess_layer",
-    "vit",
+    "model",
     "training.augment",
     "training.distill",
     "training.masked",

@@ -7,6 +7,8 @@ each. A module that is split or renamed gets a line here.
 MOVED: dict[str, tuple[str, ...]] = {
     # --- core
     "files": ("atomic",),
+    "pretrained": ("opening",),
+    "saving": ("legacy_files",),
     "mixer": ("layers.mixer",),
     "resnet": ("layers.resnet",),
     # --- checkpoints

@@ -40,3 +40,8 @@ def add_seed_generator(dropout: keras.layers.Layer) -> None:
     dropout._tracker.unlock()
     dropout.seed_generator = keras.random.SeedGenerator()
     dropout._tracker.lock()
+
+
+def compile_metrics(model: keras.Model):
+    """Return the metrics that `compile` was given, which Keras keeps apart from the loss; `None` if there are none."""
+    return getattr(model, "_compile_metrics", None)

@@ -200,6 +200,36 @@ class Preprocessing:
         mean, std = np.array(self.mean), np.array(self.std)
         return 1 / (255 * std), -mean / std
 
+    def doubt(self, inputs: Any) -> str | None:
+        """Return why pixels do not look like what this preprocessing makes; `None` if they do.
+
+        Args:
+            inputs: A batch as it goes into a model, `(..., channels)`.
+
+        Example:
+            >>> GOOGLE.doubt(np.array([[0.0, 127.0, 255.0]]))
+            'The pixels are from 0 to 255, where the model was trained with -1 to 1.'
+        """
+        inputs = np.asarray(inputs)
+        low, high = (float(inputs.min()), float(inputs.max())) if inputs.size else (0.0, 0.0)
+        scale, offset = self._affine()
+        least, most = float(offset.min()), float((255 * scale + offset).max())
+        margin = 0.25 * (most - least)  # augmentation may overshoot
+        others = [
+            other for other in ((0, 255), (0, 1), (-1, 1)) if max(np.abs(np.subtract(other, (least, most)))) > 0.02
+        ]
+        plausible = (
+            least - margin <= low
+            and high <= most + margin
+            and not any(abs(low - first) < 0.02 and abs(high - last) < 0.02 for first, last in others)
+            and not (least < -margin and low >= 0 and high <= 1)  # no picture has a dark pixel: they are in [0, 1]
+        )
+        if plausible or low == high:
+            return None
+        return (
+            f"The pixels are from {low:.3g} to {high:.3g}, where the model was trained with {least:.3g} to {most:.3g}."
+        )
+
     def replace(self, **changes: Any) -> Preprocessing:
         """A copy with some fields changed.
 
@@ -464,3 +494,24 @@ def __getattr__(name):
 
 def __dir__():
     return sorted({*globals(), "Preprocess"})
+
+
+def preprocess_inputs(X: Any) -> Any:
+    """Bring pixels from [0, 255] to the [-1, 1] that Google's models expect: `(x - 127.5) / 127.5` (vit-keras 0.x).
+
+    Args:
+        X: Pixels in [0, 255] of any shape and real dtype: an array, a list, a PIL image, or a tensor (also inside
+            `tf.data`, whatever the backend). It is not changed.
+
+    Returns:
+        float32 of the same shape: a NumPy array, or a tensor where a tensor came in.
+
+    Example:
+        >>> preprocess_inputs(np.array([0, 255], "uint8"))
+        array([-1.,  1.], dtype=float32)
+    """
+    if isinstance(X, (np.ndarray, np.generic, list, tuple)) or not hasattr(X, "dtype"):
+        return (np.asarray(X, "float32") - np.float32(127.5)) / np.float32(127.5)
+    import keras
+
+    return keras.layers.Rescaling(1 / 127.5, offset=-1.0, dtype="float32")(X)
