@@ -256,7 +256,7 @@ def test_a_squeezed_picture_is_hinted_at_once_for_a_model():
     model.run_eagerly = True
     wide = np.zeros((20, 80, 3), "uint8")
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", UserWarning)
         visualize.attention_map(model, wide[:, :60])  # 3 : 1
     with pytest.warns(
         UserWarning, match=r"20 x 80 pixels is squeezed into 32 x 32.*resize\(model, \(16, 64\)\)"
@@ -264,7 +264,7 @@ def test_a_squeezed_picture_is_hinted_at_once_for_a_model():
         visualize.attention_map(model, wide)
     assert seen[0].filename == __file__
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", UserWarning)
         visualize.attention_map(model, wide)
 
 
