@@ -2,8 +2,8 @@
 
     python tools/measure_faithfulness.py WEIGHTS PICTURES
 
-WEIGHTS is a checkpoint with classes, PICTURES a folder of JPEG files. A `labels.json` in it, `{file: class}`, says what they show; without
-one it is what the model predicts.
+WEIGHTS is a checkpoint with classes, PICTURES a folder of JPEG files. A `labels.json` in it, `{file: class}`, names
+their classes; without it the predicted classes are taken.
 """
 
 import argparse
@@ -11,10 +11,7 @@ import json
 from pathlib import Path
 
 import vit_keras
-from vit_keras.visualize import evaluate
-
-ATTENTION = ("rollout", "attention", "alti", "norm")
-OF_A_CLASS = ("relevance", "gradient_rollout", "gradcam", "hirescam", "layercam", "legrad")
+from vit_keras import visualize
 
 
 def from_layer(method, start):
@@ -33,10 +30,10 @@ def table(columns, rows):
 def deletion_and_insertion(model, pictures, metric, target):
     """Print the table of all methods."""
     half, last = model.config.num_layers // 2, model.config.num_layers * 2 // 3
-    methods = {name: name for name in (*ATTENTION, *OF_A_CLASS)}
+    methods = {name: name for name in visualize.METHODS}
     for name, start in (("relevance", half), ("relevance", last), ("rollout", last), ("alti", last)):
         methods[f"{name}, from block {start}"] = from_layer(name, start)
-    result = evaluate.evaluate_maps(model, pictures, methods, metric=metric, target=target)
+    result = visualize.evaluate_maps(model, pictures, methods, metric=metric, target=target)
     print(f"### {str(result).splitlines()[0]}\n")
     rows = []
     for row in result.rows():
@@ -53,29 +50,28 @@ def deletion_and_insertion(model, pictures, metric, target):
 def pointing(model, pictures, classes, mosaics):
     """Print the table of the grid pointing game."""
     layers = model.config.num_layers
-    methods = {name: name for name in ("rollout", "alti", *OF_A_CLASS)}
+    methods = {name: name for name in ("rollout", "alti", *visualize.OF_A_CLASS)}
     for name in ("relevance", "gradient_rollout", "legrad"):
         for start in sorted({layers // 6, layers // 3, layers // 2, layers * 2 // 3, layers * 5 // 6, layers - 1}):
             methods[f"{name}, from block {start}"] = from_layer(name, start)
     rows = []
     for name, method in methods.items():
-        result = evaluate.grid_pointing_game(model, pictures, method, classes=classes, mosaics=mosaics)
+        result = visualize.grid_pointing_game(model, pictures, method, classes=classes, mosaics=mosaics)
         rows.append([name, f"{result.mean:.3f} ± {result.error:.3f}", f"{result.hits.mean():.2f}"])
-    print(
-        f"### grid pointing game: chance {result.chance:.3f}; {result.energy.size} targets in {len(result.energy)} mosaics\n"
-    )
+    targets = f"{result.energy.size} targets in {len(result.energy)} mosaics"
+    print(f"### grid pointing game: chance {result.chance:.3f}; {targets}\n")
     table(("map", "energy in the right picture", "highest there"), rows)
 
 
-def randomised(model, pictures):
-    """Print the table of the cascading randomisation."""
+def randomized(model, pictures):
+    """Print the table of the cascading randomization."""
     results = {}
     for name in ("rollout", "attention", "alti", "relevance", "gradient_rollout", "hirescam", "legrad"):
-        results[name] = evaluate.randomization_check(model, pictures, name)
-    print(f"### randomised weights: Spearman with the model's own map; {len(pictures)} images\n")
+        results[name] = visualize.randomization_check(model, pictures, name)
+    print(f"### randomized weights: Spearman with the model's own map; {len(pictures)} images\n")
     stages = next(iter(results.values())).stages
     rows = [[stage, *(f"{r.correlation[n].mean():.2f}" for r in results.values())] for n, stage in enumerate(stages)]
-    table(("randomised down to", *results), rows)
+    table(("randomized down to", *results), rows)
 
 
 def main():
@@ -83,18 +79,18 @@ def main():
     parser.add_argument("weights", type=Path)
     parser.add_argument("pictures", type=Path)
     parser.add_argument("--mosaics", type=int, default=None)
-    parser.add_argument("--only", choices=("removal", "pointing", "randomised"), nargs="*")
+    parser.add_argument("--only", choices=("removal", "pointing", "randomized"), nargs="*")
     options = parser.parse_args()
     model = vit_keras.from_checkpoint(str(options.weights))
     pictures = sorted(options.pictures.glob("*.jpg"))
     known = options.pictures / "labels.json"
     labels = json.loads(known.read_text()) if known.exists() else {}
     classes = [labels.get(picture.name, "predicted") for picture in pictures]
-    wanted = options.only or ("removal", "pointing", "randomised")
+    wanted = options.only or ("removal", "pointing", "randomized")
     if "pointing" in wanted:
         pointing(model, pictures, classes, options.mosaics)
-    if "randomised" in wanted:
-        randomised(model, pictures[:8])
+    if "randomized" in wanted:
+        randomized(model, pictures[:8])
     if "removal" in wanted:
         for metric, target in (("token_removal", None), ("token_removal", "predicted"), ("pixel", "predicted")):
             deletion_and_insertion(model, pictures, metric, target)

@@ -15,6 +15,16 @@ MOVED: dict[str, tuple[str, ...]] = {
     "checkpoints.torch_pickle": ("checkpoints.readers.torch_pickle",),
     "checkpoints.inspect": ("checkpoints.describe", "checkpoints.wording"),
     # --- visualize
+    "visualize.record": (
+        "visualize.recorder",
+        "visualize.recording",
+        "visualize.plan",
+        "visualize.gradients",
+        "visualize.pictures",
+        "anatomy",
+        "labels",
+    ),
+    "visualize.evaluate": ("visualize.faithfulness",),
     # --- training
     "training.data": ("training.dataset", "training.listing", "training.decoding"),
 }

@@ -536,6 +536,23 @@ def last_layer(model: keras.Model) -> Any:
     return layer
 
 
+def output_source(model: keras.Model) -> Any:
+    """Return the layer or operation that a model's first output gets its values from, however deep it is nested.
+
+    Layers behind it that change no value, or only scale them, are passed over. Where there is no graph to look at (a
+    subclass of `keras.Model`) it is `last_layer`.
+
+    Example:
+        >>> from vit_keras import vit
+        >>> tiny = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2)
+        >>> output_source(keras.Sequential([tiny, keras.layers.Dropout(0.1)])).name
+        'head'
+    """
+    with contextlib.suppress(ValueError):
+        return _source(outputs_of(model)[0])
+    return last_layer(model)
+
+
 def _source(output):
     """What gives a tensor its values: the operations that change none, or only scale them, are passed over."""
     while True:
@@ -582,9 +599,10 @@ def output_kind(model: keras.Model) -> str | None:
         >>> output_kind(vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2, include_top=False))
         'features'
     """
-    if not getattr(model, "outputs", None):
+    try:
+        source = _source(outputs_of(model)[0])
+    except ValueError:  # there is no graph, in the model or in one nested in it
         return None
-    source = _source(model.outputs[0])
     if _activation(source) in _PROBABILITIES:
         return "probabilities"
     if isinstance(source, keras.layers.Dense) and _activation(source) == "linear":

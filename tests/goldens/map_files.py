@@ -1,7 +1,7 @@
 """Golden files of attention and relevance maps: what is stored, and how the checkpoint behind one is made again.
 
-A golden file `data/maps/NAME.npz` was written by `make_map_golden.py`. It holds what the reference implementations of the
-methods in `vit_keras.visualize.maps` made of one tiny model of timm's and two pictures. As with the files of
+A golden file `data/maps/NAME.npz` was written by `make_map_golden.py`. It holds what the reference implementations of
+the methods in `vit_keras.visualize.maps` made of one tiny model of timm's and two pictures. As with the files of
 `family_files`, weights and pictures are functions of a seed and are not stored.
 
     golden = load("vit")

@@ -1,4 +1,4 @@
-"""Our maps of the models whose maps the golden files hold: what the parity test checks and `tools/measure_maps.py` prints."""
+"""Our maps of the models in the golden files: what the parity test checks and `tools/measure_maps.py` prints."""
 
 import contextlib
 import functools
@@ -9,9 +9,9 @@ from map_files import load, write
 from support import uncompiled
 
 from vit_keras import from_checkpoint
-from vit_keras.positions import resize_bilinear
+from vit_keras.resampling import resize_bilinear
 from vit_keras.visualize import maps
-from vit_keras.visualize.record import record
+from vit_keras.visualize.recorder import record
 
 CORE = "vit_rectangle"
 """The case that every backend runs, and TensorFlow compiles: most of the time of these tests is that of compiling."""
@@ -101,7 +101,7 @@ DIFFERENT = {
     "txv_generic": "chefer",
     "fast_vit_rollout_min_05": "rollout_min_05",
 }
-"""{a reference that makes another map than the method it is named after: the reference that does not}. Ours is the latter."""
+"""{a reference that makes another map than the method it is named after: the one that does not}. Ours is the latter."""
 
 UP_TO_A_FACTOR = {"rollout_vit_keras"}
 """References whose maps mean something only after a division by their largest value."""

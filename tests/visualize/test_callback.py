@@ -1,7 +1,6 @@
 """Maps while a model learns: they are those of its weights at the time, and training does not notice."""
 
 import contextlib
-import importlib
 import itertools
 import sys
 import types
@@ -13,6 +12,7 @@ import pytest
 from PIL import Image
 
 from vit_keras import visualize, vit
+from vit_keras.visualize import forward_pass
 from vit_keras.visualize.callback import AttentionMapCallback
 
 BACKEND = keras.backend.backend()
@@ -43,13 +43,12 @@ def fit(model, pixels, *callbacks, epochs=2, **options):
 @contextlib.contextmanager
 def compilations():
     """How often the pass of a recording is traced: on PyTorch it runs as it is."""
-    recording = importlib.import_module("vit_keras.visualize.record")  # the function has the same name
-    seen, observe = [], recording._observe
-    recording._observe = lambda plan, *rest: seen.append(plan) or observe(plan, *rest)
+    seen, observe = [], forward_pass._observe
+    forward_pass._observe = lambda plan, *rest: seen.append(plan) or observe(plan, *rest)
     try:
         yield seen
     finally:
-        recording._observe = observe
+        forward_pass._observe = observe
 
 
 class Maps(keras.callbacks.Callback):
@@ -161,13 +160,14 @@ def test_a_new_head_warns_at_most_once(pixels, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, "Say where"),
+        ({}, "need a place"),
         ({"folder": "maps", "every": 0}, "every .*0"),
         ({"folder": "maps", "size": 2.5}, "size .*2.5"),
         ({"folder": "maps", "columns": -1}, "columns .*-1"),
-        ({"folder": "maps", "style": "raw"}, "overlay, paper, vit_keras.*raw"),
+        ({"folder": "maps", "style": "raw"}, "'overlay', 'paper', 'vit_keras'.*raw"),
         ({"folder": "maps", "return_map": True}, "return_map"),
         ({"folder": "maps", "images": []}, "no images"),
+        ({"folder": "maps", "method": "grad-cam"}, "Did you mean 'gradcam'"),
     ],
 )
 def test_what_cannot_be(pixels, options, message):

@@ -1,7 +1,7 @@
 """Our maps against the reference implementations: what grad-cam, captum, torch-cam, … and the papers' formulas made.
 
-`make_map_golden.py` ran them in float64 on seeded models of timm's; the files hold what came out. Here the same weights are loaded
-by us and one recording is made of the same pictures; `measure_maps.py` prints how far each map is from its reference.
+`make_map_golden.py` ran them in float64 on seeded models of timm's; the files hold what came out. Here we load the same
+weights and make one recording of the same pictures; `measure_maps.py` prints how far each map is from its reference.
 """
 
 import pytest
@@ -9,10 +9,19 @@ from map_files import cases, load
 from map_parity import CORE, DIFFERENT, OURS, by_maximum, distance, pair, recordings
 
 TOLERANCE = 1e-5
-"""Of the largest value: ours is computed in float32, the references in float64. A network's layers and as many factors of a rollout
-leave about 1e-6."""
+"""Of the largest value: ours is computed in float32, the references in float64. The layers and as many factors of
+a rollout leave about 1e-6."""
 
-CASES = [pytest.param(name, marks=pytest.mark.core) if name == CORE else name for name in cases()]
+FEW = ("siglip", "vit")
+"""A MAP head, and what others' faults are compared with; the other cases are slow tests."""
+
+
+def _marked(name):
+    marks = [pytest.mark.core] if name == CORE else [] if name in FEW else [pytest.mark.slow]
+    return pytest.param(name, marks=marks)
+
+
+CASES = [_marked(name) for name in cases()]
 
 
 def test_every_reference_is_compared():
@@ -30,7 +39,7 @@ def test_maps_are_those_of_the_references(name):
     assert {k: d for k in arrays.keys() & OURS.keys() if not (d := distance(*pair(name, k))) < TOLERANCE} == {}
 
 
-@pytest.mark.parametrize("name", [name for name in cases() if DIFFERENT.keys() & load(name).meta["sources"].keys()])
+@pytest.mark.parametrize("name", [_marked(n) for n in cases() if DIFFERENT.keys() & load(n).meta["sources"].keys()])
 def test_known_faults_of_others_are_not_ours(name):
     """So far from the fault that a map which had it would fail the test above by a thousand times its tolerance."""
     for key in recordings(name).golden.arrays.keys() & DIFFERENT.keys():

@@ -23,19 +23,20 @@ def noise(*shape, seed=0):
     return np.random.default_rng(seed).integers(0, 256, shape, dtype="uint8")
 
 
-def build(image_size=32, patch_size=8, layers=2, **options):
+def build(image_size=32, patch_size=8, layers=2, eagerly=True, **options):
     """A tiny model whose attention is far from uniform, with the same weights on every backend."""
     top = {"include_top": False} if options.get("pooling", "token") is None else {}
     model = vit.build_model(image_size, patch_size, layers, 64, 2, "tiny", 128, classes=10, **options, **top)
     rng = np.random.default_rng(1)
     for weight in model.weights:
         weight.assign(0.1 * rng.standard_normal(weight.shape) + (weight.name == "gamma"))
+    model.run_eagerly = eagerly and BACKEND != "jax"  # tiny models take longer to compile than to run
     return model
 
 
 @pytest.fixture(scope="module")
 def tiny():
-    return build()
+    return build(eagerly=False)  # what many tests run
 
 
 def scores_by_hand(model, inputs):
@@ -160,8 +161,16 @@ def of_kind(kind):
     return build(**KINDS[kind])
 
 
-@pytest.mark.core
-@pytest.mark.parametrize("kind", ["class token", "wide patches", "gap", "all tokens", "other width of heads"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param("class token", marks=pytest.mark.core),
+        "wide patches",
+        "gap",
+        pytest.param("all tokens", marks=pytest.mark.slow),
+        pytest.param("other width of heads", marks=pytest.mark.slow),
+    ],
+)
 def test_scores_are_those_that_the_blocks_return(kind):
     model = of_kind(kind)
     inputs = vit.preprocess_inputs(noise(1, *model.input_shape[1:]))
@@ -245,7 +254,10 @@ def test_a_recording_does_not_change_the_output(tiny):
 # ---------------------------------------------------------------------- maps --
 
 
-@pytest.mark.parametrize("kind", KINDS)
+MAPPED = ("class token", "wide patches", "gap", "all tokens", "grey")
+
+
+@pytest.mark.parametrize("kind", [k if k in MAPPED else pytest.param(k, marks=pytest.mark.slow) for k in KINDS])
 def test_the_map_is_the_rollout_of_the_models_attention(kind):
     model = of_kind(kind)
     image = noise(*model.input_shape[1:])
@@ -307,8 +319,16 @@ def subclassed(model):
 
 
 # The last is one that Keras has not built yet, which it does at the first call.
-@pytest.mark.core
-@pytest.mark.parametrize("wrap", [sequential, nested_twice, extended, subclassed, Classifier])
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        pytest.param(sequential, marks=pytest.mark.slow),
+        pytest.param(nested_twice, marks=pytest.mark.core),
+        extended,
+        pytest.param(subclassed, marks=pytest.mark.core),
+        Classifier,
+    ],
+)
 def test_a_fine_tuned_model_has_the_map_of_its_vit(tiny, wrap):
     image = noise(50, 70, 3)
     expected = visualize.attention_map(tiny, image, return_map=True)
@@ -410,7 +430,6 @@ def test_a_picture_of_other_channels_is_drawn_in_grey(channels):
     np.testing.assert_array_equal(visualize.attention_map(model, image), visualize.overlay(grey, heat))
 
 
-@pytest.mark.core
 def test_half_precision_gives_nearly_the_same_map():
     model, half = build(), build(dtype="mixed_float16")
     half.set_weights(model.get_weights())
@@ -490,9 +509,18 @@ def test_patches_are_numbered_row_by_row(image_size, patch_size):
         np.testing.assert_allclose(result, expected, rtol=0, atol=1e-6)
 
 
-@pytest.mark.core
-@pytest.mark.parametrize(("image_size", "patch_size"), RECTANGLES)
-@pytest.mark.parametrize("pooling", ["token", "gap"])
+@pytest.mark.parametrize(
+    ("pooling", "image_size", "patch_size"),
+    [
+        pytest.param("token", *RECTANGLES[0], marks=pytest.mark.core),
+        ("gap", *RECTANGLES[1]),
+        *(
+            pytest.param(pooling, *rectangle, marks=pytest.mark.slow)
+            for pooling, rectangle in (("gap", RECTANGLES[0]), ("token", RECTANGLES[1]))
+        ),
+        *(pytest.param(pooling, *RECTANGLES[2], marks=pytest.mark.slow) for pooling in ("token", "gap")),
+    ],
+)
 def test_the_map_is_highest_where_the_thing_is(image_size, patch_size, pooling):
     model = looks_for(bright, image_size, patch_size, pooling=pooling)
     grid = model.config.grid
@@ -516,7 +544,7 @@ def test_the_map_is_highest_where_the_thing_is(image_size, patch_size, pooling):
 @pytest.fixture
 def passes(tiny, monkeypatch):
     """A fresh model and a counter of how often the code of its attention layers ran."""
-    model, count = build(), []
+    model, count = build(eagerly=False), []
     original = layers.MultiHeadSelfAttention.call
 
     @functools.wraps(original)
@@ -552,7 +580,7 @@ def test_another_batch_size_runs_the_compiled_pass(passes):
 
 @pytest.mark.core
 def test_freezing_layers_does_not_change_the_map():
-    model, image = build(dropout=0.0), noise(32, 32, 3)
+    model, image = build(dropout=0.0, eagerly=False), noise(32, 32, 3)
     expected = visualize.attention_map(model, image, return_map=True)
     for n in (0, 1):
         model.trainable = True
@@ -563,7 +591,7 @@ def test_freezing_layers_does_not_change_the_map():
 
 @pytest.mark.core
 def test_the_map_follows_a_file_of_weights_that_brings_another_activation(tmp_path):
-    source, model, image = build(mlp_activation="relu"), build(), noise(32, 32, 3)
+    source, model, image = build(mlp_activation="relu", eagerly=False), build(eagerly=False), noise(32, 32, 3)
     before = visualize.attention_map(model, image, return_map=True)
     source.save_weights(tmp_path / "relu.weights.h5")
     model.load_weights(tmp_path / "relu.weights.h5")
@@ -575,7 +603,7 @@ def test_the_map_follows_a_file_of_weights_that_brings_another_activation(tmp_pa
 
 @pytest.mark.core
 def test_a_model_is_not_kept_alive():
-    model = build()
+    model = build(eagerly=False)
     visualize.attention_map(model, noise(32, 32, 3))
     visualize.attention_scores(model, vit.preprocess_inputs(noise(2, 32, 32, 3)))
     reference = weakref.ref(model)

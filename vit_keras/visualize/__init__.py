@@ -1,4 +1,4 @@
-"""Seeing what a Vision Transformer looks at.
+"""See what a Vision Transformer looks at.
 
 >>> import numpy as np
 >>> from vit_keras import vit, visualize
@@ -9,111 +9,86 @@
 
 from __future__ import annotations
 
-from .attention import METHODS, OF_A_CLASS, attention_map
-from .callback import AttentionMapCallback
-from .draw import (
-    animate,
-    new_figure,
-    overlay,
-    paper_style,
-    plot_heads,
-    plot_layers,
-    plot_maps,
-    upsample,
-    vit_keras_style,
-)
-from .evaluate import (
-    GridPointing,
-    MapEvaluation,
-    RandomizationCheck,
-    evaluate_maps,
-    grid_pointing_game,
-    randomization_check,
-    spearman,
-)
-from .explorer import AttentionExplorer, explorer
-from .inspect import (
-    attention_entropy,
-    attention_sinks,
-    embedding_filters,
-    figure6,
-    figure7,
-    layer_cka,
-    mean_attention_distance,
-    outlier_tokens,
-    patch_similarity,
-    plot_by_layer,
-    plot_cka,
-    plot_embedding_filters,
-    plot_position_similarity,
-    position_similarity,
-    token_norms,
-    token_pca,
-)
-from .maps import (
-    alti_rollout,
-    attention_rollout,
-    cls_attention,
-    grad_cam,
-    gradient_rollout,
-    legrad,
-    mass_mask,
-    relevance_map,
-    token_contributions,
-)
-from .record import Recorder, Recording, attention_scores, patch_logit_lens, record
+from .._imports import attach
 
-__all__ = [
-    "METHODS",
-    "OF_A_CLASS",
-    "AttentionExplorer",
-    "AttentionMapCallback",
-    "GridPointing",
-    "MapEvaluation",
-    "RandomizationCheck",
-    "Recorder",
-    "Recording",
-    "alti_rollout",
-    "animate",
-    "attention_entropy",
-    "attention_map",
-    "attention_rollout",
-    "attention_scores",
-    "attention_sinks",
-    "cls_attention",
-    "embedding_filters",
-    "evaluate_maps",
-    "explorer",
-    "figure6",
-    "figure7",
-    "grad_cam",
-    "gradient_rollout",
-    "grid_pointing_game",
-    "layer_cka",
-    "legrad",
-    "mass_mask",
-    "mean_attention_distance",
-    "new_figure",
-    "outlier_tokens",
-    "overlay",
-    "paper_style",
-    "patch_logit_lens",
-    "patch_similarity",
-    "plot_by_layer",
-    "plot_cka",
-    "plot_embedding_filters",
-    "plot_heads",
-    "plot_layers",
-    "plot_maps",
-    "plot_position_similarity",
-    "position_similarity",
-    "randomization_check",
-    "record",
-    "relevance_map",
-    "spearman",
-    "token_contributions",
-    "token_norms",
-    "token_pca",
-    "upsample",
-    "vit_keras_style",
-]
+_START_HERE = {
+    "attention_map": "attention",
+    "all_maps": "attention",
+    "explorer": "explorer",
+    "record": "recorder",
+    "AttentionMapCallback": "callback",
+    "animate": "draw",
+    "overlay": "draw",
+    "plot_maps": "draw",
+    "plot_heads": "draw",
+    "plot_layers": "draw",
+    "figure6": "inspect",
+    "figure7": "inspect",
+    "evaluate_maps": "faithfulness",
+    "grid_pointing_game": "faithfulness",
+    "randomization_check": "faithfulness",
+}
+_MAPS_OF_RECORDINGS = {
+    "METHODS": "methods",
+    "alti_rollout": "maps",
+    "attention_rollout": "maps",
+    "cls_attention": "maps",
+    "grad_cam": "maps",
+    "gradient_rollout": "maps",
+    "legrad": "maps",
+    "mass_mask": "maps",
+    "relevance_map": "maps",
+    "token_contributions": "maps",
+}
+_TOKENS_AND_WEIGHTS = {
+    "attention_entropy": "inspect",
+    "attention_sinks": "inspect",
+    "embedding_filters": "inspect",
+    "layer_cka": "inspect",
+    "mean_attention_distance": "inspect",
+    "outlier_tokens": "inspect",
+    "patch_logit_lens": "recorder",
+    "patch_similarity": "inspect",
+    "position_similarity": "inspect",
+    "token_norms": "inspect",
+    "token_pca": "inspect",
+}
+_DRAWING = {
+    "new_figure": "draw",
+    "paper_style": "draw",
+    "plot_by_layer": "inspect",
+    "plot_cka": "inspect",
+    "plot_embedding_filters": "inspect",
+    "plot_position_similarity": "inspect",
+    "upsample": "draw",
+    "vit_keras_style": "draw",
+}
+_ALSO = {  # what the functions above return, and what few need
+    "OF_A_CLASS": "methods",
+    "AttentionExplorer": "explorer",
+    "GridPointing": "faithfulness",
+    "MapEvaluation": "faithfulness",
+    "RandomizationCheck": "faithfulness",
+    "Recorder": "recorder",
+    "Recording": "recording",
+    "attention_scores": "recorder",
+    "spearman": "faithfulness",
+}
+
+__all__ = [*_START_HERE, *_MAPS_OF_RECORDINGS, *_TOKENS_AND_WEIGHTS, *_DRAWING]
+__getattr__, __dir__ = attach(
+    __name__,
+    (
+        "attention",
+        "callback",
+        "faithfulness",
+        "gradients",
+        "maps",
+        "methods",
+        "pictures",
+        "plan",
+        "recorder",
+        "recording",
+    ),
+    {**_START_HERE, **_MAPS_OF_RECORDINGS, **_TOKENS_AND_WEIGHTS, **_DRAWING, **_ALSO},
+)

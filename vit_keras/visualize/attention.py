@@ -1,4 +1,4 @@
-"""From a model and a picture to a map or a picture of one, in one call."""
+"""From a model and a picture to a map, or to a picture with the map over it, in one call."""
 
 from __future__ import annotations
 
@@ -7,33 +7,22 @@ from typing import Any
 
 import keras
 import numpy as np
+from PIL import Image
 
+from ..config import size_pair
+from ..validate import one_of, positive_integer
 from .draw import overlay, paper_style, vit_keras_style
-from .maps import alti_rollout, attention_rollout, cls_attention, grad_cam, gradient_rollout, legrad, relevance_map
-from .record import Recording, is_list_of_pictures, record
+from .methods import METHODS, Method
+from .options import check_options, parameters_of
+from .pictures import is_one_picture
+from .recorder import record
 
-
-def _mean_of_heads(recording: Recording, layer: int | None = None, head: int | None = None) -> np.ndarray:
-    maps = cls_attention(recording, layer, head)
-    return maps.mean(axis=1) if head is None else maps
-
-
-# What each method of attention_map records, and what it makes of it.
-_ATTENTION = ("attention",)
-METHODS: dict[str, tuple[dict[str, Any], Callable]] = {
-    "rollout": ({"keep": _ATTENTION, "heads": "mean"}, attention_rollout),
-    "attention": ({"keep": _ATTENTION, "rows": "readout", "layers": -1}, _mean_of_heads),
-    "alti": ({}, alti_rollout),
-    "norm": ({}, lambda recording, **options: alti_rollout(recording, kind="norm", **options)),
-    "relevance": ({"keep": _ATTENTION, "heads": "relevance"}, relevance_map),
-    "gradient_rollout": ({"keep": _ATTENTION, "heads": "gradient"}, gradient_rollout),
-    "gradcam": ({"keep": ("normed",), "layers": -1}, grad_cam),
-    "hirescam": ({"keep": ("normed",), "layers": -1}, lambda r, **o: grad_cam(r, "hirescam", **o)),
-    "layercam": ({"keep": ("normed",), "layers": -1}, lambda r, **o: grad_cam(r, "layercam", **o)),
-    "legrad": ({"keep": _ATTENTION, "exits": True}, legrad),
+STYLES: dict[str, Callable | None] = {
+    "overlay": overlay,
+    "paper": paper_style,
+    "vit_keras": vit_keras_style,
+    "raw": None,
 }
-OF_A_CLASS = ("relevance", "gradient_rollout", "gradcam", "hirescam", "layercam", "legrad")
-_STYLES = {"overlay": overlay, "paper": paper_style, "vit_keras": vit_keras_style, "raw": None}
 
 
 def attention_map(
@@ -43,6 +32,7 @@ def attention_map(
     method: str | None = None,
     target: Any = None,
     style: str = "overlay",
+    size: int | tuple[int, int] | None = None,
     return_map: bool = False,
     preprocess: Callable | str | None = "own",
     grid: tuple[int, int] | None = None,
@@ -54,55 +44,154 @@ def attention_map(
         model: A ViT of this package, or any model of one image input with one inside: `Sequential`, a fine-tuned
             model, nested to any depth.
         image: Pixels: an array `(height, width)`, `(height, width, channels)` or `(batch, height, width, channels)`
-            in [0, 255], or floats in [-1, 1]; anything that `vit_keras.utils.read` reads; or a list of such. It may have
-            another size than the model's input, and is resized for it.
-        method: A name in `METHODS`: `"rollout"`, `"attention"` (the last layer's, mean of the heads), `"alti"`, `"norm"`; and of a
-            class `"relevance"`, `"gradient_rollout"`, `"gradcam"`, `"hirescam"`, `"layercam"`, `"legrad"`. `None`: rollout, or with a
-            target relevance.
-        target: Which class the map is for, or what else: see `record`. `None`: of a class, the predicted one.
-        style: `"overlay"`, colour over a dimmed image; `"paper"`, as in the ViT paper: the image shows where the map is high;
-            `"vit_keras"`, what vit-keras 0.x drew; `"raw"`, no picture but the map.
+            in [0, 255], or floats in [-1, 1]; anything that `vit_keras.utils.read` reads; or a list of such.
+            Whatever its size, it is stretched to the model's.
+        method: The kind of map. `None`: rollout, or with a target relevance.
+            {methods}
+        target: Which class the map is for, or what else: see `record`. `None`: the predicted class, for a method
+            that needs one.
+        style: `"overlay"`, color over a dimmed image; `"paper"`, as in the ViT paper: the image shows where the map
+            is high; `"vit_keras"`, what vit-keras 0.x drew; `"raw"`, no picture but the map.
+        size: Size of the returned picture, to draw a small one large: its longest side, or `(height, width)`.
+            `None`: that of `image`. Maps have no such size.
         return_map: Whether to return the map itself instead of a picture, as `style="raw"`.
-        preprocess: See `record`.
-        grid: See `record`.
+        preprocess: See `Recorder`.
+        grid: See `Recorder`.
         **options: For the method's own function, such as `start_layer`, `discard_ratio` or `query`.
 
     Returns:
-        uint8 `(height, width, 3)`, the image with the map over it, of the size of `image`; or the map itself,
-        float32 `(down, across)`. A batch gives a batch; a list of pictures of several sizes a list of pictures.
+        uint8 `(height, width, 3)`, the image with the map over it; or the map itself, float32 `(down, across)`. A
+        batch gives a batch; a list of pictures of several sizes a list of pictures.
 
     Raises:
-        ValueError: There is no ViT in the model or more than one, the image does not fit it, or there is no such method or style.
+        ValueError: There is no ViT in the model or more than one, the image does not fit it, or there is no such
+            method or style.
+        TypeError: The method has no such option.
 
     Warns:
-        UserWarning: A float image is not in [-1, 1]; it is read as what it looks like.
+        UserWarning: A float image is not in [-1, 1]; it is read as what it looks like. Or see `record`.
 
     Example:
         >>> from vit_keras import vit
         >>> model = vit.build_model((32, 64), 8, 2, 64, 2, "wide", 128, classes=10)
         >>> attention_map(model, np.zeros((32, 64, 3), "uint8"), return_map=True).shape
         (4, 8)
+        >>> attention_map(model, np.zeros((32, 64, 3), "uint8"), method="alti", size=640).shape
+        (320, 640, 3)
     """
-    if style not in _STYLES:
-        raise ValueError(f"style is one of {', '.join(_STYLES)}. Received: {style!r}")
-    if method is None:
-        method = "rollout" if target is None else "relevance"
-    if method not in METHODS:
-        raise ValueError(f"method is one of {', '.join(METHODS)}. Received: {method!r}")
-    needs, make = METHODS[method]
-    if "head_fusion" in options:
-        needs = {**needs, "heads": options["head_fusion"]}
-    if method in OF_A_CLASS:
-        target = "predicted" if target is None else target
-    elif target is not None:
-        raise ValueError(f"A map by {method} is of no class; those of a class are {', '.join(OF_A_CLASS)}.")
-    if "layer" in options and "layers" in needs:
-        needs = {**needs, "layers": options["layer"]}
-        options["layer"] = -1  # the only one recorded
-    recording = record(model, image, target=target, preprocess=preprocess, grid=grid, **needs)
-    maps = list(make(recording, **options))
-    if not return_map and style != "raw":
-        maps = [_STYLES[style](picture, heat) for picture, heat in zip(recording.images, maps)]
-    if not is_list_of_pictures(image) and len(getattr(image, "shape", ())) < 4:
+    chosen = check_arguments(method, target, style, options)
+    size = _size(size)
+    recorded, options = chosen.plan(options)
+    if chosen.of_class and target is None:
+        target = "predicted"
+    recording = record(model, image, target=target, preprocess=preprocess, grid=grid, **recorded)
+    maps = list(chosen.make(recording, **options))
+    draw = None if return_map else STYLES[style]
+    if draw is not None:
+        maps = [draw(_resized(picture, size), heat) for picture, heat in zip(recording.images, maps)]
+    if is_one_picture(image):
         return maps[0]
     return np.stack(maps) if len({m.shape for m in maps}) == 1 else maps
+
+
+if attention_map.__doc__:  # the methods are listed by their table
+    attention_map.__doc__ = attention_map.__doc__.replace(
+        "{methods}",
+        ("\n" + 12 * " ").join(
+            f'`"{method.name}"`: {method.summary}{", for a class" if method.of_class else ""}.'
+            for method in METHODS.values()
+        ),
+    )
+
+
+def all_maps(
+    model: keras.Model,
+    image: Any,
+    target: Any = None,
+    *,
+    preprocess: Callable | str | None = "own",
+    grid: tuple[int, int] | None = None,
+) -> dict[str, np.ndarray]:
+    """Return a map by each method, from as few passes through the model as possible: two, or without a target one.
+
+    Args:
+        model: See `attention_map`.
+        image: See `attention_map`.
+        target: See `record`. `None`: only the maps that are for no class.
+        preprocess: See `Recorder`.
+        grid: See `Recorder`.
+
+    Returns:
+        The maps by the names in `METHODS`, float32 `(down, across)` each; of several images `(batch, down, across)`.
+
+    Raises:
+        ValueError: See `record`.
+        TypeError: See `record`.
+
+    Example:
+        >>> from vit_keras import vit
+        >>> model = vit.build_model(32, 8, 2, 64, 2, "tiny", 128, classes=10)
+        >>> maps = all_maps(model, np.zeros((32, 32, 3), "uint8"))
+        >>> list(maps), maps["alti"].shape
+        (['rollout', 'attention', 'alti', 'norm'], (4, 4))
+    """
+    chosen = [method for method in METHODS.values() if target is not None or not method.of_class]
+    maps = {}
+    for exits in sorted({method.exits for method in chosen}):
+        group = [method for method in chosen if method.exits == exits]
+        keep = {name for method in group for name in method.keep}
+        recording = record(model, image, target=target, keep=keep, exits=exits, preprocess=preprocess, grid=grid)
+        maps |= {method.name: method.make(recording) for method in group}
+    one = is_one_picture(image)
+    return {method.name: maps[method.name][0] if one else maps[method.name] for method in chosen}
+
+
+def check_arguments(method: str | None, target: Any, style: str, options: dict[str, Any]) -> Method:
+    """Return the method that a caller of `attention_map` wants.
+
+    Raises:
+        ValueError: There is no such method or style, or the method is for no class and there is a target.
+        TypeError: The method has no such option.
+    """
+    one_of(style, "style", STYLES)
+    if method is None:
+        method = "rollout" if target is None else "relevance"
+    chosen = METHODS[one_of(method, "method", METHODS)]
+    for name in (name for name in options if name not in chosen.options):
+        others = [other.name for other in METHODS.values() if name in other.options]
+        if others:
+            raise TypeError(
+                f"attention_map has no option {name!r} for method={method!r}, only for {', '.join(others)}. Options of "
+                f"{method!r}: {', '.join(chosen.options)}."
+            )
+        if STYLES[style] is not None and name in parameters_of(STYLES[style], without=("image", "heat")):
+            function = STYLES[style].__name__
+            raise TypeError(
+                f"attention_map has no option {name!r}; visualize.{function} has. Pass it the map: {function}(image, "
+                f"attention_map(…, return_map=True), {name}=…). Options of attention_map: {', '.join(_own(chosen))}."
+            )
+        check_options([name], _own(chosen), "attention_map")
+    if target is not None and not chosen.of_class:
+        others = ", ".join(other.name for other in METHODS.values() if other.of_class)
+        raise ValueError(f"A map by {method} is for no class; those for a class are {others}.")
+    return chosen
+
+
+def _own(method: Method) -> tuple[str, ...]:
+    return (*parameters_of(attention_map, without=("model", "image", "options")), *method.options)
+
+
+def _size(size: Any) -> int | tuple[int, int] | None:
+    if size is None or not np.ndim(size):
+        return None if size is None else positive_integer(size, "size")
+    return size_pair(size, "size")
+
+
+def _resized(picture: np.ndarray, size: int | tuple[int, int] | None) -> np.ndarray:
+    """Return a uint8 picture in another size: its longest side, or `(height, width)`."""
+    if size is None:
+        return picture
+    if isinstance(size, int):
+        scale = size / max(picture.shape[:2])
+        size = tuple(max(1, round(n * scale)) for n in picture.shape[:2])
+    return np.asarray(Image.fromarray(picture).resize(size[::-1], Image.Resampling.BICUBIC))

@@ -1,4 +1,4 @@
-"""What a model looks at while it learns: maps of the same pictures after each epoch."""
+"""Maps of the same pictures after each epoch: what a model looks at while it learns."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import contextlib
 import importlib
 import io
 import itertools
-import operator
 import os
 import warnings
 from collections.abc import Callable, Iterator
@@ -18,11 +17,12 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from ..atomic import complete
-from .attention import attention_map
+from ..validate import one_of, positive_integer
+from .attention import STYLES, attention_map, check_arguments
 from .draw import caption_font, columns_for
-from .record import is_list_of_pictures, read_picture
+from .pictures import is_list_of_pictures, read_picture
 
-_STYLES = ("overlay", "paper", "vit_keras")
+_STYLES = tuple(name for name, draw in STYLES.items() if draw is not None)
 _TAG = "attention"
 _GAP, _LINE = 4, 22  # pixels
 
@@ -30,31 +30,32 @@ _GAP, _LINE = 4, 22  # pixels
 class AttentionMapCallback(keras.callbacks.Callback):
     """Draw attention maps of some pictures before training and after each epoch, as PNG files or for TensorBoard.
 
-    The pictures stand in a sheet with the number of the epoch below; all sheets have one size, so that
-    `visualize.animate(callback.paths, "training.gif")` makes a film of them. Training is not changed by it: the maps are made in
-    inference mode and draw no random numbers.
+    The pictures are arranged in a sheet with the number of the epoch below. All sheets have one size, so that
+    `visualize.animate(callback.paths, "training.gif")` makes a film of them. Training is not affected: the maps are
+    made in inference mode and draw no random numbers.
 
     Args:
         images: What `attention_map` takes, read once.
-        folder: Where to write `epoch-000.png` (before training), `epoch-001.png` (after the first epoch) …; it is made if need
-            be. `None`: nowhere.
-        tensorboard: A folder of TensorBoard's logs, which gets the sheets as images. On TensorFlow nothing needs to be installed for
-            it; on other backends tensorboardX does, or on PyTorch tensorboard.
-        every: After how many epochs to draw. What is there before training is drawn in any case.
+        folder: Where to write `epoch-000.png` (before training), `epoch-001.png` (after the first epoch) …; it is
+            created if needed. `None`: nowhere.
+        tensorboard: A folder for TensorBoard's logs, to which the sheets are written as images. On TensorFlow this
+            needs no further package; on other backends it needs tensorboardX, or on PyTorch tensorboard.
+        every: Draw after every so many epochs. The maps before training are always drawn.
         method: See `attention_map`.
-        target: See `attention_map`. As long as a new head is all zeros, a map of a class is blank.
+        target: See `attention_map`. As long as a new head is all zeros, a map for a class is blank.
         style: `"overlay"`, `"paper"` or `"vit_keras"`: see `attention_map`.
         size: Height of a picture in the sheet, in pixels.
-        columns: How many pictures stand in a row; `None`: as many as look well.
+        columns: Pictures in a row; `None`: chosen by their aspect ratio.
         **options: More options of `attention_map`, such as `head_fusion`, `preprocess` or `grid`.
 
     Attributes:
-        paths: The files written, in the order of the epochs.
+        paths: The written files, in the order of the epochs.
 
     Raises:
-        ValueError: There are no images or no place to write to, or an argument is out of range. What does not fit the model is
-            found before training begins.
-        ImportError: What writes for TensorBoard is not installed.
+        ValueError: There are no images or no place to write to, or an argument is out of range. What does not fit the
+            model is found before training begins.
+        TypeError: The method has no such option.
+        ImportError: The package that writes for TensorBoard is not installed.
 
     Example:
         >>> from vit_keras import vit
@@ -83,13 +84,14 @@ class AttentionMapCallback(keras.callbacks.Callback):
     ):
         super().__init__()
         if folder is None and tensorboard is None:
-            raise ValueError("Say where the maps go: folder=…, tensorboard=… or both.")
-        if style not in _STYLES:
-            raise ValueError(f"style is one of {', '.join(_STYLES)}. Received: {style!r}")
+            raise ValueError("The maps need a place: pass folder=…, tensorboard=… or both.")
+        one_of(style, "style", _STYLES)
         if "return_map" in options:
-            raise ValueError("The callback writes pictures: leave out return_map.")
-        self.every, self.size = (_positive(n, name) for n, name in ((every, "every"), (size, "size")))
-        self.columns = None if columns is None else _positive(columns, "columns")
+            raise ValueError("The callback writes pictures. Leave out return_map.")
+        of_method = {name: value for name, value in options.items() if name not in ("preprocess", "grid")}
+        check_arguments(method, target, style, of_method)
+        self.every, self.size = positive_integer(every, "every"), positive_integer(size, "size")
+        self.columns = None if columns is None else positive_integer(columns, "columns")
         self.images = _held(images if is_list_of_pictures(images) else [images])
         if not self.images:
             raise ValueError("There are no images to draw maps of.")
@@ -139,7 +141,7 @@ class AttentionMapCallback(keras.callbacks.Callback):
 
     @contextlib.contextmanager
     def _warnings_once(self) -> Iterator[None]:
-        """Let each warning through the first time that it comes, and not after each epoch."""
+        """Show each warning once, and not after each epoch."""
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", UserWarning)
             yield
@@ -149,18 +151,8 @@ class AttentionMapCallback(keras.callbacks.Callback):
                 warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
 
 
-def _positive(number: Any, name: str) -> int:
-    try:
-        value = operator.index(number)
-    except TypeError:
-        value = 0
-    if value < 1:
-        raise ValueError(f"{name} is a whole number from 1. Received: {number!r}")
-    return value
-
-
 def _held(images: list) -> list:
-    """Pictures as arrays that nobody else can change."""
+    """Copy pictures into arrays that nobody else can change."""
     return [
         _held(image)
         if is_list_of_pictures(image)
@@ -170,7 +162,7 @@ def _held(images: list) -> list:
 
 
 def _sheet(pictures: list[np.ndarray], height: int, columns: int | None, epoch: int) -> Image.Image:
-    """Pictures of one height in rows, above a line that says which epoch it is."""
+    """Arrange pictures of one height in rows, above a line with the number of the epoch."""
     ratios = [p.shape[0] / p.shape[1] for p in pictures]
     widths = [max(1, round(height / ratio)) for ratio in ratios]
     across = min(columns or columns_for(len(pictures), float(np.median(ratios))), len(pictures))
@@ -190,7 +182,7 @@ def _sheet(pictures: list[np.ndarray], height: int, columns: int | None, epoch: 
 
 
 def _tensorboard(folder: Path) -> Callable[[], Any]:
-    """What opens a writer with tensorboardX's methods `add_image`, `flush` and `close`."""
+    """Return a function that opens a writer with tensorboardX's methods `add_image`, `flush` and `close`."""
     if keras.backend.backend() == "tensorflow":
         return lambda: _TensorFlowWriter(folder)
     for module in ("tensorboardX", "torch.utils.tensorboard"):
@@ -203,7 +195,7 @@ def _tensorboard(folder: Path) -> Callable[[], Any]:
 
 
 class _TensorFlowWriter:
-    """`tf.summary.image` without the package tensorboard, which is there to look at it, and may be on another machine."""
+    """Write what `tf.summary.image` does, without the package tensorboard, which only the viewer of the logs needs."""
 
     def __init__(self, folder: Path):
         import tensorflow as tf

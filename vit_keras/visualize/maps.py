@@ -1,7 +1,7 @@
-"""Recordings in, maps on the grid of patches out: float32 `(batch, down, across)`.
+"""From recordings to maps on the grid of patches: float32 `(batch, down, across)`.
 
-All that go through several layers need only the row of the class token (or of whatever the model's output is read from), so
-they multiply one row from the last layer down, which is far less than the whole product.
+Maps through several layers need only the row of the class token (or of whatever the model's output is read from), so
+they multiply one row from the last layer down, which costs far less than the whole product.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from .record import Recording, fuse_heads
+from .recording import Recording, fuse_heads
 
 # Bytes of the contributions of tokens to a chunk of tokens that may exist at once.
 _MAX_CHUNK = 8 << 20
@@ -27,21 +27,24 @@ def attention_rollout(
     start_layer: int = 0,
     query: Any = "auto",
 ) -> np.ndarray:
-    """How much of each patch reaches the output, by attention rollout.
+    """Return how much of each patch reaches the output, by attention rollout.
 
     Each layer passes on the mean of a token's own state (the residual) and of what it attends to; the
     product over the layers says how much of each input token is in the output (Abnar & Zuidema 2020,
     arXiv 2005.00928, section 3; ViT paper, appendix D.8).
 
     Args:
-        recording: A `Recording` with attention, its heads fused or not; or `(layers, batch, tokens, tokens)`, fused over the heads.
-        grid: Patches down and across, where an array is given; tokens before them (the class token) are left out of the map.
+        recording: A `Recording` with attention, its heads fused or not; or `(layers, batch, tokens, tokens)`, fused
+            over the heads.
+        grid: Patches down and across, where an array is given; tokens before them (the class token) are left out of the
+            map.
         head_fusion: `"mean"` of the heads, as in the paper, `"max"` or `"min"` (vit-explain).
-        discard_ratio: Share of the lowest attentions of a layer that become zero before (vit-explain; the first entry never does).
+        discard_ratio: Share of the lowest attentions of a layer that become zero before (vit-explain; the first entry
+            never does).
         residual: Share of a token's own state.
         start_layer: The first block to go through; from the end if negative.
-        query: Whose map: `"auto"`, what the output is read from; `"cls"`, the class token's; `"mean"` of the patches; or a patch,
-            `(row, column)`.
+        query: Whose map: `"auto"`, what the output is read from; `"cls"`, the class token's; `"mean"` of the patches;
+            or a patch, `(row, column)`.
 
     Returns:
         float32 `(batch, down, across)`. Together with the tokens before the patches it sums to 1.
@@ -55,7 +58,7 @@ def attention_rollout(
                [0.1, 0.1]], dtype=float32)
     """
     if not 0 <= discard_ratio < 1 or not 0 <= residual <= 1:
-        raise ValueError(f"discard_ratio is in [0, 1), residual in [0, 1]. Received: {discard_ratio}, {residual}")
+        raise ValueError(f"discard_ratio must be in [0, 1), residual in [0, 1]. Received: {discard_ratio}, {residual}")
     if not isinstance(recording, Recording):
         recording = _as_recording(recording, grid)
     layers = _fused(recording, head_fusion)
@@ -63,10 +66,10 @@ def attention_rollout(
 
 
 def cls_attention(recording: Recording, layer: int | None = None, head: int | None = None) -> np.ndarray:
-    """What the class token attends to in one layer, for each head (DINO, arXiv 2104.14294, figure 1).
+    """Return what the class token attends to in one layer, for each head (DINO, arXiv 2104.14294, figure 1).
 
-    Without a class token it is the mean of what the tokens attend to that the output is read from; a MAP head has an attention of
-    its own, which is the default there.
+    Without a class token it is the mean attention of the tokens that the output is read from. A MAP head has an
+    attention of its own, which is the default there.
 
     Args:
         recording: With attention, heads not fused.
@@ -89,8 +92,8 @@ def cls_attention(recording: Recording, layer: int | None = None, head: int | No
         rows = recording.pooling_attention
     else:
         rows = _need(recording, "attention")[_index(recording, -1 if layer is None else layer)]
-        if recording.heads is not None:
-            raise ValueError("The heads of this recording were fused: record with heads=None.")
+        if recording.head_fusion is not None:
+            raise ValueError("The heads of this recording were fused: record with head_fusion=None.")
         if rows.ndim == 4:
             rows = np.einsum("bq,bhqk->bhk", recording.readout, rows)
     if head is not None and not -rows.shape[1] <= head < rows.shape[1]:
@@ -99,7 +102,7 @@ def cls_attention(recording: Recording, layer: int | None = None, head: int | No
 
 
 def mass_mask(maps: np.ndarray, mass: float = 0.6) -> np.ndarray:
-    """The smallest set of patches that holds so much of each map (DINO's `visualize_attention.py`).
+    """Return the smallest set of patches that holds a share of each map (DINO's `visualize_attention.py`).
 
     Args:
         maps: `(..., down, across)`, not negative.
@@ -117,7 +120,7 @@ def mass_mask(maps: np.ndarray, mass: float = 0.6) -> np.ndarray:
                [False, False]])
     """
     if not 0 < mass < 1:
-        raise ValueError(f"mass is a share between 0 and 1. Received: {mass}")
+        raise ValueError(f"mass must be between 0 and 1. Received: {mass}")
     flat = np.asarray(maps, "float64").reshape(*maps.shape[:-2], -1)
     order = np.argsort(flat, axis=-1, kind="stable")
     rising = np.take_along_axis(flat, order, axis=-1)
@@ -129,18 +132,19 @@ def mass_mask(maps: np.ndarray, mass: float = 0.6) -> np.ndarray:
 
 
 def alti_rollout(recording: Recording, start_layer: int = 0, kind: str = "alti", query: Any = "auto") -> np.ndarray:
-    """Rollout of what tokens contribute to each other, which is their attention times their values.
+    """Return the rollout of what tokens contribute to each other: their attention times their values.
 
-    A token that all attend to but that has nothing to say (an attention sink) counts for little here. It needs neither
+    An attention sink, a token that all attend to but whose values are small, counts for little here. This needs neither
     gradients nor a head.
 
     Args:
         recording: With attention (heads not fused), values and tokens.
         start_layer: See `attention_rollout`.
-        kind: How a contribution is measured: `"alti"`, by how much nearer to the sum of all it brings (ALTI, Ferrando et al. 2022,
-            arXiv 2203.04212, with the 1-norm); `"norm"`, by its 2-norm (Kobayashi et al. 2021, arXiv 2109.07152). The
-            residual is a contribution of a token to itself; the bias of the values belongs to their token, that of the output
-            projection to none; layer normalisation is inside the values, as it was in this pass.
+        kind: How a contribution is measured: `"alti"`, by how much nearer to the sum of all it brings (ALTI, Ferrando
+            et al. 2022, arXiv 2203.04212, with the 1-norm); `"norm"`, by its 2-norm (Kobayashi et al. 2021, arXiv
+            2109.07152). The residual is a contribution of a token to itself; the bias of the values belongs to their
+            token, that of the output projection to none; layer normalization is inside the values, as it was in this
+            pass.
         query: See `attention_rollout`.
 
     Returns:
@@ -156,18 +160,18 @@ def alti_rollout(recording: Recording, start_layer: int = 0, kind: str = "alti",
         (1, 4, 4)
     """
     if kind not in ("alti", "norm"):
-        raise ValueError(f"kind is 'alti' or 'norm'. Received: {kind!r}")
+        raise ValueError(f"kind must be 'alti' or 'norm'. Received: {kind!r}")
     return _roll(recording, token_contributions(recording, kind), 0.0, 0.0, start_layer, _start(recording, query))
 
 
 def relevance_map(recording: Recording, start_layer: int = 0, query: Any = "auto") -> np.ndarray:
-    """What speaks for the target: the generic attention explainability of Chefer et al. 2021, self-attention.
+    """Return the relevance of each patch for the target: generic attention explainability (Chefer et al. 2021).
 
-    Attention of each head times its gradient, positive parts, mean over the heads: `C`. From the first layer to the last
-    `R = R + C R` (arXiv 2103.15679, equations 5 and 6). The default of maps for a class.
+    Attention of each head times its gradient, positive parts, mean over the heads: `C`. From the first layer to the
+    last `R = R + C R` (arXiv 2103.15679, equations 5 and 6). The default of maps for a class.
 
     Args:
-        recording: With attention and gradients: `record(…, target=…)`, with `heads=None` or `heads="relevance"`.
+        recording: With attention and gradients: `record(…, target=…)`, with `head_fusion=None` or `"relevance"`.
         start_layer: See `attention_rollout`; its authors advise to start later in deep models.
         query: See `attention_rollout`.
 
@@ -195,13 +199,14 @@ def relevance_map(recording: Recording, start_layer: int = 0, query: Any = "auto
 def gradient_rollout(
     recording: Recording, *, discard_ratio: float = 0.0, start_layer: int = 0, query: Any = "auto"
 ) -> np.ndarray:
-    """Attention rollout where each layer counts by attention times gradient (vit-explain's idea, done right).
+    """Return attention rollout with each layer weighted by its gradient (vit-explain's idea, its faults mended).
 
-    The mean over the heads comes first, then its positive part. The reference, vit-explain, multiplies the layers with gradients in
-    reverse order, takes (in inference mode) the gradient of the scores before the softmax, and normalises columns for rows.
+    The mean over the heads comes first, then its positive part. The reference, vit-explain, multiplies the layers with
+    gradients in reverse order, takes (in inference mode) the gradient of the scores before the softmax, and normalizes
+    columns for rows.
 
     Args:
-        recording: With attention and gradients: `record(…, target=…)`, with `heads=None` or `heads="gradient"`.
+        recording: With attention and gradients: `record(…, target=…)`, with `head_fusion=None` or `"gradient"`.
         discard_ratio: See `attention_rollout`.
         start_layer: See `attention_rollout`.
         query: See `attention_rollout`.
@@ -220,14 +225,15 @@ def gradient_rollout(
 
 
 def grad_cam(recording: Recording, kind: str = "gradcam", layer: int = -1) -> np.ndarray:
-    """Grad-CAM and its relatives on the patches, where they have a gradient: after the first normalisation of a block.
+    """Return Grad-CAM or a relative of it, on the patches after the first normalization of a block.
 
-    (After the last block only the class token has one.) As pytorch-grad-cam computes them, before it stretches them to [0, 1].
+    There the patches have gradients; after the last block only the class token has one. The values are those of
+    pytorch-grad-cam before it stretches them to [0, 1].
 
     Args:
         recording: `record(…, target=…, keep=("normed",))`.
-        kind: `"gradcam"` (arXiv 1610.02391), `"hirescam"` (arXiv 2011.08891), `"layercam"` (Jiang et al. 2021) or `"elementwise"`
-            (pytorch-grad-cam's GradCAMElementWise).
+        kind: `"gradcam"` (arXiv 1610.02391), `"hirescam"` (arXiv 2011.08891), `"layercam"` (Jiang et al. 2021) or
+            `"elementwise"` (pytorch-grad-cam's GradCAMElementWise).
         layer: Which block, from the end if negative.
 
     Returns:
@@ -248,12 +254,12 @@ def grad_cam(recording: Recording, kind: str = "gradcam", layer: int = -1) -> np
     elif kind == "elementwise":
         heat = np.maximum(states * slopes, 0).sum(axis=-1)
     else:
-        raise ValueError(f"kind is 'gradcam', 'hirescam', 'layercam' or 'elementwise'. Received: {kind!r}")
+        raise ValueError(f"kind must be 'gradcam', 'hirescam', 'layercam' or 'elementwise'. Received: {kind!r}")
     return np.maximum(heat, 0).reshape(-1, *recording.grid).astype("float32")
 
 
 def legrad(recording: Recording, start_layer: int = 0) -> np.ndarray:
-    """LeGrad: how the target's score at each layer's own exit grows with attention to a patch (arXiv 2404.03214).
+    """Return LeGrad (arXiv 2404.03214): how the target's score at each layer's exit grows with attention to a patch.
 
     Args:
         recording: `record(…, target=…, exits=True)`.
@@ -272,7 +278,7 @@ def legrad(recording: Recording, start_layer: int = 0) -> np.ndarray:
 
 
 def token_contributions(recording: Recording, kind: str = "alti") -> np.ndarray:
-    """How much each token contributes to each other in each block: see `alti_rollout`.
+    """Return how much each token contributes to each other in each block: see `alti_rollout`.
 
     Args:
         recording: With attention (heads not fused), values and tokens.
@@ -286,7 +292,7 @@ def token_contributions(recording: Recording, kind: str = "alti") -> np.ndarray:
     """
     attention, values, tokens = (_need(recording, name) for name in ("attention", "values", "tokens"))
     if attention.ndim != 5:
-        raise ValueError("Contributions need all heads and rows: record with heads=None and rows='all'.")
+        raise ValueError("Contributions need all heads and rows: record with head_fusion=None and query='all'.")
     result = np.empty((*attention.shape[:2], *attention.shape[3:]), "float32")
     for n, projection in enumerate(recording.projections):
         for image in range(attention.shape[1]):
@@ -295,7 +301,7 @@ def token_contributions(recording: Recording, kind: str = "alti") -> np.ndarray:
 
 
 def _contributions(attention, values, projection, tokens, kind):
-    """Of one block and image: `(tokens, tokens)`, rows sum to 1."""
+    """Return the contributions in one block and image: `(tokens, tokens)`, rows sum to 1."""
     count, width = tokens.shape
     projected = np.matmul(values, projection).transpose(1, 0, 2)  # (token, head, width)
     rows = max(1, _MAX_CHUNK // (4 * count * width))
@@ -318,7 +324,7 @@ def _contributions(attention, values, projection, tokens, kind):
 
 
 def _roll(recording, layers, residual, discard_ratio, start_layer, row):
-    """A row times the product of all layers, each the mean of itself and the identity with rows that sum to 1."""
+    """Return a row times the product of all layers, each averaged with the identity, with rows that sum to 1."""
     for scores in _from(recording, layers, start_layer)[::-1]:
         scores = _discard(scores, discard_ratio) if discard_ratio else scores
         sums = residual + (1 - residual) * scores.sum(axis=-1, dtype="float64")
@@ -343,17 +349,18 @@ def _discard(scores, ratio):
 
 
 def _fused(recording, how):
-    """Attention (times its gradients) without the heads' axis, as recorded or from all heads."""
+    """Return attention (times its gradients) without the heads' axis, as recorded or from all heads."""
     if how not in ("mean", "max", "min", "relevance", "gradient"):
-        raise ValueError(f"head_fusion is 'mean', 'max' or 'min'. Received: {how!r}")
+        raise ValueError(f"head_fusion must be 'mean', 'max' or 'min'. Received: {how!r}")
     attention = _need(recording, "attention")
-    if recording.heads is not None:
-        if recording.heads != how:
+    if recording.head_fusion is not None:
+        if recording.head_fusion != how:
             raise ValueError(
-                f"This needs heads={how!r} or heads=None, and the recording has heads={recording.heads!r}."
+                f"This needs head_fusion={how!r} or head_fusion=None. The recording has "
+                f"head_fusion={recording.head_fusion!r}."
             )
     elif attention.ndim != 5:
-        raise ValueError("This needs all rows of attention: record with rows='all'.")
+        raise ValueError("This needs all rows of attention: record with query='all'.")
     elif how in ("relevance", "gradient"):
         if recording.exits:
             raise ValueError("This needs gradients of the model's output: record with exits=False.")
@@ -361,7 +368,7 @@ def _fused(recording, how):
     else:
         attention = fuse_heads(attention, None, how)
     if attention.ndim != 4:
-        raise ValueError("This needs all rows of attention: record with rows='all'.")
+        raise ValueError("This needs all rows of attention: record with query='all'.")
     return attention
 
 
@@ -384,13 +391,13 @@ def _need(recording: Recording, field: str) -> np.ndarray:
 
 
 def _index(recording: Recording, layer: int) -> int:
-    """Where a block is in the recording."""
+    """Return the place of a block in the recording."""
     layers = recording.layers
     layer = operator.index(layer)
     if -len(layers) <= layer < 0:
         return layer % len(layers)
     if layer not in layers:
-        raise ValueError(f"Recorded were the blocks {', '.join(map(str, layers))}. Received: {layer}")
+        raise ValueError(f"The recording has the blocks {', '.join(map(str, layers))}. Received: {layer}")
     return layers.index(layer)
 
 
@@ -399,7 +406,7 @@ def _from(recording: Recording, layers: np.ndarray, start_layer: int) -> np.ndar
 
 
 def _start(recording: Recording, query: Any) -> np.ndarray:
-    """Whose map it is: a weight for each token, `(batch, tokens)`."""
+    """Return a weight for each token whose map is wanted: `(batch, tokens)`."""
     readout = recording.readout.astype("float64")
     if isinstance(query, str) and query == "auto":
         return readout
@@ -407,7 +414,7 @@ def _start(recording: Recording, query: Any) -> np.ndarray:
     prefix, (down, across) = len(recording.prefix), recording.grid
     if isinstance(query, str) and query == "cls":
         if "cls" not in recording.prefix:
-            raise ValueError("There is no class token: query='mean' is the mean of the patches.")
+            raise ValueError("There is no class token. Pass query='mean' for the mean of the patches.")
         row[:, recording.prefix.index("cls")] = 1
     elif isinstance(query, str) and query == "mean":
         row[:, prefix:] = 1 / (down * across)
@@ -417,13 +424,13 @@ def _start(recording: Recording, query: Any) -> np.ndarray:
             raise ValueError(f"The grid has {down} x {across} patches. Received: query={query}")
         row[:, prefix + i * across + j] = 1
     else:
-        raise ValueError(f"query is 'auto', 'cls', 'mean' or a patch (row, column). Received: {query!r}")
+        raise ValueError(f"query must be 'auto', 'cls', 'mean' or a patch (row, column). Received: {query!r}")
     return row
 
 
 def _as_recording(attention: Any, grid: tuple[int, int] | None) -> Recording:
     if grid is None:
-        raise ValueError("Say how many patches an array of attention is of: grid=(down, across).")
+        raise ValueError("The patches of an array of attention cannot be inferred. Pass grid=(down, across).")
     attention = np.asarray(attention)
     layers, batch, tokens = attention.shape[:3]
     patches = grid[0] * grid[1]
@@ -433,4 +440,5 @@ def _as_recording(attention: Any, grid: tuple[int, int] | None) -> Recording:
     readout = np.zeros((batch, tokens))
     readout[:, 0 if prefix else slice(None)] = 1.0 if prefix else 1 / patches
     names = ("cls", *(f"reg{n}" for n in range(prefix - 1)))[:prefix]
-    return Recording((), tuple(grid), names, tuple(range(layers)), (1, 1), readout, heads="mean", attention=attention)
+    fields = {"head_fusion": "mean", "attention": attention}
+    return Recording((), tuple(grid), names, tuple(range(layers)), (1, 1), readout, **fields)

@@ -1,20 +1,18 @@
 """Recordings: what is kept is what the layers computed, gradients are those of finite differences, in any model."""
 
 import functools
-import sys
 import warnings
 
 import keras
 import numpy as np
 import pytest
 
-import vit_keras.visualize.record  # noqa: F401
 from vit_keras import layers, visualize, vit
-
-record_module = sys.modules["vit_keras.visualize.record"]
+from vit_keras.visualize import forward_pass, plan
 
 BACKEND = keras.backend.backend()
 SAME = {"rtol": 1e-4, "atol": 1e-5}  # float32, in another order
+SLOW = functools.partial(pytest.param, marks=pytest.mark.slow)
 
 
 def noise(*shape, seed=0):
@@ -80,9 +78,10 @@ def test_tokens_before_the_patches_and_what_the_output_reads(kind):
 
 
 @pytest.mark.core
+@pytest.mark.slow_on_jax
 def test_what_is_kept_is_what_the_layers_compute():
     model = tiny(layer_scale=0.3, registers=1)
-    recording = visualize.record(model, IMAGES, keep=record_module.KEPT, target=1)
+    recording = visualize.record(model, IMAGES, keep=plan.KEPT, target=1)
     blocks = [layer for layer in model.layers if isinstance(layer, layers.TransformerBlock)]
     assert recording.layers == (0, 1) and recording.patch_size == (8, 8) and recording.grid == (4, 6)
     for n, block in enumerate(blocks):
@@ -113,7 +112,7 @@ def test_some_layers_only():
     assert visualize.record(tiny(), IMAGES, keep="tokens").attention is None
 
 
-@pytest.mark.parametrize("kind", ["class token", "registers, no class token", "distilled"])
+@pytest.mark.parametrize("kind", ["class token", SLOW("registers, no class token"), SLOW("distilled")])
 def test_fewer_heads_and_rows_are_those_of_all(kind):
     model = tiny(**KINDS[kind][0])
     whole = visualize.record(model, IMAGES, target=2)
@@ -124,10 +123,10 @@ def test_fewer_heads_and_rows_are_those_of_all(kind):
         ("relevance", np.maximum(whole.attention * whole.gradients, 0).mean(axis=2)),
         ("gradient", np.maximum((whole.attention * whole.gradients).mean(axis=2), 0)),
     ):
-        fused = visualize.record(model, IMAGES, target=2, keep="attention", heads=heads)
+        fused = visualize.record(model, IMAGES, target=2, keep="attention", head_fusion=heads)
         np.testing.assert_allclose(fused.attention, expected, **SAME)
         assert fused.gradients is None
-    rows = visualize.record(model, IMAGES, keep="attention", rows="readout")
+    rows = visualize.record(model, IMAGES, keep="attention", query="auto")
     np.testing.assert_allclose(rows.attention, np.einsum("bq,lbhqk->lbhk", whole.readout, whole.attention), **SAME)
 
 
@@ -176,6 +175,7 @@ def differences(model, field, layer, places, target):
 
 
 @pytest.mark.core
+@pytest.mark.slow_on_jax
 def test_gradients_are_those_of_finite_differences():
     model = tiny(registers=1)
     recording = visualize.record(model, IMAGES[:1], target=3, keep=("attention", "normed"))
@@ -231,7 +231,7 @@ def test_the_gradients_of_a_nested_model_frozen_or_not(freeze):
     assert np.abs(inner - expected).max() > 0.01
 
 
-@pytest.mark.parametrize("activation", ["softmax", "sigmoid"])
+@pytest.mark.parametrize("activation", ["softmax", SLOW("sigmoid")])
 def test_a_last_softmax_is_left_out_and_put_back(activation):
     model = build()
     expected = relevance(nested(model))
@@ -301,7 +301,7 @@ def test_the_name_of_a_class():
         visualize.record(tiny(), IMAGES, target="hen")
 
 
-@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", SLOW("mixed_float16")])
 def test_mixed_precision(policy):
     found = relevance(build(dtype=policy))
     expected = relevance(build())
@@ -316,6 +316,7 @@ def test_a_head_that_is_all_zero_is_warned_of():
 
 
 @pytest.mark.core
+@pytest.mark.slow_on_jax
 def test_the_exits_of_each_layer():
     model = tiny(num_layers=3)
     recording = visualize.record(model, IMAGES, layers=[1, 2], target=[2, "predicted"], exits=True, keep="attention")
@@ -333,7 +334,8 @@ def test_the_exits_of_each_layer():
 
 
 @pytest.mark.parametrize(
-    "kind", ["class token", "registers, no class token", "distilled", "class token, but the mean is read"]
+    "kind",
+    ["class token", "registers, no class token", SLOW("distilled"), SLOW("class token, but the mean is read")],
 )
 def test_the_logit_lens_is_the_head_on_each_patch(kind):
     model = tiny(**KINDS[kind][0])
@@ -354,11 +356,11 @@ def test_the_logit_lens_is_the_head_on_each_patch(kind):
 def test_a_recorder_is_compiled_once(monkeypatch):
     model = build(eagerly=False)
     calls = []
-    monkeypatch.setattr(record_module, "_score", lambda *a, f=record_module._score: calls.append(1) or f(*a))
-    recorder = visualize.Recorder(model, keep="attention", heads="relevance")
+    monkeypatch.setattr(forward_pass, "_score", lambda *a, f=forward_pass._score: calls.append(1) or f(*a))
+    recorder = visualize.Recorder(model, keep="attention", head_fusion="relevance")
     for images, target in ((IMAGES, 1), (IMAGES[:1], 2), (IMAGES, [0, 5]), (IMAGES, "predicted")):
         recorder(images, target)
-    visualize.record(model, IMAGES, target=3, keep="attention", heads="relevance")
+    visualize.record(model, IMAGES, target=3, keep="attention", head_fusion="relevance")
     assert len(calls) == 1
     before = recorder(IMAGES, 1).attention
     model.set_weights([2 * w for w in model.get_weights()])
@@ -399,34 +401,56 @@ MISTAKES = {
     "no such layer": (lambda: visualize.record(tiny(), IMAGES, 5), ValueError, "blocks 0 to 1. Received: layers=5"),
     "no layer": (lambda: visualize.record(tiny(), IMAGES, []), ValueError, "blocks 0 to 1"),
     "a layer's name": (lambda: visualize.record(tiny(), IMAGES, ["head"]), TypeError, "numbers of blocks"),
-    "nothing to keep": (lambda: visualize.record(tiny(), IMAGES, keep="queries"), ValueError, "attention, values.*queries"),
-    "heads": (lambda: visualize.record(tiny(), IMAGES, heads="sum"), ValueError, "'mean', 'max'.*'sum'"),
-    "rows": (lambda: visualize.record(tiny(), IMAGES, rows="cls"), ValueError, "'all' or 'readout'"),
-    "no target": (lambda: visualize.record(tiny(), IMAGES, heads="relevance"), ValueError, "give a target"),
-    "no target for exits": (lambda: visualize.record(tiny(), IMAGES, exits=True), ValueError, "give a target"),
+    "nothing to keep": (
+        lambda: visualize.record(tiny(), IMAGES, keep="queries"),
+        ValueError,
+        "attention, values.*queries",
+    ),
+    "heads": (lambda: visualize.record(tiny(), IMAGES, head_fusion="sum"), ValueError, "'mean', 'max'.*'sum'"),
+    "rows": (
+        lambda: visualize.record(tiny(), IMAGES, query="cls"),
+        ValueError,
+        "query must be one of 'all', 'auto'.*'cls'",
+    ),
+    "no target": (lambda: visualize.record(tiny(), IMAGES, head_fusion="relevance"), ValueError, "pass target="),
+    "no target for exits": (lambda: visualize.record(tiny(), IMAGES, exits=True), ValueError, "pass target="),
     "no such class": (lambda: relevance(tiny(), 6), ValueError, "classes 0 to 5. Received the target 6"),
-    "a negative class": (lambda: relevance(tiny(), -2), ValueError, "number from 0. Received: -2"),
+    "a negative class": (lambda: relevance(tiny(), -2), ValueError, "at least 0. Received: -2"),
     "half a class": (lambda: relevance(tiny(), 0.5), TypeError, "a number, a name or 'predicted'.*0.5"),
     "too few targets": (lambda: relevance(tiny(), [1]), ValueError, "2 images and 1 targets"),
     "a target of a matrix": (lambda: relevance(tiny(), lambda x: x), ValueError, r"one number for each image.*\(.*6\)"),
     "a target of nothing": (lambda: relevance(tiny(), lambda x: None), ValueError, "Received: a NoneType"),
     "tokens have no class": (lambda: relevance(tiny(**KINDS["no pooling"][0])), ValueError, "no single output"),
-    "preprocess": (lambda: visualize.record(tiny(), IMAGES, preprocess="google"), ValueError, "'own', None or a function"),
+    "preprocess": (
+        lambda: visualize.record(tiny(), IMAGES, preprocess="google"),
+        ValueError,
+        "'own', None or a function",
+    ),
     "twice the same": (lambda: visualize.record(siamese(), IMAGES), ValueError, r"each block .* once.*0, 1, 0, 1"),
-    "a grid that is none": (lambda: visualize.record(tiny(), IMAGES, grid=(5, 5)), ValueError, "25 tokens are not 1 and 5 x 5"),
+    "a grid that is none": (
+        lambda: visualize.record(tiny(), IMAGES, grid=(5, 5)),
+        ValueError,
+        "25 tokens are not 1 and 5 x 5",
+    ),
     "no attention": (
-        lambda: visualize.record(vit.build_model(32, 8, 1, 32, 2, "m", 64, 6, pooling="gap", position=None, tokens_mlp_dim=8), IMAGES),
+        lambda: visualize.record(
+            vit.build_model(32, 8, 1, 32, 2, "m", 64, 6, pooling="gap", position=None, tokens_mlp_dim=8), IMAGES
+        ),
         ValueError,
         "no attention layer",
     ),
-    "no method": (lambda: visualize.attention_map(tiny(), IMAGES, method="flow"), ValueError, "one of rollout.*'flow'"),
-    "no style": (lambda: visualize.attention_map(tiny(), IMAGES, style="jet"), ValueError, "one of overlay.*'jet'"),
+    "no method": (
+        lambda: visualize.attention_map(tiny(), IMAGES, method="flow"),
+        ValueError,
+        "one of 'rollout'.*'flow'",
+    ),
+    "no style": (lambda: visualize.attention_map(tiny(), IMAGES, style="jet"), ValueError, "one of 'overlay'.*'jet'"),
     "a class of rollout": (
         lambda: visualize.attention_map(tiny(), IMAGES, method="rollout", target=1),
         ValueError,
-        "of no class.*relevance",
+        "for no class.*relevance",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)

@@ -8,9 +8,18 @@ import keras
 import numpy as np
 import pytest
 
-from vit_keras import layers, visualize, vit
-from vit_keras.visualize import evaluate
-from vit_keras.visualize.evaluate import evaluate_maps, grid_pointing_game, randomization_check, spearman
+from vit_keras import anatomy, layers, visualize, vit
+from vit_keras.visualize import faithfulness
+from vit_keras.visualize.faithfulness import (
+    evaluate_maps,
+    grid_pointing_game,
+    masked_pass,
+    pointing,
+    randomization_check,
+    removal,
+    spearman,
+)
+from vit_keras.visualize.faithfulness.case import Case
 
 BACKEND = keras.backend.backend()
 
@@ -19,19 +28,20 @@ def noise(*shape, seed=0):
     return np.random.default_rng(seed).integers(0, 256, shape, dtype="uint8")
 
 
-def build(image_size=32, patch_size=8, depth=2, **options):
+def build(image_size=32, patch_size=8, depth=2, eagerly=True, **options):
     """A tiny model whose attention is far from uniform, with the same weights on every backend."""
     top = {"include_top": False} if options.get("pooling", "token") is None else {}
     model = vit.build_model(image_size, patch_size, depth, 32, 2, "tiny", 64, **{"classes": 10, **options, **top})
     rng = np.random.default_rng(1)
     for weight in model.weights:
         weight.assign(0.2 * rng.standard_normal(weight.shape) + (weight.name == "gamma"))
+    model.run_eagerly = eagerly and BACKEND != "jax"  # tiny models take longer to compile than to run
     return model
 
 
 @pytest.fixture(scope="module")
 def tiny():
-    return build()
+    return build(eagerly=False)  # what many tests run many times
 
 
 def nested(model):
@@ -39,6 +49,7 @@ def nested(model):
     base = keras.Model(model.inputs, model.get_layer("ExtractToken").output)
     outer = keras.Sequential([keras.Input((32, 32, 3)), base, keras.layers.Dense(4, activation="softmax")])
     outer.layers[-1].kernel.assign(0.2 * np.random.default_rng(2).standard_normal((32, 4)))
+    outer.run_eagerly = base.run_eagerly = BACKEND != "jax"
     return outer
 
 
@@ -82,22 +93,25 @@ def run_by_hand(model, inputs, kept):
     return array(of(model.output))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+FEW = ("class token", "mean", "map")
+
+
+@pytest.mark.parametrize("kind", [k if k in FEW else pytest.param(k, marks=pytest.mark.slow) for k in KINDS])
 def test_removed_tokens_might_as_well_not_be_there(kind):
     model = build(**KINDS[kind])
-    case = evaluate._Case(model, evaluate.read_pictures(noise(2, *model.input_shape[1:]), 3), "own", None, 16)
+    case = Case(model, noise(2, *model.input_shape[1:]), "own", None, 16)
     patches = math.prod(case.grid)
     removed = np.random.default_rng(3).permutation(patches)[: patches // 2 + 1]
-    prefix = len(evaluate.prefix_names(model))
+    prefix = len(anatomy.prefix_names(model))
     kept = [*range(prefix), *(prefix + n for n in range(patches) if n not in removed)]
-    expected = run_by_hand(model, case._inputs(case.pictures), kept)
+    expected = run_by_hand(model, case.inputs(case.pictures), kept)
 
     masks = case.masks(np.tile(removed, (2, 1)))
-    inputs = keras.ops.convert_to_tensor(case._inputs(case.pictures))
-    removal = evaluate._Removal(model, keras.ops.convert_to_tensor(masks))
-    with layers.tap(removal):
+    inputs = keras.ops.convert_to_tensor(case.inputs(case.pictures))
+    without = masked_pass._Removal(model, keras.ops.convert_to_tensor(masks))
+    with layers.tap(without):
         result = array(model(inputs, training=False))
-        features = array(evaluate._pooled(model, removal.tokens, removal.masks))
+        features = array(masked_pass.pooled(model, without.tokens, without.masks))
     if kind == "tokens":  # these go on with the others in the row; pooled is the class token
         np.testing.assert_allclose(result[:, kept], expected, rtol=0, atol=SAME * np.abs(expected).max())
         np.testing.assert_allclose(features, expected[:, 0], rtol=0, atol=SAME * np.abs(expected).max())
@@ -109,11 +123,18 @@ def test_removed_tokens_might_as_well_not_be_there(kind):
         np.testing.assert_allclose(logits, expected, rtol=0, atol=SAME * np.abs(expected).max())
 
 
-@pytest.mark.parametrize("positions", [{"relative_positions": True}, {"rope_theta": 100.0}], ids=str)
+@pytest.mark.parametrize(
+    "positions",
+    [
+        pytest.param({"relative_positions": True}, marks=pytest.mark.core),
+        pytest.param({"rope_theta": 100.0}, marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
 def test_removed_tokens_have_no_influence(positions):
     # These positions are for the whole grid, so that no shorter sequence can be run: what was removed may be anything.
     model = build(position=None, **positions)
-    case = evaluate._Case(model, evaluate.read_pictures(noise(1, 32, 32, 3), 3), "own", None, 16)
+    case = Case(model, noise(1, 32, 32, 3), "own", None, 16)
     other = case.pictures.copy()
     other[:, 8:16, 16:24] = 255 - other[:, 8:16, 16:24]  # patch 1 * 4 + 2
     masks = case.masks(np.array([[6]]))
@@ -123,6 +144,7 @@ def test_removed_tokens_have_no_influence(positions):
 
 
 @pytest.mark.core
+@pytest.mark.slow_on_jax
 def test_similarity_is_the_cosine_of_what_the_head_reads(tiny):
     chosen = np.zeros((1, 4, 4))
     chosen[0, 1, 2], chosen[0, 3, 3] = 2, 1  # the two highest of 16
@@ -184,19 +206,19 @@ def test_pixels_are_replaced_patch_by_patch(tiny):
 
 def test_baselines():
     pictures = noise(2, 32, 48, 3)
-    mean = evaluate._filler(pictures, "mean", (4, 6))
+    mean = removal._filler(pictures, "mean", (4, 6))
     np.testing.assert_allclose(np.broadcast_to(mean, pictures.shape).mean(axis=(1, 2)), pictures.mean(axis=(1, 2)))
-    blurred = evaluate._filler(pictures, "blur", (4, 6))
+    blurred = removal._filler(pictures, "blur", (4, 6))
     assert blurred.shape == pictures.shape and blurred.std() < 0.2 * pictures.std()
     flat = np.full((1, 32, 48, 3), 7, "uint8")
-    np.testing.assert_allclose(evaluate._filler(flat, "blur", (4, 6)), 7, rtol=1e-12)  # float64
+    np.testing.assert_allclose(removal._filler(flat, "blur", (4, 6)), 7, rtol=1e-12)  # float64
     point = np.zeros((1, 33, 33, 1), "uint8")
     point[0, 16, 16] = 255
-    spread = evaluate._filler(point, "blur", (11, 11))[0, :, :, 0]  # a standard deviation of 3 pixels
+    spread = removal._filler(point, "blur", (11, 11))[0, :, :, 0]  # a standard deviation of 3 pixels
     assert abs(spread[16, 19] / spread[16, 16] - math.exp(-0.5)) < 1e-4  # the edges are 5 standard deviations away
     for bad in ("grey", [1, 2], -1, 256, None):
         with pytest.raises(ValueError, match="baseline"):
-            evaluate._filler(pictures, bad, (4, 6))
+            removal._filler(pictures, bad, (4, 6))
 
 
 @pytest.fixture(scope="module")
@@ -279,14 +301,14 @@ def test_a_model_without_classes_is_evaluated_by_its_features_and_by_a_function(
 
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="counts TensorFlow's traces")
 def test_one_trace_does_for_all_methods_and_fractions(tiny, monkeypatch):
-    model, traces = build(), []
-    read = evaluate._read
+    model, traces = build(eagerly=False), []
+    read = masked_pass.read
 
     def counting(*args):
         traces.append(args[0])
         return read(*args)
 
-    monkeypatch.setattr(evaluate, "_read", counting)
+    monkeypatch.setattr(masked_pass, "read", counting)
     images = noise(5, 32, 32, 3)
     evaluate_maps(model, images, ["rollout", "attention"], fractions=(0.1, 0.3, 0.5), batch_size=3)
     assert traces == ["similarity"]
@@ -300,21 +322,21 @@ def test_one_trace_does_for_all_methods_and_fractions(tiny, monkeypatch):
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"metric": "tokens"}, ValueError, "metric is one of token_removal, pixel"),
-        ({"methods": ["cam"]}, ValueError, "method is one of rollout"),
-        ({"methods": []}, ValueError, "Name one method or more"),
+        ({"metric": "tokens"}, ValueError, "metric must be one of 'token_removal', 'pixel'"),
+        ({"methods": ["cam"]}, ValueError, "method must be one of 'rollout'"),
+        ({"methods": []}, ValueError, "must name one or more"),
         ({"methods": {"random": "rollout"}}, ValueError, "'random' is always added"),
         ({"methods": {"mine": 3}}, TypeError, "A method is a name.*Received: int"),
-        ({"methods": [len]}, TypeError, "Name what is not the name of a method"),
+        ({"methods": [len]}, TypeError, "Functions need names"),
         ({"methods": {"mine": lambda m, x: np.ones((1, 3, 3))}}, ValueError, r"Received: \(1, 3, 3\)"),
         ({"methods": {"mine": lambda m, x: np.full((1, 4, 4), np.nan)}}, ValueError, "not finite"),
-        ({"fractions": [0, 0.5]}, ValueError, "fractions are between 0 and 1"),
-        ({"reference": "alti"}, ValueError, "reference is one of rollout or random"),
+        ({"fractions": [0, 0.5]}, ValueError, "fractions must be .* between 0 and 1"),
+        ({"reference": "alti"}, ValueError, "reference must be one of 'rollout', 'random'"),
         ({"target": 10}, ValueError, "classes 0 to 9. Received: 10"),
         ({"target": [1, 2]}, ValueError, "1 images and 2 targets"),
         ({"target": 1.5}, TypeError, "A class is a number"),
         ({"target": lambda outputs: outputs}, ValueError, "one number for each image"),
-        ({"batch_size": 0}, ValueError, "batch_size is 1 or more"),
+        ({"batch_size": 0}, ValueError, "batch_size must be 1 or more"),
     ],
 )
 def test_mistakes_are_named(tiny, options, error, message):
@@ -343,7 +365,7 @@ def test_a_mixer_can_be_evaluated_by_pixels():
     methods = {"ranks": lambda model, images: np.arange(16.0).reshape(1, 4, 4)}
     result = evaluate_maps(model, noise(1, 32, 32, 3), methods, metric="pixel", target=1)
     assert result.deletion[0, 0] != result.insertion[0, 0]
-    for metric in evaluate.METRICS:
+    for metric in faithfulness.METRICS:
         with pytest.raises(ValueError, match="no attention layer"):
             evaluate_maps(model, noise(1, 32, 32, 3), methods, metric=metric)
 
@@ -368,7 +390,7 @@ def trained():
 
     model = vit.build_model(32, 4, 2, 32, 2, "tiny", 64, classes=4)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(keras.optimizers.Adam(3e-3), loss, metrics=["acc"])
+    model.compile(keras.optimizers.Adam(3e-3), loss, metrics=["acc"], jit_compile=False)
     images, labels = pictures(512)
     history = model.fit(vit.preprocess_inputs(images), labels, batch_size=32, epochs=4, verbose=0)
     assert history.history["acc"][-1] > 0.9
@@ -378,9 +400,9 @@ def trained():
 def test_a_map_that_is_of_no_class_scores_exactly_by_chance(trained):
     model, images, labels = trained
     for grid in (2, (1, 2), (3, 1)):
-        result = grid_pointing_game(model, images, "rollout", classes=labels, grid=grid)
+        result = grid_pointing_game(model, images, "rollout", classes=labels, tiles=grid)
         np.testing.assert_allclose(result.energy.mean(axis=1), result.chance, rtol=0, atol=1e-12)  # float64
-        assert result.error < 1e-12 and result.chance == 1 / math.prod(result.grid)
+        assert result.error < 1e-12 and result.chance == 1 / math.prod(result.tiles)
 
 
 def test_a_map_of_a_class_finds_it(trained):
@@ -423,8 +445,8 @@ def test_mosaics_are_made_of_pictures_of_different_classes(trained):
 
 
 def test_cells_share_a_patch_by_its_area():
-    np.testing.assert_allclose(evaluate._overlaps(2, 3), [[1, 0.5, 0], [0, 0.5, 1]])
-    np.testing.assert_allclose(evaluate._overlaps(3, 7).sum(axis=0), 1)
+    np.testing.assert_allclose(pointing._overlaps(2, 3), [[1, 0.5, 0], [0, 0.5, 1]])
+    np.testing.assert_allclose(pointing._overlaps(3, 7).sum(axis=0), 1)
 
 
 def test_by_default_a_picture_is_of_the_class_that_the_model_predicts(trained):
@@ -439,10 +461,10 @@ def test_by_default_a_picture_is_of_the_class_that_the_model_predicts(trained):
     ("options", "message"),
     [
         ({"classes": [0] * 8 + [1] * 8}, "4 pictures of different classes. Received: 16 of 2 classes"),
-        ({"grid": 1}, "two or more"),
+        ({"tiles": 1}, "two or more"),
         ({"grid": (1, 9)}, "different classes"),
         ({"classes": 4}, "classes 0 to 3"),
-        ({"mosaics": 0}, "mosaics is 1 or more"),
+        ({"mosaics": 0}, "mosaics must be 1 or more"),
     ],
 )
 def test_mistakes_of_the_game_are_named(trained, options, message):

@@ -1,0 +1,168 @@
+"""A model and its pictures, as all three tests use them."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import inspect
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from keras import ops
+
+from ... import anatomy, compiled
+from ...labels import class_names, class_numbers
+from ...validate import one_of
+from ..attention import attention_map
+from ..gradients import torch_gradients
+from ..methods import METHODS
+from ..pictures import ModelInputs, read_pictures
+from . import masked_pass
+
+MapMethod = str | Mapping[str, Any] | Callable
+"""What makes a map: see `vit_keras.visualize.faithfulness`."""
+
+
+class Case:
+    """A model, and pictures in the size that it takes."""
+
+    def __init__(self, model, images, preprocess, grid, batch_size):
+        if batch_size < 1:
+            raise ValueError(f"batch_size must be 1 or more. Received: {batch_size}")
+        self.model, self.vit = model, anatomy.find_vit(model)
+        self.preprocess, self.given_grid, self.batch_size = preprocess, grid, batch_size
+        self.model_inputs = ModelInputs(model, preprocess)
+        self.originals = read_pictures(images, self.model_inputs.channels)
+        self.pictures = np.clip(np.rint(self.model_inputs.resized(self.originals)), 0, 255).astype("uint8")
+        size = self.model_inputs.seen_size(self.model_inputs.size_of(self.originals))
+        self.grid = tuple(grid) if grid is not None else anatomy.patch_grid(self.vit, size)
+        if not model.built:
+            model(self.inputs(self.pictures[:1]))
+
+    def showing(self, pictures):
+        """Return the same case with other pictures, of the right size."""
+        case = copy.copy(self)
+        case.pictures = pictures
+        return case
+
+    def inputs(self, pictures):
+        """Return pictures, of the right size, as the model takes them."""
+        return self.model_inputs(pictures.astype("float64"))
+
+    def _chunks(self):
+        return (slice(n, n + self.batch_size) for n in range(0, len(self.pictures), self.batch_size))
+
+    def maps(self, method, classes=None):
+        """Return float64 maps `(images, down, across)` by a method."""
+        maps = []
+        for c in self._chunks():
+            made = self._map(method, self.pictures[c], None if classes is None else classes[c])
+            maps.append(_on_grid(made, self.pictures[c], self.grid))
+        return np.concatenate(maps)
+
+    def _map(self, method, pictures, classes):
+        if callable(method):
+            return method(self.model, pictures, **({"target": classes} if wants_target(method) else {}))
+        options = {"preprocess": self.preprocess, "grid": self.given_grid, **_options(method)}
+        if classes is not None and wants_target(method):
+            options["target"] = list(classes)
+        return attention_map(self.model, pictures, **options, return_map=True)
+
+    def masks(self, removed=None):
+        """Return float32 `(images, tokens)`, 0 for the removed patches, given by their numbers."""
+        patches = np.ones((len(self.pictures), math.prod(self.grid)), "float32")
+        if removed is not None:
+            np.put_along_axis(patches, removed, 0, axis=1)
+        prefix = np.ones((len(patches), len(anatomy.prefix_names(self.vit))), "float32")
+        return np.concatenate([prefix, patches], axis=1)
+
+    def without(self, kind, removed, filler):
+        """Return what the model reads without some patches, given by their numbers `(images, removed)`."""
+        if filler is None:
+            return self.read(kind, masks=self.masks(removed))
+        lost = np.zeros((len(self.pictures), math.prod(self.grid)), bool)
+        np.put_along_axis(lost, removed, True, axis=1)
+        lost = lost.reshape(-1, *self.grid)
+        for axis, size in enumerate(self.pictures.shape[1:3], start=1):
+            lost = np.take(lost, np.arange(size) * self.grid[axis - 1] // size, axis=axis)
+        return self.read(kind, np.where(lost[..., None], filler, self.pictures))
+
+    def read(self, kind, pictures=None, masks=None):
+        """Return what the model makes of the pictures, `(images, ...)`; see `masked_pass.read`."""
+        pictures = self.pictures if pictures is None else pictures
+        if kind == "probability":
+            _refuse_without_classes(self.model)
+        results, function = [], functools.partial(masked_pass.read, kind)
+        for c in self._chunks():
+            arrays = [self.inputs(pictures[c])] + ([] if masks is None else [masks[c]])
+            tensors = [ops.convert_to_tensor(a) for a in arrays]
+            with torch_gradients(wanted=False):
+                seen = compiled.run(self.model, function, *tensors, key=("evaluate", kind, masks is not None))
+            results.append(ops.convert_to_numpy(seen))
+        return np.concatenate(results).astype("float64")
+
+    def classes(self, target, probabilities=None):
+        """Return the class of each picture, by number, from what a caller passed."""
+        classes = class_numbers(target, len(self.pictures), class_names(self.model))
+        if probabilities is None and (classes < 0).any():
+            probabilities = self.read("probability")
+        count = _count_of_classes(self.model)
+        if count is not None and classes.max() >= count:
+            raise ValueError(f"The model has the classes 0 to {count - 1}. Received: {classes.max()}")
+        return classes if (classes >= 0).all() else np.where(classes < 0, probabilities.argmax(axis=-1), classes)
+
+
+def _count_of_classes(model):
+    shape = getattr(model, "output_shape", None)
+    return shape[-1] if isinstance(shape, tuple) and len(shape) == 2 else None
+
+
+def _refuse_without_classes(model):
+    shape = getattr(model, "output_shape", None)
+    if isinstance(shape, (list, dict)) or (isinstance(shape, tuple) and len(shape) != 2):
+        raise ValueError(
+            f"The model {model.name!r} has no single output of the shape (batch, classes) but {shape}. Pass as target "
+            "None or a function of its outputs."
+        )
+
+
+def _options(method):
+    return {"method": method} if isinstance(method, str) else dict(method)
+
+
+def wants_target(method: MapMethod) -> bool:
+    """Return whether a method explains a class that it does not name itself; a function does if it has a `target`.
+
+    Raises:
+        TypeError: It is no method.
+        ValueError: There is no method of that name.
+    """
+    if callable(method):
+        return "target" in inspect.signature(method).parameters
+    if not isinstance(method, (str, Mapping)):
+        raise TypeError(
+            "A method is a name, a dictionary of arguments of attention_map, or a function. Received: "
+            f"{type(method).__name__}"
+        )
+    options = _options(method)
+    return METHODS[one_of(options.get("method"), "method", METHODS)].of_class and "target" not in options
+
+
+def _on_grid(maps, pictures, grid):
+    maps = np.asarray(ops.convert_to_numpy(maps), "float64")
+    if maps.ndim == 4 and maps.shape[-1] == 1:
+        maps = maps[..., 0]
+    size = pictures.shape[1:3]
+    if maps.shape == (len(pictures), *size) and size != grid and not any(n % cells for n, cells in zip(size, grid)):
+        down, across = (n // cells for n, cells in zip(size, grid))
+        maps = maps.reshape(-1, grid[0], down, grid[1], across).mean(axis=(2, 4))
+    if maps.shape != (len(pictures), *grid):
+        raise ValueError(
+            f"A method must return maps of the shape {(len(pictures), *grid)}, (images, patches down, across), or "
+            f"{(len(pictures), *size)}. Received: {maps.shape}"
+        )
+    if not np.isfinite(maps).all():
+        raise ValueError("A map has values that are not finite numbers.")
+    return maps

@@ -1,0 +1,118 @@
+"""Run a model without some of its tokens, and return what is compared.
+
+Tokens interact in attention alone, and a softmax over some of the tokens is the softmax over all of them, cut out and
+divided by its sum. So the tokens are not taken out of the sequence, but no other attends to them, in any block, and a
+mean of the tokens is over the others. The result is the same, and one compiled function does for all fractions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from ... import anatomy
+from ...keras_internals import flat_layers
+from ...layers import AttentionPooling, ExtractToken, MeanToken, tap
+
+
+def read(kind: Any, model: keras.Model, images: Any, masks: Any = None) -> Any:
+    """Return what is compared, computed without the tokens whose mask is 0.
+
+    Args:
+        kind: `"similarity"`, `"probability"` or a function of the outputs.
+        model: The model.
+        images: As the model takes them.
+        masks: `(batch, tokens)` of 0 and 1; `None`: no token is removed.
+    """
+    remove = _Removal(model, masks)
+    with contextlib.nullcontext() if masks is None and kind != "similarity" else tap(remove):
+        outputs = model(images, training=False)
+        if kind == "similarity":
+            return ops.cast(pooled(model, remove.tokens, masks), "float32")
+    if callable(kind):
+        value = kind(outputs)
+        if not ops.is_tensor(value) or math.prod(n or 1 for n in value.shape[1:]) != 1 or not value.shape:
+            raise ValueError("A target function returns a tensor of one number for each image.")
+        return ops.cast(ops.reshape(value, (-1,)), "float32")
+    outputs = ops.cast(outputs, "float32")
+    if _gives_probabilities(model):
+        return outputs
+    return ops.sigmoid(outputs) if outputs.shape[-1] == 1 else ops.softmax(outputs, axis=-1)
+
+
+def _gives_probabilities(model):
+    activations = (keras.activations.softmax, keras.activations.sigmoid)  # of a model without a graph
+    return (
+        anatomy.output_kind(model) == "probabilities"
+        or getattr(anatomy.last_layer(model), "activation", 0) in activations
+    )
+
+
+class _Removal:
+    """A visitor that removes tokens, and keeps those after the last block."""
+
+    def __init__(self, model, masks):
+        blocks = _blocks(model)
+        self.last = blocks[-1] if blocks else None
+        self.attending = {id(b.att) for b in blocks} | {
+            id(p.att) for p in pools(model) if isinstance(p, AttentionPooling)
+        }
+        self.masks = masks
+        self.tokens = None
+
+    def __call__(self, layer, name, tensor):
+        if layer is self.last and name == "output":
+            self.tokens = tensor
+        if self.masks is None:
+            return tensor
+        if id(layer) in self.attending and name in ("attention", "pooling"):
+            return self._without(tensor)
+        if isinstance(layer, MeanToken):
+            kept = self.masks[:, layer.prefix_tokens :]
+            share = kept / ops.mean(kept, axis=1, keepdims=True)
+            return tensor * ops.cast(ops.pad(share, ((0, 0), (layer.prefix_tokens, 0)))[..., None], tensor.dtype)
+        return tensor
+
+    def _without(self, scores):
+        tokens = self.masks.shape[-1]
+        if scores.shape[-1] not in (None, tokens):
+            raise ValueError(
+                f"{scores.shape[-1]} tokens are not the {tokens} that the grid makes: pass grid=(down, across)."
+            )
+        kept = ops.cast(scores, "float32") * self.masks[:, None, None]
+        total = ops.sum(kept, axis=-1, keepdims=True)
+        return ops.cast(kept / ops.maximum(total, np.finfo("float32").tiny), scores.dtype)
+
+
+def pooled(model: keras.Model, tokens: Any, masks: Any) -> Any:
+    """Return what the head reads of the last block's tokens: `(batch, width)`."""
+    named = {layer.name: layer for layer in anatomy.find_vit(model).layers}
+    if "Transformer_encoder_norm" in named:
+        tokens = named["Transformer_encoder_norm"](tokens)
+    pooling = pools(model)
+    if pooling:
+        parts = [pool(tokens) for pool in pooling]
+    else:
+        weights = ops.ones_like(tokens[..., :1]) if masks is None else ops.cast(masks[..., None], tokens.dtype)
+        weighted = tokens * weights
+        parts = [
+            ops.sum(weighted[:, r], axis=1) / ops.sum(weights[:, r], axis=1)
+            for r in anatomy.readout(anatomy.find_vit(model))
+        ]
+    if "fc_norm" in named:
+        parts = [named["fc_norm"](part) for part in parts]
+    return ops.concatenate(parts, axis=-1)
+
+
+def pools(model: keras.Model) -> list[keras.layers.Layer]:
+    """Return the layers that make one vector of the tokens."""
+    return [layer for layer in flat_layers(model) if isinstance(layer, (ExtractToken, MeanToken, AttentionPooling))]
+
+
+def _blocks(model):
+    return anatomy.attention_blocks(anatomy.find_vit(model)) if anatomy.has_attention(model) else []

@@ -1,0 +1,217 @@
+"""The one pass through a model: what a plan asks for, as arrays.
+
+The layers show what they compute (`vit_keras.layers.tap`), so no second model is built, and it does not matter how deep
+the Vision Transformer is nested in another model. The pass is compiled once for a model and a plan.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from .. import anatomy, compiled
+from ..layers import AttentionPooling, tap
+from .gradients import gradients_of, logits_only, torch_gradients
+from .plan import Plan
+from .recording import fuse_heads
+
+
+def watch(model: keras.Model, inputs: np.ndarray, classes: np.ndarray | None, plan: Plan) -> dict[str, Any]:
+    """Run a model once and return what the plan asks for, as arrays under the names of `Recording`'s fields."""
+    if not model.built:
+        model(inputs[:1])
+    tensors = [ops.convert_to_tensor(array) for array in (inputs, classes) if array is not None]
+    with torch_gradients(plan.target is not None):
+        seen = compiled.run(model, functools.partial(_observe, plan), *tensors, key=("record", plan))
+    return {name: _array(value) for name, value in seen.items()}
+
+
+def _array(value: Any) -> np.ndarray:
+    if not isinstance(value, list):
+        return ops.convert_to_numpy(value)
+    array = np.empty((len(value), *value[0].shape), keras.backend.standardize_dtype(value[0].dtype))
+    for n in range(len(value)):  # one by one, so that not all of them are there twice
+        array[n], value[n] = ops.convert_to_numpy(value[n]), None
+    return array
+
+
+def _observe(plan: Plan, model: keras.Model, images: Any, classes: Any = None) -> dict[str, Any]:
+    vit = anatomy.find_vit(model)
+
+    def forward(watch):
+        visitor = _Visitor(vit, plan, watch)
+        with tap(visitor), contextlib.nullcontext() if callable(plan.target) else logits_only(model):
+            outputs = model(images, training=False)
+        visitor.check(model)
+        score, chosen = _score(outputs, classes, plan)
+        return score, visitor.watched, {**visitor.seen, "logits": _logits(outputs), "target": chosen}
+
+    if plan.target is None:
+        _, watched, seen = forward(lambda name, tensor: tensor)
+        gradients = {name: [None] * len(tensors) for name, tensors in watched.items()}
+    else:
+        gradients, watched, seen = gradients_of(forward)
+    count = ops.shape(seen.pop("any"))[1]
+    batch = ops.shape(images)[0]
+    if plan.exits is True:
+        seen |= {name: seen[name][-batch:] for name in ("logits", "target") if seen[name] is not None}
+    if "tokens" in seen:
+        seen["tokens"] = [_float(t) for t in seen["tokens"]]
+    if plan.layers[-1] == len(anatomy.attention_blocks(vit)) - 1 and "tokens" in seen:
+        norm = next((layer for layer in vit.layers if layer.name == "Transformer_encoder_norm"), lambda x: x)
+        seen["features"] = _float(norm(seen["tokens"][-1]))
+    seen |= _reduced(watched, gradients, plan, vit)
+    seen["count"] = count
+    return {name: value for name, value in seen.items() if value is not None}
+
+
+class _Visitor:
+    """Keep what the plan asks for while a model runs; tensors that need gradients go through `watch(name, tensor)`."""
+
+    def __init__(self, vit: keras.Model, plan: Plan, watch: Callable):
+        self.blocks = anatomy.attention_blocks(vit)
+        self.numbers = {id(layer): n for n, block in enumerate(self.blocks) for layer in (block, block.att)}
+        self.pooling = {id(layer.att) for layer in vit.layers if isinstance(layer, AttentionPooling)}
+        self.prefix = len(anatomy.prefix_names(vit))
+        self.vit, self.plan, self.watch = vit, plan, watch
+        self.watched: dict[str, list] = {}
+        self.seen: dict[str, Any] = {}
+        self.exits: list = []
+        self.calls: list[int] = []
+
+    def __call__(self, layer, name, tensor):
+        number, plan = self.numbers.get(id(layer)), self.plan
+        if name == "pooling" and id(layer) in self.pooling and "attention" in plan.keep:
+            return self._keep(self.watched, name, self.watch(name, tensor))
+        if number is None:
+            return tensor
+        if name == "tokens":
+            self.calls.append(number)
+            tensor = ops.stop_gradient(tensor) if plan.exits is True else tensor
+            self.seen["any"] = tensor
+        if name == "output":
+            return self._leave(number, tensor)
+        if number not in plan.layers or name not in plan.keep:
+            return tensor
+        if name == "attention" and plan.target is None:
+            attention, _ = _reduced_attention(tensor, None, plan, self.vit)
+            return _computed_after(self._keep(self.watched, name, attention), tensor)
+        if name in ("attention", "normed"):
+            return self._keep(self.watched, name, self.watch(name, tensor))
+        return self._keep(self.seen, name, tensor)
+
+    def _leave(self, number, tensor):
+        plan = self.plan
+        if "tokens" in plan.keep and number == plan.layers[-1]:
+            self._keep(self.seen, "tokens", tensor)
+        if plan.exits and number in plan.layers:
+            self.exits.append(tensor)
+        if not plan.exits or number < len(self.blocks) - 1:
+            return tensor
+        tokens = ops.concatenate(self.exits, axis=0)
+        if plan.exits == "patches":
+            patches = ops.reshape(tokens[:, self.prefix :], (-1, 1, tokens.shape[-1]))
+            tokens = ops.repeat(patches, max(2, self.prefix + 1), axis=1)  # so that any pooling gives the patch
+        return tokens
+
+    @staticmethod
+    def _keep(where, name, tensor):
+        where.setdefault(name, []).append(tensor)
+        return tensor
+
+    def check(self, model):
+        if self.calls != list(range(len(self.blocks))):
+            raise ValueError(
+                f"The model {model.name!r} does not run each block of its Vision Transformer once, in order: it ran "
+                f"{self.calls}."
+            )
+        for name in self.plan.keep - {"tokens"}:
+            if len((self.watched | self.seen).get(name, ())) != len(self.plan.layers):
+                raise ValueError(
+                    f"A block of the model {model.name!r} has an attention of its own, which shows no {name}."
+                )
+
+
+def _logits(outputs: Any) -> Any:
+    return _float(outputs) if ops.is_tensor(outputs) and len(outputs.shape) == 2 else None
+
+
+def _score(outputs: Any, classes: Any, plan: Plan) -> tuple[Any, Any]:
+    """Return the score that is explained, a sum over the images, and the explained classes."""
+    if plan.target is None:
+        return None, None
+    if callable(plan.target):
+        score = plan.target(outputs)
+        if not ops.is_tensor(score) or math.prod(n or 1 for n in score.shape[1:]) != 1:
+            found = f"the shape {tuple(score.shape)}" if ops.is_tensor(score) else f"a {type(score).__name__}"
+            raise ValueError(f"A target function returns a tensor of one number for each image. Received: {found}")
+        return ops.sum(_float(score)), None
+    logits = _logits(outputs)
+    if logits is None:
+        raise ValueError(
+            "The model has no single output of the shape (batch, classes): pass as target a function that makes of its "
+            "outputs one number for each image."
+        )
+    if plan.exits:
+        classes = ops.tile(classes, (len(plan.layers),))
+    chosen = ops.where(classes < 0, ops.cast(ops.argmax(logits, axis=-1), classes.dtype), classes)
+    chosen = ops.minimum(chosen, logits.shape[-1] - 1)  # one that does not exist is refused afterwards
+    return ops.sum(ops.take_along_axis(logits, chosen[:, None], axis=-1)), chosen
+
+
+_FIELDS = {
+    "attention": ("attention", "gradients"),
+    "normed": ("normed", "normed_gradients"),
+    "pooling": ("pooling_attention", "pooling_gradients"),
+}
+
+
+def _reduced(watched: dict, gradients: dict, plan: Plan, vit: keras.Model) -> dict[str, Any]:
+    """Return what was watched and its gradients, in float32, with heads fused and rows chosen as planned."""
+    reduced: dict[str, Any] = {}
+    for name, fields in ((n, f) for n, f in _FIELDS.items() if n in watched):
+        pairs = list(zip(watched[name], gradients[name]))
+        if name == "attention" and plan.target is not None:
+            pairs = [_reduced_attention(*pair, plan, vit) for pair in pairs]
+        for field, tensors in zip(fields, zip(*pairs)):
+            if tensors[0] is None:
+                continue
+            # A MAP head is one layer with one query.
+            reduced[field] = _float(tensors[0])[:, :, 0] if name == "pooling" else [_float(t) for t in tensors]
+    return reduced
+
+
+def _reduced_attention(attention: Any, slope: Any, plan: Plan, vit: keras.Model) -> tuple[Any, Any]:
+    """Return the attention of a block and its gradient, in float32, with heads fused and rows chosen as planned."""
+    attention, slope = _float(attention), None if slope is None else _float(slope)
+    if plan.head_fusion is not None:
+        attention, slope = fuse_heads(attention, slope, plan.head_fusion, xp=ops), None
+    if plan.query == "auto":
+        attention, slope = (None if t is None else _readout_rows(t, vit) for t in (attention, slope))
+    return attention, slope
+
+
+def _computed_after(first: Any, tensor: Any) -> Any:
+    """Return the tensor, made to wait for the first: else TensorFlow keeps the attention of many blocks meanwhile."""
+    if keras.backend.backend() != "tensorflow" or first is tensor:
+        return tensor
+    import tensorflow as tf
+
+    with tf.control_dependencies([first]):
+        return tf.identity(tensor)
+
+
+def _float(tensor: Any) -> Any:
+    return ops.cast(tensor, "float32")
+
+
+def _readout_rows(attention: Any, vit: keras.Model) -> Any:
+    rows = [ops.mean(attention[..., part, :], axis=-2) for part in anatomy.readout(vit)]
+    return sum(rows) / len(rows)

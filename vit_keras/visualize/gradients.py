@@ -1,0 +1,106 @@
+"""Gradients with respect to tensors inside a model, by each backend's own means.
+
+Each function here takes `forward(watch)`. It runs a model, passes each tensor whose gradient is wanted through
+`watch(name, tensor)`, goes on with what that returns, and returns `(score, watched, seen)`: a scalar, `{name:
+[tensors]}`, and whatever else is to be kept.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+
+from .. import anatomy
+
+Forward = Callable[[Callable[[str, Any], Any]], tuple]
+
+
+def gradients_of(forward: Forward) -> tuple[dict[str, list], dict[str, list], Any]:
+    """Return `(gradients, watched, seen)` of `forward`; `gradients` is `{name: [tensors]}` as `watched` is."""
+    return _GRADIENTS[keras.backend.backend()](forward)
+
+
+def _tensorflow(forward: Forward) -> tuple:
+    import tensorflow as tf
+
+    with tf.GradientTape(watch_accessed_variables=False) as tape:
+
+        def watch(name, tensor):
+            tape.watch(tensor)
+            return tensor
+
+        score, watched, seen = forward(watch)
+    return tape.gradient(score, watched, unconnected_gradients=tf.UnconnectedGradients.ZERO), watched, seen
+
+
+def _jax(forward: Forward) -> tuple:
+    import jax
+    import jax.numpy as jnp
+
+    # The gradient with respect to a tensor inside a model is that with respect to a zero which is added to it.
+    shapes: dict[str, list] = {}
+    jax.eval_shape(lambda: forward(lambda name, t: shapes.setdefault(name, []).append((t.shape, t.dtype)) or t)[0])
+    zeros = {name: [jnp.zeros(*shape) for shape in shapes[name]] for name in shapes}
+
+    def perturbed(zeros):
+        remaining = {name: iter(zeros[name]) for name in zeros}
+        score, *seen = forward(lambda name, tensor: tensor + next(remaining[name]))
+        return score, seen
+
+    gradients, (watched, seen) = jax.grad(perturbed, has_aux=True)(zeros)
+    return gradients, watched, seen
+
+
+def _torch(forward: Forward) -> tuple:
+    import torch
+
+    score, watched, seen = forward(lambda name, t: t if t.requires_grad else t.detach().requires_grad_())
+    tensors = [t for name in watched for t in watched[name]]
+    gradients = iter(torch.autograd.grad(score, tensors, allow_unused=True))
+    gradients = {n: [torch.zeros_like(t) if g is None else g for t, g in zip(watched[n], gradients)] for n in watched}
+    return gradients, watched, seen
+
+
+_GRADIENTS = {"tensorflow": _tensorflow, "jax": _jax, "torch": _torch}
+
+
+def torch_gradients(wanted: bool) -> contextlib.AbstractContextManager:
+    """Return a context in which PyTorch keeps what gradients need, or does not; on other backends it does nothing.
+
+    Example:
+        >>> with torch_gradients(wanted=False):
+        ...     pass
+    """
+    if keras.backend.backend() != "torch":
+        return contextlib.nullcontext()
+    import torch
+
+    return torch.set_grad_enabled(wanted)
+
+
+@contextlib.contextmanager
+def logits_only(model: keras.Model) -> Iterator[None]:
+    """Leave out a softmax or sigmoid at the end of a model: gradients of a logit say more than those of a probability.
+
+    It may be the activation of the last layer, a layer or an operation of its own, in a nested model, and before layers
+    that pass their input through, such as dropout.
+    """
+    last = anatomy.output_source(model)
+    activation = getattr(last, "activation", None)
+    if activation in (keras.activations.softmax, keras.activations.sigmoid):
+        last.activation = keras.activations.linear
+        try:
+            yield
+        finally:
+            last.activation = activation
+    elif isinstance(last, keras.layers.Softmax) or type(last).__name__ in ("Softmax", "Sigmoid"):
+        last.call = lambda x, *args, **kwargs: x
+        try:
+            yield
+        finally:
+            del last.call
+    else:
+        yield

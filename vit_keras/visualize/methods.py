@@ -1,0 +1,124 @@
+"""The kinds of maps. A new one is one row here and one function in `maps`; everything else is derived from the table.
+
+NumPy only, so that the command line can list them without importing Keras.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from .maps import (
+    alti_rollout,
+    attention_rollout,
+    cls_attention,
+    grad_cam,
+    gradient_rollout,
+    legrad,
+    relevance_map,
+)
+from .options import parameters_of
+from .recording import Recording
+
+
+@dataclasses.dataclass(frozen=True)
+class Method:
+    """A kind of map.
+
+    Attributes:
+        name: What `attention_map(method=)` takes.
+        make: From a `Recording` to float32 maps `(batch, down, across)`; its further parameters are the method's
+            options.
+        summary: What the map shows, in a few words.
+        of_class: Whether the map is for a class.
+        keep: What `record` must keep for it.
+        needs: Further options of `record`. A map from the whole recording is the same; these save memory and time.
+    """
+
+    name: str
+    make: Callable[..., np.ndarray]
+    summary: str
+    of_class: bool = False
+    keep: tuple[str, ...] = ("attention",)
+    needs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """Names of the options that `attention_map` takes for this method."""
+        return parameters_of(self.make, without=("recording", "grid"))
+
+    @property
+    def exits(self) -> bool:
+        """Whether it needs the gradients of each block's own exit."""
+        return bool(self.needs.get("exits"))
+
+    def plan(self, options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the options of `record`, and those of `make`, for what a caller wants.
+
+        Args:
+            options: Some of `options`.
+
+        Example:
+            >>> METHODS["attention"].plan({"layer": 3})
+            ({'keep': ('attention',), 'query': 'auto', 'layers': 3}, {'layer': -1})
+        """
+        recorded, made = {"keep": self.keep, **self.needs}, dict(options)
+        if "head_fusion" in made:
+            recorded["head_fusion"] = made["head_fusion"]
+        if made.get("layer") is not None and "layers" in recorded:
+            recorded["layers"], made["layer"] = made["layer"], -1  # the only one recorded
+        return recorded, made
+
+    def __iter__(self) -> Iterator:
+        """Yield the options of `record` and the function: a method was such a pair in earlier versions."""
+        return iter(({"keep": self.keep, **self.needs}, self.make))
+
+
+def mean_of_heads(recording: Recording, layer: int | None = None, head: int | None = None) -> np.ndarray:
+    """Return `cls_attention` of a head, or the mean over all heads: float32 `(batch, down, across)`."""
+    maps = cls_attention(recording, layer, head)
+    return maps.mean(axis=1) if head is None else maps
+
+
+_FOR_TOKENS = ("attention", "values", "tokens")
+_CAM = {"of_class": True, "keep": ("normed",), "needs": {"layers": -1}}
+
+_TABLE = (
+    Method("rollout", attention_rollout, "attention through all layers", needs={"head_fusion": "mean"}),
+    Method(
+        "attention",
+        mean_of_heads,
+        "attention of the last layer, mean of the heads",
+        needs={"query": "auto", "layers": -1},
+    ),
+    Method("alti", alti_rollout, "contributions, attention × values, through all layers", keep=_FOR_TOKENS),
+    Method("norm", functools.partial(alti_rollout, kind="norm"), "the same, by their 2-norm", keep=_FOR_TOKENS),
+    Method(
+        "relevance",
+        relevance_map,
+        "attention × gradient through all layers",
+        of_class=True,
+        needs={"head_fusion": "relevance"},
+    ),
+    Method(
+        "gradient_rollout",
+        gradient_rollout,
+        "rollout of attention × gradient",
+        of_class=True,
+        needs={"head_fusion": "gradient"},
+    ),
+    Method("gradcam", grad_cam, "Grad-CAM in the last block", **_CAM),
+    Method("hirescam", functools.partial(grad_cam, kind="hirescam"), "HiResCAM in the last block", **_CAM),
+    Method("layercam", functools.partial(grad_cam, kind="layercam"), "LayerCAM in the last block", **_CAM),
+    Method("legrad", legrad, "gradients of each layer's own exit", of_class=True, needs={"exits": True}),
+)
+
+METHODS: dict[str, Method] = {method.name: method for method in _TABLE}
+"""The methods of `attention_map`, by name; those for a class come last."""
+
+OF_A_CLASS = tuple(method.name for method in _TABLE if method.of_class)
+"""Names of the methods whose maps are for a class."""

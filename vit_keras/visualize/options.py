@@ -1,0 +1,43 @@
+"""Names of options, and errors that name the nearest one for a misspelled name."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable
+
+from ..validate import did_you_mean
+
+
+def parameters_of(function: Callable, without: Iterable[str] = ()) -> tuple[str, ...]:
+    """Return the names of a function's parameters, less those that a `functools.partial` has bound.
+
+    Example:
+        >>> parameters_of(functools.partial(check_options, what="map"))
+        ('given', 'known')
+    """
+    bound = function.keywords if isinstance(function, functools.partial) else ()
+    return tuple(name for name in inspect.signature(function).parameters if name not in (*bound, *without))
+
+
+def check_options(given: Iterable[str], known: Iterable[str], what: str) -> None:
+    """Raise for options that do not exist.
+
+    Args:
+        given: Names of the options that a caller passed.
+        known: Names of those that there are.
+        what: Who takes them, for the error.
+
+    Raises:
+        TypeError: One does not exist; the error lists those that do, and names the nearest.
+
+    Example:
+        >>> check_options(["start_layers"], ["start_layer", "query"], "rollout")
+        Traceback (most recent call last):
+        TypeError: rollout has no option 'start_layers'. Did you mean 'start_layer'? Its options: start_layer, query.
+    """
+    known = list(known)
+    for name in given:
+        if name not in known:
+            listed = f" Its options: {', '.join(known)}." if known else ""
+            raise TypeError(f"{what} has no option {name!r}.{did_you_mean(name, known)}{listed}")

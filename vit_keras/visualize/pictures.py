@@ -1,0 +1,173 @@
+"""From what a user passes as images to what a model takes, and back to pictures to draw on.
+
+Maps cover the whole picture: it is stretched to the model's size, never cropped. Which pixels the model takes is
+`anatomy`'s answer.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import warnings
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from .. import anatomy, utils
+
+MOST_SQUEEZED = 3.0
+"""A picture whose aspect ratio differs from the model's by more than this factor is worth a hint."""
+
+
+def read_pictures(images: Any, channels: int) -> list[np.ndarray]:
+    """Read one picture or many as float arrays `(height, width, channels)` of pixels in [0, 255].
+
+    Args:
+        images: What `record` takes.
+        channels: How many the model takes. A gray picture becomes RGB and RGB gray, as needed.
+
+    Raises:
+        ValueError: An array is no image, or has other channels; or there is none.
+    """
+    if is_list_of_pictures(images):
+        if not images:
+            raise ValueError("There are no images.")
+        return [picture for image in images for picture in read_pictures(image, channels)]
+    image = images if isinstance(images, np.ndarray) else read_picture(images)
+    if image.ndim == 2:
+        image = image[..., None]
+    if image.ndim not in (3, 4) or 0 in image.shape:
+        raise ValueError(
+            f"An image has the shape (height, width[, channels]), a batch one more axis. Received: {image.shape}"
+        )
+    pixels = utils.to_pixels(image)
+    if image.shape[-1] == 1 and channels == 3:
+        pixels = np.repeat(pixels, 3, axis=-1)
+    elif image.shape[-1] == 3 and channels == 1:
+        pixels = utils.grey(pixels)
+    elif image.shape[-1] != channels:
+        raise ValueError(f"The model takes images of {channels} channels. Received: {image.shape[-1]} channels")
+    return list(pixels) if image.ndim == 4 else [pixels]
+
+
+def is_list_of_pictures(images: Any) -> bool:
+    """Return whether this is a list of pictures, and not one picture as a list of its rows."""
+    return isinstance(images, (list, tuple)) and not (images and isinstance(images[0], (list, tuple, int, float)))
+
+
+def is_one_picture(images: Any) -> bool:
+    """Return whether this is one picture, and not a list or a batch of them."""
+    return not is_list_of_pictures(images) and len(getattr(images, "shape", ())) < 4
+
+
+def read_picture(image: Any) -> np.ndarray:
+    """Read one picture, or a batch as a tensor, as an array."""
+    if hasattr(image, "__array__") and not hasattr(image, "convert"):  # a tensor
+        return ops.convert_to_numpy(image)
+    return utils.read(image, None)
+
+
+def displayable(pixels: np.ndarray) -> np.ndarray:
+    """Return pixels in [0, 255] of any number of channels as a uint8 picture in RGB."""
+    if pixels.shape[-1] != 3:
+        pixels = np.repeat(pixels.mean(axis=-1, keepdims=True), 3, axis=-1)
+    return np.clip(np.rint(pixels), 0, 255).astype("uint8")
+
+
+class ModelInputs:
+    """Makes the input of a model out of pictures in [0, 255].
+
+    Args:
+        model: A model with a ViT inside.
+        preprocess: See `record`.
+
+    Attributes:
+        channels: Of the pictures that the model takes.
+
+    Raises:
+        ValueError: `preprocess` is none of these.
+    """
+
+    def __init__(self, model: keras.Model, preprocess: Callable | str | None = "own"):
+        if isinstance(preprocess, str) and preprocess != "own":
+            raise ValueError(f"preprocess must be 'own', None or a function of pixels. Received: {preprocess!r}")
+        self.model = model
+        _, *self._size, self.channels = anatomy.image_shape(model)
+        own = anatomy.preprocessing_of(model)
+        self._interpolation = own.interpolation
+        self._normalize = own.normalise if preprocess == "own" else preprocess
+
+    def size_of(self, pictures: Sequence[np.ndarray]) -> tuple[int, int]:
+        """Return the size that pictures get for the model: its own, or where that is open the first picture's."""
+        return tuple(fixed or wanted for fixed, wanted in zip(self._size, pictures[0].shape[:2]))
+
+    def seen_size(self, size: tuple[int, int]) -> tuple[int, int]:
+        """Return the size in which the ViT inside sees pictures of a size; a layer before it may resize them."""
+        entering = [part.output.shape for part in anatomy.front(self.model)[-1:]]
+        shapes = [anatomy.find_vit(self.model).input_shape, *entering]
+        fixed = [shape[1:3] for shape in shapes if None not in shape[1:3]]
+        return tuple(fixed[0]) if fixed else size
+
+    def resized(self, pictures: Sequence[np.ndarray]) -> np.ndarray:
+        """Return `(batch, height, width, channels)` in [0, 255], stretched to the model's size."""
+        size = self.size_of(pictures)
+        return np.stack([utils.resize(picture, size, self._interpolation) for picture in pictures])
+
+    def __call__(self, pictures: Sequence[np.ndarray]) -> np.ndarray:
+        """Return float32 `(batch, height, width, channels)` as the model takes it."""
+        for picture in pictures:
+            self._hint_at_resize(picture.shape[:2])
+        inputs = self.resized(pictures)
+        inputs = inputs if self._normalize is None else np.asarray(self._normalize(inputs))
+        return inputs.astype("float32")
+
+    def _hint_at_resize(self, size: tuple[int, int]) -> None:
+        if None in self._size or self.model in _hinted:
+            return
+        shape = (size[0] / size[1]) / (self._size[0] / self._size[1])
+        if max(shape, 1 / shape) <= MOST_SQUEEZED:
+            return
+        _hinted.add(self.model)
+        vit = anatomy.find_vit(self.model)
+        better = fitting_size(size, anatomy.patch_grid(vit), anatomy.patch_stride(vit, self._size))
+        warnings.warn(
+            f"A picture of {size[0]} x {size[1]} pixels is squeezed into {self._size[0]} x {self._size[1]}. A model of "
+            f"about as many patches that fits it: vit_keras.resize(model, {better}).",
+            UserWarning,
+            stacklevel=outside_level(),
+        )
+
+
+_hinted: weakref.WeakSet = weakref.WeakSet()
+
+
+def fitting_size(picture: tuple[int, int], grid: tuple[int, int], stride: tuple[int, int]) -> tuple[int, int]:
+    """Return the model's input size, in whole patches, that has a picture's aspect ratio and about as many patches.
+
+    Args:
+        picture: `(height, width)` of the picture.
+        grid: Patches down and across in the model as it is.
+        stride: Pixels between two patches, down and across.
+
+    Example:
+        >>> fitting_size((100, 400), (14, 14), (16, 16))
+        (112, 448)
+    """
+    aspect = picture[0] / picture[1] * stride[1] / stride[0]  # rows for each column of patches
+    count = math.prod(grid)
+    ideal = math.sqrt(count * aspect)
+    grids = [(rows, max(1, round(rows / aspect))) for rows in {max(1, math.floor(ideal)), math.ceil(ideal)}]
+    rows, columns = min(grids, key=lambda grid: abs(math.log(math.prod(grid) / count)))
+    return rows * stride[0], columns * stride[1]
+
+
+def outside_level() -> int:
+    """Return the `stacklevel` by which a warning of the calling function points to the line outside this package."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).split(".")[0] == __name__.split(".")[0]:
+        frame, level = frame.f_back, level + 1
+    return level

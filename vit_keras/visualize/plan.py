@@ -1,0 +1,86 @@
+"""What a recording is to hold."""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+from collections.abc import Iterable
+from typing import Any
+
+from ..validate import did_you_mean, one_of
+from .recording import FUSIONS, GRADIENT_FUSIONS
+
+KEPT = ("attention", "values", "tokens", "normed")
+_FORMER_ROWS = {"readout": "auto"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What to record; it distinguishes one compiled function from another.
+
+    Attributes:
+        layers: Numbers of the blocks, rising.
+        keep: Which of `KEPT`.
+        head_fusion: How to fuse the heads, or `None`.
+        query: `"all"` rows of attention, or `"auto"`: the mean of those that the output is read from.
+        exits: Whether each recorded block leaves through the rest of the model; `"patches"`: each patch by itself.
+        target: What gradients are of: `None`, `"class"` or a function of the outputs.
+    """
+
+    layers: tuple[int, ...]
+    keep: frozenset[str] = frozenset()
+    head_fusion: str | None = None
+    query: str = "all"
+    exits: bool | str = False
+    target: Any = None
+
+    @classmethod
+    def of(cls, count: int, layers: Any, keep: Any, head_fusion: Any, query: Any, exits: Any) -> Plan:
+        """Return the plan of a caller's arguments, for a model of `count` blocks.
+
+        Raises:
+            ValueError: There is no such block, nothing of that name to keep, or an argument is none of its values.
+            TypeError: `layers` are no numbers.
+        """
+        kept = frozenset([keep] if isinstance(keep, str) else keep)
+        if wrong := sorted(kept - set(KEPT)):
+            raise ValueError(
+                f"keep must be of {', '.join(KEPT)}.{did_you_mean(wrong[0], KEPT)} Received: {', '.join(wrong)}"
+            )
+        one_of(head_fusion, "head_fusion", (None, *FUSIONS, *GRADIENT_FUSIONS))
+        query = one_of(_FORMER_ROWS.get(query, query), "query", ("all", "auto"))
+        return cls(block_numbers(layers, count), kept, head_fusion, query, exits)
+
+    def with_target(self, target: Any) -> Plan:
+        """Return the plan for a target as `record` takes it.
+
+        Raises:
+            ValueError: There is none, and the plan needs gradients.
+        """
+        if target is None:
+            if self.head_fusion in GRADIENT_FUSIONS or self.exits is True:
+                raise ValueError("This needs gradients: pass target=, such as 'predicted' or the number of a class.")
+            return self
+        return dataclasses.replace(self, target=target if callable(target) else "class")
+
+
+def block_numbers(layers: Any, count: int) -> tuple[int, ...]:
+    """Return the numbers of blocks, rising, from one or several numbers, from the end if negative; `None` for all.
+
+    Raises:
+        ValueError: There is no such block, or none is named.
+        TypeError: `layers` are no numbers.
+
+    Example:
+        >>> block_numbers([-1, 0], 12)
+        (0, 11)
+    """
+    if layers is None:
+        return tuple(range(count))
+    try:
+        given = [operator.index(n) for n in (layers if isinstance(layers, Iterable) else [layers])]
+    except TypeError:
+        raise TypeError(f"layers are numbers of blocks. Received: {layers!r}") from None
+    if not given or not all(-count <= n < count for n in given):
+        raise ValueError(f"The model has the blocks 0 to {count - 1}. Received: layers={layers!r}")
+    return tuple(sorted({n % count for n in given}))

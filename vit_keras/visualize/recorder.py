@@ -1,0 +1,272 @@
+"""Record attention, values, tokens and gradients of a model in one pass."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from .. import anatomy
+from ..keras_internals import flat_layers
+from ..labels import class_names, class_numbers
+from ..layers import TransformerBlock
+from .forward_pass import watch
+from .options import check_options, parameters_of
+from .pictures import ModelInputs, displayable, outside_level, read_pictures
+from .plan import Plan
+from .recording import GRADIENT_FUSIONS, Recording
+
+__all__ = ["Recorder", "attention_scores", "patch_logit_lens", "record"]
+
+
+def record(
+    model: keras.Model,
+    images: Any,
+    layers: Sequence[int] | int | None = None,
+    target: Any = None,
+    **options: Any,
+) -> Recording:
+    """Run a model once on images and keep what its blocks computed, in inference mode.
+
+    Args:
+        model: A ViT of this package, or any model of one image input with one inside: `Sequential`, a fine-tuned
+            model, nested to any depth.
+        images: Pixels: an array `(height, width)`, `(height, width, channels)` or `(batch, height, width, channels)` in
+            [0, 255], or floats in [-1, 1]; anything that `vit_keras.utils.read` reads; or a list of such. Each is
+            stretched to the model's size.
+        layers: Numbers of the blocks to keep, from the end if negative; `None` for all.
+        target: What the gradients are of. `None`: there are none. `"predicted"`: the logit of the class with the
+            highest one. A class, by its number or its name, or a list with one for each image: its logit. A function of
+            the model's output: what it returns, one number for each image, or their sum.
+        **options: `keep`, `head_fusion`, `query`, `exits`, `preprocess` and `grid`: see `Recorder`.
+
+    Returns:
+        A `Recording`.
+
+    Raises:
+        ValueError: There is no ViT in the model or more than one, an image does not fit it, there is no such block or
+            class, or the model has no classes and the target is one.
+        TypeError: An argument is not of these kinds, or there is no such option.
+
+    Warns:
+        UserWarning: All gradients are zero, as of a head that has not been trained yet; or a picture is squeezed into a
+            model of quite another aspect ratio (once for a model).
+
+    Example:
+        >>> from vit_keras import vit
+        >>> model = vit.build_model(32, 8, 2, 64, 2, "tiny", 128, classes=10)
+        >>> recording = record(model, np.zeros((2, 48, 64, 3), "uint8"))
+        >>> recording.attention.shape, recording.tokens.shape, recording.grid, recording.prefix
+        ((2, 2, 2, 17, 17), (3, 2, 17, 64), (4, 4), ('cls',))
+    """
+    check_options(options, parameters_of(Recorder, ("model", "layers")), "record")
+    return Recorder(model, layers, **options)(images, target)
+
+
+class Recorder:
+    """A reusable `record`: the same options for many images.
+
+    Args:
+        model: See `record`.
+        layers: See `record`.
+        keep: What to keep, of `"attention"`, `"values"`, `"tokens"` and `"normed"`. With a target also the gradients
+            with respect to attention and normed tokens, if these are kept.
+        head_fusion: How to fuse the heads while the model runs, which takes far less memory: `"mean"`, `"max"`,
+            `"min"`; with a target `"relevance"`, the mean of the positive parts of attention × gradient, or
+            `"gradient"`, the positive part of their mean. `None` keeps all heads. `heads` is an alias.
+        query: Which rows of attention to keep: `"all"`; or `"auto"`, only the mean of those that the output is read
+            from (the class token's). `rows="all"` and `rows="readout"` are aliases.
+        exits: Whether to explain each block by the score that the rest of the model gives to its own output (for
+            `legrad`).
+        preprocess: What the model's input needs, from pixels in [0, 255]. `"own"`: the normalization of the ViT's
+            checkpoint, as far as the model does not normalize itself (`anatomy.preprocessing_of`); `None`: nothing; or
+            a function of `(batch, height, width, channels)`.
+        grid: Patches down and across, where they cannot be inferred from the model.
+
+    Raises:
+        ValueError: See `record`.
+        TypeError: See `record`.
+
+    Example:
+        >>> from vit_keras import vit
+        >>> recorder = Recorder(vit.build_model(32, 8, 2, 64, 2, "tiny", 128, classes=10), layers=-1, keep=("tokens",))
+        >>> recorder(np.zeros((2, 32, 32, 3), "uint8")).features.shape
+        (2, 17, 64)
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        layers: Sequence[int] | int | None = None,
+        *,
+        keep: Iterable[str] = ("attention", "values", "tokens"),
+        head_fusion: str | None = None,
+        query: str = "all",
+        exits: bool = False,
+        preprocess: Callable | str | None = "own",
+        grid: tuple[int, int] | None = None,
+        heads: str | None = None,
+        rows: str | None = None,
+    ):
+        self.model = model
+        self.vit = anatomy.find_vit(model)
+        self.grid = grid
+        count = len(anatomy.attention_blocks(self.vit))
+        fusion = head_fusion if heads is None else heads
+        self.plan = Plan.of(count, layers, keep, fusion, query if rows is None else rows, exits)
+        self.inputs = ModelInputs(model, preprocess)
+
+    def __call__(self, images: Any, target: Any = None) -> Recording:
+        pictures = read_pictures(images, self.inputs.channels)
+        inputs, size = self.inputs(pictures), self.inputs.seen_size(self.inputs.size_of(pictures))
+        labels = class_names(self.model)
+        plan = self.plan.with_target(target)
+        classes = self._classes(plan, target, inputs, labels) if plan.target == "class" else None
+        seen = watch(self.model, inputs, classes, plan)
+        _check(seen, classes, plan)
+        grid = tuple(self.grid) if self.grid is not None else anatomy.patch_grid(self.vit, size)
+        tokens, prefix = int(seen.pop("count")), anatomy.prefix_names(self.vit)
+        if tokens != len(prefix) + math.prod(grid):
+            raise ValueError(
+                f"{tokens} tokens are not {len(prefix)} and {grid[0]} x {grid[1]} patches. Pass grid=(down, across)."
+            )
+        if "values" in plan.keep:
+            blocks = anatomy.attention_blocks(self.vit)
+            seen["projections"] = np.stack([_projection(blocks[n]) for n in plan.layers])
+        known = getattr(self.vit, "config", None) is not None or self.grid is None
+        return Recording(
+            images=tuple(displayable(p) for p in pictures),
+            grid=grid,
+            prefix=prefix,
+            layers=plan.layers,
+            patch_size=anatomy.patch_stride(self.vit, size) if known else (size[0] // grid[0], size[1] // grid[1]),
+            readout=_readout(self.vit, tokens, seen.get("pooling_attention"), len(inputs)),
+            labels=labels,
+            head_fusion=plan.head_fusion,
+            exits=plan.exits,
+            **seen,
+        )
+
+    def _classes(self, plan: Plan, target: Any, inputs: np.ndarray, labels: Sequence[str] | None) -> np.ndarray:
+        """Return the class of each image; -1 for one that the pass itself finds to be the predicted one."""
+        lack = anatomy.lack_of_classes(self.model)
+        source = anatomy.output_source(self.model)
+        if lack and not anatomy.heads(self.vit) and any(layer is source for layer in flat_layers(self.vit)):
+            raise ValueError(
+                f"The model {self.model.name!r} has no single output of the shape (batch, classes): {lack}. Pass as "
+                "target a function that makes of its output one number for each image."
+            )
+        classes = class_numbers(target, len(inputs), labels)
+        if plan.exits and (classes < 0).any():  # what the whole model predicts, not each exit
+            predicted = watch(self.model, inputs, None, Plan(plan.layers))["logits"]
+            classes = np.where(classes < 0, predicted.argmax(axis=-1), classes).astype("int32")
+        return classes
+
+
+def attention_scores(model: keras.Model, inputs: np.ndarray, *, mean_heads: bool = False) -> np.ndarray:
+    """Return the attention scores of all blocks for inputs that are preprocessed already; else `record` does the same.
+
+    Args:
+        model: Any model of one image input with blocks of this package in it.
+        inputs: `(batch, height, width, channels)` as the model takes them.
+        mean_heads: Whether to return the mean over the heads, which takes far less memory.
+
+    Returns:
+        float32 `(layers, batch, heads, tokens, tokens)`, rows are queries; without the axis of the heads if
+        `mean_heads`.
+
+    Raises:
+        ValueError: The model has no attention layer of this package.
+
+    Example:
+        >>> from vit_keras import vit
+        >>> model = vit.build_model(32, 8, 2, 64, 2, "tiny", 128, classes=10)
+        >>> attention_scores(model, np.zeros((1, 32, 32, 3), "float32")).shape
+        (2, 1, 2, 17, 17)
+    """
+    layers = tuple(range(len(anatomy.attention_blocks(anatomy.find_vit(model)))))
+    plan = Plan(layers, frozenset({"attention"}), "mean" if mean_heads else None)
+    return watch(model, np.asarray(inputs, "float32"), None, plan)["attention"]
+
+
+def patch_logit_lens(
+    model: keras.Model,
+    images: Any,
+    layers: Sequence[int] | int | None = None,
+    *,
+    preprocess: Callable | str | None = "own",
+    grid: tuple[int, int] | None = None,
+) -> np.ndarray:
+    """Return the logits of each patch after each block, as if it were the only token that the head reads.
+
+    The rest of the model, from the final normalization on, sees one patch at a time (the "logit lens" of
+    nostalgebraist, 2020, on patches). A head that was trained on a class token or a mean of patches is only roughly
+    valid for a single one.
+
+    Args:
+        model: See `record`.
+        images: See `record`.
+        layers: After which blocks; `None` for all.
+        preprocess: See `Recorder`.
+        grid: See `Recorder`.
+
+    Returns:
+        float32 `(layers, batch, down, across, classes)`: logits.
+
+    Raises:
+        ValueError: The model has no single output `(batch, classes)`; see `record` for the rest.
+
+    Example:
+        >>> from vit_keras import vit
+        >>> model = vit.build_model(32, 8, 2, 64, 2, "tiny", 128, classes=10)
+        >>> patch_logit_lens(model, np.zeros((32, 32, 3), "uint8")).argmax(axis=-1).shape
+        (2, 1, 4, 4)
+    """
+    recorder = Recorder(model, layers, keep=(), exits="patches", preprocess=preprocess, grid=grid)
+    recording = recorder(images)
+    if recording.logits is None:
+        raise ValueError("The model has no single output of the shape (batch, classes).")
+    return recording.logits.reshape(len(recording.layers), len(recording.images), *recording.grid, -1)
+
+
+def _check(seen: dict[str, Any], classes: np.ndarray | None, plan: Plan) -> None:
+    if classes is not None and classes.max() >= seen["logits"].shape[-1]:
+        raise ValueError(
+            f"The model has the classes 0 to {seen['logits'].shape[-1] - 1}. Received the target {classes.max()}."
+        )
+    if plan.head_fusion in GRADIENT_FUSIONS:
+        slopes = "attention"
+    else:
+        slopes = "gradients" if "attention" in plan.keep else "normed_gradients"
+    if plan.target is not None and slopes in seen and not seen[slopes].any():
+        warnings.warn(
+            "All gradients are zero, as of a model whose head has not been trained: a map of them will be blank.",
+            UserWarning,
+            stacklevel=outside_level(),
+        )
+
+
+def _readout(vit: keras.Model, tokens: int, pooling_attention: np.ndarray | None, count: int) -> np.ndarray:
+    if pooling_attention is not None:
+        return pooling_attention.mean(axis=1)
+    read = anatomy.readout(vit)
+    row = np.zeros(tokens, "float32")
+    for part in read:
+        row[part] += 1 / len(read) / len(row[part])
+    return np.tile(row, (count, 1))
+
+
+def _projection(block: TransformerBlock) -> np.ndarray:
+    att = block.att
+    kernel = ops.convert_to_numpy(att.combine_heads.kernel).astype("float32")
+    if block.layer_scale is not None:
+        kernel = kernel * ops.convert_to_numpy(block.layerscale1.gamma).astype("float32")
+    return kernel.reshape(att.num_heads, att.projection_dim, -1)
+
+
+blocks_of = anatomy.attention_blocks  # for `from vit_keras.visualize.record import blocks_of` in code that exists

@@ -1,0 +1,115 @@
+"""What one pass through a model leaves behind. NumPy only: everything drawn or computed afterwards starts from here."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any
+
+import numpy as np
+
+FUSIONS = ("mean", "max", "min")
+GRADIENT_FUSIONS = ("relevance", "gradient")
+
+
+@dataclasses.dataclass(frozen=True)
+class Recording:
+    """What a model computed for a batch of images, and the gradients if there was a target. Made by `record`.
+
+    All arrays are NumPy's. In the shapes, L blocks were recorded of B images; H heads of width d; N tokens of width D:
+    those before the patches, then the patches row by row. A row of attention is a query, a column a key.
+
+    Attributes:
+        images: The pictures, uint8 `(height, width, 3)` each, to draw on: the grid covers each of them from edge to
+            edge.
+        grid: Patches down and across.
+        prefix: Names of the tokens before the patches: `"cls"`, `"dist"`, `"reg0"` …
+        layers: Numbers of the recorded blocks.
+        patch_size: Pixels of the model's input between two patches, down and across.
+        readout: float32 `(B, N)`, how much the model's output reads from each token of the last block; rows sum to 1.
+            All from the class token; or the mean of the patches, or what a MAP head attends to.
+        logits: float32 `(B, classes)`, the model's output before a last softmax or sigmoid; `None` of a model with
+            several outputs.
+        target: int `(B,)`, the classes whose logits were explained, or `None`.
+        labels: Names of the classes, where the model knows them.
+        head_fusion: How the heads were fused, or `None`. `heads` is an alias.
+        exits: Whether each block's gradients are those of its own exit (`legrad`) and not of the model's output.
+        attention: float32 `(L, B, H, N, N)`; `(L, B, N, N)` with fused heads; `(L, B, H, N)` with `query="auto"`.
+        values: float32 `(L, B, H, N, d)`.
+        projections: float32 `(L, H, d, D)`, the output projection of each head into the residual stream (with layer
+            scale).
+        tokens: float32 `(L + 1, B, N, D)`: the input of each recorded block, and the output of the last of them.
+        features: float32 `(B, N, D)`, the tokens after the final normalization, where the last block was recorded.
+        normed: float32 `(L, B, N, D)`, the tokens after the first normalization of each block.
+        gradients: Of the explained score with respect to `attention`.
+        normed_gradients: Likewise, with respect to `normed`.
+        pooling_attention: float32 `(B, H, N)`, the attention of a MAP head.
+        pooling_gradients: Likewise, its gradients.
+    """
+
+    images: tuple[np.ndarray, ...]
+    grid: tuple[int, int]
+    prefix: tuple[str, ...]
+    layers: tuple[int, ...]
+    patch_size: tuple[int, int]
+    readout: np.ndarray
+    logits: np.ndarray | None = None
+    target: np.ndarray | None = None
+    labels: tuple[str, ...] | None = None
+    head_fusion: str | None = None
+    exits: bool = False
+    attention: np.ndarray | None = None
+    values: np.ndarray | None = None
+    projections: np.ndarray | None = None
+    tokens: np.ndarray | None = None
+    features: np.ndarray | None = None
+    normed: np.ndarray | None = None
+    gradients: np.ndarray | None = None
+    normed_gradients: np.ndarray | None = None
+    pooling_attention: np.ndarray | None = None
+    pooling_gradients: np.ndarray | None = None
+
+    @property
+    def heads(self) -> str | None:
+        """Alias of `head_fusion`."""
+        return self.head_fusion
+
+    def patches(self, rows: np.ndarray) -> np.ndarray:
+        """Return the patches of `(..., N)` as `(..., down, across)`."""
+        return rows[..., len(self.prefix) :].reshape(*rows.shape[:-1], *self.grid)
+
+
+def _with_alias(init):
+    """Let `Recording` and `dataclasses.replace` take `heads=` for `head_fusion=`."""
+
+    @functools.wraps(init)
+    def with_alias(self, *args, **fields):
+        if "heads" in fields:
+            fields["head_fusion"] = fields.pop("heads")
+        init(self, *args, **fields)
+
+    return with_alias
+
+
+Recording.__init__ = _with_alias(Recording.__init__)
+
+
+def fuse_heads(attention: Any, gradients: Any, how: str, xp: Any = np) -> Any:
+    """Return `(..., heads, queries, keys)` without the axis of the heads.
+
+    Args:
+        attention: The scores, an array or a tensor.
+        gradients: Their gradients, for the two ways that need them.
+        how: `"mean"`, `"max"` or `"min"` of the attention; `"relevance"`, the mean of the positive parts of
+            attention × gradient; or `"gradient"`, the positive part of their mean.
+        xp: `numpy` or `keras.ops`.
+
+    Example:
+        >>> fuse_heads(np.array([[[1.0]], [[3.0]]]), None, "mean")
+        array([[2.]])
+    """
+    if how == "relevance":
+        return xp.mean(xp.maximum(attention * gradients, 0), axis=-3)
+    if how == "gradient":
+        return xp.maximum(xp.mean(attention * gradients, axis=-3), 0)
+    return getattr(xp, how)(attention, axis=-3)
