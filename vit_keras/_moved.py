@@ -9,5 +9,9 @@ MOVED: dict[str, tuple[str, ...]] = {
     "files": ("atomic",),
     # --- checkpoints
     # --- visualize
+    # figures
+    "visualize.draw": ("visualize.overlays", "visualize.figures", "visualize.animation", "visualize.colors"),
+    "visualize.explorer": ("visualize.explore",),
+    "visualize.inspect": ("visualize.analysis", "visualize.paper_figures"),
     # --- training
 }

@@ -3,22 +3,28 @@
 import base64
 import contextlib
 import dataclasses
+import gzip
 import html
-import importlib
+import io
 import json
+import pathlib
 import re
 import shutil
+import tempfile
 import warnings
+import webbrowser
 
 import keras
 import numpy as np
 import pytest
+from PIL import Image
 
 from vit_keras import visualize, vit
-from vit_keras.visualize.explorer import decode, encode, explorer, pack, unpack
+from vit_keras.visualize.explore import explorer
+from vit_keras.visualize.explore.fit import _Plan, _plans
+from vit_keras.visualize.explore.pack import decode, encode, pack, unpack
 from vit_keras.visualize.record import Recording
 
-module = importlib.import_module("vit_keras.visualize.explorer")
 HOSTILE = "</script><img src=x onerror=\"document.title='owned'\"> &amp; {{meta}} \u2028 'cat'"
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
@@ -128,7 +134,7 @@ def test_maps_of_the_output():
 def test_similarity_is_stored_the_smaller_way(width, kind):
     rec = recording(width=width)
     meta, blocks = parts(explorer(rec).html)
-    similarity, data = meta["views"][0]["similarity"], module.gzip.decompress(blocks["similarity-0"])
+    similarity, data = meta["views"][0]["similarity"], gzip.decompress(blocks["similarity-0"])
     assert similarity["kind"] == kind
     unit = rec.features[0] / np.linalg.norm(rec.features[0], axis=-1, keepdims=True)
     if kind == "matrix":
@@ -179,7 +185,7 @@ def test_order_of_reductions():
         seen.append((len(kept), sum(layer["heads"] > 1 for layer in kept), source["pooled"]))
         assert kept[-1]["n"] == 11
         assert bool(parts(page)[0]["notes"]) == (seen[-1] != (12, 12, False))
-    order = list(dict.fromkeys((plan.layers, plan.heads, plan.pooled) for plan in module._plans(12)))
+    order = list(dict.fromkeys((plan.layers, plan.heads, plan.pooled) for plan in _plans(12)))
     places = [order.index(plan) for plan in seen]
     assert places == sorted(places)
     assert seen[0] == (12, 12, False)
@@ -208,9 +214,9 @@ def test_reduced_attention_is_the_mean():
 
 
 def test_evenly_spread_layers():
-    assert module._Plan(6, 4, False).kept(12) == [0, 2, 4, 7, 9, 11]
-    assert module._Plan(1, 0, True).kept(12) == [11]
-    assert module._Plan(24, 24, False).kept(12) == list(range(12))
+    assert _Plan(6, 4, False).kept(12) == [0, 2, 4, 7, 9, 11]
+    assert _Plan(1, 0, True).kept(12) == [11]
+    assert _Plan(24, 24, False).kept(12) == list(range(12))
 
 
 def test_too_small_to_fit(tmp_path):
@@ -229,7 +235,7 @@ def test_large_pictures_become_smaller():
     large = (np.random.default_rng(0).integers(0, 255, (2000, 3000, 3), "uint8"),)
     page = explorer(dataclasses.replace(rec, images=large)).html
     uri = parts(page)[0]["pictures"][0]
-    picture = module.Image.open(module.io.BytesIO(base64.b64decode(uri.split(",")[1])))
+    picture = Image.open(io.BytesIO(base64.b64decode(uri.split(",")[1])))
     assert picture.format == "JPEG" and picture.size == (768, 512)
 
 
@@ -307,7 +313,7 @@ def test_no_half_written_file(tmp_path, monkeypatch):
     path.write_text("old")
     page = explorer(recording())
     with monkeypatch.context() as patch:
-        patch.setattr(module.Path, "write_text", fail)
+        patch.setattr(pathlib.Path, "write_text", fail)
         with pytest.raises(OSError, match="No space"):
             page.save(path)
     assert path.read_text() == "old"
@@ -324,8 +330,8 @@ def test_where_not_to_save(tmp_path):
 
 def test_open_shows_the_saved_file(monkeypatch, tmp_path):
     shown = []
-    monkeypatch.setattr(module.tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(module.webbrowser, "open", shown.append)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(webbrowser, "open", shown.append)
     path = explorer(recording()).open()
     assert shown == [path.as_uri()] and path.is_file() and tmp_path in path.parents
 
@@ -348,7 +354,7 @@ def picture(seed=0, size=(32, 48)):
 
 def test_model_with_several_targets(model, tmp_path):
     path = tmp_path / "a cat.png"
-    module.Image.fromarray(picture()).save(path)
+    Image.fromarray(picture()).save(path)
     page = explorer(model, [path, picture(1, (20, 20))], target=(0, 2)).html
     meta, blocks = parts(page)
     assert [v["name"] for v in meta["views"]] == ["a cat", "Picture 2"]
