@@ -1,11 +1,8 @@
-"""The explorer: one HTML file in which a person hovers over a patch and sees where it looks, in every layer and head.
+"""The explorer: one HTML file in which a person clicks on a patch and sees what it attends to, in every layer and head.
 
-The file carries everything with it (attention, pictures, script) and asks nothing of a network: it can be mailed, put on a
-website or opened in ten years. The page itself is `explorer.html` beside this module; here its data are computed, packed and fitted
-to a size.
-
-Attention is stored as one byte for each weight, the square root of its share of the row's maximum, with that maximum in
-float32: see `encode`.
+The file contains everything it needs (attention, pictures, script) and makes no network requests: it can be mailed, put on a
+website or opened in ten years. The page itself is `explorer.html` in this folder; `source` computes its data, `pack`
+compresses them, `fit` reduces them to a size, and `page` writes the file.
 """
 
 from __future__ import annotations
@@ -21,11 +18,11 @@ from typing import Any
 
 from ...atomic import complete
 from ..record import Recording
-from .pack import decode, encode, pack, unpack
-from .page import _page
-from .source import _name, _of_model, _of_recording, _Source
+from .pack import decode, encode, pack, unpack  # noqa: F401  (part of this module in earlier versions)
+from .page import make_page
+from .source import Source, name_apart, of_model, of_recording
 
-__all__ = ["AttentionExplorer", "decode", "encode", "explorer", "pack", "unpack"]
+__all__ = ["AttentionExplorer", "explorer"]
 
 NOTEBOOK_MB = 1.0
 _IMAGE_SIDES = (768, 512)  # longest side of a picture in the page, in pixels, of a few pictures and of many
@@ -44,18 +41,20 @@ def explorer(
 ) -> AttentionExplorer:
     """Make an interactive page of a model's attention, in one HTML file that works without a network.
 
-    Hover over a patch to see where it looks; click to lock it; go through layers and heads. Attention rollout from any token,
-    similarity of patches, ALTI and, with a target, class relevance are further views; two pictures or two models stand side by side.
+    The page opens on ALTI (on rollout where the recording has no values). Click on a patch to see where it looks, hover to
+    follow the pointer, and go through layers and heads. Attention rollout from any token, similarity of patches and, with a
+    target, class relevance are further views. Two pictures or two models stand side by side.
 
     Args:
         model_or_recording: A model, which is run on `images`, or a `Recording` of all rows of attention.
-        images: What `record` takes. Goes with a model.
-        target: What class relevance explains: what `record` takes, as `"predicted"` or a class, by number or name, or a list with
-            one for each image. A tuple gives one map for each of its targets. `None`: no relevance. `"auto"`: the predicted class, of
-            a model with a trained head. Goes with a model.
-        max_mb: The largest size of the file in millions of bytes. To get below, the heads of all but the last four layers are
-            averaged, then layers are left out, then queries are pooled 2 × 2, then more heads are averaged. The page says so.
-        compare: A second model, run on the same pictures in the same way, or a second `Recording`, for the side beside the first.
+        images: Whatever `record` takes. Goes with a model.
+        target: What class relevance explains: what `record` takes, as `"predicted"` or a class, by number or name, or a list
+            with one for each image. A tuple gives one map for each of its targets. `None`: no relevance. `"auto"`: the
+            predicted class, of a model with a trained head. Goes with a model.
+        max_mb: The largest size of the file in millions of bytes. The page keeps as much as fits: first the heads are
+            averaged, from the first layer on; then queries are pooled 2 × 2; last layers are left out. The page says so.
+        compare: A second model, run on the same pictures in the same way, or a second `Recording`: the page opens with both
+            side by side.
         path: Where to save the file; `None`: nowhere yet.
         title: Heading of the page.
         **options: More options of `record`, as `layers=`, `heads="mean"`, `preprocess=` or `grid=`.
@@ -76,21 +75,21 @@ def explorer(
         '<!doctype html>'
     """
     if isinstance(max_mb, bool) or not isinstance(max_mb, numbers.Real) or not max_mb > 0:
-        raise ValueError(f"max_mb is a positive number of megabytes. Received: {max_mb!r}")
+        raise ValueError(f"max_mb must be a positive number of megabytes. Received: {max_mb!r}")
     given = [model_or_recording] if compare is None else [model_or_recording, compare]
     recordings = [one for one in given if isinstance(one, Recording)]
     if len(recordings) == len(given):
         extra = ["images"] * (images is not None) + ["target"] * (not isinstance(target, str) or target != "auto")
         if extra or options:
             raise TypeError(
-                f"A recording has all it needs; leave out {', '.join([*extra, *options])}, or give a model."
+                f"A recording needs no more arguments. Leave out {', '.join([*extra, *options])}, or pass a model."
             )
     elif images is None and recordings:
         images = list(recordings[0].images)
     sources = [
-        _of_recording(one) if isinstance(one, Recording) else _of_model(one, images, target, options) for one in given
+        of_recording(one) if isinstance(one, Recording) else of_model(one, images, target, options) for one in given
     ]
-    _name(sources)
+    name_apart(sources)
     page = AttentionExplorer(sources, "Attention explorer" if title is None else str(title), float(max_mb))
     if path is not None:
         page.save(path)
@@ -98,17 +97,17 @@ def explorer(
 
 
 class AttentionExplorer:
-    """A page of attention. Made by `explorer`.
+    """A page of attention, made by `explorer`.
 
     Example:
         >>> from vit_keras import vit
         >>> model = vit.build_model(32, 8, 2, 64, 2, "tiny", 128, classes=10)
         >>> page = explorer(model, np.zeros((32, 32, 3), "uint8"))
-        >>> page._repr_html_()[:31]
-        '<iframe sandbox="allow-scripts"'
+        >>> page._repr_html_()[:47]
+        '<iframe sandbox="allow-scripts allow-downloads"'
     """
 
-    def __init__(self, sources: Sequence[_Source], title: str, max_mb: float):
+    def __init__(self, sources: Sequence[Source], title: str, max_mb: float):
         self._sources = tuple(sources)
         self._title = title
         self._max_mb = max_mb
@@ -117,18 +116,18 @@ class AttentionExplorer:
 
     @property
     def html(self) -> str:
-        """The page, made when it is first asked for."""
+        """The page, made on first access."""
         return self._make()[0]
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the page says of how it was reduced."""
+        """What the page says about how it was reduced."""
         return self._make()[1]
 
     def _make(self) -> tuple[str, tuple[str, ...]]:
         if self._made is None:
             side = _IMAGE_SIDES[sum(len(s.recording.images) for s in self._sources) > 4]
-            self._made = _page(self._sources, self._title, self._max_mb, side, self._packed)
+            self._made = make_page(self._sources, self._title, self._max_mb, side, self._packed)
         return self._made
 
     def save(self, path: str | os.PathLike) -> Path:
@@ -167,7 +166,7 @@ class AttentionExplorer:
         limit = min(NOTEBOOK_MB, self._max_mb)
         while True:
             try:
-                page, _ = _page(shown, self._title, limit, 384, self._packed)
+                page, _ = make_page(shown, self._title, limit, 384, self._packed)
                 break
             except ValueError:
                 fewer = max(len(s.recording.images) for s in shown) // 2
@@ -181,6 +180,6 @@ class AttentionExplorer:
             else f'<p style="font: 12px system-ui, sans-serif; opacity: .7">{note}</p>'
         )
         return (
-            '<iframe sandbox="allow-scripts" title="Attention explorer" loading="lazy" '
+            '<iframe sandbox="allow-scripts allow-downloads" title="Attention explorer" loading="lazy" '
             f'style="width: 100%; height: 860px; border: 0" srcdoc="{html.escape(page)}"></iframe>{note}'
         )

@@ -1,4 +1,4 @@
-"""What of the attention fits into a page of a size."""
+"""How much of the attention fits into a page of a given size."""
 
 from __future__ import annotations
 
@@ -8,41 +8,42 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from ..record import Recording
-from .source import _Source
-
-_FEWEST_LAYERS = 6
+from .source import Source
 
 
 @dataclasses.dataclass(frozen=True)
-class _Plan:
-    """How many layers to keep, how many of those (from the last) with all heads, and whether to pool queries."""
+class Plan:
+    """What is kept of the attention: how many layers, how many of those (from the last) with all heads, pooled queries or not."""
 
     layers: int
     heads: int
     pooled: bool
 
     def kept(self, layers: int) -> list[int]:
-        """Places of the layers that stay: the last one, and the rest at even steps."""
+        """Return the indices of the layers that stay: the last one, and the rest at even steps."""
         count = min(self.layers, layers)
         return [layers - 1] if count == 1 else [round(i * (layers - 1) / (count - 1)) for i in range(count)]
 
     def blocks(self, layers: int) -> list[tuple[int, bool]]:
-        """(place of the layer, whether with all heads)."""
+        """Return pairs of the index of a layer, and whether it keeps all its heads."""
         kept = self.kept(layers)
         return [(layer, n >= len(kept) - self.heads) for n, layer in enumerate(kept)]
 
 
-def _plans(layers: int) -> Iterator[_Plan]:
-    """From everything to as little as can be."""
-    few = min(layers, _FEWEST_LAYERS)
-    yield _Plan(layers, layers, False)
-    yield from (_Plan(layers, heads, False) for heads in range(layers - 1, 4, -1))
-    yield from (_Plan(count, 4, False) for count in range(layers, few - 1, -1))
-    yield from (_Plan(few, heads, True) for heads in (4, 1, 0))
-    yield from (_Plan(count, 0, True) for count in range(few - 1, 0, -1))
+def plans(layers: int) -> Iterator[Plan]:
+    """Yield plans from the best to the smallest, so that the first that fits is the best that fits.
+
+    Layers matter most, because a rollout goes through all of them, then queries, then heads. So first the heads of more and
+    more layers are averaged, from the first layer on; then queries are pooled, with as many heads as fit; and last layers are
+    left out.
+    """
+    for pooled in (False, True):
+        yield from (Plan(layers, heads, pooled) for heads in range(layers, -1, -1))
+    yield from (Plan(count, 0, True) for count in range(layers - 1, 0, -1))
 
 
-def _rows(rec: Recording, layer: int, image: int, full: bool, pooled: bool) -> np.ndarray:
+def rows_of(rec: Recording, layer: int, image: int, full: bool, pooled: bool) -> np.ndarray:
+    """Return the attention of one layer and image as a plan keeps it, `(heads, queries, keys)`."""
     rows = rec.attention[layer, image]
     rows = rows if rows.ndim == 3 else rows[None]
     rows = rows if full else rows.mean(axis=0, keepdims=True)
@@ -50,7 +51,7 @@ def _rows(rec: Recording, layer: int, image: int, full: bool, pooled: bool) -> n
 
 
 def _pool(rows: np.ndarray, prefix: int, grid: tuple[int, int]) -> np.ndarray:
-    """Average the queries of patches 2 × 2, at the far edges of an odd grid over fewer."""
+    """Average the queries of 2 × 2 patches; at the far edges of an odd grid there are fewer."""
     patches = rows[:, prefix:].reshape(len(rows), *grid, -1)
     for axis in (1, 2):
         starts = np.arange(0, patches.shape[axis], 2)
@@ -61,8 +62,8 @@ def _pool(rows: np.ndarray, prefix: int, grid: tuple[int, int]) -> np.ndarray:
     return np.concatenate([rows[:, :prefix], patches.reshape(len(rows), -1, rows.shape[-1])], axis=1)
 
 
-def _notes(sources: Sequence[_Source], plan: _Plan, max_mb: float) -> list[str]:
-    """What was left out, in sentences."""
+def notes_on(sources: Sequence[Source], plan: Plan, max_mb: float) -> list[str]:
+    """Return what the page says of the parts that were left out, in sentences."""
     notes = []
     for source in sources:
         rec = source.recording
@@ -71,13 +72,13 @@ def _notes(sources: Sequence[_Source], plan: _Plan, max_mb: float) -> list[str]:
         averaged = [rec.layers[k] for k, full in blocks if not full]
         dropped = sorted(set(rec.layers) - {rec.layers[k] for k, _ in blocks})
         if averaged and rec.attention.ndim == 5 and rec.attention.shape[2] > 1:
-            notes.append(f"{whose}heads are averaged in {_listed(averaged)}.")
+            notes.append(f"{whose}the heads are averaged in {_listed(averaged)}.")
         if dropped:
-            notes.append(f"{whose}{_listed(dropped)} left out; rollout from a token goes through the others only.")
+            notes.append(f"{whose}{_listed(dropped)} left out; rollout from a token skips them.")
         if plan.pooled:
-            notes.append(f"{whose}patches look in groups of 2 × 2: the attention of neighbours is averaged.")
+            notes.append(f"{whose}the attention from patches is averaged in groups of 2 × 2.")
     if notes:
-        notes.append(f"That is to keep the page under {max_mb:g} MB; explorer(…, max_mb=…) keeps more.")
+        notes.append(f"The page is limited to {max_mb:g} MB; pass a larger max_mb= to explorer to keep more.")
     return [
         note[0].upper() + note[1:] if not note.startswith(tuple(s.model for s in sources if s.model)) else note
         for note in notes
@@ -85,7 +86,7 @@ def _notes(sources: Sequence[_Source], plan: _Plan, max_mb: float) -> list[str]:
 
 
 def _listed(layers: Sequence[int]) -> str:
-    """Numbers of layers with runs joined: "layers 0–3, 5"."""
+    """Return numbers of layers with runs joined, as "layers 0–3, 5"."""
     runs: list[list[int]] = []
     for n in layers:
         if runs and runs[-1][-1] == n - 1:

@@ -7,15 +7,17 @@ import zlib
 
 import numpy as np
 
+__all__ = ["decode", "encode", "pack", "pack_similarity", "unpack"]
+
 SIMILARITY_ERROR = 0.01
 
 
 def encode(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Store rows of shares in one byte for each value: the square root of what part of its row's maximum it is, in 255 steps.
+    """Encode rows of shares in one byte per value: the square root of value / row maximum, in 255 steps.
 
-    Small values keep more of their precision than in linear steps. Of rows that sum to 1, half the sum of absolute errors (the total
-    variation) is at most `sqrt(n * maximum) / 510 + n * maximum / 2 / 510**2` for n values; on attention of trained models it is
-    0.003 on average and under 0.008 at most.
+    Square roots keep small values more precise than linear steps do. For rows that sum to 1, half the sum of absolute errors
+    (the total variation) is at most `sqrt(n * maximum) / 510 + n * maximum / 2 / 510**2` for n values. On attention of
+    trained models it is 0.003 on average and at most 0.008.
 
     Args:
         rows: `(..., n)`, none negative.
@@ -35,7 +37,7 @@ def encode(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def decode(codes: np.ndarray, maxima: np.ndarray) -> np.ndarray:
-    """What the page reads from `encode`.
+    """Return the values that the page reads from `encode`.
 
     Example:
         >>> decode(*encode(np.array([[0.5, 0.125, 0.0]]))).round(3)
@@ -45,9 +47,9 @@ def decode(codes: np.ndarray, maxima: np.ndarray) -> np.ndarray:
 
 
 def pack(rows: np.ndarray) -> bytes:
-    """`encode` and compress `(heads, queries, keys)`: gzip of the maxima, then the codes as differences to the query before.
+    """Encode and compress `(heads, queries, keys)`: gzip of the maxima, then of the codes as differences to the query before.
 
-    Neighbouring queries look at similar places, so that the differences take 4 % less.
+    Neighboring queries attend to similar places, so the differences take 4 % less than the codes.
 
     Example:
         >>> rows = np.random.default_rng(0).dirichlet(np.ones(5), (2, 5))
@@ -56,11 +58,11 @@ def pack(rows: np.ndarray) -> bytes:
     """
     codes, maxima = encode(rows)
     steps = np.diff(codes, axis=-2, prepend=np.zeros_like(codes[..., :1, :]))  # modulo 256
-    return _gzip(maxima.astype("<f4").tobytes() + steps.tobytes())
+    return compress(maxima.astype("<f4").tobytes() + steps.tobytes())
 
 
 def unpack(packed: bytes, shape: tuple[int, int, int]) -> np.ndarray:
-    """The inverse of `pack`: float32 `(heads, queries, keys)`, with the error of `encode`.
+    """Invert `pack`: float32 `(heads, queries, keys)`, with the error of `encode`.
 
     Example:
         >>> unpack(pack(np.ones((1, 2, 2))), (1, 2, 2)).tolist()
@@ -73,14 +75,18 @@ def unpack(packed: bytes, shape: tuple[int, int, int]) -> np.ndarray:
     return decode(codes, maxima)
 
 
-def _gzip(data: bytes) -> bytes:
-    """Without a time stamp, so that the same data give the same file."""
+def compress(data: bytes) -> bytes:
+    """Return bytes as gzip without a time stamp, so that the same data give the same file."""
     packer = zlib.compressobj(6, zlib.DEFLATED, 31, 9, zlib.Z_FILTERED)
     return packer.compress(data) + packer.flush()
 
 
-def _similarity(tokens: np.ndarray) -> tuple[dict, bytes]:
-    """Cosines of all pairs of tokens, as principal components of the tokens or as a matrix, whichever is smaller."""
+def pack_similarity(tokens: np.ndarray) -> tuple[dict, bytes]:
+    """Pack the cosines of all pairs of tokens `(tokens, hidden_size)`.
+
+    Returns:
+        A description, and the bytes: principal components of the tokens, or a matrix of cosines, whichever is smaller.
+    """
     tokens = tokens.astype("float64")
     unit = tokens / np.maximum(np.linalg.norm(tokens, axis=-1, keepdims=True), 1e-12)
     cosines = unit @ unit.T
@@ -94,13 +100,13 @@ def _similarity(tokens: np.ndarray) -> tuple[dict, bytes]:
         )
     codes, scale, error = _reduced(components[:, :low], cosines)
     if error <= SIMILARITY_ERROR and low < len(tokens):
-        return {"kind": "features", "width": low, "error": round(error, 4)}, _gzip(scale.tobytes() + codes.tobytes())
+        return {"kind": "features", "width": low, "error": round(error, 4)}, compress(scale.tobytes() + codes.tobytes())
     matrix = np.rint((np.clip(cosines, -1, 1) + 1) * 127.5).astype("uint8")
-    return {"kind": "matrix", "width": len(tokens), "error": 0.004}, _gzip(matrix.tobytes())
+    return {"kind": "matrix", "width": len(tokens), "error": 0.004}, compress(matrix.tobytes())
 
 
 def _reduced(components: np.ndarray, cosines: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
-    """Components in 8 bits with the scale of each, and the largest error of a cosine."""
+    """Return components in 8 bits, the scale of each, and the largest error of a cosine."""
     scale = np.maximum(np.abs(components).max(axis=0), 1e-12).astype("<f4") / np.float32(127)
     codes = np.rint(components / scale).astype("int8")
     return codes, scale, float(np.abs((codes * scale) @ (codes * scale).T - cosines).max())

@@ -1,4 +1,4 @@
-"""What the page shows of a model: a recording with all maps of it."""
+"""What the page shows of a model: a recording and the maps made of it."""
 
 from __future__ import annotations
 
@@ -13,21 +13,23 @@ from typing import Any
 import keras
 import numpy as np
 
+from ... import anatomy
 from ..maps import alti_rollout, attention_rollout, relevance_map
-from ..record import Recording, last_layer, record
+from ..record import Recording, record
 
 
 @dataclasses.dataclass
-class _Source:
+class Source:
     """A recording with all maps that the page shows of it."""
 
     recording: Recording
     model: str
     names: list[str]
     maps: list[tuple[str, list[str], np.ndarray]]  # (key, name for each picture, (B, G))
+    activation: str | None = None  # of the model's output
 
-    def first(self, count: int) -> _Source:
-        """The same with only the first pictures."""
+    def first(self, count: int) -> Source:
+        """Return the same with only the first pictures."""
         rec = self.recording
         cut = {
             "images": rec.images[:count],
@@ -41,19 +43,21 @@ class _Source:
         if rec.tokens is not None:
             cut["tokens"] = rec.tokens[:, :count]
         maps = [(key, names[:count], values[:count]) for key, names, values in self.maps]
-        return _Source(dataclasses.replace(rec, **cut), self.model, self.names[:count], maps)
+        return Source(dataclasses.replace(rec, **cut), self.model, self.names[:count], maps, self.activation)
 
 
-def _of_recording(rec: Recording) -> _Source:
+def of_recording(rec: Recording) -> Source:
+    """Return what to show of a recording."""
     _check(rec)
-    return _Source(rec, "", _picture_names(None, len(rec.images)), _maps([rec]))
+    return Source(rec, "", _picture_names(None, len(rec.images)), _maps([rec]))
 
 
-def _of_model(model: Any, images: Any, target: Any, options: dict) -> _Source:
+def of_model(model: Any, images: Any, target: Any, options: dict) -> Source:
+    """Record a model on images, and return what to show of it."""
     if not callable(model):
-        raise TypeError(f"Give a model and images, or a Recording. Received: {type(model).__name__}")
+        raise TypeError(f"Pass a model and images, or a Recording. Received: {type(model).__name__}")
     if images is None:
-        raise TypeError("A model needs images to look at: explorer(model, images).")
+        raise TypeError("A model needs images to run on: explorer(model, images).")
     if isinstance(target, str) and target == "auto":
         recordings = [_record_prediction(model, images, options)]
     else:
@@ -62,14 +66,15 @@ def _of_model(model: Any, images: Any, target: Any, options: dict) -> _Source:
     for rec in recordings:
         _check(rec)
     names = _picture_names(images, len(recordings[0].images))
-    return _Source(recordings[0], str(getattr(model, "name", "")), names, _maps(recordings))
+    activation = anatomy.last_activation(model) if getattr(model, "outputs", None) else None
+    return Source(recordings[0], str(getattr(model, "name", "")), names, _maps(recordings), activation)
 
 
 def _record_prediction(model: Any, images: Any, options: dict) -> Recording:
-    """With the gradients of the predicted class, where there is a head and it has learned something."""
-    shape = getattr(model, "output_shape", None)
-    one = isinstance(shape, tuple) and len(shape) == 2
-    if not one or not isinstance(last_layer(model), keras.layers.Dense) or options.get("heads") is not None:
+    """Record with gradients of the predicted class, where there is a head and it has learned something."""
+    # Of a model without a graph only its last layer is known.
+    dense = anatomy.output_kind(model) is not None or isinstance(anatomy.last_layer(model), keras.layers.Dense)
+    if anatomy.lack_of_classes(model) or not dense or options.get("heads") is not None:
         return record(model, images, **options)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "All gradients are zero", UserWarning)
@@ -85,8 +90,8 @@ def _check(rec: Recording) -> None:
     tokens = len(rec.prefix) + math.prod(rec.grid)
     if rec.attention.ndim not in (4, 5) or rec.attention.shape[-2:] != (tokens, tokens):
         raise ValueError(
-            f"The explorer needs every row of attention, {tokens} × {tokens}; the recording has {rec.attention.shape}. "
-            "Record with rows='all'."
+            f"The explorer needs every row of attention, {tokens} × {tokens}. Received: a recording with attention of the shape "
+            f"{rec.attention.shape}. Record with rows='all'."
         )
     if rec.heads not in (None, "mean", "max", "min"):
         raise ValueError(
@@ -103,18 +108,18 @@ def _picture_names(images: Any, count: int) -> list[str]:
     ]
 
 
-def _name(sources: Sequence[_Source]) -> None:
-    """Give models that stand side by side names that tell them apart."""
+def name_apart(sources: Sequence[Source]) -> None:
+    """Give two models side by side different names."""
     if len(sources) == 2 and (sources[0].model == sources[1].model or not all(s.model for s in sources)):
         for source, place in zip(sources, ("first", "second")):
             source.model = f"{source.model} ({place})" if source.model else f"{place} model"
 
 
 def _maps(recordings: Sequence[Recording]) -> list[tuple[str, list[str], np.ndarray]]:
-    """The maps of what is in the output, with a key and a name for each picture."""
+    """Return the maps of what is in the output, with a key and a name for each picture."""
     rec = recordings[0]
     count = len(rec.images)
-    found = [("output", ["Rollout"] * count, attention_rollout(rec, head_fusion=rec.heads or "mean"))]
+    found = [("output", ["Rollout to output"] * count, attention_rollout(rec, head_fusion=rec.heads or "mean"))]
     if rec.pooling_attention is not None:
         found.append(("pooling", ["Attention of the pooling head"] * count, rec.patches(rec.readout)))
     whole = (rec.values, rec.projections, rec.tokens)
@@ -135,11 +140,20 @@ def _label(rec: Recording, number: int) -> str:
     return rec.labels[number] if rec.labels is not None and number < len(rec.labels) else f"class {number}"
 
 
-def _predictions(rec: Recording, image: int, count: int = 3) -> list[tuple[str, float]]:
-    """The likeliest class and others of at least 1 %, of a model that knows what its outputs are."""
+def predictions(rec: Recording, image: int, activation: str | None, count: int = 3) -> list[tuple[str, float]]:
+    """Return the likeliest class and others of at least 1 %, of a model that knows the names of its classes."""
     if rec.logits is None or rec.labels is None or len(rec.labels) != rec.logits.shape[-1]:
         return []
-    scores = np.exp(rec.logits[image].astype("float64") - rec.logits[image].max())
-    scores /= scores.sum()
+    scores = _probabilities(rec.logits[image].astype("float64"), activation)
     likely = [int(n) for n in np.argsort(-scores)[:count]]
     return [(_label(rec, n), round(float(scores[n]), 4)) for n in likely if n == likely[0] or scores[n] >= 0.01]
+
+
+def _probabilities(outputs: np.ndarray, activation: str | None) -> np.ndarray:
+    """Return probabilities of a recorded output, from which the activation was left out or not."""
+    positive = (outputs >= 0).all()
+    if positive and np.allclose(outputs.sum(), 1, atol=1e-2):
+        return outputs
+    if activation == "sigmoid":
+        return outputs if positive and (outputs <= 1).all() else 1 / (1 + np.exp(-outputs))
+    return anatomy.softmax(outputs)
