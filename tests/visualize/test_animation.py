@@ -2,8 +2,6 @@
 
 import dataclasses
 import io
-import tracemalloc
-import weakref
 
 import numpy as np
 import pytest
@@ -115,48 +113,13 @@ def test_times_add_up_where_a_frame_is_no_whole_hundredth():
     assert sum(duration for _, duration in frames_of(gif)) == 230  # 7 / 30 s to the hundredth
 
 
-class Frame(np.ndarray):
-    __hash__ = object.__hash__  # so that a WeakSet can count them
-
-    def __eq__(self, other):
-        return self is other
-
-
-def test_a_video_is_not_held_in_memory(tmp_path):
-    alive = weakref.WeakSet()
-    most = 0
-
-    def video():
-        nonlocal most
-        for n in range(12):
-            frame = np.full((120, 160, 3), 20 * n, "uint8").view(Frame)
-            alive.add(frame)
-            most = max(most, len(alive))
-            yield frame
-            del frame
-
-    animation.animate(video(), tmp_path / "video.gif")
-    assert most <= 2
-
-
-def test_the_memory_of_a_long_video_is_that_of_a_short_one(tmp_path):
-    def peak(count):
-        tracemalloc.start()
-        animation.animate((noise(120, 160, 3, seed=n) for n in range(count)), tmp_path / "noise.gif")
-        size = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-        return size
-
-    peak(2)
-    frame = 120 * 160  # bytes of one frame of 8 bits
-    assert peak(30) - peak(5) < 5 * frame
-
-
 def test_a_recording_by_depth(tmp_path):
     # Each layer looks at its own patch only, so one patch is added by each.
     places = [[(0, 0)], [(2, 5)], [(0, 5)]]
     made = looking_at(places, (3, 6), picture=(120, 240))
-    result = [frame for frame, _ in frames_of(animation.animate(made, over="layers", interpolation="nearest"))]
+    result = [
+        frame for frame, _ in frames_of(animation.animate(made, over="layers", size=240, interpolation="nearest"))
+    ]
     assert len(result) == 3
     coloured = [np.abs(tiles(frame[:120], (3, 6)) - 0.6 * 80).max(axis=-1) > 5 for frame in result]
     found = [{(int(row), int(column)) for row, column in zip(*where.nonzero())} for where in coloured]
@@ -171,11 +134,28 @@ def test_a_recording_by_depth(tmp_path):
 
 def test_a_recording_by_discard_ratio():
     made = recording(picture=(120, 240))
-    result = [frame[:120] for frame, _ in frames_of(animation.animate(made, over="discard", image=1))]
+    result = [frame[:120] for frame, _ in frames_of(animation.animate(made, over="discard", size=240, image=1))]
     assert len(result) == 10
     for n in (0, 5, 9):
         expected = overlays.overlay(made.images[1], maps.attention_rollout(made, discard_ratio=n / 10)[1])
         assert np.abs(result[n].astype(int) - expected).mean() < 4  # 256 colours
+
+
+@pytest.mark.parametrize(("picture", "size"), [((20, 20), None), ((20, 20), 40), ((80, 20), 100)])
+def test_a_small_picture_is_enlarged_and_its_caption_whole(picture, size):
+    made = recording(layers=2, batch=1, picture=picture)
+    frames = [frame for frame, _ in frames_of(animation.animate(made, size=size))]
+    height = max(480 if size is None else size, 0)
+    assert frames[0].shape[0] == height + 24
+    for frame in frames:
+        caption = frame[height:]
+        assert caption[:, :6].max() < 40 and caption[:, -4:].max() < 40  # black at both ends
+        assert (caption.max(axis=(0, 2)) > 128).sum() > 40  # pixels wide
+
+
+def test_ready_frames_have_the_size_that_is_asked_for():
+    (frame, _), *_ = frames_of(animation.animate([noise(20, 40, 3)] * 2, size=120))
+    assert frame.shape == (60, 120, 3)
 
 
 def test_a_recording_with_fused_heads_and_a_large_picture():
@@ -190,11 +170,14 @@ def test_a_recording_with_fused_heads_and_a_large_picture():
     [
         (lambda path: animation.animate([], path), "There are no frames"),
         (lambda path: animation.animate([noise(4, 6, 3), noise(6, 4, 3)], path), r"Frame 1 has \(4, 6\).*\(6, 4\)"),
-        (lambda path: animation.animate([noise(4, 6, 3)], path.with_suffix(".mp4")), "name it .gif. Received: .*mp4"),
+        (
+            lambda path: animation.animate([noise(4, 6, 3)], path.with_suffix(".mp4")),
+            "must end in .gif. Received: .*mp4",
+        ),
         (lambda path: animation.animate([noise(4, 6, 3)], path, fps=0), r"\(0, 50\].*Received: 0"),
         (lambda path: animation.animate([noise(4, 6, 3)], path, fps=60), "Received: 60"),
         (lambda path: animation.animate("frames.mp4", path), "an iterable of images. Received: str"),
-        (lambda path: animation.animate(recording(), path, over="heads"), "'layers' or 'discard'. Received: 'heads'"),
+        (lambda path: animation.animate(recording(), path, over="heads"), "'layers', 'discard'. Received: 'heads'"),
         (lambda path: animation.animate(recording(attention=None), path), "has no attention"),
     ],
 )

@@ -218,7 +218,7 @@ def test_every_head_of_every_layer(matplotlib):
     places = [[(0, 0), (0, 5)], [(2, 0), (2, 5)], [(1, 3), (1, 1)]]
     figure = figures.plot_layers(looking_at(places, (3, 6), picture=(60, 120)))
     panels = images_of(figure)[:6]
-    bright = [np.unravel_index(p.get_array().sum(axis=-1).argmax(), (3, 6)) for p in panels]
+    bright = [np.unravel_index(tiles(p.get_array(), (3, 6)).sum(axis=-1).argmax(), (3, 6)) for p in panels]
     assert bright == [place for row in places for place in row]
     figure._repr_png_()
     boxes = [p.get_window_extent() for p in panels]
@@ -226,6 +226,33 @@ def test_every_head_of_every_layer(matplotlib):
     assert boxes[0].y0 > boxes[2].y0 > boxes[4].y0  # layers downwards
     assert boxes[0].x0 < boxes[1].x0 and boxes[0].y0 == boxes[1].y0  # heads to the right
     assert {"layer", "head", "0", "1", "2"} <= {t.get_text() for t in texts_of(figure)}
+
+
+def test_the_image_comes_first_and_may_come_second(matplotlib):
+    heats = {"one": np.eye(3), "two": 1 - np.eye(3)}
+    first, second, named = (
+        [image.get_array() for image in images_of(figure)]
+        for figure in (
+            figures.plot_maps(grey_image(), heats),
+            figures.plot_maps(heats, grey_image()),
+            figures.plot_maps(maps=heats, image=grey_image()),
+        )
+    )
+    for a, b, c in zip(first, second, named):
+        np.testing.assert_array_equal(a, b)
+        np.testing.assert_array_equal(a, c)
+
+
+def test_the_patches_of_a_wide_picture_are_sharp(matplotlib):
+    made = recording(layers=2, batch=1, heads=2, grid=(14, 14), picture=(100, 400))
+    chequered = np.indices((14, 14)).sum(axis=0) % 2
+    made.attention[..., 1:] = 1e-3 + chequered.ravel()
+    figure = figures.plot_layers(made)
+    png = rendered(figure).astype(int)
+    box = images_of(figure)[0].get_window_extent()
+    tile = png[len(png) - round(box.y1) + 1 : len(png) - round(box.y0) - 1, round(box.x0) + 1 : round(box.x1) - 1]
+    ends = np.stack([np.abs(tile - color).max(axis=-1) for color in ((0, 0, 4), (252, 255, 164))]).min(axis=0)
+    assert (ends < 20).mean() > 0.75  # and not in between
 
 
 @pytest.mark.parametrize("rows", ["all", "readout"])
@@ -261,13 +288,16 @@ def test_axes_that_are_given(matplotlib):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: figures.plot_maps({}, grey_image()), r"maps is \{name: map\} with one or more. Received: \{\}"),
-        (lambda: figures.plot_maps([np.eye(3)], grey_image()), "Received: list"),
+        (
+            lambda: figures.plot_maps({}, grey_image()),
+            r"maps must be \{name: map\} with one map or more. Received: \{\}",
+        ),
+        (lambda: figures.plot_maps(grey_image(), [np.eye(3)]), "Received: list"),
         (lambda: figures.plot_maps({"a": np.zeros((2, 3, 3))}, grey_image()), r"Received: \(2, 3, 3\)"),
         (lambda: figures.plot_maps({"a": np.eye(3)}, grey_image(), scale="both"), "'each' or 'same'. Received: 'both'"),
         (lambda: figures.plot_maps({"a": np.eye(3)}, grey_image(), columns=0), "at least 1. Received: 0"),
-        (lambda: figures.plot_heads(recording(attention=None)), "has no attention: keep 'attention' in record"),
-        (lambda: figures.plot_layers(recording(attention=None)), "has no attention: keep 'attention' in record"),
+        (lambda: figures.plot_heads(recording(attention=None)), "has no attention: pass keep="),
+        (lambda: figures.plot_layers(recording(attention=None)), "has no attention: pass keep="),
         (lambda: figures.plot_heads(recording(), layer=7), "Recorded were the blocks 0, 1, 2. Received: 7"),
         (lambda: figures.plot_heads(dataclasses.replace(recording(), heads="mean")), "heads=None"),
     ],

@@ -9,9 +9,9 @@ import pytest
 
 from vit_keras import layers, positions, vit
 from vit_keras.config import ViTConfig
-from vit_keras.visualize import analysis, paper_figures
+from vit_keras.visualize import analysis, attention_map, paper_figures
 from vit_keras.visualize.maps import attention_rollout
-from vit_keras.visualize.overlays import paper_style
+from vit_keras.visualize.overlays import overlay, paper_style, vit_keras_style
 from vit_keras.visualize.record import Recording, record
 
 # What is float32 carries 7 digits; sums of some hundred numbers lose at most one of them.
@@ -229,7 +229,7 @@ def test_similarity_of_sines_and_cosines():
     similarity = analysis.position_similarity(model, (3, 5))
     assert similarity[1, 2, 2, 4] == pytest.approx(cosine(table[7], table[14]), abs=FLOAT32)
     np.testing.assert_array_equal(analysis.position_similarity(build(position="sincos2d")).shape, (2, 6, 2, 6))
-    with pytest.raises(ValueError, match="any size: say which grid"):
+    with pytest.raises(ValueError, match="any size. Pass grid="):
         analysis.position_similarity(model)
 
 
@@ -325,12 +325,13 @@ def test_layers_go_by_the_numbers_of_blocks():
     first, second, third, features = (random_tokens(1, 6, 4, seed) for seed in range(4))
     rec = of_tokens(first, second, third, grid=(2, 3), features=features)
     rec = Recording(**{**vars(rec), "layers": (4, 7)})
-    for layer, tokens in ((4, first), (7, second), (8, third), (-1, features)):
+    places = (4, first), (7, second), (8, third), (-1, second), (-2, first), ("final_norm", features)
+    for layer, tokens in places:
         similarity = analysis.patch_similarity(rec, (0, 0), layer=layer)
         assert similarity[1, 2] == pytest.approx(cosine(tokens[0, 0], tokens[0, 5]), abs=FLOAT32)
-    with pytest.raises(ValueError, match="layer 4, 7, 8, and -1 after them all. Received: 5"):
+    with pytest.raises(ValueError, match="one of 4, 7, 8, negative from the last block, or 'final_norm'. Received: 5"):
         analysis.patch_similarity(rec, (0, 0), layer=5)
-    with pytest.raises(ValueError, match="The last block is not in the recording"):
+    with pytest.raises(ValueError, match="does not have the last block"):
         analysis.token_pca(Recording(**{**vars(rec), "features": None}))
 
 
@@ -470,8 +471,11 @@ def test_figure_7_is_drawn_from_the_numbers(tiny):
     tiles = similarity.images[0].get_array()
     np.testing.assert_array_equal(tiles[3:5, 14:20], analysis.position_similarity(tiny)[1, 2])
     assert similarity.images[0].get_clim() == (-1, 1)
-    assert (similarity.get_ylabel(), similarity.get_xlabel()) == ("Input patch row", "Input patch column")
-    assert [label.get_text() for label in similarity.get_xticklabels()] == ["1", "2", "3", "4", "5", "6"]
+    assert (similarity.get_ylabel(), similarity.get_xlabel()) == (
+        "Input patch row, from 0",
+        "Input patch column, from 0",
+    )
+    assert [label.get_text() for label in similarity.get_xticklabels()] == ["0", "1", "2", "3", "4", "5"]
 
     dots = np.array([dots.get_offsets() for dots in distances.collections])  # (heads, layers, 2)
     expected = analysis.mean_attention_distance(record(tiny, photos))
@@ -479,6 +483,7 @@ def test_figure_7_is_drawn_from_the_numbers(tiny):
     np.testing.assert_array_equal(dots[..., 0], [[0, 1], [0, 1]])
     assert [label.get_text() for label in distances.get_legend().get_texts()] == ["Head 0", "Head 1"]
     assert distances.get_title() == "tiny"
+    assert not any(dots.get_clip_on() for dots in distances.collections)  # whole where they are at a limit
 
 
 def test_figure_7_leaves_out_what_a_model_has_not():
@@ -489,7 +494,7 @@ def test_figure_7_leaves_out_what_a_model_has_not():
         )
     )
     filters, similarity, distances = paper_figures.figure7(hybrid, [pictures(16, 16, 3)]).axes[:3]
-    assert "1x1 patches of 64 channels, which cannot be drawn as colours" in texts(filters)
+    assert "1x1 patches of 64 channels, which cannot be drawn as colors" in texts(filters)
     assert "it has no positions" in texts(similarity)
     assert len(distances.collections) == 2
 
@@ -508,10 +513,28 @@ def test_figure_6_lays_the_rollout_over_black(tiny):
     for photo, left, right in zip(photos, figure.axes[::2], figure.axes[1::2]):
         np.testing.assert_array_equal(left.images[0].get_array(), photo)
         heat = attention_rollout(record(tiny, photo))[0]
-        difference = right.images[0].get_array().astype(int) - paper_style(photo, heat)
+        difference = right.images[0].get_array().astype(int) - paper_style(photo, heat, clip=95)
         assert np.abs(difference).max() <= 1  # heads fused in the model or in NumPy
         shape = left.bbox.height / left.bbox.width
         assert shape == pytest.approx(photo.shape[0] / photo.shape[1])
+
+
+def test_figure_6_of_other_maps_and_styles(tiny):
+    photo = pictures(20, 40, 3)
+
+    def drawn(**options):
+        return paper_figures.figure6(tiny, photo, **options).axes[1].images[0].get_array()
+
+    def heat(**options):
+        return attention_map(tiny, photo, return_map=True, **options)
+
+    np.testing.assert_array_equal(drawn(style="overlay", clip=99), overlay(photo, heat()))
+    np.testing.assert_array_equal(drawn(style="vit_keras", method="alti"), vit_keras_style(photo, heat(method="alti")))
+    expected = paper_style(photo, heat(method="relevance", target=1, start_layer=1))
+    np.testing.assert_array_equal(drawn(target=1, start_layer=1, clip=100), expected)
+    assert not (drawn(start_layer=1) == drawn()).all()
+    with pytest.raises(ValueError, match="style must be one of 'paper'"):
+        drawn(style="raw")
 
 
 def test_plots_draw_where_they_are_told(tiny):
@@ -532,7 +555,7 @@ def test_plots_draw_where_they_are_told(tiny):
     np.testing.assert_array_equal(ax.collections[0].get_offsets()[:, 0], (2, 5, 8))
     assert [label.get_text() for label in ax.get_legend().get_texts()] == ["Head 0", "Head 1", "Head 2", "…"]
     ax = draw(paper_figures.plot_position_similarity, tiny, grid=(2, 40))
-    assert [label.get_text() for label in ax.get_xticklabels()] == ["1", "7", "13", "19", "25", "31", "37"]
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["0", "6", "12", "18", "24", "30", "36"]
     assert ax.images[0].get_array().shape == (2 * 2 + 5, 14 * 40 + 13 * 5)  # of 40 columns every third has tiles
     grey = build(channels=1, include_top=False)
     ax = draw(paper_figures.plot_embedding_filters, grey, 2)
@@ -565,13 +588,13 @@ TURNED = of_tokens(random_tokens(2, 6, 4), grid=(3, 2))
 @pytest.mark.parametrize(
     "call, message",
     [
-        (lambda: analysis.mean_attention_distance(WITHOUT), "no attention in the recording: record it with keep="),
-        (lambda: analysis.mean_attention_distance(FUSED), "fused, by heads='max': record them with heads=None"),
-        (lambda: analysis.mean_attention_distance(READOUT), "record it with rows='all'"),
+        (lambda: analysis.mean_attention_distance(WITHOUT), "no attention in the recording. Record it with keep="),
+        (lambda: analysis.mean_attention_distance(FUSED), "fused, by heads='max'. Record with heads=None"),
+        (lambda: analysis.mean_attention_distance(READOUT), "Record with rows='all'"),
         (lambda: analysis.mean_attention_distance(ATTENTION, unit="cm"), "'px', 'patch'. Received: 'cm'"),
         (lambda: analysis.attention_entropy(ATTENTION, "dist"), "rows must be one of 'all', 'cls'"),
-        (lambda: analysis.attention_entropy(NO_CLASS_TOKEN, "cls"), "no class token; say rows='all'"),
-        (lambda: analysis.attention_sinks(NO_CLASS_TOKEN, "cls"), "no class token; say queries='patches'"),
+        (lambda: analysis.attention_entropy(NO_CLASS_TOKEN, "cls"), "no class token. Pass rows='all'"),
+        (lambda: analysis.attention_sinks(NO_CLASS_TOKEN, "cls"), "no class token. Pass queries='patches'"),
         (lambda: analysis.attention_sinks(FUSED), "heads=None or heads='mean'"),
         (lambda: analysis.token_norms(ATTENTION), "no tokens in the recording"),
         (lambda: analysis.token_pca(TOKENS, clip=(98, 2)), "two percentiles"),

@@ -50,18 +50,19 @@ def test_a_colour_table_is_matplotlibs(name):
     expected = 255 * matplotlib.colormaps[name](values)[:, :3]
     # Every fifth colour is kept: 1.2 levels off in between, and 3.9 at cividis' one kink.
     limit = 4 if name == "cividis" else 1.25
-    np.testing.assert_allclose(colors.colour(values, name), expected, rtol=0, atol=limit)
+    np.testing.assert_allclose(colors.color(values, name), expected, rtol=0, atol=limit)
 
 
 @pytest.mark.parametrize("name", ["inferno", "viridis", "cividis", "magma"])
 def test_a_colour_is_brighter_where_the_value_is_higher(name):
-    brightness = colors.colour(np.linspace(0, 1, 101), name) @ (0.2126, 0.7152, 0.0722)
+    brightness = colors.color(np.linspace(0, 1, 101), name) @ (0.2126, 0.7152, 0.0722)
     assert (np.diff(brightness) > 0).all()
 
 
-def test_the_table_of_old_is_there():
+def test_the_names_of_old_are_there():
+    assert colors.colour is colors.color and colors.COLOURS is colors.COLORS
     assert colors.INFERNO.shape[1] == 3
-    np.testing.assert_array_equal(colors.colour(np.array([0.0, 1.0])), [(0, 0, 4), (252, 255, 164)])
+    np.testing.assert_array_equal(colors.color(np.array([0.0, 1.0])), [(0, 0, 4), (252, 255, 164)])
 
 
 @pytest.mark.parametrize("as_bytes", [False, True])
@@ -189,10 +190,10 @@ def test_one_map_in_a_batch():
         (np.zeros(6), {}, r"Received: \(6,\)"),
         (np.zeros((0, 6)), {}, r"Received: \(0, 6\)"),
         ("heat", {}, "arrays of numbers. Received: str"),
-        (np.eye(3), {"cmap": "jet"}, "cmap is one of inferno, viridis.*matplotlib.colormaps.*Received: 'jet'"),
+        (np.eye(3), {"cmap": "jet"}, "cmap must be one of inferno, viridis.*matplotlib.colormaps.*Received: 'jet'"),
         (np.eye(3), {"cmap": 3}, "a name or a function. Received: int"),
         (np.eye(3), {"cmap": lambda v: v}, r"must return \(..., 3\) or \(..., 4\).*It returned \(60, 120\)"),
-        (np.eye(3), {"alpha": 1.5}, r"alpha is in \[0, 1\]. Received: 1.5"),
+        (np.eye(3), {"alpha": 1.5}, r"alpha must be in \[0, 1\]. Received: 1.5"),
         (np.eye(3), {"clip": (50, 20)}, r"two percentiles.*Received: \(50, 20\)"),
         (np.eye(3), {"clip": 120}, "Received: 120"),
         (np.eye(3), {"interpolation": "cubic"}, "'bilinear' or 'nearest'. Received: 'cubic'"),
@@ -252,6 +253,15 @@ def test_the_paper_style_blurs_by_one_patch_each_way(size, grid):
     assert all(0.5 < s < 1.3 for s in spread)
 
 
+def test_the_paper_style_is_not_dark_where_a_few_patches_get_all():
+    heat = np.random.default_rng(0).uniform(0.5, 1, (14, 14))
+    heat[[0, 0, -1, -1], [0, -1, 0, -1]] = 40  # the corners
+    image = grey_image(56, 56, level=200)
+    dark, light = (overlays.paper_style(image, heat, clip=clip).mean() / 200 for clip in (100, 95))
+    assert dark < 0.1 and light > 0.4
+    np.testing.assert_array_equal(overlays.paper_style(image, heat), overlays.paper_style(image, heat, clip=100))
+
+
 @pytest.mark.parametrize("function", [overlays.paper_style, overlays.vit_keras_style])
 def test_maps_without_contrast(function):
     image = noise(60, 120, 3)
@@ -288,7 +298,7 @@ def test_bilinear_has_half_pixel_centres():
     ("arguments", "message"),
     [
         ((np.zeros(3), (2, 2)), r"shape \(..., down, across\). Received: \(3,\)"),
-        ((np.eye(2), (2, 0)), r"size is \(height, width\) in pixels. Received: \(2, 0\)"),
+        ((np.eye(2), (2, 0)), r"size must be \(height, width\) in pixels. Received: \(2, 0\)"),
         ((np.eye(2), (2, 2), "lanczos"), "Received: 'lanczos'"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Animated GIFs of recordings and of frames that are ready."""
+"""Animated GIFs of recordings and of ready frames."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import io
 import itertools
 import math
 import os
-import struct
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,13 @@ import numpy as np
 from PIL import Image, ImageChops, ImageDraw, ImageFont, ImageStat
 
 from ..atomic import complete
-from .figures import _Look, _of_one_image, _shrunk
-from .overlays import _picture
+from ..validate import one_of, positive_integer
+from .figures import Look, of_one_image, sized
+from .overlays import as_picture
+
+__all__ = ["animate"]
+
+_SIZE = 480  # pixels, of a recording
 
 
 def animate(
@@ -27,22 +31,23 @@ def animate(
     over: str = "layers",
     fps: float = 2.0,
     image: int = 0,
-    size: int = 480,
+    size: int | None = None,
     **look: Any,
 ) -> Any:
-    """Make an animated GIF, of a recording or of frames that are ready.
+    """Make an animated GIF of a recording or of ready frames.
 
-    Frames share one palette, so that what does not move does not flicker; a frame that it does not fit, as after a cut, brings
-    a new one. Frames are written as they come: a video does not have to fit into memory.
+    Frames share one palette, so that what does not move does not flicker. A frame that the palette does not fit, as after a
+    cut, brings a new one.
 
     Args:
         frames: A recording with attention; or frames of one size, an iterable of whatever `overlay` takes as an image.
-        path: Where to write, a name ending in .gif; `None` to get the bytes. A file appears when it is complete.
-        over: What a recording runs over: `"layers"`, attention rollout up to each of them; or `"discard"`, rollout with more and more
-            of the lowest attentions left out, from none to 90 %.
+        path: File to write, with a name ending in .gif; `None` to get the bytes. A file appears when it is complete.
+        over: What the frames of a recording run over: `"layers"`, attention rollout up to each of them; or `"discard"`, rollout
+            with more and more of the lowest attentions left out, from none to 90 %.
         fps: Frames in a second, at most 50.
-        image: Which image of a recording.
-        size: Longest side of the frames of a recording, in pixels. Ready frames stay as they are.
+        image: Index of the image in a recording.
+        size: Longest side of the picture in each frame, in pixels; smaller pictures are enlarged. `None`: 480 for a recording,
+            and ready frames keep their size. The caption below a recording's frames is always whole.
         **look: See `plot_maps`, for a recording.
 
     Returns:
@@ -58,30 +63,34 @@ def animate(
         b'GIF89a'
     """
     if not 0 < fps <= 50:
-        raise ValueError(f"fps is in (0, 50], the most that a GIF can. Received: {fps}")
-    samples: Sequence[Any] = ()
+        raise ValueError(f"fps must be in (0, 50], the range of a GIF. Received: {fps}")
+    size = None if size is None else positive_integer(size, "size")
     if hasattr(frames, "attention"):
-        frames = samples = _recorded_frames(_of_one_image(frames, image), over, size, _Look(**look))
+        frames = _recorded_frames(of_one_image(frames, image), over, size or _SIZE, Look(**look))
+        common = _palette([Image.fromarray(frame) for frame in frames])
     elif isinstance(frames, (str, bytes, os.PathLike, Image.Image)) or not isinstance(frames, Iterable):
-        raise ValueError(f"frames is a recording or an iterable of images. Received: {type(frames).__name__}")
+        raise ValueError(f"frames must be a recording or an iterable of images. Received: {type(frames).__name__}")
+    else:
+        frames = (sized(as_picture(frame), size) if size else as_picture(frame) for frame in frames)
+        common = None
     if path is None:
         file = io.BytesIO()
-        _write_gif(file, frames, fps, samples)
+        _write_gif(file, frames, fps, common)
         return file.getvalue()
     target = Path(path).expanduser()
     if target.suffix.lower() != ".gif":
-        raise ValueError(f"An animation is a GIF: name it .gif. Received: {path}")
+        raise ValueError(f"An animation is a GIF; the name must end in .gif. Received: {path}")
     with complete(target) as part, part.open("wb") as file:
-        _write_gif(file, frames, fps, samples)
+        _write_gif(file, frames, fps, common)
     return path
 
 
-def _recorded_frames(recording: Any, over: str, size: int, look: _Look) -> list[np.ndarray]:
+def _recorded_frames(recording: Any, over: str, size: int, look: Look) -> list[np.ndarray]:
     from .maps import attention_rollout
 
-    pixels = _shrunk(recording.images[0], size)
+    pixels = sized(recording.images[0], size)
     how = {} if recording.heads is None else {"head_fusion": recording.heads}
-    if over == "layers":
+    if one_of(over, "over", ("layers", "discard")) == "layers":
         depths = range(1, len(recording.layers) + 1)
         steps = [
             dataclasses.replace(recording, layers=recording.layers[:n], attention=recording.attention[:n])
@@ -89,103 +98,70 @@ def _recorded_frames(recording: Any, over: str, size: int, look: _Look) -> list[
         ]
         maps = [attention_rollout(step, **how) for step in steps]
         names = [f"up to layer {layer}" for layer in recording.layers]
-    elif over == "discard":
+    else:
         ratios = [n / 10 for n in range(10)]
         maps = [attention_rollout(recording, discard_ratio=ratio, **how) for ratio in ratios]
         names = [f"{100 * ratio:.0f} % discarded" for ratio in ratios]
-    else:
-        raise ValueError(f"over is 'layers' or 'discard'. Received: {over!r}")
     pictures = [look.over(pixels, values) for values in look.values([m[0] for m in maps])]
-    return [_captioned(picture, name) for picture, name in zip(pictures, names)]
+    width = max(pixels.shape[1], *(_caption_width(name) for name in names))
+    return [_captioned(picture, name, width) for picture, name in zip(pictures, names)]
 
 
-def _captioned(picture: np.ndarray, text: str) -> np.ndarray:
-    """A picture above a line of text."""
-    height, width = picture.shape[:2]
+def _captioned(picture: np.ndarray, text: str, width: int) -> np.ndarray:
+    """Put a line of text below a picture, on a black sheet that is wide enough for both."""
+    height = picture.shape[0]
     sheet = Image.new("RGB", (width, height + 24), "black")
-    sheet.paste(Image.fromarray(picture))
-    ImageDraw.Draw(sheet).text((6, height + 5), text, fill="white", font=caption_font(13))
+    sheet.paste(Image.fromarray(picture), ((width - picture.shape[1]) // 2, 0))
+    ImageDraw.Draw(sheet).text((6, height + 5), text, fill="white", font=_FONT)
     return np.asarray(sheet)
 
 
+def _caption_width(text: str) -> int:
+    return math.ceil(ImageDraw.Draw(Image.new("1", (1, 1))).textlength(text, font=_FONT)) + 12
+
+
 def caption_font(size: int) -> Any:
-    """Pillow's own font."""
+    """Return Pillow's own font."""
     try:
         return ImageFont.load_default(size)
     except (TypeError, ImportError):  # Pillow before 10.1, or without FreeType: its bitmap font
         return ImageFont.load_default()
 
 
-def _write_gif(file: Any, frames: Iterable[Any], fps: float, samples: Sequence[Any]) -> None:
-    """Write frames one by one, where Pillow's own `save_all` would collect all of them before it writes the first."""
-    number, before, common = -1, None, None
-    palette = _palette([Image.fromarray(s) for s in samples]) if len(samples) else None
-    limit = math.inf
-    for number, frame in enumerate(frames):
-        frame = Image.fromarray(_picture(frame))
-        if before is not None and frame.size != before.size:
+_FONT = caption_font(13)
+
+
+def _write_gif(file: Any, frames: Iterable[np.ndarray], fps: float, common: Image.Image | None) -> None:
+    """Write frames as a GIF that plays for ever, from a palette that suits all, or palettes that suit each cut."""
+    coded, durations, palette, limit = [], [], common, math.inf
+    for number, pixels in enumerate(frames):
+        frame = Image.fromarray(pixels)
+        if coded and frame.size != coded[0].size:
             raise ValueError(
-                f"Frames have one size. Frame {number} has {frame.size}, those before {before.size} pixels."
+                f"Frames must have one size. Frame {number} has {frame.size}, those before {coded[0].size} pixels."
             )
-        if palette is not None:
-            coded, shown, error = _code(frame, palette)
-        if palette is None or error > limit:
+        if palette is None or _error(frame, palette) > limit:
             palette = _palette([frame])
-            coded, shown, error = _code(frame, palette)
-            limit = 2 * error + 1
-        if before is None:
-            common, box = palette, (0, 0, *frame.size)
-            file.write(_gif_header(frame.size, common))
-        else:  # nothing may have changed, but the frame has its time
-            box = ImageChops.difference(shown, before).getbbox() or (0, 0, 1, 1)
-        hundredths = round(100 * (number + 1) / fps) - round(100 * number / fps)
-        file.write(_gif_frame(coded, box, hundredths, None if palette is common else palette))
-        before = shown
-    if number < 0:
+            limit = 2 * _error(frame, palette) + 1
+        coded.append(frame.quantize(palette=palette, dither=Image.Dither.NONE))
+        durations.append(10 * (round(100 * (number + 1) / fps) - round(100 * number / fps)))  # whole hundredths
+    if not coded:
         raise ValueError("There are no frames.")
-    file.write(b";")
+    coded[0].save(
+        file, "GIF", save_all=True, append_images=coded[1:], duration=durations, loop=0, disposal=1, optimize=False
+    )
 
 
 def _palette(pictures: Sequence[Image.Image]) -> Image.Image:
-    """An image that carries the colours which suit all of the pictures."""
+    """Return an image that carries the colors which suit all of the pictures."""
     small = [p.resize((min(p.width, 160), min(p.height, 160)), Image.Resampling.NEAREST) for p in pictures]
     sheet = Image.new("RGB", (small[0].width, sum(p.height for p in small)))
     for place, picture in zip(itertools.accumulate((p.height for p in small), initial=0), small):
         sheet.paste(picture, (0, place))
-    return sheet.quantize(256, Image.Quantize.FASTOCTREE)  # which loses no rare colour, such as the brightest
+    return sheet.quantize(256, Image.Quantize.FASTOCTREE)  # which loses no rare color, such as the brightest
 
 
-def _code(frame: Image.Image, palette: Image.Image) -> tuple[Image.Image, Image.Image, float]:
-    """A frame in the colours of a palette, what it looks like then, and by how many levels it is off."""
-    coded = frame.quantize(palette=palette, dither=Image.Dither.NONE)
-    shown = coded.convert("RGB")
-    return coded, shown, max(ImageStat.Stat(ImageChops.difference(frame, shown)).mean)
-
-
-def _gif_header(size: tuple[int, int], palette: Image.Image) -> bytes:
-    """The size, the common palette, and that it plays for ever."""
-    screen = struct.pack("<HHBBB", *size, 0xF7, 0, 0)
-    return b"GIF89a" + screen + _gif_colours(palette) + b"\x21\xff\x0bNETSCAPE2.0\x03\x01\x00\x00\x00"
-
-
-def _gif_frame(
-    coded: Image.Image, box: tuple[int, int, int, int], hundredths: int, palette: Image.Image | None
-) -> bytes:
-    """A part of a frame, drawn over the one before for some hundredths of a second, perhaps with a palette of its own."""
-    file = io.BytesIO()
-    coded.crop(box).save(file, "GIF", optimize=False, interlace=0)
-    data = file.getvalue()
-    start = 13 + (3 << (data[10] & 7) + 1 if data[10] & 0x80 else 0)  # after the screen and its palette
-    while data[start : start + 1] == b"\x21":  # extensions: blocks of a length each, up to an empty one
-        start += 2
-        while data[start]:
-            start += data[start] + 1
-        start += 1
-    left, top, right, bottom = box
-    control = b"\x21\xf9\x04" + struct.pack("<BHBB", 1 << 2, hundredths, 0, 0)
-    place = b"," + struct.pack("<HHHHB", left, top, right - left, bottom - top, 0x87 if palette else 0)
-    return control + place + (_gif_colours(palette) if palette else b"") + data[start + 10 : -1]
-
-
-def _gif_colours(palette: Image.Image) -> bytes:
-    return bytes(palette.getpalette())[:768].ljust(768, b"\0")
+def _error(frame: Image.Image, palette: Image.Image) -> float:
+    """Return by how many levels a frame is off in the colors of a palette."""
+    shown = frame.quantize(palette=palette, dither=Image.Dither.NONE).convert("RGB")
+    return max(ImageStat.Stat(ImageChops.difference(frame, shown)).mean)

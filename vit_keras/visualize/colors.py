@@ -6,7 +6,11 @@ from collections.abc import Callable
 
 import numpy as np
 
-# Every fifth of the 256 colours of Matplotlib's maps, from black or blue to bright: inferno, viridis and magma by N. Smith and
+from ..validate import did_you_mean
+
+__all__ = ["COLORS", "color", "stretch"]
+
+# Every fifth of the 256 colors of Matplotlib's maps, from black or blue to bright: inferno, viridis and magma by N. Smith and
 # S. van der Walt (CC0), cividis by Nuñez, Anderton and Renslow (2018), turbo by A. Mikhailov (Google, Apache-2.0).
 _TABLES = {
     "inferno": (
@@ -35,8 +39,9 @@ _TABLES = {
         "5df4695cf7725cf97b5dfb8560fc8e64fd9869fea16efeaa74feb47bfebd82fec68afecf92fed89afde2a3fdebacfcf4b6fcfdbf"
     ),
 }
-COLOURS = {name: np.frombuffer(bytes.fromhex(table), "uint8").reshape(-1, 3) for name, table in _TABLES.items()}
-INFERNO = COLOURS["inferno"]
+COLORS = {name: np.frombuffer(bytes.fromhex(table), "uint8").reshape(-1, 3) for name, table in _TABLES.items()}
+COLOURS = COLORS  # its name in earlier versions
+INFERNO = COLORS["inferno"]
 
 Clip = float | tuple[float, float]
 Cmap = str | Callable[[np.ndarray], np.ndarray]
@@ -45,58 +50,65 @@ Cmap = str | Callable[[np.ndarray], np.ndarray]
 def stretch(heat: np.ndarray, clip: Clip = (0, 99)) -> np.ndarray:
     """Bring a map to [0, 1]: its two percentiles become 0 and 1.
 
-    Where the two are equal, its minimum and maximum take their place. A constant map becomes 0, and so does what is not a number.
+    Where the two are equal, its minimum and maximum are used instead. A constant map becomes 0, and so does NaN.
 
     Example:
         >>> stretch(np.array([2.0, 4.0, np.nan, 10.0]), (0, 100))
         array([0.  , 0.25, 0.  , 1.  ])
     """
-    return _scaled(heat, _limits(heat, clip))
+    return scaled(heat, limits_of(heat, clip))
 
 
-def colour(values: np.ndarray, cmap: Cmap = "inferno") -> np.ndarray:
-    """Colours in [0, 255] of shape `(*values.shape, 3)` for values in [0, 1]; see `overlay` for `cmap`."""
-    return _colour(values, cmap)[0]
+def color(values: np.ndarray, cmap: Cmap = "inferno") -> np.ndarray:
+    """Return colors in [0, 255] of the shape `(*values.shape, 3)` for values in [0, 1]; see `overlay` for `cmap`."""
+    return color_and_opacity(values, cmap)[0]
 
 
-def _percentiles(clip: Clip) -> tuple[float, float]:
+colour = color  # its name in earlier versions
+
+
+def percentiles(clip: Clip) -> tuple[float, float]:
+    """Return the two percentiles that `clip` stands for."""
     low, high = clip if np.ndim(clip) else (0, clip)
     if not 0 <= low < high <= 100:
-        raise ValueError(f"clip is two percentiles, 0 <= low < high <= 100, or the upper one. Received: {clip}")
+        raise ValueError(f"clip must be two percentiles, 0 <= low < high <= 100, or the upper one. Received: {clip}")
     return float(low), float(high)
 
 
-def _limits(heat: np.ndarray, clip: Clip) -> tuple[float, float]:
+def limits_of(heat: np.ndarray, clip: Clip) -> tuple[float, float]:
+    """Return the values of a map that become the lowest and the highest color."""
     heat = np.asarray(heat, "float64")
     heat = heat[np.isfinite(heat)]
     if not heat.size:
         return 0.0, 0.0
-    low, high = np.percentile(heat, _percentiles(clip))
+    low, high = np.percentile(heat, percentiles(clip))
     return (low, high) if high > low else (heat.min(), heat.max())  # equal: a single patch above the rest
 
 
-def _scaled(heat: np.ndarray, limits: tuple[float, float]) -> np.ndarray:
+def scaled(heat: np.ndarray, limits: tuple[float, float]) -> np.ndarray:
+    """Bring a map to [0, 1] between two values; what is not a number becomes 0."""
     heat, (low, high) = np.asarray(heat, "float64"), limits
     if not high > low:
         return np.zeros_like(heat)
     return np.where(np.isnan(heat), 0, np.clip((heat - low) / (high - low), 0, 1))
 
 
-def _colour(values: np.ndarray, cmap: Cmap) -> tuple[np.ndarray, np.ndarray | float]:
-    """Colours in [0, 255] and their opacity."""
+def color_and_opacity(values: np.ndarray, cmap: Cmap) -> tuple[np.ndarray, np.ndarray | float]:
+    """Return colors in [0, 255] and their opacity; see `overlay` for `cmap`."""
     if isinstance(cmap, str):
-        if cmap not in COLOURS:
+        if cmap not in COLORS:
             raise ValueError(
-                f"cmap is one of {', '.join(COLOURS)}, or a function such as matplotlib.colormaps['gray']. Received: {cmap!r}"
+                f"cmap must be one of {', '.join(COLORS)}, or a function such as matplotlib.colormaps['gray']."
+                f"{did_you_mean(cmap, COLORS)} Received: {cmap!r}"
             )
-        steps = np.linspace(0, 1, len(COLOURS[cmap]))
-        return np.stack([np.interp(values, steps, channel) for channel in COLOURS[cmap].T], axis=-1), 1.0
+        steps = np.linspace(0, 1, len(COLORS[cmap]))
+        return np.stack([np.interp(values, steps, channel) for channel in COLORS[cmap].T], axis=-1), 1.0
     if not callable(cmap):
-        raise ValueError(f"cmap is a name or a function. Received: {type(cmap).__name__}")
-    colours = np.asarray(cmap(values))
-    if colours.shape not in ((*np.shape(values), 3), (*np.shape(values), 4)):
+        raise ValueError(f"cmap must be a name or a function. Received: {type(cmap).__name__}")
+    colors = np.asarray(cmap(values))
+    if colors.shape not in ((*np.shape(values), 3), (*np.shape(values), 4)):
         raise ValueError(
-            f"cmap must return (..., 3) or (..., 4) for values of the shape {np.shape(values)}. It returned {colours.shape}"
+            f"cmap must return (..., 3) or (..., 4) for values of the shape {np.shape(values)}. It returned {colors.shape}"
         )
-    colours = colours / 255 if np.issubdtype(colours.dtype, np.integer) else colours
-    return 255 * np.clip(colours[..., :3], 0, 1), colours[..., 3:] if colours.shape[-1] == 4 else 1.0
+    colors = colors / 255 if np.issubdtype(colors.dtype, np.integer) else colors
+    return 255 * np.clip(colors[..., :3], 0, 1), colors[..., 3:] if colors.shape[-1] == 4 else 1.0

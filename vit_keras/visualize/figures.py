@@ -19,14 +19,16 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from .colors import Clip, Cmap, _limits, _percentiles, _scaled, colour, stretch
-from .overlays import _lay, _map, _picture, upsample
+from .colors import Clip, Cmap, color, limits_of, percentiles, scaled, stretch
+from .overlays import as_map, as_picture, lay, upsample
+
+__all__ = ["new_figure", "plot_heads", "plot_layers", "plot_maps"]
 
 
 def new_figure(width: float, height: float) -> Any:
-    """An empty figure of Matplotlib's, in inches.
+    """Return an empty Matplotlib figure of a size in inches.
 
-    `pyplot` does not know it: nothing has to be closed, and a notebook shows it once, where it is the last value of a cell.
+    It is not registered with `pyplot`: nothing has to be closed, and a notebook shows it once, as the last value of a cell.
 
     Raises:
         ImportError: Matplotlib is not installed.
@@ -53,8 +55,8 @@ def _png(figure: Any) -> bytes:
 
 
 def plot_maps(
-    maps: Mapping[str, np.ndarray],
     image: Any,
+    maps: Mapping[str, np.ndarray],
     ax: Any = None,
     *,
     columns: int | None = None,
@@ -64,13 +66,13 @@ def plot_maps(
     """Draw several maps of one image side by side.
 
     Args:
-        maps: Names and maps, `(down, across)` each.
         image: See `overlay`.
-        ax: Axes of Matplotlib's to draw in; `None` for a new figure.
-        columns: How many stand in a row; `None`: as many as look well.
+        maps: Names and maps, `(down, across)` each. The two may also be given in the other order, as in earlier versions.
+        ax: Matplotlib axes to draw in; `None` for a new figure.
+        columns: Panels in a row; `None`: chosen so that the figure is about half as wide again as high.
         show_image: Whether to begin with the image itself.
-        **look: `cmap`, `alpha`, `clip` and `interpolation` as in `overlay`; and `scale`: `"each"`, every map is stretched for
-            itself, or `"same"`, all alike, and the scale has numbers.
+        **look: `cmap`, `alpha`, `clip` and `interpolation` as in `overlay`; and `scale`: `"each"`, every map has a scale of its
+            own, or `"same"`, all share one, and the color bar has numbers.
 
     Returns:
         The figure.
@@ -80,14 +82,15 @@ def plot_maps(
         ImportError: Matplotlib is not installed.
 
     Example:
-        >>> figure = plot_maps({"left": np.array([[1, 0]]), "right": np.array([[0, 1]])}, np.zeros((32, 64, 3), "uint8"))
-        >>> figure.savefig("maps.png")  # doctest: +SKIP
+        >>> maps = {"left": np.array([[1, 0]]), "right": np.array([[0, 1]])}
+        >>> plot_maps(np.zeros((32, 64, 3), "uint8"), maps).savefig("maps.png")  # doctest: +SKIP
     """
+    if isinstance(image, Mapping):
+        image, maps = maps, image
     if not isinstance(maps, Mapping) or not maps:
-        raise ValueError(
-            f"maps is {{name: map}} with one or more. Received: {maps if maps == {} else type(maps).__name__}"
-        )
-    return _small_multiples(dict(maps), _picture(image), _Look(**look), ax, columns, show_image, 2.2)
+        received = "{}" if isinstance(maps, Mapping) else type(maps).__name__
+        raise ValueError(f"maps must be {{name: map}} with one map or more. Received: {received}")
+    return _small_multiples(dict(maps), as_picture(image), Look(**look), ax, columns, show_image, 2.2)
 
 
 def plot_heads(
@@ -99,12 +102,12 @@ def plot_heads(
     columns: int | None = None,
     **look: Any,
 ) -> Any:
-    """Draw what each head of a layer attends to, from the class token or from whatever the model's output is read from.
+    """Draw what each head of a layer attends to, from the class token or whatever token the output is read from.
 
     Args:
-        recording: With attention, heads not fused.
-        layer: Which block, from the end if negative; `None` for the heads of a MAP head.
-        image: Which image of the recording.
+        recording: A recording with attention, heads not fused.
+        layer: Number of a block, negative from the end; `None` for the heads of a MAP head.
+        image: Index of the image in the recording.
         ax: See `plot_maps`.
         columns: See `plot_maps`.
         **look: See `plot_maps`.
@@ -118,9 +121,9 @@ def plot_heads(
     """
     from .maps import cls_attention
 
-    recording = _of_one_image(recording, image)
+    recording = of_one_image(recording, image)
     maps = {f"head {n}": heat for n, heat in enumerate(cls_attention(recording, layer)[0])}
-    return _small_multiples(maps, recording.images[0], _Look(**look), ax, columns, False, 1.6)
+    return _small_multiples(maps, recording.images[0], Look(**look), ax, columns, False, 1.6)
 
 
 def plot_layers(
@@ -129,15 +132,16 @@ def plot_layers(
     ax: Any = None,
     **look: Any,
 ) -> Any:
-    """Draw what each head of each layer attends to: a row for a layer, a column for a head.
+    """Draw what each head of each layer attends to: one row per layer, one column per head.
 
-    Where the heads were fused there is one map for a layer, drawn over the image.
+    Where the heads were fused there is one map per layer, drawn over the image.
 
     Args:
-        recording: With attention.
-        image: Which image of the recording.
+        recording: A recording with attention.
+        image: Index of the image in the recording.
         ax: See `plot_maps`.
-        **look: See `plot_maps`. Of unfused heads the patches are shown as they are (`interpolation="nearest"`) and opaque.
+        **look: See `plot_maps`. Maps of single heads are opaque and show the patches as they are
+            (`interpolation="nearest"`).
 
     Returns:
         The figure.
@@ -148,20 +152,20 @@ def plot_layers(
     """
     from .maps import cls_attention
 
-    recording = _of_one_image(recording, image)
+    recording = of_one_image(recording, image)
     if recording.heads is not None:
         rows = recording.attention[:, 0]
         rows = rows if rows.ndim == 2 else np.einsum("q,lqk->lk", recording.readout[0], rows)
         maps = {f"layer {n}": heat for n, heat in zip(recording.layers, recording.patches(rows))}
-        return _small_multiples(maps, recording.images[0], _Look(**look), ax, None, False, 1.6)
+        return _small_multiples(maps, recording.images[0], Look(**look), ax, None, False, 1.6)
     maps = np.stack([cls_attention(recording, layer)[0] for layer in recording.layers])
-    look = _Look(**{"interpolation": "nearest", **look})
+    look = Look(**{"interpolation": "nearest", **look})
     return _matrix(maps, recording.layers, recording.images[0].shape[:2], look, ax)
 
 
 @dataclasses.dataclass(frozen=True)
-class _Look:
-    """How maps become colours, and what the legend says of it."""
+class Look:
+    """How maps become colors, and what the legend says about it."""
 
     cmap: Cmap = "inferno"
     alpha: float = 0.75
@@ -171,34 +175,35 @@ class _Look:
 
     def __post_init__(self):
         if self.scale not in ("each", "same"):
-            raise ValueError(f"scale is 'each' or 'same'. Received: {self.scale!r}")
+            raise ValueError(f"scale must be 'each' or 'same'. Received: {self.scale!r}")
 
     def legend(self, maps: Sequence[np.ndarray]) -> tuple[str, str, str]:
-        """The ends of the scale, and a remark."""
-        low, high = ({0.0: "lowest", 100.0: "highest"}.get(p, f"{p:g}th percentile") for p in _percentiles(self.clip))
+        """Return the ends of the scale, and a remark."""
+        low, high = ({0.0: "lowest", 100.0: "highest"}.get(p, f"{p:g}th percentile") for p in percentiles(self.clip))
         if self.scale == "same":
             low, high = self.limits(maps)
             return f"{low if abs(low) > abs(high) / 200 else 0:.2g}", f"{high:.2g}", ""
         return low, high, "each map on its own scale" if len(maps) > 1 else ""
 
     def limits(self, maps: Sequence[np.ndarray]) -> tuple[float, float]:
-        return _limits(np.concatenate([np.ravel(m) for m in maps]), self.clip)
+        return limits_of(np.concatenate([np.ravel(m) for m in maps]), self.clip)
 
     def values(self, maps: Sequence[np.ndarray]) -> list[np.ndarray]:
         if self.scale == "same":
-            return [_scaled(m, self.limits(maps)) for m in maps]
+            return [scaled(m, self.limits(maps)) for m in maps]
         return [stretch(m, self.clip) for m in maps]
 
     def over(self, pixels: np.ndarray, values: np.ndarray) -> np.ndarray:
-        return _lay(pixels, values, self.cmap, self.alpha, self.interpolation)
+        return lay(pixels, values, self.cmap, self.alpha, self.interpolation)
 
 
-def _of_one_image(recording: Any, image: int) -> Any:
+def of_one_image(recording: Any, image: int) -> Any:
+    """Return the part of a recording with attention that belongs to one image."""
     count = len(recording.images)
     if not -count <= operator.index(image) < count:
         raise ValueError(f"The recording has {count} images. Received: image={image}")
     if recording.attention is None:
-        raise ValueError("The recording has no attention: keep 'attention' in record.")
+        raise ValueError("The recording has no attention: pass keep=('attention',) to record, or more.")
     one = slice(image % count, image % count + 1)
     pooling = recording.pooling_attention
     return dataclasses.replace(
@@ -219,15 +224,15 @@ _GAP = 0.08  # inches between panels
 def _small_multiples(
     maps: dict[str, np.ndarray],
     pixels: np.ndarray,
-    look: _Look,
+    look: Look,
     ax: Any,
     columns: int | None,
     show_image: bool,
     width: float,
 ) -> Any:
-    """Maps over one picture, in rows, with their names above."""
-    heats = [_map(heat) for heat in maps.values()]
-    pixels = _shrunk(pixels, 640)
+    """Draw maps over one picture, in rows, with their names above."""
+    heats = [as_map(heat) for heat in maps.values()]
+    pixels = sized(pixels, min(640, max(pixels.shape[:2])))
     pictures = [look.over(pixels, values) for values in look.values(heats)]
     names = [*(["image"] if show_image else []), *map(str, maps)]
     pictures = [*([pixels] if show_image else []), *pictures]
@@ -235,7 +240,7 @@ def _small_multiples(
     width = width / math.sqrt(ratio)  # portraits as large as landscapes
     across = columns_for(len(names), ratio) if columns is None else operator.index(columns)
     if across < 1:
-        raise ValueError(f"columns is at least 1. Received: {columns}")
+        raise ValueError(f"columns must be at least 1. Received: {columns}")
     letters = max(4, int(width / (0.55 * _TITLE * _POINT)))
     names = ["\n".join(textwrap.wrap(name, letters)) for name in names]
     across = min(across, len(names))
@@ -251,19 +256,22 @@ def _small_multiples(
     return sheet.figure
 
 
-def _matrix(maps: np.ndarray, layers: Sequence[int], size: tuple[int, int], look: _Look, ax: Any) -> Any:
-    """Maps `(layers, heads, down, across)` as a table, in the proportions of the picture that they are of."""
+def _matrix(maps: np.ndarray, layers: Sequence[int], size: tuple[int, int], look: Look, ax: Any) -> Any:
+    """Draw maps `(layers, heads, down, across)` as a table, each in the proportions of the picture."""
     count, heads, down, across = maps.shape
     ratio = size[0] / size[1]
     width = 0.62 / math.sqrt(ratio)
     height, gap, margin = ratio * width, 0.03, 0.42
     top = 2 * _SMALL * _LINE
     values = look.values(maps.reshape(-1, down, across))
-    fine = (down, across) if look.interpolation == "nearest" else (8 * down, 8 * across)
-    sheet = _Sheet(ax, margin + heads * (width + gap), top + count * (height + gap))
+    # Whole pixels for each patch at the figure's resolution: Matplotlib would blur a picture that it enlarges less.
+    dpi = min(300, max(100, math.ceil(4 * max(down / height, across / width))))
+    pixels = (math.ceil(dpi * height / down), math.ceil(dpi * width / across))
+    fine = (4 * pixels[0] * down, 4 * pixels[1] * across)
+    sheet = _Sheet(ax, margin + heads * (width + gap), top + count * (height + gap), dpi)
     for n, heat in enumerate(values):
         layer, head = divmod(n, heads)
-        tile = np.rint(colour(upsample(heat, fine, look.interpolation), look.cmap)).astype("uint8")
+        tile = np.rint(color(upsample(heat, fine, look.interpolation), look.cmap)).astype("uint8")
         sheet.draw(tile, margin + head * (width + gap), top + layer * (height + gap), width, height)
     for head in range(heads):
         sheet.write(head, margin + head * (width + gap) + width / 2, top - gap, _SMALL, "center", "bottom")
@@ -272,37 +280,42 @@ def _matrix(maps: np.ndarray, layers: Sequence[int], size: tuple[int, int], look
     sheet.write("head", margin + heads * (width + gap) / 2, 0, _TITLE, "center", "top")
     sheet.write("layer", 0, top + count * (height + gap) / 2, _TITLE, "left", "center", rotation=90)
     sheet.legend(
-        np.rint(colour(np.linspace(0, 1, 256)[None], look.cmap)).astype("uint8"),
+        np.rint(color(np.linspace(0, 1, 256)[None], look.cmap)).astype("uint8"),
         *look.legend(maps.reshape(-1, down, across)),
     )
     return sheet.figure
 
 
 def columns_for(count: int, ratio: float) -> int:
-    """So many that the whole is about half as wide again as high, and the last row as full as can be; a few in one row."""
+    """Return how many panels make a figure half as wide again as high, its last row as full as can be; up to 4 in one row."""
     if count <= 4:
         return count
     rows = math.ceil(count / math.ceil(math.sqrt(1.5 * count * ratio)))
     return math.ceil(count / rows)
 
 
-def _shrunk(pixels: np.ndarray, longest: int) -> np.ndarray:
+def sized(pixels: np.ndarray, longest: int) -> np.ndarray:
+    """Resize a picture so that its longest side has so many pixels."""
     height, width = pixels.shape[:2]
     by = longest / max(height, width)
-    if by >= 1:
+    if by == 1:
         return pixels
     size = max(1, round(by * width)), max(1, round(by * height))
-    return np.asarray(Image.fromarray(pixels).resize(size, Image.Resampling.LANCZOS))
+    return np.asarray(
+        Image.fromarray(pixels).resize(size, Image.Resampling.LANCZOS if by < 1 else Image.Resampling.BICUBIC)
+    )
 
 
 class _Sheet:
-    """Axes whose unit is the inch, from the upper left; in axes that are smaller, pictures and letters shrink alike."""
+    """Axes in inches from the upper left; in given axes that are smaller, pictures and letters shrink alike."""
 
-    def __init__(self, ax: Any, width: float, height: float):
+    def __init__(self, ax: Any, width: float, height: float, dpi: float = 100):
         self.width, self.bottom = width, height
         height += 0.1 + 2 * _SMALL * _LINE  # the legend
         self.ax = new_figure(width + 0.2, height + 0.2).add_subplot() if ax is None else ax
         self.figure = self.ax.figure
+        if ax is None:
+            self.figure.set_dpi(dpi)
         self.ax.set_axis_off()
         self.ax.set_aspect("equal")
         self.ax.set_autoscale_on(False)
@@ -320,7 +333,7 @@ class _Sheet:
         self.ax.text(x, y, str(text), size=size * self.shrink, ha=across, va=down, linespacing=1.1, **options)
 
     def legend(self, bar: np.ndarray, low: str, high: str, remark: str) -> None:
-        """The scale: a bar between its ends, and a remark in the next line."""
+        """Draw the scale: a bar between its ends, and a remark in the next line."""
         y, letter = self.bottom + 0.1, 0.55 * _SMALL * _POINT
         start = (len(low) + 1) * letter
         length = max(0.3, min(1.5, self.width - start - (len(high) + 1) * letter))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import textwrap
@@ -12,36 +13,63 @@ import keras
 import numpy as np
 from PIL import Image
 
-from ..layers import TransformerBlock, find_vit
+from .. import anatomy
+from ..validate import one_of
 from .analysis import embedding_filters, mean_attention_distance, position_similarity
+from .attention import attention_map
+from .colors import Clip
 from .figures import new_figure
-from .maps import attention_rollout
-from .overlays import paper_style
+from .overlays import as_picture, overlay, paper_style, vit_keras_style
 from .record import Recorder
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+__all__ = [
+    "figure6",
+    "figure7",
+    "plot_by_layer",
+    "plot_cka",
+    "plot_embedding_filters",
+    "plot_position_similarity",
+]
+
 
 def figure6(
-    model: keras.Model, images: Any, *, columns: int = 1, preprocess: Any = "own", grid: tuple[int, int] | None = None
+    model: keras.Model,
+    images: Any,
+    *,
+    columns: int = 1,
+    method: str | None = None,
+    target: Any = None,
+    style: str = "paper",
+    clip: Clip = 95,
+    preprocess: Any = "own",
+    grid: tuple[int, int] | None = None,
+    **options: Any,
 ) -> Figure:
-    """The ViT paper's Figure 6: pictures beside what the output attends to in them, by attention rollout.
+    """Draw the ViT paper's Figure 6: pictures beside what the output attends to in them, by attention rollout.
 
     Args:
         model: A ViT of this package, or a model with one inside.
         images: Pictures: whatever `record` takes, or an iterable of such; they go through the model one at a time.
-        columns: How many pairs stand in a row.
+        columns: Pairs in a row.
+        method: Which map: see `attention_map`. `None`: rollout, or with a target relevance.
+        target: See `attention_map`.
+        style: `"paper"`, `"overlay"` or `"vit_keras"`: see `attention_map`.
+        clip: Percentiles of each map between which it is drawn; a number is the upper one. The paper's is 100, which leaves a
+            picture dark where a few patches get nearly all attention. `"vit_keras"` does not use it.
         preprocess: What the model's input needs: see `record`.
         grid: Patches down and across, where the model does not tell: see `record`.
+        **options: Options of the method, such as `start_layer` or `discard_ratio`.
 
     Returns:
         A Matplotlib figure.
 
     Raises:
         ImportError: Matplotlib is not installed.
-        ValueError: There are no pictures, or as `record` says.
+        ValueError: There are no pictures, or as `attention_map` says.
 
     Example:
         >>> from vit_keras import vit
@@ -49,21 +77,35 @@ def figure6(
         >>> figure6(model, np.zeros((2, 32, 32, 3), "uint8")).savefig("figure6.png")  # doctest: +SKIP
     """
     if columns < 1:
-        raise ValueError(f"columns is a number of pairs in a row, at least 1. Received: {columns!r}")
+        raise ValueError(f"columns must be at least 1. Received: {columns!r}")
+    draw = {
+        "paper": functools.partial(paper_style, clip=clip),
+        "overlay": functools.partial(overlay, clip=clip),
+        "vit_keras": vit_keras_style,
+    }[one_of(style, "style", ("paper", "overlay", "vit_keras"))]
     pairs = []
-    recorder = Recorder(model, keep=("attention",), heads="mean", preprocess=preprocess, grid=grid)
     for picture in _pictures(images):
-        recording = recorder(picture)
-        pairs.append((recording.images[0], paper_style(recording.images[0], attention_rollout(recording)[0])))
+        heat = attention_map(
+            model, picture, method=method, target=target, style="raw", preprocess=preprocess, grid=grid, **options
+        )
+        shown = _displayed(picture)
+        pairs.append((shown, draw(shown, heat)))
     if not pairs:
         raise ValueError("There are no images to draw.")
     return _pairs_side_by_side(pairs, min(columns, len(pairs)))
 
 
+def _displayed(picture: Any) -> np.ndarray:
+    """Return a picture of any number of channels as RGB."""
+    if isinstance(picture, np.ndarray) and picture.ndim == 3 and picture.shape[-1] not in (1, 3):
+        picture = picture.mean(axis=-1).astype(picture.dtype)
+    return as_picture(picture)
+
+
 def figure7(model: keras.Model, images: Any, *, preprocess: Any = "own", grid: tuple[int, int] | None = None) -> Figure:
     """The ViT paper's Figure 7: embedding filters, similarity of position embeddings, and how far the heads attend.
 
-    Where a model has no such thing (a hybrid embeds no colours, rotary positions are no embeddings) its panel says so.
+    Where a model has no such thing (a hybrid embeds no colors, rotary positions are no embeddings) its panel says so.
 
     Args:
         model: A ViT of this package, or a model with one inside.
@@ -84,7 +126,7 @@ def figure7(model: keras.Model, images: Any, *, preprocess: Any = "own", grid: t
         >>> model = vit.build_model(32, 8, 2, 64, 2, "tiny", 128, classes=10)
         >>> figure7(model, np.zeros((2, 32, 32, 3), "uint8")).savefig("figure7.png")  # doctest: +SKIP
     """
-    vit = find_vit(model)
+    vit = anatomy.find_vit(model)
     figure = new_figure(12.5, 3.5)
     figure.get_layout_engine().set(wspace=0.04)
     filters, positions, distances = figure.subplots(1, 3, gridspec_kw={"width_ratios": (1.6, 1.1, 1.1)})
@@ -93,7 +135,7 @@ def figure7(model: keras.Model, images: Any, *, preprocess: Any = "own", grid: t
             plot(vit, ax=ax)
         except ValueError as reason:
             _note(ax, reason)
-    if any(isinstance(layer, TransformerBlock) for layer in vit._flatten_layers()):
+    if anatomy.has_attention(vit):
         recorder = Recorder(model, keep=("attention",), preprocess=preprocess, grid=grid)
         values, layers = _mean_distance(recorder, images)
         plot_by_layer(values, "Mean attention distance (pixels)", layers=layers, ax=distances)
@@ -116,7 +158,7 @@ def plot_embedding_filters(model: keras.Model, n: int = 28, *, ax: Axes | None =
 
     Raises:
         ImportError: Matplotlib is not installed.
-        ValueError: The patches are not of one channel or three, so that they have no colours.
+        ValueError: The patches are not of one channel or three, so that they have no colors.
 
     Example:
         >>> from vit_keras import vit
@@ -127,7 +169,7 @@ def plot_embedding_filters(model: keras.Model, n: int = 28, *, ax: Axes | None =
     count, height, width, channels = filters.shape
     if channels not in (1, 3):
         raise ValueError(
-            f"The patch embedding takes {height}x{width} patches of {channels} channels, which cannot be drawn as colours."
+            f"The patch embedding takes {height}x{width} patches of {channels} channels, which cannot be drawn as colors."
         )
     across = min(7, count)
     filters = np.pad(filters, [(0, -count % across), (0, 0), (0, 0), (0, 0)], constant_values=1.0)
@@ -176,13 +218,13 @@ def plot_position_similarity(
         every = math.ceil(len(numbers) / 7)
         axis.set_ticks(
             [i * (size + gap) + (size - 1) / 2 for i in range(0, len(numbers), every)],
-            [str(n + 1) for n in numbers[::every]],
+            [str(n) for n in numbers[::every]],
         )
     ax.tick_params(length=0)
     ax.set_anchor("N")
     ax.spines[:].set_visible(False)
-    ax.set(xlabel="Input patch column", ylabel="Input patch row", title="Position embedding similarity")
-    _colour_bar(ax, picture, "Cosine similarity", (-1, 1))
+    ax.set(xlabel="Input patch column, from 0", ylabel="Input patch row, from 0", title="Position embedding similarity")
+    _color_bar(ax, picture, "Cosine similarity", (-1, 1))
     return ax.figure
 
 
@@ -214,11 +256,11 @@ def plot_by_layer(
     ax = _axes(ax, 4.4, 3.6)
     depth = np.arange(len(values)) if layers is None else np.asarray(list(layers))
     heads = values.shape[1]
-    order = (np.arange(heads) * 0.618 % 1).argsort().argsort()  # neighbours in the legend should look different
-    colours = _colour_map("viridis")(np.linspace(0, 0.92, heads)[order])
-    for head, colour in enumerate(colours):
+    order = (np.arange(heads) * 0.618 % 1).argsort().argsort()  # neighbors in the legend should look different
+    colors = _color_map("viridis")(np.linspace(0, 0.92, heads)[order])
+    for head, color in enumerate(colors):
         name = f"Head {head}" if head < 3 or heads <= 4 else "…" if head == 3 else None
-        ax.scatter(depth, values[:, head], s=16, color=colour, label=name, linewidths=0)
+        ax.scatter(depth, values[:, head], s=16, color=color, label=name, linewidths=0, clip_on=False, zorder=3)
     ax.set(xlabel="Network depth (layer)", ylabel=label, ylim=(0, None))
     ax.xaxis.get_major_locator().set_params(integer=True)
     ax.legend(frameon=True, fontsize=8, handletextpad=0.1, loc="best")
@@ -248,7 +290,7 @@ def plot_cka(cka: np.ndarray, *, labels: tuple[str, str] = ("Layer", "Layer"), a
     ax.set(ylabel=labels[0], xlabel=labels[1])
     for axis in (ax.xaxis, ax.yaxis):
         axis.get_major_locator().set_params(integer=True)
-    _colour_bar(ax, picture, "Linear CKA", (0, 1))
+    _color_bar(ax, picture, "Linear CKA", (0, 1))
     return ax.figure
 
 
@@ -311,12 +353,12 @@ def _axes(ax: Axes | None, width: float, height: float) -> Axes:
     return new_figure(width, height).add_subplot() if ax is None else ax
 
 
-def _colour_bar(ax: Axes, picture: Any, label: str, ends: tuple[float, float]) -> None:
-    """A colour bar as high as the axes."""
+def _color_bar(ax: Axes, picture: Any, label: str, ends: tuple[float, float]) -> None:
+    """A color bar as high as the axes."""
     ax.figure.colorbar(picture, cax=ax.inset_axes((1.03, 0, 0.04, 1)), ticks=ends, label=label)
 
 
-def _colour_map(name: str):
+def _color_map(name: str):
     import matplotlib
 
     return matplotlib.colormaps[name]

@@ -6,11 +6,14 @@ from typing import Any
 
 import numpy as np
 
+from ...validate import one_of
 from ..record import Recording
+
+__all__ = ["attention_entropy", "attention_sinks", "mean_attention_distance"]
 
 
 def mean_attention_distance(recording: Recording, renormalize: bool = False, unit: str = "px") -> np.ndarray:
-    """How far each head looks: the mean distance between a patch and what it attends to (ViT paper, Figure 7 right).
+    """Return how far each head looks: the mean distance between a patch and what it attends to (ViT paper, Figure 7 right).
 
     It is the counterpart of the size of a receptive field. For each query patch the distances to all patches are
     averaged with the attention as weights, then over queries and images.
@@ -48,14 +51,14 @@ def mean_attention_distance(recording: Recording, renormalize: bool = False, uni
 
 
 def attention_entropy(recording: Recording, rows: str = "all") -> np.ndarray:
-    """How widely each head spreads its attention: the mean entropy of the rows, in nats.
+    """Return how widely each head spreads its attention: the mean entropy of the rows, in nats.
 
     It runs from 0 (all on one token) to log N (evenly on all N tokens). Its exponential, the perplexity, reads more
     easily: `np.exp(attention_entropy(recording))` is the number of tokens that a head looks at.
 
     Args:
         recording: A recording with attention.
-        rows: `"all"`: the mean over all tokens that ask; `"cls"`: the class token alone.
+        rows: `"all"`: the mean over all query tokens; `"cls"`: the class token alone.
 
     Returns:
         float32 `(layers, heads)`.
@@ -81,15 +84,15 @@ def attention_entropy(recording: Recording, rows: str = "all") -> np.ndarray:
 
 
 def attention_sinks(recording: Recording, queries: str = "all") -> np.ndarray:
-    """The share of all attention that each token receives: where a rollout has one bright dot, this tells the token.
+    """Return the share of all attention that each token receives, to find tokens that draw most of it.
 
     Args:
         recording: A recording with attention, also with `heads="mean"`.
-        queries: Who asks: `"all"` tokens, `"patches"`, or `"cls"`, the class token alone.
+        queries: The query tokens: `"all"`, `"patches"`, or `"cls"`, the class token alone.
 
     Returns:
         float32 `(layers, images, tokens)`, the mean over heads and queries. A row sums to 1; multiplied with the number
-        of tokens, it tells how many times more than its even share a token draws. The first `len(recording.prefix)` tokens
+        of tokens, it says how many times its even share a token draws. The first `len(recording.prefix)` tokens
         are the class token and its like.
 
     Raises:
@@ -111,31 +114,30 @@ def attention_sinks(recording: Recording, queries: str = "all") -> np.ndarray:
     return np.array(shares, "float32")
 
 
-def _kept(recording: Recording, name: str) -> np.ndarray:
-    kept = getattr(recording, name)
-    if kept is None:
-        raise ValueError(f"There is no {name} in the recording: record it with keep=({name!r},) or more.")
-    return kept
+def kept(recording: Recording, name: str) -> np.ndarray:
+    """Return an array of a recording that may not have been kept."""
+    array = getattr(recording, name)
+    if array is None:
+        raise ValueError(f"There is no {name} in the recording. Record it with keep=({name!r},) or more.")
+    return array
 
 
 def _attention(recording: Recording, heads: tuple[str | None, ...] = (None,)) -> np.ndarray:
-    """All rows of the attention, of single heads or of heads that were fused in one of these ways."""
-    attention = _kept(recording, "attention")
+    """Return all rows of the attention, of single heads or of heads fused in one of these ways."""
+    attention = kept(recording, "attention")
     if recording.heads not in heads:
         ways = " or ".join(f"heads={way!r}" for way in heads)
-        raise ValueError(f"The recorded heads were fused, by heads={recording.heads!r}: record them with {ways}.")
+        raise ValueError(f"The recorded heads were fused, by heads={recording.heads!r}. Record with {ways}.")
     if attention.ndim != (5 if recording.heads is None else 4):
-        raise ValueError("The recording has only the rows that the output is read from: record it with rows='all'.")
+        raise ValueError("The recording has only the rows that the output is read from. Record with rows='all'.")
     return attention
 
 
 def _class_token(recording: Recording, remedy: str) -> int:
     if "cls" not in recording.prefix:
-        raise ValueError(f"The recorded model has no class token; say {remedy}.")
+        raise ValueError(f"The recorded model has no class token. Pass {remedy}.")
     return recording.prefix.index("cls")
 
 
 def _choose(value: str, choices: dict[str, Any], argument: str) -> Any:
-    if value not in choices:
-        raise ValueError(f"{argument} must be one of {', '.join(map(repr, choices))}. Received: {value!r}")
-    return choices[value]
+    return choices[one_of(value, argument, choices)]

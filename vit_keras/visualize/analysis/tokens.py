@@ -9,29 +9,39 @@ from typing import NamedTuple
 import numpy as np
 
 from ..record import Recording
-from .attention import _kept, attention_sinks
-from .components import _principal_components, _unit
+from .attention import attention_sinks, kept
+from .components import principal_components, unit
+
+__all__ = [
+    "OutlierToken",
+    "layer_cka",
+    "outlier_tokens",
+    "patch_similarity",
+    "token_norms",
+    "token_pca",
+]
 
 
 def token_pca(
     recording: Recording,
-    layer: int = -1,
+    layer: int | str = "final_norm",
     joint: bool = False,
     foreground: bool = False,
     clip: tuple[float, float] = (2, 98),
 ) -> np.ndarray:
-    """The patches coloured by the three principal components of their tokens (DINOv2, arXiv 2304.07193, Figure 1).
+    """Color the patches by the three principal components of their tokens (DINOv2, arXiv 2304.07193, Figure 1).
 
-    Patches of the same colour are alike to the model. A component's sign, which means nothing, is such that its largest
-    loading by magnitude is positive, so that the same tokens always get the same colours.
+    Patches of the same color are alike to the model. The sign of a component is arbitrary; here its largest loading by
+    magnitude is positive, so that the same tokens always get the same colors.
 
     Args:
         recording: A recording with tokens.
-        layer: Which tokens: -1 for those after the final normalisation, the number of a block for those that enter it (and so 0
-            for the embedded patches), one more than the last number for those that leave the last block, before the normalisation.
-        joint: Whether the components are those of all images together, so that colours of one image mean the same in another.
-        foreground: Whether to colour only the foreground, with components of its own, and leave the rest black. It is taken to be
-            the smaller of the two sides into which the first component divides an image.
+        layer: Which tokens: `"final_norm"` for those after the final normalization; the number of a block, negative from the
+            end, for those that enter it (0: the embedded patches); one more than the last number for those that leave the last
+            block, before the normalization.
+        joint: Whether the components are those of all images together, so that a color means the same in all of them.
+        foreground: Whether to color only the foreground, with components of its own, and leave the rest black. The foreground
+            is the smaller of the two sides into which the first component divides an image.
         clip: Percentiles of each component that become 0 and 1.
 
     Returns:
@@ -50,14 +60,14 @@ def token_pca(
     if len(clip) != 2 or not 0 <= clip[0] < clip[1] <= 100:
         raise ValueError(f"clip is two percentiles, 0 <= low < high <= 100. Received: {clip!r}")
     patches = _patches(recording, layer)
-    coloured = np.ones(patches.shape[:2], bool)
+    colored = np.ones(patches.shape[:2], bool)
     if foreground:
-        coloured = np.stack([_smaller_side(tokens) for tokens in patches])
-    colours = np.zeros((*patches.shape[:2], 3))
+        colored = np.stack([_smaller_side(tokens) for tokens in patches])
+    colors = np.zeros((*patches.shape[:2], 3))
     for group in [slice(None)] if joint else [slice(i, i + 1) for i in range(len(patches))]:
-        chosen = coloured[group]
-        colours[group][chosen] = _three_components(patches[group][chosen], clip)
-    return colours.reshape(len(patches), *recording.grid, 3).astype("float32")
+        chosen = colored[group]
+        colors[group][chosen] = _three_components(patches[group][chosen], clip)
+    return colors.reshape(len(patches), *recording.grid, 3).astype("float32")
 
 
 def patch_similarity(
@@ -65,9 +75,9 @@ def patch_similarity(
     query: tuple[int, int],
     image: int = 0,
     other: int | Recording | None = None,
-    layer: int = -1,
+    layer: int | str = "final_norm",
 ) -> np.ndarray:
-    """How similar all patches are to one of them: the cosine of their tokens ("click on a patch").
+    """Return how similar all patches are to one of them: the cosine of their tokens ("click on a patch").
 
     Args:
         recording: A recording with tokens.
@@ -94,23 +104,23 @@ def patch_similarity(
     patches, others = _patches(recording, layer), _patches(target, layer)
     if patches.shape[-1] != others.shape[-1]:
         raise ValueError(
-            f"Tokens of {patches.shape[-1]} and {others.shape[-1]} numbers cannot be compared: record both of one model."
+            f"Tokens of {patches.shape[-1]} and {others.shape[-1]} numbers cannot be compared. Record both of one model."
         )
     if np.shape(query) != (2,):
-        raise ValueError(f"query is the row and the column of a patch. Received: {query!r}")
+        raise ValueError(f"query must be the row and the column of a patch. Received: {query!r}")
     row, column = (
         _number(i, n, name) for i, n, name in zip(query, recording.grid, ("rows of patches", "columns of patches"))
     )
     token = patches[_number(image, len(patches), "images"), row * recording.grid[1] + column]
-    maps = np.clip(_unit(others) @ _unit(token), -1, 1).reshape(-1, *target.grid).astype("float32")
+    maps = np.clip(unit(others) @ unit(token), -1, 1).reshape(-1, *target.grid).astype("float32")
     return maps if target is other else maps[_number(image if other is None else other, len(maps), "images")]
 
 
 def token_norms(recording: Recording) -> np.ndarray:
-    """The lengths of the patches' tokens on their way through the model.
+    """Return the lengths of the patches' tokens on their way through the model.
 
-    A few tokens many times longer than the rest are artefacts: patches of background in which a model without
-    registers keeps something else (arXiv 2309.16588). They show before the final normalisation only. See `outlier_tokens`.
+    A few tokens many times longer than the rest are artifacts: patches of background in which a model without registers
+    stores global information (arXiv 2309.16588). They show before the final normalization only. See `outlier_tokens`.
 
     Args:
         recording: A recording with tokens.
@@ -128,7 +138,7 @@ def token_norms(recording: Recording) -> np.ndarray:
         >>> token_norms(recording)[:, 0].tolist()
         [[[3.0, 3.0], [3.0, 3.0]], [[3.0, 3.0], [3.0, 30.0]]]
     """
-    return recording.patches(np.stack([np.linalg.norm(tokens, axis=-1) for tokens in _kept(recording, "tokens")]))
+    return recording.patches(np.stack([np.linalg.norm(tokens, axis=-1) for tokens in kept(recording, "tokens")]))
 
 
 class OutlierToken(NamedTuple):
@@ -147,10 +157,10 @@ class OutlierToken(NamedTuple):
 
 
 def outlier_tokens(recording: Recording, ratio: float = 3.0) -> list[OutlierToken]:
-    """The patches that a model uses for something else, as their length tells (arXiv 2309.16588).
+    """Find the patches whose tokens are much longer than the others (arXiv 2309.16588).
 
     Args:
-        recording: A recording with tokens, and with attention if it is to be told how much they draw.
+        recording: A recording with tokens; with attention too, to find how much of it they draw.
         ratio: How many times longer than the median of its image a token must be.
 
     Returns:
@@ -167,7 +177,7 @@ def outlier_tokens(recording: Recording, ratio: float = 3.0) -> list[OutlierToke
         [OutlierToken(layer=1, image=0, patch=(1, 1), norm=10.0, attention=None)]
     """
     if not ratio > 1:
-        raise ValueError(f"ratio is a multiple of the median length, above 1. Received: {ratio!r}")
+        raise ValueError(f"ratio must be a multiple of the median length, above 1. Received: {ratio!r}")
     norms = token_norms(recording).astype("float64")
     median = np.median(norms, axis=(2, 3), keepdims=True)
     relative = np.divide(norms, median, out=np.ones_like(norms), where=median > 0)
@@ -184,7 +194,7 @@ def outlier_tokens(recording: Recording, ratio: float = 3.0) -> list[OutlierToke
 
 
 def layer_cka(recording: Recording, other: Recording | None = None, unit_length: bool = False) -> np.ndarray:
-    """How alike the layers represent the patches: linear CKA (arXiv 1905.00414; of ViTs, arXiv 2108.08810).
+    """Return how alike the layers represent the patches: linear CKA (arXiv 1905.00414; of ViTs, arXiv 2108.08810).
 
     The samples are the patches of all images. For numbers to trust there should be many more than the
     tokens are wide: some ten images at least.
@@ -229,25 +239,29 @@ def layer_cka(recording: Recording, other: Recording | None = None, unit_length:
 
 
 def _layers_of_patches(recording: Recording) -> np.ndarray:
-    return _kept(recording, "tokens")[:, :, len(recording.prefix) :]
+    return kept(recording, "tokens")[:, :, len(recording.prefix) :]
 
 
-def _patches(recording: Recording, layer: int) -> np.ndarray:
-    """The tokens of the patches `(images, patches, hidden_size)` at one place, named as in `token_pca`."""
-    chosen = recording.features if layer == -1 else _kept(recording, "tokens")
-    if chosen is None:
-        _kept(recording, "tokens")
-        raise ValueError(
-            "The last block is not in the recording, and so not what comes after the final normalisation: record it, or give "
-            "the number of a layer."
-        )
-    if layer != -1:
-        places = [*recording.layers, recording.layers[-1] + 1]
-        if layer not in places:
+def _patches(recording: Recording, layer: int | str) -> np.ndarray:
+    """Return the tokens of the patches `(images, patches, hidden_size)` at one place; see `token_pca`."""
+    if layer == "final_norm":
+        chosen = recording.features
+        if chosen is None:
+            kept(recording, "tokens")
             raise ValueError(
-                f"The recording has the tokens of layer {', '.join(map(str, places))}, and -1 after them all. Received: {layer!r}"
+                "The recording has no tokens after the final normalization, because it does not have the last block. Record that "
+                "block too, or pass layer=, the number of a block."
             )
-        chosen = chosen[places.index(layer)]
+    else:
+        chosen = kept(recording, "tokens")
+        numbers = [*recording.layers, recording.layers[-1] + 1]
+        negative = isinstance(layer, (int, np.integer)) and -len(recording.layers) <= layer < 0
+        if layer not in numbers and not negative:
+            raise ValueError(
+                f"layer must be one of {', '.join(map(str, numbers))}, negative from the last block, or 'final_norm'. "
+                f"Received: {layer!r}"
+            )
+        chosen = chosen[layer + len(recording.layers) if negative else numbers.index(layer)]
     return chosen[:, len(recording.prefix) :].astype("float64")
 
 
@@ -262,7 +276,7 @@ def _three_components(samples: np.ndarray, clip: tuple[float, float]) -> np.ndar
     result = np.full((len(samples), 3), 0.5)
     if not len(samples):
         return result
-    projected = (samples - samples.mean(axis=0)) @ _principal_components(samples, 3).T
+    projected = (samples - samples.mean(axis=0)) @ principal_components(samples, 3).T
     low, high = np.percentile(projected, clip, axis=0)
     spread = np.where(high > low, high - low, np.inf)
     stretched = np.clip((projected - low) / spread, 0, 1)
@@ -272,7 +286,7 @@ def _three_components(samples: np.ndarray, clip: tuple[float, float]) -> np.ndar
 
 def _smaller_side(tokens: np.ndarray) -> np.ndarray:
     """Which of the tokens lie on the side of the first principal component where there are fewer."""
-    component = _principal_components(tokens, 1)
+    component = principal_components(tokens, 1)
     if not len(component):
         return np.zeros(len(tokens), bool)
     positive = ((tokens - tokens.mean(axis=0)) @ component[0]) > 0
@@ -282,7 +296,7 @@ def _smaller_side(tokens: np.ndarray) -> np.ndarray:
 def _samples(tokens: np.ndarray, unit_length: bool) -> np.ndarray:
     """Tokens `(images, patches, hidden_size)` as centred samples, `(images * patches, hidden_size)`."""
     tokens = tokens.reshape(-1, tokens.shape[-1])
-    tokens = _unit(tokens) if unit_length else tokens
+    tokens = unit(tokens) if unit_length else tokens
     return tokens - tokens.mean(axis=0, dtype="float64").astype("float32")
 
 

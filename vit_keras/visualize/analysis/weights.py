@@ -8,21 +8,24 @@ import operator
 import keras
 import numpy as np
 
+from ... import anatomy
 from ...config import size_pair
-from ...layers import AddPositionEmbs, AddSinCosPositionEmbs, RotaryPositions, TransformerBlock, find_vit, patch_grid
+from ...layers import AddPositionEmbs, AddSinCosPositionEmbs, RotaryPositions, TransformerBlock
 from ...positions import resize_position_embeddings, sincos2d
-from .components import _principal_components, _unit
+from .components import principal_components, unit
+
+__all__ = ["embedding_filters", "position_similarity"]
 
 
 def embedding_filters(model: keras.Model, n: int = 28) -> np.ndarray:
-    """The principal components of the filters of the patch embedding (ViT paper, Figure 7 left).
+    """Return the principal components of the filters of the patch embedding (ViT paper, Figure 7 left).
 
-    The hidden units are the samples, centred; each component is stretched to [0, 1] by itself. The sign of a
-    component, which means nothing, is such that its largest value by magnitude is positive.
+    The hidden units are the samples, centered. Each component is stretched to [0, 1] by itself. The sign of a component is
+    arbitrary; here its largest value by magnitude is positive.
 
     Args:
         model: A ViT of this package, or a model with one inside.
-        n: How many components.
+        n: Number of components.
 
     Returns:
         float32 `(n, patch_height, patch_width, channels)`, the strongest first; fewer where there are no more. Of a hybrid
@@ -37,16 +40,16 @@ def embedding_filters(model: keras.Model, n: int = 28) -> np.ndarray:
         (28, 8, 8, 3)
     """
     if operator.index(n) < 1:
-        raise ValueError(f"n is a number of components, at least 1. Received: {n!r}")
+        raise ValueError(f"n must be at least 1. Received: {n!r}")
     kernel = _embedding_kernel(model)
-    components = _principal_components(kernel.reshape(-1, kernel.shape[-1]).T, n)
+    components = principal_components(kernel.reshape(-1, kernel.shape[-1]).T, n)
     low, high = components.min(axis=1, keepdims=True), components.max(axis=1, keepdims=True)
     stretched = np.divide(components - low, high - low, out=np.full_like(components, 0.5), where=high > low)
     return stretched.reshape(-1, *kernel.shape[:3]).astype("float32")
 
 
 def position_similarity(model: keras.Model, grid: tuple[int, int] | None = None) -> np.ndarray:
-    """How similar the position embeddings of any two patches are (ViT paper, Figure 7 centre).
+    """Return how similar the position embeddings of any two patches are (ViT paper, Figure 7 center).
 
     Args:
         model: A ViT of this package, or a model with one inside, with learned position embeddings or sines and cosines.
@@ -65,24 +68,24 @@ def position_similarity(model: keras.Model, grid: tuple[int, int] | None = None)
         >>> position_similarity(vit.build_model((32, 48), 8, 2, 64, 2, "tiny", 128, classes=10)).shape
         (4, 6, 4, 6)
     """
-    table, grid = _position_table(find_vit(model), None if grid is None else size_pair(grid, "grid"))
-    unit = _unit(table)
-    return np.clip(unit @ unit.T, -1, 1).reshape(*grid, *grid).astype("float32")
+    table, grid = _position_table(anatomy.find_vit(model), None if grid is None else size_pair(grid, "grid"))
+    directions = unit(table)
+    return np.clip(directions @ directions.T, -1, 1).reshape(*grid, *grid).astype("float32")
 
 
 def _embedding_kernel(model: keras.Model) -> np.ndarray:
-    vit = find_vit(model)
+    vit = anatomy.find_vit(model)
     layer = next((layer for layer in vit.layers if layer.name == "embedding"), None)
     if layer is None:
-        raise ValueError(f"The model {vit.name!r} has no layer 'embedding', whose filters are wanted.")
+        raise ValueError(f"The model {vit.name!r} has no layer 'embedding' with filters.")
     return np.asarray(keras.ops.convert_to_numpy(layer.kernel), "float64")
 
 
 def _position_table(vit: keras.Model, grid: tuple[int, int] | None) -> tuple[np.ndarray, tuple[int, int]]:
-    """The position embeddings `(patches, hidden_size)` of the patches, and their grid."""
+    """Return the position embeddings `(patches, hidden_size)` of the patches, and their grid."""
     for layer in vit.layers:
         if isinstance(layer, AddPositionEmbs):
-            own = layer.patch_grid or patch_grid(vit)
+            own = layer.patch_grid or anatomy.patch_grid(vit)
             table = np.asarray(keras.ops.convert_to_numpy(layer.pe), "float32")
             prefix = table.shape[1] - math.prod(own)
             grid = grid or own
@@ -90,12 +93,10 @@ def _position_table(vit: keras.Model, grid: tuple[int, int] | None) -> tuple[np.
             return table[0, prefix:].astype("float64"), grid
         if isinstance(layer, AddSinCosPositionEmbs):
             if grid is None and None in vit.input_shape[1:3]:
-                raise ValueError(f"The model {vit.name!r} takes images of any size: say which grid=(down, across).")
-            grid = grid or patch_grid(vit)
+                raise ValueError(f"The model {vit.name!r} takes images of any size. Pass grid=(down, across).")
+            grid = grid or anatomy.patch_grid(vit)
             return sincos2d(grid, layer.output.shape[-1])[0].astype("float64"), grid
-    raise ValueError(
-        f"The model {vit.name!r} adds no position embeddings to its patches that could be compared: {_other_positions(vit)}."
-    )
+    raise ValueError(f"The model {vit.name!r} adds no position embeddings to its patches: {_other_positions(vit)}.")
 
 
 def _other_positions(vit: keras.Model) -> str:
