@@ -25,8 +25,8 @@ from .overlays import as_map, as_picture, lay, upsample
 __all__ = ["new_figure", "plot_heads", "plot_layers", "plot_maps"]
 
 
-def new_figure(width: float, height: float) -> Any:
-    """Return an empty Matplotlib figure of a size in inches.
+def new_figure(width: float, height: float, dpi: float = 100) -> Any:
+    """Return an empty Matplotlib figure of a size in inches, with so many pixels to an inch.
 
     It is not registered with `pyplot`: nothing has to be closed, and a notebook shows it once, as the last value of a cell.
 
@@ -43,7 +43,7 @@ def new_figure(width: float, height: float) -> Any:
         if error.name != "matplotlib":
             raise
         raise ImportError("Figures are drawn with Matplotlib, which is not installed: pip install matplotlib") from None
-    figure = Figure(figsize=(width, height), layout="constrained")
+    figure = Figure(figsize=(width, height), dpi=dpi, layout="constrained")
     figure._repr_png_ = functools.partial(_png, figure)  # what a notebook asks for that has not imported pyplot
     return figure
 
@@ -312,10 +312,8 @@ class _Sheet:
     def __init__(self, ax: Any, width: float, height: float, dpi: float = 100):
         self.width, self.bottom = width, height
         height += 0.1 + 2 * _SMALL * _LINE  # the legend
-        self.ax = new_figure(width + 0.2, height + 0.2).add_subplot() if ax is None else ax
+        self.ax = new_figure(width + 0.2, height + 0.2, dpi).add_subplot() if ax is None else ax
         self.figure = self.ax.figure
-        if ax is None:
-            self.figure.set_dpi(dpi)
         self.ax.set_axis_off()
         self.ax.set_aspect("equal")
         self.ax.set_autoscale_on(False)

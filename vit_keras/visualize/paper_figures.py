@@ -44,7 +44,7 @@ def figure6(
     method: str | None = None,
     target: Any = None,
     style: str = "paper",
-    clip: Clip = 95,
+    clip: Clip = 90,
     preprocess: Any = "own",
     grid: tuple[int, int] | None = None,
     **options: Any,
