@@ -1,9 +1,10 @@
-"""Make the figures of gallery.md from its own code: every block runs, in order, and its `figure` becomes the picture below it.
+"""Make the figures of gallery.md from its own code: every block runs, in order, and its `figure` becomes the picture
+below it.
 
     python docs/make_gallery.py [--weights FILE] [--out FOLDER] [NAME …]
 
-With names (`heads`, `figure7` …) only these pictures are made. The figure of the explorer needs Chromium, all others scikit-image and
-Matplotlib.
+With names (`heads`, `figure7` …) only these pictures are made. The figure of the explorer needs Chromium, all others
+scikit-image and Matplotlib.
 """
 
 from __future__ import annotations
@@ -95,7 +96,9 @@ def screenshot(explorer: Any, width: int) -> Image.Image:
 
 
 def make(page: str, out: Path, only: Sequence[str] = (), names: dict[str, Any] | None = None) -> list[Path]:
-    """Run a page and write its figures, or those that `only` names; return the files. `names` gets what the page defines."""
+    """Run a page and write its figures, or those that `only` names; return the files. `names` gets what the page
+    defines.
+    """
     blocks, made, names = examples(page), [], {} if names is None else names
     stems = [Path(block.file).stem for block in blocks if block.file]
     if unknown := sorted(set(only) - set(stems)):

@@ -1,4 +1,5 @@
-"""The numbers of `visualize.analysis` against closed forms, plain formulas and scikit-learn, and its figures against the numbers."""
+"""The numbers of `visualize.analysis` against closed forms, plain formulas and scikit-learn, and its figures against
+the numbers."""
 
 import functools
 import math
@@ -61,7 +62,8 @@ def of_tokens(*states, grid, prefix=(), features=None):
 
 @functools.cache
 def build(image_size=(16, 24), patch_size=(8, 4), blocks=2, **options):
-    """A tiny model with far from uniform attention, of rectangular patches in a rectangle, unless told otherwise; not to be changed."""
+    """A tiny model with far from uniform attention, of rectangular patches in a rectangle, unless told otherwise; not
+    to be changed."""
     options = {"classes": 3, **options}
     model = vit.build_model(image_size, patch_size, blocks, 16, 2, "tiny", 32, **options)
     generator = rng(1)

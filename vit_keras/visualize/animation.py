@@ -36,18 +36,18 @@ def animate(
 ) -> Any:
     """Make an animated GIF of a recording or of ready frames.
 
-    Frames share one palette, so that what does not move does not flicker. A frame that the palette does not fit, as after a
-    cut, brings a new one.
+    Frames share one palette, so that what does not move does not flicker. A frame that the palette does not fit, as
+    after a cut, brings a new one.
 
     Args:
         frames: A recording with attention; or frames of one size, an iterable of whatever `overlay` takes as an image.
         path: File to write, with a name ending in .gif; `None` to get the bytes. A file appears when it is complete.
-        over: What the frames of a recording run over: `"layers"`, attention rollout up to each of them; or `"discard"`, rollout
-            with more and more of the lowest attentions left out, from none to 90 %.
+        over: What the frames of a recording run over: `"layers"`, attention rollout up to each of them; or `"discard"`,
+            rollout with more and more of the lowest attentions left out, from none to 90 %.
         fps: Frames in a second, at most 50.
         image: Index of the image in a recording.
-        size: Longest side of the picture in each frame, in pixels; smaller pictures are enlarged. `None`: 480 for a recording,
-            and ready frames keep their size. The caption below a recording's frames is always whole.
+        size: Longest side of the picture in each frame, in pixels; smaller pictures are enlarged. `None`: 480 for a
+            recording, and ready frames keep their size. The caption below a recording's frames is always whole.
         **look: See `plot_maps`, for a recording.
 
     Returns:

@@ -1,7 +1,7 @@
 """Figures of maps, drawn with Matplotlib.
 
-Matplotlib is imported when a figure is drawn. Figures are not registered with `pyplot`, so none is left over or shown twice in a
-notebook.
+Matplotlib is imported when a figure is drawn. Figures are not registered with `pyplot`, so none is left over or shown
+twice in a notebook.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ __all__ = ["new_figure", "plot_heads", "plot_layers", "plot_maps"]
 def new_figure(width: float, height: float, dpi: float = 100) -> Any:
     """Return an empty Matplotlib figure of a size in inches, with so many pixels to an inch.
 
-    It is not registered with `pyplot`: nothing has to be closed, and a notebook shows it once, as the last value of a cell.
+    It is not registered with `pyplot`: nothing has to be closed, and a notebook shows it once, as the last value of a
+    cell.
 
     Raises:
         ImportError: Matplotlib is not installed.
@@ -67,12 +68,13 @@ def plot_maps(
 
     Args:
         image: See `overlay`.
-        maps: Names and maps, `(down, across)` each. The two may also be given in the other order, as in earlier versions.
+        maps: Names and maps, `(down, across)` each. The two may also be given in the other order, as in earlier
+            versions.
         ax: Matplotlib axes to draw in; `None` for a new figure.
         columns: Panels in a row; `None`: chosen so that the figure is about half as wide again as high.
         show_image: Whether to begin with the image itself.
-        **look: `cmap`, `alpha`, `clip` and `interpolation` as in `overlay`; and `scale`: `"each"`, every map has a scale of its
-            own, or `"same"`, all share one, and the color bar has numbers.
+        **look: `cmap`, `alpha`, `clip` and `interpolation` as in `overlay`; and `scale`: `"each"`, every map has a
+            scale of its own, or `"same"`, all share one, and the color bar has numbers.
 
     Returns:
         The figure.
@@ -287,7 +289,9 @@ def _matrix(maps: np.ndarray, layers: Sequence[int], size: tuple[int, int], look
 
 
 def columns_for(count: int, ratio: float) -> int:
-    """Return how many panels make a figure half as wide again as high, its last row as full as can be; up to 4 in one row."""
+    """Return how many panels make a figure half as wide again as high, its last row as full as can be; up to 4 in one
+    row.
+    """
     if count <= 4:
         return count
     rows = math.ceil(count / math.ceil(math.sqrt(1.5 * count * ratio)))

@@ -28,16 +28,16 @@ def overlay(
 ) -> np.ndarray:
     """Lay a map over an image so that a person can read both.
 
-    The map is stretched between two of its percentiles, because one patch that draws all attention would otherwise leave the
-    rest black. It colors a dimmed, half gray copy of the image, more opaque where it is higher.
+    The map is stretched between two of its percentiles, because one patch that draws all attention would otherwise
+    leave the rest black. It colors a dimmed, half gray copy of the image, more opaque where it is higher.
 
     Args:
-        image: A picture: an array `(height, width)` or `(height, width, 1, 3 or 4)` of 8 bits or of floats, a PIL image, or
-            anything else that `vit_keras.utils.read` reads. The map covers it from edge to edge.
+        image: A picture: an array `(height, width)` or `(height, width, 1, 3 or 4)` of 8 bits or of floats, a PIL
+            image, or anything else that `vit_keras.utils.read` reads. The map covers it from edge to edge.
         heat: `(down, across)`, any scale, or a batch of one map. NaN is left without color.
-        cmap: `"inferno"`, `"viridis"`, `"cividis"`, `"magma"` (as bright as the value is high, and safe for the color-blind) or
-            `"turbo"`; or a function of an array of values in [0, 1] to colors `(..., 3)` or `(..., 4)` in [0, 1], such as a
-            color map of Matplotlib.
+        cmap: `"inferno"`, `"viridis"`, `"cividis"`, `"magma"` (as bright as the value is high, and safe for the
+            color-blind) or `"turbo"`; or a function of an array of values in [0, 1] to colors `(..., 3)` or `(..., 4)`
+            in [0, 1], such as a color map of Matplotlib.
         alpha: Opacity of the highest value, in [0, 1].
         clip: Percentiles of the map that become the lowest and the highest color; a number is the upper one.
         interpolation: `"bilinear"`, or `"nearest"` to show the patches as they are.
@@ -60,14 +60,14 @@ def overlay(
 def paper_style(image: Any, heat: np.ndarray, *, clip: Clip = 100) -> np.ndarray:
     """Draw a map as the ViT paper does (Figure 6 and appendix D.8): the image is visible where the map is high.
 
-    The map over its maximum is resized with a Lanczos filter to 8 bits, blurred by one patch and stretched to the full range. It
-    is the opacity of the image over black (M. Minderer in google-research/vision_transformer, discussion 27).
+    The map over its maximum is resized with a Lanczos filter to 8 bits, blurred by one patch and stretched to the full
+    range. It is the opacity of the image over black (M. Minderer in google-research/vision_transformer, discussion 27).
 
     Args:
         image: See `overlay`.
         heat: See `overlay`.
-        clip: Percentiles of the map that become black and the full image; a number is the upper one. The paper's is 100, the
-            maximum. A lower one keeps a few strong patches from leaving the rest in the dark.
+        clip: Percentiles of the map that become black and the full image; a number is the upper one. The paper's is
+            100, the maximum. A lower one keeps a few strong patches from leaving the rest in the dark.
 
     Returns:
         uint8 `(height, width, 3)`. A constant map leaves the image unchanged, a map of zeros gives black.

@@ -58,8 +58,8 @@ def figure6(
         method: Which map: see `attention_map`. `None`: rollout, or with a target relevance.
         target: See `attention_map`.
         style: `"paper"`, `"overlay"` or `"vit_keras"`: see `attention_map`.
-        clip: Percentiles of each map between which it is drawn; a number is the upper one. The paper's is 100, which leaves a
-            picture dark where a few patches get nearly all attention. `"vit_keras"` does not use it.
+        clip: Percentiles of each map between which it is drawn; a number is the upper one. The paper's is 100, which
+            leaves a picture dark where a few patches get nearly all attention. `"vit_keras"` does not use it.
         preprocess: What the model's input needs: see `record`.
         grid: Patches down and across, where the model does not tell: see `record`.
         **options: Options of the method, such as `start_layer` or `discard_ratio`.
@@ -109,8 +109,8 @@ def figure7(model: keras.Model, images: Any, *, preprocess: Any = "own", grid: t
 
     Args:
         model: A ViT of this package, or a model with one inside.
-        images: Pictures, over which the distances are averaged (the paper took 128): whatever `record` takes, or an iterable of
-            such, a generator too; they go through the model one at a time.
+        images: Pictures, over which the distances are averaged (the paper took 128): whatever `record` takes, or an
+            iterable of such, a generator too; they go through the model one at a time.
         preprocess: What the model's input needs: see `record`.
         grid: Patches down and across, where the model does not tell: see `record`.
 
@@ -316,7 +316,9 @@ def _pairs_side_by_side(pairs: list[tuple[np.ndarray, np.ndarray]], columns: int
 
 
 def _mean_distance(recorder: Recorder, images: Any) -> tuple[np.ndarray, tuple[int, ...]]:
-    """`mean_attention_distance` over many pictures, of which one at a time is in memory, and the numbers of the layers."""
+    """`mean_attention_distance` over many pictures, of which one at a time is in memory, and the numbers of the
+    layers.
+    """
     distances, recording = [], None
     for picture in _pictures(images):
         recording = recorder(picture)

@@ -13,7 +13,8 @@ __all__ = ["attention_entropy", "attention_sinks", "mean_attention_distance"]
 
 
 def mean_attention_distance(recording: Recording, renormalize: bool = False, unit: str = "px") -> np.ndarray:
-    """Return how far each head looks: the mean distance between a patch and what it attends to (ViT paper, Figure 7 right).
+    """Return how far each head looks: the mean distance between a patch and what it attends to (ViT paper, Figure 7
+    right).
 
     It is the counterpart of the size of a receptive field. For each query patch the distances to all patches are
     averaged with the attention as weights, then over queries and images.
@@ -22,7 +23,8 @@ def mean_attention_distance(recording: Recording, renormalize: bool = False, uni
         recording: A recording with attention.
         renormalize: Whether the attention to the patches is made to sum to 1 first. By default, as in the
             reference, what goes to the class token and registers counts as distance 0, and lowers the mean.
-        unit: `"px"`: pixels of the model's input, along the real sides of a rectangular patch. `"patch"`: steps on the grid.
+        unit: `"px"`: pixels of the model's input, along the real sides of a rectangular patch. `"patch"`: steps on the
+            grid.
 
     Returns:
         float32 `(layers, heads)`.

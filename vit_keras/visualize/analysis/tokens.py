@@ -36,12 +36,12 @@ def token_pca(
 
     Args:
         recording: A recording with tokens.
-        layer: Which tokens: `"final_norm"` for those after the final normalization; the number of a block, negative from the
-            end, for those that enter it (0: the embedded patches); one more than the last number for those that leave the last
-            block, before the normalization.
+        layer: Which tokens: `"final_norm"` for those after the final normalization; the number of a block, negative
+            from the end, for those that enter it (0: the embedded patches); one more than the last number for those
+            that leave the last block, before the normalization.
         joint: Whether the components are those of all images together, so that a color means the same in all of them.
-        foreground: Whether to color only the foreground, with components of its own, and leave the rest black. The foreground
-            is the smaller of the two sides into which the first component divides an image.
+        foreground: Whether to color only the foreground, with components of its own, and leave the rest black. The
+            foreground is the smaller of the two sides into which the first component divides an image.
         clip: Percentiles of each component that become 0 and 1.
 
     Returns:
@@ -83,8 +83,8 @@ def patch_similarity(
         recording: A recording with tokens.
         query: Row and column of the patch, negative ones from the end.
         image: The number of the image it is in.
-        other: Where to look for similar patches: `None` for the same image, the number of another one, or all images of another
-            recording, of the same model and at any grid.
+        other: Where to look for similar patches: `None` for the same image, the number of another one, or all images of
+            another recording, of the same model and at any grid.
         layer: Which tokens: see `token_pca`.
 
     Returns:
@@ -126,7 +126,8 @@ def token_norms(recording: Recording) -> np.ndarray:
         recording: A recording with tokens.
 
     Returns:
-        float32 `(layers + 1, images, grid_h, grid_w)`: at the input of each recorded block, and at the output of the last.
+        float32 `(layers + 1, images, grid_h, grid_w)`: at the input of each recorded block, and at the output of the
+        last.
 
     Raises:
         ValueError: There are no tokens in the recording.
@@ -206,8 +207,8 @@ def layer_cka(recording: Recording, other: Recording | None = None, unit_length:
             (`outlier_tokens`), where a model has them, decide alone.
 
     Returns:
-        float32 `(layers + 1, layers' + 1)` in [0, 1], counted as in `recording.tokens`. Where all patches are the same it is
-        undefined, and NaN.
+        float32 `(layers + 1, layers' + 1)` in [0, 1], counted as in `recording.tokens`. Where all patches are the same
+        it is undefined, and NaN.
 
     Raises:
         ValueError: There are no tokens in a recording, or the recordings are not of the same patches.
@@ -272,7 +273,9 @@ def _number(value: int, count: int, name: str) -> int:
 
 
 def _three_components(samples: np.ndarray, clip: tuple[float, float]) -> np.ndarray:
-    """Samples projected on their first three components, each stretched to [0, 1]; 0.5 where there is nothing to tell."""
+    """Samples projected on their first three components, each stretched to [0, 1]; 0.5 where there is nothing to
+    tell.
+    """
     result = np.full((len(samples), 3), 0.5)
     if not len(samples):
         return result

@@ -20,16 +20,16 @@ __all__ = ["embedding_filters", "position_similarity"]
 def embedding_filters(model: keras.Model, n: int = 28) -> np.ndarray:
     """Return the principal components of the filters of the patch embedding (ViT paper, Figure 7 left).
 
-    The hidden units are the samples, centered. Each component is stretched to [0, 1] by itself. The sign of a component is
-    arbitrary; here its largest value by magnitude is positive.
+    The hidden units are the samples, centered. Each component is stretched to [0, 1] by itself. The sign of a component
+    is arbitrary; here its largest value by magnitude is positive.
 
     Args:
         model: A ViT of this package, or a model with one inside.
         n: Number of components.
 
     Returns:
-        float32 `(n, patch_height, patch_width, channels)`, the strongest first; fewer where there are no more. Of a hybrid
-        the patches are of the ResNet's output.
+        float32 `(n, patch_height, patch_width, channels)`, the strongest first; fewer where there are no more. Of a
+        hybrid the patches are of the ResNet's output.
 
     Raises:
         ValueError: `n` is not positive, or there is no ViT or no patch embedding in the model.
@@ -57,8 +57,8 @@ def position_similarity(model: keras.Model, grid: tuple[int, int] | None = None)
             with sines and cosines that takes images of any size needs it.
 
     Returns:
-        float32 `(grid_h, grid_w, grid_h, grid_w)`: `[row, column]` is the map of the cosine similarities, in [-1, 1], of
-        the patch there with all others. The class token's embedding is left out.
+        float32 `(grid_h, grid_w, grid_h, grid_w)`: `[row, column]` is the map of the cosine similarities, in [-1, 1],
+        of the patch there with all others. The class token's embedding is left out.
 
     Raises:
         ValueError: The model adds no position embeddings to its patches: it has rotary or relative positions, or none.

@@ -1,8 +1,8 @@
 """The explorer: one HTML file in which a person clicks on a patch and sees what it attends to, in every layer and head.
 
-The file contains everything it needs (attention, pictures, script) and makes no network requests: it can be mailed, put on a
-website or opened in ten years. The page itself is `explorer.html` in this folder; `source` computes its data, `pack`
-compresses them, `fit` reduces them to a size, and `page` writes the file.
+The file contains everything it needs (attention, pictures, script) and makes no network requests: it can be mailed, put
+on a website or opened in ten years. The page itself is `explorer.html` in this folder; `source` computes its data,
+`pack` compresses them, `fit` reduces them to a size, and `page` writes the file.
 """
 
 from __future__ import annotations
@@ -41,20 +41,21 @@ def explorer(
 ) -> AttentionExplorer:
     """Make an interactive page of a model's attention, in one HTML file that works without a network.
 
-    The page opens on ALTI (on rollout where the recording has no values). Click on a patch to see where it looks, hover to
-    follow the pointer, and go through layers and heads. Attention rollout from any token, similarity of patches and, with a
-    target, class relevance are further views. Two pictures or two models stand side by side.
+    The page opens on ALTI (on rollout where the recording has no values). Click on a patch to see where it looks, hover
+    to follow the pointer, and go through layers and heads. Attention rollout from any token, similarity of patches and,
+    with a target, class relevance are further views. Two pictures or two models stand side by side.
 
     Args:
         model_or_recording: A model, which is run on `images`, or a `Recording` of all rows of attention.
         images: Whatever `record` takes. Goes with a model.
-        target: What class relevance explains: what `record` takes, as `"predicted"` or a class, by number or name, or a list
-            with one for each image. A tuple gives one map for each of its targets. `None`: no relevance. `"auto"`: the
-            predicted class, of a model with a trained head. Goes with a model.
+        target: What class relevance explains: what `record` takes, as `"predicted"` or a class, by number or name, or a
+            list with one for each image. A tuple gives one map for each of its targets. `None`: no relevance. `"auto"`:
+            the predicted class, of a model with a trained head. Goes with a model.
         max_mb: The largest size of the file in millions of bytes. The page keeps as much as fits: first the heads are
-            averaged, from the first layer on; then queries are pooled 2 × 2; last layers are left out. The page says so.
-        compare: A second model, run on the same pictures in the same way, or a second `Recording`: the page opens with both
-            side by side.
+            averaged, from the first layer on; then queries are pooled 2 × 2; last layers are left out. The page says
+            so.
+        compare: A second model, run on the same pictures in the same way, or a second `Recording`: the page opens with
+            both side by side.
         path: Where to save the file; `None`: nowhere yet.
         title: Heading of the page.
         **options: More options of `record`, as `layers=`, `heads="mean"`, `preprocess=` or `grid=`.
@@ -63,8 +64,8 @@ def explorer(
         An `AttentionExplorer`: `.html`, `.save(path)`, `.open()`; a notebook shows it.
 
     Raises:
-        ValueError: The recording has no attention of all rows, the pictures do not fit into `max_mb` (once the page is made, by `.html`
-            or `.save`), or what `record` raises.
+        ValueError: The recording has no attention of all rows, the pictures do not fit into `max_mb` (once the page is
+            made, by `.html` or `.save`), or what `record` raises.
         TypeError: The first argument is neither a model nor a recording, or an argument does not go with it.
 
     Example:

@@ -13,7 +13,9 @@ from .source import Source
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What is kept of the attention: how many layers, how many of those (from the last) with all heads, pooled queries or not."""
+    """What is kept of the attention: how many layers, how many of those (from the last) with all heads, pooled queries
+    or not.
+    """
 
     layers: int
     heads: int
@@ -33,9 +35,9 @@ class Plan:
 def plans(layers: int) -> Iterator[Plan]:
     """Yield plans from the best to the smallest, so that the first that fits is the best that fits.
 
-    Layers matter most, because a rollout goes through all of them, then queries, then heads. So first the heads of more and
-    more layers are averaged, from the first layer on; then queries are pooled, with as many heads as fit; and last layers are
-    left out.
+    Layers matter most, because a rollout goes through all of them, then queries, then heads. So first the heads of more
+    and more layers are averaged, from the first layer on; then queries are pooled, with as many heads as fit; and last
+    layers are left out.
     """
     for pooled in (False, True):
         yield from (Plan(layers, heads, pooled) for heads in range(layers, -1, -1))

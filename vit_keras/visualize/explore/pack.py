@@ -15,9 +15,9 @@ SIMILARITY_ERROR = 0.01
 def encode(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Encode rows of shares in one byte per value: the square root of value / row maximum, in 255 steps.
 
-    Square roots keep small values more precise than linear steps do. For rows that sum to 1, half the sum of absolute errors
-    (the total variation) is at most `sqrt(n * maximum) / 510 + n * maximum / 2 / 510**2` for n values. On attention of
-    trained models it is 0.003 on average and at most 0.008.
+    Square roots keep small values more precise than linear steps do. For rows that sum to 1, half the sum of absolute
+    errors (the total variation) is at most `sqrt(n * maximum) / 510 + n * maximum / 2 / 510**2` for n values. On
+    attention of trained models it is 0.003 on average and at most 0.008.
 
     Args:
         rows: `(..., n)`, none negative.
@@ -47,7 +47,8 @@ def decode(codes: np.ndarray, maxima: np.ndarray) -> np.ndarray:
 
 
 def pack(rows: np.ndarray) -> bytes:
-    """Encode and compress `(heads, queries, keys)`: gzip of the maxima, then of the codes as differences to the query before.
+    """Encode and compress `(heads, queries, keys)`: gzip of the maxima, then of the codes as differences to the query
+    before.
 
     Neighboring queries attend to similar places, so the differences take 4 % less than the codes.
 
