@@ -627,7 +627,11 @@ def test_every_value(show):
     tab = show(explorer(rec))
     found = np.array(
         tab.evaluate(
-            "[0, 1, 2].map(l => [0, 1, 'mean'].map(h => [...Array(17).keys()].map(i => [...Array(17).keys()].map(j => explorer.at(l, h, i, j)))))"
+            """() => {
+                const tokens = [...Array(17).keys()];
+                const all = (l, h) => tokens.map(i => tokens.map(j => explorer.at(l, h, i, j)));
+                return [0, 1, 2].map(l => [0, 1, 'mean'].map(h => all(l, h)));
+            }"""
         )
     )
     exact = np.concatenate([rec.attention[:, 0], rec.attention[:, 0].mean(1, keepdims=True)], 1)
@@ -671,7 +675,8 @@ def test_opacity_follows_attention(show):
     alpha = """() => {
         const { width, height } = document.querySelector('.picture canvas');
         const { data } = document.querySelector('.picture canvas').getContext('2d').getImageData(0, 0, width, height);
-        const at = (row, column) => data[4 * (Math.floor((row + .5) * height / 3) * width + Math.floor((column + .5) * width / 5)) + 3];
+        const middle = (n, count, size) => Math.floor((n + .5) * size / count);
+        const at = (row, column) => data[4 * (middle(row, 3, height) * width + middle(column, 5, width)) + 3];
         return [...Array(15).keys()].map(p => at(Math.floor(p / 5), p % 5));
     }"""
     wanted = 0.85 * 255 * (patches - patches.min()) / (patches.max() - patches.min())
@@ -801,7 +806,9 @@ def test_policy_forbids_requests(show):
         addEventListener('securitypolicyviolation', event => done(event.effectiveDirective));
         if (kind === 'image') document.body.append(Object.assign(new Image(), {src: 'https://example.org/x.png'}));
         if (kind === 'fetch') fetch('https://example.org/').catch(() => {});
-        if (kind === 'script') document.body.insertAdjacentHTML('beforeend', '<button onclick="1">'), document.body.lastChild.click();
+        if (kind !== 'script') return;
+        document.body.insertAdjacentHTML('beforeend', '<button onclick="1">');
+        document.body.lastChild.click();
     })"""
     assert tab.evaluate(blocked, "image") == "img-src"
     assert tab.evaluate(blocked, "fetch") == "connect-src"
@@ -826,7 +833,8 @@ def test_contrast(show):
         tab.evaluate("theme => explorer.set({theme})", scheme)
         colours = tab.evaluate("""() => {
             const style = getComputedStyle(document.documentElement);
-            return Object.fromEntries(['ink', 'soft', 'paper', 'card', 'fill', 'accent', 'on-accent'].map(n => [n, style.getPropertyValue('--' + n).trim()]));
+            const names = ['ink', 'soft', 'paper', 'card', 'fill', 'accent', 'on-accent'];
+            return Object.fromEntries(names.map(n => [n, style.getPropertyValue('--' + n).trim()]));
         }""")
 
         def light(name, colours=colours):

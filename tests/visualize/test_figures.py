@@ -252,7 +252,7 @@ def test_the_patches_of_a_wide_picture_are_sharp(matplotlib):
     box = images_of(figure)[0].get_window_extent()
     tile = png[len(png) - round(box.y1) + 1 : len(png) - round(box.y0) - 1, round(box.x0) + 1 : round(box.x1) - 1]
     ends = np.stack([np.abs(tile - color).max(axis=-1) for color in ((0, 0, 4), (252, 255, 164))]).min(axis=0)
-    assert (ends < 20).mean() > 0.75  # and not in between
+    assert (ends < 20).mean() > 0.95  # and not in between
 
 
 @pytest.mark.parametrize("rows", ["all", "readout"])

@@ -178,7 +178,7 @@ def test_sinks_are_mean_columns():
     np.testing.assert_allclose(analysis.attention_sinks(fused), sinks, rtol=1e-5)
 
 
-# -------------------------------------------------------------------------------------------------- weights of a model --
+# ----------------------------------------------------------------------------------------- weights of a model --
 
 
 def test_filters_are_scikit_learns_components():

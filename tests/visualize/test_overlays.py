@@ -242,7 +242,7 @@ def test_the_paper_style_blurs_by_one_patch_each_way(size, grid):
     heat = np.zeros(grid)
     heat[grid[0] // 2, grid[1] // 2] = 1
     mask = overlays.paper_style(grey_image(*size, level=255), heat)[..., 0].astype("float64")
-    # A patch spreads by its own variance and that of the blur, about 1/12 + 1 patches; less where the border cuts it off.
+    # A patch spreads by its own variance and that of the blur, about 1/12 + 1 patches; less at the border.
     profiles = mask.sum(axis=1), mask.sum(axis=0)
     spread = []
     for profile, patches in zip(profiles, grid):

@@ -10,8 +10,8 @@ from ..validate import did_you_mean
 
 __all__ = ["COLORS", "color", "stretch"]
 
-# Every fifth of the 256 colors of Matplotlib's maps, from black or blue to bright: inferno, viridis and magma by N. Smith and
-# S. van der Walt (CC0), cividis by Nuñez, Anderton and Renslow (2018), turbo by A. Mikhailov (Google, Apache-2.0).
+# Every fifth of the 256 colors of Matplotlib's maps, from black or blue to bright: inferno, viridis and magma by N. Smith
+# and S. van der Walt (CC0), cividis by Nuñez, Anderton and Renslow (2018), turbo by A. Mikhailov (Google, Apache-2.0).
 _TABLES = {
     "inferno": (
         "00000402020c0504170a072210092d160b391e0c45260c512f0a5b380962400a67490b6a510e6c59106e61136e69166e71196e78"
@@ -108,7 +108,8 @@ def color_and_opacity(values: np.ndarray, cmap: Cmap) -> tuple[np.ndarray, np.nd
     colors = np.asarray(cmap(values))
     if colors.shape not in ((*np.shape(values), 3), (*np.shape(values), 4)):
         raise ValueError(
-            f"cmap must return (..., 3) or (..., 4) for values of the shape {np.shape(values)}. It returned {colors.shape}"
+            f"cmap must return (..., 3) or (..., 4) for values of the shape {np.shape(values)}. "
+            f"It returned {colors.shape}"
         )
     colors = colors / 255 if np.issubdtype(colors.dtype, np.integer) else colors
     return 255 * np.clip(colors[..., :3], 0, 1), colors[..., 3:] if colors.shape[-1] == 4 else 1.0

@@ -274,7 +274,8 @@ def _matrix(maps: np.ndarray, layers: Sequence[int], size: tuple[int, int], look
     for n, heat in enumerate(values):
         layer, head = divmod(n, heads)
         tile = np.rint(color(upsample(heat, fine, look.interpolation), look.cmap)).astype("uint8")
-        sheet.draw(tile, margin + head * (width + gap), top + layer * (height + gap), width, height)
+        place = margin + head * (width + gap), top + layer * (height + gap), width, height
+        sheet.draw(tile, *place, "nearest" if look.interpolation == "nearest" else "antialiased")
     for head in range(heads):
         sheet.write(head, margin + head * (width + gap) + width / 2, top - gap, _SMALL, "center", "bottom")
     for row, layer in enumerate(layers):
@@ -327,9 +328,11 @@ class _Sheet:
         self.shrink = min(1, box.width / self.figure.dpi / width, box.height / self.figure.dpi / height)
         self.shrink = 1 if ax is None else self.shrink
 
-    def draw(self, picture: np.ndarray, x: float, y: float, width: float, height: float) -> None:
-        # "nearest" where pixels are large; shrinking is smooth
-        self.ax.imshow(picture, extent=(x, x + width, y + height, y), interpolation="antialiased", aspect="equal")
+    def draw(
+        self, picture: np.ndarray, x: float, y: float, width: float, height: float, interpolation: str = "antialiased"
+    ) -> None:
+        # "antialiased" is "nearest" where pixels are large; shrinking is smooth
+        self.ax.imshow(picture, extent=(x, x + width, y + height, y), interpolation=interpolation, aspect="equal")
 
     def write(self, text: Any, x: float, y: float, size: float, across: str, down: str, **options: Any) -> None:
         self.ax.text(x, y, str(text), size=size * self.shrink, ha=across, va=down, linespacing=1.1, **options)

@@ -169,7 +169,8 @@ def plot_embedding_filters(model: keras.Model, n: int = 28, *, ax: Axes | None =
     count, height, width, channels = filters.shape
     if channels not in (1, 3):
         raise ValueError(
-            f"The patch embedding takes {height}x{width} patches of {channels} channels, which cannot be drawn as colors."
+            f"The patch embedding takes {height}x{width} patches of {channels} channels, "
+            "which cannot be drawn as colors."
         )
     across = min(7, count)
     filters = np.pad(filters, [(0, -count % across), (0, 0), (0, 0), (0, 0)], constant_values=1.0)

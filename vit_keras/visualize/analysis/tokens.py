@@ -104,7 +104,8 @@ def patch_similarity(
     patches, others = _patches(recording, layer), _patches(target, layer)
     if patches.shape[-1] != others.shape[-1]:
         raise ValueError(
-            f"Tokens of {patches.shape[-1]} and {others.shape[-1]} numbers cannot be compared. Record both of one model."
+            f"Tokens of {patches.shape[-1]} and {others.shape[-1]} numbers cannot be compared. "
+            "Record both of one model."
         )
     if np.shape(query) != (2,):
         raise ValueError(f"query must be the row and the column of a patch. Received: {query!r}")
@@ -223,7 +224,8 @@ def layer_cka(recording: Recording, other: Recording | None = None, unit_length:
     if left.shape[1:3] != right.shape[1:3] or (other is not None and recording.grid != other.grid):
         raise ValueError(
             "The recordings are not of the same patches: "
-            f"{left.shape[1]} images of {recording.grid} and {right.shape[1]} of {(other or recording).grid}. Record the same pictures."
+            f"{left.shape[1]} images of {recording.grid} and {right.shape[1]} of {(other or recording).grid}. "
+            "Record the same pictures."
         )
     left = [_samples(tokens, unit_length) for tokens in left]
     right = left if other is None else [_samples(tokens, unit_length) for tokens in right]
@@ -250,8 +252,8 @@ def _patches(recording: Recording, layer: int | str) -> np.ndarray:
         if chosen is None:
             kept(recording, "tokens")
             raise ValueError(
-                "The recording has no tokens after the final normalization, because it does not have the last block. Record that "
-                "block too, or pass layer=, the number of a block."
+                "The recording has no tokens after the final normalization, because it does not have the last block. "
+                "Record that block too, or pass layer=, the number of a block."
             )
     else:
         chosen = kept(recording, "tokens")

@@ -158,7 +158,8 @@ class AttentionExplorer:
 
     def __repr__(self) -> str:
         count = sum(len(s.recording.images) for s in self._sources)
-        return f"<AttentionExplorer {self._title!r}: {count} {'picture' if count == 1 else 'pictures'}; .save(path) writes it>"
+        pictures = "picture" if count == 1 else "pictures"
+        return f"<AttentionExplorer {self._title!r}: {count} {pictures}; .save(path) writes it>"
 
     def _repr_html_(self) -> str:
         """A smaller version in a frame of its own: notebooks limit how much a cell may print."""
@@ -174,7 +175,10 @@ class AttentionExplorer:
                 if not fewer:
                     return f"<p>Too large for a notebook; <code>.save(path)</code> writes it.</p><!-- {limit} MB -->"
                 shown = [s.first(fewer) for s in shown]
-                note = f"Only the first {fewer} of the pictures, and those in a smaller version; <code>.save(path)</code> writes all."
+                note = (
+                    f"Only the first {fewer} of the pictures, and those in a smaller version; "
+                    "<code>.save(path)</code> writes all."
+                )
         note = (
             ""
             if self._made is not None and page == self._made[0]

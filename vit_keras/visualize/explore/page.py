@@ -33,7 +33,8 @@ def make_page(
             return _fill(template, meta, blocks | attention, title), tuple(notes)
     pictures = sum(len(s.recording.images) for s in sources)
     raise ValueError(
-        f"{pictures} pictures do not fit into max_mb={max_mb:g}, even at their smallest. Pass a larger max_mb=, or fewer pictures."
+        f"{pictures} pictures do not fit into max_mb={max_mb:g}, even at their smallest. "
+        "Pass a larger max_mb=, or fewer pictures."
     )
 
 

@@ -90,8 +90,8 @@ def _check(rec: Recording) -> None:
     tokens = len(rec.prefix) + math.prod(rec.grid)
     if rec.attention.ndim not in (4, 5) or rec.attention.shape[-2:] != (tokens, tokens):
         raise ValueError(
-            f"The explorer needs every row of attention, {tokens} × {tokens}. Received: a recording with attention of the shape "
-            f"{rec.attention.shape}. Record with rows='all'."
+            f"The explorer needs every row of attention, {tokens} × {tokens}. Received: a recording with attention of "
+            f"the shape {rec.attention.shape}. Record with rows='all'."
         )
     if rec.heads not in (None, "mean", "max", "min"):
         raise ValueError(
