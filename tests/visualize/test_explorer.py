@@ -162,6 +162,7 @@ def b16(noise=0.14, **options):
     return dataclasses.replace(recording(**options), layers=tuple(range(12)), attention=softmax(logits))
 
 
+@pytest.mark.slow
 def test_b16_fits_with_all_heads():
     page = explorer(b16()).html
     meta, _ = parts(page)
@@ -201,7 +202,7 @@ def test_order_of_reductions():
     assert seen[-1][0] < 12  # layers last
 
 
-@pytest.mark.parametrize("share", [0.15, 0.3, 0.5, 0.8])
+@pytest.mark.parametrize("share", [0.3, *(pytest.param(n, marks=pytest.mark.slow) for n in (0.15, 0.5, 0.8))])
 def test_the_budget_is_used(share):
     rec = recording(layers=12, heads=3, images=3, grid=(8, 8), prefix=("cls",))
     limit = EMPTY + share * (len(explorer(rec).html) / 1e6 - EMPTY)
@@ -659,7 +660,7 @@ def test_rollout_and_maps(show):
     near(shown(tab), rec.readout[0, 2:])
 
 
-@pytest.mark.parametrize("width", [4, 64])
+@pytest.mark.parametrize("width", [4, pytest.param(64, marks=pytest.mark.slow)])
 def test_similarity(show, width):
     rec = recording(width=width)
     tab = show(explorer(rec), "#mode=similarity&token=1,1")
@@ -800,6 +801,7 @@ def test_names_are_text(show):
     assert tab.title() != "owned"
 
 
+@pytest.mark.slow
 def test_policy_forbids_requests(show):
     tab = show(explorer(recording()), allow_errors=True)
     blocked = """kind => new Promise(done => {
@@ -815,7 +817,7 @@ def test_policy_forbids_requests(show):
     assert tab.evaluate(blocked, "script") == "script-src-attr"
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.slow)])
 def test_themes(show, scheme):
     tab = show(explorer(recording()), color_scheme=scheme)
     brightness = "() => getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)[0]"
@@ -990,7 +992,7 @@ def test_print(show):
     assert tab.locator(".picture").first.is_visible() and tab.locator(".scale").first.is_visible()
 
 
-@pytest.mark.parametrize("smooth", [0, 1])
+@pytest.mark.parametrize("smooth", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_the_view_is_saved(show, smooth):
     tab = show(explorer(recording(), compare=recording(seed=1), title=HOSTILE), f"#mode=output&smooth={smooth}")
     saved = {}

@@ -137,7 +137,9 @@ def test_what_is_rendered_is_where_it_belongs(matplotlib):
         assert warmest(png[y0:y1, x0:x1], (3, 6)) == place
 
 
-@pytest.mark.parametrize("picture", [(60, 120), (90, 90), (120, 60)])
+@pytest.mark.parametrize(
+    "picture", [(60, 120), *(pytest.param(size, marks=pytest.mark.slow) for size in ((90, 90), (120, 60)))]
+)
 def test_no_text_overlaps_another_or_leaves_the_figure(matplotlib, picture):
     long = "rollout of the last four layers, of which each discards ninety percent"
     heats = {"a": np.eye(3), long: np.eye(3), "relevance_map_without_a_single_space_in_it": np.eye(3), "d": np.eye(3)}
