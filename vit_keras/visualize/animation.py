@@ -58,7 +58,7 @@ def animate(
         FileNotFoundError: The folder does not exist.
 
     Example:
-        >>> frames = (overlay(np.zeros((32, 48, 3), "uint8"), np.eye(4) * n) for n in range(3))
+        >>> frames = (np.full((32, 48, 3), 80 * n, "uint8") for n in range(3))
         >>> animate(frames)[:6]
         b'GIF89a'
     """
