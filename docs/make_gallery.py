@@ -1,9 +1,10 @@
-"""Make the figures of gallery.md out of its own code: every block runs, in order, and its `figure` becomes the picture below it.
+"""Make the figures of gallery.md from its own code: every block runs, in order, and its `figure` becomes the picture
+below it.
 
     python docs/make_gallery.py [--weights FILE] [--out FOLDER] [NAME …]
 
-With names (`heads`, `figure7` …) only these pictures are made. The figure of the explorer needs Chromium, all others scikit-image and
-Matplotlib.
+With names (`heads`, `figure7` …) only these pictures are made. The figure of the explorer needs Chromium, all others
+scikit-image and Matplotlib.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ import numpy as np
 from PIL import Image
 
 PAGE = Path(__file__).with_name("gallery.md")
-# What the explorer shows in its picture: the address that it writes itself when one clicks about in it.
-VIEW = "#layer=5&token=5,5&locked=1&theme=light&other=1"
+# What the explorer shows in its picture: an address that it writes itself while somebody clicks through it.
+VIEW = "#mode=attention&layer=5&token=5,5&locked=1&theme=light&other=1"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
 class Example(NamedTuple):
-    """A block of code of the page, and the picture that stands below it, if there is one."""
+    """A block of code of the page, and the picture below it, if there is one."""
 
     code: str
     line: int
@@ -40,7 +41,7 @@ class Example(NamedTuple):
 
 
 def examples(page: str) -> list[Example]:
-    """The blocks of Python in a page, in order."""
+    """Return the blocks of Python in a page, in order."""
     block = re.compile(
         r'^```python\n(.*?)^```\n(?:\n<img src="gallery/([^"]+)" width="(\d+)")?', re.DOTALL | re.MULTILINE
     )
@@ -51,14 +52,14 @@ def examples(page: str) -> list[Example]:
 
 
 def run(example: Example, names: dict[str, Any], source: str = PAGE.name) -> Any:
-    """Run a block among the names that those before it made; return its `figure`, if it makes one."""
+    """Run a block with the names that earlier blocks defined; return its `figure`, if it makes one."""
     names.pop("figure", None)
     exec(compile("\n" * example.line + example.code, source, "exec"), names)
     return names.get("figure")
 
 
 def save(figure: Any, path: Path, width: int) -> None:
-    """Write a figure, a picture, an animation or the explorer, with two pixels for each that the page shows."""
+    """Write a figure, a picture, an animation or the explorer, at twice the width that the page shows."""
     if isinstance(figure, bytes):
         path.write_bytes(figure)
         return
@@ -77,15 +78,17 @@ def save(figure: Any, path: Path, width: int) -> None:
 
 
 def browser() -> str | None:
-    """Where Chromium is."""
+    """Return the path of Chromium, or `None`."""
     return next(filter(None, map(shutil.which, BROWSERS)), None)
 
 
 def screenshot(explorer: Any, width: int) -> Image.Image:
-    """What the explorer looks like in a browser, at twice the width that the page shows."""
+    """Return a screenshot of the explorer in a browser, at twice the width that the page shows."""
     with tempfile.TemporaryDirectory() as folder:
         page, picture = explorer.save(Path(folder, "explorer.html")), Path(folder, "explorer.png")
         options = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--virtual-time-budget=8000"]
+        options += ["--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update"]
+        options += ["--disable-sync", f"--user-data-dir={Path(folder, 'profile')}"]
         window = ["--window-size=1180,970", f"--force-device-scale-factor={2 * width / 1180:.4f}"]
         command = [browser(), *options, *window, f"--screenshot={picture}", page.as_uri() + VIEW]
         subprocess.run(command, check=True, capture_output=True, timeout=120)
@@ -93,7 +96,9 @@ def screenshot(explorer: Any, width: int) -> Image.Image:
 
 
 def make(page: str, out: Path, only: Sequence[str] = (), names: dict[str, Any] | None = None) -> list[Path]:
-    """Run a page and write its figures, or those that `only` names; return the files. `names` gets what the page defines."""
+    """Run a page and write its figures, or those that `only` names; return the files. `names` gets what the page
+    defines.
+    """
     blocks, made, names = examples(page), [], {} if names is None else names
     stems = [Path(block.file).stem for block in blocks if block.file]
     if unknown := sorted(set(only) - set(stems)):
@@ -109,7 +114,7 @@ def make(page: str, out: Path, only: Sequence[str] = (), names: dict[str, Any] |
         if figure is None:
             raise ValueError(f"The block at line {block.line + 1} of the page makes no `figure` for {block.file}.")
         if hasattr(figure, "html") and browser() is None:
-            print(f"{block.file}: left out, for there is no {' or '.join(BROWSERS)}")
+            print(f"{block.file}: left out, because there is no {' or '.join(BROWSERS)}")
             continue
         made.append(out / block.file)
         save(figure, made[-1], block.width)

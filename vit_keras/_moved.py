@@ -25,6 +25,10 @@ MOVED: dict[str, tuple[str, ...]] = {
         "labels",
     ),
     "visualize.evaluate": ("visualize.faithfulness",),
+    # figures
+    "visualize.draw": ("visualize.overlays", "visualize.figures", "visualize.animation", "visualize.colors"),
+    "visualize.explorer": ("visualize.explore",),
+    "visualize.inspect": ("visualize.analysis", "visualize.paper_figures"),
     # --- training
     "training.data": ("training.dataset", "training.listing", "training.decoding"),
 }

@@ -3,22 +3,30 @@
 import base64
 import contextlib
 import dataclasses
+import gzip
 import html
-import importlib
+import io
 import json
+import pathlib
 import re
 import shutil
+import tempfile
 import warnings
+import webbrowser
+from pathlib import Path
+from xml.etree import ElementTree
 
 import keras
 import numpy as np
 import pytest
+from PIL import Image
 
 from vit_keras import visualize, vit
-from vit_keras.visualize.explorer import decode, encode, explorer, pack, unpack
+from vit_keras.visualize.explore import explorer, fit
+from vit_keras.visualize.explore.fit import Plan, plans
+from vit_keras.visualize.explore.pack import decode, encode, pack, unpack
 from vit_keras.visualize.record import Recording
 
-module = importlib.import_module("vit_keras.visualize.explorer")
 HOSTILE = "</script><img src=x onerror=\"document.title='owned'\"> &amp; {{meta}} \u2028 'cat'"
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
@@ -128,7 +136,7 @@ def test_maps_of_the_output():
 def test_similarity_is_stored_the_smaller_way(width, kind):
     rec = recording(width=width)
     meta, blocks = parts(explorer(rec).html)
-    similarity, data = meta["views"][0]["similarity"], module.gzip.decompress(blocks["similarity-0"])
+    similarity, data = meta["views"][0]["similarity"], gzip.decompress(blocks["similarity-0"])
     assert similarity["kind"] == kind
     unit = rec.features[0] / np.linalg.norm(rec.features[0], axis=-1, keepdims=True)
     if kind == "matrix":
@@ -154,6 +162,7 @@ def b16(noise=0.14, **options):
     return dataclasses.replace(recording(**options), layers=tuple(range(12)), attention=softmax(logits))
 
 
+@pytest.mark.slow
 def test_b16_fits_with_all_heads():
     page = explorer(b16()).html
     meta, _ = parts(page)
@@ -168,36 +177,48 @@ def test_without_a_limit():
     assert explorer(rec, max_mb=np.inf).html == explorer(rec).html
 
 
+EMPTY = Path(fit.__file__).with_name("explorer.html").stat().st_size / 1e6  # the page without data, in MB
+
+
 def test_order_of_reductions():
     rec = recording(layers=12, heads=6, grid=(9, 9), prefix=("cls",), width=8)
     seen = []
-    for megabytes in (1, 0.58, 0.33, 0.3, 0.2, 0.1, 0.08, 0.073):
-        page = explorer(rec, max_mb=megabytes).html
-        assert len(page.encode()) <= megabytes * 1e6
+    for megabytes in (1, 0.4, 0.12, 0.1, 0.06, 0.035, 0.03):
+        page = explorer(rec, max_mb=EMPTY + megabytes).html
+        assert len(page.encode()) <= (EMPTY + megabytes) * 1e6
         source = parts(page)[0]["sources"][0]
         kept = source["layers"]
         seen.append((len(kept), sum(layer["heads"] > 1 for layer in kept), source["pooled"]))
         assert kept[-1]["n"] == 11
         assert bool(parts(page)[0]["notes"]) == (seen[-1] != (12, 12, False))
-    order = list(dict.fromkeys((plan.layers, plan.heads, plan.pooled) for plan in module._plans(12)))
+    order = [(plan.layers, plan.heads, plan.pooled) for plan in plans(12)]
+    assert order.index((12, 0, False)) + 1 == order.index((12, 12, True))
+    assert order[-1] == (1, 0, True)
     places = [order.index(plan) for plan in seen]
-    assert places == sorted(places)
+    assert places == sorted(set(places))
     assert seen[0] == (12, 12, False)
-    assert seen[1][0] == 12 and 4 < seen[1][1] < 12 and not seen[1][2]  # heads first, from the first layers on
-    assert seen[2] == (12, 4, False)
-    assert 6 <= seen[3][0] < 12 and seen[3][1:] == (4, False)  # then layers
-    assert seen[4] == (6, 4, True)  # then queries
-    assert seen[5][2] and seen[5][1] < 4
+    assert seen[1][0] == 12 and 0 < seen[1][1] < 12 and not seen[1][2]  # heads first, from the first layers on
+    assert seen[3][0] == 12 and seen[3][2]  # then queries
+    assert seen[-1][0] < 12  # layers last
+
+
+@pytest.mark.parametrize("share", [0.3, *(pytest.param(n, marks=pytest.mark.slow) for n in (0.15, 0.5, 0.8))])
+def test_the_budget_is_used(share):
+    rec = recording(layers=12, heads=3, images=3, grid=(8, 8), prefix=("cls",))
+    limit = EMPTY + share * (len(explorer(rec).html) / 1e6 - EMPTY)
+    page = explorer(rec, max_mb=limit).html
+    assert len(parts(page)[0]["sources"][0]["layers"]) == 12
+    assert len(page) - 1e6 * EMPTY > 0.6 * 1e6 * (limit - EMPTY)
 
 
 def test_reduced_attention_is_the_mean():
     rec = recording(layers=12, heads=6, grid=(9, 7), prefix=("cls",))
-    page = explorer(rec, max_mb=0.13).html
+    page = explorer(rec, max_mb=EMPTY + 0.035).html
     meta, _ = parts(page)
     source = meta["sources"][0]
     assert source["pooled"] and source["layers"][0]["heads"] == 1
-    assert "Heads are averaged in layer" in meta["notes"][0]
-    assert "left out" in meta["notes"][1] and "2 × 2" in meta["notes"][2] and "max_mb" in meta["notes"][3]
+    assert "The heads are averaged in layer" in meta["notes"][0]
+    assert "2 × 2" in meta["notes"][1] and "max_mb" in meta["notes"][2]
     mean = rec.attention[source["layers"][0]["n"], 0].mean(0)
     found = stored(page)[0][0]
     assert variation(found[0], mean[0]).max() < 0.0078
@@ -207,20 +228,26 @@ def test_reduced_attention_is_the_mean():
     assert variation(found[4], patches[:2, 6].mean(0)).max() < 0.0078
 
 
+def test_layers_that_are_left_out_are_named():
+    rec = recording(layers=12, heads=2, grid=(9, 9), prefix=("cls",), width=8)
+    notes = explorer(rec, max_mb=EMPTY + 0.025).notes
+    assert any("left out; rollout from a token skips them" in note for note in notes)
+
+
 def test_evenly_spread_layers():
-    assert module._Plan(6, 4, False).kept(12) == [0, 2, 4, 7, 9, 11]
-    assert module._Plan(1, 0, True).kept(12) == [11]
-    assert module._Plan(24, 24, False).kept(12) == list(range(12))
+    assert Plan(6, 4, False).kept(12) == [0, 2, 4, 7, 9, 11]
+    assert Plan(1, 0, True).kept(12) == [11]
+    assert Plan(24, 24, False).kept(12) == list(range(12))
 
 
 def test_too_small_to_fit(tmp_path):
-    with pytest.raises(ValueError, match=r"2 pictures do not fit into max_mb=0.05.*give more, or fewer"):
+    with pytest.raises(ValueError, match=r"2 pictures do not fit into max_mb=0.05.*Pass a larger max_mb=, or fewer"):
         explorer(recording(images=2), max_mb=0.05).save(tmp_path / "a.html")
 
 
 @pytest.mark.parametrize("max_mb", [0, -1, True, "6", None])
 def test_max_mb_is_a_number(max_mb):
-    with pytest.raises(ValueError, match="max_mb is a positive number of megabytes"):
+    with pytest.raises(ValueError, match="max_mb must be a positive number of megabytes"):
         explorer(recording(), max_mb=max_mb)
 
 
@@ -229,14 +256,14 @@ def test_large_pictures_become_smaller():
     large = (np.random.default_rng(0).integers(0, 255, (2000, 3000, 3), "uint8"),)
     page = explorer(dataclasses.replace(rec, images=large)).html
     uri = parts(page)[0]["pictures"][0]
-    picture = module.Image.open(module.io.BytesIO(base64.b64decode(uri.split(",")[1])))
+    picture = Image.open(io.BytesIO(base64.b64decode(uri.split(",")[1])))
     assert picture.format == "JPEG" and picture.size == (768, 512)
 
 
 def test_notebook_gets_less():
     page = explorer(b16())
     frame = page._repr_html_()
-    assert frame.startswith('<iframe sandbox="allow-scripts"')
+    assert frame.startswith('<iframe sandbox="allow-scripts allow-downloads"')
     assert len(frame.encode()) < 1.1e6 < len(page.html.encode())
     inner = html.unescape(re.search(r'srcdoc="(.*?)"', frame, re.DOTALL)[1])
     assert parts(inner)[0]["notes"]
@@ -307,7 +334,7 @@ def test_no_half_written_file(tmp_path, monkeypatch):
     path.write_text("old")
     page = explorer(recording())
     with monkeypatch.context() as patch:
-        patch.setattr(module.Path, "write_text", fail)
+        patch.setattr(pathlib.Path, "write_text", fail)
         with pytest.raises(OSError, match="No space"):
             page.save(path)
     assert path.read_text() == "old"
@@ -324,8 +351,8 @@ def test_where_not_to_save(tmp_path):
 
 def test_open_shows_the_saved_file(monkeypatch, tmp_path):
     shown = []
-    monkeypatch.setattr(module.tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(module.webbrowser, "open", shown.append)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(webbrowser, "open", shown.append)
     path = explorer(recording()).open()
     assert shown == [path.as_uri()] and path.is_file() and tmp_path in path.parents
 
@@ -348,13 +375,13 @@ def picture(seed=0, size=(32, 48)):
 
 def test_model_with_several_targets(model, tmp_path):
     path = tmp_path / "a cat.png"
-    module.Image.fromarray(picture()).save(path)
+    Image.fromarray(picture()).save(path)
     page = explorer(model, [path, picture(1, (20, 20))], target=(0, 2)).html
     meta, blocks = parts(page)
     assert [v["name"] for v in meta["views"]] == ["a cat", "Picture 2"]
     assert meta["sources"][0]["name"] == "tiny"
     assert [m["name"] for m in meta["views"][0]["maps"]] == [
-        "Rollout",
+        "Rollout to output",
         "ALTI",
         "Relevance: class 0",
         "Relevance: class 2",
@@ -411,15 +438,15 @@ def test_recordings_and_models_side_by_side(model):
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"model_or_recording": "model.keras"}, TypeError, "Give a model and images, or a Recording. Received: str"),
-        ({"images": np.zeros((8, 8, 3))}, TypeError, "A recording has all it needs; leave out images"),
-        ({"target": 1, "layers": [0]}, TypeError, "leave out target, layers"),
+        ({"model_or_recording": "model.keras"}, TypeError, "Pass a model and images, or a Recording. Received: str"),
+        ({"images": np.zeros((8, 8, 3))}, TypeError, "A recording needs no more arguments. Leave out images"),
+        ({"target": 1, "layers": [0]}, TypeError, "Leave out target, layers"),
         ({"model_or_recording": recording(attention=None)}, ValueError, "no attention: record with keep="),
         ({"model_or_recording": recording(attention=np.ones((3, 1, 2, 17)))}, ValueError, "rows='all'"),
         (
             {"model_or_recording": recording(attention=np.ones((3, 1, 2, 9, 9)))},
             ValueError,
-            "17 × 17; the recording has",
+            "17 × 17. Received: a recording with",
         ),
     ],
 )
@@ -458,7 +485,9 @@ def show(browser, tmp_path):
     """Open a page offline; at the end nothing may have been asked for and no error printed."""
     contexts, requests, errors = [], [], []
 
-    def show(page, address="", *, frame=False, allow_errors=False, **options):
+    def show(page, address="", *, opening=False, frame=False, allow_errors=False, **options):
+        if not opening and "mode=" not in address:
+            address = f"{address}&mode=attention" if address else "#mode=attention"
         context = browser.new_context(offline=True, **{"viewport": {"width": 1200, "height": 900}, **options})
         contexts.append(context)
         tab = context.new_page()
@@ -583,15 +612,15 @@ def test_controls(show):
     tab.get_by_role("button", name="Layer 2").click()
     settled(tab, layer=2)
     near(shown(tab), rec.attention[2, 0, 0, 2:, 1], top=1)
-    for label, name, value in (("Scale", "scale", "same"), ("Colours", "colours", "cividis")):
+    for label, name, value in (("Scale", "scale", "same"), ("Colors", "colors", "cividis")):
         tab.get_by_label(label).select_option(value)
         settled(tab, **{name: value})
-    assert tab.locator("#scale-high").inner_text() == f"≥ {1000 / 17:.1f} %"
+    assert tab.locator(".scale .high").first.inner_text() == f"≥ {1000 / 17:.1f} %"
     tab.get_by_label("Opacity").fill("40")
     settled(tab, opacity=40)
     tab.get_by_label("Smooth").check()
-    tab.get_by_label("Grey picture").uncheck()
-    settled(tab, smooth=True, grey=False)
+    tab.get_by_label("Gray picture").uncheck()
+    settled(tab, smooth=True, gray=False)
 
 
 def test_every_value(show):
@@ -599,7 +628,11 @@ def test_every_value(show):
     tab = show(explorer(rec))
     found = np.array(
         tab.evaluate(
-            "[0, 1, 2].map(l => [0, 1, 'mean'].map(h => [...Array(17).keys()].map(i => [...Array(17).keys()].map(j => explorer.at(l, h, i, j)))))"
+            """() => {
+                const tokens = [...Array(17).keys()];
+                const all = (l, h) => tokens.map(i => tokens.map(j => explorer.at(l, h, i, j)));
+                return [0, 1, 2].map(l => [0, 1, 'mean'].map(h => all(l, h)));
+            }"""
         )
     )
     exact = np.concatenate([rec.attention[:, 0], rec.attention[:, 0].mean(1, keepdims=True)], 1)
@@ -618,7 +651,7 @@ def test_rollout_and_maps(show):
     matrix = np.array([tab.evaluate("i => explorer.rollout(3, i)", i) for i in range(17)])
     columns = np.array([tab.evaluate("i => explorer.rollout(3, i, true)", i) for i in range(17)]).T
     np.testing.assert_allclose(matrix, columns, rtol=1e-6)  # float32 sums in another order
-    tab.get_by_label("Rollout").nth(1).check()
+    tab.get_by_role("radio", name="Rollout to output").check()
     settled(tab, mode="output")
     near(shown(tab), visualize.attention_rollout(rec)[0].ravel())
     assert tab.locator(".heads").first.is_hidden()
@@ -627,7 +660,7 @@ def test_rollout_and_maps(show):
     near(shown(tab), rec.readout[0, 2:])
 
 
-@pytest.mark.parametrize("width", [4, 64])
+@pytest.mark.parametrize("width", [4, pytest.param(64, marks=pytest.mark.slow)])
 def test_similarity(show, width):
     rec = recording(width=width)
     tab = show(explorer(rec), "#mode=similarity&token=1,1")
@@ -643,7 +676,8 @@ def test_opacity_follows_attention(show):
     alpha = """() => {
         const { width, height } = document.querySelector('.picture canvas');
         const { data } = document.querySelector('.picture canvas').getContext('2d').getImageData(0, 0, width, height);
-        const at = (row, column) => data[4 * (Math.floor((row + .5) * height / 3) * width + Math.floor((column + .5) * width / 5)) + 3];
+        const middle = (n, count, size) => Math.floor((n + .5) * size / count);
+        const at = (row, column) => data[4 * (middle(row, 3, height) * width + middle(column, 5, width)) + 3];
         return [...Array(15).keys()].map(p => at(Math.floor(p / 5), p % 5));
     }"""
     wanted = 0.85 * 255 * (patches - patches.min()) / (patches.max() - patches.min())
@@ -688,11 +722,11 @@ def test_nonsense_in_the_address(show):
     for address in (
         "#layer=99&head=7&token=40,40",
         "#token=nobody&mode=none&view=9&other=9",
-        "#opacity=x&scale=y&colours=z&theme=q",
+        "#opacity=x&scale=y&colors=z&theme=q",
         "#%%%=&=",
     ):
         tab.evaluate("address => { explorer.state.layer = 1; location.hash = address; }", address)
-        settled(tab, layer=2, head="mean", mode="attention", view=0, other=-1, opacity=85, scale="root")
+        settled(tab, layer=2, head="mean", mode="output", view=0, other=-1, opacity=85, scale="root")
         token(tab, 0)
 
 
@@ -722,14 +756,14 @@ def test_second_side_without_the_map(show):
     rich = recording(gradients=np.ones((3, 1, 2, 17, 17), "float32"))
     tab = show(explorer(rich, compare=recording(features=None)), "#other=1&mode=relevance")
     settled(tab, mode="relevance")
-    near(shown(tab, 1), recording().attention[2, 0].mean(0)[0, 2:])  # shows its attention
+    near(shown(tab, 1), visualize.attention_rollout(recording())[0].ravel())  # shows its rollout
     tab.evaluate("explorer.set({mode: 'similarity'})")
     settled(tab, mode="similarity")
 
 
 def test_reduced_page(show):
     rec = recording(layers=12, heads=6, grid=(9, 7), prefix=("cls",))
-    page = explorer(rec, max_mb=0.13)
+    page = explorer(rec, max_mb=EMPTY + 0.035)
     layer = parts(page.html)[0]["sources"][0]["layers"][1]["n"]
     tab = show(page, f"#layer={layer}&token=8,6&head=2")
     assert "2 × 2" in tab.locator("#notes").inner_text()
@@ -745,7 +779,7 @@ def test_notebook_frame(show):
     tab = show(explorer(rec), frame=True)
     frame = tab.frame_locator("iframe")
     box = frame.locator(".picture canvas").first.bounding_box()
-    tab.mouse.move(box["x"] + 0.3 * box["width"], box["y"] + 0.5 * box["height"])
+    tab.mouse.click(box["x"] + 0.3 * box["width"], box["y"] + 0.5 * box["height"])
     frame.get_by_text("Patch at row 1, column 1 looks most at").wait_for()
     frame.get_by_role("button", name="Dark theme").click()
     frame.locator("html[data-theme=dark]").wait_for()
@@ -767,20 +801,23 @@ def test_names_are_text(show):
     assert tab.title() != "owned"
 
 
+@pytest.mark.slow
 def test_policy_forbids_requests(show):
     tab = show(explorer(recording()), allow_errors=True)
     blocked = """kind => new Promise(done => {
         addEventListener('securitypolicyviolation', event => done(event.effectiveDirective));
         if (kind === 'image') document.body.append(Object.assign(new Image(), {src: 'https://example.org/x.png'}));
         if (kind === 'fetch') fetch('https://example.org/').catch(() => {});
-        if (kind === 'script') document.body.insertAdjacentHTML('beforeend', '<button onclick="1">'), document.body.lastChild.click();
+        if (kind !== 'script') return;
+        document.body.insertAdjacentHTML('beforeend', '<button onclick="1">');
+        document.body.lastChild.click();
     })"""
     assert tab.evaluate(blocked, "image") == "img-src"
     assert tab.evaluate(blocked, "fetch") == "connect-src"
     assert tab.evaluate(blocked, "script") == "script-src-attr"
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.slow)])
 def test_themes(show, scheme):
     tab = show(explorer(recording()), color_scheme=scheme)
     brightness = "() => getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)[0]"
@@ -798,7 +835,8 @@ def test_contrast(show):
         tab.evaluate("theme => explorer.set({theme})", scheme)
         colours = tab.evaluate("""() => {
             const style = getComputedStyle(document.documentElement);
-            return Object.fromEntries(['ink', 'soft', 'paper', 'card', 'fill', 'accent', 'on-accent'].map(n => [n, style.getPropertyValue('--' + n).trim()]));
+            const names = ['ink', 'soft', 'paper', 'card', 'fill', 'accent', 'on-accent'];
+            return Object.fromEntries(names.map(n => [n, style.getPropertyValue('--' + n).trim()]));
         }""")
 
         def light(name, colours=colours):
@@ -856,3 +894,117 @@ def test_old_browser_is_told(browser, tmp_path):
         tab.goto(path.as_uri())
         tab.wait_for_selector("html[data-ready=error]")
         assert "it needs a browser of 2023 or later" in tab.locator("#panels").inner_text()
+
+
+# --- what the page opens on, and where things are -----------------------------------------------------------------
+
+
+def with_values(**options):
+    """A recording that ALTI can be made of."""
+    random = np.random.default_rng(3)
+    fields = {
+        "values": random.normal(size=(3, 1, 2, 17, 4)),
+        "projections": np.ones((3, 2, 4, 8)),
+        "tokens": random.normal(size=(4, 1, 17, 8)),
+    }
+    return recording(**{**fields, **options})
+
+
+def test_opens_on_a_map_of_the_output(show):
+    settled(show(explorer(with_values()), opening=True), mode="alti")
+    tab = show(explorer(recording()), opening=True)
+    settled(tab, mode="output")
+    names = tab.locator("#from-token span, #from-output span").all_inner_texts()
+    assert len(set(names)) == len(names) and "Rollout" not in names
+    assert "Click on a patch" in tab.locator(".readout").first.inner_text()
+    tab.mouse.click(*centre(tab, 1, 3, (3, 5)))
+    settled(tab, mode="attention", locked=True)
+    token(tab, 2 + 8)
+
+
+def test_a_comparison_opens_with_both(show):
+    first, second = recording(images=2), recording(images=2, seed=1)
+    tab = show(explorer(first, compare=second), opening=True)
+    settled(tab, other=2)
+    assert tab.locator(".panel:visible").count() == 2
+    near(shown(tab, 1), visualize.attention_rollout(second)[0].ravel())
+    highest = tab.locator(".scale:visible .high").all_inner_texts()
+    assert len(highest) == 2 and highest[0] != highest[1]  # a scale for each
+    tab.get_by_label("Picture", exact=True).first.select_option("1")  # the other side follows
+    settled(tab, view=1, other=3)
+
+
+@pytest.mark.parametrize("viewport", [(1280, 800), (390, 844)])
+def test_a_small_picture_fills_its_panel(show, viewport):
+    small = (np.random.default_rng(0).integers(0, 255, (32, 32, 3), "uint8"),)
+    rec = dataclasses.replace(recording(grid=(4, 4), prefix=("cls",)), images=small)
+    tab = show(explorer(rec), opening=True, viewport=dict(zip(("width", "height"), viewport)))
+    box, panel = (tab.locator(name).first.bounding_box() for name in (".picture", ".panel"))
+    assert box["width"] > 0.5 * panel["width"] and box["height"] == pytest.approx(box["width"], abs=1)
+    assert box["y"] + box["height"] <= viewport[1]  # within the first screen
+
+
+def test_on_a_phone_the_controls_are_at_hand(show):
+    tab = show(explorer(recording(images=2)), opening=True, viewport={"width": 390, "height": 844}, has_touch=True)
+    summary = tab.locator("#controls summary")
+    box = summary.bounding_box()
+    assert 0 < box["y"] < 844 - 24
+    assert tab.get_by_label("Scale").is_hidden()
+    summary.tap()
+    tab.get_by_label("Scale").wait_for()
+    assert tab.locator(".picture").first.bounding_box()["y"] < 300  # the picture is still there
+
+
+def test_a_scale_without_outliers(show):
+    attention = np.full((1, 1, 1, 26, 26), 0.01, "float32")
+    attention[..., 1:21] += np.linspace(0, 0.01, 20, dtype="float32")
+    attention[..., [1, 5, 21, 25]] = 0.2  # the corners
+    rec = recording(layers=1, heads=1, grid=(5, 5), prefix=("cls",), attention=attention)
+    tab = show(explorer(rec))
+    tab.get_by_label("Scale").select_option("Without outliers")
+    settled(tab, scale="inner")
+    high = tab.locator(".scale .high").first.inner_text()
+    assert high.startswith("≥ ") and float(high[2:].rstrip(" %")) < 3  # and not 20 %
+
+
+def test_targets_are_large_enough(show):
+    for options in ({}, {"viewport": {"width": 390, "height": 844}}):
+        tab = show(explorer(with_values(images=1)), "#mode=attention", **options)
+        tab.evaluate("document.querySelectorAll('details').forEach(d => { d.open = true; })")
+        small = tab.evaluate("""() => [...document.querySelectorAll('button, input, select, summary')]
+            .filter(e => e.checkVisibility()).map(e => [e.outerHTML, e.getBoundingClientRect()])
+            .filter(([_, box]) => box.width < 24 || box.height < 24).map(([e, box]) => [e, box.width, box.height])""")
+        assert small == []
+
+
+def test_headings_and_layers_are_in_order(show):
+    tab = show(explorer(recording()))
+    levels = tab.evaluate("[...document.querySelectorAll('h1, h2, h3, h4')].map(h => Number(h.tagName[1]))")
+    assert levels[0] == 1 and set(levels[1:]) == {2}
+    assert tab.locator("#layer-control").inner_text().split() == ["Layer", "2", "0", "(first)", "2", "(last)"]
+
+
+def test_print(show):
+    tab = show(explorer(recording()), "#theme=dark")
+    tab.emulate_media(media="print")
+    assert tab.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert tab.locator("aside").is_hidden() and tab.locator("#theme").is_hidden()
+    assert tab.locator(".picture").first.is_visible() and tab.locator(".scale").first.is_visible()
+
+
+@pytest.mark.parametrize("smooth", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_the_view_is_saved(show, smooth):
+    tab = show(explorer(recording(), compare=recording(seed=1), title=HOSTILE), f"#mode=output&smooth={smooth}")
+    saved = {}
+    for kind in ("svg", "png"):
+        with tab.expect_download() as download:
+            tab.get_by_role("button", name=kind.upper()).click()
+        assert download.value.suggested_filename.endswith(f"-output.{kind}")
+        saved[kind] = Path(download.value.path()).read_bytes()
+    root = ElementTree.fromstring(saved["svg"])
+    assert root.tag.endswith("}svg") and len(root.findall("{*}image")) == 2 + 2 * smooth
+    width, height = int(root.get("width")), int(root.get("height"))
+    png = Image.open(io.BytesIO(saved["png"])).convert("RGB")
+    assert png.size == (2 * width, 2 * height)
+    picture = np.asarray(png)[2 * 120 : 2 * 300, 2 * 40 : 2 * 500]
+    assert picture.std() > 15  # not blank

@@ -1,4 +1,5 @@
-"""The numbers of `visualize.inspect` against closed forms, plain formulas and scikit-learn, and its figures against the numbers."""
+"""The numbers of `visualize.analysis` against closed forms, plain formulas and scikit-learn, and its figures against
+the numbers."""
 
 import functools
 import math
@@ -9,9 +10,9 @@ import pytest
 
 from vit_keras import layers, positions, vit
 from vit_keras.config import ViTConfig
-from vit_keras.visualize import inspect
-from vit_keras.visualize.draw import paper_style
+from vit_keras.visualize import analysis, attention_map, paper_figures
 from vit_keras.visualize.maps import attention_rollout
+from vit_keras.visualize.overlays import overlay, paper_style, vit_keras_style
 from vit_keras.visualize.record import Recording, record
 
 # What is float32 carries 7 digits; sums of some hundred numbers lose at most one of them.
@@ -61,7 +62,8 @@ def of_tokens(*states, grid, prefix=(), features=None):
 
 @functools.cache
 def build(image_size=(16, 24), patch_size=(8, 4), blocks=2, **options):
-    """A tiny model with far from uniform attention, of rectangular patches in a rectangle, unless told otherwise; not to be changed."""
+    """A tiny model with far from uniform attention, of rectangular patches in a rectangle, unless told otherwise; not
+    to be changed."""
     options = {"classes": 3, **options}
     model = vit.build_model(image_size, patch_size, blocks, 16, 2, "tiny", 32, **options)
     generator = rng(1)
@@ -95,23 +97,23 @@ def uniform(grid, prefix=()):
 )
 def test_distance_of_uniform_attention(side, patch, prefix, renormalize, pixels):
     rec = recording((side, side), prefix, (patch, patch), attention=uniform((side, side), prefix))
-    distance = inspect.mean_attention_distance(rec, renormalize)
+    distance = analysis.mean_attention_distance(rec, renormalize)
     # The published numbers have three decimals; two float32 roundings of 200 are 2e-5.
     np.testing.assert_allclose(distance, np.full((2, 3), pixels), atol=6e-4)
-    np.testing.assert_allclose(inspect.mean_attention_distance(rec, renormalize, "patch") * patch, distance, rtol=1e-5)
+    np.testing.assert_allclose(analysis.mean_attention_distance(rec, renormalize, "patch") * patch, distance, rtol=1e-5)
 
 
 def test_distance_of_attention_to_oneself_is_zero():
     rec = recording((3, 5), ("cls", "reg0"), attention=np.broadcast_to(np.eye(17), (2, 1, 2, 17, 17)))
-    assert not inspect.mean_attention_distance(rec).any()
+    assert not analysis.mean_attention_distance(rec).any()
 
 
 def test_distance_to_the_neighbour_is_the_side_of_a_patch():
     across = np.eye(6)[[1, 0, 1, 4, 3, 4]]  # each attends to one beside it
     down = np.eye(6)[[3, 4, 5, 0, 1, 2]]  # to the one above or below
     rec = recording((2, 3), (), (10, 20), attention=np.stack([across, down])[None, None])
-    np.testing.assert_allclose(inspect.mean_attention_distance(rec), [[20, 10]])
-    np.testing.assert_allclose(inspect.mean_attention_distance(rec, unit="patch"), [[1, 1]])
+    np.testing.assert_allclose(analysis.mean_attention_distance(rec), [[20, 10]])
+    np.testing.assert_allclose(analysis.mean_attention_distance(rec, unit="patch"), [[1, 1]])
 
 
 @pytest.mark.parametrize("renormalize", [False, True])
@@ -126,7 +128,7 @@ def test_distance_as_it_is_defined(renormalize):
         for i, j in np.ndindex(6, 6):
             step = math.hypot(height * (i // 3 - j // 3), width * (i % 3 - j % 3))
             expected[block, image, head] += scores[i, j] * step / 6
-    distance = inspect.mean_attention_distance(
+    distance = analysis.mean_attention_distance(
         recording(grid, prefix, (height, width), attention=attention), renormalize
     )
     np.testing.assert_allclose(distance, expected.mean(axis=1), rtol=1e-5)
@@ -135,7 +137,7 @@ def test_distance_as_it_is_defined(renormalize):
 def test_patches_that_attend_to_the_class_token_alone_have_distance_zero():
     attention = np.zeros((1, 1, 1, 5, 5))
     attention[..., 0] = 1
-    assert not inspect.mean_attention_distance(recording((2, 2), attention=attention), renormalize=True).any()
+    assert not analysis.mean_attention_distance(recording((2, 2), attention=attention), renormalize=True).any()
 
 
 # -------------------------------------------------------------------------------------------- entropy and sinks --
@@ -143,15 +145,15 @@ def test_patches_that_attend_to_the_class_token_alone_have_distance_zero():
 
 def test_entropy_of_uniform_attention_is_the_logarithm_of_the_tokens():
     rec = recording((4, 5), ("cls", "reg0"), attention=uniform((4, 5), ("cls", "reg0")))
-    np.testing.assert_allclose(inspect.attention_entropy(rec), np.full((2, 3), math.log(22)), rtol=FLOAT32)
-    np.testing.assert_allclose(np.exp(inspect.attention_entropy(rec, "cls")), np.full((2, 3), 22), rtol=1e-5)
+    np.testing.assert_allclose(analysis.attention_entropy(rec), np.full((2, 3), math.log(22)), rtol=FLOAT32)
+    np.testing.assert_allclose(np.exp(analysis.attention_entropy(rec, "cls")), np.full((2, 3), 22), rtol=1e-5)
 
 
 def test_entropy_of_one_choice_is_zero_and_of_two_log_2():
     attention = np.zeros((1, 1, 2, 5, 5))
     attention[..., 0, :, 1] = 1
     attention[..., 1, :, [2, 3]] = 0.5
-    entropy = inspect.attention_entropy(recording((2, 2), attention=attention))
+    entropy = analysis.attention_entropy(recording((2, 2), attention=attention))
     np.testing.assert_allclose(entropy, [[0, math.log(2)]], atol=FLOAT32)
 
 
@@ -159,24 +161,24 @@ def test_entropy_of_one_choice_is_zero_and_of_two_log_2():
 def test_entropy_as_it_is_defined(rows, asking):
     attention = random_attention(7)
     expected = -(attention * np.log(attention)).sum(axis=-1)[..., asking].mean(axis=(1, 3))
-    entropy = inspect.attention_entropy(recording((2, 3), attention=attention), rows)
+    entropy = analysis.attention_entropy(recording((2, 3), attention=attention), rows)
     np.testing.assert_allclose(entropy, expected, rtol=1e-5)
 
 
 def test_sinks_are_mean_columns():
     attention = random_attention(8)
     rec = recording((2, 3), ("cls", "reg0"), attention=attention)
-    sinks = inspect.attention_sinks(rec)
+    sinks = analysis.attention_sinks(rec)
     np.testing.assert_allclose(sinks, attention.mean(axis=(2, 3)), rtol=1e-5)
     np.testing.assert_allclose(sinks.sum(axis=-1), 1, rtol=1e-5)
-    patches = inspect.attention_sinks(rec, "patches")
+    patches = analysis.attention_sinks(rec, "patches")
     np.testing.assert_allclose(patches, attention[..., 2:, :].mean(axis=(2, 3)), rtol=1e-5)
-    np.testing.assert_allclose(inspect.attention_sinks(rec, "cls"), attention[..., 0, :].mean(axis=2), rtol=1e-5)
+    np.testing.assert_allclose(analysis.attention_sinks(rec, "cls"), attention[..., 0, :].mean(axis=2), rtol=1e-5)
     fused = recording((2, 3), ("cls", "reg0"), attention=attention.mean(axis=2), heads="mean")
-    np.testing.assert_allclose(inspect.attention_sinks(fused), sinks, rtol=1e-5)
+    np.testing.assert_allclose(analysis.attention_sinks(fused), sinks, rtol=1e-5)
 
 
-# -------------------------------------------------------------------------------------------------- weights of a model --
+# ----------------------------------------------------------------------------------------- weights of a model --
 
 
 def test_filters_are_scikit_learns_components():
@@ -187,11 +189,11 @@ def test_filters_are_scikit_learns_components():
     components *= np.sign(components[np.arange(9), np.abs(components).argmax(axis=1)])[:, None]
     low, high = components.min(axis=1, keepdims=True), components.max(axis=1, keepdims=True)
     expected = ((components - low) / (high - low)).reshape(9, 8, 4, 2)
-    np.testing.assert_allclose(inspect.embedding_filters(model, 9), expected, atol=PRODUCTS)
+    np.testing.assert_allclose(analysis.embedding_filters(model, 9), expected, atol=PRODUCTS)
 
 
 def test_there_are_no_more_filters_than_the_hidden_units_span():
-    filters = inspect.embedding_filters(build())
+    filters = analysis.embedding_filters(build())
     assert filters.shape == (15, 8, 4, 3)  # 16 units, centred
     assert filters.dtype == "float32"
     np.testing.assert_array_equal(filters.min(axis=(1, 2, 3)), 0)
@@ -217,7 +219,7 @@ def cosine(a, b):
 def test_similarity_of_learned_positions(options, prefix):
     model = build(**options)
     table = keras.ops.convert_to_numpy(model.get_layer("Transformer_posembed_input").pe)[0, prefix:]
-    similarity = inspect.position_similarity(keras.Sequential([model]))
+    similarity = analysis.position_similarity(keras.Sequential([model]))
     assert similarity.shape == (2, 6, 2, 6)
     for i, j in ((0, 0), (0, 11), (7, 3)):
         assert similarity[i // 6, i % 6, j // 6, j % 6] == pytest.approx(cosine(table[i], table[j]), abs=FLOAT32)
@@ -226,18 +228,18 @@ def test_similarity_of_learned_positions(options, prefix):
 def test_similarity_of_sines_and_cosines():
     model = build(position="sincos2d", image_size=None)
     table = positions.sincos2d((3, 5), 16)[0]
-    similarity = inspect.position_similarity(model, (3, 5))
+    similarity = analysis.position_similarity(model, (3, 5))
     assert similarity[1, 2, 2, 4] == pytest.approx(cosine(table[7], table[14]), abs=FLOAT32)
-    np.testing.assert_array_equal(inspect.position_similarity(build(position="sincos2d")).shape, (2, 6, 2, 6))
-    with pytest.raises(ValueError, match="any size: say which grid"):
-        inspect.position_similarity(model)
+    np.testing.assert_array_equal(analysis.position_similarity(build(position="sincos2d")).shape, (2, 6, 2, 6))
+    with pytest.raises(ValueError, match="any size. Pass grid="):
+        analysis.position_similarity(model)
 
 
 def test_similarity_of_positions_that_were_resampled():
     model = build()
     table = keras.ops.convert_to_numpy(model.get_layer("Transformer_posembed_input").pe)
     table = positions.resize_position_embeddings(table, (4, 3), source_grid=(2, 6))[0, 1:]
-    similarity = inspect.position_similarity(model, (4, 3))
+    similarity = analysis.position_similarity(model, (4, 3))
     assert similarity[0, 1, 3, 2] == pytest.approx(cosine(table[1], table[11]), abs=FLOAT32)
 
 
@@ -252,7 +254,7 @@ def test_similarity_of_positions_that_were_resampled():
 )
 def test_positions_that_are_no_embeddings_have_no_similarity(options, reason):
     with pytest.raises(ValueError, match=reason):
-        inspect.position_similarity(build(**options))
+        analysis.position_similarity(build(**options))
 
 
 # ------------------------------------------------------------------------------------------------------ token PCA --
@@ -276,24 +278,24 @@ def test_pca_colours_each_image_by_its_own_components():
     same = 1 / 3 + 1e-8 * rng().standard_normal(tokens.shape)
     rec = of_tokens(same, tokens, grid=(4, 5), prefix=("cls", "reg0"), features=tokens + 1)
     expected = np.stack([colours_by_hand(t) for t in tokens]).reshape(2, 4, 5, 3)
-    np.testing.assert_allclose(inspect.token_pca(rec), expected, atol=PRODUCTS)
-    np.testing.assert_allclose(inspect.token_pca(rec, layer=1), expected, atol=PRODUCTS)
-    assert inspect.token_pca(rec).dtype == "float32"
+    np.testing.assert_allclose(analysis.token_pca(rec), expected, atol=PRODUCTS)
+    np.testing.assert_allclose(analysis.token_pca(rec, layer=1), expected, atol=PRODUCTS)
+    assert analysis.token_pca(rec).dtype == "float32"
     # Tokens that are all the same, but for what is rounded off, have no colours, and no NaN.
-    np.testing.assert_array_equal(inspect.token_pca(rec, layer=0), np.full((2, 4, 5, 3), 0.5))
+    np.testing.assert_array_equal(analysis.token_pca(rec, layer=0), np.full((2, 4, 5, 3), 0.5))
 
 
 def test_joint_pca_has_the_same_components_for_all():
     tokens = random_tokens(3, 20, 7)
     rec = of_tokens(tokens, tokens, grid=(4, 5), features=tokens)
     expected = colours_by_hand(tokens.reshape(60, 7), (10, 90)).reshape(3, 4, 5, 3)
-    np.testing.assert_allclose(inspect.token_pca(rec, joint=True, clip=(10, 90)), expected, atol=PRODUCTS)
+    np.testing.assert_allclose(analysis.token_pca(rec, joint=True, clip=(10, 90)), expected, atol=PRODUCTS)
 
 
 def test_signs_of_components_do_not_depend_on_the_sign_of_the_tokens():
     tokens = random_tokens(1, 30, 5)
     colours, mirrored = (
-        inspect.token_pca(of_tokens(t, grid=(5, 6), features=t), clip=(5, 95)) for t in (tokens, -tokens)
+        analysis.token_pca(of_tokens(t, grid=(5, 6), features=t), clip=(5, 95)) for t in (tokens, -tokens)
     )
     np.testing.assert_allclose(mirrored, 1 - colours, atol=PRODUCTS)
 
@@ -304,7 +306,7 @@ def test_only_the_foreground_is_coloured(joint):
     foreground = np.zeros((2, 30), bool)
     foreground[0, 3:12], foreground[1, 20:] = True, True
     tokens[foreground] += 40
-    colours = inspect.token_pca(of_tokens(tokens, grid=(5, 6), features=tokens), joint=joint, foreground=True)
+    colours = analysis.token_pca(of_tokens(tokens, grid=(5, 6), features=tokens), joint=joint, foreground=True)
     expected = np.zeros((2, 30, 3))
     if joint:
         expected[foreground] = colours_by_hand(tokens[foreground])
@@ -316,7 +318,7 @@ def test_only_the_foreground_is_coloured(joint):
 
 def test_fewer_components_than_colours():
     tokens = np.linspace(0, 1, 6)[None, :, None] * np.array([1.0, -2, 0.5, 0])
-    colours = inspect.token_pca(of_tokens(tokens, grid=(2, 3), features=tokens), clip=(0, 100)).reshape(6, 3)
+    colours = analysis.token_pca(of_tokens(tokens, grid=(2, 3), features=tokens), clip=(0, 100)).reshape(6, 3)
     np.testing.assert_allclose(colours[:, 0], np.linspace(1, 0, 6), atol=PRODUCTS)  # -2 is the largest, made positive
     np.testing.assert_array_equal(colours[:, 1:], 0.5)
 
@@ -325,13 +327,14 @@ def test_layers_go_by_the_numbers_of_blocks():
     first, second, third, features = (random_tokens(1, 6, 4, seed) for seed in range(4))
     rec = of_tokens(first, second, third, grid=(2, 3), features=features)
     rec = Recording(**{**vars(rec), "layers": (4, 7)})
-    for layer, tokens in ((4, first), (7, second), (8, third), (-1, features)):
-        similarity = inspect.patch_similarity(rec, (0, 0), layer=layer)
+    places = (4, first), (7, second), (8, third), (-1, second), (-2, first), ("final_norm", features)
+    for layer, tokens in places:
+        similarity = analysis.patch_similarity(rec, (0, 0), layer=layer)
         assert similarity[1, 2] == pytest.approx(cosine(tokens[0, 0], tokens[0, 5]), abs=FLOAT32)
-    with pytest.raises(ValueError, match="layer 4, 7, 8, and -1 after them all. Received: 5"):
-        inspect.patch_similarity(rec, (0, 0), layer=5)
-    with pytest.raises(ValueError, match="The last block is not in the recording"):
-        inspect.token_pca(Recording(**{**vars(rec), "features": None}))
+    with pytest.raises(ValueError, match="one of 4, 7, 8, negative from the last block, or 'final_norm'. Received: 5"):
+        analysis.patch_similarity(rec, (0, 0), layer=5)
+    with pytest.raises(ValueError, match="does not have the last block"):
+        analysis.token_pca(Recording(**{**vars(rec), "features": None}))
 
 
 # ---------------------------------------------------------------------------------------------- patch similarity --
@@ -343,12 +346,12 @@ def test_similarity_to_a_patch():
     tokens[1, 4] = [0, 3, 0]
     rec = of_tokens(tokens, grid=(2, 3), prefix=("cls",), features=tokens)
     expected = [[1, 0, -1], [math.sqrt(0.5), 0, 1]]
-    np.testing.assert_allclose(inspect.patch_similarity(rec, (0, 0)), expected, atol=FLOAT32)
-    np.testing.assert_allclose(inspect.patch_similarity(rec, (-2, -3)), expected, atol=FLOAT32)
-    back = inspect.patch_similarity(rec, (1, 1), image=1, other=0)
+    np.testing.assert_allclose(analysis.patch_similarity(rec, (0, 0)), expected, atol=FLOAT32)
+    np.testing.assert_allclose(analysis.patch_similarity(rec, (-2, -3)), expected, atol=FLOAT32)
+    back = analysis.patch_similarity(rec, (1, 1), image=1, other=0)
     np.testing.assert_allclose(back, [[0, 1, 0], [math.sqrt(0.5), 0, 0]], atol=FLOAT32)
     larger = of_tokens(np.ones((3, 20, 3)), grid=(4, 5), features=np.ones((3, 20, 3)))
-    maps = inspect.patch_similarity(rec, (0, 1), other=larger)
+    maps = analysis.patch_similarity(rec, (0, 1), other=larger)
     np.testing.assert_allclose(maps, np.full((3, 4, 5), math.sqrt(1 / 3)), atol=FLOAT32)
 
 
@@ -364,15 +367,15 @@ def test_norms_and_outliers():
     attention[..., 5] += 0.5  # patch 4 draws half and more
     rec = recording((2, 3), attention=attention, tokens=np.pad(tokens, [(0, 0), (0, 0), (1, 0), (0, 0)]))
     rec = Recording(**{**vars(rec), "layers": (3, 4)})
-    norms = inspect.token_norms(rec)
+    norms = analysis.token_norms(rec)
     assert norms.shape == (3, 2, 2, 3)
     np.testing.assert_allclose(norms[1, 0], [[2, 2, 2], [2, 10, 2]], rtol=FLOAT32)
-    longest, next_one = inspect.outlier_tokens(rec)
-    assert longest == inspect.OutlierToken(layer=5, image=1, patch=(0, 2), norm=20.0, attention=None)
+    longest, next_one = analysis.outlier_tokens(rec)
+    assert longest == analysis.OutlierToken(layer=5, image=1, patch=(0, 2), norm=20.0, attention=None)
     assert next_one[:3] == (4, 0, (1, 1))
     assert next_one.norm == pytest.approx(5, rel=FLOAT32)
     assert next_one.attention == pytest.approx(7 * (0.5 + 1 / 14), rel=1e-5)
-    assert inspect.outlier_tokens(rec, ratio=21) == []
+    assert analysis.outlier_tokens(rec, ratio=21) == []
 
 
 # ------------------------------------------------------------------------------------------------------------ CKA --
@@ -397,15 +400,15 @@ def test_cka_as_it_is_defined(unit_length):
         return x / np.linalg.norm(x, axis=1, keepdims=True) if unit_length else x
 
     expected = [[cka_by_hand(flat(x), flat(y)) for y in states] for x in states]
-    np.testing.assert_allclose(inspect.layer_cka(rec, unit_length=unit_length), expected, atol=PRODUCTS)
+    np.testing.assert_allclose(analysis.layer_cka(rec, unit_length=unit_length), expected, atol=PRODUCTS)
     expected = [[cka_by_hand(flat(x), flat(y)) for y in others] for x in states]
-    np.testing.assert_allclose(inspect.layer_cka(rec, other, unit_length=unit_length), expected, atol=PRODUCTS)
+    np.testing.assert_allclose(analysis.layer_cka(rec, other, unit_length=unit_length), expected, atol=PRODUCTS)
 
 
 def test_cka_does_not_see_rotations_and_scales():
     tokens = random_tokens(2, 12, 6)
     rotation, _ = np.linalg.qr(rng(3).standard_normal((6, 6)))
-    cka = inspect.layer_cka(of_tokens(tokens, 3 * tokens @ rotation + 100, np.ones_like(tokens), grid=(3, 4)))
+    cka = analysis.layer_cka(of_tokens(tokens, 3 * tokens @ rotation + 100, np.ones_like(tokens), grid=(3, 4)))
     np.testing.assert_allclose(cka[:2, :2], 1, atol=PRODUCTS)
     assert np.isnan(cka[2]).all()
     assert np.isnan(cka[:, 2]).all()
@@ -426,20 +429,20 @@ def test_on_recordings_of_models(options, prefix):
         model.run_eagerly = True
     rec = record(keras.Sequential([model]), list(pictures(2, 30, 50, 3)))
     assert len(rec.prefix) == prefix
-    distance = inspect.mean_attention_distance(rec)
+    distance = analysis.mean_attention_distance(rec)
     assert distance.shape == (2, 2)
     assert (distance > 0).all()
     assert (distance < math.hypot(8, 20)).all()  # from corner to corner
-    entropy = inspect.attention_entropy(rec)
+    entropy = analysis.attention_entropy(rec)
     assert (entropy > 0).all()
     assert (entropy < math.log(12 + prefix)).all()
-    assert inspect.attention_sinks(rec).shape == (2, 2, 12 + prefix)
-    assert inspect.token_norms(rec).shape == (3, 2, 2, 6)
-    assert inspect.token_pca(rec, foreground=True).shape == (2, 2, 6, 3)
-    assert inspect.patch_similarity(rec, (1, 5), image=1)[1, 5] == pytest.approx(1, abs=FLOAT32)
-    np.testing.assert_allclose(np.diag(inspect.layer_cka(rec)), 1, atol=PRODUCTS)
-    assert inspect.position_similarity(model).shape == (2, 6, 2, 6)
-    assert inspect.embedding_filters(model).shape == (15, 8, 4, 3)
+    assert analysis.attention_sinks(rec).shape == (2, 2, 12 + prefix)
+    assert analysis.token_norms(rec).shape == (3, 2, 2, 6)
+    assert analysis.token_pca(rec, foreground=True).shape == (2, 2, 6, 3)
+    assert analysis.patch_similarity(rec, (1, 5), image=1)[1, 5] == pytest.approx(1, abs=FLOAT32)
+    np.testing.assert_allclose(np.diag(analysis.layer_cka(rec)), 1, atol=PRODUCTS)
+    assert analysis.position_similarity(model).shape == (2, 6, 2, 6)
+    assert analysis.embedding_filters(model).shape == (15, 8, 4, 3)
 
 
 # -------------------------------------------------------------------------------------------------------- figures --
@@ -457,28 +460,32 @@ def texts(ax):
 
 def test_figure_7_is_drawn_from_the_numbers(tiny):
     photos = pictures(3, 30, 50, 3)
-    figure = inspect.figure7(tiny, (photo for photo in photos))
+    figure = paper_figures.figure7(tiny, (photo for photo in photos))
     filters, similarity, distances = figure.axes[:3]
     assert filters.get_title() == "RGB embedding filters\n(first 15 principal components)"
     mosaic = filters.images[0].get_array()
     assert mosaic.shape == (3 * 8 + 2, 7 * 4 + 6, 3)  # gaps of one pixel
-    expected = inspect.embedding_filters(tiny)
+    expected = analysis.embedding_filters(tiny)
     np.testing.assert_array_equal(mosaic[:8, 5:9], expected[1])
     np.testing.assert_array_equal(mosaic[18:, :4], expected[14])
     np.testing.assert_array_equal(mosaic[18:, 5:], 1)  # there is no sixteenth
 
     tiles = similarity.images[0].get_array()
-    np.testing.assert_array_equal(tiles[3:5, 14:20], inspect.position_similarity(tiny)[1, 2])
+    np.testing.assert_array_equal(tiles[3:5, 14:20], analysis.position_similarity(tiny)[1, 2])
     assert similarity.images[0].get_clim() == (-1, 1)
-    assert (similarity.get_ylabel(), similarity.get_xlabel()) == ("Input patch row", "Input patch column")
-    assert [label.get_text() for label in similarity.get_xticklabels()] == ["1", "2", "3", "4", "5", "6"]
+    assert (similarity.get_ylabel(), similarity.get_xlabel()) == (
+        "Input patch row, from 0",
+        "Input patch column, from 0",
+    )
+    assert [label.get_text() for label in similarity.get_xticklabels()] == ["0", "1", "2", "3", "4", "5"]
 
     dots = np.array([dots.get_offsets() for dots in distances.collections])  # (heads, layers, 2)
-    expected = inspect.mean_attention_distance(record(tiny, photos))
+    expected = analysis.mean_attention_distance(record(tiny, photos))
     np.testing.assert_allclose(dots[..., 1].T, expected, rtol=1e-5)
     np.testing.assert_array_equal(dots[..., 0], [[0, 1], [0, 1]])
     assert [label.get_text() for label in distances.get_legend().get_texts()] == ["Head 0", "Head 1"]
     assert distances.get_title() == "tiny"
+    assert not any(dots.get_clip_on() for dots in distances.collections)  # whole where they are at a limit
 
 
 def test_figure_7_leaves_out_what_a_model_has_not():
@@ -488,30 +495,48 @@ def test_figure_7_leaves_out_what_a_model_has_not():
             image_size=16, patch_size=1, resnet=(), num_layers=1, hidden_size=8, num_heads=2, mlp_dim=8, position=None
         )
     )
-    filters, similarity, distances = inspect.figure7(hybrid, [pictures(16, 16, 3)]).axes[:3]
-    assert "1x1 patches of 64 channels, which cannot be drawn as colours" in texts(filters)
+    filters, similarity, distances = paper_figures.figure7(hybrid, [pictures(16, 16, 3)]).axes[:3]
+    assert "1x1 patches of 64 channels, which cannot be drawn as colors" in texts(filters)
     assert "it has no positions" in texts(similarity)
     assert len(distances.collections) == 2
 
     mixer = vit.build(
         ViTConfig(image_size=16, num_layers=1, hidden_size=8, mlp_dim=8, tokens_mlp_dim=4, pooling="gap", position=None)
     )
-    filters, _, distances = inspect.figure7(mixer, [pictures(16, 16, 3)]).axes[:3]
+    filters, _, distances = paper_figures.figure7(mixer, [pictures(16, 16, 3)]).axes[:3]
     assert len(filters.images) == 1
     assert "has no attention" in texts(distances)
 
 
 def test_figure_6_lays_the_rollout_over_black(tiny):
     photos = [pictures(20, 40, 3), pictures(30, 30, 3), pictures(40, 20, 3)]
-    figure = inspect.figure6(tiny, iter(photos), columns=2)
+    figure = paper_figures.figure6(tiny, iter(photos), columns=2)
     assert [ax.get_title() for ax in figure.axes] == ["Input", "Attention"] * 2 + [""] * 2
     for photo, left, right in zip(photos, figure.axes[::2], figure.axes[1::2]):
         np.testing.assert_array_equal(left.images[0].get_array(), photo)
         heat = attention_rollout(record(tiny, photo))[0]
-        difference = right.images[0].get_array().astype(int) - paper_style(photo, heat)
+        difference = right.images[0].get_array().astype(int) - paper_style(photo, heat, clip=90)
         assert np.abs(difference).max() <= 1  # heads fused in the model or in NumPy
         shape = left.bbox.height / left.bbox.width
         assert shape == pytest.approx(photo.shape[0] / photo.shape[1])
+
+
+def test_figure_6_of_other_maps_and_styles(tiny):
+    photo = pictures(20, 40, 3)
+
+    def drawn(**options):
+        return paper_figures.figure6(tiny, photo, **options).axes[1].images[0].get_array()
+
+    def heat(**options):
+        return attention_map(tiny, photo, return_map=True, **options)
+
+    np.testing.assert_array_equal(drawn(style="overlay", clip=99), overlay(photo, heat()))
+    np.testing.assert_array_equal(drawn(style="vit_keras", method="alti"), vit_keras_style(photo, heat(method="alti")))
+    expected = paper_style(photo, heat(method="relevance", target=1, start_layer=1))
+    np.testing.assert_array_equal(drawn(target=1, start_layer=1, clip=100), expected)
+    assert not (drawn(start_layer=1) == drawn()).all()
+    with pytest.raises(ValueError, match="style must be one of 'paper'"):
+        drawn(style="raw")
 
 
 def test_plots_draw_where_they_are_told(tiny):
@@ -523,21 +548,21 @@ def test_plots_draw_where_they_are_told(tiny):
         return ax
 
     cka = rng().random((3, 4))
-    ax = draw(inspect.plot_cka, cka, labels=("ours", "theirs"))
+    ax = draw(paper_figures.plot_cka, cka, labels=("ours", "theirs"))
     np.testing.assert_array_equal(ax.images[0].get_array(), cka)
     assert (ax.get_ylabel(), ax.get_xlabel()) == ("ours", "theirs")
     values = rng().random((3, 12))
-    ax = draw(inspect.plot_by_layer, values, "Entropy (nats)", layers=(2, 5, 8))
+    ax = draw(paper_figures.plot_by_layer, values, "Entropy (nats)", layers=(2, 5, 8))
     np.testing.assert_allclose([dots.get_offsets()[:, 1] for dots in ax.collections], values.T)
     np.testing.assert_array_equal(ax.collections[0].get_offsets()[:, 0], (2, 5, 8))
     assert [label.get_text() for label in ax.get_legend().get_texts()] == ["Head 0", "Head 1", "Head 2", "…"]
-    ax = draw(inspect.plot_position_similarity, tiny, grid=(2, 40))
-    assert [label.get_text() for label in ax.get_xticklabels()] == ["1", "7", "13", "19", "25", "31", "37"]
+    ax = draw(paper_figures.plot_position_similarity, tiny, grid=(2, 40))
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["0", "6", "12", "18", "24", "30", "36"]
     assert ax.images[0].get_array().shape == (2 * 2 + 5, 14 * 40 + 13 * 5)  # of 40 columns every third has tiles
     grey = build(channels=1, include_top=False)
-    ax = draw(inspect.plot_embedding_filters, grey, 2)
+    ax = draw(paper_figures.plot_embedding_filters, grey, 2)
     assert ax.get_title() == "Embedding filters\n(first 2 principal components)"
-    np.testing.assert_array_equal(ax.images[0].get_array()[:, 5:], inspect.embedding_filters(grey, 2)[1, ..., 0])
+    np.testing.assert_array_equal(ax.images[0].get_array()[:, 5:], analysis.embedding_filters(grey, 2)[1, ..., 0])
 
 
 def test_images_come_in_any_form(tiny, tmp_path):
@@ -545,9 +570,9 @@ def test_images_come_in_any_form(tiny, tmp_path):
 
     photos = pictures(2, 12, 20, 3)
     Image.fromarray(photos[0]).save(tmp_path / "photo.png")
-    one = inspect.figure7(tiny, tmp_path / "photo.png").axes[2].collections[0].get_offsets()
+    one = paper_figures.figure7(tiny, tmp_path / "photo.png").axes[2].collections[0].get_offsets()
     for same in (photos[0], Image.fromarray(photos[0]), [photos[0]], photos[:1], iter([photos[:1]])):
-        np.testing.assert_array_equal(inspect.figure7(tiny, same).axes[2].collections[0].get_offsets(), one)
+        np.testing.assert_array_equal(paper_figures.figure7(tiny, same).axes[2].collections[0].get_offsets(), one)
 
 
 # --------------------------------------------------------------------------------------------------------- mistakes --
@@ -565,31 +590,31 @@ TURNED = of_tokens(random_tokens(2, 6, 4), grid=(3, 2))
 @pytest.mark.parametrize(
     "call, message",
     [
-        (lambda: inspect.mean_attention_distance(WITHOUT), "no attention in the recording: record it with keep="),
-        (lambda: inspect.mean_attention_distance(FUSED), "fused, by heads='max': record them with heads=None"),
-        (lambda: inspect.mean_attention_distance(READOUT), "record it with rows='all'"),
-        (lambda: inspect.mean_attention_distance(ATTENTION, unit="cm"), "'px', 'patch'. Received: 'cm'"),
-        (lambda: inspect.attention_entropy(ATTENTION, "dist"), "rows must be one of 'all', 'cls'"),
-        (lambda: inspect.attention_entropy(NO_CLASS_TOKEN, "cls"), "no class token; say rows='all'"),
-        (lambda: inspect.attention_sinks(NO_CLASS_TOKEN, "cls"), "no class token; say queries='patches'"),
-        (lambda: inspect.attention_sinks(FUSED), "heads=None or heads='mean'"),
-        (lambda: inspect.token_norms(ATTENTION), "no tokens in the recording"),
-        (lambda: inspect.token_pca(TOKENS, clip=(98, 2)), "two percentiles"),
-        (lambda: inspect.patch_similarity(TOKENS, (2, 0)), "has 2 rows of patches, from 0 on. Received: 2"),
-        (lambda: inspect.patch_similarity(TOKENS, (0, 0), image=2), "has 2 images"),
-        (lambda: inspect.patch_similarity(TOKENS, (0, 0), other=-3), "has 2 images"),
-        (lambda: inspect.patch_similarity(TOKENS, (0, 0), other=WIDER), "4 and 5 numbers cannot be compared"),
-        (lambda: inspect.patch_similarity(TOKENS, 3), "row and the column of a patch"),
-        (lambda: inspect.outlier_tokens(TOKENS, ratio=1), "above 1. Received: 1"),
-        (lambda: inspect.layer_cka(TOKENS, TURNED), "Record the same pictures"),
-        (lambda: inspect.embedding_filters(build(), 0), "at least 1. Received: 0"),
-        (lambda: inspect.embedding_filters(keras.Sequential([keras.layers.Dense(2)])), "found 0"),
-        (lambda: inspect.embedding_filters(cut_out()), "no layer 'embedding'"),
-        (lambda: inspect.plot_by_layer(np.zeros(3), "x"), "Received: shape"),
-        (lambda: inspect.figure6(build(), []), "no images"),
-        (lambda: inspect.figure6(build(), pictures(16, 24, 3), columns=0), "at least 1. Received: 0"),
-        (lambda: inspect.figure7(build(), iter([])), "no images"),
-        (lambda: inspect.plot_embedding_filters(build(channels=5, include_top=False)), "5 channels"),
+        (lambda: analysis.mean_attention_distance(WITHOUT), "no attention in the recording. Record it with keep="),
+        (lambda: analysis.mean_attention_distance(FUSED), "fused, by heads='max'. Record with heads=None"),
+        (lambda: analysis.mean_attention_distance(READOUT), "Record with rows='all'"),
+        (lambda: analysis.mean_attention_distance(ATTENTION, unit="cm"), "'px', 'patch'. Received: 'cm'"),
+        (lambda: analysis.attention_entropy(ATTENTION, "dist"), "rows must be one of 'all', 'cls'"),
+        (lambda: analysis.attention_entropy(NO_CLASS_TOKEN, "cls"), "no class token. Pass rows='all'"),
+        (lambda: analysis.attention_sinks(NO_CLASS_TOKEN, "cls"), "no class token. Pass queries='patches'"),
+        (lambda: analysis.attention_sinks(FUSED), "heads=None or heads='mean'"),
+        (lambda: analysis.token_norms(ATTENTION), "no tokens in the recording"),
+        (lambda: analysis.token_pca(TOKENS, clip=(98, 2)), "two percentiles"),
+        (lambda: analysis.patch_similarity(TOKENS, (2, 0)), "has 2 rows of patches, from 0 on. Received: 2"),
+        (lambda: analysis.patch_similarity(TOKENS, (0, 0), image=2), "has 2 images"),
+        (lambda: analysis.patch_similarity(TOKENS, (0, 0), other=-3), "has 2 images"),
+        (lambda: analysis.patch_similarity(TOKENS, (0, 0), other=WIDER), "4 and 5 numbers cannot be compared"),
+        (lambda: analysis.patch_similarity(TOKENS, 3), "row and the column of a patch"),
+        (lambda: analysis.outlier_tokens(TOKENS, ratio=1), "above 1. Received: 1"),
+        (lambda: analysis.layer_cka(TOKENS, TURNED), "Record the same pictures"),
+        (lambda: analysis.embedding_filters(build(), 0), "at least 1. Received: 0"),
+        (lambda: analysis.embedding_filters(keras.Sequential([keras.layers.Dense(2)])), "found 0"),
+        (lambda: analysis.embedding_filters(cut_out()), "no layer 'embedding'"),
+        (lambda: paper_figures.plot_by_layer(np.zeros(3), "x"), "Received: shape"),
+        (lambda: paper_figures.figure6(build(), []), "no images"),
+        (lambda: paper_figures.figure6(build(), pictures(16, 24, 3), columns=0), "at least 1. Received: 0"),
+        (lambda: paper_figures.figure7(build(), iter([])), "no images"),
+        (lambda: paper_figures.plot_embedding_filters(build(channels=5, include_top=False)), "5 channels"),
     ],
 )
 def test_mistakes_say_what_would_be_right(call, message):

@@ -1,0 +1,205 @@
+"""Animations: frames, times and files."""
+
+import dataclasses
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from vit_keras.visualize import animation, maps, overlays
+from vit_keras.visualize.record import Recording
+
+
+def noise(*shape, seed=0):
+    return np.random.default_rng(seed).integers(0, 256, shape, dtype="uint8")
+
+
+def grey_image(height=60, width=120, level=100):
+    return np.full((height, width, 3), level, "uint8")
+
+
+def tiles(picture, grid):
+    """Mean colour of each patch, `(down, across, 3)`."""
+    down, across = grid
+    height, width = picture.shape[0] // down * down, picture.shape[1] // across * across
+    return picture[:height, :width].reshape(down, height // down, across, width // across, -1).mean(axis=(1, 3))
+
+
+def recording(layers=3, batch=2, heads=4, grid=(3, 6), prefix=("cls",), picture=(60, 120), seed=0, **fields):
+    """A recording of random attention, with pictures of one grey."""
+    tokens = len(prefix) + grid[0] * grid[1]
+    attention = np.exp(np.random.default_rng(seed).standard_normal((layers, batch, heads, tokens, tokens)))
+    attention /= attention.sum(axis=-1, keepdims=True)
+    readout = np.zeros((batch, tokens), "float32")
+    readout[:, :1] = 1
+    if not prefix:
+        readout[:] = 1 / tokens
+    fields = {"attention": attention.astype("float32"), **fields}
+    pictures = tuple(grey_image(*picture, level=80 + 40 * n) for n in range(batch))
+    return Recording(pictures, grid, prefix, tuple(range(layers)), (16, 16), readout, **fields)
+
+
+def looking_at(places, grid, **options):
+    """A recording of one image whose head h looks at the patch `places[layer][h]` in each layer."""
+    tokens = 1 + grid[0] * grid[1]
+    attention = np.full((len(places), 1, len(places[0]), tokens, tokens), 1e-4, "float32")
+    for layer, row in enumerate(places):
+        for head, place in enumerate(row):
+            attention[layer, 0, head, :, 1 + np.ravel_multi_index(place, grid)] = 1
+    return recording(len(places), 1, len(places[0]), grid, attention=attention, **options)
+
+
+# ----------------------------------------------------------------- animations --
+
+
+def frames_of(gif):
+    with Image.open(io.BytesIO(gif)) as file:
+        for n in range(file.n_frames):
+            file.seek(n)
+            yield np.asarray(file.convert("RGB")), file.info["duration"]
+
+
+def moving_square(count=6, background=None):
+    background = noise(40, 60, 3) // 8 if background is None else background
+    for n in range(count):
+        frame = background.copy()
+        frame[10:20, 8 * n : 8 * n + 8] = (250, 200, 40)
+        yield frame
+
+
+def test_frames_come_back(tmp_path):
+    path = tmp_path / "square.gif"
+    assert animation.animate(moving_square(), path, fps=4) == path
+    result = list(frames_of(path.read_bytes()))
+    assert len(result) == 6
+    for (frame, duration), expected in zip(result, moving_square()):
+        assert duration == 250
+        # 256 colours for 32 ** 3 and one more: 16 levels are twice the spacing of a cube of 6 ** 3 over 32 levels.
+        assert np.abs(frame.astype(int) - expected).max() <= 16
+    assert [p.name for p in tmp_path.iterdir()] == ["square.gif"]
+
+
+def test_it_plays_for_ever_and_the_bytes_are_the_file(tmp_path):
+    gif = animation.animate(moving_square())
+    animation.animate(moving_square(), tmp_path / "same.gif")
+    assert (tmp_path / "same.gif").read_bytes() == gif
+    assert Image.open(io.BytesIO(gif)).info["loop"] == 0
+
+
+def test_what_does_not_move_does_not_flicker():
+    result = np.stack([frame for frame, _ in frames_of(animation.animate(moving_square()))])
+    still = result[:, 20:]
+    assert (still == still[:1]).all()
+
+
+def test_a_cut_brings_a_palette_of_its_own():
+    red, blue = np.zeros((40, 60, 3), "uint8"), np.zeros((40, 60, 3), "uint8")
+    red[..., 0], blue[..., 2] = noise(40, 60), noise(40, 60, seed=1)
+    (first, _), (second, _), (third, _) = frames_of(animation.animate([red, blue, red]))
+    for frame, expected in ((first, red), (second, blue), (third, red)):
+        assert np.abs(frame.astype(int) - expected).mean() < 3  # red's palette would be 40 off
+
+
+def test_a_frame_that_does_not_change_has_its_time():
+    frame = noise(20, 30, 3)
+    gif = animation.animate([frame] * 5, fps=10)
+    assert sum(duration for _, duration in frames_of(gif)) == 500
+    assert len(gif) < 1.3 * len(animation.animate([frame]))
+
+
+def test_times_add_up_where_a_frame_is_no_whole_hundredth():
+    gif = animation.animate(moving_square(7), fps=30)
+    assert sum(duration for _, duration in frames_of(gif)) == 230  # 7 / 30 s to the hundredth
+
+
+def test_a_recording_by_depth(tmp_path):
+    # Each layer looks at its own patch only, so one patch is added by each.
+    places = [[(0, 0)], [(2, 5)], [(0, 5)]]
+    made = looking_at(places, (3, 6), picture=(120, 240))
+    result = [
+        frame for frame, _ in frames_of(animation.animate(made, over="layers", size=240, interpolation="nearest"))
+    ]
+    assert len(result) == 3
+    coloured = [np.abs(tiles(frame[:120], (3, 6)) - 0.6 * 80).max(axis=-1) > 5 for frame in result]
+    found = [{(int(row), int(column)) for row, column in zip(*where.nonzero())} for where in coloured]
+    assert found == [{(0, 0)}, {(0, 0), (2, 5)}, {(0, 0), (2, 5), (0, 5)}]
+    for n, frame in enumerate(result, start=1):
+        part = dataclasses.replace(made, layers=made.layers[:n], attention=made.attention[:n])
+        heat = maps.attention_rollout(part)[0]
+        expected = overlays.overlay(made.images[0], heat, interpolation="nearest").astype(int)
+        assert np.abs(frame[:120] - expected).mean() < 4  # 256 colours
+        assert frame[120:].max() > 200  # the caption
+
+
+def test_a_recording_by_discard_ratio():
+    made = recording(picture=(120, 240))
+    result = [frame[:120] for frame, _ in frames_of(animation.animate(made, over="discard", size=240, image=1))]
+    assert len(result) == 10
+    for n in (0, 5, 9):
+        expected = overlays.overlay(made.images[1], maps.attention_rollout(made, discard_ratio=n / 10)[1])
+        assert np.abs(result[n].astype(int) - expected).mean() < 4  # 256 colours
+
+
+@pytest.mark.parametrize(("picture", "size"), [((20, 20), None), ((20, 20), 40), ((80, 20), 100)])
+def test_a_small_picture_is_enlarged_and_its_caption_whole(picture, size):
+    made = recording(layers=2, batch=1, picture=picture)
+    frames = [frame for frame, _ in frames_of(animation.animate(made, size=size))]
+    height = max(480 if size is None else size, 0)
+    assert frames[0].shape[0] == height + 24
+    for frame in frames:
+        caption = frame[height:]
+        assert caption[:, :6].max() < 40 and caption[:, -4:].max() < 40  # black at both ends
+        assert (caption.max(axis=(0, 2)) > 128).sum() > 40  # pixels wide
+
+
+def test_ready_frames_have_the_size_that_is_asked_for():
+    (frame, _), *_ = frames_of(animation.animate([noise(20, 40, 3)] * 2, size=120))
+    assert frame.shape == (60, 120, 3)
+
+
+def test_a_recording_with_fused_heads_and_a_large_picture():
+    made = recording(batch=1, picture=(300, 600))
+    made = dataclasses.replace(made, attention=made.attention.mean(axis=2), heads="mean")
+    frame, _ = next(frames_of(animation.animate(made, size=200, cmap="viridis")))
+    assert frame.shape == (124, 200, 3)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda path: animation.animate([], path), "There are no frames"),
+        (lambda path: animation.animate([noise(4, 6, 3), noise(6, 4, 3)], path), r"Frame 1 has \(4, 6\).*\(6, 4\)"),
+        (
+            lambda path: animation.animate([noise(4, 6, 3)], path.with_suffix(".mp4")),
+            "must end in .gif. Received: .*mp4",
+        ),
+        (lambda path: animation.animate([noise(4, 6, 3)], path, fps=0), r"\(0, 50\].*Received: 0"),
+        (lambda path: animation.animate([noise(4, 6, 3)], path, fps=60), "Received: 60"),
+        (lambda path: animation.animate("frames.mp4", path), "an iterable of images. Received: str"),
+        (lambda path: animation.animate(recording(), path, over="heads"), "'layers', 'discard'. Received: 'heads'"),
+        (lambda path: animation.animate(recording(attention=None), path), "has no attention"),
+    ],
+)
+def test_what_cannot_be_animated_leaves_nothing(tmp_path, call, message):
+    with pytest.raises(ValueError, match=message):
+        call(tmp_path / "bad.gif")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_video_that_breaks_off_leaves_the_old_file(tmp_path):
+    def broken():
+        yield noise(4, 6, 3)
+        raise RuntimeError("the camera fell")
+
+    path = tmp_path / "video.gif"
+    animation.animate([noise(4, 6, 3)], path)
+    before = path.read_bytes()
+    with pytest.raises(RuntimeError, match="the camera fell"):
+        animation.animate(broken(), path)
+    assert path.read_bytes() == before and [p.name for p in tmp_path.iterdir()] == ["video.gif"]
+
+
+def test_a_folder_that_is_not_there(tmp_path):
+    with pytest.raises(FileNotFoundError, match="There is no folder .*nowhere to write a.gif to"):
+        animation.animate([noise(4, 6, 3)], tmp_path / "nowhere" / "a.gif")

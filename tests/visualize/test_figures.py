@@ -1,0 +1,309 @@
+"""Figures of maps: what is drawn, where it stands, and what the scale says."""
+
+import builtins
+import dataclasses
+import gc
+import io
+import pickle
+import weakref
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from vit_keras.visualize import figures, maps, overlays
+from vit_keras.visualize.record import Recording
+
+
+def grey_image(height=60, width=120, level=100):
+    return np.full((height, width, 3), level, "uint8")
+
+
+def lit(place, grid):
+    """A map of one patch."""
+    heat = np.zeros(grid)
+    heat[place] = 1
+    return heat
+
+
+def tiles(picture, grid):
+    """Mean colour of each patch, `(down, across, 3)`."""
+    down, across = grid
+    height, width = picture.shape[0] // down * down, picture.shape[1] // across * across
+    return picture[:height, :width].reshape(down, height // down, across, width // across, -1).mean(axis=(1, 3))
+
+
+def warmest(picture, grid):
+    warmth = (tiles(picture, grid) * (1, 0, -1)).sum(axis=-1)
+    return np.unravel_index(warmth.argmax(), warmth.shape)
+
+
+def recording(layers=3, batch=2, heads=4, grid=(3, 6), prefix=("cls",), picture=(60, 120), seed=0, **fields):
+    """A recording of random attention, with pictures of one grey."""
+    tokens = len(prefix) + grid[0] * grid[1]
+    attention = np.exp(np.random.default_rng(seed).standard_normal((layers, batch, heads, tokens, tokens)))
+    attention /= attention.sum(axis=-1, keepdims=True)
+    readout = np.zeros((batch, tokens), "float32")
+    readout[:, :1] = 1
+    if not prefix:
+        readout[:] = 1 / tokens
+    fields = {"attention": attention.astype("float32"), **fields}
+    pictures = tuple(grey_image(*picture, level=80 + 40 * n) for n in range(batch))
+    return Recording(pictures, grid, prefix, tuple(range(layers)), (16, 16), readout, **fields)
+
+
+def looking_at(places, grid, **options):
+    """A recording of one image whose head h looks at the patch `places[layer][h]` in each layer."""
+    tokens = 1 + grid[0] * grid[1]
+    attention = np.full((len(places), 1, len(places[0]), tokens, tokens), 1e-4, "float32")
+    for layer, row in enumerate(places):
+        for head, place in enumerate(row):
+            attention[layer, 0, head, :, 1 + np.ravel_multi_index(place, grid)] = 1
+    return recording(len(places), 1, len(places[0]), grid, attention=attention, **options)
+
+
+def images_of(figure):
+    return [image for axes in figure.axes for image in axes.images]
+
+
+def texts_of(figure):
+    return [text for axes in figure.axes for text in axes.texts if text.get_text()]
+
+
+def rendered(figure):
+    return np.asarray(Image.open(io.BytesIO(figure._repr_png_())).convert("RGB"))
+
+
+# -------------------------------------------------------------------- figures --
+
+
+@pytest.fixture
+def matplotlib():
+    return pytest.importorskip("matplotlib")
+
+
+def test_a_figure_is_unknown_to_pyplot_and_displays_itself(matplotlib):
+    from matplotlib import pyplot
+
+    pyplot.switch_backend("agg")
+    figure = figures.plot_maps({"one": np.eye(3)}, grey_image())
+    assert pyplot.get_fignums() == []
+    assert figure._repr_png_()[:8] == b"\x89PNG\r\n\x1a\n"
+    assert pickle.loads(pickle.dumps(figure))._repr_png_()[:4] == b"\x89PNG"
+
+
+def test_a_figure_is_freed(matplotlib):
+    figure = figures.plot_maps({"one": np.eye(3)}, grey_image())
+    figure._repr_png_()
+    gone = weakref.ref(figure)
+    del figure
+    gc.collect()
+    assert gone() is None
+
+
+def test_without_matplotlib(monkeypatch):
+    load = builtins.__import__
+
+    def refuse(name, *args, **kwargs):
+        if name.split(".")[0] == "matplotlib":
+            raise ModuleNotFoundError(f"No module named {name!r}", name="matplotlib")
+        return load(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", refuse)
+    with pytest.raises(ImportError, match="pip install matplotlib"):
+        figures.new_figure(2, 2)
+
+
+def test_maps_beside_each_other(matplotlib):
+    heats = {"left": lit((1, 0), (3, 6)), "right": lit((1, 5), (3, 6))}
+    figure = figures.plot_maps(heats, grey_image())
+    assert [t.get_text() for t in texts_of(figure)][:3] == ["image", "left", "right"]
+    image, left, right, _ = (i.get_array() for i in images_of(figure))
+    np.testing.assert_array_equal(image, grey_image())
+    assert warmest(left, (3, 6)) == (1, 0) and warmest(right, (3, 6)) == (1, 5)
+
+
+def test_what_is_rendered_is_where_it_belongs(matplotlib):
+    # The whole way, to the pixels of the PNG: each panel has its warm spot in its own corner.
+    places = {"a": (0, 0), "b": (0, 5), "c": (2, 0), "d": (2, 5)}
+    heats = {name: lit(place, (3, 6)) for name, place in places.items()}
+    figure = figures.plot_maps(heats, grey_image(), show_image=False, columns=2)
+    png = rendered(figure)
+    for image, place in zip(images_of(figure), places.values()):
+        box = image.get_window_extent()
+        x0, x1 = round(box.x0), round(box.x1)
+        y0, y1 = len(png) - round(box.y1), len(png) - round(box.y0)
+        assert abs((x1 - x0) / (y1 - y0) - 2) < 0.05  # as wide as the picture
+        assert warmest(png[y0:y1, x0:x1], (3, 6)) == place
+
+
+@pytest.mark.parametrize(
+    "picture", [(60, 120), *(pytest.param(size, marks=pytest.mark.slow) for size in ((90, 90), (120, 60)))]
+)
+def test_no_text_overlaps_another_or_leaves_the_figure(matplotlib, picture):
+    long = "rollout of the last four layers, of which each discards ninety percent"
+    heats = {"a": np.eye(3), long: np.eye(3), "relevance_map_without_a_single_space_in_it": np.eye(3), "d": np.eye(3)}
+    made = recording(layers=12, batch=1, heads=12, grid=(3, 6), picture=picture)
+    drawn = [
+        figures.plot_maps(heats, grey_image(*picture)),
+        figures.plot_maps({long: np.eye(3)}, grey_image(*picture), show_image=False),
+        figures.plot_heads(made),
+        figures.plot_layers(made, scale="same"),
+    ]
+    for figure in drawn:
+        figure._repr_png_()
+        boxes = [t.get_window_extent() for t in texts_of(figure)]
+        pictures = [i.get_window_extent() for i in images_of(figure)]
+        assert all(t.get_fontsize() >= 8 for t in texts_of(figure))
+        for n, box in enumerate(boxes):
+            assert box.x0 >= 0 and box.y0 >= 0 and box.x1 <= figure.bbox.x1 and box.y1 <= figure.bbox.y1
+            assert not any(box.overlaps(other) for other in [*boxes[:n], *pictures])
+
+
+def test_the_scale_is_stated(matplotlib):
+    heats = {"low": np.array([[1e-9, 0.1]]), "high": np.array([[1e-9, 0.4]])}
+    each, same = (
+        figures.plot_maps(heats, grey_image(), scale=scale, clip=(0, 100), show_image=False)
+        for scale in ("each", "same")
+    )
+    texts = [t.get_text() for t in texts_of(each)]
+    assert texts[2:] == ["lowest", "highest", "each map on its own scale"]
+    assert [t.get_text() for t in texts_of(same)][2:] == ["0", "0.4"]
+    first, second, _ = (i.get_array() for i in images_of(each))
+    np.testing.assert_array_equal(first, second)
+    first, second, bar = (i.get_array().astype(int) for i in images_of(same))
+    assert first[:, -1].max() < second[:, -1].max()
+    # The bar shows what a value looks like over grey, so the map's colour at 0.1 of 0.4 is a quarter along it.
+    expected = overlays.overlay(grey_image(1, 256, 128), np.linspace(0, 1, 256)[None], clip=(0, 100))
+    np.testing.assert_array_equal(bar, expected)
+
+
+def test_every_head(matplotlib):
+    places = [[(0, 0), (0, 5), (2, 0), (2, 5)], [(2, 5), (2, 0), (1, 3), (0, 0)]]
+    made = looking_at(places, (3, 6))
+    for layer in (0, 1, -1):
+        figure = figures.plot_heads(made, layer=layer)
+        drawn = [warmest(image.get_array(), (3, 6)) for image in images_of(figure)[:4]]
+        assert drawn == places[layer]
+        assert [t.get_text() for t in texts_of(figure)][:4] == ["head 0", "head 1", "head 2", "head 3"]
+
+
+def test_heads_are_read_as_the_output_is(matplotlib):
+    # Without a class token: a MAP head that reads from patch 7 only, which looks at patch (2, 5).
+    made = recording(layers=1, batch=1, heads=1, prefix=())
+    attention = np.full_like(made.attention, 0.01)
+    attention[..., 0] = 1
+    attention[..., 7, :] = lit((2, 5), (3, 6)).ravel()
+    readout = lit((0, 7), (1, 18)).astype("float32")
+    made = dataclasses.replace(made, attention=attention, readout=readout)
+    for plot in (figures.plot_heads, figures.plot_layers):
+        assert warmest(images_of(plot(made))[0].get_array().repeat(10, 0).repeat(10, 1), (3, 6)) == (2, 5)
+
+
+def test_the_heads_of_a_map_head(matplotlib):
+    places = [(0, 0), (0, 5), (2, 0)], [(2, 5), (1, 3), (0, 0)]
+    pooling = np.array([[lit(place, (3, 6)).ravel() for place in row] for row in places], "float32")
+    made = recording(prefix=(), pooling_attention=pooling)
+    figure = figures.plot_heads(made, layer=None, image=1)
+    assert [warmest(i.get_array(), (3, 6)) for i in images_of(figure)[:3]] == places[1]
+
+
+def test_the_image_that_is_asked_for(matplotlib):
+    made = recording()
+    expected = overlays.overlay(made.images[1], maps.cls_attention(made, 1)[1, 2])
+    np.testing.assert_array_equal(images_of(figures.plot_heads(made, layer=1, image=1))[2].get_array(), expected)
+    with pytest.raises(ValueError, match="has 2 images. Received: image=2"):
+        figures.plot_heads(made, image=2)
+
+
+def test_every_head_of_every_layer(matplotlib):
+    places = [[(0, 0), (0, 5)], [(2, 0), (2, 5)], [(1, 3), (1, 1)]]
+    figure = figures.plot_layers(looking_at(places, (3, 6), picture=(60, 120)))
+    panels = images_of(figure)[:6]
+    bright = [np.unravel_index(tiles(p.get_array(), (3, 6)).sum(axis=-1).argmax(), (3, 6)) for p in panels]
+    assert bright == [place for row in places for place in row]
+    figure._repr_png_()
+    boxes = [p.get_window_extent() for p in panels]
+    assert all(abs(box.width / box.height - 2) < 1e-6 for box in boxes)
+    assert boxes[0].y0 > boxes[2].y0 > boxes[4].y0  # layers downwards
+    assert boxes[0].x0 < boxes[1].x0 and boxes[0].y0 == boxes[1].y0  # heads to the right
+    assert {"layer", "head", "0", "1", "2"} <= {t.get_text() for t in texts_of(figure)}
+
+
+def test_the_image_comes_first_and_may_come_second(matplotlib):
+    heats = {"one": np.eye(3), "two": 1 - np.eye(3)}
+    first, second, named = (
+        [image.get_array() for image in images_of(figure)]
+        for figure in (
+            figures.plot_maps(grey_image(), heats),
+            figures.plot_maps(heats, grey_image()),
+            figures.plot_maps(maps=heats, image=grey_image()),
+        )
+    )
+    for a, b, c in zip(first, second, named):
+        np.testing.assert_array_equal(a, b)
+        np.testing.assert_array_equal(a, c)
+
+
+def test_the_patches_of_a_wide_picture_are_sharp(matplotlib):
+    made = recording(layers=2, batch=1, heads=2, grid=(14, 14), picture=(100, 400))
+    chequered = np.indices((14, 14)).sum(axis=0) % 2
+    made.attention[..., 1:] = 1e-3 + chequered.ravel()
+    figure = figures.plot_layers(made)
+    png = rendered(figure).astype(int)
+    box = images_of(figure)[0].get_window_extent()
+    tile = png[len(png) - round(box.y1) + 1 : len(png) - round(box.y0) - 1, round(box.x0) + 1 : round(box.x1) - 1]
+    ends = np.stack([np.abs(tile - color).max(axis=-1) for color in ((0, 0, 4), (252, 255, 164))]).min(axis=0)
+    assert (ends < 20).mean() > 0.95  # and not in between
+
+
+@pytest.mark.parametrize("rows", ["all", "readout"])
+def test_layers_whose_heads_were_fused(matplotlib, rows):
+    places = [[(0, 5)], [(2, 0)]]
+    made = looking_at(places, (3, 6))
+    attention = made.attention.mean(axis=2)
+    attention = attention if rows == "all" else attention[:, :, 0]
+    figure = figures.plot_layers(dataclasses.replace(made, attention=attention, heads="mean"))
+    assert [warmest(i.get_array(), (3, 6)) for i in images_of(figure)[:2]] == [(0, 5), (2, 0)]
+    assert [t.get_text() for t in texts_of(figure)][:2] == ["layer 0", "layer 1"]
+
+
+def test_axes_that_are_given(matplotlib):
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 4))
+    axes = figure.subplots(1, 2)
+    heats = {"first of all": np.eye(3), "second of all": np.eye(3), "third of all": np.eye(3)}
+    assert figures.plot_maps(heats, grey_image(), ax=axes[0], columns=2) is figure
+    assert figures.plot_layers(recording(), ax=axes[1]) is figure
+    figure.canvas.draw()
+    assert len(axes[0].images) == 5 and len(axes[1].images) == 13
+    for one in axes:
+        outer = one.get_subplotspec().get_position(figure).transformed(figure.transFigure)
+        boxes = [text.get_window_extent() for text in one.texts if text.get_text()]
+        assert not any(a.overlaps(b) for n, a in enumerate(boxes) for b in boxes[:n])
+        assert all(
+            outer.x0 - 1 <= i.get_window_extent().x0 and i.get_window_extent().x1 <= outer.x1 + 1 for i in one.images
+        )
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda: figures.plot_maps({}, grey_image()),
+            r"maps must be \{name: map\} with one map or more. Received: \{\}",
+        ),
+        (lambda: figures.plot_maps(grey_image(), [np.eye(3)]), "Received: list"),
+        (lambda: figures.plot_maps({"a": np.zeros((2, 3, 3))}, grey_image()), r"Received: \(2, 3, 3\)"),
+        (lambda: figures.plot_maps({"a": np.eye(3)}, grey_image(), scale="both"), "'each' or 'same'. Received: 'both'"),
+        (lambda: figures.plot_maps({"a": np.eye(3)}, grey_image(), columns=0), "at least 1. Received: 0"),
+        (lambda: figures.plot_heads(recording(attention=None)), "has no attention: pass keep="),
+        (lambda: figures.plot_layers(recording(attention=None)), "has no attention: pass keep="),
+        (lambda: figures.plot_heads(recording(), layer=7), "Recorded were the blocks 0, 1, 2. Received: 7"),
+        (lambda: figures.plot_heads(dataclasses.replace(recording(), heads="mean")), "heads=None"),
+    ],
+)
+def test_what_cannot_be_plotted(matplotlib, call, message):
+    with pytest.raises(ValueError, match=message):
+        call()

@@ -1,0 +1,307 @@
+"""Maps over pictures: colors, overlays, the paper's and vit-keras 0.2's drawings."""
+
+import numpy as np
+import pytest
+from PIL import Image, ImageFilter
+from support import DATA
+
+from vit_keras.visualize import colors, overlays
+
+
+def noise(*shape, seed=0):
+    return np.random.default_rng(seed).integers(0, 256, shape, dtype="uint8")
+
+
+def grey_image(height=60, width=120, level=100):
+    return np.full((height, width, 3), level, "uint8")
+
+
+def lit(place, grid):
+    """A map of one patch."""
+    heat = np.zeros(grid)
+    heat[place] = 1
+    return heat
+
+
+def tiles(picture, grid):
+    """Mean colour of each patch, `(down, across, 3)`."""
+    down, across = grid
+    height, width = picture.shape[0] // down * down, picture.shape[1] // across * across
+    return picture[:height, :width].reshape(down, height // down, across, width // across, -1).mean(axis=(1, 3))
+
+
+def warmest(picture, grid):
+    warmth = (tiles(picture, grid) * (1, 0, -1)).sum(axis=-1)
+    return np.unravel_index(warmth.argmax(), warmth.shape)
+
+
+def brightest(picture, grid):
+    brightness = tiles(picture, grid).sum(axis=-1)
+    return np.unravel_index(brightness.argmax(), brightness.shape)
+
+
+# ------------------------------------------------------------------- colours --
+
+
+@pytest.mark.parametrize("name", ["inferno", "viridis", "cividis", "magma", "turbo"])
+def test_a_colour_table_is_matplotlibs(name):
+    matplotlib = pytest.importorskip("matplotlib")
+    values = np.linspace(0, 1, 256)
+    expected = 255 * matplotlib.colormaps[name](values)[:, :3]
+    # Every fifth colour is kept: 1.2 levels off in between, and 3.9 at cividis' one kink.
+    limit = 4 if name == "cividis" else 1.25
+    np.testing.assert_allclose(colors.color(values, name), expected, rtol=0, atol=limit)
+
+
+@pytest.mark.parametrize("name", ["inferno", "viridis", "cividis", "magma"])
+def test_a_colour_is_brighter_where_the_value_is_higher(name):
+    brightness = colors.color(np.linspace(0, 1, 101), name) @ (0.2126, 0.7152, 0.0722)
+    assert (np.diff(brightness) > 0).all()
+
+
+def test_the_names_of_old_are_there():
+    assert colors.colour is colors.color and colors.COLOURS is colors.COLORS
+    assert colors.INFERNO.shape[1] == 3
+    np.testing.assert_array_equal(colors.color(np.array([0.0, 1.0])), [(0, 0, 4), (252, 255, 164)])
+
+
+@pytest.mark.parametrize("as_bytes", [False, True])
+def test_a_function_for_colours(as_bytes):
+    def blue(values):
+        colours = np.stack([np.zeros_like(values), np.zeros_like(values), values], axis=-1)
+        return np.rint(255 * colours).astype("uint8") if as_bytes else colours
+
+    heat = np.array([[0, 0.4, 1]])
+    result = overlays.overlay(grey_image(), heat, cmap=blue, alpha=1, clip=100, interpolation="nearest")
+    np.testing.assert_array_equal(result[30, 60], [36, 36, 0.6 * 60 + np.rint(0.4 * 0.4 * 255)])  # 0.4 of the blue 0.4
+    np.testing.assert_array_equal(result[30, 100], [0, 0, 255])
+
+
+def test_the_opacity_of_a_function_for_colours_counts():
+    def half(values):
+        return np.stack([np.ones_like(values)] * 3 + [0.5 * np.ones_like(values)], axis=-1)
+
+    result = overlays.overlay(grey_image(level=100), np.eye(2), cmap=half, alpha=1, interpolation="nearest")
+    np.testing.assert_array_equal(result[0, 0], np.rint(0.5 * 255 + 0.5 * 60))
+
+
+def test_a_colour_map_of_matplotlib():
+    matplotlib = pytest.importorskip("matplotlib")
+    image, heat = noise(60, 120, 3), np.random.default_rng(0).random((3, 6))
+    result = overlays.overlay(image, heat, cmap=matplotlib.colormaps["inferno"]).astype(int)
+    assert np.abs(result - overlays.overlay(image, heat)).max() <= 3  # its 256 steps, and our every fifth
+
+
+# ------------------------------------------------------------------- overlay --
+
+CORNERS = [(0, 0), (0, 6), (2, 0), (2, 6), (1, 4)]
+
+
+@pytest.mark.parametrize("place", CORNERS)
+@pytest.mark.parametrize("style", ["bilinear", "nearest", "paper", "vit_keras"])
+def test_the_place_of_a_patch(place, style):
+    grid, image = (3, 7), grey_image(60, 140)
+    heat = lit(place, grid)
+    if style in ("bilinear", "nearest"):
+        assert warmest(overlays.overlay(image, heat, interpolation=style), grid) == place
+    else:
+        drawn = {"paper": overlays.paper_style, "vit_keras": overlays.vit_keras_style}[style](image, heat)
+        assert brightest(drawn, grid) == place
+        assert drawn.max() >= 90  # of 100: not black
+        assert drawn.min() <= 5
+
+
+def test_nearest_shows_patches_with_sharp_edges():
+    heat = np.random.default_rng(0).random((3, 6))
+    result = overlays.overlay(grey_image(), heat, interpolation="nearest")
+    assert (result.reshape(3, 20, 6, 20, 3) == result.reshape(3, 20, 6, 20, 3)[:, :1, :, :1]).all()
+    assert not (overlays.overlay(grey_image(), heat) == result).all()
+
+
+def test_alpha_is_the_opacity_of_the_highest_value():
+    heat = np.array([[0.0, 1.0]])
+    base = np.rint(0.6 * 100)
+    for alpha in (0, 0.5, 1):
+        result = overlays.overlay(grey_image(2, 4), heat, alpha=alpha, interpolation="nearest")
+        np.testing.assert_array_equal(result[:, :2], np.full((2, 2, 3), base))
+        expected = np.rint((1 - alpha) * base + alpha * np.array([252, 255, 164]))
+        np.testing.assert_array_equal(result[:, 2:], np.broadcast_to(expected, (2, 2, 3)))
+
+
+def test_a_tall_image_is_drawn_as_a_wide_one():
+    image, heat = noise(600, 20, 3), np.random.default_rng(0).random((6, 2))
+    result = overlays.overlay(image, heat)
+    np.testing.assert_array_equal(result.swapaxes(0, 1), overlays.overlay(image.swapaxes(0, 1), heat.T))
+
+
+def test_the_clip_is_two_percentiles():
+    heat = np.arange(101.0).reshape(1, 101)
+    np.testing.assert_allclose(colors.stretch(heat, (10, 60))[0, [5, 10, 35, 60, 100]], [0, 0, 0.5, 1, 1], atol=1e-12)
+    image = noise(20, 101, 3)
+    expected = overlays.overlay(image, heat, clip=(0, 60))
+    np.testing.assert_array_equal(overlays.overlay(image, heat, clip=60), expected)
+    np.testing.assert_array_equal(overlays.overlay(image, heat, percentile=60), expected)
+    assert not (overlays.overlay(image, heat, clip=(10, 60)) == expected).all()
+
+
+def test_a_clip_that_falls_on_one_value_gives_way_to_the_whole_range():
+    heat = lit((0, 0), (20, 20))  # its 99th percentile is 0
+    np.testing.assert_array_equal(colors.stretch(heat), heat)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_a_value_that_is_not_finite_does_not_spoil_the_rest(bad):
+    heat = np.random.default_rng(0).random((3, 6))
+    heat[0, :2] = 0, 1  # the scale of the others
+    heat[1, 2] = 1 if bad == np.inf else 0
+    options = {"interpolation": "nearest", "clip": (0, 100)}
+    expected = overlays.overlay(grey_image(), heat, **options)
+    heat[1, 2] = bad
+    np.testing.assert_array_equal(overlays.overlay(grey_image(), heat, **options), expected)
+
+
+@pytest.mark.parametrize("heat", [np.zeros((3, 6)), np.full((3, 6), np.nan), np.full((3, 6), 7.0)])
+def test_a_map_that_says_nothing_dims_the_image(heat):
+    result = overlays.overlay(grey_image(level=100), heat)
+    np.testing.assert_array_equal(result, grey_image(level=60))
+
+
+def test_all_kinds_of_images_look_alike():
+    grey = noise(24, 36)
+    rgb = np.stack([grey] * 3, axis=-1)
+    heat = np.random.default_rng(1).random((2, 3))
+    expected = overlays.overlay(rgb, heat)
+    for image in (grey, grey[..., None], grey / 255, rgb / 255, rgb.astype("float32"), Image.fromarray(grey)):
+        np.testing.assert_array_equal(overlays.overlay(image, heat), expected)
+    transparent = np.dstack([rgb, np.full((24, 36), 255, "uint8")])
+    np.testing.assert_array_equal(overlays.overlay(transparent, heat), expected)
+    np.testing.assert_allclose(overlays.overlay(rgb / 127.5 - 1, heat), expected, atol=1)  # a level of rounding
+
+
+def test_one_map_in_a_batch():
+    heat = np.random.default_rng(0).random((3, 6))
+    np.testing.assert_array_equal(overlays.overlay(grey_image(), heat[None]), overlays.overlay(grey_image(), heat))
+
+
+@pytest.mark.parametrize(
+    ("heat", "options", "message"),
+    [
+        (np.zeros((2, 3, 6)), {}, r"shape \(down, across\); take one of several. Received: \(2, 3, 6\)"),
+        (np.zeros(6), {}, r"Received: \(6,\)"),
+        (np.zeros((0, 6)), {}, r"Received: \(0, 6\)"),
+        ("heat", {}, "arrays of numbers. Received: str"),
+        (np.eye(3), {"cmap": "jet"}, "cmap must be one of inferno, viridis.*matplotlib.colormaps.*Received: 'jet'"),
+        (np.eye(3), {"cmap": 3}, "a name or a function. Received: int"),
+        (np.eye(3), {"cmap": lambda v: v}, r"must return \(..., 3\) or \(..., 4\).*It returned \(60, 120\)"),
+        (np.eye(3), {"alpha": 1.5}, r"alpha must be in \[0, 1\]. Received: 1.5"),
+        (np.eye(3), {"clip": (50, 20)}, r"two percentiles.*Received: \(50, 20\)"),
+        (np.eye(3), {"clip": 120}, "Received: 120"),
+        (np.eye(3), {"interpolation": "cubic"}, "'bilinear' or 'nearest'. Received: 'cubic'"),
+    ],
+)
+def test_what_cannot_be_laid_over(heat, options, message):
+    with pytest.raises(ValueError, match=message):
+        overlays.overlay(grey_image(), heat, **options)
+
+
+@pytest.mark.parametrize("function", [overlays.overlay, overlays.paper_style, overlays.vit_keras_style])
+def test_an_image_of_the_wrong_shape(function):
+    with pytest.raises(ValueError, match=r"An array of pixels has the shape.*Received: \(2, 8, 8, 3\)"):
+        function(np.zeros((2, 8, 8, 3), "uint8"), np.eye(2))
+    with pytest.raises(ValueError, match=r"take one of several. Received: \(2, 4, 4\)"):
+        function(np.zeros((8, 8, 3), "uint8"), np.zeros((2, 4, 4)))
+
+
+# ------------------------------------------------------------- other drawings --
+
+
+@pytest.mark.parametrize("case", range(4))
+def test_vit_keras_style_is_what_opencv_draws(case):
+    # Written by opencv-python-headless 5.0.0 from random maps and images, as vit-keras 0.2 called it:
+    # (cv2.resize(heat / heat.max(), (width, height))[..., None] * image).astype("uint8")
+    with np.load(DATA / "vit_keras_drawing.npz") as golden:
+        image, heat, expected = (golden[f"{name}_{case}"] for name in ("image", "heat", "drawn"))
+    assert image.shape[:2] != image.shape[1::-1] or case == 0  # only the first is a square
+    result = overlays.vit_keras_style(image, heat).astype(int)
+    assert np.abs(result - expected).max() <= 1  # products just below and just above a whole number are cut off
+    assert (result == expected).mean() > 0.999
+
+
+def test_the_paper_style_step_by_step():
+    # A square image of whole patches, where the paper's code and Pillow's rules leave no choice.
+    image, heat = noise(56, 56, 3), np.random.default_rng(0).random((7, 7))
+    mask = Image.fromarray((heat / heat.max()).astype("float32")).resize((56, 56), Image.Resampling.LANCZOS)
+    mask = Image.fromarray((np.asarray(mask).clip(0, 1) * 255).astype("uint8"))
+    mask = np.asarray(mask.filter(ImageFilter.GaussianBlur(8)), "float64")
+    mask = (mask - mask.min()) / (mask.max() - mask.min())
+    np.testing.assert_allclose(overlays.paper_style(image, heat), image * mask[..., None], rtol=0, atol=0.51)
+
+
+@pytest.mark.parametrize(("size", "grid"), [((64, 192), (4, 12)), ((64, 192), (4, 4)), ((90, 61), (3, 7))])
+def test_the_paper_style_blurs_by_one_patch_each_way(size, grid):
+    heat = np.zeros(grid)
+    heat[grid[0] // 2, grid[1] // 2] = 1
+    mask = overlays.paper_style(grey_image(*size, level=255), heat)[..., 0].astype("float64")
+    # A patch spreads by its own variance and that of the blur, about 1/12 + 1 patches; less at the border.
+    profiles = mask.sum(axis=1), mask.sum(axis=0)
+    spread = []
+    for profile, patches in zip(profiles, grid):
+        profile = profile - profile.min()
+        at = (np.arange(len(profile)) + 0.5) * patches / len(profile)
+        mean = (at * profile).sum() / profile.sum()
+        spread.append(np.sqrt((((at - mean) ** 2) * profile).sum() / profile.sum()))
+    assert all(0.5 < s < 1.3 for s in spread)
+
+
+def test_the_paper_style_is_not_dark_where_a_few_patches_get_all():
+    heat = np.random.default_rng(0).uniform(0.5, 1, (14, 14))
+    heat[[0, 0, -1, -1], [0, -1, 0, -1]] = 40  # the corners
+    image = grey_image(56, 56, level=200)
+    dark, light = (overlays.paper_style(image, heat, clip=clip).mean() / 200 for clip in (100, 95))
+    assert dark < 0.1 and light > 0.4
+    np.testing.assert_array_equal(overlays.paper_style(image, heat), overlays.paper_style(image, heat, clip=100))
+
+
+@pytest.mark.parametrize("function", [overlays.paper_style, overlays.vit_keras_style])
+def test_maps_without_contrast(function):
+    image = noise(60, 120, 3)
+    np.testing.assert_array_equal(function(image, np.full((3, 6), 0.3)), image)
+    assert function(image, np.zeros((3, 6))).max() == 0
+    heat = np.random.default_rng(0).random((3, 6))
+    heat[1, 1] = 0
+    expected = function(image, heat)
+    heat[1, 1] = np.nan
+    np.testing.assert_array_equal(function(image, heat), expected)
+
+
+# ------------------------------------------------------------------- upsample --
+
+
+def test_upsampling_keeps_leading_axes_and_orientation():
+    heat = np.random.default_rng(0).random((2, 5, 3, 4))
+    for interpolation in ("bilinear", "nearest"):
+        result = overlays.upsample(heat, (30, 80), interpolation)
+        assert result.shape == (2, 5, 30, 80) and result.dtype == np.float32
+        single = overlays.upsample(heat[1, 3], (30, 80), interpolation)
+        np.testing.assert_array_equal(result[1, 3], single)
+        np.testing.assert_array_equal(overlays.upsample(heat[1, 3].T, (80, 30), interpolation).T, single)
+    nearest = overlays.upsample(heat, (30, 80), "nearest")
+    np.testing.assert_array_equal(nearest, heat.repeat(10, axis=-2).repeat(20, axis=-1).astype("float32"))
+
+
+def test_bilinear_has_half_pixel_centres():
+    result = overlays.upsample(np.array([[0.0, 1.0, 4.0]]), (2, 6))
+    np.testing.assert_allclose(result, [[0, 0.25, 0.75, 1.75, 3.25, 4]] * 2, rtol=0, atol=1e-6)  # float32
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((np.zeros(3), (2, 2)), r"shape \(..., down, across\). Received: \(3,\)"),
+        ((np.eye(2), (2, 0)), r"size must be \(height, width\) in pixels. Received: \(2, 0\)"),
+        ((np.eye(2), (2, 2), "lanczos"), "Received: 'lanczos'"),
+    ],
+)
+def test_what_cannot_be_upsampled(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        overlays.upsample(*arguments)

@@ -1,0 +1,167 @@
+"""Animated GIFs of recordings and of ready frames."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import itertools
+import math
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageChops, ImageDraw, ImageFont, ImageStat
+
+from ..atomic import complete
+from ..validate import one_of, positive_integer
+from .figures import Look, of_one_image, sized
+from .overlays import as_picture
+
+__all__ = ["animate"]
+
+_SIZE = 480  # pixels, of a recording
+
+
+def animate(
+    frames: Any,
+    path: str | os.PathLike[str] | None = None,
+    *,
+    over: str = "layers",
+    fps: float = 2.0,
+    image: int = 0,
+    size: int | None = None,
+    **look: Any,
+) -> Any:
+    """Make an animated GIF of a recording or of ready frames.
+
+    Frames share one palette, so that what does not move does not flicker. A frame that the palette does not fit, as
+    after a cut, brings a new one.
+
+    Args:
+        frames: A recording with attention; or frames of one size, an iterable of whatever `overlay` takes as an image.
+        path: File to write, with a name ending in .gif; `None` to get the bytes. A file appears when it is complete.
+        over: What the frames of a recording run over: `"layers"`, attention rollout up to each of them; or `"discard"`,
+            rollout with more and more of the lowest attentions left out, from none to 90 %.
+        fps: Frames in a second, at most 50.
+        image: Index of the image in a recording.
+        size: Longest side of the picture in each frame, in pixels; smaller pictures are enlarged. `None`: 480 for a
+            recording, and ready frames keep their size. The caption below a recording's frames is always whole.
+        **look: See `plot_maps`, for a recording.
+
+    Returns:
+        `path`, or the bytes of the file.
+
+    Raises:
+        ValueError: There are no frames, they differ in size, or an argument is out of range.
+        FileNotFoundError: The folder does not exist.
+
+    Example:
+        >>> frames = (np.full((32, 48, 3), 80 * n, "uint8") for n in range(3))
+        >>> animate(frames)[:6]
+        b'GIF89a'
+    """
+    if not 0 < fps <= 50:
+        raise ValueError(f"fps must be in (0, 50], the range of a GIF. Received: {fps}")
+    size = None if size is None else positive_integer(size, "size")
+    if hasattr(frames, "attention"):
+        frames = _recorded_frames(of_one_image(frames, image), over, size or _SIZE, Look(**look))
+        common = _palette([Image.fromarray(frame) for frame in frames])
+    elif isinstance(frames, (str, bytes, os.PathLike, Image.Image)) or not isinstance(frames, Iterable):
+        raise ValueError(f"frames must be a recording or an iterable of images. Received: {type(frames).__name__}")
+    else:
+        frames = (sized(as_picture(frame), size) if size else as_picture(frame) for frame in frames)
+        common = None
+    if path is None:
+        file = io.BytesIO()
+        _write_gif(file, frames, fps, common)
+        return file.getvalue()
+    target = Path(path).expanduser()
+    if target.suffix.lower() != ".gif":
+        raise ValueError(f"An animation is a GIF; the name must end in .gif. Received: {path}")
+    with complete(target) as part, part.open("wb") as file:
+        _write_gif(file, frames, fps, common)
+    return path
+
+
+def _recorded_frames(recording: Any, over: str, size: int, look: Look) -> list[np.ndarray]:
+    from .maps import attention_rollout
+
+    pixels = sized(recording.images[0], size)
+    how = {} if recording.heads is None else {"head_fusion": recording.heads}
+    if one_of(over, "over", ("layers", "discard")) == "layers":
+        depths = range(1, len(recording.layers) + 1)
+        steps = [
+            dataclasses.replace(recording, layers=recording.layers[:n], attention=recording.attention[:n])
+            for n in depths
+        ]
+        maps = [attention_rollout(step, **how) for step in steps]
+        names = [f"up to layer {layer}" for layer in recording.layers]
+    else:
+        ratios = [n / 10 for n in range(10)]
+        maps = [attention_rollout(recording, discard_ratio=ratio, **how) for ratio in ratios]
+        names = [f"{100 * ratio:.0f} % discarded" for ratio in ratios]
+    pictures = [look.over(pixels, values) for values in look.values([m[0] for m in maps])]
+    width = max(pixels.shape[1], *(_caption_width(name) for name in names))
+    return [_captioned(picture, name, width) for picture, name in zip(pictures, names)]
+
+
+def _captioned(picture: np.ndarray, text: str, width: int) -> np.ndarray:
+    """Put a line of text below a picture, on a black sheet that is wide enough for both."""
+    height = picture.shape[0]
+    sheet = Image.new("RGB", (width, height + 24), "black")
+    sheet.paste(Image.fromarray(picture), ((width - picture.shape[1]) // 2, 0))
+    ImageDraw.Draw(sheet).text((6, height + 5), text, fill="white", font=_FONT)
+    return np.asarray(sheet)
+
+
+def _caption_width(text: str) -> int:
+    return math.ceil(ImageDraw.Draw(Image.new("1", (1, 1))).textlength(text, font=_FONT)) + 12
+
+
+def caption_font(size: int) -> Any:
+    """Return Pillow's own font."""
+    try:
+        return ImageFont.load_default(size)
+    except (TypeError, ImportError):  # Pillow before 10.1, or without FreeType: its bitmap font
+        return ImageFont.load_default()
+
+
+_FONT = caption_font(13)
+
+
+def _write_gif(file: Any, frames: Iterable[np.ndarray], fps: float, common: Image.Image | None) -> None:
+    """Write frames as a GIF that plays for ever, from a palette that suits all, or palettes that suit each cut."""
+    coded, durations, palette, limit = [], [], common, math.inf
+    for number, pixels in enumerate(frames):
+        frame = Image.fromarray(pixels)
+        if coded and frame.size != coded[0].size:
+            raise ValueError(
+                f"Frames must have one size. Frame {number} has {frame.size}, those before {coded[0].size} pixels."
+            )
+        if palette is None or _error(frame, palette) > limit:
+            palette = _palette([frame])
+            limit = 2 * _error(frame, palette) + 1
+        coded.append(frame.quantize(palette=palette, dither=Image.Dither.NONE))
+        durations.append(10 * (round(100 * (number + 1) / fps) - round(100 * number / fps)))  # whole hundredths
+    if not coded:
+        raise ValueError("There are no frames.")
+    coded[0].save(
+        file, "GIF", save_all=True, append_images=coded[1:], duration=durations, loop=0, disposal=1, optimize=False
+    )
+
+
+def _palette(pictures: Sequence[Image.Image]) -> Image.Image:
+    """Return an image that carries the colors which suit all of the pictures."""
+    small = [p.resize((min(p.width, 160), min(p.height, 160)), Image.Resampling.NEAREST) for p in pictures]
+    sheet = Image.new("RGB", (small[0].width, sum(p.height for p in small)))
+    for place, picture in zip(itertools.accumulate((p.height for p in small), initial=0), small):
+        sheet.paste(picture, (0, place))
+    return sheet.quantize(256, Image.Quantize.FASTOCTREE)  # which loses no rare color, such as the brightest
+
+
+def _error(frame: Image.Image, palette: Image.Image) -> float:
+    """Return by how many levels a frame is off in the colors of a palette."""
+    shown = frame.quantize(palette=palette, dither=Image.Dither.NONE).convert("RGB")
+    return max(ImageStat.Stat(ImageChops.difference(frame, shown)).mean)

@@ -1,0 +1,190 @@
+"""The explorer: one HTML file in which a person clicks on a patch and sees what it attends to, in every layer and head.
+
+The file contains everything it needs (attention, pictures, script) and makes no network requests: it can be mailed, put
+on a website or opened in ten years. The page itself is `explorer.html` in this folder; `source` computes its data,
+`pack` compresses them, `fit` reduces them to a size, and `page` writes the file.
+"""
+
+from __future__ import annotations
+
+import html
+import numbers
+import os
+import tempfile
+import webbrowser
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ...atomic import complete
+from ..record import Recording
+from .pack import decode, encode, pack, unpack  # noqa: F401  (part of this module in earlier versions)
+from .page import make_page
+from .source import Source, name_apart, of_model, of_recording
+
+__all__ = ["AttentionExplorer", "explorer"]
+
+NOTEBOOK_MB = 1.0
+_IMAGE_SIDES = (768, 512)  # longest side of a picture in the page, in pixels, of a few pictures and of many
+
+
+def explorer(
+    model_or_recording: Any,
+    images: Any = None,
+    *,
+    target: Any = "auto",
+    max_mb: float = 6.0,
+    compare: Any = None,
+    path: str | os.PathLike | None = None,
+    title: str | None = None,
+    **options: Any,
+) -> AttentionExplorer:
+    """Make an interactive page of a model's attention, in one HTML file that works without a network.
+
+    The page opens on ALTI (on rollout where the recording has no values). Click on a patch to see where it looks, hover
+    to follow the pointer, and go through layers and heads. Attention rollout from any token, similarity of patches and,
+    with a target, class relevance are further views. Two pictures or two models stand side by side.
+
+    Args:
+        model_or_recording: A model, which is run on `images`, or a `Recording` of all rows of attention.
+        images: Whatever `record` takes. Goes with a model.
+        target: What class relevance explains: what `record` takes, as `"predicted"` or a class, by number or name, or a
+            list with one for each image. A tuple gives one map for each of its targets. `None`: no relevance. `"auto"`:
+            the predicted class, of a model with a trained head. Goes with a model.
+        max_mb: The largest size of the file in millions of bytes. The page keeps as much as fits: first the heads are
+            averaged, from the first layer on; then queries are pooled 2 × 2; last layers are left out. The page says
+            so.
+        compare: A second model, run on the same pictures in the same way, or a second `Recording`: the page opens with
+            both side by side.
+        path: Where to save the file; `None`: nowhere yet.
+        title: Heading of the page.
+        **options: More options of `record`, as `layers=`, `heads="mean"`, `preprocess=` or `grid=`.
+
+    Returns:
+        An `AttentionExplorer`: `.html`, `.save(path)`, `.open()`; a notebook shows it.
+
+    Raises:
+        ValueError: The recording has no attention of all rows, the pictures do not fit into `max_mb` (once the page is
+            made, by `.html` or `.save`), or what `record` raises.
+        TypeError: The first argument is neither a model nor a recording, or an argument does not go with it.
+
+    Example:
+        >>> from vit_keras import vit
+        >>> model = vit.build_model(32, 8, 2, 64, 2, "tiny", 128, classes=10)
+        >>> page = explorer(model, np.zeros((48, 64, 3), "uint8"), title="A black picture")
+        >>> page.html[:15]
+        '<!doctype html>'
+    """
+    if isinstance(max_mb, bool) or not isinstance(max_mb, numbers.Real) or not max_mb > 0:
+        raise ValueError(f"max_mb must be a positive number of megabytes. Received: {max_mb!r}")
+    given = [model_or_recording] if compare is None else [model_or_recording, compare]
+    recordings = [one for one in given if isinstance(one, Recording)]
+    if len(recordings) == len(given):
+        extra = ["images"] * (images is not None) + ["target"] * (not isinstance(target, str) or target != "auto")
+        if extra or options:
+            raise TypeError(
+                f"A recording needs no more arguments. Leave out {', '.join([*extra, *options])}, or pass a model."
+            )
+    elif images is None and recordings:
+        images = list(recordings[0].images)
+    sources = [
+        of_recording(one) if isinstance(one, Recording) else of_model(one, images, target, options) for one in given
+    ]
+    name_apart(sources)
+    page = AttentionExplorer(sources, "Attention explorer" if title is None else str(title), float(max_mb))
+    if path is not None:
+        page.save(path)
+    return page
+
+
+class AttentionExplorer:
+    """A page of attention, made by `explorer`.
+
+    Example:
+        >>> from vit_keras import vit
+        >>> model = vit.build_model(32, 8, 2, 64, 2, "tiny", 128, classes=10)
+        >>> page = explorer(model, np.zeros((32, 32, 3), "uint8"))
+        >>> page._repr_html_()[:47]
+        '<iframe sandbox="allow-scripts allow-downloads"'
+    """
+
+    def __init__(self, sources: Sequence[Source], title: str, max_mb: float):
+        self._sources = tuple(sources)
+        self._title = title
+        self._max_mb = max_mb
+        self._packed: dict[tuple, Any] = {}
+        self._made: tuple[str, tuple[str, ...]] | None = None
+
+    @property
+    def html(self) -> str:
+        """The page, made on first access."""
+        return self._make()[0]
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the page says about how it was reduced."""
+        return self._make()[1]
+
+    def _make(self) -> tuple[str, tuple[str, ...]]:
+        if self._made is None:
+            side = _IMAGE_SIDES[sum(len(s.recording.images) for s in self._sources) > 4]
+            self._made = make_page(self._sources, self._title, self._max_mb, side, self._packed)
+        return self._made
+
+    def save(self, path: str | os.PathLike) -> Path:
+        """Write the page to a file, which appears only when it is whole.
+
+        Returns:
+            The path.
+
+        Raises:
+            FileNotFoundError: There is no such folder.
+            ValueError: The path is a folder.
+        """
+        path = Path(path).expanduser()
+        with complete(path) as part:
+            part.write_text(self.html, encoding="utf-8")
+        return path
+
+    def open(self) -> Path:
+        """Show the page in the web browser, from a file in the system's folder for temporary files.
+
+        Returns:
+            The file's path. It is left there, because the browser may read it later.
+        """
+        path = self.save(Path(tempfile.mkdtemp(prefix="vit_keras-"), "attention.html"))
+        webbrowser.open(path.resolve().as_uri())
+        return path
+
+    def __repr__(self) -> str:
+        count = sum(len(s.recording.images) for s in self._sources)
+        pictures = "picture" if count == 1 else "pictures"
+        return f"<AttentionExplorer {self._title!r}: {count} {pictures}; .save(path) writes it>"
+
+    def _repr_html_(self) -> str:
+        """A smaller version in a frame of its own: notebooks limit how much a cell may print."""
+        shown = list(self._sources)
+        note = "This is a smaller version for the notebook; <code>.save(path)</code> writes the whole one."
+        limit = min(NOTEBOOK_MB, self._max_mb)
+        while True:
+            try:
+                page, _ = make_page(shown, self._title, limit, 384, self._packed)
+                break
+            except ValueError:
+                fewer = max(len(s.recording.images) for s in shown) // 2
+                if not fewer:
+                    return f"<p>Too large for a notebook; <code>.save(path)</code> writes it.</p><!-- {limit} MB -->"
+                shown = [s.first(fewer) for s in shown]
+                note = (
+                    f"Only the first {fewer} of the pictures, and those in a smaller version; "
+                    "<code>.save(path)</code> writes all."
+                )
+        note = (
+            ""
+            if self._made is not None and page == self._made[0]
+            else f'<p style="font: 12px system-ui, sans-serif; opacity: .7">{note}</p>'
+        )
+        return (
+            '<iframe sandbox="allow-scripts allow-downloads" title="Attention explorer" loading="lazy" '
+            f'style="width: 100%; height: 860px; border: 0" srcdoc="{html.escape(page)}"></iframe>{note}'
+        )

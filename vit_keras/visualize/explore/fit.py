@@ -1,0 +1,99 @@
+"""How much of the attention fits into a page of a given size."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from ..record import Recording
+from .source import Source
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What is kept of the attention: how many layers, how many of those (from the last) with all heads, pooled queries
+    or not.
+    """
+
+    layers: int
+    heads: int
+    pooled: bool
+
+    def kept(self, layers: int) -> list[int]:
+        """Return the indices of the layers that stay: the last one, and the rest at even steps."""
+        count = min(self.layers, layers)
+        return [layers - 1] if count == 1 else [round(i * (layers - 1) / (count - 1)) for i in range(count)]
+
+    def blocks(self, layers: int) -> list[tuple[int, bool]]:
+        """Return pairs of the index of a layer, and whether it keeps all its heads."""
+        kept = self.kept(layers)
+        return [(layer, n >= len(kept) - self.heads) for n, layer in enumerate(kept)]
+
+
+def plans(layers: int) -> Iterator[Plan]:
+    """Yield plans from the best to the smallest, so that the first that fits is the best that fits.
+
+    Layers matter most, because a rollout goes through all of them, then queries, then heads. So first the heads of more
+    and more layers are averaged, from the first layer on; then queries are pooled, with as many heads as fit; and last
+    layers are left out.
+    """
+    for pooled in (False, True):
+        yield from (Plan(layers, heads, pooled) for heads in range(layers, -1, -1))
+    yield from (Plan(count, 0, True) for count in range(layers - 1, 0, -1))
+
+
+def rows_of(rec: Recording, layer: int, image: int, full: bool, pooled: bool) -> np.ndarray:
+    """Return the attention of one layer and image as a plan keeps it, `(heads, queries, keys)`."""
+    rows = rec.attention[layer, image]
+    rows = rows if rows.ndim == 3 else rows[None]
+    rows = rows if full else rows.mean(axis=0, keepdims=True)
+    return _pool(rows, len(rec.prefix), rec.grid) if pooled else rows
+
+
+def _pool(rows: np.ndarray, prefix: int, grid: tuple[int, int]) -> np.ndarray:
+    """Average the queries of 2 × 2 patches; at the far edges of an odd grid there are fewer."""
+    patches = rows[:, prefix:].reshape(len(rows), *grid, -1)
+    for axis in (1, 2):
+        starts = np.arange(0, patches.shape[axis], 2)
+        counts = np.diff(np.append(starts, patches.shape[axis]))
+        patches = np.add.reduceat(patches, starts, axis=axis) / np.expand_dims(
+            counts, [a for a in range(4) if a != axis]
+        )
+    return np.concatenate([rows[:, :prefix], patches.reshape(len(rows), -1, rows.shape[-1])], axis=1)
+
+
+def notes_on(sources: Sequence[Source], plan: Plan, max_mb: float) -> list[str]:
+    """Return what the page says of the parts that were left out, in sentences."""
+    notes = []
+    for source in sources:
+        rec = source.recording
+        whose = f"{source.model}: " if len(sources) > 1 else ""
+        blocks = plan.blocks(len(rec.layers))
+        averaged = [rec.layers[k] for k, full in blocks if not full]
+        dropped = sorted(set(rec.layers) - {rec.layers[k] for k, _ in blocks})
+        if averaged and rec.attention.ndim == 5 and rec.attention.shape[2] > 1:
+            notes.append(f"{whose}the heads are averaged in {_listed(averaged)}.")
+        if dropped:
+            notes.append(f"{whose}{_listed(dropped)} left out; rollout from a token skips them.")
+        if plan.pooled:
+            notes.append(f"{whose}the attention from patches is averaged in groups of 2 × 2.")
+    if notes:
+        notes.append(f"The page is limited to {max_mb:g} MB; pass a larger max_mb= to explorer to keep more.")
+    return [
+        note[0].upper() + note[1:] if not note.startswith(tuple(s.model for s in sources if s.model)) else note
+        for note in notes
+    ]
+
+
+def _listed(layers: Sequence[int]) -> str:
+    """Return numbers of layers with runs joined, as "layers 0–3, 5"."""
+    runs: list[list[int]] = []
+    for n in layers:
+        if runs and runs[-1][-1] == n - 1:
+            runs[-1].append(n)
+        else:
+            runs.append([n])
+    joined = ", ".join(str(r[0]) if len(r) == 1 else f"{r[0]}–{r[-1]}" for r in runs)
+    return f"layer{'s' if len(layers) > 1 else ''} {joined}"

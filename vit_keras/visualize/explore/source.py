@@ -1,0 +1,159 @@
+"""What the page shows of a model: a recording and the maps made of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+from ... import anatomy
+from ..maps import alti_rollout, attention_rollout, relevance_map
+from ..record import Recording, record
+
+
+@dataclasses.dataclass
+class Source:
+    """A recording with all maps that the page shows of it."""
+
+    recording: Recording
+    model: str
+    names: list[str]
+    maps: list[tuple[str, list[str], np.ndarray]]  # (key, name for each picture, (B, G))
+    activation: str | None = None  # of the model's output
+
+    def first(self, count: int) -> Source:
+        """Return the same with only the first pictures."""
+        rec = self.recording
+        cut = {
+            "images": rec.images[:count],
+            "attention": rec.attention[:, :count],
+            **{
+                name: getattr(rec, name)[:count]
+                for name in ("readout", "logits", "target", "features")
+                if getattr(rec, name) is not None
+            },
+        }
+        if rec.tokens is not None:
+            cut["tokens"] = rec.tokens[:, :count]
+        maps = [(key, names[:count], values[:count]) for key, names, values in self.maps]
+        return Source(dataclasses.replace(rec, **cut), self.model, self.names[:count], maps, self.activation)
+
+
+def of_recording(rec: Recording) -> Source:
+    """Return what to show of a recording."""
+    _check(rec)
+    return Source(rec, "", _picture_names(None, len(rec.images)), _maps([rec]))
+
+
+def of_model(model: Any, images: Any, target: Any, options: dict) -> Source:
+    """Record a model on images, and return what to show of it."""
+    if not callable(model):
+        raise TypeError(f"Pass a model and images, or a Recording. Received: {type(model).__name__}")
+    if images is None:
+        raise TypeError("A model needs images to run on: explorer(model, images).")
+    if isinstance(target, str) and target == "auto":
+        recordings = [_record_prediction(model, images, options)]
+    else:
+        targets = target if isinstance(target, tuple) and target else (target,)
+        recordings = [record(model, images, target=t, **options) for t in targets]
+    for rec in recordings:
+        _check(rec)
+    names = _picture_names(images, len(recordings[0].images))
+    activation = anatomy.last_activation(model) if getattr(model, "outputs", None) else None
+    return Source(recordings[0], str(getattr(model, "name", "")), names, _maps(recordings), activation)
+
+
+def _record_prediction(model: Any, images: Any, options: dict) -> Recording:
+    """Record with gradients of the predicted class, where there is a head and it has learned something."""
+    # Of a model without a graph only its last layer is known.
+    dense = anatomy.output_kind(model) is not None or isinstance(anatomy.last_layer(model), keras.layers.Dense)
+    if anatomy.lack_of_classes(model) or not dense or options.get("heads") is not None:
+        return record(model, images, **options)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "All gradients are zero", UserWarning)
+        rec = record(model, images, target="predicted", **options)
+    if rec.gradients is not None and rec.gradients.any():
+        return rec
+    return dataclasses.replace(rec, target=None, gradients=None, pooling_gradients=None)
+
+
+def _check(rec: Recording) -> None:
+    if rec.attention is None:
+        raise ValueError("The recording has no attention: record with keep=('attention', 'values', 'tokens').")
+    tokens = len(rec.prefix) + math.prod(rec.grid)
+    if rec.attention.ndim not in (4, 5) or rec.attention.shape[-2:] != (tokens, tokens):
+        raise ValueError(
+            f"The explorer needs every row of attention, {tokens} × {tokens}. Received: a recording with attention of "
+            f"the shape {rec.attention.shape}. Record with rows='all'."
+        )
+    if rec.heads not in (None, "mean", "max", "min"):
+        raise ValueError(
+            f"The recording has the heads fused by {rec.heads!r}, which is no attention: record with heads=None."
+        )
+
+
+def _picture_names(images: Any, count: int) -> list[str]:
+    given = images if isinstance(images, (list, tuple)) else [images]
+    given = given if len(given) == count else [None] * count
+    return [
+        Path(image).stem if isinstance(image, (str, os.PathLike)) else f"Picture {n}"
+        for n, image in enumerate(given, 1)
+    ]
+
+
+def name_apart(sources: Sequence[Source]) -> None:
+    """Give two models side by side different names."""
+    if len(sources) == 2 and (sources[0].model == sources[1].model or not all(s.model for s in sources)):
+        for source, place in zip(sources, ("first", "second")):
+            source.model = f"{source.model} ({place})" if source.model else f"{place} model"
+
+
+def _maps(recordings: Sequence[Recording]) -> list[tuple[str, list[str], np.ndarray]]:
+    """Return the maps of what is in the output, with a key and a name for each picture."""
+    rec = recordings[0]
+    count = len(rec.images)
+    found = [("output", ["Rollout to output"] * count, attention_rollout(rec, head_fusion=rec.heads or "mean"))]
+    if rec.pooling_attention is not None:
+        found.append(("pooling", ["Attention of the pooling head"] * count, rec.patches(rec.readout)))
+    whole = (rec.values, rec.projections, rec.tokens)
+    if rec.attention.ndim == 5 and all(array is not None for array in whole):
+        found.append(("alti", ["ALTI"] * count, alti_rollout(rec)))
+    for n, one in enumerate(recordings):
+        if one.gradients is not None and one.heads is None and not one.exits:
+            names = [f"Relevance: {_target(one, b)}" for b in range(count)]
+            found.append((f"relevance{n or ''}", names, relevance_map(one)))
+    return [(key, names, np.asarray(values, "float32").reshape(count, -1)) for key, names, values in found]
+
+
+def _target(rec: Recording, image: int) -> str:
+    return "target" if rec.target is None else _label(rec, int(rec.target[image]))
+
+
+def _label(rec: Recording, number: int) -> str:
+    return rec.labels[number] if rec.labels is not None and number < len(rec.labels) else f"class {number}"
+
+
+def predictions(rec: Recording, image: int, activation: str | None, count: int = 3) -> list[tuple[str, float]]:
+    """Return the likeliest class and others of at least 1 %, of a model that knows the names of its classes."""
+    if rec.logits is None or rec.labels is None or len(rec.labels) != rec.logits.shape[-1]:
+        return []
+    scores = _probabilities(rec.logits[image].astype("float64"), activation)
+    likely = [int(n) for n in np.argsort(-scores)[:count]]
+    return [(_label(rec, n), round(float(scores[n]), 4)) for n in likely if n == likely[0] or scores[n] >= 0.01]
+
+
+def _probabilities(outputs: np.ndarray, activation: str | None) -> np.ndarray:
+    """Return probabilities of a recorded output, from which the activation was left out or not."""
+    positive = (outputs >= 0).all()
+    if positive and np.allclose(outputs.sum(), 1, atol=1e-2):
+        return outputs
+    if activation == "sigmoid":
+        return outputs if positive and (outputs <= 1).all() else 1 / (1 + np.exp(-outputs))
+    return anatomy.softmax(outputs)

@@ -1,0 +1,349 @@
+"""Figures of maps, drawn with Matplotlib.
+
+Matplotlib is imported when a figure is drawn. Figures are not registered with `pyplot`, so none is left over or shown
+twice in a notebook.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import io
+import itertools
+import math
+import operator
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from .colors import Clip, Cmap, color, limits_of, percentiles, scaled, stretch
+from .overlays import as_map, as_picture, lay, upsample
+
+__all__ = ["new_figure", "plot_heads", "plot_layers", "plot_maps"]
+
+
+def new_figure(width: float, height: float, dpi: float = 100) -> Any:
+    """Return an empty Matplotlib figure of a size in inches, with so many pixels to an inch.
+
+    It is not registered with `pyplot`: nothing has to be closed, and a notebook shows it once, as the last value of a
+    cell.
+
+    Raises:
+        ImportError: Matplotlib is not installed.
+
+    Example:
+        >>> new_figure(4, 3).add_subplot().set_title("empty").get_text()
+        'empty'
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ModuleNotFoundError as error:
+        if error.name != "matplotlib":
+            raise
+        raise ImportError("Figures are drawn with Matplotlib, which is not installed: pip install matplotlib") from None
+    figure = Figure(figsize=(width, height), dpi=dpi, layout="constrained")
+    figure._repr_png_ = functools.partial(_png, figure)  # what a notebook asks for that has not imported pyplot
+    return figure
+
+
+def _png(figure: Any) -> bytes:
+    file = io.BytesIO()
+    figure.savefig(file, format="png")
+    return file.getvalue()
+
+
+def plot_maps(
+    image: Any,
+    maps: Mapping[str, np.ndarray],
+    ax: Any = None,
+    *,
+    columns: int | None = None,
+    show_image: bool = True,
+    **look: Any,
+) -> Any:
+    """Draw several maps of one image side by side.
+
+    Args:
+        image: See `overlay`.
+        maps: Names and maps, `(down, across)` each. The two may also be given in the other order, as in earlier
+            versions.
+        ax: Matplotlib axes to draw in; `None` for a new figure.
+        columns: Panels in a row; `None`: chosen so that the figure is about half as wide again as high.
+        show_image: Whether to begin with the image itself.
+        **look: `cmap`, `alpha`, `clip` and `interpolation` as in `overlay`; and `scale`: `"each"`, every map has a
+            scale of its own, or `"same"`, all share one, and the color bar has numbers.
+
+    Returns:
+        The figure.
+
+    Raises:
+        ValueError: There are no maps, or an argument cannot be drawn.
+        ImportError: Matplotlib is not installed.
+
+    Example:
+        >>> maps = {"left": np.array([[1, 0]]), "right": np.array([[0, 1]])}
+        >>> plot_maps(np.zeros((32, 64, 3), "uint8"), maps).savefig("maps.png")  # doctest: +SKIP
+    """
+    if isinstance(image, Mapping):
+        image, maps = maps, image
+    if not isinstance(maps, Mapping) or not maps:
+        received = "{}" if isinstance(maps, Mapping) else type(maps).__name__
+        raise ValueError(f"maps must be {{name: map}} with one map or more. Received: {received}")
+    return _small_multiples(dict(maps), as_picture(image), Look(**look), ax, columns, show_image, 2.2)
+
+
+def plot_heads(
+    recording: Any,
+    layer: int | None = -1,
+    image: int = 0,
+    ax: Any = None,
+    *,
+    columns: int | None = None,
+    **look: Any,
+) -> Any:
+    """Draw what each head of a layer attends to, from the class token or whatever token the output is read from.
+
+    Args:
+        recording: A recording with attention, heads not fused.
+        layer: Number of a block, negative from the end; `None` for the heads of a MAP head.
+        image: Index of the image in the recording.
+        ax: See `plot_maps`.
+        columns: See `plot_maps`.
+        **look: See `plot_maps`.
+
+    Returns:
+        The figure.
+
+    Raises:
+        ValueError: The recording has no attention, or its heads were fused; there is no such layer or image.
+        ImportError: Matplotlib is not installed.
+    """
+    from .maps import cls_attention
+
+    recording = of_one_image(recording, image)
+    maps = {f"head {n}": heat for n, heat in enumerate(cls_attention(recording, layer)[0])}
+    return _small_multiples(maps, recording.images[0], Look(**look), ax, columns, False, 1.6)
+
+
+def plot_layers(
+    recording: Any,
+    image: int = 0,
+    ax: Any = None,
+    **look: Any,
+) -> Any:
+    """Draw what each head of each layer attends to: one row per layer, one column per head.
+
+    Where the heads were fused there is one map per layer, drawn over the image.
+
+    Args:
+        recording: A recording with attention.
+        image: Index of the image in the recording.
+        ax: See `plot_maps`.
+        **look: See `plot_maps`. Maps of single heads are opaque and show the patches as they are
+            (`interpolation="nearest"`).
+
+    Returns:
+        The figure.
+
+    Raises:
+        ValueError: The recording has no attention, or there is no such image.
+        ImportError: Matplotlib is not installed.
+    """
+    from .maps import cls_attention
+
+    recording = of_one_image(recording, image)
+    if recording.heads is not None:
+        rows = recording.attention[:, 0]
+        rows = rows if rows.ndim == 2 else np.einsum("q,lqk->lk", recording.readout[0], rows)
+        maps = {f"layer {n}": heat for n, heat in zip(recording.layers, recording.patches(rows))}
+        return _small_multiples(maps, recording.images[0], Look(**look), ax, None, False, 1.6)
+    maps = np.stack([cls_attention(recording, layer)[0] for layer in recording.layers])
+    look = Look(**{"interpolation": "nearest", **look})
+    return _matrix(maps, recording.layers, recording.images[0].shape[:2], look, ax)
+
+
+@dataclasses.dataclass(frozen=True)
+class Look:
+    """How maps become colors, and what the legend says about it."""
+
+    cmap: Cmap = "inferno"
+    alpha: float = 0.75
+    clip: Clip = (0, 99)
+    interpolation: str = "bilinear"
+    scale: str = "each"
+
+    def __post_init__(self):
+        if self.scale not in ("each", "same"):
+            raise ValueError(f"scale must be 'each' or 'same'. Received: {self.scale!r}")
+
+    def legend(self, maps: Sequence[np.ndarray]) -> tuple[str, str, str]:
+        """Return the ends of the scale, and a remark."""
+        low, high = ({0.0: "lowest", 100.0: "highest"}.get(p, f"{p:g}th percentile") for p in percentiles(self.clip))
+        if self.scale == "same":
+            low, high = self.limits(maps)
+            return f"{low if abs(low) > abs(high) / 200 else 0:.2g}", f"{high:.2g}", ""
+        return low, high, "each map on its own scale" if len(maps) > 1 else ""
+
+    def limits(self, maps: Sequence[np.ndarray]) -> tuple[float, float]:
+        return limits_of(np.concatenate([np.ravel(m) for m in maps]), self.clip)
+
+    def values(self, maps: Sequence[np.ndarray]) -> list[np.ndarray]:
+        if self.scale == "same":
+            return [scaled(m, self.limits(maps)) for m in maps]
+        return [stretch(m, self.clip) for m in maps]
+
+    def over(self, pixels: np.ndarray, values: np.ndarray) -> np.ndarray:
+        return lay(pixels, values, self.cmap, self.alpha, self.interpolation)
+
+
+def of_one_image(recording: Any, image: int) -> Any:
+    """Return the part of a recording with attention that belongs to one image."""
+    count = len(recording.images)
+    if not -count <= operator.index(image) < count:
+        raise ValueError(f"The recording has {count} images. Received: image={image}")
+    if recording.attention is None:
+        raise ValueError("The recording has no attention: pass keep=('attention',) to record, or more.")
+    one = slice(image % count, image % count + 1)
+    pooling = recording.pooling_attention
+    return dataclasses.replace(
+        recording,
+        images=recording.images[one],
+        readout=recording.readout[one],
+        attention=recording.attention[:, one],
+        pooling_attention=None if pooling is None else pooling[one],
+    )
+
+
+_POINT = 1 / 72  # inches
+_TITLE, _SMALL = 9, 8  # points
+_LINE = 1.3 * _POINT  # inches to a point of size
+_GAP = 0.08  # inches between panels
+
+
+def _small_multiples(
+    maps: dict[str, np.ndarray],
+    pixels: np.ndarray,
+    look: Look,
+    ax: Any,
+    columns: int | None,
+    show_image: bool,
+    width: float,
+) -> Any:
+    """Draw maps over one picture, in rows, with their names above."""
+    heats = [as_map(heat) for heat in maps.values()]
+    pixels = sized(pixels, min(640, max(pixels.shape[:2])))
+    pictures = [look.over(pixels, values) for values in look.values(heats)]
+    names = [*(["image"] if show_image else []), *map(str, maps)]
+    pictures = [*([pixels] if show_image else []), *pictures]
+    ratio = pixels.shape[0] / pixels.shape[1]
+    width = width / math.sqrt(ratio)  # portraits as large as landscapes
+    across = columns_for(len(names), ratio) if columns is None else operator.index(columns)
+    if across < 1:
+        raise ValueError(f"columns must be at least 1. Received: {columns}")
+    letters = max(4, int(width / (0.55 * _TITLE * _POINT)))
+    names = ["\n".join(textwrap.wrap(name, letters)) for name in names]
+    across = min(across, len(names))
+    rows = [names[n : n + across] for n in range(0, len(names), across)]
+    titles = [_TITLE * _LINE * max(name.count("\n") + 1 for name in row) for row in rows]
+    starts = list(itertools.accumulate((title + ratio * width + _GAP for title in titles), initial=0))
+    place = [(n % across * (width + _GAP), starts[n // across] + titles[n // across]) for n in range(len(names))]
+    sheet = _Sheet(ax, across * (width + _GAP) - _GAP, starts[-1])
+    for picture, name, (x, y) in zip(pictures, names, place):
+        sheet.draw(picture, x, y, width, ratio * width)
+        sheet.write(name, x + width / 2, y - 0.3 * _TITLE * _POINT, _TITLE, "center", "bottom")
+    sheet.legend(look.over(np.full((1, 256, 3), 128, "uint8"), np.linspace(0, 1, 256)[None]), *look.legend(heats))
+    return sheet.figure
+
+
+def _matrix(maps: np.ndarray, layers: Sequence[int], size: tuple[int, int], look: Look, ax: Any) -> Any:
+    """Draw maps `(layers, heads, down, across)` as a table, each in the proportions of the picture."""
+    count, heads, down, across = maps.shape
+    ratio = size[0] / size[1]
+    width = 0.62 / math.sqrt(ratio)
+    height, gap, margin = ratio * width, 0.03, 0.42
+    top = 2 * _SMALL * _LINE
+    values = look.values(maps.reshape(-1, down, across))
+    # Whole pixels for each patch at the figure's resolution: Matplotlib would blur a picture that it enlarges less.
+    dpi = min(300, max(100, math.ceil(4 * max(down / height, across / width))))
+    pixels = (math.ceil(dpi * height / down), math.ceil(dpi * width / across))
+    fine = (4 * pixels[0] * down, 4 * pixels[1] * across)
+    sheet = _Sheet(ax, margin + heads * (width + gap), top + count * (height + gap), dpi)
+    for n, heat in enumerate(values):
+        layer, head = divmod(n, heads)
+        tile = np.rint(color(upsample(heat, fine, look.interpolation), look.cmap)).astype("uint8")
+        place = margin + head * (width + gap), top + layer * (height + gap), width, height
+        sheet.draw(tile, *place, "nearest" if look.interpolation == "nearest" else "antialiased")
+    for head in range(heads):
+        sheet.write(head, margin + head * (width + gap) + width / 2, top - gap, _SMALL, "center", "bottom")
+    for row, layer in enumerate(layers):
+        sheet.write(layer, margin - 2 * gap, top + row * (height + gap) + height / 2, _SMALL, "right", "center")
+    sheet.write("head", margin + heads * (width + gap) / 2, 0, _TITLE, "center", "top")
+    sheet.write("layer", 0, top + count * (height + gap) / 2, _TITLE, "left", "center", rotation=90)
+    sheet.legend(
+        np.rint(color(np.linspace(0, 1, 256)[None], look.cmap)).astype("uint8"),
+        *look.legend(maps.reshape(-1, down, across)),
+    )
+    return sheet.figure
+
+
+def columns_for(count: int, ratio: float) -> int:
+    """Return how many panels make a figure half as wide again as high, its last row as full as can be; up to 4 in one
+    row.
+    """
+    if count <= 4:
+        return count
+    rows = math.ceil(count / math.ceil(math.sqrt(1.5 * count * ratio)))
+    return math.ceil(count / rows)
+
+
+def sized(pixels: np.ndarray, longest: int) -> np.ndarray:
+    """Resize a picture so that its longest side has so many pixels."""
+    height, width = pixels.shape[:2]
+    by = longest / max(height, width)
+    if by == 1:
+        return pixels
+    size = max(1, round(by * width)), max(1, round(by * height))
+    return np.asarray(
+        Image.fromarray(pixels).resize(size, Image.Resampling.LANCZOS if by < 1 else Image.Resampling.BICUBIC)
+    )
+
+
+class _Sheet:
+    """Axes in inches from the upper left; in given axes that are smaller, pictures and letters shrink alike."""
+
+    def __init__(self, ax: Any, width: float, height: float, dpi: float = 100):
+        self.width, self.bottom = width, height
+        height += 0.1 + 2 * _SMALL * _LINE  # the legend
+        self.ax = new_figure(width + 0.2, height + 0.2, dpi).add_subplot() if ax is None else ax
+        self.figure = self.ax.figure
+        self.ax.set_axis_off()
+        self.ax.set_aspect("equal")
+        self.ax.set_autoscale_on(False)
+        self.ax.set_xlim(0, width)
+        self.ax.set_ylim(height, 0)
+        box = self.ax.get_window_extent()
+        self.shrink = min(1, box.width / self.figure.dpi / width, box.height / self.figure.dpi / height)
+        self.shrink = 1 if ax is None else self.shrink
+
+    def draw(
+        self, picture: np.ndarray, x: float, y: float, width: float, height: float, interpolation: str = "antialiased"
+    ) -> None:
+        # "antialiased" is "nearest" where pixels are large; shrinking is smooth
+        self.ax.imshow(picture, extent=(x, x + width, y + height, y), interpolation=interpolation, aspect="equal")
+
+    def write(self, text: Any, x: float, y: float, size: float, across: str, down: str, **options: Any) -> None:
+        self.ax.text(x, y, str(text), size=size * self.shrink, ha=across, va=down, linespacing=1.1, **options)
+
+    def legend(self, bar: np.ndarray, low: str, high: str, remark: str) -> None:
+        """Draw the scale: a bar between its ends, and a remark in the next line."""
+        y, letter = self.bottom + 0.1, 0.55 * _SMALL * _POINT
+        start = (len(low) + 1) * letter
+        length = max(0.3, min(1.5, self.width - start - (len(high) + 1) * letter))
+        middle = y + _SMALL * _LINE / 2
+        self.write(low, 0, middle, _SMALL, "left", "center")
+        self.draw(bar, start, middle - 0.05, length, 0.1)
+        self.write(high, start + length + letter, middle, _SMALL, "left", "center")
+        self.write(remark, 0, y + _SMALL * _LINE * 1.5, _SMALL, "left", "center")

@@ -1,0 +1,372 @@
+"""The ViT paper's Figures 6 and 7, and figures of what `vit_keras.visualize.analysis` computes."""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+import textwrap
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import keras
+import numpy as np
+from PIL import Image
+
+from .. import anatomy
+from ..validate import one_of
+from .analysis import embedding_filters, mean_attention_distance, position_similarity
+from .attention import attention_map
+from .colors import Clip
+from .figures import new_figure
+from .overlays import as_picture, overlay, paper_style, vit_keras_style
+from .record import Recorder
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = [
+    "figure6",
+    "figure7",
+    "plot_by_layer",
+    "plot_cka",
+    "plot_embedding_filters",
+    "plot_position_similarity",
+]
+
+
+def figure6(
+    model: keras.Model,
+    images: Any,
+    *,
+    columns: int = 1,
+    method: str | None = None,
+    target: Any = None,
+    style: str = "paper",
+    clip: Clip = 90,
+    preprocess: Any = "own",
+    grid: tuple[int, int] | None = None,
+    **options: Any,
+) -> Figure:
+    """Draw the ViT paper's Figure 6: pictures beside what the output attends to in them, by attention rollout.
+
+    Args:
+        model: A ViT of this package, or a model with one inside.
+        images: Pictures: whatever `record` takes, or an iterable of such; they go through the model one at a time.
+        columns: Pairs in a row.
+        method: Which map: see `attention_map`. `None`: rollout, or with a target relevance.
+        target: See `attention_map`.
+        style: `"paper"`, `"overlay"` or `"vit_keras"`: see `attention_map`.
+        clip: Percentiles of each map between which it is drawn; a number is the upper one. The paper's is 100, which
+            leaves a picture dark where a few patches get nearly all attention. `"vit_keras"` does not use it.
+        preprocess: What the model's input needs: see `record`.
+        grid: Patches down and across, where the model does not tell: see `record`.
+        **options: Options of the method, such as `start_layer` or `discard_ratio`.
+
+    Returns:
+        A Matplotlib figure.
+
+    Raises:
+        ImportError: Matplotlib is not installed.
+        ValueError: There are no pictures, or as `attention_map` says.
+
+    Example:
+        >>> from vit_keras import vit
+        >>> model = vit.build_model(32, 8, 2, 64, 2, "tiny", 128, classes=10)
+        >>> figure6(model, np.zeros((2, 32, 32, 3), "uint8")).savefig("figure6.png")  # doctest: +SKIP
+    """
+    if columns < 1:
+        raise ValueError(f"columns must be at least 1. Received: {columns!r}")
+    draw = {
+        "paper": functools.partial(paper_style, clip=clip),
+        "overlay": functools.partial(overlay, clip=clip),
+        "vit_keras": vit_keras_style,
+    }[one_of(style, "style", ("paper", "overlay", "vit_keras"))]
+    pairs = []
+    for picture in _pictures(images):
+        heat = attention_map(
+            model, picture, method=method, target=target, style="raw", preprocess=preprocess, grid=grid, **options
+        )
+        shown = _displayed(picture)
+        pairs.append((shown, draw(shown, heat)))
+    if not pairs:
+        raise ValueError("There are no images to draw.")
+    return _pairs_side_by_side(pairs, min(columns, len(pairs)))
+
+
+def _displayed(picture: Any) -> np.ndarray:
+    """Return a picture of any number of channels as RGB."""
+    if isinstance(picture, np.ndarray) and picture.ndim == 3 and picture.shape[-1] not in (1, 3):
+        picture = picture.mean(axis=-1).astype(picture.dtype)
+    return as_picture(picture)
+
+
+def figure7(model: keras.Model, images: Any, *, preprocess: Any = "own", grid: tuple[int, int] | None = None) -> Figure:
+    """The ViT paper's Figure 7: embedding filters, similarity of position embeddings, and how far the heads attend.
+
+    Where a model has no such thing (a hybrid embeds no colors, rotary positions are no embeddings) its panel says so.
+
+    Args:
+        model: A ViT of this package, or a model with one inside.
+        images: Pictures, over which the distances are averaged (the paper took 128): whatever `record` takes, or an
+            iterable of such, a generator too; they go through the model one at a time.
+        preprocess: What the model's input needs: see `record`.
+        grid: Patches down and across, where the model does not tell: see `record`.
+
+    Returns:
+        A Matplotlib figure with three panels.
+
+    Raises:
+        ImportError: Matplotlib is not installed.
+        ValueError: There are no pictures, or as `record` says.
+
+    Example:
+        >>> from vit_keras import vit
+        >>> model = vit.build_model(32, 8, 2, 64, 2, "tiny", 128, classes=10)
+        >>> figure7(model, np.zeros((2, 32, 32, 3), "uint8")).savefig("figure7.png")  # doctest: +SKIP
+    """
+    vit = anatomy.find_vit(model)
+    figure = new_figure(12.5, 3.5)
+    figure.get_layout_engine().set(wspace=0.04)
+    filters, positions, distances = figure.subplots(1, 3, gridspec_kw={"width_ratios": (1.6, 1.1, 1.1)})
+    for plot, ax in ((plot_embedding_filters, filters), (plot_position_similarity, positions)):
+        try:
+            plot(vit, ax=ax)
+        except ValueError as reason:
+            _note(ax, reason)
+    if anatomy.has_attention(vit):
+        recorder = Recorder(model, keep=("attention",), preprocess=preprocess, grid=grid)
+        values, layers = _mean_distance(recorder, images)
+        plot_by_layer(values, "Mean attention distance (pixels)", layers=layers, ax=distances)
+    else:
+        _note(distances, f"The model {vit.name!r} has no attention.")
+    distances.set_title(vit.name)
+    return figure
+
+
+def plot_embedding_filters(model: keras.Model, n: int = 28, *, ax: Axes | None = None) -> Figure:
+    """Draw `embedding_filters`, as in the ViT paper's Figure 7 left.
+
+    Args:
+        model: A ViT of this package, or a model with one inside.
+        n: How many components.
+        ax: Matplotlib's axes to draw in; `None` for a new figure.
+
+    Returns:
+        The figure.
+
+    Raises:
+        ImportError: Matplotlib is not installed.
+        ValueError: The patches are not of one channel or three, so that they have no colors.
+
+    Example:
+        >>> from vit_keras import vit
+        >>> model = vit.build_model(32, 8, 2, 64, 2, "tiny", 128, classes=10)
+        >>> plot_embedding_filters(model).savefig("filters.png")  # doctest: +SKIP
+    """
+    filters = embedding_filters(model, n)
+    count, height, width, channels = filters.shape
+    if channels not in (1, 3):
+        raise ValueError(
+            f"The patch embedding takes {height}x{width} patches of {channels} channels, "
+            "which cannot be drawn as colors."
+        )
+    across = min(7, count)
+    filters = np.pad(filters, [(0, -count % across), (0, 0), (0, 0), (0, 0)], constant_values=1.0)
+    ax = _axes(ax, 5.5, 3.6)
+    mosaic = _mosaic(filters.reshape(-1, across, height, width, channels), 1.0)
+    ax.imshow(mosaic[..., 0] if channels == 1 else mosaic, cmap="gray", vmin=0, vmax=1)
+    ax.set_axis_off()
+    ax.set_anchor("N")  # elsewhere Matplotlib does not keep its place for the title
+    kind = "RGB embedding filters" if channels == 3 else "Embedding filters"
+    ax.set_title(f"{kind}\n(first {count} principal components)")
+    return ax.figure
+
+
+def plot_position_similarity(
+    model: keras.Model, grid: tuple[int, int] | None = None, *, ax: Axes | None = None
+) -> Figure:
+    """Draw `position_similarity`, as in the ViT paper's Figure 7 centre: a tile for each patch, at its place.
+
+    Of a grid of more than 16 patches down or across, only every second (third …) row or column has tiles.
+
+    Args:
+        model: A ViT of this package, or a model with one inside.
+        grid: See `position_similarity`.
+        ax: Matplotlib's axes to draw in; `None` for a new figure.
+
+    Returns:
+        The figure.
+
+    Raises:
+        ImportError: Matplotlib is not installed.
+        ValueError: See `position_similarity`.
+
+    Example:
+        >>> from vit_keras import vit
+        >>> model = vit.build_model(32, 8, 2, 64, 2, "tiny", 128, classes=10)
+        >>> plot_position_similarity(model).savefig("positions.png")  # doctest: +SKIP
+    """
+    similarity = position_similarity(model, grid)
+    down, across = similarity.shape[:2]
+    chosen = [range(0, n, math.ceil(n / 16)) for n in (down, across)]
+    tiles = similarity[np.ix_(*chosen)]
+    ax = _axes(ax, 4.4, 3.6)
+    picture = ax.imshow(_mosaic(tiles, np.nan), cmap="viridis", vmin=-1, vmax=1, interpolation_stage="rgba")
+    gap = _gap(tiles)
+    for axis, numbers, size in ((ax.yaxis, chosen[0], down), (ax.xaxis, chosen[1], across)):
+        every = math.ceil(len(numbers) / 7)
+        axis.set_ticks(
+            [i * (size + gap) + (size - 1) / 2 for i in range(0, len(numbers), every)],
+            [str(n) for n in numbers[::every]],
+        )
+    ax.tick_params(length=0)
+    ax.set_anchor("N")
+    ax.spines[:].set_visible(False)
+    ax.set(xlabel="Input patch column, from 0", ylabel="Input patch row, from 0", title="Position embedding similarity")
+    _color_bar(ax, picture, "Cosine similarity", (-1, 1))
+    return ax.figure
+
+
+def plot_by_layer(
+    values: np.ndarray, label: str, *, layers: Iterable[int] | None = None, ax: Axes | None = None
+) -> Figure:
+    """Draw a number for each layer and head as dots, such as `mean_attention_distance` or `attention_entropy`.
+
+    Args:
+        values: `(layers, heads)`.
+        label: What they are, with the unit.
+        layers: Numbers of the layers, such as `recording.layers`; `None`: from 0.
+        ax: Matplotlib's axes to draw in; `None` for a new figure.
+
+    Returns:
+        The figure.
+
+    Raises:
+        ImportError: Matplotlib is not installed.
+        ValueError: `values` has not two axes.
+
+    Example:
+        >>> plot_by_layer(np.ones((12, 3)), "Entropy (nats)").axes[0].get_ylabel()
+        'Entropy (nats)'
+    """
+    values = np.asarray(values)
+    if values.ndim != 2:
+        raise ValueError(f"values is an array (layers, heads). Received: shape {values.shape}")
+    ax = _axes(ax, 4.4, 3.6)
+    depth = np.arange(len(values)) if layers is None else np.asarray(list(layers))
+    heads = values.shape[1]
+    order = (np.arange(heads) * 0.618 % 1).argsort().argsort()  # neighbors in the legend should look different
+    colors = _color_map("viridis")(np.linspace(0, 0.92, heads)[order])
+    for head, color in enumerate(colors):
+        name = f"Head {head}" if head < 3 or heads <= 4 else "…" if head == 3 else None
+        ax.scatter(depth, values[:, head], s=16, color=color, label=name, linewidths=0, clip_on=False, zorder=3)
+    ax.set(xlabel="Network depth (layer)", ylabel=label, ylim=(0, None))
+    ax.xaxis.get_major_locator().set_params(integer=True)
+    ax.legend(frameon=True, fontsize=8, handletextpad=0.1, loc="best")
+    return ax.figure
+
+
+def plot_cka(cka: np.ndarray, *, labels: tuple[str, str] = ("Layer", "Layer"), ax: Axes | None = None) -> Figure:
+    """Draw `layer_cka`, the first layers at the lower left.
+
+    Args:
+        cka: `(layers + 1, layers' + 1)`.
+        labels: Of the first axis, drawn upwards, and of the second.
+        ax: Matplotlib's axes to draw in; `None` for a new figure.
+
+    Returns:
+        The figure.
+
+    Raises:
+        ImportError: Matplotlib is not installed.
+
+    Example:
+        >>> plot_cka(np.eye(13)).axes[0].get_xlabel()
+        'Layer'
+    """
+    ax = _axes(ax, 4.4, 3.6)
+    picture = ax.imshow(cka, cmap="viridis", vmin=0, vmax=1, origin="lower", interpolation="nearest")
+    ax.set(ylabel=labels[0], xlabel=labels[1])
+    for axis in (ax.xaxis, ax.yaxis):
+        axis.get_major_locator().set_params(integer=True)
+    _color_bar(ax, picture, "Linear CKA", (0, 1))
+    return ax.figure
+
+
+def _pairs_side_by_side(pairs: list[tuple[np.ndarray, np.ndarray]], columns: int) -> Figure:
+    """Pictures and what was made of them, in their own shapes: all as wide as each other, and no gaps but these."""
+    side, gap, title = 1.6, 0.08, 0.3  # inches
+    rows = [pairs[i : i + columns] for i in range(0, len(pairs), columns)]
+    heights = [side * max(picture.shape[0] / picture.shape[1] for picture, _ in row) for row in rows]
+    width, height = 2 * columns * (side + gap) + gap, title + sum(heights) + gap * len(rows)
+    figure, top = new_figure(width, height), height - title
+    figure.set_layout_engine("none")
+    for row, row_height in zip(rows, heights):
+        for place, picture in enumerate(picture for pair in row for picture in pair):
+            tall = side * picture.shape[0] / picture.shape[1]
+            left = gap + place * (side + gap)
+            ax = figure.add_axes((left / width, (top - tall) / height, side / width, tall / height))
+            ax.imshow(picture, aspect="auto")
+            ax.set_axis_off()
+            if row is rows[0]:
+                ax.set_title(("Input", "Attention")[place % 2], fontsize=10)
+        top -= row_height + gap
+    return figure
+
+
+def _mean_distance(recorder: Recorder, images: Any) -> tuple[np.ndarray, tuple[int, ...]]:
+    """`mean_attention_distance` over many pictures, of which one at a time is in memory, and the numbers of the
+    layers.
+    """
+    distances, recording = [], None
+    for picture in _pictures(images):
+        recording = recorder(picture)
+        distances.append(mean_attention_distance(recording))
+    if recording is None:
+        raise ValueError("There are no images to record.")
+    return np.mean(distances, axis=0), recording.layers
+
+
+def _pictures(images: Any) -> Iterator[Any]:
+    """One picture after the other, out of one, a batch, or an iterable of either."""
+    is_one = isinstance(images, (str, bytes, os.PathLike, Image.Image)) or len(getattr(images, "shape", ())) in (2, 3)
+    if is_one or not hasattr(images, "__iter__"):
+        yield images
+        return
+    for image in images:
+        yield from _pictures(image)
+
+
+def _mosaic(tiles: np.ndarray, between: float) -> np.ndarray:
+    """Tiles `(down, across, height, width, ...)` as one picture, with a gap between them."""
+    gap, (down, across, height, width) = _gap(tiles), tiles.shape[:4]
+    edges = [(0, 0), (0, 0), (0, gap), (0, gap), *[(0, 0)] * (tiles.ndim - 4)]
+    tiles = np.pad(tiles, edges, constant_values=between).swapaxes(1, 2)
+    mosaic = tiles.reshape(down * (height + gap), across * (width + gap), *tiles.shape[4:])
+    return mosaic[:-gap, :-gap]
+
+
+def _gap(tiles: np.ndarray) -> int:
+    return max(1, round(max(tiles.shape[2:4]) / 8))
+
+
+def _axes(ax: Axes | None, width: float, height: float) -> Axes:
+    return new_figure(width, height).add_subplot() if ax is None else ax
+
+
+def _color_bar(ax: Axes, picture: Any, label: str, ends: tuple[float, float]) -> None:
+    """A color bar as high as the axes."""
+    ax.figure.colorbar(picture, cax=ax.inset_axes((1.03, 0, 0.04, 1)), ticks=ends, label=label)
+
+
+def _color_map(name: str):
+    import matplotlib
+
+    return matplotlib.colormaps[name]
+
+
+def _note(ax: Axes, text: Any) -> None:
+    ax.set_axis_off()
+    ax.text(0.5, 0.5, textwrap.fill(str(text), 38), ha="center", va="center", fontsize=8, transform=ax.transAxes)
