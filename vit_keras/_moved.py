@@ -10,4 +10,6 @@ MOVED: dict[str, tuple[str, ...]] = {
     # --- checkpoints
     # --- visualize
     # --- training
+    # finetune
+    "training.embedding": ("training.embeddings",),
 }

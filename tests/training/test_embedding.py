@@ -10,8 +10,8 @@ from PIL import Image
 
 from vit_keras import vit
 from vit_keras.config import ViTConfig
-from vit_keras.training import embedding as module
 from vit_keras.training.embedding import Probe, embed, features, knn, linear_probe
+from vit_keras.training.embeddings import batches, cache, probe, writers
 
 # Passes of the same float32 model over batches that were cut elsewhere; features are about 1.
 SAME = {"atol": 1e-5, "rtol": 1e-5}
@@ -223,7 +223,7 @@ def test_files(model, folder, tmp_path):
 
 def test_parquet(model, folder, tmp_path, monkeypatch):
     parquet = pytest.importorskip("pyarrow.parquet")
-    monkeypatch.setattr(module, "_ROW_GROUP", 4)
+    monkeypatch.setattr(writers, "_ROW_GROUP", 4)
     for layer in (None, "tokens"):
         path = embed(model, folder, output=tmp_path / "f.parquet", batch_size=2, layer=layer, progress=False)
         table = parquet.read_table(path).to_pydict()
@@ -246,8 +246,8 @@ def test_parquet_without_pyarrow(model, monkeypatch):
 def test_files_are_written_in_constant_memory(suffix, tmp_path):
     if suffix == "parquet":
         pytest.importorskip("pyarrow.parquet")
-    rows = (module._Batch(np.full((256, 1024), n, "float32")) for n in range(64))  # 64 MiB
-    write = module._writer(f"f.{suffix}")
+    rows = (batches._Batch(np.full((256, 1024), n, "float32")) for n in range(64))  # 64 MiB
+    write = writers._writer(f"f.{suffix}")
     tracemalloc.start()
     write(tmp_path / "rows", rows)
     peak = tracemalloc.get_traced_memory()[1]
@@ -259,7 +259,7 @@ def test_files_are_written_in_constant_memory(suffix, tmp_path):
 
 def test_reading_is_only_a_little_ahead():
     taken = []
-    for done, _ in enumerate(module._ahead(str, (taken.append(n) for n in range(50)))):
+    for done, _ in enumerate(batches._ahead(str, (taken.append(n) for n in range(50)))):
         assert len(taken) <= done + 3
     assert len(taken) == 50
 
@@ -298,8 +298,8 @@ def test_a_damaged_picture_is_named_and_leaves_no_file(model, folder, tmp_path):
 @pytest.fixture
 def passes(monkeypatch):
     """How often features were computed."""
-    calls, compute = [], module.embed
-    monkeypatch.setattr(module, "embed", lambda *args, **options: calls.append(args) or compute(*args, **options))
+    calls, compute = [], cache.embed
+    monkeypatch.setattr(cache, "embed", lambda *args, **options: calls.append(args) or compute(*args, **options))
     return calls
 
 
@@ -423,10 +423,10 @@ def test_labels_in_other_shapes_and_few_examples():
 
 def test_a_fifth_of_each_class_is_held_out():
     labels = np.repeat([0, 1, 2], [100, 4, 1])
-    held = module._a_fifth_of_each(labels, seed=0)
+    held = probe._a_fifth_of_each(labels, seed=0)
     assert np.bincount(labels[held], minlength=3).tolist() == [20, 1, 0]
-    assert (held == module._a_fifth_of_each(labels, seed=0)).all()
-    assert (held != module._a_fifth_of_each(labels, seed=1)).any()
+    assert (held == probe._a_fifth_of_each(labels, seed=0)).all()
+    assert (held != probe._a_fifth_of_each(labels, seed=1)).any()
 
 
 @pytest.mark.parametrize(

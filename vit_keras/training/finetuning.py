@@ -31,12 +31,12 @@ import numpy as np
 from PIL import Image
 
 from .. import __version__, layers, vit
+from ..anatomy import heads
 from ..atomic import complete
 from ..config import size_pair
 from ..labels import name_classes
 from ..pretrained import open_model
 from .data import EXTENSIONS, ImageFolder, image_folder
-from .embedding import heads
 from .evaluation import Evaluation, judge, pictures_of_mistakes
 from .lora import merge_lora
 from .recipes import Recipe
