@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import json
@@ -16,11 +15,16 @@ import keras
 import numpy as np
 from PIL import Image
 
-from .. import layers, utils, visualize
+from .. import utils, visualize
+from ..anatomy import has_attention, image_shape, lack_of_classes, preprocessing_of, probabilities
 from ..labels import class_names
 from ..pretrained import open_model
-from ..visualize.record import blocks_of, class_named
-from .data import ImageFolder, image_folder
+from ..validate import one_of, positive_integer
+from ..visualize.record import class_named
+from .data import ImageFolder, _list
+from .embeddings.batches import Batch, batches_of_files, run_over
+
+__all__ = ["Evaluation", "evaluate"]
 
 _MAP_SIDE = 384  # longest side, in pixels, of the pictures that maps are drawn over
 _MAP_BATCH = 8
@@ -140,118 +144,123 @@ def evaluate(
     folder: str | os.PathLike[str],
     *,
     only: str | os.PathLike[str] | Iterable[str] | None = None,
-    image_size: int | tuple[int, int] | None = None,
+    image_size: int | tuple[int, int] | str | None = "native",
     batch_size: int = 32,
-    errors: str = "skip",
+    errors: str = "raise",
     progress: bool = True,
 ) -> Evaluation:
     """Measure a classifier on a folder of pictures, one subfolder for each class.
 
     Args:
-        model: A model, or the path of a saved one. Where it knows the names of its classes, those of the folders are looked for among
-            them (one of several between commas will do: `tabby` for `tabby, tabby cat`); else the folders are its
-            classes, in their order.
+        model: A model with a ViT in it, or the path of a saved one. If it knows the names of its classes, the names of the
+            folders are looked up among them (one of several between commas is enough: `tabby` for `tabby, tabby cat`);
+            otherwise the folders are its classes, in their order. A model that normalizes or resizes its images gets pixels.
         folder: The pictures, `folder/class/picture.jpg`.
-        only: Which pictures, relative to the folder: their names, or the path of the `split.json` that `finetune` wrote, of which
-            those that were held out. `None`: all.
-        image_size: Pixels, for a model that takes any size.
-        batch_size: Pictures that the model sees at once.
-        errors: `"skip"` to leave out damaged pictures with a warning, `"raise"` to refuse them.
-        progress: Whether to show a bar.
+        only: Which pictures, relative to the folder: their names, or the path of the `split.json` that `finetune` wrote, for
+            the held-out ones. `None`: all.
+        image_size: Pixels, `(height, width)` or one integer, for a model that takes any size. `"native"` or `None`: the size
+            of its checkpoint; a model that resizes images itself gets each picture in its own size.
+        batch_size: Pictures in a batch.
+        errors: `"raise"` to refuse damaged pictures, `"skip"` to leave them out with a warning.
+        progress: Whether to draw a progress bar.
 
     Returns:
         An `Evaluation`.
 
     Raises:
         FileNotFoundError: There is no such model, folder or picture.
-        ValueError: A folder is no class of the model, or a picture is damaged.
+        ValueError: The model is no classifier, a folder is no class of it, or a picture is damaged.
+
+    Warns:
+        UserWarning: Damaged pictures or empty folders were left out.
 
     Example:
         >>> evaluate("finetuned/model.keras", "flowers", only="finetuned/split.json").accuracy  # doctest: +SKIP
         0.91
     """
+    one_of(errors, "errors", ("raise", "skip"))
+    positive_integer(batch_size, "batch_size")
     model = model if isinstance(model, keras.Model) else open_model(model)
-    if len(model.outputs) != 1 or len(model.output_shape) != 2:
-        raise ValueError(f"{model.name} is no classifier: its output has the shape {model.output_shape}.")
-    data = image_folder(folder, image_size, model=model, shuffle=False, errors=errors, progress=progress)
-    names, numbers = _match(model, data.class_names)
-    chosen = None if only is None else _chosen(_relative(data, folder), only)
-    found = judge(model, data, folder, chosen, batch_size=batch_size, progress=progress)
-    return dataclasses.replace(found, class_names=names, labels=numbers[found.labels])
+    _check_classifier(model)
+    root = Path(folder).expanduser()
+    folders, files, labels = _list(root, None, errors)
+    names, numbers = _match(model, folders)
+    chosen = np.arange(len(files)) if only is None else _chosen([relative(file, root) for file in files], only)
+    paths = [str(files[number]) for number in chosen]
+    batches, _ = batches_of_files(paths, numbers[labels[chosen]], batch_size)
+    prepare = preprocessing_of(model, image_size)
+    return _evaluation(model, batches, prepare, names, root, len(paths), errors=errors, progress=progress)
+
+
+def evaluate_decoded(
+    model: keras.Model, data: ImageFolder, folder: str | os.PathLike[str], *, batch_size: int = 32
+) -> Evaluation:
+    """Measure a classifier on the pictures of a dataset, without augmentation; its outputs are the dataset's classes.
+
+    Args:
+        model: A classifier, of logits or probabilities.
+        data: The pictures, decoded in the size of the model.
+        folder: Where they are.
+        batch_size: Pictures in a batch.
+    """
+    _check_classifier(model)
+    batches = (
+        Batch(
+            np.stack([data.pixels(n) for n in range(first, min(first + batch_size, len(data.paths)))]),
+            [str(path) for path in data.paths[first : first + batch_size]],
+            data.labels[first : first + batch_size],
+        )
+        for first in range(0, len(data.paths), batch_size)
+    )
+    as_they_are = preprocessing_of(model).replace(image_size=None, crop=None)
+    return _evaluation(model, batches, as_they_are, data.class_names, Path(folder).expanduser(), len(data.paths))
+
+
+def _evaluation(model, batches, prepare, names, root, total, *, errors="raise", progress=False) -> Evaluation:
+    """Run a classifier over batches of labelled pictures."""
+    shape = image_shape(model)[1:]
+    run = model.predict_on_batch
+    rows = list(run_over(batches, run, prepare, shape=shape, errors=errors, total=total, progress=progress))
+    return Evaluation(
+        tuple(names),
+        tuple(relative(path, root) for row in rows for path in row.paths),
+        np.concatenate([row.labels for row in rows]),
+        probabilities(model, np.concatenate([row.images for row in rows])),
+    )
+
+
+def _check_classifier(model: keras.Model) -> None:
+    lack = lack_of_classes(model)
+    if lack:
+        raise ValueError(f"The model {model.name!r} is no classifier: {lack}.")
 
 
 def _match(model: keras.Model, folders: Sequence[str]) -> tuple[tuple[str, ...], np.ndarray]:
-    """Names of the model's classes, and the number of each folder's class."""
-    names, outputs = class_names(model), model.output_shape[-1]
+    """Return the names of the model's classes, and the class number of each folder."""
+    names, shape = class_names(model), getattr(model, "output_shape", None)
     if names is not None:
         return names, np.array([class_named(name, names) for name in folders])
-    if outputs != len(folders):
-        raise ValueError(f"{model.name} has {outputs} classes without names, and there are {len(folders)} folders.")
-    return tuple(folders), np.arange(outputs)
+    if shape is not None and shape[-1] != len(folders):
+        raise ValueError(
+            f"The model {model.name!r} has {shape[-1]} classes without names, and there are {len(folders)} folders."
+        )
+    return tuple(folders), np.arange(len(folders))
 
 
-def _relative(data: ImageFolder, folder: str | os.PathLike[str]) -> tuple[str, ...]:
-    root = Path(folder).expanduser()
-    return tuple(path.relative_to(root).as_posix() for path in data.paths)
+def relative(path: str | os.PathLike[str], root: Path) -> str:
+    """Return the path of a picture relative to its folder, with forward slashes."""
+    return Path(path).relative_to(root).as_posix()
 
 
 def _chosen(paths: Sequence[str], only: Any) -> np.ndarray:
-    """Numbers of the pictures that `only` names."""
+    """Return the numbers of the pictures that `only` names."""
     if isinstance(only, (str, os.PathLike)):
         only = json.loads(Path(only).expanduser().read_text(encoding="utf-8"))["validation"]
     place = {path: number for number, path in enumerate(paths)}
     missing = [path for path in only if path not in place]
     if missing:
-        raise FileNotFoundError(f"{len(missing):,} of the pictures to evaluate are not there, {missing[0]} for one.")
+        raise FileNotFoundError(f"{len(missing):,} of the pictures to evaluate are not there, such as {missing[0]}.")
     return np.array([place[path] for path in only], int)
-
-
-def judge(
-    model: keras.Model,
-    data: ImageFolder,
-    folder: str | os.PathLike[str],
-    chosen: np.ndarray | None = None,
-    *,
-    batch_size: int = 32,
-    progress: bool = False,
-) -> Evaluation:
-    """What a model says of the pictures of a dataset, not augmented; its outputs are the dataset's classes.
-
-    Args:
-        model: A classifier, of logits or probabilities.
-        data: The pictures.
-        folder: Where they are.
-        chosen: Numbers of pictures; `None`: all.
-        batch_size: Pictures that the model sees at once.
-        progress: Whether to show a bar.
-
-    Returns:
-        An `Evaluation`.
-    """
-    chosen = np.arange(len(data.paths)) if chosen is None else chosen
-    bar = keras.utils.Progbar(len(chosen), unit_name="picture") if progress else None
-    outputs = []
-    for first in range(0, len(chosen), batch_size):
-        numbers = chosen[first : first + batch_size]
-        pixels = np.stack([data.pixels(number) for number in numbers])
-        outputs.append(np.asarray(model.predict_on_batch(data.preprocessing.normalise(pixels)), "float32"))
-        if bar is not None:
-            bar.update(first + len(numbers))
-    paths = _relative(data, folder)
-    return Evaluation(
-        data.class_names,
-        tuple(paths[number] for number in chosen),
-        data.labels[chosen],
-        _probabilities(np.concatenate(outputs)),
-    )
-
-
-def _probabilities(outputs: np.ndarray) -> np.ndarray:
-    """Of logits their softmax; what sums to 1 already stays."""
-    if (outputs >= 0).all() and np.allclose(outputs.sum(axis=-1), 1, atol=1e-2):  # half precision sums to that
-        return outputs
-    powers = np.exp(outputs - outputs.max(axis=-1, keepdims=True))
-    return powers / powers.sum(axis=-1, keepdims=True)
 
 
 def pictures_of_mistakes(
@@ -271,17 +280,11 @@ def pictures_of_mistakes(
     chosen = [int(number) for number in evaluation.mistakes()[:count]]
     pictures = [_small(Path(folder).expanduser() / evaluation.paths[number]) for number in chosen]
     overlays: list[np.ndarray | None] = [None] * len(pictures)
-    if _has_attention(model):
+    if has_attention(model):
         overlays = []
         for first in range(0, len(pictures), _MAP_BATCH):
             overlays.extend(visualize.attention_map(model, pictures[first : first + _MAP_BATCH], method="relevance"))
     return dict(zip(chosen, zip(pictures, overlays)))
-
-
-def _has_attention(model: keras.Model) -> bool:
-    with contextlib.suppress(ValueError):
-        return bool(blocks_of(layers.find_vit(model)))
-    return False
 
 
 def _small(path: Path) -> np.ndarray:

@@ -37,7 +37,7 @@ from ..config import size_pair
 from ..labels import name_classes
 from ..pretrained import open_model
 from .data import EXTENSIONS, ImageFolder, image_folder
-from .evaluation import Evaluation, judge, pictures_of_mistakes
+from .evaluation import Evaluation, evaluate_decoded, pictures_of_mistakes
 from .lora import merge_lora
 from .recipes import Recipe
 from .recipes import recipe as find_recipe
@@ -167,7 +167,7 @@ def finetune(
         minutes = (MINUTES if epochs is None else 0) if minutes is None else minutes
         run.begin(job.epochs_within(60 * minutes - (time.monotonic() - started) if minutes else math.inf, wanted))
     job.fit(run)
-    evaluation = judge(tuned, held_out, folder, batch_size=batch_size)
+    evaluation = evaluate_decoded(tuned, held_out, folder, batch_size=batch_size)
     low, high = evaluation.interval
     job.say(f"accuracy on the held-out pictures: {evaluation.accuracy:.1%} (at 95 %: {low:.1%} to {high:.1%})")
     page = report(

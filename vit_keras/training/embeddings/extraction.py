@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import weakref
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
 
-from ...anatomy import blocks, find_vit, heads
+from ...anatomy import blocks, find_vit, front, heads, image_shape, preprocessing_of
 from ...atomic import complete
-from ...config import size_pair
-from ...preprocess import GOOGLE
+from ...keras_internals import no_gradients
+from ...preprocess import Preprocessing
+from ...validate import one_of
 from ...vit import VisionTransformer
-from .batches import _batches, _labels, _run
-from .writers import _writer
+from ..checks import check_range
+from .batches import batches_of, joined_labels, run_over
+from .writers import writer_for
+
+__all__ = ["embed"]
 
 
 def embed(
@@ -28,30 +32,34 @@ def embed(
     batch_size: int = 32,
     output: str | os.PathLike[str] | None = None,
     layer: str | None = None,
-    image_size: int | tuple[int, int] | None = None,
+    image_size: int | tuple[int, int] | str | None = "native",
     return_labels: bool = False,
     errors: str = "raise",
     progress: bool = True,
 ) -> Any:
-    """Compute what a Vision Transformer sees in any number of pictures: one vector for each, the input of its head.
+    """Compute the features of any number of pictures: one vector for each, the input of the model's head.
 
     Pictures are read and prepared in threads while the model computes, and only a few batches are in memory at a time.
 
     Args:
-        model: A ViT of this package, or a model with one inside (of which the ViT alone is run).
-        images: A folder (searched for pictures, its subfolders included), an `ImageFolder` (whose pictures come in the order of its
-            `paths`, without augmentation), an array, a list or iterator of pictures (whatever `vit_keras.utils.read` reads), or a
-            data set of batches `x` or `(x, y, …)`: `tf.data`, PyDataset, DataLoader. Batches of integers are pixels in
-            [0, 255], which are prepared as the model wants; batches of floats go into the model as they are, as in `predict`.
-        batch_size: Pictures that the model sees at once; data sets have their own.
-        output: A file to write instead of returning an array: `.npy`, `.npz` (`features`, and `paths` and `labels` where they are
-            known) or `.parquet` (columns `path`, `label`, `features`; needs the extra `parquet`). It appears when it is whole.
-        layer: Name of the layer of the ViT whose output is wanted, `"tokens"` for all tokens as the pooling sees them, or `None`: what
-            the head sees, or what a model without a head returns. (Of two heads, DeiT's: the mean of what they see.)
-        image_size: `(height, width)` or one integer, for a model that takes any size; `None`: the size of its checkpoint.
-        return_labels: Whether to return the labels too: those of an `ImageFolder` or a data set, or the names of a folder's
-            subfolders. A data set that shuffles has them in another order each time.
-        errors: `"skip"` to leave out damaged files with a warning, whose rows then are missing; `"raise"` to refuse them.
+        model: A ViT of this package, or a model with one inside. What stands before the ViT (preprocessing, augmentation)
+            is applied; what stands after it is not.
+        images: A folder (searched for pictures, its subfolders included), an `ImageFolder` (whose pictures come in the order
+            of its `paths`, without augmentation), an array, a list or iterator of pictures (whatever `vit_keras.utils.read`
+            reads), or a dataset of batches `x` or `(x, y, …)`: `tf.data`, PyDataset, DataLoader. Batches of integers are
+            pixels in [0, 255], which are prepared as the model needs; batches of floats go into the model as they are, as
+            in `predict`.
+        batch_size: Pictures in a batch; datasets have their own.
+        output: A file to write instead of returning an array: `.npy`, `.npz` (`features`, and `paths` and `labels` where
+            they are known) or `.parquet` (columns `path`, `label`, `features`; needs the extra `parquet`). It appears when
+            it is whole.
+        layer: Name of the layer of the ViT whose output to return; `"tokens"` for all tokens before pooling; `None` for the
+            input of the head or, without a head, the output of the ViT. (With two heads, DeiT's, the mean of their inputs.)
+        image_size: `(height, width)` or one integer, for a model that takes any size. `"native"` or `None`: the size of its
+            checkpoint; a model that resizes images itself gets each picture in its own size.
+        return_labels: Whether to return the labels too: those of an `ImageFolder` or a dataset, or the names of a folder's
+            subfolders. A dataset that shuffles has them in another order each time.
+        errors: `"raise"` to refuse damaged files; `"skip"` to leave them out with a warning, and their rows.
         progress: Whether to draw a progress bar.
 
     Returns:
@@ -72,13 +80,20 @@ def embed(
         >>> embed(tiny, [np.zeros((480, 640, 3), "uint8")], progress=False).shape
         (1, 64)
     """
-    if errors not in ("raise", "skip"):
-        raise ValueError(f"errors is 'raise' or 'skip'. Received: {errors!r}")
-    tower = _tower(model, layer)
-    prepare = _preparation(model, image_size)
-    write = None if output is None else _writer(output)
-    batches, total = _batches(images, batch_size)
-    rows = _run(tower, batches, prepare, total if progress else False, errors)
+    one_of(errors, "errors", ("raise", "skip"))
+    extractor = Extractor.of(model, layer, image_size)
+    write = None if output is None else writer_for(output)
+    batches, total = batches_of(images, batch_size)
+    rows = run_over(
+        batches,
+        extractor,
+        extractor.preprocessing,
+        shape=image_shape(extractor.model)[1:],
+        errors=errors,
+        total=total,
+        progress=progress,
+        check=lambda first: check_range(extractor.model, first),
+    )
     with contextlib.closing(rows):
         if write is not None:
             with complete(output) as part:
@@ -86,20 +101,47 @@ def embed(
             return Path(output)
         done = list(rows)
     found = np.concatenate([row.images for row in done])
-    return (found, _labels(done)) if return_labels else found
+    return (found, joined_labels(done)) if return_labels else found
+
+
+@dataclasses.dataclass(frozen=True)
+class Extractor:
+    """What a model computes from its images to its features.
+
+    Attributes:
+        model: The model whose images these are: the given one, or its ViT where what stands before that has no graph.
+        parts: Models to apply one after the other: those before the ViT, and the ViT up to the features.
+        preprocessing: How pictures become the images of `model`.
+    """
+
+    model: keras.Model
+    parts: tuple[keras.Model, ...]
+    preprocessing: Preprocessing
+
+    @classmethod
+    def of(cls, model: keras.Model, layer: str | None, image_size: Any) -> Extractor:
+        """Return the extractor of a layer; see `embed`."""
+        vit, before = find_vit(model), tuple(front(model))
+        start = model if before else vit
+        return cls(start, (*before, _tower(vit, layer)), preprocessing_of(start, image_size))
+
+    def __call__(self, images: np.ndarray) -> Any:
+        """Return the features of a batch of images."""
+        with no_gradients():
+            for part in self.parts:
+                images = part(images, training=False)
+        return images
 
 
 _towers: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
 
-def _tower(model: keras.Model, layer: str | None) -> VisionTransformer:
-    """The part of a model from the images to the features, the same object each time, so that it is compiled once."""
-    vit = find_vit(model)
+def _tower(vit: keras.Model, layer: str | None) -> VisionTransformer:
+    """Return the ViT from its images to the features: the same object each time, so that it is compiled once."""
     towers = _towers.setdefault(vit, {})
     if layer not in towers:
         towers[layer] = VisionTransformer(vit.input, _features_of(vit, layer), name=f"{vit.name}-features")
     towers[layer].run_eagerly = vit.run_eagerly
-    towers[layer].preprocessing = getattr(vit, "preprocessing", GOOGLE)
     return towers[layer]
 
 
@@ -110,17 +152,7 @@ def _features_of(vit: keras.Model, layer: str | None):
     if layer is not None:
         names = [each.name for each in vit.layers]
         if layer not in names:
-            raise ValueError(f"{vit.name!r} has no layer {layer!r}; it has 'tokens', {str(names)[1:-1]}.")
+            raise ValueError(f"The model {vit.name!r} has no layer {layer!r}. It has 'tokens', {str(names)[1:-1]}.")
         return vit.get_layer(layer).output
-    seen = [head.input for head in heads(vit)]
-    return vit.output if not seen else seen[0] if len(seen) == 1 else keras.layers.Average()(seen)
-
-
-def _preparation(model: keras.Model, image_size: Any) -> Callable:
-    """From pictures, or pixels in [0, 255], to the model's input."""
-    vit = find_vit(model)
-    own = getattr(vit, "preprocessing", GOOGLE)
-    fixed = tuple(vit.input_shape[1:3])
-    if image_size is not None and None not in fixed and size_pair(image_size, "image_size") != fixed:
-        raise ValueError(f"{vit.name!r} takes images of {fixed} pixels only. Received: image_size={image_size!r}")
-    return own.replace(image_size=(image_size or own.image_size) if None in fixed else fixed)
+    inputs = [head.input for head in heads(vit)]
+    return vit.output if not inputs else inputs[0] if len(inputs) == 1 else keras.layers.Average()(inputs)

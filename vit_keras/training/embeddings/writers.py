@@ -12,29 +12,37 @@ from typing import Any
 
 import numpy as np
 
-from .batches import _Batch, _labels
+from .batches import Batch, joined_labels
+
+__all__: list[str] = []
 
 
-def _writer(output: str | os.PathLike[str]) -> Callable[[Path, Iterable[_Batch]], Any]:
+def writer_for(output: str | os.PathLike[str]) -> Callable[[Path, Iterable[Batch]], Any]:
+    """Return the function that writes batches of features to a file of this suffix.
+
+    Raises:
+        ImportError: It is `.parquet`, and PyArrow is not installed.
+        ValueError: It is none of `.npy`, `.npz`, `.parquet`.
+    """
     suffix = Path(output).suffix.lower()
     if suffix not in _WRITERS:
-        raise ValueError(f"Features are written to {', '.join(_WRITERS)}. Received: {os.fspath(output)!r}")
+        raise ValueError(f"output must end in {', '.join(_WRITERS)}. Received: {os.fspath(output)!r}")
     if suffix == ".parquet":
         try:
             import pyarrow.parquet  # noqa: F401
         except ImportError:
             raise ImportError(
-                'Parquet files need PyArrow: pip install "vit-keras[parquet]". Without it there are .npy and .npz.'
+                "A .parquet file needs PyArrow: pip install pyarrow. Without it, write .npy or .npz."
             ) from None
     return _WRITERS[suffix]
 
 
-def _write_npy(path: Path, rows: Iterable[_Batch]) -> list[_Batch]:
-    """Write the features, and return what else there is to each batch."""
+def _write_npy(path: Path, rows: Iterable[Batch]) -> list[Batch]:
+    """Write the features, and return the batches without them."""
     count, others, shape = 0, [], ()
 
     def header(file):
-        # NumPy leaves room in it for more rows.
+        # NumPy leaves room in the header for more rows.
         fields = {"descr": "<f4", "fortran_order": False, "shape": (count, *shape)}
         np.lib.format.write_array_header_1_0(file, fields)
 
@@ -51,10 +59,10 @@ def _write_npy(path: Path, rows: Iterable[_Batch]) -> list[_Batch]:
     return others
 
 
-def _write_npz(path: Path, rows: Iterable[_Batch]) -> None:
+def _write_npz(path: Path, rows: Iterable[Batch]) -> None:
     features = path.with_name("features.npy")
     others = _write_npy(features, rows)
-    columns = {"labels": _labels(others)}
+    columns = {"labels": joined_labels(others)}
     if all(row.paths is not None for row in others):
         columns["paths"] = np.array([name for row in others for name in row.paths])
     with zipfile.ZipFile(path, "w") as archive:
@@ -65,21 +73,21 @@ def _write_npz(path: Path, rows: Iterable[_Batch]) -> None:
                     np.lib.format.write_array(file, column, allow_pickle=False)
 
 
-# Rows that a Parquet file keeps together, and that are in memory at a time.
 _ROW_GROUP = 1024
+"""Rows that a Parquet file keeps together, and that are in memory at a time."""
 
 
-def _write_parquet(path: Path, rows: Iterable[_Batch]) -> None:
+def _write_parquet(path: Path, rows: Iterable[Batch]) -> None:
     import pyarrow
     import pyarrow.parquet
 
-    def table(group: list[_Batch]):
+    def table(group: list[Batch]):
         features = np.concatenate([row.images for row in group])
         column = pyarrow.array(features.ravel())
         for size in features.shape[:0:-1]:
             column = pyarrow.FixedSizeListArray.from_arrays(column, size)
         columns = {"features": column}
-        labels = _labels(group)
+        labels = joined_labels(group)
         if labels is not None:
             columns = {"label": pyarrow.array(labels.tolist()), **columns}
         if all(row.paths is not None for row in group):
