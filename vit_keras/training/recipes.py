@@ -12,6 +12,7 @@ Every value is a field of `Recipe`, to be read and to be changed: `recipe("finet
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,7 +25,7 @@ from . import lora as low_rank
 from .augment import Augmentation
 from .checks import as_array, check, first_batch, last_activation, outputs_of
 from .freeze import train_only
-from .optimizers import DECAYS, Layerwise, LayerwiseAdamW, LayerwiseLamb, LayerwiseSGD, WarmupDecay
+from .optimizers import DECAYS, NO_HORIZON, Layerwise, LayerwiseAdamW, LayerwiseLamb, LayerwiseSGD, WarmupDecay
 
 OPTIMIZERS = {
     "sgd": (LayerwiseSGD, ("momentum",)),
@@ -203,6 +204,7 @@ class Recipe:
             metrics = [metric for metric in metrics if metric != "accuracy"]
         self._prepare(model, own_loss)
         model.compile(optimizer=self.make_optimizer(batch_size, steps), loss=loss, metrics=metrics, **options)
+        check_horizon_before_training(model)
 
     def _loss_and_accuracy(self, model, labels):
         outputs = outputs_of(model)
@@ -278,10 +280,16 @@ class Horizon(keras.callbacks.Callback):
         ValueError: Nobody knows how many batches an epoch has.
     """
 
+    def set_model(self, model):
+        super().set_model(model)
+        if self._optimizer() is not None:
+            self._optimizer().awaits_horizon = True
+
     def on_train_begin(self, logs=None):
         self._begun = False
         optimizer = self._optimizer()
         if optimizer is not None and self.params["steps"] is None and optimizer.needs_horizon:
+            optimizer.awaits_horizon = False
             raise ValueError(
                 "The data does not tell how many batches an epoch has, which the learning rate's schedule must know: give "
                 "steps_per_epoch to fit (with data.repeat()), or steps (all there will be) to recipe.compile."
@@ -299,8 +307,34 @@ class Horizon(keras.callbacks.Callback):
             logs["learning_rate"] = float(ops.convert_to_numpy(self._optimizer().learning_rate))
 
     def _optimizer(self) -> Layerwise | None:
-        optimizer = getattr(self.model.optimizer, "inner_optimizer", self.model.optimizer)
-        return optimizer if isinstance(optimizer, Layerwise) else None
+        return _layerwise(self.model)
+
+
+def check_horizon_before_training(model: keras.Model) -> None:
+    """Make `fit` and `train_on_batch` of a model refuse to start while nobody can tell the schedule its number of steps.
+
+    The schedule would refuse inside the compiled step. There it is too late on JAX: Keras has taken the variables' values out of
+    the model by then, and loses them. `make_train_function` is the last that `fit` calls before its callbacks and its steps.
+
+    Args:
+        model: A compiled model. It is changed.
+    """
+    make = type(model).make_train_function
+
+    @functools.wraps(make)
+    def make_train_function(*args, **kwargs):
+        optimizer = _layerwise(model)
+        if optimizer is not None and not optimizer.can_start:
+            raise ValueError(NO_HORIZON)
+        return make(model, *args, **kwargs)
+
+    model.make_train_function = make_train_function
+
+
+def _layerwise(model: keras.Model) -> Layerwise | None:
+    """A model's optimizer, if it is one of this package; with mixed precision it is inside the one that scales the loss."""
+    optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
+    return optimizer if isinstance(optimizer, Layerwise) else None
 
 
 class Reseed(keras.callbacks.Callback):
