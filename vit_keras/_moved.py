@@ -10,4 +10,5 @@ MOVED: dict[str, tuple[str, ...]] = {
     # --- checkpoints
     # --- visualize
     # --- training
+    "training.data": ("training.dataset", "training.listing", "training.decoding"),
 }
