@@ -1,6 +1,5 @@
 """Recipes on models so small that a training takes a second; what they reach on real pictures is measured elsewhere."""
 
-import dataclasses
 import json
 
 import keras
@@ -8,8 +7,8 @@ import numpy as np
 import pytest
 
 from vit_keras import vit
-from vit_keras.training import recipes
 from vit_keras.training.freeze import head_layers, train_only
+from vit_keras.training.recipe_table import RECIPE_TABLE
 from vit_keras.training.recipes import RECIPES, CrossEntropy, Horizon, Recipe, accuracy, recipe
 
 RNG = np.random.default_rng(0)
@@ -430,5 +429,5 @@ def test_half_precision_scales_its_loss_and_ends_its_schedule():
 
 
 def test_the_table_of_recipes_names_each_once():
-    assert len(recipes._TABLE) == len(RECIPES)
-    assert all(dataclasses.is_dataclass(known) for known in RECIPES.values())
+    assert list(RECIPES) == list(RECIPE_TABLE)
+    assert all(isinstance(known, Recipe) and known.name == name for name, known in RECIPES.items())
