@@ -35,7 +35,7 @@ def data():
 def trained(recipe):
     model = tiny()
     recipe = training.recipe(recipe, epochs=1)
-    recipe.compile(model)
+    recipe.compile(model, run_eagerly=keras.backend.backend() != "jax")
     model.fit(*data(), epochs=1, verbose=0, callbacks=recipe.callbacks)
     return model
 
@@ -47,8 +47,8 @@ def compiled(optimizer):
     return model
 
 
-def masked(kind):
-    model = kind(tiny())
+def masked(kind, **options):
+    model = kind(tiny(), **options)
     model.compile("adam")
     return model
 
@@ -67,7 +67,7 @@ SAVED = {
         [keras.Input((None, None, 3)), preprocess.Preprocess(preprocess.CLIP, 32), tiny()]
     ),
     "MaskedPatchPrediction": lambda: masked(training.MaskedPatchPrediction),
-    "MaskedAutoencoder": lambda: masked(training.MaskedAutoencoder),
+    "MaskedAutoencoder": lambda: masked(training.MaskedAutoencoder, decoder_depth=1, decoder_width=16, decoder_heads=2),
     "Distillation": lambda: training.Distillation(tiny(), tiny()),
 }
 

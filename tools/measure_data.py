@@ -17,7 +17,7 @@ from PIL import Image
 
 from vit_keras import training, vit
 from vit_keras.training.augment import Augmentation
-from vit_keras.training.data import image_folder
+from vit_keras.training.dataset import image_folder
 
 BATCH = 32
 

@@ -21,11 +21,10 @@ SAVED = (
     "resnet",
     "preprocess",
     "vit",
-    "training.augment",
     "training.distill",
+    "training.losses",
     "training.masked",
     "training.optimizers",
-    "training.recipes",
 )
 """Modules with a class that Keras can write into a file."""
 

@@ -10,6 +10,7 @@ MOVED: dict[str, tuple[str, ...]] = {
     # --- checkpoints
     # --- visualize
     # --- training
+    "training.data": ("training.dataset", "training.listing", "training.decoding"),
     # finetune
     "training.embedding": ("training.embeddings",),
 }

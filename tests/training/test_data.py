@@ -11,10 +11,10 @@ from PIL import Image
 
 from vit_keras import preprocess, vit
 from vit_keras.labels import name_classes
-from vit_keras.training import data as module
+from vit_keras.training import decoding
 from vit_keras.training.augment import Augmentation
 from vit_keras.training.checks import check, class_weights
-from vit_keras.training.data import image_folder
+from vit_keras.training.dataset import image_folder
 
 pytestmark = pytest.mark.filterwarnings("ignore:batch_size=32, but")
 
@@ -193,8 +193,8 @@ def test_damaged_pictures(folder):
 
 def test_the_cache_is_used_and_notices_changes(folder, tmp_path, monkeypatch):
     decoded = []
-    decode = module._Decoder.__call__
-    monkeypatch.setattr(module._Decoder, "__call__", lambda self, path: decoded.append(path) or decode(self, path))
+    decode = decoding.Decoder.__call__
+    monkeypatch.setattr(decoding.Decoder, "__call__", lambda self, path: decoded.append(path) or decode(self, path))
 
     def load(**options):
         decoded.clear()
@@ -209,7 +209,7 @@ def test_the_cache_is_used_and_notices_changes(folder, tmp_path, monkeypatch):
     ]
     save(folder / "ant" / "0.png", np.random.default_rng(5), size=(30, 30))
     assert load() == 22
-    monkeypatch.setattr(module, "complete", None)  # a pass that does not come to its end …
+    monkeypatch.setattr(decoding, "complete", None)  # a pass that does not come to its end …
     with pytest.raises(TypeError):
         load(validation_split=0.2)
     monkeypatch.undo()
@@ -224,8 +224,8 @@ def test_nothing_is_left_of_a_temporary_cache(folder, tmp_path, monkeypatch):
 
 
 def test_no_room_for_the_cache(folder, monkeypatch):
-    usage = module.shutil.disk_usage("/")._replace(free=1000)
-    monkeypatch.setattr(module.shutil, "disk_usage", lambda path: usage)
+    usage = decoding.shutil.disk_usage("/")._replace(free=1000)
+    monkeypatch.setattr(decoding.shutil, "disk_usage", lambda path: usage)
     with pytest.warns(UserWarning, match="decoded in every epoch instead. cache=FOLDER"):
         data = image_folder(folder, SIZE, shuffle=False)
     assert data._pictures.store is None and data[0][0].shape == (22, SIZE, SIZE, 3)

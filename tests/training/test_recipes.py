@@ -1,6 +1,5 @@
 """Recipes on models so small that a training takes a second; what they reach on real pictures is measured elsewhere."""
 
-import dataclasses
 import json
 
 import keras
@@ -8,8 +7,8 @@ import numpy as np
 import pytest
 
 from vit_keras import vit
-from vit_keras.training import recipes
 from vit_keras.training.freeze import head_layers, train_only
+from vit_keras.training.recipe_table import RECIPE_TABLE
 from vit_keras.training.recipes import RECIPES, CrossEntropy, Horizon, Recipe, accuracy, recipe
 
 RNG = np.random.default_rng(0)
@@ -289,6 +288,23 @@ def test_the_schedule_must_know_its_end():
     model.fit(x, np.eye(3)[y], verbose=0, callbacks=[Horizon()])  # which leaves another optimizer alone
 
 
+@pytest.mark.core
+def test_a_model_survives_a_training_without_the_callbacks():
+    model, (x, y), probe = dense(), points(), recipe("probe")
+    probe.compile(model)
+    before = model.get_weights()
+    for train in (lambda: model.fit(x, y, verbose=0), lambda: model.train_on_batch(x, y)):
+        with pytest.raises(ValueError, match=r"^The learning rate's .* callbacks=recipe\.callbacks"):
+            train()
+    for one, other in zip(before, model.get_weights()):
+        np.testing.assert_array_equal(one, other)
+    assert model.predict(x, verbose=0).shape == (8, 3)
+    model.fit(x, y, batch_size=4, verbose=0, callbacks=probe.callbacks)
+    assert float(model.optimizer.learning_rate) == 0
+    model.compile("sgd", "sparse_categorical_crossentropy")  # which knows no horizon, and needs none
+    model.fit(x, y, verbose=0)
+
+
 def dropping():
     drop = keras.layers.Dropout(0.3, noise_shape=(None, 1))  # of plain dropout, PyTorch's own generator would be asked
     return keras.Sequential([keras.Input((4,)), keras.layers.Dense(8), drop, keras.layers.Dense(3)])
@@ -413,5 +429,5 @@ def test_half_precision_scales_its_loss_and_ends_its_schedule():
 
 
 def test_the_table_of_recipes_names_each_once():
-    assert len(recipes._TABLE) == len(RECIPES)
-    assert all(dataclasses.is_dataclass(known) for known in RECIPES.values())
+    assert list(RECIPES) == list(RECIPE_TABLE)
+    assert all(isinstance(known, Recipe) and known.name == name for name, known in RECIPES.items())

@@ -12,7 +12,7 @@
 
 from .augment import Augmentation
 from .checks import check, class_weights
-from .data import ImageFolder, image_folder
+from .dataset import ImageFolder, image_folder
 from .distill import Distillation
 from .embedding import Probe, embed, features, knn, linear_probe
 from .evaluation import Evaluation, evaluate

@@ -21,8 +21,9 @@ from ..labels import class_names
 from ..pretrained import open_model
 from ..validate import one_of, positive_integer
 from ..visualize.record import class_named
-from .data import ImageFolder, _list
+from .dataset import ImageFolder
 from .embeddings.batches import Batch, batches_of_files, run_over
+from .listing import list_classes
 
 __all__ = ["Evaluation", "evaluate"]
 
@@ -152,14 +153,15 @@ def evaluate(
     """Measure a classifier on a folder of pictures, one subfolder for each class.
 
     Args:
-        model: A model with a ViT in it, or the path of a saved one. If it knows the names of its classes, the names of the
-            folders are looked up among them (one of several between commas is enough: `tabby` for `tabby, tabby cat`);
-            otherwise the folders are its classes, in their order. A model that normalizes or resizes its images gets pixels.
+        model: A model with a ViT in it, or the path of a saved one. If it knows the names of its classes, the names of
+            the folders are looked up among them (one of several between commas is enough: `tabby` for `tabby, tabby
+            cat`); otherwise the folders are its classes, in their order. A model that normalizes or resizes its images
+            gets pixels.
         folder: The pictures, `folder/class/picture.jpg`.
-        only: Which pictures, relative to the folder: their names, or the path of the `split.json` that `finetune` wrote, for
-            the held-out ones. `None`: all.
-        image_size: Pixels, `(height, width)` or one integer, for a model that takes any size. `"native"` or `None`: the size
-            of its checkpoint; a model that resizes images itself gets each picture in its own size.
+        only: Which pictures, relative to the folder: their names, or the path of the `split.json` that `finetune`
+            wrote, for the held-out ones. `None`: all.
+        image_size: Pixels, `(height, width)` or one integer, for a model that takes any size. `"native"` or `None`: the
+            size of its checkpoint; a model that resizes images itself gets each picture in its own size.
         batch_size: Pictures in a batch.
         errors: `"raise"` to refuse damaged pictures, `"skip"` to leave them out with a warning.
         progress: Whether to draw a progress bar.
@@ -183,7 +185,7 @@ def evaluate(
     model = model if isinstance(model, keras.Model) else open_model(model)
     _check_classifier(model)
     root = Path(folder).expanduser()
-    folders, files, labels = _list(root, None, errors)
+    folders, files, labels = list_classes(root, None, errors)
     names, numbers = _match(model, folders)
     chosen = np.arange(len(files)) if only is None else _chosen([relative(file, root) for file in files], only)
     paths = [str(files[number]) for number in chosen]
@@ -275,7 +277,8 @@ def pictures_of_mistakes(
         count: How many at most.
 
     Returns:
-        By the number of the picture, worst first: uint8 pixels, and the same with the relevance of the predicted class or `None`.
+        By the number of the picture, worst first: uint8 pixels, and the same with the relevance of the predicted class
+        or `None`.
     """
     chosen = [int(number) for number in evaluation.mistakes()[:count]]
     pictures = [_small(Path(folder).expanduser() / evaluation.paths[number]) for number in chosen]

@@ -100,7 +100,7 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
 
     def __call__(self, step):
         if self.steps is None:
-            raise ValueError(_NO_HORIZON)
+            raise ValueError(NO_HORIZON)
         return self.at(ops.cast(step, "float32") / self.steps)
 
     def at(self, progress: Any) -> Any:
@@ -117,7 +117,7 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         return {name: getattr(self, name) for name in ("peak", "warmup", "decay", "final", "steps")}
 
 
-_NO_HORIZON = (
+NO_HORIZON = (
     "The learning rate's schedule does not know how many steps there will be: pass callbacks=recipe.callbacks to fit (with your "
     "own: callbacks=[*recipe.callbacks, mine]), or steps= to recipe.compile."
 )
@@ -150,6 +150,7 @@ class Layerwise:
         self.thaw = thaw
         # The first step of the training and the number of its steps: a variable, for compiled steps must see it change.
         self.span = self.add_variable((2,), dtype="int", name="span")
+        self.awaits_horizon = False
         self._has_horizon = False
         self._rate_now = None
         if isinstance(self._learning_rate, WarmupDecay) and not self.needs_horizon:
@@ -173,6 +174,11 @@ class Layerwise:
         return isinstance(self._learning_rate, WarmupDecay) and self._learning_rate.steps is None
 
     @property
+    def can_start(self) -> bool:
+        """Whether a training may start: the number of steps is known, or a callback waits to tell it (`awaits_horizon`)."""
+        return self._has_horizon or self.awaits_horizon or not self.needs_horizon
+
+    @property
     def has_horizon(self) -> bool:
         """Whether the number of steps is known, having been told or loaded."""
         return self._has_horizon
@@ -184,7 +190,7 @@ class Layerwise:
             ValueError: It is not known how many there are.
         """
         if not self._has_horizon:
-            raise ValueError(_NO_HORIZON)
+            raise ValueError(NO_HORIZON)
         first, steps = self.span[0], self.span[1]
         return ops.cast(self._iterations - first, "float32") / ops.cast(steps, "float32")
 

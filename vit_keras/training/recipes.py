@@ -17,14 +17,16 @@ from typing import Any
 
 import keras
 import numpy as np
-from keras import ops
 
 from .. import layers
 from . import lora as low_rank
 from .augment import Augmentation
+from .callbacks import Horizon, Reseed, check_horizon_before_training
 from .checks import as_array, check, first_batch, last_activation, outputs_of
 from .freeze import train_only
-from .optimizers import DECAYS, Layerwise, LayerwiseAdamW, LayerwiseLamb, LayerwiseSGD, WarmupDecay
+from .losses import CrossEntropy, accuracy
+from .optimizers import DECAYS, LayerwiseAdamW, LayerwiseLamb, LayerwiseSGD, WarmupDecay
+from .recipe_table import RECIPE_TABLE
 
 OPTIMIZERS = {
     "sgd": (LayerwiseSGD, ("momentum",)),
@@ -203,6 +205,7 @@ class Recipe:
             metrics = [metric for metric in metrics if metric != "accuracy"]
         self._prepare(model, own_loss)
         model.compile(optimizer=self.make_optimizer(batch_size, steps), loss=loss, metrics=metrics, **options)
+        check_horizon_before_training(model)
 
     def _loss_and_accuracy(self, model, labels):
         outputs = outputs_of(model)
@@ -269,261 +272,7 @@ class Recipe:
         ]
 
 
-class Horizon(keras.callbacks.Callback):
-    """Tells the schedule how many steps `fit` was asked for, and logs the learning rate after each epoch.
-
-    A second `fit` starts the schedule again. One that goes on, by `initial_epoch` or `BackupAndRestore`, goes on in it.
-
-    Raises:
-        ValueError: Nobody knows how many batches an epoch has.
-    """
-
-    def on_train_begin(self, logs=None):
-        self._begun = False
-        optimizer = self._optimizer()
-        if optimizer is not None and self.params["steps"] is None and optimizer.needs_horizon:
-            raise ValueError(
-                "The data does not tell how many batches an epoch has, which the learning rate's schedule must know: give "
-                "steps_per_epoch to fit (with data.repeat()), or steps (all there will be) to recipe.compile."
-            )
-
-    def on_epoch_begin(self, epoch, logs=None):
-        # Not earlier: here the true number of the first epoch is known, and no step has run yet.
-        optimizer, steps = self._optimizer(), self.params["steps"]
-        if optimizer is not None and steps is not None and not self._begun:
-            optimizer.begin(self.params["epochs"] * steps, done=epoch * steps)
-        self._begun = True
-
-    def on_epoch_end(self, epoch, logs=None):
-        if logs is not None and self._optimizer() is not None:
-            logs["learning_rate"] = float(ops.convert_to_numpy(self._optimizer().learning_rate))
-
-    def _optimizer(self) -> Layerwise | None:
-        optimizer = getattr(self.model.optimizer, "inner_optimizer", self.model.optimizer)
-        return optimizer if isinstance(optimizer, Layerwise) else None
-
-
-class Reseed(keras.callbacks.Callback):
-    """Makes what dropout draws in an epoch depend on the steps before it, so that a resumed training draws the same.
-
-    Keras saves no state of random numbers. The model must begin with the same seeds (`keras.utils.set_random_seed`); on PyTorch,
-    Keras' plain dropout draws from PyTorch's own generator instead.
-    """
-
-    def on_epoch_begin(self, epoch, logs=None):
-        steps = int(ops.convert_to_numpy(self.model.optimizer.iterations))
-        for variable in self.model.variables:
-            if variable.path.endswith("seed_generator_state"):
-                seed, _ = ops.convert_to_numpy(variable)
-                variable.assign(np.array([seed, steps * _DRAWS_PER_STEP % 2**32], "uint32"))
-
-
-# More often than this no layer draws in a step.
-_DRAWS_PER_STEP = 64
-
-
-@keras.saving.register_keras_serializable("vit_keras")
-class CrossEntropy(keras.losses.Loss):
-    """Cross-entropy over classes, of labels that are numbers `(batch,)` or distributions `(batch, classes)`.
-
-    So mixed pictures (Mixup, CutMix) can be trained on and plain ones validated on, and both be smoothed.
-
-    Args:
-        from_logits: Whether the model returns logits, and not probabilities.
-        label_smoothing: What is spread from the true class over all.
-        binary: Whether each class is a question of its own, as where several may be true; the mean over them is taken.
-
-    Example:
-        >>> loss = CrossEntropy(from_logits=True)
-        >>> logits = np.array([[0.0, 0.0]])
-        >>> round(float(loss(np.array([1]), logits)), 4), round(float(loss(np.array([[0.0, 1.0]]), logits)), 4)
-        (0.6931, 0.6931)
-    """
-
-    def __init__(
-        self,
-        from_logits=False,
-        label_smoothing=0.0,
-        binary=False,
-        reduction="sum_over_batch_size",
-        name="cross_entropy",
-        **options,
-    ):
-        super().__init__(name=name, reduction=reduction, **options)
-        self.binary = binary
-        self.from_logits = from_logits
-        self.label_smoothing = label_smoothing
-
-    def call(self, y_true, y_pred):
-        classes = y_pred.shape[-1]
-        if not _are_distributions(y_true, y_pred):
-            y_true = ops.one_hot(ops.cast(ops.reshape(y_true, ops.shape(y_pred)[:-1]), "int32"), classes)
-        loss = keras.losses.binary_crossentropy if self.binary else keras.losses.categorical_crossentropy
-        return loss(y_true, y_pred, self.from_logits, self.label_smoothing)
-
-    def get_config(self):
-        own = ("from_logits", "label_smoothing", "binary")
-        return {**super().get_config(), **{name: getattr(self, name) for name in own}}
-
-
-@keras.saving.register_keras_serializable("vit_keras")
-def accuracy(y_true: Any, y_pred: Any) -> Any:
-    """Whether the likeliest class is the true one, for both kinds of labels that `CrossEntropy` takes."""
-    if _are_distributions(y_true, y_pred):
-        return keras.metrics.categorical_accuracy(y_true, y_pred)
-    return keras.metrics.sparse_categorical_accuracy(y_true, y_pred)
-
-
-def _are_distributions(y_true, y_pred):
-    return len(y_true.shape) == len(y_pred.shape) and y_true.shape[-1] == y_pred.shape[-1]
-
-
-def _build(model: keras.Model, inputs: Any = None) -> None:
-    """Build a `Sequential` that was not begun with its input: its first layer may know it, or the data."""
-    if model.built:
-        return
-    shape = getattr(model.layers[0], "input_shape", None) if model.layers else None
-    shape = shape or getattr(inputs, "shape", None)
-    if shape is None or not isinstance(model, keras.Sequential):
-        raise ValueError(f"The model {model.name!r} is not built: begin it with keras.Input, or call it once.")
-    model.build((None, *shape[1:]))
-
-
-_FINETUNE = Recipe(
-    name="finetune",
-    source="our choice for few pictures: AdamW with layer-wise decay as in BEiT (arXiv 2106.08254, appendix H), the paper's clipping",
-    learning_rate=5e-4,
-    batch_size=32,
-    epochs=10,
-    warmup=0.1,
-    weight_decay=0.05,
-    layer_decay=0.75,
-    clip_norm=1.0,
-    label_smoothing=0.1,
-    augmentation=Augmentation(crop=0.5, flip=True),
-)
-
-_TABLE = [
-    _FINETUNE,
-    Recipe(
-        name="vit",
-        source="ViT (arXiv 2010.11929), appendix B.1.1 and Table 4; warm-up and crops of vit_jax. For ImageNet add ema=0.9999 (B.1.1)",
-        optimizer="sgd",
-        learning_rate=0.03,
-        batch_size=512,
-        scale_learning_rate=True,
-        epochs=100,
-        warmup=0.05,
-        clip_norm=1.0,
-        augmentation=Augmentation(crop=0.05, flip=True),
-    ),
-    Recipe(
-        name="augreg",
-        source="How to train your ViT? (arXiv 2106.10270), section 3.4; vit_jax, configs/augreg.py",
-        optimizer="sgd",
-        learning_rate=0.03,
-        batch_size=512,
-        scale_learning_rate=True,
-        epochs=5,
-        warmup=0.2,
-        clip_norm=1.0,
-        dropout=0.0,
-        augmentation=Augmentation(crop=0.05, flip=True),
-    ),
-    Recipe(
-        name="deit",
-        source="DeiT (arXiv 2012.12877), Table 9; final learning rate of facebookresearch/deit, main.py",
-        learning_rate=1e-3,
-        batch_size=1024,
-        scale_learning_rate=True,
-        epochs=300,
-        warmup=5 / 300,
-        final_learning_rate=0.01,
-        weight_decay=0.05,
-        label_smoothing=0.1,
-        dropout=0.0,
-        stochastic_depth=0.1,
-        augmentation=Augmentation(
-            crop=0.08,
-            flip=True,
-            rand_augment=(2, 9),
-            random_erasing=0.25,
-            mixup=0.8,
-            cutmix=1.0,
-        ),
-    ),
-    Recipe(
-        name="deit3",
-        source="DeiT III (arXiv 2204.07118), Table 1 (ImageNet-1k): LAMB, binary cross-entropy, 3-Augment",
-        optimizer="lamb",
-        learning_rate=3e-3,
-        batch_size=2048,
-        scale_learning_rate=True,
-        epochs=400,
-        warmup=5 / 400,
-        weight_decay=0.02,
-        clip_norm=1.0,
-        loss="binary",
-        dropout=0.0,
-        stochastic_depth=0.1,
-        augmentation=Augmentation(
-            crop=0.08,
-            flip=True,
-            color_jitter=0.3,
-            three_augment=True,
-            mixup=0.8,
-            cutmix=1.0,
-        ),
-    ),
-    Recipe(
-        name="probe",
-        source="our choice: logistic regression on frozen features, as in the linear evaluation of DINO (arXiv 2104.14294), by AdamW",
-        learning_rate=1e-3,
-        batch_size=32,
-        epochs=20,
-        train="head",
-        augmentation=Augmentation(flip=True),
-    ),
-    _FINETUNE.replace(
-        name="lp_ft",
-        source="LP-FT (arXiv 2202.10054): the head first, then everything; the rates are those of finetune",
-        thaw=(0.3,),
-    ),
-    _FINETUNE.replace(
-        name="gradual",
-        source="ULMFiT (arXiv 1801.06146), section 3.3: the upper layers first; the rates are those of finetune",
-        thaw=(0.1, 0.2, 0.3, 0.4),
-    ),
-    Recipe(
-        name="lora",
-        source="LoRA (arXiv 2106.09685), section 4.2 (queries and values, rank 8) and appendix D.1 (AdamW, warm-up 0.06, linear decay)",
-        learning_rate=1e-3,
-        batch_size=32,
-        epochs=10,
-        schedule="linear",
-        warmup=0.06,
-        weight_decay=0.01,
-        clip_norm=1.0,
-        label_smoothing=0.1,
-        lora=8,
-        augmentation=Augmentation(crop=0.5, flip=True),
-    ),
-    Recipe(
-        name="scratch_small",
-        source="our choice for some ten thousand small pictures without pre-training: DeiT's augmentation and decay, milder",
-        learning_rate=1e-3,
-        batch_size=128,
-        epochs=100,
-        warmup=0.1,
-        weight_decay=0.05,
-        clip_norm=1.0,
-        label_smoothing=0.1,
-        stochastic_depth=0.1,
-        augmentation=Augmentation(crop=0.4, flip=True, rand_augment=(2, 9), mixup=0.8, cutmix=1.0),
-    ),
-]
-
-RECIPES = {known.name: known for known in _TABLE}
+RECIPES = {name: Recipe(name=name, **fields) for name, fields in RECIPE_TABLE.items()}
 
 
 def recipe(name: str | Recipe, **changes: Any) -> Recipe:
@@ -545,3 +294,14 @@ def recipe(name: str | Recipe, **changes: Any) -> Recipe:
             raise ValueError(f"There is no recipe {name!r}. There are: {', '.join(RECIPES)}.")
         name = RECIPES[name]
     return name.replace(**changes)
+
+
+def _build(model: keras.Model, inputs: Any = None) -> None:
+    """Build a `Sequential` that was not begun with its input: its first layer may know it, or the data."""
+    if model.built:
+        return
+    shape = getattr(model.layers[0], "input_shape", None) if model.layers else None
+    shape = shape or getattr(inputs, "shape", None)
+    if shape is None or not isinstance(model, keras.Sequential):
+        raise ValueError(f"The model {model.name!r} is not built: begin it with keras.Input, or call it once.")
+    model.build((None, *shape[1:]))

@@ -9,17 +9,9 @@
 
 from __future__ import annotations
 
-import copy
-import dataclasses
-import hashlib
-import json
 import math
 import os
-import re
-import shutil
-import tempfile
 import threading
-import time
 import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -28,25 +20,14 @@ from typing import Any
 
 import keras
 import numpy as np
-from PIL import Image
 
-from ..atomic import complete
 from ..config import size_pair
-from ..images import read
 from ..layers import find_vit
 from ..preprocess import GOOGLE, Preprocessing
 from .augment import Augmentation
 from .checks import class_weights
-
-EXTENSIONS = (
-    *(".bmp", ".gif", ".jfif", ".jp2", ".jpe", ".jpeg", ".jpg", ".pbm", ".pgm"),
-    *(".png", ".pnm", ".ppm", ".tga", ".tif", ".tiff", ".webp", ".avif"),
-)
-
-_SPLITS = {"test", "testing", "train", "training", "val", "valid", "validation"}
-_ROOM = 1.25  # how much larger than the model's input a picture is kept to cut random crops from
-_BLOCK = 256  # pictures decoded between two writes
-_FORMAT = 1  # of the files of the cache
+from .decoding import Decoder, Pictures, decoded_pictures, report_damaged
+from .listing import list_classes, split
 
 
 def image_folder(
@@ -114,9 +95,9 @@ def image_folder(
     _check_choices(batch_size, validation_split, errors, label_mode, workers)
     preprocessing = preprocessing or _preprocessing_of(model)
     size = _image_size(image_size, model, preprocessing)
-    names, paths, labels = _list(Path(path).expanduser(), class_names, errors)
+    names, paths, labels = list_classes(Path(path).expanduser(), class_names, errors)
     if validation_split is not None:
-        training, validation = _split(labels, validation_split, seed)
+        training, validation = split(labels, validation_split, seed)
         roles = [(training, augmentation, shuffle is not False), (validation, None, False)]
     else:
         everything, shuffled = np.arange(len(paths)), bool(augmentation) if shuffle is None else shuffle
@@ -125,8 +106,8 @@ def image_folder(
         roles = [(everything, augmentation, shuffled)]
     sources = []
     for part, applied, _ in roles:
-        decoder = _Decoder(preprocessing, size, roomy=bool(applied and applied.crop))
-        sources.append(_source([paths[i] for i in part], decoder, cache, workers, progress))
+        decoder = Decoder(preprocessing, size, roomy=bool(applied and applied.crop))
+        sources.append(decoded_pictures([paths[i] for i in part], decoder, cache, workers, progress))
     report_damaged([failure for source in sources for failure in source.failures.items()], len(paths), errors)
     datasets = []
     for (part, applied, shuffled), source in zip(roles, sources):
@@ -169,7 +150,7 @@ class ImageFolder(keras.utils.PyDataset):
 
     def __init__(
         self,
-        pictures: _Pictures,
+        pictures: Pictures,
         labels: np.ndarray,
         class_names: Sequence[str],
         *,
@@ -335,150 +316,6 @@ class _ReadAhead:
             return len(self.place) == len(self.data)
 
 
-class _Decoder:
-    """A file becomes pixels: `plain`, as the preprocessing does in evaluation, or with room for random crops."""
-
-    def __init__(self, preprocessing: Preprocessing, size: tuple[int, int], roomy: bool):
-        self.preprocessing = preprocessing.replace(mean=0.0, std=1 / 255)  # which leaves pixels as they are
-        self.size, self.roomy = size, roomy
-        self.shortest = math.ceil(_ROOM * max(size))
-
-    def __call__(self, path: Path) -> np.ndarray:
-        return self.with_room(path) if self.roomy else self.plain(path)
-
-    def plain(self, path: Path) -> np.ndarray:
-        return np.rint(self.preprocessing(path, self.size)[0]).astype("uint8")
-
-    def with_room(self, path: Path) -> np.ndarray:
-        """The whole picture, upright; a large one reduced, of which JPEG decodes no more than is needed."""
-        try:
-            with Image.open(path) as image:
-                image.draft(None, (self.shortest,) * 2)
-                pixels = read(image, None)
-        except (OSError, ValueError) as error:
-            raise ValueError(f"An error occurred reading {path}: {error}") from None
-        height, width = pixels.shape[:2]
-        if min(height, width) > self.shortest:
-            scale = self.shortest / min(height, width)
-            smaller = (max(1, round(width * scale)), max(1, round(height * scale)))
-            pixels = np.asarray(Image.fromarray(pixels).resize(smaller, Image.Resampling.BOX))
-        if self.preprocessing.channels == 1:
-            pixels = np.asarray(Image.fromarray(pixels).convert("L"))[..., None]
-        return pixels
-
-    def bytes(self) -> int:
-        """About how many a picture takes, at most."""
-        height, width = (self.shortest, 1.5 * self.shortest) if self.roomy else self.size
-        return int(height * width * self.preprocessing.channels)
-
-    def key(self) -> str:
-        return json.dumps([_FORMAT, self.roomy, self.size, self.preprocessing.to_dict()])
-
-
-class _Pictures:
-    """The pixels of files by number: mapped into memory where they are kept, or decoded anew."""
-
-    def __init__(self, paths: list[Path], decoder: _Decoder, decoded: _Decoded, store: np.ndarray | None):
-        self.paths, self.decoder, self.store, self.failures = paths, decoder, store, decoded.failures
-        self.shapes = decoded.shapes
-        self.starts = np.cumsum([0, *(math.prod(shape) for shape in decoded.shapes)], dtype="int64")[:-1]
-
-    def select(self, numbers: np.ndarray) -> _Pictures:
-        """These pictures only, in this order."""
-        chosen = copy.copy(self)
-        chosen.paths, chosen.shapes = [self.paths[n] for n in numbers], [self.shapes[n] for n in numbers]
-        chosen.starts = self.starts[numbers]
-        return chosen
-
-    def __getitem__(self, index: int) -> np.ndarray:
-        if self.store is None:
-            return self.decoder(self.paths[index])
-        start, shape = self.starts[index], self.shapes[index]
-        return np.asarray(self.store[start : start + math.prod(shape)]).reshape(shape)
-
-    def plain(self, index: int) -> np.ndarray:
-        return self.decoder.plain(self.paths[index]) if self.decoder.roomy else self[index]
-
-
-@dataclasses.dataclass
-class _Decoded:
-    """What came of decoding files: the shape of each, which is (0,) of a damaged one, and what is wrong with those."""
-
-    shapes: list[tuple[int, ...]] = dataclasses.field(default_factory=list)
-    failures: dict[Path, str] = dataclasses.field(default_factory=dict)
-
-
-def _source(paths: list[Path], decoder: _Decoder, cache: Any, workers: int, progress: bool) -> _Pictures:
-    """Decode all files once: into a file, or, with `cache=False`, only to see whether they are whole."""
-    if cache == "auto":
-        needed, free = decoder.bytes() * len(paths), shutil.disk_usage(tempfile.gettempdir()).free
-        if needed > free / 2:
-            warnings.warn(
-                f"The pixels of {len(paths):,} pictures may need {needed / 1e9:.0f} GB, and {tempfile.gettempdir()} has "
-                f"{free / 1e9:.0f} GB: they are decoded in every epoch instead. cache=FOLDER keeps them elsewhere.",
-                UserWarning,
-                stacklevel=3,
-            )
-            cache = False
-    if cache is False:
-        return _Pictures(paths, decoder, _decode_all(paths, decoder, None, workers, progress), None)
-    if cache != "auto":
-        return _kept(paths, decoder, Path(cache).expanduser(), workers, progress)
-    file = tempfile.TemporaryFile(prefix="vit_keras-")  # noqa: SIM115  (it lives as long as the array mapped to it)
-    decoded = _decode_all(paths, decoder, file, workers, progress)
-    return _Pictures(paths, decoder, decoded, _mapped(file, decoded))
-
-
-def _kept(paths: list[Path], decoder: _Decoder, folder: Path, workers: int, progress: bool) -> _Pictures:
-    """The pixels in a folder, under a name that changes with the files and with what is done to them."""
-    folder.mkdir(parents=True, exist_ok=True)
-    files = [(str(path.resolve()), (info := path.stat()).st_size, info.st_mtime_ns) for path in paths]
-    key = hashlib.sha256((decoder.key() + json.dumps(files)).encode()).hexdigest()[:32]
-    pixels, index = folder / f"{key}.pixels", folder / f"{key}.json"
-    if not (pixels.exists() and index.exists()):
-        with complete(pixels) as part, open(part, "wb") as file:
-            decoded = _decode_all(paths, decoder, file, workers, progress)
-        failures = [[paths.index(path), text] for path, text in decoded.failures.items()]
-        with complete(index) as part:
-            part.write_text(json.dumps({"shapes": decoded.shapes, "failures": failures}), encoding="utf-8")
-    found = json.loads(index.read_text(encoding="utf-8"))
-    decoded = _Decoded(list(map(tuple, found["shapes"])), {paths[n]: text for n, text in found["failures"]})
-    return _Pictures(paths, decoder, decoded, _mapped(pixels, decoded))
-
-
-def _mapped(file: Any, decoded: _Decoded) -> np.ndarray:
-    return np.memmap(file, "uint8", "r") if any(map(math.prod, decoded.shapes)) else np.empty(0, "uint8")
-
-
-def _decode_all(paths: list[Path], decoder: _Decoder, file: Any, workers: int, progress: bool) -> _Decoded:
-    """Decode all files and write their pixels one after another, if there is a file for them."""
-
-    def attempt(path: Path) -> np.ndarray | str:
-        try:
-            return decoder(path)
-        except (ValueError, OSError) as error:
-            return str(error)
-
-    decoded, bar, started = _Decoded(), None, time.monotonic()
-    with ThreadPoolExecutor(max(1, workers)) as pool:
-        for first in range(0, len(paths), _BLOCK):
-            block = paths[first : first + _BLOCK]
-            for path, result in zip(block, pool.map(attempt, block)):
-                if isinstance(result, str):
-                    decoded.failures[path] = result
-                elif file is not None:
-                    file.write(np.ascontiguousarray(result))
-                decoded.shapes.append((0,) if isinstance(result, str) else result.shape)
-            if bar is None and progress and time.monotonic() - started > 3:
-                print(f"Decoding {len(paths):,} pictures")
-                bar = keras.utils.Progbar(len(paths), unit_name="picture")
-            if bar is not None:
-                bar.update(len(decoded.shapes))
-    if file is not None:
-        file.flush()
-    return decoded
-
-
 def _check_choices(batch_size: Any, validation_split: Any, errors: str, label_mode: str, workers: Any) -> None:
     for name, value, least in (("batch_size", batch_size, 1), ("workers", workers, 0)):
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
@@ -505,94 +342,3 @@ def _image_size(image_size: Any, model: keras.Model | None, preprocessing: Prepr
     if size is None:
         raise ValueError("Say image_size, such as 224: neither a model nor the preprocessing tells it.")
     return size
-
-
-def _list(path: Path, class_names: Sequence[str] | None, errors: str) -> tuple[tuple[str, ...], list[Path], np.ndarray]:
-    """Names of the classes, files and labels, sorted."""
-    if not path.is_dir():
-        raise FileNotFoundError(f"There is no folder {path}.")
-    folders = sorted(p.name for p in path.iterdir() if p.is_dir() and not p.name.startswith((".", "__")))
-    if all(re.fullmatch(r"[0-9]+", name) for name in folders):
-        folders.sort(key=int)
-    if not folders:
-        raise ValueError(f"{path} has no folders of classes. Pictures are expected in PATH/class/picture.jpg.")
-    if _SPLITS.issuperset(name.lower() for name in folders):
-        raise ValueError(f"{path} has the folders {_some(folders)}, which are no classes: give one of them as path.")
-    names = tuple(folders if class_names is None else class_names)
-    unknown = sorted(set(folders) - set(names))
-    missing = [name for name in names if name not in folders]
-    if unknown or len(set(names)) < len(names):
-        raise ValueError(
-            f"class_names is to have each folder of {path} once"
-            + (f"; {_some(unknown)} is not in it." if unknown else f". Received: {_some(names)}")
-        )
-    files = {name: pictures_in(path / name) if name not in missing else [] for name in names}
-    empty = [name for name in names if not files[name]]
-    if empty and (errors == "raise" or len(empty) == len(names)):
-        raise ValueError(
-            f"There is no picture of {_some(empty)} in {path}"
-            + ("." if len(empty) == len(names) else ': remove the folder, or use errors="skip".')
-        )
-    if empty:
-        warnings.warn(f"There is no picture of {_some(empty)} in {path}: left out.", UserWarning, stacklevel=3)
-        names = names if class_names is not None else tuple(name for name in names if files[name])
-    if len(names) < 2:
-        raise ValueError(f"{path} has one class only, {_some(names)}: nothing can be learned from it.")
-    labels = np.repeat(np.arange(len(names), dtype="int32"), [len(files[name]) for name in names])
-    return names, [file for name in names for file in files[name]], labels
-
-
-def pictures_in(folder: Path) -> list[Path]:
-    """All pictures below a folder, in the order of their names whatever the file system's."""
-    found = (
-        Path(place, name)
-        for place, folders, names in os.walk(folder)
-        for name in names
-        if not name.startswith(".") and name.lower().endswith(EXTENSIONS)
-    )
-    return sorted(found, key=lambda path: path.relative_to(folder).as_posix())
-
-
-def _split(labels: np.ndarray, share: float, seed: int) -> list[np.ndarray]:
-    """Numbers of the pictures for training and for validation, the same share of each class."""
-    held_out = np.zeros(len(labels), bool)
-    for label in np.unique(labels):
-        members = np.flatnonzero(labels == label)
-        count = min(max(1, round(share * len(members))), len(members) - 1)
-        held_out[np.random.default_rng([seed, int(label)]).permutation(members)[:count]] = True
-    if not held_out.any():
-        raise ValueError("Every class has a single picture: there is nothing to hold out for validation.")
-    return [np.flatnonzero(~held_out), np.flatnonzero(held_out)]
-
-
-def report_damaged(failures: list[tuple[Path, str]], pictures: int, errors: str) -> None:
-    """Refuse damaged pictures, or warn of them.
-
-    Args:
-        failures: The damaged files, and what is wrong with each.
-        pictures: How many there are in all, damaged or not.
-        errors: `"raise"` to refuse them, `"skip"` to warn.
-
-    Raises:
-        ValueError: They are refused, or there are no others.
-
-    Warns:
-        UserWarning: They are left out.
-
-    Example:
-        >>> report_damaged([], 3, "raise")
-    """
-    if failures and (errors == "raise" or len(failures) == pictures):
-        (path, text), others = failures[0], len(failures) - 1
-        text = text if str(path) in text else f"{path}: {text}"
-        more = f" There {'is 1' if others == 1 else f'are {others:,}'} more." if others else ""
-        raise ValueError(f'{text.rstrip(".")}.{more} errors="skip" leaves damaged pictures out.')
-    if failures:
-        names = _some([str(path) for path, _ in failures])
-        plural = "pictures are" if len(failures) > 1 else "picture is"
-        warnings.warn(f"{len(failures):,} damaged {plural} left out: {names}.", UserWarning, stacklevel=3)
-
-
-def _some(names: Sequence[Any], most: int = 5) -> str:
-    shown = ", ".join(repr(name) for name in names[:most])
-    return shown + (f" and {len(names) - most:,} more" if len(names) > most else "")
