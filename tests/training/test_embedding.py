@@ -437,10 +437,10 @@ def test_a_fifth_of_each_class_is_held_out():
         ({"labels": [0, 1]}, "4 integers"),
         ({"labels": ["cat", "dog", "cat", "dog"]}, "np.unique"),
         ({"labels": [0, 0, 0, 0]}, "at least two"),
-        ({"classes": 2, "labels": [0, 1, 2, 1]}, "Labels of 2 classes are 0 … 1"),
-        ({"l2": "some"}, "l2 is a positive number"),
-        ({"l2": 0}, "l2 is a positive number"),
-        ({"validation": (np.zeros((2, 5)), [0, 1])}, r"validation features have the shape \(n, 3\)"),
+        ({"classes": 2, "labels": [0, 1, 2, 1]}, "Labels of 2 classes must be 0 … 1"),
+        ({"l2": "some"}, "l2 must be a positive number"),
+        ({"l2": 0}, "l2 must be a positive number"),
+        ({"validation": (np.zeros((2, 5)), [0, 1])}, r"validation features must have the shape \(n, 3\)"),
     ],
 )
 def test_mistakes_with_probes(options, message):
@@ -453,7 +453,7 @@ def test_a_probe_that_does_not_fit_is_refused(model):
     x, y = clouds()
     with pytest.raises(ValueError, match=r"kernel of \(8, 3\).*kernel of \(16, 3\)"):
         linear_probe(x, y).apply_to(model)
-    with pytest.raises(ValueError, match="build it with classes=3"):
+    with pytest.raises(ValueError, match="Build it with classes=3"):
         linear_probe(x, y).apply_to(make(include_top=False))
 
 
@@ -476,7 +476,7 @@ def test_knn_votes_as_dino():
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"k": 61}, "at most the number of features, 60"),
+        ({"k": 61}, "from 1 to the number of features, 60"),
         ({"temperature": 0}, "positive"),
         ({"queries": [[1.0]]}, "(m, 8)"),
     ],

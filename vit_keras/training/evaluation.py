@@ -93,7 +93,7 @@ class Evaluation:
 
     @property
     def per_class(self) -> tuple[dict[str, Any], ...]:
-        """`name`, `pictures`, `precision`, `recall` and `f1` of each class; `None` where there is nothing to divide by."""
+        """`name`, `pictures`, `precision`, `recall` and `f1` of each class; `None` where a divisor is 0."""
         right, true, said = np.diag(self.confusion), self.confusion.sum(axis=1), self.confusion.sum(axis=0)
 
         def share(part, whole):

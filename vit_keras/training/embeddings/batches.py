@@ -97,8 +97,8 @@ def _of_dataset(batch: Any) -> Batch:
     images, *others = batch if isinstance(batch, (tuple, list)) else [batch]
     if len(getattr(images, "shape", ())) != 4:
         raise TypeError(
-            "A batch of a dataset must be x or (x, y, …), with x of shape (batch, height, width, channels). Map the dataset "
-            f"to that. Received as x: {type(images).__name__}"
+            "A batch of a dataset must be x or (x, y, …), with x of shape (batch, height, width, channels). Map the "
+            f"dataset to that. Received as x: {type(images).__name__}"
         )
     return Batch(images, labels=others[0] if others and not isinstance(others[0], dict) else None)
 
@@ -203,7 +203,8 @@ def _joined(outputs: list[np.ndarray]) -> np.ndarray:
     shapes = sorted({output.shape[1:] for output in outputs})
     if len(shapes) > 1:
         raise ValueError(
-            f"Pictures of different sizes give outputs of different shapes, {shapes[0]} and {shapes[1]}. Pass image_size=."
+            f"Pictures of different sizes give outputs of different shapes, such as {shapes[0]} and {shapes[1]}. "
+            "Pass image_size=."
         )
     return np.concatenate(outputs)
 

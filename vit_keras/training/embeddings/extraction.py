@@ -42,23 +42,24 @@ def embed(
     Pictures are read and prepared in threads while the model computes, and only a few batches are in memory at a time.
 
     Args:
-        model: A ViT of this package, or a model with one inside. What stands before the ViT (preprocessing, augmentation)
-            is applied; what stands after it is not.
-        images: A folder (searched for pictures, its subfolders included), an `ImageFolder` (whose pictures come in the order
-            of its `paths`, without augmentation), an array, a list or iterator of pictures (whatever `vit_keras.utils.read`
-            reads), or a dataset of batches `x` or `(x, y, …)`: `tf.data`, PyDataset, DataLoader. Batches of integers are
-            pixels in [0, 255], which are prepared as the model needs; batches of floats go into the model as they are, as
-            in `predict`.
+        model: A ViT of this package, or a model with one inside. What stands before the ViT (preprocessing,
+            augmentation) is applied; what stands after it is not.
+        images: A folder (searched for pictures, its subfolders included), an `ImageFolder` (whose pictures come in the
+            order of its `paths`, without augmentation), an array, a list or iterator of pictures (whatever
+            `vit_keras.utils.read` reads), or a dataset of batches `x` or `(x, y, …)`: `tf.data`, PyDataset, DataLoader.
+            Batches of integers are pixels in [0, 255], which are prepared as the model needs; batches of floats go into
+            the model as they are, as in `predict`.
         batch_size: Pictures in a batch; datasets have their own.
-        output: A file to write instead of returning an array: `.npy`, `.npz` (`features`, and `paths` and `labels` where
-            they are known) or `.parquet` (columns `path`, `label`, `features`; needs the extra `parquet`). It appears when
-            it is whole.
-        layer: Name of the layer of the ViT whose output to return; `"tokens"` for all tokens before pooling; `None` for the
-            input of the head or, without a head, the output of the ViT. (With two heads, DeiT's, the mean of their inputs.)
-        image_size: `(height, width)` or one integer, for a model that takes any size. `"native"` or `None`: the size of its
-            checkpoint; a model that resizes images itself gets each picture in its own size.
-        return_labels: Whether to return the labels too: those of an `ImageFolder` or a dataset, or the names of a folder's
-            subfolders. A dataset that shuffles has them in another order each time.
+        output: A file to write instead of returning an array: `.npy`, `.npz` (`features`, and `paths` and `labels`
+            where they are known) or `.parquet` (columns `path`, `label`, `features`; needs the extra `parquet`). It
+            appears when it is whole.
+        layer: Name of the layer of the ViT whose output to return; `"tokens"` for all tokens before pooling; `None` for
+            the input of the head or, without a head, the output of the ViT. (With two heads, DeiT's, the mean of their
+            inputs.)
+        image_size: `(height, width)` or one integer, for a model that takes any size. `"native"` or `None`: the size of
+            its checkpoint; a model that resizes images itself gets each picture in its own size.
+        return_labels: Whether to return the labels too: those of an `ImageFolder` or a dataset, or the names of a
+            folder's subfolders. A dataset that shuffles has them in another order each time.
         errors: `"raise"` to refuse damaged files; `"skip"` to leave them out with a warning, and their rows.
         progress: Whether to draw a progress bar.
 

@@ -11,6 +11,8 @@ import numpy as np
 
 from ...anatomy import find_vit, heads, softmax
 
+__all__ = ["Probe", "knn", "linear_probe"]
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Probe:
@@ -20,7 +22,8 @@ class Probe:
         kernel: float32 `(features, classes)`.
         bias: float32 `(classes,)`.
         l2: The weight decay it was trained with.
-        held_out: Accuracy on what was held out while `l2` was chosen, or on the `validation` given; `None` without either.
+        held_out: Accuracy on what was held out while `l2` was chosen, or on the `validation` given; `None` without
+            either.
     """
 
     kernel: np.ndarray
@@ -29,22 +32,23 @@ class Probe:
     held_out: float | None = None
 
     def logits(self, features: np.ndarray) -> np.ndarray:
-        """float32 `(n, classes)`, of features `(n, features)`."""
+        """Return the logits of features `(n, features)`, float32 `(n, classes)`."""
         return np.asarray(features, "float32") @ self.kernel + self.bias
 
     def predict(self, features: np.ndarray) -> np.ndarray:
-        """The classes, int `(n,)`, of features `(n, features)`."""
+        """Return the classes of features `(n, features)`, int `(n,)`."""
         return self.logits(features).argmax(axis=-1)
 
     def accuracy(self, features: np.ndarray, labels: Any) -> float:
-        """The share of features `(n, features)` whose class is their label, `(n,)` or one-hot."""
+        """Return the share of features `(n, features)` whose class is their label, `(n,)` or one-hot."""
         return float(np.mean(self.predict(features) == _class_numbers(labels, len(features))))
 
     def apply_to(self, model: keras.Model) -> None:
-        """Put the probe into a model's head: it then predicts what the probe does, and is a good start for fine-tuning.
+        """Put the probe into a model's head. The model then predicts as the probe does: a good start for fine-tuning.
 
         Args:
-            model: A ViT with a head, or a model with a ViT inside that ends in a `Dense` layer, which sees the features.
+            model: A ViT with a head, or a model with a ViT inside that ends in a `Dense` layer, which sees the
+                features.
 
         Raises:
             ValueError: The model has no head, or one of another shape.
@@ -52,12 +56,12 @@ class Probe:
         last = [layer for layer in model.layers if isinstance(layer, keras.layers.Dense)][-1:]
         found = heads(find_vit(model)) or last
         if not found:
-            raise ValueError(f"The model {model.name!r} has no head: build it with classes={len(self.bias)}.")
+            raise ValueError(f"The model {model.name!r} has no head. Build it with classes={len(self.bias)}.")
         for head in found:
             if tuple(head.kernel.shape) != self.kernel.shape or not head.use_bias:
                 raise ValueError(
-                    f"The probe has a kernel of {self.kernel.shape} and a bias; the layer {head.name!r} of {model.name!r} has a "
-                    f"kernel of {tuple(head.kernel.shape)} and {'a' if head.use_bias else 'no'} bias. "
+                    f"The probe has a kernel of {self.kernel.shape} and a bias; the layer {head.name!r} of {model.name!r} "
+                    f"has a kernel of {tuple(head.kernel.shape)} and {'a' if head.use_bias else 'no'} bias. "
                     f"Build the model with classes={len(self.bias)}."
                 )
         for head in found:
@@ -65,8 +69,8 @@ class Probe:
             head.bias.assign(self.bias)
 
 
-# Weight decays that are tried, relative to standardised features; there is hardly a data set whose best is outside.
 _DECAYS = tuple(10.0 ** (-exponent / 2) for exponent in range(13))
+"""Weight decays to try, for standardized features; the best of hardly any dataset is outside."""
 
 
 def linear_probe(
@@ -80,20 +84,22 @@ def linear_probe(
 ) -> Probe:
     """Train a linear classifier on features: multinomial logistic regression, solved to its optimum.
 
-    The features are standardised for training, which the kernel and the bias undo: the probe takes them as they are.
+    The features are standardized for training, which the kernel and the bias undo: the probe takes them as they are.
 
     Args:
         features: `(n, features)`, as `embed` and `features` return them.
         labels: `(n,)` integers, or one-hot `(n, classes)`.
         classes: How many there are; `None`: one more than the highest label.
-        validation: Features and labels to choose `l2` by; `None`: a fifth of each class, which the final probe is trained with too.
-        l2: Weight decay of the kernel, as in `mean(cross entropy) + l2 / 2 * sum(kernel ** 2)`; `"auto"`: that of the lowest cross
-            entropy on the validation data.
+        validation: Features and labels to choose `l2` by; `None`: a fifth of each class, which the final probe is
+            trained with too.
+        l2: Weight decay of the kernel, as in `mean(cross entropy) + l2 / 2 * sum(kernel ** 2)`; `"auto"`: that of the
+            lowest cross entropy on the validation data.
         seed: Which fifth.
 
     Raises:
         ImportError: scikit-learn, which solves it, is not installed.
-        ValueError: The shapes do not fit each other, labels are out of range, there is only one class, or values are not finite.
+        ValueError: The shapes do not fit each other, labels are out of range, there is only one class, or values are
+            not finite.
 
     Example:
         >>> points = np.array([[0.0, 1.0], [0.2, 0.8], [1.0, 0.1], [0.9, 0.0]])
@@ -104,13 +110,13 @@ def linear_probe(
     classes = int(labels.max()) + 1 if classes is None else classes
     _check_labels(labels, classes)
     if l2 != "auto" and (isinstance(l2, str) or not l2 > 0):
-        raise ValueError(f"l2 is a positive number or 'auto'. Received: {l2!r}")
+        raise ValueError(f"l2 must be a positive number or 'auto'. Received: {l2!r}")
     if validation is not None:
         validation = _checked(*validation, "validation features", width=features.shape[1])
         _check_labels(validation[1], classes)
     elif l2 == "auto":
         held = _a_fifth_of_each(labels, seed)
-        if not held.any():  # one picture of each class: nothing to choose by
+        if not held.any():  # one picture of each class: none to choose by
             return linear_probe(features, labels, classes=classes, l2=0.01)
         parts = features[~held], labels[~held], features[held], labels[held]
         chosen = linear_probe(*parts[:2], classes=classes, validation=parts[2:])
@@ -121,7 +127,7 @@ def linear_probe(
 
 
 def _best(probes: Iterable[Probe], features: np.ndarray, labels: np.ndarray) -> Probe:
-    """The probe of the lowest cross entropy; the search ends when it has risen twice in a row."""
+    """Return the probe of the lowest cross-entropy; the search ends when it has risen twice in a row."""
     best, lowest, risen = None, np.inf, 0
     for probe in probes:
         loss = -np.mean(np.log(softmax(probe.logits(features))[np.arange(len(labels)), labels] + 1e-30))
@@ -134,22 +140,22 @@ def _best(probes: Iterable[Probe], features: np.ndarray, labels: np.ndarray) -> 
 
 
 def _fit(features: np.ndarray, labels: np.ndarray, classes: int, decays: Iterable[float]) -> Iterator[Probe]:
-    """The probe of each weight decay, each starting from the one before."""
+    """Yield the probe of each weight decay, each starting from the one before."""
     try:
         from sklearn.linear_model import LogisticRegression
     except ImportError:
-        raise ImportError('A linear probe needs scikit-learn: pip install "vit-keras[probe]".') from None
+        raise ImportError("A linear probe needs scikit-learn: pip install scikit-learn") from None
 
     mean = features.mean(axis=0, dtype="float64")
     std = features.std(axis=0, dtype="float64")
-    std[std < 1e-6 * max(std.max(), 1e-30)] = np.inf  # a feature that never changes says nothing
+    std[std < 1e-6 * max(std.max(), 1e-30)] = np.inf  # a constant feature does not matter
     x = ((features - mean) / std).astype("float32")
     present = np.unique(labels)
     if len(present) < 2:
-        raise ValueError(f"There are pictures of one class only: {present[0]}")
+        raise ValueError(f"A probe needs pictures of at least two classes. Received: class {present[0]} only")
     solver = LogisticRegression(max_iter=1000, tol=1e-5, warm_start=True)
     for l2 in decays:
-        # Of two classes it fits one row, the difference of ours, of which the penalty is twice ours.
+        # Of two classes it fits one row, the difference of our two, whose penalty is twice ours.
         solver.set_params(C=(2 if len(present) == 2 else 1) / (l2 * len(x)))
         solver.fit(x, labels)
         rows, biases = solver.coef_, solver.intercept_
@@ -169,10 +175,10 @@ def knn(
     k: int = 20,
     temperature: float = 0.07,
 ) -> np.ndarray:
-    """Classify by the nearest neighbours: no training, and nothing to tune; a measure of how good the features are.
+    """Classify by the nearest neighbors: a measure of how good features are, without training or tuning.
 
-    As DINO does (arXiv 2104.14294, `eval_knn.py`): each of the `k` features with the largest cosine similarity votes for its class
-    with `exp(similarity / temperature)`.
+    As DINO does (arXiv 2104.14294, `eval_knn.py`): each of the `k` features with the largest cosine similarity votes
+    for its class with `exp(similarity / temperature)`.
 
     Args:
         features: `(n, features)`, of which the class is known.
@@ -194,16 +200,18 @@ def knn(
     features, labels = _checked(features, labels, "features")
     queries = np.asarray(queries, "float32")
     if queries.ndim != 2 or queries.shape[1] != features.shape[1]:
-        raise ValueError(f"queries have the shape (m, {features.shape[1]}), as the features. Received: {queries.shape}")
+        raise ValueError(
+            f"queries must have the shape (m, {features.shape[1]}), as the features. Received: {queries.shape}"
+        )
     if not 1 <= k <= len(features):
-        raise ValueError(f"k is at least 1 and at most the number of features, {len(features)}. Received: {k!r}")
+        raise ValueError(f"k must be from 1 to the number of features, {len(features)}. Received: {k!r}")
     if not temperature > 0:
         raise ValueError(f"temperature must be positive. Received: {temperature!r}")
     _check_labels(labels, int(labels.max()) + 1)
     features, queries = (x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12) for x in (features, queries))
     classes = np.eye(labels.max() + 1, dtype="float32")[labels]
     predictions = [np.zeros(0, int)]
-    for start in range(0, len(queries), 256):  # the similarities of these are in memory
+    for start in range(0, len(queries), 256):  # so many similarities are in memory
         similarity = queries[start : start + 256] @ features.T
         nearest = np.argpartition(-similarity, k - 1, axis=1)[:, :k]
         votes = np.exp((np.take_along_axis(similarity, nearest, axis=1) - 1) / temperature)
@@ -215,9 +223,9 @@ def _checked(features: Any, labels: Any, what: str, width: int | None = None) ->
     features = np.asarray(features, "float32")
     if features.ndim != 2 or 0 in features.shape or width not in (None, features.shape[1]):
         shape = f"(n, {width or 'features'})"
-        raise ValueError(f"{what} have the shape {shape}. Received: {features.shape}")
+        raise ValueError(f"{what} must have the shape {shape}. Received: {features.shape}")
     if not np.isfinite(features).all():
-        raise ValueError(f"There are {what} that are not finite numbers.")
+        raise ValueError(f"Some {what} are not finite numbers.")
     return features, _class_numbers(labels, len(features))
 
 
@@ -229,8 +237,8 @@ def _class_numbers(labels: Any, count: int) -> np.ndarray:
     whole = labels.dtype.kind in "ui" or (labels.dtype.kind == "f" and np.array_equal(labels, np.rint(labels)))
     if labels.shape != (count,) or not whole:
         raise ValueError(
-            f"labels are {count} integers, or one-hot, one for each picture. Received: the shape {labels.shape}, "
-            f"dtype {labels.dtype}. (Of names, np.unique(names, return_inverse=True) makes integers.)"
+            f"labels must be {count} integers, or one-hot, one for each picture. Received: shape {labels.shape}, "
+            f"dtype {labels.dtype}. (np.unique(names, return_inverse=True) makes integers of names.)"
         )
     return labels.astype("int64")
 
@@ -238,13 +246,13 @@ def _class_numbers(labels: Any, count: int) -> np.ndarray:
 def _check_labels(labels: np.ndarray, classes: int) -> None:
     if labels.min() < 0 or labels.max() >= classes or classes < 2:
         raise ValueError(
-            f"Labels of {classes} classes are 0 … {classes - 1}, and there are at least two. "
+            f"Labels of {classes} classes must be 0 … {classes - 1}, of at least two classes. "
             f"Received: {labels.min()} … {labels.max()}"
         )
 
 
 def _a_fifth_of_each(labels: np.ndarray, seed: int) -> np.ndarray:
-    """Which are held out, bool `(n,)`: a fifth of each class, rounded down, but one where there are two to five."""
+    """Return which are held out, bool `(n,)`: a fifth of each class, rounded down, but one of two to five."""
     random, held = np.random.default_rng(seed), np.zeros(len(labels), bool)
     for label in np.unique(labels):
         of_it = random.permutation(np.flatnonzero(labels == label))
