@@ -174,3 +174,33 @@ def test_progress_is_on_standard_error(folders, capsys):
     evaluate(make(), folders[False][0])
     out, err = capsys.readouterr()
     assert "7/7" in err and not out
+
+
+def test_it_goes_by_the_names_of_classes(folders, tmp_path):
+    """Some of the classes, in another order, by one of their names."""
+    model, (folder, _) = make(), folders[False]
+    expected = evaluate(model, folder, progress=False)
+    model.labels = ("navy, b", "lawn", "a, alpha")
+    for name in "ab":
+        (tmp_path / name).symlink_to(folder / name)
+    found = evaluate(model, tmp_path, progress=False)
+    assert found.class_names == model.labels and set(found.labels) == {0, 2}
+    theirs = dict(zip(expected.paths, expected.probabilities))
+    np.testing.assert_allclose(found.probabilities, [theirs[path] for path in found.paths], atol=1e-5)
+    (tmp_path / "horse").symlink_to(folder / "b")
+    with pytest.raises(ValueError, match="No class has the name 'horse'"):
+        evaluate(model, tmp_path, progress=False)
+
+
+def test_what_is_refused(folders, tmp_path):
+    folder, _ = folders[False]
+    with pytest.raises(FileNotFoundError, match=r"b/99\.png"):
+        evaluate(make(), folder, only=["b/1.png", "b/99.png"], progress=False)
+    with pytest.raises(ValueError, match="has 7 classes without names, and there are 3 folders"):
+        evaluate(make(classes=7), folder, progress=False)
+    with pytest.raises(ValueError, match="no classifier: its output has the shape"):
+        evaluate(make(include_top=False, pooling=None), folder, progress=False)
+    with pytest.raises(FileNotFoundError, match="none"):
+        evaluate(tmp_path / "none.keras", folder)
+    with pytest.raises(ValueError, match="errors must be one of 'raise', 'skip'. Received: 'ignore'"):
+        evaluate(make(), folder, errors="ignore")
