@@ -106,3 +106,17 @@ def test_a_missing_backend_is_named_with_what_to_do(tmp_path):
     code = "import vit_keras\ntry:\n    vit_keras.vit\nexcept ImportError as error:\n    print(error)"
     said = run(code, tmp_path, KERAS_BACKEND="jax")
     assert "pip install jax" in said and "KERAS_BACKEND" in said
+
+
+def test_what_only_describes_leaves_keras_alone(tmp_path):
+    code = """
+import sys
+import vit_keras.preprocess, vit_keras.images, vit_keras.labels, vit_keras.config
+import numpy as np
+picture = np.zeros((20, 30, 3), "uint8")
+assert vit_keras.preprocess.PRESETS["clip"](picture, image_size=16).shape == (1, 16, 16, 3)
+assert vit_keras.labels.class_named("cat", vit_keras.labels.CIFAR10) == 3
+assert "Preprocess" in dir(vit_keras.preprocess)
+assert "keras" not in sys.modules
+"""
+    run(code, tmp_path)

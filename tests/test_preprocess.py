@@ -1,5 +1,6 @@
 """One description of the preprocessing, in NumPy and in a graph."""
 
+import itertools
 import json
 import math
 
@@ -108,7 +109,7 @@ def test_the_layer_does_what_numpy_and_pillow_do(interpolation, crop, mode):
 
     A level more or less after the first axis can be one more after the second, where filters have weights over 1.
     """
-    levels = 2.001 if interpolation in ("bicubic", "lanczos") else 1.001
+    levels = 2.001 if interpolation in ("bicubic_antialias", "lanczos") else 1.001
     for size in SIZES:
         settings = Preprocessing(image_size=size, interpolation=interpolation, crop=crop, crop_mode=mode, **PLAIN)
         for image in (photo(90, 130), noise(50, 41, 3), noise(300, 128, 3), noise(96, 96, 3)):
@@ -137,21 +138,30 @@ def test_a_batch_is_its_pictures():
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="sizes that come with the data are TensorFlow's")
-@pytest.mark.parametrize("interpolation", INTERPOLATIONS)
-@pytest.mark.parametrize(("crop", "mode"), CROPS)
-def test_sizes_known_only_at_run_time(interpolation, crop, mode):
+@pytest.mark.parametrize(
+    ("interpolation", "crop", "mode", "size"),
+    [
+        pytest.param(
+            *(interpolation, *crop, size),
+            marks=() if interpolation in ("bilinear", "lanczos", "box", "nearest") and n == k % 6 else pytest.mark.slow,
+        )
+        for k, interpolation in enumerate(INTERPOLATIONS)
+        for n, (crop, size) in enumerate(itertools.product(CROPS, SIZES))
+    ],
+)
+def test_sizes_known_only_at_run_time(interpolation, crop, mode, size):
+    """By default each mechanism once: without and with antialiasing, and Pillow's two; and each way to crop."""
     import tensorflow as tf
 
-    for size in SIZES:
-        settings = Preprocessing(image_size=size, interpolation=interpolation, crop=crop, crop_mode=mode, **PLAIN)
-        layer = Preprocess(settings)
-        graph = tf.function(layer, input_signature=[tf.TensorSpec((None, None, None, 3), "uint8")])
-        for image in (photo(90, 130), photo(131, 64), noise(51, 47, 3)):
-            result = graph(image[None]).numpy()
-            assert result.shape == (1, *size, 3)
-            known = np.abs(result - run(layer, image[None]))
-            assert known.max() <= 1.001  # a value half-way between two levels may fall to the other side
-            assert (known > 0.5).mean() <= 0.02
+    settings = Preprocessing(image_size=size, interpolation=interpolation, crop=crop, crop_mode=mode, **PLAIN)
+    layer = Preprocess(settings)
+    graph = tf.function(layer, input_signature=[tf.TensorSpec((None, None, None, 3), "uint8")])
+    for image in (photo(90, 130), photo(131, 64), noise(51, 47, 3)):
+        result = graph(image[None]).numpy()
+        assert result.shape == (1, *size, 3)
+        known = np.abs(result - run(layer, image[None]))
+        assert known.max() <= 1.001  # a value half-way between two levels may fall to the other side
+        assert (known > 0.5).mean() <= 0.02
 
 
 def test_inside_a_model_that_is_saved(tmp_path):
@@ -272,6 +282,18 @@ def test_values_out_of_range(options, message):
         GOOGLE.replace(**options)
 
 
+def test_older_names_of_interpolations_open_and_are_equal():
+    for old, new in (("bicubic", "bicubic_antialias"), ("bilinear-antialias", "bilinear_antialias")):
+        saved = {**PRESETS["timm"].to_dict(), "interpolation": old}
+        assert Preprocessing.from_dict(saved) == PRESETS["timm"].replace(interpolation=new)
+        config = {**Preprocess(PRESETS["timm"]).get_config(), "preprocessing": saved}
+        assert Preprocess.from_config(config).preprocessing.interpolation == new
+        image = noise(20, 30, 3)
+        np.testing.assert_array_equal(
+            utils.read(image, (8, 9), interpolation=old), utils.read(image, (8, 9), interpolation=new)
+        )
+
+
 @pytest.mark.parametrize("name", PRESETS)
 def test_a_dict_and_back(name):
     settings = PRESETS[name].replace(image_size=(224, 336))
@@ -367,7 +389,7 @@ def test_timm():
     squashed = Preprocessing.from_timm({**config, "crop_mode": "squash", "crop_pct": 1.0})
     assert squashed == PRESETS["siglip"].replace(image_size=224)
     default = Preprocessing.from_timm({})
-    assert (default.interpolation, default.crop, default.image_size) == ("bilinear-antialias", 0.875, (224, 224))
+    assert (default.interpolation, default.crop, default.image_size) == ("bilinear_antialias", 0.875, (224, 224))
     assert default == PRESETS["torchvision"].replace(image_size=224)
     with pytest.raises(ValueError, match="border"):
         Preprocessing.from_timm({**config, "crop_mode": "border"})

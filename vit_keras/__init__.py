@@ -11,20 +11,20 @@ _SUBMODULES = (
     "config",
     "labels",
     "layers",
+    "opening",
     "preprocess",
-    "pretrained",
-    "saving",
     "training",
     "utils",
     "visualize",
     "vit",
 )
 _NAMES = {
-    "from_checkpoint": "vit",
-    "load_model": "saving",
-    "open_model": "pretrained",
+    "from_checkpoint": "opening",
+    "load_model": "legacy_files",
+    "open_model": "opening",
     "preprocessing": "vit",
-    "resize": "vit",
+    "preprocessing_layer": "opening",
+    "resize": "opening",
     "save_weights": "checkpoints",
 }
 

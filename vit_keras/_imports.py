@@ -17,10 +17,8 @@ ROOT = __package__
 
 SAVED = (
     "layers",
-    "mixer",
-    "resnet",
-    "preprocess",
-    "vit",
+    "preprocess_layer",
+    "model",
     "training.distill",
     "training.losses",
     "training.masked",

@@ -7,6 +7,10 @@ each. A module that is split or renamed gets a line here.
 MOVED: dict[str, tuple[str, ...]] = {
     # --- core
     "files": ("atomic",),
+    "pretrained": ("opening",),
+    "saving": ("legacy_files",),
+    "mixer": ("layers.mixer",),
+    "resnet": ("layers.resnet",),
     # --- checkpoints
     # --- visualize
     # --- training

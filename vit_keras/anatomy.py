@@ -18,12 +18,12 @@ from keras import ops
 from . import layers
 from .config import size_pair
 from .keras_internals import add_seed_generator, flat_layers, origin
-from .mixer import MixerBlock
 from .preprocess import GOOGLE, Preprocess, Preprocessing
 
 HEAD = ("pre_logits", "head", "head_dist")
 """Names of the layers of a ViT that are made anew for other classes."""
 
+_PARTS = (layers.AddPositionEmbs, layers.AddSinCosPositionEmbs, layers.TransformerBlock, layers.MixerBlock)
 _NORMALIZING = (Preprocess, keras.layers.Rescaling, keras.layers.Normalization)
 _RESIZING = (Preprocess, keras.layers.Resizing, keras.layers.CenterCrop)
 
@@ -46,7 +46,7 @@ def find_vit(model: keras.Model) -> keras.Model:
     if not isinstance(model, keras.Model):
         raise TypeError(f"Expected a Keras model. Received: {type(model).__name__}")
     models = [layer for layer in flat_layers(model) if isinstance(layer, keras.Model)]
-    found = [m for m in models if any(getattr(layer, "is_part_of_a_vit", False) for layer in m.layers)]
+    found = [m for m in models if any(isinstance(layer, _PARTS) for layer in m.layers)]
     if len(found) != 1:
         raise ValueError(
             f"Expected one Vision Transformer of vit_keras in the model {model.name!r}, found {len(found)}"
@@ -70,7 +70,7 @@ def blocks(model: keras.Model) -> list[keras.layers.Layer]:
         >>> len(blocks(vit.build_model(32, 16, 3, 16, 2, "tiny", 32, classes=2)))
         3
     """
-    return [layer for layer in flat_layers(model) if isinstance(layer, (layers.TransformerBlock, MixerBlock))]
+    return [layer for layer in flat_layers(model) if isinstance(layer, (layers.TransformerBlock, layers.MixerBlock))]
 
 
 def attention_blocks(model: keras.Model) -> list[layers.TransformerBlock]:

@@ -10,9 +10,11 @@ from __future__ import annotations
 import dataclasses
 import math
 import operator
+from collections.abc import Iterable
 from typing import Any
 
 from .positions import GEOMETRIC, METHODS
+from .validate import did_you_mean
 
 NO_REMAT_WITH_DROPOUT = (
     "remat=True computes a block twice, and Keras would drop out other values the second time: it needs dropout=0, "
@@ -309,6 +311,16 @@ class ViTConfig:
         return int(self.has_class_token) + int(self.distillation_token) if self.position_prefix else 0
 
     @property
+    def head_width(self) -> int:
+        """Width of an attention head."""
+        return self.dim_head or self.hidden_size // self.num_heads
+
+    @property
+    def relative_grid(self) -> tuple[int, int] | None:
+        """Patches down and across of the table of relative positions, where there is one."""
+        return self.grid if self.relative_positions else None
+
+    @property
     def embedding_dropout(self) -> float:
         """The rate after the position embeddings."""
         return self.dropout if self.emb_dropout is None else self.emb_dropout
@@ -323,11 +335,21 @@ class ViTConfig:
         Raises:
             ValueError: A field does not exist, or the new combination is not valid.
         """
-        unknown = sorted(set(changes) - {f.name for f in dataclasses.fields(self)})
-        if unknown:
-            known = ", ".join(f.name for f in dataclasses.fields(self))
-            raise ValueError(f"Unknown option {', '.join(unknown)}. A ViT can be given: {known}.")
+        check_names(changes)
         return dataclasses.replace(self, **changes)
+
+
+def check_names(options: Iterable[str]) -> None:
+    """Refuse options that are not fields of `ViTConfig`.
+
+    Raises:
+        ValueError: There are some; the error names the nearest field, or all.
+    """
+    known = [field.name for field in dataclasses.fields(ViTConfig)]
+    unknown = sorted(set(options) - set(known))
+    if unknown:
+        near = did_you_mean(unknown[0], known) or f" The options are the fields of ViTConfig: {', '.join(known)}."
+        raise ValueError(f"Unknown option {', '.join(unknown)}.{near}")
 
 
 def patch_stride(patch_size: tuple[int, int], resnet: tuple[int, ...] | None = None) -> tuple[int, int]:
@@ -370,38 +392,9 @@ def _not_divisible(image_size: tuple[int, int], patch_size: tuple[int, int]) -> 
     )
 
 
-def _variant(name: str, size: str, patch: int, image: int = 224, dropout: float = 0.0) -> ViTConfig:
-    layers, hidden, heads, mlp = _SIZES[size]
-    return ViTConfig(
-        name=name,
-        num_layers=layers,
-        hidden_size=hidden,
-        num_heads=heads,
-        mlp_dim=mlp,
-        patch_size=(patch, patch),
-        image_size=(image, image),
-        dropout=dropout,
-    )
+def __getattr__(name):
+    if name == "VARIANTS":  # where the table was before it had a file
+        from .variants import VARIANTS
 
-
-# Size: layers, hidden size, heads, MLP dim.
-_SIZES = {
-    "Ti": (12, 192, 3, 768),
-    "S": (12, 384, 6, 1536),
-    "B": (12, 768, 12, 3072),
-    "L": (24, 1024, 16, 4096),
-    "H": (32, 1280, 16, 5120),
-}
-
-# The key is Google's name of the architecture. L defaults to 384 pixels as it did in vit-keras.
-VARIANTS = {
-    "Ti_16": _variant("vit-ti16", "Ti", 16),
-    "S_16": _variant("vit-s16", "S", 16),
-    "S_32": _variant("vit-s32", "S", 32),
-    "B_8": _variant("vit-b8", "B", 8),
-    "B_16": _variant("vit-b16", "B", 16),
-    "B_32": _variant("vit-b32", "B", 32),
-    "L_16": _variant("vit-l16", "L", 16, image=384, dropout=0.1),
-    "L_32": _variant("vit-l32", "L", 32, image=384),
-    "H_14": _variant("vit-h14", "H", 14, dropout=0.1),
-}
+        return VARIANTS
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -15,7 +15,7 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from .config import size_pair
-from .positions import resize_bilinear
+from .resampling import picture_filter, resize_bilinear
 
 ImageInputType = Union[str, "os.PathLike[str]", bytes, IO[bytes], Image.Image, np.ndarray]
 
@@ -25,8 +25,8 @@ MAX_DOWNLOAD = 100 << 20
 _FILTERS = {
     "nearest": Image.Resampling.NEAREST,
     "box": Image.Resampling.BOX,
-    "bilinear-antialias": Image.Resampling.BILINEAR,
-    "bicubic": Image.Resampling.BICUBIC,
+    "bilinear_antialias": Image.Resampling.BILINEAR,
+    "bicubic_antialias": Image.Resampling.BICUBIC,
     "lanczos": Image.Resampling.LANCZOS,
 }
 
@@ -53,7 +53,8 @@ def read(
             The aspect ratio is not kept, as in the reference's evaluation.
         timeout: Seconds to wait for the server of a URL.
         interpolation: `"bilinear"` is the reference's (`tf.image.resize`: no antialiasing).
-            `"bilinear-antialias"`, `"bicubic"`, `"lanczos"`, `"box"` and `"nearest"` are Pillow's.
+            `"bilinear_antialias"`, `"bicubic_antialias"` (or `"bicubic"`), `"lanczos"`, `"box"` and `"nearest"`
+            are Pillow's; see `vit_keras.resampling`.
         max_pixels: Larger images are refused before they are decoded.
         max_bytes: Larger downloads are refused.
 
@@ -70,8 +71,7 @@ def read(
         >>> read(np.zeros((480, 640), "uint8"), size=(224, 224)).shape
         (224, 224, 3)
     """
-    if interpolation != "bilinear" and interpolation not in _FILTERS:
-        raise ValueError(f"interpolation must be one of 'bilinear', {str(list(_FILTERS))[1:-1]}: {interpolation!r}")
+    interpolation = picture_filter(interpolation)
     size = None if size is None else size_pair(size, "size")
     image = _upright_rgb(_open(filepath_or_buffer, timeout, max_bytes), filepath_or_buffer, max_pixels)
     return np.asarray(image).copy() if size is None else resize(np.asarray(image), size, interpolation)
@@ -86,6 +86,7 @@ def resize(image: np.ndarray, size: tuple[int, int], interpolation: str = "bilin
         >>> resize(np.zeros((4, 6, 3), "uint8"), (2, 2)).shape
         (2, 2, 3)
     """
+    interpolation = picture_filter(interpolation)
     if tuple(image.shape[:2]) == tuple(size):
         return image.copy()
     is_float = image.dtype.kind == "f"

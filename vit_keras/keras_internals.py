@@ -54,3 +54,8 @@ def no_gradients() -> contextlib.AbstractContextManager:
         ...     outputs = keras.layers.Dense(1)(np.zeros((1, 4)))
     """
     return sys.modules["torch"].no_grad() if keras.backend.backend() == "torch" else contextlib.nullcontext()
+
+
+def compile_metrics(model: keras.Model):
+    """Return the metrics that `compile` was given, which Keras keeps apart from the loss; `None` if there are none."""
+    return getattr(model, "_compile_metrics", None)

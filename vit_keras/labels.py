@@ -1,16 +1,23 @@
-"""Names of classes."""
+"""Names of classes, and classes by name."""
 
 from __future__ import annotations
 
 import importlib.resources
-from collections.abc import Sequence
+import operator
+from collections.abc import Iterable, Sequence
 from typing import Any
+
+import numpy as np
+
+from .validate import did_you_mean
+
+__all__ = ["CIFAR10", "class_named", "class_names", "class_numbers", "get_imagenet_classes", "name_classes", "names"]
 
 CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
 
 def get_imagenet_classes() -> list[str]:
-    """The names of the 1000 classes of ImageNet 2012, in the order of the models' outputs.
+    """Return the names of the 1000 classes of ImageNet 2012, in the order of the models' outputs.
 
     Example:
         >>> get_imagenet_classes()[0]
@@ -24,7 +31,10 @@ _LISTS = {"imagenet-1k": get_imagenet_classes, "cifar-10": lambda: CIFAR10}
 
 
 def names(labels: Any) -> tuple[str, ...] | None:
-    """The names of classes, given as they are or as the name of a list of them; `None` where they are not known.
+    """Return the names of classes, or `None` if they are not known.
+
+    Args:
+        labels: The names, the name of a list of them (`"imagenet-1k"` or `"cifar-10"`), or `None`.
 
     Example:
         >>> names("cifar-10")[3]
@@ -36,7 +46,15 @@ def names(labels: Any) -> tuple[str, ...] | None:
 
 
 def class_names(model: Any) -> tuple[str, ...] | None:
-    """The names of a model's classes, one for each output, where it or its last layer knows them; 1000 are ImageNet's."""
+    """Return the names of a model's classes, one for each output, or `None` if they are not known.
+
+    They come from the model's `labels` or its last layer's. Without any, 1000 outputs are taken for ImageNet's classes.
+
+    Example:
+        >>> from vit_keras import vit
+        >>> class_names(vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=1000))[0]
+        'tench, Tinca tinca'
+    """
     shape = getattr(model, "output_shape", None)
     count = shape[-1] if isinstance(shape, tuple) and len(shape) == 2 else None
     labels = getattr(model, "labels", None) or getattr((model.layers or [None])[-1], "labels", None)
@@ -45,14 +63,14 @@ def class_names(model: Any) -> tuple[str, ...] | None:
 
 
 def name_classes(model: Any, names: Sequence[str]) -> bool:
-    """Keep the names of the classes with a model, where it has an output for each; they are saved with a `VisionTransformer`.
+    """Attach the names of its classes to a model, if it has one output for each; a `VisionTransformer` saves them.
 
     Args:
-        model: The model, or one with a ViT inside that is also its head.
+        model: The model, or a model whose last layer is a ViT.
         names: The names, in the order of the outputs.
 
     Returns:
-        Whether they fit the model.
+        Whether the names were attached.
 
     Example:
         >>> from vit_keras import vit
@@ -66,3 +84,82 @@ def name_classes(model: Any, names: Sequence[str]) -> bool:
         for owner in {id(m): m for m in (model, last) if hasattr(m, "layers")}.values():
             owner.labels = tuple(names)
     return fit
+
+
+def class_named(name: str, labels: Sequence[str] | None) -> int:
+    """Return the number of a class.
+
+    Args:
+        name: The whole name of the class, or one of its names between commas. Case does not matter.
+        labels: The names of all classes, in the order of the outputs; `None` if they are not known.
+
+    Raises:
+        ValueError: No class has the name, several have it, or `labels` is `None`.
+
+    Example:
+        >>> class_named("cat", CIFAR10)
+        3
+        >>> class_named("Tinca tinca", get_imagenet_classes())
+        0
+    """
+    if labels is None:
+        raise ValueError(f"The model knows no names of classes. Pass the number of the class. Received: {name!r}")
+    wanted = name.strip().lower()
+    whole = [number for number, label in enumerate(labels) if label.lower() == wanted]
+    part = [number for number, label in enumerate(labels) if wanted in _synonyms(label.lower())]
+    found = whole or part
+    if len(found) == 1:
+        return found[0]
+    if found:
+        listed = "; ".join(f"{number} ({labels[number]})" for number in found)
+        raise ValueError(f"{len(found)} classes have the name {name!r}: {listed}. Pass the number of one.")
+    alike = [label for label in labels if wanted and wanted in label.lower()][:5]
+    if alike:
+        hint = f" Did you mean one of these? {'; '.join(alike)}."
+    else:
+        hint = did_you_mean(name.strip(), (synonym for label in labels for synonym in _synonyms(label)))
+    raise ValueError(f"No class has the name {name!r}.{hint}")
+
+
+def _synonyms(label: str) -> list[str]:
+    return [synonym.strip() for synonym in label.split(",")]
+
+
+def class_numbers(target: Any, count: int, labels: Sequence[str] | None) -> np.ndarray:
+    """Return the number of the target class of each image.
+
+    Args:
+        target: One class for all images, or one for each: a number, a name (see `class_named`), or `"predicted"`.
+        count: Number of images.
+        labels: The names of all classes, in the order of the outputs; `None` if they are not known.
+
+    Returns:
+        int32 of shape `(count,)`; -1 stands for the predicted class.
+
+    Raises:
+        ValueError: The number of targets is not that of the images, a number is negative, or a name is not known.
+        TypeError: A target is neither a number nor a name.
+
+    Example:
+        >>> class_numbers(["cat", "predicted"], 2, CIFAR10)
+        array([ 3, -1], dtype=int32)
+    """
+    single = isinstance(target, str) or not isinstance(target, Iterable) or np.ndim(target) == 0
+    classes = [_class_number(t, labels) for t in ([target] * count if single else target)]
+    if len(classes) != count:
+        raise ValueError(
+            f"There are {count} images and {len(classes)} targets. Pass one target, or one for each image."
+        )
+    return np.array(classes, "int32")
+
+
+def _class_number(target: Any, labels: Sequence[str] | None) -> int:
+    if isinstance(target, str):
+        return -1 if target == "predicted" else class_named(target, labels)
+    try:
+        number = operator.index(target)
+    except TypeError:
+        raise TypeError(f"A class is a number, a name or 'predicted'. Received: {target!r}") from None
+    if number < 0:
+        raise ValueError(f"The number of a class is at least 0. Received: {number}")
+    return number

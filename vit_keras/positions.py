@@ -1,192 +1,43 @@
-"""Where the patches are: resampling of position tables and patch kernels, and positions that are computed.
+"""Where the patches are: tables of position embeddings, and positions that are computed.
 
-Every way to resample an axis is a matrix (`resampling_matrix`), so one mechanism serves a table of
-position embeddings, a patch kernel (whose matrix is inverted) and a table of relative biases.
-What depends on the grid of patches takes `xp`: NumPy, which computes in float64, or `keras.ops`, which
-computes in float32 and where sizes may be scalars of a TensorFlow graph.
-
-Google's code resizes position embeddings with `scipy.ndimage.zoom(order=1)`, which is bilinear
-interpolation with aligned corners (reference: google-research/vision_transformer,
-`vit_jax/checkpoint.py`, `interpolate_posemb`). SciPy's own function zeroes the last row and column
-for some pairs of sizes (SciPy issues 4922 and 6713: 24 to 22, 28 to 14, 32 to 16 …); this one does not.
+Tables are resampled by the filters of `resampling`. Functions that take `xp` compute in NumPy (float64) or in `keras.ops`
+(float32), where the sides of the grid may be scalars of a TensorFlow graph.
 """
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Callable
-from numbers import Integral
-from typing import NamedTuple
 
 import numpy as np
 
-# A place on the old axis is a fraction whose numerator and denominator are whole numbers. The distance
-# between a place and an old cell is then a difference of whole numbers and one division, so that float32
-# on a device gives the weights that float64 gives here.
+from .resampling import (
+    METHODS,
+    apply_matrices,
+    as_real,
+    resampling_matrix,
+    resize_bilinear,
+    resize_grid,
+    resize_patch_kernel,
+    table_filter,
+)
 
-
-def _aligned_corners(i, source, target, xp):
-    return i * (source - 1), xp.maximum(target - 1, 1)
-
-
-def _half_pixel(i, source, target, xp):
-    return (2 * i + 1) * source - target, 2 * target
-
-
-def _tenth_more(i, source, target, xp):
-    tenths = 10 * target + 1
-    return (2 * i + 1) * 10 * source - tenths, 2 * tenths
-
-
-def _triangle(distance, xp):
-    return xp.maximum(1 - distance, 0)
-
-
-def _cubic(distance, xp, *, a):
-    distance = xp.minimum(distance, 2)
-    near = 1 + distance**2 * ((a + 2) * distance - (a + 3))
-    return xp.where(distance < 1, near, a * (distance - 1) * (distance - 2) ** 2)
-
-
-class _Method(NamedTuple):
-    place: Callable  # (i, source, target, xp) -> numerator and denominator of the place on the old axis
-    kernel: Callable  # (distance in cells, xp) -> weight
-    radius: int  # of the kernel, in cells
-    antialias: bool = False  # whether the kernel widens as the axis shrinks; the border is then cut off, not repeated
-
-
-_torch_cubic = functools.partial(_cubic, a=-0.75)
-_METHODS = {
-    "bilinear_align_corners": _Method(_aligned_corners, _triangle, 1),
-    "bilinear": _Method(_half_pixel, _triangle, 1),
-    "bilinear_antialias": _Method(_half_pixel, _triangle, 1, antialias=True),
-    "bicubic": _Method(_half_pixel, _torch_cubic, 2),
-    "bicubic_align_corners": _Method(_aligned_corners, _torch_cubic, 2),
-    "bicubic_antialias": _Method(_half_pixel, functools.partial(_cubic, a=-0.5), 2, antialias=True),
-    "bicubic_dino": _Method(_tenth_more, _torch_cubic, 2),
-}
-
-METHODS = tuple(_METHODS)
-"""Ways to resample an axis, and who resizes position embeddings that way:
-
-- `bilinear_align_corners`: Google (`scipy.ndimage.zoom(order=1)` without its zeroed edges).
-- `bilinear`: half-pixel centres, no antialiasing (`tf.image.resize`, `torch.nn.functional.interpolate`);
-  timm for Google's `.npz` files.
-- `bilinear_antialias`: torch with `antialias=True`; SigLIP 2's NaFlex.
-- `bicubic`: torch, `a = -0.75`, border cells repeated; DeiT, MAE, Hugging Face.
-- `bicubic_align_corners`: the same with aligned corners; torchvision.
-- `bicubic_antialias`: torch with `antialias=True`, where `a = -0.5` and weights that fall off the border
-  are shared among the others; timm, open_clip, DINOv2 with registers.
-- `bicubic_dino`: `bicubic` with the scale `(new + 0.1) / old`, DINO's and DINOv2's way around a rounding error.
-"""
+__all__ = [
+    "GEOMETRIC",
+    "METHODS",
+    "relative_position_index",
+    "resampling_matrix",
+    "resize_bilinear",
+    "resize_grid",
+    "resize_patch_kernel",
+    "resize_position_embeddings",
+    "resize_relative_position_bias",
+    "rope_sincos",
+    "sincos2d",
+    "square_grid",
+]
 
 GEOMETRIC = {"geometric": 3, "geometric_linear": 1}
 """Further ways for relative position biases (`resize_relative_position_bias`), with the spline's degree."""
-
-
-def resampling_matrix(source: int, target, method: str, *, xp=np):
-    """The matrix that resamples an axis of `source` cells to `target` cells.
-
-    Args:
-        source: Number of cells there are.
-        target: Number of cells that are wanted; with `xp=keras.ops` possibly a scalar of the graph.
-        method: One of `METHODS`.
-        xp: `numpy` or `keras.ops`.
-
-    Returns:
-        `(target, source)`, float64 of NumPy or float32 of the backend. Each row sums to 1.
-
-    Raises:
-        ValueError: There is no such method, or an axis without cells.
-
-    Example:
-        >>> resampling_matrix(2, 3, "bilinear_align_corners")
-        array([[1. , 0. ],
-               [0.5, 0.5],
-               [0. , 1. ]])
-    """
-    place, kernel, radius, antialias = _choose(method, _METHODS)
-    if source < 1 or (isinstance(target, Integral) and target < 1):
-        raise ValueError(f"An axis needs at least one cell. Received: {source} cells to be made {target}")
-    i = _real(xp.arange(target), xp)[:, None]
-    numerator, denominator = place(i, source, _real(target, xp), xp)
-    width = xp.maximum(denominator, 2 * source) if antialias else denominator
-    beyond = 0 if antialias else radius
-    j = _real(xp.arange(-beyond, source + beyond), xp)[None]
-    weights = kernel(xp.abs((numerator - j * denominator) / width), xp)
-    before, after = weights[:, :beyond], weights[:, beyond + source :]
-    j, weights = j[:, beyond : beyond + source], weights[:, beyond : beyond + source]
-    weights = weights + xp.where(j == 0, xp.sum(before, axis=1, keepdims=True), 0.0)
-    weights = weights + xp.where(j == source - 1, xp.sum(after, axis=1, keepdims=True), 0.0)
-    return weights / xp.sum(weights, axis=1, keepdims=True)
-
-
-def resize_grid(array, size, method: str, *, xp=np):
-    """Resample the first two axes of an array.
-
-    Args:
-        array: `(height, width, ...)`, any real dtype.
-        size: New `(height, width)`; with `xp=keras.ops` possibly scalars of the graph.
-        method: One of `METHODS`.
-        xp: `numpy` or `keras.ops`. Accelerators may multiply float32 matrices in fewer bits (TensorFlow on
-            NVIDIA GPUs: `tf.config.experimental.enable_tensor_float_32_execution`).
-
-    Returns:
-        `(*size, ...)`, float64 of NumPy or float32 of the backend. The same size gives the same values,
-        with `bicubic_dino` too if both axes keep theirs, since DINO then skips the interpolation.
-
-    Raises:
-        ValueError: There is no such method, or an axis without cells.
-
-    Example:
-        >>> resize_grid(np.array([[0.0, 2.0]]), (1, 3), "bilinear_align_corners")
-        array([[0., 1., 2.]])
-    """
-    array = _real(array, xp)
-    sources = array.shape[:2]
-    matrices = [resampling_matrix(source, target, method, xp=xp) for source, target in zip(sources, size)]
-    if method == "bicubic_dino":
-        same = (size[0] == sources[0]) & (size[1] == sources[1])
-        plain = [resampling_matrix(source, target, "bicubic", xp=xp) for source, target in zip(sources, size)]
-        matrices = [xp.where(same, *pair) for pair in zip(plain, matrices)]
-    return _apply(matrices, array, xp)
-
-
-def resize_bilinear(array: np.ndarray, size: tuple[int, int], *, align_corners: bool) -> np.ndarray:
-    """Resize the first two axes by bilinear interpolation, without antialiasing.
-
-    The values of `resize_grid` by "bilinear_align_corners" or "bilinear", at an image's price: it looks at two
-    cells for each new one, where a matrix looks at all (for 500 × 700 pixels to 224 × 224 three times as fast and more).
-
-    Args:
-        array: `(height, width, ...)`, any real dtype.
-        size: New `(height, width)`.
-        align_corners: Whether the centres of the corner cells stay where they are (Google's rule for
-            position embeddings) or the outer edges do (half-pixel centres: `tf.image.resize`, the
-            reference's rule for images).
-
-    Returns:
-        float64 array of shape `(*size, ...)`.
-
-    Example:
-        >>> resize_bilinear(np.array([[0.0, 2.0]]), (1, 3), align_corners=True)
-        array([[0., 1., 2.]])
-    """
-    array = np.asarray(array, dtype=np.float64)
-    for axis, target in enumerate(size):
-        source = array.shape[axis]
-        if source == target:
-            continue
-        if align_corners:
-            at = np.linspace(0, source - 1, target)
-        else:
-            at = np.clip((np.arange(target) + 0.5) * source / target - 0.5, 0, source - 1)
-        low = np.minimum(np.floor(at).astype(int), source - 1)
-        high = np.minimum(low + 1, source - 1)
-        weight = (at - low).reshape([-1 if a == axis else 1 for a in range(array.ndim)])
-        array = np.take(array, low, axis) * (1 - weight) + np.take(array, high, axis) * weight
-    return array
 
 
 def resize_position_embeddings(
@@ -218,7 +69,7 @@ def resize_position_embeddings(
         >>> resize_position_embeddings(np.zeros((1, 1 + 14 * 14, 8)), (24, 12)).shape
         (1, 289, 8)
     """
-    _choose(method, _METHODS)
+    method = table_filter(method)
     table = np.asarray(table, np.float32)
     source_grid = source_grid or square_grid(table.shape[1] - prefix_tokens)
     if source_grid is None or source_grid[0] * source_grid[1] != table.shape[1] - prefix_tokens:
@@ -238,38 +89,6 @@ def square_grid(patches: int) -> tuple[int, int] | None:
     """The square grid of so many patches, or `None` where there is none."""
     side = math.isqrt(max(patches, 0))
     return (side, side) if side and side * side == patches else None
-
-
-def resize_patch_kernel(kernel: np.ndarray, size: tuple[int, int], method: str = "bilinear") -> np.ndarray:
-    """Resize the kernel of the patch embedding by the pseudo-inverse of the resizing of the patches.
-
-    Made larger, the kernel gives for a resized patch what it gave for the patch; made smaller, it comes
-    as near to that as can be ("PI-resize", FlexiViT, arXiv:2212.08013, section 3.4). The resizing of a
-    patch is a Kronecker product of two axes' matrices, and so is its pseudo-inverse.
-
-    Args:
-        kernel: `(height, width, channels, hidden_size)`.
-        size: New `(height, width)`.
-        method: How patches are resized, one of `METHODS`: "bilinear" as in big_vision
-            (`models/proj/flexi/vit.py`), "bicubic_antialias" as in timm (`resample_patch_embed`).
-
-    Returns:
-        float32 kernel of shape `(*size, channels, hidden_size)`.
-
-    Raises:
-        ValueError: There is no such method, or the kernel has not four axes.
-
-    Example:
-        >>> resize_patch_kernel(np.ones((16, 16, 3, 8)), (32, 32)).shape
-        (32, 32, 3, 8)
-    """
-    kernel = np.asarray(kernel, np.float32)
-    if kernel.ndim != 4:
-        raise ValueError(
-            f"A patch kernel has the shape (height, width, channels, hidden_size). Received: shape {kernel.shape}"
-        )
-    matrices = [resampling_matrix(source, target, method) for source, target in zip(kernel.shape[:2], size)]
-    return _apply([np.linalg.pinv(matrix.T) for matrix in matrices], kernel.astype(np.float64)).astype(np.float32)
 
 
 def sincos2d(grid, width: int, temperature: float = 10000.0, *, xp=np):
@@ -297,7 +116,7 @@ def sincos2d(grid, width: int, temperature: float = 10000.0, *, xp=np):
     if width < 8 or width % 4:
         raise ValueError(f"Position embeddings of sines and cosines need a multiple of 4 from 8 on. Received: {width}")
     waves = temperature ** -np.linspace(0, 1, width // 4)
-    y, x = (axis[:, None] * _real(waves, xp) for axis in _places(grid, xp))
+    y, x = (axis[:, None] * as_real(waves, xp) for axis in _places(grid, xp))
     return _float32(xp.concatenate([xp.sin(x), xp.cos(x), xp.sin(y), xp.cos(y)], axis=1), xp)[None]
 
 
@@ -327,8 +146,8 @@ def rope_sincos(grid, dim_head: int, theta: float = 100.0, *, xp=np):
     """
     if dim_head < 4 or dim_head % 4:
         raise ValueError(f"Rotary position embeddings need heads whose width is a multiple of 4. Received: {dim_head}")
-    frequencies = _real(2 * np.pi * theta ** -(np.arange(dim_head // 4) * 4 / dim_head), xp)
-    centres = [(2 * place + 1 - _real(n, xp)) / _real(n, xp) for place, n in zip(_places(grid, xp), grid)]
+    frequencies = as_real(2 * np.pi * theta ** -(np.arange(dim_head // 4) * 4 / dim_head), xp)
+    centres = [(2 * place + 1 - as_real(n, xp)) / as_real(n, xp) for place, n in zip(_places(grid, xp), grid)]
     angles = xp.concatenate([centre[:, None] * frequencies for centre in centres] * 2, axis=1)
     return _float32(xp.sin(angles), xp), _float32(xp.cos(angles), xp)
 
@@ -386,7 +205,7 @@ def resize_relative_position_bias(
         >>> resize_relative_position_bias(np.zeros((27 * 27 + 3, 12)), (14, 14), (24, 24)).shape
         (2212, 12)
     """
-    _choose(method, _METHODS | GEOMETRIC)
+    method = table_filter(method, GEOMETRIC)
     table = np.asarray(table, np.float32)
     old, new = ([2 * n - 1 for n in sizes] for sizes in (source_grid, grid))
     if table.ndim != 2 or table.shape[0] != math.prod(old) + 3:
@@ -399,7 +218,7 @@ def resize_relative_position_bias(
     biases = table[:-3].reshape(*old, -1)
     if method in GEOMETRIC:
         matrices = [_geometric_matrix(source, target, GEOMETRIC[method]) for source, target in zip(old, new)]
-        biases = _apply(matrices, biases.astype(np.float64))
+        biases = apply_matrices(matrices, biases.astype(np.float64))
     else:
         biases = resize_grid(biases, new, method)
     return np.concatenate([biases.reshape(math.prod(new), -1).astype(np.float32), table[-3:]])
@@ -436,27 +255,10 @@ def _spline_basis(at: np.ndarray, places: np.ndarray, degree: int) -> np.ndarray
     return basis
 
 
-def _apply(matrices, array, xp=np):
-    """Multiply the first two axes by a matrix each."""
-    for axis, matrix in enumerate(matrices):
-        array = xp.moveaxis(xp.tensordot(matrix, array, axes=[[1], [axis]]), 0, axis)
-    return array
-
-
 def _places(grid, xp):
     """Row and column of each patch, as real numbers of shape `(h * w,)`."""
-    axes = [_real(xp.arange(n), xp) for n in grid]
+    axes = [as_real(xp.arange(n), xp) for n in grid]
     return [xp.reshape(places, (-1,)) for places in xp.meshgrid(*axes, indexing="ij")]
-
-
-def _choose(method, methods):
-    if method not in methods:
-        raise ValueError(f"There is no method {method!r} to resample with; choose one of {', '.join(methods)}.")
-    return methods[method]
-
-
-def _real(value, xp):
-    return np.asarray(value, np.float64) if xp is np else xp.cast(value, "float32")
 
 
 def _float32(value, xp):

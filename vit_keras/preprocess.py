@@ -2,7 +2,8 @@
 
 Every family of checkpoints was trained and measured with its own way to bring a picture to size and range.
 `Preprocessing` describes one as data; called, it does it in NumPy and Pillow. `Preprocess` is a Keras layer that
-does the same to a batch of pixels, so that a deployed model can take raw ones.
+does the same to a batch of pixels, so that a deployed model can take raw ones. It is in `preprocess_layer`, which
+imports Keras; this module does not.
 
 >>> import numpy as np
 >>> GOOGLE(np.zeros((480, 640, 3), "uint8"), image_size=224).shape
@@ -13,18 +14,17 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-import keras
 import numpy as np
-from keras import ops
 
 from .config import size_pair
 from .images import grey, read, resize
+from .resampling import PICTURES, picture_filter
 
-INTERPOLATIONS = ("bilinear", "bilinear-antialias", "bicubic", "lanczos", "box", "nearest")
-_PIL_CODES = {0: "nearest", 1: "lanczos", 2: "bilinear-antialias", 3: "bicubic", 4: "box"}
+INTERPOLATIONS = PICTURES
+_PIL_CODES = {0: "nearest", 1: "lanczos", 2: "bilinear_antialias", 3: "bicubic_antialias", 4: "box"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,8 @@ class Preprocessing:
         mean: Subtracted from the pixels/255, a number per channel or one for all.
         std: What the result is divided by, likewise.
         interpolation: `"bilinear"` (the reference's: `tf.image.resize`, no antialiasing), or Pillow's
-            `"bilinear-antialias"`, `"bicubic"`, `"lanczos"`, `"box"`, `"nearest"`; see `vit_keras.utils.read`.
+            `"bilinear_antialias"`, `"bicubic_antialias"`, `"lanczos"`, `"box"`, `"nearest"`; see `vit_keras.resampling`.
+            `"bicubic"` is accepted for `"bicubic_antialias"`.
         crop: `None`: the whole picture is squeezed to the size, as in the reference's evaluation. Otherwise the part of
             a side that is left after cropping: the picture is resized to `floor(size / crop)` and its centre cut out.
         crop_mode: What is resized where there is a `crop`. `"center"`: the shortest side, with the aspect ratio kept
@@ -73,10 +74,7 @@ class Preprocessing:
             put(field, _per_channel(getattr(self, field), self.channels, field))
         if min(self.std) <= 0:
             raise ValueError(f"std must be positive. Received: {self.std}")
-        if self.interpolation not in INTERPOLATIONS:
-            raise ValueError(
-                f"interpolation must be one of {str(INTERPOLATIONS)[1:-1]}. Received: {self.interpolation!r}"
-            )
+        put("interpolation", picture_filter(self.interpolation))
         if self.crop is not None:
             put("crop", _fraction(self.crop))
         if self.crop_mode not in ("center", "squash"):
@@ -145,7 +143,7 @@ class Preprocessing:
             return size, (0, 0)
         height, width = (math.floor(s / self.crop) for s in size)
         if self.crop_mode == "center":
-            (h, w), largest = source, max if all(isinstance(s, int) for s in source) else ops.maximum
+            (h, w), largest = source, _maximum(source)
             if height == width:
                 height, width = largest(height, height * h // w), largest(width, width * w // h)
             else:
@@ -201,6 +199,36 @@ class Preprocessing:
         """Scale and offset, float64: normalising is `pixels * scale + offset`."""
         mean, std = np.array(self.mean), np.array(self.std)
         return 1 / (255 * std), -mean / std
+
+    def doubt(self, inputs: Any) -> str | None:
+        """Return why pixels do not look like what this preprocessing makes; `None` if they do.
+
+        Args:
+            inputs: A batch as it goes into a model, `(..., channels)`.
+
+        Example:
+            >>> GOOGLE.doubt(np.array([[0.0, 127.0, 255.0]]))
+            'The pixels are from 0 to 255, where the model was trained with -1 to 1.'
+        """
+        inputs = np.asarray(inputs)
+        low, high = (float(inputs.min()), float(inputs.max())) if inputs.size else (0.0, 0.0)
+        scale, offset = self._affine()
+        least, most = float(offset.min()), float((255 * scale + offset).max())
+        margin = 0.25 * (most - least)  # augmentation may overshoot
+        others = [
+            other for other in ((0, 255), (0, 1), (-1, 1)) if max(np.abs(np.subtract(other, (least, most)))) > 0.02
+        ]
+        plausible = (
+            least - margin <= low
+            and high <= most + margin
+            and not any(abs(low - first) < 0.02 and abs(high - last) < 0.02 for first, last in others)
+            and not (least < -margin and low >= 0 and high <= 1)  # no picture has a dark pixel: they are in [0, 1]
+        )
+        if plausible or low == high:
+            return None
+        return (
+            f"The pixels are from {low:.3g} to {high:.3g}, where the model was trained with {least:.3g} to {most:.3g}."
+        )
 
     def replace(self, **changes: Any) -> Preprocessing:
         """A copy with some fields changed.
@@ -266,7 +294,7 @@ class Preprocessing:
 
         Example:
             >>> Preprocessing.from_hugging_face({"size": {"height": 224, "width": 224}, "resample": 2}).interpolation
-            'bilinear-antialias'
+            'bilinear_antialias'
         """
         scale = 255 * (config.get("rescale_factor", 1 / 255) if config.get("do_rescale", True) else 1.0)
         normalised = config.get("do_normalize", True)
@@ -306,7 +334,7 @@ class Preprocessing:
             image_size=tuple(size),
             mean=tuple(config.get("mean") or IMAGENET_MEAN),
             std=tuple(config.get("std") or IMAGENET_STD),
-            interpolation="bilinear-antialias" if name == "bilinear" else name,
+            interpolation="bilinear_antialias" if name == "bilinear" else name,
             crop=None if (crop, mode) == (1.0, "squash") else crop,
             crop_mode=mode,
             channels=channels,
@@ -359,7 +387,21 @@ def _batch(images: Any) -> Any:
 
 
 def _to_numpy(images: Any) -> Any:
+    """Return a tensor of the backend as an array, and anything else as it is."""
+    if isinstance(images, np.ndarray) or not hasattr(images, "shape"):
+        return images
+    from keras import ops
+
     return ops.convert_to_numpy(images) if ops.is_tensor(images) else images
+
+
+def _maximum(sizes: Iterable[Any]) -> Callable:
+    """Return what compares sizes of this kind: integers, or integer tensors."""
+    if all(isinstance(size, int) for size in sizes):
+        return max
+    from keras import ops
+
+    return ops.maximum
 
 
 def _half(rest: Any) -> Any:
@@ -413,8 +455,8 @@ def crop_fraction(size: int, edge: int) -> float:
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 CLIP_MEAN, CLIP_STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 
-_imagenet = Preprocessing(mean=IMAGENET_MEAN, std=IMAGENET_STD, interpolation="bicubic", crop=0.9)
-_half_bicubic = Preprocessing(interpolation="bicubic", crop=0.9)
+_imagenet = Preprocessing(mean=IMAGENET_MEAN, std=IMAGENET_STD, interpolation="bicubic_antialias", crop=0.9)
+_half_bicubic = Preprocessing(interpolation="bicubic_antialias", crop=0.9)
 
 # What the families' own evaluations do. The size is the model's.
 PRESETS = {
@@ -422,15 +464,15 @@ PRESETS = {
     "timm": _half_bicubic,
     "timm-384": _half_bicubic.replace(crop=1.0),
     "timm-mixer": _half_bicubic.replace(crop=0.875),
-    "miil": Preprocessing(mean=0.0, std=1.0, interpolation="bilinear-antialias", crop=0.875),
-    "hugging-face": Preprocessing(interpolation="bilinear-antialias"),
+    "miil": Preprocessing(mean=0.0, std=1.0, interpolation="bilinear_antialias", crop=0.875),
+    "hugging-face": Preprocessing(interpolation="bilinear_antialias"),
     "imagenet": _imagenet,
     "imagenet-384": _imagenet.replace(crop=1.0),
     "dinov2": _imagenet.replace(crop=1.0),
     "dinov3-sat": _imagenet.replace(mean=(0.43, 0.411, 0.296), std=(0.213, 0.156, 0.143), crop=1.0),
-    "torchvision": _imagenet.replace(interpolation="bilinear-antialias", crop=0.875),
+    "torchvision": _imagenet.replace(interpolation="bilinear_antialias", crop=0.875),
     "torchvision-swag": _imagenet.replace(crop=1.0),
-    "clip": Preprocessing(mean=CLIP_MEAN, std=CLIP_STD, interpolation="bicubic", crop=1.0),
+    "clip": Preprocessing(mean=CLIP_MEAN, std=CLIP_STD, interpolation="bicubic_antialias", crop=1.0),
     "siglip": _half_bicubic.replace(crop=None),
     "beit": _half_bicubic,
     "beitv2": _imagenet,
@@ -442,146 +484,34 @@ SIGLIP = PRESETS["siglip"]
 BEIT = PRESETS["beit"]
 
 
-@keras.saving.register_keras_serializable("vit_keras")
-class Preprocess(keras.layers.Layer):
-    """`Preprocessing` inside a graph: a batch of raw pixels of any one size becomes the model's input.
+def __getattr__(name):
+    if name != "Preprocess":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from .preprocess_layer import Preprocess
 
-    The resampling is Pillow's own, computed as two products of matrices, so that it is the same on every backend and
-    the gradient goes through (rounding to whole grey levels lets it pass unchanged). Measured against `Preprocessing`
-    in NumPy and Pillow, on photographs and noise: equal to 1e-6 without resizing and for `"nearest"`; otherwise off by
-    one grey level, rarely two, where a value lies half-way between two levels. That is one value in 1500 with
-    `"bilinear"`, one in 300 with `"bilinear-antialias"` and one in 10 000 with the others, and up to one in 50
-    between sizes whose ratio is a simple fraction. Products in less than float32 (TF32 on a GPU) can make it more.
+    return Preprocess
+
+
+def __dir__():
+    return sorted({*globals(), "Preprocess"})
+
+
+def preprocess_inputs(X: Any) -> Any:
+    """Bring pixels from [0, 255] to the [-1, 1] that Google's models expect: `(x - 127.5) / 127.5` (vit-keras 0.x).
 
     Args:
-        preprocessing: A `Preprocessing`, or its `to_dict()`.
-        image_size: Size of the output, `(height, width)` or one integer; `None` for the preprocessing's own, and where
-            that has none, the pixels keep their size.
+        X: Pixels in [0, 255] of any shape and real dtype: an array, a list, a PIL image, or a tensor (also inside
+            `tf.data`, whatever the backend). It is not changed.
 
-    Input shape:
-        `(batch, height, width, 1 or channels)`, pixels in [0, 255] of any real dtype. Height and width may be `None`.
-
-    Output shape:
-        `(batch, *image_size, channels)`, float32.
+    Returns:
+        float32 of the same shape: a NumPy array, or a tensor where a tensor came in.
 
     Example:
-        >>> pixels = keras.Input((None, None, 3), dtype="uint8")
-        >>> Preprocess(GOOGLE, image_size=224)(pixels).shape
-        (None, 224, 224, 3)
+        >>> preprocess_inputs(np.array([0, 255], "uint8"))
+        array([-1.,  1.], dtype=float32)
     """
+    if isinstance(X, (np.ndarray, np.generic, list, tuple)) or not hasattr(X, "dtype"):
+        return (np.asarray(X, "float32") - np.float32(127.5)) / np.float32(127.5)
+    import keras
 
-    def __init__(self, preprocessing: Any = GOOGLE, image_size: Any = None, **kwargs: Any):
-        super().__init__(**{"dtype": "float32", **kwargs})
-        if not isinstance(preprocessing, Preprocessing):
-            if not isinstance(preprocessing, Mapping):
-                raise TypeError(f"preprocessing is a Preprocessing or a dict of one. Received: {preprocessing!r}")
-            preprocessing = Preprocessing.from_dict(preprocessing)
-        if image_size is not None:
-            preprocessing = preprocessing.replace(image_size=image_size)
-        self.preprocessing = preprocessing
-
-    def build(self, input_shape):
-        channels = self.preprocessing.channels
-        if len(input_shape) != 4 or input_shape[-1] not in {1, channels, 3 if channels == 1 else channels}:
-            raise ValueError(
-                f"Preprocess takes pixels (batch, height, width, channels) with {channels} channels, or 1. "
-                f"Received the shape {tuple(input_shape)}."
-            )
-        self.built = True
-
-    def call(self, pixels):
-        settings = self.preprocessing
-        pixels = ops.cast(pixels, "float32")
-        if settings.image_size is not None:
-            pixels = self._resize(pixels, settings.image_size)
-        if settings.channels == 1 and pixels.shape[-1] == 3:
-            pixels = ops.matmul(pixels, ops.convert_to_tensor(grey(np.eye(3)), "float32"))
-        elif pixels.shape[-1] != settings.channels:
-            pixels = ops.repeat(pixels, settings.channels, axis=-1)
-        scale, offset = settings._affine()
-        return pixels * ops.convert_to_tensor(scale, "float32") + ops.convert_to_tensor(offset, "float32")
-
-    def _resize(self, pixels, size):
-        batch, height, width, channels = ops.shape(pixels)
-        if tuple(pixels.shape[1:3]) == size and self.preprocessing.crop is None:
-            return pixels
-        way = self.preprocessing.interpolation
-        resized, origin = self.preprocessing.geometry((height, width), size)
-        down, across = (_resampling_matrix(way, *axis) for axis in zip((height, width), resized, size, origin))
-        pixels = ops.matmul(across, pixels)
-        pixels = pixels if way == "bilinear" else _whole(pixels, way)  # Pillow rounds after each axis
-        pixels = ops.matmul(down, ops.reshape(pixels, (batch, height, size[1] * channels)))
-        return ops.reshape(_whole(pixels, way), (batch, *size, channels))
-
-    def compute_output_shape(self, input_shape):
-        size = self.preprocessing.image_size or input_shape[1:3]
-        return (input_shape[0], *size, self.preprocessing.channels)
-
-    def get_config(self):
-        return {**super().get_config(), "preprocessing": self.preprocessing.to_dict()}
-
-
-def _whole(pixels, way):
-    """Whole grey levels in [0, 255]; the gradient passes as if nothing had been rounded."""
-    pixels = ops.clip(pixels, 0.0, 255.0)
-    rounded = ops.round(pixels) if way == "bilinear" else ops.floor(pixels + 0.5)  # NumPy's rule, Pillow's rule
-    return pixels + ops.stop_gradient(rounded - pixels)
-
-
-def _triangle(x, xp):
-    return xp.maximum(1 - xp.abs(x), 0.0)
-
-
-def _cubic(x, xp):
-    """Keys' cubic with a = -1/2, as in Pillow."""
-    x = xp.abs(x)
-    near, far = (1.5 * x - 2.5) * x * x + 1, ((-0.5 * x + 2.5) * x - 4) * x + 2
-    return xp.where(x < 1, near, xp.where(x < 2, far, xp.zeros_like(x)))
-
-
-def _lanczos(x, xp):
-    near_zero = xp.abs(x) < 1e-9
-    safe = xp.where(near_zero, xp.ones_like(x), x) * math.pi
-    value = xp.where(near_zero, xp.ones_like(x), 3 * xp.sin(safe) * xp.sin(safe / 3) / (safe * safe))
-    return xp.where(xp.abs(x) < 3, value, xp.zeros_like(x))
-
-
-def _box(x, xp):
-    return xp.where((x > -0.5) & (x <= 0.5), xp.ones_like(x), xp.zeros_like(x))
-
-
-_KERNELS = {
-    "bilinear": _triangle,
-    "bilinear-antialias": _triangle,
-    "bicubic": _cubic,
-    "lanczos": _lanczos,
-    "box": _box,
-    "nearest": _box,
-}
-
-
-def _resampling_matrix(way: str, source: Any, resized: Any, size: int, start: Any):
-    """`(size, source)`: the rows `start … start + size` of what resamples `source` pixels to `resized`.
-
-    In float64, of NumPy where all sizes are known and of the backend where they come with the data.
-    """
-    xp = np if all(isinstance(n, int) for n in (source, resized, start)) else ops
-
-    def as_float(n):
-        return float(n) if isinstance(n, int) else ops.cast(n, "float64")
-
-    scale = as_float(source) / as_float(resized)
-    centres = (xp.arange(size, dtype="float64") + (as_float(start) + 0.5)) * scale
-    pixels = xp.arange(source, dtype="float64")
-    shrink = 1.0
-    if way == "nearest":  # the one pixel that the centre falls on; added up as Pillow does, which decides the ties
-        steps = xp.arange(start + size, dtype="float64")
-        centres = xp.floor(xp.cumsum(xp.where(steps == 0, scale / 2, scale))[start:]) + 0.5
-    elif way != "bilinear":
-        shrink = 1 / xp.maximum(scale, 1.0)
-    weights = _KERNELS[way]((pixels[None, :] - centres[:, None] + 0.5) * shrink, xp)
-    if way == "box":  # Pillow's window, which decides the ties
-        first, end = (xp.floor(centres + side / shrink + 0.5)[:, None] for side in (-0.5, 0.5))
-        weights = xp.where((pixels >= first) & (pixels < end), weights, xp.zeros_like(weights))
-    weights = weights / xp.sum(weights, axis=1, keepdims=True)
-    return ops.cast(ops.convert_to_tensor(weights), "float32")
+    return keras.layers.Rescaling(1 / 127.5, offset=-1.0, dtype="float32")(X)

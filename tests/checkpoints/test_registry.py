@@ -127,7 +127,7 @@ def test_all_of_googles_files_as_measured_elsewhere(shared):
         (
             "timm/vit_tiny_patch16_224.augreg_in21k_ft_in1k",
             "https://huggingface.co/timm/vit_tiny_patch16_224.augreg_in21k_ft_in1k/resolve/main/model.safetensors",
-            {"family": "timm", "crop": 0.9, "interpolation": "bicubic", "top1": 75.452, "source": "timm"},
+            {"family": "timm", "crop": 0.9, "interpolation": "bicubic_antialias", "top1": 75.452, "source": "timm"},
         ),
         (
             "timm/vit_large_patch14_clip_336.openai",
@@ -142,7 +142,7 @@ def test_all_of_googles_files_as_measured_elsewhere(shared):
         (
             "torchvision/vit_b_16.IMAGENET1K_V1",
             "https://download.pytorch.org/models/vit_b_16-c867db91.pth",
-            {"sha256_prefix": "c867db91", "crop": 0.875, "interpolation": "bilinear-antialias"},
+            {"sha256_prefix": "c867db91", "crop": 0.875, "interpolation": "bilinear_antialias"},
         ),
         (
             "openai/ViT-B-32",

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from support import DATA
 
-from vit_keras import mixer
+from vit_keras.layers import mixer
 
 pytestmark = pytest.mark.core
 

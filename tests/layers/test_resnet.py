@@ -11,8 +11,9 @@ import pytest
 from support import DATA
 
 from benchmarks.contenders import _torchvision
-from vit_keras import layers, resnet
+from vit_keras import layers
 from vit_keras.config import ViTConfig
+from vit_keras.layers import resnet
 from vit_keras.positions import resize_position_embeddings
 
 pytestmark = pytest.mark.core

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..config import ViTConfig, patch_stride, size_pair
-from ..layers import _activate
+from ..layers.mlp import activation_function as _activate
 from ..preprocess import PRESETS, Preprocessing
 from . import architecture, registry
 from .families import FAMILIES, huggingface, keras_files

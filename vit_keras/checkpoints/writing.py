@@ -334,7 +334,7 @@ def _labels(vit: keras.Model) -> tuple[str, ...] | None:
     return labels if labels is not None and len(labels) == vit.config.classes else None
 
 
-_RESAMPLE = {"nearest": 0, "lanczos": 1, "bilinear-antialias": 2, "bilinear": 2, "bicubic": 3, "box": 4}
+_RESAMPLE = {"nearest": 0, "lanczos": 1, "bilinear_antialias": 2, "bilinear": 2, "bicubic_antialias": 3, "box": 4}
 
 
 def _processor(preprocessing: Preprocessing) -> dict[str, Any]:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import keras
 from keras import ops
 
-from .layers import MlpBlock, _token_width
+from ._base import register, token_width
+from .mlp import MlpBlock
 
 
-@keras.saving.register_keras_serializable("vit_keras")
+@register
 class MixerBlock(keras.layers.Layer):
     """An MLP across the tokens of each channel, then one across the channels of each token (paper, equation 1).
 
@@ -40,8 +41,6 @@ class MixerBlock(keras.layers.Layer):
         (1, 9, 32)
     """
 
-    is_part_of_a_vit = True
-
     def __init__(self, tokens_mlp_dim, mlp_dim, dropout=0.0, activation="gelu_tanh", epsilon=1e-6, **kwargs):
         super().__init__(**kwargs)
         self.tokens_mlp_dim = tokens_mlp_dim
@@ -55,7 +54,7 @@ class MixerBlock(keras.layers.Layer):
         self.layernorm2 = keras.layers.LayerNormalization(epsilon=epsilon, name="LayerNorm_1", **policy)
 
     def build(self, input_shape):
-        width = _token_width(self, input_shape)
+        width = token_width(self, input_shape)
         tokens = input_shape[1]
         if tokens is None:
             raise ValueError(

@@ -16,12 +16,14 @@ from __future__ import annotations
 import keras
 from keras import ops
 
+from ._base import register
+
 ROOT_FILTERS = 64
 GROUPS = 32
 GROUP_NORM_EPSILON = {"google": 1e-6, "timm": 1e-5}
 
 
-@keras.saving.register_keras_serializable("vit_keras")
+@register
 class StdConv2D(keras.layers.Conv2D):
     """A convolution whose kernel is standardised at every use: mean 0 and variance 1 for each filter.
 
@@ -78,7 +80,7 @@ class StdConv2D(keras.layers.Conv2D):
         return {**super().get_config(), "numerics": self.numerics}
 
 
-@keras.saving.register_keras_serializable("vit_keras")
+@register
 class GroupNorm(keras.layers.GroupNormalization):
     """Group normalisation of feature maps, over height, width and the channels of a group, in float32 at least.
 
@@ -120,7 +122,7 @@ class GroupNorm(keras.layers.GroupNormalization):
         return ops.cast(x, self.compute_dtype)
 
 
-@keras.saving.register_keras_serializable("vit_keras")
+@register
 class ResidualUnit(keras.layers.Layer):
     """A bottleneck with a residual: 1x1, 3x3 and 1x1 convolutions, each normalised, and a ReLU after the sum.
 

@@ -1,0 +1,280 @@
+"""Resampling, against torch, timm, TensorFlow and Google's own."""
+
+import itertools
+import re
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+from PIL import Image
+from support import DATA
+
+from vit_keras import positions, resampling
+from vit_keras.resampling import METHODS, PICTURES, picture_filter, resampling_matrix, resize_grid, table_filter
+
+pytestmark = pytest.mark.core
+
+REFERENCE = dict(np.load(DATA / "resampling.npz"))
+INTERPOLATE = {
+    "bilinear_align_corners": {"mode": "bilinear", "align_corners": True},
+    "bilinear": {"mode": "bilinear"},
+    "bilinear_antialias": {"mode": "bilinear", "antialias": True},
+    "bicubic": {"mode": "bicubic"},
+    "bicubic_align_corners": {"mode": "bicubic", "align_corners": True},
+    "bicubic_antialias": {"mode": "bicubic", "antialias": True},
+    "bicubic_dino": {"mode": "bicubic"},
+}
+GOLDEN = {
+    "google": "bilinear_align_corners",
+    "bilinear": "bilinear",
+    "bicubic": "bicubic",
+    "bicubic_aa": "bicubic_antialias",
+    "bilinear_aa": "bilinear_antialias",
+    "dino": "bicubic_dino",
+}
+SIZES = (1, 2, 3, 5, 7, 14, 24, 37)
+rng = np.random.default_rng(0)
+
+
+def cases(prefix):
+    """The reference's arrays of such names, as `(array, case, new size)`, where a case is like 5x4_9x11 or 9x11."""
+    found = [re.fullmatch(rf"{prefix}_((?:\d+x\d+_)?(\d+x\d+))", key) for key in REFERENCE]
+    return [(REFERENCE[match[0]], match[1], sides(match[2])) for match in found if match]
+
+
+def sides(text):
+    return tuple(map(int, text.split("x")))
+
+
+def close(got, wanted, tolerance):
+    got = ops.convert_to_numpy(got)
+    assert got.shape == wanted.shape
+    np.testing.assert_allclose(got, wanted, rtol=0, atol=tolerance)
+
+
+def traced(function, *args, **options):
+    """Call as part of a graph: JAX compiles each operation for each shape otherwise, which takes minutes."""
+    if keras.backend.backend() != "jax" or options.get("xp") is np:
+        return function(*args, **options)
+    import jax
+
+    return jax.jit(lambda: function(*args, **options))()
+
+
+def test_the_methods_are_the_ones_with_a_reference():
+    assert set(METHODS) == set(INTERPOLATE) == set(GOLDEN.values()) | {"bicubic_align_corners"}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_grids_against_values_of_torch(method):
+    assert len(cases(f"torch_{method}")) == 6
+    for wanted, case, size in cases(f"torch_{method}"):
+        # Both in float64, values of about 1.
+        close(resize_grid(REFERENCE[f"grid_{case}"], size, method), wanted, 1e-13)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_grids_against_torch(method):
+    functional = pytest.importorskip("torch.nn.functional")
+    torch = pytest.importorskip("torch")
+    for old, new in itertools.product(SIZES, SIZES):
+        grid, size = rng.standard_normal((old, old + 1, 2)), (new, new + 3)
+        scale = {"scale_factor": ((new + 0.1) / old, (new + 3.1) / (old + 1))}
+        scale = scale if method == "bicubic_dino" else {"size": size}
+        wanted = functional.interpolate(torch.tensor(grid).permute(2, 0, 1)[None], **scale, **INTERPOLATE[method])
+        # Both in float64, values of about 1; torch's own places in the grid are rounded to 1e-14.
+        close(resize_grid(grid, size, method), wanted[0].permute(1, 2, 0).numpy(), 1e-12)
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+@pytest.mark.parametrize("size", [(12, 12), (5, 5), (9, 14)])
+def test_grids_against_the_golden_ones(name, size):
+    golden = np.load(DATA / "posemb_resize.npz")
+    # Computed in float32 but for Google's: values of about 1, sums of up to 16 products or more.
+    wanted = golden["{}_{}x{}".format(name, *size)]
+    close(resize_grid(golden["grid"], size, GOLDEN[name]), wanted, 1e-7 if name == "google" else 2e-6)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_backend_gives_the_same_matrices(method):
+    for source, target in [(14, 100), (37, 10), (5, 1), (1, 3)]:
+        got = traced(resampling_matrix, source, target, method, xp=ops)
+        assert keras.backend.standardize_dtype(got.dtype) == "float32"
+        # Weights of about 1, each from a few operations in float32.
+        close(got, resampling_matrix(source, target, method), 1e-6)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("size", [(7, 6), (12, 5), (7, 30)])
+def test_the_backend_gives_the_same_grids(method, size):
+    grid = rng.standard_normal((7, 6, 8)).astype("float32")
+    # Values of up to 4, weighted by two matrices that are 1e-6 off at most.
+    close(traced(resize_grid, grid, size, method, xp=ops), resize_grid(grid, size, method), 5e-6)
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="only TensorFlow's sizes may be unknown")
+@pytest.mark.parametrize("method", METHODS)
+def test_sizes_known_only_when_the_graph_runs(method):
+    import tensorflow as tf
+
+    grid = rng.standard_normal((7, 6, 8)).astype("float32")
+
+    @tf.function(input_signature=[tf.TensorSpec((None, None))])
+    def graph(like):
+        size = ops.shape(like)
+        return resampling_matrix(7, size[0], method, xp=ops), resize_grid(grid, size, method, xp=ops)
+
+    for size in ((7, 6), (12, 5), (3, 30), (7, 12)):
+        matrix, resized = graph(np.zeros(size, "float32"))
+        close(matrix, resampling_matrix(7, size[0], method), 1e-6)  # as above
+        close(resized, resize_grid(grid, size, method), 5e-6)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("xp", [np, ops], ids=["numpy", "ops"])
+def test_the_same_size_is_the_same_grid(method, xp):
+    grid = rng.standard_normal((5, 8, 3)).astype("float32")
+    np.testing.assert_array_equal(ops.convert_to_numpy(traced(resize_grid, grid, (5, 8), method, xp=xp)), grid)
+    table = np.concatenate([grid[:1, :1], grid.reshape(1, 40, 3)], axis=1)
+    got = positions.resize_position_embeddings(table, (5, 8), source_grid=(5, 8), method=method)
+    np.testing.assert_array_equal(got, table)
+
+
+@pytest.mark.parametrize("align_corners", [True, False])
+def test_resize_bilinear_is_resize_grid(align_corners):
+    method = "bilinear_align_corners" if align_corners else "bilinear"
+    for old, new in itertools.product(SIZES, SIZES):
+        grid, size = rng.standard_normal((old, old + 1, 2)), (new, new + 3)
+        # Both in float64, values of about 1; places in the grid of up to 37.
+        close(
+            resampling.resize_bilinear(grid, size, align_corners=align_corners), resize_grid(grid, size, method), 1e-12
+        )
+
+
+def test_dino_keeps_an_axis_only_if_it_keeps_both():
+    plain, dino = (resize_grid(np.eye(6)[:, :, None], (6, 9), method) for method in ("bicubic", "bicubic_dino"))
+    assert np.abs(plain - dino).max() > 1e-3
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_each_row_of_a_matrix_sums_to_one(method):
+    for source, target in itertools.product(SIZES, SIZES):
+        matrix = resampling_matrix(source, target, method)
+        assert (matrix.shape, matrix.dtype) == ((target, source), np.float64)
+        close(matrix.sum(axis=1), np.ones(target), 1e-14)  # at most 37 numbers below 2 in float64
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda method: resize_grid(np.zeros((2, 2)), (2, 2), method),
+        lambda method: positions.resize_position_embeddings(np.zeros((1, 5, 4)), (2, 2), method=method),
+        lambda method: resampling.resize_patch_kernel(np.zeros((4, 4, 3, 2)), (8, 8), method),
+        lambda method: positions.resize_relative_position_bias(np.zeros((12, 2)), (2, 2), (2, 2), method),
+    ],
+)
+def test_a_method_that_there_is_not(call):
+    with pytest.raises(ValueError, match=r"no method 'nearest' .* bilinear_align_corners, bilinear, .*bicubic_dino"):
+        call("nearest")
+
+
+def test_a_misspelled_method_is_named_with_the_nearest():
+    with pytest.raises(ValueError, match="no method 'bicubic_antialiased'.* Did you mean 'bicubic_antialias'"):
+        resampling_matrix(3, 4, "bicubic_antialiased")
+    with pytest.raises(
+        ValueError, match=r"interpolation must be one of .*Did you mean 'lanczos'\? Received: 'lanczos3'"
+    ):
+        picture_filter("lanczos3")
+
+
+@pytest.mark.parametrize(
+    ("name", "table", "picture"),
+    [
+        ("bilinear", "bilinear", "bilinear"),
+        ("bilinear-antialias", "bilinear_antialias", "bilinear_antialias"),
+        ("bicubic", "bicubic", "bicubic_antialias"),  # what Pillow calls so
+        ("bicubic-dino", "bicubic_dino", None),
+        ("lanczos", None, "lanczos"),
+        ("nearest", None, "nearest"),
+        (None, None, None),
+        (3, None, None),
+    ],
+)
+def test_a_filter_has_one_name(name, table, picture):
+    for choose, expected in ((table_filter, table), (picture_filter, picture)):
+        if expected is None:
+            with pytest.raises(ValueError, match=str(name)):
+                choose(name)
+        else:
+            assert choose(name) == choose(expected) == expected
+
+
+def test_hyphens_are_underscores():
+    grid = rng.standard_normal((3, 3, 2))
+    close(resize_grid(grid, (5, 2), "bicubic-dino"), resize_grid(grid, (5, 2), "bicubic_dino"), 0)
+
+
+@pytest.mark.parametrize("method", PICTURES)
+@pytest.mark.parametrize("xp", [np, ops], ids=["numpy", "ops"])
+def test_a_window_of_the_matrix(method, xp):
+    whole = traced(resampling_matrix, 12, 7, method, xp=xp)
+    window = traced(resampling_matrix, 12, 7, method, rows=(2, 4), xp=xp)
+    close(window, ops.convert_to_numpy(whole)[2:6], 0)
+
+
+@pytest.mark.parametrize("method", PICTURES)
+@pytest.mark.parametrize(("source", "target"), [(37, 64), (64, 37), (96, 48), (5, 1)])
+def test_pictures_against_pillow(method, source, target):
+    """Of a row of floats, which Pillow does not round to grey levels."""
+    row = rng.uniform(0, 255, (1, source)).astype("float32")
+    matrix = resampling_matrix(source, target, method)
+    if method == "bilinear":  # Pillow has no bilinear filter without antialiasing
+        close(matrix @ row[0], resampling.resize_bilinear(row.T, (target, 1), align_corners=False)[:, 0], 1e-11)
+        return
+    way = getattr(
+        Image.Resampling, {"bilinear_antialias": "BILINEAR", "bicubic_antialias": "BICUBIC"}.get(method, method.upper())
+    )
+    close(matrix @ row[0], np.asarray(Image.fromarray(row).resize((target, 1), way))[0], 1e-4)  # float32 up to 255
+
+
+@pytest.mark.parametrize(("source", "target"), [(0, 3), (3, 0), (3, np.int64(-1))])
+def test_an_axis_without_cells(source, target):
+    with pytest.raises(ValueError, match=f"at least one cell. Received: {source} cells to be made {target}"):
+        resampling_matrix(source, target, "bilinear")
+
+
+def test_patch_kernels_against_timm():
+    assert len(cases("timm_kernel")) == 3
+    for wanted, _, size in cases("timm_kernel"):
+        got = resampling.resize_patch_kernel(REFERENCE["kernel"], size, "bicubic_antialias")
+        assert got.dtype == np.float32
+        # timm inverts in float32 a matrix of condition 10 or so; values of about 1.
+        close(got, wanted, 1e-5)
+
+
+@pytest.mark.parametrize("size", [(9, 12), (5, 3), (16, 4), (6, 8)])
+def test_patch_kernels_against_the_pseudo_inverse_of_tensorflow(size):
+    tf = pytest.importorskip("tensorflow")
+    kernel = rng.standard_normal((6, 8, 3, 2)).astype("float32")
+    pixels = np.eye(48, dtype="float32").reshape(48, 6, 8, 1)
+    resize = tf.image.resize(pixels, size, method="bilinear", antialias=False).numpy().reshape(48, -1)
+    wanted = np.linalg.pinv(resize.astype("float64")) @ kernel.reshape(48, -1)
+    # Weights that TensorFlow rounds to float32, in a matrix of condition 10 or so.
+    close(resampling.resize_patch_kernel(kernel, size), wanted.reshape(*size, 3, 2), 1e-5)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_larger_patch_kernel_gives_what_the_kernel_gave(method):
+    patch, kernel = rng.standard_normal((6, 5, 3)), rng.standard_normal((6, 5, 3, 4)).astype("float32")
+    larger = resampling.resize_patch_kernel(kernel, (11, 8), method)
+    got = np.einsum("hwc,hwcd->d", resize_grid(patch, (11, 8), method), larger)
+    # Sums of 264 products of about 1 whose kernel is rounded to float32.
+    close(got, np.einsum("hwc,hwcd->d", patch, kernel), 1e-5)
+
+
+def test_the_same_patch_kernel():
+    kernel = rng.standard_normal((4, 5, 3, 2)).astype("float32")
+    close(resampling.resize_patch_kernel(kernel, (4, 5)), kernel, 0)
+    with pytest.raises(ValueError, match=r"height, width, channels, hidden_size.* Received: shape \(4, 5, 3\)"):
+        resampling.resize_patch_kernel(kernel[..., 0], (4, 5))

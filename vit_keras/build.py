@@ -1,0 +1,219 @@
+"""A configuration becomes a model: the whole Vision Transformer, from the image to the logits, top to bottom.
+
+Paper: "An Image is Worth 16x16 Words" (arXiv 2010.11929), section 3.1.
+
+The graph is flat, and its layers have the names that they had in vit-keras 0.x: `embedding`, `class_token`,
+`Transformer_posembed_input`, `Transformer_encoderblock_{n}`, `Transformer_encoder_norm`, `ExtractToken`, `pre_logits`, `head`. So
+`get_layer` and `model.layers[:k]` work as one expects.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import keras
+
+from . import layers
+from .config import ViTConfig
+from .model import VisionTransformer
+from .preprocess import GOOGLE
+
+
+def build(config: ViTConfig, *, dtype: Any = None) -> VisionTransformer:
+    """Build the model that a configuration describes, with fresh weights.
+
+    Initialization follows the reference: the class token and the head's kernel are zero, position embeddings have a standard
+    deviation of 0.02, attention and MLP kernels are Glorot-uniform.
+
+    Args:
+        config: What to build.
+        dtype: Keras dtype policy; `None` for the global one. With half precision the head still computes and returns float32.
+
+    Returns:
+        A model from `(batch, height, width, channels)`, in [-1, 1], to `(batch, classes)`, to `(batch, hidden_size)` without
+        a head, or to `(batch, tokens, hidden_size)` with `pooling=None`.
+
+    Example:
+        >>> build(ViTConfig(num_layers=2, hidden_size=64, num_heads=2, mlp_dim=128, classes=10)).count_params()
+        129610
+    """
+    if not isinstance(config.activation, str):  # of a string, serialize would import TensorFlow, whatever the backend
+        config = config.replace(activation=keras.activations.serialize(keras.activations.get(config.activation)))
+    policy = keras.dtype_policies.get(dtype) if dtype is not None else keras.config.dtype_policy()
+    image = keras.Input((*(config.image_size or (None, None)), config.channels))
+    patches = embed_patches(image, config, policy)
+    tokens = add_positions(patches, config, policy)
+    tokens = encode(tokens, patches, config, policy)
+    outputs = classify(pool(tokens, config, policy), config, policy)
+    model = VisionTransformer(image, outputs, name=config.name)
+    model.config = config
+    model.preprocessing = GOOGLE.for_channels(config.channels)
+    return model
+
+
+def embed_patches(x, config, policy):
+    """Turn an image into a grid of tokens, `(batch, down, across, hidden_size)` (paper, equation 1: `E`)."""
+    if config.resnet is not None:
+        x = layers.resnet_root(x, config.resnet, numerics=config.resnet_numerics, dtype=policy)
+    if config.patch_norm:
+        x = layers.PatchNormalization(config.patch_size, config.epsilon, name="patch_norm", dtype=policy)(x)
+    x = keras.layers.Conv2D(
+        config.hidden_size,
+        config.patch_size,
+        strides=config.patch_size,
+        padding="valid",
+        data_format="channels_last",
+        use_bias=config.patch_bias,
+        kernel_initializer="lecun_normal",
+        name="embedding",
+        dtype=policy,
+    )(x)
+    return _norm("embedding_norm", config, policy)(x) if config.patch_norm else x
+
+
+def add_positions(patches, config, policy):
+    """Put the class token and its like before the patches, and add position embeddings (paper, equation 1)."""
+    count = -1 if config.grid is None else math.prod(config.grid)
+    x = keras.layers.Reshape((count, config.hidden_size), dtype=policy)(patches)
+    learned = config.position == "learned"
+    prefix_has_positions = learned and config.position_prefix_tokens > 0
+    if prefix_has_positions:
+        x = _add_prefix(x, config, policy)
+    named = {"name": "Transformer_posembed_input", "dtype": policy}
+    if learned:
+        prefix = config.position_prefix_tokens
+        grid = config.grid or config.position_grid
+        add = layers.AddPositionEmbs(
+            grid, config.embedding_dropout, config.position_resize, prefix_tokens=prefix, **named
+        )
+        x = add(x) if config.grid else add(x, patches=patches)
+    elif config.position == "sincos2d":
+        x = layers.AddSinCosPositionEmbs(config.embedding_dropout, **named)(x, patches=patches)
+    elif config.embedding_dropout:
+        x = keras.layers.Dropout(config.embedding_dropout, dtype=policy)(x)
+    if not prefix_has_positions:
+        x = _add_prefix(x, config, policy)
+    if config.registers:
+        after = config.prefix_tokens - config.registers
+        x = layers.RegisterTokens(config.registers, after, name="register_tokens", dtype=policy)(x)
+    if config.patch_dropout:
+        x = layers.PatchDropout(config.patch_dropout, config.prefix_tokens, name="patch_dropout", dtype=policy)(x)
+    return x
+
+
+def _add_prefix(x, config, policy):
+    if config.distillation_token:
+        x = layers.ClassToken(name="distillation_token", dtype=policy)(x)
+    return layers.ClassToken(name="class_token", dtype=policy)(x) if config.has_class_token else x
+
+
+def encode(x, patches, config, policy):
+    """Run the encoder blocks and the final layer normalization (paper, equations 2 to 4)."""
+    if config.pre_norm:
+        x = _norm("Transformer_norm_pre", config, policy)(x)
+    positions = {}
+    if config.rope_theta is not None:
+        rope = layers.RotaryPositions(config.head_width, config.rope_theta, name="rotary_positions", dtype=policy)
+        positions = {"rope": rope(patches)}
+    for n in range(config.num_layers):
+        named = {"name": f"Transformer_encoderblock_{n}", "dtype": policy}
+        x = _mixer(config, named)(x) if config.tokens_mlp_dim else _transformer(config, n, named)(x, **positions)
+    return _norm("Transformer_encoder_norm", config, policy)(x) if config.final_norm == "tokens" else x
+
+
+def _transformer(config, n, named):
+    return layers.TransformerBlock(
+        num_heads=config.num_heads,
+        mlp_dim=config.mlp_dim,
+        dropout=config.dropout,
+        dim_head=config.dim_head,
+        attention_dropout=config.attention_dropout,
+        mlp_activation=config.mlp_activation,
+        epsilon=config.epsilon,
+        remat=config.remat,
+        layer_scale=config.layer_scale,
+        gated_mlp=config.gated_mlp,
+        stochastic_depth=config.stochastic_depth_of(n),
+        **{switch: getattr(config, switch) for switch in layers.MultiHeadSelfAttention.SWITCHES},
+        **named,
+    )
+
+
+def _mixer(config, named):
+    return layers.MixerBlock(
+        tokens_mlp_dim=config.tokens_mlp_dim,
+        mlp_dim=config.mlp_dim,
+        dropout=config.dropout,
+        activation=config.mlp_activation,
+        epsilon=config.epsilon,
+        **named,
+    )
+
+
+def pool(x, config, policy):
+    """Make of the tokens what the head sees: a list of one vector, of two where there is a distillation token."""
+
+    def token(name, index=0):
+        return layers.ExtractToken(index, name=name, dtype=policy)(x)
+
+    def mean(prefix_tokens):
+        return layers.MeanToken(prefix_tokens, name="pooling", dtype=policy)(x)
+
+    if config.pooling is None:
+        return [x]
+    if config.pooling == "token":
+        pooled = [token("ExtractToken")]
+    elif config.pooling == "token+dist":
+        pooled = [token("ExtractToken"), token("ExtractDistillationToken", index=1)]
+    elif config.pooling == "token+gap":
+        join = keras.layers.Concatenate(name="token_and_mean", dtype=policy)
+        pooled = [join([token("ExtractToken"), mean(config.prefix_tokens)])]
+    elif config.pooling == "map":
+        attend = layers.AttentionPooling(
+            config.num_heads, config.mlp_dim, config.mlp_activation, config.epsilon, name="MAPHead_0", dtype=policy
+        )
+        pooled = [attend(x)]
+    else:
+        pooled = [mean(config.prefix_tokens if config.pooling == "gap" else 0)]
+    if config.final_norm == "pooled":
+        norm = _norm("fc_norm", config, policy)
+        pooled = [norm(vector) for vector in pooled]
+    return pooled
+
+
+def classify(pooled, config, policy):
+    """Turn what was pooled into logits; without a head, return it as features."""
+    x = pooled[0]
+    if config.representation_size is not None:
+        x = keras.layers.Dense(
+            config.representation_size,
+            activation="tanh",
+            kernel_initializer="lecun_normal",
+            name="pre_logits",
+            dtype=policy,
+        )(x)
+    if not config.include_top:
+        return x if len(pooled) == 1 else keras.layers.Average(name="tokens_average", dtype=policy)(pooled)
+    policy = "float32" if policy.compute_dtype in ("float16", "bfloat16") else policy
+
+    def head(name, x, activation):
+        return keras.layers.Dense(
+            config.classes,
+            activation=activation,
+            use_bias=config.head_bias,
+            kernel_initializer="zeros",
+            name=name,
+            dtype=policy,
+        )(x)
+
+    if len(pooled) == 1:
+        return head("head", x, config.activation)
+    logits = [head(name, vector, "linear") for name, vector in zip(("head", "head_dist"), pooled)]
+    x = keras.layers.Average(name="heads_average", dtype=policy)(logits)
+    linear = config.activation in (None, "linear")
+    return x if linear else keras.layers.Activation(config.activation, name="activation", dtype=policy)(x)
+
+
+def _norm(name, config, policy):
+    return keras.layers.LayerNormalization(epsilon=config.epsilon, name=name, dtype=policy)

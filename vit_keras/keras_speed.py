@@ -1,0 +1,147 @@
+"""What is overridden in Keras for speed, and nothing else: a model without this file computes the same, more slowly.
+
+Each trick has a test in `tests/test_keras_speed.py`, which fails when the trick stops working, and one that fails when Keras no
+longer needs it.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import functools
+import warnings
+
+import keras
+import numpy as np
+
+from . import compiled
+from .keras_internals import compile_metrics
+from .layers import is_tapped
+
+
+class FastModel(keras.Model):
+    """A functional model whose plain call, `predict` and first training step cost what the model costs."""
+
+    _range_checked = False
+
+    def call(self, inputs, training=None, mask=None, **kwargs):
+        """Run the model: compiled where images come in outside of any graph, unless `run_eagerly` is set.
+
+        Operation by operation, TensorFlow and JAX take several times as long.
+        """
+        self.check_images(inputs)
+        plain = mask is None and not kwargs and not self.run_eagerly and not is_tapped()
+        if plain and _outside_of_any_graph(inputs, training):
+            self._warn_of_range(inputs)
+            images = keras.ops.convert_to_tensor(inputs, dtype=self.inputs[0].dtype)
+            return compiled.run(self, _FORWARD[bool(training)], images, key=bool(training))
+        return super().call(inputs, training=training, mask=mask, **kwargs)
+
+    def compile(self, *args, **kwargs):
+        """Compile as `keras.Model.compile` does; `jit_compile="auto"` means no XLA where TensorFlow has only a CPU.
+
+        There XLA gains 2 % of a training step, loses more on a single image, and makes dropout five times slower.
+        """
+        given = len(args) > 7 or kwargs.get("jit_compile", "auto") != "auto"
+        if not given and keras.backend.backend() == "tensorflow":
+            import tensorflow as tf
+
+            kwargs["jit_compile"] = "auto" if tf.config.list_physical_devices("GPU") else False
+        super().compile(*args, **kwargs)
+
+    def compile_from_config(self, config):
+        """Restore the compiled state of a loaded model; Keras leaves this to classes that override `compile`."""
+        self.compile(**keras.saving.deserialize_keras_object(config))
+        if self.optimizer is not None:
+            self.optimizer.build(self.trainable_variables)
+
+    def make_train_function(self, force=False):
+        """Build the optimizer before the step: variables that are made while it is traced cost a second trace."""
+        if self._on_one_tensorflow_device() and self.optimizer is not None and not self.optimizer.built:
+            self.optimizer.build(self.trainable_variables)
+        return super().make_train_function(force)
+
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        """Build metrics that are named by a string outside of the trace: their variables would cost a second one."""
+        metrics = compile_metrics(self)
+        if metrics is not None and not metrics.built and y is not None and self._on_one_tensorflow_device():
+
+            def spec(tensor):
+                return keras.KerasTensor(tensor.shape, tensor.dtype.name)
+
+            specs = [keras.tree.map_structure(spec, tensors) for tensors in (y, y_pred)]
+            with concurrent.futures.ThreadPoolExecutor(1) as thread:  # what is traced is a matter of the thread
+                thread.submit(metrics.build, *specs).result()
+        return super().compute_metrics(x, y, y_pred, sample_weight)
+
+    def predict(self, x, batch_size=None, verbose="auto", steps=None, callbacks=None):
+        """Predict as `keras.Model.predict` does.
+
+        Batches of an array or a tensor are cut here: the input pipeline that Keras builds for them, anew at every call, costs
+        TensorFlow 40 ms, more than the model itself for an image or two.
+        """
+        self.check_images(x)
+        if keras.ops.is_tensor(x) or isinstance(x, np.ndarray):
+            self._warn_of_range(x)
+        one_device = self._on_one_tensorflow_device()
+        if one_device and keras.ops.is_tensor(x):
+            x = keras.ops.convert_to_numpy(x)
+        in_memory = isinstance(x, np.ndarray) and len(x) > 0
+        if not (one_device and in_memory and steps is None and self.steps_per_execution == 1):
+            return super().predict(x, batch_size, verbose, steps, callbacks)
+        x = x.astype(keras.config.floatx()) if x.dtype.kind == "f" else x
+        batch_size = batch_size or 32
+        batches = [x[i : i + batch_size] for i in range(0, len(x), batch_size)]
+        if not isinstance(callbacks, keras.callbacks.CallbackList):
+            callbacks = keras.callbacks.CallbackList(
+                callbacks, add_progbar=verbose != 0, verbose=verbose, epochs=1, steps=len(batches), model=self
+            )
+        self.stop_predicting = False
+        outputs = []
+        callbacks.on_predict_begin()
+        for step, batch in enumerate(batches):
+            callbacks.on_predict_batch_begin(step)
+            outputs.append(self.predict_on_batch(batch))
+            callbacks.on_predict_batch_end(step, {"outputs": outputs[-1]})
+            if self.stop_predicting:
+                break
+        callbacks.on_predict_end()
+        return np.concatenate(outputs)
+
+    def forget_compiled(self):
+        """Drop the compiled steps of training, evaluation and prediction; they are compiled anew when they are needed."""
+        self.train_function = self.test_function = self.predict_function = None
+
+    def _on_one_tensorflow_device(self) -> bool:
+        return keras.backend.backend() == "tensorflow" and self.distribute_strategy.num_replicas_in_sync == 1
+
+    def _warn_of_range(self, images) -> None:
+        """Look at the pixels of the first batch that there is, once in the life of a model."""
+        if self._range_checked:
+            return
+        self._range_checked = True
+        doubt = self.preprocessing.doubt(keras.ops.convert_to_numpy(images[:8]))
+        if doubt:
+            advice = " model.preprocess(pictures) makes of pictures what the model takes."
+            warnings.warn(doubt + advice, UserWarning, stacklevel=3)
+
+
+def _outside_of_any_graph(inputs, training) -> bool:
+    """Whether these images come from a plain `model(images)` that is worth compiling for."""
+    backend = keras.backend.backend()
+    if backend == "tensorflow":
+        import tensorflow as tf
+
+        return tf.executing_eagerly() and isinstance(inputs, (tf.Tensor, np.ndarray))
+    if backend == "jax":
+        import jax
+
+        return not training and isinstance(inputs, (jax.Array, np.ndarray)) and not isinstance(inputs, jax.core.Tracer)
+    return False
+
+
+def _forward(model, images, training):
+    return super(FastModel, model).call(images, training)
+
+
+_FORWARD = {training: functools.partial(_forward, training=training) for training in (False, True)}
+"""The model as Keras runs it, which is what is compiled; the same function each time."""

@@ -1,0 +1,57 @@
+"""The layers of a Vision Transformer, in the order in which an image meets them.
+
+Paper: "An Image is Worth 16x16 Words" (arXiv 2010.11929), section 3.1 and appendix A.
+Reference: google-research/vision_transformer, `vit_jax/models_vit.py`.
+
+Every layer works alone: `build` creates all weights, `get_config` is complete, dtype policies are honoured, and the same
+code runs on TensorFlow, JAX and PyTorch. Names of attributes and weights and the order of sub-layers are those of vit-keras
+0.x, so that its files of weights load here.
+"""
+
+from .tap import is_tapped, record_attention, tap  # isort: skip  (the others show what they compute to it)
+from .resnet import GroupNorm, ResidualUnit, StdConv2D, resnet_root  # isort: skip
+from .patches import PatchNormalization  # isort: skip
+from .tokens import ClassToken, ExtractToken, MeanToken, PatchDropout, RegisterTokens  # isort: skip
+from .positions import AddPositionEmbs, AddSinCosPositionEmbs, RotaryPositions  # isort: skip
+from .attention import MultiHeadSelfAttention  # isort: skip
+from .mlp import LayerScale, MlpBlock  # isort: skip
+from .block import TransformerBlock  # isort: skip
+from .mixer import MixerBlock  # isort: skip
+from .pooling import AttentionPooling  # isort: skip
+
+__all__ = [
+    "AddPositionEmbs",
+    "AddSinCosPositionEmbs",
+    "AttentionPooling",
+    "ClassToken",
+    "ExtractToken",
+    "GroupNorm",
+    "LayerScale",
+    "MeanToken",
+    "MixerBlock",
+    "MlpBlock",
+    "MultiHeadSelfAttention",
+    "PatchDropout",
+    "PatchNormalization",
+    "RegisterTokens",
+    "ResidualUnit",
+    "RotaryPositions",
+    "StdConv2D",
+    "TransformerBlock",
+    "is_tapped",
+    "record_attention",
+    "resnet_root",
+    "tap",
+]
+
+
+def __getattr__(name):
+    if name in (
+        "find_vit",
+        "patch_grid",
+        "set_rates",
+    ):  # where they were before `vit_keras.anatomy` answered such questions
+        from .. import anatomy
+
+        return getattr(anatomy, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,242 @@
+"""Multi-head self-attention, with a fused kernel or in chunks where that is faster or smaller."""
+
+from __future__ import annotations
+
+import math
+
+import keras
+import numpy as np
+from keras import ops
+
+from ..positions import relative_position_index, resize_relative_position_bias
+from ._base import Dropout, recomputed, register, token_width
+from .tap import is_tapped, visit
+
+MAX_SCORE_BYTES = 32 << 20
+"""Scores of one image and layer that may exist at once, in float32, where there is no fused kernel."""
+
+
+@register
+class MultiHeadSelfAttention(keras.layers.Layer):
+    """Multi-head self-attention (paper, appendix A).
+
+    Args:
+        num_heads: Number of heads.
+        dim_head: Width of a head; `None` for `hidden_size / num_heads`.
+        dropout: Rate of the dropout on the attention weights.
+        qkv_bias: Whether queries, keys and values have a bias.
+        key_bias: Whether keys have a bias; `None`: as `qkv_bias`.
+        out_bias: Whether the output projection has a bias.
+        relative_grid: Patches down and across, where a learned bias for each relative position (and three for the class
+            token) is added to the logits (BEiT, arXiv 2106.08254), or `None`.
+        relative_resize: How this table is resampled to another grid; see
+            `vit_keras.positions.resize_relative_position_bias`.
+
+    Call arguments:
+        inputs: Tokens.
+        rope: Sines and cosines of `RotaryPositions` for the last tokens; the tokens before them are not rotated.
+        queries: Other tokens that attend to the inputs (cross-attention), `(1 or batch, queries, hidden_size)`; `None`: the
+            inputs themselves.
+        return_attention_scores: Whether to return `(output, scores)` instead of the output alone. The scores are the very
+            tensor that multiplies the values: after the softmax, which is computed in at least float32, and after the dropout.
+
+    Input shape:
+        `(batch, tokens, hidden_size)`
+
+    Output shape:
+        Same as the input; the scores are `(batch, num_heads, tokens, tokens)`.
+
+    Raises:
+        ValueError: `hidden_size` is not divisible by `num_heads`, and `dim_head` is not given.
+
+    Example:
+        >>> attention = MultiHeadSelfAttention(num_heads=4)
+        >>> output, scores = attention(np.zeros((1, 5, 32), "float32"), return_attention_scores=True)
+        >>> tuple(scores.shape)
+        (1, 4, 5, 5)
+    """
+
+    SWITCHES = ("qkv_bias", "key_bias", "out_bias", "relative_grid", "relative_resize")
+    """Arguments that a `TransformerBlock` passes on, and that `ViTConfig` has under the same names."""
+
+    tapped_as = "attention"
+    """The name that a `tap` sees the scores under."""
+
+    def __init__(
+        self,
+        num_heads,
+        dim_head=None,
+        dropout=0.0,
+        qkv_bias=True,
+        key_bias=None,
+        out_bias=True,
+        relative_grid=None,
+        relative_resize="bilinear",
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.num_heads = num_heads
+        self.dim_head = dim_head
+        self.dropout = dropout
+        self.qkv_bias = qkv_bias
+        self.key_bias = key_bias
+        self.out_bias = out_bias
+        self.relative_grid = None if relative_grid is None else tuple(relative_grid)
+        self.relative_resize = relative_resize
+
+    def switches(self):
+        """Return the arguments named in `SWITCHES`."""
+        return {name: getattr(self, name) for name in self.SWITCHES}
+
+    def build(self, input_shape):
+        self.hidden_size = token_width(self, input_shape)
+        if self.dim_head is None and self.hidden_size % self.num_heads:
+            raise ValueError(
+                f"embedding dimension = {self.hidden_size} should be divisible by number of heads = {self.num_heads}. "
+                "Change one of them, or pass dim_head."
+            )
+        self.projection_dim = self.dim_head or self.hidden_size // self.num_heads
+        inner = self.num_heads * self.projection_dim
+        key_bias = self.qkv_bias if self.key_bias is None else self.key_bias
+        for attribute, name, source, target, bias in (
+            ("query_dense", "query", self.hidden_size, inner, self.qkv_bias),
+            ("key_dense", "key", self.hidden_size, inner, key_bias),
+            ("value_dense", "value", self.hidden_size, inner, self.qkv_bias),
+            ("combine_heads", "out", inner, self.hidden_size, self.out_bias),
+        ):
+            dense = keras.layers.Dense(target, use_bias=bias, name=name, dtype=self.dtype_policy)
+            setattr(self, attribute, dense)
+            dense.build((None, source))
+        self.dropout_layer = Dropout(self.dropout, dtype=self.dtype_policy)
+        if self.relative_grid:
+            down, across = self.relative_grid
+            self.relative_position_bias = self.add_weight(
+                shape=((2 * down - 1) * (2 * across - 1) + 3, self.num_heads),
+                initializer="zeros",
+                name="relative_position_bias",
+            )
+
+    def call(self, inputs, training=None, return_attention_scores=False, rope=None, queries=None):
+        asking = inputs if queries is None else queries
+        query = self._project(self.query_dense, asking)
+        key = self._project(self.key_dense, inputs)
+        value = visit(self, "values", self._project(self.value_dense, inputs))
+        if rope is not None:
+            query, key = _rotate(query, rope), _rotate(key, rope)
+        if return_attention_scores or is_tapped() or queries is not None or (training and self.dropout):
+            output, scores = self.attention(query, key, value, training=training)
+        else:
+            output, scores = self.attention_without_scores(query, key, value, training), None
+        output = ops.reshape(ops.transpose(output, (0, 2, 1, 3)), (-1, self.num_heads * self.projection_dim))
+        output = ops.reshape(self.combine_heads(output), (-1, _count(asking), self.hidden_size))
+        return (output, scores) if return_attention_scores else output
+
+    def _project(self, dense, tokens):
+        # Through one matrix of all tokens: TensorFlow adds the bias inside a product of two matrices, but not of more axes.
+        x = dense(ops.reshape(tokens, (-1, self.hidden_size)))
+        return self.separate_heads(ops.reshape(x, (-1, _count(tokens), self.num_heads * self.projection_dim)))
+
+    def separate_heads(self, x, batch_size=None):
+        """Turn `(batch, tokens, heads * width)` into `(batch, heads, tokens, width)`."""
+        return ops.transpose(ops.reshape(x, (-1, _count(x), self.num_heads, self.projection_dim)), (0, 2, 1, 3))
+
+    def attention(self, query, key, value, training=None):
+        """Attend, given `(batch, heads, tokens, width)` each; return the output and the scores."""
+        scores = ops.matmul(query * (self.projection_dim**-0.5), ops.transpose(key, (0, 1, 3, 2)))
+        if self.relative_grid:
+            scores = scores + self._relative_bias(scores.dtype)
+        at_least_float32 = keras.backend.result_type(scores.dtype, "float32")
+        scores = ops.cast(ops.softmax(ops.cast(scores, at_least_float32), axis=-1), value.dtype)
+        scores = visit(self, self.tapped_as, self.dropout_layer(scores, training=training))
+        return ops.matmul(scores, value), scores
+
+    def attention_without_scores(self, query, key, value, training=None):
+        """Attend as `attention` does, but return the output alone, without dropout and without one large score matrix.
+
+        PyTorch, and JAX on an accelerator, have a fused kernel, which is not used where a subclass overrides `attention`.
+        Elsewhere the plain form is the fastest while the scores are few; of many, only those of a chunk of queries exist at a
+        time.
+        """
+        if _has_fused_attention() and type(self).attention is MultiHeadSelfAttention.attention:
+            heads_last = (ops.transpose(x, (0, 2, 1, 3)) for x in (query, key, value))
+            bias = self._relative_bias(query.dtype) if self.relative_grid else None
+            return ops.transpose(ops.dot_product_attention(*heads_last, bias=bias), (0, 2, 1, 3))
+        tokens = query.shape[2]
+        countable = tokens is not None and not self.relative_grid
+        chunks = math.ceil(4 * self.num_heads * tokens**2 / MAX_SCORE_BYTES) if countable else 1
+        if chunks == 1:
+            return self.attention(query, key, value)[0]
+        rows = math.ceil(tokens / chunks)
+        query = ops.pad(query, ((0, 0), (0, 0), (0, chunks * rows - tokens), (0, 0)))
+        query = ops.reshape(query, (-1, self.num_heads, chunks, rows, self.projection_dim))
+
+        def attend(query, key, value):
+            return self.attention(query, key, value)[0]
+
+        attend = recomputed(attend) if training else attend
+        output = ops.map(lambda chunk: attend(chunk, key, value), ops.transpose(query, (2, 0, 1, 3, 4)))
+        output = ops.transpose(output, (1, 2, 0, 3, 4))
+        return ops.reshape(output, (-1, self.num_heads, chunks * rows, self.projection_dim))[:, :, :tokens]
+
+    def _relative_bias(self, dtype):
+        """`(1, heads, tokens, tokens)`, which is added to the logits."""
+        index = relative_position_index(self.relative_grid)
+        bias = ops.take(ops.convert_to_tensor(self.relative_position_bias), index.reshape(-1), axis=0)
+        return ops.cast(ops.transpose(ops.reshape(bias, (1, *index.shape, self.num_heads)), (0, 3, 1, 2)), dtype)
+
+    def save_own_variables(self, store):
+        super().save_own_variables(store)
+        if self.relative_grid:
+            store["grid"] = np.array(self.relative_grid, "int32")
+
+    def load_own_variables(self, store):
+        if not self.relative_grid:
+            return super().load_own_variables(store)
+        source_grid = tuple(np.asarray(store["grid"]).tolist())
+        table = resize_relative_position_bias(
+            np.asarray(store["0"]), source_grid, self.relative_grid, self.relative_resize
+        )
+        return self.relative_position_bias.assign(table)
+
+    def compute_output_shape(self, input_shape):
+        return input_shape
+
+    def compute_output_spec(self, inputs, training=None, return_attention_scores=False, rope=None, queries=None):
+        return attention_spec(self, inputs, self.num_heads, return_attention_scores, queries)
+
+    def get_config(self):
+        own = {"num_heads": self.num_heads, "dim_head": self.dim_head, "dropout": self.dropout}
+        return {**super().get_config(), **own, **self.switches()}
+
+
+def attention_spec(layer, inputs, num_heads, return_attention_scores, queries=None):
+    """Return the symbolic output of a layer that attends, with its scores if they are asked for."""
+    asking = inputs if queries is None else queries
+    output = keras.KerasTensor((inputs.shape[0], *asking.shape[1:]), dtype=layer.compute_dtype)
+    if not return_attention_scores:
+        return output
+    scores = (inputs.shape[0], num_heads, asking.shape[1], inputs.shape[1])
+    return output, keras.KerasTensor(scores, dtype=layer.compute_dtype)
+
+
+def _count(tokens):
+    return tokens.shape[1] or ops.shape(tokens)[1]
+
+
+def _has_fused_attention():
+    backend = keras.backend.backend()
+    if backend == "jax":
+        import jax
+
+        return jax.default_backend() != "cpu"
+    return backend == "torch"
+
+
+def _rotate(x, rope):
+    """Rotate queries or keys `(batch, heads, tokens, width)` of the last tokens: the halves of a head are the pairs."""
+    sin, cos = ops.cast(rope[0], x.dtype), ops.cast(rope[1], x.dtype)
+    prefix = (x.shape[2] or ops.shape(x)[2]) - (rope.shape[1] or ops.shape(rope)[1])
+    patches = x[:, :, prefix:]
+    first, second = ops.split(patches, 2, axis=-1)
+    rotated = patches * cos + ops.concatenate([-second, first], axis=-1) * sin
+    return ops.concatenate([x[:, :, :prefix], rotated], axis=2)

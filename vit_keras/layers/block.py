@@ -1,0 +1,150 @@
+"""The encoder block: attention and MLP, each with a layer normalization before it and a residual around it."""
+
+from __future__ import annotations
+
+import keras
+
+from ..config import NO_REMAT_WITH_DROPOUT
+from ._base import Dropout, LayerNormalization, drop_path, register, remat, token_width
+from .attention import MultiHeadSelfAttention, attention_spec
+from .mlp import LayerScale, MlpBlock
+from .tap import is_tapped, visit
+
+
+@register
+class TransformerBlock(keras.layers.Layer):
+    """A pre-norm encoder block (paper, equations 2 and 3).
+
+    Args:
+        num_heads: Number of attention heads.
+        mlp_dim: Hidden width of the MLP.
+        dropout: Rate after the attention, after the MLP's activation and after the MLP.
+        dim_head: Width of a head; `None` for `hidden_size / num_heads`.
+        attention_dropout: Rate on the attention weights.
+        mlp_activation: See `MlpBlock`.
+        epsilon: Added to the variance in the layer normalizations.
+        remat: Whether training keeps only the input of the block and computes the rest again in the backward pass
+            (gradient checkpointing, arXiv 1604.06174). Not together with dropout, which Keras would draw anew.
+        layer_scale: Initial value of the factors on both branches (`LayerScale`), or `None`.
+        gated_mlp: See `MlpBlock`.
+        stochastic_depth: Rate at which training leaves out each branch, for each image anew; the branches that stay are
+            scaled up in turn (arXiv 1603.09382).
+        **kwargs: Switches of the attention (`MultiHeadSelfAttention.SWITCHES`), such as `qkv_bias`, and the arguments of
+            `keras.layers.Layer`.
+
+    Call arguments:
+        inputs: Tokens.
+        rope: Sines and cosines of `RotaryPositions`, or `None`.
+        return_attention_scores: Whether to return `(output, scores)` instead of the output alone.
+
+    Input shape:
+        `(batch, tokens, hidden_size)`
+
+    Output shape:
+        Same as the input; the scores are `(batch, num_heads, tokens, tokens)`.
+
+    Raises:
+        ValueError: `remat` together with dropout or stochastic depth.
+
+    Example:
+        >>> block = TransformerBlock(num_heads=4, mlp_dim=64, dropout=0.1)
+        >>> tuple(block(np.zeros((1, 5, 32), "float32")).shape)
+        (1, 5, 32)
+    """
+
+    def __init__(
+        self,
+        num_heads,
+        mlp_dim,
+        dropout=0.0,
+        dim_head=None,
+        attention_dropout=0.0,
+        mlp_activation="gelu_tanh",
+        epsilon=1e-6,
+        remat=False,
+        layer_scale=None,
+        gated_mlp=False,
+        stochastic_depth=0.0,
+        **kwargs,
+    ):
+        switches = {name: kwargs.pop(name) for name in MultiHeadSelfAttention.SWITCHES if name in kwargs}
+        super().__init__(**kwargs)
+        if remat and (dropout or attention_dropout or stochastic_depth):
+            raise ValueError(NO_REMAT_WITH_DROPOUT.format(dropout, attention_dropout, stochastic_depth))
+        self.num_heads = num_heads
+        self.mlp_dim = mlp_dim
+        self.dropout = dropout
+        self.dim_head = dim_head
+        self.attention_dropout = attention_dropout
+        self.epsilon = epsilon
+        self.remat = remat
+        self.layer_scale = layer_scale
+        # The numbers in these names are those of Google's files, which count all modules of a block.
+        shared = {"dtype": self.dtype_policy}
+        self.att = MultiHeadSelfAttention(
+            num_heads, dim_head, attention_dropout, **switches, name="MultiHeadDotProductAttention_1", **shared
+        )
+        self.mlpblock = MlpBlock(mlp_dim, dropout, mlp_activation, gated_mlp, name="MlpBlock_3", **shared)
+        self.layernorm1 = LayerNormalization(epsilon=epsilon, name="LayerNorm_0", **shared)
+        self.layernorm2 = LayerNormalization(epsilon=epsilon, name="LayerNorm_2", **shared)
+        self.dropout_layer = Dropout(dropout, **shared)
+        self.layerscale1 = self.layerscale2 = _unscaled
+        if layer_scale is not None:
+            self.layerscale1 = LayerScale(layer_scale, name="LayerScale_0", **shared)
+            self.layerscale2 = LayerScale(layer_scale, name="LayerScale_1", **shared)
+        self.drop_path = drop_path(stochastic_depth, **shared)
+
+    def build(self, input_shape):
+        token_width(self, input_shape)
+        scales = () if self.layer_scale is None else (self.layerscale1, self.layerscale2)
+        for layer in (self.att, self.mlpblock, self.layernorm1, self.layernorm2, *scales):
+            layer.build(input_shape)
+
+    def call(self, inputs, training=None, return_attention_scores=False, rope=None):
+        if return_attention_scores:
+            return self._forward(inputs, rope, training, return_attention_scores=True)
+        if self.remat and training and not is_tapped():
+            tensors = (inputs,) if rope is None else (inputs, rope)
+            return remat(lambda x, rope=None: self._forward(x, rope, training=False)[0])(*tensors)  # nothing drops out
+        return self._forward(inputs, rope, training)[0]
+
+    def _forward(self, x, rope, training, return_attention_scores=False):
+        x = visit(self, "tokens", x)
+        normed = visit(self, "normed", self.layernorm1(x, training=training))
+        y = self.att(normed, training=training, rope=rope, return_attention_scores=return_attention_scores)
+        y, scores = y if return_attention_scores else (y, None)
+        x = x + self.drop_path(self.dropout_layer(self.layerscale1(y), training), training)  # equation 2
+        y = self.mlpblock(self.layernorm2(x, training=training), training=training)
+        x = x + self.drop_path(self.layerscale2(y), training)  # equation 3
+        return visit(self, "output", x), scores
+
+    def compute_output_shape(self, input_shape):
+        return input_shape
+
+    def compute_output_spec(self, inputs, training=None, return_attention_scores=False, rope=None):
+        return attention_spec(self, inputs, self.num_heads, return_attention_scores)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            **self.att.switches(),
+            "num_heads": self.num_heads,
+            "mlp_dim": self.mlp_dim,
+            "dropout": self.dropout,
+            "dim_head": self.dim_head,
+            "attention_dropout": self.attention_dropout,
+            "mlp_activation": self.mlpblock.activation,
+            "epsilon": self.epsilon,
+            "remat": self.remat,
+            "layer_scale": self.layer_scale,
+            "gated_mlp": self.mlpblock.gated,
+            "stochastic_depth": self.drop_path.rate,
+        }
+
+    @classmethod
+    def from_config(cls, config):
+        return cls(**{"mlp_activation": "gelu", **config})  # vit-keras 0.x had the exact GELU and did not write it down
+
+
+def _unscaled(x):
+    return x

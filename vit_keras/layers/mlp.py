@@ -1,0 +1,158 @@
+"""The MLP of a block, its activations, and the scale of its branch."""
+
+from __future__ import annotations
+
+import logging
+import math
+
+import keras
+import numpy as np
+from keras import ops
+
+from ._base import Dropout, recomputed, register, token_width
+
+logger = logging.getLogger("vit_keras")
+
+
+@register
+class MlpBlock(keras.layers.Layer):
+    """Two dense layers with a GELU between them (paper, section 3.1).
+
+    The activation belongs to the weights: it is saved with them, and loading weights sets it. Files of vit-keras 0.x do not name
+    it; they were made with the exact GELU.
+
+    Args:
+        mlp_dim: Width between the two layers.
+        dropout: Rate of the dropout after the activation and after the second layer.
+        activation: `"gelu_tanh"` (the reference's), `"gelu"` (exact), `"quick_gelu"` (OpenAI's `x * sigmoid(1.702 * x)`), or any
+            Keras activation name.
+        gated: Whether the activation is applied to a third layer, `Gate`, whose result multiplies that of the first (GLU
+            variants, arXiv 2002.05202).
+
+    Input shape:
+        `(..., hidden_size)`
+
+    Output shape:
+        Same as the input.
+
+    Example:
+        >>> tuple(MlpBlock(mlp_dim=64)(np.zeros((1, 5, 32), "float32")).shape)
+        (1, 5, 32)
+    """
+
+    def __init__(self, mlp_dim, dropout=0.0, activation="gelu_tanh", gated=False, **kwargs):
+        super().__init__(**kwargs)
+        self.mlp_dim = mlp_dim
+        self.dropout = dropout
+        self.activation = activation
+        self.gated = gated
+        activation_function(activation)
+
+    def build(self, input_shape):
+        width = token_width(self, input_shape, ndim=None)
+
+        def dense(units, name):
+            bias = keras.initializers.RandomNormal(stddev=1e-6)
+            return keras.layers.Dense(units, bias_initializer=bias, name=name, dtype=self.dtype_policy)
+
+        def dropout():
+            return Dropout(self.dropout, dtype=self.dtype_policy)
+
+        self.layers = [dense(self.mlp_dim, "Dense_0"), dropout(), dense(width, "Dense_1"), dropout()]
+        self.layers[0].build((None, width))
+        self.layers[2].build((None, self.mlp_dim))
+        if self.gated:
+            self.gate = dense(self.mlp_dim, "Gate")
+            self.gate.build((None, width))
+
+    def call(self, inputs, training=None):
+        dense_0, dropout_0, dense_1, dropout_1 = self.layers
+        activation = activation_function(self.activation)
+
+        def activate_and_project(x, *gate):
+            x = activation(gate[0]) * x if gate else activation(x)
+            return dense_1(dropout_0(x, training=training))
+
+        if training and not self.dropout:
+            activate_and_project = recomputed(activate_and_project)
+        # As one matrix of all tokens: TensorFlow computes product, bias and GELU at once for a matrix, but not for more axes.
+        x = ops.reshape(inputs, (-1, inputs.shape[-1]))
+        gate = (self.gate(x),) if self.gated else ()
+        x = dropout_1(activate_and_project(dense_0(x), *gate), training=training)
+        return ops.reshape(x, (-1, *[size or ops.shape(inputs)[axis] for axis, size in enumerate(inputs.shape)][1:]))
+
+    def compute_output_shape(self, input_shape):
+        return input_shape
+
+    def save_own_variables(self, store):
+        store["activation"] = np.frombuffer(self.activation.encode(), "uint8")
+
+    def load_own_variables(self, store):
+        saved = bytes(np.asarray(store["activation"])).decode() if "activation" in store.keys() else "gelu"
+        if saved != self.activation:
+            logger.info("These weights were made with the activation %r: %s uses it now.", saved, self.name)
+            self.activation = saved
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "mlp_dim": self.mlp_dim,
+            "dropout": self.dropout,
+            "activation": self.activation,
+            "gated": self.gated,
+        }
+
+
+@register
+class LayerScale(keras.layers.Layer):
+    """Multiply each channel by a learned factor (CaiT, arXiv 2103.17239, section 2.1).
+
+    Args:
+        initial: What the factors start from.
+
+    Input shape:
+        `(..., hidden_size)`
+
+    Output shape:
+        Same as the input.
+
+    Example:
+        >>> ops.convert_to_numpy(LayerScale(0.5)(np.ones((1, 2), "float32")))
+        array([[0.5, 0.5]], dtype=float32)
+    """
+
+    def __init__(self, initial=1e-5, **kwargs):
+        super().__init__(**kwargs)
+        self.initial = initial
+
+    def build(self, input_shape):
+        initializer = keras.initializers.Constant(self.initial)
+        self.gamma = self.add_weight(shape=(input_shape[-1],), initializer=initializer, name="gamma")
+
+    def call(self, inputs):
+        return inputs * ops.cast(self.gamma, inputs.dtype)
+
+    def compute_output_shape(self, input_shape):
+        return input_shape
+
+    def get_config(self):
+        return {**super().get_config(), "initial": self.initial}
+
+
+def _gelu(x):
+    # Through erf and not keras.ops.gelu, whose TensorFlow form exports to ONNX as an operator that ONNX lacks.
+    return 0.5 * x * (1.0 + ops.erf(x * math.sqrt(0.5)))
+
+
+def _gelu_tanh(x):
+    return ops.gelu(x, approximate=True)
+
+
+def _quick_gelu(x):
+    return x * ops.sigmoid(1.702 * x)
+
+
+def activation_function(name):
+    """Return the function of an activation's name: `"gelu"`, `"gelu_tanh"`, `"quick_gelu"`, or one of Keras'."""
+    own = {"gelu": _gelu, "gelu_tanh": _gelu_tanh, "quick_gelu": _quick_gelu}
+    return own.get(name) or keras.activations.get(name)

@@ -1,0 +1,58 @@
+"""Normalisation of patches before they are embedded."""
+
+from __future__ import annotations
+
+import math
+
+import keras
+from keras import ops
+
+from ._base import grid_of, register
+
+
+@register
+class PatchNormalization(keras.layers.Layer):
+    """Normalise the pixels of each patch, as vit-pytorch does before its patch embedding; the image stays an image.
+
+    Args:
+        patch_size: Pixels down and across.
+        epsilon: Added to the variance.
+
+    Input shape:
+        `(batch, height, width, channels)`
+
+    Output shape:
+        Same as the input, without what is left over at the right and the bottom after whole patches.
+
+    Example:
+        >>> tuple(PatchNormalization((8, 8))(np.zeros((1, 16, 24, 3), "float32")).shape)
+        (1, 16, 24, 3)
+    """
+
+    def __init__(self, patch_size, epsilon=1e-5, **kwargs):
+        super().__init__(**kwargs)
+        self.patch_size = tuple(patch_size)
+        self.epsilon = epsilon
+        self.norm = keras.layers.LayerNormalization(epsilon=epsilon, name="norm", dtype=self.dtype_policy)
+
+    def build(self, input_shape):
+        self.norm.build((None, math.prod(self.patch_size) * input_shape[-1]))
+
+    def call(self, inputs):
+        (height, width), channels = self.patch_size, inputs.shape[-1]
+        down, across = grid_of(inputs)
+        down, across = down // height, across // width
+        x = inputs[:, : down * height, : across * width]
+        x = ops.reshape(x, (-1, down, height, across, width, channels))
+        x = ops.transpose(x, (0, 1, 3, 2, 4, 5))
+        x = self.norm(ops.reshape(x, (-1, down, across, height * width * channels)))
+        x = ops.transpose(ops.reshape(x, (-1, down, across, height, width, channels)), (0, 1, 3, 2, 4, 5))
+        return ops.reshape(x, (-1, down * height, across * width, channels))
+
+    def compute_output_shape(self, input_shape):
+        batch, *size, channels = input_shape
+        whole = (None if n is None else n // patch * patch for n, patch in zip(size, self.patch_size))
+        return (batch, *whole, channels)
+
+    def get_config(self):
+        return {**super().get_config(), "patch_size": self.patch_size, "epsilon": self.epsilon}

@@ -1,0 +1,201 @@
+"""Tokens that are put before the patches, left out, or taken as what the head sees."""
+
+from __future__ import annotations
+
+import keras
+from keras import ops
+
+from ._base import register, token_width
+from .tap import visit
+
+
+@register
+class ClassToken(keras.layers.Layer):
+    """Put a learned token before a sequence of tokens (paper, equation 1: `x_class`).
+
+    Input shape:
+        `(batch, tokens, hidden_size)`
+
+    Output shape:
+        `(batch, 1 + tokens, hidden_size)`
+
+    Example:
+        >>> ClassToken()(np.zeros((2, 196, 768), "float32")).shape[1]
+        197
+    """
+
+    def build(self, input_shape):
+        self.hidden_size = token_width(self, input_shape)
+        self.cls = self.add_weight(shape=(1, 1, self.hidden_size), initializer="zeros", name="cls")
+
+    def call(self, inputs):
+        cls = ops.cast(self.cls, inputs.dtype)
+        cls = ops.broadcast_to(cls, (ops.shape(inputs)[0], 1, self.hidden_size))
+        return ops.concatenate([cls, inputs], axis=1)
+
+    def compute_output_shape(self, input_shape):
+        batch, tokens, width = input_shape
+        return batch, None if tokens is None else tokens + 1, width
+
+    def get_config(self):  # Keras wants to see this method where a dtype policy may have been given
+        return super().get_config()
+
+
+@register
+class RegisterTokens(keras.layers.Layer):
+    """Put learned tokens that stand for nothing after the class token ("Vision Transformers Need Registers", arXiv 2309.16588).
+
+    Args:
+        count: How many.
+        after: Tokens that stay before them.
+
+    Input shape:
+        `(batch, tokens, hidden_size)`
+
+    Output shape:
+        `(batch, tokens + count, hidden_size)`
+
+    Example:
+        >>> RegisterTokens(4, after=1)(np.zeros((2, 197, 768), "float32")).shape[1]
+        201
+    """
+
+    def __init__(self, count, after=1, **kwargs):
+        super().__init__(**kwargs)
+        self.count = count
+        self.after = after
+
+    def build(self, input_shape):
+        shape = (1, self.count, token_width(self, input_shape))
+        self.registers = self.add_weight(
+            shape=shape, initializer=keras.initializers.RandomNormal(stddev=0.02), name="registers"
+        )
+
+    def call(self, inputs):
+        registers = ops.cast(self.registers, inputs.dtype)
+        registers = ops.broadcast_to(registers, (ops.shape(inputs)[0], *self.registers.shape[1:]))
+        return ops.concatenate([inputs[:, : self.after], registers, inputs[:, self.after :]], axis=1)
+
+    def compute_output_shape(self, input_shape):
+        batch, tokens, width = input_shape
+        return batch, None if tokens is None else tokens + self.count, width
+
+    def get_config(self):
+        return {**super().get_config(), "count": self.count, "after": self.after}
+
+
+@register
+class PatchDropout(keras.layers.Layer):
+    """Leave out patches at random, others for each image, in training only (PatchDropout, arXiv 2208.07220).
+
+    What is left stands in a random order, which attention does not see: the tokens have their positions already.
+
+    Args:
+        rate: Share of the patches that is left out; of a few, one stays.
+        prefix_tokens: Tokens before the patches, which all stay.
+        seed: Integer that makes it reproducible, or `None`.
+
+    Input shape:
+        `(batch, tokens, hidden_size)`
+
+    Output shape:
+        Same as the input; in training, with fewer tokens.
+
+    Example:
+        >>> PatchDropout(0.5, prefix_tokens=1)(np.zeros((2, 197, 768), "float32"), training=True).shape[1]
+        99
+    """
+
+    def __init__(self, rate, prefix_tokens=0, seed=None, **kwargs):
+        super().__init__(**kwargs)
+        self.rate = rate
+        self.prefix_tokens = prefix_tokens
+        self.seed = seed
+        self.seed_generator = keras.random.SeedGenerator(seed)
+
+    def build(self, input_shape):
+        token_width(self, input_shape)
+
+    def call(self, inputs, training=None):
+        if not training or not self.rate:
+            return inputs
+        prefix, patches = inputs[:, : self.prefix_tokens], inputs[:, self.prefix_tokens :]
+        batch, count = ops.shape(patches)[0], patches.shape[1] or ops.shape(patches)[1]
+        order = ops.argsort(keras.random.uniform((batch, count), seed=self.seed_generator), axis=1)
+        if isinstance(count, int):
+            kept = max(1, int(count * (1 - self.rate)))
+        else:
+            kept = ops.maximum(1, ops.cast(ops.cast(count, "float32") * (1 - self.rate), "int32"))
+        patches = ops.take_along_axis(patches, order[:, :kept, None], axis=1)
+        return ops.concatenate([prefix, patches], axis=1)
+
+    def compute_output_shape(self, input_shape):
+        return input_shape
+
+    def get_config(self):
+        own = {"rate": self.rate, "prefix_tokens": self.prefix_tokens, "seed": self.seed}
+        return {**super().get_config(), **own}
+
+
+@register
+class ExtractToken(keras.layers.Layer):
+    """Take one token of a sequence: by default the first, the class token (paper, equation 4).
+
+    Args:
+        index: Which one.
+
+    Input shape:
+        `(batch, tokens, hidden_size)`
+
+    Output shape:
+        `(batch, hidden_size)`
+
+    Example:
+        >>> tuple(ExtractToken()(np.zeros((2, 197, 768), "float32")).shape)
+        (2, 768)
+    """
+
+    def __init__(self, index=0, **kwargs):
+        super().__init__(**kwargs)
+        self.index = index
+
+    def call(self, inputs):
+        return inputs[:, self.index]
+
+    def compute_output_shape(self, input_shape):
+        return input_shape[0], input_shape[2]
+
+    def get_config(self):
+        return {**super().get_config(), "index": self.index}
+
+
+@register
+class MeanToken(keras.layers.Layer):
+    """Take the mean of a sequence of tokens, without those before the patches.
+
+    Args:
+        prefix_tokens: Tokens before the patches, which are left out.
+
+    Input shape:
+        `(batch, tokens, hidden_size)`
+
+    Output shape:
+        `(batch, hidden_size)`
+
+    Example:
+        >>> tuple(MeanToken(prefix_tokens=1)(np.zeros((2, 197, 768), "float32")).shape)
+        (2, 768)
+    """
+
+    def __init__(self, prefix_tokens=0, **kwargs):
+        super().__init__(**kwargs)
+        self.prefix_tokens = prefix_tokens
+
+    def call(self, inputs):
+        return ops.mean(visit(self, "tokens", inputs)[:, self.prefix_tokens :], axis=1)
+
+    def compute_output_shape(self, input_shape):
+        return input_shape[0], input_shape[2]
+
+    def get_config(self):
+        return {**super().get_config(), "prefix_tokens": self.prefix_tokens}

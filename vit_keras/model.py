@@ -1,0 +1,141 @@
+"""The model class: a functional Keras model that knows its configuration, its preprocessing and its labels."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import keras
+import numpy as np
+
+from . import legacy_files
+from .config import ViTConfig
+from .keras_speed import FastModel
+from .layers import TransformerBlock
+from .preprocess import GOOGLE, Preprocessing
+
+if TYPE_CHECKING:
+    from .checkpoints import LoadReport
+
+
+@keras.saving.register_keras_serializable("vit_keras")
+class VisionTransformer(FastModel):
+    """A functional Keras model that knows its `ViTConfig`. Made by `build` and the factories.
+
+    Attributes:
+        config: The `ViTConfig` it was built from, which is saved with the model; `None` in a copy that
+            `keras.models.clone_model` made.
+        preprocessing: How the checkpoint's pictures are prepared (`vit_keras.preprocess.Preprocessing`); saved with the model.
+        labels: Names of the classes: a tuple, the name of a list of them (`"imagenet-1k"`), or `None`; saved with the model.
+        load_report: What happened when the weights were loaded, or `None`.
+    """
+
+    config: ViTConfig | None = None
+    preprocessing: Preprocessing = GOOGLE
+    labels: tuple[str, ...] | str | None = None
+    load_report: LoadReport | None = None
+
+    def preprocess(self, images: Any, image_size: tuple[int, int] | int | None = None) -> np.ndarray:
+        """Read pictures and make of them what this model takes, as its checkpoint was trained and measured.
+
+        Args:
+            images: One picture, or a list or batch of them: paths, URLs, PIL images or arrays (see `vit_keras.utils.read`).
+            image_size: For a model that takes any size; `None`: that of the checkpoint.
+
+        Returns:
+            float32 `(n, height, width, channels)`; of one picture, n is 1.
+
+        Raises:
+            FileNotFoundError: There is no such picture.
+            ValueError: It cannot be read.
+
+        Example:
+            >>> from vit_keras import vit
+            >>> model = vit.build_model(32, 8, 2, 64, 2, "tiny", 128, classes=10)
+            >>> model.preprocess(np.zeros((480, 640, 3), "uint8")).shape
+            (1, 32, 32, 3)
+        """
+        fixed = tuple(self.input_shape[1:3])
+        return self.preprocessing(images, (None if None in fixed else fixed) or image_size)
+
+    def settings(self) -> dict[str, Any]:
+        """Return what there is to know of the model besides its weights, as plain JSON."""
+        return {
+            "config": None if self.config is None else dataclasses.asdict(self.config),
+            "preprocessing": self.preprocessing.to_dict(),
+            "labels": self.labels,
+        }
+
+    def check_images(self, images: Any) -> None:
+        """Refuse images of another shape than the model's, with the shape that would work.
+
+        Args:
+            images: A batch of images, an array or a tensor; whatever has no known shape passes.
+
+        Raises:
+            ValueError: The channels are not last, or not as many as the model's; or the size is another one.
+        """
+        shape, wanted = tuple(getattr(images, "shape", ())), tuple(self.input_shape)
+        if len(shape) != 4 or len(wanted) != 4:
+            return
+        if shape[3] is not None and shape[3] != wanted[3]:
+            first = " The channels come first there: use np.moveaxis(images, 1, -1)." if shape[1] == wanted[3] else ""
+            raise ValueError(
+                f"The model {self.name!r} takes images {_shown(wanted)}. Received: {_shown(shape)}.{first}"
+            )
+        size = shape[1:3]
+        if any(n not in (None, m) for n, m in zip(size, wanted[1:3]) if m is not None):
+            raise ValueError(
+                f"The model {self.name!r} takes images {_shown(wanted)}. Received: {_shown(shape)}. model.preprocess(images) "
+                "resizes pictures; vit_keras.resize(model, image_size) makes a model of another size."
+            )
+        any_size = self.config is not None and self.config.image_size is None and None not in size
+        if any_size and min(self.config.grid_of(size)) < 1:
+            stride = self.config.stride
+            raise ValueError(
+                f"The model {self.name!r} takes images of at least one patch, {stride} pixels. Received: {size}"
+            )
+
+    def load_weights(self, filepath, skip_mismatch=False, **kwargs):
+        """Load weights as `keras.Model.load_weights` does; files of vit-keras 0.x work too.
+
+        Position embeddings of another image size are resampled to this model's. The MLP's activation becomes the one that the
+        weights were made with.
+        """
+        mlps = [layer.mlpblock for layer in self.layers if isinstance(layer, TransformerBlock)]
+        before = [mlp.activation for mlp in mlps]
+        with legacy_files.readable_weights(filepath) as (path, activation_unknown):
+            super().load_weights(path, skip_mismatch=skip_mismatch, **kwargs)
+        if activation_unknown:
+            for mlp in mlps:
+                mlp.activation = "gelu"  # the one that vit-keras 0.x had
+        if [mlp.activation for mlp in mlps] != before:
+            self.forget_compiled()  # those functions have the other activation
+            self.config = self.config and self.config.replace(mlp_activation=mlps[0].activation)
+
+    def get_config(self):
+        settings = self.settings()
+        return {**super().get_config(), "vit": settings.pop("config"), **settings}
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        config = dict(config)
+        vit, preprocessing, labels = (config.pop(key, None) for key in ("vit", "preprocessing", "labels"))
+        model = super().from_config(config, custom_objects)
+        for layer in model.layers:
+            if not layer.trainable:
+                # Keras has told the layer, but not the layers inside it; and TensorFlow ignores what is no change.
+                layer.trainable = True
+                layer.trainable = False
+        model.config = None if vit is None else ViTConfig(**vit)
+        model.preprocessing = GOOGLE if preprocessing is None else Preprocessing.from_dict(preprocessing)
+        model.labels = tuple(labels) if isinstance(labels, list) else labels
+        return model
+
+
+def _shown(shape: tuple) -> str:
+    return f"({', '.join('any' if n is None else str(n) for n in ('batch', *shape[1:]))})"
+
+
+# Keras' older format, .h5, names the class of a model without its package.
+keras.saving.get_custom_objects().setdefault("VisionTransformer", VisionTransformer)

@@ -1,0 +1,379 @@
+"""From any name, file, folder or URL to a model.
+
+`open_model` takes whatever there is. `from_checkpoint` (weights), `load_model` (saved models) and the factories of
+`vit_keras.vit` are what it calls. What is built is decided in one place, `_configure`: a preset, changed by what the
+file says, changed by what the user says.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import warnings
+from pathlib import Path
+from typing import Any
+
+import keras
+
+from . import checkpoints
+from .anatomy import find_vit
+from .build import build
+from .config import ViTConfig, check_names, patch_stride
+from .legacy_files import is_whole_model, load_model
+from .model import VisionTransformer
+from .preprocess import GOOGLE
+from .preprocess_layer import Preprocess
+from .validate import did_you_mean
+from .variants import CIFAR10, VARIANTS
+
+ImageSize = tuple[int, int] | int | None
+
+DEFAULT_MODEL = "vit_ti16"
+
+FACTORIES = {config.name.replace("-", "_"): variant for variant, config in VARIANTS.items()}
+"""`{"vit_b16": "B_16", …}`"""
+
+
+def open_model(
+    model: str | os.PathLike[str] | None = None, weights: str | os.PathLike[str] | None = None, **options: Any
+) -> keras.Model:
+    """Open a model with its weights, whatever it is.
+
+    Args:
+        model: A factory (`"vit_b16"`), a published name (`"vit_cifar10"`; see `checkpoints.available`), a saved model (`.keras`,
+            `.h5`), a file of weights, a folder from Hugging Face, or a URL. `None`: the model that `weights` are for, or
+            without these `DEFAULT_MODEL`.
+        weights: A published name, a file or a URL, to choose the weights of a factory. `None`: the recommended ImageNet-1k
+            weights.
+        **options: Of `from_checkpoint`: `image_size`, `classes`, `dtype` and so on.
+
+    Returns:
+        The model. A `VisionTransformer`, unless it was saved as another kind of Keras model.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ConnectionError: The weights have to be fetched, and their server could not be reached.
+        ValueError: There is no such model, the weights are not for it, or an option does not fit.
+
+    Example:
+        >>> open_model("vit_cifar10").output_shape
+        (None, 10)
+    """
+    if is_saved_model(model):
+        if weights is not None or options:
+            raise ValueError(f"{model} is a whole model: it takes no weights and no options. Received: {[*options]}")
+        return load_model(model, compile=False)
+    if model is None and weights is not None:
+        return from_checkpoint(weights, **options)
+    name = os.fspath(DEFAULT_MODEL if model is None else model)
+    variant = FACTORIES.get(name.replace("-", "_"))
+    if variant is None:
+        if weights is not None:
+            raise ValueError(
+                f"weights= chooses the weights of a factory ({', '.join(FACTORIES)}). Received: model={name!r}"
+            )
+        if not (checkpoints.find(name) or "://" in name or os.path.exists(os.path.expanduser(name)) or _is_path(name)):
+            raise ValueError(
+                f"Unknown model {name}.{did_you_mean(name, [*FACTORIES, 'vit_cifar10'])} There are: {', '.join(FACTORIES)}, "
+                "vit_cifar10, published names (checkpoints.available()), files of weights, folders, URLs, and saved models "
+                "(.keras, .h5)."
+            )
+        return from_checkpoint(name, **options)
+    if weights is None:
+        recommended = [c for c in checkpoints.available(variant=variant) if c.classes == 1000]
+        if not recommended:
+            raise ValueError(f"No ImageNet-1k weights are published for {name}. Pass weights= (--weights).")
+        weights = max(recommended, key=lambda c: (c.image_size == 224, c.top1 or 0)).name
+    elif found := checkpoints.find(os.fspath(weights), variant):
+        weights = found.name
+    opened = from_checkpoint(weights, **options)
+    if opened.name != VARIANTS[variant].name:
+        raise ValueError(f"{weights} holds a {opened.name}, not a {name}.")
+    return opened
+
+
+def is_saved_model(model: Any) -> bool:
+    """Return whether a name is the path of a whole model, and not of weights alone.
+
+    Example:
+        >>> is_saved_model("cats.keras"), is_saved_model("vit_b16"), is_saved_model(None)
+        (True, False, False)
+    """
+    if not isinstance(model, (str, os.PathLike)):
+        return False
+    path = Path(model).expanduser()
+    if path.suffix == ".keras":
+        return True
+    return path.suffix == ".h5" and (is_whole_model(path) or not path.is_file())
+
+
+def _is_path(name: str) -> bool:
+    return Path(name).suffix in (".npz", ".safetensors", ".pth", ".pt", ".bin", ".ckpt", ".h5") or name.startswith(
+        (".", "/", "~")
+    )
+
+
+def from_checkpoint(
+    weights: str | os.PathLike[str],
+    *,
+    image_size: ImageSize | str = "native",
+    source_grid: tuple[int, int] | None = None,
+    dtype: Any = None,
+    family: str | None = None,
+    strict: bool = True,
+    key: str | None = None,
+    **options: Any,
+) -> VisionTransformer:
+    """Build the model that a file of weights is for, and load it.
+
+    The file's first bytes tell its format (.npz, safetensors, PyTorch's .pth without PyTorch, Keras' .h5 and .keras), the names
+    in it its family, their shapes the architecture. What these leave open comes from a `config.json` beside the file, the
+    registry of published checkpoints, or the arguments.
+
+    Args:
+        weights: A published name (`"Ti_16/augreg-imagenet21k+imagenet2012-224"`; see `checkpoints.available`), the path of a
+            file or of a folder from Hugging Face, or a URL.
+        image_size: Pixels of the input, `(height, width)` or one integer for a square. `"native"`: those that the file was
+            trained at. `None`: images of any size.
+        source_grid: Patches down and across of the file's position embeddings; `None` for a square.
+        dtype: Keras dtype policy; `None` for the global one.
+        family: Name of the family (`checkpoints.families.FAMILIES`), where the names in the file do not tell.
+        strict: Whether names in the file that its family does not know are an error.
+        key: Which of several state dicts in a PyTorch file, such as `"model_ema"`.
+        **options: Fields of `ViTConfig` to change or to add: `classes=10` or `include_top=False` drop the file's head,
+            `patch_size=8` resamples the patch embedding, `num_heads=6` adds what the file does not say.
+
+    Returns:
+        A `VisionTransformer`, with its `preprocessing`, `labels` and `load_report`.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ConnectionError: The server could not be reached.
+        ValueError: The file is damaged, is of no known family, does not say all that is needed, or an option does not fit it.
+
+    Example:
+        >>> model = from_checkpoint("Ti_16.npz", classes=10, image_size=384)  # doctest: +SKIP
+    """
+    source = checkpoints.open_source(weights, family=family, strict=strict, key=key)
+    config, native = _configure(None, source, {"image_size": image_size, **options}, source_grid)
+    model = build(config, dtype=dtype)
+    _load_and_describe(model, source, native, source_grid=source_grid, resize_patches="patch_size" in options)
+    return model
+
+
+def create(
+    variant: str,
+    image_size: ImageSize,
+    classes: int | None,
+    activation: Any,
+    include_top: bool,
+    pretrained: bool,
+    pretrained_top: bool | None,
+    weights: str | os.PathLike[str] | None,
+    dtype: Any,
+    options: dict[str, Any],
+) -> VisionTransformer:
+    """Build a model of a published size and load its weights: what every factory of `vit_keras.vit` does.
+
+    `variant` is a key of `VARIANTS`, or `"cifar10"`; the other arguments are those of the factories.
+    """
+    preset = CIFAR10 if variant == "cifar10" else VARIANTS[variant]
+    wishes = {"image_size": image_size, "classes": classes, "activation": activation, "include_top": include_top}
+    wishes = {name: value for name, value in wishes.items() if name != "classes" or value is not None} | options
+    _configure(preset, None, wishes)  # a wrong argument must not cost a download
+    published = None if weights is None else checkpoints.find(os.fspath(weights), variant)
+    source, native = None, preset.image_size
+    if pretrained and weights is not None:
+        source = checkpoints.open_source(weights, variant)
+        head_classes = source.architecture["classes"] if source.architecture["include_top"] else None
+        representation_size = source.architecture.get("representation_size")
+    else:
+        if published is None and weights is not None:
+            raise ValueError(
+                f"pretrained=False loads nothing. Received: weights={os.fspath(weights)!r} too; leave out one of the two."
+            )
+        head_classes = None if published is None else published.classes
+        representation_size = None if published is None else published.representation_size
+        wishes = {"classes": head_classes or 1000, "representation_size": representation_size, **wishes}
+    config, _ = _configure(preset, source, wishes)
+    obstacles = {
+        "Can only use pretrained_top with include_top.": not config.include_top,
+        "Can only use pretrained_top with pretrained.": source is None,
+        wrong_classes(weights, head_classes): config.classes != head_classes,
+        f"Can only use pretrained_top with representation_size = {representation_size}.": (
+            config.representation_size != representation_size
+        ),
+    }
+    obstacle = next((reason for reason, holds in obstacles.items() if holds), None)
+    if pretrained_top and obstacle:
+        warnings.warn(f"{obstacle} The head is not the pre-trained one.", UserWarning, stacklevel=3)
+    model = build(config, dtype=dtype)
+    if source is not None:
+        include_head = obstacle is None and pretrained_top is not False
+        _load_and_describe(model, source, native, include_head=include_head)
+    return model
+
+
+def wrong_classes(weights: Any, classes: int | None) -> str:
+    """Return why a head of other classes cannot be used, in the words of vit-keras 0.x."""
+    return f"Can only use pretrained_top with {weights} if classes = {classes}."
+
+
+_FIXED = ("num_layers", "hidden_size", "num_heads", "mlp_dim", "patch_size", "channels", "name")
+"""What a preset decides whatever the file says: a file of other sizes is refused when it is loaded."""
+
+_READ_FROM_FILE = ("position_resize", "patch_resize", "relative_resize", "position_prefix")
+"""What the file's own arrays are read by, where the user knows better."""
+
+
+def _configure(
+    preset: ViTConfig | None,
+    source: checkpoints.Weights | None,
+    options: dict[str, Any],
+    source_grid: tuple[int, int] | None = None,
+) -> tuple[ViTConfig, tuple[int, int] | None]:
+    """Merge a preset, what a file says and what the user says, in rising priority.
+
+    Args:
+        preset: A published size, or `None`: the file's.
+        source: The opened file, or `None`: fresh weights.
+        options: Fields of `ViTConfig`; `image_size` may be `"native"`.
+        source_grid: Patches down and across of the file's position embeddings.
+
+    Returns:
+        The configuration, and the image size that the file was trained at.
+    """
+    check_names(options)
+    fields = {} if preset is None else dataclasses.asdict(preset)
+    native = fields.get("image_size")
+    if source is not None:
+        fixed = {name: fields[name] for name in _FIXED if name in fields}
+        fields |= _said_by_file(source, fixed, options) | fixed
+        source.architecture |= {name: options[name] for name in _READ_FROM_FILE if name in options}
+        options = _with_its_class_token(source, options)
+        if preset is None:
+            native = _native_size(source, patch_stride(fields["patch_size"], fields.get("resnet")), source_grid)
+            fields = _of_same_size(source, fields) | fields
+        if not source.architecture["include_top"] and {"include_top", "pooling"}.isdisjoint(options):
+            options = {
+                "representation_size": source.architecture.get("representation_size"),
+                **options,
+            }  # it ends in it
+    if options.get("image_size", "native") == "native":
+        options = {**options, "image_size": native}
+    elif options["image_size"] is None:
+        grid = source and source.grid(source_grid)
+        fields["position_grid"] = grid or (preset and preset.grid)
+    fields |= options
+    if not fields.get("include_top", True) or fields.get("pooling", "token") is None:  # without a head, no pre_logits
+        fields |= {"representation_size": None, **options, "include_top": False}
+    return ViTConfig().replace(**fields), native
+
+
+def _said_by_file(source: checkpoints.Weights, fixed: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
+    """The fields that a file and what stands beside it give."""
+    said = {name: options[name] for name in options if name != "image_size"}
+    known = {"num_heads": fixed["num_heads"]} if "num_heads" in fixed else {}
+    try:
+        return checkpoints.complete(source.architecture, source.family, {**known, **said})
+    except ValueError as error:
+        raise ValueError(f"{source.path}: {error}") from None
+
+
+def _of_same_size(source: checkpoints.Weights, fields: dict[str, Any]) -> dict[str, Any]:
+    """The name of the published size that a file has; of Google's files also the dropout, which is for fine-tuning those."""
+    sizes = ("num_layers", "hidden_size", "num_heads", "mlp_dim")
+    patch_size = source.architecture["patch_size"]
+    for variant in VARIANTS.values():
+        if all(getattr(variant, name) == fields[name] for name in sizes) and variant.patch_size == patch_size:
+            dropout = {"dropout": variant.dropout} if source.family.name == "google" else {}
+            return {"name": variant.name, **dropout}
+    return {}
+
+
+def _with_its_class_token(source: checkpoints.Weights, options: dict[str, Any]) -> dict[str, Any]:
+    """Another pooling than the file's takes no token away from its model, and gives it none."""
+    token = "cls" in source.shapes
+    implied = "pooling" not in options or token == (options["pooling"] not in ("gap", "mean", "map"))
+    return options if implied else {"class_token": token, **options}
+
+
+def _native_size(source: checkpoints.Weights, stride: tuple[int, int], source_grid) -> tuple[int, int]:
+    """Pixels that a file was trained at, by its positions, or else by what stands beside it."""
+    grid = source.grid(source_grid)
+    if grid is not None:
+        return grid[0] * stride[0], grid[1] * stride[1]
+    if source.positions is not None:
+        raise ValueError(
+            f"{source.path} has {source.positions} patches, which is not a square grid. Pass source_grid=(down, across)."
+        )
+    if source.image_size is not None:
+        return source.image_size
+    return tuple(224 // pixels * pixels for pixels in stride)
+
+
+def _load_and_describe(model: VisionTransformer, source: Any, native: Any, **options: Any) -> None:
+    """Fill a new model with weights, and let it know what else the file says."""
+    model.load_report = checkpoints.fill(model, source, **options)
+    config = model.config
+    preprocessing = source.preprocessing.for_channels(config.channels)
+    model.preprocessing = preprocessing.replace(image_size=config.image_size or preprocessing.image_size or native)
+    if config.include_top and not any(name.startswith("head/") for name in model.load_report.fresh):
+        model.labels = source.labels
+
+
+def resize(model: keras.Model, image_size: ImageSize, **options: Any) -> VisionTransformer:
+    """Make the same model for images of another size: position embeddings are resampled, all else is copied.
+
+    Args:
+        model: A ViT of this package, or a model with one inside (of which the ViT alone is returned).
+        image_size: Pixels of the new input, `(height, width)`, one integer for a square, or `None` for images of any size.
+        **options: Other fields of `ViTConfig` to change, such as `patch_size` (whose kernel is resampled, as in FlexiViT).
+
+    Returns:
+        A new `VisionTransformer`; the given one stays as it is.
+
+    Raises:
+        ValueError: The size is not a whole number of patches, or the model has weights that belong to one size (a Mixer).
+
+    Example:
+        >>> from vit_keras import vit
+        >>> model = vit.build_model(32, 8, 2, 64, 2, "tiny", 128, classes=10)
+        >>> resize(model, (48, 64)).input_shape
+        (None, 48, 64, 3)
+    """
+    source = checkpoints.ModelWeights(model)
+    vit, config = find_vit(model), ViTConfig(**source.architecture)
+    source.architecture |= {field: value for field, value in options.items() if field.endswith("_resize")}
+    fields = {"image_size": image_size, "position_grid": source.grid() if image_size is None else None, **options}
+    if config.tokens_mlp_dim is not None and (image_size is None or config.replace(**fields).grid != source.grid()):
+        raise ValueError(
+            f"The model {vit.name!r} is a Mixer, whose weights belong to its grid of {source.grid()} patches. It cannot be "
+            f"resized. Received: image_size={image_size}"
+        )
+    resized = build(config.replace(**fields), dtype=vit.get_layer("embedding").dtype_policy)
+    _load_and_describe(resized, source, source.preprocessing.image_size, resize_patches="patch_size" in options)
+    return resized
+
+
+def preprocessing_layer(model: keras.Model, **options: Any) -> Preprocess:
+    """Return the preprocessing of a model as a Keras layer, to put before it in a model that takes raw pixels.
+
+    Args:
+        model: A ViT of this package, or a model with one inside.
+        **options: Of `keras.layers.Layer`, such as `name`.
+
+    Returns:
+        A layer from pixels in [0, 255], `(batch, height, width, channels)` of any size, to the model's input.
+
+    Example:
+        >>> from vit_keras import vit
+        >>> model = vit.build_model(32, 8, 2, 64, 2, "tiny", 128, classes=10)
+        >>> served = keras.Sequential([keras.Input((None, None, 3)), preprocessing_layer(model), model])
+        >>> served.output_shape
+        (None, 10)
+    """
+    vit = find_vit(model)
+    own = getattr(vit, "preprocessing", GOOGLE)
+    fixed = tuple(vit.input_shape[1:3])
+    return Preprocess(own.replace(image_size=own.image_size if None in fixed else fixed), **options)

@@ -1,0 +1,352 @@
+"""Resampling of grids: position tables, patch kernels and pictures, by one set of filters.
+
+To resample an axis is to multiply by a matrix (`resampling_matrix`). One mechanism therefore serves a table of position
+embeddings, a patch kernel (whose matrix is inverted), a table of relative biases and a batch of pictures. Functions that
+take `xp` compute in NumPy (float64) or in `keras.ops`, where sizes may be scalars of a TensorFlow graph.
+
+A filter has one name everywhere. A name without suffix has half-pixel centers and no antialiasing.
+
+| name | tables and kernels: who resizes that way | pictures: whose |
+| --- | --- | --- |
+| `bilinear_align_corners` | Google (`scipy.ndimage.zoom(order=1)` without its zeroed edges) | |
+| `bilinear` | `torch.nn.functional.interpolate`, timm for Google's `.npz` files, FlexiViT | `tf.image.resize`, Google's models |
+| `bilinear_antialias` | torch with `antialias=True`, SigLIP 2's NaFlex | Pillow's `BILINEAR`, torchvision |
+| `bicubic` | torch (a = -0.75), DeiT, MAE, Hugging Face | |
+| `bicubic_align_corners` | torch with aligned corners (a = -0.75), torchvision | |
+| `bicubic_antialias` | torch with `antialias=True` (a = -0.5), timm, open_clip, DINOv2 with registers | Pillow's `BICUBIC`, timm |
+| `bicubic_dino` | `bicubic` with the scale `(new + 0.1) / old`: DINO, DINOv2 | |
+| `lanczos` | | Pillow's `LANCZOS` |
+| `box` | | Pillow's `BOX` |
+| `nearest` | | Pillow's `NEAREST` |
+
+Other spellings are accepted: hyphens for underscores, and for pictures `bicubic`, which is what timm and Pillow call
+`bicubic_antialias`. Where the kernel is not antialiased, the cells at the border are repeated; where it is, the weights that
+fall off the border are shared among the others.
+
+Google's code resizes position embeddings with `scipy.ndimage.zoom(order=1)`, which is bilinear interpolation with aligned
+corners (reference: google-research/vision_transformer, `vit_jax/checkpoint.py`, `interpolate_posemb`). SciPy's own function
+zeroes the last row and column for some pairs of sizes (SciPy issues 4922 and 6713: 24 to 22, 28 to 14, 32 to 16 …); this
+one does not.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterable
+from numbers import Integral
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .validate import did_you_mean, one_of
+
+__all__ = [
+    "METHODS",
+    "PICTURES",
+    "apply_matrices",
+    "picture_filter",
+    "resampling_matrix",
+    "resize_bilinear",
+    "resize_grid",
+    "resize_patch_kernel",
+    "table_filter",
+]
+
+# A place on the old axis is a fraction whose numerator and denominator are whole numbers. The distance
+# between a place and an old cell is then a difference of whole numbers and one division, so that float32
+# on a device gives the weights that float64 gives here.
+
+
+def _aligned_corners(i, source, target, xp):
+    return i * (source - 1), xp.maximum(target - 1, 1)
+
+
+def _half_pixel(i, source, target, xp):
+    return (2 * i + 1) * source - target, 2 * target
+
+
+def _tenth_more(i, source, target, xp):
+    tenths = 10 * target + 1
+    return (2 * i + 1) * 10 * source - tenths, 2 * tenths
+
+
+def _triangle(distance, xp):
+    return xp.maximum(1 - distance, 0)
+
+
+def _cubic(distance, xp, *, a):
+    """Weigh by Keys' cubic (1981)."""
+    distance = xp.minimum(distance, 2)
+    near = 1 + distance**2 * ((a + 2) * distance - (a + 3))
+    return xp.where(distance < 1, near, a * (distance - 1) * (distance - 2) ** 2)
+
+
+def _lanczos(distance, xp):
+    near_zero = distance < 1e-9
+    safe = xp.where(near_zero, xp.ones_like(distance), distance) * math.pi
+    value = xp.where(near_zero, xp.ones_like(distance), 3 * xp.sin(safe) * xp.sin(safe / 3) / (safe * safe))
+    return xp.where(distance < 3, value, xp.zeros_like(distance))
+
+
+class _Filter(NamedTuple):
+    place: Callable  # (i, source, target, xp) -> numerator and denominator of the place on the old axis
+    kernel: Callable  # (distance in cells, xp) -> weight
+    radius: int  # of the kernel, in cells
+    antialias: bool = False  # whether the kernel widens as the axis shrinks; the border is then cut off, not repeated
+
+
+_torch_cubic = functools.partial(_cubic, a=-0.75)
+_FILTERS = {
+    "bilinear_align_corners": _Filter(_aligned_corners, _triangle, 1),
+    "bilinear": _Filter(_half_pixel, _triangle, 1),
+    "bilinear_antialias": _Filter(_half_pixel, _triangle, 1, antialias=True),
+    "bicubic": _Filter(_half_pixel, _torch_cubic, 2),
+    "bicubic_align_corners": _Filter(_aligned_corners, _torch_cubic, 2),
+    "bicubic_antialias": _Filter(_half_pixel, functools.partial(_cubic, a=-0.5), 2, antialias=True),
+    "bicubic_dino": _Filter(_tenth_more, _torch_cubic, 2),
+    "lanczos": _Filter(_half_pixel, _lanczos, 3, antialias=True),
+}
+
+
+def _nearest(start, count, source, target, xp, dtype):
+    """Pick the cell under the center of each new one; added up as Pillow does, which decides the ties."""
+    step = as_real(source, xp, dtype) / as_real(target, xp, dtype)
+    rows = as_real(xp.arange(start + count), xp, dtype)
+    cells = xp.floor(xp.cumsum(xp.where(rows == 0, step / 2, step))[start:])[:, None]
+    return as_real(as_real(xp.arange(source), xp, dtype)[None] == cells, xp, dtype)
+
+
+def _box(start, count, source, target, xp, dtype):
+    """Average the cells under each new one, by Pillow's arithmetic, which decides the ties."""
+    scale = as_real(source, xp, dtype) / as_real(target, xp, dtype)
+    center = ((as_real(xp.arange(count), xp, dtype) + (as_real(start, xp, dtype) + 0.5)) * scale)[:, None]
+    j = as_real(xp.arange(source), xp, dtype)[None]
+    shrink = 1 / xp.maximum(scale, 1.0)
+    first, end = (xp.floor(center + side / shrink + 0.5) for side in (-0.5, 0.5))
+    distance = (j - center + 0.5) * shrink
+    return as_real((j >= first) & (j < end) & (distance > -0.5) & (distance <= 0.5), xp, dtype)
+
+
+_PILLOWS = {"box": _box, "nearest": _nearest}
+
+METHODS = tuple(name for name in _FILTERS if name != "lanczos")
+"""Names of the filters for position tables and patch kernels."""
+
+PICTURES = ("bilinear", "bilinear_antialias", "bicubic_antialias", "lanczos", "box", "nearest")
+"""Names of the filters for pictures."""
+
+
+def table_filter(name: Any, more: Iterable[str] = ()) -> str:
+    """Return the name of a filter for position tables and patch kernels.
+
+    Args:
+        name: The name, possibly with hyphens for underscores.
+        more: Further names to accept.
+
+    Raises:
+        ValueError: There is no such filter.
+
+    Example:
+        >>> table_filter("bilinear-antialias")
+        'bilinear_antialias'
+    """
+    return _method(name, (*METHODS, *more))
+
+
+def picture_filter(name: Any, argument: str = "interpolation") -> str:
+    """Return the name of a filter for pictures. Here "bicubic" means Pillow's, `"bicubic_antialias"`.
+
+    Args:
+        name: The name, possibly with hyphens for underscores.
+        argument: What an error calls it.
+
+    Raises:
+        ValueError: There is no such filter.
+
+    Example:
+        >>> picture_filter("bicubic")
+        'bicubic_antialias'
+    """
+    known = _underscored(name)
+    known = "bicubic_antialias" if known == "bicubic" else known
+    return known if known in PICTURES else one_of(name, argument, PICTURES)
+
+
+def _method(name, names):
+    known = _underscored(name)
+    if known not in names:
+        raise ValueError(
+            f"There is no method {name!r} to resample with; choose one of {', '.join(names)}.{did_you_mean(name, names)}"
+        )
+    return known
+
+
+def _underscored(name):
+    return name.replace("-", "_") if isinstance(name, str) else name
+
+
+def resampling_matrix(source, target, method: str, *, rows: tuple[Any, int] | None = None, xp=np, dtype="float32"):
+    """Return the matrix that resamples an axis of `source` cells to `target` cells.
+
+    Args:
+        source: Number of old cells; with `xp=keras.ops` possibly a scalar of the graph.
+        target: Number of new cells, likewise.
+        method: One of `METHODS` or `PICTURES`.
+        rows: The first row that is wanted, and how many; `None` for all.
+        xp: `numpy` or `keras.ops`.
+        dtype: What `keras.ops` computes in, `"float32"` or `"float64"` (TensorFlow and PyTorch). NumPy computes in float64,
+            and so did Pillow: `"box"` and `"nearest"` need it to decide ties as it does.
+
+    Returns:
+        `(target, source)`, or fewer `rows` of it. Each row sums to 1.
+
+    Raises:
+        ValueError: There is no such method, or an axis has no cells.
+
+    Example:
+        >>> resampling_matrix(2, 3, "bilinear_align_corners")
+        array([[1. , 0. ],
+               [0.5, 0.5],
+               [0. , 1. ]])
+    """
+    method = _method(method, (*_FILTERS, *_PILLOWS))
+    if any(isinstance(cells, Integral) and cells < 1 for cells in (source, target)):
+        raise ValueError(f"An axis needs at least one cell. Received: {source} cells to be made {target}")
+    start, count = (0, target) if rows is None else rows
+    if method in _PILLOWS:
+        weights = _PILLOWS[method](start, count, source, target, xp, dtype)
+        return weights / xp.sum(weights, axis=1, keepdims=True)
+    place, kernel, radius, antialias = _FILTERS[method]
+    old, new = as_real(source, xp, dtype), as_real(target, xp, dtype)
+    i = as_real(xp.arange(count), xp, dtype)[:, None] + as_real(start, xp, dtype)
+    numerator, denominator = place(i, old, new, xp)
+    width = xp.maximum(denominator, 2 * old) if antialias else denominator
+    beyond = 0 if antialias else radius
+    j = as_real(xp.arange(-beyond, source + beyond), xp, dtype)[None]
+    weights = kernel(xp.abs((numerator - j * denominator) / width), xp)
+    before, after = weights[:, :beyond], weights[:, beyond + source :]
+    j, weights = j[:, beyond : beyond + source], weights[:, beyond : beyond + source]
+    weights = weights + xp.where(j == 0, xp.sum(before, axis=1, keepdims=True), 0.0)
+    weights = weights + xp.where(j == old - 1, xp.sum(after, axis=1, keepdims=True), 0.0)
+    return weights / xp.sum(weights, axis=1, keepdims=True)
+
+
+def resize_grid(array, size, method: str, *, xp=np):
+    """Resample the first two axes of an array.
+
+    Args:
+        array: `(height, width, ...)`, any real dtype.
+        size: New `(height, width)`; with `xp=keras.ops` possibly scalars of the graph.
+        method: One of `METHODS`.
+        xp: `numpy` or `keras.ops`. Accelerators may multiply float32 matrices in fewer bits (TensorFlow on
+            NVIDIA GPUs: `tf.config.experimental.enable_tensor_float_32_execution`).
+
+    Returns:
+        `(*size, ...)`, float64 of NumPy or float32 of the backend. The same size gives the same values,
+        with `bicubic_dino` too if both axes keep theirs, since DINO then skips the interpolation.
+
+    Raises:
+        ValueError: There is no such method, or an axis without cells.
+
+    Example:
+        >>> resize_grid(np.array([[0.0, 2.0]]), (1, 3), "bilinear_align_corners")
+        array([[0., 1., 2.]])
+    """
+    method = table_filter(method)
+    array = as_real(array, xp)
+    sources = array.shape[:2]
+    matrices = [resampling_matrix(source, target, method, xp=xp) for source, target in zip(sources, size)]
+    if method == "bicubic_dino":
+        same = (size[0] == sources[0]) & (size[1] == sources[1])
+        plain = [resampling_matrix(source, target, "bicubic", xp=xp) for source, target in zip(sources, size)]
+        matrices = [xp.where(same, *pair) for pair in zip(plain, matrices)]
+    return apply_matrices(matrices, array, xp)
+
+
+def resize_bilinear(array: np.ndarray, size: tuple[int, int], *, align_corners: bool) -> np.ndarray:
+    """Resize the first two axes by bilinear interpolation, without antialiasing.
+
+    The values of `resize_grid` by "bilinear_align_corners" or "bilinear", at an image's price: it looks at two
+    cells for each new one, where a matrix looks at all (for 500 × 700 pixels to 224 × 224 three times as fast and more).
+
+    Args:
+        array: `(height, width, ...)`, any real dtype.
+        size: New `(height, width)`.
+        align_corners: Whether the centres of the corner cells stay where they are (Google's rule for
+            position embeddings) or the outer edges do (half-pixel centres: `tf.image.resize`, the
+            reference's rule for images).
+
+    Returns:
+        float64 array of shape `(*size, ...)`.
+
+    Example:
+        >>> resize_bilinear(np.array([[0.0, 2.0]]), (1, 3), align_corners=True)
+        array([[0., 1., 2.]])
+    """
+    array = np.asarray(array, dtype=np.float64)
+    for axis, target in enumerate(size):
+        source = array.shape[axis]
+        if source == target:
+            continue
+        if align_corners:
+            at = np.linspace(0, source - 1, target)
+        else:
+            at = np.clip((np.arange(target) + 0.5) * source / target - 0.5, 0, source - 1)
+        low = np.minimum(np.floor(at).astype(int), source - 1)
+        high = np.minimum(low + 1, source - 1)
+        weight = (at - low).reshape([-1 if a == axis else 1 for a in range(array.ndim)])
+        array = np.take(array, low, axis) * (1 - weight) + np.take(array, high, axis) * weight
+    return array
+
+
+def resize_patch_kernel(kernel: np.ndarray, size: tuple[int, int], method: str = "bilinear") -> np.ndarray:
+    """Resize the kernel of the patch embedding by the pseudo-inverse of the resizing of the patches.
+
+    Made larger, the kernel gives for a resized patch what it gave for the patch; made smaller, it comes
+    as near to that as can be ("PI-resize", FlexiViT, arXiv:2212.08013, section 3.4). The resizing of a
+    patch is a Kronecker product of two axes' matrices, and so is its pseudo-inverse.
+
+    Args:
+        kernel: `(height, width, channels, hidden_size)`.
+        size: New `(height, width)`.
+        method: How patches are resized, one of `METHODS`: "bilinear" as in big_vision
+            (`models/proj/flexi/vit.py`), "bicubic_antialias" as in timm (`resample_patch_embed`).
+
+    Returns:
+        float32 kernel of shape `(*size, channels, hidden_size)`.
+
+    Raises:
+        ValueError: There is no such method, or the kernel has not four axes.
+
+    Example:
+        >>> resize_patch_kernel(np.ones((16, 16, 3, 8)), (32, 32)).shape
+        (32, 32, 3, 8)
+    """
+    method = table_filter(method)
+    kernel = np.asarray(kernel, np.float32)
+    if kernel.ndim != 4:
+        raise ValueError(
+            f"A patch kernel has the shape (height, width, channels, hidden_size). Received: shape {kernel.shape}"
+        )
+    matrices = [resampling_matrix(source, target, method) for source, target in zip(kernel.shape[:2], size)]
+    return apply_matrices([np.linalg.pinv(matrix.T) for matrix in matrices], kernel.astype(np.float64)).astype(
+        np.float32
+    )
+
+
+def apply_matrices(matrices, array, xp=np):
+    """Multiply the first two axes of an array by a matrix each.
+
+    Example:
+        >>> apply_matrices([np.ones((1, 2)), np.eye(3)], np.ones((2, 3)))
+        array([[2., 2., 2.]])
+    """
+    for axis, matrix in enumerate(matrices):
+        array = xp.moveaxis(xp.tensordot(matrix, array, axes=[[1], [axis]]), 0, axis)
+    return array
+
+
+def as_real(value, xp, dtype="float32"):
+    """Return real numbers: float64 of NumPy, or a tensor of `dtype`."""
+    return np.asarray(value, np.float64) if xp is np else xp.cast(value, dtype)
