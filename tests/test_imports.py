@@ -93,7 +93,19 @@ def test_importing_is_light(tmp_path):
     code = f"import sys, vit_keras; print([name for name in {heavy!r} if name in sys.modules])"
     assert run(code, tmp_path) == "[]\n"
     loaded = f"print(sorted(name for name in {heavy[5:]!r} if name in sys.modules))"
-    assert run(f"import sys, keras, vit_keras; {loaded}", tmp_path) == run(f"import sys, keras; {loaded}", tmp_path)
+    ours = """
+folders_training_and_drawing = {"augment", "dataset", "embedding", "evaluation", "finetuning", "lora", "recipes", "report"}
+print([name for name in folders_training_and_drawing if "vit_keras.training." + name in sys.modules])
+print("vit_keras.visualize" in sys.modules, "vit_keras.training.optimizers" in sys.modules)
+"""
+    keras_alone = run(f"import sys, keras; {loaded}", tmp_path)
+    assert run(f"import sys, keras, vit_keras; {loaded}{ours}", tmp_path) == f"{keras_alone}[]\nFalse True\n"
+
+
+@pytest.mark.parametrize("name", training.__all__)
+def test_every_name_of_training_is_there(name):
+    assert getattr(training, name) is not None
+    assert name in dir(training)
 
 
 @pytest.mark.parametrize("name", ["training", "visualize"])

@@ -8,6 +8,7 @@ blocks and its head are, asks here, so that all answers agree.
 from __future__ import annotations
 
 import contextlib
+import math
 import weakref
 from typing import Any
 
@@ -448,6 +449,45 @@ def preprocessing_of(model: keras.Model, image_size: Any = None) -> Preprocessin
         own = own.replace(image_size=size)
     scale = {"normalized": {}, "pixels": {"mean": 0.0, "std": 1 / 255}, "unit": {"mean": 0.0, "std": 1.0}}
     return own.replace(**scale[input_range(model)])
+
+
+def batch_preprocessing_of(model: keras.Model, image_size: Any = None) -> Preprocessing:
+    """Return what makes of pictures of different sizes one batch for this very model.
+
+    It is `preprocessing_of`, and has a size also where the model takes pictures of any size and resizes them itself. That is
+    the size in which the model's own resizing changes nothing: that of its ViT or, where the model crops, the larger one before
+    the crop. So each picture reaches the ViT as if the model had been given it alone.
+
+    Args:
+        model: A ViT of this package, or a model with one inside.
+        image_size: See `native_size`.
+
+    Returns:
+        A `Preprocessing`. Its `image_size` is `None` where neither the model nor its checkpoint names one.
+
+    Raises:
+        ValueError: `image_size` is not the size of the model's input.
+
+    Example:
+        >>> from vit_keras import preprocess, vit
+        >>> tiny = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2)
+        >>> cropping = preprocess.Preprocess(preprocess.GOOGLE.replace(crop=0.8), image_size=32)
+        >>> served = keras.Sequential([keras.Input((None, None, 3)), cropping, tiny])
+        >>> batch_preprocessing_of(served).image_size
+        (40, 40)
+    """
+    own = preprocessing_of(model, image_size)
+    if own.image_size is not None:
+        return own
+    inside = [layer.preprocessing for layer in _entry(model).resizing if isinstance(layer, Preprocess)]
+    sized = [preprocessing for preprocessing in inside if preprocessing.image_size is not None]
+    if not sized:
+        return own.replace(image_size=native_size(find_vit(model)))
+    size, crop, mode = sized[0].image_size, sized[0].crop, sized[0].crop_mode
+    if crop is not None:
+        size = tuple(math.floor(side / crop) for side in size)
+    whole = crop is None or mode == "squash"
+    return own.replace(image_size=size, interpolation=sized[0].interpolation, crop=None if whole else 1.0)
 
 
 def _own_preprocessing(model: keras.Model) -> Preprocessing:

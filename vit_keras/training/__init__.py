@@ -1,4 +1,4 @@
-"""Training: recipes for `model.fit`, folders of pictures, embeddings and probes, pre-training without labels, distillation.
+"""Train Vision Transformers: recipes for `model.fit`, folders of images, embeddings, pre-training, distillation.
 
     >>> from vit_keras import training, vit
     >>> model = vit.vit_cifar10(classes=5)
@@ -7,49 +7,61 @@
     >>> finetune.compile(model, train)  # doctest: +SKIP
     >>> model.fit(train, epochs=3, callbacks=[*finetune.callbacks, *train.callbacks])  # doctest: +SKIP
 
-`docs/training.md` is the guide. From the shell: `vit-keras finetune`, `evaluate` and `embed`.
+`docs/training.md` is the guide. On the command line: `vit-keras finetune`, `evaluate` and `embed`.
 """
 
-from .augment import Augmentation
-from .checks import check, class_weights
-from .dataset import ImageFolder, image_folder
-from .distill import Distillation
-from .embedding import Probe, embed, features, knn, linear_probe
-from .evaluation import Evaluation, evaluate
-from .finetuning import FinetuneResult, finetune
-from .freeze import head_layers, train_only
-from .lora import add_lora, merge_lora
-from .masked import MaskedAutoencoder, MaskedPatchPrediction
-from .optimizers import LayerwiseAdamW, LayerwiseLamb, LayerwiseSGD, WarmupDecay
-from .recipes import RECIPES, Recipe, recipe
+from .._imports import attach
 
-__all__ = [
-    "RECIPES",
-    "Augmentation",
-    "Distillation",
-    "Evaluation",
-    "FinetuneResult",
-    "ImageFolder",
-    "LayerwiseAdamW",
-    "LayerwiseLamb",
-    "LayerwiseSGD",
-    "MaskedAutoencoder",
-    "MaskedPatchPrediction",
-    "Probe",
-    "Recipe",
-    "WarmupDecay",
-    "add_lora",
-    "check",
-    "class_weights",
-    "embed",
-    "evaluate",
-    "features",
-    "finetune",
-    "head_layers",
-    "image_folder",
-    "knn",
-    "linear_probe",
-    "merge_lora",
-    "recipe",
-    "train_only",
-]
+_NAMES = {
+    "RECIPES": "recipes",
+    "Augmentation": "augment",
+    "Distillation": "distill",
+    "Evaluation": "evaluation",
+    "FinetuneResult": "finetuning",
+    "ImageFolder": "dataset",
+    "LayerwiseAdamW": "optimizers",
+    "LayerwiseLamb": "optimizers",
+    "LayerwiseSGD": "optimizers",
+    "MaskedAutoencoder": "masked",
+    "MaskedPatchPrediction": "masked",
+    "Probe": "embedding",
+    "Recipe": "recipes",
+    "WarmupDecay": "optimizers",
+    "add_lora": "lora",
+    "check": "checks",
+    "class_weights": "checks",
+    "embed": "embedding",
+    "evaluate": "evaluation",
+    "features": "embedding",
+    "finetune": "finetuning",
+    "head_layers": "freeze",
+    "image_folder": "dataset",
+    "knn": "embedding",
+    "linear_probe": "embedding",
+    "merge_lora": "lora",
+    "recipe": "recipes",
+    "train_only": "freeze",
+}
+_SUBMODULES = (
+    "augment",
+    "callbacks",
+    "checks",
+    "dataset",
+    "decoding",
+    "distill",
+    "embedding",
+    "evaluation",
+    "finetuning",
+    "freeze",
+    "listing",
+    "lora",
+    "losses",
+    "masked",
+    "optimizers",
+    "recipe_table",
+    "recipes",
+    "report",
+)
+
+__all__ = list(_NAMES)
+__getattr__, __dir__ = attach(__name__, _SUBMODULES, _NAMES)
