@@ -15,12 +15,12 @@ import keras
 import numpy as np
 from PIL import Image
 
-from .. import utils, visualize
+from .. import visualize
 from ..anatomy import has_attention, image_shape, lack_of_classes, preprocessing_of, probabilities
-from ..labels import class_names
-from ..pretrained import open_model
+from ..images import read
+from ..labels import class_named, class_names
+from ..opening import open_model
 from ..validate import one_of, positive_integer
-from ..visualize.record import class_named
 from .dataset import ImageFolder
 from .embeddings.batches import Batch, batches_of_files, run_over
 from .listing import list_classes
@@ -291,6 +291,6 @@ def pictures_of_mistakes(
 
 
 def _small(path: Path) -> np.ndarray:
-    picture = Image.fromarray(utils.read(path, None))
+    picture = Image.fromarray(read(path, None))
     picture.thumbnail((_MAP_SIDE, _MAP_SIDE), Image.Resampling.LANCZOS)
     return np.asarray(picture)

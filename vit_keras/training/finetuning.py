@@ -26,12 +26,13 @@ import keras
 import numpy as np
 from PIL import Image
 
-from .. import __version__, vit
+from .. import __version__
 from ..anatomy import find_vit, heads, native_size
 from ..atomic import complete
 from ..config import size_pair
 from ..labels import name_classes
-from ..pretrained import open_model
+from ..model import VisionTransformer
+from ..opening import open_model, resize
 from ..validate import is_number, one_of
 from .dataset import ImageFolder, image_folder
 from .evaluation import Evaluation, evaluate_decoded, pictures_of_mistakes, relative
@@ -106,7 +107,7 @@ def finetune(
     continues when it is made again, to the same result.
 
     Args:
-        model: The name of a factory, the path of a saved model (see `vit_keras.pretrained.open_model`), or a model with
+        model: The name of a factory, the path of a saved model (see `vit_keras.opening.open_model`), or a model with
             a ViT in it; the ViT is copied. It gets a new head, unless its `labels` are the names of the classes.
             `None`: what `weights` say. A single positional argument is the folder: `finetune(folder)`,
             `finetune(folder, model=…)`.
@@ -270,10 +271,10 @@ def _size(wanted: Any, model: keras.Model, folder: Path) -> tuple[int, int]:
     return tuple(min(own, max(_FEWEST_PATCHES, math.ceil(needed / step)) * step) for own, step in zip(native, stride))
 
 
-def _with_head(given: keras.Model, size: tuple[int, int], names: tuple[str, ...]) -> vit.VisionTransformer:
+def _with_head(given: keras.Model, size: tuple[int, int], names: tuple[str, ...]) -> VisionTransformer:
     """Return a copy for pictures of this size and these classes; a new head starts at zero, as the reference's."""
     known = getattr(find_vit(given), "labels", None)
-    tuned = vit.resize(given, size, classes=len(names), include_top=True)
+    tuned = resize(given, size, classes=len(names), include_top=True)
     if known is None or tuple(known) != names:
         for head in heads(tuned):
             for variable in head.variables:

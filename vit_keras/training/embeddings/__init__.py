@@ -1,6 +1,6 @@
-"""What a frozen model sees, computed once: embeddings, a cache of them, a linear probe and nearest neighbours.
+"""Features of a frozen model: compute them, cache them, and classify by a linear probe or nearest neighbors.
 
->>> from vit_keras.training.embedding import embed, features, linear_probe
+>>> from vit_keras.training.embeddings import embed, features, linear_probe
 >>> embed(model, "photos", output="photos.parquet")  # doctest: +SKIP
 >>> seen = features(model, folder)  # computed once, then read from the disk  # doctest: +SKIP
 >>> linear_probe(seen, folder.labels).apply_to(model)  # doctest: +SKIP

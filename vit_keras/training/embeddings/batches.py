@@ -16,7 +16,8 @@ import numpy as np
 from ...preprocess import Preprocessing
 from ...progress import progress_bar
 from ...validate import positive_integer
-from ..data import pictures_in, report_damaged
+from ..decoding import report_damaged
+from ..listing import pictures_in
 
 __all__: list[str] = []
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from ... import __version__
 from ...checkpoints.download import home
-from ...vit import VisionTransformer
+from ...model import VisionTransformer
 from .batches import files_in
 from .extraction import Extractor, embed
 

@@ -15,9 +15,9 @@ import numpy as np
 from ...anatomy import blocks, find_vit, front, heads, image_shape, preprocessing_of
 from ...atomic import complete
 from ...keras_internals import no_gradients
+from ...model import VisionTransformer
 from ...preprocess import Preprocessing
 from ...validate import one_of
-from ...vit import VisionTransformer
 from ..checks import check_range
 from .batches import batches_of, joined_labels, run_over
 from .writers import writer_for
