@@ -1,4 +1,4 @@
-"""Features are the same whatever the pictures come from, are computed once, and a probe of them is what it should be."""
+"""Features are the same whatever the pictures come from, are computed once, and a probe of them is the optimum."""
 
 import os
 import tracemalloc

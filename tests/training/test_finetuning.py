@@ -161,7 +161,7 @@ class Clock:
 
 @pytest.mark.core
 def test_a_run_that_was_stopped_goes_on_to_the_same_result(finished, photos, tmp_path, monkeypatch, capsys):
-    """Neither do the steps that were timed, nor the epoch that was begun in vain, leave a trace: the whole run had no limit.
+    """Neither the steps that were timed nor the epoch that was begun in vain leave a trace: the whole run had no limit.
 
     An epoch is 4 steps. By the first, of 30 seconds, there is time for one epoch; then steps are fast.
     """

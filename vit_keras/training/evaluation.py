@@ -1,4 +1,4 @@
-"""How good a classifier is on labelled pictures: accuracy, classes, confusions, mistakes."""
+"""Evaluate a classifier on labeled pictures: accuracy, measures of each class, confusions, mistakes."""
 
 from __future__ import annotations
 
@@ -27,13 +27,15 @@ from .listing import list_classes
 
 __all__ = ["Evaluation", "evaluate"]
 
-_MAP_SIDE = 384  # longest side, in pixels, of the pictures that maps are drawn over
+_MAP_SIDE = 384
+"""Longest side, in pixels, of the pictures that maps are drawn over."""
+
 _MAP_BATCH = 8
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Evaluation:
-    """What a classifier said of labelled pictures, and the measures that follow from it.
+    """The predictions of a classifier on labeled pictures, and the measures that follow from them.
 
     Attributes:
         class_names: Names of the classes, in the order of the outputs.
@@ -71,10 +73,10 @@ class Evaluation:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Where the accuracy on very many such pictures lies, at 95 % (Wilson's interval)."""
+        """The 95 % interval of the accuracy (Wilson's)."""
         z, n, p = 1.96, len(self.labels), self.accuracy
-        centre, spread = p + z * z / (2 * n), z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
-        return (centre - spread) / (1 + z * z / n), (centre + spread) / (1 + z * z / n)
+        center, spread = p + z * z / (2 * n), z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
+        return (center - spread) / (1 + z * z / n), (center + spread) / (1 + z * z / n)
 
     @property
     def loss(self) -> float:
@@ -83,12 +85,12 @@ class Evaluation:
 
     @property
     def of_true_class(self) -> np.ndarray:
-        """The probability that each picture's true class was given."""
+        """The probability that was predicted for the true class of each picture."""
         return self.probabilities[np.arange(len(self.labels)), self.labels]
 
     @property
     def commonest(self) -> float:
-        """The accuracy of always saying the commonest class: what a model has to beat."""
+        """The accuracy of always predicting the most frequent class: the baseline."""
         return float(np.bincount(self.labels).max() / len(self.labels))
 
     @property
@@ -112,23 +114,23 @@ class Evaluation:
 
     @property
     def macro_f1(self) -> float:
-        """Mean of F1 over the classes that there are pictures of: small classes count as much as large ones."""
+        """The mean of F1 over the classes with pictures: small classes count as much as large ones."""
         return float(np.mean([scores["f1"] for scores in self.per_class if scores["pictures"]]))
 
     def mistakes(self) -> np.ndarray:
-        """Numbers of the pictures that were taken for something else, the worst (least of the true class) first."""
+        """Return the numbers of the wrong predictions, the worst first: those least probable for the true class."""
         wrong = np.flatnonzero(self.predictions != self.labels)
         return wrong[np.argsort(self.of_true_class[wrong], kind="stable")]
 
     def confused(self) -> list[tuple[str, str, int]]:
-        """True class, what it was taken for, and how often; the most frequent first."""
+        """Return true class, predicted class and number of pictures of each confusion; the most frequent first."""
         counts = self.confusion * (1 - np.eye(len(self.class_names), dtype=int))
         order = np.argsort(-counts, axis=None, kind="stable")[: np.count_nonzero(counts)]
         pairs = zip(*np.unravel_index(order, counts.shape))
         return [(self.class_names[i], self.class_names[j], int(counts[i, j])) for i, j in pairs]
 
     def to_dict(self) -> dict[str, Any]:
-        """The measures, as plain JSON."""
+        """Return the measures, as plain JSON."""
         return {
             "pictures": len(self.labels),
             "accuracy": self.accuracy,
@@ -268,13 +270,13 @@ def _chosen(paths: Sequence[str], only: Any) -> np.ndarray:
 def pictures_of_mistakes(
     model: keras.Model, evaluation: Evaluation, folder: str | os.PathLike[str], count: int = 24
 ) -> dict[int, tuple[np.ndarray, np.ndarray | None]]:
-    """The pictures of the worst mistakes, and over each what spoke for the predicted class, where the model is a ViT.
+    """Return the pictures of the worst mistakes and, of a model with attention, maps of the predicted class.
 
     Args:
-        model: What made the mistakes.
-        evaluation: The mistakes.
+        model: The evaluated model.
+        evaluation: Its evaluation.
         folder: Where the pictures are.
-        count: How many at most.
+        count: Largest number of pictures.
 
     Returns:
         By the number of the picture, worst first: uint8 pixels, and the same with the relevance of the predicted class

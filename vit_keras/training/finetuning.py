@@ -396,8 +396,8 @@ def _remarks(run: Run, wanted: int) -> list[str]:
     remarks = []
     if run.best < run.done - 1:
         remarks.append(
-            "The epoch was chosen by the same held-out pictures, so the accuracy on new pictures may be a little lower; "
-            f"after the last epoch it was {run.history['val_accuracy'][-1]:.1%}."
+            "The epoch was chosen by the same held-out pictures, so the accuracy on new pictures may be a little "
+            f"lower; after the last epoch it was {run.history['val_accuracy'][-1]:.1%}."
         )
     if run.epochs < wanted:
         remarks.append(f"The time limit allowed {run.epochs} of {wanted} epochs. More epochs may improve the accuracy.")

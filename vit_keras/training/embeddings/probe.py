@@ -60,8 +60,9 @@ class Probe:
         for head in found:
             if tuple(head.kernel.shape) != self.kernel.shape or not head.use_bias:
                 raise ValueError(
-                    f"The probe has a kernel of {self.kernel.shape} and a bias; the layer {head.name!r} of {model.name!r} "
-                    f"has a kernel of {tuple(head.kernel.shape)} and {'a' if head.use_bias else 'no'} bias. "
+                    f"The probe has a kernel of {self.kernel.shape} and a bias; the layer {head.name!r} of "
+                    f"{model.name!r} has a kernel of {tuple(head.kernel.shape)} and "
+                    f"{'a' if head.use_bias else 'no'} bias. "
                     f"Build the model with classes={len(self.bias)}."
                 )
         for head in found:
