@@ -1,9 +1,10 @@
-"""Print how many pictures a second the input pipeline prepares, beside what training a ViT-Ti/16 takes of them; and what a frozen
-ViT-Ti/16 takes: the features once and again, a linear probe of them, the nearest neighbours.
+"""Measure the input pipeline and training a ViT-Ti/16 in images a second, and a frozen ViT-Ti/16 in seconds.
 
 python tools/measure_data.py [FOLDER] [--sizes 128 224] [--weights Ti_16.npz]
 
-FOLDER/class/picture.jpg, else 500 made up of 320 × 240; without weights random ones, whose features a probe finds harder.
+The frozen model computes features, once and from the cache; then come a linear probe and the nearest neighbors. The
+images are FOLDER/class/image.jpg; without FOLDER, 500 random ones of 320 × 240. Without --weights the model is random,
+which makes the probe slower.
 """
 
 import argparse
@@ -67,7 +68,7 @@ def measure(folder, size):
 
 
 def measure_frozen(folder, size, weights, cache):
-    """How many pictures, and the seconds of each step; a fifth of the pictures asks the others for their neighbours."""
+    """Return the number of images and the seconds of each step; a fifth looks for neighbors in the rest."""
     model = vit_ti16(size, weights)
     known, asked = image_folder(folder, size, validation_split=0.2, progress=False)
 
@@ -91,11 +92,11 @@ def main():
     with tempfile.TemporaryDirectory() as made:
         if arguments.folder is None:
             make(made)
-        print("pictures a second | first pass | training set | evaluation | decoded each time | training step Ti/16")
+        print("images a second | first pass | training set | evaluation | decoded each time | training step Ti/16")
         for size in arguments.sizes:
             rates = measure(arguments.folder or made, size)
             print(f"{size} px | " + " | ".join(f"{r:,.0f}" for r in rates), flush=True)
-        print("frozen Ti/16, seconds | pictures | features | again | probe | neighbours")
+        print("frozen Ti/16, seconds | images | features | again | probe | neighbors")
         for size in arguments.sizes:
             with tempfile.TemporaryDirectory() as cache:
                 count, *times = measure_frozen(arguments.folder or made, size, arguments.weights, cache)

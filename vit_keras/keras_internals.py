@@ -35,6 +35,33 @@ def origin(tensor: Any) -> tuple[Any, list]:
     return operation, list(operation._inbound_nodes[node_index].input_tensors)
 
 
+def full_kernel(dense: keras.layers.Dense) -> keras.Variable:
+    """Return the variable of a dense layer's kernel; with a low-rank adapter, `kernel` is a sum and no variable."""
+    return dense._kernel
+
+
+def forget_compiled(model: keras.Model) -> None:
+    """Drop the compiled steps of a model and of the models inside it, which compute with the variables of before."""
+    for layer in flat_layers(model):
+        if isinstance(layer, keras.Model):
+            layer.train_function = layer.test_function = layer.predict_function = None
+
+
+def rate_or_schedule(optimizer: keras.optimizers.Optimizer) -> Any:
+    """Return the learning rate that an optimizer was given; its property `learning_rate` is that of this step."""
+    return optimizer._learning_rate
+
+
+def batches_seen(optimizer: keras.optimizers.Optimizer) -> Any:
+    """Return the variable that counts all batches; `iterations` counts only updates where gradients are accumulated."""
+    return optimizer._iterations
+
+
+def index_of(optimizer: keras.optimizers.Optimizer, variable: Any) -> int:
+    """Return the number of a variable among those that an optimizer was built with."""
+    return optimizer._get_variable_index(variable)
+
+
 def add_seed_generator(dropout: keras.layers.Layer) -> None:
     """Give a built dropout layer the seed generator that Keras makes only for a rate above 0; built layers are locked."""
     if hasattr(dropout, "seed_generator"):

@@ -149,7 +149,7 @@ def test_several_outputs():
     brightness = keras.layers.Dense(1, name="brightness")(features)
     model = keras.Model(inputs, {"kind": kind, "brightness": brightness})
     finetune = recipe("finetune", learning_rate=3e-3)
-    with pytest.raises(ValueError, match="2 outputs: say loss="):
+    with pytest.raises(ValueError, match="2 outputs. Pass loss="):
         finetune.compile(model)
     finetune.compile(
         model,

@@ -90,7 +90,7 @@ def test_the_model_says_size_and_preprocessing(folder):
         assert inputs.shape == (22, SIZE, SIZE, 1)
     data = image_folder(folder, model=model, shuffle=False)
     np.testing.assert_allclose(data[0][0], model.preprocess(data.paths), atol=0.5 / 127.5 + 1e-6)  # half a grey level
-    with pytest.raises(ValueError, match="Say image_size"):
+    with pytest.raises(ValueError, match="Pass image_size="):
         image_folder(folder)
 
 
@@ -242,36 +242,36 @@ def test_wrong_folders(tmp_path):
         image_folder(tmp_path / "nowhere", SIZE)
     assert "no folders of classes" in message()
     (tmp_path / "train").mkdir()
-    assert "the folders 'train', which are no classes" in message()
+    assert "the folders 'train', which are splits and not classes" in message()
     (tmp_path / "train").rename(tmp_path / "ant")
-    assert "There is no picture of 'ant'" in message(errors="skip")
+    assert "There is no image of 'ant'" in message(errors="skip")
     save(tmp_path / "ant" / "1.png", rng)
-    assert "one class only, 'ant'" in message()
+    assert "only one class, 'ant'" in message()
     (tmp_path / "bee").mkdir()
-    assert "There is no picture of 'bee'" in message() and 'errors="skip"' in message()
+    assert "There is no image of 'bee'" in message() and 'errors="skip"' in message()
     save(tmp_path / "cow" / "1.png", rng)
-    with pytest.warns(UserWarning, match="There is no picture of 'bee'.*left out"):
+    with pytest.warns(UserWarning, match="There is no image of 'bee'.*left out"):
         data = image_folder(tmp_path, SIZE, errors="skip", batch_size=2)
     assert data.class_names == ("ant", "cow")
-    with pytest.warns(UserWarning, match="There is no picture of 'bee'"):
+    with pytest.warns(UserWarning, match="There is no image of 'bee'"):
         data = image_folder(
             tmp_path, SIZE, errors="skip", class_names=["ant", "bee", "cow"], batch_size=2, shuffle=False
         )
     assert data.class_names == ("ant", "bee", "cow") and data.labels.tolist() == [0, 2]
     (tmp_path / "bee").rmdir()
     assert "nothing to hold out" in message(validation_split=0.2)
-    with pytest.warns(UserWarning, match="batch_size=32, but there are only 2 pictures"):
+    with pytest.warns(UserWarning, match="batch_size=32, but there are only 2 images"):
         image_folder(tmp_path, SIZE, shuffle=True)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"batch_size": 0}, "batch_size must be an integer of at least 1. Received: 0"),
-        ({"workers": -1}, "workers must be"),
-        ({"validation_split": 20}, "validation_split is None or a share between 0 and 1. Received: 20"),
-        ({"errors": "ignore"}, "errors must be 'raise' or 'skip'. Received: 'ignore'"),
-        ({"label_mode": "binary"}, "label_mode must be 'int' or 'categorical'"),
+        ({"batch_size": 0}, "batch_size must be a positive integer. Received: 0"),
+        ({"workers": -1}, "workers must be an integer of at least 0"),
+        ({"validation_split": 20}, "validation_split must be None or a fraction between 0 and 1. Received: 20"),
+        ({"errors": "ignore"}, "errors must be one of 'raise', 'skip'. Received: 'ignore'"),
+        ({"label_mode": "binary"}, "label_mode must be one of 'int', 'categorical'"),
     ],
 )
 def test_wrong_arguments(folder, options, message):
@@ -345,7 +345,7 @@ def test_class_weights(labels, expected):
     assert class_weights(labels) == pytest.approx(expected)
     assert class_weights(np.array([[3], [3]])) == {3: 1.0}
     for wrong in ([0.5, 1], [-1, 2], [], np.zeros((2, 2, 2))):
-        with pytest.raises(ValueError, match="Labels are class numbers"):
+        with pytest.raises(ValueError, match="Labels must be class numbers"):
             class_weights(wrong)
 
 
@@ -390,7 +390,7 @@ def test_good_data_passes(folder, model):
     [(PIXELS * 127.5 + 127.5, "from 0.* to 255"), (PIXELS / 2 + 0.5, "to 1"), (PIXELS * 0.3 + 0.4, "to 0.7")],
 )
 def test_pixels_in_another_range(model, pixels, found):
-    with pytest.warns(UserWarning, match=f"{found}, where from -1 to 1 is what it was trained with"):
+    with pytest.warns(UserWarning, match=f"{found}. It was trained with pixels from -1 to 1. Normalize pixels"):
         check(model, (pixels, LABELS))
 
 
@@ -403,12 +403,71 @@ def test_what_reaches_a_nested_vit_counts(model):
     assert model(PIXELS[:1]).shape == (1, 3)  # as it was
 
 
+def served(model, *before, size=None):
+    """The model behind layers of its own preprocessing."""
+    return keras.Sequential([keras.Input((size, size, 3)), *before, model])
+
+
+CROPPED = preprocess.CLIP.replace(crop=0.8)
+READY = {  # layers before the ViT, the size of the model's input, and the size and kind of what it is to be given
+    "rescaling": (lambda: [keras.layers.Rescaling(1 / 127.5, -1)], SIZE, 16, "pixels"),
+    "augmentation": (lambda: [keras.layers.RandomFlip()], SIZE, 16, "normalized"),
+    "preprocess of one size": (lambda: [preprocess.Preprocess(preprocess.CLIP)], SIZE, 16, "pixels"),
+    "preprocess of any size": (lambda: [preprocess.Preprocess(preprocess.CLIP, SIZE)], None, 16, "pixels"),
+    "crop of any size": (lambda: [preprocess.Preprocess(CROPPED, SIZE)], None, 20, "pixels"),
+    "resizing": (lambda: [keras.layers.Resizing(SIZE, SIZE), keras.layers.Rescaling(1 / 255)], None, 16, "pixels"),
+}
+
+
+@pytest.mark.parametrize("kind", READY)
+def test_a_model_gets_the_inputs_that_it_takes(folder, kind):
+    """Pixels if it normalizes them, in the size that its own resizing leaves as it is."""
+    before, input_size, size, taken = READY[kind]
+    inner = small()
+    if kind == "resizing":
+        inner.preprocessing = preprocess.Preprocessing(mean=0.0, std=1.0)
+    elif kind != "rescaling":
+        inner.preprocessing = preprocess.CLIP
+    model = served(inner, *before(), size=input_size)
+    data = image_folder(folder, model=model, shuffle=False, batch_size=22)
+    inputs, labels = data[0]
+    assert data.image_size == (size, size)
+    pixels = np.stack([data.pixels(n) for n in range(22)]).astype("float32")
+    expected = pixels if taken == "pixels" else preprocess.CLIP.normalise(pixels)
+    np.testing.assert_allclose(inputs, expected, atol=1e-4)
+    quiet(model, (inputs, labels))
+    wrong = inputs / 255 - 0.5 if taken == "pixels" else pixels
+    remedy = "give it pixels in" if taken == "pixels" else "Normalize pixels"
+    with pytest.warns(UserWarning, match=remedy):
+        check(model, (wrong, labels))
+
+
+def test_a_crop_in_the_model_is_made_once(folder):
+    """Half of CLIP's preprocessing in the folder, half in the model: together it is CLIP's."""
+    model = served(small(), preprocess.Preprocess(CROPPED, SIZE))
+    data = image_folder(folder, model=model, shuffle=False, batch_size=22)
+    way = model.layers[0]
+    expected = CROPPED(data.paths, SIZE)
+    np.testing.assert_allclose(
+        keras.ops.convert_to_numpy(way(data[0][0])), expected, atol=2.5 / 255 / 0.26
+    )  # two levels
+
+
+def test_operations_before_the_vit_count(folder):
+    inner = small()
+    image = keras.Input((SIZE, SIZE, 3))
+    model = keras.Model(image, inner(image / 127.5 - 1.0))
+    data = image_folder(folder, model=model, shuffle=False, batch_size=22)
+    assert data[0][0].max() > 100
+    quiet(model, (data[0][0], data[0][1]))
+
+
 def test_other_preprocessing():
     model = small()
     model.preprocessing = preprocess.Preprocessing(mean=preprocess.IMAGENET_MEAN, std=preprocess.IMAGENET_STD)
     pixels = np.concatenate([PIXELS, np.full_like(PIXELS[:1], 1), np.full_like(PIXELS[:1], -1)])
     quiet(model, model.preprocessing.normalise(pixels * 127.5 + 127.5))
-    with pytest.warns(UserWarning, match=r"from -1 to 1, where from -2.12 to 2.64"):
+    with pytest.warns(UserWarning, match=r"from -1 to 1. It was trained with pixels from -2.12 to 2.64"):
         check(model, pixels)
     with pytest.raises(ValueError, match="not finite"):
         check(model, PIXELS * np.inf)
@@ -417,12 +476,12 @@ def test_other_preprocessing():
 @pytest.mark.parametrize(
     ("labels", "loss", "message"),
     [
-        (LABELS + 1, None, "labels are from 1 to 3, and a model with 3 outputs takes whole numbers from 0 to 2"),
+        (LABELS + 1, None, "3 outputs takes labels that are whole numbers from 0 to 2. Received: labels from 1 to 3"),
         (LABELS - 1, None, "from -1 to 1"),
         (LABELS + 0.5, None, "from 0.5 to 2.5"),
-        (np.eye(4)[LABELS], None, r"3 outputs, which labels of shape \(20, 4\) do not fit"),
-        (np.eye(3)[LABELS], "sparse_categorical_crossentropy", "takes class numbers, and the labels are one-hot"),
-        (LABELS, keras.losses.CategoricalCrossentropy(), r"takes one-hot labels \(n, 3\), and these are numbers"),
+        (np.eye(4)[LABELS], None, r"Labels of shape \(20, 4\) do not fit a model with 3 outputs"),
+        (np.eye(3)[LABELS], "sparse_categorical_crossentropy", "takes class numbers. Received: one-hot"),
+        (LABELS, keras.losses.CategoricalCrossentropy(), r"takes one-hot labels \(n, 3\). Received: numbers"),
     ],
 )
 def test_labels_that_do_not_fit(model, labels, loss, message):
@@ -439,24 +498,22 @@ def test_one_label_too_many_is_found_anywhere_in_arrays(model):
 def test_labels_of_one_output():
     model = small(1)
     quiet(model, (PIXELS, LABELS % 2))
-    with pytest.raises(ValueError, match="from 0 to 2, and a model with 1 outputs takes from 0 to 1"):
+    with pytest.raises(ValueError, match="1 outputs takes labels from 0 to 1. Received: labels from 0 to 2"):
         check(model, (PIXELS, LABELS))
 
 
 def test_unbalanced_and_unshuffled_classes(folder, model):
     many = np.repeat(PIXELS, 3, axis=0)
     labels = np.array([0, 2] * 2 + [1] * 56)
-    with pytest.warns(UserWarning, match="largest class has 56 pictures, the smallest 2: pass class_weight="):
+    with pytest.warns(UserWarning, match="largest class has 56 images, the smallest 2. Pass class_weight="):
         check(model, (many, labels))
-    with pytest.warns(
-        UserWarning, match="All 32 pictures of the first batch are of one class: is the dataset shuffled"
-    ):
+    with pytest.warns(UserWarning, match="All 32 images of the first batch are of one class. Is the dataset shuffled"):
         check(model, (many, np.repeat([0, 1], [32, 28])))
 
 
 def test_a_generator_is_left_alone(model):
     stream = iter([(PIXELS, LABELS)])
-    with pytest.warns(UserWarning, match="a generator, whose batches come once: it is not checked"):
+    with pytest.warns(UserWarning, match="a generator, whose batches come only once: it is not checked"):
         check(model, stream)
     assert next(stream)[0] is PIXELS
 

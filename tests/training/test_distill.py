@@ -90,7 +90,11 @@ def test_each_head_learns_from_its_own(alpha, learns):
 
 
 @pytest.mark.parametrize(
-    "options", [{}, pytest.param(TWO_HEADS, marks=pytest.mark.core)], ids=["one head", "two heads"]
+    "options",
+    [
+        pytest.param({}, id="one head", marks=pytest.mark.slow),
+        pytest.param(TWO_HEADS, id="two heads", marks=[pytest.mark.core, pytest.mark.slow_on_jax]),
+    ],
 )
 def test_fit_trains_the_student_alone(options):
     student, teacher = tiny(**options), a_teacher()
@@ -171,8 +175,13 @@ def test_what_does_not_fit_is_refused(student, teacher, options, message):
 def test_a_teacher_of_other_pixels_is_refused():
     teacher = tiny()
     teacher.preprocessing = Preprocessing(mean=0.1, std=0.2)
-    with pytest.raises(ValueError, match="pixels of other mean and std"):
+    with pytest.raises(ValueError, match="pixels normalized with mean and std"):
         Distillation(tiny(), teacher)
+    nested = keras.Sequential([teacher, keras.layers.Softmax()])
+    with pytest.raises(ValueError, match="pixels normalized with mean and std"):
+        Distillation(tiny(), nested)
+    scaled = keras.Sequential([keras.Input(teacher.input_shape[1:]), keras.layers.Rescaling(2.5, 2), teacher])
+    Distillation(tiny(), scaled)  # whose first layer converts the pixels
     with pytest.raises(TypeError, match="The teacher must be a Keras model. Received: str"):
         Distillation(tiny(), "vit-b16")
 
@@ -180,7 +189,7 @@ def test_a_teacher_of_other_pixels_is_refused():
 @pytest.mark.core
 @pytest.mark.slow
 def test_a_student_learns_real_pictures_from_ti16(shared, real_weights):
-    """A teacher that saw 500 labels of CIFAR-10 says what 4,000 photos without labels are; the student sees only what it says."""
+    """A teacher that saw 500 labels of CIFAR-10 labels 4,000 other photos; the student sees only these labels."""
     photos, labels = cifar10.load(shared, "train", 400)
     labelled = np.tile(np.arange(400) < 50, 10)
     test, test_labels = cifar10.load(shared, "test", 100)

@@ -160,7 +160,10 @@ def test_steps_are_those_of_torch_with_the_groups_of_timm():
         np.testing.assert_allclose(ours_now, theirs_now, atol=2e-6, err_msg=path)
 
 
-@pytest.mark.parametrize("optimizer", [LayerwiseAdamW, LayerwiseLamb, LayerwiseSGD])
+@pytest.mark.parametrize(
+    "optimizer",
+    [LayerwiseAdamW, pytest.param(LayerwiseLamb, marks=pytest.mark.slow), LayerwiseSGD],
+)
 def test_layers_thaw_from_above(optimizer):
     made = variables()
     optimizer = optimizer(WarmupDecay(0.1, decay="constant", steps=4), thaw=(0.25, 0.5, 0.75))
@@ -219,6 +222,7 @@ def test_a_training_begins_anew_or_goes_on():
     assert float(optimizer.learning_rate) == 0.75
 
 
+@pytest.mark.slow_on_jax
 def test_accumulated_batches_make_the_step_of_their_mean():
     together, apart = variables(), variables()
     options = {"layer_decay": 0.5, "weight_decay": 0.1, "momentum": 0.9}
@@ -258,12 +262,12 @@ def test_the_end_of_a_training_is_saved():
     ("make", "message"),
     [
         (lambda: LayerwiseSGD(layer_decay=0), "layer_decay must be above 0"),
-        (lambda: LayerwiseSGD(WarmupDecay(0.1), thaw=(0.5, 0.2)), "rising fractions"),
-        (lambda: LayerwiseSGD(WarmupDecay(0.1), thaw=1.5), "rising fractions"),
+        (lambda: LayerwiseSGD(WarmupDecay(0.1), thaw=(0.5, 0.2)), "increasing fractions"),
+        (lambda: LayerwiseSGD(WarmupDecay(0.1), thaw=1.5), "increasing fractions"),
         (lambda: LayerwiseSGD(0.1, thaw=0.5), "a WarmupDecay"),
-        (lambda: LayerwiseSGD(WarmupDecay(0.1), thaw=0.5).build(variables(["dense/kernel"])), "there are none"),
+        (lambda: LayerwiseSGD(WarmupDecay(0.1), thaw=0.5).build(variables(["dense/kernel"])), "none of the variables"),
         (lambda: WarmupDecay(0.1, decay="step"), "'cosine', 'linear', 'constant'"),
-        (lambda: WarmupDecay(0.1, warmup=5), "fraction from 0 to 1"),
+        (lambda: WarmupDecay(0.1, warmup=5), "must be a fraction from 0 to 1"),
         (lambda: WarmupDecay(0.1, steps=0), "positive integer"),
     ],
 )

@@ -65,8 +65,10 @@ def test_a_recipe_is_found_by_name_and_changed():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: recipe("adam"), "no recipe 'adam'. There are: finetune, vit"),
-        (lambda: recipe("vit", lr=1), "has no lr. It has: name"),
+        (lambda: recipe("adam"), "no recipe 'adam'. The recipes are: finetune, vit"),
+        (lambda: recipe("fintune"), "no recipe 'fintune'. Did you mean 'finetune'?"),
+        (lambda: recipe("vit", lr=1), "has no field lr.* Its fields: name"),
+        (lambda: recipe("vit", learning_rat=1), "has no field learning_rat. Did you mean 'learning_rate'?"),
         (lambda: recipe("vit", optimizer="adam"), "optimizer must be one of 'sgd'"),
         (lambda: recipe("vit", schedule="step"), "schedule must be one of"),
         (lambda: recipe("vit", loss="mse"), "loss must be one of"),
@@ -173,7 +175,7 @@ def test_the_accuracy_of_logits_is_counted_from_zero():
 def test_what_cannot_be_compiled_is_named():
     inputs = keras.Input((4,))
     two = keras.Model(inputs, [keras.layers.Dense(2, name="a")(inputs), keras.layers.Dense(3, name="b")(inputs)])
-    with pytest.raises(ValueError, match="2 outputs: say loss="):
+    with pytest.raises(ValueError, match="2 outputs. Pass loss="):
         recipe("finetune").compile(two)
     recipe("finetune").compile(two, loss=["mse", "mse"], metrics=None)
     with pytest.raises(ValueError, match="ends in 'tanh'"):

@@ -1,8 +1,8 @@
-"""Augmentation as data: which pictures a training run sees, said in one frozen dataclass.
+"""Augmentation as data, in one frozen dataclass.
 
-What is done to each picture alone (crop, flip, three-augment) is Pillow's work, cheap enough for two cores; RandAugment,
-colour jitter and random erasing are Keras' own layers, on whole batches. Everything follows from a seed: no generator is
-shared between threads, and nothing is drawn from a global one.
+Pillow does what applies to each image alone (crop, flip, three-augment), which is cheap enough for two cores.
+RandAugment, color jitter and random erasing are Keras' own layers, on whole batches. A seed determines everything: no
+generator is shared between threads, and no global one is used.
 
 >>> import numpy as np
 >>> Augmentation(crop=0.25)(np.zeros((2, 32, 32, 3), "uint8"), seed=0).shape
@@ -21,29 +21,34 @@ import numpy as np
 from PIL import Image, ImageFilter, ImageOps
 
 from ..images import pixel_range
+from ..validate import did_you_mean, is_number
+
+__all__ = ["Augmentation"]
 
 _NEEDS = {"RandAugment": "3.8", "RandomColorJitter": "3.8", "RandomErasing": "3.9"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Augmentation:
-    """What happens to the pictures of a training set, in this order, on pixels in [0, 255].
+    """Augmentation of training images, applied in this order to pixels in [0, 255].
 
-    The default, a mild crop and a flip, costs about a millisecond a picture.
+    The default, a mild crop and a flip, takes about a millisecond an image.
 
     Args:
-        crop: Smallest share of a picture's area that a random crop may have; the largest is all of it. The crop is
-            resized to the size wanted. `None`: no crop.
-        aspect: Range of the crop's width/height, drawn evenly on a logarithmic scale.
-        flip: Whether every other picture, at random, is mirrored left to right. Not for text or digits.
-        three_augment: DeiT-III's: every picture becomes grey, solarised or blurred, one of the three (arXiv 2204.07118).
-        color_jitter: Brightness, contrast and saturation change by up to this factor (`RandomColorJitter` of Keras 3.8).
+        crop: Smallest fraction of an image's area that a random crop may have; the largest is 1. The crop is resized
+            to the target size. `None`: no crop.
+        aspect: Range of the crop's width / height, sampled uniformly on a logarithmic scale.
+        flip: Whether images are mirrored left to right with a probability of one half. Not for text or digits.
+        three_augment: DeiT-III's 3-Augment: each image becomes gray, solarized or blurred (arXiv 2204.07118).
+        color_jitter: Brightness, contrast and saturation change by up to this factor (`RandomColorJitter` of Keras
+            3.8).
         rand_augment: `(layers, magnitude)` of RandAugment, the magnitude from 0 to 10 (`RandAugment` of Keras 3.8,
-            which chooses one operation for a batch, not one for a picture, and computes all of them: slow).
-        random_erasing: Probability that a random rectangle of a picture becomes noise (`RandomErasing` of Keras 3.9).
-        mixup: Pictures are added in pairs, and their labels too, with weights from Beta(mixup, mixup) (arXiv 1710.09412).
-        cutmix: Rectangles of another picture are pasted, their area from Beta(cutmix, cutmix) (arXiv 1905.04899). Of
-            mixup and cutmix together, each batch gets one, at random.
+            which is slow: it chooses one operation for a batch, not for each image, and computes all of them).
+        random_erasing: Probability that a random rectangle of an image becomes noise (`RandomErasing` of Keras 3.9).
+        mixup: Images are blended in pairs, and their labels too, with weights from Beta(mixup, mixup) (arXiv
+            1710.09412).
+        cutmix: Rectangles of another image are pasted, with areas from Beta(cutmix, cutmix) (arXiv 1905.04899). With
+            both mixup and cutmix, each batch gets one of them, at random.
 
     Raises:
         ValueError: A value is out of range.
@@ -66,51 +71,54 @@ class Augmentation:
     def __post_init__(self) -> None:
         object.__setattr__(self, "aspect", _numbers(self.aspect, "aspect"))
         if not 0 < self.aspect[0] <= self.aspect[1]:
-            raise ValueError(f"aspect is (smallest, largest) width/height, both positive. Received: {self.aspect}")
+            raise ValueError(
+                f"aspect must be (smallest, largest) width / height, both positive. Received: {self.aspect}"
+            )
         for name, largest in (("crop", 1), ("color_jitter", 1), ("random_erasing", 1), ("mixup", 1e6), ("cutmix", 1e6)):
             value = getattr(self, name)
-            if value is not None and not (isinstance(value, (int, float)) and 0 < value <= largest):
-                raise ValueError(f"{name} is None or a number over 0, at most {largest:g}. Received: {value!r}")
+            if value is not None and not (is_number(value) and 0 < value <= largest):
+                raise ValueError(f"{name} must be None or a number above 0, at most {largest:g}. Received: {value!r}")
         if self.rand_augment is not None:
             layers, magnitude = _numbers(self.rand_augment, "rand_augment")
             if layers != int(layers) or layers < 1 or not 0 <= magnitude <= 10:
                 raise ValueError(
-                    f"rand_augment is (layers, magnitude from 0 to 10), such as (2, 9). Received: {self.rand_augment!r}"
+                    "rand_augment must be (layers, magnitude from 0 to 10), such as (2, 9). "
+                    f"Received: {self.rand_augment!r}"
                 )
             object.__setattr__(self, "rand_augment", (int(layers), magnitude))
 
     @property
     def mixes(self) -> bool:
-        """Whether labels are mixed, so that they must be one number per class."""
+        """Whether labels are mixed, and so must have one number for each class."""
         return bool(self.mixup or self.cutmix)
 
     def __call__(self, images: Any, labels: Any = None, *, seed: Any = None) -> Any:
-        """Augment a batch; also one picture, and also in `tf.data.Dataset.map`.
+        """Augment a batch, or one image; also inside `tf.data.Dataset.map`.
 
         Args:
-            images: `(n, height, width, channels)`, or one picture without `n`, of pixels in [0, 255].
-            labels: `(n, classes)` where there is mixup or cutmix; else anything.
-            seed: Integer from which all that is random follows. In `map`, a number that differs from batch to batch:
-                `dataset.enumerate().map(lambda n, batch: augmentation(*batch, seed=n))`. `None`: from the system.
+            images: `(n, height, width, channels)`, or one image without `n`, of pixels in [0, 255].
+            labels: `(n, classes)` for mixup or cutmix; else anything.
+            seed: Integer that determines everything random. In `map`, a number that differs from batch to batch:
+                `dataset.enumerate().map(lambda n, batch: augmentation(*batch, seed=n))`. `None`: a random one.
 
         Returns:
-            float32 pictures in [0, 255] of the same shape, and with them the labels where they were given.
+            float32 images in [0, 255] of the same shape; with the labels, if they were given.
 
         Raises:
             ValueError: The pixels are in another range, or the labels cannot be mixed.
-            ImportError: Keras is too old for what is asked for.
+            ImportError: An augmentation needs a newer Keras.
         """
         if _in_tensorflow_graph(images):
             return self._in_graph(images, labels, seed)
         images = np.asarray(images)
         if images.ndim not in (3, 4):
-            raise ValueError(f"Pictures have the shape (n, height, width, channels). Received: {images.shape}")
+            raise ValueError(f"Images must have the shape (n, height, width, channels). Received: {images.shape}")
         batch = images if images.ndim == 4 else images[None]
         if self.mixes and images.ndim == 3:
-            raise ValueError("mixup and cutmix take a batch of pictures: call this after dataset.batch().")
+            raise ValueError("mixup and cutmix need a batch of images: call this after dataset.batch().")
         if images.dtype != np.uint8 and images.any() and pixel_range(images) != "[0, 255]":
             raise ValueError(
-                f"Augmentation takes pixels in [0, 255], before preprocess_inputs. These look like {pixel_range(images)}."
+                f"Augmentation takes pixels in [0, 255], before preprocess_inputs. Received: {pixel_range(images)}"
             )
         batch = np.clip(np.rint(batch), 0, 255).astype("uint8")
         root = np.random.SeedSequence(None if seed is None else int(seed))
@@ -122,12 +130,12 @@ class Augmentation:
         return batch if labels is None else (batch, new_labels)
 
     def picture(self, pixels: np.ndarray, size: tuple[int, int], rng: np.random.Generator) -> np.ndarray:
-        """What is done to each picture alone: crop, resize, flip, three-augment.
+        """Apply what is done to each image alone: crop, resize, flip, three-augment.
 
         Args:
             pixels: uint8 `(height, width, 1 or 3)`, of any size.
-            size: `(height, width)` wanted.
-            rng: Where the randomness comes from.
+            size: `(height, width)` of the result.
+            rng: Source of randomness.
 
         Returns:
             uint8 `(*size, channels)`.
@@ -146,7 +154,7 @@ class Augmentation:
         return np.asarray(image).reshape(*size, channels)
 
     def _window(self, height: int, width: int, rng: np.random.Generator) -> tuple[float, float, float, float]:
-        """(left, top, right, bottom) of a random crop; after ten vain draws the largest one in the middle, as in torchvision."""
+        """Return (left, top, right, bottom) of a random crop; after ten failed draws, of the largest centered one."""
         narrow, wide = self.aspect
         for _ in range(10):
             area = rng.uniform(self.crop, 1) * height * width
@@ -160,19 +168,19 @@ class Augmentation:
         return left, top, left + w, top + h
 
     def batch(self, images: np.ndarray, labels: Any, rng: np.random.Generator) -> tuple[np.ndarray, Any]:
-        """What is done to whole batches: colour jitter, RandAugment, random erasing, mixup, cutmix.
+        """Apply what is done to whole batches: color jitter, RandAugment, random erasing, mixup, cutmix.
 
         Args:
             images: `(n, height, width, channels)` of pixels in [0, 255].
-            labels: `(n, classes)` where there is mixup or cutmix; else anything.
-            rng: Where the randomness comes from.
+            labels: `(n, classes)` for mixup or cutmix; else anything.
+            rng: Source of randomness.
 
         Returns:
             float32 pixels in [0, 255], and the labels.
 
         Raises:
             ValueError: The labels cannot be mixed.
-            ImportError: Keras is too old for what is asked for.
+            ImportError: An augmentation needs a newer Keras.
         """
         images = images.astype("float32")
         with keras.device("cpu"):
@@ -193,12 +201,12 @@ class Augmentation:
         return [_layer(name, int(seed), **options) for (name, options), seed in zip(wanted.items(), seeds)]
 
     def _mix(self, images: np.ndarray, labels: Any, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """Mixup or cutmix. Not Keras' layers: on PyTorch theirs draw from the global generator, which other threads use."""
+        """Apply mixup or cutmix. On PyTorch, Keras' own layers use the global generator, as other threads do."""
         labels = np.asarray(labels, "float32")
         if labels.ndim != 2 or len(labels) != len(images):
             raise ValueError(
-                f"mixup and cutmix need labels of shape (n, classes), such as keras.utils.to_categorical makes, for "
-                f"{len(images)} pictures. Received: {labels.shape}"
+                f"mixup and cutmix need labels of shape (n, classes), as from keras.utils.to_categorical, for "
+                f"{len(images)} images. Received: {labels.shape}"
             )
         cut = bool(self.cutmix) and (not self.mixup or rng.random() < 0.5)
         alpha = self.cutmix if cut else self.mixup
@@ -231,7 +239,7 @@ class Augmentation:
         return tuple(results) if labels is not None else results
 
     def replace(self, **changes: Any) -> Augmentation:
-        """A copy with some fields changed.
+        """Return a copy with some fields changed.
 
         Raises:
             ValueError: A field does not exist, or a value is out of range.
@@ -244,7 +252,7 @@ class Augmentation:
         return dataclasses.replace(self, **changes)
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields, as plain JSON.
+        """Return the fields as plain JSON.
 
         Example:
             >>> Augmentation(rand_augment=(2, 9)).to_dict()["rand_augment"]
@@ -255,7 +263,7 @@ class Augmentation:
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Augmentation:
-        """The inverse of `to_dict`; a field that is left out has its default.
+        """Invert `to_dict`. A field that is left out has its default.
 
         Raises:
             ValueError: A field does not exist, or a value is out of range.
@@ -272,12 +280,13 @@ def _check_fields(fields: Mapping[str, Any]) -> None:
     known = [f.name for f in dataclasses.fields(Augmentation)]
     unknown = sorted(set(fields) - set(known))
     if unknown:
-        raise ValueError(f"Augmentation has no {', '.join(map(repr, unknown))}. It has {', '.join(known)}.")
+        hint = did_you_mean(unknown[0], known)
+        raise ValueError(f"Augmentation has no {', '.join(map(repr, unknown))}.{hint} Its fields: {', '.join(known)}.")
 
 
 def _numbers(pair: Any, name: str) -> tuple[float, float]:
     if not isinstance(pair, Sequence) or len(pair) != 2 or not all(isinstance(n, (int, float)) for n in pair):
-        raise ValueError(f"{name} is a pair of numbers. Received: {pair!r}")
+        raise ValueError(f"{name} must be a pair of numbers. Received: {pair!r}")
     return float(pair[0]), float(pair[1])
 
 
@@ -289,7 +298,7 @@ def _layer(name: str, seed: int, **options: Any) -> keras.layers.Layer:
 
 
 def _three_augment(image: Image.Image, rng: np.random.Generator) -> Image.Image:
-    """One of DeiT-III's three, with its values."""
+    """Apply one of DeiT-III's three, with its values."""
     choice = rng.integers(3)
     if choice == 0:
         return ImageOps.grayscale(image).convert(image.mode)
@@ -299,13 +308,13 @@ def _three_augment(image: Image.Image, rng: np.random.Generator) -> Image.Image:
 
 
 def _rectangles(areas: np.ndarray, size: tuple[int, int], rng: np.random.Generator) -> np.ndarray:
-    """`(n, *size)` of booleans: one rectangle each, of about these shares of the area, cut off at the edges (as CutMix does)."""
+    """Return booleans `(n, *size)`: rectangles of these fractions of the area, clipped at the edges (CutMix)."""
     inside = []
     for length in size:
         half = np.sqrt(areas) * length / 2
-        centre = rng.uniform(0, length, len(areas))
+        center = rng.uniform(0, length, len(areas))
         pixels = np.arange(length) + 0.5
-        inside.append((pixels >= (centre - half)[:, None]) & (pixels < (centre + half)[:, None]))
+        inside.append((pixels >= (center - half)[:, None]) & (pixels < (center + half)[:, None]))
     return inside[0][:, :, None] & inside[1][:, None, :]
 
 

@@ -1,4 +1,4 @@
-"""What `fit` must call for a recipe to work: the schedule is told its end, and random numbers follow from the step."""
+"""The callbacks of every recipe: the end of the schedule, and random numbers that a resumed run repeats."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ __all__ = ["Horizon", "Reseed", "check_horizon_before_training"]
 
 
 class Horizon(keras.callbacks.Callback):
-    """Tells the schedule how many steps `fit` was asked for, and logs the learning rate after each epoch.
+    """A callback that tells the schedule the number of steps of `fit`, and logs the learning rate after each epoch.
 
-    A second `fit` starts the schedule again. One that goes on, by `initial_epoch` or `BackupAndRestore`, goes on in it.
+    A second `fit` starts the schedule again. One that continues, with `initial_epoch` or `BackupAndRestore`, continues
+    in it.
 
     Raises:
-        ValueError: Nobody knows how many batches an epoch has.
+        ValueError: The number of batches in an epoch is unknown.
     """
 
     def set_model(self, model):
@@ -33,12 +34,12 @@ class Horizon(keras.callbacks.Callback):
         if optimizer is not None and self.params["steps"] is None and optimizer.needs_horizon:
             optimizer.awaits_horizon = False
             raise ValueError(
-                "The data does not tell how many batches an epoch has, which the learning rate's schedule must know: give "
-                "steps_per_epoch to fit (with data.repeat()), or steps (all there will be) to recipe.compile."
+                "The learning rate's schedule must know how many batches an epoch has, and this dataset has no length. "
+                "Pass steps_per_epoch= to fit (with data.repeat()), or steps= (all steps) to recipe.compile."
             )
 
     def on_epoch_begin(self, epoch, logs=None):
-        # Not earlier: here the true number of the first epoch is known, and no step has run yet.
+        # Not earlier: only here the number of the first epoch is known, and no step has run yet.
         optimizer, steps = self._optimizer(), self.params["steps"]
         if optimizer is not None and steps is not None and not self._begun:
             optimizer.begin(self.params["epochs"] * steps, done=epoch * steps)
@@ -53,10 +54,11 @@ class Horizon(keras.callbacks.Callback):
 
 
 def check_horizon_before_training(model: keras.Model) -> None:
-    """Make `fit` and `train_on_batch` of a model refuse to start while nobody can tell the schedule its number of steps.
+    """Make `fit` and `train_on_batch` raise a `ValueError` where the schedule will not know its number of steps.
 
-    The schedule would refuse inside the compiled step. There it is too late on JAX: Keras has taken the variables' values out of
-    the model by then, and loses them. `make_train_function` is the last that `fit` calls before its callbacks and its steps.
+    The schedule itself can raise only inside the compiled step. On JAX that is too late: Keras has moved the values
+    out of the model's variables by then, and loses them. `make_train_function` is the last that `fit` calls before
+    callbacks and steps.
 
     Args:
         model: A compiled model. It is changed.
@@ -74,16 +76,16 @@ def check_horizon_before_training(model: keras.Model) -> None:
 
 
 def _layerwise(model: keras.Model) -> Layerwise | None:
-    """A model's optimizer, if it is one of this package; with mixed precision it is inside the one that scales the loss."""
+    """Return a model's optimizer if it is of this package; the one that scales losses (float16) contains it."""
     optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
     return optimizer if isinstance(optimizer, Layerwise) else None
 
 
 class Reseed(keras.callbacks.Callback):
-    """Makes what dropout draws in an epoch depend on the steps before it, so that a resumed training draws the same.
+    """A callback that derives an epoch's random numbers from the steps before it: a resumed run repeats them.
 
-    Keras saves no state of random numbers. The model must begin with the same seeds (`keras.utils.set_random_seed`); on PyTorch,
-    Keras' plain dropout draws from PyTorch's own generator instead.
+    Keras does not save the state of random numbers. The model must start with the same seeds
+    (`keras.utils.set_random_seed`). On PyTorch, Keras' plain dropout draws from PyTorch's own generator instead.
     """
 
     def on_epoch_begin(self, epoch, logs=None):
@@ -94,5 +96,4 @@ class Reseed(keras.callbacks.Callback):
                 variable.assign(np.array([seed, steps * _DRAWS_PER_STEP % 2**32], "uint32"))
 
 
-# More often than this no layer draws in a step.
-_DRAWS_PER_STEP = 64
+_DRAWS_PER_STEP = 64  # no layer draws more often in a step

@@ -1,4 +1,4 @@
-"""What makes a ViT not learn, looked for before training: pixels, labels, classes that are too unlike in number."""
+"""Sanity checks before `fit`: the range of the pixels, the labels, class imbalance."""
 
 from __future__ import annotations
 
@@ -8,28 +8,29 @@ from typing import Any
 import keras
 import numpy as np
 
-from ..layers import find_vit
-from ..preprocess import GOOGLE
+from ..anatomy import find_vit, input_range, last_activation, outputs_of, preprocessing_of
+
+__all__ = ["check", "check_range", "class_weights", "last_activation", "outputs_of"]
 
 
 def check(model: keras.Model, data: Any, *, loss: Any = None) -> None:
-    """Look at the first batch of any dataset for what makes a ViT not learn, before it costs an hour.
+    """Check the first batch of a dataset for common mistakes that keep a ViT from learning.
 
-    A generator or other one-shot iterator is left alone, since what is taken from it is gone: check a batch of it, `(x, y)`.
+    A generator, or any other iterator that runs once, is not read, because its first batch would be lost. Check a
+    batch of it, `(x, y)`, instead.
 
     Args:
         model: The model to train.
-        data: What goes into `fit`: an `ImageFolder` or other `PyDataset`, `tf.data`, Grain, a torch `DataLoader`, or
+        data: The dataset for `fit`: an `ImageFolder` or other `PyDataset`, `tf.data`, Grain, a torch `DataLoader`, or
             arrays `(x, y)`.
-        loss: The loss to train with, or its name.
+        loss: The loss to train with, or its name. Labels are checked as classes if it is a cross-entropy or `None`.
 
     Raises:
         ValueError: The labels do not fit the model's outputs or the loss, or pixels are not finite.
 
     Warns:
         UserWarning: The pixels that reach the ViT are not in the range that it was trained with; the first batch has a
-            single class; one class has over ten times the pictures of another; or the data could not be looked at.
-            Labels count as classes if the loss is a cross-entropy or not said.
+            single class; one class has over ten times the images of another; or the data could not be checked.
 
     Example:
         >>> from vit_keras import vit
@@ -37,9 +38,7 @@ def check(model: keras.Model, data: Any, *, loss: Any = None) -> None:
         >>> check(model, (np.linspace(-1, 1, 2 * 32 * 32 * 3).reshape(2, 32, 32, 3), np.array([0, 1])))
     """
     if hasattr(data, "__next__"):
-        message = (
-            "This dataset is a generator, whose batches come once: it is not checked. Check a batch of it, (x, y)."
-        )
+        message = "This dataset is a generator, whose batches come only once: it is not checked. Check a batch, (x, y)."
         warnings.warn(message, UserWarning, stacklevel=2)
         return
     inputs, labels = first_batch(data)
@@ -57,7 +56,9 @@ def check(model: keras.Model, data: Any, *, loss: Any = None) -> None:
 
 
 def first_batch(data: Any) -> tuple[Any, Any]:
-    """The inputs and the labels of a dataset's first batch, or of the first pictures of arrays; labels may be `None`.
+    """Return the inputs and the labels of a dataset's first batch, or of the first images of arrays.
+
+    Labels that are not there are `None`.
 
     Raises:
         ValueError: There is no batch.
@@ -73,7 +74,7 @@ def first_batch(data: Any) -> tuple[Any, Any]:
 
 
 def _head(data: Any, most: int = 32) -> Any:
-    """The first of whatever a model's inputs or labels are: arrays, or arrays by name or in a list."""
+    """Return the first of a model's inputs or labels: of an array, or of each array in a dictionary or list."""
     if isinstance(data, dict):
         return {name: array[:most] for name, array in data.items()}
     if isinstance(data, (list, tuple)) and data and hasattr(data[0], "shape"):
@@ -82,7 +83,7 @@ def _head(data: Any, most: int = 32) -> Any:
 
 
 def as_array(tensor: Any) -> np.ndarray:
-    """A tensor of any framework as a NumPy array."""
+    """Return a tensor of any framework as a NumPy array."""
     return np.asarray(tensor.detach().cpu() if hasattr(tensor, "detach") else tensor)
 
 
@@ -90,11 +91,15 @@ def check_range(model: keras.Model, inputs: Any) -> None:
     """Warn if the pixels that reach the ViT in a model are not in the range that it was trained with.
 
     Args:
-        model: A model; of one without a ViT of this package nothing is known.
-        inputs: What the model is given: a batch of pictures, or of several inputs by name or in a list.
+        model: A model. One without a ViT of this package is not checked.
+        inputs: The model's inputs: a batch of images, or several inputs by name or in a list.
 
     Raises:
         ValueError: Pixels are not finite numbers.
+
+    Warns:
+        UserWarning: They are in another range. Layers before the ViT, and layers of the ViT itself that normalize,
+            count.
     """
     try:
         vit = find_vit(model)
@@ -103,34 +108,42 @@ def check_range(model: keras.Model, inputs: Any) -> None:
     pixels = as_array(_reaching(vit, model, inputs)).astype("float32")
     if not np.isfinite(pixels).all():
         raise ValueError("The first batch has pixels that are not finite numbers.")
-    preprocessing = getattr(vit, "preprocessing", GOOGLE)
+    preprocessing = preprocessing_of(vit)  # for the pixels that the ViT itself takes
     mean, std = np.array(preprocessing.mean), np.array(preprocessing.std)
     expected = float((-mean / std).min()), float(((1 - mean) / std).max())
     received = float(pixels.min()), float(pixels.max())
-    if not _plausible(received, expected):
+    scaled_twice = np.ptp(pixels * std + mean) < 0.025  # in units of white less black
+    if scaled_twice or not _plausible(received, expected):
         warnings.warn(
-            f"The pixels that reach the ViT are from {received[0]:.3g} to {received[1]:.3g}, where from {expected[0]:.3g} to "
-            f"{expected[1]:.3g} is what it was trained with: give pixels in [0, 255] to vit.preprocess_inputs or "
-            "vit.preprocessing.normalise, and to no Rescaling besides.",
+            f"The pixels that reach the ViT are from {received[0]:.3g} to {received[1]:.3g}. It was trained with "
+            f"pixels from {expected[0]:.3g} to {expected[1]:.3g}. {_REMEDIES[input_range(model)]}",
             UserWarning,
             stacklevel=3,
         )
 
 
+_REMEDIES = {
+    "normalized": "Normalize pixels in [0, 255] once: with vit.preprocess_inputs or vit.preprocessing.normalise, and "
+    "without a Rescaling layer.",
+    "pixels": "This model normalizes its inputs itself: give it pixels in [0, 255].",
+    "unit": "This model normalizes its inputs itself: give it pixels in [0, 1].",
+}
+
+
 def _plausible(received: tuple[float, float], expected: tuple[float, float]) -> bool:
-    """Whether pixels are within a range (augmentation may overshoot), and not in one of the usual others."""
+    """Whether pixels are within a range (augmentation may exceed it a little), and not in another common one."""
     (low, high), (least, most) = received, expected
     margin = 0.25 * (most - least)
-    if low < least - margin or high > most + margin or high - low < margin / 10:  # the last: scaled down twice
+    if low < least - margin or high > most + margin:
         return False
     others = [other for other in ((0, 255), (0, 1), (-1, 1)) if max(np.abs(np.subtract(other, expected))) > 0.02]
     if any(abs(low - first) < 0.02 and abs(high - last) < 0.02 for first, last in others):
         return False
-    return not (least < -margin and low >= 0 and high <= 1)  # no picture of a batch has a dark pixel: it is in [0, 1]
+    return not (least < -margin and low >= 0 and high <= 1)  # without a dark pixel: in [0, 1]
 
 
 def _reaching(vit: keras.Model, model: keras.Model, inputs: Any) -> Any:
-    """What the ViT inside a model receives for these inputs, after whatever layers there are before it."""
+    """Return what the ViT inside a model receives for these inputs, from the layers before it."""
     if vit is model:
         return inputs
     seen = []
@@ -152,12 +165,13 @@ def _check_shape(shape: tuple, outputs: int, loss: str) -> None:
     numbers = shape[1:] in ((), (1,))
     if not numbers and shape[1:] != (outputs,):
         raise ValueError(
-            f"The model has {outputs} outputs, which labels of shape {shape} do not fit: class numbers (n,) or (n, {outputs})."
+            f"Labels of shape {shape} do not fit a model with {outputs} outputs. Pass class numbers (n,), or one-hot "
+            f"labels (n, {outputs})."
         )
     if loss.startswith("sparse") and not numbers:
-        raise ValueError(f"The loss {loss!r} takes class numbers, and the labels are one-hot, of shape {shape}.")
+        raise ValueError(f"The loss {loss!r} takes class numbers. Received: one-hot labels of shape {shape}")
     if loss.startswith("categorical") and numbers:
-        raise ValueError(f"The loss {loss!r} takes one-hot labels (n, {outputs}), and these are numbers, {shape}.")
+        raise ValueError(f"The loss {loss!r} takes one-hot labels (n, {outputs}). Received: numbers of shape {shape}")
 
 
 def _check_values(labels: np.ndarray, outputs: int) -> None:
@@ -166,47 +180,47 @@ def _check_values(labels: np.ndarray, outputs: int) -> None:
     low, high, largest = labels.min(), labels.max(), max(outputs - 1, 1)
     if low < 0 or high > largest or (outputs > 1 and (labels != np.rint(labels)).any()):
         raise ValueError(
-            f"The labels are from {low:g} to {high:g}, and a model with {outputs} outputs takes "
-            f"{'whole numbers ' if outputs > 1 else ''}from 0 to {largest}."
+            f"A model with {outputs} outputs takes labels {'that are whole numbers ' if outputs > 1 else ''}from 0 to "
+            f"{largest}. Received: labels from {low:g} to {high:g}"
         )
 
 
 def _counts(labels: np.ndarray) -> np.ndarray:
-    """How often each class comes, in class numbers or one-hot labels."""
+    """Return how often each class occurs in class numbers or one-hot labels."""
     if labels.ndim == 2 and labels.shape[1] > 1:
         return labels.sum(0)
     return np.unique(labels, return_counts=True)[1]
 
 
 def _check_classes(first: np.ndarray, counts: np.ndarray | None) -> None:
-    """Warn if the first batch has one class only, or if the whole (whose counts are known of some) is very unbalanced."""
+    """Warn if the first batch has a single class, or if the dataset, where its counts are known, is very unbalanced."""
     if len(first) >= 16 and np.count_nonzero(_counts(first)) == 1 and (counts is None or np.count_nonzero(counts) > 1):
         warnings.warn(
-            f"All {len(first)} pictures of the first batch are of one class: is the dataset shuffled?",
+            f"All {len(first)} images of the first batch are of one class. Is the dataset shuffled?",
             UserWarning,
             stacklevel=3,
         )
     present = np.empty(0) if counts is None else counts[counts > 0]
     if present.size and present.max() > 10 * present.min():
         warnings.warn(
-            f"The largest class has {present.max():,.0f} pictures, the smallest {present.min():,.0f}: pass "
-            "class_weight=class_weights(labels) to fit (an ImageFolder has it as class_weight; finetune: --balance).",
+            f"The largest class has {present.max():,.0f} images, the smallest {present.min():,.0f}. Pass "
+            "class_weight=class_weights(labels) to fit (an ImageFolder has class_weight; the command line: --balance).",
             UserWarning,
             stacklevel=3,
         )
 
 
 def class_weights(labels: Any) -> dict[int, float]:
-    """Weights that make all classes weigh the same, for `fit(class_weight=…)`.
+    """Return the weights with which all classes count the same, for `fit(class_weight=…)`.
 
     Args:
         labels: Class numbers `(n,)` or `(n, 1)`, or one-hot `(n, classes)`.
 
     Returns:
-        `{class: n / (classes × pictures of the class)}`; the mean weight of a picture is 1.
+        `{class: n / (classes × images of the class)}`; the mean weight of an image is 1.
 
     Raises:
-        ValueError: They are no labels of classes.
+        ValueError: The labels are not those of classes.
 
     Example:
         >>> class_weights([0, 0, 0, 1])
@@ -216,43 +230,7 @@ def class_weights(labels: Any) -> dict[int, float]:
     numbers = labels.argmax(-1) if labels.ndim == 2 and labels.shape[1] > 1 else labels.reshape(-1)
     if labels.ndim not in (1, 2) or not numbers.size or (numbers < 0).any() or (numbers != numbers.astype(int)).any():
         raise ValueError(
-            f"Labels are class numbers (n,) or one-hot (n, classes). Received: {labels.dtype} {labels.shape}"
+            f"Labels must be class numbers (n,) or one-hot (n, classes). Received: {labels.dtype} {labels.shape}"
         )
     classes, counts = np.unique(numbers.astype(int), return_counts=True)
     return {int(c): float(len(numbers) / (len(classes) * n)) for c, n in zip(classes, counts)}
-
-
-def outputs_of(model: keras.Model) -> list:
-    """The symbolic outputs of a model.
-
-    Raises:
-        ValueError: It has none, being a subclass of `keras.Model`.
-    """
-    outputs = getattr(model, "outputs", None)
-    if not outputs:
-        raise ValueError(f"The model {model.name!r} does not tell what its output comes from: say loss=.")
-    return outputs
-
-
-def last_activation(model: keras.Model) -> str:
-    """The name of the function that a model's output comes from: `"linear"` means logits."""
-    output = outputs_of(model)[0]
-    while True:
-        layer = output._keras_history.operation
-        if isinstance(layer, keras.Model):
-            output = outputs_of(layer)[0]
-            continue
-        name = getattr(getattr(layer, "activation", None), "__name__", "linear")
-        name = "softmax" if isinstance(layer, keras.layers.Softmax) else name
-        if name != "linear" or not isinstance(layer, _CHANGE_NO_VALUES):
-            return name
-        output = layer.input
-
-
-_CHANGE_NO_VALUES = (
-    keras.layers.Activation,
-    keras.layers.Dropout,
-    keras.layers.Flatten,
-    keras.layers.Identity,
-    keras.layers.Reshape,
-)

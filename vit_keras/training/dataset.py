@@ -1,8 +1,10 @@
-"""From a folder of pictures to `model.fit`: decoded once, the same batches whatever happens, and checked before training.
+"""A folder of images as a dataset for `model.fit`: decoded once, reproducible batch by batch, checked before training.
 
 >>> from vit_keras import vit
 >>> model = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=5)
->>> train, validation = image_folder("flowers", model=model, validation_split=0.5, augmentation=Augmentation(), batch_size=5)
+>>> train, validation = image_folder(
+...     "flowers", model=model, validation_split=0.5, augmentation=Augmentation(), batch_size=5
+... )
 >>> model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
 >>> model.fit(train, validation_data=validation, epochs=5, callbacks=train.callbacks)  # doctest: +SKIP
 """
@@ -21,18 +23,21 @@ from typing import Any
 import keras
 import numpy as np
 
+from .. import anatomy
 from ..config import size_pair
-from ..layers import find_vit
 from ..preprocess import GOOGLE, Preprocessing
+from ..validate import one_of, positive_integer
 from .augment import Augmentation
 from .checks import class_weights
 from .decoding import Decoder, Pictures, decoded_pictures, report_damaged
 from .listing import list_classes, split
 
+__all__ = ["ImageFolder", "SetEpoch", "image_folder"]
+
 
 def image_folder(
     path: str | os.PathLike[str],
-    image_size: int | tuple[int, int] | None = None,
+    image_size: int | tuple[int, int] | str | None = "native",
     *,
     model: keras.Model | None = None,
     preprocessing: Preprocessing | None = None,
@@ -48,44 +53,52 @@ def image_folder(
     workers: int = 2,
     progress: bool = True,
 ) -> ImageFolder | tuple[ImageFolder, ImageFolder]:
-    """A folder of pictures, PATH/class/picture.jpg, as a dataset for `fit`, `evaluate` and `predict` on any backend.
+    """Read a folder of images, PATH/class/image.jpg, as a dataset for `fit`, `evaluate` and `predict` on any backend.
 
-    Every picture is decoded once, at the start, which finds the damaged ones; what is kept are pixels in 8 bits in a file
-    that is mapped into memory. Pictures of a validation set, and those without a random crop, are resized exactly as
-    the model's preprocessing does. In folders of classes, folders may be nested; files that are no pictures, and hidden ones,
-    are left alone.
+    Every image is decoded once, at the start, which finds the damaged ones. Its pixels are kept in 8 bits, in a file
+    that is mapped into memory. Images of a validation set, and those without a random crop, are resized exactly as the
+    model's preprocessing does it. Folders inside the folder of a class count too. Hidden files, and files that are no
+    images, are ignored.
+
+    A model that normalizes its inputs itself (with `Rescaling`, `Preprocess` or other operations before its ViT) is
+    given pixels. One that also resizes images of any size is given all images in the one size that its own resizing
+    leaves as it is: that of its ViT or, where the model crops, the larger one before the crop
+    (`anatomy.batch_preprocessing_of`).
 
     Args:
         path: The folder, with one folder for each class.
-        image_size: `(height, width)` or one integer; of the model or the preprocessing unless given.
-        model: The model to train, which knows its image size and preprocessing.
-        preprocessing: How the pictures become the model's input; of the model unless given, else Google's (to [-1, 1]).
-        batch_size: Pictures in a batch; the last one may have fewer.
-        validation_split: Share of every class to hold out. The split depends on the seed and the names of the files only,
-            not on their order on disk; a class of a single picture stays in the training set.
-        seed: Where all that is random comes from.
-        shuffle: `True`: a new order in every epoch. `False`: the order of the names. `None`: a training set, which is
-            one with an augmentation or the first of a split, as `True`; the second of a split as `False`; any other
-            is mixed once, here, so that `paths` and `labels` are in the order of what `predict` returns.
-        augmentation: What happens to the pictures of the training set, never to those of the second of a split.
-        errors: `"raise"`: damaged pictures and empty classes are errors. `"skip"`: they are left out, with a warning.
-        label_mode: `"int"`: int32 class numbers. `"categorical"`: float32 one-hot. Mixup and cutmix make it the latter.
-        class_names: The folders of classes, in the order of the model's outputs. Otherwise all of them, sorted by
-            name, or by number if all names are integers.
-        cache: `"auto"`: keep the pixels in a temporary file, which vanishes with the dataset, unless it needs more than
-            half of the free space. A folder: keep them there for the next time. `False`: decode in every epoch.
-        workers: Threads that prepare the next batches; 0: none.
-        progress: Show a bar when decoding takes more than a few seconds.
+        image_size: `(height, width)` or one integer. `"native"` or `None`: the model's, else the preprocessing's.
+        model: The model to train. It determines image size and preprocessing.
+        preprocessing: How an image becomes an input of the model. `None`: the model's own; without a model Google's, to
+            [-1, 1].
+        batch_size: Images in a batch. The last batch may have fewer.
+        validation_split: Fraction of every class to hold out. The split depends only on the seed and on the names of
+            the files, not on their order on disk. A class of a single image stays in the training set.
+        seed: Seed of everything random.
+        shuffle: `True`: a new order in every epoch. `False`: the order of the names. `None`: `True` for a training
+            set, which is one with an augmentation, or the first of a split; `False` for the second of a split. Any
+            other dataset is shuffled once, here, so that `paths` and `labels` are in the order of what `predict`
+            returns.
+        augmentation: Augmentation of the training images. The second dataset of a split never has it.
+        errors: `"raise"`: damaged images and empty classes are errors. `"skip"`: they are left out, with a warning.
+        label_mode: `"int"`: int32 class numbers. `"categorical"`: float32 one-hot; always so with mixup and cutmix.
+        class_names: The folders of classes, in the order of the model's outputs. `None`: all of them, sorted by name,
+            or by number if all names are integers.
+        cache: `"auto"`: keep the pixels in a temporary file, which is removed with the dataset, unless it needs more
+            than half of the free space. A folder: keep them there for the next time. `False`: decode in every epoch.
+        workers: Threads that prepare the next batches; 0 for none.
+        progress: Whether to show a bar, on standard error, when decoding takes more than a few seconds.
 
     Returns:
-        An `ImageFolder`, or with `validation_split` two: training and validation.
+        An `ImageFolder`; with `validation_split` two: training and validation.
 
     Raises:
         FileNotFoundError: There is no such folder.
-        ValueError: It has no classes or no pictures, one of them is damaged (which is named), or an argument is wrong.
+        ValueError: The folder has no classes or no images, an image is damaged (the error names it), or an argument is
+            wrong.
 
     Warns:
-        UserWarning: Pictures or classes were left out, or a training set has fewer pictures than go into a batch.
+        UserWarning: Images or classes were left out, or a training set has fewer images than a batch.
 
     Example:
         >>> data = image_folder("flowers", 128, shuffle=False)
@@ -93,8 +106,7 @@ def image_folder(
         ('daisy', 'dandelion', 'rose', 'sunflower', 'tulip')
     """
     _check_choices(batch_size, validation_split, errors, label_mode, workers)
-    preprocessing = preprocessing or _preprocessing_of(model)
-    size = _image_size(image_size, model, preprocessing)
+    preprocessing = _preprocessing_for(model, preprocessing, image_size)
     names, paths, labels = list_classes(Path(path).expanduser(), class_names, errors)
     if validation_split is not None:
         training, validation = split(labels, validation_split, seed)
@@ -106,7 +118,7 @@ def image_folder(
         roles = [(everything, augmentation, shuffled)]
     sources = []
     for part, applied, _ in roles:
-        decoder = Decoder(preprocessing, size, roomy=bool(applied and applied.crop))
+        decoder = Decoder(preprocessing, roomy=bool(applied and applied.crop))
         sources.append(decoded_pictures([paths[i] for i in part], decoder, cache, workers, progress))
     report_damaged([failure for source in sources for failure in source.failures.items()], len(paths), errors)
     datasets = []
@@ -116,7 +128,7 @@ def image_folder(
             source.select(good),
             labels[part[good]],
             names,
-            preprocessing=preprocessing.replace(image_size=size),
+            preprocessing=preprocessing,
             batch_size=batch_size,
             seed=seed,
             shuffle=shuffled,
@@ -129,22 +141,22 @@ def image_folder(
 
 
 class ImageFolder(keras.utils.PyDataset):
-    """Pictures in folders as batches `(inputs, labels)`; made by `image_folder`.
+    """The images of a folder in batches `(inputs, labels)`; made by `image_folder`.
 
-    The batch of a number, an epoch and a seed is always the same, whatever the number of threads, and also where a run is
-    continued, as long as the dataset knows the epoch: pass `callbacks=[*recipe.callbacks, *data.callbacks]` to `fit`.
-    Without them, epochs are counted from the first that this object has served. `fit` with its `shuffle=True` asks for batches
-    in an order of Python's global random numbers; they are handed out in this dataset's own order instead.
+    Number, epoch and seed determine a batch, whatever the number of threads, also in a run that is continued. For that
+    the dataset must know the epoch: pass `callbacks=[*recipe.callbacks, *data.callbacks]` to `fit`. Without them,
+    epochs are counted from the first that this object has served. With `shuffle=True`, `fit` asks for batches in an
+    order of Python's global random numbers; they are served in this dataset's own order instead.
 
     Attributes:
         class_names: The names of the classes.
         paths: The files, in the order of `labels`.
         labels: int32 class numbers.
-        counts: Pictures of each class.
-        class_weight: For `fit`: what makes all classes weigh the same, `{class: weight}`. Before 3.8, Keras ignores
-            `fit(class_weight=…)` for datasets like this one.
-        image_size: `(height, width)`.
-        preprocessing: How the pictures become the model's input.
+        counts: Number of images of each class.
+        class_weight: `{class: weight}` for `fit(class_weight=…)`, which makes all classes count the same. Keras before
+            3.8 ignores it for datasets like this one.
+        image_size: `(height, width)` of the inputs.
+        preprocessing: How an image becomes an input of the model.
         epoch: The epoch whose batches are served.
     """
 
@@ -162,7 +174,7 @@ class ImageFolder(keras.utils.PyDataset):
         one_hot: bool,
         workers: int,
     ):
-        super().__init__()  # Keras' own threads would carry batches over from the building of a model into the first epoch
+        super().__init__()  # Keras' own threads would keep batches from building the model for the first epoch
         self.paths = tuple(pictures.paths)
         self.labels = np.asarray(labels, "int32")
         self.class_names = tuple(class_names)
@@ -174,7 +186,7 @@ class ImageFolder(keras.utils.PyDataset):
         self._ahead: _ReadAhead | None = None
         if shuffle and batch_size > len(self.paths):
             warnings.warn(
-                f"batch_size={batch_size}, but there are only {len(self.paths)} pictures: an epoch is one step of all.",
+                f"batch_size={batch_size}, but there are only {len(self.paths)} images: an epoch is one step.",
                 UserWarning,
                 stacklevel=3,
             )
@@ -186,17 +198,17 @@ class ImageFolder(keras.utils.PyDataset):
 
     @property
     def counts(self) -> np.ndarray:
-        """How many pictures each class has."""
+        """Number of images of each class."""
         return np.bincount(self.labels, minlength=len(self.class_names))
 
     @property
     def class_weight(self) -> dict[int, float]:
-        """Weights for `fit(class_weight=…)` that make all classes weigh the same."""
+        """Weights for `fit(class_weight=…)` that make all classes count the same."""
         return class_weights(self.labels)
 
     @property
     def callbacks(self) -> list[keras.callbacks.Callback]:
-        """For `fit`: what tells this dataset the epoch, also where a run is continued."""
+        """Callbacks for `fit` that tell this dataset the epoch, also in a run that is continued."""
         return [SetEpoch(self)]
 
     def __len__(self) -> int:
@@ -222,7 +234,7 @@ class ImageFolder(keras.utils.PyDataset):
             self.epoch += 1
 
     def _close(self) -> bool:
-        """Stop reading ahead; whether the epoch was served to its end."""
+        """Stop reading ahead. Return whether the epoch was served to its end."""
         ahead, self._ahead = self._ahead, None
         return ahead is not None and ahead.close()
 
@@ -236,14 +248,14 @@ class ImageFolder(keras.utils.PyDataset):
             labels = np.eye(len(self.class_names), dtype="float32")[labels]
         pixels = [self._pictures[i] for i in chosen]
         if self.augmentation is None:
-            return self._normalise(np.stack(pixels)), labels
+            return self._normalize(np.stack(pixels)), labels
         rngs = [np.random.default_rng([self.seed, epoch, 1, i]) for i in chosen]
         images = np.stack([self.augmentation.picture(p, self.image_size, rng) for p, rng in zip(pixels, rngs)])
         images, labels = self.augmentation.batch(images, labels, np.random.default_rng([self.seed, epoch, 2, index]))
-        return self._normalise(images), labels
+        return self._normalize(images), labels
 
-    def _normalise(self, pixels: np.ndarray) -> np.ndarray:
-        """`preprocessing.normalise` in float32 and in place, which is several times faster."""
+    def _normalize(self, pixels: np.ndarray) -> np.ndarray:
+        """Like `preprocessing.normalise`, in float32 and in place, which is several times faster."""
         std = np.array(self.preprocessing.std)
         inputs = pixels.astype("float32")
         inputs *= (1 / (255 * std)).astype("float32")
@@ -251,7 +263,7 @@ class ImageFolder(keras.utils.PyDataset):
         return inputs
 
     def pixels(self, index: int) -> np.ndarray:
-        """Picture `index`, of `paths[index]`, as the model sees it in evaluation.
+        """Return image `index`, of `paths[index]`, in 8 bits, as the model sees it in evaluation.
 
         Returns:
             uint8 `(height, width, channels)`.
@@ -259,18 +271,18 @@ class ImageFolder(keras.utils.PyDataset):
         return self._pictures.plain(range(len(self.paths))[index])
 
     def arrays(self) -> tuple[np.ndarray, np.ndarray]:
-        """All pictures, not augmented, and their labels, in the order of `paths`.
+        """Return all images, without augmentation, and their labels, in the order of `paths`.
 
         Returns:
-            float32 `(n, height, width, channels)` as the model takes it, and the labels as batches have them.
+            The model's inputs, float32 `(n, height, width, channels)`, and the labels in the form of the batches'.
         """
-        inputs = np.stack([self._normalise(self.pixels(i)) for i in range(len(self.paths))])
+        inputs = np.stack([self._normalize(self.pixels(i)) for i in range(len(self.paths))])
         labels = np.eye(len(self.class_names), dtype="float32")[self.labels] if self.one_hot else self.labels
         return inputs, labels
 
 
 class SetEpoch(keras.callbacks.Callback):
-    """Tells a dataset the number of the epoch, also after `fit(initial_epoch=…)` and `BackupAndRestore`.
+    """A callback that tells a dataset the epoch, also after `fit(initial_epoch=…)` and `BackupAndRestore`.
 
     Args:
         data: Anything with an attribute `epoch`.
@@ -285,9 +297,10 @@ class SetEpoch(keras.callbacks.Callback):
 
 
 class _ReadAhead:
-    """The batches of one epoch in the dataset's order, the next ones prepared in threads while one is used.
+    """The batches of one epoch in the dataset's order. Threads prepare the next ones while one is used.
 
-    Whichever number is asked for first gets the first batch, and so on; one asked for again gets its own again.
+    The first number that is asked for gets the first batch, and so on. A number asked for again gets its own batch
+    again.
     """
 
     def __init__(self, data: ImageFolder, epoch: int):
@@ -308,7 +321,7 @@ class _ReadAhead:
         return future.result() if future else self.data._batch(self.epoch, place)
 
     def close(self) -> bool:
-        """Forget what nobody waits for; whether all batches were asked for."""
+        """Drop the batches that nobody waits for. Return whether all batches were asked for."""
         with self.lock:
             if self.pool:
                 self.pool.shutdown(wait=False, cancel_futures=True)
@@ -317,28 +330,25 @@ class _ReadAhead:
 
 
 def _check_choices(batch_size: Any, validation_split: Any, errors: str, label_mode: str, workers: Any) -> None:
-    for name, value, least in (("batch_size", batch_size, 1), ("workers", workers, 0)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise ValueError(f"{name} must be an integer of at least {least}. Received: {value!r}")
+    positive_integer(batch_size, "batch_size")
+    positive_integer(workers, "workers", least=0)
     if validation_split is not None and not 0 < validation_split < 1:
-        raise ValueError(f"validation_split is None or a share between 0 and 1. Received: {validation_split!r}")
-    for name, value, choices in (
-        ("errors", errors, ("raise", "skip")),
-        ("label_mode", label_mode, ("int", "categorical")),
-    ):
-        if value not in choices:
-            raise ValueError(f"{name} must be {choices[0]!r} or {choices[1]!r}. Received: {value!r}")
+        raise ValueError(f"validation_split must be None or a fraction between 0 and 1. Received: {validation_split!r}")
+    one_of(errors, "errors", ("raise", "skip"))
+    one_of(label_mode, "label_mode", ("int", "categorical"))
 
 
-def _preprocessing_of(model: keras.Model | None) -> Preprocessing:
-    return GOOGLE if model is None else getattr(find_vit(model), "preprocessing", GOOGLE)
-
-
-def _image_size(image_size: Any, model: keras.Model | None, preprocessing: Preprocessing) -> tuple[int, int]:
-    if image_size is not None:
-        return size_pair(image_size, "image_size")
-    own = tuple(model.input_shape[1:3]) if model is not None else (None,)
-    size = preprocessing.image_size if None in own else own
-    if size is None:
-        raise ValueError("Say image_size, such as 224: neither a model nor the preprocessing tells it.")
-    return size
+def _preprocessing_for(
+    model: keras.Model | None, preprocessing: Preprocessing | None, image_size: Any
+) -> Preprocessing:
+    """What makes of an image an input of the model, with a size."""
+    given = None if image_size in (None, "native") else size_pair(image_size, "image_size")
+    if preprocessing is None:
+        preprocessing = GOOGLE if model is None else anatomy.batch_preprocessing_of(model)
+        size = preprocessing.image_size
+    else:
+        fixed = (None,) if model is None else tuple(model.input_shape[1:3])
+        size = preprocessing.image_size if None in fixed else fixed
+    if given is None and size is None:
+        raise ValueError("Pass image_size=, such as 224: neither a model nor the preprocessing has a size of its own.")
+    return preprocessing.replace(image_size=given or size)

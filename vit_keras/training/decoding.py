@@ -1,7 +1,8 @@
-"""Pictures decoded once, into pixels in 8 bits that are mapped into memory."""
+"""Image files decoded once, to pixels in 8 bits that are mapped into memory."""
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import hashlib
@@ -15,27 +16,35 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import keras
 import numpy as np
 from PIL import Image
 
 from ..atomic import complete
 from ..images import read
 from ..preprocess import Preprocessing
+from ..progress import progress_bar
 from .listing import first_few
 
-_ROOM = 1.25  # how much larger than the model's input a picture is kept to cut random crops from
-_BLOCK = 256  # pictures decoded between two writes
-_FORMAT = 1  # of the files of the cache
+__all__ = ["report_damaged"]
+
+_ROOM = 1.25  # the shortest side of an image kept for random crops, relative to the model's input
+_BLOCK = 256  # images decoded between two updates of the progress bar
+_PATIENCE = 3.0  # seconds of decoding before there is a bar
+_FORMAT = 1  # version of the files of the cache
 
 
 class Decoder:
-    """A file becomes pixels: `plain`, as the preprocessing does in evaluation, or with room for random crops."""
+    """Turns a file into pixels: as the preprocessing does in evaluation (`plain`), or with room for random crops.
 
-    def __init__(self, preprocessing: Preprocessing, size: tuple[int, int], roomy: bool):
-        self.preprocessing = preprocessing.replace(mean=0.0, std=1 / 255)  # which leaves pixels as they are
-        self.size, self.roomy = size, roomy
-        self.shortest = math.ceil(_ROOM * max(size))
+    Args:
+        preprocessing: How an image is resized; with a size.
+        roomy: Whether images are kept larger than that size, for random crops.
+    """
+
+    def __init__(self, preprocessing: Preprocessing, roomy: bool):
+        self.preprocessing = preprocessing.replace(mean=0.0, std=1 / 255)  # pixels stay as they are
+        self.size, self.roomy = preprocessing.image_size, roomy
+        self.shortest = math.ceil(_ROOM * max(self.size))
 
     def __call__(self, path: Path) -> np.ndarray:
         return self.with_room(path) if self.roomy else self.plain(path)
@@ -44,7 +53,7 @@ class Decoder:
         return np.rint(self.preprocessing(path, self.size)[0]).astype("uint8")
 
     def with_room(self, path: Path) -> np.ndarray:
-        """The whole picture, upright; a large one reduced, of which JPEG decodes no more than is needed."""
+        """Return the whole image, upright. A large one is reduced; of a JPEG no more is decoded than is needed."""
         try:
             with Image.open(path) as image:
                 image.draft(None, (self.shortest,) * 2)
@@ -61,7 +70,7 @@ class Decoder:
         return pixels
 
     def bytes(self) -> int:
-        """About how many a picture takes, at most."""
+        """Return about how many bytes an image takes at most."""
         height, width = (self.shortest, 1.5 * self.shortest) if self.roomy else self.size
         return int(height * width * self.preprocessing.channels)
 
@@ -70,7 +79,7 @@ class Decoder:
 
 
 class Pictures:
-    """The pixels of files by number: mapped into memory where they are kept, or decoded anew."""
+    """The pixels of image files by number: mapped into memory where they are kept, or else decoded each time."""
 
     def __init__(self, paths: list[Path], decoder: Decoder, decoded: _Decoded, store: np.ndarray | None):
         self.paths, self.decoder, self.store, self.failures = paths, decoder, store, decoded.failures
@@ -78,7 +87,7 @@ class Pictures:
         self.starts = np.cumsum([0, *(math.prod(shape) for shape in decoded.shapes)], dtype="int64")[:-1]
 
     def select(self, numbers: np.ndarray) -> Pictures:
-        """These pictures only, in this order."""
+        """Return only these images, in this order."""
         chosen = copy.copy(self)
         chosen.paths, chosen.shapes = [self.paths[n] for n in numbers], [self.shapes[n] for n in numbers]
         chosen.starts = self.starts[numbers]
@@ -96,19 +105,19 @@ class Pictures:
 
 @dataclasses.dataclass
 class _Decoded:
-    """What came of decoding files: the shape of each, which is (0,) of a damaged one, and what is wrong with those."""
+    """The result of decoding files: the shape of each, (0,) for a damaged one, and what is wrong with those."""
 
     shapes: list[tuple[int, ...]] = dataclasses.field(default_factory=list)
     failures: dict[Path, str] = dataclasses.field(default_factory=dict)
 
 
 def decoded_pictures(paths: list[Path], decoder: Decoder, cache: Any, workers: int, progress: bool) -> Pictures:
-    """Decode all files once: into a file, or, with `cache=False`, only to see whether they are whole."""
+    """Decode all files once: into a file or, with `cache=False`, only to find the damaged ones."""
     if cache == "auto":
         needed, free = decoder.bytes() * len(paths), shutil.disk_usage(tempfile.gettempdir()).free
         if needed > free / 2:
             warnings.warn(
-                f"The pixels of {len(paths):,} pictures may need {needed / 1e9:.0f} GB, and {tempfile.gettempdir()} has "
+                f"The pixels of {len(paths):,} images may need {needed / 1e9:.0f} GB, and {tempfile.gettempdir()} has "
                 f"{free / 1e9:.0f} GB: they are decoded in every epoch instead. cache=FOLDER keeps them elsewhere.",
                 UserWarning,
                 stacklevel=3,
@@ -124,7 +133,7 @@ def decoded_pictures(paths: list[Path], decoder: Decoder, cache: Any, workers: i
 
 
 def _kept(paths: list[Path], decoder: Decoder, folder: Path, workers: int, progress: bool) -> Pictures:
-    """The pixels in a folder, under a name that changes with the files and with what is done to them."""
+    """Keep the pixels in a folder, under a name that changes with the files and with how they are decoded."""
     folder.mkdir(parents=True, exist_ok=True)
     files = [(str(path.resolve()), (info := path.stat()).st_size, info.st_mtime_ns) for path in paths]
     key = hashlib.sha256((decoder.key() + json.dumps(files)).encode()).hexdigest()[:32]
@@ -145,7 +154,7 @@ def _mapped(file: Any, decoded: _Decoded) -> np.ndarray:
 
 
 def _decode_all(paths: list[Path], decoder: Decoder, file: Any, workers: int, progress: bool) -> _Decoded:
-    """Decode all files and write their pixels one after another, if there is a file for them."""
+    """Decode all files, and write their pixels one after another if there is a file for them."""
 
     def attempt(path: Path) -> np.ndarray | str:
         try:
@@ -153,8 +162,8 @@ def _decode_all(paths: list[Path], decoder: Decoder, file: Any, workers: int, pr
         except (ValueError, OSError) as error:
             return str(error)
 
-    decoded, bar, started = _Decoded(), None, time.monotonic()
-    with ThreadPoolExecutor(max(1, workers)) as pool:
+    decoded, advance, started = _Decoded(), None, time.monotonic()
+    with ThreadPoolExecutor(max(1, workers)) as pool, contextlib.ExitStack() as late:
         for first in range(0, len(paths), _BLOCK):
             block = paths[first : first + _BLOCK]
             for path, result in zip(block, pool.map(attempt, block)):
@@ -163,29 +172,28 @@ def _decode_all(paths: list[Path], decoder: Decoder, file: Any, workers: int, pr
                 elif file is not None:
                     file.write(np.ascontiguousarray(result))
                 decoded.shapes.append((0,) if isinstance(result, str) else result.shape)
-            if bar is None and progress and time.monotonic() - started > 3:
-                print(f"Decoding {len(paths):,} pictures")
-                bar = keras.utils.Progbar(len(paths), unit_name="picture")
-            if bar is not None:
-                bar.update(len(decoded.shapes))
+            if advance is not None:
+                advance(len(block))
+            elif progress and time.monotonic() - started > _PATIENCE:
+                advance = late.enter_context(progress_bar("Decoding", len(paths), start=len(decoded.shapes)))
     if file is not None:
         file.flush()
     return decoded
 
 
 def report_damaged(failures: list[tuple[Path, str]], pictures: int, errors: str) -> None:
-    """Refuse damaged pictures, or warn of them.
+    """Raise an error for damaged images, or warn that they are left out.
 
     Args:
         failures: The damaged files, and what is wrong with each.
-        pictures: How many there are in all, damaged or not.
-        errors: `"raise"` to refuse them, `"skip"` to warn.
+        pictures: Number of images in all, damaged or not.
+        errors: `"raise"` or `"skip"`.
 
     Raises:
-        ValueError: They are refused, or there are no others.
+        ValueError: There are damaged images and `errors` is `"raise"`, or there are no others.
 
     Warns:
-        UserWarning: They are left out.
+        UserWarning: Damaged images are left out.
 
     Example:
         >>> report_damaged([], 3, "raise")

@@ -1,4 +1,4 @@
-"""Distillation: a student learns from labels and from what a teacher says of the same pictures.
+"""Distillation: a student learns from labels and from a teacher's outputs for the same images.
 
 >>> from vit_keras import vit
 >>> teacher = vit.build_model(32, 8, 2, 64, 2, "teacher", 128, classes=10)
@@ -13,60 +13,62 @@ from __future__ import annotations
 import keras
 from keras import ops
 
-from .checks import last_activation
+from ..anatomy import front, has_vit, last_activation, preprocessing_of
+from ..validate import is_number, one_of
+
+__all__ = ["Distillation"]
 
 KINDS = {"soft": (0.9, 3.0), "hard": (0.5, 1.0)}
-"""The paper's weight of the teacher and temperature of each kind."""
+"""The paper's `alpha` and `temperature` for each kind."""
 
 
 @keras.saving.register_keras_serializable("vit_keras")
 class Distillation(keras.Model):
     """Distillation as in DeiT (arXiv 2012.12877, section 4 and equations 2 and 3).
 
-    The loss is `(1 - alpha) * label_loss + alpha * teacher_loss`. The first is what was given to `compile`. The second is, in kind
-    `"hard"`, the cross-entropy with the teacher's first choice; in kind `"soft"`, the Kullback-Leibler divergence
-    `temperature ** 2 * KL(teacher / temperature, student / temperature)`. (The reference code, though not the paper, divides
-    the latter by the number of classes too.)
+    The loss is `(1 - alpha) * label_loss + alpha * teacher_loss`. The label loss is the one passed to `compile`. The
+    teacher loss of kind `"hard"` is the cross-entropy with the class that the teacher predicts; that of kind `"soft"`
+    is the Kullback-Leibler divergence `temperature ** 2 * KL(teacher / temperature, student / temperature)`. (The
+    reference code, unlike the paper, also divides the latter by the number of classes.)
 
-    A Vision Transformer with a distillation token (`pooling="token+dist"`) learns the labels with the head of its class token
-    and the teacher with the other; its predictions, which the metrics see, are the mean of both. Any other student has one
-    output for both.
+    A Vision Transformer with a distillation token (`pooling="token+dist"`) learns the labels with the head of its
+    class token and the teacher with the other head. Its predictions, which the metrics see, are the mean of both. Any
+    other student has one output for both.
 
-    The data set is one for training the student: `(images, labels)`, and sample weights, if any, which weigh both losses. Without
-    a teacher the labels are dictionaries, `{"label": ..., "teacher": ...}`, of which the second are a teacher's logits of
-    the same pictures.
+    The dataset is one for training the student, `(images, labels)`. Sample weights, if any, apply to both losses.
+    Without a teacher the labels are dictionaries, `{"label": ..., "teacher": ...}`, with a teacher's logits for the
+    same images.
 
     Args:
-        student: The classifier to train, which takes what the data set yields and returns logits or a softmax.
-        teacher: Any Keras model that takes the same images and returns as many logits, or a softmax; it is frozen and runs as in
-            inference. `None`: its logits come with the labels. One that takes other pixels goes behind layers that make them:
-            `keras.Sequential([keras.layers.Resizing(224, 224), teacher])`.
+        student: The classifier to train. It takes the images of the dataset, and returns logits or a softmax.
+        teacher: Any Keras model that takes the same images and returns logits or a softmax of the same classes. It is
+            frozen, and runs in inference mode. `None`: its logits come with the labels. Put layers before a teacher
+            that takes other images: `keras.Sequential([keras.layers.Resizing(224, 224), teacher])`.
         kind: `"soft"` or `"hard"`.
-        alpha: Weight of the teacher, from 0 to 1. `None`: the paper's: 0.9 of a soft one, 0.5 of a hard one.
-        temperature: Of a soft one. `None`: the paper's, 3.
+        alpha: Weight of the teacher loss, from 0 to 1. `None`: the paper's, 0.9 for `"soft"` and 0.5 for `"hard"`.
+        temperature: Temperature of kind `"soft"`. `None`: the paper's, 3.
 
     Input shape:
         As the student's.
 
     Output shape:
-        A dictionary: `"prediction"`, as the student's output; `"label"` and `"teacher"`, of which the losses are computed.
+        A dictionary: `"prediction"`, the student's output; `"label"` and `"teacher"`, the outputs that have the two
+        losses.
 
     Raises:
         TypeError: The student or the teacher is no Keras model.
-        ValueError: Student and teacher do not fit together, or an argument is out of range.
+        ValueError: Student and teacher do not fit each other, or an argument is out of range.
     """
 
     def __init__(self, student, teacher=None, kind="soft", alpha=None, temperature=None, **kwargs):
         super().__init__(**kwargs)
-        if kind not in KINDS:
-            raise ValueError(f"kind must be one of {', '.join(map(repr, KINDS))}. Received: {kind!r}")
-        usual_alpha, usual_temperature = KINDS[kind]
+        usual_alpha, usual_temperature = KINDS[one_of(kind, "kind", KINDS)]
         self.kind = kind
         self.alpha = usual_alpha if alpha is None else alpha
         self.temperature = usual_temperature if temperature is None else temperature
-        if not 0 <= self.alpha <= 1:
+        if not (is_number(self.alpha) and 0 <= self.alpha <= 1):
             raise ValueError(f"alpha must be from 0 to 1. Received: {alpha!r}")
-        if not self.temperature > 0:
+        if not (is_number(self.temperature) and self.temperature > 0):
             raise ValueError(f"temperature must be above 0. Received: {temperature!r}")
         _check_fit(student, teacher)
         self.student = student
@@ -88,7 +90,7 @@ class Distillation(keras.Model):
         return (1 - self.alpha) * label_loss + self.alpha * ops.mean(losses)
 
     def _teach(self, images, labels):
-        """The true labels, and the teacher's logits."""
+        """Return the true labels and the teacher's logits."""
         if self.teacher is None:
             return self._label(labels), labels["teacher"]
         outputs = ops.stop_gradient(self.teacher(images, training=False))
@@ -100,13 +102,13 @@ class Distillation(keras.Model):
         if not isinstance(labels, dict) or not {"label", "teacher"} <= set(labels):
             found = list(labels) if isinstance(labels, dict) else type(labels).__name__
             raise ValueError(
-                'Without a teacher the data set must yield (images, {"label": ..., "teacher": logits}). '
+                'Without a teacher the dataset must yield (images, {"label": ..., "teacher": logits}). '
                 f"Received labels: {found}"
             )
         return labels["label"]
 
     def teacher_loss(self, teacher, student):
-        """The loss of each picture, `(batch,)`, from the teacher's and the student's logits, `(batch, classes)` each."""
+        """Return the loss of each image, `(batch,)`, from the logits `(batch, classes)` of teacher and student."""
         teacher, student = (ops.cast(x, "float32") for x in (teacher, student))
         if self.kind == "hard":
             return keras.losses.sparse_categorical_crossentropy(ops.argmax(teacher, -1), student, from_logits=True)
@@ -134,7 +136,7 @@ class Distillation(keras.Model):
 
 
 def _outputs(student):
-    """What a student is judged by: its prediction, the output that learns the labels, and the logits that learn the teacher's."""
+    """Return a student's prediction, the output that learns the labels, and the logits that learn the teacher's."""
     config = getattr(student, "config", None)
     if config is None or config.pooling != "token+dist" or not config.include_top:
         logits = _logits(student, student.output)
@@ -148,7 +150,7 @@ def _outputs(student):
 
 
 def _logits(model, outputs):
-    """A classifier's outputs as logits: the logarithm undoes a softmax, up to a constant of each picture."""
+    """Return a classifier's outputs as logits. The logarithm inverts a softmax up to a constant for each image."""
     if last_activation(model) == "softmax":
         return ops.log(ops.maximum(ops.cast(outputs, "float32"), keras.config.epsilon()))
     return outputs
@@ -161,8 +163,8 @@ def _check_fit(student, teacher) -> None:
     shape = getattr(student, "output_shape", None)
     if not isinstance(shape, tuple) or len(shape) != 2 or last_activation(student) == "sigmoid":
         raise ValueError(
-            "The student must be a functional or sequential classifier, with one output (batch, classes) of logits or of a "
-            f"softmax. Received: {student.name!r} with the output shape {shape}, {last_activation(student)}"
+            "The student must be a functional or sequential classifier, with one output (batch, classes) of logits or "
+            f"a softmax. Received: {student.name!r} with the output shape {shape}, {last_activation(student)}"
         )
     if teacher is None:
         return
@@ -170,12 +172,21 @@ def _check_fit(student, teacher) -> None:
         own, other = (getattr(model, side, None) for model in (student, teacher))
         if own and other and any(None not in pair and pair[0] != pair[1] for pair in zip(own, other)):
             raise ValueError(
-                f"Student and teacher see the same pictures and name the same classes. Received: {side} {own} of "
-                f"{student.name!r} and {other} of {teacher.name!r}. Put keras.layers.Resizing before a teacher of another size."
+                f"Student and teacher must take the same images and have the same classes. Received: {side} {own} of "
+                f"{student.name!r} and {other} of {teacher.name!r}. Put keras.layers.Resizing before a teacher "
+                "of another size."
             )
-    pixels = [getattr(model, "preprocessing", None) for model in (student, teacher)]
-    if None not in pixels and any(getattr(pixels[0], f) != getattr(pixels[1], f) for f in ("mean", "std")):
+    own, other = map(_normalization, (student, teacher))
+    if None not in (own, other) and own != other:
         raise ValueError(
-            f"{student.name!r} takes pixels of other mean and std than {teacher.name!r}: {pixels[0]} and {pixels[1]}. Give the student "
-            "the teacher's preprocessing, or put a layer before the teacher that makes its pixels of the student's."
+            f"{student.name!r} takes pixels normalized with mean and std {own}, {teacher.name!r} with {other}. Give "
+            "the student the teacher's preprocessing, or put a layer before the teacher that converts its pixels."
         )
+
+
+def _normalization(model):
+    """Return mean and std of a ViT's pixels; `None` for other models, and for layers before the ViT."""
+    if not getattr(model, "outputs", None) or not has_vit(model) or front(model):
+        return None
+    preprocessing = preprocessing_of(model)
+    return preprocessing.mean, preprocessing.std

@@ -1,4 +1,4 @@
-"""Which pictures a folder has, of which classes, and which of them are held out for validation."""
+"""The images and classes of a folder, and the split into training and validation."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+__all__ = ["EXTENSIONS", "pictures_in"]
+
 EXTENSIONS = (
     *(".bmp", ".gif", ".jfif", ".jp2", ".jpe", ".jpeg", ".jpg", ".pbm", ".pgm"),
     *(".png", ".pnm", ".ppm", ".tga", ".tif", ".tiff", ".webp", ".avif"),
@@ -22,44 +24,44 @@ _SPLITS = {"test", "testing", "train", "training", "val", "valid", "validation"}
 def list_classes(
     path: Path, class_names: Sequence[str] | None, errors: str
 ) -> tuple[tuple[str, ...], list[Path], np.ndarray]:
-    """Names of the classes, files and labels, sorted."""
+    """Return the names of the classes, the files and their labels, sorted."""
     if not path.is_dir():
         raise FileNotFoundError(f"There is no folder {path}.")
     folders = sorted(p.name for p in path.iterdir() if p.is_dir() and not p.name.startswith((".", "__")))
     if all(re.fullmatch(r"[0-9]+", name) for name in folders):
         folders.sort(key=int)
     if not folders:
-        raise ValueError(f"{path} has no folders of classes. Pictures are expected in PATH/class/picture.jpg.")
+        raise ValueError(f"{path} has no folders of classes. Images are expected in PATH/class/image.jpg.")
     if _SPLITS.issuperset(name.lower() for name in folders):
         raise ValueError(
-            f"{path} has the folders {first_few(folders)}, which are no classes: give one of them as path."
+            f"{path} has the folders {first_few(folders)}, which are splits and not classes. Pass one of them as path."
         )
     names = tuple(folders if class_names is None else class_names)
     unknown = sorted(set(folders) - set(names))
     missing = [name for name in names if name not in folders]
     if unknown or len(set(names)) < len(names):
         raise ValueError(
-            f"class_names is to have each folder of {path} once"
+            f"class_names must list each folder of {path} once"
             + (f"; {first_few(unknown)} is not in it." if unknown else f". Received: {first_few(names)}")
         )
     files = {name: pictures_in(path / name) if name not in missing else [] for name in names}
     empty = [name for name in names if not files[name]]
     if empty and (errors == "raise" or len(empty) == len(names)):
         raise ValueError(
-            f"There is no picture of {first_few(empty)} in {path}"
-            + ("." if len(empty) == len(names) else ': remove the folder, or use errors="skip".')
+            f"There is no image of {first_few(empty)} in {path}"
+            + ("." if len(empty) == len(names) else ': remove the folder, or pass errors="skip".')
         )
     if empty:
-        warnings.warn(f"There is no picture of {first_few(empty)} in {path}: left out.", UserWarning, stacklevel=3)
+        warnings.warn(f"There is no image of {first_few(empty)} in {path}: left out.", UserWarning, stacklevel=3)
         names = names if class_names is not None else tuple(name for name in names if files[name])
     if len(names) < 2:
-        raise ValueError(f"{path} has one class only, {first_few(names)}: nothing can be learned from it.")
+        raise ValueError(f"{path} has only one class, {first_few(names)}. Training needs at least two.")
     labels = np.repeat(np.arange(len(names), dtype="int32"), [len(files[name]) for name in names])
     return names, [file for name in names for file in files[name]], labels
 
 
 def pictures_in(folder: Path) -> list[Path]:
-    """All pictures below a folder, in the order of their names whatever the file system's."""
+    """Return all image files below a folder, sorted by name, whatever the order of the file system."""
     found = (
         Path(place, name)
         for place, folders, names in os.walk(folder)
@@ -70,14 +72,14 @@ def pictures_in(folder: Path) -> list[Path]:
 
 
 def split(labels: np.ndarray, share: float, seed: int) -> list[np.ndarray]:
-    """Numbers of the pictures for training and for validation, the same share of each class."""
+    """Return the numbers of the images for training and for validation, the same fraction of each class."""
     held_out = np.zeros(len(labels), bool)
     for label in np.unique(labels):
         members = np.flatnonzero(labels == label)
         count = min(max(1, round(share * len(members))), len(members) - 1)
         held_out[np.random.default_rng([seed, int(label)]).permutation(members)[:count]] = True
     if not held_out.any():
-        raise ValueError("Every class has a single picture: there is nothing to hold out for validation.")
+        raise ValueError("Every class has a single image: there is nothing to hold out for validation.")
     return [np.flatnonzero(~held_out), np.flatnonzero(held_out)]
 
 

@@ -1,4 +1,4 @@
-"""A loss and an accuracy that take both numbers of classes and distributions over classes as labels."""
+"""A loss and an accuracy for labels that are class numbers, or distributions over classes."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ __all__ = ["CrossEntropy", "accuracy"]
 class CrossEntropy(keras.losses.Loss):
     """Cross-entropy over classes, of labels that are numbers `(batch,)` or distributions `(batch, classes)`.
 
-    So mixed pictures (Mixup, CutMix) can be trained on and plain ones validated on, and both be smoothed.
+    So a model can be trained on mixed images (Mixup, CutMix) and validated on plain ones, both with label smoothing.
 
     Args:
         from_logits: Whether the model returns logits, and not probabilities.
-        label_smoothing: What is spread from the true class over all.
-        binary: Whether each class is a question of its own, as where several may be true; the mean over them is taken.
+        label_smoothing: Probability that is spread from the true class over all classes.
+        binary: Whether each class has a binary cross-entropy of its own, of which the mean is taken; for images of
+            several classes.
 
     Example:
         >>> loss = CrossEntropy(from_logits=True)
@@ -56,7 +57,7 @@ class CrossEntropy(keras.losses.Loss):
 
 @keras.saving.register_keras_serializable("vit_keras")
 def accuracy(y_true: Any, y_pred: Any) -> Any:
-    """Whether the likeliest class is the true one, for both kinds of labels that `CrossEntropy` takes."""
+    """Return whether the predicted class is the true one, for both kinds of labels that `CrossEntropy` takes."""
     if _are_distributions(y_true, y_pred):
         return keras.metrics.categorical_accuracy(y_true, y_pred)
     return keras.metrics.sparse_categorical_accuracy(y_true, y_pred)

@@ -1,13 +1,13 @@
-"""Pre-training on pictures without labels: a Vision Transformer learns to tell what is hidden from it.
+"""Pre-training on images without labels: a Vision Transformer learns to predict masked patches.
 
     >>> from vit_keras import vit
     >>> model = vit.build_model(32, 8, 2, 64, 2, "tiny", 128, classes=10)
     >>> pretraining = MaskedAutoencoder(model, decoder_depth=1, decoder_width=32, decoder_heads=2)
     >>> pretraining.compile(keras.optimizers.AdamW(1.5e-4, weight_decay=0.05))
-    >>> history = pretraining.fit(np.zeros((4, 32, 32, 3), "float32"), verbose=0)  # and then `model` is fine-tuned
+    >>> history = pretraining.fit(np.zeros((4, 32, 32, 3), "float32"), verbose=0)  # then fine-tune `model`
 
-Both models here train the layers of the Vision Transformer that they are given, up to its last tokens. What comes after
-these, the pooling and the head, stays as it was.
+Both models here train the Vision Transformer that they are given, up to the tokens of its last block. The pooling and
+the head stay as they were.
 """
 
 from __future__ import annotations
@@ -18,20 +18,25 @@ from typing import Any
 import keras
 from keras import ops
 
-from ..layers import TransformerBlock, find_vit
+from ..anatomy import blocks, find_vit
+from ..layers import TransformerBlock
 from ..positions import sincos2d
+from ..validate import is_number
+
+__all__ = ["MaskedAutoencoder", "MaskedPatchPrediction", "patchify"]
 
 
 class _MaskedPretraining(keras.Model):
-    """What both kinds have in common: an encoder, random numbers, and a loss on some of the patches.
+    """Base class of both kinds: an encoder, random numbers, and a loss on some of the patches.
 
-    A subclass's `call` returns a dictionary, in which `"masked"`, `(batch, patches)`, tells for which patches there is a loss.
+    The `call` of a subclass returns a dictionary with `"masked"`, `(batch, patches)`: the patches that have a loss.
     """
 
     def __init__(self, encoder, seed=None, **kwargs):
         super().__init__(**kwargs)
         vit = _trainable_on_patches(encoder)
-        # Past Keras' tracking: the head has no part in this, so it gets neither weight decay nor a warning that it has no gradient.
+        # Not tracked by Keras: the head is not trained here, so it must have neither weight decay nor a warning that
+        # it has no gradient.
         object.__setattr__(self, "encoder", vit)
         self.seed = seed
         self.seed_generator = keras.random.SeedGenerator(seed)
@@ -41,11 +46,11 @@ class _MaskedPretraining(keras.Model):
         self.mask_token = self.add_weight(shape=(width,), initializer=normal, name="mask_token")
 
     def loss_of_patches(self, images, outputs):
-        """The loss of every patch, `(batch, patches)`."""
+        """Return the loss of every patch, `(batch, patches)`."""
         raise NotImplementedError
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
-        """The mean of the losses of the patches that were masked. Labels, if there are any, are not looked at."""
+        """Return the mean loss of the masked patches. Labels are ignored."""
         losses = self.loss_of_patches(ops.cast(x, "float32"), y_pred)
         masked = ops.cast(y_pred["masked"], losses.dtype)
         count = ops.maximum(ops.sum(masked), 1)
@@ -58,7 +63,7 @@ class _MaskedPretraining(keras.Model):
 
     def save_own_variables(self, store):
         super().save_own_variables(store)
-        store["seed"] = self.seed_generator.state  # which Keras leaves out: a resumed run is to hide the same patches
+        store["seed"] = self.seed_generator.state  # Keras leaves it out, and a resumed run must mask the same patches
 
     def load_own_variables(self, store):
         self.mask_token.assign(store["0"])
@@ -79,31 +84,32 @@ class _MaskedPretraining(keras.Model):
 
 @keras.saving.register_keras_serializable("vit_keras")
 class MaskedPatchPrediction(_MaskedPretraining):
-    """The paper's self-supervision (arXiv 2010.11929, appendix B.1.2): tell the mean colours of corrupted patches.
+    """The paper's self-supervision (arXiv 2010.11929, appendix B.1.2): predict the mean colors of corrupted patches.
 
-    Each patch is corrupted with a probability of one half: most of these have their embedding replaced by a learned one,
-    some by that of another patch of the batch, some stay as they are. From the last tokens a dense layer tells the mean
-    colour of a patch, in 3 bits a channel: one of 512 classes. The paper trains with Adam and a rate of 2e-4.
+    Each patch is corrupted with a probability of one half. The embeddings of most corrupted patches are replaced by a
+    learned one, some by that of another patch of the batch, and some are kept. A dense layer on the last tokens
+    predicts the mean color of a patch in 3 bits a channel, as one of 512 classes. The paper trains with Adam and a
+    rate of 2e-4.
 
     Args:
-        encoder: The Vision Transformer to train, or a model with one inside. Images are prepared as for itself.
-        corrupt: Part of the patches that are corrupted, for which alone there is a loss.
-        mask: Part of these that are replaced by the learned embedding.
-        random: Part that are replaced by another patch.
-        keep: Part that are not replaced.
-        bits: Of a channel's mean.
-        seed: Of what is corrupted; `None` for another each time.
+        encoder: The Vision Transformer to train, or a model with one inside. It determines how images are preprocessed.
+        corrupt: Fraction of the patches that are corrupted. Only these have a loss.
+        mask: Fraction of the corrupted patches that are replaced by the learned embedding.
+        random: Fraction of them that are replaced by another patch.
+        keep: Fraction of them that are kept.
+        bits: Bits of the mean of a channel.
+        seed: Seed of the corruption; `None` for another one each time.
 
     Input shape:
         As the encoder's.
 
     Output shape:
         A dictionary: `"colours"`, logits `(batch, patches, 2 ** (bits * channels))`, and `"masked"`, booleans
-        `(batch, patches)`: which patches were corrupted.
+        `(batch, patches)`: whether a patch was corrupted.
 
     Raises:
-        ValueError: The encoder cannot be trained so (a hybrid, images of any size, patches that drop out), or an argument is
-            out of range.
+        ValueError: The encoder cannot be trained like this (a hybrid, images of any size, patch dropout), or an
+            argument is out of range.
 
     Example:
         >>> from vit_keras import vit
@@ -118,10 +124,13 @@ class MaskedPatchPrediction(_MaskedPretraining):
         config = self.encoder.config
         _check_part("corrupt", corrupt)
         if min(mask, random, keep) < 0 or not math.isclose(mask + random + keep, 1):
-            raise ValueError(f"mask, random and keep are parts that sum to 1. Received: {mask}, {random}, {keep}")
+            raise ValueError(
+                f"mask, random and keep must be fractions that sum to 1. Received: {mask}, {random}, {keep}"
+            )
         if not isinstance(bits, int) or not 1 <= bits * config.channels <= 16:
             raise ValueError(
-                f"bits must be an integer from 1 on, with at most 16 for all {config.channels} channels. Received: {bits!r}"
+                f"bits must be an integer of at least 1, with at most 16 for all {config.channels} channels. "
+                f"Received: {bits!r}"
             )
         self.corrupt, self.mask, self.random, self.keep, self.bits = corrupt, mask, random, keep, bits
         patches = next(layer for layer in self.encoder.layers if isinstance(layer, keras.layers.Reshape)).input
@@ -149,7 +158,7 @@ class MaskedPatchPrediction(_MaskedPretraining):
         return ops.where(fate < self.corrupt * self.mask, ops.cast(self.mask_token, patches.dtype), replaced)
 
     def classes_of(self, images):
-        """The class of each patch's mean colour, `(batch, patches)`: of red, green and blue, blue changes fastest."""
+        """Return the class of each patch's mean color, `(batch, patches)`, in which blue changes fastest."""
         config, preprocessing, levels = self.encoder.config, self.encoder.preprocessing, 2**self.bits
         pixels = patchify(images, config.patch_size)
         pixels = ops.reshape(pixels, (-1, pixels.shape[1], math.prod(config.patch_size), config.channels))
@@ -170,21 +179,22 @@ class MaskedPatchPrediction(_MaskedPretraining):
 
 @keras.saving.register_keras_serializable("vit_keras")
 class MaskedAutoencoder(_MaskedPretraining):
-    """Masked autoencoder (arXiv 2111.06377): see a quarter of the patches, paint the others.
+    """Masked autoencoder (arXiv 2111.06377): encode a quarter of the patches, reconstruct the others.
 
-    The encoder sees only the patches that are not masked, which makes it fast. A light decoder, which is thrown away
-    afterwards, gets its tokens with a learned one in every place that was masked, and predicts the pixels there.
-    Reference: facebookresearch/mae, `models_mae.py`, which trains with AdamW, betas (0.9, 0.95), weight decay 0.05, and a
+    The encoder sees only the patches that are not masked, which makes it fast. A light decoder, which is discarded
+    afterwards, takes its tokens, with a learned token in every masked place, and predicts the pixels there.
+    Reference: facebookresearch/mae, `models_mae.py`, which trains with AdamW, betas (0.9, 0.95), weight decay 0.05,
+        and a
     rate of 1.5e-4 for every 256 images of a batch.
 
     Args:
-        encoder: The Vision Transformer to train, or a model with one inside. Images are prepared as for itself.
-        mask_ratio: Part of the patches that the encoder does not see.
+        encoder: The Vision Transformer to train, or a model with one inside. It determines how images are preprocessed.
+        mask_ratio: Fraction of the patches that the encoder does not see.
         decoder_depth: Blocks of the decoder.
         decoder_width: Hidden size of the decoder.
         decoder_heads: Attention heads of the decoder.
-        norm_pixels: Whether the pixels of each patch are normalised before they are compared with what was predicted.
-        seed: Of what is masked; `None` for another each time.
+        norm_pixels: Whether the pixels of each patch are normalized before they are compared with the prediction.
+        seed: Seed of the masking; `None` for another one each time.
 
     Input shape:
         As the encoder's.
@@ -194,8 +204,8 @@ class MaskedAutoencoder(_MaskedPretraining):
         `(batch, patches)`.
 
     Raises:
-        ValueError: The encoder cannot be trained so (a hybrid, images of any size, patches that drop out, a Mixer, rotary or
-            relative positions, which know only whole grids), or an argument is out of range.
+        ValueError: The encoder cannot be trained like this (a hybrid, images of any size, patch dropout, a Mixer,
+            rotary or relative positions, which need the whole grid), or an argument is out of range.
 
     Example:
         >>> from vit_keras import vit
@@ -221,14 +231,14 @@ class MaskedAutoencoder(_MaskedPretraining):
         for field in ("rope_theta", "relative_positions", "tokens_mlp_dim"):
             if getattr(config, field):
                 raise ValueError(
-                    f"A masked autoencoder leaves patches out, which {self.encoder.name!r} cannot, having {field}: "
-                    "its weights or positions are for the whole grid. MaskedPatchPrediction leaves none out."
+                    f"A masked autoencoder leaves patches out, which {self.encoder.name!r} does not allow: with "
+                    f"{field}, its weights or positions are for the whole grid. MaskedPatchPrediction leaves none out."
                 )
         _check_part("mask_ratio", mask_ratio)
         patches = math.prod(config.grid)
         self._visible = int(patches * (1 - mask_ratio))
         if not 0 < self._visible < patches:
-            raise ValueError(f"mask_ratio={mask_ratio} leaves {self._visible} of {patches} patches to be seen.")
+            raise ValueError(f"mask_ratio={mask_ratio} leaves {self._visible} of {patches} patches visible.")
         if decoder_width % decoder_heads or decoder_width % 4:
             raise ValueError(
                 f"decoder_width must be divisible by decoder_heads and by 4. Received: {decoder_width}, {decoder_heads}"
@@ -274,12 +284,12 @@ class MaskedAutoencoder(_MaskedPretraining):
         return {"pixels": self._decode(x, places)[:, prefix_tokens:], "masked": places >= self._visible}
 
     def draw_order(self, batch):
-        """The patches of each image in random order, `(batch, patches)`, of which the first are seen."""
+        """Return the patches of each image in random order, `(batch, patches)`. The encoder sees the first of them."""
         noise = keras.random.uniform((batch, math.prod(self.encoder.config.grid)), seed=self.seed_generator)
         return ops.argsort(noise, axis=1)
 
     def _decode(self, tokens, places):
-        """All tokens' pixels, from the tokens that were seen and from where each patch stands in their order."""
+        """Return the pixels of all tokens, from the visible tokens and the place of each patch in their order."""
         grid, prefix_tokens = self.encoder.config.grid, self.encoder.config.prefix_tokens
         x = self.decoder_embed(tokens)
         hidden = ops.broadcast_to(
@@ -312,7 +322,7 @@ def patchify(images, patch_size: tuple[int, int]):
 
     Args:
         images: `(batch, height, width, channels)`, of a fixed size.
-        patch_size: Pixels down and across; what is left over at the right and the bottom is left out.
+        patch_size: `(height, width)` of a patch. Pixels left over at the right and the bottom are left out.
 
     Returns:
         The pixels of each patch, row by row, `(batch, patches, height * width * channels of a patch)`.
@@ -329,7 +339,7 @@ def patchify(images, patch_size: tuple[int, int]):
 
 
 def _pick(tokens, order):
-    """Tokens `(batch, tokens, width)` in the order `(batch, picked)`."""
+    """Return tokens `(batch, tokens, width)` in the order `(batch, picked)`."""
     batch, count, width = ops.shape(tokens)[0], tokens.shape[1], tokens.shape[2]
     rows = ops.cast(order, "int32") + count * ops.arange(batch, dtype="int32")[:, None]
     picked = ops.take(ops.reshape(tokens, (-1, width)), ops.reshape(rows, (-1,)), axis=0)
@@ -337,11 +347,11 @@ def _pick(tokens, order):
 
 
 def _blocks_and_norm(vit: keras.Model) -> list[keras.layers.Layer]:
-    return [layer for layer in vit.layers if layer.name.startswith("Transformer_encoder")]
+    return [*blocks(vit), *(layer for layer in vit.layers if layer.name == "Transformer_encoder_norm")]
 
 
 def _trainable_on_patches(model: keras.Model) -> keras.Model:
-    """The Vision Transformer in a model, if one can hide a patch from it.
+    """Return the Vision Transformer in a model, if patches can be masked in it.
 
     Raises:
         TypeError: It is no Keras model.
@@ -351,20 +361,20 @@ def _trainable_on_patches(model: keras.Model) -> keras.Model:
     config = getattr(vit, "config", None)
     if config is None:
         raise ValueError(
-            f"The model {vit.name!r} has no configuration: build it with vit_keras.vit, or save and load the original instead "
-            "of cloning it."
+            f"The model {vit.name!r} has no configuration. Build it with vit_keras.vit, or save and load the original "
+            "instead of cloning it."
         )
     obstacles = {
-        "takes images of any size: vit_keras.vit.resize makes a model of one size": config.image_size is None,
-        "is a hybrid, whose ResNet sees into the patches beside a masked one": config.resnet is not None,
-        "drops patches by itself: build it with patch_dropout=0": config.patch_dropout > 0,
+        "takes images of any size (vit_keras.vit.resize makes a model of one size)": config.image_size is None,
+        "is a hybrid, whose ResNet sees parts of masked patches": config.resnet is not None,
+        "drops patches itself (build it with patch_dropout=0)": config.patch_dropout > 0,
     }
     for obstacle, there in obstacles.items():
         if there:
-            raise ValueError(f"The model {vit.name!r} cannot learn from masked patches, for it {obstacle}.")
+            raise ValueError(f"The model {vit.name!r} cannot learn from masked patches: it {obstacle}.")
     return vit
 
 
 def _check_part(argument: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= 1:
-        raise ValueError(f"{argument} must be a part of the patches, above 0 and at most 1. Received: {value!r}")
+    if not (is_number(value) and 0 < value <= 1):
+        raise ValueError(f"{argument} must be a fraction of the patches, above 0 and at most 1. Received: {value!r}")

@@ -1,7 +1,8 @@
-"""Keras' optimizers with a learning rate for each layer, and a schedule that knows its end when training starts.
+"""Keras' optimizers with a learning rate for each layer, and a schedule over a fraction of the training.
 
-What fine-tuning a Vision Transformer needs and Keras lacks: layer-wise learning-rate decay (BEiT, arXiv 2106.08254, appendix H),
-no weight decay on biases, normalisations, tokens and positions, and layers that start to learn later than the head.
+They add what fine-tuning a Vision Transformer needs and Keras lacks: layer-wise learning-rate decay (BEiT, arXiv
+2106.08254, appendix H), no weight decay of biases, normalizations, tokens and positions, and layers that start to
+learn later than the head.
 """
 
 from __future__ import annotations
@@ -15,6 +16,11 @@ from typing import Any
 import keras
 from keras import ops
 
+from ..keras_internals import batches_seen, index_of, rate_or_schedule
+from ..validate import is_number, one_of
+
+__all__ = ["LayerwiseAdamW", "LayerwiseLamb", "LayerwiseSGD", "WarmupDecay", "depths", "is_decayed"]
+
 DECAYS = ("cosine", "linear", "constant")
 
 _BLOCK = re.compile(r"encoderblock_(\d+)/")
@@ -27,14 +33,15 @@ _NEVER_DECAYED = re.compile(r"(^|/)(cls|registers|probe|pos_embedding|relative_p
 
 
 def depths(variables: Sequence[Any]) -> list[int]:
-    """How deep in a Vision Transformer each variable is, counted as timm counts (`group_matcher`).
+    """Return the depth of each variable in a Vision Transformer, counted as timm does (`group_matcher`).
 
     Args:
-        variables: Variables of a model, of which the paths tell. Blocks count wherever the ViT is in the model.
+        variables: Variables of a model; their paths determine the depth. The ViT may be nested in the model.
 
     Returns:
-        0 for what is before the blocks (embedding, tokens, positions, the ResNet of a hybrid), 1 … L for the blocks, L for the
-        last normalisation, L + 1 for all else: the head, and what a user put around the ViT. Without any block: 1 for everything.
+        0 for everything before the blocks (embedding, tokens, positions, the ResNet of a hybrid), 1 to L for the
+        blocks, L for the last normalization, L + 1 for everything else: the head, and layers around the ViT. Without
+        blocks: 1 for all.
 
     Example:
         >>> from vit_keras import vit
@@ -57,26 +64,27 @@ def depths(variables: Sequence[Any]) -> list[int]:
 
 
 def is_decayed(variable: Any) -> bool:
-    """Whether weight decay is good for a variable: not for biases, normalisations, layer scales, tokens and positions."""
+    """Return whether a variable has weight decay: not biases, normalizations, layer scales, tokens and positions."""
     return len(variable.shape) > 1 and not _NEVER_DECAYED.search(getattr(variable, "path", variable.name))
 
 
 @keras.saving.register_keras_serializable("vit_keras")
 class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
-    """A rise in a straight line from 0, then a decay: the reference's schedule (vit_jax, `create_learning_rate_schedule`).
+    """Linear warm-up from 0, then a decay: the reference's schedule (vit_jax, `create_learning_rate_schedule`).
 
-    Lengths are fractions of all steps, of which `fit` and not this object knows the number. The optimizers of this module are
-    told it by a callback (`vit_keras.training.recipes.Horizon`); with any other optimizer give `steps`.
+    Lengths are fractions of all steps. Only `fit` knows their number: a callback
+    (`vit_keras.training.callbacks.Horizon`) passes it to the optimizers of this module. Any other optimizer needs
+    `steps`.
 
     Args:
         peak: The highest learning rate.
-        warmup: The fraction of all steps in which it is reached.
+        warmup: Fraction of all steps in which the learning rate rises to the peak.
         decay: `"cosine"`, `"linear"` or `"constant"`.
-        final: What is left in the end, as a fraction of the peak.
-        steps: Number of all steps (batches, also where gradients are accumulated), or `None`.
+        final: The learning rate at the end, as a fraction of the peak.
+        steps: Number of all steps (batches, also with accumulated gradients), or `None`.
 
     Raises:
-        ValueError: A value is out of range; when called, `steps` is not known.
+        ValueError: A value is out of range; when called, the number of steps is unknown.
 
     Example:
         >>> schedule = WarmupDecay(0.1, warmup=0.1, steps=100)
@@ -85,12 +93,11 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
     """
 
     def __init__(self, peak, warmup=0.0, decay="cosine", final=0.0, steps=None):
-        if decay not in DECAYS:
-            raise ValueError(f"decay must be one of {', '.join(map(repr, DECAYS))}. Received: {decay!r}")
+        one_of(decay, "decay", DECAYS)
         for name, value in (("warmup", warmup), ("final", final)):
-            if not 0 <= value <= 1:
-                raise ValueError(f"{name} is a fraction from 0 to 1. Received: {value!r}")
-        if steps is not None and steps < 1:
+            if not (is_number(value) and 0 <= value <= 1):
+                raise ValueError(f"{name} must be a fraction from 0 to 1. Received: {value!r}")
+        if steps is not None and not (is_number(steps) and steps >= 1):
             raise ValueError(f"steps must be a positive integer. Received: {steps!r}")
         self.peak = peak
         self.warmup = warmup
@@ -104,7 +111,7 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         return self.at(ops.cast(step, "float32") / self.steps)
 
     def at(self, progress: Any) -> Any:
-        """The learning rate when this fraction of all steps is done."""
+        """Return the learning rate after this fraction of all steps."""
         left = 1 - ops.clip((progress - self.warmup) / max(1 - self.warmup, 1e-9), 0, 1)
         if self.decay == "cosine":
             left = 0.5 - 0.5 * ops.cos(math.pi * left)
@@ -118,51 +125,64 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
 
 
 NO_HORIZON = (
-    "The learning rate's schedule does not know how many steps there will be: pass callbacks=recipe.callbacks to fit (with your "
+    "The learning rate's schedule does not know the number of steps. Pass callbacks=recipe.callbacks to fit (with your "
     "own: callbacks=[*recipe.callbacks, mine]), or steps= to recipe.compile."
 )
 
 
 class Layerwise:
-    """What the optimizers below add to those of Keras.
+    """Mixin that adds layer-wise learning rates to an optimizer of Keras.
 
     Args:
-        learning_rate: That of the head: a float, a `WarmupDecay` or any schedule.
-        layer_decay: Each layer learns at this times the rate of the one above it; 1: all at the same.
-        thaw: Fractions of all steps at which what is below the head starts to learn, its rate being 0 until then. One number:
-            all at once. More: the blocks are parted in as many groups, and the uppermost starts first.
-        **options: Those of the Keras optimizer. `weight_decay` is decoupled and follows each layer's rate, as in PyTorch.
+        learning_rate: Learning rate of the head: a float, a `WarmupDecay` or any schedule.
+        layer_decay: Each layer learns at this times the rate of the layer above it; 1 for one rate.
+        thaw: Fractions of all steps at which the layers below the head start to learn; until then their rate is 0. One
+            number: all at once. Several: the blocks are divided into as many groups, and the uppermost starts first.
+        **options: Arguments of the Keras optimizer. `weight_decay` is decoupled and follows each layer's rate, as in
+            PyTorch.
+
+    Attributes:
+        span: Variable with the first step of the training and the number of its steps.
+        awaits_horizon: Whether a callback will call `begin` before the first step.
 
     Raises:
-        ValueError: An argument is out of range, or `thaw` has no schedule to measure by or no blocks to hold back.
+        ValueError: An argument is out of range, `thaw` has no `WarmupDecay`, or there are no blocks to thaw.
     """
 
     def __init__(self, learning_rate=1e-3, *, layer_decay=1.0, thaw=(), **options):
         thaw = tuple(thaw) if isinstance(thaw, (tuple, list)) else (thaw,)
-        if not 0 < layer_decay <= 1:
+        if not (is_number(layer_decay) and 0 < layer_decay <= 1):
             raise ValueError(f"layer_decay must be above 0 and at most 1. Received: {layer_decay!r}")
         if not all(0 <= start < 1 for start in thaw) or list(thaw) != sorted(thaw):
-            raise ValueError(f"thaw must be rising fractions of the training, from 0 to below 1. Received: {thaw!r}")
+            raise ValueError(
+                f"thaw must be increasing fractions of the training, from 0 to below 1. Received: {thaw!r}"
+            )
         super().__init__(learning_rate=learning_rate, **options)
-        if thaw and not isinstance(self._learning_rate, WarmupDecay):
+        if thaw and self.schedule is None:
             raise ValueError("thaw needs a learning_rate that knows the end of the training: a WarmupDecay.")
         self.layer_decay = layer_decay
         self.thaw = thaw
-        # The first step of the training and the number of its steps: a variable, for compiled steps must see it change.
+        # A variable, because compiled steps must see it change.
         self.span = self.add_variable((2,), dtype="int", name="span")
         self.awaits_horizon = False
         self._has_horizon = False
         self._rate_now = None
-        if isinstance(self._learning_rate, WarmupDecay) and not self.needs_horizon:
-            self._set_span(0, self._learning_rate.steps)
+        if self.schedule is not None and not self.needs_horizon:
+            self._set_span(0, self.schedule.steps)
+
+    @property
+    def schedule(self) -> WarmupDecay | None:
+        """The schedule of the learning rate, if it is a `WarmupDecay`."""
+        given = rate_or_schedule(self)
+        return given if isinstance(given, WarmupDecay) else None
 
     def begin(self, steps: int, done: int = 0) -> None:
-        """Start a training: let the schedule run over so many steps, of which some may be done already.
+        """Start a training: let the schedule run over a number of steps, of which some may be done already.
 
-        Where the schedule was made with `steps` of its own, these remain.
+        A schedule with `steps` of its own keeps them.
         """
         if self.needs_horizon:
-            self._set_span(int(ops.convert_to_numpy(self._iterations)) - done, steps)
+            self._set_span(int(ops.convert_to_numpy(batches_seen(self))) - done, steps)
 
     def _set_span(self, first, steps):
         self.span.assign([first, steps])
@@ -170,29 +190,29 @@ class Layerwise:
 
     @property
     def needs_horizon(self) -> bool:
-        """Whether `begin` must tell how many steps there will be: there is a `WarmupDecay` without `steps` of its own."""
-        return isinstance(self._learning_rate, WarmupDecay) and self._learning_rate.steps is None
+        """Whether the number of steps must come from `begin`: there is a `WarmupDecay` without `steps` of its own."""
+        return self.schedule is not None and self.schedule.steps is None
 
     @property
     def can_start(self) -> bool:
-        """Whether a training may start: the number of steps is known, or a callback waits to tell it (`awaits_horizon`)."""
+        """Whether a training can start: the number of steps is known, or a callback will set it (`awaits_horizon`)."""
         return self._has_horizon or self.awaits_horizon or not self.needs_horizon
 
     @property
     def has_horizon(self) -> bool:
-        """Whether the number of steps is known, having been told or loaded."""
+        """Whether the number of steps is known, from `begin` or from a file."""
         return self._has_horizon
 
     def progress(self) -> Any:
-        """The fraction of all steps that is done, a scalar.
+        """Return the fraction of all steps that is done, a scalar.
 
         Raises:
-            ValueError: It is not known how many there are.
+            ValueError: The number of steps is unknown.
         """
         if not self._has_horizon:
             raise ValueError(NO_HORIZON)
         first, steps = self.span[0], self.span[1]
-        return ops.cast(self._iterations - first, "float32") / ops.cast(steps, "float32")
+        return ops.cast(batches_seen(self) - first, "float32") / ops.cast(steps, "float32")
 
     def build(self, variables):
         if self.built:
@@ -200,34 +220,32 @@ class Layerwise:
         depth = depths(variables)
         head = max(depth)
         if self.thaw and min(depth) == head:
-            raise ValueError(
-                "thaw holds back the blocks of a Vision Transformer, and there are none among the variables."
-            )
+            raise ValueError("thaw needs the blocks of a Vision Transformer, and none of the variables is in one.")
         self._rates = [(self.layer_decay ** (head - d), self._start(d, head)) for d in depth]
         self._decayed = [is_decayed(variable) for variable in variables]
         super().build(variables)
 
     def _start(self, depth, head):
-        """The fraction of all steps at which a depth starts to learn; of `head` depths below the head."""
+        """Return the fraction of all steps at which a depth starts to learn; there are `head` depths below the head."""
         return 0.0 if depth == head or not self.thaw else self.thaw[(head - 1 - depth) * len(self.thaw) // head]
 
     def _get_current_learning_rate(self):
         if self._rate_now is not None:
             return self._rate_now
-        if isinstance(self._learning_rate, WarmupDecay):
-            return self._learning_rate.at(self.progress())
+        if self.schedule is not None:
+            return self.schedule.at(self.progress())
         return super()._get_current_learning_rate()
 
     def _use_weight_decay(self, variable):
-        return self._decayed[self._get_variable_index(variable)] and super()._use_weight_decay(variable)
+        return self._decayed[index_of(self, variable)] and super()._use_weight_decay(variable)
 
     def _apply_weight_decay(self, variables):
-        """Nothing yet: a layer's decay follows its own rate, in `_backend_update_step`."""
+        """Do nothing yet: a layer's decay follows its own rate, in `_backend_update_step`."""
 
     def _backend_update_step(self, grads, trainable_variables, learning_rate):
         groups = collections.defaultdict(list)
         for gradient, variable in zip(grads, trainable_variables):
-            groups[self._rates[self._get_variable_index(variable)]].append((gradient, variable))
+            groups[self._rates[index_of(self, variable)]].append((gradient, variable))
         progress = self.progress() if self.thaw else None
         for (factor, start), pairs in groups.items():
             rate = ops.convert_to_tensor(learning_rate) * factor
@@ -249,7 +267,7 @@ class Layerwise:
 
 
 def _fastest(optimizer: type) -> type:
-    """The class that Keras itself uses: on PyTorch one that updates all variables by one call."""
+    """Return the class that Keras itself uses: on PyTorch one that updates all variables in one call."""
     return type(optimizer()) if keras.backend.backend() == "torch" else optimizer
 
 

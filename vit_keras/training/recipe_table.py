@@ -1,7 +1,7 @@
 """The recipes as data, one row each: fields of `recipes.Recipe` by the name of the recipe.
 
-What a row leaves out has the default of `Recipe`. A new recipe is a new row: it has a `source`, and `augmentation` holds fields
-of `augment.Augmentation`.
+A field that a row leaves out has the default of `Recipe`. A new recipe is a new row. It must have a `source`;
+`augmentation` holds fields of `augment.Augmentation`.
 """
 
 # ruff: noqa: C408  (a row reads like the call of Recipe that it becomes)
@@ -11,7 +11,8 @@ from __future__ import annotations
 __all__ = ["RECIPE_TABLE"]
 
 _FINETUNE = dict(
-    source="our choice for few pictures: AdamW with layer-wise decay as in BEiT (arXiv 2106.08254, appendix H), the paper's clipping",
+    source="our choice for few pictures: AdamW with layer-wise decay as in BEiT (arXiv 2106.08254, appendix "
+    "H), the paper's clipping",
     learning_rate=5e-4,
     batch_size=32,
     epochs=10,
@@ -26,7 +27,8 @@ _FINETUNE = dict(
 RECIPE_TABLE = {
     "finetune": _FINETUNE,
     "vit": dict(
-        source="ViT (arXiv 2010.11929), appendix B.1.1 and Table 4; warm-up and crops of vit_jax. For ImageNet add ema=0.9999 (B.1.1)",
+        source="ViT (arXiv 2010.11929), appendix B.1.1 and Table 4; warm-up and crops of vit_jax. For "
+        "ImageNet add ema=0.9999 (B.1.1)",
         optimizer="sgd",
         learning_rate=0.03,
         batch_size=512,
@@ -92,7 +94,8 @@ RECIPE_TABLE = {
         ),
     ),
     "probe": dict(
-        source="our choice: logistic regression on frozen features, as in the linear evaluation of DINO (arXiv 2104.14294), by AdamW",
+        source="our choice: logistic regression on frozen features, as in the linear evaluation of DINO "
+        "(arXiv 2104.14294), by AdamW",
         learning_rate=1e-3,
         batch_size=32,
         epochs=20,
@@ -110,7 +113,8 @@ RECIPE_TABLE = {
         thaw=(0.1, 0.2, 0.3, 0.4),
     ),
     "lora": dict(
-        source="LoRA (arXiv 2106.09685), section 4.2 (queries and values, rank 8) and appendix D.1 (AdamW, warm-up 0.06, linear decay)",
+        source="LoRA (arXiv 2106.09685), section 4.2 (queries and values, rank 8) and appendix D.1 (AdamW, "
+        "warm-up 0.06, linear decay)",
         learning_rate=1e-3,
         batch_size=32,
         epochs=10,
@@ -123,7 +127,8 @@ RECIPE_TABLE = {
         augmentation=dict(crop=0.5, flip=True),
     ),
     "scratch_small": dict(
-        source="our choice for some ten thousand small pictures without pre-training: DeiT's augmentation and decay, milder",
+        source="our choice for some ten thousand small pictures without pre-training: DeiT's augmentation "
+        "and decay, milder",
         learning_rate=1e-3,
         batch_size=128,
         epochs=100,

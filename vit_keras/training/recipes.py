@@ -1,4 +1,4 @@
-"""Recipes: how a Vision Transformer is trained well, as data, for `model.compile` and `model.fit`.
+"""Recipes: the settings with which a Vision Transformer trains well, as data, for `model.compile` and `model.fit`.
 
     >>> from vit_keras import vit
     >>> model = vit.build_model(32, 16, 2, 16, 2, "tiny", 32, classes=3)
@@ -6,7 +6,8 @@
     >>> finetune.compile(model)
     >>> # model.fit(dataset, epochs=finetune.epochs, callbacks=finetune.callbacks)
 
-Every value is a field of `Recipe`, to be read and to be changed: `recipe("finetune", learning_rate=1e-4, layer_decay=0.65)`.
+Every value is a field of `Recipe` that can be read and changed: `recipe("finetune", learning_rate=1e-4,
+layer_decay=0.65)`.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ from typing import Any
 import keras
 import numpy as np
 
-from .. import layers
+from .. import anatomy
+from ..validate import did_you_mean, is_number, one_of
 from . import lora as low_rank
 from .augment import Augmentation
 from .callbacks import Horizon, Reseed, check_horizon_before_training
-from .checks import as_array, check, first_batch, last_activation, outputs_of
+from .checks import as_array, check, first_batch
 from .freeze import train_only
 from .losses import CrossEntropy, accuracy
 from .optimizers import DECAYS, LayerwiseAdamW, LayerwiseLamb, LayerwiseSGD, WarmupDecay
@@ -38,37 +40,43 @@ LOSSES = ("auto", "binary")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """How to train a model, completely.
+    """All settings of a training.
 
     Args:
-        name: What it is called.
+        name: Name of the recipe.
         source: Where its numbers come from.
         optimizer: `"sgd"`, `"adamw"` or `"lamb"`.
-        learning_rate: The highest one, that of the head.
-        batch_size: The batch that `learning_rate` is for.
-        scale_learning_rate: Whether another batch changes the learning rate in proportion (arXiv 1706.02677).
-        epochs: How many to train, as a suggestion.
-        schedule: What follows the warm-up: `"cosine"`, `"linear"` or `"constant"`.
-        warmup: The fraction of all steps in which the learning rate rises from 0.
-        final_learning_rate: What it falls to, as a fraction of `learning_rate`.
-        momentum: Of SGD.
-        beta_1: Of AdamW and LAMB; so are `beta_2` and `epsilon`.
-        weight_decay: Decoupled, and only of matrices: see `optimizers.is_decayed`.
-        layer_decay: Each layer learns at this times the rate of the one above it; 1: all at the same. A model without this
-            package's blocks has one rate.
-        clip_norm: The longest that the gradient of all variables together may be, or `None`.
-        loss: `"auto"`: cross-entropy over classes, or of each by itself where there is one output or a sigmoid, or the labels
-            say so; `"binary"`: of each by itself.
-        label_smoothing: What is spread from the true class over all.
-        ema: Momentum of an exponential moving average of the weights, which validation and the trained model then have; or `None`.
-        accumulate: Batches of which the gradients make one step.
-        train: `"all"`, `"head"`, a number of last blocks with the head, or `None` to leave every layer as frozen as it is.
-        thaw: Fractions of the training at which what is below the head starts to learn: see `optimizers.Layerwise`.
-        dropout: Rate in the blocks, or `None` for the model's own.
-        stochastic_depth: Rate of the last block (see `ViTConfig`), or `None` for the model's own.
-        lora: Rank of low-rank adapters, which then are trained in place of the blocks, or `None`.
-        lora_projections: Where these are: see `lora.add_lora`.
-        augmentation: What training pictures go through, fields of `augment.Augmentation`; it is the data's to apply.
+        learning_rate: The highest learning rate, that of the head.
+        batch_size: The batch size that `learning_rate` is for.
+        scale_learning_rate: Whether the learning rate is scaled in proportion to the batch size (arXiv 1706.02677).
+        epochs: A suggested number of epochs.
+        schedule: Decay after the warm-up: `"cosine"`, `"linear"` or `"constant"`.
+        warmup: Fraction of all steps in which the learning rate rises from 0.
+        final_learning_rate: Learning rate at the end, as a fraction of `learning_rate`.
+        momentum: Momentum of SGD.
+        beta_1: Decay rate of the first moment, for AdamW and LAMB.
+        beta_2: Decay rate of the second moment, for AdamW and LAMB.
+        epsilon: Numerical constant of AdamW and LAMB.
+        weight_decay: Decoupled weight decay of matrices only (see `optimizers.is_decayed`).
+        layer_decay: Layer-wise decay: each layer learns at this times the rate of the layer above it; 1 for one rate.
+            A model without this package's blocks has one rate.
+        clip_norm: Largest norm of the gradient of all variables together, or `None`.
+        loss: `"auto"`: cross-entropy over the classes; a binary cross-entropy for each class where the model has one
+            output or a sigmoid, or where images have several classes. `"binary"`: always a binary cross-entropy for
+            each class.
+        label_smoothing: Probability that is spread from the true class over all classes.
+        ema: Momentum of an exponential moving average of the weights, which validation and the trained model use; or
+            `None`.
+        accumulate: Number of batches whose gradients make one step.
+        train: What is trained: `"all"`, `"head"`, a number of last blocks with the head, or `None` to freeze and thaw
+            nothing.
+        thaw: Fractions of the training at which the layers below the head start to learn (see `optimizers.Layerwise`).
+        dropout: Dropout rate in the blocks, or `None` for the model's own.
+        stochastic_depth: Stochastic depth rate of the last block (see `ViTConfig`), or `None` for the model's own.
+        lora: Rank of low-rank adapters, which are then trained in place of the blocks, or `None`.
+        lora_projections: Projections with an adapter (see `lora.add_lora`).
+        augmentation: Augmentation of the training images, as an `augment.Augmentation` or its fields. The dataset
+            applies it.
         dtype: Keras dtype policy to build the model with, or `None` for the global one.
 
     Raises:
@@ -114,10 +122,7 @@ class Recipe:
             value = getattr(self, field)
             object.__setattr__(self, field, tuple(value) if isinstance(value, (tuple, list)) else (value,))
         for field, choices in (("optimizer", OPTIMIZERS), ("schedule", DECAYS), ("loss", LOSSES)):
-            if getattr(self, field) not in choices:
-                raise ValueError(
-                    f"{field} must be one of {', '.join(map(repr, choices))}. Received: {getattr(self, field)!r}"
-                )
+            one_of(getattr(self, field), field, choices)
         blocks = isinstance(self.train, int) and not isinstance(self.train, bool) and self.train > 0
         if not blocks and self.train not in ("all", "head", None):
             raise ValueError(f"train must be 'all', 'head', a number of last blocks, or None. Received: {self.train!r}")
@@ -134,12 +139,11 @@ class Recipe:
         }
         for field, (low, high) in ranges.items():
             value = getattr(self, field)
-            is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-            if value is not None and not (is_number and low <= value < high):
+            if value is not None and not (is_number(value) and low <= value < high):
                 raise ValueError(f"{field} must be at least {low} and below {high}. Received: {value!r}")
 
     def replace(self, **changes: Any) -> Recipe:
-        """A copy with some fields changed.
+        """Return a copy with some fields changed.
 
         Raises:
             ValueError: A field does not exist, or a value is out of range.
@@ -147,11 +151,12 @@ class Recipe:
         known = [field.name for field in dataclasses.fields(self)]
         unknown = sorted(set(changes) - set(known))
         if unknown:
-            raise ValueError(f"A recipe has no {', '.join(unknown)}. It has: {', '.join(known)}.")
+            hint = did_you_mean(unknown[0], known)
+            raise ValueError(f"A recipe has no field {', '.join(unknown)}.{hint} Its fields: {', '.join(known)}.")
         return dataclasses.replace(self, **changes)
 
     def to_dict(self) -> dict[str, Any]:
-        """The recipe as plain JSON, of which `Recipe(**…)` makes it again."""
+        """Return the recipe as plain JSON; `Recipe(**…)` is the inverse."""
         return dataclasses.asdict(self)
 
     def compile(
@@ -165,23 +170,27 @@ class Recipe:
         steps: int | None = None,
         **options: Any,
     ) -> None:
-        """Make a model ready for `fit`: freeze and set what the recipe says, and compile it.
+        """Prepare a model for `fit`: freeze layers and set rates as the recipe says, and compile.
+
+        Without `steps`, `fit` needs `callbacks=recipe.callbacks`, which tell the schedule its number of steps. Without
+        them it raises a `ValueError` before the first step.
 
         Args:
-            model: Any Keras model with a Vision Transformer in it: one of this package, or layers around one, at any depth.
-            data: The training data, as for `fit`: its first labels tell which loss it takes, and they and its pictures are
-                checked (`vit_keras.training.checks.check`). Of arrays, give a pair.
-            loss: A Keras loss; `None`: cross-entropy that fits the model's last activation, for labels that are numbers of
-                classes or one-hot alike; for pictures of several classes each, if `data` shows it. A model of several outputs
-                needs one; to a model with a `compute_loss` of its own none is given.
-            metrics: As for `keras.Model.compile`; `"accuracy"` is that of the labels that the loss takes.
-            batch_size: What `fit` will take; `None`: the data's, if it tells.
-            steps: How many batches there will be in all; `None`: what `fit` is told, through `callbacks`.
-            **options: More for `keras.Model.compile`, such as `run_eagerly` and `steps_per_execution`.
+            model: Any Keras model. It may be a Vision Transformer of this package, or contain one at any depth.
+            data: The training data, as for `fit`; for arrays, a pair. Its first batch determines the loss, and is
+                checked (`vit_keras.training.checks.check`).
+            loss: A Keras loss. `None`: a cross-entropy that fits the model's last activation and takes class numbers
+                as well as one-hot labels; a binary one if `data` has images of several classes. A model with several
+                outputs needs a loss. A model with its own `compute_loss` gets none.
+            metrics: As for `keras.Model.compile`. `"accuracy"` is the one for the labels that the loss takes.
+            batch_size: The batch size of `fit`. `None`: that of `data`, if known.
+            steps: Number of batches of the whole training. `None`: that of `fit`, through `callbacks`.
+            **options: More arguments of `keras.Model.compile`, such as `run_eagerly` and `steps_per_execution`.
 
         Raises:
             TypeError: The model is no Keras model.
-            ValueError: The model is not built, lacks what the recipe sets, or does not fit the data; or a loss must be given.
+            ValueError: The model is not built, lacks what the recipe sets, or does not fit the data; or it needs a
+                `loss`.
 
         Example:
             >>> from vit_keras import vit
@@ -191,7 +200,7 @@ class Recipe:
             ['head/kernel', 'head/bias']
         """
         if not isinstance(model, keras.Model):
-            raise TypeError(f"A recipe compiles a Keras model. Received: {type(model).__name__}")
+            raise TypeError(f"model must be a Keras model. Received: {type(model).__name__}")
         labels = None
         if data is not None:
             batch_size, labels = self._look_at(model, data, loss, batch_size)
@@ -208,14 +217,15 @@ class Recipe:
         check_horizon_before_training(model)
 
     def _loss_and_accuracy(self, model, labels):
-        outputs = outputs_of(model)
+        try:
+            outputs, activation = anatomy.outputs_of(model), anatomy.last_activation(model)
+        except ValueError as error:
+            raise ValueError(f"{error} Pass loss=.") from None
         if len(outputs) != 1:
-            raise ValueError(f"The model {model.name!r} has {len(outputs)} outputs: say loss=, one for each.")
-        classes, activation = outputs[0].shape[-1], last_activation(model)
+            raise ValueError(f"The model {model.name!r} has {len(outputs)} outputs. Pass loss=, with one for each.")
         if activation not in ("linear", "softmax", "sigmoid"):
-            raise ValueError(
-                f"The model {model.name!r} ends in {activation!r}, for which there is no usual loss: say loss=."
-            )
+            raise ValueError(f"There is no usual loss for a model that ends in {activation!r}. Pass loss=.")
+        classes = outputs[0].shape[-1]
         options = {"from_logits": activation == "linear", "label_smoothing": self.label_smoothing}
         per_output = keras.metrics.BinaryAccuracy(name="accuracy", threshold=0.0 if activation == "linear" else 0.5)
         if classes == 1:
@@ -225,8 +235,8 @@ class Recipe:
         return CrossEntropy(binary=binary, **options), per_output if several else accuracy
 
     def _look_at(self, model, data, loss, batch_size):
-        if hasattr(data, "__next__"):  # what is taken from it is gone
-            check(model, data, loss=loss)  # which says so
+        if hasattr(data, "__next__"):  # a batch that is taken from it is lost
+            check(model, data, loss=loss)  # warns of that
             return batch_size, None
         inputs, labels = first_batch(data)
         _build(model, inputs)
@@ -236,7 +246,7 @@ class Recipe:
         return batch_size, labels if labels is None or isinstance(labels, (dict, list, tuple)) else as_array(labels)
 
     def make_optimizer(self, batch_size: int | None = None, steps: int | None = None) -> keras.optimizers.Optimizer:
-        """The optimizer of this recipe, for batches of this size; see `compile`."""
+        """Return the optimizer of this recipe for a batch size; see `compile`."""
         rate = self.learning_rate
         if self.scale_learning_rate and batch_size:
             rate *= batch_size * self.accumulate / self.batch_size
@@ -255,7 +265,8 @@ class Recipe:
 
     def _prepare(self, model, own_loss) -> None:
         if self.dropout is not None or self.stochastic_depth is not None:
-            layers.set_rates(layers.find_vit(model), dropout=self.dropout, stochastic_depth=self.stochastic_depth)
+            vit = anatomy.find_vit(model)
+            anatomy.set_rates(vit, dropout=self.dropout, stochastic_depth=self.stochastic_depth)
         if self.lora is not None:
             low_rank.add_lora(model, self.lora, self.lora_projections)
         elif self.train is not None and not (own_loss and self.train == "all"):  # a teacher stays frozen
@@ -263,7 +274,7 @@ class Recipe:
 
     @property
     def callbacks(self) -> list[keras.callbacks.Callback]:
-        """Fresh callbacks for `fit`, without which the schedule does not know its end; add your own: `[*recipe.callbacks, mine]`."""
+        """New callbacks for `fit`. The schedule needs them; add your own: `[*recipe.callbacks, mine]`."""
         return [
             Horizon(),
             Reseed(),
@@ -276,11 +287,11 @@ RECIPES = {name: Recipe(name=name, **fields) for name, fields in RECIPE_TABLE.it
 
 
 def recipe(name: str | Recipe, **changes: Any) -> Recipe:
-    """A recipe by its name, with some fields changed.
+    """Return a recipe by its name, with some fields changed.
 
     Args:
-        name: One of `RECIPES`, or a `Recipe` itself.
-        **changes: Fields of `Recipe`.
+        name: A name in `RECIPES`, or a `Recipe`.
+        **changes: Fields of `Recipe` to change.
 
     Raises:
         ValueError: There is no such recipe or field, or a value is out of range.
@@ -291,17 +302,19 @@ def recipe(name: str | Recipe, **changes: Any) -> Recipe:
     """
     if not isinstance(name, Recipe):
         if name not in RECIPES:
-            raise ValueError(f"There is no recipe {name!r}. There are: {', '.join(RECIPES)}.")
+            raise ValueError(
+                f"There is no recipe {name!r}.{did_you_mean(name, RECIPES)} The recipes are: {', '.join(RECIPES)}."
+            )
         name = RECIPES[name]
     return name.replace(**changes)
 
 
 def _build(model: keras.Model, inputs: Any = None) -> None:
-    """Build a `Sequential` that was not begun with its input: its first layer may know it, or the data."""
+    """Build a `Sequential` without an input layer, from the input shape of its first layer, or of the data."""
     if model.built:
         return
     shape = getattr(model.layers[0], "input_shape", None) if model.layers else None
     shape = shape or getattr(inputs, "shape", None)
     if shape is None or not isinstance(model, keras.Sequential):
-        raise ValueError(f"The model {model.name!r} is not built: begin it with keras.Input, or call it once.")
+        raise ValueError(f"The model {model.name!r} is not built. Start it with keras.Input, or call it once.")
     model.build((None, *shape[1:]))
