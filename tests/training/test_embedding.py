@@ -83,7 +83,7 @@ def folder(tmp_path):
 two_heads = pytest.param({"distillation_token": True, "pooling": "token+dist"}, marks=pytest.mark.core, id="two heads")
 
 
-@pytest.mark.parametrize("options", [two_heads, {}])
+@pytest.mark.parametrize("options", [two_heads, pytest.param({}, marks=pytest.mark.slow)])
 def test_a_probe_in_the_head_is_the_probe(options):
     model, random = make(**options), np.random.default_rng(0)
     probe = Probe(random.normal(size=(16, 3)).astype("float32"), random.normal(size=3).astype("float32"), l2=1.0)
@@ -242,7 +242,7 @@ def test_parquet_without_pyarrow(model, monkeypatch):
         embed(model, pictures(), output="features.parquet", progress=False)
 
 
-@pytest.mark.parametrize("suffix", ["npy", "parquet"])
+@pytest.mark.parametrize("suffix", ["npy", pytest.param("parquet", marks=pytest.mark.slow)])
 def test_files_are_written_in_constant_memory(suffix, tmp_path):
     if suffix == "parquet":
         pytest.importorskip("pyarrow.parquet")
@@ -264,7 +264,7 @@ def test_reading_is_only_a_little_ahead():
     assert len(taken) == 50
 
 
-@pytest.mark.parametrize("batch_size", [1, 3])
+@pytest.mark.parametrize("batch_size", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_damaged_pictures_are_left_out_if_that_is_asked_for(model, folder, tmp_path, batch_size):
     whole = embed(model, folder, return_labels=True, progress=False)
     for name in ("a.png", "9b.png"):
@@ -346,7 +346,7 @@ def test_features_are_never_out_of_date(folder, passes):
     compute(data=array)
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, pytest.param(OSError, marks=pytest.mark.slow)])
 def test_an_interrupted_pass_leaves_nothing_wrong(error, folder, monkeypatch, tmp_path):
     model, calls = make(), []
 
@@ -377,7 +377,7 @@ def test_what_cannot_be_known_again_is_not_kept(model):
 # --- probes -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("l2", [1e-4, 1e-2, 1.0])
+@pytest.mark.parametrize("l2", [1e-2, *(pytest.param(l2, marks=pytest.mark.slow) for l2 in (1e-4, 1.0))])
 def test_probe_is_the_optimum(l2):
     linear_model = pytest.importorskip("sklearn.linear_model")
     x, y = clouds()

@@ -72,7 +72,7 @@ MODELS = {
     "Activation last": (lambda m: sequential(m, layers.Activation("softmax")), as_its_own, 1, False),
     "logits times 3": (lambda m: sequential(m, layers.Rescaling(3.0)), as_its_own, 3, False),
 }
-MECHANISMS = ("plain", "Rescaling", "Preprocess")  # on the other backends
+MARKS = {"Preprocess": pytest.mark.core, "Activation last": pytest.mark.slow, "operations": pytest.mark.core}
 
 
 @pytest.fixture(scope="module")
@@ -92,9 +92,7 @@ def folders(tmp_path_factory):
     return found
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.core] if name in MECHANISMS else []) for name in MODELS]
-)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=MARKS.get(name, ())) for name in MODELS])
 def test_whatever_stands_around_the_vit(folders, name):
     """Exact to the rounding of float32 sums over other batches: values are about 1."""
     around, enter, scale, any_size = MODELS[name]

@@ -160,6 +160,7 @@ class Clock:
 
 
 @pytest.mark.core
+@pytest.mark.slow_on_jax
 def test_a_run_that_was_stopped_goes_on_to_the_same_result(finished, photos, tmp_path, monkeypatch, capsys):
     """Neither the steps that were timed nor the epoch that was begun in vain leave a trace: the whole run had no limit.
 
