@@ -72,9 +72,9 @@ def add_seed_generator(dropout: keras.layers.Layer) -> None:
 
 
 def no_gradients() -> contextlib.AbstractContextManager:
-    """Return a context in which PyTorch keeps nothing for gradients; other backends keep nothing outside of a gradient anyway.
+    """Return a context in which PyTorch records nothing for gradients; other backends record nothing anyway.
 
-    Keras has no word for this: `model(images)` with `training=False` builds PyTorch's graph all the same.
+    Keras has no such context: `model(images, training=False)` records on PyTorch all the same.
 
     Example:
         >>> with no_gradients():
