@@ -2,8 +2,8 @@
 
 python examples/compare_backbones.py --data FOLDER --minutes 5    (FOLDER/CLASS/PICTURES; without it, CIFAR-10)
 
-Same pictures, size, batches, optimizer and seconds of training (compiling and testing do not count). All start from ImageNet
-weights (ViT-Ti/16's have seen ImageNet-21k before), or all from scratch where those of one of them cannot be had.
+Same pictures, size, batches, optimizer and seconds of training (compiling and testing do not count). All start from
+ImageNet weights (ViT-Ti/16's have seen ImageNet-21k before), or all from scratch where one of them has no weights.
 """
 
 import argparse
@@ -59,7 +59,7 @@ def batch(images, labels, step):
 
 
 def train(model, images, labels, test, rate, seconds):
-    """Train for so long; the learning rate rises for a tenth of the time, then falls as a cosine. Returns what was measured."""
+    """Train for so long, and return the measures. The learning rate rises for a tenth of it, then falls as a cosine."""
     optimizer = keras.optimizers.AdamW(rate, weight_decay=0.05, clipnorm=1.0)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(optimizer, loss, metrics=["accuracy"], jit_compile=keras.backend.backend() == "jax")

@@ -94,7 +94,7 @@ def test_importing_is_light(tmp_path):
     assert run(code, tmp_path) == "[]\n"
     loaded = f"print(sorted(name for name in {heavy[5:]!r} if name in sys.modules))"
     ours = """
-others = {"augment", "dataset", "embedding", "evaluation", "finetuning", "lora", "recipes", "report"}
+others = {"augment", "dataset", "embeddings", "evaluation", "finetuning", "lora", "recipes", "report"}
 print([name for name in others if "vit_keras.training." + name in sys.modules])
 print("vit_keras.visualize" in sys.modules, "vit_keras.training.optimizers" in sys.modules)
 """

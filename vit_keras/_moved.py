@@ -31,4 +31,6 @@ MOVED: dict[str, tuple[str, ...]] = {
     "visualize.inspect": ("visualize.analysis", "visualize.paper_figures"),
     # --- training
     "training.data": ("training.dataset", "training.listing", "training.decoding"),
+    # finetune
+    "training.embedding": ("training.embeddings",),
 }

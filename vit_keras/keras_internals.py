@@ -5,6 +5,8 @@ Each function says what Keras' public interface lacks.
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from typing import Any
 
 import keras
@@ -68,6 +70,18 @@ def add_seed_generator(dropout: keras.layers.Layer) -> None:
     dropout._tracker.unlock()
     dropout.seed_generator = keras.random.SeedGenerator()
     dropout._tracker.lock()
+
+
+def no_gradients() -> contextlib.AbstractContextManager:
+    """Return a context in which PyTorch records nothing for gradients; other backends record nothing anyway.
+
+    Keras has no such context: `model(images, training=False)` records on PyTorch all the same.
+
+    Example:
+        >>> with no_gradients():
+        ...     outputs = keras.layers.Dense(1)(np.zeros((1, 4)))
+    """
+    return sys.modules["torch"].no_grad() if keras.backend.backend() == "torch" else contextlib.nullcontext()
 
 
 def compile_metrics(model: keras.Model):

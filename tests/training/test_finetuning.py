@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import types
 import warnings
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from support import ROOT
 
 from vit_keras import visualize, vit
 from vit_keras.training import finetuning as module
+from vit_keras.training import run as running
 from vit_keras.training.evaluation import evaluate
 from vit_keras.training.finetuning import finetune
 from vit_keras.training.recipes import recipe
@@ -64,6 +66,7 @@ SETTINGS = {
     "batch_size": 8,
     "image_size": 32,
     "mistakes": 0,
+    "errors": "skip",
 }
 
 
@@ -72,14 +75,8 @@ def finished(photos, tmp_path_factory):
     """A run without a break, and what it warned of."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        result = finetune(
-            photos,
-            model=tiny(),
-            out=tmp_path_factory.mktemp("runs") / "whole",
-            minutes=None,
-            progress=False,
-            **SETTINGS,
-        )
+        folder = tmp_path_factory.mktemp("runs") / "whole"
+        result = finetune(tiny(), photos, output=folder, minutes=None, progress=False, **SETTINGS)
     return result, [str(warning.message) for warning in caught]
 
 
@@ -121,7 +118,13 @@ def test_a_damaged_picture_is_named_and_left_out(finished, photos):
     assert sum("broken.png" in message for message in warned) == 1
     assert "broken.png" in (result.folder / "report.html").read_text("utf-8")
     with pytest.raises(ValueError, match=r"broken\.png"):
-        finetune(photos, model=tiny(), out=result.folder.parent / "none", errors="raise", progress=False, **SETTINGS)
+        finetune(
+            photos,
+            model=tiny(),
+            output=result.folder.parent / "none",
+            progress=False,
+            **{**SETTINGS, "errors": "raise"},
+        )
     assert not (result.folder.parent / "none").exists()
 
 
@@ -141,23 +144,46 @@ def test_mistakes_have_maps_only_of_a_model_with_attention(finished, photos):
 # --- a kill, and going on -----------------------------------------------------------------------------------------
 
 
+class Clock:
+    """A clock that only steps of training move: by many seconds at first, later by others."""
+
+    def __init__(self, monkeypatch, first, count, later):
+        self.now, self.steps = 1000.0, 0
+        for each in (running, module):
+            monkeypatch.setattr(each, "time", types.SimpleNamespace(monotonic=lambda: self.now))
+
+        def on_train_batch_begin(watch, batch, logs=None):
+            self.steps += 1
+            self.now += first if self.steps <= count else later
+
+        monkeypatch.setattr(running.Stopwatch, "on_train_batch_begin", on_train_batch_begin)
+
+
 @pytest.mark.core
+@pytest.mark.slow_on_jax
 def test_a_run_that_was_stopped_goes_on_to_the_same_result(finished, photos, tmp_path, monkeypatch, capsys):
-    """Also the steps by which the time is measured leave no trace: the whole run had no limit, and did without."""
+    """Neither the steps that were timed nor the epoch that was begun in vain leave a trace: the whole run had no limit.
+
+    An epoch is 4 steps. By the first, of 30 seconds, there is time for one epoch; then steps are fast.
+    """
     result, _ = finished
+    keep = running.Keep.on_train_batch_end
 
     def stop(self, batch, logs=None):
         if self.run.done == 1 and batch == 1:
             raise KeyboardInterrupt
+        keep(self, batch, logs)
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(module._Keep, "on_train_batch_end", stop)
-        finetune(photos, model=tiny(), out=tmp_path / "run", minutes=600, **SETTINGS)
+        patch.setattr(running.Keep, "on_train_batch_end", stop)
+        Clock(patch, 30, 9, 0.5)
+        finetune(tiny(), photos, output=tmp_path / "run", minutes=7, **SETTINGS)
     said = capsys.readouterr().out
-    assert "3 epochs take" in said and "Stopped after epoch 1 of 3: the same call goes on from there" in said
+    assert "allows 1 of 3 epochs" in said and "beginning anew with 3 of 3 epochs" in said
+    assert "Stopped after epoch 1 of 3. The same call continues from there" in said
     assert not (tmp_path / "run" / "model.keras").exists()
-    again = finetune(photos, model=tiny(), out=tmp_path / "run", minutes=600, **SETTINGS)
-    assert "Going on after epoch 1 of 3" in capsys.readouterr().out
+    again = finetune(photos, model=tiny(), out=tmp_path / "run", minutes=7, **SETTINGS)  # the older arguments
+    assert "Continuing after epoch 1 of 3" in capsys.readouterr().out
     assert not (tmp_path / "run" / ".state").exists()
     for name, values in result.history.items():
         np.testing.assert_allclose(again.history[name], values, rtol=EXACT, err_msg=name)
@@ -168,9 +194,9 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_result(finished, photos, tmp
 @pytest.mark.slow
 def test_a_run_that_was_killed_goes_on_to_the_same_result(finished, photos, tmp_path):
     script = f"""
-import sys; sys.path[:0] = [{str(Path(__file__).parent)!r}, {str(ROOT / "tests" / "goldens")!r}, {str(ROOT)!r}]
+import sys; sys.path[:0] = [{str(Path(__file__).parent)!r}, {str(ROOT / "tests")!r}, {str(ROOT)!r}]
 import test_finetuning as t
-t.finetune({str(photos)!r}, model=t.tiny(), out={str(tmp_path / "run")!r}, progress=False, **t.SETTINGS)
+t.finetune({str(photos)!r}, model=t.tiny(), output={str(tmp_path / "run")!r}, progress=False, **t.SETTINGS)
 """
     state = tmp_path / "run" / ".state" / "state.json"
     process = subprocess.Popen([sys.executable, "-c", script], env=os.environ.copy())
@@ -179,7 +205,7 @@ t.finetune({str(photos)!r}, model=t.tiny(), out={str(tmp_path / "run")!r}, progr
     process.send_signal(signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL and state.exists()
     result, _ = finished
-    again = finetune(photos, model=tiny(), out=tmp_path / "run", progress=False, **SETTINGS)
+    again = finetune(photos, model=tiny(), output=tmp_path / "run", progress=False, **SETTINGS)
     np.testing.assert_allclose(again.history["val_loss"], result.history["val_loss"], rtol=EXACT)
     np.testing.assert_allclose(again.evaluation.probabilities, result.evaluation.probabilities, atol=1e-5)
 
@@ -201,12 +227,12 @@ def test_every_kind_of_recipe_goes_on_and_is_saved(photos, tmp_path, monkeypatch
     """What is kept, what goes on and what is saved give the accuracy that was measured in training."""
     options = {**SETTINGS, "recipe": how, "epochs": 2, "progress": False, "minutes": None}
     model = tiny(dtype=how.dtype)
-    whole = finetune(photos, model=model, out=tmp_path / "whole", **options)
+    whole = finetune(photos, model=model, output=tmp_path / "whole", **options)
     assert whole.evaluation.accuracy == pytest.approx(whole.history["val_accuracy"][whole.best_epoch], abs=1e-6)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(module._Keep, "on_train_batch_begin", stop_in_the_second)
-        finetune(photos, model=model, out=tmp_path / "run", **options)
-    again = finetune(photos, model=model, out=tmp_path / "run", **options)
+        patch.setattr(running.Keep, "on_train_batch_begin", stop_in_the_second)
+        finetune(photos, model=model, output=tmp_path / "run", **options)
+    again = finetune(photos, model=model, output=tmp_path / "run", **options)
     np.testing.assert_allclose(again.history["val_loss"], whole.history["val_loss"], rtol=1e-5)
     saved = evaluate(tmp_path / "run" / "model.keras", photos, only=tmp_path / "run" / "split.json", progress=False)
     np.testing.assert_allclose(saved.probabilities, whole.evaluation.probabilities, atol=1e-4)
@@ -225,7 +251,7 @@ def compiled():
 
 def test_a_kill_while_the_state_is_written_leaves_the_one_before(tmp_path, monkeypatch):
     model = compiled()
-    run = module._Run(tmp_path / ".state", {"seed": 0}, False)
+    run = running.Run(tmp_path / ".state", {"seed": 0}, False)
     run.begin(5)
     run.record({"loss": 1.0, "val_accuracy": 0.5, "val_loss": 1.0}, model)
     kept = [value.copy() for value in model.get_weights()]
@@ -237,7 +263,7 @@ def test_a_kill_while_the_state_is_written_leaves_the_one_before(tmp_path, monke
     monkeypatch.setattr(run, "_save", fail)
     with pytest.raises(OSError, match="No space"):
         run.record({"loss": 0.9, "val_accuracy": 0.6, "val_loss": 0.9}, model)
-    again = module._Run(tmp_path / ".state", {"seed": 0}, False)
+    again = running.Run(tmp_path / ".state", {"seed": 0}, False)
     assert again.done == 1 and again.epochs == 5
     again.restore(model, again.done - 1)
     for value, expected in zip(model.get_weights(), kept):
@@ -245,7 +271,7 @@ def test_a_kill_while_the_state_is_written_leaves_the_one_before(tmp_path, monke
 
 
 def test_only_the_last_and_the_best_epoch_are_kept(tmp_path):
-    model, run = compiled(), module._Run(tmp_path / ".state", {}, False)
+    model, run = compiled(), running.Run(tmp_path / ".state", {}, False)
     run.begin(6)
     for accuracy, loss in ((0.5, 1.0), (0.8, 0.6), (0.8, 0.5), (0.7, 0.4), (0.6, 0.3)):
         run.record({"loss": loss, "val_accuracy": accuracy, "val_loss": loss}, model)
@@ -265,7 +291,7 @@ def test_only_the_last_and_the_best_epoch_are_kept(tmp_path):
     ],
 )
 def test_training_ends_when_a_third_of_it_brought_nothing(tmp_path, epochs, accuracies, ended):
-    run = module._Run(tmp_path, {}, False)
+    run = running.Run(tmp_path, {}, False)
     count = len(accuracies)
     run._state |= {
         "epochs": epochs,
@@ -275,8 +301,8 @@ def test_training_ends_when_a_third_of_it_brought_nothing(tmp_path, epochs, accu
 
 
 def test_a_loss_that_is_no_number_ends_the_training(tmp_path):
-    keep = module._Keep(module._Run(tmp_path, {}, False))
-    with pytest.raises(ValueError, match=r"no number any more in epoch 3.*learning rate"):
+    keep = running.Keep(running.Run(tmp_path, {}, False))
+    with pytest.raises(ValueError, match=r"not a finite number in epoch 3.*learning rate"):
         keep.on_epoch_end(2, {"loss": math.nan})
 
 
@@ -285,22 +311,22 @@ def test_a_loss_that_is_no_number_ends_the_training(tmp_path):
 
 def test_a_finished_run_is_not_overwritten(finished, photos):
     with pytest.raises(ValueError, match=r"has a finished run.*--overwrite"):
-        finetune(photos, model=tiny(), out=finished[0].folder)
+        finetune(photos, model=tiny(), output=finished[0].folder)
 
 
 def test_another_run_in_the_same_folder(tmp_path):
-    module._Run(tmp_path, {"seed": 0, "epochs": 3, "recipe": {"thaw": (1, 2)}}, False).begin(3)
-    assert module._Run(tmp_path, {"seed": 0, "epochs": 3, "recipe": {"thaw": (1, 2)}}, False).epochs == 3
-    with pytest.raises(ValueError, match="unfinished run with another seed, epochs: .*--overwrite"):
-        module._Run(tmp_path, {"seed": 1, "epochs": 4, "recipe": {"thaw": (1, 2)}}, False)
-    assert module._Run(tmp_path, {"seed": 1}, overwrite=True).epochs is None
+    running.Run(tmp_path, {"seed": 0, "epochs": 3, "recipe": {"thaw": (1, 2)}}, False).begin(3)
+    assert running.Run(tmp_path, {"seed": 0, "epochs": 3, "recipe": {"thaw": (1, 2)}}, False).epochs == 3
+    with pytest.raises(ValueError, match="unfinished run with another seed, epochs. .*--overwrite"):
+        running.Run(tmp_path, {"seed": 1, "epochs": 4, "recipe": {"thaw": (1, 2)}}, False)
+    assert running.Run(tmp_path, {"seed": 1}, overwrite=True).epochs is None
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"epochs": 0}, "epochs is to be positive"),
-        ({"minutes": -1}, "minutes is to be positive"),
+        ({"epochs": 0}, "epochs must be positive"),
+        ({"minutes": -1}, "minutes must be positive"),
         ({"recipe": "magic"}, "no recipe 'magic'"),
         ({"image_size": 33}, "33"),
         ({"validation_split": 1.5}, "validation_split"),
@@ -309,19 +335,19 @@ def test_another_run_in_the_same_folder(tmp_path):
 )
 def test_options_that_are_none(photos, tmp_path, options, message):
     with pytest.raises((ValueError, TypeError), match=message):
-        finetune(photos, model=tiny(), out=tmp_path / "run", **options)
+        finetune(tiny(), photos, **{"output": tmp_path / "run", "errors": "skip", **options})
     assert not (tmp_path / "run").exists()
 
 
 def test_a_missing_folder(tmp_path):
     with pytest.raises(FileNotFoundError, match="nowhere"):
-        finetune(tmp_path / "nowhere", model=tiny(), out=tmp_path / "run")
+        finetune(tmp_path / "nowhere", model=tiny(), output=tmp_path / "run")
 
 
 def test_a_file_in_the_place_of_the_results(photos, tmp_path):
     (tmp_path / "run").write_text("Feed the cat.")
     with pytest.raises(ValueError, match="is a file"):
-        finetune(photos, model=tiny(), out=tmp_path / "run")
+        finetune(photos, model=tiny(), output=tmp_path / "run")
 
 
 # --- decisions ----------------------------------------------------------------------------------------------------
@@ -349,18 +375,38 @@ def test_image_size_follows_the_pictures(tmp_path, native, sizes, expected):
 @pytest.mark.parametrize(
     ("seconds", "epochs", "said"),
     [
-        (math.inf, 10, ""),
-        (700, 10, "10 epochs take"),
-        (300, 5, "time for 5 of 10"),
-        (1, 1, "more than there is"),
+        (math.inf, 10, "10 epochs take"),
+        (700, 10, "10 epochs take about 8.9 minutes"),
+        (300, 5, "allows 5 of 10 epochs"),
+        (1, 0, "more than the time limit allows"),
     ],
 )
-def test_epochs_fit_into_the_time(monkeypatch, capsys, seconds, epochs, said):
+def test_epochs_fit_into_the_time(monkeypatch, seconds, epochs, said):
     """100 steps of half a second, and 20 batches of validation."""
-    monkeypatch.setattr(module._Job, "_seconds_per_step", lambda self: 0.5)
-    job = module._Job(None, None, range(100), range(20), None, False, True)
-    assert job.epochs_within(seconds, 10) == epochs
-    assert said in capsys.readouterr().out
+    monkeypatch.setattr(running, "time", types.SimpleNamespace(monotonic=lambda: 1000.0))
+    limit = running.TimeLimit(end=1000 + seconds, wanted=10, steps=100, validation_steps=20)
+    assert limit.epochs(0.5) == epochs
+    assert said in module._planned(limit, 0.5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("first", "count", "later", "least", "most"),
+    [(30, 9, 0.5, 4, 6), (1, 6, 40, 1, 2)],
+    ids=["slow at first", "fast at first"],
+)
+def test_the_time_is_planned_again_once_steps_are_warm(
+    photos, tmp_path, monkeypatch, capsys, first, count, later, least, most
+):
+    """28 pictures in batches of 4 are 7 steps. By the first six there is time for 2 of 6 epochs, later for all."""
+    clock = Clock(monkeypatch, first, count, later)
+    options = {**SETTINGS, "epochs": 6, "batch_size": 4, "errors": "skip"}
+    result = finetune(tiny(), photos, output=tmp_path / "run", minutes=12, **options)
+    said = capsys.readouterr().out
+    assert "beginning anew with" in said and ("allows 2 of 6" in said) == (first == 30)
+    assert least <= len(result.history["loss"]) <= most
+    assert clock.now - 1000 <= 12 * 60
+    assert not (tmp_path / "run" / ".state").exists()
 
 
 def test_the_head_is_new_unless_it_is_of_these_classes():
@@ -372,34 +418,3 @@ def test_the_head_is_new_unless_it_is_of_these_classes():
     np.testing.assert_array_equal(kept.get_layer("head").kernel, np.ones((16, 3)))
     assert not np.any(module._with_head(model, (16, 16), ("a", "b", "d")).get_layer("head").kernel)
     assert kept.labels == ("a", "b", "c") and kept.input_shape == (None, 16, 16, 3)
-
-
-# --- evaluation ---------------------------------------------------------------------------------------------------
-
-
-def test_evaluation_goes_by_the_names_of_classes(finished, photos, tmp_path):
-    """Some of the classes, in another order, by one of their names."""
-    model = vit.resize(finished[0].model, 32)
-    model.labels = ("navy, blue", "lawn", "green, grass")
-    expected = evaluate(finished[0].model, photos, progress=False)
-    for name in ("green", "blue"):
-        (tmp_path / name).symlink_to(photos / name)
-    found = evaluate(model, tmp_path, progress=False)
-    assert found.class_names == model.labels and set(found.labels) == {0, 2}
-    theirs = dict(zip(expected.paths, expected.probabilities))
-    np.testing.assert_allclose(found.probabilities, [theirs[path] for path in found.paths], atol=1e-5)
-    (tmp_path / "horse").symlink_to(photos / "blue")
-    with pytest.raises(ValueError, match="No class has the name 'horse'"):
-        evaluate(model, tmp_path, progress=False)
-
-
-def test_evaluation_refuses(finished, photos, tmp_path):
-    model = finished[0].model
-    with pytest.raises(FileNotFoundError, match=r"blue/99\.png"):
-        evaluate(model, photos, only=["blue/0.png", "blue/99.png"], progress=False)
-    with pytest.raises(ValueError, match="3 folders"):
-        evaluate(tiny(), photos, progress=False)
-    with pytest.raises(ValueError, match="no classifier"):
-        evaluate(tiny(include_top=False, pooling=None), photos, progress=False)
-    with pytest.raises(FileNotFoundError, match="none"):
-        evaluate(tmp_path / "none.keras", photos)

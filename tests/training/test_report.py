@@ -215,8 +215,10 @@ def test_themes(show, scheme):
 def contrasts(tab):
     """Contrast of each text to what is behind it, as WCAG defines it."""
     return tab.evaluate("""() => {
-        const pen = Object.assign(document.createElement("canvas"), { width: 1, height: 1 }).getContext("2d", { willReadFrequently: true });
-        const rgb = (colour) => { pen.clearRect(0, 0, 1, 1); pen.fillStyle = colour; pen.fillRect(0, 0, 1, 1); return pen.getImageData(0, 0, 1, 1).data; };
+        const pen = Object.assign(document.createElement("canvas"), { width: 1, height: 1 })
+            .getContext("2d", { willReadFrequently: true });
+        const rgb = (colour) => { pen.clearRect(0, 0, 1, 1); pen.fillStyle = colour; pen.fillRect(0, 0, 1, 1);
+            return pen.getImageData(0, 0, 1, 1).data; };
         const light = (c) => [0.2126, 0.7152, 0.0722].reduce((sum, w, k) => {
             const v = c[k] / 255; return sum + w * (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4); }, 0);
         const found = [];

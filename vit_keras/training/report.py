@@ -1,30 +1,34 @@
 """The report of a training or an evaluation: one HTML file that works without a network.
 
-The page itself is `report.html` beside this module. All numbers and pictures are in it as HTML and SVG, so it can be read with
-scripts switched off, printed and mailed; the script only sorts tables and changes the theme.
+The template is `report.html` beside this module. All numbers and pictures are in the page as HTML and SVG, so it can be
+read without scripts, printed and mailed; its script only sorts tables and changes the theme.
 """
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import io
 import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
-from html import escape
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from PIL import Image
 
+from ..html_page import data_uri, escape, fill
 from .evaluation import Evaluation
 
+__all__ = ["report"]
+
 _TEMPLATE = Path(__file__).with_name("report.html")
-_MOST_CLASSES = 40  # in a matrix that one can still read
+_MOST_CLASSES = 40
+"""Classes in the largest matrix that can still be read."""
+
 _PAIRS = 12
-_SIDE = 256  # longest side of a picture, in pixels
+"""Rows in the table of the most frequent confusions."""
+
+_SIDE = 256
+"""Longest side of a picture, in pixels."""
 
 History = Mapping[str, Sequence[float]]
 
@@ -42,19 +46,20 @@ def report(
     recipe: Mapping[str, Any] | None = None,
     facts: Mapping[str, Any] | None = None,
 ) -> str:
-    """Make a page of an evaluation, and of the training before it.
+    """Return the page of an evaluation, and of the training before it.
 
     Args:
-        evaluation: What is reported.
+        evaluation: The evaluation.
         title: Heading of the page.
         subtitle: A line below it.
         history: Values after each epoch by name, as Keras' `History.history` has them.
         best_epoch: Number, from 0, of the epoch whose weights were kept.
-        notes: Sentences that a reader has to know before the numbers.
-        pictures: Of mistakes, by their number in the evaluation: uint8 pixels, and the same with a map over it or `None`.
-        command: What made it.
+        notes: Sentences to read before the numbers.
+        pictures: Mistakes, by their number in the evaluation: uint8 pixels, and the same with a map over them or
+            `None`.
+        command: The command that made it.
         recipe: All settings of the training, nested at most once.
-        facts: What else there is to know, such as versions.
+        facts: Other facts, such as versions.
 
     Returns:
         The page, to be written as UTF-8.
@@ -73,25 +78,8 @@ def report(
         _mistakes(evaluation, pictures or {}),
         _making(command, recipe or {}, facts or {}),
     ]
-    return _fill({"title": _text(title), "subtitle": _text(subtitle), "main": "\n".join(filter(None, parts))})
-
-
-def _fill(places: dict[str, str]) -> str:
-    """Put texts into the template, all places at once, so that no text is taken for a place."""
-    template = _TEMPLATE.read_text(encoding="utf-8")
-    style, script = (re.search(rf"<{tag}>(.*?)</{tag}>", template, re.DOTALL)[1] for tag in ("style", "script"))
-    policy = f"default-src 'none'; img-src data:; style-src {_hash(style)}; script-src {_hash(script)}; base-uri 'none'; form-action 'none'"
-    places = {**places, "policy": policy}
-    return re.sub(r"\{\{(\w+)\}\}", lambda place: places[place[1]], template)
-
-
-def _hash(text: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
-
-
-def _text(value: Any) -> str:
-    """A text as HTML; names of files may hold bytes that are no text."""
-    return escape(str(value).encode("utf-8", "replace").decode())
+    places = {"title": escape(title), "subtitle": escape(subtitle), "main": "\n".join(filter(None, parts))}
+    return fill(_TEMPLATE.read_text(encoding="utf-8"), places)
 
 
 def _percent(share: float | None) -> str:
@@ -107,37 +95,38 @@ def _section(heading: str, *parts: str) -> str:
 
 def _figures(evaluation: Evaluation) -> str:
     low, high = evaluation.interval
+    interval = f"95\N{NO-BREAK SPACE}% interval: {100 * low:.1f} to {_percent(high)}"
     figures = {
-        f"accuracy on {len(evaluation.labels):,} pictures ({100 * low:.1f} to {_percent(high)} at 95 %)": _percent(
-            evaluation.accuracy
-        ),
-        "mean F1 of the classes": _percent(evaluation.macro_f1),
+        f"accuracy on {len(evaluation.labels):,} pictures ({interval})": _percent(evaluation.accuracy),
+        "mean F1 over the classes": _percent(evaluation.macro_f1),
         "loss (cross-entropy)": f"{evaluation.loss:.3f}",
         f"mistakes of {len(evaluation.labels):,}": f"{len(evaluation.mistakes()):,}",
-        "accuracy of always saying the commonest class": _percent(evaluation.commonest),
+        "accuracy of always predicting the most frequent class": _percent(evaluation.commonest),
     }
     items = "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in figures.items())
     return f'<section aria-label="Result"><dl class="figures">{items}</dl></section>'
 
 
 def _notes(notes: Iterable[str]) -> str:
-    items = "".join(f"<li>{_text(note)}</li>" for note in notes)
+    items = "".join(f"<li>{escape(note)}</li>" for note in notes)
     return items and f'<ul class="notes">{items}</ul>'
 
 
 def _confusion(evaluation: Evaluation) -> str:
     confused = evaluation.confused()
     rows = [(true, said, f"{count:,}") for true, said, count in confused[:_PAIRS]]
-    pairs = rows and _table(("Class", "taken for", "times"), rows, "Most frequent confusions", texts=[1])
+    pairs = rows and _table(("True class", "Predicted", "Pictures"), rows, "Most frequent confusions", texts=[1])
     if len(evaluation.class_names) > _MOST_CLASSES:
-        matrix = f"<p>A matrix of {len(evaluation.class_names):,} classes is too large for a page.</p>"
+        matrix = f"<p>A matrix of {len(evaluation.class_names):,} classes is too large to be shown.</p>"
     else:
         matrix = _matrix(evaluation)
-    return _section("Confusions", f'<div class="beside">{matrix}{pairs or "<p>There are none.</p>"}</div>')
+    return _section(
+        "Confusions", f'<div class="beside">{matrix}{pairs or "<p>No picture was predicted wrongly.</p>"}</div>'
+    )
 
 
 def _matrix(evaluation: Evaluation) -> str:
-    names, counts = [_text(name) for name in evaluation.class_names], evaluation.confusion
+    names, counts = [escape(name) for name in evaluation.class_names], evaluation.confusion
     heads = "".join(f'<th scope="col" title="{name}"><span>{name}</span></th>' for name in names)
     rows = []
     for i, name in enumerate(names):
@@ -148,7 +137,7 @@ def _matrix(evaluation: Evaluation) -> str:
             title = f"{name}, predicted {names[j]}: {count}"
             cells.append(f'<td class="{kind}" title="{title}">{count}</td>')
         rows.append(f'<tr><th scope="row" title="{name}">{name}</th>{"".join(cells)}</tr>')
-    caption = "Rows are the true classes, columns the predicted ones; the darker, the larger a part of the row."
+    caption = "Rows are true classes, columns predicted ones. The darker a cell, the larger its share of the row."
     return (
         '<div class="wide" tabindex="0" role="region" aria-label="Confusion matrix">'
         f'<table class="matrix"><caption>{caption}</caption><thead><tr><td></td>{heads}</tr></thead>'
@@ -167,8 +156,11 @@ def _classes(evaluation: Evaluation) -> str:
         )
         for scores in evaluation.per_class
     ]
-    text = "<p>Precision: how many of those called so are so. Recall: how many of those that are so are called so. F1: the harmonic mean.</p>"
-    header = ("Class", "Pictures", "Precision", "Recall", "F1", "Mostly taken for")
+    text = (
+        "<p>Precision: share of the pictures predicted as a class that are of it. Recall: share of the pictures of a "
+        "class that are predicted as it. F1: harmonic mean of the two.</p>"
+    )
+    header = ("Class", "Pictures", "Precision", "Recall", "F1", "Most often mistaken for")
     return _section("Classes", text, _table(header, rows, texts=[5], sortable=True))
 
 
@@ -179,12 +171,12 @@ def _table(
     texts: Sequence[int] = (),
     sortable: bool = False,
 ) -> str:
-    """A table of numbers, but for its first column and those of `texts`."""
+    """Return a table of numbers, with texts in its first column and in those of `texts`."""
     kinds = [' class="text"' if column in texts else "" for column in range(len(header))]
-    heads = "".join(f'<th scope="col"{kind}>{_text(name)}</th>' for kind, name in zip(kinds, header))
+    heads = "".join(f'<th scope="col"{kind}>{escape(name)}</th>' for kind, name in zip(kinds, header))
     body = "".join(
-        f'<tr><th scope="row">{_text(first)}</th>'
-        + "".join(f"<td{kind}>{_text(cell)}</td>" for kind, cell in zip(kinds[1:], cells))
+        f'<tr><th scope="row">{escape(first)}</th>'
+        + "".join(f"<td{kind}>{escape(cell)}</td>" for kind, cell in zip(kinds[1:], cells))
         + "</tr>"
         for first, *cells in rows
     )
@@ -200,16 +192,16 @@ def _curves(history: History, best: int | None) -> str:
     epochs = max(map(len, history.values()), default=0)
     if not epochs:
         return ""
-    charts = [
-        _chart(title, {kind: history[key] for kind, key in (("train", name), ("val", f"val_{name}")) if key in history}, best)
-        for title, name in (("Accuracy", "accuracy"), ("Loss", "loss"))
-        if name in history or f"val_{name}" in history
-    ]  # fmt: skip
+    charts = []
+    for title, name in (("Accuracy", "accuracy"), ("Loss", "loss")):
+        lines = {kind: history[k] for kind, k in (("train", name), ("val", f"val_{name}")) if k in history}
+        if lines:
+            charts.append(_chart(title, lines, best))
     key = "".join(
         f'<span><svg viewBox="0 0 28 8" aria-hidden="true"><path class="line {kind}" d="M0 4H28"/></svg>{name}</span>'
         for kind, name in (("train", "training, augmented"), ("val", "held out"))
     )
-    kept = "" if best is None else f"<p>The weights after epoch {best + 1}, at the dotted line, were kept.</p>"
+    kept = "" if best is None else f"<p>The weights after epoch {best + 1} (dotted line) were kept.</p>"
     rows = [(n + 1, *(_number(values[n]) for values in history.values())) for n in range(epochs)]
     numbers = f"<details><summary>Numbers</summary>{_table(('Epoch', *history), rows)}</details>"
     return _section(
@@ -222,7 +214,7 @@ def _number(value: float) -> str:
 
 
 def _chart(title: str, lines: Mapping[str, Sequence[float]], best: int | None) -> str:
-    """Values over epochs, as SVG."""
+    """Return a chart of values over epochs, as SVG."""
     left, right, top, bottom = 52, 12, 10, 34
     width, height = 460, 250
     epochs = max(map(len, lines.values()))
@@ -264,7 +256,7 @@ def _chart(title: str, lines: Mapping[str, Sequence[float]], best: int | None) -
 
 
 def _ticks(values: Sequence[float]) -> list[float]:
-    """About five round numbers from below the values to above them.
+    """Return about five round numbers that enclose the values.
 
     Example:
         >>> _ticks([0.13, 0.88])
@@ -285,8 +277,8 @@ def _mistakes(evaluation: Evaluation, pictures: Mapping[int, tuple[np.ndarray, n
     if not pictures:
         return ""
     mapped = any(overlay is not None for _, overlay in pictures.values())
-    text = "The held-out pictures whose true class was given least"
-    text += ", and beside each what spoke for the predicted class." if mapped else "."
+    text = "The mistakes with the lowest probability of the true class."
+    text += " Beside each, what in the picture supports the predicted class." if mapped else ""
     cards = "".join(_card(evaluation, number, *pictures[number]) for number in pictures)
     return _section("Worst mistakes", f"<p>{text}</p>", f'<div class="cards">{cards}</div>')
 
@@ -296,11 +288,13 @@ def _card(evaluation: Evaluation, number: int, picture: np.ndarray, overlay: np.
     true, said = evaluation.labels[number], evaluation.predictions[number]
     images = [(picture, f"A picture of the class {names[true]}")]
     if overlay is not None:
-        images.append((overlay, f"The same, with the map of what spoke for {names[said]}"))
-    tags = "".join(f'<img src="{_jpeg(pixels)}" alt="{_text(alt)}">' for pixels, alt in images)
+        images.append((overlay, f"The same picture, with the map of what supports {names[said]}"))
+    tags = "".join(f'<img src="{_jpeg(pixels)}" alt="{escape(alt)}">' for pixels, alt in images)
     return (
-        f'<figure><div class="pair">{tags}</div><figcaption><b>{_text(names[true])}</b> ({_percent(shares[true])}), taken for '
-        f"<b>{_text(names[said])}</b> ({_percent(shares[said])})<small>{_text(evaluation.paths[number])}</small></figcaption></figure>"
+        f'<figure><div class="pair">{tags}</div><figcaption>'
+        f"<b>{escape(names[true])}</b> ({_percent(shares[true])}), predicted as "
+        f"<b>{escape(names[said])}</b> ({_percent(shares[said])})"
+        f"<small>{escape(evaluation.paths[number])}</small></figcaption></figure>"
     )
 
 
@@ -309,7 +303,7 @@ def _jpeg(pixels: np.ndarray) -> str:
     picture.thumbnail((_SIDE, _SIDE), Image.Resampling.LANCZOS)
     file = io.BytesIO()
     picture.save(file, "JPEG", quality=82, optimize=True)
-    return f"data:image/jpeg;base64,{base64.b64encode(file.getvalue()).decode()}"
+    return data_uri(file.getvalue(), "image/jpeg")
 
 
 # --- how it was made --------------------------------------------------------------------------------------------
@@ -318,11 +312,11 @@ def _jpeg(pixels: np.ndarray) -> str:
 def _making(command: str | None, recipe: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
     parts = []
     if command:
-        parts.append(f"<h3>Command</h3><pre>{_text(command)}</pre>")
+        parts.append(f"<h3>Command</h3><pre>{escape(command)}</pre>")
     for heading, values in (("Recipe", recipe), ("Run", facts)):
         if values:
             rows = "".join(
-                f'<tr><th scope="row">{_text(k)}</th><td>{_text(_value(v))}</td></tr>' for k, v in values.items()
+                f'<tr><th scope="row">{escape(k)}</th><td>{escape(_value(v))}</td></tr>' for k, v in values.items()
             )
             parts.append(f'<div><h3>{heading}</h3><table class="plain"><tbody>{rows}</tbody></table></div>')
     tables = "".join(parts[1:] if command else parts)

@@ -1,0 +1,204 @@
+"""Evaluations and embeddings are what the model itself computes, whatever stands around its ViT."""
+
+import keras
+import numpy as np
+import pytest
+from PIL import Image
+
+from vit_keras import vit
+from vit_keras.preprocess import CLIP
+from vit_keras.training.embeddings import embed, features
+from vit_keras.training.evaluation import evaluate
+
+layers = keras.layers
+
+
+def make(**options):
+    """A tiny ViT in which nothing is zero, so that other pixels give other outputs."""
+    model = vit.build_model(
+        image_size=32,
+        patch_size=16,
+        num_layers=1,
+        hidden_size=16,
+        num_heads=2,
+        name="tiny",
+        **{"mlp_dim": 16, "classes": 3, **options},
+    )
+    random = np.random.default_rng(0)
+    model.set_weights([random.normal(size=weight.shape) * 0.3 for weight in model.get_weights()])
+    return model
+
+
+def sequential(*parts, size=32):
+    return keras.Sequential([keras.Input((size, size, 3)), *parts])
+
+
+def operations(model):
+    image = keras.Input((32, 32, 3))
+    return keras.Model(image, model(image / 127.5 - 1))
+
+
+def minus_one_to_one(pixels, model):
+    return pixels[None] / np.float32(127.5) - 1
+
+
+def as_its_own(pixels, model):
+    return model.preprocess(pixels)
+
+
+def with_mean_of_clip(pixels, model):
+    return CLIP.replace(image_size=None, crop=None).normalise(pixels)[None]
+
+
+def resized_inside(pixels, model):
+    return keras.ops.convert_to_numpy(vit.preprocessing(model)(pixels[None].astype("float32")))
+
+
+rescaling = {"scale": 1 / 127.5, "offset": -1}
+# name: the model around a ViT, what reaches the ViT by hand, what the logits are multiplied by, whether of any size
+MODELS = {
+    "plain": (lambda m: m, as_its_own, 1, False),
+    "Rescaling": (lambda m: sequential(layers.Rescaling(**rescaling), m), minus_one_to_one, 1, False),
+    "Preprocess": (lambda m: sequential(vit.preprocessing(m), m, size=None), resized_inside, 1, True),
+    "operations": (operations, minus_one_to_one, 1, False),
+    "augmentation, CLIP": (lambda m: sequential(layers.RandomFlip(), m), with_mean_of_clip, 1, False),
+    "nested twice": (
+        lambda m: sequential(sequential(layers.RandomFlip(), layers.Rescaling(**rescaling), m), layers.Dropout(0.5)),
+        minus_one_to_one,
+        1,
+        False,
+    ),
+    "Softmax last": (lambda m: sequential(m, layers.Softmax()), as_its_own, 1, False),
+    "Activation last": (lambda m: sequential(m, layers.Activation("softmax")), as_its_own, 1, False),
+    "logits times 3": (lambda m: sequential(m, layers.Rescaling(3.0)), as_its_own, 3, False),
+}
+MARKS = {"Preprocess": pytest.mark.core, "Activation last": pytest.mark.slow, "operations": pytest.mark.core}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """Pictures of the model's size, and of different sizes: {whether of different sizes: (folder, pixels by path)}."""
+    found, random = {}, np.random.default_rng(0)
+    for any_size in (False, True):
+        folder, pixels = tmp_path_factory.mktemp("photos"), {}
+        for n in range(7):
+            size = (32 + 5 * n, 48 - 3 * n) if any_size else (32, 32)
+            path = folder / "abc"[n % 3] / f"{n}.png"
+            path.parent.mkdir(exist_ok=True)
+            noise = random.normal(random.integers(0, 256, 3), 40, (*size, 3))
+            pixels[path] = np.clip(noise, 0, 255).astype("uint8")
+            Image.fromarray(pixels[path]).save(path)
+        found[any_size] = folder, pixels
+    return found
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=MARKS.get(name, ())) for name in MODELS])
+def test_whatever_stands_around_the_vit(folders, name):
+    """Exact to the rounding of float32 sums over other batches: values are about 1."""
+    around, enter, scale, any_size = MODELS[name]
+    inner = make()
+    inner.preprocessing = CLIP.replace(image_size=32, crop=None) if "CLIP" in name else inner.preprocessing
+    model, (folder, pixels) = around(inner), folders[any_size]
+    head_input = keras.Model(inner.input, inner.get_layer("head").input)
+    reaching = {path: enter(image, inner) for path, image in pixels.items()}
+    logits = {path: scale * inner.predict(image, verbose=0)[0] for path, image in reaching.items()}
+    expected = {path: np.exp(values) / np.exp(values).sum() for path, values in logits.items()}
+    seen = {path: keras.ops.convert_to_numpy(head_input(image, training=False))[0] for path, image in reaching.items()}
+
+    found = evaluate(model, folder, batch_size=3, progress=False)
+    by_hand = np.array([expected[folder / path] for path in found.paths])
+    np.testing.assert_allclose(found.probabilities, by_hand, atol=2e-5)
+    assert by_hand.std(axis=0).max() > 0.005  # the pixels matter
+    assert [found.class_names[k] for k in found.labels] == [path[0] for path in found.paths]
+    in_order = np.array([seen[path] for path in sorted(seen)])
+    np.testing.assert_allclose(embed(model, folder, batch_size=3, progress=False), in_order, atol=2e-5, rtol=1e-5)
+
+
+def test_a_model_without_a_graph_takes_pixels_if_it_normalizes(folders):
+    """Its order of layers is not known: features are those of its ViT alone, which gets normalized pixels."""
+
+    class Subclass(keras.Model):
+        def __init__(self, inner):
+            super().__init__()
+            self.rescaling, self.inner = layers.Rescaling(**rescaling), inner
+
+        def call(self, images, training=None):
+            return self.inner(self.rescaling(images), training=training)
+
+    inner, (folder, _) = make(), folders[False]
+    expected = evaluate(inner, folder, progress=False)
+    found = evaluate(Subclass(inner), folder, progress=False)
+    np.testing.assert_allclose(found.probabilities, expected.probabilities, atol=2e-5)
+    seen = embed(inner, folder, progress=False)
+    np.testing.assert_allclose(embed(Subclass(inner), folder, progress=False), seen, atol=2e-5)
+
+
+def test_what_is_no_classifier(folders):
+    headless, (folder, _) = make(include_top=False), folders[False]
+    with pytest.raises(ValueError, match="no classifier: it has no head, and returns 16 features"):
+        evaluate(headless, folder)
+    two = keras.Model(headless.input, [layers.Dense(3)(headless.output), layers.Dense(2)(headless.output)])
+    with pytest.raises(ValueError, match="no classifier: it has 2 outputs"):
+        evaluate(two, folder)
+    inputs = headless.preprocess([folder / "a" / "0.png"])
+    expected = headless.predict(inputs, verbose=0)
+    for model in (headless, two):
+        np.testing.assert_allclose(embed(model, [folder / "a" / "0.png"], progress=False), expected, atol=2e-5)
+
+
+def test_cached_features_are_those_of_what_stands_before_the_vit(folders):
+    inner, (folder, _) = make(), folders[False]
+    for scale in (1 / 127.5, 1 / 100):
+        model = sequential(layers.Rescaling(scale, offset=-1), inner)
+        expected = embed(model, folder, progress=False)
+        np.testing.assert_allclose(features(model, folder, progress=False), expected, atol=2e-5)
+    one, other = (features(sequential(layers.Rescaling(s), inner), folder, progress=False) for s in (0.01, 0.02))
+    assert np.abs(one - other).max() > 1e-3
+
+
+def test_errors_are_raised_unless_they_are_to_be_skipped(folders, tmp_path):
+    for n, name in enumerate("abc"):
+        (tmp_path / name).mkdir()
+        Image.new("RGB", (32, 32), (n, 99, 200)).save(tmp_path / name / "0.png")
+    (tmp_path / "b" / "damaged.png").write_bytes((tmp_path / "b" / "0.png").read_bytes()[:40])
+    with pytest.raises(ValueError, match=r"damaged\.png"):
+        evaluate(make(), tmp_path, progress=False)
+    with pytest.warns(UserWarning, match=r"left out.*damaged\.png"):
+        found = evaluate(make(), tmp_path, errors="skip", progress=False)
+    assert found.paths == ("a/0.png", "b/0.png", "c/0.png")
+
+
+def test_progress_is_on_standard_error(folders, capsys):
+    evaluate(make(), folders[False][0])
+    out, err = capsys.readouterr()
+    assert "7/7" in err and not out
+
+
+def test_it_goes_by_the_names_of_classes(folders, tmp_path):
+    """Some of the classes, in another order, by one of their names."""
+    model, (folder, _) = make(), folders[False]
+    expected = evaluate(model, folder, progress=False)
+    model.labels = ("navy, b", "lawn", "a, alpha")
+    for name in "ab":
+        (tmp_path / name).symlink_to(folder / name)
+    found = evaluate(model, tmp_path, progress=False)
+    assert found.class_names == model.labels and set(found.labels) == {0, 2}
+    theirs = dict(zip(expected.paths, expected.probabilities))
+    np.testing.assert_allclose(found.probabilities, [theirs[path] for path in found.paths], atol=1e-5)
+    (tmp_path / "horse").symlink_to(folder / "b")
+    with pytest.raises(ValueError, match="No class has the name 'horse'"):
+        evaluate(model, tmp_path, progress=False)
+
+
+def test_what_is_refused(folders, tmp_path):
+    folder, _ = folders[False]
+    with pytest.raises(FileNotFoundError, match=r"b/99\.png"):
+        evaluate(make(), folder, only=["b/1.png", "b/99.png"], progress=False)
+    with pytest.raises(ValueError, match="has 7 classes without names, and there are 3 folders"):
+        evaluate(make(classes=7), folder, progress=False)
+    with pytest.raises(ValueError, match="no classifier: its output has the shape"):
+        evaluate(make(include_top=False, pooling=None), folder, progress=False)
+    with pytest.raises(FileNotFoundError, match="none"):
+        evaluate(tmp_path / "none.keras", folder)
+    with pytest.raises(ValueError, match="errors must be one of 'raise', 'skip'. Received: 'ignore'"):
+        evaluate(make(), folder, errors="ignore")

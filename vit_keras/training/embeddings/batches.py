@@ -1,0 +1,229 @@
+"""Images from any source in batches, prepared in threads while a model computes."""
+
+from __future__ import annotations
+
+import collections
+import concurrent.futures
+import itertools
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+
+from ...preprocess import Preprocessing
+from ...progress import progress_bar
+from ...validate import positive_integer
+from ..decoding import report_damaged
+from ..listing import pictures_in
+
+__all__: list[str] = []
+
+
+class Batch(NamedTuple):
+    """Some images, or what a model computed of them: one row each.
+
+    Attributes:
+        images: An array or tensor `(batch, …)`, or a list of pictures.
+        paths: The files that they were read from, if any.
+        labels: A label for each, if any.
+    """
+
+    images: Any
+    paths: Sequence[str] | None = None
+    labels: Any = None
+
+
+# --- where images come from -------------------------------------------------------------------------------------
+
+
+def batches_of(images: Any, batch_size: int) -> tuple[Iterator[Batch], int | None]:
+    """Return batches of images from any source that `embed` takes, and their number of images where it is known."""
+    positive_integer(batch_size, "batch_size")
+    if hasattr(images, "paths") and hasattr(images, "labels"):
+        return batches_of_files([str(path) for path in images.paths], np.asarray(images.labels), batch_size)
+    if isinstance(images, (str, os.PathLike)):
+        return batches_of_files(*files_in(images), batch_size)
+    if isinstance(images, tuple) and images and len(getattr(images[0], "shape", ())) == 4:
+        labels = images[1] if len(images) > 1 else None
+        return _slices(batch_size, images[0], labels=labels), len(images[0])
+    if len(getattr(images, "shape", ())) == 4:
+        return _slices(batch_size, images), len(images)
+    if isinstance(images, keras.utils.PyDataset):
+        return (_of_dataset(images[n]) for n in range(images.num_batches)), None
+    if not isinstance(images, Iterable):
+        raise TypeError(
+            "images must be a folder, an array (n, height, width, channels), a list of pictures or a dataset. "
+            f"Received: {type(images).__name__}"
+        )
+    rest = iter(images)
+    first = list(itertools.islice(rest, 1))
+    everything = itertools.chain(first, rest)
+    if first and (isinstance(first[0], (tuple, list, dict)) or len(getattr(first[0], "shape", ())) == 4):
+        return map(_of_dataset, everything), None
+    chunks = iter(lambda: list(itertools.islice(everything, batch_size)), [])
+    return (Batch(chunk, _names(chunk)) for chunk in chunks), len(images) if hasattr(images, "__len__") else None
+
+
+def batches_of_files(paths: list[str], labels: Any, batch_size: int) -> tuple[Iterator[Batch], int]:
+    """Return batches of pictures in files, and the number of pictures."""
+    return _slices(batch_size, paths, paths, labels), len(paths)
+
+
+def files_in(images: str | os.PathLike[str]) -> tuple[list[str], np.ndarray | None]:
+    """Return the pictures in a folder and the names of their subfolders (`None` unless each is in one), or one picture.
+
+    Raises:
+        ValueError: There are no pictures in the folder.
+    """
+    folder = Path(images).expanduser()
+    if not folder.is_dir():
+        return [os.fspath(images)], None
+    paths = pictures_in(folder)
+    parts = [path.relative_to(folder).parts for path in paths]
+    if not paths:
+        raise ValueError(f"There are no pictures in {folder}.")
+    labels = np.array([part[0] for part in parts]) if all(len(part) > 1 for part in parts) else None
+    return [str(path) for path in paths], labels
+
+
+def _slices(size: int, images: Any, paths: Any = None, labels: Any = None) -> Iterator[Batch]:
+    for n in range(0, len(images), size):
+        yield Batch(*(None if column is None else column[n : n + size] for column in (images, paths, labels)))
+
+
+def _of_dataset(batch: Any) -> Batch:
+    images, *others = batch if isinstance(batch, (tuple, list)) else [batch]
+    if len(getattr(images, "shape", ())) != 4:
+        raise TypeError(
+            "A batch of a dataset must be x or (x, y, …), with x of shape (batch, height, width, channels). Map the "
+            f"dataset to that. Received as x: {type(images).__name__}"
+        )
+    return Batch(images, labels=others[0] if others and not isinstance(others[0], dict) else None)
+
+
+def _names(pictures: Sequence[Any]) -> list[str] | None:
+    names = [str(each) if isinstance(each, (str, os.PathLike)) else "" for each in pictures]
+    return names if any(names) else None
+
+
+# --- through a model --------------------------------------------------------------------------------------------
+
+
+def run_over(
+    batches: Iterator[Batch],
+    run: Callable[[np.ndarray], Any],
+    prepare: Preprocessing,
+    *,
+    shape: Sequence[int | None],
+    errors: str,
+    total: int | None = None,
+    progress: bool = False,
+    check: Callable[[np.ndarray], None] | None = None,
+) -> Iterator[Batch]:
+    """Run a model over batch after batch, while the next batches are prepared.
+
+    Args:
+        batches: Lists of pictures, and arrays of integers, are prepared; arrays of floats are taken as they are.
+        run: From float32 `(batch, height, width, channels)` to the outputs.
+        prepare: From pictures to the model's input. With `image_size=None` each picture keeps its size, and pictures of
+            different sizes are run one by one.
+        shape: `(height, width, channels)` that the model takes; `None` for any.
+        errors: `"raise"` to refuse damaged files, `"skip"` to leave them out with a warning.
+        total: Number of images, for the progress bar.
+        progress: Whether to draw one.
+        check: Called with the first batch of floats.
+
+    Yields:
+        The batches, their images replaced by the outputs in float32.
+
+    Raises:
+        ValueError: Images have the wrong shape, a file is damaged, or there are no images.
+    """
+    largest, done, checked = 0, 0, False
+    damaged: list[tuple[Path, str]] = []
+
+    def read(batch: Batch) -> tuple[Batch, bool]:
+        """Return a batch with its images as float arrays of one shape each, and whether they were prepared here."""
+        if isinstance(batch.images, list):
+            batch = _prepared(batch, prepare, None if errors == "raise" else damaged)
+            return batch._replace(images=_stacked(batch.images)), True
+        images = np.asarray(keras.ops.convert_to_numpy(batch.images))
+        if images.dtype.kind in "ui":
+            return batch._replace(images=[prepare(images)]), True
+        return batch._replace(images=[images.astype("float32")]), False
+
+    with progress_bar("pictures", total, show=progress) as advance:
+        for batch, prepared in _ahead(read, batches):
+            outputs = []
+            for images in batch.images:
+                if images.ndim != 4 or any(want not in (None, have) for want, have in zip(shape, images.shape[1:])):
+                    raise ValueError(f"The model takes images of {('batch', *shape)}. Received: {images.shape}")
+                if not (prepared or checked or check is None):
+                    checked = True
+                    check(images)
+                count, largest = len(images), max(largest, len(images))
+                if count < largest and len(batch.images) == 1:  # JAX compiles for each size of a batch: keep to one
+                    images = np.pad(images, [(0, largest - count), *[(0, 0)] * 3])
+                outputs.append(np.asarray(keras.ops.convert_to_numpy(run(images)), "float32")[:count])
+            if not outputs:  # all of them damaged
+                continue
+            yield batch._replace(images=_joined(outputs))
+            advance(sum(map(len, outputs)))
+            done += sum(map(len, outputs))
+    report_damaged(sorted(damaged), done + len(damaged), errors)
+    if not done:
+        raise ValueError("There are no images.")
+
+
+def _prepared(batch: Batch, prepare: Preprocessing, damaged: list[tuple[Path, str]] | None) -> Batch:
+    """Prepare each picture of a batch; damaged files are noted and left out if there is a list for them."""
+    images, kept = [], []
+    for n, picture in enumerate(batch.images):
+        try:
+            images.append(prepare([picture])[0])
+            kept.append(n)
+        except ValueError as error:
+            if damaged is None or not isinstance(picture, (str, os.PathLike)):
+                raise
+            damaged.append((Path(picture), str(error)))
+    labels = None if batch.labels is None else batch.labels[kept]
+    paths = None if batch.paths is None else [batch.paths[n] for n in kept]
+    return Batch(images, paths, labels)
+
+
+def _stacked(images: list[np.ndarray]) -> list[np.ndarray]:
+    """Return images of one shape as one batch, and others as a batch each."""
+    same = len({image.shape for image in images}) == 1
+    return [np.stack(images)] if same else [image[None] for image in images]
+
+
+def _joined(outputs: list[np.ndarray]) -> np.ndarray:
+    shapes = sorted({output.shape[1:] for output in outputs})
+    if len(shapes) > 1:
+        raise ValueError(
+            f"Pictures of different sizes give outputs of different shapes, such as {shapes[0]} and {shapes[1]}. "
+            "Pass image_size=."
+        )
+    return np.concatenate(outputs)
+
+
+def _ahead(function: Callable, items: Iterable[Any], workers: int = 2) -> Iterator[Any]:
+    """`map` in threads, which are never more than a few items ahead."""
+    with concurrent.futures.ThreadPoolExecutor(workers) as pool:
+        waiting: collections.deque = collections.deque()
+        for item in items:
+            waiting.append(pool.submit(function, item))
+            if len(waiting) > workers:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
+
+def joined_labels(rows: Sequence[Batch]) -> np.ndarray | None:
+    """Return the labels of all batches, or `None` where one has none."""
+    if any(row.labels is None for row in rows):
+        return None
+    return np.concatenate([np.asarray(keras.ops.convert_to_numpy(row.labels)) for row in rows])

@@ -1,0 +1,159 @@
+"""Embeddings: what the head of a Vision Transformer sees, for any number of pictures."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import weakref
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+from ...anatomy import blocks, find_vit, front, heads, image_shape, preprocessing_of
+from ...atomic import complete
+from ...keras_internals import no_gradients
+from ...model import VisionTransformer
+from ...preprocess import Preprocessing
+from ...validate import one_of
+from ..checks import check_range
+from .batches import batches_of, joined_labels, run_over
+from .writers import writer_for
+
+__all__ = ["embed"]
+
+
+def embed(
+    model: keras.Model,
+    images: Any,
+    *,
+    batch_size: int = 32,
+    output: str | os.PathLike[str] | None = None,
+    layer: str | None = None,
+    image_size: int | tuple[int, int] | str | None = "native",
+    return_labels: bool = False,
+    errors: str = "raise",
+    progress: bool = True,
+) -> Any:
+    """Compute the features of any number of pictures: one vector for each, the input of the model's head.
+
+    Pictures are read and prepared in threads while the model computes, and only a few batches are in memory at a time.
+
+    Args:
+        model: A ViT of this package, or a model with one inside. What stands before the ViT (preprocessing,
+            augmentation) is applied; what stands after it is not.
+        images: A folder (searched for pictures, its subfolders included), an `ImageFolder` (whose pictures come in the
+            order of its `paths`, without augmentation), an array, a list or iterator of pictures (whatever
+            `vit_keras.utils.read` reads), or a dataset of batches `x` or `(x, y, …)`: `tf.data`, PyDataset, DataLoader.
+            Batches of integers are pixels in [0, 255], which are prepared as the model needs; batches of floats go into
+            the model as they are, as in `predict`.
+        batch_size: Pictures in a batch; datasets have their own.
+        output: A file to write instead of returning an array: `.npy`, `.npz` (`features`, and `paths` and `labels`
+            where they are known) or `.parquet` (columns `path`, `label`, `features`; needs the extra `parquet`). It
+            appears when it is whole.
+        layer: Name of the layer of the ViT whose output to return; `"tokens"` for all tokens before pooling; `None` for
+            the input of the head or, without a head, the output of the ViT. (With two heads, DeiT's, the mean of their
+            inputs.)
+        image_size: `(height, width)` or one integer, for a model that takes any size. `"native"` or `None`: the size of
+            its checkpoint; a model that resizes images itself gets each picture in its own size.
+        return_labels: Whether to return the labels too: those of an `ImageFolder` or a dataset, or the names of a
+            folder's subfolders. A dataset that shuffles has them in another order each time.
+        errors: `"raise"` to refuse damaged files; `"skip"` to leave them out with a warning, and their rows.
+        progress: Whether to draw a progress bar.
+
+    Returns:
+        float32 `(n, …)`; with `return_labels` this and the labels; with `output` the path of the file.
+
+    Raises:
+        FileNotFoundError: There is no such picture or folder.
+        ImportError: A `.parquet` file is to be written, and PyArrow is not installed.
+        ValueError: There are no pictures, one is damaged, or an argument is out of range.
+        TypeError: The images are none of the above.
+
+    Warns:
+        UserWarning: Damaged pictures were left out.
+
+    Example:
+        >>> from vit_keras import vit
+        >>> tiny = vit.build_model(32, 8, 2, 64, 2, "tiny", 128, classes=10)
+        >>> embed(tiny, [np.zeros((480, 640, 3), "uint8")], progress=False).shape
+        (1, 64)
+    """
+    one_of(errors, "errors", ("raise", "skip"))
+    extractor = Extractor.of(model, layer, image_size)
+    write = None if output is None else writer_for(output)
+    batches, total = batches_of(images, batch_size)
+    rows = run_over(
+        batches,
+        extractor,
+        extractor.preprocessing,
+        shape=image_shape(extractor.model)[1:],
+        errors=errors,
+        total=total,
+        progress=progress,
+        check=lambda first: check_range(extractor.model, first),
+    )
+    with contextlib.closing(rows):
+        if write is not None:
+            with complete(output) as part:
+                write(part, rows)
+            return Path(output)
+        done = list(rows)
+    found = np.concatenate([row.images for row in done])
+    return (found, joined_labels(done)) if return_labels else found
+
+
+@dataclasses.dataclass(frozen=True)
+class Extractor:
+    """What a model computes from its images to its features.
+
+    Attributes:
+        model: The model whose images these are: the given one, or its ViT where what stands before that has no graph.
+        parts: Models to apply one after the other: those before the ViT, and the ViT up to the features.
+        preprocessing: How pictures become the images of `model`.
+    """
+
+    model: keras.Model
+    parts: tuple[keras.Model, ...]
+    preprocessing: Preprocessing
+
+    @classmethod
+    def of(cls, model: keras.Model, layer: str | None, image_size: Any) -> Extractor:
+        """Return the extractor of a layer; see `embed`."""
+        vit, before = find_vit(model), tuple(front(model))
+        start = model if before else vit
+        return cls(start, (*before, _tower(vit, layer)), preprocessing_of(start, image_size))
+
+    def __call__(self, images: np.ndarray) -> Any:
+        """Return the features of a batch of images."""
+        with no_gradients():
+            for part in self.parts:
+                images = part(images, training=False)
+        return images
+
+
+_towers: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+
+
+def _tower(vit: keras.Model, layer: str | None) -> VisionTransformer:
+    """Return the ViT from its images to the features: the same object each time, so that it is compiled once."""
+    towers = _towers.setdefault(vit, {})
+    if layer not in towers:
+        towers[layer] = VisionTransformer(vit.input, _features_of(vit, layer), name=f"{vit.name}-features")
+    towers[layer].run_eagerly = vit.run_eagerly
+    return towers[layer]
+
+
+def _features_of(vit: keras.Model, layer: str | None):
+    if layer == "tokens":
+        norms = [each for each in vit.layers if each.name == "Transformer_encoder_norm"]
+        return (norms or blocks(vit))[-1].output
+    if layer is not None:
+        names = [each.name for each in vit.layers]
+        if layer not in names:
+            raise ValueError(f"The model {vit.name!r} has no layer {layer!r}. It has 'tokens', {str(names)[1:-1]}.")
+        return vit.get_layer(layer).output
+    inputs = [head.input for head in heads(vit)]
+    return vit.output if not inputs else inputs[0] if len(inputs) == 1 else keras.layers.Average()(inputs)

@@ -1,0 +1,261 @@
+"""Classifiers of frozen features: a linear probe, and nearest neighbors."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import keras
+import numpy as np
+
+from ...anatomy import find_vit, heads, softmax
+
+__all__ = ["Probe", "knn", "linear_probe"]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Probe:
+    """A linear classifier of features. Made by `linear_probe`.
+
+    Attributes:
+        kernel: float32 `(features, classes)`.
+        bias: float32 `(classes,)`.
+        l2: The weight decay it was trained with.
+        held_out: Accuracy on what was held out while `l2` was chosen, or on the `validation` given; `None` without
+            either.
+    """
+
+    kernel: np.ndarray
+    bias: np.ndarray
+    l2: float
+    held_out: float | None = None
+
+    def logits(self, features: np.ndarray) -> np.ndarray:
+        """Return the logits of features `(n, features)`, float32 `(n, classes)`."""
+        return np.asarray(features, "float32") @ self.kernel + self.bias
+
+    def predict(self, features: np.ndarray) -> np.ndarray:
+        """Return the classes of features `(n, features)`, int `(n,)`."""
+        return self.logits(features).argmax(axis=-1)
+
+    def accuracy(self, features: np.ndarray, labels: Any) -> float:
+        """Return the share of features `(n, features)` whose class is their label, `(n,)` or one-hot."""
+        return float(np.mean(self.predict(features) == _class_numbers(labels, len(features))))
+
+    def apply_to(self, model: keras.Model) -> None:
+        """Put the probe into a model's head. The model then predicts as the probe does: a good start for fine-tuning.
+
+        Args:
+            model: A ViT with a head, or a model with a ViT inside that ends in a `Dense` layer, which sees the
+                features.
+
+        Raises:
+            ValueError: The model has no head, or one of another shape.
+        """
+        last = [layer for layer in model.layers if isinstance(layer, keras.layers.Dense)][-1:]
+        found = heads(find_vit(model)) or last
+        if not found:
+            raise ValueError(f"The model {model.name!r} has no head. Build it with classes={len(self.bias)}.")
+        for head in found:
+            if tuple(head.kernel.shape) != self.kernel.shape or not head.use_bias:
+                raise ValueError(
+                    f"The probe has a kernel of {self.kernel.shape} and a bias; the layer {head.name!r} of "
+                    f"{model.name!r} has a kernel of {tuple(head.kernel.shape)} and "
+                    f"{'a' if head.use_bias else 'no'} bias. "
+                    f"Build the model with classes={len(self.bias)}."
+                )
+        for head in found:
+            head.kernel.assign(self.kernel)
+            head.bias.assign(self.bias)
+
+
+_DECAYS = tuple(10.0 ** (-exponent / 2) for exponent in range(13))
+"""Weight decays to try, for standardized features; the best of hardly any dataset is outside."""
+
+
+def linear_probe(
+    features: np.ndarray,
+    labels: Any,
+    *,
+    classes: int | None = None,
+    validation: tuple[np.ndarray, Any] | None = None,
+    l2: float | str = "auto",
+    seed: int = 0,
+) -> Probe:
+    """Train a linear classifier on features: multinomial logistic regression, solved to its optimum.
+
+    The features are standardized for training, which the kernel and the bias undo: the probe takes them as they are.
+
+    Args:
+        features: `(n, features)`, as `embed` and `features` return them.
+        labels: `(n,)` integers, or one-hot `(n, classes)`.
+        classes: How many there are; `None`: one more than the highest label.
+        validation: Features and labels to choose `l2` by; `None`: a fifth of each class, which the final probe is
+            trained with too.
+        l2: Weight decay of the kernel, as in `mean(cross entropy) + l2 / 2 * sum(kernel ** 2)`; `"auto"`: that of the
+            lowest cross entropy on the validation data.
+        seed: Which fifth.
+
+    Raises:
+        ImportError: scikit-learn, which solves it, is not installed.
+        ValueError: The shapes do not fit each other, labels are out of range, there is only one class, or values are
+            not finite.
+
+    Example:
+        >>> points = np.array([[0.0, 1.0], [0.2, 0.8], [1.0, 0.1], [0.9, 0.0]])
+        >>> linear_probe(points, [0, 0, 1, 1], l2=0.01).predict([[0.1, 0.9], [0.8, 0.3]])
+        array([0, 1])
+    """
+    features, labels = _checked(features, labels, "features")
+    classes = int(labels.max()) + 1 if classes is None else classes
+    _check_labels(labels, classes)
+    if l2 != "auto" and (isinstance(l2, str) or not l2 > 0):
+        raise ValueError(f"l2 must be a positive number or 'auto'. Received: {l2!r}")
+    if validation is not None:
+        validation = _checked(*validation, "validation features", width=features.shape[1])
+        _check_labels(validation[1], classes)
+    elif l2 == "auto":
+        held = _a_fifth_of_each(labels, seed)
+        if not held.any():  # one picture of each class: none to choose by
+            return linear_probe(features, labels, classes=classes, l2=0.01)
+        parts = features[~held], labels[~held], features[held], labels[held]
+        chosen = linear_probe(*parts[:2], classes=classes, validation=parts[2:])
+        probe = linear_probe(features, labels, classes=classes, l2=chosen.l2)
+        return dataclasses.replace(probe, held_out=chosen.held_out)
+    probes = _fit(features, labels, classes, _DECAYS if l2 == "auto" else [l2])
+    return next(probes) if validation is None else _best(probes, *validation)
+
+
+def _best(probes: Iterable[Probe], features: np.ndarray, labels: np.ndarray) -> Probe:
+    """Return the probe of the lowest cross-entropy; the search ends when it has risen twice in a row."""
+    best, lowest, risen = None, np.inf, 0
+    for probe in probes:
+        loss = -np.mean(np.log(softmax(probe.logits(features))[np.arange(len(labels)), labels] + 1e-30))
+        risen = risen + 1 if loss >= lowest else 0
+        if not risen:
+            best, lowest = probe, loss
+        if risen == 2:
+            break
+    return dataclasses.replace(best, held_out=best.accuracy(features, labels))
+
+
+def _fit(features: np.ndarray, labels: np.ndarray, classes: int, decays: Iterable[float]) -> Iterator[Probe]:
+    """Yield the probe of each weight decay, each starting from the one before."""
+    try:
+        from sklearn.linear_model import LogisticRegression
+    except ImportError:
+        raise ImportError("A linear probe needs scikit-learn: pip install scikit-learn") from None
+
+    mean = features.mean(axis=0, dtype="float64")
+    std = features.std(axis=0, dtype="float64")
+    std[std < 1e-6 * max(std.max(), 1e-30)] = np.inf  # a constant feature does not matter
+    x = ((features - mean) / std).astype("float32")
+    present = np.unique(labels)
+    if len(present) < 2:
+        raise ValueError(f"A probe needs pictures of at least two classes. Received: class {present[0]} only")
+    solver = LogisticRegression(max_iter=1000, tol=1e-5, warm_start=True)
+    for l2 in decays:
+        # Of two classes it fits one row, the difference of our two, whose penalty is twice ours.
+        solver.set_params(C=(2 if len(present) == 2 else 1) / (l2 * len(x)))
+        solver.fit(x, labels)
+        rows, biases = solver.coef_, solver.intercept_
+        if len(present) == 2:
+            rows, biases = np.outer([-0.5, 0.5], rows), np.outer([-0.5, 0.5], biases)[:, 0]
+        kernel = np.zeros((x.shape[1], classes))
+        kernel[:, present] = rows.T / std[:, None]
+        bias = np.full(classes, biases.min() - 10)  # classes without a picture are unlikely
+        bias[present] = biases
+        yield Probe(kernel.astype("float32"), (bias - mean @ kernel).astype("float32"), float(l2))
+
+
+def knn(
+    features: np.ndarray,
+    labels: Any,
+    queries: np.ndarray,
+    k: int = 20,
+    temperature: float = 0.07,
+) -> np.ndarray:
+    """Classify by the nearest neighbors: a measure of how good features are, without training or tuning.
+
+    As DINO does (arXiv 2104.14294, `eval_knn.py`): each of the `k` features with the largest cosine similarity votes
+    for its class with `exp(similarity / temperature)`.
+
+    Args:
+        features: `(n, features)`, of which the class is known.
+        labels: `(n,)` integers, or one-hot.
+        queries: `(m, features)`.
+        k: How many neighbours vote; at most `n`.
+        temperature: The lower, the more the nearest count.
+
+    Returns:
+        The classes of the queries, int `(m,)`.
+
+    Raises:
+        ValueError: The shapes do not fit each other, or an argument is out of range.
+
+    Example:
+        >>> knn([[0.0, 1.0], [0.1, 0.9], [1.0, 0.0]], [0, 0, 1], [[0.9, 0.2]], k=1)
+        array([1])
+    """
+    features, labels = _checked(features, labels, "features")
+    queries = np.asarray(queries, "float32")
+    if queries.ndim != 2 or queries.shape[1] != features.shape[1]:
+        raise ValueError(
+            f"queries must have the shape (m, {features.shape[1]}), as the features. Received: {queries.shape}"
+        )
+    if not 1 <= k <= len(features):
+        raise ValueError(f"k must be from 1 to the number of features, {len(features)}. Received: {k!r}")
+    if not temperature > 0:
+        raise ValueError(f"temperature must be positive. Received: {temperature!r}")
+    _check_labels(labels, int(labels.max()) + 1)
+    features, queries = (x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12) for x in (features, queries))
+    classes = np.eye(labels.max() + 1, dtype="float32")[labels]
+    predictions = [np.zeros(0, int)]
+    for start in range(0, len(queries), 256):  # so many similarities are in memory
+        similarity = queries[start : start + 256] @ features.T
+        nearest = np.argpartition(-similarity, k - 1, axis=1)[:, :k]
+        votes = np.exp((np.take_along_axis(similarity, nearest, axis=1) - 1) / temperature)
+        predictions.append(np.einsum("qk,qkc->qc", votes, classes[nearest]).argmax(axis=1))
+    return np.concatenate(predictions)
+
+
+def _checked(features: Any, labels: Any, what: str, width: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+    features = np.asarray(features, "float32")
+    if features.ndim != 2 or 0 in features.shape or width not in (None, features.shape[1]):
+        shape = f"(n, {width or 'features'})"
+        raise ValueError(f"{what} must have the shape {shape}. Received: {features.shape}")
+    if not np.isfinite(features).all():
+        raise ValueError(f"Some {what} are not finite numbers.")
+    return features, _class_numbers(labels, len(features))
+
+
+def _class_numbers(labels: Any, count: int) -> np.ndarray:
+    labels = np.asarray(keras.ops.convert_to_numpy(labels) if keras.ops.is_tensor(labels) else labels)
+    if labels.ndim == 2 and labels.shape[1] > 1:
+        labels = labels.argmax(axis=1)
+    labels = labels.reshape(-1) if labels.ndim == 2 else labels
+    whole = labels.dtype.kind in "ui" or (labels.dtype.kind == "f" and np.array_equal(labels, np.rint(labels)))
+    if labels.shape != (count,) or not whole:
+        raise ValueError(
+            f"labels must be {count} integers, or one-hot, one for each picture. Received: shape {labels.shape}, "
+            f"dtype {labels.dtype}. (np.unique(names, return_inverse=True) makes integers of names.)"
+        )
+    return labels.astype("int64")
+
+
+def _check_labels(labels: np.ndarray, classes: int) -> None:
+    if labels.min() < 0 or labels.max() >= classes or classes < 2:
+        raise ValueError(
+            f"Labels of {classes} classes must be 0 … {classes - 1}, of at least two classes. "
+            f"Received: {labels.min()} … {labels.max()}"
+        )
+
+
+def _a_fifth_of_each(labels: np.ndarray, seed: int) -> np.ndarray:
+    """Return which are held out, bool `(n,)`: a fifth of each class, rounded down, but one of two to five."""
+    random, held = np.random.default_rng(seed), np.zeros(len(labels), bool)
+    for label in np.unique(labels):
+        of_it = random.permutation(np.flatnonzero(labels == label))
+        held[of_it[: max(len(of_it) // 5, min(1, len(of_it) - 1))]] = True
+    return held

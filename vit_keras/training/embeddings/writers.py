@@ -1,0 +1,108 @@
+"""Files of features, written in constant memory."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import zipfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .batches import Batch, joined_labels
+
+__all__: list[str] = []
+
+
+def writer_for(output: str | os.PathLike[str]) -> Callable[[Path, Iterable[Batch]], Any]:
+    """Return the function that writes batches of features to a file of this suffix.
+
+    Raises:
+        ImportError: It is `.parquet`, and PyArrow is not installed.
+        ValueError: It is none of `.npy`, `.npz`, `.parquet`.
+    """
+    suffix = Path(output).suffix.lower()
+    if suffix not in _WRITERS:
+        raise ValueError(f"output must end in {', '.join(_WRITERS)}. Received: {os.fspath(output)!r}")
+    if suffix == ".parquet":
+        try:
+            import pyarrow.parquet  # noqa: F401
+        except ImportError:
+            raise ImportError(
+                "A .parquet file needs PyArrow: pip install pyarrow. Without it, write .npy or .npz."
+            ) from None
+    return _WRITERS[suffix]
+
+
+def _write_npy(path: Path, rows: Iterable[Batch]) -> list[Batch]:
+    """Write the features, and return the batches without them."""
+    count, others, shape = 0, [], ()
+
+    def header(file):
+        # NumPy leaves room in the header for more rows.
+        fields = {"descr": "<f4", "fortran_order": False, "shape": (count, *shape)}
+        np.lib.format.write_array_header_1_0(file, fields)
+
+    with open(path, "wb") as file:
+        for row in rows:
+            if not count:
+                shape = row.images.shape[1:]
+                header(file)
+            np.ascontiguousarray(row.images, "<f4").tofile(file)
+            count += len(row.images)
+            others.append(row._replace(images=None))
+        file.seek(0)
+        header(file)
+    return others
+
+
+def _write_npz(path: Path, rows: Iterable[Batch]) -> None:
+    features = path.with_name("features.npy")
+    others = _write_npy(features, rows)
+    columns = {"labels": joined_labels(others)}
+    if all(row.paths is not None for row in others):
+        columns["paths"] = np.array([name for row in others for name in row.paths])
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.write(features, features.name)
+        for name, column in columns.items():
+            if column is not None:
+                with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                    np.lib.format.write_array(file, column, allow_pickle=False)
+
+
+_ROW_GROUP = 1024
+"""Rows that a Parquet file keeps together, and that are in memory at a time."""
+
+
+def _write_parquet(path: Path, rows: Iterable[Batch]) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    def table(group: list[Batch]):
+        features = np.concatenate([row.images for row in group])
+        column = pyarrow.array(features.ravel())
+        for size in features.shape[:0:-1]:
+            column = pyarrow.FixedSizeListArray.from_arrays(column, size)
+        columns = {"features": column}
+        labels = joined_labels(group)
+        if labels is not None:
+            columns = {"label": pyarrow.array(labels.tolist()), **columns}
+        if all(row.paths is not None for row in group):
+            columns = {"path": pyarrow.array([name for row in group for name in row.paths]), **columns}
+        return pyarrow.table(columns)
+
+    with contextlib.ExitStack() as stack:
+        writer, group = None, []
+        for row in itertools.chain(rows, [None]):
+            if row is not None:
+                group.append(row)
+            if group and (row is None or sum(len(each.images) for each in group) >= _ROW_GROUP):
+                ready, group = table(group), []
+                writer = writer or stack.enter_context(pyarrow.parquet.ParquetWriter(path, ready.schema))
+                writer.write_table(ready)
+
+
+_WRITERS = {".npy": _write_npy, ".npz": _write_npz, ".parquet": _write_parquet}
