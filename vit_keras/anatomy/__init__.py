@@ -1,0 +1,65 @@
+"""What any model with a Vision Transformer in it says about itself: the one place that answers.
+
+The ViT may be the model itself, or nested in it at any depth; what stands before it (augmentation, preprocessing) and after it
+(dropout, a head, a softmax) is looked at too. Code that asks what pixels a model takes, whether its outputs are logits, or where its
+blocks and its head are, asks here, so that all answers agree.
+"""
+
+from .inputs import batch_preprocessing_of, front, image_shape, input_range, native_size, preprocessing_of
+from .outputs import (
+    lack_of_classes,
+    last_activation,
+    last_layer,
+    output_kind,
+    output_source,
+    outputs_of,
+    probabilities,
+    softmax,
+)
+from .parts import (
+    HEAD,
+    attention_blocks,
+    blocks,
+    find_vit,
+    has_attention,
+    has_vit,
+    head_layers,
+    heads,
+    leaves,
+    patch_grid,
+    patch_stride,
+    prefix_names,
+    readout,
+    set_rates,
+)
+
+__all__ = [
+    "HEAD",
+    "attention_blocks",
+    "batch_preprocessing_of",
+    "blocks",
+    "find_vit",
+    "front",
+    "has_attention",
+    "has_vit",
+    "head_layers",
+    "heads",
+    "image_shape",
+    "input_range",
+    "lack_of_classes",
+    "last_activation",
+    "last_layer",
+    "leaves",
+    "native_size",
+    "output_kind",
+    "output_source",
+    "outputs_of",
+    "patch_grid",
+    "patch_stride",
+    "prefix_names",
+    "preprocessing_of",
+    "probabilities",
+    "readout",
+    "set_rates",
+    "softmax",
+]

@@ -1,0 +1,276 @@
+"""What pictures a model takes: their shape, their range, and the preprocessing that makes of a picture its input."""
+
+from __future__ import annotations
+
+import math
+import weakref
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from ..keras_internals import flat_layers, origin
+from ..preprocess import GOOGLE, Preprocessing
+from ..preprocess_layer import Preprocess
+from ..validate import size_pair
+from .parts import blocks, find_vit
+
+_NORMALIZING = (Preprocess, keras.layers.Rescaling, keras.layers.Normalization)
+_RESIZING = (Preprocess, keras.layers.Resizing, keras.layers.CenterCrop)
+
+
+class _Entry:
+    """What images go through between a model's input and the first block of its ViT.
+
+    Attributes:
+        image: The symbolic tensor of the images that go in; `None` where the model has no graph.
+        front: Functional models, one after the other, from that tensor to the input of the ViT; none where that is the same.
+        normalizing: Layers that are known to normalize pixels, those in the ViT's own graph included.
+        resizing: Layers that resize or crop.
+        probe: Functional models, one after the other, whose output tells which pixels are meant to go in.
+    """
+
+    def __init__(self, model: keras.Model, vit: keras.Model):
+        self.image, self.front, passed = None, [], []
+        for outer, inner in _way_to(model, vit):
+            if isinstance(outer, keras.Sequential) and not outer.built:
+                any_size = any(isinstance(layer, _RESIZING) for layer in outer.layers)
+                outer.build((None, None, None, vit.input_shape[-1]) if any_size else vit.input_shape)
+            entering = _entering(outer, inner)
+            if entering is None:  # a subclass of keras.Model: its layers are known, their order is not
+                passed += [layer for layer in outer.layers if layer is not inner]
+                continue
+            operations, image = _upstream(entering)
+            self.image = image if self.image is None else self.image
+            passed += operations
+            if operations:
+                self.front.append(keras.Model(image, entering))
+        first = next(iter(blocks(vit)), None)
+        entering = None if first is None else _entering(vit, first)
+        operations, image = ([], None) if entering is None else _upstream(entering)
+        self.image = image if self.image is None else self.image
+        inside = [layer for layer in operations if isinstance(layer, _NORMALIZING)]
+        self.normalizing = [layer for layer in passed if isinstance(layer, _NORMALIZING)] + inside
+        self.resizing = [layer for layer in passed + operations if isinstance(layer, _RESIZING)]
+        self.probe = self.front + ([keras.Model(image, inside[-1].output)] if inside else [])
+        learned = any(layer.weights for layer in passed if isinstance(layer, keras.layers.Layer))
+        if learned and not self.normalizing:  # features of the user's own, and no preprocessing
+            self.probe = []
+
+
+_entries: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+
+
+def _entry(model: keras.Model) -> _Entry:
+    if model not in _entries:
+        _entries[model] = _Entry(model, find_vit(model))
+    return _entries[model]
+
+
+def _way_to(model, vit):
+    """Pairs of a model and the layer in it that is, or contains, the ViT, from the outermost on."""
+    while model is not vit:
+        parts = [layer for layer in model.layers if any(part is vit for part in flat_layers(layer))]
+        if not parts:
+            return
+        yield model, parts[0]
+        model = parts[0]
+        if not isinstance(model, keras.Model):  # a layer that wraps the ViT
+            return
+
+
+def _entering(model, layer):
+    """The symbolic tensor that a layer takes in the graph of a model; `None` where there is no graph, or not this layer in it."""
+    pending, seen = list(getattr(model, "outputs", None) or ()), set()
+    while pending:
+        tensor = pending.pop()
+        if id(tensor) in seen:
+            continue
+        seen.add(id(tensor))
+        operation, inputs = origin(tensor)
+        if operation is layer:
+            return inputs[0]
+        pending += inputs
+    return None
+
+
+def _upstream(tensor):
+    """What a symbolic tensor is computed by, first to last, and the images that it is computed from."""
+    operations, image, pending, seen = [], None, [tensor], set()
+    while pending:
+        tensor = pending.pop()
+        operation, inputs = origin(tensor)
+        if id(operation) in seen:
+            continue
+        seen.add(id(operation))
+        if inputs:
+            operations.append(operation)
+        elif len(tensor.shape) == 4:
+            image = tensor
+        pending += inputs
+    return operations[::-1], image
+
+
+def front(model: keras.Model) -> list[keras.Model]:
+    """Return what stands before the ViT in a model (preprocessing, augmentation), as functional models one after the other.
+
+    Returns:
+        Models from the model's images to the ViT's. An empty list where there is nothing, or where the model has no graph
+        (a subclass of `keras.Model`).
+
+    Example:
+        >>> from vit_keras import vit
+        >>> tiny = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2)
+        >>> len(front(tiny)), len(front(keras.Sequential([keras.layers.RandomFlip(), tiny])))
+        (0, 1)
+    """
+    return list(_entry(model).front)
+
+
+def image_shape(model: keras.Model) -> tuple[int | None, ...]:
+    """Return `(batch, height, width, channels)` of the images that a model takes; `None` for what may be of any size.
+
+    Of a model with several inputs it is that of the one that leads to the ViT; of one without a graph, the ViT's.
+    """
+    image = _entry(model).image
+    return tuple(find_vit(model).input_shape if image is None else image.shape)
+
+
+def native_size(model: keras.Model, image_size: Any = None) -> tuple[int, int] | None:
+    """Return the size in which a model takes images: its input's, or where that is open the given or the checkpoint's.
+
+    Args:
+        model: The model.
+        image_size: Pixels, `(height, width)` or one integer, for a model that takes any size. `None` or `"native"`: the
+            checkpoint's.
+
+    Returns:
+        `(height, width)`; `None` where the size is open and neither the caller nor the checkpoint names one.
+
+    Raises:
+        ValueError: `image_size` is not the size of the model's input.
+    """
+    given = None if image_size in (None, "native") else size_pair(image_size, "image_size")
+    fixed = image_shape(model)[1:3]
+    if None in fixed:
+        return given or _own_preprocessing(model).image_size
+    if given not in (None, fixed):
+        raise ValueError(
+            f"{model.name!r} takes images of {fixed} pixels only. Received: image_size={image_size!r}. "
+            "vit_keras.resize makes a model of another size."
+        )
+    return fixed
+
+
+def input_range(model: keras.Model) -> str:
+    """Return which pixels a model takes, found by sending black and white images through what stands before its ViT.
+
+    Returns:
+        `"normalized"`: as its checkpoint's preprocessing makes them; `"pixels"`: [0, 255], because the model normalizes
+        them itself; `"unit"`: [0, 1], likewise.
+
+    Example:
+        >>> from vit_keras import vit
+        >>> tiny = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2)
+        >>> input_range(tiny), input_range(keras.Sequential([keras.layers.Rescaling(1 / 127.5, -1), tiny]))
+        ('normalized', 'pixels')
+    """
+    entry = _entry(model)
+    if not entry.probe:
+        return "pixels" if entry.normalizing else "normalized"
+
+    def reaching(value):
+        x = np.full((1, *(size or 32 for size in entry.image.shape[1:3]), entry.image.shape[3]), value, "float32")
+        for part in entry.probe:
+            x = part(x, training=False)
+        return ops.convert_to_numpy(x)
+
+    black, grey, white = (reaching(value) for value in (0, 1, 255))
+    if np.allclose(black, 0, atol=1e-3) and np.allclose(white, 255, atol=1):
+        return "normalized"
+    for name, values in (("pixels", (black, white)), ("unit", (black, grey))):
+        if all(np.abs(x).max() < _LARGEST for x in values):
+            return name
+    return "normalized"
+
+
+_LARGEST = 10.0
+"""No normalization of images makes values as large as this: ImageNet's makes 2.7 of white, CLIP's 2.2."""
+
+
+def preprocessing_of(model: keras.Model, image_size: Any = None) -> Preprocessing:
+    """Return what makes of a picture the input of this very model.
+
+    It is the checkpoint's own preprocessing (`GOOGLE` where there is none), less what the model does itself: a model that
+    normalizes is given pixels, and one that resizes is given the whole picture.
+
+    Args:
+        model: A ViT of this package, or a model with one inside.
+        image_size: See `native_size`.
+
+    Returns:
+        A `Preprocessing`. Its `image_size` is `None` where the model takes pictures of any size and resizes them itself.
+
+    Raises:
+        ValueError: `image_size` is not the size of the model's input.
+
+    Example:
+        >>> from vit_keras import vit
+        >>> tiny = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2)
+        >>> served = keras.Sequential([keras.Input((None, None, 3)), vit.preprocessing(tiny), tiny])
+        >>> preprocessing_of(tiny).image_size, preprocessing_of(served).image_size
+        ((32, 32), None)
+    """
+    own = _own_preprocessing(model).for_channels(image_shape(model)[3])
+    size = native_size(model, image_size)
+    if _entry(model).resizing:
+        any_size = None in image_shape(model)[1:3] and image_size in (None, "native")
+        own = own.replace(image_size=None if any_size else size, crop=None)
+    else:
+        own = own.replace(image_size=size)
+    scale = {"normalized": {}, "pixels": {"mean": 0.0, "std": 1 / 255}, "unit": {"mean": 0.0, "std": 1.0}}
+    return own.replace(**scale[input_range(model)])
+
+
+def batch_preprocessing_of(model: keras.Model, image_size: Any = None) -> Preprocessing:
+    """Return what makes of pictures of different sizes one batch for this very model.
+
+    It is `preprocessing_of`, with a size also for a model that takes pictures of any size and resizes them itself. That
+    size is the one that the model's own resizing leaves as it is: the size of its ViT or, where the model crops, the
+    larger one before the crop. So each picture reaches the ViT as if it alone had been given to the model.
+
+    Args:
+        model: A ViT of this package, or a model with one inside.
+        image_size: See `native_size`.
+
+    Returns:
+        A `Preprocessing`. Its `image_size` is `None` where neither the model nor its checkpoint names one.
+
+    Raises:
+        ValueError: `image_size` is not the size of the model's input.
+
+    Example:
+        >>> from vit_keras import preprocess, vit
+        >>> tiny = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2)
+        >>> cropping = preprocess.Preprocess(preprocess.GOOGLE.replace(crop=0.8), image_size=32)
+        >>> served = keras.Sequential([keras.Input((None, None, 3)), cropping, tiny])
+        >>> batch_preprocessing_of(served).image_size
+        (40, 40)
+    """
+    own = preprocessing_of(model, image_size)
+    if own.image_size is not None:
+        return own
+    inside = [layer.preprocessing for layer in _entry(model).resizing if isinstance(layer, Preprocess)]
+    sized = [preprocessing for preprocessing in inside if preprocessing.image_size is not None]
+    if not sized:
+        return own.replace(image_size=native_size(find_vit(model)))
+    size, crop, mode = sized[0].image_size, sized[0].crop, sized[0].crop_mode
+    if crop is not None:
+        size = tuple(math.floor(side / crop) for side in size)
+    whole = crop is None or mode == "squash"
+    return own.replace(image_size=size, interpolation=sized[0].interpolation, crop=None if whole else 1.0)
+
+
+def _own_preprocessing(model: keras.Model) -> Preprocessing:
+    return getattr(find_vit(model), "preprocessing", GOOGLE)

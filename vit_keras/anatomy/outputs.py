@@ -1,0 +1,185 @@
+"""What comes out of a model: logits, probabilities or features."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from ..keras_internals import origin
+
+
+def outputs_of(model: keras.Model) -> list:
+    """Return the symbolic outputs of a model.
+
+    Raises:
+        ValueError: It has none, being a subclass of `keras.Model`.
+    """
+    outputs = getattr(model, "outputs", None)
+    if not outputs:
+        raise ValueError(
+            f"Cannot infer what the output of the model {model.name!r} comes from: it is a subclass of keras.Model."
+        )
+    return list(outputs)
+
+
+def last_activation(model: keras.Model) -> str:
+    """Return the name of the function that a model's first output comes from: `"linear"` means logits, or features.
+
+    Raises:
+        ValueError: The model is a subclass of `keras.Model`, which has no graph to look at.
+
+    Example:
+        >>> from vit_keras import vit
+        >>> tiny = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2)
+        >>> last_activation(keras.Sequential([tiny, keras.layers.Softmax(), keras.layers.Dropout(0.1)]))
+        'softmax'
+    """
+    return _activation(_source(outputs_of(model)[0]))
+
+
+def last_layer(model: keras.Model) -> Any:
+    """Return the layer that gives a model's output, however deep it is nested; `None` where that cannot be inferred."""
+    layer: Any = model
+    while isinstance(layer, keras.Model):
+        outputs = getattr(layer, "outputs", None)
+        one = outputs is not None and len(outputs) == 1 and not isinstance(layer, keras.Sequential)
+        layer = origin(outputs[0])[0] if one else layer.layers[-1] if layer.layers else None
+    return layer
+
+
+def output_source(model: keras.Model) -> Any:
+    """Return the layer or operation that a model's first output gets its values from, however deep it is nested.
+
+    Layers behind it that change no value, or only scale them, are passed over. Where there is no graph to look at (a
+    subclass of `keras.Model`) it is `last_layer`.
+
+    Example:
+        >>> from vit_keras import vit
+        >>> tiny = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2)
+        >>> output_source(keras.Sequential([tiny, keras.layers.Dropout(0.1)])).name
+        'head'
+    """
+    with contextlib.suppress(ValueError):
+        return _source(outputs_of(model)[0])
+    return last_layer(model)
+
+
+def _source(output):
+    """What gives a tensor its values: the operations that change none, or only scale them, are passed over."""
+    while True:
+        operation, inputs = origin(output)
+        if isinstance(operation, keras.Model):
+            output = outputs_of(operation)[0]
+        elif _activation(operation) == "linear" and isinstance(operation, _PASSING) and inputs:
+            output = inputs[0]
+        else:
+            return operation
+
+
+def _activation(operation) -> str:
+    if isinstance(operation, keras.layers.Layer) and not isinstance(operation, keras.layers.Softmax):
+        return getattr(getattr(operation, "activation", None), "__name__", "linear")
+    name = type(operation).__name__.lower()  # a layer, or an operation of keras.ops
+    return name if name in _PROBABILITIES else "linear"
+
+
+_PROBABILITIES = ("softmax", "sigmoid")
+_PASSING = (
+    keras.layers.Activation,
+    keras.layers.Average,
+    keras.layers.Dropout,
+    keras.layers.Flatten,
+    keras.layers.Identity,
+    keras.layers.Rescaling,
+    keras.layers.Reshape,
+)
+
+
+def output_kind(model: keras.Model) -> str | None:
+    """Return what the output of a model is.
+
+    Returns:
+        `"logits"` or `"probabilities"` of classes; `"features"` of a model without a head; `None` where it cannot be inferred
+        (a subclass of `keras.Model`, or an operation that is not known).
+
+    Example:
+        >>> from vit_keras import vit
+        >>> tiny = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2)
+        >>> output_kind(tiny), output_kind(keras.Sequential([tiny, keras.layers.Softmax()]))
+        ('logits', 'probabilities')
+        >>> output_kind(vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2, include_top=False))
+        'features'
+    """
+    try:
+        source = _source(outputs_of(model)[0])
+    except ValueError:  # there is no graph, in the model or in one nested in it
+        return None
+    if _activation(source) in _PROBABILITIES:
+        return "probabilities"
+    if isinstance(source, keras.layers.Dense) and _activation(source) == "linear":
+        return "logits"
+    known = isinstance(source, keras.layers.Layer) and not isinstance(source, keras.layers.Lambda)
+    return "features" if known else None
+
+
+def lack_of_classes(model: keras.Model) -> str | None:
+    """Return why a model is no classifier of one output `(batch, classes)`; `None` if it is one.
+
+    Example:
+        >>> from vit_keras import vit
+        >>> lack_of_classes(vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2, include_top=False))
+        'it has no head, and returns 16 features'
+    """
+    outputs = getattr(model, "outputs", None)
+    if outputs is not None and len(outputs) != 1:
+        return f"it has {len(outputs)} outputs"
+    shape = tuple(getattr(model, "output_shape", None) or ())
+    if outputs is not None and len(shape) != 2:
+        return f"its output has the shape {shape}"
+    if output_kind(model) == "features":
+        return f"it has no head, and returns {shape[1]} features"
+    return None
+
+
+def probabilities(model: keras.Model, outputs: Any) -> np.ndarray:
+    """Return the probabilities of the classes that a classifier's outputs stand for.
+
+    Args:
+        model: The classifier.
+        outputs: `(batch, classes)`, what it returned.
+
+    Returns:
+        float32 `(batch, classes)`: of logits their softmax, else the outputs. Where `output_kind` cannot tell, outputs that are
+        not negative and sum to 1 count as probabilities.
+
+    Raises:
+        ValueError: The model is no classifier.
+
+    Example:
+        >>> from vit_keras import vit
+        >>> tiny = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2)
+        >>> probabilities(tiny, np.zeros((1, 2)))
+        array([[0.5, 0.5]], dtype=float32)
+    """
+    if lack := lack_of_classes(model):
+        raise ValueError(f"The model {model.name!r} is no classifier: {lack}.")
+    outputs = np.asarray(ops.convert_to_numpy(outputs) if ops.is_tensor(outputs) else outputs, "float32")
+    kind = output_kind(model)
+    # Half precision sums to 1 within a hundredth.
+    sums_to_1 = bool((outputs >= 0).all()) and np.allclose(outputs.sum(axis=-1), 1, atol=1e-2)
+    return outputs if kind == "probabilities" or (kind is None and sums_to_1) else softmax(outputs)
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    """Return the softmax over the last axis, in float32.
+
+    Example:
+        >>> softmax(np.array([[0.0, 0.0]]))
+        array([[0.5, 0.5]], dtype=float32)
+    """
+    powers = np.exp(logits - np.max(logits, axis=-1, keepdims=True), dtype="float64")
+    return (powers / powers.sum(axis=-1, keepdims=True)).astype("float32")

@@ -1,0 +1,220 @@
+"""The Vision Transformer in a model, and its parts: blocks, tokens, patches, head."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import keras
+
+from .. import layers
+from ..keras_internals import add_seed_generator, flat_layers
+
+HEAD = ("pre_logits", "head", "head_dist")
+"""Names of the layers of a ViT that are made anew for other classes."""
+
+_PARTS = (layers.AddPositionEmbs, layers.AddSinCosPositionEmbs, layers.TransformerBlock, layers.MixerBlock)
+
+
+def find_vit(model: keras.Model) -> keras.Model:
+    """Find the Vision Transformer in a model: the model itself, or one nested in it at any depth.
+
+    Args:
+        model: Any Keras model.
+
+    Returns:
+        The innermost model whose own layers include this package's `AddPositionEmbs`, `TransformerBlock` or `MixerBlock`.
+
+    Raises:
+        TypeError: `model` is not a Keras model.
+        ValueError: There is no Vision Transformer, or more than one.
+    """
+    if not isinstance(model, keras.Model):
+        raise TypeError(f"Expected a Keras model. Received: {type(model).__name__}")
+    models = [layer for layer in flat_layers(model) if isinstance(layer, keras.Model)]
+    found = [m for m in models if any(isinstance(layer, _PARTS) for layer in m.layers)]
+    if len(found) != 1:
+        raise ValueError(
+            f"Expected one Vision Transformer of vit_keras in the model {model.name!r}, found {len(found)}"
+            + (": " + ", ".join(m.name for m in found) + ". Pass one of them." if found else ".")
+        )
+    return found[0]
+
+
+def has_vit(model: Any) -> bool:
+    """Return whether there is one Vision Transformer in a model."""
+    with contextlib.suppress(TypeError, ValueError):
+        return bool(find_vit(model))
+    return False
+
+
+def blocks(model: keras.Model) -> list[keras.layers.Layer]:
+    """Return the encoder blocks of a model in order: `TransformerBlock` or, in an MLP-Mixer, `MixerBlock`.
+
+    Example:
+        >>> from vit_keras import vit
+        >>> len(blocks(vit.build_model(32, 16, 3, 16, 2, "tiny", 32, classes=2)))
+        3
+    """
+    return [layer for layer in flat_layers(model) if isinstance(layer, (layers.TransformerBlock, layers.MixerBlock))]
+
+
+def attention_blocks(model: keras.Model) -> list[layers.TransformerBlock]:
+    """Return the transformer blocks of a model in order.
+
+    Raises:
+        ValueError: There are none, as in an MLP-Mixer.
+    """
+    found = [block for block in blocks(model) if isinstance(block, layers.TransformerBlock)]
+    if not found:
+        raise ValueError(f"The model {model.name!r} has no attention layer of vit_keras in it.")
+    return found
+
+
+def has_attention(model: Any) -> bool:
+    """Return whether a model has one Vision Transformer, and that one has attention (an MLP-Mixer has none)."""
+    return has_vit(model) and any(isinstance(block, layers.TransformerBlock) for block in blocks(find_vit(model)))
+
+
+def prefix_names(vit: keras.Model) -> tuple[str, ...]:
+    """Return the names of the tokens before the patches: `"cls"`, `"dist"`, `"reg0"` and so on."""
+    inside = flat_layers(vit)
+    single = ["dist" if "dist" in layer.name else "cls" for layer in inside if isinstance(layer, layers.ClassToken)]
+    registers = sum(layer.count for layer in inside if isinstance(layer, layers.RegisterTokens))
+    return (*sorted(single), *(f"reg{n}" for n in range(registers)))  # the class token comes before the other
+
+
+def readout(vit: keras.Model) -> list[slice]:
+    """Return the tokens of the last block that the output is read from; it is the mean of their means."""
+    inside = flat_layers(vit)
+    single = [slice(layer.index, layer.index + 1) for layer in inside if isinstance(layer, layers.ExtractToken)]
+    means = [slice(layer.prefix_tokens, None) for layer in inside if isinstance(layer, layers.MeanToken)]
+    prefix = prefix_names(vit)
+    return single + means or [slice(0, 1) if "cls" in prefix else slice(len(prefix), None)]
+
+
+def patch_grid(vit: keras.Model, image_size: tuple[int, int] | None = None) -> tuple[int, int]:
+    """Return the patches down and across in a Vision Transformer.
+
+    Args:
+        vit: The model.
+        image_size: Pixels of the images, `(height, width)`, for a model that takes any size.
+
+    Raises:
+        ValueError: The grid cannot be inferred: the model was cut out of another and its patches are not a square, or it takes
+            images of any size and `image_size` was not given.
+    """
+    config = getattr(vit, "config", None)
+    if config is not None and config.image_size is None:
+        if image_size is None:
+            raise ValueError(
+                f"The model {vit.name!r} takes images of any size. Pass image_size=(height, width) to know its patch grid."
+            )
+        return config.grid_of(image_size)
+    positions = next((layer for layer in vit.layers if isinstance(layer, layers.AddPositionEmbs)), None)
+    if positions is not None and positions.grid:
+        return positions.grid
+    try:  # no position embeddings; or a model of vit-keras 0.x, whose layers did not know the grid
+        return tuple(vit.get_layer("embedding").output.shape[1:3])
+    except (ValueError, AttributeError):
+        if positions is None or positions.patch_grid is None:
+            raise ValueError(
+                f"Cannot infer the patch grid of the model {vit.name!r}: its layer 'embedding' is not there and its position "
+                "embeddings are not a square."
+            ) from None
+        return positions.patch_grid
+
+
+def patch_stride(vit: keras.Model, image_size: tuple[int, int]) -> tuple[int, int]:
+    """Return the pixels between two patches, down and across, in images of a size."""
+    config = getattr(vit, "config", None)
+    if config is not None:
+        return config.stride
+    return tuple(pixels // cells for pixels, cells in zip(image_size, patch_grid(vit, image_size)))
+
+
+def heads(vit: keras.Model) -> list[keras.layers.Dense]:
+    """Return the layers of a ViT that turn features into classes: one, DeiT's two, or none.
+
+    Example:
+        >>> from vit_keras import vit
+        >>> [layer.name for layer in heads(vit.build_model(32, 8, 2, 64, 2, "tiny", 128, classes=10))]
+        ['head']
+    """
+    dense = [layer for layer in vit.layers if isinstance(layer, keras.layers.Dense) and layer.name != "pre_logits"]
+    return [layer for layer in dense if layer.name in HEAD] or dense[-1:]
+
+
+def head_layers(model: keras.Model) -> list[keras.layers.Layer]:
+    """Return all layers that turn features into classes, those that a user put around the ViT too.
+
+    Args:
+        model: A Keras model.
+
+    Returns:
+        Of a model with this package's Vision Transformer in it: its `pre_logits` and heads, and all layers outside of it. Of
+        another: the layers beside the models nested in it or, without any such, the last layer with weights.
+
+    Raises:
+        ValueError: There is no such layer.
+
+    Example:
+        >>> from vit_keras import vit
+        >>> [layer.name for layer in head_layers(vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=3))]
+        ['head']
+    """
+    try:
+        backbone = {id(layer) for layer in find_vit(model).layers if layer.name not in HEAD}
+        found = [layer for layer in leaves(model) if layer.weights and id(layer) not in backbone]
+    except ValueError:  # another's model
+        weighted = [layer for layer in model.layers if layer.weights]
+        found = [layer for layer in weighted if not isinstance(layer, keras.Model)]
+        if len(weighted) == 1 and not found:
+            return head_layers(weighted[0])
+        found = found if len(found) < len(weighted) else found[-1:]
+    if not found:
+        raise ValueError(
+            f"The model {model.name!r} has no head to train. Build it with classes=…, or put a Dense layer behind it."
+        )
+    return found
+
+
+def leaves(model: keras.Model) -> list[keras.layers.Layer]:
+    """Return the layers of a model that are not models themselves, those of nested models included."""
+    return [leaf for layer in model.layers for leaf in (leaves(layer) if isinstance(layer, keras.Model) else [layer])]
+
+
+def set_rates(vit: keras.Model, dropout: float | None = None, stochastic_depth: float | None = None) -> None:
+    """Change the rates of dropout and of stochastic depth in the blocks of a model that exists; compile it afterwards.
+
+    Args:
+        vit: A Vision Transformer; see `find_vit`.
+        dropout: As in `ViTConfig`, but only in the blocks. `None`: unchanged.
+        stochastic_depth: As in `ViTConfig`, the rate of the last block. `None`: unchanged.
+
+    Raises:
+        ValueError: A rate is out of range, or cannot go with `remat`.
+    """
+    given = {"dropout": dropout, "stochastic_depth": stochastic_depth}
+    given = {field: rate for field, rate in given.items() if rate is not None}
+    config = getattr(vit, "config", None)
+    if config is not None:
+        # The rate after the embedding followed the old one, and stays.
+        after_embedding = {"emb_dropout": config.embedding_dropout} if "dropout" in given else {}
+        vit.config = config.replace(**given, **after_embedding)
+    found = blocks(vit)
+    for n, block in enumerate(found):
+        if dropout is not None:
+            for layer in (block, *(part for part in flat_layers(block) if isinstance(part, layers.MlpBlock))):
+                layer.dropout = dropout
+                for part in (getattr(layer, "dropout_layer", None), *getattr(layer, "layers", ())):
+                    if isinstance(part, keras.layers.Dropout):
+                        _set_rate(part, dropout)
+        if stochastic_depth is not None and hasattr(block, "drop_path"):
+            _set_rate(block.drop_path, stochastic_depth * n / max(len(found) - 1, 1))
+
+
+def _set_rate(dropout, rate):
+    dropout.rate = rate
+    if rate:
+        add_seed_generator(dropout)
