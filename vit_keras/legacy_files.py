@@ -110,9 +110,9 @@ def readable_weights(filepath: str | os.PathLike) -> Iterator[tuple[str | os.Pat
     with _hdf5(path) as file:
         keras_2_groups = _KERAS_2_GROUP in file
         plain = not path.name.endswith(".weights.h5")
-        untold = plain and "mlp_activation" not in str(file.attrs.get("model_config", ""))
+        activation_unknown = plain and "mlp_activation" not in str(file.attrs.get("model_config", ""))
     if not keras_2_groups:
-        yield filepath, untold
+        yield filepath, activation_unknown
         return
     with tempfile.TemporaryDirectory() as folder:
         modern = Path(folder, path.name)

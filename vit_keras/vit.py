@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from typing import Any
 
@@ -338,3 +339,15 @@ def build_model(
 
 def __dir__():
     return sorted(__all__)
+
+
+def __getattr__(name):
+    homes = {
+        "GOOGLE": "preprocess",
+        "Preprocessing": "preprocess",
+        "Preprocess": "preprocess_layer",
+        "VARIANTS": "variants",
+    }
+    if name in homes:  # names that this module had when it was all in one
+        return getattr(importlib.import_module(f"{__package__}.{homes[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

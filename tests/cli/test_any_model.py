@@ -121,10 +121,9 @@ def case(request, tmp_path):
     return Case(tmp_path, request.param)
 
 
-def on(*quick, pending=()):
+def on(*quick):
     """Run a test on the cases that each stand for a mechanism, and with `-m slow` on all others."""
-    unmended = pytest.mark.xfail(reason="asks others than anatomy what the model takes or returns")
-    marks = {name: [pytest.mark.slow] * (name not in quick) + [unmended] * (name in pending) for name in CASES}
+    marks = {name: [pytest.mark.slow] * (name not in quick) for name in CASES}
     return pytest.mark.parametrize("case", [pytest.param(n, marks=m, id=n) for n, m in marks.items()], indirect=True)
 
 
@@ -166,7 +165,6 @@ def test_predict_and_attention_say_what_the_model_says(capsys, case, tmp_path):
     "augmentation before CLIP's",
     "Dropout last",
     "no head",
-    pending=("Rescaling before", "Preprocess before", "operations before", "nested twice", "two outputs", "no head"),
 )
 def test_evaluate_measures_what_the_model_says(capsys, case):
     evaluate = ["evaluate", case.path, case.folder, "--json"]
@@ -188,7 +186,7 @@ def test_embed_writes_what_the_head_sees(case, tmp_path):
     np.testing.assert_allclose(np.load(tmp_path / "features.npy"), case.features(), rtol=0, atol=1e-4)
 
 
-@on("plain", "operations before", pending=("operations before", "Rescaling last"))
+@on("plain", "operations before")
 def test_explore_explains_the_class_that_the_model_predicts(capsys, case, tmp_path):
     explore = ["explore", str(case.pictures[0]), "--model", case.path, "-o", str(tmp_path / "page.html")]
     if refuses(capsys, case, *explore, "--class", "1"):

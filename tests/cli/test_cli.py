@@ -19,9 +19,9 @@ from support import uncompiled
 import vit_keras
 from vit_keras import checkpoints, preprocess, utils, visualize, vit
 from vit_keras.checkpoints import readers, registry
+from vit_keras.checkpoints.checkpoint import megabytes
 from vit_keras.checkpoints.inspect import describe
 from vit_keras.cli import main, pictures
-from vit_keras.cli.console import megabytes
 
 pytestmark = pytest.mark.filterwarnings("ignore:Even though the `tf.config")  # of what `quick` does
 

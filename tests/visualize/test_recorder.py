@@ -377,12 +377,13 @@ def test_no_end_of_functions_as_target_fills_the_memory():
     model = build(num_layers=1, eagerly=False)
     for _ in range(3):
         relevance(model, target=lambda outputs: outputs[:, 0])
-    assert len(compiled._compiled[model]) == 4  # the state, and three functions
-    compiled_before = dict(compiled._compiled[model])
-    compiled._compiled[model].update(dict.fromkeys(range(compiled._KEPT)))
+    functions = compiled._caches[model].functions
+    assert len(functions) == 3
+    before = set(functions)
+    functions.update(dict.fromkeys(range(compiled.KEPT)))
     relevance(model, target=lambda outputs: outputs[:, 0])
-    assert len(compiled._compiled[model]) == compiled._KEPT + 1
-    assert not set(compiled_before) & set(compiled._compiled[model]) - {"state"}
+    assert len(functions) == compiled.KEPT
+    assert not before & set(functions)
 
 
 # ------------------------------------------------------------------ mistakes --

@@ -141,3 +141,18 @@ def _init_with_alias(self: Checkpoint, *, licence: str | None = None, **fields: 
 
 
 Checkpoint.__init__ = _init_with_alias
+
+
+def megabytes(size: int | None) -> str:
+    """Return a number of bytes in words, in powers of ten as Google and Hugging Face count them.
+
+    Example:
+        >>> megabytes(22934582)
+        '22.9 MB'
+    """
+    if size is None:
+        return "size unknown"
+    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if size >= factor:
+            return f"{size / factor:.{2 if unit == 'GB' else 1}f} {unit}"
+    return f"{size} bytes"

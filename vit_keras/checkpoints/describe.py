@@ -116,7 +116,7 @@ def _published(path: Path) -> registry.Checkpoint | None:
 
 
 def _about_file(reader: Any, published: Any, names: bool, family: Any = None) -> dict[str, Any]:
-    stored = {name: _stored(reader, name) for name in reader}
+    stored = {name: reader.stored(name) for name in reader}
     path = Path(reader.path)
     values = {name: math.prod(array.shape) for name, array in stored.items()}
     in_pieces = path.name.endswith(".json")
@@ -136,14 +136,6 @@ def _about_file(reader: Any, published: Any, names: bool, family: Any = None) ->
     if names:
         report["names"] = _names(reader, stored, family)
     return report
-
-
-def _stored(reader: Any, name: str) -> Stored:
-    """Return how an array is stored: its own type, and why it is unreadable, under the name of a family's table."""
-    if isinstance(reader, keras_files.Renamed):
-        inner = _stored(reader.reader, reader._names[name])
-        return inner if inner.problem else dataclasses.replace(inner, shape=reader.shape(name))
-    return reader._arrays[name]
 
 
 def _names(reader: Any, stored: Mapping[str, Stored], family: Any) -> list[dict[str, Any]]:
@@ -167,8 +159,11 @@ def _names(reader: Any, stored: Mapping[str, Stored], family: Any) -> list[dict[
 
 
 def _about_published(checkpoint: registry.Checkpoint) -> dict[str, Any]:
-    fields = ("name", "url", "source", "licence", "top1", "top1_source", "sha256")
-    return {**{field: getattr(checkpoint, field) for field in fields}, "license": checkpoint.licence}
+    fields = ("name", "url", "source", "license", "top1", "top1_source", "sha256")
+    return {
+        **{field: getattr(checkpoint, field) for field in fields},
+        "licence": checkpoint.license,
+    }  # its spelling before
 
 
 # --- a file of a known family -------------------------------------------------------------------------------------
@@ -236,11 +231,11 @@ def _tokens(config: ViTConfig, size: tuple[int, int] | None) -> dict[str, Any]:
 
 
 def _about_failure(reader: Any, family: str | None, problem: str) -> dict[str, Any]:
-    readable = [name for name in reader if not _stored(reader, name).problem]
+    readable = [name for name in reader if not reader.stored(name).problem]
     found = FAMILIES[family] if family else None
     if found is None and len(readable) == len(reader):
         found = rules.detect(FAMILIES.values(), reader, reader.shape)
-    first = [{"name": n, "shape": list(_stored(reader, n).shape)} for n in list(reader)[:8]]
+    first = [{"name": n, "shape": list(reader.stored(n).shape)} for n in list(reader)[:8]]
     return {
         "family": found and {"name": found.name, "title": found.title},
         "problem": problem,

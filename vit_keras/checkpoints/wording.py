@@ -10,6 +10,7 @@ from typing import Any
 from ..config import patch_stride
 from ..labels import names
 from ..preprocess import Preprocessing
+from .checkpoint import megabytes
 
 __all__ = ["FORMATS", "megabytes", "sentences", "some"]
 
@@ -42,21 +43,6 @@ def sentences(report: Mapping[str, Any]) -> list[list[tuple[str, str]]]:
     else:
         groups.append(_failure_in_words(report))
     return [group for group in groups if group]
-
-
-def megabytes(size: int | None) -> str:
-    """Return a number of bytes in words, in powers of 1000 as Google and Hugging Face count.
-
-    Example:
-        >>> megabytes(22934582)
-        '22.9 MB'
-    """
-    if size is None:
-        return "size unknown"
-    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if size >= factor:
-            return f"{size / factor:.{2 if unit == 'GB' else 1}f} {unit}"
-    return f"{size} bytes"
 
 
 def some(names: Iterable[str], count: int = 3) -> str:

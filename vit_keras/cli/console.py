@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-__all__ = ["complain", "megabytes", "print_pairs", "print_table", "printable", "quietly", "warnings_in_one_line"]
+__all__ = ["complain", "print_pairs", "print_table", "printable", "quietly", "warnings_in_one_line"]
 
 _HEADING = 14  # columns
 _STYLES = dict.fromkeys(("problem", "unreadable"), "red") | dict.fromkeys(
@@ -73,21 +73,6 @@ def printable(text: str) -> str:
         'a\\tb'
     """
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-
-
-def megabytes(size: int | None) -> str:
-    """Return a number of bytes in words, in powers of ten as Google and Hugging Face count them.
-
-    Example:
-        >>> megabytes(22934582)
-        '22.9 MB'
-    """
-    if size is None:
-        return "size unknown"
-    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if size >= factor:
-            return f"{size / factor:.{2 if unit == 'GB' else 1}f} {unit}"
-    return f"{size} bytes"
 
 
 def print_pairs(pairs: Iterable[tuple[str, str]], title: str | None = None) -> None:

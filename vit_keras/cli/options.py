@@ -10,13 +10,12 @@ import re
 from typing import Any
 
 from ..validate import one_of
+from ..visualize.methods import METHODS
 
-__all__ = ["DEFAULT_MODEL", "METHODS", "METHODS_OF_A_CLASS", "STYLES", "image_size", "loading", "method", "setting"]
+__all__ = ["DEFAULT_MODEL", "STYLES", "image_size", "loading", "method", "setting"]
 
 # Names from modules that import Keras, which takes seconds; a test compares them with their originals.
 DEFAULT_MODEL = "vit_ti16"
-METHODS_OF_A_CLASS = ("relevance", "gradient_rollout", "gradcam", "hirescam", "layercam", "legrad")
-METHODS = ("rollout", "attention", "alti", "norm", *METHODS_OF_A_CLASS)
 STYLES = ("overlay", "paper", "vit_keras")
 
 

@@ -6,7 +6,8 @@ import argparse
 from pathlib import Path
 
 from .. import __version__
-from .options import DEFAULT_MODEL, METHODS, METHODS_OF_A_CLASS, STYLES, image_size, method, setting
+from ..visualize.methods import METHODS, OF_A_CLASS
+from .options import DEFAULT_MODEL, STYLES, image_size, method, setting
 
 __all__ = ["build_parser"]
 
@@ -94,12 +95,12 @@ def _predict(parser: argparse.ArgumentParser) -> None:
 
 def _attention(parser: argparse.ArgumentParser) -> None:
     _add_images(parser)
-    general = [name for name in METHODS if name not in METHODS_OF_A_CLASS]
+    general = [name for name in METHODS if name not in OF_A_CLASS]
     parser.add_argument(
         "--method",
         type=method,
         metavar="NAME",
-        help=f"{', '.join(general)}; or, to explain a class, {', '.join(METHODS_OF_A_CLASS)}; "
+        help=f"{', '.join(general)}; or, to explain a class, {', '.join(OF_A_CLASS)}; "
         "default: rollout, or relevance with --class",
     )
     parser.add_argument(

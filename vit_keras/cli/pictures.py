@@ -10,10 +10,11 @@ from typing import Any
 
 from .. import anatomy, visualize
 from ..atomic import complete
+from ..checkpoints.checkpoint import megabytes
 from ..images import read
 from ..labels import class_named, class_names
 from ..opening import is_saved_model, open_model
-from .console import megabytes, printable
+from .console import printable
 from .options import loading
 
 __all__ = ["attention", "explore", "predict"]
@@ -208,7 +209,7 @@ def _draw_all_methods(model, pictures: Sequence, options: argparse.Namespace, pa
             target = _print_target(model, picture, target)
             title = f"{title}: {_label(model, target)}"
         title = title.replace("$", r"\$")  # or Matplotlib reads it as a formula
-        rows.append((title, picture, _all_maps(model, picture, target)))
+        rows.append((title, picture, visualize.all_maps(model, picture, target)))
     figure = _figure_of_one(*rows[0]) if len(rows) == 1 else _figure_of_several(rows)
     with complete_in_new_folder(path) as part:
         figure.savefig(part, dpi=200)
@@ -216,7 +217,7 @@ def _draw_all_methods(model, pictures: Sequence, options: argparse.Namespace, pa
 
 
 def _figure_of_one(title: str, picture, maps: dict):
-    figure = visualize.plot_maps(maps, picture)
+    figure = visualize.plot_maps(picture, maps)
     figure.suptitle(title, size=11)
     return figure
 
@@ -227,20 +228,6 @@ def _figure_of_several(rows: Sequence[tuple[str, Any, dict]]):
     figure = visualize.new_figure(width * (len(rows[0][2]) + 1), sum(heights))
     axes = figure.subplots(len(rows), 1, height_ratios=heights)
     for ax, (title, picture, maps) in zip(axes, rows):
-        visualize.plot_maps(maps, picture, ax, columns=len(maps) + 1)
+        visualize.plot_maps(picture, maps, ax, columns=len(maps) + 1)
         ax.set_title(title, loc="left", size=9)
     return figure
-
-
-def _all_maps(model, picture, target: int | None) -> dict:
-    """Return a map by each method, from two passes through the model; without a target only those that need none."""
-    if hasattr(visualize, "all_maps"):
-        return visualize.all_maps(model, picture, target)
-    whole = visualize.record(model, picture, target=target, keep=("attention", "values", "tokens", "normed"))
-    if target is not None:
-        exits = visualize.record(model, picture, target=target, keep=("attention",), exits=True)
-    return {
-        name: make(exits if needs.get("exits") else whole)[0]
-        for name, (needs, make) in visualize.METHODS.items()
-        if target is not None or name not in visualize.OF_A_CLASS
-    }

@@ -8,10 +8,11 @@ import sys
 from pathlib import Path
 
 from .. import training
+from ..checkpoints.checkpoint import megabytes
 from ..opening import open_model
 from ..training.evaluation import pictures_of_mistakes
 from ..training.report import report
-from .console import megabytes, print_table
+from .console import print_table
 from .options import loading
 from .pictures import check_html, complete_in_new_folder, open_with_options
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from .. import checkpoints
+from ..checkpoints.checkpoint import megabytes
 from ..validate import one_of
-from ..variants import VARIANTS
-from .console import complain, megabytes, print_pairs, print_table, quietly
+from .console import complain, print_pairs, print_table, quietly
 from .options import loading
 
 __all__ = ["convert", "download", "inspect", "models"]
@@ -23,7 +23,8 @@ __all__ = ["convert", "download", "inspect", "models"]
 def inspect(options: argparse.Namespace) -> None:
     """Print what a weight file holds."""
     with quietly():
-        from ..checkpoints.inspect import describe, sentences
+        from ..checkpoints.describe import describe
+        from ..checkpoints.wording import sentences
 
     path = _local(options.file)
     report = describe(path, family=options.family, key=options.key, names=options.names)
@@ -125,12 +126,12 @@ def _writer(target: Path, format: str | None) -> Callable[[Any], str]:
 
 def _not_stored(model, target: Path) -> Iterator[str]:
     """Return what the new file does not store, in sentences; a whole model stores all, `save_weights` warns itself."""
-    from ..checkpoints.inspect import untold
+    from ..checkpoints.describe import unstored_fields
 
     if target.suffix in (".keras", ".npz"):
         return
     try:
-        fields = ", ".join(f"{field}={value}" for field, value in untold(target, model.config).items())
+        fields = ", ".join(f"{field}={value}" for field, value in unstored_fields(target, model.config).items())
     except ValueError as error:
         yield f"from_checkpoint cannot read this file, only load_weights of the same model can: {error}"
         return
@@ -160,7 +161,7 @@ def download(options: argparse.Namespace) -> int:
     for url, checkpoint in wanted.items():
         known = checkpoint is not url
         here = known and checkpoints.is_local(checkpoint)
-        print(f"{checkpoint.name}  {megabytes(checkpoint.bytes)}  {checkpoint.licence}" if known else url, flush=True)
+        print(f"{checkpoint.name}  {megabytes(checkpoint.bytes)}  {checkpoint.license}" if known else url, flush=True)
         try:
             if here or not options.dry_run:
                 print(f"  {checkpoints.fetch(url, progress=sys.stderr.isatty())}")
@@ -192,7 +193,7 @@ def models(options: argparse.Namespace) -> None:
     fields = ("family", "source", "classes", "image_size")
     filters = {field: getattr(options, field) for field in fields if getattr(options, field) is not None}
     if options.license is not None:
-        filters["licence"] = options.license
+        filters["license"] = options.license
     pattern = options.pattern
     if pattern is not None:
         filters["name"] = pattern if re.search(r"[*?\[]", pattern) else f"*{pattern}*"
@@ -217,12 +218,16 @@ def models(options: argparse.Namespace) -> None:
         print(f"{more} more from other publishers and families: vit-keras models --all, or pass a PATTERN.")
 
 
+_SIZES = ("Ti", "S", "B", "L", "H")
+
+
 def _order(checkpoint) -> tuple:
     """Return a key to sort by: the file in this package, Google's by size of the model, others by name and number."""
-    variants = (*VARIANTS, checkpoint.variant)
+    size, _, patch = (checkpoint.variant or "").partition("_")
+    place = _SIZES.index(size) if size in _SIZES else len(_SIZES)
     parts = re.split(r"(\d+)", checkpoint.name)
     numbers = [(int(part), "") if part.isdigit() else (0, part) for part in parts]
-    places = (checkpoint.source != "vit_keras", checkpoint.variant is None, variants.index(checkpoint.variant))
+    places = (checkpoint.source != "vit_keras", checkpoint.variant is None, place, int(patch) if patch.isdigit() else 0)
     return *places, checkpoint.source != "google", numbers
 
 
@@ -234,7 +239,7 @@ def _row(checkpoint) -> tuple[str, ...]:
         "-" if checkpoint.bytes is None else f"{checkpoint.bytes / 1e6:.0f}",
         "" if checkpoint.top1 is None else f"{checkpoint.top1:.1f}",
         "yes" if checkpoints.is_local(checkpoint) else "",
-        "" if checkpoint.licence == "Apache-2.0" else checkpoint.licence,
+        "" if checkpoint.license == "Apache-2.0" else checkpoint.license,
     )
 
 

@@ -123,7 +123,7 @@ def check_range(model: keras.Model, inputs: Any) -> None:
 
 
 _REMEDIES = {
-    "normalized": "Normalize pixels in [0, 255] once: with vit.preprocess_inputs or vit.preprocessing.normalise, and "
+    "normalized": "Normalize pixels in [0, 255] once: with vit.preprocess_inputs or vit.preprocessing.normalize, and "
     "without a Rescaling layer.",
     "pixels": "This model normalizes its inputs itself: give it pixels in [0, 255].",
     "unit": "This model normalizes its inputs itself: give it pixels in [0, 1].",

@@ -255,7 +255,7 @@ class ImageFolder(keras.utils.PyDataset):
         return self._normalize(images), labels
 
     def _normalize(self, pixels: np.ndarray) -> np.ndarray:
-        """Like `preprocessing.normalise`, in float32 and in place, which is several times faster."""
+        """Like `preprocessing.normalize`, in float32 and in place, which is several times faster."""
         std = np.array(self.preprocessing.std)
         inputs = pixels.astype("float32")
         inputs *= (1 / (255 * std)).astype("float32")

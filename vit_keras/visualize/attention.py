@@ -11,9 +11,9 @@ from PIL import Image
 
 from ..config import size_pair
 from ..validate import one_of, positive_integer
-from .draw import overlay, paper_style, vit_keras_style
 from .methods import METHODS, Method
 from .options import check_options, parameters_of
+from .overlays import overlay, paper_style, vit_keras_style
 from .pictures import is_one_picture
 from .recorder import record
 
@@ -85,7 +85,7 @@ def attention_map(
     if chosen.of_class and target is None:
         target = "predicted"
     recording = record(model, image, target=target, preprocess=preprocess, grid=grid, **recorded)
-    maps = list(chosen.make(recording, **options))
+    maps = list(chosen.function(recording, **options))
     draw = None if return_map else STYLES[style]
     if draw is not None:
         maps = [draw(_resized(picture, size), heat) for picture, heat in zip(recording.images, maps)]
@@ -141,7 +141,7 @@ def all_maps(
         group = [method for method in chosen if method.exits == exits]
         keep = {name for method in group for name in method.keep}
         recording = record(model, image, target=target, keep=keep, exits=exits, preprocess=preprocess, grid=grid)
-        maps |= {method.name: method.make(recording) for method in group}
+        maps |= {method.name: method.function(recording) for method in group}
     one = is_one_picture(image)
     return {method.name: maps[method.name][0] if one else maps[method.name] for method in chosen}
 

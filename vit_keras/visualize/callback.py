@@ -18,8 +18,9 @@ from PIL import Image, ImageDraw
 
 from ..atomic import complete
 from ..validate import one_of, positive_integer
+from .animation import caption_font
 from .attention import STYLES, attention_map, check_arguments
-from .draw import caption_font, columns_for
+from .figures import columns_for
 from .pictures import is_list_of_pictures, read_picture
 
 _STYLES = tuple(name for name, draw in STYLES.items() if draw is not None)

@@ -101,6 +101,12 @@ def cls_attention(recording: Recording, layer: int | None = None, head: int | No
     return recording.patches(rows if head is None else rows[:, head]).astype("float32")
 
 
+def mean_of_heads(recording: Recording, layer: int | None = None, head: int | None = None) -> np.ndarray:
+    """Return `cls_attention` of a head, or the mean over all heads: float32 `(batch, down, across)`."""
+    maps = cls_attention(recording, layer, head)
+    return maps.mean(axis=1) if head is None else maps
+
+
 def mass_mask(maps: np.ndarray, mass: float = 0.6) -> np.ndarray:
     """Return the smallest set of patches that holds a share of each map (DINO's `visualize_attention.py`).
 

@@ -1,6 +1,6 @@
 """The kinds of maps. A new one is one row here and one function in `maps`; everything else is derived from the table.
 
-NumPy only, so that the command line can list them without importing Keras.
+Not even NumPy is imported here, so that `vit-keras --help` can list them at once.
 """
 
 from __future__ import annotations
@@ -8,21 +8,12 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from .maps import (
-    alti_rollout,
-    attention_rollout,
-    cls_attention,
-    grad_cam,
-    gradient_rollout,
-    legrad,
-    relevance_map,
-)
 from .options import parameters_of
-from .recording import Recording
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,24 +23,36 @@ class Method:
     Attributes:
         name: What `attention_map(method=)` takes.
         make: From a `Recording` to float32 maps `(batch, down, across)`; its further parameters are the method's
-            options.
+            options. A function, or the name of one in `vit_keras.visualize.maps`.
         summary: What the map shows, in a few words.
         of_class: Whether the map is for a class.
         keep: What `record` must keep for it.
+        bound: Parameters of `make` that the method decides.
         needs: Further options of `record`. A map from the whole recording is the same; these save memory and time.
     """
 
     name: str
-    make: Callable[..., np.ndarray]
+    make: Callable[..., np.ndarray] | str
     summary: str
     of_class: bool = False
     keep: tuple[str, ...] = ("attention",)
+    bound: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     needs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    @property
+    def function(self) -> Callable[..., np.ndarray]:
+        """The function that `make` names, with what is bound."""
+        make = self.make
+        if isinstance(make, str):
+            from . import maps
+
+            make = getattr(maps, make)
+        return functools.partial(make, **self.bound) if self.bound else make
 
     @property
     def options(self) -> tuple[str, ...]:
         """Names of the options that `attention_map` takes for this method."""
-        return parameters_of(self.make, without=("recording", "grid"))
+        return parameters_of(self.function, without=("recording", "grid"))
 
     @property
     def exits(self) -> bool:
@@ -75,46 +78,40 @@ class Method:
 
     def __iter__(self) -> Iterator:
         """Yield the options of `record` and the function: a method was such a pair in earlier versions."""
-        return iter(({"keep": self.keep, **self.needs}, self.make))
-
-
-def mean_of_heads(recording: Recording, layer: int | None = None, head: int | None = None) -> np.ndarray:
-    """Return `cls_attention` of a head, or the mean over all heads: float32 `(batch, down, across)`."""
-    maps = cls_attention(recording, layer, head)
-    return maps.mean(axis=1) if head is None else maps
+        return iter(({"keep": self.keep, **self.needs}, self.function))
 
 
 _FOR_TOKENS = ("attention", "values", "tokens")
 _CAM = {"of_class": True, "keep": ("normed",), "needs": {"layers": -1}}
 
 _TABLE = (
-    Method("rollout", attention_rollout, "attention through all layers", needs={"head_fusion": "mean"}),
+    Method("rollout", "attention_rollout", "attention through all layers", needs={"head_fusion": "mean"}),
     Method(
         "attention",
-        mean_of_heads,
+        "mean_of_heads",
         "attention of the last layer, mean of the heads",
         needs={"query": "auto", "layers": -1},
     ),
-    Method("alti", alti_rollout, "contributions, attention × values, through all layers", keep=_FOR_TOKENS),
-    Method("norm", functools.partial(alti_rollout, kind="norm"), "the same, by their 2-norm", keep=_FOR_TOKENS),
+    Method("alti", "alti_rollout", "contributions, attention × values, through all layers", keep=_FOR_TOKENS),
+    Method("norm", "alti_rollout", "the same, by their 2-norm", keep=_FOR_TOKENS, bound={"kind": "norm"}),
     Method(
         "relevance",
-        relevance_map,
+        "relevance_map",
         "attention × gradient through all layers",
         of_class=True,
         needs={"head_fusion": "relevance"},
     ),
     Method(
         "gradient_rollout",
-        gradient_rollout,
+        "gradient_rollout",
         "rollout of attention × gradient",
         of_class=True,
         needs={"head_fusion": "gradient"},
     ),
-    Method("gradcam", grad_cam, "Grad-CAM in the last block", **_CAM),
-    Method("hirescam", functools.partial(grad_cam, kind="hirescam"), "HiResCAM in the last block", **_CAM),
-    Method("layercam", functools.partial(grad_cam, kind="layercam"), "LayerCAM in the last block", **_CAM),
-    Method("legrad", legrad, "gradients of each layer's own exit", of_class=True, needs={"exits": True}),
+    Method("gradcam", "grad_cam", "Grad-CAM in the last block", **_CAM),
+    Method("hirescam", "grad_cam", "HiResCAM in the last block", **_CAM, bound={"kind": "hirescam"}),
+    Method("layercam", "grad_cam", "LayerCAM in the last block", **_CAM, bound={"kind": "layercam"}),
+    Method("legrad", "legrad", "gradients of each layer's own exit", of_class=True, needs={"exits": True}),
 )
 
 METHODS: dict[str, Method] = {method.name: method for method in _TABLE}

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageFilter
 
-from ..images import grey, read
+from ..images import read
+from ..pixels import gray
 from ..positions import resize_bilinear
 from .colors import Clip, Cmap, color_and_opacity, percentiles, stretch
 
@@ -193,6 +194,6 @@ def lay(pixels: np.ndarray, values: np.ndarray, cmap: Cmap, alpha: float, interp
         rows = slice(top, top + 256)
         colors, opacity = color_and_opacity(values[rows], cmap)
         cover = alpha * values[rows, :, None] * opacity
-        base = 0.6 * (0.5 * pixels[rows] + 0.5 * grey(pixels[rows]))
+        base = 0.6 * (0.5 * pixels[rows] + 0.5 * gray(pixels[rows]))
         result[rows] = np.rint(base + cover * (colors - base))
     return result

@@ -20,7 +20,7 @@ from .attention import attention_map
 from .colors import Clip
 from .figures import new_figure
 from .overlays import as_picture, overlay, paper_style, vit_keras_style
-from .record import Recorder
+from .recorder import Recorder
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -48,7 +48,7 @@ def read_pictures(images: Any, channels: int) -> list[np.ndarray]:
     if image.shape[-1] == 1 and channels == 3:
         pixels = np.repeat(pixels, 3, axis=-1)
     elif image.shape[-1] == 3 and channels == 1:
-        pixels = utils.grey(pixels)
+        pixels = utils.gray(pixels)
     elif image.shape[-1] != channels:
         raise ValueError(f"The model takes images of {channels} channels. Received: {image.shape[-1]} channels")
     return list(pixels) if image.ndim == 4 else [pixels]
@@ -99,7 +99,7 @@ class ModelInputs:
         _, *self._size, self.channels = anatomy.image_shape(model)
         own = anatomy.preprocessing_of(model)
         self._interpolation = own.interpolation
-        self._normalize = own.normalise if preprocess == "own" else preprocess
+        self._normalize = own.normalize if preprocess == "own" else preprocess
 
     def size_of(self, pictures: Sequence[np.ndarray]) -> tuple[int, int]:
         """Return the size that pictures get for the model: its own, or where that is open the first picture's."""

@@ -6,6 +6,7 @@ PyTorch's names differ. `readable` gives the arrays of a file names that a table
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -35,6 +36,11 @@ class Renamed(Mapping):
         """Return the shape of an array."""
         shape = self.reader.shape(self._names[name])
         return tuple(shape[axis] for axis in self._order(name, len(shape))) if name in self._transposed else shape
+
+    def stored(self, name: str) -> Any:
+        """Return how an array is stored: its own type, and why it is unreadable."""
+        inner = self.reader.stored(self._names[name])
+        return inner if inner.problem else dataclasses.replace(inner, shape=self.shape(name))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)

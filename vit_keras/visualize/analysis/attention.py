@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ...validate import one_of
-from ..record import Recording
+from ..recording import Recording
 
 __all__ = ["attention_entropy", "attention_sinks", "mean_attention_distance"]
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..record import Recording
+from ..recording import Recording
 from .attention import attention_sinks, kept
 from .components import principal_components, unit
 

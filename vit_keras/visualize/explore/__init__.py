@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ...atomic import complete
-from ..record import Recording
+from ..recording import Recording
 from .pack import decode, encode, pack, unpack  # noqa: F401  (part of this module in earlier versions)
 from .page import make_page
 from .source import Source, name_apart, of_model, of_recording

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from ..record import Recording
+from ..recording import Recording
 from .source import Source
 
 

@@ -15,7 +15,8 @@ import numpy as np
 
 from ... import anatomy
 from ..maps import alti_rollout, attention_rollout, relevance_map
-from ..record import Recording, record
+from ..recorder import record
+from ..recording import Recording
 
 
 @dataclasses.dataclass
