@@ -5,6 +5,8 @@ VENV ?= .venv
 TORCH ?= torch==2.13.0
 # Tests run in two processes; each takes up to 3 GB.
 WORKERS ?= -n 2 --dist worksteal
+# Pinned: a newer formatter may format otherwise.
+RUFF ?= ruff==0.17.6
 
 BIN := $(VENV)/bin
 export TF_CPP_MIN_LOG_LEVEL ?= 3
@@ -61,5 +63,5 @@ $(VENV)/benchmark.stamp: setup.cfg | $(VENV)/bin/python
 	touch $@
 
 $(VENV)/lint.stamp: setup.cfg | $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet ruff
+	$(BIN)/python -m pip install --quiet "$(RUFF)"
 	touch $@

@@ -8,7 +8,8 @@ import pytest
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-# As many processes as there are cores: where each also has as many threads, they wait for one another (PyTorch: six times as long).
+# As many processes as there are cores: where each also has as many threads, they wait for one another (PyTorch: six
+# times as long).
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")
@@ -23,7 +24,7 @@ from support import SHARED
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
 def pytest_collection_modifyitems(items):
-    """For some tests JAX compiles long, which then say little that smaller ones do not: there they are for `make test-slow`."""
+    """Make tests slow for which JAX compiles long, and which say little that smaller ones do not."""
     import keras
 
     if keras.backend.backend() == "jax":

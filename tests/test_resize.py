@@ -1,7 +1,7 @@
 """Models of every family at other sizes: any size, resized copies, saved files, half precision, attention, maps.
 
-`test_families.py` and `test_golden.py` say that a model built for a size gives what the original gives at that size; here such
-models are the reference.
+`test_families.py` and `test_golden.py` say that a model built for a size gives what the original gives at that size;
+here such models are the reference.
 """
 
 import functools
@@ -23,8 +23,9 @@ BACKEND = keras.backend.backend()
 OLD = DATA / "vit_keras_0"
 # One of each way to resample positions, to put tokens before the patches, to pool and to embed patches.
 ANY_SIZE = [
-    "timm_vit", "hf_vit", "dino_original", "dinov2_hub_reg4", "deit3_original", "timm_deit_distilled", "torchvision_vit",
-    "open_clip", "dinov3_original", "hf_siglip_vision", "vit_pytorch", "timm_hybrid_r8", "BV-mu_16-sincos", "R+ViT-mu_16",
+    "timm_vit", "hf_vit", "dino_original", "dinov2_hub_reg4", "deit3_original", "timm_deit_distilled",
+    "torchvision_vit", "open_clip", "dinov3_original", "hf_siglip_vision", "vit_pytorch", "timm_hybrid_r8",
+    "BV-mu_16-sincos", "R+ViT-mu_16",
 ]  # fmt: skip
 RELATIVE = ["timm_beit", "hf_beit", "hf_beit_shared"]
 # On the other backends the layers are the same: a few are enough.
@@ -79,7 +80,7 @@ def assert_same(found, expected, name=""):
 
 
 def two_sizes(name, more=(0, 0)):
-    """Images of two sizes other than the native one, in batches of two and three, and what fixed models make of them."""
+    """Images of two sizes other than the native one, and what fixed models make of them."""
     stride = native(name).config.stride
     for n, grid in ((2, (3, 5)), (3, (5, 2))):
         size = [patches * pixels for patches, pixels in zip(grid, stride)]
@@ -326,7 +327,8 @@ def test_policies(name, policy):
     images = pictures(*native(name).input_shape[1:3])
     expected, output = run(native(name), images), open_file(name, dtype=policy)(images)
     assert np.isfinite(numpy(output)).all()
-    # bfloat16 has 8 bits, float16 has 11: the roundings of two blocks of large random weights; float64 has what float32 has.
+    # bfloat16 has 8 bits, float16 has 11: the roundings of two blocks of large random weights; float64 has what
+    # float32 has.
     tolerance = {"mixed_float16": 0.02, "mixed_bfloat16": 0.15, "float64": 1e-5}[policy]
     np.testing.assert_allclose(numpy(output), expected, rtol=0, atol=tolerance * max(1, np.abs(expected).max()))
     if native(name).config.include_top:

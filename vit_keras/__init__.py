@@ -1,7 +1,6 @@
 """Vision Transformers for Keras 3: exact weights, honest attention maps, TensorFlow, JAX and PyTorch."""
 
 from ._imports import attach, keep_old_paths, register_with_keras
-from ._moved import MOVED
 
 __version__ = "1.0.0.dev0"
 
@@ -31,5 +30,5 @@ _NAMES = {
 __all__ = [*_SUBMODULES, *_NAMES]
 __getattr__, __dir__ = attach(__name__, _SUBMODULES, _NAMES)
 
-keep_old_paths(MOVED)
+keep_old_paths()
 register_with_keras()

@@ -1,8 +1,8 @@
 """How this package is imported: its parts on first use, and its classes known to Keras as soon as Keras is there.
 
-`import vit_keras` and `vit-keras --help` must be fast, and importing Keras takes seconds. But a saved model must open once
-`vit_keras` is imported, in whatever order the two are. So nothing here imports Keras; when somebody does, the modules
-that define what a file can hold are imported right after it.
+`import vit_keras` and `vit-keras --help` must be fast, and importing Keras takes seconds. But a saved model must open
+once `vit_keras` is imported, in whatever order the two are. So nothing here imports Keras; when somebody does, the
+modules that define what a file can hold are imported right after it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import importlib
 import sys
 import types
 from collections.abc import Callable, Mapping, Sequence
-from importlib.abc import MetaPathFinder
+
+from ._moved import MOVED, MOVED_NAMES
 
 ROOT = __package__
 
@@ -29,8 +30,8 @@ SAVED = (
 BACKENDS = ("tensorflow", "jax", "jaxlib", "torch")
 
 
-class _AfterKeras(MetaPathFinder):
-    """Watches the imports of Keras and of this package; when the outermost is over and Keras is there, registers and goes."""
+class _AfterKeras:
+    """A finder that registers this package's classes, once, after the outermost import of Keras or of this package."""
 
     def __init__(self):
         self.depth = 0
@@ -53,8 +54,8 @@ class _AfterKeras(MetaPathFinder):
                 if error.name not in BACKENDS:
                     raise
                 raise ImportError(
-                    f"Keras runs on {error.name}, which is not installed. Install it (pip install {error.name}), or choose "
-                    "another backend by the environment variable KERAS_BACKEND (tensorflow, jax or torch)."
+                    f"Keras runs on {error.name}, which is not installed. Install it (pip install {error.name}), or "
+                    "choose another backend by the environment variable KERAS_BACKEND (tensorflow, jax or torch)."
                 ) from None
             finally:
                 self.depth -= 1
@@ -97,11 +98,27 @@ class _Moved(types.ModuleType):
         return sorted({name for home in map(importlib.import_module, self.__homes) for name in dir(home)})
 
 
-def keep_old_paths(moved: Mapping[str, Sequence[str]]) -> None:
-    """Let modules that no longer exist be imported: `{old: (new, …)}`, without the package's own name."""
-    for old, homes in moved.items():
+def keep_old_paths() -> None:
+    """Let the modules of earlier versions be imported."""
+    for old, homes in MOVED.items():
         name = f"{ROOT}.{old}"
         sys.modules[name] = _Moved(name, [f"{ROOT}.{home}" for home in homes])
+
+
+def moved_names(module: str) -> Callable:
+    """Return the `__getattr__` of a module from which names have moved.
+
+    Args:
+        module: The module's `__name__`.
+    """
+    homes = MOVED_NAMES[module.removeprefix(f"{ROOT}.")]
+
+    def __getattr__(name):
+        if name in homes:
+            return getattr(importlib.import_module(f"{ROOT}.{homes[name]}"), name)
+        raise AttributeError(f"module {module!r} has no attribute {name!r}")
+
+    return __getattr__
 
 
 def attach(package: str, submodules: Sequence[str] = (), names: Mapping[str, str] | None = None):

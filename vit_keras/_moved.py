@@ -1,7 +1,7 @@
 """Where the modules of earlier versions live now: `{old module: (new modules)}`.
 
-Every import path that was ever public keeps working, `from vit_keras.visualize.draw import overlay` for one, without a file for
-each. A module that is split or renamed gets a line here.
+Every import path that was ever public keeps working, `from vit_keras.visualize.draw import overlay` for one, without a
+file for each. A module that is split or renamed gets a line here.
 """
 
 MOVED: dict[str, tuple[str, ...]] = {
@@ -34,3 +34,16 @@ MOVED: dict[str, tuple[str, ...]] = {
     # finetune
     "training.embedding": ("training.embeddings",),
 }
+
+MOVED_NAMES: dict[str, dict[str, str]] = {
+    "config": {"VARIANTS": "variants"},
+    "layers": {"find_vit": "anatomy", "patch_grid": "anatomy", "set_rates": "anatomy"},
+    "preprocess": {"Preprocess": "preprocess_layer"},
+    "vit": {
+        "GOOGLE": "preprocess",
+        "Preprocess": "preprocess_layer",
+        "Preprocessing": "preprocess",
+        "VARIANTS": "variants",
+    },
+}
+"""Names that left a module which is still there: `{module: {name: its home}}`."""

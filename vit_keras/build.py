@@ -3,8 +3,8 @@
 Paper: "An Image is Worth 16x16 Words" (arXiv 2010.11929), section 3.1.
 
 The graph is flat, and its layers have the names that they had in vit-keras 0.x: `embedding`, `class_token`,
-`Transformer_posembed_input`, `Transformer_encoderblock_{n}`, `Transformer_encoder_norm`, `ExtractToken`, `pre_logits`, `head`. So
-`get_layer` and `model.layers[:k]` work as one expects.
+`Transformer_posembed_input`, `Transformer_encoderblock_{n}`, `Transformer_encoder_norm`, `ExtractToken`, `pre_logits`,
+`head`. So `get_layer` and `model.layers[:k]` work as one expects.
 """
 
 from __future__ import annotations
@@ -23,16 +23,18 @@ from .preprocess import GOOGLE
 def build(config: ViTConfig, *, dtype: Any = None) -> VisionTransformer:
     """Build the model that a configuration describes, with fresh weights.
 
-    Initialization follows the reference: the class token and the head's kernel are zero, position embeddings have a standard
+    Initialization follows the reference: the class token and the head's kernel are zero, position embeddings have a
+        standard
     deviation of 0.02, attention and MLP kernels are Glorot-uniform.
 
     Args:
         config: What to build.
-        dtype: Keras dtype policy; `None` for the global one. With half precision the head still computes and returns float32.
+        dtype: Keras dtype policy; `None` for the global one. With half precision the head still computes and returns
+            float32.
 
     Returns:
-        A model from `(batch, height, width, channels)`, in [-1, 1], to `(batch, classes)`, to `(batch, hidden_size)` without
-        a head, or to `(batch, tokens, hidden_size)` with `pooling=None`.
+        A model from `(batch, height, width, channels)`, in [-1, 1], to `(batch, classes)`, to `(batch, hidden_size)`
+        without a head, or to `(batch, tokens, hidden_size)` with `pooling=None`.
 
     Example:
         >>> build(ViTConfig(num_layers=2, hidden_size=64, num_heads=2, mlp_dim=128, classes=10)).count_params()

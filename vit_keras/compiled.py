@@ -1,7 +1,7 @@
 """A function of a model and of batches of tensors, compiled once for all later calls.
 
-TensorFlow and JAX run a model many times slower operation by operation than as one compiled function, and a user who writes
-`model(images)` should not have to know. PyTorch needs nothing.
+TensorFlow and JAX run a model many times slower operation by operation than as one compiled function, and a user who
+writes `model(images)` should not have to know. PyTorch needs nothing.
 """
 
 from __future__ import annotations
@@ -45,9 +45,10 @@ _caches: weakref.WeakKeyDictionary[keras.Model, _Cache] = weakref.WeakKeyDiction
 def run(model: keras.Model, function: Callable, *tensors: Any, key: Hashable) -> Any:
     """Call `function(model, *tensors)` compiled; it must not change a variable, except for drawing random numbers.
 
-    There is one compilation for each `key`, image size and dtype; the batch may be of any size (JAX compiles for each). What is
-    set on the model's layers and read while compiling (which variables there are, activations, rates of dropout) is watched:
-    after a change the functions are compiled again. A model with `run_eagerly` set is not compiled.
+    There is one compilation for each `key`, image size and dtype; the batch may be of any size (JAX compiles for
+    each). What is set on the model's layers and read while compiling (which variables there are, activations, rates of
+    dropout) is watched: after a change the functions are compiled again. A model with `run_eagerly` set is not
+    compiled.
 
     Args:
         model: Any Keras model that is built.
@@ -77,7 +78,8 @@ def _tensorflow(model: weakref.ref, function: Callable, tensors: tuple) -> Calla
     import tensorflow as tf
 
     signature = [tf.TensorSpec((None, *t.shape[1:]), t.dtype) for t in tensors]
-    # A partial, and no function defined here: TensorFlow would take all of these for one that is traced again and again.
+    # A partial, and no function defined here: TensorFlow would take all of these for one that is traced again and
+    # again.
     return tf.function(functools.partial(_call, model, function), input_signature=signature, autograph=False)
 
 

@@ -1,6 +1,7 @@
 """The configuration of a Vision Transformer, as data.
 
-`ViTConfig` describes a model completely: `vit_keras.vit.build(config)` needs nothing else. `vit_keras.variants` has the table of
+`ViTConfig` describes a model completely: `vit_keras.vit.build(config)` needs nothing else. `vit_keras.variants` has
+    the table of
 the published sizes.
 """
 
@@ -10,6 +11,7 @@ import dataclasses
 from collections.abc import Iterable
 from typing import Any
 
+from ._imports import moved_names
 from .positions import GEOMETRIC, METHODS
 from .validate import did_you_mean, is_number, one_of, positive_integer, size_pair
 
@@ -34,19 +36,19 @@ class ViTConfig:
     """A Vision Transformer, completely.
 
     Args:
-        image_size: Pixels of the input, `(height, width)` or one integer for a square. `None`: images of any size; the position
-            embeddings are resampled in the graph, from a table of `position_grid`.
+        image_size: Pixels of the input, `(height, width)` or one integer for a square. `None`: images of any size; the
+            position embeddings are resampled in the graph, from a table of `position_grid`.
         channels: Channels of the input image.
         patch_size: Pixels of a patch, `(height, width)` or one integer for a square. Of a hybrid: cells of the ResNet's
             feature map.
-        drop_remainder: Whether an image that is not a whole number of patches loses its right and bottom rest, as in the
-            reference, instead of raising a `ValueError`.
+        drop_remainder: Whether an image that is not a whole number of patches loses its right and bottom rest, as in
+            the reference, instead of raising a `ValueError`.
         resnet: Units in each stage of the ResNet before the patch embedding (a hybrid; paper, section 3.1), or `None`.
         resnet_numerics: Whose weight standardization and group normalization: `"google"` or `"timm"`.
         patch_bias: Whether the patch embedding has a bias.
         patch_norm: Whether there are layer normalizations before and after the patch embedding (vit-pytorch).
-        class_token: Whether there is a class token; `None`: unless `pooling` is `"gap"` or `"map"`. (A model that is made for a
-            file of weights has one if the file has.)
+        class_token: Whether there is a class token; `None`: unless `pooling` is `"gap"` or `"map"`. (A model that is
+            made for a file of weights has one if the file has.)
         distillation_token: Whether there is a second token after the class token (DeiT).
         registers: Number of register tokens after the class token (arXiv 2309.16588); they have no position.
         position: `"learned"`, `"sincos2d"` (fixed; arXiv 2104.02057) or `None`.
@@ -62,19 +64,22 @@ class ViTConfig:
         qkv_bias: Whether queries, keys and values have a bias.
         key_bias: Whether keys have a bias; `None`: as `qkv_bias`.
         out_bias: Whether the output projection of the attention has a bias.
-        mlp_activation: `"gelu_tanh"` (what Google's checkpoints were trained with), `"gelu"` (the exact one: PyTorch's, and
-            vit-keras 0.x), `"quick_gelu"` (OpenAI's CLIP), or any Keras activation name.
+        mlp_activation: `"gelu_tanh"` (what Google's checkpoints were trained with), `"gelu"` (the exact one:
+            PyTorch's, and vit-keras 0.x), `"quick_gelu"` (OpenAI's CLIP), or any Keras activation name.
         gated_mlp: Whether the MLP is gated: `activation(gate(x)) * Dense_0(x)` (SwiGLU, arXiv 2002.05202).
-        layer_scale: Initial value of the learned factors on both branches of a block (CaiT, arXiv 2103.17239), or `None`.
+        layer_scale: Initial value of the learned factors on both branches of a block (CaiT, arXiv 2103.17239), or
+            `None`.
         epsilon: Added to the variance in every layer normalization.
         pre_norm: Whether there is a layer normalization before the first block (CLIP).
-        final_norm: Whether the last layer normalization is on the `"tokens"`, on what they are `"pooled"` to, or nowhere (`None`).
-        tokens_mlp_dim: Hidden width of an MLP over the tokens that replaces the attention: an MLP-Mixer (arXiv 2105.01601),
-            which has no position embeddings.
-        pooling: What the head sees. `"token"` (alias `"cls"`): the class token. `"gap"` (alias `"mean"`): the mean over the
-            patches. `"token+gap"`: both, concatenated. `"token+dist"`: the class and the distillation token, each with its own
-            head; the output is the mean (DeiT, arXiv 2012.12877, section 4). `"all"`: the mean over all tokens. `"map"`:
-            multi-head attention pooling (SigLIP, arXiv 2303.15343). `None`: all tokens, class token first.
+        final_norm: Whether the last layer normalization is on the `"tokens"`, on what they are `"pooled"` to, or
+            nowhere (`None`).
+        tokens_mlp_dim: Hidden width of an MLP over the tokens that replaces the attention: an MLP-Mixer (arXiv
+            2105.01601), which has no position embeddings.
+        pooling: What the head sees. `"token"` (alias `"cls"`): the class token. `"gap"` (alias `"mean"`): the mean
+            over the patches. `"token+gap"`: both, concatenated. `"token+dist"`: the class and the distillation token,
+            each with its own head; the output is the mean (DeiT, arXiv 2012.12877, section 4). `"all"`: the mean over
+            all tokens. `"map"`: multi-head attention pooling (SigLIP, arXiv 2303.15343). `None`: all tokens, class
+            token first.
         representation_size: Width of the tanh layer before the head (`pre_logits`), or `None`.
         include_top: Whether the model ends in a classification head.
         classes: Number of classes of the head.
@@ -83,15 +88,15 @@ class ViTConfig:
         dropout: Rate after the attention, after the MLP's activation and after the MLP.
         emb_dropout: Rate after the position embeddings; `None` for `dropout`.
         attention_dropout: Rate on the attention weights.
-        stochastic_depth: Rate at which training leaves out the last block's branches, for each image anew; it rises linearly
-            from 0 in the first block (arXiv 1603.09382).
+        stochastic_depth: Rate at which training leaves out the last block's branches, for each image anew; it rises
+            linearly from 0 in the first block (arXiv 1603.09382).
         patch_dropout: Share of the patches that training leaves out, others for each image (arXiv 2208.07220).
-        remat: Whether training keeps only the inputs of the blocks and computes the rest again in the backward pass: less
-            memory for more time. Not together with dropout. (JAX on a CPU saves nothing: XLA undoes it there.)
+        remat: Whether training keeps only the inputs of the blocks and computes the rest again in the backward pass:
+            less memory for more time. Not together with dropout. (JAX on a CPU saves nothing: XLA undoes it there.)
         position_resize: How position embeddings are resampled to another grid: one of `vit_keras.positions.METHODS`.
         patch_resize: How a patch kernel is brought to another patch size (FlexiViT's PI-resize): likewise.
-        relative_resize: How relative positions are resampled to another grid: `"bilinear"` (Hugging Face's), `"geometric"`
-            (BEiT's own) or `"geometric_linear"` (timm's).
+        relative_resize: How relative positions are resampled to another grid: `"bilinear"` (Hugging Face's),
+            `"geometric"` (BEiT's own) or `"geometric_linear"` (timm's).
         name: Name of the model.
 
     Raises:
@@ -215,7 +220,7 @@ class ViTConfig:
             self.rope_theta is not None or self.relative_positions or self.tokens_mlp_dim is not None
         ):
             raise ValueError(
-                "patch_dropout: rope_theta, relative_positions and a Mixer (tokens_mlp_dim) need every patch in its place. "
+                "patch_dropout: rope_theta, relative_positions and a Mixer (tokens_mlp_dim) need all patches. "
                 f"Received: patch_dropout={self.patch_dropout}"
             )
         if self.dim_head is None and self.hidden_size % self.num_heads and self.tokens_mlp_dim is None:
@@ -335,9 +340,4 @@ def _not_divisible(image_size: tuple[int, int], stride: tuple[int, int]) -> str:
     )
 
 
-def __getattr__(name):
-    if name == "VARIANTS":  # where the table was before it had a file
-        from .variants import VARIANTS
-
-        return VARIANTS
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = moved_names(__name__)

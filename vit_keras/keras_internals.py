@@ -1,4 +1,5 @@
-"""The private names of Keras that this package needs, in one place: when Keras renames one, this file changes and no other.
+"""The private names of Keras that this package needs, in one place: when Keras renames one, this file changes and no
+other.
 
 Each function says what Keras' public interface lacks.
 """
@@ -64,7 +65,7 @@ def index_of(optimizer: keras.optimizers.Optimizer, variable: Any) -> int:
 
 
 def add_seed_generator(dropout: keras.layers.Layer) -> None:
-    """Give a built dropout layer the seed generator that Keras makes only for a rate above 0; built layers are locked."""
+    """Give a built, locked dropout layer the seed generator that Keras makes only for a rate above 0."""
     if hasattr(dropout, "seed_generator"):
         return
     dropout._tracker.unlock()

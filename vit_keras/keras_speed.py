@@ -1,7 +1,7 @@
 """What is overridden in Keras for speed, and nothing else: a model without this file computes the same, more slowly.
 
-Each trick has a test in `tests/test_keras_speed.py`, which fails when the trick stops working, and one that fails when Keras no
-longer needs it.
+Each trick has a test in `tests/test_keras_speed.py`, which fails when the trick stops working, and one that fails when
+Keras no longer needs it.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ class FastModel(keras.Model):
     def predict(self, x, batch_size=None, verbose="auto", steps=None, callbacks=None):
         """Predict as `keras.Model.predict` does.
 
-        Batches of an array or a tensor are cut here: the input pipeline that Keras builds for them, anew at every call, costs
-        TensorFlow 40 ms, more than the model itself for an image or two.
+        Batches of an array or a tensor are cut here: the input pipeline that Keras builds for them, anew at every
+        call, costs TensorFlow 40 ms, more than the model itself for an image or two.
         """
         one_device = self._on_one_tensorflow_device()
         if one_device and keras.ops.is_tensor(x):
@@ -100,7 +100,7 @@ class FastModel(keras.Model):
         return np.concatenate(outputs)
 
     def forget_compiled(self):
-        """Drop the compiled steps of training, evaluation and prediction; they are compiled anew when they are needed."""
+        """Drop the compiled steps of training, evaluation and prediction; they are compiled anew on use."""
         self.train_function = self.test_function = self.predict_function = None
 
     def _on_one_tensorflow_device(self) -> bool:

@@ -27,8 +27,10 @@ class VisionTransformer(FastModel):
     Attributes:
         config: The `ViTConfig` it was built from, which is saved with the model; `None` in a copy that
             `keras.models.clone_model` made.
-        preprocessing: How the checkpoint's pictures are prepared (`vit_keras.preprocess.Preprocessing`); saved with the model.
-        labels: Names of the classes: a tuple, the name of a list of them (`"imagenet-1k"`), or `None`; saved with the model.
+        preprocessing: How the checkpoint's pictures are prepared (`vit_keras.preprocess.Preprocessing`); saved with
+            the model.
+        labels: Names of the classes: a tuple, the name of a list of them (`"imagenet-1k"`), or `None`; saved with the
+            model.
         load_report: What happened when the weights were loaded, or `None`.
     """
 
@@ -42,7 +44,8 @@ class VisionTransformer(FastModel):
         """Read pictures and make of them what this model takes, as its checkpoint was trained and measured.
 
         Args:
-            images: One picture, or a list or batch of them: paths, URLs, PIL images or arrays (see `vit_keras.utils.read`).
+            images: One picture, or a list or batch of them: paths, URLs, PIL images or arrays (see
+                `vit_keras.utils.read`).
             image_size: For a model that takes any size; `None`: that of the checkpoint.
 
         Returns:
@@ -78,7 +81,8 @@ class VisionTransformer(FastModel):
         return super().predict(x, *args, **kwargs)
 
     def check_images(self, images: Any) -> None:
-        """Refuse images of another shape than the model's; of the first batch in the model's life, look at the pixels too.
+        """Refuse images of another shape than the model's; of the first batch in the model's life, look at the pixels
+        too.
 
         Args:
             images: A batch of images, an array or a tensor; whatever has no known shape passes.
@@ -109,8 +113,8 @@ class VisionTransformer(FastModel):
         size = shape[1:3]
         if any(n not in (None, m) for n, m in zip(size, wanted[1:3]) if m is not None):
             raise ValueError(
-                f"The model {self.name!r} takes images {_shown(wanted)}. Received: {_shown(shape)}. model.preprocess(images) "
-                "resizes pictures; vit_keras.resize(model, image_size) makes a model of another size."
+                f"The model {self.name!r} takes images {_shown(wanted)}. Received: {_shown(shape)}. "
+                "model.preprocess(images) resizes pictures; vit_keras.resize(model, image_size) makes another model."
             )
         any_size = self.config is not None and self.config.image_size is None and None not in size
         if any_size and min(self.config.grid_of(size)) < 1:
@@ -122,8 +126,8 @@ class VisionTransformer(FastModel):
     def load_weights(self, filepath, skip_mismatch=False, **kwargs):
         """Load weights as `keras.Model.load_weights` does; files of vit-keras 0.x work too.
 
-        Position embeddings of another image size are resampled to this model's. The MLP's activation becomes the one that the
-        weights were made with.
+        Position embeddings of another image size are resampled to this model's. The MLP's activation becomes the one
+        that the weights were made with.
         """
         mlps = [layer.mlpblock for layer in self.layers if isinstance(layer, TransformerBlock)]
         before = [mlp.activation for mlp in mlps]

@@ -40,11 +40,11 @@ def open_model(
     """Open a model with its weights, whatever it is.
 
     Args:
-        model: A factory (`"vit_b16"`), a published name (`"vit_cifar10"`; see `checkpoints.available`), a saved model (`.keras`,
-            `.h5`), a file of weights, a folder from Hugging Face, or a URL. `None`: the model that `weights` are for, or
-            without these `DEFAULT_MODEL`.
-        weights: A published name, a file or a URL, to choose the weights of a factory. `None`: the recommended ImageNet-1k
-            weights.
+        model: A factory (`"vit_b16"`), a published name (`"vit_cifar10"`; see `checkpoints.available`), a saved model
+            (`.keras`, `.h5`), a file of weights, a folder from Hugging Face, or a URL. `None`: the model that
+            `weights` are for, or without these `DEFAULT_MODEL`.
+        weights: A published name, a file or a URL, to choose the weights of a factory. `None`: the recommended
+            ImageNet-1k weights.
         **options: Of `from_checkpoint`: `image_size`, `classes`, `dtype` and so on.
 
     Returns:
@@ -74,9 +74,9 @@ def open_model(
             )
         if not (checkpoints.find(name) or "://" in name or os.path.exists(os.path.expanduser(name)) or _is_path(name)):
             raise ValueError(
-                f"Unknown model {name}.{did_you_mean(name, [*FACTORIES, 'vit_cifar10'])} There are: {', '.join(FACTORIES)}, "
-                "vit_cifar10, published names (checkpoints.available()), files of weights, folders, URLs, and saved models "
-                "(.keras, .h5)."
+                f"Unknown model {name}.{did_you_mean(name, [*FACTORIES, 'vit_cifar10'])} There are: "
+                f"{', '.join(FACTORIES)}, vit_cifar10, published names (checkpoints.available()), files of weights, "
+                "folders, URLs, and saved models (.keras, .h5)."
             )
         return from_checkpoint(name, **options)
     if weights is None:
@@ -126,15 +126,15 @@ def from_checkpoint(
 ) -> VisionTransformer:
     """Build the model that a file of weights is for, and load it.
 
-    The file's first bytes tell its format (.npz, safetensors, PyTorch's .pth without PyTorch, Keras' .h5 and .keras), the names
-    in it its family, their shapes the architecture. What these leave open comes from a `config.json` beside the file, the
-    registry of published checkpoints, or the arguments.
+    The file's first bytes tell its format (.npz, safetensors, PyTorch's .pth without PyTorch, Keras' .h5 and .keras),
+    the names in it its family, their shapes the architecture. What these leave open comes from a `config.json` beside
+    the file, the registry of published checkpoints, or the arguments.
 
     Args:
-        weights: A published name (`"Ti_16/augreg-imagenet21k+imagenet2012-224"`; see `checkpoints.available`), the path of a
-            file or of a folder from Hugging Face, or a URL.
-        image_size: Pixels of the input, `(height, width)` or one integer for a square. `"native"`: those that the file was
-            trained at. `None`: images of any size.
+        weights: A published name (`"Ti_16/augreg-imagenet21k+imagenet2012-224"`; see `checkpoints.available`), the
+            path of a file or of a folder from Hugging Face, or a URL.
+        image_size: Pixels of the input, `(height, width)` or one integer for a square. `"native"`: those that the file
+            was trained at. `None`: images of any size.
         source_grid: Patches down and across of the file's position embeddings; `None` for a square.
         dtype: Keras dtype policy; `None` for the global one.
         family: Name of the family (`checkpoints.families.FAMILIES`), where the names in the file do not tell.
@@ -149,7 +149,8 @@ def from_checkpoint(
     Raises:
         FileNotFoundError: There is no such file.
         ConnectionError: The server could not be reached.
-        ValueError: The file is damaged, is of no known family, does not say all that is needed, or an option does not fit it.
+        ValueError: The file is damaged, is of no known family, does not say all that is needed, or an option does not
+            fit it.
 
     Example:
         >>> model = from_checkpoint("Ti_16.npz", classes=10, image_size=384)  # doctest: +SKIP
@@ -190,7 +191,7 @@ def create(
     else:
         if published is None and weights is not None:
             raise ValueError(
-                f"pretrained=False loads nothing. Received: weights={os.fspath(weights)!r} too; leave out one of the two."
+                f"pretrained=False loads nothing. Received: weights={os.fspath(weights)!r} too. Leave out one."
             )
         head_classes = None if published is None else published.classes
         representation_size = None if published is None else published.representation_size
@@ -281,7 +282,7 @@ def _said_by_file(source: checkpoints.Weights, fixed: dict[str, Any], options: d
 
 
 def _of_same_size(source: checkpoints.Weights, fields: dict[str, Any]) -> dict[str, Any]:
-    """The name of the published size that a file has; of Google's files also the dropout, which is for fine-tuning those."""
+    """The name of the published size that a file has; of Google's files also the dropout for fine-tuning."""
     sizes = ("num_layers", "hidden_size", "num_heads", "mlp_dim")
     patch_size = source.architecture["patch_size"]
     for variant in VARIANTS.values():
@@ -305,7 +306,8 @@ def _native_size(source: checkpoints.Weights, stride: tuple[int, int], source_gr
         return grid[0] * stride[0], grid[1] * stride[1]
     if source.positions is not None:
         raise ValueError(
-            f"{source.path} has {source.positions} patches, which is not a square grid. Pass source_grid=(down, across)."
+            f"{source.path} has {source.positions} patches, which is not a square grid. "
+            "Pass source_grid=(down, across)."
         )
     if source.image_size is not None:
         return source.image_size
@@ -327,14 +329,17 @@ def resize(model: keras.Model, image_size: ImageSize, **options: Any) -> VisionT
 
     Args:
         model: A ViT of this package, or a model with one inside (of which the ViT alone is returned).
-        image_size: Pixels of the new input, `(height, width)`, one integer for a square, or `None` for images of any size.
-        **options: Other fields of `ViTConfig` to change, such as `patch_size` (whose kernel is resampled, as in FlexiViT).
+        image_size: Pixels of the new input, `(height, width)`, one integer for a square, or `None` for images of any
+            size.
+        **options: Other fields of `ViTConfig` to change, such as `patch_size` (whose kernel is resampled, as in
+            FlexiViT).
 
     Returns:
         A new `VisionTransformer`; the given one stays as it is.
 
     Raises:
-        ValueError: The size is not a whole number of patches, or the model has weights that belong to one size (a Mixer).
+        ValueError: The size is not a whole number of patches, or the model has weights that belong to one size (a
+            Mixer).
 
     Example:
         >>> from vit_keras import vit
@@ -348,8 +353,8 @@ def resize(model: keras.Model, image_size: ImageSize, **options: Any) -> VisionT
     fields = {"image_size": image_size, "position_grid": source.grid() if image_size is None else None, **options}
     if config.tokens_mlp_dim is not None and (image_size is None or config.replace(**fields).grid != source.grid()):
         raise ValueError(
-            f"The model {vit.name!r} is a Mixer, whose weights belong to its grid of {source.grid()} patches. It cannot be "
-            f"resized. Received: image_size={image_size}"
+            f"The model {vit.name!r} is a Mixer, whose weights belong to its grid of {source.grid()} patches. "
+            f"It cannot be resized. Received: image_size={image_size}"
         )
     resized = build(config.replace(**fields), dtype=vit.get_layer("embedding").dtype_policy)
     _load_and_describe(resized, source, source.preprocessing.image_size, resize_patches="patch_size" in options)

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ._imports import moved_names
 from .config import size_pair
 from .images import gray, read, resize_image
 from .pixels import preprocess_inputs, range_doubt
@@ -431,12 +432,7 @@ SIGLIP = PRESETS["siglip"]
 BEIT = PRESETS["beit"]
 
 
-def __getattr__(name):
-    if name != "Preprocess":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from .preprocess_layer import Preprocess
-
-    return Preprocess
+__getattr__ = moved_names(__name__)
 
 
 def __dir__():

@@ -1,7 +1,7 @@
 """The published sizes of the Vision Transformer, as a table.
 
-Paper, Table 1; Ti and S: "How to train your ViT?" (arXiv 2106.10270), Table 2. Dropout rates are those of the reference's
-`configs/models.py`.
+Paper, Table 1; Ti and S: "How to train your ViT?" (arXiv 2106.10270), Table 2. Dropout rates are those of the
+reference's `configs/models.py`.
 """
 
 from __future__ import annotations

@@ -8,10 +8,10 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 from typing import Any
 
+from ._imports import moved_names
 from .build import build
 from .compat import (
     BASE_URL,
@@ -234,8 +234,9 @@ def vit_cifar10(
 ) -> VisionTransformer:
     """Build the small model that comes with the package, trained from scratch on CIFAR-10: nothing is downloaded.
 
-    A hybrid (paper, section 3.1) with six layers, hidden size 128 and 4 heads, for pictures of 32 pixels and ten classes, from
-    airplane to truck. It is for trying things out and for tests: `docs/training.md` says how it was made, and how good it is.
+    A hybrid (paper, section 3.1) with six layers, hidden size 128 and 4 heads, for pictures of 32 pixels and ten
+    classes, from airplane to truck. It is for trying things out and for tests: `docs/training.md` says how it was
+    made, and how good it is.
     """
     heads = (classes, activation, include_top)
     return create("cifar10", image_size, *heads, pretrained, pretrained_top, weights, dtype, options)
@@ -341,13 +342,4 @@ def __dir__():
     return sorted(__all__)
 
 
-def __getattr__(name):
-    homes = {
-        "GOOGLE": "preprocess",
-        "Preprocessing": "preprocess",
-        "Preprocess": "preprocess_layer",
-        "VARIANTS": "variants",
-    }
-    if name in homes:  # names that this module had when it was all in one
-        return getattr(importlib.import_module(f"{__package__}.{homes[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = moved_names(__name__)

@@ -520,7 +520,7 @@ def test_rectangular_file_in_another_rectangle(save):
 
 
 def test_grid_that_cannot_be_guessed_must_be_said(save):
-    assert_refused(fresh(), save(oblong((3, 5))), "15 patches, which is not a square grid; say which grid it is")
+    assert_refused(fresh(), save(oblong((3, 5))), "15 patches, which is not a square grid. Pass source_grid=")
 
 
 def test_grid_that_is_not_the_files(save):

@@ -30,8 +30,8 @@ EVA = {"eva02_original", "timm_eva02", "timm_eva02_clip", "timm_eva02_large"}
 # What these files do not show: DINO's names are timm's, and timm resamples BEiT's own files in its own way.
 OPTIONS = {"dino_original": {"family": "dino"}, "beit_original": {"relative_resize": "geometric_linear"}}
 PATCH_SIZES = {"timm_flexivit": 6}
-# One golden file for each thing that models compute, or files store, differently. These run by default on every backend,
-# and in the more expensive tests. The others are further spellings of the same, for `make test-slow`.
+# One golden file for each thing that models compute, or files store, differently. These run by default on every
+# backend, and in the more expensive tests. The others are further spellings of the same, for `make test-slow`.
 MECHANISMS = {
     "timm_vit": "one array for query, key and value; the exact GELU; positions by antialiased bicubic interpolation",
     "hf_vit": "an array for each projection; config.json; positions by bicubic interpolation",

@@ -421,7 +421,8 @@ def small_mixer(img_size, *, patch_size, embed_dim, depth, num_classes, **_):
     )
 
 
-# ---------------------------------------------------------------------------------- original names, read through timm --
+# ---------------------------------------------------------------------------------- original names, read through timm
+# --
 
 
 def renamed(*pairs, extra=None, drop=()):
@@ -1167,8 +1168,9 @@ def other_cases():
 def vit_pytorch_cases(add):
     """The cases of the installed version: the files of a ViT have changed over the versions.
 
-    0.40.2: blocks of `norm` and `fn`, no norms around the patch embedding, the last norm in the head. 1.2.0: norms around
-    the patch embedding. 1.6.5: today's names; a mean is over the class token too. 1.26.11: a mean has no class token.
+    0.40.2: blocks of `norm` and `fn`, no norms around the patch embedding, the last norm in the head. 1.2.0: norms
+    around the patch embedding. 1.6.5: today's names; a mean is over the class token too. 1.26.11: a mean has no class
+    token.
     """
     version = importlib.metadata.version("vit-pytorch")
     fixed = {"other": None}

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Write tests/data/mae_pretraining.npz: what transformers' ViTMAE predicts of pictures with given masks, and its losses.
+"""Write tests/data/mae_pretraining.npz: what transformers' ViTMAE predicts of pictures with given masks, and its
+losses.
 
 Run by hand, in an environment that holds torch and transformers; no test needs them. The committed file came from
 
     torch 2.13.0 (CPU), transformers 5.23.0, NumPy 2.4.6
 
-The weights are those of `family_files.value`; only the decoder's positions are the original's own. Everything is computed
-in float64. The file holds:
+The weights are those of `family_files.value`; only the decoder's positions are the original's own. Everything is
+computed in float64. The file holds:
 
     meta: JSON: library, config (the config.json), names ({name: shape} of the checkpoint), seed
     noise: (pictures, patches), by which the original sorts the patches

@@ -9,9 +9,9 @@ Run by hand, in an environment that holds the originals; no test needs them. The
     make_map_golden.py                  # every case
     make_map_golden.py vit deit         # those whose names begin so
 
-Every model is one of timm's, tiny, with the seeded weights of `family_files.value`, in float64. Where a method's authors
-published a package, the package makes the map. Some methods exist only as a repository or a paper: these are written
-here from their definitions, one layer, head and token after another, and say "formula". Nothing is shared with
+Every model is one of timm's, tiny, with the seeded weights of `family_files.value`, in float64. Where a method's
+authors published a package, the package makes the map. Some methods exist only as a repository or a paper: these are
+written here from their definitions, one layer, head and token after another, and say "formula". Nothing is shared with
 vit_keras, so that a mistake has to be made twice to go unseen.
 
 A map is (2, *grid), one for each picture, unless its function says otherwise.
@@ -42,7 +42,8 @@ stand_in()
 torch.set_default_dtype(torch.float64)  # some of the packages make an identity matrix without asking for a type
 
 TARGETS = [2, 4]
-"""The class explained in each picture: two, so that gradients that leak from one picture to the other are seen. With some others
+"""The class explained in each picture: two, so that gradients that leak from one picture to the other are seen. With
+    some others
 Grad-CAM's maps of some models have no positive part, and a blank map is no test."""
 TINY = {"patch_size": 8, "embed_dim": 32, "depth": 3, "num_heads": 2, "mlp_ratio": 2, "num_classes": 5}
 REGISTERS = ["cls", "reg0", "reg1", "reg2", "reg3"]
@@ -70,7 +71,7 @@ REFERENCES = {}
 
 
 def reference(source, kind="formula"):
-    """Register a function of a `Run` that makes the array of its own name, or `None` where the method is not defined."""
+    """Register a function of a `Run` that makes the array of its name, or `None` where it is not defined."""
 
     def register(function):
         REFERENCES[function.__name__] = source, kind, function
@@ -84,7 +85,8 @@ def package(name):
     return reference(f"{name} {importlib.metadata.version(name)}", "package")
 
 
-# ---------------------------------------------------------------------------------------------- one run of an original --
+# ---------------------------------------------------------------------------------------------- one run of an original
+# --
 
 
 @dataclasses.dataclass
@@ -245,7 +247,8 @@ def keep_pooling(kept):
     return hook
 
 
-# --------------------------------------------------------------------------------------------- the model's own numbers --
+# --------------------------------------------------------------------------------------------- the model's own numbers
+# --
 
 
 @reference("timm", "package")
@@ -271,7 +274,7 @@ def gradients(run):
 
 @package("captum")
 def gradient_times_attention(run):
-    """(layers, 2, heads, tokens, tokens): LayerGradientXActivation of the same; of some cases, to keep the files small."""
+    """(layers, 2, heads, tokens, tokens): LayerGradientXActivation of the same; of some cases only."""
     if not run.reads_class_token:
         return None
     from captum.attr import LayerGradientXActivation
@@ -306,7 +309,8 @@ def pooling_gradients(run):
     return run.pooling_gradients
 
 
-# -------------------------------------------------------------------------------------------------------------- rollout --
+# --------------------------------------------------------------------------------------------------------------
+# rollout --
 
 
 def unit_rows(matrix):
@@ -485,7 +489,8 @@ def txv_generic(run):
     return np.stack(maps).reshape(-1, *run.grid)
 
 
-# ----------------------------------------------------------------------------------------------------------- attention --
+# ----------------------------------------------------------------------------------------------------------- attention
+# --
 
 
 @reference("DINO (Caron et al. 2021)")
@@ -514,7 +519,8 @@ def mass_mask_06(run):
     return mask
 
 
-# ------------------------------------------------------------------------------------------- attention and its gradient --
+# ------------------------------------------------------------------------------------------- attention and its
+# gradient --
 
 
 def relevance(run, start=0):
@@ -606,7 +612,7 @@ def hooked_gradients(model, x, target):
 
 @reference(f"{GILDENBLAT}, as it is")
 def gradient_rollout_vit_explain(run):
-    """With its three faults: gradients in the order of the backward pass, of the softmax's logits; columns normalised."""
+    """With its three faults: gradients in backward order, of the softmax's logits; columns normalized."""
     if not run.reads_class_token:
         return None
     out = []
@@ -628,7 +634,8 @@ def check_hooked(run, seen, picture):
         np.testing.assert_allclose(hooked, before_softmax, rtol=0, atol=1e-12 * np.abs(g).max())
 
 
-# ---------------------------------------------------------------------------------------------- activations of one layer --
+# ---------------------------------------------------------------------------------------------- activations of one
+# layer --
 
 
 def to_grid(run):
@@ -727,7 +734,8 @@ def captum_hirescam(run):
     return np.maximum(run.map_of(found.detach().numpy().sum(axis=-1)), 0)
 
 
-# ------------------------------------------------------------------------------------------------------- norms of values --
+# ------------------------------------------------------------------------------------------------------- norms of
+# values --
 
 
 def contributions(run, layer, picture):
@@ -756,7 +764,7 @@ def value_rollout(run, measure, start=0):
 
 
 def nearness(given):
-    """ALTI: by how much a token comes nearer to the whole, in the 1-norm, by what it is given; nothing if it does not."""
+    """ALTI: by how much a token comes nearer to the whole, in the 1-norm; nothing if it does not."""
     whole = given.sum(axis=1)
     out = np.zeros(given.shape[:2])
     for query, key in np.ndindex(*out.shape):
@@ -779,7 +787,8 @@ def norm_rollout(run):
     return value_rollout(run, lambda given: np.sqrt((given**2).sum(axis=-1)))
 
 
-# ---------------------------------------------------------------------------------------------------------------- LeGrad --
+# ----------------------------------------------------------------------------------------------------------------
+# LeGrad --
 
 
 class TorchBlock(nn.Module):
@@ -825,7 +834,8 @@ def legrad(run):
         return method(TARGETS, scores, normalized=False)[0].numpy()
 
 
-# ----------------------------------------------------------------------------------------------------------------- files --
+# -----------------------------------------------------------------------------------------------------------------
+# files --
 
 
 def make_map_golden(name):

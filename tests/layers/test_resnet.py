@@ -163,8 +163,8 @@ def test_any_size_agrees_with_float64(numerics, size):
     output = numpy(model(images))
     expected = reference_root(images, weights, UNITS, numerics)
     assert output.shape[1:3] == grid_of(size, UNITS)
-    # Values up to 9 after twelve float32 convolutions and group normalisations: measured 3e-5 at most. The other numerics
-    # are 2e-4 away, padding as PyTorch does 1 and more.
+    # Values up to 9 after twelve float32 convolutions and group normalisations: measured 3e-5 at most. The other
+    # numerics are 2e-4 away, padding as PyTorch does 1 and more.
     np.testing.assert_allclose(output, expected, rtol=0, atol=5e-5)
 
 

@@ -25,7 +25,8 @@ class _Entry:
 
     Attributes:
         image: The symbolic tensor of the images that go in; `None` where the model has no graph.
-        front: Functional models, one after the other, from that tensor to the input of the ViT; none where that is the same.
+        front: Functional models, one after the other, from that tensor to the input of the ViT; none where that is the
+            same.
         normalizing: Layers that are known to normalize pixels, those in the ViT's own graph included.
         resizing: Layers that resize or crop.
         probe: Functional models, one after the other, whose output tells which pixels are meant to go in.
@@ -81,7 +82,7 @@ def _way_to(model, vit):
 
 
 def _entering(model, layer):
-    """The symbolic tensor that a layer takes in the graph of a model; `None` where there is no graph, or not this layer in it."""
+    """The symbolic tensor that a layer takes in the graph of a model; `None` where either is missing."""
     pending, seen = list(getattr(model, "outputs", None) or ()), set()
     while pending:
         tensor = pending.pop()
@@ -113,11 +114,12 @@ def _upstream(tensor):
 
 
 def front(model: keras.Model) -> list[keras.Model]:
-    """Return what stands before the ViT in a model (preprocessing, augmentation), as functional models one after the other.
+    """Return what stands before the ViT in a model (preprocessing, augmentation), as functional models one after the
+    other.
 
     Returns:
-        Models from the model's images to the ViT's. An empty list where there is nothing, or where the model has no graph
-        (a subclass of `keras.Model`).
+        Models from the model's images to the ViT's. An empty list where there is nothing, or where the model has no
+        graph (a subclass of `keras.Model`).
 
     Example:
         >>> from vit_keras import vit
@@ -202,15 +204,16 @@ _LARGEST = 10.0
 def preprocessing_of(model: keras.Model, image_size: Any = None) -> Preprocessing:
     """Return what makes of a picture the input of this very model.
 
-    It is the checkpoint's own preprocessing (`GOOGLE` where there is none), less what the model does itself: a model that
-    normalizes is given pixels, and one that resizes is given the whole picture.
+    It is the checkpoint's own preprocessing (`GOOGLE` where there is none), less what the model does itself: a model
+    that normalizes is given pixels, and one that resizes is given the whole picture.
 
     Args:
         model: A ViT of this package, or a model with one inside.
         image_size: See `native_size`.
 
     Returns:
-        A `Preprocessing`. Its `image_size` is `None` where the model takes pictures of any size and resizes them itself.
+        A `Preprocessing`. Its `image_size` is `None` where the model takes pictures of any size and resizes them
+        itself.
 
     Raises:
         ValueError: `image_size` is not the size of the model's input.

@@ -103,8 +103,8 @@ def output_kind(model: keras.Model) -> str | None:
     """Return what the output of a model is.
 
     Returns:
-        `"logits"` or `"probabilities"` of classes; `"features"` of a model without a head; `None` where it cannot be inferred
-        (a subclass of `keras.Model`, or an operation that is not known).
+        `"logits"` or `"probabilities"` of classes; `"features"` of a model without a head; `None` where it cannot be
+        inferred (a subclass of `keras.Model`, or an operation that is not known).
 
     Example:
         >>> from vit_keras import vit
@@ -153,8 +153,8 @@ def probabilities(model: keras.Model, outputs: Any) -> np.ndarray:
         outputs: `(batch, classes)`, what it returned.
 
     Returns:
-        float32 `(batch, classes)`: of logits their softmax, else the outputs. Where `output_kind` cannot tell, outputs that are
-        not negative and sum to 1 count as probabilities.
+        float32 `(batch, classes)`: of logits their softmax, else the outputs. Where `output_kind` cannot tell, outputs
+        that are not negative and sum to 1 count as probabilities.
 
     Raises:
         ValueError: The model is no classifier.

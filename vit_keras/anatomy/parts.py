@@ -23,7 +23,8 @@ def find_vit(model: keras.Model) -> keras.Model:
         model: Any Keras model.
 
     Returns:
-        The innermost model whose own layers include this package's `AddPositionEmbs`, `TransformerBlock` or `MixerBlock`.
+        The innermost model whose own layers include this package's `AddPositionEmbs`, `TransformerBlock` or
+        `MixerBlock`.
 
     Raises:
         TypeError: `model` is not a Keras model.
@@ -101,15 +102,13 @@ def patch_grid(vit: keras.Model, image_size: tuple[int, int] | None = None) -> t
         image_size: Pixels of the images, `(height, width)`, for a model that takes any size.
 
     Raises:
-        ValueError: The grid cannot be inferred: the model was cut out of another and its patches are not a square, or it takes
-            images of any size and `image_size` was not given.
+        ValueError: The grid cannot be inferred: the model was cut out of another and its patches are not a square, or
+            it takes images of any size and `image_size` was not given.
     """
     config = getattr(vit, "config", None)
     if config is not None and config.image_size is None:
         if image_size is None:
-            raise ValueError(
-                f"The model {vit.name!r} takes images of any size. Pass image_size=(height, width) to know its patch grid."
-            )
+            raise ValueError(f"The model {vit.name!r} takes images of any size. Pass image_size=(height, width).")
         return config.grid_of(image_size)
     positions = next((layer for layer in vit.layers if isinstance(layer, layers.AddPositionEmbs)), None)
     if positions is not None and positions.grid:
@@ -119,8 +118,8 @@ def patch_grid(vit: keras.Model, image_size: tuple[int, int] | None = None) -> t
     except (ValueError, AttributeError):
         if positions is None or positions.patch_grid is None:
             raise ValueError(
-                f"Cannot infer the patch grid of the model {vit.name!r}: its layer 'embedding' is not there and its position "
-                "embeddings are not a square."
+                f"Cannot infer the patch grid of the model {vit.name!r}: its layer 'embedding' is missing and its "
+                "position embeddings are not a square."
             ) from None
         return positions.patch_grid
 
@@ -152,7 +151,8 @@ def head_layers(model: keras.Model) -> list[keras.layers.Layer]:
         model: A Keras model.
 
     Returns:
-        Of a model with this package's Vision Transformer in it: its `pre_logits` and heads, and all layers outside of it. Of
+        Of a model with this package's Vision Transformer in it: its `pre_logits` and heads, and all layers outside of
+        it. Of
         another: the layers beside the models nested in it or, without any such, the last layer with weights.
 
     Raises:

@@ -3,10 +3,13 @@
 Paper: "An Image is Worth 16x16 Words" (arXiv 2010.11929), section 3.1 and appendix A.
 Reference: google-research/vision_transformer, `vit_jax/models_vit.py`.
 
-Every layer works alone: `build` creates all weights, `get_config` is complete, dtype policies are honoured, and the same
-code runs on TensorFlow, JAX and PyTorch. Names of attributes and weights and the order of sub-layers are those of vit-keras
-0.x, so that its files of weights load here.
+Every layer works alone: `build` creates all weights, `get_config` is complete, dtype policies are honoured, and the
+    same
+code runs on TensorFlow, JAX and PyTorch. Names of attributes and weights and the order of sub-layers are those of
+vit-keras 0.x, so that its files of weights load here.
 """
+
+from .._imports import moved_names
 
 from .tap import is_tapped, record_attention, tap  # isort: skip  (the others show what they compute to it)
 from .resnet import GroupNorm, ResidualUnit, StdConv2D, resnet_root  # isort: skip
@@ -44,14 +47,4 @@ __all__ = [
     "tap",
 ]
 
-
-def __getattr__(name):
-    if name in (
-        "find_vit",
-        "patch_grid",
-        "set_rates",
-    ):  # where they were before `vit_keras.anatomy` answered such questions
-        from .. import anatomy
-
-        return getattr(anatomy, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = moved_names(__name__)

@@ -29,7 +29,7 @@ def token_width(layer: keras.layers.Layer, shape: tuple, ndim: int | None = 3) -
 
 
 def grid_of(patches):
-    """Return the cells down and across of a feature map: integers, or scalar tensors where only the graph knows them."""
+    """Return the cells down and across of a feature map: integers, or scalar tensors known to the graph alone."""
     return tuple(fixed or ops.shape(patches)[axis] for axis, fixed in enumerate(patches.shape))[1:3]
 
 
@@ -51,7 +51,7 @@ def drop_path(rate: float, **options) -> Dropout:
 
 
 class LayerNormalization(keras.layers.LayerNormalization):
-    """Layer normalization that is computed again in the backward pass instead of keeping its result; see `recomputed`."""
+    """Layer normalization whose result is computed again in the backward pass, not kept; see `recomputed`."""
 
     def __call__(self, inputs, training=None):
         normalize = super().__call__
@@ -61,8 +61,9 @@ class LayerNormalization(keras.layers.LayerNormalization):
 def recomputed(function):
     """Return a cheap function that is computed again in the backward pass, so that what is inside it need not be kept.
 
-    For element-wise functions: a training step takes a quarter less memory for 2 % of the time. (Of a matrix product at the end
-    only the gradient is computed, which does not need its result.) PyTorch's kernels keep little by themselves. All tensors
+    For element-wise functions: a training step takes a quarter less memory for 2 % of the time. (Of a matrix product
+    at the end only the gradient is computed, which does not need its result.) PyTorch's kernels keep little by
+    themselves. All tensors
     must be arguments: TensorFlow gives no gradient to a tensor that the function closes over (to variables it does).
     """
     if keras.backend.backend() not in ("tensorflow", "jax") or not hasattr(keras, "remat"):

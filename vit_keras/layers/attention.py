@@ -35,10 +35,12 @@ class MultiHeadSelfAttention(keras.layers.Layer):
     Call arguments:
         inputs: Tokens.
         rope: Sines and cosines of `RotaryPositions` for the last tokens; the tokens before them are not rotated.
-        queries: Other tokens that attend to the inputs (cross-attention), `(1 or batch, queries, hidden_size)`; `None`: the
-            inputs themselves.
-        return_attention_scores: Whether to return `(output, scores)` instead of the output alone. The scores are the very
-            tensor that multiplies the values: after the softmax, which is computed in at least float32, and after the dropout.
+        queries: Other tokens that attend to the inputs (cross-attention), `(1 or batch, queries, hidden_size)`;
+            `None`: the inputs themselves.
+        return_attention_scores: Whether to return `(output, scores)` instead of the output alone. The scores are the
+            very
+            tensor that multiplies the values: after the softmax, which is computed in at least float32, and after the
+                dropout.
 
     Input shape:
         `(batch, tokens, hidden_size)`
@@ -132,7 +134,8 @@ class MultiHeadSelfAttention(keras.layers.Layer):
         return (output, scores) if return_attention_scores else output
 
     def _project(self, dense, tokens):
-        # Through one matrix of all tokens: TensorFlow adds the bias inside a product of two matrices, but not of more axes.
+        # Through one matrix of all tokens: TensorFlow adds the bias inside a product of two matrices, but not of more
+        # axes.
         x = dense(ops.reshape(tokens, (-1, self.hidden_size)))
         return self.separate_heads(ops.reshape(x, (-1, _count(tokens), self.num_heads * self.projection_dim)))
 
@@ -153,9 +156,9 @@ class MultiHeadSelfAttention(keras.layers.Layer):
     def attention_without_scores(self, query, key, value, training=None):
         """Attend as `attention` does, but return the output alone, without dropout and without one large score matrix.
 
-        PyTorch, and JAX on an accelerator, have a fused kernel, which is not used where a subclass overrides `attention`.
-        Elsewhere the plain form is the fastest while the scores are few; of many, only those of a chunk of queries exist at a
-        time.
+        PyTorch, and JAX on an accelerator, have a fused kernel, which is not used where a subclass overrides
+        `attention`. Elsewhere the plain form is the fastest while the scores are few; of many, only those of a chunk
+        of queries exist at a time.
         """
         if _has_fused_attention() and type(self).attention is MultiHeadSelfAttention.attention:
             heads_last = (ops.transpose(x, (0, 2, 1, 3)) for x in (query, key, value))

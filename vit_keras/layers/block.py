@@ -29,8 +29,8 @@ class TransformerBlock(keras.layers.Layer):
         gated_mlp: See `MlpBlock`.
         stochastic_depth: Rate at which training leaves out each branch, for each image anew; the branches that stay are
             scaled up in turn (arXiv 1603.09382).
-        **kwargs: Switches of the attention (`MultiHeadSelfAttention.SWITCHES`), such as `qkv_bias`, and the arguments of
-            `keras.layers.Layer`.
+        **kwargs: Switches of the attention (`MultiHeadSelfAttention.SWITCHES`), such as `qkv_bias`, and the arguments
+            of `keras.layers.Layer`.
 
     Call arguments:
         inputs: Tokens.

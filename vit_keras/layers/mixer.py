@@ -58,7 +58,7 @@ class MixerBlock(keras.layers.Layer):
         tokens = input_shape[1]
         if tokens is None:
             raise ValueError(
-                f"{self.name} needs a fixed number of tokens, for a Mixer has weights for each of them: give the model a "
+                f"{self.name} needs a fixed number of tokens, because a Mixer has weights for each. Give the model a "
                 f"fixed image size. Received: input shape {tuple(input_shape)}"
             )
         self.input_spec = keras.layers.InputSpec(shape=(None, tokens, width))

@@ -18,16 +18,17 @@ logger = logging.getLogger("vit_keras")
 class MlpBlock(keras.layers.Layer):
     """Two dense layers with a GELU between them (paper, section 3.1).
 
-    The activation belongs to the weights: it is saved with them, and loading weights sets it. Files of vit-keras 0.x do not name
+    The activation belongs to the weights: it is saved with them, and loading weights sets it. Files of vit-keras 0.x
+        do not name
     it; they were made with the exact GELU.
 
     Args:
         mlp_dim: Width between the two layers.
         dropout: Rate of the dropout after the activation and after the second layer.
-        activation: `"gelu_tanh"` (the reference's), `"gelu"` (exact), `"quick_gelu"` (OpenAI's `x * sigmoid(1.702 * x)`), or any
-            Keras activation name.
-        gated: Whether the activation is applied to a third layer, `Gate`, whose result multiplies that of the first (GLU
-            variants, arXiv 2002.05202).
+        activation: `"gelu_tanh"` (the reference's), `"gelu"` (exact), `"quick_gelu"` (OpenAI's `x * sigmoid(1.702 *
+            x)`), or any Keras activation name.
+        gated: Whether the activation is applied to a third layer, `Gate`, whose result multiplies that of the first
+            (GLU variants, arXiv 2002.05202).
 
     Input shape:
         `(..., hidden_size)`
@@ -75,7 +76,8 @@ class MlpBlock(keras.layers.Layer):
 
         if training and not self.dropout:
             activate_and_project = recomputed(activate_and_project)
-        # As one matrix of all tokens: TensorFlow computes product, bias and GELU at once for a matrix, but not for more axes.
+        # As one matrix of all tokens: TensorFlow computes product, bias and GELU at once for a matrix, but not for
+        # more axes.
         x = ops.reshape(inputs, (-1, inputs.shape[-1]))
         gate = (self.gate(x),) if self.gated else ()
         x = dropout_1(activate_and_project(dense_0(x), *gate), training=training)

@@ -16,7 +16,8 @@ class _ProbeAttention(MultiHeadSelfAttention):
 
 @register
 class AttentionPooling(keras.layers.Layer):
-    """Multi-head attention pooling: a learned probe attends to all tokens, then an MLP (Set Transformer, arXiv 1810.00825).
+    """Multi-head attention pooling: a learned probe attends to all tokens, then an MLP (Set Transformer, arXiv
+    1810.00825).
 
     Reference: big_vision's `MAPHead`, which SigLIP has.
 

@@ -26,13 +26,15 @@ class AddPositionEmbs(keras.layers.Layer):
         grid: Patches down and across of the table. `None`: the patches are taken to be a square, with or without
             one class token before them.
         dropout: Rate of the dropout after the addition.
-        resize: How the table is resampled to another grid: one of `vit_keras.positions.METHODS`; the default is Google's way.
-        prefix_tokens: Rows of the table before those of the patches. `None`: as many as there are tokens besides the grid.
+        resize: How the table is resampled to another grid: one of `vit_keras.positions.METHODS`; the default is
+            Google's way.
+        prefix_tokens: Rows of the table before those of the patches. `None`: as many as there are tokens besides the
+            grid.
 
     Call arguments:
         inputs: Tokens.
-        patches: What the tokens were made of, `(batch, down, across, ...)`: the table is resampled to this grid in the graph.
-            Needed where the number of tokens is not fixed.
+        patches: What the tokens were made of, `(batch, down, across, ...)`: the table is resampled to this grid in the
+            graph. Needed where the number of tokens is not fixed.
 
     Input shape:
         `(batch, tokens, hidden_size)`

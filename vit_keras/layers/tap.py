@@ -21,14 +21,15 @@ def tap(visitor: Visitor) -> Iterator[None]:
     """Show a function the tensors inside of this package's layers while they compute, and let it change them.
 
     It works however deep a layer sits in other models, needs no change to them, and costs nothing outside the `with`
-    block. In a compiled function, enter it inside the function. Of nested blocks the inner one watches. Inside, attention
-    is computed the plain way, with all its scores, whatever fused kernel there is.
+    block. In a compiled function, enter it inside the function. Of nested blocks the inner one watches. Inside,
+    attention is computed the plain way, with all its scores, whatever fused kernel there is.
 
     Args:
         visitor: Called as `visitor(layer, name, tensor)`; what it returns takes the tensor's place. The names:
 
             - of a `TransformerBlock`: `"tokens"`, its input; `"normed"`, after its first normalisation; `"output"`;
-            - of a `MultiHeadSelfAttention`: `"values"`, `(batch, heads, tokens, width)`; `"attention"`, `(batch, heads, tokens,
+            - of a `MultiHeadSelfAttention`: `"values"`, `(batch, heads, tokens, width)`; `"attention"`, `(batch,
+                heads, tokens,
               tokens)`, the very tensor that multiplies the values; `"pooling"` in its place where other tokens ask
               (`AttentionPooling`);
             - of a `MeanToken`: `"tokens"`, its input.

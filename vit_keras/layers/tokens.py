@@ -43,7 +43,8 @@ class ClassToken(keras.layers.Layer):
 
 @register
 class RegisterTokens(keras.layers.Layer):
-    """Put learned tokens that stand for nothing after the class token ("Vision Transformers Need Registers", arXiv 2309.16588).
+    """Put learned tokens that stand for nothing after the class token ("Vision Transformers Need Registers", arXiv
+    2309.16588).
 
     Args:
         count: How many.

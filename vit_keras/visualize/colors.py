@@ -10,8 +10,9 @@ from ..validate import did_you_mean
 
 __all__ = ["COLORS", "color", "stretch"]
 
-# Every fifth of the 256 colors of Matplotlib's maps, from black or blue to bright: inferno, viridis and magma by N. Smith
-# and S. van der Walt (CC0), cividis by Nuñez, Anderton and Renslow (2018), turbo by A. Mikhailov (Google, Apache-2.0).
+# Every fifth of the 256 colors of Matplotlib's maps, from black or blue to bright: inferno, viridis and magma by N.
+# Smith and S. van der Walt (CC0), cividis by Nuñez, Anderton and Renslow (2018), turbo by A. Mikhailov (Google,
+# Apache-2.0).
 _TABLES = {
     "inferno": (
         "00000402020c0504170a072210092d160b391e0c45260c512f0a5b380962400a67490b6a510e6c59106e61136e69166e71196e78"

@@ -17,7 +17,9 @@ import keras
 import numpy as np
 from keras import ops
 
-from .. import anatomy, utils
+from .. import anatomy
+from ..images import read, resize_image
+from ..pixels import gray, to_pixels
 
 MOST_SQUEEZED = 3.0
 """A picture whose aspect ratio differs from the model's by more than this factor is worth a hint."""
@@ -44,11 +46,11 @@ def read_pictures(images: Any, channels: int) -> list[np.ndarray]:
         raise ValueError(
             f"An image has the shape (height, width[, channels]), a batch one more axis. Received: {image.shape}"
         )
-    pixels = utils.to_pixels(image)
+    pixels = to_pixels(image)
     if image.shape[-1] == 1 and channels == 3:
         pixels = np.repeat(pixels, 3, axis=-1)
     elif image.shape[-1] == 3 and channels == 1:
-        pixels = utils.gray(pixels)
+        pixels = gray(pixels)
     elif image.shape[-1] != channels:
         raise ValueError(f"The model takes images of {channels} channels. Received: {image.shape[-1]} channels")
     return list(pixels) if image.ndim == 4 else [pixels]
@@ -68,7 +70,7 @@ def read_picture(image: Any) -> np.ndarray:
     """Read one picture, or a batch as a tensor, as an array."""
     if hasattr(image, "__array__") and not hasattr(image, "convert"):  # a tensor
         return ops.convert_to_numpy(image)
-    return utils.read(image, None)
+    return read(image, None)
 
 
 def displayable(pixels: np.ndarray) -> np.ndarray:
@@ -115,7 +117,7 @@ class ModelInputs:
     def resized(self, pictures: Sequence[np.ndarray]) -> np.ndarray:
         """Return `(batch, height, width, channels)` in [0, 255], stretched to the model's size."""
         size = self.size_of(pictures)
-        return np.stack([utils.resize(picture, size, self._interpolation) for picture in pictures])
+        return np.stack([resize_image(picture, size, self._interpolation) for picture in pictures])
 
     def __call__(self, pictures: Sequence[np.ndarray]) -> np.ndarray:
         """Return float32 `(batch, height, width, channels)` as the model takes it."""

@@ -1,7 +1,7 @@
 """Make the files of this folder with vit-keras 0.x itself, in an environment of its own.
 
-    pip install vit-keras==0.2.0 scipy validators opencv-python-headless typing_extensions tensorflow-cpu==2.18.1 keras==3.8.0
-    python make.py v020
+    pip install vit-keras==0.2.0 scipy validators opencv-python-headless typing_extensions tensorflow-cpu==2.18.1
+    keras==3.8.0 python make.py v020
     pip install vit-keras==0.1.0 tensorflow-cpu==2.13.1 tensorflow-addons==0.22.0 "numpy<1.25"    (Python 3.10)
     python make.py v010
 

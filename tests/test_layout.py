@@ -1,0 +1,113 @@
+"""The house: which part may import which, how long a file may be, and where private names of Keras stand."""
+
+import ast
+import re
+
+import pytest
+from support import ROOT
+
+PACKAGE = ROOT / "vit_keras"
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+FLOORS = [
+    "_moved",
+    "_imports",
+    "validate",
+    "progress",
+    "atomic",
+    "html_page",
+    "labels",
+    "resampling",
+    "positions",
+    "pixels",
+    "config",
+    "variants",
+    "images",
+    "preprocess_json",
+    "preprocess",
+    "keras_internals",
+    "compiled",
+    "layers",
+    "keras_speed",
+    "preprocess_layer",
+    "legacy_files",
+    "anatomy",
+    "checkpoints",
+    "model",
+    "build",
+    "opening",
+    "compat",
+    "vit",
+    "utils",
+    "visualize",
+    "training",
+    "cli",
+    "__main__",
+]
+"""Files and folders of the package, from the ground up: each may import those before it, and none after it."""
+
+
+def room(path):
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imported(path):
+    """The rooms that a file imports, wherever in it, except for types alone."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    types = [node for node in ast.walk(tree) if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)]
+    only_types = {id(inner) for node in types for inner in ast.walk(node)}
+    folder = ("vit_keras", *path.relative_to(PACKAGE).parts[:-1])
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.level and id(node) not in only_types:
+            target = (*folder[: len(folder) - node.level + 1], *(node.module or "").split("."))
+            target = [part for part in target if part]
+            names = target[1:2] or [alias.name for alias in node.names]
+            yield from (name for name in names if (PACKAGE / name).is_dir() or (PACKAGE / f"{name}.py").is_file())
+
+
+def test_every_room_has_its_floor():
+    assert {room(path) for path in FILES} == {*FLOORS, "__init__"}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_arrows_point_down(path):
+    here = room(path)
+    below = set(FLOORS) if here == "__init__" else {*FLOORS[: FLOORS.index(here) + 1]}
+    assert set(imported(path)) <= below
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_a_file_is_one_idea(path):
+    most = 700 if path.name == "torch_pickle.py" else 450
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= most
+
+
+def test_the_model_reads_in_one_sitting():
+    path = ("config.py", "build.py", "layers/block.py", "layers/attention.py")
+    assert sum(len((PACKAGE / name).read_text(encoding="utf-8").splitlines()) for name in path) < 950
+
+
+def test_private_names_of_keras_stand_in_one_place():
+    private = re.compile(
+        r"\._(flatten_layers|keras_history|inbound_nodes|tracker|compile_metrics|kernel|layers|functional)\b"
+        r"|import keras\.src"
+    )
+    found = [path for path in FILES if private.search(re.sub(r"self\._layers", "", path.read_text(encoding="utf-8")))]
+    assert [path.name for path in found] == ["keras_internals.py"]
+
+
+def test_nothing_heavy_is_imported_at_the_top_of_a_module():
+    heavy = {"tensorflow", "jax", "torch", "matplotlib", "sklearn", "pyarrow", "rich", "h5py"}
+    for path in FILES:
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
+            assert not heavy & {name.split(".")[0] for name in names}, path
+
+
+def test_tests_import_no_tests():
+    for path in (ROOT / "tests").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            assert not any(name == "conftest" or name.startswith("test_") for name in names), path
