@@ -1,1 +1,1 @@
-"""Speed and memory of vit_keras beside its peers, measured in one run: `python -m benchmarks`."""
+"""Compare speed and memory of vit_keras and its peers, measured in one run: `python -m benchmarks`."""

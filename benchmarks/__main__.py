@@ -1,4 +1,4 @@
-"""The command line: `python -m benchmarks [SUITE ...]`, `python -m benchmarks figure RESULTS.json OUT.png`."""
+"""Run the command line: `python -m benchmarks [SUITE ...]`, `python -m benchmarks figure RESULTS.json OUT.png`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FOLDER = "VIT_KERAS_BENCHMARKS"
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line's arguments."""
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument(
         "what",
@@ -28,26 +28,28 @@ def parser() -> argparse.ArgumentParser:
         metavar="SUITE",
         help=f"{', '.join(SUITES)} (all); or list; or table FILE.json ..., or figure FILE.json ... OUT.png",
     )
-    parser.add_argument("--quick", action="store_true", help="a few cells and contenders, a few minutes a suite")
-    parser.add_argument("--only", nargs="+", default=["*"], metavar="CONTENDER", help="names or patterns; see list")
-    parser.add_argument("--rounds", type=int, help="timings of each contender")
-    parser.add_argument("--models", nargs="+", choices=MODELS, help="instead of the suite's own cells")
-    parser.add_argument("--batch", nargs="+", type=int, help="likewise")
-    parser.add_argument("--image-size", nargs="+", type=int, help="likewise")
-    parser.add_argument("--threads", type=int, help="physical cores to use, for every contender (all)")
-    parser.add_argument("--checkout", type=Path, default=runner.ROOT, help="folder of the vit_keras to measure (this)")
+    parser.add_argument("--quick", action="store_true", help="measure a few cells, some minutes per suite")
+    parser.add_argument(
+        "--only", nargs="+", default=["*"], metavar="CONTENDER", help="names or patterns of contenders; see list"
+    )
+    parser.add_argument("--rounds", type=int, help="number of timings of each contender")
+    parser.add_argument("--models", nargs="+", choices=MODELS, help="models, instead of the suite's own")
+    parser.add_argument("--batch", nargs="+", type=int, help="batch sizes, instead of the suite's own")
+    parser.add_argument("--image-size", nargs="+", type=int, help="image sizes, instead of the suite's own")
+    parser.add_argument("--threads", type=int, help="physical cores for each contender; default: all")
+    parser.add_argument("--checkout", type=Path, default=runner.ROOT, help="folder of the vit_keras to measure")
     parser.add_argument("--output", type=Path, default=Path("benchmarks.json"), help="default: benchmarks.json")
     parser.add_argument(
         "--environments",
         type=Path,
         default=Path(os.environ.get(FOLDER, runner.ROOT / ".venv-benchmarks")),
-        help=f"folder of the virtual environments (${FOLDER}, or .venv-benchmarks)",
+        help=f"folder of the virtual environments ; default: ${FOLDER}, or .venv-benchmarks",
     )
     return parser
 
 
 def cells(arguments: argparse.Namespace) -> list[Cell]:
-    """The cells that the arguments ask for."""
+    """Return the cells that the arguments select."""
     chosen = []
     for suite in arguments.what or SUITES:
         table = (QUICK if arguments.quick else SUITES)[suite]
@@ -60,7 +62,7 @@ def cells(arguments: argparse.Namespace) -> list[Cell]:
 
 
 def machine(processors: list[int]) -> dict[str, Any]:
-    """What the figures were measured on."""
+    """Return a description of this machine."""
     cpuinfo, meminfo = Path("/proc/cpuinfo"), Path("/proc/meminfo")
     lines = cpuinfo.read_text().splitlines() if cpuinfo.is_file() else []
     names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
@@ -75,7 +77,7 @@ def machine(processors: list[int]) -> dict[str, Any]:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Measure, print a table after each cell, keep everything in a file."""
+    """Measure, print a table after each cell, and write all results to a file."""
     processors = runner.physical_processors()[: arguments.threads]
     settings = runner.Settings(arguments.environments.resolve(), processors, arguments.checkout.resolve())
     results: dict[str, Any] = {
@@ -105,16 +107,16 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def read(paths: list[str]) -> dict[str, Any]:
-    """The results of one run, or of several on the same machine as if they were one.
+    """Read the results of one run, or of several on the same machine as one.
 
     Raises:
-        ValueError: They are of different machines.
+        ValueError: The results are from different machines.
     """
     first, *others = (json.loads(Path(path).read_text()) for path in paths)
     for other in others:
         if other["machine"] != first["machine"]:
             raise ValueError(
-                f"Results of two machines cannot stand side by side: {first['machine']}, {other['machine']}"
+                f"The results are from two machines, which cannot be compared: {first['machine']}, {other['machine']}"
             )
         first["cells"] += other["cells"]
         first["environments"] |= other["environments"]
@@ -122,7 +124,7 @@ def read(paths: list[str]) -> dict[str, Any]:
 
 
 def show() -> None:
-    """Print what there is."""
+    """Print the suites, their cells and contenders."""
     for suite, table in SUITES.items():
         print(f"{suite}")
         for cell in table:
@@ -134,7 +136,7 @@ def show() -> None:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Do what the command line says."""
+    """Run the command line."""
     arguments = parser().parse_args(argv)
     what = arguments.what
     if what == ["list"]:
@@ -148,7 +150,8 @@ def main(argv: list[str] | None = None) -> None:
         run(arguments)
     else:
         sys.exit(
-            f"Unknown: {' '.join(what)}. Suites: {', '.join(SUITES)}; or list, table FILE.json ..., figure FILE.json ... OUT.png."
+            f"Unknown: {' '.join(what)}. Suites: {', '.join(SUITES)}; "
+            "or list, table FILE.json ..., figure FILE.json ... OUT.png."
         )
 
 

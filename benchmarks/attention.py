@@ -1,7 +1,8 @@
-"""What maps cost, beside a forward pass of the same model: `python -m benchmarks.attention [--rounds N]`.
+"""Compare the cost of maps with a forward pass of the same model: `python -m benchmarks.attention [--rounds N]`.
 
-B/16 on one image of 224 px, random weights, on the backend that Keras has. All contenders take turns; the medians of the paired ratios
-are printed. Memory is the peak of a process that does nothing but this, less that of one which runs the model alone.
+The model is B/16 with random weights on one image of 224 px, on the backend of Keras. All contenders take turns, and
+the medians of the paired ratios are printed. Memory is the peak of a process that only draws maps, minus the peak of a
+process that only runs the model.
 """
 
 import argparse
@@ -14,11 +15,11 @@ import time
 import numpy as np
 
 FORWARD = "model(image)"
-PIXELS = {"time": 224, "memory": 384}  # of a larger image there is more to keep
+PIXELS = {"time": 224, "memory": 384}  # a larger image needs more memory
 
 
 def contenders(size):
-    """Functions of no arguments: the model alone, and a map by each method."""
+    """Return functions without arguments: the model alone, and a map by each method."""
     import keras
 
     from vit_keras import visualize, vit
@@ -51,7 +52,7 @@ def contenders(size):
 
 
 def measure_time(rounds):
-    """Print the ratio of each contender's time to the forward pass's."""
+    """Print the ratio of each contender's time to that of the forward pass."""
     functions = contenders(PIXELS["time"])
     for function in functions.values():
         function()  # compiles
@@ -68,7 +69,7 @@ def measure_time(rounds):
 
 
 def peak(name):
-    """The most memory of a process that does this twice, in MB."""
+    """Return the peak memory of a process that runs a contender twice, in MB."""
     command = [sys.executable, "-m", "benchmarks.attention", "--alone", name]
     return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[-1])
 
@@ -83,7 +84,7 @@ def measure_memory():
 
 
 def main():
-    """Measure, or be a process that is measured."""
+    """Measure; or, with `--alone`, run one contender in a process that is measured."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--alone", help=argparse.SUPPRESS)
@@ -95,7 +96,7 @@ def main():
         function()
         print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000)
         return
-    measure_memory()  # first: a process begins with the peak of the one that it comes from
+    measure_memory()  # first, because a process inherits the peak of its parent
     measure_time(options.rounds)
 
 

@@ -1,4 +1,4 @@
-"""The virtual environments of the contenders: what is in them, as data, and how they are made."""
+"""Define and make the virtual environments of the contenders."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ TENSORFLOW = "tensorflow-cpu==2.21.0" if _X86_LINUX else "tensorflow==2.21.0"
 TORCH = "torch==2.13.0"
 JAX = "jax==0.10.2"
 KERAS = ("keras==3.15.1", "numpy==2.4.6")
-OURS = ("filelock", "h5py", "pillow", "rich")  # what vit_keras needs besides; the checkout itself is put on the path
+OURS = ("filelock", "h5py", "pillow", "rich")  # vit_keras needs these too; its checkout is put on the path
 HUB = ("absl-py", "kagglehub", "kagglesdk==0.1.28", "packaging", "regex", "rich", "sentencepiece", "tokenizers")
 HUGGING_FACE = ("huggingface-hub", "packaging", "pyyaml", "regex", "safetensors", "tokenizers", "tqdm", "typer")
 
-# Name: the arguments of one `pip install` after another. `--no-deps` where a package asks for another build of TensorFlow
-# than the others are measured with (tensorflow-text), for an older NumPy than it needs (tfvit), or for torchvision,
-# which nothing measured here uses (timm).
+# {name: arguments of successive calls of `pip install`}. `--no-deps` is for packages that require another build of
+# TensorFlow than the one measured here (tensorflow-text), an older NumPy than they need (tfvit), or torchvision, which
+# no measurement uses (timm).
 ENVIRONMENTS: dict[str, tuple[tuple[str, ...], ...]] = {
     "tensorflow": ((*KERAS, TENSORFLOW, *OURS), ("--no-deps", "tfvit==2.1.0")),
     "jax": ((*KERAS, JAX, *OURS),),
@@ -42,11 +42,11 @@ _failed: dict[Path, str] = {}
 
 
 class EnvironmentFailed(Exception):
-    """An environment could not be made; the message is the end of what pip said."""
+    """An environment could not be made; the message is the end of the output of pip."""
 
 
 def make(name: str, folder: Path) -> Path:
-    """Make an environment, unless it is there already with these very packages.
+    """Make an environment, unless it exists with exactly these packages.
 
     Args:
         name: A key of `ENVIRONMENTS`.
@@ -64,7 +64,7 @@ def make(name: str, folder: Path) -> Path:
     wanted = json.dumps([sys.version_info[:2], ENVIRONMENTS[name]])
     if stamp.is_file() and json.dumps(json.loads(stamp.read_text())["made_of"]) == wanted:
         return python
-    if home in _failed:  # not again for each cell
+    if home in _failed:  # do not try again for each cell
         raise EnvironmentFailed(_failed[home])
     print(f"Making the environment {name} in {home} ...", file=sys.stderr, flush=True)
     try:
@@ -81,7 +81,7 @@ def make(name: str, folder: Path) -> Path:
 
 
 def versions(name: str, folder: Path) -> dict[str, str]:
-    """The packages of an environment that `make` has made, and their versions; nothing if it could not."""
+    """Return `{package: version}` of an environment that `make` has made, empty if it failed."""
     stamp = folder / name / "benchmark.json"
     return json.loads(stamp.read_text())["versions"] if stamp.is_file() else {}
 

@@ -1,4 +1,4 @@
-"""The figure of the README, from the JSON that a run has written. Needs Matplotlib."""
+"""Draw the figure of the README from the JSON of a run. Needs Matplotlib."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ Key = tuple[str, str]  # library, backend
 
 
 def draw(results: dict[str, Any], path: str | os.PathLike) -> None:
-    """Draw a panel each for inference, training and start-up, of those that the results have.
+    """Draw one panel for each of inference, training and start-up that the results have.
 
-    Of several cells of a suite the first is drawn. A row is a library on a backend; bars begin at zero. Speeds are paired
-    medians, as in the tables, and not of each its best round: some may have played in a slower hour.
+    The first cell of a suite is drawn. A row is a library on a backend, and bars start at zero. Speeds are paired
+    medians, as in the tables, because the speed of the machine may change between rounds.
 
     Args:
         results: What a run has written.
@@ -77,12 +77,12 @@ def draw(results: dict[str, Any], path: str | os.PathLike) -> None:
 
 
 def first(results: dict[str, Any], suite: str) -> dict[str, Any] | None:
-    """The first cell of a suite."""
+    """Return the first cell of a suite, or `None`."""
     return next((cell for cell in results["cells"] if cell["suite"] == suite), None)
 
 
 def rows(cells: list[dict[str, Any]]) -> dict[Key, float]:
-    """Where the row of each library and backend is that takes part in any of the cells: down from 0, group by group."""
+    """Return the vertical position of each library and backend in the cells, down from 0, group by group."""
     seen = {tuple(name.split("/")[:2]) for cell in cells for name in cell["contenders"]}
     places: dict[Key, float] = {}
     y = 0.0
@@ -98,7 +98,7 @@ def rows(cells: list[dict[str, Any]]) -> dict[Key, float]:
 
 
 def label(key: Key) -> str:
-    """Such as `KerasHub · JAX`; the backend only where there is a choice."""
+    """Return a label such as `KerasHub · JAX`, without the backend of libraries that have only one."""
     library, backend = key
     several = library in (OURS, "vit-keras-0.2", "keras-hub", "tfvit")
     return NAMES.get(library, library) + (f" · {BACKENDS[backend]}" if several else "")
@@ -116,12 +116,12 @@ def _frame(axis, places: dict[Key, float]) -> None:
 
 
 def _of(cell: dict[str, Any], key: Key) -> dict[str, dict[str, Any]]:
-    """The contenders of a row: `{style: result}`."""
+    """Return the contenders of a row, `{style: result}`."""
     return {name.split("/")[2]: r for name, r in cell["contenders"].items() if tuple(name.split("/")[:2]) == key}
 
 
 def _speeds(axis, cell: dict[str, Any], places: dict[Key, float]) -> None:
-    """Speed against the first contender, paired round by round: bars, their quartiles, marks for other ways to call."""
+    """Draw speeds relative to the first contender: bars, their quartiles, and marks for other ways to call."""
     working = {name: r for name, r in cell["contenders"].items() if "error" not in r and not name.startswith("gemm/")}
     base = next(name for name in working if name.split("/")[2] in FASTEST)
     times = working[base]["seconds"]
@@ -150,7 +150,7 @@ def _speeds(axis, cell: dict[str, Any], places: dict[Key, float]) -> None:
 
 
 def _limit(cell: dict[str, Any], times: report.Seconds) -> float:
-    """The speed, against the contender with these times, of a model that took only as long as its matrix products."""
+    """Return the speed of the matrix products alone, relative to the contender with these times."""
     speeds = []
     for name, result in cell["contenders"].items():
         if name.startswith("gemm/") and "error" not in result:
@@ -173,7 +173,7 @@ def _training(axis, cell: dict[str, Any], places: dict[Key, float]) -> None:
 
 
 def _startup(axis, cell: dict[str, Any], places: dict[Key, float]) -> None:
-    """Stacked bars of the stages of the shortest start, and what stock Keras layers take on the same backend."""
+    """Draw stacked bars of the stages of a start, and the time of stock Keras layers on the same backend."""
     for key, y in places.items():
         result = next(iter(_of(cell, key).values()), None)
         if result is None or "error" in result:

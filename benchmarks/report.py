@@ -1,4 +1,4 @@
-"""Statistics and tables, from the JSON that a run has written."""
+"""Compute statistics and tables from the JSON of a run."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ SHOWN += ("transformers", "onnxruntime", "openvino", "numpy")
 
 
 def minimum(seconds: Seconds) -> float:
-    """The shortest of the times; NaN if there is none."""
+    """Return the shortest of the times, NaN if there is none."""
     return min((s for s in seconds if s is not None), default=math.nan)
 
 
 def paired(peer: Seconds, ours: Seconds) -> tuple[float, float, float]:
-    """The ratio of two contenders' times, round by round, so that a slow spell of the machine hits both.
+    """Return the ratio of two contenders' times, paired by round, so that a slow machine affects both.
 
     Args:
-        peer: A time a round, `None` where it did not take part.
-        ours: The same of the one that it is compared with.
+        peer: One time per round, `None` where it did not take part.
+        ours: The times of the contender that it is compared with.
 
     Returns:
         The median and the quartiles of `peer / ours` over the rounds that have both; NaN if there are none.
@@ -41,7 +41,7 @@ def paired(peer: Seconds, ours: Seconds) -> tuple[float, float, float]:
 
 
 def reference(name: str, names: Sequence[str]) -> str | None:
-    """Which of our contenders another one is compared with: the same backend and style, or the nearest there is.
+    """Return our contender that another one is compared with: the same backend and style, or the nearest.
 
     PyTorch libraries are compared with ours on PyTorch without gradients, the others with ours compiled on TensorFlow.
 
@@ -57,7 +57,7 @@ def reference(name: str, names: Sequence[str]) -> str | None:
 
 
 def limit(cell: dict[str, Any]) -> float:
-    """The best rate of a matrix product measured in a cell, in GFLOP/s; NaN if there is none."""
+    """Return the best rate of a matrix product in a cell, in GFLOP/s; NaN if there is none."""
     rates = [
         result["gflop"] / minimum(result["seconds"])
         for name, result in cell["contenders"].items()
@@ -67,11 +67,11 @@ def limit(cell: dict[str, Any]) -> float:
 
 
 def rows(cell: dict[str, Any]) -> list[dict[str, Any]]:
-    """What the table of a cell says, the fastest first; the failed ones last.
+    """Return the rows of a cell's table, the fastest contender first, failed ones last.
 
     Returns:
-        For each contender `name` and `error`, or `name`, `seconds` (the minimum), `reference`, `ratio` (median, quartiles),
-        `share` of the limit, `images` a second, `memory`, `first`.
+        For each contender `name` and `error`, or `name`, `seconds` (the minimum), `reference`, `ratio` (median and
+        quartiles), `share` of the limit, `images` per second, `memory`, `first`.
     """
     found = {n: r for n, r in cell["contenders"].items() if not n.startswith("gemm/")}
     working = {n: r for n, r in found.items() if "error" not in r}
@@ -96,8 +96,10 @@ def rows(cell: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def startup_rows(cell: dict[str, Any]) -> list[dict[str, Any]]:
-    """The same for the suite `startup`: the least seconds of each stage and of the `total`, and beside the least that Keras
-    can do on that backend the `ratio` of the totals and the seconds that the import takes more, `import_more`.
+    """Return the rows of the suite `startup`.
+
+    A row has the least seconds of each stage and of the `total`. Compared with stock Keras layers on the same backend,
+    it has the `ratio` of the totals and the additional seconds of the import, `import_more`.
     """
     table = []
     for name, result in cell["contenders"].items():
@@ -121,7 +123,7 @@ def startup_rows(cell: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def table(cell: dict[str, Any]) -> str:
-    """A cell as a Markdown table, with a title above it."""
+    """Return a cell as a Markdown table with a title."""
     make = _startup_table if cell["suite"] == "startup" else _table
     return f"### {cell['suite'].capitalize()}: {cell['title']}\n\n{make(cell)}"
 
@@ -208,7 +210,7 @@ def _number(value: float, spec: str) -> str:
 
 
 def digits(value: float) -> str:
-    """A number with three digits that count; a dash for NaN.
+    """Return a number with three significant digits; a dash for NaN.
 
     Example:
         >>> digits(1234.5), digits(12.345), digits(1.2345)
@@ -223,7 +225,7 @@ def _cut(text: str, length: int = 120) -> str:
 
 
 def describe(results: dict[str, Any]) -> str:
-    """The machine and the versions in two lines."""
+    """Return the machine and the versions in two lines."""
     machine = results["machine"]
     versions: dict[str, set[str]] = {}
     for packages in results["environments"].values():

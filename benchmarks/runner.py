@@ -1,4 +1,4 @@
-"""Runs cells: a process a library, each contender timed in turn while the others are idle."""
+"""Run cells: one process per library, and each contender timed in turn while the others are idle."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .suites import LIBRARIES, MODELS, OURS, Cell, Library
 ROOT = Path(__file__).resolve().parents[1]
 BATCH_SECONDS = 0.2  # a timing takes at least as long
 TIMEOUT = 1800  # seconds after which a contender that does not answer is ended
-WARM_SECONDS = 0.5  # a call shorter than this is made once before a timing, for the caches hold what others left there
+WARM_SECONDS = 0.5  # a shorter call is made once before a timing, because the caches hold data of others
 LONG_SECONDS = 2.0  # a call longer than this is made only twice before the rounds
 PAUSE = 0.05  # seconds after which threads that spin for more work sleep
 SPARE_MEMORY = 0.1  # share of the memory that must stay free for another process to be started
@@ -34,13 +34,13 @@ class ContenderFailed(Exception):
 
 @dataclasses.dataclass
 class Settings:
-    """What holds for the whole run.
+    """Settings of a whole run.
 
     Attributes:
         environments: Folder of the virtual environments and of the files made for the contenders.
         processors: The processors that every contender may use, one thread on each.
         checkout: Folder with the vit_keras to be measured.
-        log: Where to tell about the progress.
+        log: Called with each message about the progress.
     """
 
     environments: Path
@@ -50,7 +50,7 @@ class Settings:
 
 
 def physical_processors() -> list[int]:
-    """One processor of each physical core that this process may use."""
+    """Return one processor of each physical core that this process may use."""
     allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
     cores = {}
     for processor in sorted(allowed):
@@ -60,7 +60,7 @@ def physical_processors() -> list[int]:
 
 
 def environment_variables(backend: str, threads: int) -> dict[str, str]:
-    """The environment of a contender's process: its backend, and as many threads for everybody."""
+    """Return the environment variables of a contender's process: its backend, and the number of threads."""
     return {
         **os.environ,
         "KERAS_BACKEND": backend,
@@ -75,11 +75,11 @@ def environment_variables(backend: str, threads: int) -> dict[str, str]:
 
 
 class Process:
-    """A contender's process, and the talk with it.
+    """A contender's process, which answers requests.
 
     Args:
         command: The interpreter and the worker.
-        spec: What the worker is to do; see `benchmarks.worker`.
+        spec: The task of the worker; see `benchmarks.worker`.
         env: The process' environment.
     """
 
@@ -96,17 +96,17 @@ class Process:
         )
 
     def answer(self) -> dict[str, Any]:
-        """The next answer.
+        """Return the next answer.
 
         Raises:
-            ContenderFailed: It is an error, or the process has ended.
+            ContenderFailed: The answer is an error, or the process has ended.
         """
         with _deadline(self.process):
             line = self.process.stdout.readline()
         if not line:
             self.process.wait()
             self.chatter.seek(0)
-            last = (self.chatter.read().strip() or "it said nothing").splitlines()[-1]
+            last = (self.chatter.read().strip() or "no output").splitlines()[-1]
             raise ContenderFailed(f"ended with status {self.process.returncode}: {last}"[:500])
         message = json.loads(line)
         if "error" in message:
@@ -125,7 +125,7 @@ class Process:
         return self.answer()
 
     def close(self) -> None:
-        """Let it end."""
+        """Ask the process to end, and kill it if it does not."""
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()
         try:
@@ -162,14 +162,14 @@ class Entrant:
     process: Process | None = None
 
     def close(self) -> None:
-        """End its process."""
+        """End the process."""
         if self.process is not None:
             self.process.close()
             self.process = None
 
 
 def entrants(cell: Cell, only: Iterable[str] = ("*",)) -> list[Entrant]:
-    """Who takes part in a cell: those whom the cell names and `only` admits."""
+    """Return the libraries of a cell: those that the cell names and `only` admits."""
     only = tuple(only)
     found = []
     for library in LIBRARIES:
@@ -190,9 +190,9 @@ def run_cell(cell: Cell, settings: Settings, only: Iterable[str] = ("*",)) -> di
 
     Returns:
         The cell's fields, its `parameters` and `gflop`, and for each of the `contenders` either an `error` or its
-        figures: `seconds` (a call, one value a round, `None` where it did not take part), `calls` (of a timing), `warm`
-        (whether another call precedes it), `first`, `import`, `build` (seconds), `memory` (MB), `parameters`; in the suite `startup` instead `stages`, a list
-        of `{stage: seconds}`.
+        figures: `seconds` (of a call, one value per round, `None` where it did not take part), `calls` (of a timing),
+        `warm` (whether another call precedes it), `first`, `import`, `build` (seconds), `memory` (MB) and `parameters`.
+        In the suite `startup` it has `stages` instead, a list of `{stage: seconds}`.
     """
     settings.log(f"{cell.suite}: {cell.title}")
     record = {**dataclasses.asdict(cell), "title": cell.title, "parameters": cell.parameters, "gflop": cell.gflop}
@@ -203,7 +203,7 @@ def run_cell(cell: Cell, settings: Settings, only: Iterable[str] = ("*",)) -> di
 
 
 def _interleave(cell: Cell, field: list[Entrant], settings: Settings, results: dict[str, dict[str, Any]]) -> None:
-    """Rounds over all entrants; over one group after another, each beside ours, if the memory does not hold all."""
+    """Time all entrants in rounds; if the memory does not hold all, in groups, each with ours."""
     ours = [e for e in field if e.library.name in (OURS, "gemm")]
     peers = [e for e in field if e not in ours]
     played = 0
@@ -232,7 +232,7 @@ def _interleave(cell: Cell, field: list[Entrant], settings: Settings, results: d
 
 
 def _round(number: int, field: list[Entrant], results: dict[str, dict[str, Any]]) -> None:
-    """Time each contender once, beginning with another one each round."""
+    """Time each contender once; each round begins with the next one."""
     turns = [(entrant, *pair) for entrant in field for pair in entrant.styles.items()]
     first = number % max(1, len(turns))
     for entrant, name, style in turns[first:] + turns[:first]:
@@ -249,7 +249,7 @@ def _round(number: int, field: list[Entrant], results: dict[str, dict[str, Any]]
 
 
 def _start(cell: Cell, entrant: Entrant, settings: Settings, results: dict[str, dict[str, Any]]) -> bool:
-    """Start an entrant and make the first calls; whether any of its styles works."""
+    """Start an entrant and make the first calls. Return whether any of its styles works."""
     try:
         entrant.process = start_process(cell, entrant.library, settings)
         ready = entrant.process.answer()
@@ -276,7 +276,7 @@ def _failed(error: Exception, settings: Settings, name: str) -> dict[str, str]:
 
 
 def _warm_up(process: Process, style: str) -> dict[str, Any]:
-    """The first call; one or two more, which tell how many calls make a timing and how much memory it takes."""
+    """Make the first call and one or two more, to find the number of calls of a timing and the memory."""
     first = process.ask(first=style)["seconds"]
     answer = process.ask(time=style, calls=1)
     if answer["seconds"] < LONG_SECONDS:
@@ -286,7 +286,7 @@ def _warm_up(process: Process, style: str) -> dict[str, Any]:
 
 
 def _memory_is_left(results: dict[str, dict[str, Any]]) -> bool:
-    """Whether another process like the largest one so far fits beside the others."""
+    """Return whether there is memory for another process as large as the largest so far."""
     meminfo = Path("/proc/meminfo")
     if not meminfo.is_file():
         return True
@@ -298,11 +298,11 @@ def _memory_is_left(results: dict[str, dict[str, Any]]) -> bool:
 def start_process(
     cell: Cell, library: Library, settings: Settings, style: str | None = None, save: Path | None = None
 ) -> Process:
-    """Start the worker of a library, with the files that it needs made before.
+    """Make the files that the worker of a library needs, and start it.
 
     Args:
-        cell: What it is to measure.
-        library: Who it is.
+        cell: What to measure.
+        library: The library.
         settings: See `Settings`.
         style: The style, where the worker must know it before.
         save: Where to write weights, instead of measuring.
@@ -336,14 +336,14 @@ def start_process(
 
 
 def _onnx_file(cell: Cell, settings: Settings) -> Path:
-    """The model of this cell, timm's, as an ONNX file, exported once."""
+    """Return the path of timm's model of this cell as an ONNX file, which is exported once."""
     timm = next(library for library in LIBRARIES if library.name == "timm")
     name = f"{cell.model.replace('/', '')}-{cell.image_size}-{cell.batch}.onnx"
     return _saved(settings.environments / "files" / name, cell, timm, settings, "onnx")
 
 
 def _weights_file(cell: Cell, library: Library, style: str | None, settings: Settings) -> Path:
-    """A file of weights as the library itself writes it; Google's .npz is the same for all."""
+    """Return the path of a weight file that the library itself wrote; Google's .npz is the same for all."""
     if style == "npz":
         library = next(library for library in LIBRARIES if library.name == OURS)
     name = f"{library.name}-{library.backend}-{cell.model.replace('/', '')}-{cell.image_size}.{style}"
@@ -351,7 +351,7 @@ def _weights_file(cell: Cell, library: Library, style: str | None, settings: Set
 
 
 def _saved(path: Path, cell: Cell, library: Library, settings: Settings, style: str | None) -> Path:
-    """Have a library write a file, unless it is there."""
+    """Let a library write a file, unless it exists."""
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         unfinished = path.with_name("unfinished-" + path.name)
@@ -367,7 +367,7 @@ def _saved(path: Path, cell: Cell, library: Library, settings: Settings, style: 
 def _start_again_and_again(
     cell: Cell, field: list[Entrant], settings: Settings, results: dict[str, dict[str, Any]]
 ) -> None:
-    """A fresh process for each repetition of each contender, in turn; one that is not counted fills the caches."""
+    """Run a fresh process for each repetition of each contender, in turn, after one that fills the caches."""
     turns = [(entrant.library, *pair) for entrant in field for pair in entrant.styles.items()]
     for number in range(-1, cell.rounds):
         first = max(number, 0) % max(1, len(turns))

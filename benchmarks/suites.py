@@ -1,4 +1,4 @@
-"""What is measured, as data: the models, the libraries with the ways to call them, and the cells of each suite."""
+"""Define the models, the libraries with the ways to call them, and the cells of each suite, as data."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ MODELS = {
 
 
 class Library(NamedTuple):
-    """A library on a backend; it has a process of its own in each cell.
+    """A library on a backend, with its own process in each cell.
 
     Attributes:
         name: Its name in the tables.
-        backend: Keras backend, or what takes its place.
+        backend: Keras backend, or the framework of another library.
         module: Its module in `benchmarks.contenders`.
         environment: Its key in `environments.ENVIRONMENTS`.
         styles: For each suite the ways to call it. The first is measured in a process that has done nothing else, so
@@ -46,7 +46,7 @@ class Library(NamedTuple):
     styles: dict[str, tuple[str, ...]]
 
     def contenders(self, suite: str, patterns: tuple[str, ...] = ("*",)) -> dict[str, str]:
-        """The styles of a suite whose full names fit one of the patterns: `{full name: style}`."""
+        """Return the styles of a suite whose full names fit one of the patterns, `{full name: style}`."""
         names = {f"{self.name}/{self.backend}/{style}": style for style in self.styles.get(suite, ())}
         return {name: style for name, style in names.items() if any(fnmatchcase(name, p) for p in patterns)}
 
@@ -84,7 +84,7 @@ LIBRARIES = (
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """One comparison: a model, an input, and who takes part.
+    """One comparison: a model, an input, and the contenders.
 
     Attributes:
         suite: The name of the suite.
@@ -110,13 +110,13 @@ class Cell:
 
     @property
     def title(self) -> str:
-        """Such as `B/16, 224 px, batch 8`."""
+        """A title such as `B/16, 224 px, batch 8`."""
         batch = f"{self.images} files, batch {self.batch}" if self.suite == "features" else f"batch {self.batch}"
         return f"{self.model}, {self.image_size} px, {batch}"
 
     @property
     def parameters(self) -> int:
-        """Parameters of the model, with its head unless features are wanted."""
+        """Number of parameters of the model, with its head unless the suite is `features`."""
         layers, hidden, _, mlp, _ = MODELS[self.model]
         tokens = (self.image_size // 16) ** 2 + 1
         block = 4 * hidden * (hidden + 1) + 2 * hidden * mlp + mlp + hidden + 4 * hidden
@@ -176,7 +176,7 @@ SUITES: dict[str, tuple[Cell, ...]] = {
     "features": (Cell("features", "Ti/16", batch=32, rounds=5),),
 }
 
-# What `--quick` runs.
+# The cells of `--quick`.
 QUICK: dict[str, tuple[Cell, ...]] = {
     "inference": (
         Cell("inference", "Ti/16", rounds=6, contenders=_FEW),

@@ -1,7 +1,8 @@
-"""The loop inside a contender's process: requests in on stdin, answers out on stdout, one JSON object a line.
+"""Run a contender in its own process: requests on stdin, answers on stdout, one JSON object per line.
 
-Run by `benchmarks.runner` with a contender's interpreter. Its argument is a JSON object: the cell, the module, and what
-to do. Everything that libraries print goes to stderr. Only the standard library and NumPy are imported before the contender.
+`benchmarks.runner` starts it with the contender's interpreter. Its argument is a JSON object: the cell, the module, and
+the task. Everything that libraries print goes to stderr. Only the standard library and NumPy are imported before the
+contender.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def claim_stdout() -> TextIO:
-    """Keep stdout for the answers; what libraries print, also from C, goes to stderr."""
+    """Return stdout for the answers, and send the output of libraries, also from C, to stderr."""
     channel = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     sys.stdout = sys.stderr
@@ -34,7 +35,7 @@ def claim_stdout() -> TextIO:
 
 
 def peak_memory() -> float:
-    """The most memory this process has had so far, in MB (2²⁰ bytes); NaN where the system does not say."""
+    """Return the peak memory of this process in MB (2²⁰ bytes); NaN where the system does not report it."""
     if resource is None:
         return float("nan")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -42,14 +43,14 @@ def peak_memory() -> float:
 
 
 def timed(function) -> tuple[float, Any]:
-    """Seconds that a call took, and what it returned."""
+    """Return the seconds that a call took, and its result."""
     start = time.perf_counter()
     result = function()
     return time.perf_counter() - start, result
 
 
 def serve(spec: dict[str, Any], requests, answer) -> None:
-    """Import and build a contender, then do what is asked until there is nothing more.
+    """Import and build a contender, then answer requests until there are no more.
 
     Args:
         spec: `module`, `cell` (which names the suite), and `save` (a path) if weights are to be written.
@@ -85,7 +86,7 @@ def serve(spec: dict[str, Any], requests, answer) -> None:
 
 
 def failure(error: Exception) -> dict[str, str]:
-    """What to answer instead of a figure."""
+    """Return the answer for an exception."""
     return {"error": f"{type(error).__name__}: {error}"[:500]}
 
 
@@ -105,12 +106,12 @@ def _do(job, request: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Serve what the arguments say."""
+    """Serve the task of the command line."""
     channel = claim_stdout()
     spec = json.loads(sys.argv[1])
     if spec.get("processors") and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, spec["processors"])
-    # The package must be found, but not the checkout's vit_keras, unless that is the one to be measured.
+    # This package must be found, but not the vit_keras beside it, unless that is the one to measure.
     sys.path[0] = str(ROOT)
     importlib.import_module("benchmarks")
     if spec.get("checkout"):

@@ -1,4 +1,4 @@
-"""Use a ViT as the backbone of a bigger model, and freeze part of it.
+"""Use a ViT as the backbone of a larger model, and freeze part of it.
 
 python examples/backbone.py
 """
@@ -11,9 +11,9 @@ from vit_keras import visualize, vit
 
 
 def main(steps=2):
-    """Return a two-headed model on a frozen backbone, and its attention map of a picture."""
+    """Return a model with two heads on a partly frozen backbone, and its attention map of an image."""
     backbone = vit.vit_ti16(image_size=(96, 160), include_top=False)  # the class token: (batch, 192)
-    for layer in backbone.layers[:10]:  # all up to the sixth block; the names are those of the paper's code
+    for layer in backbone.layers[:10]:  # up to the sixth block
         layer.trainable = False
 
     images = keras.Input((96, 160, 3), name="images")
@@ -29,7 +29,7 @@ def main(steps=2):
     y = {"kind": random.integers(0, 4, 8 * steps), "age": random.uniform(0, 1, 8 * steps)}
     model.fit(x, y, batch_size=8, verbose=2)
 
-    # The map is found however deep the backbone sits, and follows the rectangle: 6×10 patches.
+    # The backbone is found in a nested model; its images are rectangles of 6×10 patches.
     return model, visualize.attention_map(model, data.chelsea(), return_map=True)
 
 

@@ -1,4 +1,4 @@
-"""Name what is in a picture.
+"""Classify an image.
 
 python examples/classify.py [PICTURE [WEIGHTS]]
 """
@@ -13,12 +13,12 @@ from vit_keras import labels
 
 
 def main(picture=None, weights="vit_cifar10", top=3):
-    """Return the likeliest classes as (name, probability), likeliest first."""
-    # Comes with the package, and knows ten kinds of things. "Ti_16/augreg-imagenet21k+imagenet2012-224" (23 MB to
-    # download) and larger ones know a thousand: `vit-keras models` lists them. A file of weights will do, too.
-    model = vit_keras.from_checkpoint(weights)
+    """Return the classes with the highest probabilities, (name, probability), highest first."""
+    # "vit_cifar10" is part of the package and has ten classes. "vit_ti16" (a download of 23 MB) and larger models have
+    # 1000: `vit-keras models` lists them. A file of weights is accepted too.
+    model = vit_keras.open_model(weights)
 
-    # A path, a URL, bytes, a PIL image or an array; by default the CC0 photograph of a cat in scikit-image.
+    # A path, a URL, bytes, a PIL image or an array; by default scikit-image's photograph of a cat (CC0).
     images = model.preprocess(data.chelsea() if picture is None else picture)
     logits = model.predict(images, verbose=0)
 

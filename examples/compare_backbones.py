@@ -1,9 +1,9 @@
-"""Is a ViT the right choice for your pictures? ViT-Ti/16, EfficientNetB0 and ResNet50, each trained for the same time.
+"""Compare ViT-Ti/16, EfficientNetB0 and ResNet50 on your images, each trained for the same time.
 
 python examples/compare_backbones.py --data FOLDER --minutes 5    (FOLDER/CLASS/PICTURES; without it, CIFAR-10)
 
-Same pictures, size, batches, optimizer and seconds of training (compiling and testing do not count). All start from
-ImageNet weights (ViT-Ti/16's have seen ImageNet-21k before), or all from scratch where one of them has no weights.
+Images, size, batches, optimizer and seconds of training are the same (compiling and testing do not count). All start
+from ImageNet weights (ViT-Ti/16's were first trained on ImageNet-21k), or all from scratch if one has no weights.
 """
 
 import argparse
@@ -14,14 +14,15 @@ from pathlib import Path
 import keras
 import numpy as np
 
+import vit_keras
 from vit_keras import utils, vit
 
-COLOURS = {"ViT-Ti/16": "#0072B2", "EfficientNetB0": "#E69F00", "ResNet50": "#009E73"}  # told apart by everybody
+COLOURS = {"ViT-Ti/16": "#0072B2", "EfficientNetB0": "#E69F00", "ResNet50": "#009E73"}  # safe for color-blind readers
 BATCH = 32
 
 
 def load(folder, size):
-    """uint8 pictures and their classes, in random order."""
+    """Return uint8 images and their classes, in random order."""
     if folder is None:
         (images, labels), _ = keras.datasets.cifar10.load_data()
         images, labels = [utils.resize(image, (size, size)) for image in images[:12_000]], labels[:12_000, 0]
@@ -34,23 +35,23 @@ def load(folder, size):
 
 
 def build(name, size, classes, pretrained):
-    """A model from pixels in [0, 255] to logits, with a head that starts at zero."""
+    """Return a model from pixels in [0, 255] to logits, with a head that starts at zero."""
     pixels = keras.Input((size, size, 3))
     if name == "ViT-Ti/16":
         backbone = vit.vit_ti16(image_size=size, include_top=False, pretrained=pretrained)
-        inputs = vit.preprocessing(backbone)(pixels)
+        inputs = vit_keras.preprocessing_layer(backbone)(pixels)
     else:
         options = {"include_top": False, "pooling": "avg", "input_shape": (size, size, 3)}
         backbone = getattr(keras.applications, name)(weights="imagenet" if pretrained else None, **options)
         inputs = keras.applications.resnet.preprocess_input(pixels) if name == "ResNet50" else pixels
     for layer in backbone.layers:
         if isinstance(layer, keras.layers.BatchNormalization):
-            layer.momentum = 0.9  # their 0.99 is too slow for a short training, and would be held against them
+            layer.momentum = 0.9  # their 0.99 is too slow for a short training
     return keras.Model(pixels, keras.layers.Dense(classes, kernel_initializer="zeros")(backbone(inputs)))
 
 
 def batch(images, labels, step):
-    """Random pictures, half of them mirrored; of the same step the same ones."""
+    """Return random images, half of them mirrored; a step always has the same ones."""
     random = np.random.default_rng(step)
     chosen, mirrored = random.integers(len(images), size=BATCH), random.random(BATCH) < 0.5
     images = images[chosen].astype("float32")
@@ -59,7 +60,7 @@ def batch(images, labels, step):
 
 
 def train(model, images, labels, test, rate, seconds):
-    """Train for so long, and return the measures. The learning rate rises for a tenth of it, then falls as a cosine."""
+    """Train for `seconds` and return the results. The learning rate rises for a tenth of it, then falls as a cosine."""
     optimizer = keras.optimizers.AdamW(rate, weight_decay=0.05, clipnorm=1.0)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(optimizer, loss, metrics=["accuracy"], jit_compile=keras.backend.backend() == "jax")
@@ -81,7 +82,7 @@ def train(model, images, labels, test, rate, seconds):
 
 
 def draw(results, title, path):
-    """Accuracy against the time of training, and against the speed of the trained model."""
+    """Plot the accuracy over the time of training, and over the speed of the trained model."""
     import matplotlib.pyplot as plt
 
     figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6), sharey=True, layout="constrained")
@@ -104,8 +105,8 @@ def main(arguments=None):
     """Print and draw the comparison, and return the results by name."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", help="folder with a folder of pictures for each class; without it, CIFAR-10")
-    parser.add_argument("--minutes", type=float, default=5, help="of training, for each model")
-    parser.add_argument("--size", type=int, default=128, help="pixels")
+    parser.add_argument("--minutes", type=float, default=5, help="minutes of training for each model")
+    parser.add_argument("--size", type=int, default=128, help="image size in pixels")
     parser.add_argument("--weights", choices=["imagenet", "none"], default="imagenet")
     parser.add_argument("--out", default="compare_backbones.png")
     options = parser.parse_args(arguments)
@@ -114,10 +115,10 @@ def main(arguments=None):
     sizes, pretrained = (options.size, int(labels.max()) + 1), options.weights == "imagenet"
     try:
         models = {name: build(name, *sizes, pretrained) for name in COLOURS}
-    except Exception as error:  # all that Keras raises where there is no network
+    except Exception as error:  # Keras raises several kinds without a network
         if not pretrained:
             raise
-        print(f"{error}\n\nALL START FROM SCRATCH, which with few pictures is no way to choose a backbone.\n")
+        print(f"{error}\n\nALL START FROM SCRATCH. With few images, do not choose a backbone by this result.\n")
         pretrained, models = False, {name: build(name, *sizes, False) for name in COLOURS}
     results, title = {}, "from ImageNet weights" if pretrained else "from scratch"
     print(f"{title}, {options.minutes:g} minutes each\n{'':14} accuracy  parameters  images/s: training  trained")

@@ -1,4 +1,4 @@
-"""Show what the model looks at: an attention map over the picture.
+"""Draw an attention map: what a model looks at in an image.
 
 python examples/explain.py [PICTURE [OUT.PNG [WEIGHTS]]]
 """
@@ -14,14 +14,14 @@ from vit_keras import utils, visualize
 
 
 def main(picture=None, out="attention.png", weights="vit_cifar10"):
-    """Write the picture and its attention map side by side to `out`; return the map."""
-    model = vit_keras.from_checkpoint(weights)
+    """Write the image and its attention map side by side to `out`, and return the map."""
+    model = vit_keras.open_model(weights)
     image = utils.read(data.chelsea() if picture is None else picture, size=None)
 
-    overlay = visualize.attention_map(model=model, image=image)  # uint8, of the picture's own size
+    overlay = visualize.attention_map(model, image)  # uint8, of the image's size
     Image.fromarray(np.concatenate([image, overlay], axis=1)).save(out)
 
-    return visualize.attention_map(model=model, image=image, return_map=True)  # float32, one value a patch
+    return visualize.attention_map(model, image, return_map=True)  # float32, one value per patch
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Export a SavedModel, and use it in a new process that knows nothing of this package.
+"""Export a SavedModel, and use it in a new process without this package.
 
 python examples/export.py
 """
@@ -18,7 +18,7 @@ import json, sys
 import numpy as np, tensorflow as tf
 model = tf.saved_model.load(sys.argv[1])
 outputs = model.serve(np.load(sys.argv[2])).numpy()
-print(json.dumps({"outputs": outputs.tolist(), "vit_keras": "vit_keras" in sys.modules, "keras": "keras" in sys.modules}))
+print(json.dumps({"outputs": outputs.tolist(), "vit_keras": "vit_keras" in sys.modules}))
 """
 
 

@@ -1,10 +1,10 @@
 """Train the model that comes with the package, `vit_cifar10`, from scratch on CIFAR-10.
 
-A small hybrid ViT (a convolution of stride 4 before the tokens; paper, section 3.1) learns three things at once: the
-label, what the teacher says of the picture (soft distillation), and the principal components of the teacher's tokens at
-the same places of the picture, which is what makes a small data set go a long way. The teacher is a ViT-Ti/16,
-fine-tuned for one epoch on the same pictures. The student first sees crops of 24 pixels, then, as in section 3.2, the
-whole picture with its positions resampled: most of the time mixed with others, in the end as it is.
+A small hybrid ViT (a convolution of stride 4 before the tokens; paper, section 3.1) learns three targets at once: the
+label, the teacher's probabilities (soft distillation), and the principal components of the teacher's tokens at the same
+places of the image, which helps most on a small data set. The teacher is a ViT-Ti/16, fine-tuned for one epoch on the
+same images. The student is trained on crops of 24 pixels, then on whole images with resampled positions (section 3.2):
+first mixed by CutMix, at the end unmixed.
 
 python examples/train_cifar10.py --teacher Ti_16-….npz --out runs/cifar10
 """
@@ -34,7 +34,7 @@ STAGES = {  # size of the pictures, whether they are mixed, learning rate, epoch
 
 
 def cifar10(folder=None):
-    """(training images, training labels), (test images, test labels): from a folder of pictures, or downloaded."""
+    """Return (training images, labels) and (test images, labels), from a folder of images or downloaded."""
     if folder is None:
         return [(images, labels[:, 0]) for images, labels in keras.datasets.cifar10.load_data()]
     parts = []
@@ -45,7 +45,7 @@ def cifar10(folder=None):
 
 
 def ask_teacher(weights, images, labels, folder):
-    """What the teacher says of each picture once it has seen them all: probabilities, and components of its tokens."""
+    """Fine-tune the teacher, and return its probabilities and the components of its tokens for each image."""
     files = folder / "probabilities.npy", folder / "tokens.npy"
     if not all(file.exists() for file in files):
         teacher = vit_keras.from_checkpoint(weights, image_size=16 * SIDE, classes=len(CLASSES))
@@ -71,14 +71,14 @@ def ask_teacher(weights, images, labels, folder):
             probabilities.append(probability)
             components.append(((token - mean) @ basis).astype("float16"))
         probabilities = np.concatenate(probabilities)
-        print(f"the teacher knows {np.mean(probabilities.argmax(-1) == labels):.2%} of the training pictures")
+        print(f"accuracy of the teacher on the training images: {np.mean(probabilities.argmax(-1) == labels):.2%}")
         np.save(files[0], probabilities)
         np.save(files[1], np.concatenate(components))
     return np.load(files[0]), np.load(files[1], mmap_mode="r")
 
 
 class Crops(keras.utils.PyDataset):
-    """Batches of crops, half of them mirrored, each with what is to be learned of it."""
+    """Batches of crops, half of them mirrored, with their targets."""
 
     def __init__(self, images, labels, probabilities, tokens, size, mixed, batch_size=128, seed=0, **kwargs):
         super().__init__(**kwargs)
@@ -115,14 +115,14 @@ class Crops(keras.utils.PyDataset):
         return images, {"label": labels, "tokens": tokens.reshape(len(chosen), -1, COMPONENTS)}
 
     def change_light(self, images):
-        """Another brightness and contrast for each picture."""
+        """Change brightness and contrast of each image at random."""
         brightness, contrast = self.random.uniform([[-0.3], [0.7]], [[0.3], [1.3]], (2, len(images)))
         mean = images.mean((1, 2, 3), keepdims=True)
         changed = (images - mean) * contrast[:, None, None, None] + mean + brightness[:, None, None, None]
         return changed.clip(-1, 1).astype("float32")
 
     def cutmix(self, images, tokens, labels):
-        """Into half of the pictures, paste a square of whole tokens from another (CutMix, arXiv 1905.04899)."""
+        """Paste a square of whole tokens from another image into half of the images (CutMix, arXiv 1905.04899)."""
         mixed, side = (images.copy(), tokens.copy(), labels.copy()), self.size // 4
         for n, other in enumerate(self.random.permutation(len(images))):
             width = int(np.rint(side * np.sqrt(self.random.random()))) if self.random.random() < 0.5 else 0
@@ -136,7 +136,7 @@ class Crops(keras.utils.PyDataset):
 
 
 def train(model, data, epochs, rate, folder, stage):
-    """The model, fitted: beside its head one that predicts the teacher's tokens, which is then thrown away."""
+    """Train the model with a second head, which predicts the teacher's tokens and is not kept; return the model."""
     done = folder / f"{stage}.keras"
     if done.exists():
         return keras.models.load_model(done)
@@ -159,7 +159,7 @@ def train(model, data, epochs, rate, folder, stage):
 
 
 def publish(model, path):
-    """Write the weights as Google's files have them, in half precision, and return the model that is made of them."""
+    """Write the weights in Google's format in half precision, and return the model that these files give."""
     vit_keras.save_weights(model, path)
     with np.load(path) as file:
         halves = {name: file[name].astype("float16") for name in file}
@@ -168,7 +168,7 @@ def publish(model, path):
 
 
 def main(data=None, teacher=None, out="runs/cifar10", epochs=None):
-    """Return the model, as it is published, and its accuracy on the test pictures."""
+    """Return the published model and its accuracy on the test images."""
     keras.utils.set_random_seed(0)
     out = Path(out)
     out.mkdir(parents=True, exist_ok=True)
@@ -186,7 +186,7 @@ def main(data=None, teacher=None, out="runs/cifar10", epochs=None):
     model = publish(model, out / "vit_cifar10.npz")
     logits = model.predict(vit.preprocess_inputs(test_images), batch_size=500, verbose=0)
     accuracy = np.mean(logits.argmax(-1) == test_labels)
-    print(f"accuracy on 10,000 test pictures: {accuracy:.2%}")
+    print(f"accuracy on 10,000 test images: {accuracy:.2%}")
     return model, accuracy
 
 
@@ -195,5 +195,5 @@ if __name__ == "__main__":
     parser.add_argument("--data", help="folder with train/CLASS and test/CLASS; default: keras.datasets.cifar10")
     parser.add_argument("--teacher", required=True, help="weights of a ViT-Ti/16")
     parser.add_argument("--out", default="runs/cifar10")
-    parser.add_argument("--epochs", type=int, nargs=len(STAGES), help="of each stage")
+    parser.add_argument("--epochs", type=int, nargs=len(STAGES), help="epochs of each stage")
     main(**vars(parser.parse_args()))

@@ -150,17 +150,3 @@ def test_keras_still_traces_a_step_twice_whose_metrics_are_named_by_a_string():
 
     model = tiny()
     assert traces_of_a_step(WithOptimizer(model.input, model.output), ["accuracy"])[0] == 2
-
-
-@only_tensorflow
-def test_auto_means_no_xla_where_there_is_no_gpu():
-    model = tiny()
-    model.compile("adamw", "mse")
-    assert not model.jit_compile
-
-
-@only_tensorflow
-def test_keras_still_means_xla_by_auto():
-    model = plain(tiny())
-    model.compile("adamw", "mse")
-    assert model.jit_compile

@@ -1,10 +1,10 @@
-"""Write `vit_keras/checkpoints/registry_timm.csv`: what timm's configurations say about the files it publishes.
+"""Write `vit_keras/checkpoints/registry_timm.csv`: facts about the files that timm publishes, from its configurations.
 
     pip install timm && python tools/make_registry.py
 
-Facts only: name, size, classes, preprocessing, licence, and of the architecture what a file cannot tell. Only families
-that `vit_keras` reads are listed. The originals at dl.fbaipublicfiles.com that timm names become rows of `facebook/`.
-`vit_keras/checkpoints/registry.csv`, beside it, is kept by hand and has the same columns.
+The facts are name, size, classes, preprocessing, license, and the parts of the architecture that a file does not show.
+Only families that `vit_keras` reads are listed. The originals at dl.fbaipublicfiles.com that timm names become rows of
+`facebook/`. `vit_keras/checkpoints/registry.csv`, beside it, is edited by hand and has the same columns.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from timm.models._registry import _model_pretrained_cfgs, _model_to_module
 TARGET = Path(__file__).parents[1] / "vit_keras" / "checkpoints" / "registry_timm.csv"
 COLUMNS = next(csv.reader((TARGET.parent / "registry.csv").open(encoding="utf-8")))
 MODULES = ("vision_transformer", "deit", "beit", "eva", "mlp_mixer", "vision_transformer_hybrid")
-# The families, by the name of the architecture; what other models share these modules is left out.
+# Architectures of families that vit_keras reads; other models in these modules are left out.
 FAMILIES = re.compile(
     r"(vit_(tiny|small|base|large|huge)_patch\d+_\d+(_miil)?|"
     r"vit_\w+_clip_(quickgelu_)?\d+|vit_\w+_siglip_(gap_)?\d+|vit_\w+_dinov2|vit_\w+_dinov3|flexivit_\w+|"
@@ -103,7 +103,7 @@ def main() -> None:
         hub = config.hf_hub_id or ""
         hub = f"timm/{name}" if hub == "timm/" else hub
         row = facts(name, config, architecture)
-        if hub in quick:  # trained with it, whatever the architecture's name says
+        if hub in quick:  # trained with QuickGELU, which the architecture's name does not show
             row["options"] = join(row["options"], "mlp_activation=quick_gelu")
         elif row["family"] in ("timm-clip", "timm-siglip"):
             row["options"] = join("mlp_activation=gelu", row["options"])
@@ -123,7 +123,7 @@ def main() -> None:
 
 
 def facts(name, config, architecture) -> dict:
-    """The columns that timm's and the original file of a model share."""
+    """Return the columns that timm's file and the original file of a model share."""
     return {
         "family": family(architecture),
         "image_size": config.input_size[1],
@@ -137,7 +137,7 @@ def facts(name, config, architecture) -> dict:
 
 
 def family(architecture: str) -> str:
-    """The family of `vit_keras.checkpoints.families` that reads timm's file."""
+    """Return the family of `vit_keras.checkpoints.families` that reads timm's file."""
     for part, name in READERS.items():
         if part in architecture:
             return name
@@ -166,7 +166,7 @@ LICENCES = {
 
 
 def preprocessing(config) -> str:
-    """A preset, and where it differs from it the crop: `clip@squash`, `timm@0.95`, `clip@squash0.95`."""
+    """Return a preset and its crop: `clip@squash`, `timm@0.95`, `clip@squash0.95`."""
     preset = MEANS[tuple(config.mean)]
     if config.interpolation != ("bilinear" if preset == "miil" else "bicubic"):
         raise ValueError(f"{config.architecture}: {config.interpolation}")
@@ -179,7 +179,7 @@ _ARCHITECTURES: dict[str, str] = {}
 
 
 def options(architecture: str) -> str:
-    """What of a `ViTConfig` the file cannot tell and the family does not: heads that are not 64 wide, GELU, epsilon."""
+    """Return fields of `ViTConfig` that neither file nor family shows: heads not 64 wide, GELU, epsilon."""
     if architecture not in _ARCHITECTURES:
         with torch.device("meta"):
             model = timm.create_model(architecture, pretrained=False)
@@ -198,12 +198,12 @@ def options(architecture: str) -> str:
 
 
 def hub_file(config) -> str:
-    """Empty for the usual name of a file on the hub."""
+    """Return the name of a file on the hub, empty for the usual name."""
     return config.hf_hub_filename or ""
 
 
 def original_of(config, row) -> dict | None:
-    """The row of the file that its authors published, at dl.fbaipublicfiles.com."""
+    """Return the row of the file that its authors published at dl.fbaipublicfiles.com, if there is one."""
     match = re.match(r"https://dl\.fbaipublicfiles\.com/(.*/)?([\w.]+?)(-[0-9a-f]{8})?\.pth$", config.url or "")
     if match is None:
         return None
@@ -220,7 +220,7 @@ def original_of(config, row) -> dict | None:
 
 
 def join(*parts: str) -> str:
-    """Options, one after the other, the last of a name counting."""
+    """Join options; the last value of a name counts."""
     fields = dict(part.split("=") for part in " ".join(parts).split())
     return " ".join(f"{k}={v}" for k, v in fields.items())
 

@@ -1,4 +1,4 @@
-"""Print the table of docs/checkpoints.md: how far each family is from its original implementation."""
+"""Print the table of docs/checkpoints.md: the difference of each family from its original implementation."""
 
 import collections
 import json

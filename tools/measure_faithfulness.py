@@ -1,9 +1,9 @@
-"""Print the tables of how faithful each kind of map is, for the documentation.
+"""Print the tables of docs/faithfulness.md: how faithful each kind of map is.
 
     python tools/measure_faithfulness.py WEIGHTS PICTURES
 
-WEIGHTS is a checkpoint with classes, PICTURES a folder of JPEG files. A `labels.json` in it, `{file: class}`, names
-their classes; without it the predicted classes are taken.
+WEIGHTS is a checkpoint with classes, PICTURES a folder of JPEG files. A `labels.json` in it, `{file: class}`, gives
+their classes; without it, the predicted classes are used.
 """
 
 import argparse
@@ -15,7 +15,7 @@ from vit_keras import visualize
 
 
 def from_layer(method, start):
-    """The method, from a block on."""
+    """Return the method, started at a block."""
     return {"method": method, "start_layer": start} if start else method
 
 

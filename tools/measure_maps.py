@@ -1,4 +1,4 @@
-"""Print the tables of how far each map is from its reference implementation, for the documentation."""
+"""Print the tables of docs/gallery.md: the difference of each map from its reference implementation."""
 
 import collections
 import sys
@@ -54,16 +54,16 @@ CALLS = {
     "norm_rollout": '`alti_rollout(kind="norm")`',
     "legrad": "`legrad`",
 }
-"""{name of a reference: how ours is called}"""
+"""{name of a reference: the call of ours}"""
 
 
 def correlation(a, b):
-    """Pearson's, of two arrays."""
+    """Return Pearson's correlation of two arrays."""
     return np.corrcoef(a.ravel(), b.ravel())[0, 1]
 
 
 def tables():
-    """Print both."""
+    """Print both tables."""
     found, sources, apart = collections.defaultdict(list), {}, collections.defaultdict(list)
     for name in cases():
         golden = load(name)

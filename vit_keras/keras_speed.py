@@ -31,24 +31,6 @@ class FastModel(keras.Model):
             return compiled.run(self, _FORWARD[bool(training)], images, key=bool(training))
         return super().call(inputs, training=training, mask=mask, **kwargs)
 
-    def compile(self, *args, **kwargs):
-        """Compile as `keras.Model.compile` does; `jit_compile="auto"` means no XLA where TensorFlow has only a CPU.
-
-        There XLA gains 2 % of a training step, loses more on a single image, and makes dropout five times slower.
-        """
-        given = len(args) > 7 or kwargs.get("jit_compile", "auto") != "auto"
-        if not given and keras.backend.backend() == "tensorflow":
-            import tensorflow as tf
-
-            kwargs["jit_compile"] = "auto" if tf.config.list_physical_devices("GPU") else False
-        super().compile(*args, **kwargs)
-
-    def compile_from_config(self, config):
-        """Restore the compiled state of a loaded model; Keras leaves this to classes that override `compile`."""
-        self.compile(**keras.saving.deserialize_keras_object(config))
-        if self.optimizer is not None:
-            self.optimizer.build(self.trainable_variables)
-
     def make_train_function(self, force=False):
         """Build the optimizer before the step: variables that are made while it is traced cost a second trace."""
         if self._on_one_tensorflow_device() and self.optimizer is not None and not self.optimizer.built:

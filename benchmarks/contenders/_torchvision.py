@@ -1,7 +1,7 @@
 """Empty stand-ins for torchvision's modules where it is not installed.
 
-timm imports torchvision for data sets, transforms and a layer that no ViT has; nothing measured here calls any of it, and
-torchvision would bring its own demands on the build of PyTorch. A start-up measured so is shorter than a user's.
+timm imports torchvision for data sets, transforms and a layer that no ViT has. No measurement calls any of it, and
+torchvision requires its own build of PyTorch. A start-up measured without it is shorter than a user's.
 """
 
 from __future__ import annotations

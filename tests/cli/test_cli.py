@@ -630,7 +630,7 @@ def test_inspect_what_is_no_file_of_weights(capsys, tmp_path, weights):
     (tmp_path / "notes.npz").write_text("Feed the cat.")
     assert_refused(capsys, ["inspect", str(tmp_path / "notes.npz")], r"notes\.npz is not")
     assert_refused(capsys, ["inspect", str(tmp_path / "none.npz")], r"no file .*none\.npz")
-    assert_refused(capsys, ["inspect", weights, "--family", "resnet"], "no family 'resnet'.*timm")
+    assert_refused(capsys, ["inspect", weights, "--family", "resnet"], "Unknown family: 'resnet'.*timm")
     assert_refused(capsys, ["inspect", weights, "--key", "model"], "no state dicts")
     os.truncate(weights, os.path.getsize(weights) // 2)
     assert_refused(capsys, ["inspect", weights], "damaged or incomplete")

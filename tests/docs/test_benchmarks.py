@@ -1,4 +1,4 @@
-"""The benchmark's own machinery: statistics, a contender's process, tables, the figure. No library is timed."""
+"""Test the benchmark itself: statistics, the process of a contender, tables, the figure. No library is timed."""
 
 import json
 import math

@@ -64,3 +64,19 @@ def test_the_guide_to_training_runs_from_top_to_bottom(monkeypatch, tmp_path):
     assert names["seen"].shape == (len(names["train"].paths), 128)
     assert len(names["nearest"]) == len(names["validation"].paths)
     assert np.load("features.npz")["features"].shape == (30, 128)
+
+
+PAGES = ["README.md", "CHANGELOG.md", "benchmarks/README.md", *(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md"))]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_to_files_and_sections(page):
+    def sections(path):
+        titles = re.findall(r"^#+ (.*)", path.read_text(encoding="utf-8"), re.MULTILINE)
+        return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+
+    here = ROOT / page
+    for target, section in re.findall(r"\]\((?!http)([^)#\s]*)#?([^)\s]*)\)", here.read_text(encoding="utf-8")):
+        path = here.parent / target if target else here
+        assert path.exists(), target
+        assert not section or section in sections(path), f"{target}#{section}"

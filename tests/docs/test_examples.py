@@ -107,9 +107,10 @@ def test_readme_runs_from_top_to_bottom(monkeypatch, tmp_path, stand_in, capsys)
     }
     for snippet in snippets:
         exec(compile(snippet, "README.md", "exec"), names)
+    assert "cat" in capsys.readouterr().out.splitlines()
     assert names["picture"].shape == (300, 451, 3)
     assert names["heat"].shape == (6, 10)
-    assert len(vit_keras.checkpoints.Weights("wide.npz", strict=True)) == len(names["model"].weights)
+    assert len(vit_keras.checkpoints.Weights("larger.npz", strict=True)) == len(names["larger"].weights)
     assert Path("tuned.keras").is_file()
     assert (Path("saved_model") / "saved_model.pb").is_file()
 

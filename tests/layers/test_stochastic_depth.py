@@ -157,9 +157,9 @@ def test_recordings_see_every_token():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"stochastic_depth": 1.0}, "stochastic_depth is a rate"),
-        ({"patch_dropout": -0.1}, "patch_dropout is a rate"),
-        ({"patch_dropout": None}, "patch_dropout is a rate"),
+        ({"stochastic_depth": 1.0}, "stochastic_depth must be a rate"),
+        ({"patch_dropout": -0.1}, "patch_dropout must be a rate"),
+        ({"patch_dropout": None}, "patch_dropout must be a rate"),
         ({"stochastic_depth": 0.1, "remat": True}, "stochastic_depth=0.1"),
         ({"patch_dropout": 0.1, "rope_theta": 100.0}, "every patch in its place"),
         ({"patch_dropout": 0.1, "relative_positions": True}, "every patch in its place"),
@@ -188,7 +188,7 @@ def test_rates_are_changed_in_a_model_that_there_is():
     ]
     layers.set_rates(model, stochastic_depth=0.0)
     assert not any(b.drop_path.rate for b in model.layers if "block" in b.name)
-    with pytest.raises(ValueError, match="stochastic_depth is a rate"):
+    with pytest.raises(ValueError, match="stochastic_depth must be a rate"):
         layers.set_rates(model, stochastic_depth=2.0)
     with pytest.raises(ValueError, match="remat=True"):
         layers.set_rates(vit.build(config(remat=True)), stochastic_depth=0.1)

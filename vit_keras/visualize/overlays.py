@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageFilter
 
-from ..images import read
-from ..pixels import gray
+from ..images import gray, read
 from ..positions import resize_bilinear
 from .colors import Clip, Cmap, color_and_opacity, percentiles, stretch
 
