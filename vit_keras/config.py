@@ -37,18 +37,15 @@ class ViTConfig:
 
     Args:
         image_size: Pixels of the input, `(height, width)` or one integer for a square. `None`: images of any size; the
-            position embeddings are resampled in the graph, from a table of `position_grid`.
+            positions are resampled in the graph from a table of `position_grid`.
         channels: Channels of the input image.
-        patch_size: Pixels of a patch, `(height, width)` or one integer for a square. Of a hybrid: cells of the ResNet's
-            feature map.
-        drop_remainder: Whether an image that is not a whole number of patches loses its right and bottom rest, as in
-            the reference, instead of raising a `ValueError`.
+        patch_size: Pixels of a patch, likewise. Of a hybrid: cells of the ResNet's feature map.
+        drop_remainder: Whether an image loses what is left over after whole patches, instead of raising an error.
         resnet: Units in each stage of the ResNet before the patch embedding (a hybrid; paper, section 3.1), or `None`.
         resnet_numerics: Whose weight standardization and group normalization: `"google"` or `"timm"`.
         patch_bias: Whether the patch embedding has a bias.
         patch_norm: Whether there are layer normalizations before and after the patch embedding (vit-pytorch).
-        class_token: Whether there is a class token; `None`: unless `pooling` is `"gap"` or `"map"`. (A model that is
-            made for a file of weights has one if the file has.)
+        class_token: Whether there is a class token; `None`: as the file of weights, or by `pooling`.
         distillation_token: Whether there is a second token after the class token (DeiT).
         registers: Number of register tokens after the class token (arXiv 2309.16588); they have no position.
         position: `"learned"`, `"sincos2d"` (fixed; arXiv 2104.02057) or `None`.
@@ -91,12 +88,11 @@ class ViTConfig:
         stochastic_depth: Rate at which training leaves out the last block's branches, for each image anew; it rises
             linearly from 0 in the first block (arXiv 1603.09382).
         patch_dropout: Share of the patches that training leaves out, others for each image (arXiv 2208.07220).
-        remat: Whether training keeps only the inputs of the blocks and computes the rest again in the backward pass:
-            less memory for more time. Not together with dropout. (JAX on a CPU saves nothing: XLA undoes it there.)
+        remat: Whether training keeps only the inputs of the blocks and computes the rest again in the backward pass.
+            Not together with dropout.
         position_resize: How position embeddings are resampled to another grid: one of `vit_keras.positions.METHODS`.
         patch_resize: How a patch kernel is brought to another patch size (FlexiViT's PI-resize): likewise.
-        relative_resize: How relative positions are resampled to another grid: `"bilinear"` (Hugging Face's),
-            `"geometric"` (BEiT's own) or `"geometric_linear"` (timm's).
+        relative_resize: Likewise for relative positions; also `"geometric"` (BEiT's) and `"geometric_linear"` (timm's).
         name: Name of the model.
 
     Raises:
@@ -230,7 +226,7 @@ class ViTConfig:
             )
         if self.position == "sincos2d" and self.hidden_size % 4:
             raise ValueError(f"position='sincos2d' needs a hidden_size divisible by 4. Received: {self.hidden_size}")
-        if self.rope_theta is not None and (self.dim_head or self.hidden_size // self.num_heads) % 4:
+        if self.rope_theta is not None and self.head_width % 4:
             raise ValueError(f"rope_theta needs heads of a width divisible by 4. Received: num_heads={self.num_heads}")
         if self.tokens_mlp_dim is not None and (self.prefix_tokens or self.position is not None):
             raise ValueError(

@@ -255,7 +255,7 @@ def test_attention_by_all_methods_in_a_figure(capsys, picture, tmp_path):
         sizes[name] = drawn.shape[1] / drawn.shape[0]
     assert sizes["one.png"] < 3 < sizes["two.png"]  # a table; rows of eleven
     # What is drawn is what attention_map says, though it comes out of two passes for all methods.
-    maps = pictures._all_maps(model, utils.read(picture, None), 2)
+    maps = visualize.all_maps(model, utils.read(picture, None), 2)
     assert list(maps) == list(visualize.METHODS)
     for method in ("relevance", "gradcam", "legrad"):
         expected = visualize.attention_map(model, picture, method=method, target=2, return_map=True)

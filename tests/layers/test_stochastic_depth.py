@@ -161,9 +161,9 @@ def test_recordings_see_every_token():
         ({"patch_dropout": -0.1}, "patch_dropout must be a rate"),
         ({"patch_dropout": None}, "patch_dropout must be a rate"),
         ({"stochastic_depth": 0.1, "remat": True}, "stochastic_depth=0.1"),
-        ({"patch_dropout": 0.1, "rope_theta": 100.0}, "every patch in its place"),
-        ({"patch_dropout": 0.1, "relative_positions": True}, "every patch in its place"),
-        ({"patch_dropout": 0.1, "tokens_mlp_dim": 8, "position": None, "pooling": "gap"}, "every patch in its place"),
+        ({"patch_dropout": 0.1, "rope_theta": 100.0}, "need all patches"),
+        ({"patch_dropout": 0.1, "relative_positions": True}, "need all patches"),
+        ({"patch_dropout": 0.1, "tokens_mlp_dim": 8, "position": None, "pooling": "gap"}, "need all patches"),
         ({"stochastic_depth": 0.1, "tokens_mlp_dim": 8, "position": None, "pooling": "gap"}, "has no stochastic_depth"),
     ],
 )

@@ -300,8 +300,8 @@ def test_axes_that_are_given(matplotlib):
         (lambda: figures.plot_maps({"a": np.eye(3)}, grey_image(), columns=0), "at least 1. Received: 0"),
         (lambda: figures.plot_heads(recording(attention=None)), "has no attention: pass keep="),
         (lambda: figures.plot_layers(recording(attention=None)), "has no attention: pass keep="),
-        (lambda: figures.plot_heads(recording(), layer=7), "Recorded were the blocks 0, 1, 2. Received: 7"),
-        (lambda: figures.plot_heads(dataclasses.replace(recording(), heads="mean")), "heads=None"),
+        (lambda: figures.plot_heads(recording(), layer=7), "The recording has the blocks 0, 1, 2. Received: 7"),
+        (lambda: figures.plot_heads(dataclasses.replace(recording(), heads="mean")), "head_fusion=None"),
     ],
 )
 def test_what_cannot_be_plotted(matplotlib, call, message):
