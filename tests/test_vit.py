@@ -472,7 +472,7 @@ def test_pixels_of_another_range_are_warned_of_once(call):
         model = tiny()
         if wrong.dtype == np.uint8 and keras.backend.backend() != "tensorflow":
             continue
-        with pytest.warns(UserWarning, match=r"pixels are from 0 to .* -1 to 1.*model\.preprocess"):
+        with pytest.warns(UserWarning, match=r"pixels are between 0 and .* -1 and 1.*model\.preprocess"):
             call(model, wrong)
         with warnings.catch_warnings():
             warnings.simplefilter("error", UserWarning)

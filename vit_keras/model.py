@@ -98,7 +98,7 @@ class VisionTransformer(FastModel):
             self._range_checked = True
             doubt = self.preprocessing.doubt(keras.ops.convert_to_numpy(images[:8]))
             if doubt:
-                advice = " model.preprocess(pictures) makes of pictures what the model takes."
+                advice = " model.preprocess(images) converts images to the model's input."
                 warnings.warn(doubt + advice, UserWarning, stacklevel=3)
 
     def _check_shape(self, images: Any) -> None:

@@ -6,8 +6,8 @@ Keras; the layer is in `preprocess_layer`.
 
 Nine similar names: `vit_keras.preprocess` is this module. `Preprocessing` is the description, and `Preprocess` the
 Keras layer that applies it to a batch of pixels. `model.preprocessing` is the `Preprocessing` of a model's checkpoint,
-`model.preprocess(images)` applies it, and `vit_keras.preprocessing(model)` returns it as a `Preprocess` to put before
-the model. `preprocess_inputs(pixels)` is Google's normalization alone, from [0, 255] to [-1, 1], as in vit-keras 0.x.
+`model.preprocess(images)` applies it, and `vit_keras.preprocessing_layer(model)` returns it as a `Preprocess` to put
+before the model. `preprocess_inputs(pixels)` is Google's normalization alone, from [0, 255] to [-1, 1] (vit-keras 0.x).
 The argument `preprocessing=` (in training) takes a `Preprocessing`. The argument `preprocess=` (in visualization) takes
 `"own"` for the model's own, a function from pixels to the model's input, or `None` if the images are that input.
 
@@ -28,7 +28,7 @@ import numpy as np
 from ._imports import moved_names
 from .config import size_pair
 from .images import gray, read, resize_image
-from .pixels import preprocess_inputs, range_doubt
+from .pixels import is_plausible_range, preprocess_inputs
 from .preprocess_json import (
     IMAGENET_MEAN,
     IMAGENET_STD,
@@ -241,18 +241,33 @@ class Preprocessing:
         mean, std = np.array(self.mean), np.array(self.std)
         return 1 / (255 * std), -mean / std
 
+    @property
+    def range(self) -> tuple[float, float]:
+        """The least value of a black image and the largest of a white one, over all channels.
+
+        Example:
+            >>> GOOGLE.range
+            (-1.0, 1.0)
+        """
+        scale, offset = self._affine()
+        return float(offset.min()), float((255 * scale + offset).max())
+
     def doubt(self, inputs: Any) -> str | None:
-        """Return why an input does not look like what this preprocessing gives, or `None` if it does.
+        """Return why a batch of images does not look like what this preprocessing makes; `None` if it does.
 
         Args:
-            inputs: A batch as it goes into a model, `(..., channels)`.
+            inputs: A batch as it goes into a model, `(..., channels)`. Of a constant image nothing is said.
 
         Example:
             >>> GOOGLE.doubt(np.array([[0.0, 127.0, 255.0]]))
-            'The pixels are from 0 to 255, where the model was trained with -1 to 1.'
+            'The pixels are between 0 and 255. The model was trained with pixels between -1 and 1.'
         """
-        scale, offset = self._affine()
-        return range_doubt(inputs, float(offset.min()), float((255 * scale + offset).max()))
+        inputs = np.asarray(inputs)
+        received = (float(inputs.min()), float(inputs.max())) if inputs.size else (0.0, 0.0)
+        if received[0] == received[1] or is_plausible_range(received, self.range):
+            return None
+        found, trained = ("{:.3g} and {:.3g}".format(*pair) for pair in (received, self.range))
+        return f"The pixels are between {found}. The model was trained with pixels between {trained}."
 
     def replace(self, **changes: Any) -> Preprocessing:
         """Return a copy with some fields changed.

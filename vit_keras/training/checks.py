@@ -9,6 +9,7 @@ import keras
 import numpy as np
 
 from ..anatomy import find_vit, input_range, last_activation, outputs_of, preprocessing_of
+from ..pixels import is_plausible_range
 
 __all__ = ["check", "check_range", "class_weights", "last_activation", "outputs_of"]
 
@@ -110,10 +111,9 @@ def check_range(model: keras.Model, inputs: Any) -> None:
         raise ValueError("The first batch has pixels that are not finite numbers.")
     preprocessing = preprocessing_of(vit)  # for the pixels that the ViT itself takes
     mean, std = np.array(preprocessing.mean), np.array(preprocessing.std)
-    expected = float((-mean / std).min()), float(((1 - mean) / std).max())
-    received = float(pixels.min()), float(pixels.max())
+    received, expected = (float(pixels.min()), float(pixels.max())), preprocessing.range
     scaled_twice = np.ptp(pixels * std + mean) < 0.025  # in units of white less black
-    if scaled_twice or not _plausible(received, expected):
+    if scaled_twice or not is_plausible_range(received, expected):
         warnings.warn(
             f"The pixels that reach the ViT are from {received[0]:.3g} to {received[1]:.3g}. It was trained with "
             f"pixels from {expected[0]:.3g} to {expected[1]:.3g}. {_REMEDIES[input_range(model)]}",
@@ -128,18 +128,6 @@ _REMEDIES = {
     "pixels": "This model normalizes its inputs itself: give it pixels in [0, 255].",
     "unit": "This model normalizes its inputs itself: give it pixels in [0, 1].",
 }
-
-
-def _plausible(received: tuple[float, float], expected: tuple[float, float]) -> bool:
-    """Whether pixels are within a range (augmentation may exceed it a little), and not in another common one."""
-    (low, high), (least, most) = received, expected
-    margin = 0.25 * (most - least)
-    if low < least - margin or high > most + margin:
-        return False
-    others = [other for other in ((0, 255), (0, 1), (-1, 1)) if max(np.abs(np.subtract(other, expected))) > 0.02]
-    if any(abs(low - first) < 0.02 and abs(high - last) < 0.02 for first, last in others):
-        return False
-    return not (least < -margin and low >= 0 and high <= 1)  # without a dark pixel: in [0, 1]
 
 
 def _reaching(vit: keras.Model, model: keras.Model, inputs: Any) -> Any:
