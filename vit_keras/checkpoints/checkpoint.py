@@ -126,10 +126,12 @@ class Checkpoint:
         found = re.search(r"-([0-9a-f]{8})\.pth$", self.filename)
         return self.sha256[:8] if self.sha256 else found and found[1]
 
-    @property
-    def licence(self) -> str:
-        """Alias of `license`."""
-        return self.license
+    # Names of earlier versions.
+    licence = property(lambda self: self.license)
+    mean = property(lambda self: self.preprocessing.mean)
+    std = property(lambda self: self.preprocessing.std)
+    interpolation = property(lambda self: self.preprocessing.interpolation)
+    crop = property(lambda self: self.preprocessing.crop)
 
 
 _init = Checkpoint.__init__

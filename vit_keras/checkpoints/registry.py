@@ -194,6 +194,8 @@ _ELSEWHERE = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "CHECKPOINTS":
+        return listed()
     if name not in _ELSEWHERE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__package__}.{_ELSEWHERE[name]}"), name)
