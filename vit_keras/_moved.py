@@ -36,8 +36,13 @@ MOVED: dict[str, tuple[str, ...]] = {
 }
 
 MOVED_NAMES: dict[str, dict[str, str]] = {
+    "checkpoints.families.huggingface": {
+        "MODELS": "checkpoints.transformers_json",
+        "Model": "checkpoints.transformers_json",
+        "model_of": "checkpoints.transformers_json",
+    },
     "config": {"VARIANTS": "variants"},
-    "layers": {"find_vit": "anatomy", "patch_grid": "anatomy", "set_rates": "anatomy"},
+    "layers": {"drop_path": "layers._base", "find_vit": "anatomy", "patch_grid": "anatomy", "set_rates": "anatomy"},
     "preprocess": {"Preprocess": "preprocess_layer"},
     "vit": {
         "GOOGLE": "preprocess",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from ..._imports import moved_names
 from .rules import (
     ATTENTION,
     BLOCK,
@@ -282,3 +283,5 @@ BEIT = Family(
 )
 
 FAMILIES = (VIT, DINOV2, DINOV3, CLIP, SIGLIP, BEIT, MSN)
+
+__getattr__ = moved_names(__name__)
