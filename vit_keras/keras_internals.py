@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import keras
@@ -104,3 +105,27 @@ def concrete(tensor: Any) -> bool:
 
         return isinstance(tensor, jax.Array) and not isinstance(tensor, jax.core.Tracer)
     return keras.ops.is_tensor(tensor) and tensor.device.type != "meta"
+
+
+class _Kept:
+    """No container that Keras would look into when it saves."""
+
+    def __init__(self):
+        self.values: dict[Hashable, Any] = {}
+
+
+def kept(model: keras.Model, key: Hashable, make: Callable[[], Any]) -> Any:
+    """Return what `make` returned when it was first called for a model and a key; it goes when the model goes.
+
+    It may refer to the model: a dictionary with weak keys would then never let go of either. An attribute set in the
+    ordinary way would become a part of the model, and of the files that it is saved in.
+
+    Example:
+        >>> model = keras.Sequential([keras.layers.Dense(1)])
+        >>> kept(model, "answer", lambda: 42), kept(model, "answer", lambda: 43)
+        (42, 42)
+    """
+    store = model.__dict__.setdefault("_vit_keras_kept", _Kept())
+    if key not in store.values:
+        store.values[key] = make()
+    return store.values[key]

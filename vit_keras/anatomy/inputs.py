@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-import weakref
 from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
 
-from ..keras_internals import flat_layers, origin
+from ..keras_internals import flat_layers, kept, origin
 from ..preprocess import GOOGLE, Preprocessing
 from ..preprocess_layer import Preprocess
 from ..validate import size_pair
@@ -60,13 +59,8 @@ class _Entry:
             self.probe = []
 
 
-_entries: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
-
-
 def _entry(model: keras.Model) -> _Entry:
-    if model not in _entries:
-        _entries[model] = _Entry(model, find_vit(model))
-    return _entries[model]
+    return kept(model, "entry", lambda: _Entry(model, find_vit(model)))
 
 
 def _way_to(model, vit):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import weakref
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import numpy as np
 
 from ...anatomy import blocks, find_vit, front, heads, image_shape, preprocessing_of
 from ...atomic import complete
-from ...keras_internals import no_gradients
+from ...keras_internals import kept, no_gradients
 from ...model import VisionTransformer
 from ...preprocess import Preprocessing
 from ...validate import one_of
@@ -134,16 +133,15 @@ class Extractor:
         return images
 
 
-_towers: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
-
-
 def _tower(vit: keras.Model, layer: str | None) -> VisionTransformer:
     """Return the ViT from its images to the features: the same object each time, so that it is compiled once."""
-    towers = _towers.setdefault(vit, {})
-    if layer not in towers:
-        towers[layer] = VisionTransformer(vit.input, _features_of(vit, layer), name=f"{vit.name}-features")
-    towers[layer].run_eagerly = vit.run_eagerly
-    return towers[layer]
+
+    def make():
+        return VisionTransformer(vit.input, _features_of(vit, layer), name=f"{vit.name}-features")
+
+    tower = kept(vit, ("tower", layer), make)
+    tower.run_eagerly = vit.run_eagerly
+    return tower
 
 
 def _features_of(vit: keras.Model, layer: str | None):
