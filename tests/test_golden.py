@@ -21,9 +21,9 @@ def run(model, images):
 
 
 def effort(path):
-    if path.stem == "ViT-B_32_21k_rep":  # 400 MB are written and read
-        return [pytest.mark.slow]
-    return [pytest.mark.slow_on_jax] if path in LARGE else []
+    if path not in LARGE:  # up to 400 MB are written and read
+        return []
+    return [pytest.mark.slow_on_jax if path.stem == "ViT-Ti_16" else pytest.mark.slow]
 
 
 @pytest.mark.core

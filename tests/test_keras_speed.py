@@ -61,8 +61,7 @@ def test_keras_still_runs_a_plain_call_layer_by_layer():
 # --- predict ---
 
 
-@pytest.mark.parametrize("batch_size", [None, 1, 5, 100])
-@pytest.mark.parametrize("dtype", ["float32", "float64", "uint8"])
+@pytest.mark.parametrize(("batch_size", "dtype"), [(None, "float32"), (1, "float64"), (5, "uint8"), (100, "float32")])
 def test_predict_is_that_of_keras(batch_size, dtype):
     model, x = tiny(), (127 * images(37)).astype(dtype)
     expected = keras.Model.predict(model, x.astype("float32"), batch_size=batch_size, verbose=0)

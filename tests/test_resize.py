@@ -35,6 +35,11 @@ if BACKEND != "tensorflow":
 
 
 @functools.cache
+def first(names, count=3):
+    """A few by default, all with the slow tests: what differs is the family, not the mechanism."""
+    return [name if n < count else pytest.param(name, marks=pytest.mark.slow) for n, name in enumerate(names)]
+
+
 def file_of(name):
     """Path of a checkpoint, and what has to be said about it."""
     folder = tempfile.mkdtemp(prefix="vit_keras-")
@@ -91,7 +96,7 @@ def two_sizes(name, more=(0, 0)):
 # ------------------------------------------------------------------ any size --
 
 
-@pytest.mark.parametrize("name", ANY_SIZE)
+@pytest.mark.parametrize("name", first(ANY_SIZE))
 def test_a_model_of_any_size_is_the_model_of_each(name):
     model = open_file(name, image_size=None)
     assert model.input_shape == (None, None, None, 3)
@@ -134,6 +139,7 @@ def test_it_does_so_however_it_is_called(name, tmp_path):
             assert_same(numpy(call(images)), expected)
 
 
+@pytest.mark.slow
 def test_it_is_exported_with_its_sizes_open(tmp_path):
     if BACKEND != "tensorflow":
         pytest.skip("a SavedModel is TensorFlow's")
@@ -149,6 +155,7 @@ def test_it_is_exported_with_its_sizes_open(tmp_path):
         assert_same(numpy(saved.serve(images)), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.core
 def test_it_learns_from_images_of_several_sizes():
     model = open_file("timm_vit", image_size=None)
@@ -187,7 +194,7 @@ def test_weights_for_one_grid_refuse_to_take_any_size(name):
 # -------------------------------------------------------------------- resize --
 
 
-@pytest.mark.parametrize("name", [*ANY_SIZE, *RELATIVE])
+@pytest.mark.parametrize("name", first([*ANY_SIZE, *RELATIVE]))
 def test_a_resized_model_is_the_one_that_its_file_makes(name):
     model = native(name)
     before = model.get_weights()
@@ -254,7 +261,7 @@ def test_a_mixer_has_one_size(size):
 # --------------------------------------------------------------------- files --
 
 
-@pytest.mark.parametrize("name", [*FEW, "vit_pytorch", "timm_deit_distilled", "timm_dinov2_reg4", "timm_mixer"])
+@pytest.mark.parametrize("name", first([*FEW, "vit_pytorch", "timm_deit_distilled", "timm_dinov2_reg4", "timm_mixer"]))
 def test_files_round_trip(name, tmp_path):
     model = native(name)
     images = pictures(*model.input_shape[1:3])
@@ -281,7 +288,9 @@ def test_saved_weights_are_resampled_by_the_way_of_their_family(name, tmp_path):
             np.testing.assert_array_equal(found, wanted)
 
 
-@pytest.mark.parametrize("name", [*FEW, "vit_pytorch", "timm_deit_distilled", "timm_dinov2_reg4", "BV-mu_16-sincos"])
+@pytest.mark.parametrize(
+    "name", first([*FEW, "vit_pytorch", "timm_deit_distilled", "timm_dinov2_reg4", "BV-mu_16-sincos"])
+)
 def test_every_layer_is_made_again_from_its_config(name):
     for layer in native(name).layers[1:]:
         again = type(layer).from_config(layer.get_config())
@@ -319,7 +328,7 @@ def test_files_of_vit_keras_0_give_their_outputs(name):
 # ---------------------------------------------------------- dtypes, attention --
 
 
-@pytest.mark.parametrize("name", [*FEW, "vit_pytorch", "timm_mixer"])
+@pytest.mark.parametrize("name", first([*FEW, "vit_pytorch", "timm_mixer"]))
 @pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16", "float64"])
 def test_policies(name, policy):
     if policy == "float64" and BACKEND == "jax":
@@ -349,7 +358,7 @@ def test_policies_of_a_model_of_any_size(name, policy):
 
 
 @pytest.mark.core
-@pytest.mark.parametrize("name", [*FEW, "timm_deit_distilled", "timm_dinov2_reg4"])
+@pytest.mark.parametrize("name", first([*FEW, "timm_deit_distilled", "timm_dinov2_reg4"]))
 def test_attention_is_recorded_and_returned(name):
     model = native(name)
     config, images = model.config, pictures(*model.input_shape[1:3])
@@ -370,6 +379,7 @@ def test_attention_is_recorded_and_returned(name):
     np.testing.assert_allclose(numpy(scores), numpy(recorded[-1]), rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.core
 def test_rope_with_remat_learns_the_same():
     sizes = {"num_layers": 2, "hidden_size": 32, "num_heads": 2, "mlp_dim": 64, "classes": 3, "patch_size": 8}

@@ -110,6 +110,7 @@ def test_our_models_round_trip_through_keras_own_functions(tmp_path, suffix, opt
     assert again.config == model.config
 
 
+@pytest.mark.slow
 def test_a_fine_tuned_model_round_trips_with_what_is_frozen(tmp_path):
     base = same_architecture(include_top=False, representation_size=None)
     for layer in base.layers[:5]:

@@ -279,6 +279,7 @@ def test_public_names_of_vit_keras_are_here():
     assert utils.ImageInputType
 
 
+@pytest.mark.slow
 def test_transfer_learning_as_people_write_it():
     base = vit.vit_ti16(image_size=32, activation="sigmoid", pretrained=False, include_top=False, pretrained_top=False)
     for layer in base.layers[:8]:
@@ -445,7 +446,7 @@ def test_block_count_and_config_agree():
 
 
 def test_a_file_that_would_not_be_loaded_is_refused(ti16):
-    with pytest.raises(ValueError, match=r"pretrained=False loads nothing.*weights=.*leave out one"):
+    with pytest.raises(ValueError, match=r"pretrained=False loads nothing.*weights=.*Leave out one"):
         vit.vit_ti16(image_size=32, weights=ti16(), pretrained=False)
 
 

@@ -92,6 +92,7 @@ def test_quickstart(example, monkeypatch, capsys):
     assert "cat\n" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_readme_runs_from_top_to_bottom(monkeypatch, tmp_path, stand_in, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("VIT_KERAS_WEIGHTS", str(stand_in))

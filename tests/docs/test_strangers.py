@@ -71,6 +71,7 @@ def test_flatten_batch_norm_and_a_dense_head_behind_a_nested_backbone():
     assert learns(losses(model, *pictures(), batch_size=8, callbacks=recipe("finetune").callbacks))
 
 
+@pytest.mark.slow
 def test_flatten_over_all_tokens():
     base = backbone(include_top=False, pooling=None)
     model = keras.Sequential([base, keras.layers.Flatten(), keras.layers.Dense(CLASSES, "softmax")])
@@ -78,6 +79,7 @@ def test_flatten_over_all_tokens():
     assert learns(losses(model, *pictures()))
 
 
+@pytest.mark.slow
 def test_a_generator_of_one_hot_labels():
     finetune = recipe("finetune", learning_rate=3e-3)
     model = backbone()
@@ -85,6 +87,7 @@ def test_a_generator_of_one_hot_labels():
     assert learns(losses(model, Generator(workers=2), callbacks=finetune.callbacks))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="others run it in the same way, and slower here")
 @pytest.mark.parametrize("cardinality_is_known", [True, False])
 def test_tf_data(cardinality_is_known):
@@ -103,6 +106,7 @@ def test_tf_data(cardinality_is_known):
         assert learns(losses(model, data.repeat(), steps_per_epoch=3, callbacks=finetune.callbacks))
 
 
+@pytest.mark.slow
 def test_a_torch_data_loader():
     torch = pytest.importorskip("torch")
     data = torch.utils.data.TensorDataset(*map(torch.tensor, pictures()))
@@ -113,6 +117,7 @@ def test_a_torch_data_loader():
     assert learns(losses(model, loader, callbacks=finetune.callbacks))
 
 
+@pytest.mark.slow
 def test_grain():
     """Of which Keras knows no length: what it does with unknown lengths of tf.data holds here too."""
     grain = pytest.importorskip("grain")
@@ -142,6 +147,7 @@ def test_mixed_precision_by_the_global_policy(policy):
         keras.config.set_dtype_policy(before)
 
 
+@pytest.mark.slow
 def test_several_outputs():
     inputs = keras.Input((32, 32, 3))
     features = backbone(include_top=False)(inputs)
@@ -188,6 +194,7 @@ def test_a_frozen_backbone_stays_as_it_is():
     assert all(np.array_equal(a, b) for a, b in zip(before, base.get_weights()))
 
 
+@pytest.mark.slow
 def test_class_weights_and_callbacks_of_keras():
     model = backbone()
     finetune = recipe("finetune", learning_rate=3e-3)

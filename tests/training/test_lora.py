@@ -46,6 +46,7 @@ def test_only_the_adapters_and_the_head_are_trained():
     assert np.abs(outputs(model) - before).max() > 1e-2  # and not what was compiled before
 
 
+@pytest.mark.slow
 def test_merging_changes_nothing_and_leaves_a_plain_model(tmp_path):
     model, plain = tiny(), tiny()
     names = [weight.path for weight in model.weights]

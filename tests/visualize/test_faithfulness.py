@@ -473,6 +473,7 @@ def test_mistakes_of_the_game_are_named(trained, options, message):
         grid_pointing_game(model, images, **{"classes": labels, **options})
 
 
+@pytest.mark.slow
 def test_a_removed_square_is_missed_more_with_a_map_than_by_chance(trained):
     model, images, _ = trained
     result = evaluate_maps(model, images, ["rollout", "relevance"], target="predicted")

@@ -35,6 +35,7 @@ def tap(visitor: Visitor) -> Iterator[None]:
             - of a `MeanToken`: `"tokens"`, its input.
 
     Example:
+        >>> from vit_keras.layers import TransformerBlock
         >>> def look(layer, name, tensor):
         ...     print(name, tuple(tensor.shape))
         ...     return tensor
@@ -72,6 +73,7 @@ def record_attention() -> Iterator[list]:
         A list that grows by one tensor `(batch, heads, tokens, tokens)` a call, in the order of the calls.
 
     Example:
+        >>> from vit_keras.layers import TransformerBlock
         >>> with record_attention() as scores:
         ...     _ = TransformerBlock(num_heads=2, mlp_dim=16)(np.zeros((1, 5, 8), "float32"))
         >>> tuple(scores[0].shape)
