@@ -34,12 +34,12 @@ if BACKEND != "tensorflow":
     ANY_SIZE = [name for name in FEW if name not in RELATIVE]
 
 
-@functools.cache
 def first(names, count=3):
     """A few by default, all with the slow tests: what differs is the family, not the mechanism."""
     return [name if n < count else pytest.param(name, marks=pytest.mark.slow) for n, name in enumerate(names)]
 
 
+@functools.cache
 def file_of(name):
     """Path of a checkpoint, and what has to be said about it."""
     folder = tempfile.mkdtemp(prefix="vit_keras-")

@@ -448,7 +448,3 @@ BEIT = PRESETS["beit"]
 
 
 __getattr__ = moved_names(__name__)
-
-
-def __dir__():
-    return sorted({*globals(), "Preprocess"})
