@@ -81,10 +81,6 @@ class FastModel(keras.Model):
         callbacks.on_predict_end()
         return np.concatenate(outputs)
 
-    def forget_compiled(self):
-        """Drop the compiled steps of training, evaluation and prediction; they are compiled anew on use."""
-        self.train_function = self.test_function = self.predict_function = None
-
     def _on_one_tensorflow_device(self) -> bool:
         return keras.backend.backend() == "tensorflow" and self.distribute_strategy.num_replicas_in_sync == 1
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from . import legacy_files
 from .config import ViTConfig
-from .keras_internals import concrete
+from .keras_internals import concrete, forget_compiled
 from .keras_speed import FastModel
 from .layers import TransformerBlock
 from .preprocess import GOOGLE, Preprocessing
@@ -137,7 +137,7 @@ class VisionTransformer(FastModel):
             for mlp in mlps:
                 mlp.activation = "gelu"  # the one that vit-keras 0.x had
         if [mlp.activation for mlp in mlps] != before:
-            self.forget_compiled()  # those functions have the other activation
+            forget_compiled(self)  # those functions have the other activation
             self.config = self.config and self.config.replace(mlp_activation=mlps[0].activation)
 
     def get_config(self):

@@ -80,8 +80,9 @@ def vit_ti16(
     **options: Any,
 ) -> VisionTransformer:
     """Build ViT-Ti/16: 12 layers, hidden size 192, 3 heads, MLP dim 768."""
-    heads = (classes, activation, include_top)
-    return create("Ti_16", image_size, *heads, pretrained, pretrained_top, weights, dtype, options)
+    return create(
+        "Ti_16", image_size, classes, activation, include_top, pretrained, pretrained_top, weights, dtype, options
+    )
 
 
 def vit_s16(
@@ -97,8 +98,9 @@ def vit_s16(
     **options: Any,
 ) -> VisionTransformer:
     """Build ViT-S/16: 12 layers, hidden size 384, 6 heads, MLP dim 1536."""
-    heads = (classes, activation, include_top)
-    return create("S_16", image_size, *heads, pretrained, pretrained_top, weights, dtype, options)
+    return create(
+        "S_16", image_size, classes, activation, include_top, pretrained, pretrained_top, weights, dtype, options
+    )
 
 
 def vit_s32(
@@ -114,8 +116,9 @@ def vit_s32(
     **options: Any,
 ) -> VisionTransformer:
     """Build ViT-S/32: 12 layers, hidden size 384, 6 heads, MLP dim 1536."""
-    heads = (classes, activation, include_top)
-    return create("S_32", image_size, *heads, pretrained, pretrained_top, weights, dtype, options)
+    return create(
+        "S_32", image_size, classes, activation, include_top, pretrained, pretrained_top, weights, dtype, options
+    )
 
 
 def vit_b8(
@@ -131,8 +134,9 @@ def vit_b8(
     **options: Any,
 ) -> VisionTransformer:
     """Build ViT-B/8: 12 layers, hidden size 768, 12 heads, MLP dim 3072."""
-    heads = (classes, activation, include_top)
-    return create("B_8", image_size, *heads, pretrained, pretrained_top, weights, dtype, options)
+    return create(
+        "B_8", image_size, classes, activation, include_top, pretrained, pretrained_top, weights, dtype, options
+    )
 
 
 def vit_b16(
@@ -148,8 +152,9 @@ def vit_b16(
     **options: Any,
 ) -> VisionTransformer:
     """Build ViT-B/16: 12 layers, hidden size 768, 12 heads, MLP dim 3072."""
-    heads = (classes, activation, include_top)
-    return create("B_16", image_size, *heads, pretrained, pretrained_top, weights, dtype, options)
+    return create(
+        "B_16", image_size, classes, activation, include_top, pretrained, pretrained_top, weights, dtype, options
+    )
 
 
 def vit_b32(
@@ -165,8 +170,9 @@ def vit_b32(
     **options: Any,
 ) -> VisionTransformer:
     """Build ViT-B/32: 12 layers, hidden size 768, 12 heads, MLP dim 3072."""
-    heads = (classes, activation, include_top)
-    return create("B_32", image_size, *heads, pretrained, pretrained_top, weights, dtype, options)
+    return create(
+        "B_32", image_size, classes, activation, include_top, pretrained, pretrained_top, weights, dtype, options
+    )
 
 
 def vit_l16(
@@ -182,8 +188,9 @@ def vit_l16(
     **options: Any,
 ) -> VisionTransformer:
     """Build ViT-L/16: 24 layers, hidden size 1024, 16 heads, MLP dim 4096."""
-    heads = (classes, activation, include_top)
-    return create("L_16", image_size, *heads, pretrained, pretrained_top, weights, dtype, options)
+    return create(
+        "L_16", image_size, classes, activation, include_top, pretrained, pretrained_top, weights, dtype, options
+    )
 
 
 def vit_l32(
@@ -199,8 +206,9 @@ def vit_l32(
     **options: Any,
 ) -> VisionTransformer:
     """Build ViT-L/32: 24 layers, hidden size 1024, 16 heads, MLP dim 4096."""
-    heads = (classes, activation, include_top)
-    return create("L_32", image_size, *heads, pretrained, pretrained_top, weights, dtype, options)
+    return create(
+        "L_32", image_size, classes, activation, include_top, pretrained, pretrained_top, weights, dtype, options
+    )
 
 
 def vit_h14(
@@ -216,8 +224,9 @@ def vit_h14(
     **options: Any,
 ) -> VisionTransformer:
     """Build ViT-H/14: 32 layers, hidden size 1280, 16 heads, MLP dim 5120."""
-    heads = (classes, activation, include_top)
-    return create("H_14", image_size, *heads, pretrained, pretrained_top, weights, dtype, options)
+    return create(
+        "H_14", image_size, classes, activation, include_top, pretrained, pretrained_top, weights, dtype, options
+    )
 
 
 def vit_cifar10(
@@ -238,8 +247,9 @@ def vit_cifar10(
     classes, from airplane to truck. It is for trying things out and for tests: `docs/training.md` says how it was
     made, and how good it is.
     """
-    heads = (classes, activation, include_top)
-    return create("cifar10", image_size, *heads, pretrained, pretrained_top, weights, dtype, options)
+    return create(
+        "cifar10", image_size, classes, activation, include_top, pretrained, pretrained_top, weights, dtype, options
+    )
 
 
 _ARGUMENTS = """
