@@ -17,7 +17,7 @@ import numpy as np
 import vit_keras
 from vit_keras import utils, vit
 
-COLOURS = {"ViT-Ti/16": "#0072B2", "EfficientNetB0": "#E69F00", "ResNet50": "#009E73"}  # safe for color-blind readers
+COLORS = {"ViT-Ti/16": "#0072B2", "EfficientNetB0": "#E69F00", "ResNet50": "#009E73"}  # safe for color-blind readers
 BATCH = 32
 
 
@@ -89,8 +89,8 @@ def draw(results, title, path):
     for name, row in results.items():
         minutes, accuracy = np.array(row["curve"]).T * [[1 / 60], [100]]
         label = f"{name}, {row['parameters'] / 1e6:.1f} M parameters"
-        left.plot(minutes, accuracy, "o-", ms=4, color=COLOURS[name], label=label)
-        right.plot(row["tested"], accuracy[-1], "o", ms=9, color=COLOURS[name])
+        left.plot(minutes, accuracy, "o-", ms=4, color=COLORS[name], label=label)
+        right.plot(row["tested"], accuracy[-1], "o", ms=9, color=COLORS[name])
     left.set(xlabel="minutes of training", ylabel="accuracy on held-out pictures (%)", title=title)
     right.set(xlabel="images/s of the trained model", title="after training")
     right.set(xlim=(0, 1.2 * max(row["tested"] for row in results.values())))
@@ -114,12 +114,12 @@ def main(arguments=None):
     test = images[: len(images) // 5].astype("float32"), labels[: len(images) // 5]
     sizes, pretrained = (options.size, int(labels.max()) + 1), options.weights == "imagenet"
     try:
-        models = {name: build(name, *sizes, pretrained) for name in COLOURS}
+        models = {name: build(name, *sizes, pretrained) for name in COLORS}
     except Exception as error:  # Keras raises several kinds without a network
         if not pretrained:
             raise
         print(f"{error}\n\nALL START FROM SCRATCH. With few images, do not choose a backbone by this result.\n")
-        pretrained, models = False, {name: build(name, *sizes, False) for name in COLOURS}
+        pretrained, models = False, {name: build(name, *sizes, False) for name in COLORS}
     results, title = {}, "from ImageNet weights" if pretrained else "from scratch"
     print(f"{title}, {options.minutes:g} minutes each\n{'':14} accuracy  parameters  images/s: training  trained")
     for name, model in models.items():

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import pytest
 
-from vit_keras import anatomy, preprocess, training, vit
+from vit_keras import anatomy, labels, preprocess, training, vit
 
 
 def tiny(**options):
@@ -79,3 +79,26 @@ def test_what_was_asked_does_not_keep_a_model_alive(tmp_path):
     keras.backend.clear_session()
     gc.collect()
     assert [reference() for reference in references] == [None, None]
+
+
+@pytest.mark.parametrize(
+    "behind", [[], [keras.layers.Softmax()], [keras.layers.Dropout(0.1), keras.layers.Activation("softmax")]], ids=len
+)
+def test_class_names_come_through_what_stands_behind_the_vit(behind):
+    model = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=10)
+    image = keras.Input((32, 32, 3))
+    output = model(image)
+    for layer in behind:
+        output = layer(output)
+    around = keras.Model(image, output)
+    nested = keras.Sequential([keras.Input((32, 32, 3)), around, keras.layers.Identity()])
+    assert [anatomy.class_names(each) for each in (model, around, nested)] == [None] * 3
+    assert anatomy.name_classes(nested, labels.CIFAR10)
+    assert [anatomy.class_names(each) for each in (model, around, nested)] == [labels.CIFAR10] * 3
+    assert not anatomy.name_classes(nested, ("cat", "dog"))
+
+
+def test_a_new_head_has_not_the_names_of_the_old_one():
+    model = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=10)
+    anatomy.name_classes(model, labels.CIFAR10)
+    assert anatomy.class_names(keras.Sequential([model, keras.layers.Dense(10)])) is None

@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from vit_keras import labels, vit
+from vit_keras import labels
 
 IMAGENET = labels.get_imagenet_classes()
 
@@ -18,14 +18,9 @@ def test_the_classes_of_imagenet():
     assert all(name and name == name.strip() for name in IMAGENET)
 
 
-def test_names_of_a_list_and_of_a_model():
+def test_names_of_a_list():
     assert labels.names("imagenet-1k") == tuple(IMAGENET)
     assert labels.names("imagenet-22k") is None
-    model = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=10)
-    assert labels.class_names(model) is None
-    assert labels.name_classes(model, labels.CIFAR10)
-    assert labels.class_names(model) == labels.CIFAR10
-    assert not labels.name_classes(model, ("cat", "dog"))
 
 
 @pytest.mark.parametrize(

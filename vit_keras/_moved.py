@@ -42,6 +42,7 @@ MOVED_NAMES: dict[str, dict[str, str]] = {
         "model_of": "checkpoints.transformers_json",
     },
     "config": {"VARIANTS": "variants"},
+    "labels": {"class_names": "anatomy", "name_classes": "anatomy"},
     "layers": {"drop_path": "layers._base", "find_vit": "anatomy", "patch_grid": "anatomy", "set_rates": "anatomy"},
     "preprocess": {"Preprocess": "preprocess_layer"},
     "vit": {

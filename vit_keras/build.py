@@ -24,8 +24,7 @@ def build(config: ViTConfig, *, dtype: Any = None) -> VisionTransformer:
     """Build the model that a configuration describes, with fresh weights.
 
     Initialization follows the reference: the class token and the head's kernel are zero, position embeddings have a
-        standard
-    deviation of 0.02, attention and MLP kernels are Glorot-uniform.
+    standard deviation of 0.02, attention and MLP kernels are Glorot-uniform.
 
     Args:
         config: What to build.

@@ -1,8 +1,7 @@
 """The configuration of a Vision Transformer, as data.
 
-`ViTConfig` describes a model completely: `vit_keras.vit.build(config)` needs nothing else. `vit_keras.variants` has
-    the table of
-the published sizes.
+`ViTConfig` describes a model completely: `vit_keras.vit.build(config)` needs nothing else. `vit_keras.variants` has the
+table of the published sizes.
 """
 
 from __future__ import annotations

@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from ._imports import moved_names
 from .validate import did_you_mean
 
-__all__ = ["CIFAR10", "class_named", "class_names", "class_numbers", "get_imagenet_classes", "name_classes", "names"]
+__all__ = ["CIFAR10", "class_named", "class_numbers", "get_imagenet_classes", "names"]
 
 CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
@@ -43,47 +44,6 @@ def names(labels: Any) -> tuple[str, ...] | None:
     if isinstance(labels, str):
         return tuple(_LISTS[labels]()) if labels in _LISTS else None
     return None if labels is None else tuple(labels)
-
-
-def class_names(model: Any) -> tuple[str, ...] | None:
-    """Return the names of a model's classes, one for each output, or `None` if they are not known.
-
-    They come from the model's `labels` or its last layer's. Without any, 1000 outputs are taken for ImageNet's classes.
-
-    Example:
-        >>> from vit_keras import vit
-        >>> class_names(vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=1000))[0]
-        'tench, Tinca tinca'
-    """
-    shape = getattr(model, "output_shape", None)
-    count = shape[-1] if isinstance(shape, tuple) and len(shape) == 2 else None
-    labels = getattr(model, "labels", None) or getattr((model.layers or [None])[-1], "labels", None)
-    known = names("imagenet-1k" if labels is None and count == 1000 else labels)
-    return None if known is None or len(known) != count else known
-
-
-def name_classes(model: Any, names: Sequence[str]) -> bool:
-    """Attach the names of its classes to a model, if it has one output for each; a `VisionTransformer` saves them.
-
-    Args:
-        model: The model, or a model whose last layer is a ViT.
-        names: The names, in the order of the outputs.
-
-    Returns:
-        Whether the names were attached.
-
-    Example:
-        >>> from vit_keras import vit
-        >>> model = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2)
-        >>> name_classes(model, ("cat", "dog"))
-        True
-    """
-    fit = tuple(getattr(model, "output_shape", ()))[1:] == (len(names),)
-    if fit:
-        last = model.layers[-1] if model.layers else model
-        for owner in {id(m): m for m in (model, last) if hasattr(m, "layers")}.values():
-            owner.labels = tuple(names)
-    return fit
 
 
 def class_named(name: str, labels: Sequence[str] | None) -> int:
@@ -163,3 +123,6 @@ def _class_number(target: Any, labels: Sequence[str] | None) -> int:
     if number < 0:
         raise ValueError(f"The number of a class is at least 0. Received: {number}")
     return number
+
+
+__getattr__ = moved_names(__name__)

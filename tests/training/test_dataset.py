@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from vit_keras import preprocess, vit
-from vit_keras.labels import name_classes
+from vit_keras.anatomy import name_classes
 from vit_keras.training import decoding
 from vit_keras.training.augment import Augmentation
 from vit_keras.training.checks import check, class_weights

@@ -7,9 +7,11 @@ are logits, or where its blocks and its head are, asks here, so that all answers
 
 from .inputs import batch_preprocessing_of, front, image_shape, input_range, native_size, preprocessing_of
 from .outputs import (
+    class_names,
     lack_of_classes,
     last_activation,
     last_layer,
+    name_classes,
     output_kind,
     output_source,
     outputs_of,
@@ -38,6 +40,7 @@ __all__ = [
     "attention_blocks",
     "batch_preprocessing_of",
     "blocks",
+    "class_names",
     "find_vit",
     "front",
     "has_attention",
@@ -50,6 +53,7 @@ __all__ = [
     "last_activation",
     "last_layer",
     "leaves",
+    "name_classes",
     "native_size",
     "output_kind",
     "output_source",

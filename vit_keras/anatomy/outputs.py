@@ -1,14 +1,16 @@
-"""What comes out of a model: logits, probabilities or features."""
+"""What comes out of a model: logits, probabilities or features, and the names of the classes."""
 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
 
+from .. import labels
 from ..keras_internals import origin
 
 
@@ -70,14 +72,20 @@ def output_source(model: keras.Model) -> Any:
 
 def _source(output):
     """What gives a tensor its values: the operations that change none, or only scale them, are passed over."""
+    return [*_way_back(output)][-1]
+
+
+def _way_back(output) -> Iterator[Any]:
+    """The models, layers and operations that a tensor came through, the last one first, up to what gave it values."""
     while True:
         operation, inputs = origin(output)
+        yield operation
         if isinstance(operation, keras.Model):
             output = outputs_of(operation)[0]
         elif _activation(operation) == "linear" and isinstance(operation, _PASSING) and inputs:
             output = inputs[0]
         else:
-            return operation
+            return
 
 
 def _activation(operation) -> str:
@@ -183,3 +191,53 @@ def softmax(logits: np.ndarray) -> np.ndarray:
     """
     powers = np.exp(logits - np.max(logits, axis=-1, keepdims=True), dtype="float64")
     return (powers / powers.sum(axis=-1, keepdims=True)).astype("float32")
+
+
+def class_names(model: keras.Model) -> tuple[str, ...] | None:
+    """Return the names of a model's classes, one for each output, or `None` if they are not known.
+
+    They are the `labels` of the model, or of the model inside it that its output comes from. Without any, 1000 outputs
+    are taken for ImageNet's classes.
+
+    Example:
+        >>> from vit_keras import vit
+        >>> class_names(vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=1000))[0]
+        'tench, Tinca tinca'
+    """
+    shape = getattr(model, "output_shape", None)
+    count = shape[-1] if isinstance(shape, tuple) and len(shape) == 2 else None
+    own = next((owner.labels for owner in _classifiers(model) if getattr(owner, "labels", None)), None)
+    known = labels.names("imagenet-1k" if own is None and count == 1000 else own)
+    return None if known is None or len(known) != count else known
+
+
+def name_classes(model: keras.Model, names: Sequence[str]) -> bool:
+    """Attach the names of its classes to a model, if it has one output for each; a `VisionTransformer` saves them.
+
+    Args:
+        model: The model, or a model with a ViT inside that its output comes from.
+        names: The names, in the order of the outputs.
+
+    Returns:
+        Whether the names were attached.
+
+    Example:
+        >>> from vit_keras import vit
+        >>> model = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2)
+        >>> name_classes(model, ("cat", "dog"))
+        True
+    """
+    fit = tuple(getattr(model, "output_shape", ()))[1:] == (len(names),)
+    if fit:
+        for owner in _classifiers(model):
+            owner.labels = tuple(names)
+    return fit
+
+
+def _classifiers(model: keras.Model) -> list[keras.Model]:
+    """The model, and the models inside it that its output comes through, the outermost first."""
+    try:
+        inside = [*_way_back(outputs_of(model)[0])]
+    except ValueError:  # there is no graph
+        inside = [*getattr(model, "layers", ())][-1:]
+    return [model, *(layer for layer in inside if isinstance(layer, keras.Model) and layer is not model)]

@@ -152,8 +152,7 @@ def head_layers(model: keras.Model) -> list[keras.layers.Layer]:
 
     Returns:
         Of a model with this package's Vision Transformer in it: its `pre_logits` and heads, and all layers outside of
-        it. Of
-        another: the layers beside the models nested in it or, without any such, the last layer with weights.
+        it. Of another: the layers beside the models nested in it or, without any such, the last layer with weights.
 
     Raises:
         ValueError: There is no such layer.

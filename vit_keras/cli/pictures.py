@@ -12,7 +12,7 @@ from .. import anatomy, visualize
 from ..atomic import complete
 from ..checkpoints.checkpoint import megabytes
 from ..images import read
-from ..labels import class_named, class_names
+from ..labels import class_named
 from ..opening import is_saved_model, open_model
 from .console import printable
 from .options import loading
@@ -168,7 +168,7 @@ def _classify(model, picture):
 
 
 def _label(model, index: int) -> str:
-    names = class_names(model)
+    names = anatomy.class_names(model)
     return f"class {index}" if names is None else names[index]
 
 
@@ -181,7 +181,7 @@ def _target(model, name: str | None) -> int | str | None:
     if name in (None, "predicted"):
         return name
     if not name.isdecimal():
-        return class_named(name, class_names(model))
+        return class_named(name, anatomy.class_names(model))
     if lack := anatomy.lack_of_classes(model):
         raise ValueError(f"The model {model.name!r} has no classes to choose from: {lack}.")
     if int(name) >= model.output_shape[-1]:

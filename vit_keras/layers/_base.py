@@ -61,10 +61,10 @@ class LayerNormalization(keras.layers.LayerNormalization):
 def recomputed(function):
     """Return a cheap function that is computed again in the backward pass, so that what is inside it need not be kept.
 
-    For element-wise functions: a training step takes a quarter less memory for 2 % of the time. (Of a matrix product
-    at the end only the gradient is computed, which does not need its result.) PyTorch's kernels keep little by
-    themselves. All tensors
-    must be arguments: TensorFlow gives no gradient to a tensor that the function closes over (to variables it does).
+    For element-wise functions: a training step takes a quarter less memory for 2 % of the time. (Of a matrix product at
+    the end only the gradient is computed, which does not need its result.) PyTorch's kernels keep little by themselves.
+    All tensors must be arguments: TensorFlow gives no gradient to a tensor that the function closes over (to variables
+    it does).
     """
     if keras.backend.backend() not in ("tensorflow", "jax") or not hasattr(keras, "remat"):
         return function

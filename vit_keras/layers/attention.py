@@ -38,9 +38,8 @@ class MultiHeadSelfAttention(keras.layers.Layer):
         queries: Other tokens that attend to the inputs (cross-attention), `(1 or batch, queries, hidden_size)`;
             `None`: the inputs themselves.
         return_attention_scores: Whether to return `(output, scores)` instead of the output alone. The scores are the
-            very
-            tensor that multiplies the values: after the softmax, which is computed in at least float32, and after the
-                dropout.
+            very tensor that multiplies the values: after the softmax, which is computed in at least float32, and after
+            the dropout.
 
     Input shape:
         `(batch, tokens, hidden_size)`

@@ -17,7 +17,7 @@ from .mlp import MlpBlock
 class MixerBlock(keras.layers.Layer):
     """An MLP across the tokens of each channel, then one across the channels of each token (paper, equation 1).
 
-    Both come after a layer normalisation and have a residual around them. The weights of the first belong to a fixed
+    Both come after a layer normalization and have a residual around them. The weights of the first belong to a fixed
     number of tokens, so a Mixer has one image size.
 
     Args:
@@ -25,7 +25,7 @@ class MixerBlock(keras.layers.Layer):
         mlp_dim: Hidden width of the MLP across channels.
         dropout: Rate of the dropouts in both MLPs, see `MlpBlock`.
         activation: See `MlpBlock`.
-        epsilon: Added to the variance in the layer normalisations.
+        epsilon: Added to the variance in the layer normalizations.
 
     Input shape:
         `(batch, tokens, hidden_size)`, with a fixed number of tokens.

@@ -18,9 +18,8 @@ logger = logging.getLogger("vit_keras")
 class MlpBlock(keras.layers.Layer):
     """Two dense layers with a GELU between them (paper, section 3.1).
 
-    The activation belongs to the weights: it is saved with them, and loading weights sets it. Files of vit-keras 0.x
-        do not name
-    it; they were made with the exact GELU.
+    The activation belongs to the weights: it is saved with them, and loading weights sets it. Files of vit-keras 0.x do
+    not name it; they were made with the exact GELU.
 
     Args:
         mlp_dim: Width between the two layers.

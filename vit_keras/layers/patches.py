@@ -1,4 +1,4 @@
-"""Normalisation of patches before they are embedded."""
+"""Normalization of patches before they are embedded."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ class AttentionPooling(keras.layers.Layer):
         num_heads: Number of attention heads.
         mlp_dim: Hidden width of the MLP.
         mlp_activation: See `MlpBlock`.
-        epsilon: Added to the variance in the layer normalisation.
+        epsilon: Added to the variance in the layer normalization.
 
     Input shape:
         `(batch, tokens, hidden_size)`

@@ -1,8 +1,8 @@
 """The ResNet root of the hybrid models: its feature map takes the place of the image that is cut into patches.
 
 Paper: "An Image is Worth 16x16 Words" (arXiv 2010.11929), section 3.1 "Hybrid Architecture" and appendix B.1. The
-ResNet is that of BiT (arXiv 1912.11370): group normalisation (arXiv 1803.08494) and weight standardisation
-(arXiv 1903.10520) instead of batch normalisation.
+ResNet is that of BiT (arXiv 1912.11370): group normalization (arXiv 1803.08494) and weight standardization
+(arXiv 1903.10520) instead of batch normalization.
 Reference: google-research/vision_transformer, `vit_jax/models_resnet.py`.
 
     R+Ti/16: units ()     R26+S/32: (2, 2, 2, 2)     R50+B/16: (3, 4, 9)     R50+L/32: (3, 4, 6, 3)
@@ -82,7 +82,7 @@ class StdConv2D(keras.layers.Conv2D):
 
 @register
 class GroupNorm(keras.layers.GroupNormalization):
-    """Group normalisation of feature maps, over height, width and the channels of a group, in float32 at least.
+    """Group normalization of feature maps, over height, width and the channels of a group, in float32 at least.
 
     Keras' own layer, but for the rounding: the mean over an image is taken in two steps. TensorFlow and PyTorch add up
     the values of a group one by one, which for the 25,088 after the first convolution makes the variance 7e-6 wrong,
@@ -130,9 +130,9 @@ class ResidualUnit(keras.layers.Layer):
 
     Args:
         filters: Channels inside; the output has four times as many. A multiple of 32, the number of groups of the
-            normalisation.
+            normalization.
         strides: Step of the 3x3 convolution and of the projection.
-        numerics: See `StdConv2D`. It sets the epsilon of the group normalisation as well: 1e-6 for `"google"`, 1e-5 for
+        numerics: See `StdConv2D`. It sets the epsilon of the group normalization as well: 1e-6 for `"google"`, 1e-5 for
             `"timm"`.
 
     Input shape:

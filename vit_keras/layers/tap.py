@@ -27,11 +27,10 @@ def tap(visitor: Visitor) -> Iterator[None]:
     Args:
         visitor: Called as `visitor(layer, name, tensor)`; what it returns takes the tensor's place. The names:
 
-            - of a `TransformerBlock`: `"tokens"`, its input; `"normed"`, after its first normalisation; `"output"`;
+            - of a `TransformerBlock`: `"tokens"`, its input; `"normed"`, after its first normalization; `"output"`;
             - of a `MultiHeadSelfAttention`: `"values"`, `(batch, heads, tokens, width)`; `"attention"`, `(batch,
-                heads, tokens,
-              tokens)`, the very tensor that multiplies the values; `"pooling"` in its place where other tokens ask
-              (`AttentionPooling`);
+              heads, tokens, tokens)`, the very tensor that multiplies the values; `"pooling"` in its place where other
+              tokens ask (`AttentionPooling`);
             - of a `MeanToken`: `"tokens"`, its input.
 
     Example:

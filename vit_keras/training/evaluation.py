@@ -16,9 +16,9 @@ import numpy as np
 from PIL import Image
 
 from .. import visualize
-from ..anatomy import has_attention, image_shape, lack_of_classes, preprocessing_of, probabilities
+from ..anatomy import class_names, has_attention, image_shape, lack_of_classes, preprocessing_of, probabilities
 from ..images import read
-from ..labels import class_named, class_names
+from ..labels import class_named
 from ..opening import open_model
 from ..validate import one_of, positive_integer
 from .dataset import ImageFolder

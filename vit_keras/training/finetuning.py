@@ -27,10 +27,9 @@ import numpy as np
 from PIL import Image
 
 from .. import __version__
-from ..anatomy import find_vit, heads, native_size
+from ..anatomy import find_vit, heads, name_classes, native_size
 from ..atomic import complete
 from ..config import size_pair
-from ..labels import name_classes
 from ..model import VisionTransformer
 from ..opening import open_model, resize
 from ..validate import is_number, one_of

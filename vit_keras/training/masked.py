@@ -183,9 +183,8 @@ class MaskedAutoencoder(_MaskedPretraining):
 
     The encoder sees only the patches that are not masked, which makes it fast. A light decoder, which is discarded
     afterwards, takes its tokens, with a learned token in every masked place, and predicts the pixels there.
-    Reference: facebookresearch/mae, `models_mae.py`, which trains with AdamW, betas (0.9, 0.95), weight decay 0.05,
-        and a
-    rate of 1.5e-4 for every 256 images of a batch.
+    Reference: facebookresearch/mae, `models_mae.py`, which trains with AdamW, betas (0.9, 0.95), weight decay 0.05, and
+    a rate of 1.5e-4 for every 256 images of a batch.
 
     Args:
         encoder: The Vision Transformer to train, or a model with one inside. It determines how images are preprocessed.

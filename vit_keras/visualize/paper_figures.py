@@ -187,7 +187,7 @@ def plot_embedding_filters(model: keras.Model, n: int = 28, *, ax: Axes | None =
 def plot_position_similarity(
     model: keras.Model, grid: tuple[int, int] | None = None, *, ax: Axes | None = None
 ) -> Figure:
-    """Draw `position_similarity`, as in the ViT paper's Figure 7 centre: a tile for each patch, at its place.
+    """Draw `position_similarity`, as in the ViT paper's Figure 7 center: a tile for each patch, at its place.
 
     Of a grid of more than 16 patches down or across, only every second (third …) row or column has tiles.
 

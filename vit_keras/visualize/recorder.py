@@ -13,7 +13,7 @@ from keras import ops
 
 from .. import anatomy
 from ..keras_internals import flat_layers
-from ..labels import class_names, class_numbers
+from ..labels import class_numbers
 from ..layers import TransformerBlock
 from .forward_pass import watch
 from .options import check_options, parameters_of
@@ -124,7 +124,7 @@ class Recorder:
     def __call__(self, images: Any, target: Any = None) -> Recording:
         pictures = read_pictures(images, self.inputs.channels)
         inputs, size = self.inputs(pictures), self.inputs.seen_size(self.inputs.size_of(pictures))
-        labels = class_names(self.model)
+        labels = anatomy.class_names(self.model)
         plan = self.plan.with_target(target)
         classes = self._classes(plan, target, inputs, labels) if plan.target == "class" else None
         seen = watch(self.model, inputs, classes, plan)

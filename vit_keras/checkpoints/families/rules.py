@@ -67,7 +67,7 @@ FROM_HEADS = Op(
     lambda a, n: [a.reshape(-1, a.shape[-1])],
     lambda parts, heads: parts[0].reshape(heads, -1, parts[0].shape[-1]),
 )
-# (1, 1, 1, channels): old Flax kept the axes of a group normalisation.
+# (1, 1, 1, channels): old Flax kept the axes of a group normalization.
 CHANNELS = Op(lambda a, n: [a.reshape(-1)], lambda parts, heads: parts[0].reshape(1, 1, 1, -1))
 
 

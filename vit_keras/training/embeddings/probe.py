@@ -185,7 +185,7 @@ def knn(
         features: `(n, features)`, of which the class is known.
         labels: `(n,)` integers, or one-hot.
         queries: `(m, features)`.
-        k: How many neighbours vote; at most `n`.
+        k: How many neighbors vote; at most `n`.
         temperature: The lower, the more the nearest count.
 
     Returns:

@@ -13,7 +13,7 @@ import numpy as np
 from keras import ops
 
 from ... import anatomy, compiled
-from ...labels import class_names, class_numbers
+from ...labels import class_numbers
 from ...validate import one_of
 from ..attention import attention_map
 from ..gradients import torch_gradients
@@ -105,7 +105,7 @@ class Case:
 
     def classes(self, target, probabilities=None):
         """Return the class of each picture, by number, from what a caller passed."""
-        classes = class_numbers(target, len(self.pictures), class_names(self.model))
+        classes = class_numbers(target, len(self.pictures), anatomy.class_names(self.model))
         if probabilities is None and (classes < 0).any():
             probabilities = self.read("probability")
         count = _count_of_classes(self.model)
