@@ -9,7 +9,7 @@ import keras
 from skimage import data
 
 import vit_keras
-from vit_keras import labels
+from vit_keras import anatomy
 
 
 def main(picture=None, weights="vit_cifar10", top=3):
@@ -23,7 +23,7 @@ def main(picture=None, weights="vit_cifar10", top=3):
     logits = model.predict(images, verbose=0)
 
     probabilities = keras.ops.convert_to_numpy(keras.ops.softmax(logits))[0]
-    names = labels.class_names(model)
+    names = anatomy.class_names(model)
     return [(names[i], float(probabilities[i])) for i in probabilities.argsort()[::-1][:top]]
 
 
