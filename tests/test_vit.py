@@ -144,7 +144,7 @@ def test_what_drop_remainder_drops_is_not_seen():
     images = np.random.RandomState(0).uniform(-1, 1, size=(1, 37, 33, 3)).astype("float32")
     changed = images.copy()
     changed[:, 32:], changed[:, :, 32:] = 9, 9
-    np.testing.assert_array_equal(model(images), model(changed))
+    np.testing.assert_array_equal(*(keras.ops.convert_to_numpy(model(each)) for each in (images, changed)))
 
 
 def test_the_head_starts_at_zero():

@@ -10,6 +10,7 @@ from PIL import Image
 
 from vit_keras import vit
 from vit_keras.config import ViTConfig
+from vit_keras.preprocess import CLIP
 from vit_keras.training.embedding import Probe, embed, features, knn, linear_probe
 from vit_keras.training.embeddings import batches, cache, probe, writers
 
@@ -139,6 +140,13 @@ def test_labels_come_with_the_features(model, folder):
     assert list(labels(Folder(paths, range(10)))) == list(range(10))
     assert list(labels(Batches(model.preprocess(pictures()), np.arange(10)))) == list(range(10))
     assert labels(paths) is None
+
+
+@pytest.mark.filterwarnings("error::UserWarning")
+def test_nobody_is_warned_of_the_pixels_that_the_model_takes():
+    model = make()
+    model.preprocessing = CLIP.replace(image_size=16)
+    embed(model, pictures(), progress=False)  # up to 2.1 for CLIP, where Google's range ends at 1
 
 
 def test_which_layer():

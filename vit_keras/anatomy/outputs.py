@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -72,20 +72,28 @@ def output_source(model: keras.Model) -> Any:
 
 def _source(output):
     """What gives a tensor its values: the operations that change none, or only scale them, are passed over."""
-    return [*_way_back(output)][-1]
+    return [*_way_back(output, _keeps_values)][-1]
 
 
-def _way_back(output) -> Iterator[Any]:
-    """The models, layers and operations that a tensor came through, the last one first, up to what gave it values."""
+def _way_back(output, past: Callable[[Any], bool]) -> Iterator[Any]:
+    """The models, layers and operations that a tensor came through, the last one first, up to one not to go past."""
     while True:
         operation, inputs = origin(output)
         yield operation
         if isinstance(operation, keras.Model):
             output = outputs_of(operation)[0]
-        elif _activation(operation) == "linear" and isinstance(operation, _PASSING) and inputs:
+        elif past(operation) and inputs:
             output = inputs[0]
         else:
             return
+
+
+def _keeps_values(operation) -> bool:
+    return isinstance(operation, _PASSING) and _activation(operation) == "linear"
+
+
+def _keeps_classes(operation) -> bool:
+    return isinstance(operation, _PASSING) or type(operation).__name__.lower() in _PROBABILITIES
 
 
 def _activation(operation) -> str:
@@ -237,7 +245,7 @@ def name_classes(model: keras.Model, names: Sequence[str]) -> bool:
 def _classifiers(model: keras.Model) -> list[keras.Model]:
     """The model, and the models inside it that its output comes through, the outermost first."""
     try:
-        inside = [*_way_back(outputs_of(model)[0])]
+        inside = [*_way_back(outputs_of(model)[0], _keeps_classes)]
     except ValueError:  # there is no graph
         inside = [*getattr(model, "layers", ())][-1:]
     return [model, *(layer for layer in inside if isinstance(layer, keras.Model) and layer is not model)]
