@@ -24,13 +24,20 @@ from support import SHARED
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
 def pytest_collection_modifyitems(items):
-    """Make tests slow for which JAX compiles long, and which say little that smaller ones do not."""
+    """Leave one case of each test to the default run on JAX, which compiles every case anew, and none of the longest.
+
+    The others are among the slow tests.
+    """
     import keras
 
     if keras.backend.backend() == "jax":
+        seen = set()
         for item in items:
-            if item.get_closest_marker("slow_on_jax"):
-                item.add_marker("slow")
+            if item.get_closest_marker("core") and not item.get_closest_marker("slow"):
+                test = item.nodeid.partition("[")[0]
+                if test in seen or item.get_closest_marker("slow_on_jax"):
+                    item.add_marker("slow")
+                seen.add(test)
 
 
 @pytest.fixture(autouse=True)

@@ -348,6 +348,7 @@ def test_policies(name, policy):
 @pytest.mark.core
 @pytest.mark.parametrize("name", ["timm_vit", "BV-mu_16-sincos", "dinov3_original"])
 @pytest.mark.parametrize("policy", ["mixed_float16", "float64"])
+@pytest.mark.slow_on_jax
 def test_policies_of_a_model_of_any_size(name, policy):
     if policy == "float64" and BACKEND == "jax":
         pytest.skip("JAX has float64 only when it is switched on for the whole process")

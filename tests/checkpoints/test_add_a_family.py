@@ -131,6 +131,7 @@ def test_a_module_in_the_folder_is_found(mmpretrain):
 
 
 @pytest.mark.core
+@pytest.mark.slow_on_jax
 def test_the_example_gives_the_model_that_its_weights_give_natively(mmpretrain, file, tmp_path):
     model = from_checkpoint(file, num_heads=2)
     expected = native(tmp_path)

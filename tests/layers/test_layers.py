@@ -248,6 +248,7 @@ def test_an_unknown_activation_is_refused_at_once():
         layers.MlpBlock(8, activation="gello")
 
 
+@pytest.mark.slow_on_jax
 def test_gradients_reach_every_weight():
     inputs = keras.Input((16, 32))
     x = layers.AddPositionEmbs()(layers.ClassToken()(inputs))

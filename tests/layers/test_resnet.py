@@ -296,6 +296,7 @@ def test_config_round_trip_gives_the_same_layer(name, features):
     np.testing.assert_array_equal(numpy(again(features)), numpy(layer(features)))
 
 
+@pytest.mark.slow_on_jax
 def test_a_saved_model_comes_back_under_safe_mode(tmp_path):
     model = root(numerics="timm")
     fill(model, random_weights(model))
@@ -326,6 +327,7 @@ def test_half_precision_standardises_and_normalises_in_float32(policy):
 
 
 @pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
+@pytest.mark.slow_on_jax
 def test_half_precision_is_close_to_float32(policy):
     model, half = root(), root(dtype=policy)
     fill(model, random_weights(model))
@@ -337,6 +339,7 @@ def test_half_precision_is_close_to_float32(policy):
     assert error < {"mixed_float16": 0.004, "mixed_bfloat16": 0.03}[policy]
 
 
+@pytest.mark.slow_on_jax
 def test_training_changes_every_weight():
     inputs = keras.Input(IMAGES.shape[1:])
     x = keras.layers.GlobalAveragePooling2D()(resnet.resnet_root(inputs, (1, 1)))

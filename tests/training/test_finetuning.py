@@ -84,6 +84,7 @@ def finished(photos, tmp_path_factory):
 
 
 @pytest.mark.core
+@pytest.mark.slow_on_jax
 def test_a_run_learns_and_leaves_everything(finished, photos):
     result, _ = finished
     files = {path.name for path in result.folder.iterdir()}
