@@ -109,7 +109,7 @@ def test_a_model_of_any_size_is_the_model_of_each(name):
 @pytest.mark.core
 @pytest.mark.parametrize(
     "name",
-    ["timm_vit", "open_clip", "torchvision_vit", pytest.param("timm_hybrid_r8", marks=pytest.mark.slow_on_jax)],
+    ["timm_vit", "open_clip", "torchvision_vit", "timm_hybrid_r8"],
 )
 def test_a_model_of_any_size_gives_what_the_original_gave(name):
     golden, model = load(name), open_file(name, image_size=None)
@@ -118,7 +118,8 @@ def test_a_model_of_any_size_gives_what_the_original_gave(name):
 
 
 @pytest.mark.core
-@pytest.mark.parametrize("name", ["timm_vit", pytest.param("dinov3_original", marks=pytest.mark.slow_on_jax)])
+@pytest.mark.slow_on_jax
+@pytest.mark.parametrize("name", ["timm_vit", "dinov3_original"])
 def test_it_does_so_however_it_is_called(name, tmp_path):
     model = open_file(name, image_size=None)
     model.run_eagerly = False

@@ -98,9 +98,8 @@ def test_the_autoencoder_is_that_of_transformers(tmp_path, monkeypatch):
 
 
 @pytest.mark.core
-@pytest.mark.parametrize(
-    "kind", [MaskedAutoencoder, pytest.param(MaskedPatchPrediction, marks=pytest.mark.slow_on_jax)]
-)
+@pytest.mark.slow_on_jax
+@pytest.mark.parametrize("kind", [MaskedAutoencoder, MaskedPatchPrediction])
 def test_fit_trains_the_encoder_and_leaves_its_head(kind):
     model = tiny()
     before = weights(model)
