@@ -1,5 +1,6 @@
 """Settings of the whole suite, and fixtures that several folders use."""
 
+import itertools
 import os
 from pathlib import Path
 
@@ -40,11 +41,18 @@ def pytest_collection_modifyitems(items):
                 seen.add(test)
 
 
+@pytest.fixture(scope="session")
+def homes(tmp_path_factory):
+    """Paths of folders that do not exist yet, another one each time."""
+    folder = tmp_path_factory.mktemp("homes")
+    return (folder / str(number) for number in itertools.count())
+
+
 @pytest.fixture(autouse=True)
-def own_home(tmp_path_factory, monkeypatch):
+def own_home(homes, monkeypatch):
     """No test sees the user's cache or settings, or leaves anything in them; none reaches the network."""
-    monkeypatch.setenv("VIT_KERAS_HOME", str(tmp_path_factory.mktemp("home")))
-    monkeypatch.setenv("KERAS_HOME", str(tmp_path_factory.mktemp("keras_home")))
+    monkeypatch.setenv("VIT_KERAS_HOME", str(next(homes)))
+    monkeypatch.setenv("KERAS_HOME", str(next(homes)))
     monkeypatch.delenv("VIT_KERAS_WEIGHTS", raising=False)
     monkeypatch.delenv("VIT_KERAS_OFFLINE", raising=False)
     monkeypatch.delenv("COLUMNS", raising=False)  # which would wrap what the command line prints

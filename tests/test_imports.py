@@ -1,6 +1,7 @@
 """What `import vit_keras` brings with it, and what it leaves until it is needed."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -13,10 +14,8 @@ from vit_keras import preprocess, training, vit
 
 
 def run(code, folder, **environment):
-    """A new process in an empty folder that knows only the package."""
-    import os
-
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
+    """A new process in an empty folder that knows only the package; on JAX, which is imported in half the time."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "KERAS_BACKEND": "jax", **environment}
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=folder, env=environment, capture_output=True, text=True, check=False
     )

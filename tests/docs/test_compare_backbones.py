@@ -43,7 +43,7 @@ def small(name, size, classes, pretrained):
 
 def test_everything_but_the_backbones(compare, folder, monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(compare, "build", small)
-    monkeypatch.setattr(compare, "COLOURS", {"ViT-Ti/16": "#0072B2"})
+    monkeypatch.setattr(compare, "COLORS", {"ViT-Ti/16": "#0072B2"})
     arguments = ["--data", str(folder), "--size", "32", "--minutes", "0.001", "--out", str(tmp_path / "plot.png")]
     results = compare.main(arguments)
     assert list(results) == ["ViT-Ti/16"]
