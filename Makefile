@@ -16,26 +16,26 @@ export TF_CPP_MIN_LOG_LEVEL ?= 3
 quickstart: $(VENV)/examples.stamp
 	$(BIN)/python examples/quickstart.py
 
-# What depends on no backend is tested on the quickest one, PyTorch; the numeric core on all three. JAX compiles without
-# optimizing here: that takes longer than the tests.
+# Every test runs on the quickest backend, PyTorch; the first case of each test of the numeric core on the others. JAX
+# compiles without optimizing here: that takes longer than what is tested.
 test: $(VENV)/test.stamp
 ifneq ($(strip $(TORCH)),)
 	KERAS_BACKEND=torch $(BIN)/python -m pytest $(WORKERS) -m "not slow"
-	KERAS_BACKEND=tensorflow $(BIN)/python -m pytest $(WORKERS) -m "core and not slow"
+	KERAS_BACKEND=tensorflow $(BIN)/python -m pytest $(WORKERS) -m first_case
 else
 	KERAS_BACKEND=tensorflow $(BIN)/python -m pytest $(WORKERS) -m "not slow"
 endif
-	KERAS_BACKEND=jax JAX_DISABLE_MOST_OPTIMIZATIONS=1 $(BIN)/python -m pytest $(WORKERS) -m "core and not slow"
+	KERAS_BACKEND=jax JAX_DISABLE_MOST_OPTIMIZATIONS=1 $(BIN)/python -m pytest $(WORKERS) -m first_case
 
-# All that `make test` leaves out: every test runs on TensorFlow, every case of the core on JAX and PyTorch too.
+# All that `make test` leaves out: every test on TensorFlow, every case of the core on JAX and PyTorch.
 test-slow: $(VENV)/test.stamp
 ifneq ($(strip $(TORCH)),)
 	KERAS_BACKEND=torch $(BIN)/python -m pytest $(WORKERS) -m "core and slow"
-	KERAS_BACKEND=tensorflow $(BIN)/python -m pytest $(WORKERS) -m "slow or not core"
+	KERAS_BACKEND=tensorflow $(BIN)/python -m pytest $(WORKERS) -m "not first_case"
 else
 	KERAS_BACKEND=tensorflow $(BIN)/python -m pytest $(WORKERS) -m slow
 endif
-	KERAS_BACKEND=jax $(BIN)/python -m pytest $(WORKERS) -m "core and slow"
+	KERAS_BACKEND=jax $(BIN)/python -m pytest $(WORKERS) -m "core and not first_case"
 
 # Ours beside its peers, an hour and a half and 10 GB; see benchmarks/README.md. `make benchmark ARGS=--quick` takes minutes.
 benchmark: $(VENV)/benchmark.stamp

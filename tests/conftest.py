@@ -25,20 +25,17 @@ from support import SHARED
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
 def pytest_collection_modifyitems(items):
-    """Leave one case of each test to the default run on JAX, which compiles every case anew, and none of the longest.
-
-    The others are among the slow tests.
-    """
+    """Mark the first case of each test of the core, and make tests slow for which JAX compiles long."""
     import keras
 
-    if keras.backend.backend() == "jax":
-        seen = set()
-        for item in items:
-            if item.get_closest_marker("core") and not item.get_closest_marker("slow"):
-                test = item.nodeid.partition("[")[0]
-                if test in seen or item.get_closest_marker("slow_on_jax"):
-                    item.add_marker("slow")
-                seen.add(test)
+    seen = set()
+    for item in items:
+        if keras.backend.backend() == "jax" and item.get_closest_marker("slow_on_jax"):
+            item.add_marker("slow")
+        test = item.nodeid.partition("[")[0]
+        if item.get_closest_marker("core") and not item.get_closest_marker("slow") and test not in seen:
+            item.add_marker("first_case")
+            seen.add(test)
 
 
 @pytest.fixture(scope="session")
