@@ -144,12 +144,17 @@ def gradients(model, x, y):
     return [a - b for a, b in zip(before, model.get_weights())]
 
 
+def assert_close(gradient, reference):
+    """The same in float32, summed in another order: measured 7e-7 of the largest value."""
+    np.testing.assert_allclose(gradient, reference, rtol=1e-4, atol=3e-6 * max(1, abs(reference).max()))
+
+
 @pytest.mark.core
 def test_remat_changes_no_gradient():
     expected = gradients(tiny(), images(4), np.arange(4))
     assert max(abs(g).max() for g in expected) > 0.1
     for gradient, reference in zip(gradients(tiny(remat=True), images(4), np.arange(4)), expected):
-        np.testing.assert_allclose(gradient, reference, rtol=1e-4, atol=1e-5)  # float32, in another order
+        assert_close(gradient, reference)
 
 
 @pytest.mark.core
@@ -158,7 +163,7 @@ def test_what_is_computed_again_changes_no_gradient(monkeypatch):
     for module in (_base, attention_module, mlp):
         monkeypatch.setattr(module, "recomputed", lambda function: function)
     for gradient, reference in zip(changes, gradients(tiny(), images(4), np.arange(4))):
-        np.testing.assert_allclose(gradient, reference, rtol=1e-4, atol=1e-5)  # float32, in another order
+        assert_close(gradient, reference)
 
 
 @pytest.mark.core
