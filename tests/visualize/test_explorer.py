@@ -442,7 +442,7 @@ def test_recordings_and_models_side_by_side(model):
         ({"images": np.zeros((8, 8, 3))}, TypeError, "A recording needs no more arguments. Leave out images"),
         ({"target": 1, "layers": [0]}, TypeError, "Leave out target, layers"),
         ({"model_or_recording": recording(attention=None)}, ValueError, "no attention: record with keep="),
-        ({"model_or_recording": recording(attention=np.ones((3, 1, 2, 17)))}, ValueError, "rows='all'"),
+        ({"model_or_recording": recording(attention=np.ones((3, 1, 2, 17)))}, ValueError, "query='all'"),
         (
             {"model_or_recording": recording(attention=np.ones((3, 1, 2, 9, 9)))},
             ValueError,

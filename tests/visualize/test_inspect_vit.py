@@ -161,7 +161,7 @@ def test_entropy_of_one_choice_is_zero_and_of_two_log_2():
 def test_entropy_as_it_is_defined(rows, asking):
     attention = random_attention(7)
     expected = -(attention * np.log(attention)).sum(axis=-1)[..., asking].mean(axis=(1, 3))
-    entropy = analysis.attention_entropy(recording((2, 3), attention=attention), rows)
+    entropy = analysis.attention_entropy(recording((2, 3), attention=attention), rows=rows)
     np.testing.assert_allclose(entropy, expected, rtol=1e-5)
 
 
@@ -173,7 +173,7 @@ def test_sinks_are_mean_columns():
     np.testing.assert_allclose(sinks.sum(axis=-1), 1, rtol=1e-5)
     patches = analysis.attention_sinks(rec, "patches")
     np.testing.assert_allclose(patches, attention[..., 2:, :].mean(axis=(2, 3)), rtol=1e-5)
-    np.testing.assert_allclose(analysis.attention_sinks(rec, "cls"), attention[..., 0, :].mean(axis=2), rtol=1e-5)
+    np.testing.assert_allclose(analysis.attention_sinks(rec, queries="cls"), attention[..., 0, :].mean(axis=2), rtol=1e-5)
     fused = recording((2, 3), ("cls", "reg0"), attention=attention.mean(axis=2), heads="mean")
     np.testing.assert_allclose(analysis.attention_sinks(fused), sinks, rtol=1e-5)
 
@@ -591,13 +591,13 @@ TURNED = of_tokens(random_tokens(2, 6, 4), grid=(3, 2))
     "call, message",
     [
         (lambda: analysis.mean_attention_distance(WITHOUT), "no attention in the recording. Record it with keep="),
-        (lambda: analysis.mean_attention_distance(FUSED), "fused, by heads='max'. Record with heads=None"),
-        (lambda: analysis.mean_attention_distance(READOUT), "Record with rows='all'"),
+        (lambda: analysis.mean_attention_distance(FUSED), "fused, by head_fusion='max'. Record with head_fusion=None"),
+        (lambda: analysis.mean_attention_distance(READOUT), "Record with query='all'"),
         (lambda: analysis.mean_attention_distance(ATTENTION, unit="cm"), "'px', 'patch'. Received: 'cm'"),
-        (lambda: analysis.attention_entropy(ATTENTION, "dist"), "rows must be one of 'all', 'cls'"),
-        (lambda: analysis.attention_entropy(NO_CLASS_TOKEN, "cls"), "no class token. Pass rows='all'"),
-        (lambda: analysis.attention_sinks(NO_CLASS_TOKEN, "cls"), "no class token. Pass queries='patches'"),
-        (lambda: analysis.attention_sinks(FUSED), "heads=None or heads='mean'"),
+        (lambda: analysis.attention_entropy(ATTENTION, "dist"), "query must be one of 'all', 'patches', 'cls'"),
+        (lambda: analysis.attention_entropy(NO_CLASS_TOKEN, "cls"), "no class token. Pass query='patches'"),
+        (lambda: analysis.attention_sinks(NO_CLASS_TOKEN, "cls"), "no class token. Pass query='patches'"),
+        (lambda: analysis.attention_sinks(FUSED), "head_fusion=None or head_fusion='mean'"),
         (lambda: analysis.token_norms(ATTENTION), "no tokens in the recording"),
         (lambda: analysis.token_pca(TOKENS, clip=(98, 2)), "two percentiles"),
         (lambda: analysis.patch_similarity(TOKENS, (2, 0)), "has 2 rows of patches, from 0 on. Received: 2"),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from ...validate import one_of
@@ -38,7 +36,7 @@ def mean_attention_distance(recording: Recording, renormalize: bool = False, uni
         >>> mean_attention_distance(recording).round(1)
         array([[116.5]], dtype=float32)
     """
-    steps = _choose(unit, {"px": recording.patch_size, "patch": (1, 1)}, "unit")
+    steps = recording.patch_size if one_of(unit, "unit", ("px", "patch")) == "px" else (1, 1)
     y, x = np.indices(recording.grid).reshape(2, -1)
     distances = np.hypot(steps[0] * (y[:, None] - y), steps[1] * (x[:, None] - x)).astype("float32")
     first, result = len(recording.prefix), []
@@ -52,7 +50,7 @@ def mean_attention_distance(recording: Recording, renormalize: bool = False, uni
     return np.array(result, "float32")
 
 
-def attention_entropy(recording: Recording, rows: str = "all") -> np.ndarray:
+def attention_entropy(recording: Recording, query: str = "all", *, rows: str | None = None) -> np.ndarray:
     """Return how widely each head spreads its attention: the mean entropy of the rows, in nats.
 
     It runs from 0 (all on one token) to log N (evenly on all N tokens). Its exponential, the perplexity, reads more
@@ -60,13 +58,14 @@ def attention_entropy(recording: Recording, rows: str = "all") -> np.ndarray:
 
     Args:
         recording: A recording with attention.
-        rows: `"all"`: the mean over all query tokens; `"cls"`: the class token alone.
+        query: The query tokens, of which the mean is taken: `"all"`, `"patches"`, or `"cls"`, the class token alone.
+        rows: Alias of `query`.
 
     Returns:
         float32 `(layers, heads)`.
 
     Raises:
-        ValueError: There is no attention of single heads in the recording, or no class token, or no such rows.
+        ValueError: There is no attention of single heads in the recording, or no class token, or no such query.
 
     Example:
         >>> even = np.full((1, 1, 1, 196, 196), 1 / 196, "float32")  # one layer, image and head; 14 x 14 patches
@@ -74,9 +73,7 @@ def attention_entropy(recording: Recording, rows: str = "all") -> np.ndarray:
         >>> np.exp(attention_entropy(recording)).round(2)
         array([[196.]], dtype=float32)
     """
-    asking = _choose(rows, {"all": slice(None), "cls": None}, "rows")
-    if rows == "cls":
-        asking = slice(index := _class_token(recording, "rows='all'"), index + 1)
+    asking = _queries(recording, query if rows is None else rows)
     smallest = np.finfo("float32").tiny
     result = []
     for scores in _attention(recording):
@@ -85,12 +82,13 @@ def attention_entropy(recording: Recording, rows: str = "all") -> np.ndarray:
     return np.array(result, "float32")
 
 
-def attention_sinks(recording: Recording, queries: str = "all") -> np.ndarray:
+def attention_sinks(recording: Recording, query: str = "all", *, queries: str | None = None) -> np.ndarray:
     """Return the share of all attention that each token receives, to find tokens that draw most of it.
 
     Args:
-        recording: A recording with attention, also with `heads="mean"`.
-        queries: The query tokens: `"all"`, `"patches"`, or `"cls"`, the class token alone.
+        recording: A recording with attention, also with `head_fusion="mean"`.
+        query: The query tokens: `"all"`, `"patches"`, or `"cls"`, the class token alone.
+        queries: Alias of `query`.
 
     Returns:
         float32 `(layers, images, tokens)`, the mean over heads and queries. A row sums to 1; multiplied with the number
@@ -98,7 +96,7 @@ def attention_sinks(recording: Recording, queries: str = "all") -> np.ndarray:
         are the class token and its like.
 
     Raises:
-        ValueError: There is no attention in the recording, or no class token, or no such queries.
+        ValueError: There is no attention in the recording, or no class token, or no such query.
 
     Example:
         >>> even = np.full((1, 1, 1, 196, 196), 1 / 196, "float32")  # one layer, image and head; 14 x 14 patches
@@ -106,11 +104,7 @@ def attention_sinks(recording: Recording, queries: str = "all") -> np.ndarray:
         >>> attention_sinks(recording).shape
         (1, 1, 196)
     """
-    asking = _choose(
-        queries, {"all": slice(None), "patches": slice(len(recording.prefix), None), "cls": None}, "queries"
-    )
-    if queries == "cls":
-        asking = slice(index := _class_token(recording, "queries='patches'"), index + 1)
+    asking = _queries(recording, query if queries is None else queries)
     layers = (scores[..., asking, :] for scores in _attention(recording, (None, "mean")))
     shares = [scores.mean(axis=tuple(range(1, scores.ndim - 1)), dtype="float64") for scores in layers]
     return np.array(shares, "float32")
@@ -128,18 +122,18 @@ def _attention(recording: Recording, heads: tuple[str | None, ...] = (None,)) ->
     """Return all rows of the attention, of single heads or of heads fused in one of these ways."""
     attention = kept(recording, "attention")
     if recording.heads not in heads:
-        ways = " or ".join(f"heads={way!r}" for way in heads)
-        raise ValueError(f"The recorded heads were fused, by heads={recording.heads!r}. Record with {ways}.")
+        ways = " or ".join(f"head_fusion={way!r}" for way in heads)
+        raise ValueError(f"The recorded heads were fused, by head_fusion={recording.heads!r}. Record with {ways}.")
     if attention.ndim != (5 if recording.heads is None else 4):
-        raise ValueError("The recording has only the rows that the output is read from. Record with rows='all'.")
+        raise ValueError("The recording has only the rows that the output is read from. Record with query='all'.")
     return attention
 
 
-def _class_token(recording: Recording, remedy: str) -> int:
-    if "cls" not in recording.prefix:
-        raise ValueError(f"The recorded model has no class token. Pass {remedy}.")
-    return recording.prefix.index("cls")
-
-
-def _choose(value: str, choices: dict[str, Any], argument: str) -> Any:
-    return choices[one_of(value, argument, choices)]
+def _queries(recording: Recording, query: str) -> slice:
+    """Return the rows of attention that belong to these query tokens."""
+    one_of(query, "query", ("all", "patches", "cls"))
+    if query == "cls":
+        if "cls" not in recording.prefix:
+            raise ValueError("The recorded model has no class token. Pass query='patches'.")
+        return slice(index := recording.prefix.index("cls"), index + 1)
+    return slice(len(recording.prefix) if query == "patches" else 0, None)

@@ -58,7 +58,7 @@ def explorer(
             both side by side.
         path: Where to save the file; `None`: nowhere yet.
         title: Heading of the page.
-        **options: More options of `record`, as `layers=`, `heads="mean"`, `preprocess=` or `grid=`.
+        **options: More options of `record`, as `layers=`, `head_fusion="mean"`, `preprocess=` or `grid=`.
 
     Returns:
         An `AttentionExplorer`: `.html`, `.save(path)`, `.open()`; a notebook shows it.

@@ -92,7 +92,7 @@ def _check(rec: Recording) -> None:
     if rec.attention.ndim not in (4, 5) or rec.attention.shape[-2:] != (tokens, tokens):
         raise ValueError(
             f"The explorer needs every row of attention, {tokens} × {tokens}. Received: a recording with attention of "
-            f"the shape {rec.attention.shape}. Record with rows='all'."
+            f"the shape {rec.attention.shape}. Record with query='all'."
         )
     if rec.heads not in (None, "mean", "max", "min"):
         raise ValueError(
