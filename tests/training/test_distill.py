@@ -186,7 +186,6 @@ def test_a_teacher_of_other_pixels_is_refused():
         Distillation(tiny(), "vit-b16")
 
 
-@pytest.mark.core
 @pytest.mark.slow
 def test_a_student_learns_real_pictures_from_ti16(shared, real_weights):
     """A teacher that saw 500 labels of CIFAR-10 labels 4,000 other photos; the student sees only these labels."""

@@ -298,7 +298,6 @@ def adamw(rate, photos, epochs, batch_size, **options):
     return keras.optimizers.AdamW(cosine(rate, steps), weight_decay=0.05, clipnorm=1.0, **options)
 
 
-@pytest.mark.core
 @pytest.mark.slow
 def test_pretraining_beats_no_pretraining_on_real_pictures(shared):
     """A ViT-mu from scratch, and the same after it has seen 10,000 photos without labels: 1,000 labelled ones for both.
