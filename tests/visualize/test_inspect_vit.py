@@ -173,7 +173,9 @@ def test_sinks_are_mean_columns():
     np.testing.assert_allclose(sinks.sum(axis=-1), 1, rtol=1e-5)
     patches = analysis.attention_sinks(rec, "patches")
     np.testing.assert_allclose(patches, attention[..., 2:, :].mean(axis=(2, 3)), rtol=1e-5)
-    np.testing.assert_allclose(analysis.attention_sinks(rec, queries="cls"), attention[..., 0, :].mean(axis=2), rtol=1e-5)
+    np.testing.assert_allclose(
+        analysis.attention_sinks(rec, queries="cls"), attention[..., 0, :].mean(axis=2), rtol=1e-5
+    )
     fused = recording((2, 3), ("cls", "reg0"), attention=attention.mean(axis=2), heads="mean")
     np.testing.assert_allclose(analysis.attention_sinks(fused), sinks, rtol=1e-5)
 
