@@ -36,6 +36,7 @@ KEY = ("Python", "Keras", "Backend")
 COUNTS = ("Passed", "Failed", "Skipped", "Seconds")
 COLUMNS = (*KEY, "Installed", *COUNTS, "Date", "vit_keras", "Remark")
 NOT_THERE = ("No matching distribution found", "ResolutionImpossible", "conflicting dependencies")
+FAULTS = ("Installation failed: ", "pip check: ")
 TEXT = """\
 # Versions
 
@@ -172,12 +173,17 @@ def reason(said):
     return errors[0] if errors else lines[-1]
 
 
-def counts(report):
-    """Return how many tests passed, failed and were skipped, and the seconds, from pytest's XML report."""
+def outcome(report):
+    """Return columns from pytest's XML report: how many tests passed, failed, were skipped; seconds; which failed."""
     suite = xml.etree.ElementTree.parse(report).getroot().find("testsuite")
     tests, failures, errors, skipped = (int(suite.get(name)) for name in ("tests", "failures", "errors", "skipped"))
     failed = failures + errors
-    return dict(zip(COUNTS, map(str, (tests - failed - skipped, failed, skipped, round(float(suite.get("time")))))))
+    numbers = (tests - failed - skipped, failed, skipped, round(float(suite.get("time"))))
+    broken = [
+        case for case in suite.iter("testcase") if case.find("failure") is not None or case.find("error") is not None
+    ]
+    names = "; ".join(f"{case.get('classname')}.{case.get('name')}" for case in broken)
+    return {**dict(zip(COUNTS, map(str, numbers))), "Remark": f"Failed: {names}" if names else ""}
 
 
 def installed(python, cell):
@@ -210,13 +216,11 @@ def measure(cell, base, wheel, source, test_extra, folder, workers):
         pip = (python, "-m", "pip")
         status, said = step(*pip, "install", "--only-binary", ":all:", "--constraint", limits, wheel, *needed)
         if status:
-            possible = "" if any(words in said for words in NOT_THERE) else "Installation failed: "
-            row["Remark"] = possible + reason(said)
+            row["Remark"] = ("" if any(words in said for words in NOT_THERE) else FAULTS[0]) + reason(said)
             return row, log
         row["Installed"] = installed(python, cell)
         status, said = step(*pip, "check")
-        if status:
-            row["Remark"] = "pip check: " + "; ".join(said.strip().splitlines())
+        unmet = FAULTS[1] + "; ".join(said.strip().splitlines()) if status else ""
         report = folder / "report.xml"
         report.unlink(missing_ok=True)
         tests = (python, "-m", "pytest", "-n", workers, "--dist", "worksteal", "-m", "first_case", "--junitxml", report)
@@ -227,9 +231,10 @@ def measure(cell, base, wheel, source, test_extra, folder, workers):
         }
         status, said = step(*tests, cwd=source, environment=settings)
         if report.is_file():
-            row.update(counts(report))
+            row.update(outcome(report))
         if status and row.get("Failed", "0") == "0":
             row.update({"Failed": "all", "Remark": f"No test ran: {said.strip().splitlines()[-1]}"})
+        row["Remark"] = ". ".join(filter(None, (unmet, row.get("Remark"))))
     finally:
         shutil.rmtree(environment, ignore_errors=True)
     return row, log
@@ -318,7 +323,7 @@ def main(arguments=None):
             rows = {**read(options.table), cell: row}
             write(options.table, rows, all_cells)
             print("    " + ", ".join(f"{name}: {value}" for name, value in row.items()), flush=True)
-            failed |= row.get("Failed", "0") != "0" or row.get("Remark", "").startswith(("Inst", "pip check"))
+            failed |= row.get("Failed", "0") != "0" or row.get("Remark", "").startswith(FAULTS)
     print(f"Logs are in {folder}.")
     return int(failed)
 

@@ -144,11 +144,17 @@ ERROR: ResolutionImpossible: for help visit somewhere
     assert matrix.reason(said) == "Could not find a version that satisfies b==1 (from versions: 2, 3)"
 
 
-def test_counts_are_those_of_the_report(matrix, tmp_path):
+def test_the_outcome_is_that_of_the_report(matrix, tmp_path):
     report = tmp_path / "report.xml"
-    numbers = 'tests="9" failures="1" errors="2" skipped="3" time="4.6"'
+    numbers = 'tests="9" failures="1" errors="1" skipped="3" time="4.6"'
+    cases = """<testcase classname="a.b" name="good"/>
+        <testcase classname="a.b" name="bad"><failure/></testcase><testcase classname="c" name="worse"><error/>
+        </testcase>"""
+    report.write_text(f"<testsuites><testsuite {numbers}>{cases}</testsuite></testsuites>", encoding="utf-8")
+    expected = {"Passed": "4", "Failed": "2", "Skipped": "3", "Seconds": "5", "Remark": "Failed: a.b.bad; c.worse"}
+    assert matrix.outcome(report) == expected
     report.write_text(f"<testsuites><testsuite {numbers}/></testsuites>", encoding="utf-8")
-    assert matrix.counts(report) == {"Passed": "3", "Failed": "3", "Skipped": "3", "Seconds": "5"}
+    assert matrix.outcome(report)["Remark"] == ""
 
 
 def test_the_page_tells_of_every_cell(matrix):
