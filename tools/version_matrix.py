@@ -266,8 +266,10 @@ def write(table, rows, cells):
     for cell in sorted(rows, key=order):
         row = {**rows[cell], **dict(zip(KEY, cell))}
         lines.append([" ".join(row.get(name, "").replace("|", "/").split()) for name in COLUMNS])
-    missing = [str(cell) for cell in sorted(set(cells) - set(rows), key=order)]
-    told = f"Not tried yet: {'; '.join(missing)}." if missing else "Every combination was tried."
+    untried = sorted(set(cells) - set(rows), key=order)
+    groups = itertools.groupby(untried, lambda cell: f"Python {cell.python} with Keras {cell.keras}")
+    missing = [f"- {group}: {', '.join(cell.backend for cell in of_group)}" for group, of_group in groups]
+    told = "\n".join(["Not tried yet:", "", *missing]) if missing else "Every combination was tried."
     text = TEXT.format(table="\n".join("| " + " | ".join(line) + " |" for line in lines), missing=told)
     table.write_text(text, encoding="utf-8")
 

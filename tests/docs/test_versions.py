@@ -104,7 +104,7 @@ def test_pages_are_read_as_they_were_written(matrix, setup_cfg, tmp_path):
     assert found["3.11", "newest", "jax"]["Passed"] == "5"
     assert found["3.11", "3.6", "jax"]["Remark"] == "a / b c"
     text = page.read_text(encoding="utf-8")
-    assert "Not tried yet: Python 3.10, Keras 3.6, torch; " in text
+    assert "Not tried yet:\n\n- Python 3.10 with Keras 3.6: torch, jax, tensorflow, tensorflow==2.16\n" in text
     matrix.write(page, {cell: {} for cell in cells}, cells)
     assert "Every combination was tried." in page.read_text(encoding="utf-8")
 
@@ -157,14 +157,13 @@ def test_the_outcome_is_that_of_the_report(matrix, tmp_path):
     assert matrix.outcome(report)["Remark"] == ""
 
 
-def test_the_page_tells_of_every_cell(matrix):
+def test_the_page_tells_of_every_cell_that_setup_states(matrix, tmp_path):
     cells, _ = matrix.stated()
     rows = matrix.read(matrix.TABLE)
-    text = matrix.TABLE.read_text(encoding="utf-8")
-    assert set(rows) <= set(cells)
-    assert list(rows) == sorted(rows, key=matrix.order)
-    assert all(cell in rows or str(cell) in text for cell in cells)
+    assert rows and set(rows) <= set(cells)
     assert all(row["Passed"] or row["Remark"] for row in rows.values())
+    matrix.write(tmp_path / "versions.md", rows, cells)
+    assert (tmp_path / "versions.md").read_text(encoding="utf-8") == matrix.TABLE.read_text(encoding="utf-8")
 
 
 def test_the_workflow_calls_what_exists(matrix, monkeypatch, tmp_path, capsys):
