@@ -214,7 +214,8 @@ def measure(cell, base, wheel, source, test_extra, folder, workers):
         limits = folder / "constraints.txt"
         limits.write_text("\n".join(constraints), encoding="utf-8")
         pip = (python, "-m", "pip")
-        status, said = step(*pip, "install", "--only-binary", ":all:", "--constraint", limits, wheel, *needed)
+        install = (*pip, "install", "--no-compile", "--only-binary", ":all:", "--constraint", limits)
+        status, said = step(*install, wheel, *needed)
         if status:
             row["Remark"] = ("" if any(words in said for words in NOT_THERE) else FAULTS[0]) + reason(said)
             return row, log
