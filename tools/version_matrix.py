@@ -168,7 +168,7 @@ def reason(said):
     lines = [line.strip() for line in said.splitlines()]
     if "The conflict is caused by:" in lines:
         start = lines.index("The conflict is caused by:") + 1
-        return "; ".join(itertools.takewhile(bool, lines[start:]))
+        return "; ".join(filter(None, itertools.takewhile(lambda line: not line.startswith("To fix"), lines[start:])))
     errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
     return errors[0] if errors else lines[-1]
 

@@ -136,10 +136,15 @@ The conflict is caused by:
     a 1.0 depends on keras>=3.10
     The user requested (constraint) keras==3.6.*
 
-Additional packages in this conflict
+Some have no matching distributions:
+    a
+
+To fix this you could try to:
+1. loosen something
 ERROR: ResolutionImpossible: for help visit somewhere
 """
-    assert matrix.reason(said) == "a 1.0 depends on keras>=3.10; The user requested (constraint) keras==3.6.*"
+    conflict = "a 1.0 depends on keras>=3.10; The user requested (constraint) keras==3.6.*"
+    assert matrix.reason(said) == f"{conflict}; Some have no matching distributions:; a"
     said = "ERROR: Could not find a version that satisfies b==1 (from versions: 2, 3)\nERROR: No matching\n"
     assert matrix.reason(said) == "Could not find a version that satisfies b==1 (from versions: 2, 3)"
 
