@@ -39,6 +39,8 @@ class LoadReport:
         fresh: Weights of the model that are not in the file (a new head).
         ignored: Names in the file that are no weights of the model (a dropped head, the state of an optimizer).
         not_finite: Weights with infinite or undefined values.
+        assumed: Fields of the model's `ViTConfig` that neither the file nor anything beside it shows, with their
+            values: those of published models with such arrays, or those usual in the file's family.
     """
 
     source: str
@@ -47,11 +49,15 @@ class LoadReport:
     fresh: tuple[str, ...]
     ignored: tuple[str, ...]
     not_finite: tuple[str, ...] = ()
+    assumed: Mapping[str, Any] = dataclasses.field(default_factory=dict, hash=False)
 
     def __str__(self) -> str:
         lines = [f"Loaded {self.loaded} weights from {self.source}", *self.adapted]
         if self.fresh:
             lines.append(f"not in the file, left as they were: {', '.join(self.fresh)}")
+        if self.assumed:
+            values = ", ".join(f"{field}={value!r}" for field, value in self.assumed.items())
+            lines.append(f"assumed, as nothing shows it: {values}")
         return "; ".join(lines) + "."
 
 

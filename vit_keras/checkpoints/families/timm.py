@@ -219,6 +219,7 @@ DINOV3 = dataclasses.replace(
             op=LINEAR,
             when=lambda shape_of: bool(shape_of("blocks.0.attn.qkv.bias_mask") or shape_of("storage_tokens")),
         ),
+        *array("storage_tokens", "registers", op=TOKENS, tells={"pooling": "token"}),  # timm's has the mean
         *_first(*_GAMMAS, "blocks.{i}.mlp.fc1_"),
     ),
     ignored=("mask_token", "*.attn.qkv.bias_mask", "rope_embed.periods", "rope.*", "local_cls_norm.*", "*.attn.k_bias"),
