@@ -136,8 +136,6 @@ def _naming(path: Path, what: str) -> Iterator[None]:
 def _checked(fields: Mapping[str, Any], inferred: Mapping[str, Any]) -> dict[str, Any]:
     """Return fields of a `ViTConfig` that were compared with those inferred from the arrays."""
     fields = dict(fields)
-    if "num_heads" in fields:
-        architecture.check_heads(fields["num_heads"], inferred.get("inner", inferred["hidden_size"]))
     for field in ("epsilon", "rope_theta", "layer_scale"):
         value = fields.get(field)
         if value is not None and not (isinstance(value, (int, float)) and 0 < value < math.inf):
@@ -151,6 +149,8 @@ def _checked(fields: Mapping[str, Any], inferred: Mapping[str, Any]) -> dict[str
             raise ValueError(
                 f"{field}={fields[field]!r} contradicts the arrays, which have {field}={inferred[field]!r}."
             )
+    if "num_heads" in fields:
+        architecture.check_heads(fields["num_heads"], inferred.get("inner", inferred["hidden_size"]))
     return fields
 
 

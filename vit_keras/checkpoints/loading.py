@@ -245,12 +245,13 @@ def _check_architecture(vit: keras.Model, source: Weights | ModelWeights, target
     """Compare what the shapes of fused kernels hide, and what one sentence says better than a list of shapes."""
     file = source.architecture
     num_heads = anatomy.attention_blocks(vit)[0].num_heads if anatomy.has_attention(vit) else file.get("num_heads")
+    assumed = "num_heads" in source.assumptions.open  # then the model knows better
     patch_size, width = tuple(targets["embedding/kernel"].shape[:2]), targets["embedding/kernel"].shape[-1]
     differences = [
         f"{what} {theirs} and {ours}"
         for what, theirs, ours in (
             ("transformer blocks", file["num_layers"], len(anatomy.blocks(vit))),
-            ("attention heads", file.get("num_heads", num_heads), num_heads),
+            ("attention heads", num_heads if assumed else file.get("num_heads", num_heads), num_heads),
             ("hidden size", file["hidden_size"], width),
             ("patch size", patch_size if resize_patches else tuple(file["patch_size"]), patch_size),
             ("class token", "cls" in source.shapes, "cls" in targets),
