@@ -168,6 +168,42 @@ def test_a_width_that_nobody_published():
     assert assumed(hidden_size=100) == ({}, ("num_heads", "mlp_activation", "epsilon"), {}, None)
 
 
+def family_and_shown(model):
+    """The family of an architecture's file, and its pooling as far as the arrays show it."""
+    facts = model.arrays.split()[3:]
+    if "map=True" in facts:
+        return FAMILIES["timm-siglip"], "map"
+    family = FAMILIES["timm-clip" if "pre_norm=True" in facts else "timm"]
+    if "distillation_token=True" in facts:
+        return family, "token+dist"
+    return family, "gap" if {"class_token=False", "final_norm=pooled"} & set(facts) else "token"
+
+
+@pytest.mark.parametrize("cut", [False, True])
+def test_every_architecture_is_read_right_asked_doubted_or_refused(cut, monkeypatch):
+    for model in timm_models.models().values():
+        if not model.arrays:  # refused, as they fit no model of this package
+            assert model.refused
+            continue
+        monkeypatch.setattr(timm_models, "signature", lambda inferred, model=model: model.arrays)
+        family, pooling = family_and_shown(model)
+        inferred = {"num_layers": 2 if cut else model.num_layers, "pooling": pooling}
+        same = [m for m in timm_models.models().values() if m.arrays == model.arrays]
+        try:
+            found = assumptions.assume(family, inferred, {})
+        except ValueError as error:
+            assert model.refused and model.refused in str(error)
+            continue
+        if model.refused:
+            assert model.refused in found.others, model.name
+            continue
+        for field, value in model.fields.items():
+            if field != "pooling" or pooling == "token":
+                asked = field in family.choices and field not in found.fields
+                doubted = field in found.doubts and any(m.name in found.doubts[field] for m in same)
+                assert asked or doubted or found.fields[field] == value, (model.name, field)
+
+
 @pytest.fixture
 def two_models(tmp_path, monkeypatch):
     """A file that fits two models, of 2 heads and of 4, and one that cannot be built."""
