@@ -113,6 +113,13 @@ def test_a_field_that_is_not_known(tmp_path):
         checkpoints.Weights(path)
 
 
+def test_another_librarys_config_json(tmp_path):
+    """OpenAI's and open_clip's files lie beside it in the same repositories; to timm's it says nothing."""
+    config = {"model_type": "clip_vision_model", "hidden_act": "gelu", "layer_norm_eps": 1e-3}
+    assert checkpoints.Weights(beside(tmp_path / "a", "open_clip_tower", config)).architecture["epsilon"] == 1e-3
+    assert checkpoints.Weights(beside(tmp_path / "b", "timm_vit", config)).architecture.get("epsilon", 1e-6) == 1e-6
+
+
 @pytest.mark.parametrize("case", ["hf_siglip_classifier", "hf_clip_classifier"])
 def test_a_classifier_tells_the_pooling(case, tmp_path):
     golden = load(case)

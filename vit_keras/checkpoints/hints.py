@@ -186,8 +186,8 @@ def _read_config(config: Mapping[str, Any], family: Family, inferred: Mapping[st
         if family not in TIMM_FAMILIES:  # another file of the same repository
             return {}
         return timm_models.read_config(config, inferred)
-    known = not config.get("model_type") or family in HUGGING_FACE_FAMILIES
-    return transformers_models.read_config(config) if known else {}
+    about_it = not config.get("model_type") or family in HUGGING_FACE_FAMILIES or family.choices
+    return transformers_models.read_config(config) if about_it else {}
 
 
 def _preprocessing(family: Family, path: Path, config: Mapping[str, Any]) -> Preprocessing:
