@@ -335,7 +335,7 @@ def _report_assumptions(model: VisionTransformer, source: Any, options: dict[str
     doubts = [text for field, text in source.assumptions.doubts.items() if field not in options]
     if doubts or source.assumptions.others:
         assumed = f" It is read with {'; '.join(doubts)}." if doubts else ""
-        others = f" Such arrays has also {source.assumptions.others}." if source.assumptions.others else ""
+        others = f" The arrays also fit {source.assumptions.others}." if source.assumptions.others else ""
         warn_caller(
             f"{source.path} alone does not show all that the model computes.{assumed}{others} Pass the right values, "
             "or put the model's config.json beside the file."

@@ -58,7 +58,7 @@ def assume(family: Family, inferred: Mapping[str, Any], known: Mapping[str, Any]
         return Assumptions({}, numerics, {}, None)
     built = [model for model in candidates if not model.refused]
     if not built:
-        raise ValueError(f"Arrays like these have {_reasons(candidates)}.")
+        raise ValueError(f"The arrays only fit {_reasons(candidates)}.")
     fields = {field: value for field, value in _most_usual(built).items() if field not in shown}
     doubts = {}
     for field in (*NUMERICS, *_OFTEN_SHOWN):
