@@ -115,7 +115,7 @@ def test_a_field_that_is_not_known(tmp_path):
 
 def test_another_librarys_config_json(tmp_path):
     """OpenAI's and open_clip's files lie beside it in the same repositories; to timm's it says nothing."""
-    config = {"model_type": "clip_vision_model", "hidden_act": "gelu", "layer_norm_eps": 1e-3}
+    config = {"model_type": "clip_vision_model", "num_attention_heads": 2, "layer_norm_eps": 1e-3}
     assert checkpoints.Weights(beside(tmp_path / "a", "open_clip_tower", config)).architecture["epsilon"] == 1e-3
     assert checkpoints.Weights(beside(tmp_path / "b", "timm_vit", config)).architecture.get("epsilon", 1e-6) == 1e-6
 
