@@ -18,6 +18,7 @@ import keras
 from . import checkpoints
 from .anatomy import find_vit
 from .build import build
+from .checkpoints._warn import warn_caller
 from .config import ViTConfig, check_names, patch_stride
 from .legacy_files import is_whole_model, load_model
 from .model import VisionTransformer
@@ -159,6 +160,7 @@ def from_checkpoint(
     config, native = _configure(None, source, {"image_size": image_size, **options}, source_grid)
     model = build(config, dtype=dtype)
     _load_and_describe(model, source, native, source_grid=source_grid, resize_patches="patch_size" in options)
+    _report_assumptions(model, source, options)
     return model
 
 
@@ -212,6 +214,7 @@ def create(
     if source is not None:
         include_head = obstacle is None and pretrained_top is not False
         _load_and_describe(model, source, native, include_head=include_head)
+        _report_assumptions(model, source, {**options, "num_heads": preset.num_heads})
     return model
 
 
@@ -322,6 +325,21 @@ def _load_and_describe(model: VisionTransformer, source: Any, native: Any, **opt
     model.preprocessing = preprocessing.replace(image_size=config.image_size or preprocessing.image_size or native)
     if config.include_top and not any(name.startswith("head/") for name in model.load_report.fresh):
         model.labels = source.labels
+
+
+def _report_assumptions(model: VisionTransformer, source: Any, options: dict[str, Any]) -> None:
+    """Let a new model know what was assumed that the caller did not say, and warn where similar models disagree."""
+    open_fields = [field for field in source.assumptions.open if field not in options]
+    assumed = {field: getattr(model.config, field) for field in open_fields}
+    model.load_report = dataclasses.replace(model.load_report, assumed=assumed)
+    doubts = [text for field, text in source.assumptions.doubts.items() if field not in options]
+    if doubts or source.assumptions.others:
+        assumed = f" It is read with {'; '.join(doubts)}." if doubts else ""
+        others = f" The arrays also fit {source.assumptions.others}." if source.assumptions.others else ""
+        warn_caller(
+            f"{source.path} alone does not show all that the model computes.{assumed}{others} Pass the right values, "
+            "or put the model's config.json beside the file."
+        )
 
 
 def resize(model: keras.Model, image_size: ImageSize, **options: Any) -> VisionTransformer:

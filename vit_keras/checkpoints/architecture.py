@@ -39,6 +39,11 @@ def infer(
         raise ValueError(
             "The file has a layer normalization of the tokens and one of the pooled tokens; a model has only one."
         )
+    if _has_rows_of_registers(shapes):
+        raise ValueError(
+            "The file's table of positions has rows for its registers; a model has positions for the class token and "
+            "the patches only."
+        )
     try:
         patch_height, patch_width, channels, hidden_size = shapes["embedding/kernel"]
         mixer = f"{_BLOCK}/token_mixing/Dense_0/kernel" in shapes
@@ -62,6 +67,11 @@ def infer(
         raise ValueError(f"The file is not a complete ViT checkpoint: {error} is missing.") from None
     except (ValueError, IndexError, TypeError):
         raise ValueError("The file is not a ViT checkpoint: some of its arrays have other shapes.") from None
+
+
+def has_class_token(inferred: Mapping[str, Any]) -> bool:
+    """Return whether there is a class token, of fields that `infer` returned."""
+    return inferred.get("class_token", inferred["pooling"] not in ("gap", "map"))
 
 
 architecture = infer  # its name in earlier versions
@@ -133,7 +143,7 @@ def _tokens(shapes: Mapping, known: Mapping, family: Family) -> dict[str, Any]:
     fields: dict[str, Any] = {
         "registers": shapes["registers"][1] if "registers" in shapes else 0,
         "distillation_token": "dist" in shapes,
-        "final_norm": "pooled" if pooled_norm else "tokens",
+        "final_norm": known.get("final_norm", "pooled" if pooled_norm else "tokens"),
     }
     if "pooling" not in known:
         fields["pooling"] = "map" if "MAPHead_0/probe" in shapes else of_token if token else "gap"
@@ -151,6 +161,15 @@ def _tokens(shapes: Mapping, known: Mapping, family: Family) -> dict[str, Any]:
         else:
             fields["position_prefix"] = usual is None
     return fields
+
+
+def _has_rows_of_registers(shapes: Mapping) -> bool:
+    """Return whether a table of positions is that of a square grid only if registers have rows too."""
+    if not all(len(shapes.get(name, ())) == 3 for name in (POSITIONS, "registers")):
+        return False
+    rows, registers = shapes[POSITIONS][1], shapes["registers"][1]
+    tokens = ("cls" in shapes) + ("dist" in shapes)
+    return bool(square_grid(rows - tokens - registers)) and not (square_grid(rows - tokens) or square_grid(rows))
 
 
 def _resnet(shapes: Mapping) -> dict[str, Any]:

@@ -19,9 +19,12 @@ import numpy as np
 from ..config import ViTConfig, size_pair
 from ..layers.mlp import activation_function
 from ..preprocess import PRESETS, Preprocessing
-from . import architecture, registry, transformers_json
+from . import architecture, registry, timm_models, transformers_models
 from ._warn import warn_caller
+from .architecture import has_class_token
 from .families import Family
+from .families.huggingface import FAMILIES as HUGGING_FACE_FAMILIES
+from .families.timm import FAMILIES as TIMM_FAMILIES
 from .readers import LIMIT_TEXT
 
 __all__ = ["SETTINGS", "Hints", "collect"]
@@ -71,15 +74,20 @@ def collect(
         UserWarning: A neighboring file cannot be used.
     """
     config = _neighbor(path, "config.json")
-    if not _is_about(config, inferred):
+    if config and not _is_about(config, inferred):
+        if published is None:
+            warn_caller(f"{_beside(path, 'config.json')} is not used: it is about a model of another size.")
         config = {}
     with _naming(_beside(path, "config.json"), "values"):
-        timm_fields = _read_timm_config(config, inferred["pooling"])
-        fields = _checked({**transformers_json.read_config(config), **timm_fields}, inferred)
+        fields = _checked(_read_config(config, family, inferred), inferred)
     preprocessing = _preprocessing(family, path, config)
     if published is not None:
+        if published.source == "timm" and family in TIMM_FAMILIES:
+            fields |= timm_models.named(published.weights.partition("/")[2].partition(".")[0], inferred)
         fields |= {"image_size": published.image_size, **published.options}
         preprocessing = published.preprocessing or preprocessing
+    if "pooling" in fields:  # it takes no token away from the model, and gives it none
+        fields.setdefault("class_token", has_class_token(inferred))
     with _naming(path, "metadata"):
         settings = _settings(reader)
         saved = ViTConfig().replace(**settings.get("config", {}))
@@ -128,8 +136,6 @@ def _naming(path: Path, what: str) -> Iterator[None]:
 def _checked(fields: Mapping[str, Any], inferred: Mapping[str, Any]) -> dict[str, Any]:
     """Return fields of a `ViTConfig` that were compared with those inferred from the arrays."""
     fields = dict(fields)
-    if "num_heads" in fields:
-        architecture.check_heads(fields["num_heads"], inferred.get("inner", inferred["hidden_size"]))
     for field in ("epsilon", "rope_theta", "layer_scale"):
         value = fields.get(field)
         if value is not None and not (isinstance(value, (int, float)) and 0 < value < math.inf):
@@ -143,6 +149,8 @@ def _checked(fields: Mapping[str, Any], inferred: Mapping[str, Any]) -> dict[str
             raise ValueError(
                 f"{field}={fields[field]!r} contradicts the arrays, which have {field}={inferred[field]!r}."
             )
+    if "num_heads" in fields:
+        architecture.check_heads(fields["num_heads"], inferred.get("inner", inferred["hidden_size"]))
     return fields
 
 
@@ -172,18 +180,14 @@ def _is_about(config: Mapping[str, Any], inferred: Mapping[str, Any]) -> bool:
     return width in (inferred["hidden_size"], None) and layers in (inferred["num_layers"], None)
 
 
-def _read_timm_config(config: Mapping[str, Any], pooling: str) -> dict[str, Any]:
-    """Return the fields of `ViTConfig` that timm's `config.json` shows."""
-    name = config.get("architecture")
-    if not isinstance(name, str):
-        return {}
-    fields: dict[str, Any] = {}
-    if "clip" in name:
-        fields["mlp_activation"] = "quick_gelu" if "quickgelu" in name else "gelu"
-    if config.get("global_pool") == "avg" and pooling == "token":  # DINOv3 at timm: nothing else shows it
-        fields |= {"pooling": "gap", "class_token": True}
-    size = (config.get("pretrained_cfg") or {}).get("input_size")
-    return {**fields, **({"image_size": tuple(size[1:])} if size else {})}
+def _read_config(config: Mapping[str, Any], family: Family, inferred: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of `ViTConfig` that a `config.json` of timm or of transformers shows."""
+    if isinstance(config.get("architecture"), str):
+        if family not in TIMM_FAMILIES:  # another file of the same repository
+            return {}
+        return timm_models.read_config(config, inferred)
+    about_it = not config.get("model_type") or family in HUGGING_FACE_FAMILIES or family.choices
+    return transformers_models.read_config(config) if about_it else {}
 
 
 def _preprocessing(family: Family, path: Path, config: Mapping[str, Any]) -> Preprocessing:

@@ -39,6 +39,8 @@ class LoadReport:
         fresh: Weights of the model that are not in the file (a new head).
         ignored: Names in the file that are no weights of the model (a dropped head, the state of an optimizer).
         not_finite: Weights with infinite or undefined values.
+        assumed: Fields of the model's `ViTConfig` that neither the file nor anything beside it shows, with their
+            values: those of published models with such arrays, or those usual in the file's family.
     """
 
     source: str
@@ -47,11 +49,15 @@ class LoadReport:
     fresh: tuple[str, ...]
     ignored: tuple[str, ...]
     not_finite: tuple[str, ...] = ()
+    assumed: Mapping[str, Any] = dataclasses.field(default_factory=dict, hash=False)
 
     def __str__(self) -> str:
         lines = [f"Loaded {self.loaded} weights from {self.source}", *self.adapted]
         if self.fresh:
             lines.append(f"not in the file, left as they were: {', '.join(self.fresh)}")
+        if self.assumed:
+            values = ", ".join(f"{field}={value!r}" for field, value in self.assumed.items())
+            lines.append(f"assumed, as nothing shows it: {values}")
         return "; ".join(lines) + "."
 
 
@@ -239,12 +245,13 @@ def _check_architecture(vit: keras.Model, source: Weights | ModelWeights, target
     """Compare what the shapes of fused kernels hide, and what one sentence says better than a list of shapes."""
     file = source.architecture
     num_heads = anatomy.attention_blocks(vit)[0].num_heads if anatomy.has_attention(vit) else file.get("num_heads")
+    assumed = "num_heads" in source.assumptions.open  # then the model knows better
     patch_size, width = tuple(targets["embedding/kernel"].shape[:2]), targets["embedding/kernel"].shape[-1]
     differences = [
         f"{what} {theirs} and {ours}"
         for what, theirs, ours in (
             ("transformer blocks", file["num_layers"], len(anatomy.blocks(vit))),
-            ("attention heads", file.get("num_heads", num_heads), num_heads),
+            ("attention heads", num_heads if assumed else file.get("num_heads", num_heads), num_heads),
             ("hidden size", file["hidden_size"], width),
             ("patch size", patch_size if resize_patches else tuple(file["patch_size"]), patch_size),
             ("class token", "cls" in source.shapes, "cls" in targets),

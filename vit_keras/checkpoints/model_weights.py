@@ -16,6 +16,7 @@ from .. import anatomy
 from ..config import ViTConfig
 from ..preprocess import GOOGLE
 from .architecture import position_rows
+from .assumptions import NOTHING
 from .families import family_named
 
 __all__ = ["ModelWeights"]
@@ -53,6 +54,7 @@ class ModelWeights(Mapping):
         (1, 1, 64)
     """
 
+    assumptions = NOTHING
     ignored: tuple[str, ...] = ()
     family = family_named("keras")
 

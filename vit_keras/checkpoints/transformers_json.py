@@ -1,6 +1,7 @@
-"""The `config.json` and `preprocessor_config.json` of transformers, read and written.
+"""The `config.json` and `preprocessor_config.json` of transformers, written.
 
-`read_config` and `write_config` are inverses, and so are `Preprocessing.from_hugging_face` and `write_processor`.
+`transformers_models.read_config` and `write_config` are inverses, and so are `Preprocessing.from_hugging_face` and
+`write_processor`.
 """
 
 from __future__ import annotations
@@ -12,46 +13,9 @@ from typing import Any, NamedTuple
 from ..preprocess import Preprocessing
 from .families.huggingface import BEIT, CLIP, DINOV2, DINOV3, SIGLIP, VIT
 from .families.rules import Family
+from .transformers_models import ACTIVATIONS, read_config
 
 __all__ = ["MODELS", "Model", "model_of", "read_config", "write_config", "write_processor"]
-
-_ACTIVATIONS = {
-    "gelu": "gelu",
-    "gelu_python": "gelu",
-    "quick_gelu": "quick_gelu",
-    "gelu_new": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "gelu_pytorch": "gelu",
-    "gelu_fast": "gelu_tanh",
-    "silu": "silu",
-    "swish": "silu",
-    "relu": "relu",
-}
-# The pooling of these classes cannot be inferred from their weights.
-_POOLINGS = {
-    "CLIPForImageClassification": {"pooling": "gap", "class_token": True, "final_norm": None},
-    "SiglipForImageClassification": {"pooling": "gap"},
-    "Siglip2ForImageClassification": {"pooling": "gap"},
-}
-_FIELDS = {"num_attention_heads": "num_heads", "layer_norm_eps": "epsilon", "image_size": "image_size"}
-
-
-def read_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of `ViTConfig` that a `config.json` of transformers shows.
-
-    Example:
-        >>> read_config({"num_attention_heads": 12, "hidden_act": "gelu_new"})
-        {'num_heads': 12, 'mlp_activation': 'gelu_tanh'}
-    """
-    architectures = config.get("architectures") or [""]
-    config = config.get("vision_config") or config
-    known = {ours: config[theirs] for theirs, ours in _FIELDS.items() if config.get(theirs) is not None}
-    if "hidden_act" in config and not config.get("use_swiglu_ffn") and not config.get("use_gated_mlp"):
-        known["mlp_activation"] = _ACTIVATIONS.get(config["hidden_act"], config["hidden_act"])
-    theta = config.get("rope_theta", (config.get("rope_parameters") or {}).get("rope_theta"))
-    if theta is not None:
-        known["rope_theta"] = float(theta)
-    return {**known, **_POOLINGS.get(architectures[0], {})}
 
 
 class Model(NamedTuple):
@@ -239,7 +203,7 @@ def write_config(
     return {**vision, **outer}
 
 
-_ACTIVATIONS_OUT = (("gelu_pytorch_tanh", "gelu_tanh"), *_ACTIVATIONS.items())
+_ACTIVATIONS_OUT = (("gelu_pytorch_tanh", "gelu_tanh"), *ACTIVATIONS.items())
 
 
 def _one_or_two(size: tuple[int, int], kind: str) -> int | list[int]:

@@ -11,6 +11,7 @@ import numpy as np
 
 from ..config import patch_stride
 from . import architecture, hints, registry
+from .assumptions import NOTHING, Assumptions, assume
 from .families import FAMILIES, Family, family_named, keras_files, rules
 from .readers import open_weights
 
@@ -32,6 +33,7 @@ class Weights(Mapping):
         family: Its `Family`.
         shapes: `{canonical name: shape}`.
         architecture: The fields of `ViTConfig` that are known.
+        assumptions: What of these is known of similar models only (`assumptions.Assumptions`).
         image_size: `(height, width)` in pixels that the model was trained at, or `None` if unknown.
         preprocessing: How its images are prepared.
         labels: Names of its classes, or `None`.
@@ -79,10 +81,17 @@ class Weights(Mapping):
         if heads:
             self.architecture["num_heads"] = heads
         known = hints.collect(self.reader, self.path, self.family, self.architecture, published)
-        self.architecture |= known.fields
+        self.assumptions = NOTHING if published else self._assume({**binding.told, **known.fields})
+        self.architecture |= {**self.assumptions.fields, **known.fields}
         self.image_size = known.image_size
         self.preprocessing = known.preprocessing
         self.labels = known.labels
+
+    def _assume(self, known: Mapping[str, Any]) -> Assumptions:
+        try:
+            return assume(self.family, self.architecture, known)
+        except ValueError as error:
+            raise ValueError(f"{self.path}: {error}") from None
 
     @property
     def positions(self) -> int | None:
@@ -102,6 +111,11 @@ class Weights(Mapping):
     def __len__(self) -> int:
         return len(self._parts)
 
+    def _rows_of_registers(self, patches: int) -> str:
+        if self.positions != patches + self.architecture.get("registers", 0):
+            return ""
+        return " The other rows of the table are those of the registers; this version cannot build such a model."
+
     def grid(self, source_grid: tuple[int, int] | None = None) -> tuple[int, int] | None:
         """Return the patches down and across that the file has positions for; `None` if they cannot be inferred.
 
@@ -115,6 +129,7 @@ class Weights(Mapping):
             if self.positions is not None and source_grid[0] * source_grid[1] != self.positions:
                 raise ValueError(
                     f"{self.path} has {self.positions} patches, which is not the grid {tuple(source_grid)}."
+                    + self._rows_of_registers(source_grid[0] * source_grid[1])
                 )
             return tuple(source_grid)
         saved = next((name for name in self.reader if name.endswith("/add_position_embs/vars/grid")), None)

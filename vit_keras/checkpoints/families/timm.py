@@ -219,7 +219,10 @@ DINOV3 = dataclasses.replace(
             op=LINEAR,
             when=lambda shape_of: bool(shape_of("blocks.0.attn.qkv.bias_mask") or shape_of("storage_tokens")),
         ),
-        *_first(*_GAMMAS, "blocks.{i}.mlp.fc1_"),
+        *(
+            dataclasses.replace(rule, tells={"pooling": "token"}) if rule.source == "storage_tokens" else rule
+            for rule in _first(*_GAMMAS, "blocks.{i}.mlp.fc1_")  # timm's models have the mean
+        ),
     ),
     ignored=("mask_token", "*.attn.qkv.bias_mask", "rope_embed.periods", "rope.*", "local_cls_norm.*", "*.attn.k_bias"),
     config={**_PYTORCH, "epsilon": 1e-5, "rope_theta": 100.0},

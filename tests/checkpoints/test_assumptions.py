@@ -1,0 +1,274 @@
+"""What arrays do not show: what stands beside a file decides; without it, what is assumed is reported, or refused."""
+
+import json
+import warnings
+
+import numpy as np
+import pytest
+from family_files import load, run, write, write_safetensors
+
+from vit_keras import checkpoints, from_checkpoint
+from vit_keras.checkpoints import assumptions, timm_models
+from vit_keras.checkpoints.families import FAMILIES
+from vit_keras.checkpoints.families.rules import POSITIONS
+
+BASE = {
+    "hidden_size": 768,
+    "mlp_dim": 3072,
+    "patch_size": (16, 16),
+    "num_layers": 12,
+    "pooling": "token",
+    "position": "learned",
+    "position_prefix": True,
+}
+TINY = {"architecture": "vit_tiny_patch16_224", "model_args": {"embed_dim": 64, "num_heads": 2, "depth": 2}}
+
+
+def beside(tmp_path, case, config, **changes):
+    path = write(load(case), tmp_path, config=False)
+    (tmp_path / "config.json").write_text(json.dumps({**config, **changes}))
+    return path
+
+
+def assert_exact(model, golden):
+    difference = np.abs(run(model, golden.inputs) - golden.output).max()
+    assert difference < 1e-5 * max(1, np.abs(golden.output).max())
+
+
+# --- timm's config.json -------------------------------------------------------------------------------------------
+
+
+def test_the_architecture_beside_a_file_decides(tmp_path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model = from_checkpoint(beside(tmp_path, "timm_vit", TINY))
+    assert_exact(model, load("timm_vit"))
+    assert model.load_report.assumed == {}
+
+
+@pytest.mark.parametrize(
+    ("config", "field", "value"),
+    [
+        ({**TINY, "global_pool": "avg"}, "pooling", "gap"),
+        ({**TINY, "global_pool": "token"}, "pooling", "token"),
+        ({**TINY, "architecture": "vit_base_patch16_siglip_gap_512"}, "num_heads", 2),
+        ({**TINY, "model_args": {**TINY["model_args"], "act_layer": "quick_gelu"}}, "mlp_activation", "quick_gelu"),
+        ({**TINY, "architecture": "vit_base_patch32_clip_quickgelu_224"}, "mlp_activation", "quick_gelu"),
+    ],
+)
+def test_what_timms_config_json_says(config, field, value, tmp_path):
+    found = checkpoints.Weights(beside(tmp_path, "timm_vit", config)).architecture
+    assert found[field] == value
+    assert found.get("class_token", True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"architecture": "vit_base_patch16_rope_ape_224"}, "cannot be built: .*rotary positions of timm's kind"),
+        ({"architecture": "vit_base_patch16_rpn_224"}, "cannot be built: .*ResPostBlock"),
+        ({"architecture": "vit_of_tomorrow"}, "'vit_of_tomorrow' is none of timm's"),
+        ({"model_args": {"qk_norm": True}}, "model_args has qk_norm=True, whose effect"),
+        ({"global_pool": "max"}, "global_pool must be one of 'token', 'avg'.* Received: 'max'"),
+        ({"model_args": {}}, "hidden_size=192 contradicts the arrays, which have hidden_size=64"),
+    ],
+)
+def test_what_is_not_understood_is_refused(changes, message, tmp_path):
+    with pytest.raises(ValueError, match=rf"config\.json: .*{message}"):
+        checkpoints.Weights(beside(tmp_path, "timm_vit", TINY, **changes))
+
+
+# --- the config.json of transformers ------------------------------------------------------------------------------
+
+
+def test_the_gate_of_dinov3_has_its_own_activation(tmp_path):
+    config = load("hf_dinov3_gated").meta["config"]
+    path = beside(tmp_path, "hf_dinov3_gated", config, hidden_act="gelu")
+    assert checkpoints.Weights(path).architecture["mlp_activation"] == "gelu"
+
+
+def test_what_config_json_leaves_out_is_what_transformers_takes(tmp_path):
+    path = beside(tmp_path, "hf_clip_vision", {"model_type": "clip_vision_model", "num_attention_heads": 2})
+    found = checkpoints.Weights(path).architecture
+    assert (found["mlp_activation"], found["epsilon"]) == ("quick_gelu", 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model_type": "altclip"}, "model_type 'altclip' is none"),
+        ({"pooler_act": "relu"}, "pooler_act must be 'tanh'"),
+        ({"hidden_act": "leaky_relu"}, "hidden_act must be one of"),
+        ({"rope_parameters": {"rope_type": "yarn"}}, "rope_type must be 'default'"),
+    ],
+)
+def test_a_value_of_transformers_that_is_not_understood(changes, message, tmp_path):
+    with pytest.raises(ValueError, match=rf"config\.json: .*{message}"):
+        checkpoints.Weights(beside(tmp_path, "hf_vit", load("hf_vit").meta["config"], **changes))
+
+
+def test_a_field_that_is_not_known(tmp_path):
+    path = beside(tmp_path, "hf_vit", load("hf_vit").meta["config"], window_size=7)
+    with pytest.warns(UserWarning, match="fields that are not known and were not used: window_size"):
+        checkpoints.Weights(path)
+
+
+def test_another_librarys_config_json(tmp_path):
+    """OpenAI's and open_clip's files lie beside it in the same repositories; to timm's it says nothing."""
+    config = {"model_type": "clip_vision_model", "num_attention_heads": 2, "layer_norm_eps": 1e-3}
+    assert checkpoints.Weights(beside(tmp_path / "a", "open_clip_tower", config)).architecture["epsilon"] == 1e-3
+    assert checkpoints.Weights(beside(tmp_path / "b", "timm_vit", config)).architecture.get("epsilon", 1e-6) == 1e-6
+
+
+@pytest.mark.parametrize("case", ["hf_siglip_classifier", "hf_clip_classifier"])
+def test_a_classifier_tells_the_pooling(case, tmp_path):
+    golden = load(case)
+    activation = golden.meta["config"]["vision_config"]["hidden_act"]
+    options = {"num_heads": 2, **({"mlp_activation": activation} if "clip" in case else {})}
+    assert_exact(from_checkpoint(write(golden, tmp_path, config=False), **options), golden)
+
+
+# --- a file alone -------------------------------------------------------------------------------------------------
+
+
+def assumed(family="timm", known=(), **changes):
+    return assumptions.assume(FAMILIES[family], {**BASE, **changes}, dict(known))
+
+
+def test_models_that_agree_are_believed():
+    found = assumed(hidden_size=192, mlp_dim=768)
+    assert found.fields["num_heads"] == 3
+    assert (dict(found.doubts), found.others) == ({}, None)
+    assert found.open == ("num_heads", "mlp_activation", "epsilon", "pooling")
+
+
+def test_models_that_disagree_are_named():
+    found = assumed(pooling="gap")
+    assert found.fields["num_heads"] == 12
+    assert "16 in vit_base_patch16_gap_224" in found.doubts["num_heads"]
+
+
+def test_models_of_the_same_depth_come_first():
+    wide = {"hidden_size": 512, "mlp_dim": 2048, "registers": 4, "pooling": "gap", "final_norm": "pooled"}
+    wide |= {"layer_scale": 1e-5}
+    depths = [{m.num_layers for m in timm_models.alike({**BASE, **wide, "num_layers": n})} for n in (12, 20, 2)]
+    assert depths == [{12}, {20}, {12, 20}]
+
+
+def test_what_a_family_asks_for_is_asked():
+    found = assumed("timm-clip", pre_norm=True, patch_bias=False)
+    assert "mlp_activation" not in found.fields
+    assert found.fields["num_heads"] == 12
+
+
+def test_arrays_of_models_that_cannot_be_built_alone():
+    with pytest.raises(ValueError, match="vit_base_patch16_rpn_224, which cannot be built: .*ResPostBlock"):
+        assumed(pooling="gap", qkv_bias=False, final_norm="pooled")
+
+
+def test_nothing_is_assumed_of_what_is_known():
+    found = assumed(known={"num_heads": 4, "mlp_activation": "relu", "epsilon": 1e-3})
+    assert found == assumptions.NOTHING
+
+
+def test_a_width_that_nobody_published():
+    assert assumed(hidden_size=100) == ({}, ("num_heads", "mlp_activation", "epsilon"), {}, None)
+
+
+def family_and_shown(model):
+    """The family of an architecture's file, and its pooling as far as the arrays show it."""
+    facts = model.arrays.split()[3:]
+    if "map=True" in facts:
+        return FAMILIES["timm-siglip"], "map"
+    family = FAMILIES["timm-clip" if "pre_norm=True" in facts else "timm"]
+    if "distillation_token=True" in facts:
+        return family, "token+dist"
+    return family, "gap" if {"class_token=False", "final_norm=pooled"} & set(facts) else "token"
+
+
+@pytest.mark.parametrize("cut", [False, True])
+def test_every_architecture_is_read_right_asked_doubted_or_refused(cut, monkeypatch):
+    for model in timm_models.models().values():
+        if not model.arrays:  # refused, as they fit no model of this package
+            assert model.refused
+            continue
+        monkeypatch.setattr(timm_models, "signature", lambda inferred, model=model: model.arrays)
+        family, pooling = family_and_shown(model)
+        inferred = {"num_layers": 2 if cut else model.num_layers, "pooling": pooling}
+        same = [m for m in timm_models.models().values() if m.arrays == model.arrays]
+        try:
+            found = assumptions.assume(family, inferred, {})
+        except ValueError as error:
+            assert model.refused and model.refused in str(error)
+            continue
+        if model.refused:
+            assert model.refused in found.others, model.name
+            continue
+        for field, value in model.fields.items():
+            if field != "pooling" or pooling == "token":
+                asked = field in family.choices and field not in found.fields
+                doubted = field in found.doubts and any(m.name in found.doubts[field] for m in same)
+                assert asked or doubted or found.fields[field] == value, (model.name, field)
+
+
+@pytest.fixture
+def two_models(tmp_path, monkeypatch):
+    """A file that fits two models, of 2 heads and of 4, and one that cannot be built."""
+    path = write(load("timm_vit"), tmp_path)
+    arrays = timm_models.signature(checkpoints.Weights(path).architecture)
+
+    def model(name, files, heads, refused=""):
+        fields = {"num_heads": heads, "mlp_activation": "gelu", "epsilon": 1e-6, "pooling": "token"}
+        return timm_models.Model(name, files, 64, 2, arrays, fields, refused)
+
+    table = {m.name: m for m in (model("often", 3, 2), model("seldom", 1, 4), model("never", 9, 8, "it is odd"))}
+    monkeypatch.setattr(timm_models, "models", lambda: table)
+    return path
+
+
+def test_a_doubt_is_a_warning(two_models):
+    with pytest.warns(UserWarning, match=r"num_heads=2 \(as in often; 4 in seldom\).*never, .*: it is odd") as caught:
+        model = from_checkpoint(two_models)
+    assert [warning.filename for warning in caught] == [__file__]
+    assert_exact(model, load("timm_vit"))
+    expected = {"num_heads": 2, "mlp_activation": "gelu", "epsilon": 1e-6, "pooling": "token"}
+    assert model.load_report.assumed == expected
+    assert "num_heads=2" in str(model.load_report)
+
+
+def test_no_assumption_of_what_the_caller_says(two_models):
+    with pytest.warns(UserWarning) as caught:
+        model = from_checkpoint(two_models, num_heads=4)
+    report = checkpoints.load_weights(model, two_models)  # whose heads the file does not contradict
+    assert (report.fresh, report.assumed) == ((), {})
+    report = model.load_report
+    assert "num_heads" not in str(caught[0].message)  # but the model that cannot be built is still named
+    assert set(report.assumed) == {"mlp_activation", "epsilon", "pooling"}
+
+
+def test_what_is_assumed_of_hugging_faces_file(tmp_path):
+    model = from_checkpoint(write(load("hf_vit"), tmp_path, config=False), num_heads=2)
+    assert model.load_report.assumed == {"mlp_activation": "gelu", "epsilon": 1e-12}
+    assert from_checkpoint(write(load("hf_vit"), tmp_path / "folder")).load_report.assumed == {}
+
+
+# --- rows of registers in the table of positions ------------------------------------------------------------------
+
+
+def with_rows(tmp_path, rows):
+    arrays = load("timm_vit_reg1_gap").state_dict()
+    table = arrays["pos_embed"]
+    arrays["pos_embed"] = np.resize(table, (1, rows, table.shape[2]))
+    arrays["reg_token"] = np.resize(arrays["reg_token"], (1, 4, table.shape[2]))
+    return write_safetensors(tmp_path / "rows.safetensors", arrays)
+
+
+def test_rows_of_registers_are_refused(tmp_path):
+    assert "registers" in checkpoints.Weights(with_rows(tmp_path, 16)).shapes
+    assert POSITIONS in checkpoints.Weights(with_rows(tmp_path, 16)).shapes
+    with pytest.raises(ValueError, match="table of positions has rows for its registers"):
+        checkpoints.Weights(with_rows(tmp_path, 20))
+    oblong = checkpoints.Weights(with_rows(tmp_path, 7 * 14 + 4))
+    assert oblong.grid((6, 17)) == (6, 17)
+    with pytest.raises(ValueError, match="The other rows of the table are those of the registers"):
+        oblong.grid((7, 14))

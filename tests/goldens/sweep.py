@@ -1,0 +1,219 @@
+"""Random models of timm and of transformers with two blocks, in files as they write them, and what comes of these.
+
+`timm_cases` and `hugging_face_cases` name the models, `timm_case` and `hugging_face_case` write one into a folder and
+return what it computes, and `outcome` reads it again. Heights and widths of the pictures are a few patches.
+"""
+
+import contextlib
+import math
+import warnings
+from typing import NamedTuple
+
+import numpy as np
+
+GRID = 4
+CLASSES = 7
+
+
+class Case(NamedTuple):
+    """A model of another library, in files.
+
+    Attributes:
+        folder: With the weights in `model.safetensors` and a `config.json`.
+        inputs: A picture, channels last.
+        output: What the model computes of it.
+    """
+
+    folder: object
+    inputs: np.ndarray
+    output: np.ndarray
+
+
+def fill(model, seed=3):
+    """Give all parameters random values as in a trained model, also those that are made as zeros or ones."""
+    import torch
+
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, array in model.named_parameters():
+            spread, middle = 0.1, 0.0
+            if "gamma" in name or "lambda" in name:
+                spread, middle = 0.2, 0.5
+            elif any(word in name for word in ("token", "pos_embed", "position", "latent", "probe", "class_embedding")):
+                spread = 0.3
+            elif array.ndim > 1:
+                spread = 1.4 / math.sqrt(math.prod(array.shape[1:]))
+            elif name.endswith("weight"):
+                spread, middle = 0.2, 1.0
+            array.uniform_(middle - spread, middle + spread, generator=generator)
+    return model.eval()
+
+
+def _picture(height, width):
+    return np.random.default_rng(5).uniform(-1, 1, (1, height, width, 3)).astype("float32")
+
+
+def _save(folder, arrays):
+    from safetensors.torch import save_file
+
+    save_file({name: array.contiguous() for name, array in arrays.items()}, folder / "model.safetensors")
+
+
+# --- timm ---------------------------------------------------------------------------------------------------------
+
+
+def timm_cases():
+    """The names of all architectures of timm that this package could take a file for."""
+    from vit_keras.checkpoints.timm_models import models
+
+    return list(models())
+
+
+def timm_case(name, folder):
+    """Write a model of timm with two blocks as timm saves it for the hub."""
+    import timm
+    import torch
+    from timm.models._hub import save_config_for_hf
+
+    with torch.device("meta"):
+        whole = timm.create_model(name)
+    stride = whole.patch_embed.feat_ratio() if hasattr(whole, "patch_embed") else whole.stem.patch_size[0]
+    size = GRID * (stride if isinstance(stride, int) else max(stride))
+    depth = {"num_blocks" if type(whole).__name__ == "MlpMixer" else "depth": 2}
+    model = fill(timm.create_model(name, img_size=size, num_classes=CLASSES, **depth))
+    inputs = _picture(size, size)
+    with torch.no_grad():
+        output = model(torch.from_numpy(inputs).permute(0, 3, 1, 2)).numpy()
+    _save(folder, model.state_dict())
+    save_config_for_hf(model, str(folder / "config.json"))
+    return Case(folder, inputs, output)
+
+
+# --- transformers -------------------------------------------------------------------------------------------------
+
+_SIZES = {
+    "hidden_size": 192,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 3,
+    "intermediate_size": 256,
+    "image_size": 32,
+    "patch_size": 8,
+}
+_RATIO = {"mlp_ratio": 2, "intermediate_size": None}
+_BEIT = {"use_relative_position_bias": True}
+_GATED = {"use_gated_mlp": True, "num_register_tokens": 4}
+# name: (class, configuration, changes)
+_HUGGING_FACE = {
+    "vit": ("ViTForImageClassification", "ViTConfig", {}),
+    "vit, 12 heads of 16": ("ViTForImageClassification", "ViTConfig", {"num_attention_heads": 12}),
+    "vit, ReLU": ("ViTForImageClassification", "ViTConfig", {"hidden_act": "relu"}),
+    "vit, epsilon 1e-3": ("ViTForImageClassification", "ViTConfig", {"layer_norm_eps": 1e-3}),
+    "vit, pooler": ("ViTModel", "ViTConfig", {}),
+    "vit, pooler of ReLU": ("ViTModel", "ViTConfig", {"pooler_act": "relu"}),
+    "deit": ("DeiTForImageClassification", "DeiTConfig", {}),
+    "deit, two heads": ("DeiTForImageClassificationWithTeacher", "DeiTConfig", {}),
+    "ijepa": ("IJepaForImageClassification", "IJepaConfig", {}),
+    "vit_msn": ("ViTMSNForImageClassification", "ViTMSNConfig", {}),
+    "dinov2": ("Dinov2ForImageClassification", "Dinov2Config", _RATIO),
+    "dinov2, SwiGLU": ("Dinov2ForImageClassification", "Dinov2Config", {**_RATIO, "use_swiglu_ffn": True}),
+    "dinov2_with_registers": ("Dinov2WithRegistersForImageClassification", "Dinov2WithRegistersConfig", _RATIO),
+    "dinov3_vit": ("DINOv3ViTModel", "DINOv3ViTConfig", {"num_register_tokens": 4}),
+    "dinov3_vit, gated SiLU": ("DINOv3ViTModel", "DINOv3ViTConfig", {**_GATED, "hidden_act": "silu"}),
+    "dinov3_vit, gated GELU": ("DINOv3ViTModel", "DINOv3ViTConfig", _GATED),
+    "clip": ("CLIPForImageClassification", "CLIPConfig", {}),
+    "clip, tower": ("CLIPVisionModel", "CLIPVisionConfig", {}),
+    "clip, tower, GELU": ("CLIPVisionModel", "CLIPVisionConfig", {"hidden_act": "gelu"}),
+    "clip, tower, projection": ("CLIPVisionModelWithProjection", "CLIPVisionConfig", {"projection_dim": 16}),
+    "metaclip_2": ("MetaClip2ForImageClassification", "MetaClip2Config", {}),
+    "siglip": ("SiglipForImageClassification", "SiglipConfig", {}),
+    "siglip, tower": ("SiglipVisionModel", "SiglipVisionConfig", {}),
+    "beit": ("BeitForImageClassification", "BeitConfig", _BEIT),
+    "beit, class token": ("BeitForImageClassification", "BeitConfig", {**_BEIT, "use_mean_pooling": False}),
+    "data2vec-vision": ("Data2VecVisionForImageClassification", "Data2VecVisionConfig", _BEIT),
+    "altclip": ("AltCLIPVisionModel", "AltCLIPVisionConfig", {}),
+    "chinese_clip": ("ChineseCLIPVisionModel", "ChineseCLIPVisionConfig", {}),
+}
+
+
+def hugging_face_cases():
+    """The names of models of transformers, with what they differ in from the usual ones."""
+    return list(_HUGGING_FACE)
+
+
+def hugging_face_case(name, folder):
+    """Write a model of transformers with two blocks as transformers saves it."""
+    import torch
+    import transformers
+
+    kind, config, changes = _HUGGING_FACE[name]
+    sizes = {**_SIZES, **changes}
+    sizes = {field: value for field, value in sizes.items() if value is not None}
+    config_class = getattr(transformers, config)
+    if config in ("CLIPConfig", "SiglipConfig", "MetaClip2Config"):
+        text = {**{f: v for f, v in _SIZES.items() if f not in ("image_size", "patch_size")}, "vocab_size": 9}
+        built = config_class(vision_config=sizes, text_config=text, num_labels=CLASSES)
+    else:
+        built = config_class(**sizes, **({"num_labels": CLASSES} if "Classification" in kind else {}))
+    model = fill(getattr(transformers, kind)(built))
+    inputs = _picture(32, 32)
+    with torch.no_grad():
+        found = model(torch.from_numpy(inputs).permute(0, 3, 1, 2))
+    output = next(found[k] for k in ("logits", "image_embeds", "pooler_output") if found.get(k) is not None)
+    model.save_pretrained(folder)
+    return Case(folder, inputs, output.numpy())
+
+
+# --- what comes of it ---------------------------------------------------------------------------------------------
+
+
+def outcome(case, alone):
+    """Read a case again.
+
+    Args:
+        case: The model in its files.
+        alone: Whether the weights have no `config.json` beside them.
+
+    Returns:
+        `(word, reason)`: `"exact"`, `"refused"` (also where an option is asked for), `"warned"` (other numbers, after a
+        warning), `"recorded"` (other numbers; the number of heads is in the report as assumed), or `"SILENT"`.
+    """
+    from family_files import run
+
+    from vit_keras import from_checkpoint
+
+    hidden = case.folder / "config.json.hidden"
+    if alone:
+        (case.folder / "config.json").rename(hidden)
+    size = {"image_size": case.inputs.shape[1:3]}
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", UserWarning)
+            model = from_checkpoint(case.folder, **size)
+        found = run(model, case.inputs)
+    except ValueError as error:
+        return "refused", str(error).replace(f"{case.folder}/", "")
+    finally:
+        if alone:
+            hidden.rename(case.folder / "config.json")
+    said = "; ".join(str(w.message) for w in caught if issubclass(w.category, UserWarning))
+    said = said.replace(f"{case.folder}/", "")
+    largest = np.abs(case.output).max()
+    difference = np.abs(found - case.output).max() / largest if found.shape == case.output.shape else math.inf
+    limit = 1e-4 if model.config.resnet is not None else 1e-5
+    if difference <= limit:
+        return "exact", said
+    if said:
+        return "warned", said
+    if "num_heads" in model.load_report.assumed:
+        return "recorded", f"{difference:.1e}: {model.load_report.assumed}"
+    return "SILENT", f"{difference:.1e}"
+
+
+def rows(write, name, folder):
+    """Yield `(alone or folder, outcome, reason)` for one case; the folder is emptied."""
+    case = write(name, folder)
+    for place, alone in (("folder", False), ("alone", True)):
+        yield (place, *outcome(case, alone))
+    for file in folder.iterdir():
+        with contextlib.suppress(OSError):
+            file.unlink()

@@ -1,0 +1,97 @@
+"""What is assumed of a file where neither its arrays nor anything beside it shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from . import timm_models
+from .families import Family
+from .families.timm import FAMILIES as TIMM_FAMILIES
+
+__all__ = ["NOTHING", "Assumptions", "assume"]
+
+NUMERICS = ("num_heads", "mlp_activation", "epsilon")
+_OFTEN_SHOWN = ("pooling", "rope_theta")
+
+
+class Assumptions(NamedTuple):
+    """What is assumed of a file.
+
+    Attributes:
+        fields: Fields of `ViTConfig` as in the published models that the arrays fit.
+        open: Names of all fields that are assumed, also those that have the family's value.
+        doubts: Of fields in which these models disagree, their other values and the models, in words.
+        others: Models that the arrays fit too and that cannot be built, in words; `None` without any.
+    """
+
+    fields: Mapping[str, Any]
+    open: tuple[str, ...]
+    doubts: Mapping[str, str]
+    others: str | None
+
+
+NOTHING = Assumptions({}, (), {}, None)
+
+
+def assume(family: Family, inferred: Mapping[str, Any], known: Mapping[str, Any]) -> Assumptions:
+    """Return what to assume of a file of which something is not known.
+
+    Args:
+        family: The family of the file.
+        inferred: Fields of `ViTConfig` from `architecture.infer`.
+        known: Fields that the arrays tell (`rules.Binding.told`) or that stand beside the file.
+
+    Returns:
+        The `Assumptions`. Where published models disagree, the most usual value is assumed; a field that the family
+        lets the caller choose is left open.
+
+    Raises:
+        ValueError: The arrays only fit models that cannot be built.
+    """
+    shown = {*known, *(("num_heads",) if "num_heads" in inferred else ())}
+    if inferred["pooling"] != "token":
+        shown.add("pooling")
+    numerics = tuple(field for field in NUMERICS if field not in shown)
+    candidates = timm_models.alike(inferred) if family in TIMM_FAMILIES and "mlp_activation" not in shown else []
+    if not candidates:
+        return Assumptions({}, numerics, {}, None)
+    built = [model for model in candidates if not model.refused]
+    if not built:
+        raise ValueError(f"The arrays only fit {_reasons(candidates)}.")
+    fields = {field: value for field, value in _most_usual(built).items() if field not in shown}
+    doubts = {}
+    for field in (*NUMERICS, *_OFTEN_SHOWN):
+        values: dict[Any, list[str]] = {}
+        for model in built:
+            values.setdefault(model.fields.get(field), []).append(model.name)
+        if field in shown or len(values) < 2:
+            continue
+        if field in family.choices:
+            del fields[field]
+            continue
+        ours = fields.get(field)
+        theirs = "; ".join(f"{value!r} in {_some(names)}" for value, names in values.items() if value != ours)
+        doubts[field] = f"{field}={ours!r} (as in {_some(values[ours])}; {theirs})"
+    if "pooling" in fields:
+        fields["class_token"] = True
+    refused = [model for model in candidates if model.refused]
+    open_fields = dict.fromkeys((*numerics, *(field for field in _OFTEN_SHOWN if field in fields)))
+    return Assumptions(fields, tuple(open_fields), doubts, _reasons(refused) if refused else None)
+
+
+def _most_usual(models: list[timm_models.Model]) -> Mapping[str, Any]:
+    """Return the fields that most published files have."""
+    files: dict[tuple, int] = {}
+    for model in models:
+        key = tuple(sorted(model.fields.items()))
+        files[key] = files.get(key, 0) + model.files
+    return dict(max(files, key=files.__getitem__))
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (" …" if len(names) > 3 else "")
+
+
+def _reasons(models: list[timm_models.Model]) -> str:
+    return "; ".join(f"timm's {model.name}, which cannot be built: {model.refused}" for model in models[:3])

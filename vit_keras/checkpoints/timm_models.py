@@ -1,0 +1,206 @@
+"""What timm's models compute that no array shows: by the name of the architecture, and by what the arrays show.
+
+`tools/make_timm_models.py` writes `timm_models.csv`, a row for each architecture of timm that this package could take a
+file for. `read_config` finds the row by the name in timm's `config.json`. For a file alone, `alike` finds the rows that
+its arrays fit.
+"""
+
+from __future__ import annotations
+
+import csv
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from .architecture import has_class_token
+
+__all__ = ["Model", "alike", "models", "named", "read_config", "signature"]
+
+
+class Model(NamedTuple):
+    """An architecture of timm.
+
+    Attributes:
+        name: Its name in timm.
+        files: Number of files that timm publishes for it.
+        hidden_size: Width of a token.
+        num_layers: Blocks.
+        arrays: What its arrays show (`signature`); empty if they fit no model of this package.
+        fields: Fields of `ViTConfig` that its arrays do not show.
+        refused: Why its files cannot be loaded, or an empty text.
+    """
+
+    name: str
+    files: int
+    hidden_size: int
+    num_layers: int
+    arrays: str
+    fields: Mapping[str, Any]
+    refused: str
+
+
+@functools.cache
+def models() -> Mapping[str, Model]:
+    """Return the table, by the name of the architecture.
+
+    Example:
+        >>> models()["vit_base_patch16_gap_224"].fields["num_heads"]
+        16
+    """
+    text = Path(__file__).with_name("timm_models.csv").read_text(encoding="utf-8")
+    return {row["name"]: _model(row) for row in csv.DictReader(text.splitlines())}
+
+
+def _model(row: Mapping[str, str]) -> Model:
+    numbers = (int(row[field]) for field in ("files", "hidden_size", "num_layers"))
+    fields = dict(part.split("=") for part in row["fields"].split())
+    return Model(row["name"], *numbers, row["arrays"], {f: _value(f, v) for f, v in fields.items()}, row["refused"])
+
+
+def _value(field: str, text: str) -> Any:
+    return int(text) if field == "num_heads" else float(text) if field in ("epsilon", "rope_theta") else text
+
+
+_USUAL = {
+    "class_token": True,
+    "distillation_token": False,
+    "registers": 0,
+    "position": "learned",
+    "position_prefix": True,
+    "relative_positions": False,
+    "qkv_bias": True,
+    "key_bias": None,
+    "out_bias": True,
+    "layer_scale": False,
+    "gated_mlp": False,
+    "pre_norm": False,
+    "patch_bias": True,
+    "final_norm": "tokens",
+    "resnet": None,
+    "tokens_mlp_dim": None,
+    "map": False,
+}
+
+
+def signature(inferred: Mapping[str, Any]) -> str:
+    """Return what the arrays of a file show of its architecture, without its depth, its image size and its head.
+
+    Args:
+        inferred: Fields of `ViTConfig` from `architecture.infer`.
+
+    Returns:
+        Sizes, and in what it differs from a plain ViT.
+
+    Example:
+        >>> signature({"hidden_size": 192, "mlp_dim": 768, "patch_size": (16, 16), "pooling": "gap"})
+        '192 768 16x16 class_token=False'
+    """
+    facts = {
+        **inferred,
+        "class_token": has_class_token(inferred),
+        "layer_scale": inferred.get("layer_scale") is not None,
+        "map": inferred["pooling"] == "map",
+    }
+    inner = inferred.get("inner", inferred["hidden_size"])
+    width = inferred["hidden_size"] if inner == inferred["hidden_size"] else f"{inferred['hidden_size']}/{inner}"
+    patch = "x".join(map(str, inferred["patch_size"]))
+    other = (f"{f}={facts[f]}" for f, usual in _USUAL.items() if facts.get(f, usual) != usual)
+    return " ".join((f"{width} {inferred['mlp_dim']} {patch}", *other)).replace(", ", "-")
+
+
+def alike(inferred: Mapping[str, Any]) -> list[Model]:
+    """Return the models that the arrays of a file fit: those of its depth, or if there are none, those of any depth."""
+    arrays = signature(inferred)
+    found = [model for model in models().values() if model.arrays == arrays]
+    return [model for model in found if model.num_layers == inferred["num_layers"]] or found
+
+
+_POOLINGS = {"token": "token", "avg": "gap", "map": "map", "": None}
+_ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_tanh", "quick_gelu": "quick_gelu", "silu": "silu", "relu": "relu"}
+_READ = {
+    "num_heads": ("num_heads", None),
+    "embed_dim": ("hidden_size", None),
+    "act_layer": ("mlp_activation", _ACTIVATIONS),
+    "global_pool": ("pooling", _POOLINGS),
+}
+_SHOWN = (  # by the arrays, or of training alone
+    *("img_size", "patch_size", "in_chans", "num_classes", "depth", "num_blocks", "mlp_ratio", "qkv_bias", "proj_bias"),
+    *("init_values", "class_token", "reg_tokens", "num_reg_tokens", "no_embed_class", "fc_norm", "use_fc_norm"),
+    *("drop_rate", "pos_drop_rate", "patch_drop_rate", "proj_drop_rate", "attn_drop_rate", "drop_path_rate"),
+    *("dynamic_img_size", "dynamic_img_pad", "strict_img_size", "weight_init", "fix_init", "head_init_scale"),
+    *("device", "dtype"),
+)
+
+
+def read_config(config: Mapping[str, Any], inferred: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of `ViTConfig` that timm's `config.json` shows.
+
+    Args:
+        config: The JSON object, with an `architecture`.
+        inferred: Fields of `ViTConfig` from `architecture.infer`.
+
+    Returns:
+        The fields.
+
+    Raises:
+        ValueError: It names an architecture or an argument that is not known, or one that cannot be built.
+
+    Example:
+        >>> tiny = {"hidden_size": 192, "pooling": "token"}
+        >>> read_config({"architecture": "vit_tiny_patch16_224"}, tiny)["num_heads"]
+        3
+    """
+    name = config["architecture"]
+    fields = named(name, inferred)
+    arguments = config.get("model_args") or {}
+    unknown = [argument for argument in arguments if argument not in (*_SHOWN, *_READ)]
+    if unknown:
+        raise ValueError(
+            f"model_args has {unknown[0]}={arguments[unknown[0]]!r}, whose effect on {name} is not known. Known are "
+            f"{', '.join((*_READ, *_SHOWN))}."
+        )
+    if "global_pool" in config:  # that of the model that was saved, which timm itself does not read
+        arguments = {"global_pool": config["global_pool"], **arguments}
+    for argument, (field, values) in _READ.items():
+        if argument in arguments:
+            fields[field] = _understood(argument, arguments[argument], values)
+    if fields.get("pooling") == "token" and "token" in inferred["pooling"]:
+        del fields["pooling"]  # a distilled model's too
+    size = (config.get("pretrained_cfg") or {}).get("input_size")
+    return {**fields, **({"image_size": tuple(size[1:])} if size else {})}
+
+
+def named(name: str, inferred: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of an architecture of timm, with its `hidden_size`.
+
+    Args:
+        name: Its name, without the tag of its weights.
+        inferred: Fields of `ViTConfig` from `architecture.infer`.
+
+    Returns:
+        The fields that the arrays leave open: the pooling only of a class token, or the mean beside one.
+
+    Raises:
+        ValueError: There is no such architecture in the table, or it cannot be built.
+    """
+    model = models().get(name)
+    if model is None:
+        raise ValueError(
+            f"architecture {name!r} is none of timm's that this version knows, so nothing shows what it computes. If "
+            "it is an older name, write timm's present name into the file. Without a config.json the arrays alone are "
+            "read."
+        )
+    if model.refused:
+        raise ValueError(f"{name} cannot be built: {model.refused}.")
+    shown = () if inferred["pooling"] == "token" else ("pooling",)
+    fields = {field: value for field, value in model.fields.items() if field not in shown}
+    return {"hidden_size": model.hidden_size, **fields}
+
+
+def _understood(argument: str, value: Any, values: Mapping[Any, Any] | None) -> Any:
+    if values is None:
+        return value
+    if not isinstance(value, str) or value not in values:
+        raise ValueError(f"{argument} must be one of {', '.join(map(repr, values))}. Received: {value!r}")
+    return values[value]

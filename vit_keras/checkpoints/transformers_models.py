@@ -1,0 +1,154 @@
+"""What the `config.json` of transformers says that no array shows. `transformers_json` is the way back.
+
+Every field of a configuration either is read here, or is shown by the arrays, or has no effect on the outputs. A value
+that is not understood is an error, and so is a `model_type` that is not in the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ._warn import warn_caller
+
+__all__ = ["ACTIVATIONS", "read_config"]
+
+ACTIVATIONS = {
+    "gelu": "gelu",
+    "gelu_python": "gelu",
+    "quick_gelu": "quick_gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_pytorch": "gelu",
+    "gelu_fast": "gelu_tanh",
+    "silu": "silu",
+    "swish": "silu",
+    "relu": "relu",
+}
+# The pooling of these classes cannot be inferred from their weights.
+_POOLINGS = {
+    "CLIPForImageClassification": {"pooling": "gap", "class_token": True, "final_norm": None},
+    "MetaClip2ForImageClassification": {"pooling": "gap", "class_token": True, "final_norm": None},
+    "SiglipForImageClassification": {"pooling": "gap"},
+    "Siglip2ForImageClassification": {"pooling": "gap"},
+}
+
+
+def _usual(activation: str, epsilon: float, heads: int = 12, **fields: Any) -> dict[str, Any]:
+    """Return what transformers takes for a field that a `config.json` leaves out."""
+    return {"num_attention_heads": heads, "hidden_act": activation, "layer_norm_eps": epsilon, **fields}
+
+
+_BEIT = _usual("gelu", 1e-12, use_mean_pooling=True)
+_CLIP, _SIGLIP = _usual("quick_gelu", 1e-5), _usual("gelu_pytorch_tanh", 1e-6)
+_TYPES = {
+    **dict.fromkeys(("vit", "deit", "vit_mae", "ijepa"), _usual("gelu", 1e-12)),
+    **dict.fromkeys(("vit_msn", "dinov2", "dinov2_with_registers"), _usual("gelu", 1e-6)),
+    "dinov3_vit": _usual("gelu", 1e-5, 6, rope_theta=100.0),
+    **dict.fromkeys(("clip", "clip_vision_model", "metaclip_2", "metaclip_2_vision_model"), _CLIP),
+    **dict.fromkeys(("siglip", "siglip_vision_model", "siglip2", "siglip2_vision_model"), _SIGLIP),
+    **dict.fromkeys(("beit", "data2vec-vision"), _BEIT),
+}
+_FIELDS = {"num_attention_heads": "num_heads", "layer_norm_eps": "epsilon", "image_size": "image_size"}
+_ONLY = {  # what a model of this package computes, whatever the field says elsewhere
+    "pooler_act": ("tanh",),
+    "rope_scaling": (None,),
+    "position_embedding_type": (None, "absolute"),
+    "is_decoder": (False,),
+    "add_cross_attention": (False,),
+    "quantization_config": (None,),
+    "pruned_heads": ({}, None),
+}
+_READ = (*_FIELDS, *_ONLY, "hidden_act", "rope_theta", "rope_parameters", "model_type", "architectures")
+_SHOWN = (  # by the arrays
+    *("hidden_size", "num_hidden_layers", "intermediate_size", "mlp_ratio", "patch_size", "num_channels", "qkv_bias"),
+    *("query_bias", "key_bias", "value_bias", "proj_bias", "mlp_bias", "use_gated_mlp", "use_swiglu_ffn"),
+    *("num_register_tokens", "num_patches", "pooler_output_size", "projection_dim", "vision_use_head"),
+    *("use_absolute_position_embeddings", "use_relative_position_bias", "use_shared_relative_position_bias"),
+    *("use_mean_pooling", "use_mask_token", "vocab_size", "num_labels", "id2label", "label2id"),
+)
+_WITHOUT_EFFECT = (  # of training, of another task, or of the library
+    *("hidden_dropout_prob", "attention_probs_dropout_prob", "attention_dropout", "dropout", "drop_path_rate"),
+    *("initializer_range", "initializer_factor", "layerscale_value", "layer_scale_init_value", "encoder_stride"),
+    *("pos_embed_shift", "pos_embed_jitter", "pos_embed_rescale", "mask_ratio", "norm_pix_loss", "problem_type"),
+    *("apply_layernorm", "reshape_hidden_states", "out_features", "out_indices", "stage_names", "add_fpn"),
+    *("pool_scales", "use_auxiliary_head", "semantic_loss_ignore_index", "dtype", "torch_dtype", "return_dict"),
+    *("transformers_version", "output_attentions", "output_hidden_states", "torchscript", "use_bfloat16"),
+    *("tie_word_embeddings", "tf_legacy_loss", "chunk_size_feed_forward", "is_encoder_decoder", "use_cache"),
+    *("gradient_checkpointing", "auto_map", "finetuning_task", "task_specific_params", "tokenizer_class", "prefix"),
+    *("bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id", "decoder_start_token_id"),
+    *("text_config", "logit_scale_init_value", "attn_implementation", "interpolate_mode", "use_fast", "return_loss"),
+    *("cross_attention_hidden_size", "tie_encoder_decoder", "forced_bos_token_id", "forced_eos_token_id"),
+    *("max_length", "min_length", "do_sample", "early_stopping", "num_beams", "num_beam_groups", "temperature"),
+    *("top_k", "top_p", "typical_p", "diversity_penalty", "repetition_penalty", "length_penalty", "suppress_tokens"),
+    *("no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "bad_words_ids", "num_return_sequences"),
+    *("output_scores", "return_dict_in_generate", "remove_invalid_values", "exponential_decay_length_penalty"),
+    *("begin_suppress_tokens", "transformers_js_config", "transformers.js_config"),
+)
+_PREFIXES_WITHOUT_EFFECT = ("_", "decoder_", "auxiliary_", "vit_keras")
+
+
+def read_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of `ViTConfig` that a `config.json` of transformers shows.
+
+    Args:
+        config: The JSON object.
+
+    Returns:
+        The fields. What it leaves out, if it has a `model_type`, has the value that transformers takes for it.
+
+    Raises:
+        ValueError: It has a `model_type` or a value that this package does not know.
+
+    Warns:
+        UserWarning: It has fields that are not known.
+
+    Example:
+        >>> read_config({"num_attention_heads": 12, "hidden_act": "gelu_new"})
+        {'num_heads': 12, 'mlp_activation': 'gelu_tanh'}
+    """
+    architectures = config.get("architectures") or [""]
+    outer, config = config, config.get("vision_config") or config
+    config = {**_of_type(config.get("model_type", outer.get("model_type"))), **config}
+    _check(config)
+    known = {ours: config[theirs] for theirs, ours in _FIELDS.items() if config.get(theirs) is not None}
+    if "hidden_act" in config and not config.get("use_swiglu_ffn"):  # DINOv2's SwiGLU has SiLU, whatever it says
+        known["mlp_activation"] = _activation(config["hidden_act"])
+    rope = config.get("rope_parameters") or {}
+    if rope.get("rope_type", "default") != "default":
+        raise ValueError(f"rope_type must be 'default'. Received: {rope['rope_type']!r}")
+    theta = rope.get("rope_theta", config.get("rope_theta"))
+    if theta is not None:
+        known["rope_theta"] = float(theta)
+    return {**known, **_POOLINGS.get(architectures[0], {})}
+
+
+def _of_type(kind: Any) -> Mapping[str, Any]:
+    if kind is None:
+        return {}
+    if kind not in _TYPES:
+        raise ValueError(
+            f"model_type {kind!r} is none that this package computes: {', '.join(_TYPES)}. Without a config.json the "
+            "arrays alone are read."
+        )
+    return _TYPES[kind]
+
+
+def _activation(name: Any) -> str:
+    if not isinstance(name, str) or name not in ACTIVATIONS:
+        raise ValueError(f"hidden_act must be one of {', '.join(ACTIVATIONS)}. Received: {name!r}")
+    return ACTIVATIONS[name]
+
+
+def _check(config: Mapping[str, Any]) -> None:
+    """Raise an error for values that a model of this package cannot have, and warn of fields that are not known."""
+    for field, values in _ONLY.items():
+        if config.get(field, values[0]) not in values:
+            raise ValueError(f"{field} must be {' or '.join(map(repr, values))}. Received: {config[field]!r}")
+    known = {*_READ, *_SHOWN, *_WITHOUT_EFFECT}
+    unknown = [f for f in config if f not in known and not f.startswith(_PREFIXES_WITHOUT_EFFECT)]
+    if unknown and "model_type" in config:
+        warn_caller(
+            f"config.json has fields that are not known and were not used: {', '.join(unknown)}. If they change what "
+            "the model computes, its outputs are others here."
+        )
