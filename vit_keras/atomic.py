@@ -126,9 +126,9 @@ def naming(target: str | os.PathLike[str]) -> Iterator[None]:
     except OSError as error:
         if not of_the_disk(error) or error.strerror is None:  # it has a text of ours
             raise
+        reason = os.strerror(error.errno)
         new = OSError(
-            f"Could not write {os.fspath(target)}: {os.strerror(error.errno)}. Free some space there, or choose another "
-            "folder."
+            f"Could not write {os.fspath(target)}: {reason}. Free some space there, or choose another folder."
         )
         new.errno = error.errno
         raise new from error
