@@ -321,7 +321,7 @@ class Trial:
             versions = [known[name] for known in (old if self.old else {}, new) if name in known]
             if not whole(path) or not any(difference(content(path), v) <= self.operation.exact for v in versions):
                 self._report("half files", f"{name}, {kind}: {said}")
-        for path in self.folder.glob(".state/*.*"):
+        for path in self.folder.glob(".state/[!.]*"):
             if not whole(path):
                 self._report("half files", f"{path.name}, {kind}: {said}")
         if self.operation.one and not any(self._distance(version, some=True) == 0 for version in self.versions):
@@ -339,7 +339,7 @@ class Trial:
 
     def _left(self) -> list[str]:
         """Return what is there besides results, the state of a run, locks, and the part of a download."""
-        known = {*self._finals().values(), self.folder / ".state", *self.folder.glob(".state/*.*")}
+        known = {*self._finals().values(), self.folder / ".state", *self.folder.glob(".state/[!.]*")}
         folders = {parent for path in self._finals().values() for parent in path.parents}
         left = [path for path in self.folder.rglob("*") if path not in known | folders]
         inside = {path for path in left if path.parent in left}
