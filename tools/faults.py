@@ -85,7 +85,10 @@ class Child:
             disturb()
             status = call()
         except BaseException as error:
-            if not isinstance(error, KeyboardInterrupt) or status == 99:
+            places = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+            if isinstance(error, KeyboardInterrupt) and not any(f"{os.sep}vit_keras{os.sep}" in p for p in places):
+                status = 130 if status == 99 else status  # Ctrl-C before the call, or after it
+            else:
                 traceback.print_exc()
         finally:
             with contextlib.suppress(BaseException):
