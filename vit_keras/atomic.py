@@ -1,14 +1,24 @@
-"""Files that appear only when they are complete."""
+"""Files that appear only when they are complete, whatever happens to the process or the disk."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["complete"]
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
+
+__all__ = ["complete", "naming", "of_the_disk", "workspace"]
+
+_PREFIX = ".vit_keras-"
+_OF_THE_DISK = {getattr(errno, name, None) for name in ("ENOSPC", "EDQUOT", "EFBIG", "EROFS", "EIO")} - {None}
 
 
 @contextlib.contextmanager
@@ -19,10 +29,11 @@ def complete(target: str | os.PathLike[str]) -> Iterator[Path]:
         target: The file; its folder must exist.
 
     Yields:
-        The path to write to: the same name, in a temporary folder beside the target.
+        The path to write to: the same name, in a temporary folder beside the target (see `workspace`).
 
     Raises:
         FileNotFoundError: There is no such folder.
+        OSError: The disk is full or failed; the error names the target.
         ValueError: The target is a folder.
 
     Example:
@@ -35,7 +46,99 @@ def complete(target: str | os.PathLike[str]) -> Iterator[Path]:
         raise FileNotFoundError(f"There is no folder {target.parent} to write {target.name} to.")
     if target.is_dir():
         raise ValueError(f"{target} is a folder: name the file in it.")
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".vit_keras-") as folder:
-        part = Path(folder, target.name)
+    with naming(target), workspace(target.parent) as folder:
+        part = folder / target.name
         yield part
         os.replace(part, target)
+
+
+@contextlib.contextmanager
+def workspace(parent: Path) -> Iterator[Path]:
+    """Make a temporary folder in a folder, and delete it when the block ends.
+
+    The temporary folders of processes that were killed are deleted first. A process holds a lock on its own folder as
+    long as it lives. Where there are no such locks (on Windows, and in some network folders), they are left.
+
+    Args:
+        parent: The folder, which must exist.
+
+    Yields:
+        The path of the temporary folder.
+
+    Example:
+        >>> with workspace(Path(".")) as folder:
+        ...     folder.is_dir()
+        True
+    """
+    for left in parent.glob(f"{_PREFIX}*"):
+        with _lock(left) as alone:
+            if alone:
+                shutil.rmtree(left, ignore_errors=True)
+    while True:
+        folder = Path(tempfile.mkdtemp(dir=parent, prefix=_PREFIX))
+        with _lock(folder) as alone:
+            if alone is False:  # another process took it for one that was left
+                continue
+            try:
+                yield folder
+            finally:
+                shutil.rmtree(folder, ignore_errors=True)
+            return
+
+
+@contextlib.contextmanager
+def _lock(folder: Path) -> Iterator[bool | None]:
+    """Yield whether the folder exists and no other process holds it; `None` where that cannot be known."""
+    if fcntl is None:
+        yield None
+        return
+    with contextlib.ExitStack() as stack:
+        try:
+            descriptor = os.open(folder, os.O_RDONLY)
+            stack.callback(os.close, descriptor)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            alone = folder.exists()  # the one before us may have deleted it
+        except (BlockingIOError, FileNotFoundError):
+            alone = False
+        except OSError:
+            alone = None
+        yield alone
+
+
+@contextlib.contextmanager
+def naming(target: str | os.PathLike[str]) -> Iterator[None]:
+    """Name the file that is written in errors of the disk, which are raised without a name.
+
+    Args:
+        target: The file.
+
+    Raises:
+        OSError: The disk is full or failed while the block ran.
+
+    Example:
+        >>> with naming("features.npz"):
+        ...     raise OSError(errno.ENOSPC, "No space left on device")
+        Traceback (most recent call last):
+        OSError: Could not write features.npz: No space left on device. Free some space there, or choose another folder.
+    """
+    try:
+        yield
+    except OSError as error:
+        if not of_the_disk(error) or error.strerror is None:  # it has a text of ours
+            raise
+        reason = os.strerror(error.errno)
+        new = OSError(
+            f"Could not write {os.fspath(target)}: {reason}. Free some space there, or choose another folder."
+        )
+        new.errno = error.errno
+        raise new from error
+
+
+def of_the_disk(error: BaseException) -> bool:
+    """Return whether an error says that the disk is full, read-only or failed.
+
+    Example:
+        >>> of_the_disk(OSError(errno.ENOSPC, "No space left on device")), of_the_disk(ConnectionResetError())
+        (True, False)
+    """
+    return isinstance(error, OSError) and error.errno in _OF_THE_DISK

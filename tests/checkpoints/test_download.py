@@ -8,6 +8,7 @@ import random
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -18,6 +19,7 @@ import pytest
 import vit_keras
 from vit_keras.checkpoints.download import cached_path, download
 
+module = importlib.import_module("vit_keras.checkpoints.download")
 BODY = b"PK\x03\x04" + random.Random(0).randbytes(50_000)
 OTHER = b"PK\x03\x04" + random.Random(1).randbytes(50_000)  # of the same length
 PAGE = b"<!DOCTYPE html><html><body>Please accept our terms.</body></html>"
@@ -99,7 +101,7 @@ class Server(ThreadingHTTPServer):
 @pytest.fixture
 def server(monkeypatch):
     monkeypatch.setenv("no_proxy", "127.0.0.1")
-    monkeypatch.setattr(importlib.import_module("vit_keras.checkpoints.download"), "PAUSE", 0.01)
+    monkeypatch.setattr(module, "PAUSE", 0.01)
     with Server() as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
@@ -210,19 +212,19 @@ def test_no_file_has_the_final_name_before_it_is_complete(server):
 def test_broken_transfer_is_resumed(server):
     server.cuts = iter([20_000])
     assert get(server.url()).read_bytes() == BODY
-    assert server.seen == [("/models/ViT.npz", None, None), ("/models/ViT.npz", "bytes=20000-", '"one"')]
+    assert server.seen == [("/models/ViT.npz", None, None), ("/models/ViT.npz", "bytes=19999-", '"one"')]
     assert files(home()) == ["ViT.npz"]
 
 
 def test_transfer_that_breaks_again_and_again_is_resumed_by_a_later_call(server):
     server.cuts = itertools.repeat(5_000)
-    with pytest.raises(ConnectionError, match=r"20000 of 50004 bytes"):
+    with pytest.raises(ConnectionError, match=r"19997 of 50004 bytes"):
         get(server.url())
     assert not cached_path(server.url()).exists()
-    assert server.ranges_asked == [None, "bytes=5000-", "bytes=10000-", "bytes=15000-"]
+    assert server.ranges_asked == [None, "bytes=4999-", "bytes=9998-", "bytes=14997-"]
     server.cuts = iter(())
     assert get(server.url(), size=len(BODY)).read_bytes() == BODY
-    assert server.ranges_asked[4:] == ["bytes=20000-"]
+    assert server.ranges_asked[4:] == ["bytes=19996-"]
 
 
 def test_broken_chunked_transfer_is_a_connection_error(server):
@@ -271,7 +273,7 @@ def test_part_is_not_continued_with_another_file(server):
     break_once(server)
     server.body, server.etag = OTHER, '"two"'
     assert get(server.url()).read_bytes() == OTHER
-    assert server.seen == [("/models/ViT.npz", "bytes=20000-", '"one"')]
+    assert server.seen == [("/models/ViT.npz", "bytes=19999-", '"one"')]
 
 
 def test_part_is_not_continued_where_the_server_ignores_if_range(server):
@@ -298,6 +300,86 @@ def test_part_that_is_longer_than_the_file_is_thrown_away(server):
     break_once(server)
     server.body = BODY[:10_000]
     assert get(server.url()).read_bytes() == BODY[:10_000]
+
+
+# Kills and full disks
+
+
+def killed(*args, **options):
+    """What happens where a process is killed, but for what `finally` does, of which there is nothing in a transfer."""
+    raise KeyboardInterrupt
+
+
+def test_a_kill_before_the_new_file_begins_leaves_no_old_part_with_its_tag(server, monkeypatch):
+    break_once(server)
+    server.body, server.etag = OTHER, '"two"'
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(module, "open", killed, raising=False)
+        get(server.url())
+    assert get(server.url()).read_bytes() == OTHER
+
+
+def test_a_file_that_was_complete_before_the_kill_does_not_come_again(server, monkeypatch):
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(module, "_verify", killed)
+        get(server.url())
+    assert not cached_path(server.url()).exists()
+    assert get(server.url(), size=len(BODY)).read_bytes() == BODY
+    assert server.ranges_asked == [None, f"bytes={len(BODY) - 1}-"]
+    assert files(home()) == ["ViT.npz"]
+
+
+def test_what_has_come_is_on_the_disk_before_the_next_byte_comes(server):
+    seen = [0]
+
+    def look():
+        deadline = time.monotonic() + 5
+        while seen[-1] < 15_000 and time.monotonic() < deadline:
+            seen.append(sum(path.stat().st_size for path in home().rglob("*.part")))
+            time.sleep(0.01)
+
+    server.midway = look
+    get(server.url())
+    assert seen[-1] >= 15_000  # of the 25,002 that were sent; a buffer of a few kilobytes may wait
+
+
+def test_a_full_disk_is_not_taken_for_trouble_of_the_server(server):
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))
+    try:
+        with pytest.raises(OSError, match=r"Could not write .*ViT\.npz: File too large\. Free some space") as error:
+            get(server.url())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not isinstance(error.value, ConnectionError) and len(server.seen) == 1
+    assert not cached_path(server.url()).exists()
+    assert get(server.url()).read_bytes() == BODY
+    assert server.ranges_asked == [None, "bytes=19999-"]
+
+
+def test_a_cache_that_cannot_be_written_to_is_named_with_what_to_do(server, monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("VIT_KERAS_HOME", str(tmp_path / "file" / "cache"))
+    with pytest.raises(OSError, match=r"Could not write to .*file.cache.*Set VIT_KERAS_HOME") as error:
+        get(server.url())
+    assert str(cached_path(server.url())) in str(error.value) and server.seen == []
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can become somebody else")
+def test_a_file_in_a_cache_of_somebody_else_is_read_and_a_new_one_refused(server, monkeypatch):
+    with tempfile.TemporaryDirectory() as folder:  # pytest's own folders cannot be entered by others
+        monkeypatch.setenv("VIT_KERAS_HOME", folder)
+        get(server.url())
+        for each in (folder, *Path(folder).rglob("*")):
+            os.chmod(each, 0o755)
+        os.seteuid(65534)
+        try:
+            assert get(server.url()).read_bytes() == BODY
+            with pytest.raises(PermissionError, match="Permission denied. Set VIT_KERAS_HOME"):
+                get(server.url("/other/ViT.npz"))
+        finally:
+            os.seteuid(0)
 
 
 # Servers that say no
@@ -330,7 +412,7 @@ def test_passing_trouble_of_the_server_passes(server, status):
 def test_passing_trouble_between_two_parts(server):
     server.statuses, server.cuts = iter([200, 500]), iter([20_000])
     assert get(server.url()).read_bytes() == BODY
-    assert server.ranges_asked == [None, "bytes=20000-", "bytes=20000-"]
+    assert server.ranges_asked == [None, "bytes=19999-", "bytes=19999-"]
 
 
 def test_lasting_trouble_of_the_server_is_a_connection_error(server):

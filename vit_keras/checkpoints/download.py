@@ -5,6 +5,7 @@ The cache is described in `cache`. With `VIT_KERAS_OFFLINE=1` nothing is ever re
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import http.client
 import logging
@@ -12,9 +13,11 @@ import os
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import unquote
 
+from ..atomic import naming, of_the_disk
 from ..progress import progress_bar
 from .cache import cached_path, home, offline
 from .readers.sniff import Kind, sniff
@@ -53,6 +56,7 @@ def download(
 
     Raises:
         FileNotFoundError: The server has no such file, or it is not in the cache and `VIT_KERAS_OFFLINE` is set.
+        OSError: The cache cannot be written to, or its disk is full. What has come is kept.
         ConnectionError: The server could not be reached, or the transfer broke off repeatedly.
         ValueError: The server sent something else: the size or hash is wrong, or it is a web page or a Git-LFS
             pointer.
@@ -65,10 +69,7 @@ def download(
             f"{url} is not in the cache and VIT_KERAS_OFFLINE is set. Download it on a machine with a network. "
             f"Then put it at {path}, or point VIT_KERAS_WEIGHTS to the file or its folder."
         )
-    from filelock import FileLock
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(f"{path}.lock"):
+    with _locked(path), naming(path):
         if not path.is_file():
             part = path.with_name(path.name + ".part")
             _fetch(url, part, size, timeout, progress)
@@ -80,6 +81,27 @@ def download(
             os.replace(part, path)
             _discard(part)
     return path
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Make the folder of a file, and keep other processes from writing the file while the block runs."""
+    from filelock import FileLock
+
+    lock = FileLock(f"{path}.lock")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    except OSError as error:
+        raise OSError(
+            error.errno,
+            f"Could not write to {path.parent}: {error.strerror}. Set VIT_KERAS_HOME to a folder for downloads that "
+            f"can be written to, or put the file at {path}",
+        ) from error
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _fetch(url: str, part: Path, size: int | None, timeout: float, progress: bool) -> None:
@@ -98,6 +120,8 @@ def _fetch(url: str, part: Path, size: int | None, timeout: float, progress: boo
             problem: Exception = error
             time.sleep(PAUSE * 2**attempt)
         except (OSError, EOFError, http.client.HTTPException) as error:
+            if of_the_disk(error):
+                raise
             problem = error
             if isinstance(error, urllib.error.URLError) and not part.exists():
                 break  # the server was never reached: do not wait for it again
@@ -111,7 +135,8 @@ def _fetch(url: str, part: Path, size: int | None, timeout: float, progress: boo
 def _transfer(url: str, part: Path, size: int | None, timeout: float, progress: bool) -> None:
     """Request the rest of the file if the server still has the same one, otherwise all of it."""
     tag_file = Path(f"{part}.etag")
-    start = part.stat().st_size if part.exists() and tag_file.exists() else 0
+    held = part.stat().st_size if part.exists() and tag_file.exists() else 0
+    start = max(0, held - 1)  # the last byte comes again, so that the server has an answer if no other is missing
     request = urllib.request.Request(url, headers={"User-Agent": "vit_keras", "Accept-Encoding": "identity"})
     if start:
         request.add_header("Range", f"bytes={start}-")
@@ -124,14 +149,15 @@ def _transfer(url: str, part: Path, size: int | None, timeout: float, progress: 
         if start and tag and tag != tag_file.read_text():  # the server ignores If-Range
             _discard(part)
             raise EOFError("the file changed on the server")
+        if not start:
+            _discard(part)  # before the tag of the new file is written: a kill must not leave it beside the old part
         if tag and not tag.startswith("W/"):  # a weak tag does not identify the bytes
             tag_file.write_text(tag)
-        else:
-            tag_file.unlink(missing_ok=True)
         name = unquote(url.rsplit("/", 1)[-1])
         bar = progress_bar(name, total, unit="bytes", start=start, show=progress)
-        with open(part, "ab" if start else "wb") as file, bar as advance:
-            while chunk := response.read(CHUNK):
+        with open(part, "r+b" if start else "wb") as file, bar as advance:
+            file.seek(start)
+            while chunk := response.read1(CHUNK):  # whatever has come: a kill loses nothing else
                 file.write(chunk)
                 advance(len(chunk))
     if length and part.stat().st_size < total:

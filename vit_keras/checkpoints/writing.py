@@ -8,7 +8,6 @@ import json
 import math
 import os
 import struct
-import tempfile
 import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -18,6 +17,7 @@ import keras
 import numpy as np
 
 from .. import anatomy
+from ..atomic import naming, workspace
 from ..config import ViTConfig
 from ..labels import names
 from . import architecture, transformers_json
@@ -227,15 +227,17 @@ def _warn_of_unstored_fields(path: Path, family: Family, arrays: rules.Arrays, w
 
 
 def _write_all(folder: Path, files: Mapping[str, Callable[[Path], None]]) -> None:
-    """Write files into a folder, where they appear when all of them are complete."""
+    """Write files into a folder, where they appear when all of them are complete; those after the first describe it."""
     made = [parent for parent in (folder, *folder.parents) if not parent.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        with tempfile.TemporaryDirectory(dir=folder, prefix=".vit_keras-") as temporary:
+        with naming(folder / next(iter(files))), workspace(folder) as temporary:
             for name, write in files.items():
-                write(Path(temporary, name))
+                write(temporary / name)
+            for name in [*files][:0:-1]:  # the old descriptions go before the weights that they describe
+                (folder / name).unlink(missing_ok=True)
             for name in files:
-                os.replace(Path(temporary, name), folder / name)
+                os.replace(temporary / name, folder / name)
     except BaseException:
         with contextlib.suppress(OSError):
             for parent in made:

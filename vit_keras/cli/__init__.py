@@ -22,17 +22,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: The arguments after `vit-keras`. `None`: those of the process.
 
     Returns:
-        The exit status: 0, or 1 after an error message.
+        The exit status: 0, 1 after an error message, or 130 after Ctrl-C.
 
     Example:
         >>> main(["predict", "no_such_file.jpg", "--weights", "no_such_file.npz"])
         1
     """
     arguments = sys.argv[1:] if arguments is None else arguments
-    options = build_parser().parse_args(arguments)
-    options.command = shlex.join(["vit-keras", *arguments])
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # standard error is for what we say
     try:
+        options = build_parser().parse_args(arguments)
+        options.command = shlex.join(["vit-keras", *arguments])
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # standard error is for what we say
         with warnings_in_one_line():
             name, _, function = options.run.partition(".")
             with quietly():

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from ..atomic import complete
+from ..atomic import complete, naming
 from ..images import read
 from ..preprocess import Preprocessing
 from ..progress import progress_bar
@@ -128,7 +128,8 @@ def decoded_pictures(paths: list[Path], decoder: Decoder, cache: Any, workers: i
     if cache != "auto":
         return _kept(paths, decoder, Path(cache).expanduser(), workers, progress)
     file = tempfile.TemporaryFile(prefix="vit_keras-")  # noqa: SIM115  (it lives as long as the array mapped to it)
-    decoded = _decode_all(paths, decoder, file, workers, progress)
+    with naming(f"the decoded images to {tempfile.gettempdir()}"):
+        decoded = _decode_all(paths, decoder, file, workers, progress)
     return Pictures(paths, decoder, decoded, _mapped(file, decoded))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import shutil
+import os
 import sys
 import time
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from ..atomic import complete
+from ..atomic import complete, workspace
 
 __all__: list[str] = []
 
@@ -194,8 +194,9 @@ class Run:
         _read_values(self.folder / "start.npz", model)
 
     def remove(self) -> None:
-        """Delete the state."""
-        shutil.rmtree(self.folder)
+        """Delete the state, all at once: a kill leaves the whole state or none."""
+        with workspace(self.folder.parent) as away:
+            os.replace(self.folder, away / self.folder.name)
 
     def _values_of(self, epoch: int) -> Path:
         return self.folder / f"epoch-{epoch + 1:04}.npz"

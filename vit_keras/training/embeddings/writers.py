@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import shutil
 import zipfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -51,7 +52,7 @@ def _write_npy(path: Path, rows: Iterable[Batch]) -> list[Batch]:
             if not count:
                 shape = row.images.shape[1:]
                 header(file)
-            np.ascontiguousarray(row.images, "<f4").tofile(file)
+            file.write(np.ascontiguousarray(row.images, "<f4"))  # `tofile` does not say that the disk is full
             count += len(row.images)
             others.append(row._replace(images=None))
         file.seek(0)
@@ -66,7 +67,8 @@ def _write_npz(path: Path, rows: Iterable[Batch]) -> None:
     if all(row.paths is not None for row in others):
         columns["paths"] = np.array([name for row in others for name in row.paths])
     with zipfile.ZipFile(path, "w") as archive:
-        archive.write(features, features.name)
+        with archive.open(features.name, "w", force_zip64=True) as file, open(features, "rb") as source:
+            shutil.copyfileobj(source, file, 1 << 20)  # without a time: a ZIP has none before 1980
         for name, column in columns.items():
             if column is not None:
                 with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
