@@ -102,7 +102,7 @@ def _beside(path: Path, name: str) -> Path:
 def _neighbor(path: Path, name: str) -> dict[str, Any]:
     """Return the JSON object of a file in the same folder, or an empty one if there is no readable file."""
     file = _beside(path, name)
-    if not file.is_file():
+    if not os.path.isfile(file):
         return {}
     try:
         if file.stat().st_size > LIMIT_TEXT:

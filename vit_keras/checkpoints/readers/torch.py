@@ -13,7 +13,8 @@ import numpy as np
 
 from . import torch_pickle
 from .archives import Zip, torch_pickles
-from .base import Reader, Stored, damage, little_endian, numeric, read_values, unreadable
+from ...bounds import too_many
+from .base import Reader, Stored, damage, little_endian, numeric, read_values, refuse, unreadable
 from .sniff import Kind, kind_of
 from .torch_pickle import Refused
 
@@ -45,7 +46,8 @@ class TorchReader(Reader):
             found = torch_pickle.state_dicts(files.saved)
             self._choose(found, key)
             tensors = found[self.metadata["key"]]
-            self._arrays = {name: _torch_array(tensor, files) for name, tensor in tensors.items()}
+            refuse(too_many(len(tensors)))
+            self._keep({name: _torch_array(tensor, files) for name, tensor in tensors.items()})
 
     def _choose(self, found: dict[str, Any], key: str | None) -> None:
         """Choose a state dict, and record it in the metadata."""
