@@ -8,7 +8,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-__all__ = ["LIMIT_ARRAYS", "LIMIT_CHANNELS", "LIMIT_INPUT", "LIMIT_UNPACKED", "check_input", "too_many", "too_much"]
+__all__ = [
+    "LIMIT_ARRAYS",
+    "LIMIT_CHANNELS",
+    "LIMIT_INPUT",
+    "LIMIT_PATCHES",
+    "LIMIT_TEXT",
+    "LIMIT_UNPACKED",
+    "check_input",
+    "too_many",
+    "too_much",
+]
 
 LIMIT_ARRAYS = 20_000
 """Arrays in one file. The largest ViT has about a thousand, and three times as many with its optimizer."""
@@ -16,6 +26,8 @@ LIMIT_UNPACKED = 1 << 28
 """Bytes to which any file may unpack, however small it is."""
 LIMIT_RATIO = 20
 """A larger file may unpack to so many times its size. Trained weights do not shrink to less than half."""
+LIMIT_TEXT = 1 << 24
+"""Bytes of JSON: the header of a safetensors file, an index, a configuration."""
 LIMIT_INPUT = 1 << 24
 """Pixels of the input of a model: 4096 × 4096."""
 LIMIT_PATCHES = 1 << 16
@@ -55,12 +67,13 @@ def too_much(unpacked: int, size: int) -> str | None:
     return f"has {size:,} bytes and claims to hold {unpacked:,}: at most {most:,} would be unpacked."
 
 
-def check_input(size: Sequence[int], stride: Sequence[int] = (1, 1)) -> None:
+def check_input(size: Sequence[int], stride: Sequence[int] = (1, 1), crop: float = 1) -> None:
     """Raise an error for the size of a model's input that no machine should be asked for.
 
     Args:
         size: `(height, width)` in pixels.
         stride: Pixels between two patches, down and across.
+        crop: The part of a side that is kept when a picture is cut.
 
     Raises:
         ValueError: It has more than `LIMIT_INPUT` pixels or `LIMIT_PATCHES` patches.
@@ -68,9 +81,11 @@ def check_input(size: Sequence[int], stride: Sequence[int] = (1, 1)) -> None:
     Example:
         >>> check_input((224, 224), (16, 16))
     """
-    if math.prod(size) > LIMIT_INPUT:
+    if math.prod(size) > LIMIT_INPUT * crop * crop:
+        before = f", cut from 1/{crop} of that" if crop < 1 else ""
         raise ValueError(
-            f"The input of a model has at most {LIMIT_INPUT:,} pixels (4096×4096). Received: {size[0]}×{size[1]}"
+            f"The input of a model has at most {LIMIT_INPUT:,} pixels (4096×4096). "
+            f"Received: image_size={tuple(size)}{before}"
         )
     patches = math.prod(n // s for n, s in zip(size, stride))
     if tuple(stride) != (1, 1) and patches > LIMIT_PATCHES:

@@ -125,6 +125,8 @@ def resize_image(image: np.ndarray, size: int | tuple[int, int], interpolation: 
         raise TypeError(f"An image is resized in uint8 or floats. Received: an array of dtype {image.dtype}")
     if image.shape[:2] == size:
         return image.copy()
+    if size[0] * size[1] > MAX_PIXELS:
+        raise ValueError(f"An image is resized to at most {MAX_PIXELS:,} pixels. Received: {size[0]}×{size[1]}")
     is_float = image.dtype.kind == "f"
     if interpolation == "bilinear":
         resized = resize_bilinear(image, size, align_corners=False)

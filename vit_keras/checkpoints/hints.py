@@ -10,13 +10,15 @@ import contextlib
 import dataclasses
 import json
 import math
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ..config import ViTConfig, size_pair
+from ..bounds import check_input
+from ..config import ViTConfig, patch_stride, size_pair
 from ..layers.mlp import activation_function
 from ..preprocess import PRESETS, Preprocessing
 from . import architecture, registry, transformers_json
@@ -138,6 +140,12 @@ def _checked(fields: Mapping[str, Any], inferred: Mapping[str, Any]) -> dict[str
         activation_function(fields["mlp_activation"])  # raises if there is none of this name
     if fields.get("image_size") is not None:
         fields["image_size"] = size_pair(fields["image_size"], "image_size")
+        check_input(fields["image_size"], patch_stride(inferred["patch_size"], inferred.get("resnet")))
+    for field in ("registers", "representation_size", "tokens_mlp_dim", "resnet"):
+        if fields.get(field) and fields[field] != inferred.get(field):
+            raise ValueError(f"{field}={fields[field]!r} contradicts the arrays, which have no such part.")
+    if fields.get("dim_head") and fields["dim_head"] * fields.get("num_heads", 1) > inferred.get("inner", math.inf):
+        raise ValueError(f"dim_head={fields['dim_head']!r} contradicts the arrays, whose heads are narrower.")
     for field in _SHOWN_BY_SHAPES[: None if fields.get("include_top", True) else -1]:
         if field in fields and field in inferred and fields[field] != inferred[field]:
             raise ValueError(

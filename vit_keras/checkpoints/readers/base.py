@@ -16,13 +16,12 @@ from typing import Any, BinaryIO
 import ml_dtypes
 import numpy as np
 
-from ...bounds import too_many, too_much
+from ...bounds import LIMIT_TEXT, too_many, too_much
 from .torch_pickle import Refused
 
 __all__ = ["LIMIT_TEXT", "Reader", "Stored"]
 
 CHUNK = 1 << 18  # bytes that are read at a time
-LIMIT_TEXT = 1 << 24  # bytes of JSON: a safetensors header, an index, a config.json
 LIMIT_DEFLATE = 1100  # deflate makes nothing smaller than 1/1032
 
 
