@@ -283,7 +283,7 @@ def _check_sizes(config: Any, key: str = "") -> None:
         raise ValueError(f"its configuration has {key}={config:,}, and at most {LIMIT_INPUT:,} is possible")
 
 
-_MAY_BE_LARGE = ("seed", "steps", "iterations", "value")
+_MAY_BE_LARGE = ("seed", "steps", "iterations", "value", "_id")
 
 
 def _unknown_class(config: Any, custom_objects: Mapping[str, Any] | None) -> str | None:

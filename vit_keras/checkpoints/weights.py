@@ -35,7 +35,8 @@ class Weights(Mapping):
         image_size: `(height, width)` in pixels that the model was trained at, or `None` if unknown.
         preprocessing: How its images are prepared.
         labels: Names of its classes, or `None`.
-        ignored: Names in the file that are no weights of the model (a decoder, the state of an optimizer).
+        ignored: Names in the file that are no weights of the model (a decoder, the state of an optimizer), and the
+            classes of Python objects that were left out.
 
     Raises:
         FileNotFoundError: There is no such file.
@@ -73,7 +74,8 @@ class Weights(Mapping):
             self.architecture = architecture.infer(self.shapes, self.family, binding.told)
         except ValueError as error:
             raise ValueError(f"{self.path}: {error}") from None
-        self.ignored = tuple(sorted((*binding.ignored, *binding.unknown)))
+        left_out = (f"an object of {name}" for name in (self.reader.metadata or {}).get("left_out", ()))
+        self.ignored = (*sorted((*binding.ignored, *binding.unknown)), *left_out)
         self._last: tuple[str, np.ndarray] | None = None
         heads = architecture.heads_of(binding, self.reader.shape)
         if heads:

@@ -52,7 +52,7 @@ class Reader(Mapping):
         path: The file.
         format: `"npz"`, `"safetensors"`, `"torch"`, `"keras_weights"` (.weights.h5), `"h5"` or `"keras"`.
         metadata: Everything else in the file: safetensors' own metadata, the `key` of PyTorch's state dict and
-            the other `keys`, the `config` of a Keras model.
+            the other `keys`, and the classes of objects that were `left_out`; the `config` of a Keras model.
     """
 
     format: str
