@@ -185,7 +185,7 @@ def _request(url: str, timeout: float | None, max_bytes: int) -> bytes:
     except urllib.error.HTTPError as error:
         kind = FileNotFoundError if error.code in (404, 410) else ConnectionError
         raise kind(f"Could not find image at {url}: the server answered {error.code} {error.reason}.") from None
-    except (OSError, http.client.HTTPException) as error:
+    except (OSError, ValueError, http.client.HTTPException) as error:  # a ValueError: it is no address
         raise ConnectionError(f"Could not reach {url}: {getattr(error, 'reason', None) or repr(error)}.") from None
     if len(data) > max_bytes:
         raise ValueError(f"{url} is larger than {max_bytes:,} bytes. Pass a larger max_bytes=.")
@@ -199,7 +199,7 @@ def _decode(file: Any, what: Any) -> Image.Image:
             return Image.open(file)
     except Image.DecompressionBombError as error:
         raise ValueError(f"An error occurred reading {what}: {error}") from None
-    except OSError as error:
+    except (OSError, ValueError, SyntaxError, OverflowError) as error:
         raise ValueError(f"An error occurred reading {what}: {error}. It is not an image that Pillow knows.") from None
 
 

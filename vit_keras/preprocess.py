@@ -111,8 +111,7 @@ class Preprocessing:
                     f"crop must be None or the fraction of a side to keep, in (0, 1]. Received: {self.crop!r}"
                 )
             put("crop", float(self.crop))
-        if self.image_size is not None:
-            check_input(self.image_size, crop=self.crop or 1)
+        check_input(self.image_size or (224, 224), crop=self.crop or 1)
         if self.crop_mode not in ("center", "squash"):
             raise ValueError(f"crop_mode must be 'center' or 'squash'. Received: {self.crop_mode!r}")
         if self.crop is None:  # without effect: equal descriptions must compare equal

@@ -6,6 +6,7 @@ One line of JSON for each case: what happened, the seconds of CPU, and the peak 
 import json
 import os
 import pathlib
+import re
 import resource
 import sys
 import time
@@ -50,11 +51,13 @@ def opened(source):
 def main(kind, folder, canary, step):
     os.environ["VIT_KERAS_OFFLINE"] = "1"
     warnings.simplefilter("ignore")
-    import vit_keras
     from files import KINDS
 
+    import vit_keras
+
     vit_keras.vit.build_model(32, 16, 1, 64, 2, "warm", 64, classes=2)  # what is imported late
-    used = int(next(line for line in open("/proc/self/status") if line.startswith("VmData")).split()[1]) << 10
+    status = pathlib.Path("/proc/self/status").read_text()
+    used = int(re.search(r"VmData:\s+(\d+)", status)[1]) << 10
     resource.setrlimit(resource.RLIMIT_DATA, (used + MEMORY, used + MEMORY))
     resource.setrlimit(resource.RLIMIT_FSIZE, (DISK, DISK))
     resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
@@ -69,7 +72,11 @@ def main(kind, folder, canary, step):
             try:
                 outcome["ignored"] = use(call, str(source))
             except BaseException as error:
-                outcome |= {"error": type(error).__name__, "module": type(error).__module__, "text": str(error)[:200_000]}
+                outcome |= {
+                    "error": type(error).__name__,
+                    "module": type(error).__module__,
+                    "text": str(error)[:200_000],
+                }
             peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
             outcome |= {"seconds": round(time.process_time() - start, 2), "megabytes": peak}
             print("CASE " + json.dumps(outcome), flush=True)

@@ -82,9 +82,13 @@ def npz(folder, canary):
         yield name, "model", file
     header = "{'descr': %s, 'fortran_order': False, 'shape': %s, }\n"
     evil = f"__import__('os').system('touch {canary}')"
-    headers = [("'<f4'", shape) for shape in ("(4294967296,)", "(-4,)", "(1, 2", "(1.5,)", "(True,)", "(" + "1," * 99 + ")")]
+    headers = [
+        ("'<f4'", shape) for shape in ("(4294967296,)", "(-4,)", "(1, 2", "(1.5,)", "(True,)", "(" + "1," * 99 + ")")
+    ]
     headers += [("'<f4'", f"({'9' * 5000},)"), ("'<f4'", "(" * 20000), (evil, "(4,)"), ("'<f4'", evil)]
-    headers += [(kind, "(4,)") for kind in ("'|O'", "'<f99'", "'<U9'", "[('a', '<f4')]", "'<c8'", "'<M8[s]'", "'V4'", "None")]
+    headers += [
+        (kind, "(4,)") for kind in ("'|O'", "'<f99'", "'<U9'", "[('a', '<f4')]", "'<c8'", "'<M8[s]'", "'V4'", "None")
+    ]
     headers += [("'|V999999999'", "(1,)"), ("[" + "('a', '<f4')," * 3000 + "]", "(1,)")]
     for i, parts in enumerate(headers):
         members = [(f"{name}.npy", save(array)) for name, array in weights().items()]
@@ -93,12 +97,20 @@ def npz(folder, canary):
         yield f"header-{i}-arrays", "arrays", path
     write(path, archive([("a.npy", save(np.array([Payload(canary)], object)))]))
     yield "pickle", "arrays", path
-    for i, name in enumerate(("../../a.npy", "/etc/a.npy", "a\0b.npy", "x" * 60000 + ".npy", ".npy", "C:\\a.npy", "é\n.npy")):
+    for i, name in enumerate(
+        ("../../a.npy", "/etc/a.npy", "a\0b.npy", "x" * 60000 + ".npy", ".npy", "C:\\a.npy", "é\n.npy")
+    ):
         write(path, archive([(name, save(np.zeros(4, "f4")))]))
         yield f"name-{i}", "model", path
     data = archive([("a.npy", npy(header % ("'<f4'", "(268435456,)"), bytes(1 << 24)))], zipfile.ZIP_DEFLATED)
     yield "bomb", "arrays", write(path, data)
-    for offset, fmt, value in ((24, "<I", 1 << 31), (20, "<I", 1 << 31), (8, "<H", 1), (10, "<H", 99), (42, "<I", 1 << 31)):
+    for offset, fmt, value in (
+        (24, "<I", 1 << 31),
+        (20, "<I", 1 << 31),
+        (8, "<H", 1),
+        (10, "<H", 99),
+        (42, "<I", 1 << 31),
+    ):
         lie = bytearray(archive([("a.npy", save(np.zeros(4, "f4")))]))
         struct.pack_into(fmt, lie, lie.index(b"PK\x01\x02") + offset, value)
         yield f"directory-{offset}", "arrays", write(path, bytes(lie))
@@ -142,7 +154,9 @@ def tensors(folder, canary):
         yield name, "model", file
     for length in (0, 1, 7, 1 << 20, 1 << 32, (1 << 63) - 1, (1 << 64) - 1):
         yield f"length-{length}", "model", write(path, struct.pack("<Q", length) + good[8:])
-    for i, header in enumerate((b"{" * 200_000, b'{"a":' * 200_000, b"[" * 100_000, b"{}", b"null", b"{\xff}", b'{"a": NaN}')):
+    for i, header in enumerate(
+        (b"{" * 200_000, b'{"a":' * 200_000, b"[" * 100_000, b"{}", b"null", b"{\xff}", b'{"a": NaN}')
+    ):
         yield f"json-{i}", "arrays", write(path, framed(header))
     entry = {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}
     for key, value in itertools.product(entry, ABSURD):
@@ -154,7 +168,16 @@ def tensors(folder, canary):
     for i, dtype in enumerate(("F4", "C64", "BOOL", "I64", "F8_E8M0")):
         changed = {"norm.bias": {"dtype": dtype, "shape": [3], "data_offsets": [0, 3]}}
         yield f"dtype-{i}", "model", write(path, safetensors(weights(), **changed))
-    fields = ("image_size", "registers", "representation_size", "dim_head", "num_layers", "classes", "resnet", "num_heads")
+    fields = (
+        "image_size",
+        "registers",
+        "representation_size",
+        "dim_head",
+        "num_layers",
+        "classes",
+        "resnet",
+        "num_heads",
+    )
     for field, value in itertools.product(fields, (10**9, "x", [10**6, 10**6])):
         settings = {"vit_keras": json.dumps({"config": {field: value}})}
         yield f"settings-{field}-{type(value).__name__}", "model", write(path, safetensors(weights(), settings))
@@ -239,7 +262,9 @@ def hdf5(folder, canary):
         layout[:] = h5py.VirtualSource("other.h5", "x", (3,))
         file.create_virtual_dataset("b", layout)
     yield "elsewhere", "arrays", path
-    for i, options in enumerate(({}, {"chunks": (1024,)}, {"chunks": (1024,), "compression": "gzip"}, {"fillvalue": 1})):
+    for i, options in enumerate(
+        ({}, {"chunks": (1024,)}, {"chunks": (1024,), "compression": "gzip"}, {"fillvalue": 1})
+    ):
         with new() as file:
             file.create_dataset("a", (1 << 40,), "f4", **options)
         yield f"huge-{i}", "arrays", path
@@ -260,7 +285,9 @@ def hdf5(folder, canary):
             file.attrs["layer_names"] = value
             file.create_group("a").attrs["weight_names"] = value
         yield f"layer-names-{i}", "arrays", path
-    for i, value in enumerate(("{", "[]", "3", "null", '{"class_name": "os"}', "[" * 100_000, b"\xff", json.dumps(lambda_of(canary)))):
+    for i, value in enumerate(
+        ("{", "[]", "3", "null", '{"class_name": "os"}', "[" * 100_000, b"\xff", json.dumps(lambda_of(canary)))
+    ):
         with new() as file:
             if len(value) < 60_000:
                 file.attrs["model_config"] = value
@@ -306,7 +333,9 @@ def keras(folder, canary):
         yield f"function-{i}", "model", saved(sequential(start, layer))
     yield "lambda", "model", saved(lambda_of(canary))
     yield "python-lambda", "model", saved(lambda_of(canary)["config"]["layers"][0]["config"]["function"])
-    for i, config in enumerate((b"{", b"[]", b"3", b"null", b"{}", b"[" * 200_000, b'{"a":' * 200_000, b"\xff", b'"x"')):
+    for i, config in enumerate(
+        (b"{", b"[]", b"3", b"null", b"{}", b"[" * 200_000, b'{"a":' * 200_000, b"\xff", b'"x"')
+    ):
         yield f"json-{i}", "model", saved(config)
         yield f"metadata-{i}", "model", saved({}, metadata=config)
     for i, value in enumerate(ABSURD):
@@ -330,7 +359,9 @@ def hub(folder, canary):
     for field, value in itertools.product((*fields, "architectures", "hidden_act", "id2label"), ABSURD):
         write(folder / "config.json", json.dumps({**config, field: value}).encode())
         yield f"config-{field}-{str(value)[:12]}", "model", folder
-    for field, value in itertools.product(("input_size", "mean", "std", "crop_pct", "interpolation", "crop_mode"), ABSURD):
+    for field, value in itertools.product(
+        ("input_size", "mean", "std", "crop_pct", "interpolation", "crop_mode"), ABSURD
+    ):
         write(folder / "config.json", json.dumps({**config, "pretrained_cfg": {field: value}}).encode())
         yield f"timm-{field}-{str(value)[:12]}", "model", folder
     (folder / "config.json").unlink()
@@ -340,7 +371,9 @@ def hub(folder, canary):
         changed = {**good, field: value, "do_center_crop": field == "crop_size"}
         write(folder / "preprocessor_config.json", json.dumps(changed).encode())
         yield f"processor-{field}-{str(value)[:12]}", "model", folder
-    for name, content in itertools.product(("config.json", "preprocessor_config.json"), (b"[" * 200_000, b"{", b"\xff", b"[1]")):
+    for name, content in itertools.product(
+        ("config.json", "preprocessor_config.json"), (b"[" * 200_000, b"{", b"\xff", b"[1]")
+    ):
         write(folder / name, content)
         yield f"{name}-{content[:3]}", "model", folder
         (folder / name).unlink()
@@ -385,15 +418,52 @@ def pictures(folder, canary):
     bomb = chunk(b"zTXt", b"a\0\0" + zlib.compress(bytes(200 << 20)))
     yield "text-bomb", "picture", write(path, png(4, 4, bytes(52), bomb))
     yield "palette", "picture", write(path, png(4, 4, bytes(20), colors=3))
-    for i, start in enumerate((b"GIF89a", b"BM", b"II*\0", b"RIFF\xff\xff\xff\xffWEBP", b"P6 9999999 9999999 255\n", b"%!PS-Adobe-3.0 EPSF", b"")):
+    for i, start in enumerate(
+        (
+            b"GIF89a",
+            b"BM",
+            b"II*\0",
+            b"RIFF\xff\xff\xff\xffWEBP",
+            b"P6 9999999 9999999 255\n",
+            b"%!PS-Adobe-3.0 EPSF",
+            b"",
+        )
+    ):
         yield f"start-{i}", "picture", write(folder / "c.png", start + random.Random(i).randbytes(300))
 
 
 def names(folder, canary):
     """Names of no file: paths, published names, addresses."""
-    long = ["x" * 300, "x" * 5000 + ".npz", "a/" * 3000 + "b.pth", str(folder / ("y" * 300)) + ".keras", "/" + "z" * 400 + ".h5"]
-    odd = ["", ".", "..", "~nobody-here/a.npz", "a\0b.npz", "a\nb", "\udcff.npz", "-", "*", "%s%n", "vit_b16\0", "B_16/../x"]
-    urls = ["hf://a/b", "ftp://a/b.npz", "file:///etc/passwd", "http://", "https://[", "https://" + "a" * 9000, "http://a b/c.npz"]
+    long = [
+        "x" * 300,
+        "x" * 5000 + ".npz",
+        "a/" * 3000 + "b.pth",
+        str(folder / ("y" * 300)) + ".keras",
+        "/" + "z" * 400 + ".h5",
+    ]
+    odd = [
+        "",
+        ".",
+        "..",
+        "~nobody-here/a.npz",
+        "a\0b.npz",
+        "a\nb",
+        "\udcff.npz",
+        "-",
+        "*",
+        "%s%n",
+        "vit_b16\0",
+        "B_16/../x",
+    ]
+    urls = [
+        "hf://a/b",
+        "ftp://a/b.npz",
+        "file:///etc/passwd",
+        "http://",
+        "https://[",
+        "https://" + "a" * 9000,
+        "http://a b/c.npz",
+    ]
     for i, name in enumerate((*long, *odd, *urls, "imagenet21k", "timm/" + "a" * 100_000, "os.system")):
         yield f"name-{i}", "model", name
         yield f"picture-{i}", "picture", name

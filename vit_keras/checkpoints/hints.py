@@ -21,6 +21,7 @@ from ..bounds import check_input
 from ..config import ViTConfig, patch_stride, size_pair
 from ..layers.mlp import activation_function
 from ..preprocess import PRESETS, Preprocessing
+from ..validate import is_number
 from . import architecture, registry, transformers_json
 from ._warn import warn_caller
 from .families import Family
@@ -134,7 +135,7 @@ def _checked(fields: Mapping[str, Any], inferred: Mapping[str, Any]) -> dict[str
         architecture.check_heads(fields["num_heads"], inferred.get("inner", inferred["hidden_size"]))
     for field in ("epsilon", "rope_theta", "layer_scale"):
         value = fields.get(field)
-        if value is not None and not (isinstance(value, (int, float)) and 0 < value < math.inf):
+        if value is not None and not (is_number(value) and value > 0):
             raise ValueError(f"{field} must be a positive number. Received: {value!r}")
     if "mlp_activation" in fields:
         activation_function(fields["mlp_activation"])  # raises if there is none of this name

@@ -12,8 +12,8 @@ from typing import BinaryIO
 import ml_dtypes
 import numpy as np
 
-from .archives import Zip
 from ...bounds import too_many, too_much
+from .archives import Zip
 from .base import (
     CHUNK,
     LIMIT_DEFLATE,
@@ -30,6 +30,8 @@ from .base import (
 from .torch_pickle import Refused
 
 __all__ = ["HDF5Reader", "KerasReader"]
+
+LIMIT_DEPTH = 64  # of groups in groups
 
 
 class HDF5Reader(Reader):
@@ -96,6 +98,8 @@ def _datasets(file) -> dict[str, tuple[tuple[int, ...], np.dtype, str | None]]:
     found = {}
 
     def visit(path: str, item) -> bool | None:
+        if path.count("/") > LIMIT_DEPTH:  # opening each by its path would take the square of the depth
+            raise ValueError(f"its groups are nested more than {LIMIT_DEPTH} deep")
         if isinstance(item, h5py.Dataset):
             found[path] = _describe_dataset(item)
         return bool(too_many(len(found))) or None

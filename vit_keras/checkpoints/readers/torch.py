@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from ...bounds import too_many
 from . import torch_pickle
 from .archives import Zip, torch_pickles
-from ...bounds import too_many
 from .base import Reader, Stored, damage, little_endian, numeric, read_values, refuse, unreadable
 from .sniff import Kind, kind_of
 from .torch_pickle import Refused
