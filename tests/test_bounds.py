@@ -12,6 +12,7 @@ from torch_pickles import state_dict, tensor, text, torch_zip
 
 import vit_keras
 from vit_keras import bounds, checkpoints
+from vit_keras.checkpoints.describe import describe
 from vit_keras.checkpoints.readers import open_weights
 from vit_keras.images import resize_image
 from vit_keras.preprocess import PRESETS, Preprocessing
@@ -107,7 +108,7 @@ def test_a_layer_of_a_billion_units(tmp_path):
 
 @pytest.mark.parametrize("name", ["x" * 300 + ".npz", "/" + "x" * 300, "a/" * 3000 + "b.pth", "~nobody-here/a.npz"])
 @pytest.mark.parametrize(
-    "opening", [checkpoints.Weights, vit_keras.open_model, vit_keras.load_model, open_weights, checkpoints.describe]
+    "opening", [checkpoints.Weights, vit_keras.open_model, vit_keras.load_model, open_weights, describe]
 )
 def test_a_path_that_is_no_path(name, opening):
     with pytest.raises(FileNotFoundError, match="[Tt]here is no"):
@@ -153,9 +154,9 @@ def test_processor_with_a_huge_picture(tmp_path):
         assert checkpoints.Weights(path).preprocessing == PRESETS["timm"]
 
 
-@pytest.mark.parametrize("field", ["registers", "representation_size", "dim_head", "resnet"])
+@pytest.mark.parametrize("field", ["registers", "representation_size", "dim_head"])
 def test_settings_that_the_arrays_contradict(tmp_path, field):
-    settings = json.dumps({"config": {field: [10**6] if field == "resnet" else 10**9}})
+    settings = json.dumps({"config": {field: 10**9}})
     path = write_safetensors(tmp_path / "a.safetensors", load("timm_vit").state_dict(), {"vit_keras": settings})
     with pytest.raises(ValueError, match=f"{field}.*contradicts the arrays"):
         checkpoints.Weights(path)
