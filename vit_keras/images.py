@@ -178,8 +178,8 @@ def _open(source: Any, timeout: float | None, max_bytes: int) -> Image.Image | n
 
 def _request(url: str, timeout: float | None, max_bytes: int) -> bytes:
     try:
-        url = urllib.parse.quote(url, safe="%/:?#[]@!$&'()*+,;=~")
-        request = urllib.request.Request(url, headers={"User-Agent": "vit_keras"})
+        address = urllib.parse.quote(url, safe="%/:?#[]@!$&'()*+,;=~")
+        request = urllib.request.Request(address, headers={"User-Agent": "vit_keras"})
         with urllib.request.urlopen(request, timeout=timeout) as response:
             data = response.read(max_bytes + 1)
     except urllib.error.HTTPError as error:
