@@ -57,7 +57,7 @@ def problems(cases):
 
 
 def test_some_of_every_kind(tmp_path):
-    cases = run("all", tmp_path, 3)
+    cases = run("all", tmp_path, 6)
     assert {case["kind"] for case in cases} == set(KINDS)
     assert problems(cases) == []
 
