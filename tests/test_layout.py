@@ -13,6 +13,7 @@ FLOORS = [
     "_moved",
     "_imports",
     "validate",
+    "bounds",
     "progress",
     "atomic",
     "html_page",

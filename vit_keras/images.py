@@ -125,6 +125,8 @@ def resize_image(image: np.ndarray, size: int | tuple[int, int], interpolation: 
         raise TypeError(f"An image is resized in uint8 or floats. Received: an array of dtype {image.dtype}")
     if image.shape[:2] == size:
         return image.copy()
+    if size[0] * size[1] > MAX_PIXELS:
+        raise ValueError(f"An image is resized to at most {MAX_PIXELS:,} pixels. Received: {size[0]}×{size[1]}")
     is_float = image.dtype.kind == "f"
     if interpolation == "bilinear":
         resized = resize_bilinear(image, size, align_corners=False)
@@ -176,14 +178,14 @@ def _open(source: Any, timeout: float | None, max_bytes: int) -> Image.Image | n
 
 def _request(url: str, timeout: float | None, max_bytes: int) -> bytes:
     try:
-        url = urllib.parse.quote(url, safe="%/:?#[]@!$&'()*+,;=~")
-        request = urllib.request.Request(url, headers={"User-Agent": "vit_keras"})
+        address = urllib.parse.quote(url, safe="%/:?#[]@!$&'()*+,;=~")
+        request = urllib.request.Request(address, headers={"User-Agent": "vit_keras"})
         with urllib.request.urlopen(request, timeout=timeout) as response:
             data = response.read(max_bytes + 1)
     except urllib.error.HTTPError as error:
         kind = FileNotFoundError if error.code in (404, 410) else ConnectionError
         raise kind(f"Could not find image at {url}: the server answered {error.code} {error.reason}.") from None
-    except (OSError, http.client.HTTPException) as error:
+    except (OSError, ValueError, http.client.HTTPException) as error:  # a ValueError: it is no address
         raise ConnectionError(f"Could not reach {url}: {getattr(error, 'reason', None) or repr(error)}.") from None
     if len(data) > max_bytes:
         raise ValueError(f"{url} is larger than {max_bytes:,} bytes. Pass a larger max_bytes=.")
@@ -197,7 +199,7 @@ def _decode(file: Any, what: Any) -> Image.Image:
             return Image.open(file)
     except Image.DecompressionBombError as error:
         raise ValueError(f"An error occurred reading {what}: {error}") from None
-    except OSError as error:
+    except (OSError, ValueError, SyntaxError, OverflowError) as error:
         raise ValueError(f"An error occurred reading {what}: {error}. It is not an image that Pillow knows.") from None
 
 

@@ -13,11 +13,15 @@ import os
 import shutil
 import tempfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import keras
+
+from .bounds import LIMIT_INPUT, LIMIT_TEXT, too_many, too_much
+
+LIMIT_MESSAGE = 1000  # characters of another library's error
 
 
 def load_model(
@@ -42,27 +46,50 @@ def load_model(
 
     Raises:
         FileNotFoundError: There is no such file.
-        ValueError: The file is not a Keras model, or it is damaged.
+        ValueError: The file is not a Keras model, it is damaged, it names a class that is not known, or it claims
+            more than it can hold.
 
     Example:
         >>> model = load_model("vit_keras_0_2.keras")  # doctest: +SKIP
     """
     path = Path(filepath)
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise FileNotFoundError(f"There is no model file at {path}.")
-    if not (_is_keras_archive(path) or _is_hdf5(path)):
+    is_archive = _is_keras_archive(path)
+    if not (is_archive or _is_hdf5(path)):
         raise ValueError(f"{path} is not a Keras model: neither a .keras archive nor an HDF5 file, whatever its name.")
-    options = {"custom_objects": custom_objects, "compile": compile, "safe_mode": safe_mode}
-    rewrite = _rewrite_keras if _is_keras_archive(path) else _rewrite_h5
-    with tempfile.TemporaryDirectory() as folder:
-        modern = Path(folder, path.name)
-        return keras.models.load_model(modern if rewrite(path, modern) else path, **options)
+    config = None
+    try:
+        config, keras_2 = _read_keras(path) if is_archive else _read_h5(path)
+        _check_sizes((config or {}).get("config"))
+        modern = _modernise(config)
+        modern = _modernise_keras_2(modern) if keras_2 else modern
+        with tempfile.TemporaryDirectory() as folder:
+            opened = path if modern == config else Path(folder, path.name)
+            if opened is not path:
+                (_write_keras if is_archive else _write_h5)(path, opened, modern, keras_2)
+            return keras.models.load_model(opened, custom_objects=custom_objects, compile=compile, safe_mode=safe_mode)
+    except Exception as error:  # zipfile, json, h5py and Keras raise many types
+        raise ValueError(_why_not(path, error, config, custom_objects)) from error
+
+
+def _why_not(path: Path, error: Exception, config: Any, custom_objects: Mapping[str, Any] | None) -> str:
+    """Return why a model cannot be opened; Keras' own words can have the length of the file."""
+    unknown = _unknown_class(config, custom_objects) if isinstance(error, TypeError) else None
+    if unknown is not None:
+        return (
+            f"{path} names {unknown[:LIMIT_MESSAGE]}, which is not known here; nothing was imported. Import the module "
+            "that defines it, with @keras.saving.register_keras_serializable() before it, or pass custom_objects=."
+        )
+    text = str(error) or type(error).__name__
+    short = text if len(text) <= LIMIT_MESSAGE else f"{text[:LIMIT_MESSAGE]} …"
+    return f"{path} cannot be opened as a Keras model: {short}"
 
 
 def is_whole_model(path: str | os.PathLike) -> bool:
     """Whether a file holds a Keras model, and not weights alone."""
     path = Path(path)
-    if not path.is_file():
+    if not os.path.isfile(path):
         return False
     if _is_keras_archive(path):
         return True
@@ -104,7 +131,7 @@ def readable_weights(filepath: str | os.PathLike) -> Iterator[tuple[str | os.Pat
     which Keras 3 reads itself but which holds no more than arrays.
     """
     path = Path(filepath)
-    if path.suffix != ".h5" or not path.is_file() or not _is_hdf5(path):
+    if path.suffix != ".h5" or not os.path.isfile(path) or not _is_hdf5(path):
         yield filepath, False
         return
     with _hdf5(path) as file:
@@ -197,40 +224,91 @@ def _modernise_keras_2(config: Any) -> Any:
     return _unlist_ends({key: _modernise_keras_2(value) for key, value in config.items()})
 
 
-def _rewrite_keras(source: Path, target: Path) -> bool:
-    """Write the archive in a form that Keras 3 opens; say whether there was anything to change."""
-    with zipfile.ZipFile(source) as old:
-        config = json.loads(old.read("config.json"))
-        modern = _modernise(config)
-        keras_2 = json.loads(old.read("metadata.json")).get("keras_version", "").startswith("2.")
-        if keras_2:
-            modern = _modernise_keras_2(modern)
-        if modern == config:
-            return False
-        with zipfile.ZipFile(target, "w") as new, tempfile.TemporaryDirectory() as folder:
-            for item in old.infolist():
-                path = old.extract(item, folder)
-                if item.filename == "config.json":
-                    Path(path).write_text(json.dumps(modern))
-                elif item.filename == "model.weights.h5" and keras_2:
-                    _rename_groups(Path(path))
-                new.write(path, item.filename)
-    return True
+def _read_keras(path: Path) -> tuple[Any, bool]:
+    """Return the configuration in an archive, and whether Keras 2 wrote it."""
+    with zipfile.ZipFile(path) as archive:
+        members = archive.infolist()
+        unpacked = sum(member.file_size for member in members)
+        if problem := too_many(len(members)) or too_much(unpacked, path.stat().st_size):
+            raise ValueError(f"it {problem}")
+        texts = [archive.getinfo(name) for name in ("config.json", "metadata.json")]
+        if max(text.file_size for text in texts) > LIMIT_TEXT:
+            raise ValueError(f"its configuration is longer than {LIMIT_TEXT:,} bytes")
+        config, metadata = (json.loads(archive.read(text)) for text in texts)
+    return config, metadata.get("keras_version", "").startswith("2.")
 
 
-def _rewrite_h5(source: Path, target: Path) -> bool:
-    with _hdf5(source) as old:
-        text = old.attrs.get("model_config")
-        keras_version = old.attrs.get("keras_version", "")
-    if text is None:
-        return False
-    config = json.loads(text)
-    modern = _modernise(config)
-    if str(keras_version).startswith("2."):
-        modern = _modernise_keras_2(modern)
-    if modern == config:
-        return False
+def _write_keras(source: Path, target: Path, config: Any, keras_2: bool) -> None:
+    """Write an archive with another configuration, and with the names of Keras 3."""
+    with (
+        zipfile.ZipFile(source) as old,
+        zipfile.ZipFile(target, "w") as new,
+        tempfile.TemporaryDirectory() as folder,
+    ):
+        for item in old.infolist():
+            path = old.extract(item, folder)
+            if item.filename == "config.json":
+                Path(path).write_text(json.dumps(config))
+            elif item.filename == "model.weights.h5" and keras_2:
+                _rename_groups(Path(path))
+            new.write(path, item.filename)
+
+
+def _read_h5(path: Path) -> tuple[Any, bool]:
+    """Return the configuration in an HDF5 file, `None` if there is none, and whether Keras 2 wrote it."""
+    with _hdf5(path) as file:
+        text = file.attrs.get("model_config")
+        keras_2 = str(file.attrs.get("keras_version", "")).startswith("2.")
+    if text is not None and len(text) > LIMIT_TEXT:
+        raise ValueError(f"its configuration is longer than {LIMIT_TEXT:,} bytes")
+    return None if text is None else json.loads(text), keras_2
+
+
+def _write_h5(source: Path, target: Path, config: Any, _keras_2: bool) -> None:
+    """Write an HDF5 file with another configuration."""
     shutil.copyfile(source, target)
     with _hdf5(target, "r+") as new:
-        new.attrs["model_config"] = json.dumps(modern)
-    return True
+        new.attrs["model_config"] = json.dumps(config)
+
+
+def _check_sizes(config: Any, key: str = "") -> None:
+    """Raise an error for a whole number in a configuration that no layer has."""
+    if isinstance(config, Mapping):
+        for name, value in config.items():
+            _check_sizes(value, name)
+    elif isinstance(config, list):
+        for value in config:
+            _check_sizes(value, key)
+    elif isinstance(config, int) and config > LIMIT_INPUT and not any(word in key for word in _MAY_BE_LARGE):
+        raise ValueError(f"its configuration has {key}={config:,}, and at most {LIMIT_INPUT:,} is possible")
+
+
+_MAY_BE_LARGE = ("seed", "steps", "iterations", "value", "_id")
+
+
+def _unknown_class(config: Any, custom_objects: Mapping[str, Any] | None) -> str | None:
+    """Return the first class or function in a configuration that is neither Keras' own nor registered."""
+    if isinstance(config, list):
+        return next(filter(None, (_unknown_class(value, custom_objects) for value in config)), None)
+    if not isinstance(config, Mapping):
+        return None
+    module, name = config.get("module") or "", config.get("class_name")
+    if name == "function":
+        name = config.get("config")
+    if isinstance(name, str) and "config" in config and not name.startswith("__"):
+        registered = config.get("registered_name") or name
+        known = any(
+            keras.saving.get_registered_object(text, custom_objects) is not None
+            for text in (registered, name)
+            if isinstance(text, str)
+        )
+        if not known and not _is_of_keras(module, name):
+            return f"{module}.{name}" if module else name
+    return next(filter(None, (_unknown_class(value, custom_objects) for value in config.values())), None)
+
+
+def _is_of_keras(module: Any, name: str) -> bool:
+    """Return whether Keras has a class or function of this name; an older file does not say where."""
+    if module:
+        return str(module).split(".")[0] in ("keras", "builtins")
+    return any(hasattr(place, name) for place in (keras.layers, keras.models, keras.Model, keras))

@@ -102,10 +102,10 @@ def is_saved_model(model: Any) -> bool:
     """
     if not isinstance(model, (str, os.PathLike)):
         return False
-    path = Path(model).expanduser()
+    path = Path(os.path.expanduser(model))
     if path.suffix == ".keras":
         return True
-    return path.suffix == ".h5" and (is_whole_model(path) or not path.is_file())
+    return path.suffix == ".h5" and (is_whole_model(path) or not os.path.isfile(path))
 
 
 def _is_path(name: str) -> bool:

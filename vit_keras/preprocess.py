@@ -26,16 +26,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ._imports import moved_names
+from .bounds import LIMIT_CHANNELS, check_input
 from .config import size_pair
 from .images import gray, read, resize_image
 from .pixels import is_plausible_range, preprocess_inputs
-from .preprocess_json import (
-    IMAGENET_MEAN,
-    IMAGENET_STD,
-    crop_fraction,
-    hugging_face_fields,
-    timm_fields,
-)
+from .preprocess_json import IMAGENET_MEAN, IMAGENET_STD, crop_fraction, hugging_face_fields, timm_fields
 from .resampling import PICTURES, picture_filter
 from .validate import did_you_mean, is_number, positive_integer
 
@@ -116,6 +111,7 @@ class Preprocessing:
                     f"crop must be None or the fraction of a side to keep, in (0, 1]. Received: {self.crop!r}"
                 )
             put("crop", float(self.crop))
+        check_input(self.image_size or (224, 224), crop=self.crop or 1)
         if self.crop_mode not in ("center", "squash"):
             raise ValueError(f"crop_mode must be 'center' or 'squash'. Received: {self.crop_mode!r}")
         if self.crop is None:  # without effect: equal descriptions must compare equal
@@ -361,7 +357,7 @@ def _per_channel(value: Any, channels: int, field: str) -> tuple[float, ...]:
         values = ()
     if channels == 1 and len(values) == 3:
         values = (sum(values) / 3,)
-    if len(values) == 1:
+    if len(values) == 1 and channels <= LIMIT_CHANNELS:
         values *= channels
     if len(values) != channels or not all(map(math.isfinite, values)):
         raise ValueError(f"{field} must be a number, or one for each of {channels} channels. Received: {value!r}")

@@ -64,7 +64,7 @@ def is_number(value: Any) -> bool:
     """
     try:
         return not isinstance(value, (bool, str, bytes)) and math.isfinite(value)
-    except TypeError:
+    except (TypeError, OverflowError):  # an integer can be too large for a float
         return False
 
 

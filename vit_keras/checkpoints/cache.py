@@ -26,15 +26,31 @@ def offline() -> bool:
 def cached_path(url: str) -> Path:
     """Return the path in the cache of the file at a URL, whether or not it is there.
 
+    Raises:
+        ValueError: It is no URL.
+
     Example:
         >>> cached_path("https://example.org/models/vit.npz").relative_to(home()).as_posix()
         'example.org/models/vit.npz'
     """
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise ValueError(f"{url} is not an address: {error}.") from None
     path = [p for p in unquote(parts.path).split("/") if p not in ("", ".", "..")]
     if parts.query:
         import hashlib
 
         digest = hashlib.sha256(parts.query.encode()).hexdigest()[:8]
         path[-1:] = [f"{digest}-{path[-1]}" if path else digest]
-    return home().joinpath(parts.netloc.replace(":", "_"), *path)
+    return home().joinpath(*(_short(part) for part in (parts.netloc.replace(":", "_"), *path)))
+
+
+def _short(name: str) -> str:
+    """Return a name that every file system can hold: of a longer one its hash, and its suffix."""
+    if len(name.encode(errors="replace")) <= 200:
+        return name
+    import hashlib
+
+    digest = hashlib.sha256(name.encode(errors="replace")).hexdigest()
+    return digest + name[name.rfind(".") :][:20] if "." in name else digest

@@ -107,7 +107,7 @@ _SHOWN_BY_FAMILY = ("mlp_activation", "epsilon", "rope_theta")
 
 def _published(path: Path) -> registry.Checkpoint | None:
     """Return the registry's entry of a file, found by its place in the cache or by its name and size."""
-    if not path.is_file():
+    if not os.path.isfile(path):
         return None
     here = path.resolve()
     cached = (c for c in registry.listed() if cached_path(c.url).name == path.name)

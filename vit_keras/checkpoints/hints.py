@@ -10,15 +10,18 @@ import contextlib
 import dataclasses
 import json
 import math
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ..config import ViTConfig, size_pair
+from ..bounds import check_input
+from ..config import ViTConfig, patch_stride, size_pair
 from ..layers.mlp import activation_function
 from ..preprocess import PRESETS, Preprocessing
+from ..validate import is_number
 from . import architecture, registry, timm_models, transformers_models
 from ._warn import warn_caller
 from .architecture import has_class_token
@@ -110,7 +113,7 @@ def _beside(path: Path, name: str) -> Path:
 def _neighbor(path: Path, name: str) -> dict[str, Any]:
     """Return the JSON object of a file in the same folder, or an empty one if there is no readable file."""
     file = _beside(path, name)
-    if not file.is_file():
+    if not os.path.isfile(file):
         return {}
     try:
         if file.stat().st_size > LIMIT_TEXT:
@@ -138,12 +141,18 @@ def _checked(fields: Mapping[str, Any], inferred: Mapping[str, Any]) -> dict[str
     fields = dict(fields)
     for field in ("epsilon", "rope_theta", "layer_scale"):
         value = fields.get(field)
-        if value is not None and not (isinstance(value, (int, float)) and 0 < value < math.inf):
+        if value is not None and not (is_number(value) and value > 0):
             raise ValueError(f"{field} must be a positive number. Received: {value!r}")
     if "mlp_activation" in fields:
         activation_function(fields["mlp_activation"])  # raises if there is none of this name
     if fields.get("image_size") is not None:
         fields["image_size"] = size_pair(fields["image_size"], "image_size")
+        check_input(fields["image_size"], patch_stride(inferred["patch_size"], inferred.get("resnet")))
+    for field in ("registers", "representation_size", "tokens_mlp_dim", "resnet"):
+        if fields.get(field) and fields[field] != inferred.get(field):
+            raise ValueError(f"{field}={fields[field]!r} contradicts the arrays, which have no such part.")
+    if fields.get("dim_head") and fields["dim_head"] * fields.get("num_heads", 1) > inferred.get("inner", math.inf):
+        raise ValueError(f"dim_head={fields['dim_head']!r} contradicts the arrays, whose heads are narrower.")
     for field in _SHOWN_BY_SHAPES[: None if fields.get("include_top", True) else -1]:
         if field in fields and field in inferred and fields[field] != inferred[field]:
             raise ValueError(

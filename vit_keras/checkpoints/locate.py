@@ -171,9 +171,11 @@ def fetch(
 
 
 def _local_file(text: str, variant: str | None) -> Path:
-    path = Path(text).expanduser()
-    if text and path.exists():
+    path = Path(os.path.expanduser(text))
+    if text and os.path.exists(path):
         return path
+    if "://" in text:
+        raise ValueError(f"{text} is not an address of weights: only https:// and http:// are fetched.")
     if path.suffix in _SUFFIXES or path.is_absolute() or text.startswith("."):
         raise FileNotFoundError(f"There is no file of weights at {path}.")
     if variant is None:

@@ -37,7 +37,8 @@ class Weights(Mapping):
         image_size: `(height, width)` in pixels that the model was trained at, or `None` if unknown.
         preprocessing: How its images are prepared.
         labels: Names of its classes, or `None`.
-        ignored: Names in the file that are no weights of the model (a decoder, the state of an optimizer).
+        ignored: Names in the file that are no weights of the model (a decoder, the state of an optimizer), and the
+            classes of Python objects that were left out.
 
     Raises:
         FileNotFoundError: There is no such file.
@@ -57,9 +58,9 @@ class Weights(Mapping):
         key: str | None = None,
         published: registry.Checkpoint | None = None,
     ):
-        self.reader = keras_files.readable(_without_wrapper(open_weights(Path(path).expanduser(), key)))
+        self.reader = keras_files.readable(_without_wrapper(open_weights(os.path.expanduser(path), key)))
         self.path = Path(self.reader.path)
-        size = self.path.stat().st_size if self.path.is_file() else None
+        size = self.path.stat().st_size
         if published is None:
             published = registry.by_filename(self.path.name, size)
             likely = FAMILIES[published.family] if published and family is None else None
@@ -75,7 +76,8 @@ class Weights(Mapping):
             self.architecture = architecture.infer(self.shapes, self.family, binding.told)
         except ValueError as error:
             raise ValueError(f"{self.path}: {error}") from None
-        self.ignored = tuple(sorted((*binding.ignored, *binding.unknown)))
+        left_out = (f"an object of {name}" for name in (self.reader.metadata or {}).get("left_out", ()))
+        self.ignored = (*sorted((*binding.ignored, *binding.unknown)), *left_out)
         self._last: tuple[str, np.ndarray] | None = None
         heads = architecture.heads_of(binding, self.reader.shape)
         if heads:
@@ -182,10 +184,15 @@ def _choose(name: str | None, reader: Any) -> Family:
 
 def _nearest(names: Mapping) -> str:
     """Say which family a file comes closest to, and which names are missing."""
+    text = "\n".join((*names, ""))
+
+    def some_end_in(*ends: str) -> bool:
+        return any(f"{end}\n" in text for end in ends)
+
     missing = {
-        f.name: [n for n in f.detect + f.marks if not any(name.endswith(tuple(n.split("|"))) for name in names)]
+        f.name: [n for n in f.detect + f.marks if not some_end_in(*n.split("|"))]
         for f in FAMILIES.values()
-        if not f.refused and not (f.absent and any(name.endswith(f.absent) for name in names))
+        if not f.refused and not some_end_in(*f.absent)
     }
     possible = [FAMILIES[name] for name in missing if missing[name]]
     closest = min(possible, key=lambda f: len(missing[f.name]) / len(f.detect + f.marks))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -43,15 +44,15 @@ def inspect(options: argparse.Namespace) -> None:
 
 def _local(name: str) -> Path:
     """Return the file of a path or a published name; nothing is downloaded in order to look at it."""
-    path = Path(name).expanduser()
-    checkpoint = None if path.exists() else checkpoints.find(name)
+    path = Path(os.path.expanduser(name))
+    checkpoint = None if os.path.exists(path) else checkpoints.find(name)
     if checkpoint is not None and not checkpoints.is_local(checkpoint):
         raise FileNotFoundError(
             f"{checkpoint.name} is published and not here yet. Run: vit-keras download {checkpoint.name}"
         )
     if checkpoint is not None:
         return checkpoints.fetch(checkpoint.url, progress=False)
-    if not path.exists():
+    if not os.path.exists(path):
         raise FileNotFoundError(f"There is no file at {path}, and no published weights of that name.")
     return path
 

@@ -10,6 +10,7 @@ See `docs/add_a_family.md`.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -225,10 +226,10 @@ class Family:
         found = []
         marks = self.marks if marked else ()
         for first in self.detect[0].split("|"):
-            ends = (name[: -len(first)] for name in names if name.endswith(first))
+            ends = [name for name in names if name.endswith(first)]
             found += [
                 prefix
-                for prefix in ends
+                for prefix in (name[: -len(first)] for name in ends)
                 if (not prefix or prefix[-1] in "./")
                 and all(any(prefix + n in names for n in alternatives.split("|")) for alternatives in self.detect)
                 and all(any({n, prefix + n} & names for n in alternatives.split("|")) for alternatives in marks)
@@ -282,10 +283,27 @@ class Binding(NamedTuple):
 _NUMBER = re.compile(r"\{(\w+)(\+1)?\}")
 
 
+@functools.cache
 def _compile(pattern: str) -> re.Pattern:
     parts = _NUMBER.split(pattern)  # text, letter, "+1" or None, text, …
     groups = "".join(re.escape(text) + rf"(?P<{letter}>\d+)" for text, letter in zip(parts[::3], parts[1::3]))
     return re.compile(groups + re.escape(parts[-1]))
+
+
+_DIGITS = re.compile(r"\d+")
+
+
+def _form(text: str) -> str:
+    """Return a name or a pattern without its numbers: a name can fit those patterns only that have the same form."""
+    return _DIGITS.sub("#", _NUMBER.sub("0", text))
+
+
+def _by_form(rules: Iterable[Rule]) -> dict[str, list[Rule]]:
+    """Group rules by the form of their names, so that each name is compared with few of them."""
+    forms: dict[str, list[Rule]] = {}
+    for rule in rules:
+        forms.setdefault(_form(rule.source), []).append(rule)
+    return forms
 
 
 def _numbers(pattern: str, match: re.Match) -> dict[str, int]:
@@ -306,7 +324,7 @@ def bind(family: Family, names: Iterable[str], shape_of: Callable[[str], tuple[i
     def shape_inside(name: str) -> tuple[int, ...] | None:
         return shape_of(prefix + name) if prefix + name in known else None
 
-    compiled = {id(rule): _compile(rule.source) for rule in (*family.rules, *family.outer)}
+    inner, outer = _by_form((*family.rules, *family.outer)), _by_form(family.outer)
     ignored_patterns = [re.compile(re.escape(p).replace(r"\*", ".*")) for p in family.ignored]
     parts: dict[str, Part] = {}
     doubled, ignored, unknown, shared = [], [], [], []
@@ -321,9 +339,8 @@ def bind(family: Family, names: Iterable[str], shape_of: Callable[[str], tuple[i
     for name in names:
         inside = name.startswith(prefix)
         stem = name[len(prefix) :] if inside else name
-        rules = (*family.rules, *family.outer) if inside else family.outer
-        for rule in rules:
-            match = compiled[id(rule)].fullmatch(stem)
+        for rule in (inner if inside else outer).get(_DIGITS.sub("#", stem), ()):
+            match = _compile(rule.source).fullmatch(stem)
             if match and (rule.when is None or rule.when(shape_inside)):
                 break
         else:

@@ -80,7 +80,7 @@ def open_weights(path: str | os.PathLike, key: str | None = None) -> Reader:
         >>> reader.shape("patch_embed.proj.weight")  # doctest: +SKIP
         (192, 3, 16, 16)
     """
-    path = _in_folder(Path(path)) if Path(path).is_dir() else Path(path)
+    path = _in_folder(Path(path)) if os.path.isdir(path) else Path(path)
     kind = kind_of(path)
     if kind is Kind.MARKUP and path.name.endswith(".json"):
         return ShardedReader(path, key)
@@ -98,9 +98,9 @@ def open_weights(path: str | os.PathLike, key: str | None = None) -> Reader:
 
 def _in_folder(folder: Path) -> Path:
     for name in _IN_A_FOLDER:
-        if (folder / name).is_file():
+        if os.path.isfile(folder / name):
             return folder / name
-    files = sorted(p for p in folder.iterdir() if p.suffix in _SUFFIXES and p.is_file())
+    files = sorted(p for p in folder.iterdir() if p.suffix in _SUFFIXES and os.path.isfile(p))
     if len(files) == 1:
         return files[0]
     if files:

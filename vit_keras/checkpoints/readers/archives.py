@@ -15,7 +15,8 @@ from typing import BinaryIO
 import ml_dtypes
 import numpy as np
 
-from .base import CHUNK, LIMIT_DEFLATE, Reader, Stored, damage, numeric, read_values
+from ...bounds import too_many
+from .base import CHUNK, LIMIT_DEFLATE, Reader, Stored, damage, numeric, read_values, refuse
 from .sniff import Kind, kind_of
 from .torch_pickle import Refused
 
@@ -35,6 +36,7 @@ class Zip:
         self.size = path.stat().st_size
         self._archive = zipfile.ZipFile(path)
         self.members: dict[str, zipfile.ZipInfo] = {}
+        refuse(too_many(len(self._archive.infolist())))
         for info in self._archive.infolist():
             if info.filename in self.members:
                 raise ValueError(f"two members have the name {info.filename!r}")
@@ -146,7 +148,7 @@ class NpzReader(Reader):
             self._zip = Zip(self.path)
             if not self._zip.members or any(not name.endswith(".npy") for name in self._zip.members):
                 raise Refused("is a zip archive but holds no NumPy arrays: it is not an .npz file.")
-            self._arrays = {name.removesuffix(".npy"): self._array(name) for name in self._zip.members}
+            self._keep({name.removesuffix(".npy"): self._array(name) for name in self._zip.members})
 
     def _array(self, member: str) -> Stored:
         with self._zip.open(member) as file:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
+import math
 import os
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -14,12 +16,12 @@ from typing import Any, BinaryIO
 import ml_dtypes
 import numpy as np
 
+from ...bounds import LIMIT_TEXT, too_many, too_much
 from .torch_pickle import Refused
 
 __all__ = ["LIMIT_TEXT", "Reader", "Stored"]
 
 CHUNK = 1 << 18  # bytes that are read at a time
-LIMIT_TEXT = 1 << 26  # bytes of JSON: a safetensors header, an index, a config.json
 LIMIT_DEFLATE = 1100  # deflate makes nothing smaller than 1/1032
 
 
@@ -50,7 +52,7 @@ class Reader(Mapping):
         path: The file.
         format: `"npz"`, `"safetensors"`, `"torch"`, `"keras_weights"` (.weights.h5), `"h5"` or `"keras"`.
         metadata: Everything else in the file: safetensors' own metadata, the `key` of PyTorch's state dict and
-            the other `keys`, the `config` of a Keras model.
+            the other `keys`, and the classes of objects that were `left_out`; the `config` of a Keras model.
     """
 
     format: str
@@ -59,6 +61,12 @@ class Reader(Mapping):
         self.path = Path(path)
         self.metadata: dict[str, Any] = {}
         self._arrays: dict[str, Stored] = {}
+
+    def _keep(self, arrays: dict[str, Stored]) -> None:
+        """Keep the entries of a file, unless they claim more than it can hold."""
+        size = sum(math.prod(a.shape) * a.dtype.itemsize for a in arrays.values() if not a.problem)
+        refuse(too_many(len(arrays)) or too_much(size, self.path.stat().st_size))
+        self._arrays = arrays
 
     def __getitem__(self, name: str) -> np.ndarray:
         stored = self._readable(name)
@@ -96,6 +104,12 @@ class Reader(Mapping):
         return stored
 
 
+def refuse(reason: str | None) -> None:
+    """Raise `Refused` if there is a reason."""
+    if reason:
+        raise Refused(reason)
+
+
 @contextlib.contextmanager
 def damage(path: Path, what: str) -> Iterator[None]:
     """Re-raise whatever a parser raises as a `ValueError` that names the file and what could not be done."""
@@ -109,6 +123,7 @@ def damage(path: Path, what: str) -> Iterator[None]:
         raise ValueError(f"{path} is damaged or incomplete: {what} ({error}). Delete it and fetch it again.") from None
 
 
+@functools.cache
 def little_endian(name: str) -> np.dtype:
     """Return a type by NumPy's or ml_dtypes' name, little-endian as in all formats but .npz."""
     return np.dtype(getattr(ml_dtypes, name, None) or name).newbyteorder("<")
@@ -128,13 +143,18 @@ def unreadable(problem: str, shape: tuple[int, ...] = (), dtype: Any = object) -
     return Stored(shape, np.dtype(dtype), lambda: np.empty(0), problem)
 
 
+@functools.lru_cache(256)
+def _problem(dtype: np.dtype) -> str | None:
+    """Return why values of a type are not read, or `None`."""
+    if dtype.hasobject:
+        return "it holds Python objects, which are never unpickled"
+    return None if dtype.kind in "biuf" or _is_float(dtype) else f"it holds no real numbers but {dtype}"
+
+
 def numeric(shape: tuple[int, ...], dtype: np.dtype, read: Callable[[], np.ndarray]) -> Stored:
     """Return the entry of an array, which is unreadable unless its values are real numbers."""
-    if dtype.hasobject:
-        return unreadable("it holds Python objects, which are never unpickled", shape, dtype)
-    if dtype.kind not in "biuf" and not _is_float(dtype):
-        return unreadable(f"it holds no real numbers but {dtype}", shape, dtype)
-    return Stored(shape, dtype, read)
+    problem = _problem(dtype)
+    return unreadable(problem, shape, dtype) if problem else Stored(shape, dtype, read)
 
 
 def read_values(file: BinaryIO, count: int, dtype: np.dtype, crc: int | None = None, before: bytes = b"") -> np.ndarray:

@@ -12,11 +12,26 @@ from typing import BinaryIO
 import ml_dtypes
 import numpy as np
 
+from ...bounds import too_many, too_much
 from .archives import Zip
-from .base import CHUNK, LIMIT_DEFLATE, LIMIT_TEXT, Reader, Stored, damage, numeric, parse_json, plain_dtype, unreadable
+from .base import (
+    CHUNK,
+    LIMIT_DEFLATE,
+    LIMIT_TEXT,
+    Reader,
+    Stored,
+    damage,
+    numeric,
+    parse_json,
+    plain_dtype,
+    refuse,
+    unreadable,
+)
 from .torch_pickle import Refused
 
 __all__ = ["HDF5Reader", "KerasReader"]
+
+LIMIT_DEPTH = 64  # of groups in groups
 
 
 class HDF5Reader(Reader):
@@ -51,7 +66,7 @@ class HDF5Reader(Reader):
                 raise ValueError(f"it names {missing[0]!r} as a weight, which is not in it")
             if not names:
                 raise Refused("is an HDF5 file without weights.")
-            self._arrays = {name: self._array(path, *arrays[path]) for name, path in names.items()}
+            self._keep({name: self._array(path, *arrays[path]) for name, path in names.items()})
 
     def _open(self):
         import h5py
@@ -82,11 +97,15 @@ def _datasets(file) -> dict[str, tuple[tuple[int, ...], np.dtype, str | None]]:
 
     found = {}
 
-    def visit(path: str, item) -> None:
+    def visit(path: str, item) -> bool | None:
+        if path.count("/") > LIMIT_DEPTH:  # opening each by its path would take the square of the depth
+            raise ValueError(f"its groups are nested more than {LIMIT_DEPTH} deep")
         if isinstance(item, h5py.Dataset):
             found[path] = _describe_dataset(item)
+        return bool(too_many(len(found))) or None
 
     file.visititems(visit)
+    refuse(too_many(len(found)))
     return found
 
 
@@ -158,6 +177,7 @@ class KerasReader(HDF5Reader):
         path = Path(path)
         with damage(path, "it cannot be opened"):
             archive = Zip(path)
+            refuse(too_much(sum(member.file_size for member in archive.members.values()), archive.size))
             content = tempfile.TemporaryFile()  # noqa: SIM115 (it lives as long as the reader)
             with archive.stream("model.weights.h5") as file:
                 while data := file.read(CHUNK):

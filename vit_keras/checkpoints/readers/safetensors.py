@@ -11,7 +11,8 @@ import struct
 
 import numpy as np
 
-from .base import LIMIT_TEXT, Reader, damage, little_endian, numeric, parse_json, read_values, unreadable
+from ...bounds import too_many
+from .base import LIMIT_TEXT, Reader, damage, little_endian, numeric, parse_json, read_values, refuse, unreadable
 
 __all__ = ["SafetensorsReader"]
 
@@ -52,12 +53,13 @@ class SafetensorsReader(Reader):
             self.metadata = header.pop("__metadata__", {})
             if not isinstance(self.metadata, dict):
                 raise ValueError("its metadata are not a JSON object")
+            refuse(too_many(len(header)))
             end = 0
             for name, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
                 end = self._add(name, entry, 8 + length, end)
             if 8 + length + end != size:
                 raise ValueError(f"the arrays end at byte {8 + length + end:,} of {size:,}")
-            self._arrays = {name: self._arrays[name] for name in header}
+            self._keep({name: self._arrays[name] for name in header})
 
     def _add(self, name: str, entry: dict, base: int, previous_end: int) -> int:
         shape = tuple(entry["shape"])

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import re
 
-from .base import LIMIT_TEXT, Reader, damage, parse_json
+from ...bounds import too_many
+from .base import LIMIT_TEXT, Reader, damage, parse_json, refuse
 
 __all__ = ["ShardedReader"]
 
@@ -29,6 +30,7 @@ class ShardedReader(Reader):
                 raise ValueError("it is too large")
             index = parse_json(self.path.read_bytes())
             pieces: dict[str, str] = index["weight_map"]
+            refuse(too_many(len(pieces)))
             self.metadata = dict(index.get("metadata") or {})
             for piece in set(pieces.values()):
                 if not isinstance(piece, str) or not re.fullmatch(r"[^/\\:\0]+", piece) or piece in (".", ".."):
@@ -46,7 +48,7 @@ class ShardedReader(Reader):
         from . import open_weights  # which imports this module
 
         path = self.path.parent / piece
-        if not path.is_file():
+        if not os.path.isfile(path):
             raise FileNotFoundError(f"{self.path} needs {piece}, and there is no such file beside it.")
         if path.name.endswith(".json"):
             raise ValueError(f"{self.path} names {piece} as a piece, which is an index itself.")

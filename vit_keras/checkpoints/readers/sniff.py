@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import enum
 import os
-from pathlib import Path
 
 __all__ = ["Kind", "describe_content", "kind_of", "sniff"]
 
@@ -85,7 +84,7 @@ def kind_of(path: str | os.PathLike) -> Kind:
     Raises:
         FileNotFoundError: There is no file at the path.
     """
-    if not Path(path).is_file():
+    if not os.path.isfile(path):
         raise FileNotFoundError(f"There is no file of weights at {path}.")
     with open(path, "rb") as file:
         return sniff(file.read(512))

@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from ...bounds import too_many
 from . import torch_pickle
 from .archives import Zip, torch_pickles
-from .base import Reader, Stored, damage, little_endian, numeric, read_values, unreadable
+from .base import Reader, Stored, damage, little_endian, numeric, read_values, refuse, unreadable
 from .sniff import Kind, kind_of
 from .torch_pickle import Refused
 
@@ -41,11 +42,14 @@ class TorchReader(Reader):
         super().__init__(path)
         zipped = kind_of(self.path) is Kind.ZIP
         with damage(self.path, "it cannot be opened"):
-            files = _ZipStorages(self.path) if zipped else _LegacyStorages(self.path)
-            found = torch_pickle.state_dicts(files.saved)
+            left_out: set[str] = set()
+            files = (_ZipStorages if zipped else _LegacyStorages)(self.path, left_out)
+            found = torch_pickle.state_dicts(files.saved, left_out)
             self._choose(found, key)
+            self.metadata |= {"left_out": sorted(left_out)} if left_out else {}
             tensors = found[self.metadata["key"]]
-            self._arrays = {name: _torch_array(tensor, files) for name, tensor in tensors.items()}
+            refuse(too_many(len(tensors)))
+            self._keep({name: _torch_array(tensor, files) for name, tensor in tensors.items()})
 
     def _choose(self, found: dict[str, Any], key: str | None) -> None:
         """Choose a state dict, and record it in the metadata."""
@@ -61,7 +65,7 @@ class TorchReader(Reader):
 class _ZipStorages:
     """Storages in the format of PyTorch 1.6 and later: each is a member of a zip archive."""
 
-    def __init__(self, path: Path):
+    def __init__(self, path: Path, left_out: set[str]):
         self._zip = Zip(path)
         roots = torch_pickles(self._zip.members)
         if len(roots) != 1:
@@ -71,7 +75,7 @@ class _ZipStorages:
         if order in self._zip.members and self._zip.read(order, 16) != b"little":
             raise Refused("was written on a big-endian machine, which is not supported.")
         program = self._zip.read(roots[0], torch_pickle.LIMIT_BYTES)
-        self.saved = torch_pickle.load(io.BytesIO(program))
+        self.saved = torch_pickle.load(io.BytesIO(program), left_out=left_out)
 
     def check(self, key: str, size: int) -> None:
         info = self._zip.members.get(f"{self._prefix}data/{key}")
@@ -87,11 +91,11 @@ class _ZipStorages:
 class _LegacyStorages:
     """Storages in the format before PyTorch 1.6: they follow the pickles, each as a count and its values."""
 
-    def __init__(self, path: Path):
+    def __init__(self, path: Path, left_out: set[str]):
         self._path = path
         self._places: dict[str, tuple[int, int]] = {}
         with open(path, "rb") as file:
-            self.saved, storages = torch_pickle.load_legacy(file)
+            self.saved, storages = torch_pickle.load_legacy(file, left_out)
             end = path.stat().st_size
             for key, dtype in storages:
                 (count,) = struct.unpack("<q", file.read(8))

@@ -3,7 +3,8 @@
 A pickle is a program for a small stack machine. Python's own machine imports and calls what the program names. The
 machine here does neither: a name remains a name (`Name`), and an object remains a record of its class and state
 (`Opaque`). A fixed table says what the functions that PyTorch writes into its files would have built. A program that
-calls any other function is refused, and the error names the function.
+calls another function of Python, NumPy or PyTorch is refused, and the error names the function. What calls a class of
+somebody's own, such as an `Enum`, remains a record too, and is reported as left out.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import dataclasses
 import io
 import pickletools
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, BinaryIO
 
 __all__ = ["Name", "Opaque", "Refused", "Storage", "Tensor", "load", "load_legacy", "rank", "state_dicts"]
@@ -235,7 +236,7 @@ _RECONSTRUCTORS = {"copyreg._reconstructor", "copy_reg._reconstructor", "copyreg
 _PYTHON_2 = {"__builtin__": "builtins", "copy_reg": "copyreg"}
 
 
-def _refuse(name: Name) -> Refused:
+def _refuse(name: Name | str) -> Refused:
     return Refused(
         f"wants to run {name}; it was not run. A file of weights does not need it. Do not open this one with "
         "torch.load either, unless you trust its source."
@@ -261,9 +262,14 @@ def _call(function: Any, arguments: Any) -> Any:
         return build(*arguments)
     if str(function) in _RECONSTRUCTORS and arguments:
         return _instance(arguments[0])
-    if str(function) in _DATA:
+    if str(function) in _DATA or _is_foreign(function):
         return Opaque(function, arguments)
     raise _refuse(function)
+
+
+def _is_foreign(name: Name) -> bool:
+    """Return whether a name is of somebody's own module: neither of Python nor of the libraries that write weights."""
+    return name.module.split(".")[0] not in (*sys.stdlib_module_names, "torch", "numpy", "__builtin__", "")
 
 
 def _instance(of: Any) -> Any:
@@ -319,8 +325,9 @@ _TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 class _Machine:
     """The stack machine. `persistent` turns a persistent id, a tuple, into a value."""
 
-    def __init__(self, persistent: Callable[[tuple], Any]):
+    def __init__(self, persistent: Callable[[tuple], Any], left_out: set[str] | None = None):
         self.persistent = persistent
+        self.left_out = set() if left_out is None else left_out
         self.stack: list[Any] = []
         self.marks: list[int] = []
         self.memo: dict[int, Any] = {}
@@ -459,15 +466,20 @@ class _Machine:
             self.copied += sum(len(a) for a in arguments if isinstance(a, str | list | dict))
         if self.copied > LIMIT_COPIED:
             raise ValueError("its pickle copies more than any state dict needs")
+        self.call(function, arguments)
+
+    def call(self, function: Any, arguments: Any) -> None:
         self.stack.append(_call(function, arguments))
+        if _is_foreign(function):
+            self.left_out.add(str(function))
 
     def do_inst(self, argument: str) -> None:
         module, _, name = argument.partition(" ")
-        self.stack.append(_call(_named(module, name), tuple(self.pop_mark())))
+        self.call(_named(module, name), tuple(self.pop_mark()))
 
     def do_obj(self, _: None) -> None:
         of, *arguments = self.pop_mark() or [None]
-        self.stack.append(_call(of, tuple(arguments)))
+        self.call(of, tuple(arguments))
 
     def do_newobj(self, _: None) -> None:
         of, _arguments = self.pop_many(2)
@@ -508,12 +520,13 @@ def _persistent(identifier: Any) -> Any:
     )
 
 
-def load(file: BinaryIO, limit: int = LIMIT_BYTES) -> Any:
+def load(file: BinaryIO, limit: int = LIMIT_BYTES, left_out: set[str] | None = None) -> Any:
     """Read one pickle from the current position of a file, and stop after it.
 
     Args:
         file: A seekable file.
         limit: Bytes that the pickle may have.
+        left_out: Where the classes are added that the pickle calls and that are of nobody known here.
 
     Returns:
         Plain data: dicts for all kinds of dictionaries, lists for sets, and `Tensor`, `Opaque` and `Name` for
@@ -523,11 +536,15 @@ def load(file: BinaryIO, limit: int = LIMIT_BYTES) -> Any:
         Refused: The pickle calls a function that no file of weights needs.
         ValueError: The pickle is malformed.
     """
-    return _Machine(_persistent).run(file, limit)
+    return _Machine(_persistent, left_out).run(file, limit)
 
 
-def load_legacy(file: BinaryIO) -> tuple[Any, list[tuple[str, str | None]]]:
+def load_legacy(file: BinaryIO, left_out: set[str] | None = None) -> tuple[Any, list[tuple[str, str | None]]]:
     """Read the pickles of a file in the format before PyTorch 1.6, and stop where the storages begin.
+
+    Args:
+        file: A seekable file.
+        left_out: As in `load`.
 
     Returns:
         The saved object, and the key and type of each storage in the order of the file.
@@ -551,7 +568,7 @@ def load_legacy(file: BinaryIO) -> tuple[Any, list[tuple[str, str | None]]]:
             types[value.key] = value.dtype
         return value
 
-    saved = _Machine(persistent).run(file, LIMIT_BYTES)
+    saved = _Machine(persistent, left_out).run(file, LIMIT_BYTES)
     keys = load(file)
     if not isinstance(keys, list) or any(not isinstance(key, str) or key not in types for key in keys):
         raise ValueError("its list of storages is malformed")
@@ -562,11 +579,12 @@ def load_legacy(file: BinaryIO) -> tuple[Any, list[tuple[str, str | None]]]:
 _PREFERRED = ("state_dict", "model", "module", "teacher", "target_encoder", "encoder", "net", "backbone", "student")
 
 
-def state_dicts(saved: Any) -> dict[str, dict[str, Tensor]]:
+def state_dicts(saved: Any, left_out: Iterable[str] = ()) -> dict[str, dict[str, Tensor]]:
     """Find the dictionaries of tensors in a saved object.
 
     Args:
         saved: The object, as `load` returns it.
+        left_out: The classes that were left out, for the error.
 
     Returns:
         The dictionaries by their keys, joined with dots; `""` is the object itself. The preferred come first; those
@@ -585,6 +603,8 @@ def state_dicts(saved: Any) -> dict[str, dict[str, Tensor]]:
             f"holds a whole Python object of the class {modules[0].of}, which only its own code can open. Open it "
             "there, and save its state dict instead: torch.save(model.state_dict(), path)."
         )
+    if not found and left_out:
+        raise _refuse(min(left_out))
     if not found:
         raise Refused("holds no state dict: it has no dictionary of names and tensors.")
     return dict(sorted(found.items(), key=lambda item: rank(item[0])))

@@ -1,0 +1,95 @@
+"""Bounds on what a file may cost, whatever it claims. A file beyond one of them is refused before memory is allocated.
+
+All are far beyond any published Vision Transformer, and none depends on the machine.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+__all__ = [
+    "LIMIT_ARRAYS",
+    "LIMIT_CHANNELS",
+    "LIMIT_INPUT",
+    "LIMIT_PATCHES",
+    "LIMIT_TEXT",
+    "LIMIT_UNPACKED",
+    "check_input",
+    "too_many",
+    "too_much",
+]
+
+LIMIT_ARRAYS = 20_000
+"""Arrays in one file. The largest ViT has about a thousand, and three times as many with its optimizer."""
+LIMIT_UNPACKED = 1 << 28
+"""Bytes to which any file may unpack, however small it is."""
+LIMIT_RATIO = 20
+"""A larger file may unpack to so many times its size. Trained weights do not shrink to less than half."""
+LIMIT_TEXT = 1 << 24
+"""Bytes of JSON: the header of a safetensors file, an index, a configuration."""
+LIMIT_INPUT = 1 << 24
+"""Pixels of the input of a model: 4096 × 4096."""
+LIMIT_PATCHES = 1 << 16
+"""Patches of that input: 256 × 256."""
+LIMIT_CHANNELS = 4096
+"""Channels of that input."""
+
+
+def too_many(arrays: int) -> str | None:
+    """Return why a file with so many arrays is not read, as a phrase that follows its name; `None` if it is.
+
+    Example:
+        >>> too_many(30_000)
+        'has 30,000 arrays, and at most 20,000 are read: no Vision Transformer has as many.'
+    """
+    if arrays <= LIMIT_ARRAYS:
+        return None
+    return f"has {arrays:,} arrays, and at most {LIMIT_ARRAYS:,} are read: no Vision Transformer has as many."
+
+
+def too_much(unpacked: int, size: int) -> str | None:
+    """Return why a file that unpacks to so many bytes is not read, as a phrase that follows its name; or `None`.
+
+    Args:
+        unpacked: Bytes of its content.
+        size: Bytes of the file.
+
+    Example:
+        >>> too_much(1 << 30, 1 << 20)
+        'has 1,048,576 bytes and claims to hold 1,073,741,824: at most 268,435,456 would be unpacked.'
+        >>> too_much(1 << 30, 1 << 29) is None
+        True
+    """
+    most = max(LIMIT_UNPACKED, LIMIT_RATIO * size)
+    if unpacked <= most:
+        return None
+    return f"has {size:,} bytes and claims to hold {unpacked:,}: at most {most:,} would be unpacked."
+
+
+def check_input(size: Sequence[int], stride: Sequence[int] = (1, 1), crop: float = 1) -> None:
+    """Raise an error for the size of a model's input that no machine should be asked for.
+
+    Args:
+        size: `(height, width)` in pixels.
+        stride: Pixels between two patches, down and across.
+        crop: The part of a side that is kept when a picture is cut.
+
+    Raises:
+        ValueError: It has more than `LIMIT_INPUT` pixels or `LIMIT_PATCHES` patches.
+
+    Example:
+        >>> check_input((224, 224), (16, 16))
+    """
+    if math.prod(size) > LIMIT_INPUT * crop * crop:
+        before = f", cut from 1/{crop} of that" if crop < 1 else ""
+        raise ValueError(
+            f"The input of a model has at most {LIMIT_INPUT:,} pixels (4096×4096). "
+            f"Received: image_size={tuple(size)}{before}"
+        )
+    patches = math.prod(n // s for n, s in zip(size, stride))
+    if tuple(stride) != (1, 1) and patches > LIMIT_PATCHES:
+        raise ValueError(
+            f"The input of a model has at most {LIMIT_PATCHES:,} patches. Received: {size[0]}×{size[1]} pixels, "
+            f"{patches:,} patches"
+        )
