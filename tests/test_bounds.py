@@ -135,7 +135,10 @@ def test_a_class_of_somebodys_own_is_left_out(tmp_path):
     ("config", "message"),
     [
         ({"image_size": 10**9}, "at most 16,777,216 pixels"),
-        ({"pretrained_cfg": {"input_size": [3, 10**9, 10**9]}, "architecture": "vit"}, "at most 16,777,216 pixels"),
+        (
+            {"pretrained_cfg": {"input_size": [3, 10**9, 10**9]}, "architecture": "vit_tiny_patch16_224"},
+            "at most 16,777,216 pixels",
+        ),
     ],
 )
 def test_config_with_a_huge_picture(tmp_path, config, message):

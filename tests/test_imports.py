@@ -82,7 +82,7 @@ import json, vit_keras, keras
 print(json.dumps({{name: type(keras.saving.load_model(name + ".keras")).__name__ for name in {list(SAVED)!r}}}))
 assert vit_keras.load_model("recipe.keras").optimizer is not None
 """
-    assert json.loads(run(code, tmp_path)) == expected
+    assert json.loads(run(code, tmp_path, KERAS_BACKEND=keras.backend.backend())) == expected
     code = "import keras, vit_keras; print(keras.saving.load_model('recipe.keras').optimizer.name)"
     assert run(code, tmp_path) == "layerwise_sgd\n"
 
