@@ -25,12 +25,12 @@ from support import SHARED
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
 def pytest_collection_modifyitems(items):
-    """Mark the first case of each test of the core, and make tests slow for which JAX compiles long."""
+    """Mark the first case of each test of the core, and make tests slow for which TensorFlow and JAX compile long."""
     import keras
 
     seen = set()
     for item in items:
-        if keras.backend.backend() == "jax" and item.get_closest_marker("slow_on_jax"):
+        if keras.backend.backend() != "torch" and item.get_closest_marker("compiles_long"):
             item.add_marker("slow")
         test = item.nodeid.partition("[")[0]
         if item.get_closest_marker("core") and not item.get_closest_marker("slow") and test not in seen:

@@ -150,6 +150,7 @@ def assert_close(gradient, reference):
 
 
 @pytest.mark.core
+@pytest.mark.compiles_long
 def test_remat_changes_no_gradient():
     expected = gradients(tiny(), images(4), np.arange(4))
     assert max(abs(g).max() for g in expected) > 0.1
@@ -184,6 +185,7 @@ def test_remat_is_refused_with_dropout(rates):
 
 
 @pytest.mark.core
+@pytest.mark.compiles_long
 def test_accumulated_gradients_are_those_of_the_large_batch():
     x, y = images(4), np.arange(4)
     together, apart = tiny(), tiny()

@@ -23,7 +23,7 @@ def run(model, images):
 def effort(path):
     if path not in LARGE:  # up to 400 MB are written and read
         return []
-    return [pytest.mark.slow_on_jax if path.stem == "ViT-Ti_16" else pytest.mark.slow]
+    return [pytest.mark.compiles_long if path.stem == "ViT-Ti_16" else pytest.mark.slow]
 
 
 @pytest.mark.core

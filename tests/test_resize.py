@@ -111,6 +111,7 @@ def test_a_model_of_any_size_is_the_model_of_each(name):
     "name",
     ["timm_vit", "open_clip", "torchvision_vit", "timm_hybrid_r8"],
 )
+@pytest.mark.compiles_long
 def test_a_model_of_any_size_gives_what_the_original_gave(name):
     golden, model = load(name), open_file(name, image_size=None)
     assert_same(run(model, golden.inputs), golden.output, name)
@@ -118,7 +119,7 @@ def test_a_model_of_any_size_gives_what_the_original_gave(name):
 
 
 @pytest.mark.core
-@pytest.mark.slow_on_jax
+@pytest.mark.compiles_long
 @pytest.mark.parametrize("name", ["timm_vit", "dinov3_original"])
 def test_it_does_so_however_it_is_called(name, tmp_path):
     model = open_file(name, image_size=None)
@@ -349,7 +350,7 @@ def test_policies(name, policy):
 @pytest.mark.core
 @pytest.mark.parametrize("name", ["timm_vit", "BV-mu_16-sincos", "dinov3_original"])
 @pytest.mark.parametrize("policy", ["mixed_float16", "float64"])
-@pytest.mark.slow_on_jax
+@pytest.mark.compiles_long
 def test_policies_of_a_model_of_any_size(name, policy):
     if policy == "float64" and BACKEND == "jax":
         pytest.skip("JAX has float64 only when it is switched on for the whole process")

@@ -76,6 +76,7 @@ def test_the_other_gelu_would_have_been_seen():
     sys.version_info[:2] != (3, 11), reason="the files hold bytecode of Python 3.11; others crash on it"
 )
 @pytest.mark.parametrize("name", ["v020.h5", "v020.keras"])
+@pytest.mark.compiles_long
 def test_keras_own_function_with_custom_objects_opens_them_as_it_did(name):
     inputs, outputs = recorded("v020")
     names = ("ClassToken", "AddPositionEmbs", "MultiHeadSelfAttention", "TransformerBlock")
@@ -212,7 +213,7 @@ def test_half_a_file_of_weights(tmp_path):
         same_architecture().load_weights(tmp_path / "half.weights.h5")
 
 
-@pytest.mark.slow_on_jax
+@pytest.mark.compiles_long
 def test_training_goes_on_after_a_file_that_changes_nothing(tmp_path):
     model = same_architecture()
     model.compile("sgd", "sparse_categorical_crossentropy", jit_compile=False)

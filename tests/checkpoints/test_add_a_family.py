@@ -131,7 +131,7 @@ def test_a_module_in_the_folder_is_found(mmpretrain):
 
 
 @pytest.mark.core
-@pytest.mark.slow_on_jax
+@pytest.mark.compiles_long
 def test_the_example_gives_the_model_that_its_weights_give_natively(mmpretrain, file, tmp_path):
     model = from_checkpoint(file, num_heads=2)
     expected = native(tmp_path)
@@ -158,6 +158,7 @@ def test_the_example_without_knowledge_of_the_heads_asks_for_them(mmpretrain, fi
 
 
 @pytest.mark.core
+@pytest.mark.compiles_long
 def test_the_example_is_written_back(mmpretrain, file, tmp_path):
     model = from_checkpoint(file, num_heads=2)
     again = tmp_path / "again.safetensors"

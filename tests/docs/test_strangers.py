@@ -55,7 +55,7 @@ def eager(model):
 
 
 @pytest.mark.core
-@pytest.mark.slow_on_jax
+@pytest.mark.compiles_long
 def test_flatten_batch_norm_and_a_dense_head_behind_a_nested_backbone():
     base = backbone(include_top=False)
     model = keras.Sequential(

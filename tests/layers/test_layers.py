@@ -68,6 +68,7 @@ def test_output_shape_is_known_before_the_call(name):
     assert tuple(layer.compute_output_shape((None, 17, 32))) == tuple(symbolic.shape)
 
 
+@pytest.mark.compiles_long
 def test_config_round_trip_gives_the_same_layer(name):
     layer = LAYERS[name](name="it")
     layer.build(TOKENS.shape)
@@ -248,7 +249,7 @@ def test_an_unknown_activation_is_refused_at_once():
         layers.MlpBlock(8, activation="gello")
 
 
-@pytest.mark.slow_on_jax
+@pytest.mark.compiles_long
 def test_gradients_reach_every_weight():
     inputs = keras.Input((16, 32))
     x = layers.AddPositionEmbs()(layers.ClassToken()(inputs))

@@ -155,6 +155,7 @@ def reference_root(images, weights, units, numerics="google"):
 # Odd and even sizes, and of the feature maps as well: each pads in its own way at a stride of 2.
 @pytest.mark.parametrize("size", [(37, 50), (64, 64), (33, 35), (46, 39)], ids=str)
 @pytest.mark.parametrize("numerics", ["google", "timm"])
+@pytest.mark.compiles_long
 def test_any_size_agrees_with_float64(numerics, size):
     images = np.random.RandomState(2).uniform(-1, 1, size=(1, *size, 3)).astype("float32")
     model = root(size=size, numerics=numerics)
@@ -296,7 +297,7 @@ def test_config_round_trip_gives_the_same_layer(name, features):
     np.testing.assert_array_equal(numpy(again(features)), numpy(layer(features)))
 
 
-@pytest.mark.slow_on_jax
+@pytest.mark.compiles_long
 def test_a_saved_model_comes_back_under_safe_mode(tmp_path):
     model = root(numerics="timm")
     fill(model, random_weights(model))
@@ -327,7 +328,7 @@ def test_half_precision_standardises_and_normalises_in_float32(policy):
 
 
 @pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
-@pytest.mark.slow_on_jax
+@pytest.mark.compiles_long
 def test_half_precision_is_close_to_float32(policy):
     model, half = root(), root(dtype=policy)
     fill(model, random_weights(model))
@@ -339,7 +340,7 @@ def test_half_precision_is_close_to_float32(policy):
     assert error < {"mixed_float16": 0.004, "mixed_bfloat16": 0.03}[policy]
 
 
-@pytest.mark.slow_on_jax
+@pytest.mark.compiles_long
 def test_training_changes_every_weight():
     inputs = keras.Input(IMAGES.shape[1:])
     x = keras.layers.GlobalAveragePooling2D()(resnet.resnet_root(inputs, (1, 1)))

@@ -32,7 +32,7 @@ def numpy(tensor):
 
 
 @pytest.mark.core
-@pytest.mark.slow_on_jax
+@pytest.mark.compiles_long
 def test_each_image_keeps_each_branch_or_loses_it_whole():
     keras.utils.set_random_seed(0)
     block = layers.TransformerBlock(num_heads=2, mlp_dim=32, stochastic_depth=0.25)
@@ -91,7 +91,7 @@ def test_inference_is_that_of_the_plain_model():
 
 
 @pytest.mark.core
-@pytest.mark.slow_on_jax
+@pytest.mark.compiles_long
 def test_a_recipe_trains_through_both():
     model = vit.build(config(num_layers=2, patch_dropout=0.5))
     known = recipe("finetune", stochastic_depth=0.5, warmup=0.0, learning_rate=0.1)

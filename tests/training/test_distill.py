@@ -93,7 +93,7 @@ def test_each_head_learns_from_its_own(alpha, learns):
     "options",
     [
         pytest.param({}, id="one head", marks=pytest.mark.slow),
-        pytest.param(TWO_HEADS, id="two heads", marks=[pytest.mark.core, pytest.mark.slow_on_jax]),
+        pytest.param(TWO_HEADS, id="two heads", marks=[pytest.mark.core, pytest.mark.compiles_long]),
     ],
 )
 def test_fit_trains_the_student_alone(options):
@@ -111,6 +111,7 @@ def test_fit_trains_the_student_alone(options):
 
 
 @pytest.mark.core
+@pytest.mark.compiles_long
 def test_the_teachers_logits_may_come_with_the_labels():
     teacher, student = a_teacher(), tiny(**TWO_HEADS)
     logits = ops.convert_to_numpy(teacher(pictures()))

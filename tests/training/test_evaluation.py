@@ -93,7 +93,7 @@ def folders(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=MARKS.get(name, ())) for name in MODELS])
-@pytest.mark.slow_on_jax
+@pytest.mark.compiles_long
 def test_whatever_stands_around_the_vit(folders, name):
     """Exact to the rounding of float32 sums over other batches: values are about 1."""
     around, enter, scale, any_size = MODELS[name]

@@ -84,7 +84,7 @@ def finished(photos, tmp_path_factory):
 
 
 @pytest.mark.core
-@pytest.mark.slow_on_jax
+@pytest.mark.compiles_long
 def test_a_run_learns_and_leaves_everything(finished, photos):
     result, _ = finished
     files = {path.name for path in result.folder.iterdir()}
@@ -161,7 +161,7 @@ class Clock:
 
 
 @pytest.mark.core
-@pytest.mark.slow_on_jax
+@pytest.mark.compiles_long
 def test_a_run_that_was_stopped_goes_on_to_the_same_result(finished, photos, tmp_path, monkeypatch, capsys):
     """Neither the steps that were timed nor the epoch that was begun in vain leave a trace: the whole run had no limit.
 

@@ -82,7 +82,7 @@ def reference(directory):
 
 
 @pytest.mark.core
-@pytest.mark.slow_on_jax
+@pytest.mark.compiles_long
 def test_the_autoencoder_is_that_of_transformers(tmp_path, monkeypatch):
     golden, ours = reference(tmp_path)
     monkeypatch.setattr(ours, "draw_order", lambda batch: ops.convert_to_tensor(np.argsort(golden["noise"], axis=1)))
@@ -98,7 +98,7 @@ def test_the_autoencoder_is_that_of_transformers(tmp_path, monkeypatch):
 
 
 @pytest.mark.core
-@pytest.mark.slow_on_jax
+@pytest.mark.compiles_long
 @pytest.mark.parametrize("kind", [MaskedAutoencoder, MaskedPatchPrediction])
 def test_fit_trains_the_encoder_and_leaves_its_head(kind):
     model = tiny()
@@ -112,7 +112,7 @@ def test_fit_trains_the_encoder_and_leaves_its_head(kind):
 
 
 @pytest.mark.core
-@pytest.mark.slow_on_jax
+@pytest.mark.compiles_long
 def test_masked_patches_are_not_seen(monkeypatch):
     pretraining = MaskedAutoencoder(tiny(), 0.5, **KINDS[MaskedAutoencoder])
     order = np.array([[5, 0, 3, 6, 1, 2, 4, 7]])

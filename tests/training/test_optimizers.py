@@ -222,7 +222,7 @@ def test_a_training_begins_anew_or_goes_on():
     assert float(optimizer.learning_rate) == 0.75
 
 
-@pytest.mark.slow_on_jax
+@pytest.mark.compiles_long
 def test_accumulated_batches_make_the_step_of_their_mean():
     together, apart = variables(), variables()
     options = {"layer_decay": 0.5, "weight_decay": 0.1, "momentum": 0.9}

@@ -292,6 +292,7 @@ def test_the_schedule_must_know_its_end():
 
 
 @pytest.mark.core
+@pytest.mark.compiles_long
 def test_a_model_survives_a_training_without_the_callbacks():
     model, (x, y), probe = dense(), points(), recipe("probe")
     probe.compile(model)

@@ -67,7 +67,8 @@ class Maps(keras.callbacks.Callback):
 
 
 @pytest.mark.core
-@pytest.mark.slow_on_jax
+@pytest.mark.compiles_long
+@pytest.mark.compiles_long
 def test_maps_are_of_the_weights_after_each_epoch_and_training_is_as_without(pixels, tmp_path):
     images, model = pixels[:2], build()
     callback = AttentionMapCallback(images, tmp_path / "new" / "maps", target=2, size=32, columns=2)

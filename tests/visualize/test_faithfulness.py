@@ -144,7 +144,7 @@ def test_removed_tokens_have_no_influence(positions):
 
 
 @pytest.mark.core
-@pytest.mark.slow_on_jax
+@pytest.mark.compiles_long
 def test_similarity_is_the_cosine_of_what_the_head_reads(tiny):
     chosen = np.zeros((1, 4, 4))
     chosen[0, 1, 2], chosen[0, 3, 3] = 2, 1  # the two highest of 16

@@ -40,6 +40,7 @@ def test_maps_are_those_of_the_references(name):
 
 
 @pytest.mark.parametrize("name", [_marked(n) for n in cases() if DIFFERENT.keys() & load(n).meta["sources"].keys()])
+@pytest.mark.compiles_long
 def test_known_faults_of_others_are_not_ours(name):
     """So far from the fault that a map which had it would fail the test above by a thousand times its tolerance."""
     for key in recordings(name).golden.arrays.keys() & DIFFERENT.keys():

@@ -78,7 +78,7 @@ def test_tokens_before_the_patches_and_what_the_output_reads(kind):
 
 
 @pytest.mark.core
-@pytest.mark.slow_on_jax
+@pytest.mark.compiles_long
 def test_what_is_kept_is_what_the_layers_compute():
     model = tiny(layer_scale=0.3, registers=1)
     recording = visualize.record(model, IMAGES, keep=plan.KEPT, target=1)
@@ -175,7 +175,7 @@ def differences(model, field, layer, places, target):
 
 
 @pytest.mark.core
-@pytest.mark.slow_on_jax
+@pytest.mark.compiles_long
 def test_gradients_are_those_of_finite_differences():
     model = tiny(registers=1)
     recording = visualize.record(model, IMAGES[:1], target=3, keep=("attention", "normed"))
@@ -316,7 +316,7 @@ def test_a_head_that_is_all_zero_is_warned_of():
 
 
 @pytest.mark.core
-@pytest.mark.slow_on_jax
+@pytest.mark.compiles_long
 def test_the_exits_of_each_layer():
     model = tiny(num_layers=3)
     recording = visualize.record(model, IMAGES, layers=[1, 2], target=[2, "predicted"], exits=True, keep="attention")
