@@ -19,6 +19,7 @@ DATA_FILES = {
     "py.typed",
     "checkpoints/registry.csv",
     "checkpoints/registry_timm.csv",
+    "checkpoints/timm_models.csv",
     "checkpoints/vit_cifar10.npz",
     "training/report.html",
     "visualize/explore/explorer.html",
