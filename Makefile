@@ -5,6 +5,7 @@ VENV ?= .venv
 TORCH ?= torch==2.13.0
 # Tests run in two processes; each takes up to 3 GB.
 WORKERS ?= -n 2 --dist worksteal
+SLOWEST := --durations 20
 # Pinned: a newer formatter may format otherwise.
 RUFF ?= ruff==0.17.6
 
@@ -27,15 +28,16 @@ else
 endif
 	KERAS_BACKEND=jax JAX_DISABLE_MOST_OPTIMIZATIONS=1 $(BIN)/python -m pytest $(WORKERS) -m first_case
 
-# All that `make test` leaves out: every test on TensorFlow, every case of the core on JAX and PyTorch.
+# All that `make test` leaves out: on TensorFlow every test that depends on the backend, every case of the core on JAX,
+# the rest on PyTorch.
 test-slow: $(VENV)/test.stamp
 ifneq ($(strip $(TORCH)),)
-	KERAS_BACKEND=torch $(BIN)/python -m pytest $(WORKERS) -m "core and slow"
-	KERAS_BACKEND=tensorflow $(BIN)/python -m pytest $(WORKERS) -m "not first_case"
+	KERAS_BACKEND=torch $(BIN)/python -m pytest $(WORKERS) $(SLOWEST) -m "slow and (core or any_backend)"
+	KERAS_BACKEND=tensorflow $(BIN)/python -m pytest $(WORKERS) $(SLOWEST) -m "not first_case and not any_backend"
 else
-	KERAS_BACKEND=tensorflow $(BIN)/python -m pytest $(WORKERS) -m slow
+	KERAS_BACKEND=tensorflow $(BIN)/python -m pytest $(WORKERS) $(SLOWEST) -m slow
 endif
-	KERAS_BACKEND=jax $(BIN)/python -m pytest $(WORKERS) -m "core and not first_case"
+	KERAS_BACKEND=jax $(BIN)/python -m pytest $(WORKERS) $(SLOWEST) -m "core and not first_case"
 
 # Ours beside its peers, an hour and a half and 10 GB; see benchmarks/README.md. `make benchmark ARGS=--quick` takes minutes.
 benchmark: $(VENV)/benchmark.stamp

@@ -22,14 +22,23 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
 from support import SHARED
 
+# About files, messages and pages: what they say of one backend holds for all, but for those that are `core`.
+ANY_BACKEND = (
+    *("checkpoints", "hostile", "docs/test_packaging.py", "docs/test_versions.py", "docs/test_benchmarks.py"),
+    *("cli/test_start.py", "test_bounds.py", "test_faults.py", "test_layout.py", "test_validate.py"),
+)
+
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
 def pytest_collection_modifyitems(items):
-    """Mark the first case of each test of the core, and make tests slow for which TensorFlow and JAX compile long."""
+    """Mark what runs on which backend, and make tests slow for which TensorFlow and JAX compile long."""
     import keras
 
     seen = set()
     for item in items:
+        path = item.path.relative_to(Path(__file__).parent)
+        if not item.get_closest_marker("core") and any(path.is_relative_to(place) for place in ANY_BACKEND):
+            item.add_marker("any_backend")
         if keras.backend.backend() != "torch" and item.get_closest_marker("compiles_long"):
             item.add_marker("slow")
         test = item.nodeid.partition("[")[0]
