@@ -30,8 +30,3 @@ def load(shared, part, per_class):
         names = [name for folder in sorted(folders) for name in folders[folder][:per_class]]
         photos = np.stack([np.asarray(Image.open(io.BytesIO(file.read(name)))) for name in names])
     return (photos.astype("float32") - 127.5) / 127.5, np.repeat(np.arange(len(folders)), per_class)
-
-
-def mirrored(photos):
-    """The photos, and each of them seen in a mirror."""
-    return np.concatenate([photos, photos[:, :, ::-1]])

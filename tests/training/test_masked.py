@@ -2,7 +2,6 @@
 
 import json
 
-import cifar10
 import family_files
 import keras
 import numpy as np
@@ -285,47 +284,3 @@ def test_a_clone_without_a_configuration_is_refused():
         MaskedPatchPrediction(keras.models.clone_model(tiny()))
     with pytest.raises(TypeError, match="Expected a Keras model"):
         MaskedAutoencoder("vit-b16")
-
-
-def cosine(rate, steps):
-    """A rate that rises over a tenth of all steps and then falls to zero."""
-    warmup = steps // 10
-    return keras.optimizers.schedules.CosineDecay(0.0, steps - warmup, warmup_target=rate, warmup_steps=warmup)
-
-
-def adamw(rate, photos, epochs, batch_size, **options):
-    steps = -(-len(photos) // batch_size) * epochs
-    return keras.optimizers.AdamW(cosine(rate, steps), weight_decay=0.05, clipnorm=1.0, **options)
-
-
-@pytest.mark.slow
-def test_pretraining_beats_no_pretraining_on_real_pictures(shared):
-    """A ViT-mu from scratch, and the same after it has seen 10,000 photos without labels: 1,000 labelled ones for both.
-
-    From scratch, after masked autoencoding and after masked patch prediction it knew 33.0, 37.4 and 36.5 % of 2,000
-    photos on TensorFlow, 34.0, 36.0 and 37.5 % on JAX; the standard error of a difference is 1.5.
-    """
-    unlabelled, _ = cifar10.load(shared, "train", 1000)
-    photos, labels = cifar10.load(shared, "train", 100)
-    photos, labels = cifar10.mirrored(photos), np.tile(labels, 2)
-    test = cifar10.load(shared, "test", 200)
-    accuracy = {}
-    for kind in (None, *KINDS):
-        keras.utils.set_random_seed(0)
-        model = vit.build_model(32, 4, 2, 64, 2, "ViT-mu", 128, classes=10, dropout=0.0, pooling="gap")
-        if kind is not None:
-            decoder = {"decoder_depth": 1, "decoder_width": 48, "decoder_heads": 4} if kind is MaskedAutoencoder else {}
-            pretraining = kind(model, seed=0, **decoder)
-            pretraining.compile(adamw(2e-3, unlabelled, 10, 128, beta_2=0.95))
-            pretraining.fit(unlabelled, epochs=10, batch_size=128, verbose=0)
-        model.compile(
-            adamw(1e-3, photos, 20, 64),
-            keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-            metrics=["accuracy"],
-        )
-        model.fit(photos, labels, epochs=20, batch_size=64, verbose=0)
-        accuracy[kind] = model.evaluate(*test, batch_size=200, verbose=0)[1]
-    print({"scratch" if kind is None else kind.__name__: round(value, 4) for kind, value in accuracy.items()})
-    assert accuracy[None] > 0.25  # a tenth would be chance
-    for kind in KINDS:
-        assert accuracy[kind] > accuracy[None] + 0.01
