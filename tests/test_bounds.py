@@ -223,12 +223,25 @@ def test_config_with_a_huge_picture(tmp_path, config, message):
     assert str(tmp_path / "config.json") in str(error.value)
 
 
-def test_processor_with_a_huge_picture(tmp_path):
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("preprocessor_config.json", {"do_normalize": True, "size": {"height": 10**9, "width": 10**9}}),
+        ("config.json", {"pretrained_cfg": {"input_size": [3, 10**9, 10**9]}}),
+    ],
+)
+def test_processor_with_a_huge_picture(tmp_path, name, content):
     path = write(load("timm_vit"), tmp_path)
-    processor = {"do_normalize": True, "size": {"height": 10**9, "width": 10**9}}
-    (tmp_path / "preprocessor_config.json").write_text(json.dumps(processor))
+    (tmp_path / name).write_text(json.dumps(content))
     with pytest.warns(UserWarning, match="at most 16,777,216 pixels"):
         assert checkpoints.Weights(path).preprocessing == PRESETS["timm"]
+
+
+def test_settings_with_a_huge_picture(tmp_path):
+    settings = json.dumps({"preprocessing": {"image_size": 10**9}})
+    path = write_safetensors(tmp_path / "a.safetensors", load("timm_vit").state_dict(), {"vit_keras": settings})
+    with pytest.raises(ValueError, match=r"a\.safetensors.*at most 16,777,216 pixels"):
+        checkpoints.Weights(path)
 
 
 @pytest.mark.parametrize("field", ["registers", "representation_size", "dim_head"])
