@@ -24,7 +24,7 @@ __all__ = [
 LIMIT_ARRAYS = 5_000
 """Arrays in one file. The largest ViT has about a thousand, and three times as many with its optimizer."""
 LIMIT_GROUPS = 4 * LIMIT_ARRAYS
-"""Groups and arrays in one HDF5 file: Keras writes about as many groups as arrays."""
+"""Groups and arrays in one HDF5 file: Keras writes about two groups for each array."""
 LIMIT_UNPACKED = 1 << 28
 """Bytes to which any file may unpack, however small it is."""
 LIMIT_RATIO = 20
