@@ -5,6 +5,7 @@ import struct
 import zipfile
 
 import h5py
+import keras
 import numpy as np
 import pytest
 from family_files import load, write, write_safetensors
@@ -13,7 +14,7 @@ from torch_pickles import state_dict, tensor, text, torch_zip
 import vit_keras
 from vit_keras import bounds, checkpoints
 from vit_keras.checkpoints.describe import describe
-from vit_keras.checkpoints.readers import open_weights
+from vit_keras.checkpoints.readers import hdf5, open_weights
 from vit_keras.images import resize_image
 from vit_keras.preprocess import PRESETS, Preprocessing
 
@@ -21,22 +22,33 @@ from vit_keras.preprocess import PRESETS, Preprocessing
 def test_phrases():
     assert bounds.too_many(bounds.LIMIT_ARRAYS) is bounds.too_much(bounds.LIMIT_UNPACKED, 1) is None
     assert bounds.too_much(1 << 40, 1 << 36) is None
-    assert "20,001 arrays, and at most 20,000" in bounds.too_many(20_001)
+    assert "5,001 arrays, and at most 5,000" in bounds.too_many(5_001)
     assert "at most 268,435,456 would be unpacked" in bounds.too_much((1 << 28) + 1, 1 << 10)
 
 
 @pytest.mark.parametrize("size", [(4097, 4096), (10**9, 1)])
-def test_input_of_a_model(size):
+def test_input_that_a_file_asks_for(size):
     with pytest.raises(ValueError, match="at most 16,777,216 pixels"):
-        Preprocessing(image_size=size)
-    assert Preprocessing(image_size=4096).image_size == (4096, 4096)
+        bounds.check_input(size)
     with pytest.raises(ValueError, match="at most 65,536 patches"):
         bounds.check_input((4096, 4096), (8, 8))
-
-
-def test_what_is_cut_out_of_more_than_an_input():
     with pytest.raises(ValueError, match="cut from 1/1e-09"):
-        Preprocessing(image_size=224, crop=1e-9)
+        bounds.check_input((224, 224), crop=1e-9)
+
+
+def test_who_wants_a_huge_input_gets_it(tmp_path):
+    wanted = Preprocessing(image_size=8192)
+    assert wanted.geometry((10, 10), wanted.image_size) == ((8192, 8192), (0, 0))
+    model = vit_keras.vit.build_model(32, 16, 1, 16, 2, "tiny", 16, classes=2)
+    model.preprocessing = wanted
+    model.save(tmp_path / "a.keras")
+    assert vit_keras.load_model(tmp_path / "a.keras").preprocessing == wanted
+
+
+def test_a_picture_of_no_size_that_memory_holds():
+    for wanted in ({"image_size": 10**6}, {"image_size": 224, "crop": 1e-9}):
+        with pytest.raises(ValueError, match="at most 178,956,970 pixels"):
+            Preprocessing(**wanted)(np.zeros((8, 8, 3), "uint8"))
     with pytest.raises(ValueError, match="mean must be"):
         Preprocessing(channels=10**9, mean=0.5)
 
@@ -54,8 +66,29 @@ def test_safetensors_with_too_many_arrays(tmp_path):
     header = json.dumps({f"a{i}": entry for i in range(bounds.LIMIT_ARRAYS + 1)}).encode()
     path = tmp_path / "a.safetensors"
     path.write_bytes(struct.pack("<Q", len(header)) + header)
-    with pytest.raises(ValueError, match=r"a\.safetensors has 20,001 arrays, and at most 20,000 are read"):
+    with pytest.raises(ValueError, match=r"a\.safetensors has 5,001 arrays, and at most 5,000 are read"):
         open_weights(path)
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        ([f"{i}" for i in range(30)], "has 11 arrays, and at most 10 are read"),
+        ([f"g/{i}/vars/" for i in range(30)], "has more than 40 groups and arrays"),
+    ],
+)
+def test_h5_with_too_many_names(tmp_path, monkeypatch, names, message):
+    """It is not read beyond the bound."""
+    monkeypatch.setattr(bounds, "LIMIT_ARRAYS", 10)
+    monkeypatch.setattr(hdf5, "LIMIT_GROUPS", 40)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for name in names:
+            if name.endswith("/"):
+                file.create_group(name)
+            else:
+                file[name] = np.zeros(3, "f4")
+    with pytest.raises(ValueError, match=message):
+        open_weights(tmp_path / "a.h5")
 
 
 def test_arrays_that_repeat_few_values(tmp_path):
@@ -106,6 +139,47 @@ def test_a_layer_of_a_billion_units(tmp_path):
         vit_keras.load_model(archive(tmp_path / "a.keras", config))
 
 
+DENSE = {"module": "keras.layers", "class_name": "Dense"}
+
+
+def perceptron(*units):
+    """The configuration of a model of dense layers, without the names that its layers need not have."""
+    start = {"module": "keras.layers", "class_name": "InputLayer", "config": {"batch_shape": [None, units[0]]}}
+    layers = [start, *({**DENSE, "config": {"units": n}} for n in units[1:])]
+    return {**CONFIG, "config": {"name": "m", "layers": layers}}
+
+
+@pytest.mark.parametrize("units", [[10**5, 10**5], [4000] * 1000], ids=["one-huge", "many"])
+def test_layers_with_a_huge_product(tmp_path, units):
+    """The error comes before the memory is taken: 40 GB in one layer, 64 MB in each of a thousand."""
+    with pytest.raises(ValueError, match=r"a\.keras.*claims to hold [\d,]+: at most 268,435,456 would be unpacked"):
+        vit_keras.load_model(archive(tmp_path / "a.keras", perceptron(*units)))
+    keras.layers.Dense(4).build((None, 1 << 13))  # nothing is counted later
+
+
+def test_a_metric_with_a_huge_product(tmp_path):
+    metric = {"module": "keras.metrics", "class_name": "MeanIoU", "config": {"num_classes": 10**5}}
+    compiled = {**perceptron(4, 4), "compile_config": {"optimizer": "sgd", "loss": "mse", "metrics": [metric]}}
+    with pytest.raises(ValueError, match=r"claims to hold 40,000,\d+"):
+        vit_keras.load_model(archive(tmp_path / "a.keras", compiled))
+
+
+@pytest.mark.parametrize("kind", ["float32", "float16", "int8", "lora", "h5"])
+def test_what_keras_saved_holds_what_it_claims(tmp_path, monkeypatch, kind):
+    monkeypatch.setattr(bounds, "LIMIT_UNPACKED", 0)
+    dtype = "float16" if kind == "float16" else "float32"
+    model = keras.Sequential([keras.Input((300,)), keras.layers.Dense(300, dtype=dtype)])
+    path = tmp_path / ("a.h5" if kind == "h5" else "a.keras")
+    if kind == "int8":
+        model.quantize("int8")
+    elif kind == "lora":
+        model.layers[0].enable_lora(64)
+    elif kind != "h5":
+        model.compile("adam", "mse", metrics=["mae"])
+    model.save(path)
+    assert vit_keras.load_model(path).count_params() == model.count_params()
+
+
 @pytest.mark.parametrize("name", ["x" * 300 + ".npz", "/" + "x" * 300, "a/" * 3000 + "b.pth", "~nobody-here/a.npz"])
 @pytest.mark.parametrize(
     "opening", [checkpoints.Weights, vit_keras.open_model, vit_keras.load_model, open_weights, describe]
@@ -149,12 +223,25 @@ def test_config_with_a_huge_picture(tmp_path, config, message):
     assert str(tmp_path / "config.json") in str(error.value)
 
 
-def test_processor_with_a_huge_picture(tmp_path):
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("preprocessor_config.json", {"do_normalize": True, "size": {"height": 10**9, "width": 10**9}}),
+        ("config.json", {"pretrained_cfg": {"input_size": [3, 10**9, 10**9]}}),
+    ],
+)
+def test_processor_with_a_huge_picture(tmp_path, name, content):
     path = write(load("timm_vit"), tmp_path)
-    processor = {"do_normalize": True, "size": {"height": 10**9, "width": 10**9}}
-    (tmp_path / "preprocessor_config.json").write_text(json.dumps(processor))
+    (tmp_path / name).write_text(json.dumps(content))
     with pytest.warns(UserWarning, match="at most 16,777,216 pixels"):
         assert checkpoints.Weights(path).preprocessing == PRESETS["timm"]
+
+
+def test_settings_with_a_huge_picture(tmp_path):
+    settings = json.dumps({"preprocessing": {"image_size": 10**9}})
+    path = write_safetensors(tmp_path / "a.safetensors", load("timm_vit").state_dict(), {"vit_keras": settings})
+    with pytest.raises(ValueError, match=r"a\.safetensors.*at most 16,777,216 pixels"):
+        checkpoints.Weights(path)
 
 
 @pytest.mark.parametrize("field", ["registers", "representation_size", "dim_head"])

@@ -1,11 +1,14 @@
 """Kills, Ctrl-C and full disks: no file is half, no finished work is lost, nothing is left over."""
 
+import contextlib
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +17,7 @@ from support import ROOT
 
 from vit_keras import atomic, vit
 from vit_keras.checkpoints import save_weights
-from vit_keras.training import embed, image_folder
+from vit_keras.training import embed, features, image_folder
 from vit_keras.training import run as running
 
 resource = pytest.importorskip("resource", reason="limits on the size of files are for Linux and macOS")
@@ -45,7 +48,7 @@ def tiny():
 def measure(kills, *only):
     command = [sys.executable, "tools/measure_faults.py", "--kills", str(kills), "--only", ",".join(only)]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=3600)
-    rows = re.findall(rf"^\| .* \| {kills} \| \d+ \| \d+ \| 0 \| 0 \| 0 \| 0 \| \d+ \|$", result.stdout, re.MULTILINE)
+    rows = re.findall(rf"^\| .* \| {kills} \| \d+ \| \d+ \| 0 \| 0 \| 0 \| 0 \| \d+ \|.*$", result.stdout, re.MULTILINE)
     assert result.returncode == 0 and rows, result.stdout + result.stderr
     return rows
 
@@ -56,7 +59,7 @@ def test_a_call_that_was_killed_or_interrupted_leaves_no_half_file_and_goes_on()
 
 @pytest.mark.slow
 def test_every_call_that_was_killed_or_interrupted_leaves_no_half_file_and_goes_on():
-    assert len(measure(12, "")) == 13
+    assert len(measure(12, "")) == 14
 
 
 def test_what_a_killed_process_left_is_deleted_and_what_a_living_one_writes_is_not(tmp_path):
@@ -166,6 +169,49 @@ def test_an_error_that_is_not_the_disks_stays_as_it_is(tmp_path):
             raise error
         assert caught.value is error
     assert list(tmp_path.iterdir()) == []
+
+
+# --- read-only folders --------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def read_only(folder):
+    """Take the right to write from everybody; root, who keeps it, becomes somebody else."""
+    for each in (folder, *folder.rglob("*")):
+        os.chmod(each, 0o555 if each.is_dir() else 0o444)
+    me = os.geteuid()
+    if me == 0:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(me)
+        for each in (folder, *folder.rglob("*")):
+            os.chmod(each, 0o755)
+
+
+def test_what_a_read_only_cache_holds_is_used_and_more_is_refused():
+    model = tiny()
+    with tempfile.TemporaryDirectory() as place:  # pytest's own folders cannot be entered by others
+        place = Path(place)
+        for name in "ab":
+            (place / "pictures" / name).mkdir(parents=True)
+            Image.new("RGB", (32, 32), (9, 9, 9)).save(place / "pictures" / name / "0.png")
+
+        def decoded(size):
+            options = {"cache": place / "cache", "shuffle": False, "progress": False}
+            return image_folder(place / "pictures", size, **options).arrays()[0]
+
+        def seen(data):
+            return features(model, data, cache=place / "cache", progress=False)
+
+        before = decoded(32), seen(place / "pictures")
+        with read_only(place):
+            for one, other in zip(before, (decoded(32), seen(place / "pictures"))):
+                np.testing.assert_array_equal(one, other)
+            for call, new in ((decoded, 16), (seen, np.zeros((1, 32, 32, 3), "uint8"))):
+                with pytest.raises(PermissionError, match=f"Permission denied.*{place / 'cache'}"):
+                    call(new)
 
 
 # --- clocks -------------------------------------------------------------------------------------------------------

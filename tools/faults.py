@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import dataclasses
 import functools
 import gc
@@ -15,11 +16,12 @@ import re
 import resource
 import shutil
 import signal
+import subprocess
 import sys
 import time
 import traceback
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,7 @@ import numpy as np
 import pyarrow.parquet
 
 KILLED, INTERRUPTED, FULL = "kills", "Ctrl-C", "full disks"
+FOUND = ("half files", "lost work", "left over", "other errors")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,6 +150,43 @@ def limit_files(size: int) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
 
 
+@contextlib.contextmanager
+def small_disk(folder: Path) -> Iterator[bool]:
+    """Make a folder that is a disk of its own, of 16 MiB in memory; yield whether it is one: Linux lets only root."""
+    folder.mkdir()
+    mounted = _unshared() and _run("mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", folder)
+    try:
+        yield mounted
+    finally:
+        if mounted:
+            _run("umount", "--lazy", folder)
+
+
+@functools.cache
+def _unshared() -> bool:
+    """Return whether what this process mounts is seen by it alone, and so disappears with it, however it ends."""
+    if sys.platform != "linux" or not shutil.which("mount"):
+        return False
+    mounts_of_its_own = 0x20000  # CLONE_NEWNS; os.unshare came with Python 3.12
+    return not ctypes.CDLL(None).unshare(mounts_of_its_own) and _run("mount", "--make-rprivate", "/")
+
+
+def _run(*command: str | Path) -> bool:
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+@contextlib.contextmanager
+def room(disk: Path, size: int) -> Iterator[None]:
+    """Fill a disk, but for so many bytes, as long as the block runs."""
+    ballast, state = disk / "ballast", os.statvfs(disk)
+    with open(ballast, "wb") as file:
+        os.posix_fallocate(file.fileno(), 0, (state.f_bavail - size // state.f_frsize) * state.f_frsize)
+    try:
+        yield
+    finally:
+        ballast.unlink()
+
+
 # --- what is left -------------------------------------------------------------------------------------------------
 
 
@@ -200,13 +240,14 @@ def whole(path: Path) -> bool:
 class Trial:
     """All faults of one operation, and what was found after them."""
 
-    def __init__(self, operation: Operation, inputs: Path, work: Path, random: random.Random):
+    def __init__(self, operation: Operation, inputs: Path, work: Path, random: random.Random, real_disk: bool):
         self.operation, self.inputs, self.work, self.random = operation, inputs, work, random
-        self.found = dict.fromkeys(("half files", "lost work", "left over", "other errors"), 0)
+        self.found = dict.fromkeys(FOUND, 0)
         self.counts = dict.fromkeys((KILLED, INTERRUPTED, FULL), 0)
         self.details: list[str] = []
         self.largest = 0.0
-        self.folder = work / "folder"
+        self.folder = work / "disk" / "folder"
+        self.real_disk = real_disk
         self.versions = [self._undisturbed(0), self._undisturbed(1)]
         self.rounds = 0
         self._begin()
@@ -283,8 +324,12 @@ class Trial:
         self._judge(INTERRUPTED, status == 130, status, said)
 
     def fill(self, number: int, count: int) -> None:
-        limit = int(self.size * (number + self.random.random()) / count * 0.95)
-        status, said = self._with_twin(lambda: limit_files(limit))
+        size = int(self.size * (number + self.random.random()) / count * 0.95)
+        if self.real_disk and not self.operation.twins:  # it would be full for the other process, too
+            with room(self.folder.parent, size):
+                status, said = self._with_twin(lambda: None)
+        else:
+            status, said = self._with_twin(lambda: limit_files(size))
         self._judge(FULL, status == 1 and "Could not write " in said, status, said)
 
     def _judge(self, kind: str, expected: bool, status: int, said: str) -> None:

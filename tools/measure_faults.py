@@ -5,9 +5,12 @@ python tools/measure_faults.py [--kills 100] [--only download,finetune] [--outpu
 A process does the work. It is killed (SIGKILL) half of the times when it is about to change a file, each change in
 turn, and half of the times at a random moment. Then every file with a final name is opened and compared. The same call
 is made again: it must end with the files of a call that nobody disturbed, keep what was finished, and delete what was
-left over. So it goes for Ctrl-C and for full disks (a limit on the size of files), a third as often.
+left over. So it goes for Ctrl-C and for full disks, a third as often. A full disk is a small one in memory (tmpfs) with
+a ballast. Where none can be mounted, and beside another process that must not notice, it is a limit on the size of a
+file.
 
-The table says what was found; the exit status is 1 if anything is wrong. Linux or macOS only.
+The table says what was found; the exit status is 1 if anything is wrong. The page gets each row when it is done, and
+keeps those of other operations and backends. Linux or macOS only.
 """
 
 from __future__ import annotations
@@ -20,7 +23,6 @@ import os
 import platform
 import random
 import re
-import shlex
 import signal
 import sys
 import tempfile
@@ -38,10 +40,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import keras
 import numpy as np
-from faults import FULL, INTERRUPTED, KILLED, Child, Operation, Trial
+from faults import FOUND, FULL, INTERRUPTED, KILLED, Child, Operation, Trial, small_disk
 from PIL import Image
 
-import vit_keras
 from vit_keras import checkpoints, training, visualize, vit
 from vit_keras.cli import main as command_line
 
@@ -138,6 +139,7 @@ OPERATIONS = [
     Operation("embed to .npz", functools.partial(embed, ".npz")),
     Operation("embed to .parquet", functools.partial(embed, ".parquet")),
     Operation("image_folder(cache=…)", decode, older=False),
+    Operation("image_folder(cache=…), two processes", decode, older=False, twins=True),
     Operation("explorer(…).save", explore),
     Operation("evaluate -o report.html", evaluate),
     Operation("finetune", finetune, older=False, exact=1e-6, kept=epochs_here, used=epochs_used),
@@ -194,8 +196,8 @@ def measure(operation: Operation, kills: int, inputs: Path, seed: int) -> tuple[
     with tempfile.TemporaryDirectory(prefix="faults-") as work:
         work = Path(work).resolve()
         (work / "asked").touch()
-        with serve(inputs, work / "asked"):
-            trial = Trial(operation, inputs, work, random.Random(f"{seed} {operation.name}"))
+        with serve(inputs, work / "asked"), small_disk(work / "disk") as real_disk:
+            trial = Trial(operation, inputs, work, random.Random(f"{seed} {operation.name}"), real_disk)
             for kind, disturb, wanted in (
                 (KILLED, trial.kill, kills),
                 (INTERRUPTED, trial.interrupt, -(-kills // 3)),
@@ -207,7 +209,7 @@ def measure(operation: Operation, kills: int, inputs: Path, seed: int) -> tuple[
                     disturb(number % wanted, wanted)
             trial.finish()
     numbers = [*trial.counts.values(), *trial.found.values(), round(time.monotonic() - started)]
-    return [operation.name, *map(str, numbers)], trial.details
+    return [operation.name, *map(str, numbers), f"{date.today():%Y-%m-%d}", keras.__version__], trial.details
 
 
 @contextlib.contextmanager
@@ -225,29 +227,38 @@ def serve(inputs: Path, asked: Path):
         child.wait()
 
 
-def page(rows: list[list[str]], command: str) -> str:
-    """Return the table with the date, the versions and the command."""
-    backend = keras.backend.backend()
-    versions = f"vit_keras {vit_keras.__version__}, Keras {keras.__version__} with {backend}, Python"
-    header = ["operation", KILLED, INTERRUPTED, FULL, "half files", "lost work", "left over", "other errors", "seconds"]
-    table = [header, ["---", *["--:"] * (len(header) - 1)], *rows]
+COLUMNS = ("operation", KILLED, INTERRUPTED, FULL, *FOUND, "seconds", "date", "Keras")
+
+
+def page(rows: dict[str, list[str]]) -> str:
+    """Return the table of the backend, with its operations in the order of this script."""
+    names = sorted(rows, key=[operation.name for operation in OPERATIONS].index)
+    table = [COLUMNS, ["---", *["--:"] * (len(COLUMNS) - 1)], *(rows[name] for name in names)]
     lines = "\n".join(f"| {' | '.join(row)} |" for row in table)
-    return (
-        f"{date.today():%Y-%m-%d}, {versions} {platform.python_version()}, {platform.system()}, by\n\n"
-        f"    {command}\n\n{lines}\n"
-    )
+    return f"{lines}\n\nPython {platform.python_version()}, {platform.system()}\n"
 
 
-MARKS = "<!-- table -->\n", "<!-- end of the table -->\n"
+def marks() -> tuple[str, str]:
+    """Return the lines of a page between which the table of this backend is."""
+    begin, end = (f"<!-- {word} of the table of {keras.backend.backend()} -->\n" for word in ("begin", "end"))
+    return begin, end
+
+
+def read(output: Path | None) -> dict[str, list[str]]:
+    """Return the rows of a page's table of this backend, by operation."""
+    text = output.read_text(encoding="utf-8") if output and output.exists() else ""
+    begin, end = marks()
+    lines = text.partition(begin)[2].partition(end)[0].splitlines()
+    rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| "))
+    known = {operation.name for operation in OPERATIONS}
+    return {row[0]: row for row in rows if row[0] in known and len(row) == len(COLUMNS)}
 
 
 def write(output: Path, text: str) -> None:
-    """Replace what is between the marks of a page, or write a new one."""
-    before, after = "", ""
-    if output.exists():
-        before, _, rest = output.read_text(encoding="utf-8").partition(MARKS[0])
-        after = rest.partition(MARKS[1])[2]
-    output.write_text(f"{before}{MARKS[0]}\n{text}\n{MARKS[1]}{after}", encoding="utf-8")
+    """Replace the table of this backend in a page, or add it at the end."""
+    begin, end = marks()
+    before, _, rest = (output.read_text(encoding="utf-8") if output.exists() else "").partition(begin)
+    output.write_text(f"{before}{begin}\n{text}\n{end}{rest.partition(end)[2]}", encoding="utf-8")
 
 
 def main() -> int:
@@ -262,7 +273,7 @@ def main() -> int:
     if not chosen or arguments.kills < 1:
         parser.error(f"--kills must be positive, and --only name some of: {'; '.join(o.name for o in OPERATIONS)}")
     os.environ["no_proxy"] = "127.0.0.1"
-    rows, details = [], []
+    rows, details = read(arguments.output), []
     with tempfile.TemporaryDirectory(prefix="faults-") as inputs:
         inputs = Path(inputs).resolve()
         status, said = Child(lambda: make_inputs(inputs)).wait()
@@ -272,12 +283,11 @@ def main() -> int:
             row, problems = measure(operation, arguments.kills, inputs, arguments.seed)
             print(" | ".join(row), flush=True)
             print("\n".join(problems), end="\n" if problems else "", flush=True)
-            rows.append(row)
             details += problems
-    text = page(rows, shlex.join(["python", "tools/measure_faults.py", *sys.argv[1:]]))
-    print(f"\n{text}")
-    if arguments.output is not None:
-        write(arguments.output, text)
+            rows[operation.name] = row
+            if arguments.output is not None:
+                write(arguments.output, page(rows))
+    print(f"\n{page(rows)}")
     return 1 if details else 0
 
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 __all__ = [
     "LIMIT_ARRAYS",
     "LIMIT_CHANNELS",
+    "LIMIT_GROUPS",
     "LIMIT_INPUT",
     "LIMIT_PATCHES",
     "LIMIT_TEXT",
@@ -20,8 +21,10 @@ __all__ = [
     "too_much",
 ]
 
-LIMIT_ARRAYS = 20_000
+LIMIT_ARRAYS = 5_000
 """Arrays in one file. The largest ViT has about a thousand, and three times as many with its optimizer."""
+LIMIT_GROUPS = 4 * LIMIT_ARRAYS
+"""Groups and arrays in one HDF5 file: Keras writes about two groups for each array."""
 LIMIT_UNPACKED = 1 << 28
 """Bytes to which any file may unpack, however small it is."""
 LIMIT_RATIO = 20
@@ -29,7 +32,7 @@ LIMIT_RATIO = 20
 LIMIT_TEXT = 1 << 24
 """Bytes of JSON: the header of a safetensors file, an index, a configuration."""
 LIMIT_INPUT = 1 << 24
-"""Pixels of the input of a model: 4096 × 4096."""
+"""Pixels of the input that a file may ask for: 4096 × 4096. Who builds a model may ask for more."""
 LIMIT_PATCHES = 1 << 16
 """Patches of that input: 256 × 256."""
 LIMIT_CHANNELS = 4096
@@ -41,7 +44,7 @@ def too_many(arrays: int) -> str | None:
 
     Example:
         >>> too_many(30_000)
-        'has 30,000 arrays, and at most 20,000 are read: no Vision Transformer has as many.'
+        'has 30,000 arrays, and at most 5,000 are read: no Vision Transformer has as many.'
     """
     if arrays <= LIMIT_ARRAYS:
         return None
@@ -68,7 +71,7 @@ def too_much(unpacked: int, size: int) -> str | None:
 
 
 def check_input(size: Sequence[int], stride: Sequence[int] = (1, 1), crop: float = 1) -> None:
-    """Raise an error for the size of a model's input that no machine should be asked for.
+    """Raise an error for the size of a model's input that no file may ask for.
 
     Args:
         size: `(height, width)` in pixels.
@@ -84,12 +87,12 @@ def check_input(size: Sequence[int], stride: Sequence[int] = (1, 1), crop: float
     if math.prod(size) > LIMIT_INPUT * crop * crop:
         before = f", cut from 1/{crop} of that" if crop < 1 else ""
         raise ValueError(
-            f"The input of a model has at most {LIMIT_INPUT:,} pixels (4096×4096). "
+            f"A file may ask for an input of at most {LIMIT_INPUT:,} pixels (4096×4096). "
             f"Received: image_size={tuple(size)}{before}"
         )
     patches = math.prod(n // s for n, s in zip(size, stride))
     if tuple(stride) != (1, 1) and patches > LIMIT_PATCHES:
         raise ValueError(
-            f"The input of a model has at most {LIMIT_PATCHES:,} patches. Received: {size[0]}×{size[1]} pixels, "
+            f"A file may ask for an input of at most {LIMIT_PATCHES:,} patches. Received: {size[0]}×{size[1]} pixels, "
             f"{patches:,} patches"
         )

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import shutil
 import tempfile
+import threading
 import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -68,9 +70,47 @@ def load_model(
             opened = path if modern == config else Path(folder, path.name)
             if opened is not path:
                 (_write_keras if is_archive else _write_h5)(path, opened, modern, keras_2)
-            return keras.models.load_model(opened, custom_objects=custom_objects, compile=compile, safe_mode=safe_mode)
+            with _bounded_variables(path.stat().st_size):
+                return keras.models.load_model(
+                    opened, custom_objects=custom_objects, compile=compile, safe_mode=safe_mode
+                )
     except Exception as error:  # zipfile, json, h5py and Keras raise many types
         raise ValueError(_why_not(path, error, config, custom_objects)) from error
+
+
+_COUNTING = threading.RLock()
+
+
+@contextlib.contextmanager
+def _bounded_variables(size: int) -> Iterator[None]:
+    """Raise an error before this thread makes more variables than a file of so many bytes can fill.
+
+    A model is built before its weights are read. Layers that are harmless one by one can have a huge product, which
+    only the building shows; the values of what Keras saved are in its file, so that the file is not much smaller.
+    """
+    thread, claimed, problem = threading.get_ident(), 0, None
+
+    def make_bounded(variable, initializer, shape=None, *args, **kwargs):
+        nonlocal claimed, problem
+        if threading.get_ident() == thread:
+            claimed += 4 * math.prod(shape or ())
+            problem = problem or too_much(claimed, size)
+            if problem:
+                raise ValueError(problem)
+        make(variable, initializer, shape, *args, **kwargs)
+
+    owner = next(kind for kind in keras.Variable.__mro__ if "__init__" in vars(kind))
+    with _COUNTING:
+        make = owner.__init__
+        owner.__init__ = make_bounded
+        try:
+            yield
+        except Exception as error:
+            if problem:  # Keras writes the whole configuration before it
+                raise ValueError(f"it {problem}") from error
+            raise
+        finally:
+            owner.__init__ = make
 
 
 def _why_not(path: Path, error: Exception, config: Any, custom_objects: Mapping[str, Any] | None) -> str:

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ._imports import moved_names
-from .bounds import LIMIT_CHANNELS, check_input
+from .bounds import LIMIT_CHANNELS
 from .config import size_pair
 from .images import gray, read, resize_image
 from .pixels import is_plausible_range, preprocess_inputs
@@ -111,7 +111,6 @@ class Preprocessing:
                     f"crop must be None or the fraction of a side to keep, in (0, 1]. Received: {self.crop!r}"
                 )
             put("crop", float(self.crop))
-        check_input(self.image_size or (224, 224), crop=self.crop or 1)
         if self.crop_mode not in ("center", "squash"):
             raise ValueError(f"crop_mode must be 'center' or 'squash'. Received: {self.crop_mode!r}")
         if self.crop is None:  # without effect: equal descriptions must compare equal

@@ -1,12 +1,10 @@
 """The example that compares backbones: same data, same time, and honest about where the weights come from."""
 
-import importlib.util
-
 import keras
 import numpy as np
 import pytest
 from PIL import Image
-from support import ROOT
+from support import ROOT, script
 
 pytest.importorskip("matplotlib", reason="the example draws")
 
@@ -14,11 +12,7 @@ pytest.importorskip("matplotlib", reason="the example draws")
 @pytest.fixture
 def compare(monkeypatch):
     monkeypatch.setenv("MPLBACKEND", "agg")
-    path = ROOT / "examples" / "compare_backbones.py"
-    spec = importlib.util.spec_from_file_location("compare_backbones", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return script(ROOT / "examples" / "compare_backbones.py")
 
 
 @pytest.fixture

@@ -1,11 +1,10 @@
 """The table of versions, the script that writes it, and the workflow that calls the script and `make`."""
 
-import importlib.util
 import re
 import shlex
 
 import pytest
-from support import ROOT
+from support import ROOT, script
 
 SCRIPT = ROOT / "tools" / "version_matrix.py"
 WORKFLOW = ROOT / ".github" / "workflows" / "ci.yml"
@@ -38,10 +37,7 @@ test =
 
 @pytest.fixture(scope="module")
 def matrix():
-    spec = importlib.util.spec_from_file_location("version_matrix", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return script(SCRIPT)
 
 
 @pytest.fixture

@@ -280,6 +280,10 @@ def hdf5(folder, canary):
         file.create_group("/".join("g" * 300))
         file["a"] = np.zeros(3, "f4")
     yield "depth", "arrays", path
+    with new() as file:
+        for i in range(5001):
+            file.create_dataset(str(i), (1,), "f4")
+    yield "many", "arrays", path
     for i, value in enumerate((["missing"], ["../a"], [b"\xff"], 3, np.zeros((3, 3)), "a")):
         with new() as file:
             file.attrs["layer_names"] = value
@@ -340,6 +344,8 @@ def keras(folder, canary):
         yield f"metadata-{i}", "model", saved({}, metadata=config)
     for i, value in enumerate(ABSURD):
         yield f"units-{i}", "model", saved(sequential(start, ("keras.layers", "Dense", {"units": value})))
+    wide = ("keras.layers", "InputLayer", {"batch_shape": [None, 10**5]})
+    yield "product", "model", saved(sequential(wide, ("keras.layers", "Dense", {"units": 10**5})))
     for place in ("config", "weights", "other"):
         bomb = bytes(400 << 20) if place != "config" else b" " * (20 << 20)
         parts = {"config": (bomb, store, ()), "weights": ({}, bomb, ()), "other": ({}, store, [("assets/a", bomb)])}

@@ -7,6 +7,7 @@ import math
 import keras
 import numpy as np
 import pytest
+from support import far_from_uniform
 
 from vit_keras import anatomy, layers, visualize, vit
 from vit_keras.visualize import faithfulness
@@ -32,11 +33,7 @@ def build(image_size=32, patch_size=8, depth=2, eagerly=True, **options):
     """A tiny model whose attention is far from uniform, with the same weights on every backend."""
     top = {"include_top": False} if options.get("pooling", "token") is None else {}
     model = vit.build_model(image_size, patch_size, depth, 32, 2, "tiny", 64, **{"classes": 10, **options, **top})
-    rng = np.random.default_rng(1)
-    for weight in model.weights:
-        weight.assign(0.2 * rng.standard_normal(weight.shape) + (weight.name == "gamma"))
-    model.run_eagerly = eagerly and BACKEND != "jax"  # tiny models take longer to compile than to run
-    return model
+    return far_from_uniform(model, 0.2, eagerly=eagerly)
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import pytest
 from PIL import Image
+from support import far_from_uniform
 
 import vit_keras
 from vit_keras import visualize, vit
@@ -26,11 +27,7 @@ def noise(*shape, seed=0):
 
 def build(**options):
     model = vit.build_model((32, 48), 8, 3, 32, 2, "tiny", 64, 6, **options)
-    rng = np.random.default_rng(1)
-    for weight in model.weights:
-        weight.assign(0.15 * rng.standard_normal(weight.shape) + (weight.name == "gamma"))
-    model.run_eagerly = BACKEND != "jax"  # tiny models take longer to compile than to run
-    return model
+    return far_from_uniform(model, 0.15)
 
 
 @functools.cache

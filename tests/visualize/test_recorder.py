@@ -6,6 +6,7 @@ import warnings
 import keras
 import numpy as np
 import pytest
+from support import far_from_uniform
 
 from vit_keras import layers, visualize, vit
 from vit_keras.visualize import forward_pass, plan
@@ -22,11 +23,7 @@ def noise(*shape, seed=0):
 def build(image_size=(32, 48), num_layers=2, dtype=None, seed=1, eagerly=True, **options):
     """A tiny model whose attention is far from uniform; run without compiling, which would take most of the time."""
     model = vit.build_model(image_size, 8, num_layers, 32, 2, "tiny", 64, 6, dtype=dtype, **options)
-    rng = np.random.default_rng(seed)
-    for weight in model.weights:
-        weight.assign(0.15 * rng.standard_normal(weight.shape) + (weight.name == "gamma"))
-    model.run_eagerly = eagerly and BACKEND != "jax"  # where operations are compiled one by one then
-    return model
+    return far_from_uniform(model, 0.15, seed, eagerly)
 
 
 @functools.cache

@@ -99,7 +99,7 @@ def collect(
         if not isinstance(labels, str):
             labels = _labels(labels, inferred) or _labels(config.get("id2label"), inferred)
         if "preprocessing" in settings:
-            preprocessing = Preprocessing.from_dict(settings["preprocessing"])
+            preprocessing = _bounded(Preprocessing.from_dict(settings["preprocessing"]))
     image_size = fields.pop("image_size", None)
     if isinstance(image_size, int):
         image_size = (image_size, image_size)
@@ -206,16 +206,22 @@ def _preprocessing(family: Family, path: Path, config: Mapping[str, Any]) -> Pre
     try:
         with _naming(_beside(path, name), "values"):
             if {"image_mean", "do_normalize", "image_processor_type"} & set(processor):
-                return Preprocessing.from_hugging_face(processor)
+                return _bounded(Preprocessing.from_hugging_face(processor))
         with _naming(_beside(path, "config.json"), "values"):
             if config.get("pretrained_cfg"):
-                return Preprocessing.from_timm(config["pretrained_cfg"])
+                return _bounded(Preprocessing.from_timm(config["pretrained_cfg"]))
     except ValueError as error:  # the weights are useful without it
         warn_caller(
             f"{error} The model gets the preprocessing {family.preprocessing!r} of vit_keras.preprocess.PRESETS. "
             "Set model.preprocessing if that is wrong."
         )
     return PRESETS[family.preprocessing]
+
+
+def _bounded(preprocessing: Preprocessing) -> Preprocessing:
+    """Return a preprocessing that a file describes, whose pictures are no larger than a file may ask for."""
+    check_input(preprocessing.image_size or (224, 224), crop=preprocessing.crop or 1)
+    return preprocessing
 
 
 def _labels(names: Any, inferred: Mapping[str, Any]) -> tuple[str, ...] | None:

@@ -12,7 +12,7 @@ from typing import BinaryIO
 import ml_dtypes
 import numpy as np
 
-from ...bounds import too_many, too_much
+from ...bounds import LIMIT_GROUPS, too_many, too_much
 from .archives import Zip
 from .base import (
     CHUNK,
@@ -93,30 +93,34 @@ class HDF5Reader(Reader):
 
 def _datasets(file) -> dict[str, tuple[tuple[int, ...], np.dtype, str | None]]:
     """Return the shape, type and problem of each array, by its path. Links to other files are not followed."""
-    import h5py
+    from h5py import Dataset, h5o
 
-    found = {}
+    found, count = {}, 0
 
-    def visit(path: str, item) -> bool | None:
-        if path.count("/") > LIMIT_DEPTH:  # opening each by its path would take the square of the depth
+    def visit(name: bytes, info) -> bool | None:
+        nonlocal count
+        count += 1
+        if name.count(b"/") > LIMIT_DEPTH:  # opening each by its path would take the square of the depth
             raise ValueError(f"its groups are nested more than {LIMIT_DEPTH} deep")
-        if isinstance(item, h5py.Dataset):
-            found[path] = _describe_dataset(item)
-        return bool(too_many(len(found))) or None
+        if info.type == h5o.TYPE_DATASET:
+            found[name.decode()] = _describe_dataset(Dataset(h5o.open(file.id, name)))
+        return bool(too_many(len(found)) or count > LIMIT_GROUPS) or None
 
-    file.visititems(visit)
+    h5o.visit(file.id, visit, info=True)
     refuse(too_many(len(found)))
+    if count > LIMIT_GROUPS:
+        raise ValueError(f"it has more than {LIMIT_GROUPS:,} groups and arrays")
     return found
 
 
 def _describe_dataset(item) -> tuple[tuple[int, ...], np.dtype, str | None]:
     dtype = item.dtype
-    marked = item.attrs.get("dtype")
-    if marked == "bfloat16" and dtype.itemsize == 2:  # Keras 3 marks this type, which HDF5 does not have
+    # Keras 3 marks this type, which HDF5 does not have.
+    if dtype.itemsize == 2 and item.attrs.get("dtype") == "bfloat16":
         dtype = np.dtype(ml_dtypes.bfloat16)
-    if item.shape is None:
+    shape = item.shape
+    if shape is None:
         return (), dtype, "it is empty"
-    shape = tuple(int(n) for n in item.shape)
     if item.external or item.is_virtual:
         return shape, dtype, "its values are in another file"
     size, stored = math.prod(shape) * dtype.itemsize, item.id.get_storage_size()
