@@ -87,10 +87,15 @@ _CONFIG = {
     "patch_resize": "bicubic_antialias",
 }
 _OLD, _NEW = "encoder.layer.{i}", "layers.{i}"
+_OTHER_PARTS = (  # of models for pictures and text, beside the image tower
+    *("*text_model.*", "*text_projection.*", "*logit_scale", "*logit_bias", "*embeddings.position_ids"),
+    *("*language_model.*", "*multi_modal_projector.*", "*image_newline", "*lm_head.*", "decoder.*"),
+)
+_DEPTH = ("neck.*", "head.head.*", "head.conv*", "auxiliary_head.*")
 
 VIT = Family(
     name="huggingface",
-    title="Hugging Face's ViT, DeiT, ViT-MAE, ViT-MSN and I-JEPA",
+    title="Hugging Face's ViT, DeiT, ViT-MAE, ViT-MSN, I-JEPA and FLAVA's image tower",
     detect=(
         "embeddings.patch_embeddings.projection.weight",
         "encoder.layer.0.layernorm_before.weight|layers.0.layernorm_before.weight",
@@ -108,11 +113,25 @@ VIT = Family(
         *linear("pooler.dense", "pre_logits"),
     ),
     outer=_HEADS,
-    ignored=("embeddings.mask_token", "decoder.*"),
+    ignored=(
+        *("embeddings.mask_token", "enc_to_dec_proj.*"),
+        *("*multimodal_model.*", "*image_projection.*", "*_to_mm_projection.*"),  # FLAVA's
+        *("image_codebook.*", "mim_head.*", "mlm_head.*", "itm_head.*", "mmm_image_head.*", "mmm_text_head.*"),
+        *_OTHER_PARTS,
+    ),
     config={**_CONFIG, "epsilon": 1e-12},
     heads=_WIDTHS,
     preprocessing="hugging-face",
     format="huggingface",
+)
+DPT = dataclasses.replace(
+    VIT,
+    name="huggingface-dpt",
+    title="the image tower of Hugging Face's DPT",
+    marks=("neck.convs.0.weight",),
+    ignored=_DEPTH,
+    config={**VIT.config, "position_resize": "bilinear"},
+    format=None,
 )
 MSN = dataclasses.replace(
     VIT,
@@ -146,7 +165,7 @@ DINOV2 = Family(
         *norm("layernorm", "Transformer/encoder_norm"),
     ),
     outer=_HEADS,
-    ignored=("embeddings.mask_token",),
+    ignored=("embeddings.mask_token", *_DEPTH),
     config=_CONFIG,
     heads=_WIDTHS,
     preprocessing="dinov2",
@@ -191,10 +210,9 @@ _TOWER = (
     *array("embeddings.position_embedding.weight", POSITIONS, op=TABLE),
     *norm("post_layernorm", "Transformer/encoder_norm"),
 )
-_OTHER_TOWER = ("text_model.*", "text_projection.*", "logit_scale", "logit_bias", "*embeddings.position_ids")
 CLIP = Family(
     name="huggingface-clip",
-    title="Hugging Face's CLIP image tower",
+    title="Hugging Face's CLIP image towers, also Chinese-CLIP's, AltCLIP's, CLIPSeg's and those in LLaVA and GIT",
     detect=("embeddings.class_embedding", "pre_layrnorm.weight"),
     rules=(
         *conv("embeddings.patch_embedding", "embedding"),
@@ -206,12 +224,57 @@ CLIP = Family(
         *linear("classifier", "head", beside="head/bias", tells={"pooling": "gap", "final_norm": None}),
         *linear("visual_projection", "head"),
     ),
-    ignored=_OTHER_TOWER,
+    ignored=(*_OTHER_PARTS, "git.*", "output.*", "image_to_text_projection.*"),
     config={**_CONFIG, "epsilon": 1e-5},
     choices={"mlp_activation": ("quick_gelu", "gelu")},
     heads={**_WIDTHS, 1664: 16},
     preprocessing="clip",
     format="huggingface",
+)
+OWLVIT = dataclasses.replace(
+    CLIP,
+    name="huggingface-owlvit",
+    title="Hugging Face's OWL-ViT and OWLv2 image towers",
+    detect=("embeddings.class_embedding", "pre_layernorm.weight"),
+    rules=tuple(
+        dataclasses.replace(rule, source=rule.source.replace("layrnorm", "layernorm")) for rule in CLIP.rules
+    ),
+    outer=linear("visual_projection", "head"),
+    written_prefix="vision_model.",
+    ignored=(
+        *("*visual_projection.*", "class_head.*", "box_head.*", "objectness_head.*", "layer_norm.*", "box_bias"),
+        *_OTHER_PARTS,
+    ),
+    config={**CLIP.config, "mlp_activation": "quick_gelu"},
+    choices={},
+    format=None,
+)
+_BLIP_IN = "encoder.layers.{i}"
+BLIP = Family(
+    name="huggingface-blip",
+    title="Hugging Face's BLIP, BLIP-2 and InstructBLIP image towers",
+    detect=("embeddings.class_embedding", "encoder.layers.0.self_attn.qkv.weight"),
+    rules=(
+        *conv("embeddings.patch_embedding", "embedding"),
+        *array("embeddings.class_embedding", "cls", op=TOKENS),
+        *array("embeddings.position_embedding", POSITIONS, op=TOKENS),
+        *_norms(_BLIP_IN, "layer_norm1", "layer_norm2"),
+        *linear(f"{_BLIP_IN}.self_attn.qkv", *(f"{ATTENTION}/{name}" for name, _ in _QKV)),
+        *linear(f"{_BLIP_IN}.self_attn.projection", f"{ATTENTION}/out"),
+        *_new_mlp(_BLIP_IN),
+        *norm("post_layernorm", "Transformer/encoder_norm"),
+    ),
+    outer=linear("vision_proj", "head"),
+    ignored=(
+        *("text_encoder.*", "text_decoder.*", "text_proj.*", "itm_head.*", "visual_projection.*"),
+        *("*qformer.*", "*query_tokens", "*language_projection.*", "vision_projection.*"),
+        *("embeddings.word_embeddings.*", "embeddings.position_embeddings.*"),
+        *_OTHER_PARTS,
+    ),
+    config=_CONFIG,
+    choices={"epsilon": (1e-5, 1e-6)},
+    heads={**_WIDTHS, 1408: 16},
+    preprocessing="clip",
 )
 _PATCHES = "embeddings.patch_embedding.weight"
 SIGLIP = Family(
@@ -232,7 +295,7 @@ SIGLIP = Family(
         *linear("head.mlp.fc2", "MAPHead_0/MlpBlock_0/Dense_1"),
     ),
     outer=linear("classifier", "head", tells={"pooling": "gap"}),
-    ignored=_OTHER_TOWER,
+    ignored=(*_OTHER_PARTS, "*connector.*", "*perceiver_resampler.*"),
     config={**_CONFIG, "mlp_activation": "gelu_tanh"},
     heads={**_WIDTHS, 1152: 16, 1536: 16},
     preprocessing="siglip",
@@ -277,14 +340,106 @@ BEIT = Family(
         *norm("layernorm", "Transformer/encoder_norm"),
         *norm("pooler.layernorm", "fc_norm"),
     ),
-    outer=_HEADS,
-    ignored=("embeddings.mask_token", "*relative_position_index", "lm_head.*"),
+    outer=(*_HEADS, *norm("layernorm", "Transformer/encoder_norm")),  # of the head for masked images
+    ignored=("embeddings.mask_token", "*relative_position_index", *_OTHER_PARTS),
     config={**_CONFIG, "epsilon": 1e-12, "relative_resize": "bilinear"},
     heads=_WIDTHS,
     preprocessing="beit",
     format="huggingface",
 )
+_INTERN, _INTERN_OLD = "encoder.layer.{i}", "encoder.layers.{i}"
+INTERNVL = Family(
+    name="huggingface-internvl",
+    title="InternViT, the image tower of InternVL (transformers, OpenGVLab)",
+    detect=(
+        "embeddings.cls_token|embeddings.class_embedding",
+        "encoder.layer.0.attention.projection_layer.weight|encoder.layers.0.ls1",
+    ),
+    rules=(
+        *_EMBEDDINGS,
+        *_norms(_INTERN, "layernorm_before", "layernorm_after"),
+        *_new_attention(f"{_INTERN}.attention", "projection_layer"),
+        *_scales(_INTERN, "lambda_1", "lambda_2"),
+        *_new_mlp(_INTERN),
+        *norm("layernorm", "Transformer/encoder_norm", tells={"final_norm": "tokens"}),
+        *conv("embeddings.patch_embedding", "embedding"),  # from here on OpenGVLab's names
+        *array("embeddings.class_embedding", "cls", op=TOKENS),
+        *array("embeddings.position_embedding", POSITIONS, op=TOKENS),
+        *_norms(_INTERN_OLD, "norm1", "norm2"),
+        *linear(f"{_INTERN_OLD}.attn.qkv", *(f"{ATTENTION}/{name}" for name, _ in _QKV)),
+        *linear(f"{_INTERN_OLD}.attn.proj", f"{ATTENTION}/out"),
+        *_scales(_INTERN_OLD, "ls1", "ls2"),
+        *_new_mlp(_INTERN_OLD),
+    ),
+    ignored=("embeddings.mask_token", "mlp1.*", *_OTHER_PARTS),
+    config={**_CONFIG, "final_norm": None},
+    heads={1024: 16},
+    preprocessing="imagenet",
+)
 
-FAMILIES = (VIT, DINOV2, DINOV3, CLIP, SIGLIP, BEIT, MSN)
+
+def _unbuilt(name: str, title: str, detect: tuple[str, ...], why: str, absent: tuple[str, ...] = ()) -> Family:
+    """Return a family that is known and cannot be built."""
+    return Family(
+        name=f"huggingface-{name}", title=title, detect=detect, absent=absent, rules=(), ignored=("*",), refused=why
+    )
+
+
+_PATCH_EMBEDDINGS = "embeddings.patch_embeddings.projection.weight"
+UNBUILT = (
+    _unbuilt(
+        "intern-6b",
+        "InternViT-6B",
+        (
+            "encoder.layer.0.attention.q_norm.weight|encoder.layers.0.attn.q_norm.weight",
+            "encoder.layer.0.lambda_1|encoder.layers.0.ls1",
+        ),
+        "InternViT-6B normalizes queries and keys, which this version cannot build",
+    ),
+    _unbuilt(
+        "aimv2",
+        "Hugging Face's AIMv2",
+        ("encoder.layers.0.rms_norm1.weight",),
+        "AIMv2 has RMS normalizations and layers of the MLP without biases, which this version cannot build",
+    ),
+    _unbuilt(
+        "mlcd",
+        "Hugging Face's MLCD",
+        ("class_pos_emb", "embeddings.class_embedding"),
+        "MLCD has rotary positions of another kind, with learned ones for the class token, which this version cannot "
+        "build",
+    ),
+    _unbuilt(
+        "xclip",
+        "Hugging Face's X-CLIP image tower",
+        ("embeddings.class_embedding", "encoder.layers.0.message_fc.weight"),
+        "X-CLIP is for videos: its blocks exchange messages between the pictures, which this version cannot build",
+    ),
+    _unbuilt(
+        "yolos",
+        "Hugging Face's YOLOS",
+        ("embeddings.detection_tokens",),
+        "YOLOS has detection tokens with positions of their own, and positions between the blocks, which this version "
+        "cannot build",
+    ),
+    _unbuilt(
+        "vitpose",
+        "Hugging Face's ViTPose",
+        (_PATCH_EMBEDDINGS, "encoder.layer.0.mlp.fc1.weight", "encoder.layer.0.attention.attention.query.weight"),
+        "ViTPose pads pictures before it cuts them into patches, and adds the class token's position to all patches, "
+        "which this version cannot build",
+        absent=("embeddings.cls_token",),
+    ),
+    _unbuilt(
+        "videomae",
+        "Hugging Face's VideoMAE",
+        (_PATCH_EMBEDDINGS, "encoder.layer.0.layernorm_before.weight"),
+        "VideoMAE is for videos: its patches and positions extend over several pictures, which this version cannot "
+        "build",
+        absent=("embeddings.cls_token", "embeddings.position_embeddings"),
+    ),
+)
+
+FAMILIES = (VIT, DINOV2, DINOV3, CLIP, SIGLIP, BEIT, MSN, DPT, OWLVIT, BLIP, INTERNVL, *UNBUILT)
 
 __getattr__ = moved_names(__name__)
