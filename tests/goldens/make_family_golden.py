@@ -721,7 +721,9 @@ def clip_forward(model, x, native):
     return output, tower.post_layernorm(tokens)
 
 
-def hf_case(cls_name, config_name, family, *, args=None, forward=hf_forward, disk=None, **spec):
+def hf_case(
+    cls_name, config_name, family, *, args=None, forward=hf_forward, disk=None, load=dict, keep_config=True, **spec
+):
     """A model of transformers', `HF_TINY` and `args` in its configuration."""
     import transformers
 
@@ -736,7 +738,7 @@ def hf_case(cls_name, config_name, family, *, args=None, forward=hf_forward, dis
     native = spec.get("native", NATIVE)
 
     def run(weights, x):
-        net = hf_load(cls, weights, config)
+        net = hf_load(cls, load(weights), config)
         return forward(net, x, tuple(x.shape[2:]) == native)
 
     return {
@@ -746,7 +748,7 @@ def hf_case(cls_name, config_name, family, *, args=None, forward=hf_forward, dis
         "built": f"{cls_name}({config_name}(" + ", ".join(f"{k}={v!r}" for k, v in settings.items()) + "))",
         "names": names,
         "buffers": stored,
-        "config": config,
+        "config": config if keep_config else None,
         "run": run,
         "resize": HF_RESIZE,
         **spec,
@@ -766,6 +768,45 @@ def tower_forward(*path, pool="cls"):
         return {"cls": tokens[:, 0], "mean": tokens.mean(1), "pooler": out.get("pooler_output")}[pool], tokens
 
     return forward
+
+
+def beit_masked(model, x, native):
+    """BEiT before its head for masked pictures, whose norm is the last one."""
+    tokens = model.layernorm(model.beit(pixel_values=x).last_hidden_state)
+    return tokens[:, 0], tokens
+
+
+OPENGVLAB = (
+    ("embeddings.cls_token", "embeddings.class_embedding"),
+    ("embeddings.position_embeddings", "embeddings.position_embedding"),
+    ("embeddings.patch_embeddings.projection.", "embeddings.patch_embedding."),
+    ("encoder.layer.", "encoder.layers."),
+    (".attention.projection_layer.", ".attn.proj."),
+    (".attention.q_proj.", ".attn.qkv."),
+    (".layernorm_before.", ".norm1."),
+    (".layernorm_after.", ".norm2."),
+    (".lambda_", ".ls"),
+)
+
+
+def opengvlab(names):
+    """OpenGVLab's names of an InternViT, which has one array for query, key and value."""
+    found = {}
+    for name, shape in names.items():
+        if not any(part in name for part in ("k_proj", "v_proj")):
+            shape = [3 * shape[0], *shape[1:]] if "q_proj" in name else shape
+            found[functools.reduce(lambda n, pair: n.replace(*pair), OPENGVLAB, name)] = shape
+    return found, {}
+
+
+def from_opengvlab(weights):
+    """The weights of an InternViT under the names of transformers."""
+    found = {}
+    for name, value in weights.items():
+        name = functools.reduce(lambda n, pair: n.replace(*reversed(pair)), OPENGVLAB, name)
+        parts = np.split(value, 3) if "q_proj" in name else [value]
+        found |= {name.replace("q_proj", f"{part}_proj"): array for part, array in zip("qkv", parts)}
+    return found
 
 
 def blip_retrieval(model, x, native):
@@ -1326,16 +1367,23 @@ def hf_tower_cases(add, classes, text):
             forward=forward,
             **({"prefix_tokens": [], "pool": "mean of patches"} if name == "siglip" else {}),
         )
+    intern = {"args": {"attention_bias": True}, "resize": "its own: bicubic, no antialias", "final_norm": "none"}
+    add("hf_internvl", "InternVLVisionModel", "InternVLVisionConfig", "hf", **intern, **token)
     add(
-        "hf_internvl",
+        "internvit_original",
         "InternVLVisionModel",
         "InternVLVisionConfig",
         "hf",
-        args={"attention_bias": True},
-        resize="its own: bicubic, no antialias",
-        final_norm="none",
+        disk=opengvlab,
+        load=from_opengvlab,
+        keep_config=False,
+        options={"num_heads": 2},
+        notes="OpenGVLab's names, read through transformers",
+        **intern,
         **token,
     )
+    janus = {**token, "prefix_tokens": [], "pool": "mean of patches", "forward": tower_forward(pool="mean")}
+    add("hf_janus_vision", "JanusVisionModel", "JanusVisionConfig", "hf", **janus)
     add("hf_flava_image", "FlavaImageModel", "FlavaImageConfig", "hf", output="pooled", pool="tanh(dense(cls))")
     add(
         "hf_vision_encoder_decoder",
@@ -1361,6 +1409,15 @@ def hf_tower_cases(add, classes, text):
         args={"encoder_stride": 8},
         forward=tower_forward("vit"),
         **masked,
+    )
+    add(
+        "hf_beit_masked",
+        "BeitForMaskedImageModeling",
+        "BeitConfig",
+        "hf",
+        args={"use_relative_position_bias": True, "use_mean_pooling": True, "vocab_size": 5},
+        forward=beit_masked,
+        **{**masked, "resize": "interpolate_pos_encoding=True: bilinear, no antialias"},
     )
     depth = {"neck_hidden_sizes": [8, 8, 8, 8], "fusion_hidden_size": 8, "head_hidden_size": 8}
     add(

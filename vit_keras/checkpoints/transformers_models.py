@@ -51,7 +51,7 @@ _TYPES = {
     "kosmos_2_vision_model": {**_CLIP, "num_attention_heads": 16},
     "blip_vision_model": _usual("gelu", 1e-5),
     **dict.fromkeys(("blip_2_vision_model", "instructblip_vision_model"), _usual("gelu", 1e-6, 16)),
-    **dict.fromkeys(("internvl_vision", "intern_vit_6b"), _usual("gelu", 1e-6, 16)),
+    **dict.fromkeys(("internvl_vision", "intern_vit_6b", "janus_vision_model"), _usual("gelu", 1e-6, 16)),
     **dict.fromkeys(("siglip", "siglip_vision_model", "siglip2", "siglip2_vision_model"), _SIGLIP),
     **dict.fromkeys(("beit", "data2vec-vision"), _BEIT),
 }
@@ -76,7 +76,7 @@ _SHOWN = (  # by the arrays
     *("num_register_tokens", "num_patches", "pooler_output_size", "projection_dim", "vision_use_head"),
     *("use_absolute_position_embeddings", "use_relative_position_bias", "use_shared_relative_position_bias"),
     *("use_mean_pooling", "use_mask_token", "vocab_size", "num_labels", "id2label", "label2id"),
-    *("attention_bias", "mask_token"),
+    *("attention_bias", "mask_token", "num_image_tokens", "depth"),
 )
 _WITHOUT_EFFECT = (  # of training, of another task, or of the library
     *("hidden_dropout_prob", "attention_probs_dropout_prob", "attention_dropout", "dropout", "drop_path_rate"),
@@ -95,7 +95,14 @@ _WITHOUT_EFFECT = (  # of training, of another task, or of the library
     *("no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "bad_words_ids", "num_return_sequences"),
     *("output_scores", "return_dict_in_generate", "remove_invalid_values", "exponential_decay_length_penalty"),
     *("begin_suppress_tokens", "transformers_js_config", "transformers.js_config"),
-    *("projection_dropout", "use_flash_attn", "readout_type", "reassemble_factors", "fusion_hidden_size"),
+    *(
+        "projection_dropout",
+        "hidden_dropout_rate",
+        "use_flash_attn",
+        "readout_type",
+        "reassemble_factors",
+        "fusion_hidden_size",
+    ),
     *("head_in_index", "use_batch_norm_in_fusion_residual", "use_bias_in_fusion_residual", "add_projection"),
     *("semantic_classifier_dropout", "backbone_config", "backbone_featmap_shape"),
 )
@@ -145,7 +152,7 @@ def tower(config: Mapping[str, Any]) -> Mapping[str, Any]:
         >>> tower({"model_type": "llava", "vision_config": {"model_type": "clip_vision_model"}})
         {'model_type': 'clip_vision_model'}
     """
-    return next((config[part] for part in _TOWERS if config.get(part)), config)
+    return next((config[part] for part in _TOWERS if isinstance(config.get(part), Mapping)), config)
 
 
 def _of_type(kind: Any) -> Mapping[str, Any]:

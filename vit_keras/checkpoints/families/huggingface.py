@@ -231,14 +231,19 @@ CLIP = Family(
     preprocessing="clip",
     format="huggingface",
 )
+
+
+def _spelled(family: Family, theirs: str, ours: str) -> tuple[Rule, ...]:
+    """Return the rules of a family, with other words in the names."""
+    return tuple(dataclasses.replace(rule, source=rule.source.replace(theirs, ours)) for rule in family.rules)
+
+
 OWLVIT = dataclasses.replace(
     CLIP,
     name="huggingface-owlvit",
     title="Hugging Face's OWL-ViT and OWLv2 image towers",
     detect=("embeddings.class_embedding", "pre_layernorm.weight"),
-    rules=tuple(
-        dataclasses.replace(rule, source=rule.source.replace("layrnorm", "layernorm")) for rule in CLIP.rules
-    ),
+    rules=_spelled(CLIP, "layrnorm", "layernorm"),
     outer=linear("visual_projection", "head"),
     written_prefix="vision_model.",
     ignored=(
@@ -249,19 +254,22 @@ OWLVIT = dataclasses.replace(
     choices={},
     format=None,
 )
-_BLIP_IN = "encoder.layers.{i}"
+_LAYERS = "encoder.layers.{i}"
+_BLIP_EMBEDDINGS = (
+    *conv("embeddings.patch_embedding", "embedding"),
+    *array("embeddings.class_embedding", "cls", op=TOKENS),
+    *array("embeddings.position_embedding", POSITIONS, op=TOKENS),
+)
 BLIP = Family(
     name="huggingface-blip",
     title="Hugging Face's BLIP, BLIP-2 and InstructBLIP image towers",
     detect=("embeddings.class_embedding", "encoder.layers.0.self_attn.qkv.weight"),
     rules=(
-        *conv("embeddings.patch_embedding", "embedding"),
-        *array("embeddings.class_embedding", "cls", op=TOKENS),
-        *array("embeddings.position_embedding", POSITIONS, op=TOKENS),
-        *_norms(_BLIP_IN, "layer_norm1", "layer_norm2"),
-        *linear(f"{_BLIP_IN}.self_attn.qkv", *(f"{ATTENTION}/{name}" for name, _ in _QKV)),
-        *linear(f"{_BLIP_IN}.self_attn.projection", f"{ATTENTION}/out"),
-        *_new_mlp(_BLIP_IN),
+        *_BLIP_EMBEDDINGS,
+        *_norms(_LAYERS, "layer_norm1", "layer_norm2"),
+        *linear(f"{_LAYERS}.self_attn.qkv", *(f"{ATTENTION}/{name}" for name, _ in _QKV)),
+        *linear(f"{_LAYERS}.self_attn.projection", f"{ATTENTION}/out"),
+        *_new_mlp(_LAYERS),
         *norm("post_layernorm", "Transformer/encoder_norm"),
     ),
     outer=linear("vision_proj", "head"),
@@ -300,6 +308,17 @@ SIGLIP = Family(
     heads={**_WIDTHS, 1152: 16, 1536: 16},
     preprocessing="siglip",
     format="huggingface",
+)
+JANUS = dataclasses.replace(
+    SIGLIP,
+    name="huggingface-janus",
+    title="the image tower of Hugging Face's Janus",
+    detect=(_PATCHES, "encoder.layers.0.self_attn.projection_layer.weight"),
+    rules=_spelled(SIGLIP, "self_attn.out_proj", "self_attn.projection_layer"),
+    outer=(),
+    ignored=(*_OTHER_PARTS, "*vqmodel.*", "*aligner.*", "*generation_*"),
+    config={**_CONFIG, "mlp_activation": "gelu"},
+    format=None,
 )
 
 
@@ -347,99 +366,42 @@ BEIT = Family(
     preprocessing="beit",
     format="huggingface",
 )
-_INTERN, _INTERN_OLD = "encoder.layer.{i}", "encoder.layers.{i}"
+_NO_LAST_NORM = {**_CONFIG, "final_norm": None}
 INTERNVL = Family(
     name="huggingface-internvl",
-    title="InternViT, the image tower of InternVL (transformers, OpenGVLab)",
-    detect=(
-        "embeddings.cls_token|embeddings.class_embedding",
-        "encoder.layer.0.attention.projection_layer.weight|encoder.layers.0.ls1",
-    ),
+    title="Hugging Face's InternViT, the image tower of InternVL",
+    detect=("embeddings.cls_token", "encoder.layer.0.attention.projection_layer.weight", "encoder.layer.0.lambda_1"),
     rules=(
         *_EMBEDDINGS,
-        *_norms(_INTERN, "layernorm_before", "layernorm_after"),
-        *_new_attention(f"{_INTERN}.attention", "projection_layer"),
-        *_scales(_INTERN, "lambda_1", "lambda_2"),
-        *_new_mlp(_INTERN),
+        *_norms(_OLD, "layernorm_before", "layernorm_after"),
+        *_new_attention(f"{_OLD}.attention", "projection_layer"),
+        *_scales(_OLD, "lambda_1", "lambda_2"),
+        *_new_mlp(_OLD),
         *norm("layernorm", "Transformer/encoder_norm", tells={"final_norm": "tokens"}),
-        *conv("embeddings.patch_embedding", "embedding"),  # from here on OpenGVLab's names
-        *array("embeddings.class_embedding", "cls", op=TOKENS),
-        *array("embeddings.position_embedding", POSITIONS, op=TOKENS),
-        *_norms(_INTERN_OLD, "norm1", "norm2"),
-        *linear(f"{_INTERN_OLD}.attn.qkv", *(f"{ATTENTION}/{name}" for name, _ in _QKV)),
-        *linear(f"{_INTERN_OLD}.attn.proj", f"{ATTENTION}/out"),
-        *_scales(_INTERN_OLD, "ls1", "ls2"),
-        *_new_mlp(_INTERN_OLD),
     ),
-    ignored=("embeddings.mask_token", "mlp1.*", *_OTHER_PARTS),
-    config={**_CONFIG, "final_norm": None},
+    ignored=("embeddings.mask_token", *_OTHER_PARTS),
+    config=_NO_LAST_NORM,
+    heads={1024: 16},
+    preprocessing="imagenet",
+)
+INTERNVIT = Family(
+    name="internvit",
+    title="InternViT (OpenGVLab/InternVL)",
+    detect=("embeddings.class_embedding", "encoder.layers.0.attn.qkv.weight", "encoder.layers.0.ls1"),
+    rules=(
+        *_BLIP_EMBEDDINGS,
+        *_norms(_LAYERS, "norm1", "norm2"),
+        *linear(f"{_LAYERS}.attn.qkv", *(f"{ATTENTION}/{name}" for name, _ in _QKV)),
+        *linear(f"{_LAYERS}.attn.proj", f"{ATTENTION}/out"),
+        *_scales(_LAYERS, "ls1", "ls2"),
+        *_new_mlp(_LAYERS),
+    ),
+    ignored=("mlp1.*", *_OTHER_PARTS),
+    config=_NO_LAST_NORM,
     heads={1024: 16},
     preprocessing="imagenet",
 )
 
-
-def _unbuilt(name: str, title: str, detect: tuple[str, ...], why: str, absent: tuple[str, ...] = ()) -> Family:
-    """Return a family that is known and cannot be built."""
-    return Family(
-        name=f"huggingface-{name}", title=title, detect=detect, absent=absent, rules=(), ignored=("*",), refused=why
-    )
-
-
-_PATCH_EMBEDDINGS = "embeddings.patch_embeddings.projection.weight"
-UNBUILT = (
-    _unbuilt(
-        "intern-6b",
-        "InternViT-6B",
-        (
-            "encoder.layer.0.attention.q_norm.weight|encoder.layers.0.attn.q_norm.weight",
-            "encoder.layer.0.lambda_1|encoder.layers.0.ls1",
-        ),
-        "InternViT-6B normalizes queries and keys, which this version cannot build",
-    ),
-    _unbuilt(
-        "aimv2",
-        "Hugging Face's AIMv2",
-        ("encoder.layers.0.rms_norm1.weight",),
-        "AIMv2 has RMS normalizations and layers of the MLP without biases, which this version cannot build",
-    ),
-    _unbuilt(
-        "mlcd",
-        "Hugging Face's MLCD",
-        ("class_pos_emb", "embeddings.class_embedding"),
-        "MLCD has rotary positions of another kind, with learned ones for the class token, which this version cannot "
-        "build",
-    ),
-    _unbuilt(
-        "xclip",
-        "Hugging Face's X-CLIP image tower",
-        ("embeddings.class_embedding", "encoder.layers.0.message_fc.weight"),
-        "X-CLIP is for videos: its blocks exchange messages between the pictures, which this version cannot build",
-    ),
-    _unbuilt(
-        "yolos",
-        "Hugging Face's YOLOS",
-        ("embeddings.detection_tokens",),
-        "YOLOS has detection tokens with positions of their own, and positions between the blocks, which this version "
-        "cannot build",
-    ),
-    _unbuilt(
-        "vitpose",
-        "Hugging Face's ViTPose",
-        (_PATCH_EMBEDDINGS, "encoder.layer.0.mlp.fc1.weight", "encoder.layer.0.attention.attention.query.weight"),
-        "ViTPose pads pictures before it cuts them into patches, and adds the class token's position to all patches, "
-        "which this version cannot build",
-        absent=("embeddings.cls_token",),
-    ),
-    _unbuilt(
-        "videomae",
-        "Hugging Face's VideoMAE",
-        (_PATCH_EMBEDDINGS, "encoder.layer.0.layernorm_before.weight"),
-        "VideoMAE is for videos: its patches and positions extend over several pictures, which this version cannot "
-        "build",
-        absent=("embeddings.cls_token", "embeddings.position_embeddings"),
-    ),
-)
-
-FAMILIES = (VIT, DINOV2, DINOV3, CLIP, SIGLIP, BEIT, MSN, DPT, OWLVIT, BLIP, INTERNVL, *UNBUILT)
+FAMILIES = (VIT, DINOV2, DINOV3, CLIP, SIGLIP, BEIT, MSN, DPT, OWLVIT, JANUS, BLIP, INTERNVL, INTERNVIT)
 
 __getattr__ = moved_names(__name__)
