@@ -156,8 +156,9 @@ _HUGGING_FACE = {
     "videomae": ("VideoMAEModel", "VideoMAEConfig", {"num_frames": 2}),
     "x_clip": ("XCLIPVisionModel", "XCLIPVisionConfig", {"num_frames": 1}),
 }
-# Of these, what this package computes: the class token of the last hidden states.
-_OF_TOKENS = ("BlipVisionModel", "Blip2VisionModel", "InstructBlipVisionModel", "InternVLVisionModel")
+# Of these classes, this package computes the last tokens, pooled by their class token or their mean.
+_OF_TOKENS = ("Blip", "InstructBlip", "InternVL", "Janus")
+# And of these, what comes before their decoders.
 _OF_TRUNK = ("ViTForMaskedImageModeling", "DeiTForMaskedImageModeling", "DPTForDepthEstimation")
 
 
@@ -187,7 +188,7 @@ def hugging_face_case(name, folder):
     with torch.no_grad():
         found = (model.base_model if kind in _OF_TRUNK else model)(_as_taken(kind, pictures))
     output = next((found[k] for k in ("logits", "image_embeds", "pooler_output") if found.get(k) is not None), None)
-    if output is None or kind in _OF_TOKENS:
+    if output is None or kind.startswith(_OF_TOKENS):
         output = found["feature_maps"][-1] if "feature_maps" in found else found["last_hidden_state"]
         output = output.mean(1) if "Janus" in kind else output[:, 0]
     return Case(folder, inputs, output.numpy())
