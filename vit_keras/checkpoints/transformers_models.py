@@ -152,7 +152,7 @@ def tower(config: Mapping[str, Any]) -> Mapping[str, Any]:
         >>> tower({"model_type": "llava", "vision_config": {"model_type": "clip_vision_model"}})
         {'model_type': 'clip_vision_model'}
     """
-    return next((config[part] for part in _TOWERS if isinstance(config.get(part), Mapping)), config)
+    return next((config[part] for part in _TOWERS if config.get(part)), config)
 
 
 def _of_type(kind: Any) -> Mapping[str, Any]:
