@@ -9,6 +9,7 @@ import functools
 import importlib.util
 import json
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -231,6 +232,7 @@ def test_other_precisions_of_pytorch(dtype, tmp_path):
 ALIKE = (
     {"timm", "deit", "deit-distilled", "deit3", "dino", "mae", "dinov2", "timm-clip", "timm-siglip"},
     {"beit", "timm-beit"},
+    {"huggingface", "huggingface-dpt"},
 )
 
 
@@ -255,6 +257,31 @@ def test_every_other_family_is_refused_or_has_the_same_names(name, tmp_path):
 def test_no_name_makes_a_file_of_eva02_another(name, family, tmp_path):
     with pytest.raises(ValueError, match="EVA-02"):
         checkpoints.Weights(write(load(name), tmp_path), family=family)
+
+
+# family: (a golden case, the name of an array that its files have more, beginnings of names that they have not)
+UNBUILT = {
+    "huggingface-intern-6b": ("hf_internvl", "encoder.layer.0.attention.q_norm.weight", ()),
+    "huggingface-aimv2": ("hf_siglip_vision", "encoder.layers.0.rms_norm1.weight", ()),
+    "huggingface-mlcd": ("hf_clip_vision", "class_pos_emb", ("embeddings.position_embedding.weight",)),
+    "huggingface-xclip": ("hf_clip_vision", "encoder.layers.0.message_fc.weight", ()),
+    "huggingface-yolos": ("hf_vit", "vit.embeddings.detection_tokens", ()),
+    "huggingface-vitpose": ("hf_vit", "vit.encoder.layer.0.mlp.fc1.weight", ("vit.embeddings.cls_token",)),
+    "huggingface-videomae": ("hf_vit", "fc_norm.weight", ("vit.embeddings.cls", "vit.embeddings.position")),
+}
+
+
+@pytest.mark.parametrize("family", UNBUILT)
+def test_a_relative_that_cannot_be_built_is_refused_with_the_reason(family, tmp_path):
+    golden, more, absent = UNBUILT[family]
+    arrays = {n: a for n, a in load(golden).state_dict().items() if not n.startswith(absent or "\0")}
+    path = write_safetensors(tmp_path / "model.safetensors", {**arrays, more: np.zeros((1, 4), np.float32)})
+    with pytest.raises(ValueError, match=re.escape(FAMILIES[family].refused)):
+        checkpoints.Weights(path)
+
+
+def test_every_unbuilt_family_of_hugging_face_has_a_case():
+    assert set(UNBUILT) == {name for name, f in FAMILIES.items() if f.refused and name.startswith("huggingface")}
 
 
 def test_a_family_that_cannot_be_built(tmp_path):

@@ -13,7 +13,7 @@ from family_files import cases, load, matrix, write
 from support import DATA
 
 from vit_keras import from_checkpoint, vit
-from vit_keras.checkpoints import ModelWeights, Weights, save_weights, writing
+from vit_keras.checkpoints import ModelWeights, Weights, save_weights, transformers_json, writing
 from vit_keras.checkpoints.readers import open_weights
 from vit_keras.preprocess import Preprocessing
 
@@ -31,6 +31,13 @@ OTHERWISE = {
     "hf_siglip_vision_4": "the prefix of transformers 4",
     "hf_data2vec": "another prefix",
     "hf_ijepa": "another prefix",
+    **dict.fromkeys(
+        ("hf_blip_retrieval", "hf_llava_clip", "hf_llava_siglip", "hf_depth_anything"), "the prefix of the whole model"
+    ),
+    **dict.fromkeys(
+        ("hf_vision_encoder_decoder", "hf_vit_masked", "hf_beit_masked", "hf_dpt"), "the prefix of the whole model"
+    ),
+    "hf_owlv2_detection": "the prefix of the whole model",
     "hf_siglip": "the prefix of the whole model",
     "hf_vit_mae_pretraining": "the prefix of the whole model",
     "hf_siglip2_naflex": "a linear patch embedding",
@@ -317,11 +324,14 @@ def test_a_model_for_images_of_any_size(grid, tmp_path):
     assert from_checkpoint(tmp_path / "x.safetensors", image_size=None).config == model.config
 
 
-FOLDERS = [name for name in READ if name.startswith("hf_") and "siglip2" not in name]
+# The classes of transformers that are written, and those of which the image model is written as another class.
+WHOLE_MODELS = {"CLIPModel", "SiglipModel", "ViTMAEModel", "ViTMAEForPreTraining", "ViTMSNForImageClassification"}
+CLASSES = WHOLE_MODELS | {model.name for model in transformers_json.MODELS}
+FOLDERS = [name for name in READ if ((load(name).meta["config"] or {}).get("architectures") or [""])[0] in CLASSES]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in FOLDERS if name not in ("hf_ijepa", "hf_data2vec")])
+@pytest.mark.parametrize("name", FOLDERS)
 def test_a_folder_of_hugging_face(name, tmp_path):
     model, source = golden_model(name, tmp_path / "source")
     out = tmp_path / "out"
@@ -335,8 +345,7 @@ def test_a_folder_of_hugging_face(name, tmp_path):
         json.loads((out / "config.json").read_text()),
     )
     unused = ("vision_config", "vision_use_head", *(("hidden_act",) if theirs.get("use_swiglu_ffn") else ()))
-    whole_models = ("CLIPModel", "SiglipModel", "ViTMAEModel", "ViTMAEForPreTraining", "ViTMSNForImageClassification")
-    if theirs["architectures"][0] not in whole_models and "shared" not in name:
+    if theirs["architectures"][0] not in WHOLE_MODELS and "shared" not in name:
         vision = theirs.get("vision_config", {})
         for config, written in ((theirs, ours), (vision, ours.get("vision_config", {}))):
             for key, value in written.items():

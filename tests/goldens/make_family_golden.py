@@ -721,7 +721,9 @@ def clip_forward(model, x, native):
     return output, tower.post_layernorm(tokens)
 
 
-def hf_case(cls_name, config_name, family, *, args=None, forward=hf_forward, disk=None, **spec):
+def hf_case(
+    cls_name, config_name, family, *, args=None, forward=hf_forward, disk=None, load=dict, keep_config=True, **spec
+):
     """A model of transformers', `HF_TINY` and `args` in its configuration."""
     import transformers
 
@@ -736,7 +738,7 @@ def hf_case(cls_name, config_name, family, *, args=None, forward=hf_forward, dis
     native = spec.get("native", NATIVE)
 
     def run(weights, x):
-        net = hf_load(cls, weights, config)
+        net = hf_load(cls, load(weights), config)
         return forward(net, x, tuple(x.shape[2:]) == native)
 
     return {
@@ -746,11 +748,93 @@ def hf_case(cls_name, config_name, family, *, args=None, forward=hf_forward, dis
         "built": f"{cls_name}({config_name}(" + ", ".join(f"{k}={v!r}" for k, v in settings.items()) + "))",
         "names": names,
         "buffers": stored,
-        "config": config,
+        "config": config if keep_config else None,
         "run": run,
         "resize": HF_RESIZE,
         **spec,
     }
+
+
+def tower_forward(*path, pool="cls"):
+    """A forward pass of the image tower alone, the part `path` of a whole model; `pool` is made of its last tokens."""
+
+    def forward(model, x, native):
+        tower = functools.reduce(getattr, path, model)
+        kwargs = {}
+        if "interpolate_pos_encoding" in inspect.signature(tower.forward).parameters:
+            kwargs["interpolate_pos_encoding"] = not native
+        out = tower(pixel_values=x, **kwargs)
+        tokens = out.last_hidden_state
+        return {"cls": tokens[:, 0], "mean": tokens.mean(1), "pooler": out.get("pooler_output")}[pool], tokens
+
+    return forward
+
+
+def beit_masked(model, x, native):
+    """BEiT before its head for masked pictures, whose norm is the last one."""
+    tokens = model.layernorm(model.beit(pixel_values=x).last_hidden_state)
+    return tokens[:, 0], tokens
+
+
+OPENGVLAB = (
+    ("embeddings.cls_token", "embeddings.class_embedding"),
+    ("embeddings.position_embeddings", "embeddings.position_embedding"),
+    ("embeddings.patch_embeddings.projection.", "embeddings.patch_embedding."),
+    ("encoder.layer.", "encoder.layers."),
+    (".attention.projection_layer.", ".attn.proj."),
+    (".attention.q_proj.", ".attn.qkv."),
+    (".layernorm_before.", ".norm1."),
+    (".layernorm_after.", ".norm2."),
+    (".lambda_", ".ls"),
+)
+
+
+def opengvlab(names):
+    """OpenGVLab's names of an InternViT, which has one array for query, key and value."""
+    found = {}
+    for name, shape in names.items():
+        if not any(part in name for part in ("k_proj", "v_proj")):
+            shape = [3 * shape[0], *shape[1:]] if "q_proj" in name else shape
+            found[functools.reduce(lambda n, pair: n.replace(*pair), OPENGVLAB, name)] = shape
+    return found, {}
+
+
+def from_opengvlab(weights):
+    """The weights of an InternViT under the names of transformers."""
+    found = {}
+    for name, value in weights.items():
+        name = functools.reduce(lambda n, pair: n.replace(*reversed(pair)), OPENGVLAB, name)
+        parts = np.split(value, 3) if "q_proj" in name else [value]
+        found |= {name.replace("q_proj", f"{part}_proj"): array for part, array in zip("qkv", parts)}
+    return found
+
+
+def blip_retrieval(model, x, native):
+    """BLIP's class token as it is compared with texts, before it is made one unit long."""
+    output, tokens = tower_forward("vision_model")(model, x, native)
+    return model.vision_proj(output), tokens
+
+
+def owl_forward(model, x, native):
+    """OWL-ViT's tower inside its detector; the last norm, as the detector has it, on all tokens."""
+    tower = next(getattr(model, name) for name in ("owlvit", "owlv2") if hasattr(model, name)).vision_model
+    tokens = tower(pixel_values=x, interpolate_pos_encoding=not native).last_hidden_state
+    return tower.post_layernorm(tokens[:, 0]), tower.post_layernorm(tokens)
+
+
+def clip_tower(*path):
+    """CLIP's tower inside another model; the last norm on all tokens."""
+
+    def forward(model, x, native):
+        return clip_forward(functools.reduce(getattr, path, model), x, native)
+
+    return forward
+
+
+def backbone_forward(model, x, native):
+    """The last feature map of a backbone, whose class token is pooled."""
+    tokens = model.backbone(x).feature_maps[-1]
+    return tokens[:, 0], tokens
 
 
 def mae_forward(model, x, native):
@@ -1017,6 +1101,7 @@ def hf_cases():
         args={**relative, "use_absolute_position_embeddings": True},
         **beit,
     )
+    hf_tower_cases(add, classes, text)
     add("hf_data2vec", "Data2VecVisionForImageClassification", "Data2VecVisionConfig", "hf", args=relative, **beit)
 
 
@@ -1229,6 +1314,148 @@ def load_visual(net, state):
     missing = [k for k in wrong.missing_keys if k.startswith("visual.")]
     if missing or wrong.unexpected_keys:
         raise ValueError(f"missing: {missing}, unexpected: {wrong.unexpected_keys}")
+
+
+def hf_tower_cases(add, classes, text):
+    """Image towers of models for pictures and text, alone and inside of them, and towers below other heads."""
+    none, vision = dict.fromkeys(HF_TINY), {"vision_config": HF_TINY}
+    token = {"output": "pooled", "pool": "cls", "forward": tower_forward()}
+    add("hf_blip_vision", "BlipVisionModel", "BlipVisionConfig", "hf", **token)
+    add(
+        "hf_blip_retrieval",
+        "BlipForImageTextRetrieval",
+        "BlipConfig",
+        "hf",
+        args={**none, **vision, "text_config": text, "image_text_hidden_size": 5},
+        pool="cls, vision_proj",
+        forward=blip_retrieval,
+    )
+    add("hf_blip2_vision", "Blip2VisionModel", "Blip2VisionConfig", "hf", **token)
+    add("hf_owlvit_vision", "OwlViTVisionModel", "OwlViTVisionConfig", "hf", output="pooled", forward=clip_forward)
+    add(
+        "hf_owlv2_detection",
+        "Owlv2ForObjectDetection",
+        "Owlv2Config",
+        "hf",
+        args={**none, **vision, "text_config": text},
+        output="pooled",
+        forward=owl_forward,
+    )
+    add(
+        "hf_chinese_clip",
+        "ChineseCLIPModel",
+        "ChineseCLIPConfig",
+        "hf",
+        args={**none, **vision, "text_config": text, "projection_dim": 5},
+        forward=clip_of_both,
+        output="pooled",
+    )
+    add("hf_altclip_vision", "AltCLIPVisionModel", "AltCLIPVisionConfig", "hf", output="pooled", forward=clip_forward)
+    llama = {**text, "model_type": "llama", "num_key_value_heads": 2}
+    for name, kind, forward in (
+        ("clip", "clip_vision_model", clip_tower("model", "vision_tower")),
+        ("siglip", "siglip_vision_model", tower_forward("model", "vision_tower", pool="mean")),
+    ):
+        head = {"vision_use_head": False} if name == "siglip" else {}
+        add(
+            f"hf_llava_{name}",
+            "LlavaForConditionalGeneration",
+            "LlavaConfig",
+            "hf",
+            args={**none, "vision_config": {**HF_TINY, **head, "model_type": kind}, "text_config": llama},
+            output="pooled",
+            forward=forward,
+            **({"prefix_tokens": [], "pool": "mean of patches"} if name == "siglip" else {}),
+        )
+    intern = {"args": {"attention_bias": True}, "resize": "its own: bicubic, no antialias", "final_norm": "none"}
+    add("hf_internvl", "InternVLVisionModel", "InternVLVisionConfig", "hf", **intern, **token)
+    add(
+        "internvit_original",
+        "InternVLVisionModel",
+        "InternVLVisionConfig",
+        "hf",
+        disk=opengvlab,
+        load=from_opengvlab,
+        keep_config=False,
+        options={"num_heads": 2},
+        notes="OpenGVLab's names, read through transformers",
+        **intern,
+        **token,
+    )
+    janus = {**token, "prefix_tokens": [], "pool": "mean of patches", "forward": tower_forward(pool="mean")}
+    add("hf_janus_vision", "JanusVisionModel", "JanusVisionConfig", "hf", **janus)
+    add("hf_flava_image", "FlavaImageModel", "FlavaImageConfig", "hf", output="pooled", pool="tanh(dense(cls))")
+    add(
+        "hf_vision_encoder_decoder",
+        "VisionEncoderDecoderModel",
+        "VisionEncoderDecoderConfig",
+        "hf",
+        args={
+            **none,
+            "encoder": {**HF_TINY, "model_type": "vit"},
+            "decoder": {**text, "model_type": "bert", "is_decoder": True, "add_cross_attention": True},
+        },
+        notes="as TrOCR",
+        output="pooled",
+        pool="tanh(dense(cls))",
+        forward=tower_forward("encoder", pool="pooler"),
+    )
+    masked = {"resize": HF_RESIZE, "output": "pooled", "pool": "cls"}
+    add(
+        "hf_vit_masked",
+        "ViTForMaskedImageModeling",
+        "ViTConfig",
+        "hf",
+        args={"encoder_stride": 8},
+        forward=tower_forward("vit"),
+        **masked,
+    )
+    add(
+        "hf_beit_masked",
+        "BeitForMaskedImageModeling",
+        "BeitConfig",
+        "hf",
+        args={"use_relative_position_bias": True, "use_mean_pooling": True, "vocab_size": 5},
+        forward=beit_masked,
+        **{**masked, "resize": "interpolate_pos_encoding=True: bilinear, no antialias"},
+    )
+    depth = {"neck_hidden_sizes": [8, 8, 8, 8], "fusion_hidden_size": 8, "head_hidden_size": 8}
+    add(
+        "hf_depth_anything",
+        "DepthAnythingForDepthEstimation",
+        "DepthAnythingConfig",
+        "hf",
+        args={
+            **none,
+            **depth,
+            "neck_hidden_sizes": [8, 8],
+            "reassemble_factors": [1, 1],
+            "patch_size": 8,
+            "reassemble_hidden_size": 64,
+            "backbone_config": {
+                **HF_TINY,
+                "mlp_ratio": 2,
+                "model_type": "dinov2",
+                "out_indices": [1, 2],
+                "reshape_hidden_states": False,
+            },
+        },
+        output="pooled",
+        pool="cls",
+        forward=backbone_forward,
+        resize="its own: bicubic, no antialias",
+    )
+    add(
+        "hf_dpt",
+        "DPTForDepthEstimation",
+        "DPTConfig",
+        "hf",
+        args={**depth, "head_hidden_size": None, "backbone_out_indices": [0, 0, 1, 1]},
+        output="pooled",
+        pool="cls",
+        forward=tower_forward("dpt"),
+        resize="its own: bilinear, no antialias",
+    )
 
 
 # -------------------------------------------------------------------------------------------------------------- main --

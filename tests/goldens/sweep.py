@@ -132,7 +132,34 @@ _HUGGING_FACE = {
     "data2vec-vision": ("Data2VecVisionForImageClassification", "Data2VecVisionConfig", _BEIT),
     "altclip": ("AltCLIPVisionModel", "AltCLIPVisionConfig", {}),
     "chinese_clip": ("ChineseCLIPVisionModel", "ChineseCLIPVisionConfig", {}),
+    "clipseg": ("CLIPSegVisionModel", "CLIPSegVisionConfig", {}),
+    "git": ("GitVisionModel", "GitVisionConfig", {}),
+    "owlvit": ("OwlViTVisionModel", "OwlViTVisionConfig", {}),
+    "owlv2": ("Owlv2VisionModel", "Owlv2VisionConfig", {}),
+    "blip": ("BlipVisionModel", "BlipVisionConfig", {}),
+    "blip_2": ("Blip2VisionModel", "Blip2VisionConfig", {}),
+    "blip_2, no bias": ("Blip2VisionModel", "Blip2VisionConfig", {"qkv_bias": False}),
+    "instructblip": ("InstructBlipVisionModel", "InstructBlipVisionConfig", {}),
+    "internvl": ("InternVLVisionModel", "InternVLVisionConfig", {"attention_bias": True}),
+    "internvl, last norm": ("InternVLVisionModel", "InternVLVisionConfig", {"use_mean_pooling": False}),
+    "internvl, norms of queries and keys": ("InternVLVisionModel", "InternVLVisionConfig", {"use_qk_norm": True}),
+    "internvl, RMS norm": ("InternVLVisionModel", "InternVLVisionConfig", {"norm_type": "rms_norm"}),
+    "janus": ("JanusVisionModel", "JanusVisionConfig", {}),
+    "flava": ("FlavaImageModel", "FlavaImageConfig", {}),
+    "vit, masked pictures": ("ViTForMaskedImageModeling", "ViTConfig", {}),
+    "deit, masked pictures": ("DeiTForMaskedImageModeling", "DeiTConfig", {}),
+    "dpt": ("DPTForDepthEstimation", "DPTConfig", {"backbone_out_indices": [0, 0, 1, 1], "fusion_hidden_size": 8}),
+    "mlcd": ("MLCDVisionModel", "MLCDVisionConfig", {}),
+    "aimv2": ("Aimv2VisionModel", "Aimv2VisionConfig", {}),
+    "yolos": ("YolosModel", "YolosConfig", {"image_size": [32, 32]}),
+    "vitpose": ("VitPoseBackbone", "VitPoseBackboneConfig", {}),
+    "videomae": ("VideoMAEModel", "VideoMAEConfig", {"num_frames": 2}),
+    "x_clip": ("XCLIPVisionModel", "XCLIPVisionConfig", {"num_frames": 1}),
 }
+# Of these classes, this package computes the last tokens, pooled by their class token or their mean.
+_OF_TOKENS = ("Blip", "InstructBlip", "InternVL", "Janus")
+# And of these, what comes before their decoders.
+_OF_TRUNK = ("ViTForMaskedImageModeling", "DeiTForMaskedImageModeling", "DPTForDepthEstimation")
 
 
 def hugging_face_cases():
@@ -156,11 +183,20 @@ def hugging_face_case(name, folder):
         built = config_class(**sizes, **({"num_labels": CLASSES} if "Classification" in kind else {}))
     model = fill(getattr(transformers, kind)(built))
     inputs = _picture(32, 32)
-    with torch.no_grad():
-        found = model(torch.from_numpy(inputs).permute(0, 3, 1, 2))
-    output = next(found[k] for k in ("logits", "image_embeds", "pooler_output") if found.get(k) is not None)
     model.save_pretrained(folder)
+    pictures = torch.from_numpy(inputs).permute(0, 3, 1, 2)
+    with torch.no_grad():
+        found = (model.base_model if kind in _OF_TRUNK else model)(_as_taken(kind, pictures))
+    output = next((found[k] for k in ("logits", "image_embeds", "pooler_output") if found.get(k) is not None), None)
+    if output is None or kind.startswith(_OF_TOKENS):
+        output = found["feature_maps"][-1] if "feature_maps" in found else found["last_hidden_state"]
+        output = output.mean(1) if "Janus" in kind else output[:, 0]
     return Case(folder, inputs, output.numpy())
+
+
+def _as_taken(kind, pictures):
+    """Repeat a picture where a model takes several of a video."""
+    return pictures[:, None].repeat(1, 2, 1, 1, 1) if kind == "VideoMAEModel" else pictures
 
 
 # --- what comes of it ---------------------------------------------------------------------------------------------

@@ -182,7 +182,7 @@ def _settings(reader: Any) -> dict[str, Any]:
 
 def _is_about(config: Mapping[str, Any], inferred: Mapping[str, Any]) -> bool:
     """Return whether a `config.json` in the same folder describes this model, and not another one."""
-    vision = config.get("vision_config") or config
+    vision = transformers_models.tower(config)
     if not config or not isinstance(vision, Mapping):
         return False
     width, layers = vision.get("hidden_size", config.get("num_features")), vision.get("num_hidden_layers")

@@ -11,7 +11,7 @@ from typing import Any
 
 from ._warn import warn_caller
 
-__all__ = ["ACTIVATIONS", "read_config"]
+__all__ = ["ACTIVATIONS", "read_config", "tower"]
 
 ACTIVATIONS = {
     "gelu": "gelu",
@@ -42,10 +42,16 @@ def _usual(activation: str, epsilon: float, heads: int = 12, **fields: Any) -> d
 _BEIT = _usual("gelu", 1e-12, use_mean_pooling=True)
 _CLIP, _SIGLIP = _usual("quick_gelu", 1e-5), _usual("gelu_pytorch_tanh", 1e-6)
 _TYPES = {
-    **dict.fromkeys(("vit", "deit", "vit_mae", "ijepa"), _usual("gelu", 1e-12)),
+    **dict.fromkeys(("vit", "deit", "vit_mae", "ijepa", "flava_image_model", "dpt"), _usual("gelu", 1e-12)),
     **dict.fromkeys(("vit_msn", "dinov2", "dinov2_with_registers"), _usual("gelu", 1e-6)),
     "dinov3_vit": _usual("gelu", 1e-5, 6, rope_theta=100.0),
     **dict.fromkeys(("clip", "clip_vision_model", "metaclip_2", "metaclip_2_vision_model"), _CLIP),
+    **dict.fromkeys(("chinese_clip_vision_model", "altclip_vision_model", "clipseg_vision_model"), _CLIP),
+    **dict.fromkeys(("owlvit_vision_model", "owlv2_vision_model", "git_vision_model"), _CLIP),
+    "kosmos_2_vision_model": {**_CLIP, "num_attention_heads": 16},
+    "blip_vision_model": _usual("gelu", 1e-5),
+    **dict.fromkeys(("blip_2_vision_model", "instructblip_vision_model"), _usual("gelu", 1e-6, 16)),
+    **dict.fromkeys(("internvl_vision", "intern_vit_6b", "janus_vision_model"), _usual("gelu", 1e-6, 16)),
     **dict.fromkeys(("siglip", "siglip_vision_model", "siglip2", "siglip2_vision_model"), _SIGLIP),
     **dict.fromkeys(("beit", "data2vec-vision"), _BEIT),
 }
@@ -57,6 +63,10 @@ _ONLY = {  # what a model of this package computes, whatever the field says else
     "is_decoder": (False,),
     "add_cross_attention": (False,),
     "quantization_config": (None,),
+    "norm_type": ("layer_norm",),
+    "use_qk_norm": (False,),
+    "qk_normalization": (False,),
+    "is_hybrid": (False,),
     "pruned_heads": ({}, None),
 }
 _READ = (*_FIELDS, *_ONLY, "hidden_act", "rope_theta", "rope_parameters", "model_type", "architectures")
@@ -66,6 +76,7 @@ _SHOWN = (  # by the arrays
     *("num_register_tokens", "num_patches", "pooler_output_size", "projection_dim", "vision_use_head"),
     *("use_absolute_position_embeddings", "use_relative_position_bias", "use_shared_relative_position_bias"),
     *("use_mean_pooling", "use_mask_token", "vocab_size", "num_labels", "id2label", "label2id"),
+    *("attention_bias", "mask_token", "num_image_tokens", "depth"),
 )
 _WITHOUT_EFFECT = (  # of training, of another task, or of the library
     *("hidden_dropout_prob", "attention_probs_dropout_prob", "attention_dropout", "dropout", "drop_path_rate"),
@@ -84,8 +95,19 @@ _WITHOUT_EFFECT = (  # of training, of another task, or of the library
     *("no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "bad_words_ids", "num_return_sequences"),
     *("output_scores", "return_dict_in_generate", "remove_invalid_values", "exponential_decay_length_penalty"),
     *("begin_suppress_tokens", "transformers_js_config", "transformers.js_config"),
+    *(
+        "projection_dropout",
+        "hidden_dropout_rate",
+        "use_flash_attn",
+        "readout_type",
+        "reassemble_factors",
+        "fusion_hidden_size",
+    ),
+    *("head_in_index", "use_batch_norm_in_fusion_residual", "use_bias_in_fusion_residual", "add_projection"),
+    *("semantic_classifier_dropout", "backbone_config", "backbone_featmap_shape"),
 )
-_PREFIXES_WITHOUT_EFFECT = ("_", "decoder_", "auxiliary_", "vit_keras")
+_PREFIXES_WITHOUT_EFFECT = ("_", "decoder_", "auxiliary_", "neck_", "backbone_out_", "vit_keras")
+_TOWERS = ("vision_config", "image_config", "backbone_config", "encoder")
 
 
 def read_config(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -108,7 +130,7 @@ def read_config(config: Mapping[str, Any]) -> dict[str, Any]:
         {'num_heads': 12, 'mlp_activation': 'gelu_tanh'}
     """
     architectures = config.get("architectures") or [""]
-    outer, config = config, config.get("vision_config") or config
+    outer, config = config, tower(config)
     config = {**_of_type(config.get("model_type", outer.get("model_type"))), **config}
     _check(config)
     known = {ours: config[theirs] for theirs, ours in _FIELDS.items() if config.get(theirs) is not None}
@@ -121,6 +143,16 @@ def read_config(config: Mapping[str, Any]) -> dict[str, Any]:
     if theta is not None:
         known["rope_theta"] = float(theta)
     return {**known, **_POOLINGS.get(architectures[0], {})}
+
+
+def tower(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the part of a `config.json` that is about the image tower; all of it where there is no other part.
+
+    Example:
+        >>> tower({"model_type": "llava", "vision_config": {"model_type": "clip_vision_model"}})
+        {'model_type': 'clip_vision_model'}
+    """
+    return next((config[part] for part in _TOWERS if config.get(part)), config)
 
 
 def _of_type(kind: Any) -> Mapping[str, Any]:

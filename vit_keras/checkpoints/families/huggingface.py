@@ -87,10 +87,15 @@ _CONFIG = {
     "patch_resize": "bicubic_antialias",
 }
 _OLD, _NEW = "encoder.layer.{i}", "layers.{i}"
+_OTHER_PARTS = (  # of models for pictures and text, beside the image tower
+    *("*text_model.*", "*text_projection.*", "*logit_scale", "*logit_bias", "*embeddings.position_ids"),
+    *("*language_model.*", "*multi_modal_projector.*", "*image_newline", "*lm_head.*", "decoder.*"),
+)
+_DEPTH = ("neck.*", "head.head.*", "head.conv*", "auxiliary_head.*")
 
 VIT = Family(
     name="huggingface",
-    title="Hugging Face's ViT, DeiT, ViT-MAE, ViT-MSN and I-JEPA",
+    title="Hugging Face's ViT, DeiT, ViT-MAE, ViT-MSN, I-JEPA and FLAVA's image tower",
     detect=(
         "embeddings.patch_embeddings.projection.weight",
         "encoder.layer.0.layernorm_before.weight|layers.0.layernorm_before.weight",
@@ -108,11 +113,25 @@ VIT = Family(
         *linear("pooler.dense", "pre_logits"),
     ),
     outer=_HEADS,
-    ignored=("embeddings.mask_token", "decoder.*"),
+    ignored=(
+        *("embeddings.mask_token", "enc_to_dec_proj.*"),
+        *("*multimodal_model.*", "*image_projection.*", "*_to_mm_projection.*"),  # FLAVA's
+        *("image_codebook.*", "mim_head.*", "mlm_head.*", "itm_head.*", "mmm_image_head.*", "mmm_text_head.*"),
+        *_OTHER_PARTS,
+    ),
     config={**_CONFIG, "epsilon": 1e-12},
     heads=_WIDTHS,
     preprocessing="hugging-face",
     format="huggingface",
+)
+DPT = dataclasses.replace(
+    VIT,
+    name="huggingface-dpt",
+    title="the image tower of Hugging Face's DPT",
+    marks=("neck.convs.0.weight",),
+    ignored=_DEPTH,
+    config={**VIT.config, "position_resize": "bilinear"},
+    format=None,
 )
 MSN = dataclasses.replace(
     VIT,
@@ -146,7 +165,7 @@ DINOV2 = Family(
         *norm("layernorm", "Transformer/encoder_norm"),
     ),
     outer=_HEADS,
-    ignored=("embeddings.mask_token",),
+    ignored=("embeddings.mask_token", *_DEPTH),
     config=_CONFIG,
     heads=_WIDTHS,
     preprocessing="dinov2",
@@ -191,10 +210,9 @@ _TOWER = (
     *array("embeddings.position_embedding.weight", POSITIONS, op=TABLE),
     *norm("post_layernorm", "Transformer/encoder_norm"),
 )
-_OTHER_TOWER = ("text_model.*", "text_projection.*", "logit_scale", "logit_bias", "*embeddings.position_ids")
 CLIP = Family(
     name="huggingface-clip",
-    title="Hugging Face's CLIP image tower",
+    title="Hugging Face's CLIP image towers, also Chinese-CLIP's, AltCLIP's, CLIPSeg's and those in LLaVA and GIT",
     detect=("embeddings.class_embedding", "pre_layrnorm.weight"),
     rules=(
         *conv("embeddings.patch_embedding", "embedding"),
@@ -206,12 +224,65 @@ CLIP = Family(
         *linear("classifier", "head", beside="head/bias", tells={"pooling": "gap", "final_norm": None}),
         *linear("visual_projection", "head"),
     ),
-    ignored=_OTHER_TOWER,
+    ignored=(*_OTHER_PARTS, "git.*", "output.*", "image_to_text_projection.*"),
     config={**_CONFIG, "epsilon": 1e-5},
     choices={"mlp_activation": ("quick_gelu", "gelu")},
     heads={**_WIDTHS, 1664: 16},
     preprocessing="clip",
     format="huggingface",
+)
+
+
+def _spelled(family: Family, theirs: str, ours: str) -> tuple[Rule, ...]:
+    """Return the rules of a family, with other words in the names."""
+    return tuple(dataclasses.replace(rule, source=rule.source.replace(theirs, ours)) for rule in family.rules)
+
+
+OWLVIT = dataclasses.replace(
+    CLIP,
+    name="huggingface-owlvit",
+    title="Hugging Face's OWL-ViT and OWLv2 image towers",
+    detect=("embeddings.class_embedding", "pre_layernorm.weight"),
+    rules=_spelled(CLIP, "layrnorm", "layernorm"),
+    outer=linear("visual_projection", "head"),
+    written_prefix="vision_model.",
+    ignored=(
+        *("*visual_projection.*", "class_head.*", "box_head.*", "objectness_head.*", "layer_norm.*", "box_bias"),
+        *_OTHER_PARTS,
+    ),
+    config={**CLIP.config, "mlp_activation": "quick_gelu"},
+    choices={},
+    format=None,
+)
+_LAYERS = "encoder.layers.{i}"
+_BLIP_EMBEDDINGS = (
+    *conv("embeddings.patch_embedding", "embedding"),
+    *array("embeddings.class_embedding", "cls", op=TOKENS),
+    *array("embeddings.position_embedding", POSITIONS, op=TOKENS),
+)
+BLIP = Family(
+    name="huggingface-blip",
+    title="Hugging Face's BLIP, BLIP-2 and InstructBLIP image towers",
+    detect=("embeddings.class_embedding", "encoder.layers.0.self_attn.qkv.weight"),
+    rules=(
+        *_BLIP_EMBEDDINGS,
+        *_norms(_LAYERS, "layer_norm1", "layer_norm2"),
+        *linear(f"{_LAYERS}.self_attn.qkv", *(f"{ATTENTION}/{name}" for name, _ in _QKV)),
+        *linear(f"{_LAYERS}.self_attn.projection", f"{ATTENTION}/out"),
+        *_new_mlp(_LAYERS),
+        *norm("post_layernorm", "Transformer/encoder_norm"),
+    ),
+    outer=linear("vision_proj", "head"),
+    ignored=(
+        *("text_encoder.*", "text_decoder.*", "text_proj.*", "itm_head.*", "visual_projection.*"),
+        *("*qformer.*", "*query_tokens", "*language_projection.*", "vision_projection.*"),
+        *("embeddings.word_embeddings.*", "embeddings.position_embeddings.*"),
+        *_OTHER_PARTS,
+    ),
+    config=_CONFIG,
+    choices={"epsilon": (1e-5, 1e-6)},
+    heads={**_WIDTHS, 1408: 16},
+    preprocessing="clip",
 )
 _PATCHES = "embeddings.patch_embedding.weight"
 SIGLIP = Family(
@@ -232,11 +303,22 @@ SIGLIP = Family(
         *linear("head.mlp.fc2", "MAPHead_0/MlpBlock_0/Dense_1"),
     ),
     outer=linear("classifier", "head", tells={"pooling": "gap"}),
-    ignored=_OTHER_TOWER,
+    ignored=(*_OTHER_PARTS, "*connector.*", "*perceiver_resampler.*"),
     config={**_CONFIG, "mlp_activation": "gelu_tanh"},
     heads={**_WIDTHS, 1152: 16, 1536: 16},
     preprocessing="siglip",
     format="huggingface",
+)
+JANUS = dataclasses.replace(
+    SIGLIP,
+    name="huggingface-janus",
+    title="the image tower of Hugging Face's Janus",
+    detect=(_PATCHES, "encoder.layers.0.self_attn.projection_layer.weight"),
+    rules=_spelled(SIGLIP, "self_attn.out_proj", "self_attn.projection_layer"),
+    outer=(),
+    ignored=(*_OTHER_PARTS, "*vqmodel.*", "*aligner.*", "*generation_*"),
+    config={**_CONFIG, "mlp_activation": "gelu"},
+    format=None,
 )
 
 
@@ -277,14 +359,49 @@ BEIT = Family(
         *norm("layernorm", "Transformer/encoder_norm"),
         *norm("pooler.layernorm", "fc_norm"),
     ),
-    outer=_HEADS,
-    ignored=("embeddings.mask_token", "*relative_position_index", "lm_head.*"),
+    outer=(*_HEADS, *norm("layernorm", "Transformer/encoder_norm")),  # of the head for masked images
+    ignored=("embeddings.mask_token", "*relative_position_index", *_OTHER_PARTS),
     config={**_CONFIG, "epsilon": 1e-12, "relative_resize": "bilinear"},
     heads=_WIDTHS,
     preprocessing="beit",
     format="huggingface",
 )
+_NO_LAST_NORM = {**_CONFIG, "final_norm": None}
+INTERNVL = Family(
+    name="huggingface-internvl",
+    title="Hugging Face's InternViT, the image tower of InternVL",
+    detect=("embeddings.cls_token", "encoder.layer.0.attention.projection_layer.weight", "encoder.layer.0.lambda_1"),
+    rules=(
+        *_EMBEDDINGS,
+        *_norms(_OLD, "layernorm_before", "layernorm_after"),
+        *_new_attention(f"{_OLD}.attention", "projection_layer"),
+        *_scales(_OLD, "lambda_1", "lambda_2"),
+        *_new_mlp(_OLD),
+        *norm("layernorm", "Transformer/encoder_norm", tells={"final_norm": "tokens"}),
+    ),
+    ignored=("embeddings.mask_token", *_OTHER_PARTS),
+    config=_NO_LAST_NORM,
+    heads={1024: 16},
+    preprocessing="imagenet",
+)
+INTERNVIT = Family(
+    name="internvit",
+    title="InternViT (OpenGVLab/InternVL)",
+    detect=("embeddings.class_embedding", "encoder.layers.0.attn.qkv.weight", "encoder.layers.0.ls1"),
+    rules=(
+        *_BLIP_EMBEDDINGS,
+        *_norms(_LAYERS, "norm1", "norm2"),
+        *linear(f"{_LAYERS}.attn.qkv", *(f"{ATTENTION}/{name}" for name, _ in _QKV)),
+        *linear(f"{_LAYERS}.attn.proj", f"{ATTENTION}/out"),
+        *_scales(_LAYERS, "ls1", "ls2"),
+        *_new_mlp(_LAYERS),
+    ),
+    ignored=("mlp1.*", *_OTHER_PARTS),
+    config=_NO_LAST_NORM,
+    heads={1024: 16},
+    preprocessing="imagenet",
+)
 
-FAMILIES = (VIT, DINOV2, DINOV3, CLIP, SIGLIP, BEIT, MSN)
+FAMILIES = (VIT, DINOV2, DINOV3, CLIP, SIGLIP, BEIT, MSN, DPT, OWLVIT, JANUS, BLIP, INTERNVL, INTERNVIT)
 
 __getattr__ = moved_names(__name__)
