@@ -7,7 +7,7 @@ import contextlib
 import re
 
 LAYERS, WIDTH, HEADS, MLP, PIXELS, PATCH, WORDS = 2, 192, 3, 256, 32, 8, 99
-LARGEST = 60e6
+LARGEST = 100e6
 """Parameters; a class whose fields are named otherwise may come out larger."""
 
 _TEXT = """
@@ -50,6 +50,8 @@ _SIZES = {
     r"(\w*_)?(image_size|img_size|crop_size)": PIXELS,
     r"(\w*_)?patch_size": PATCH,
     r"mlp_ratio": 2,
+    r"mask_ratio": 0,
+    r"num_patches": (PIXELS // PATCH) ** 2,
     r"vocab_size": WORDS,
     r"projection_dim": 16,
     r"max_position_embeddings": 64,
@@ -60,7 +62,7 @@ _LEFT_OUT = ("out_features", "out_indices", "stage_names", "backbone_out_indices
 
 def small(fields):
     """Return the fields of a configuration with small sizes, those of configurations inside of it too."""
-    found = {}
+    found, layers = {}, fields.get("num_hidden_layers")
     for name, value in fields.items():
         size = next((size for pattern, size in _SIZES.items() if re.fullmatch(pattern, name)), None)
         if name in _LEFT_OUT:
@@ -69,6 +71,8 @@ def small(fields):
             found[name] = small(value) if name.endswith("config") else value
         elif name.endswith("token_id") and isinstance(value, int):
             found[name] = min(value, 2)
+        elif isinstance(value, list) and len(value) == layers:
+            found[name] = value[:LAYERS]
         elif size is None or value is None or isinstance(value, bool):
             found[name] = value
         else:
@@ -112,15 +116,21 @@ def outputs(model, images):
         if isinstance(part, torch.nn.LayerNorm):
             part.register_forward_hook(lambda part, given, found: seen.append(found))
 
-    calls = [lambda: model(pixel_values=images)]
-    for part in (model, *(getattr(model, name, None) for name in ("base_model", "vision_model"))):
-        if part is not None and hasattr(part, "get_image_features"):
-            calls.append(lambda part=part: part.get_image_features(pixel_values=images))
-        if part is not None and part is not model:
-            calls.append(lambda part=part: part(pixel_values=images))
+    parts = [part for part in (getattr(model, name, None) for name in ("base_model", "vision_model")) if part]
+    calls = [
+        model,
+        *parts,
+        *(part.get_image_features for part in (model, *parts) if hasattr(part, "get_image_features")),
+    ]
+    given = {"pixel_values": images}
+    if "Siglip2" in type(model).__name__:
+        rows = images.unfold(2, PATCH, PATCH).unfold(3, PATCH, PATCH)  # batch, channels, down, across, pixels, pixels
+        rows = rows.permute(0, 2, 3, 4, 5, 1).reshape(1, -1, PATCH * PATCH * 3)
+        grid = torch.tensor([[PIXELS // PATCH] * 2])
+        given = {"pixel_values": rows, "pixel_attention_mask": torch.ones(rows.shape[:2]), "spatial_shapes": grid}
     for call in calls:
         with torch.no_grad(), contextlib.suppress(Exception):
-            found = call()
+            found = call(**given)
             arrays = found.values() if hasattr(found, "values") else [found]
             for array in (*arrays, *seen):
                 if not isinstance(array, torch.Tensor):

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ..validate import did_you_mean
-from . import registry
+from . import registry, timm_models
 from .augreg import AUGREG_MODELS, BUCKET, find_augreg
 from .cache import cached_path
 from .checkpoint import HUB, PACKAGE, Checkpoint
@@ -70,7 +70,12 @@ def available(
         license=licence if license is None else license,
         labels=labels,
     )
-    return [c for c in found if c.family not in REFUSED]
+    return [c for c in found if c.family not in REFUSED and not _is_refused(c)]
+
+
+def _is_refused(checkpoint: Checkpoint) -> bool:
+    model = timm_models.of_file(checkpoint.name)
+    return model is not None and bool(model.refused)
 
 
 def find(weights: str, variant: str | None = None) -> Checkpoint | None:
