@@ -232,11 +232,13 @@ def two_models(tmp_path, monkeypatch):
     path = write(load("timm_vit"), tmp_path)
     arrays = timm_models.signature(checkpoints.Weights(path).architecture)
 
-    def model(name, files, heads, refused=""):
+    def model(name, files, heads, refused="", family="timm"):
         fields = {"num_heads": heads, "mlp_activation": "gelu", "epsilon": 1e-6, "pooling": "token"}
-        return timm_models.Model(name, files, 64, 2, arrays, fields, refused, "timm")
+        return timm_models.Model(name, files, 64, 2, arrays, fields, refused, family)
 
-    table = {m.name: m for m in (model("often", 3, 2), model("seldom", 1, 4), model("never", 9, 8, "it is odd"))}
+    found = [model("often", 3, 2), model("seldom", 1, 4), model("never", 9, 8, "it is odd")]
+    found.append(model("named otherwise", 9, 8, "it is odd", "deit3"))
+    table = {m.name: m for m in found}
     monkeypatch.setattr(timm_models, "models", lambda: table)
     return path
 
@@ -247,10 +249,17 @@ def test_a_doubt_is_a_warning(two_models):
     ) as caught:
         model = from_checkpoint(two_models)
     assert [warning.filename for warning in caught] == [__file__]
+    assert "named otherwise" not in str(caught[0].message)
     assert_exact(model, load("timm_vit"))
     expected = {"num_heads": 2, "mlp_activation": "gelu", "epsilon": 1e-6, "pooling": "token"}
     assert model.load_report.assumed == expected
     assert "num_heads=2" in str(model.load_report)
+
+
+def test_authors_names_may_be_any_models(two_models):
+    arrays = checkpoints.Weights(two_models, family="timm").architecture
+    assert "named otherwise" in assumptions.assume(FAMILIES["deit3"], arrays, {}).others
+    assert assumptions.assume(FAMILIES["deit3"], arrays, {}, is_named=True).others is None
 
 
 def test_no_assumption_of_what_the_caller_says(two_models):
