@@ -245,6 +245,8 @@ def test_models_of_timm_that_are_refused_are_not_available(monkeypatch):
     monkeypatch.setattr(timm_models, "models", lambda: table)
     assert checkpoints.available(name=pattern) == []
     assert len(select(name=pattern)) == 2
+    with pytest.raises(ValueError, match="vit_tiny_patch16_224.augreg_in21k cannot be built: it is odd"):
+        checkpoints.fetch("timm/vit_tiny_patch16_224.augreg_in21k")  # not after a download
 
 
 @pytest.mark.parametrize(
