@@ -5,9 +5,10 @@ import weakref
 
 import keras
 import numpy as np
+import PIL.Image
 import pytest
 
-from vit_keras import anatomy, labels, preprocess, training, vit
+from vit_keras import anatomy, labels, preprocess, training, visualize, vit
 
 
 def tiny(**options):
@@ -102,3 +103,48 @@ def test_a_new_head_has_not_the_names_of_the_old_one():
     model = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=10)
     anatomy.name_classes(model, labels.CIFAR10)
     assert anatomy.class_names(keras.Sequential([model, keras.layers.Dense(10)])) is None
+
+
+def transfer(vit_model):
+    """A user's functional model of a ViT's tensors, which is flat: the ViT itself is not in it."""
+    return keras.Model(vit_model.input, keras.layers.Dense(5)(vit_model.output))
+
+
+@pytest.mark.core
+def test_a_flat_model_remembers_the_preprocessing_of_its_vit(tmp_path):
+    source = tiny()
+    model = transfer(source)
+    assert anatomy.preprocessing_of(model).mean == preprocess.GOOGLE.mean
+    source.preprocessing = preprocess.CLIP  # also of a model that was made before
+    assert anatomy.preprocessing_of(model) == preprocess.CLIP.replace(image_size=32)
+    picture = np.random.RandomState(1).randint(0, 255, (40, 48, 3), "uint8")
+    expected = keras.ops.convert_to_numpy(model(preprocess.CLIP(picture, 32)))
+    for name in ("flat.keras", "flat.h5"):
+        model.save(tmp_path / name)
+        again = keras.models.load_model(tmp_path / name, compile=False)
+        found = again.predict(anatomy.preprocessing_of(again)(picture), verbose=0)
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+    assert keras.models.clone_model(source).preprocessing == preprocess.CLIP
+
+
+def test_evaluation_and_maps_of_a_flat_model_take_the_pixels_of_its_vit(tmp_path):
+    source = tiny()
+    model = transfer(source)
+    source.preprocessing = preprocess.CLIP
+    model.save(tmp_path / "flat.keras")
+    again = keras.models.load_model(tmp_path / "flat.keras", compile=False)
+    picture = np.random.RandomState(1).randint(0, 255, (32, 32, 3), "uint8")
+    PIL.Image.fromarray(picture).save(tmp_path / "one.png")
+    seen = training.embed(again, [tmp_path / "one.png"])
+    np.testing.assert_allclose(seen, training.embed(source, [tmp_path / "one.png"]), rtol=0, atol=1e-5)
+    theirs, ours = (visualize.attention_map(m, picture) for m in (source, again))
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-4)
+    source.preprocessing = preprocess.GOOGLE
+    assert np.abs(visualize.attention_map(source, picture) - ours).max() > 1e-3
+
+
+def test_googles_preprocessing_is_not_written_down():
+    assert "preprocessing" not in anatomy.blocks(tiny())[0].get_config()
+    mixer = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=3, tokens_mlp_dim=8, pooling="gap", position=None)
+    mixer.preprocessing = preprocess.CLIP
+    assert anatomy.preprocessing_of(transfer(mixer)).mean == preprocess.CLIP.mean

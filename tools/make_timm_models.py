@@ -24,7 +24,7 @@ from vit_keras.checkpoints.families import FAMILIES, rules
 from vit_keras.checkpoints.timm_models import signature
 
 TARGET = Path(__file__).parents[1] / "vit_keras" / "checkpoints" / "timm_models.csv"
-COLUMNS = ("name", "files", "hidden_size", "num_layers", "arrays", "fields", "refused")
+COLUMNS = ("name", "family", "files", "hidden_size", "num_layers", "arrays", "fields", "refused")
 MODULES = ("vision_transformer", "deit", "beit", "eva", "mlp_mixer", "vision_transformer_hybrid")
 CLASSES = ("VisionTransformer", "VisionTransformerDistilled", "Beit", "Eva", "MlpMixer")
 BLOCKS = ("vision_transformer.Block", "beit.Block", "eva.EvaBlock", "mlp_mixer.MixerBlock")
@@ -59,7 +59,7 @@ def row_of(name: str) -> dict | None:
     family = rules.detect(FAMILIES.values(), shapes, shapes.__getitem__)
     if family is None:
         return None
-    row = {"hidden_size": model.embed_dim, "num_layers": len(model.blocks)}
+    row = {"family": family.name, "hidden_size": model.embed_dim, "num_layers": len(model.blocks)}
     try:
         row["arrays"] = signature(inferred(family, shapes))
         return row | {"fields": " ".join(f"{field}={value}" for field, value in fields(model).items())}

@@ -1,14 +1,22 @@
-"""Print what becomes of random files of timm's and transformers' models, as rows of `docs/sweep.csv`.
+"""Write into `docs/sweep.csv` what becomes of random files of timm's and transformers' models.
 
-    pip install timm transformers && python tools/measure_sweep.py [NAME …] > sweep.csv
+    pip install timm transformers && python tools/measure_sweep.py [--only PATTERN …] [--into FILE]
 
-Without names: all of them, which takes long. A row has the library, the model, whether the file was alone or in a
-folder with its `config.json`, the outcome, and the reason or the warning.
+Without patterns: the models that have no row yet, so that a run that was stopped goes on where it was. With patterns
+(`"transformers *"`, `"timm vit_*_radio_*"`): these models again, in place of their rows. A row has the library, its
+version, the model, whether the file was alone or in a folder with its `config.json`, the outcome, the reason or the
+warning, and the date. Rows of models that are no longer in the lists are dropped. At the end the outcomes are counted.
 """
 
 from __future__ import annotations
 
+import argparse
+import collections
 import csv
+import datetime
+import fnmatch
+import importlib
+import os
 import sys
 import tempfile
 from pathlib import Path
@@ -18,27 +26,57 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "goldens")]
 
 import sweep
 
+COLUMNS = ("library", "version", "model", "file", "outcome", "reason", "date")
+WRITERS = {"timm": sweep.timm_case, "transformers": sweep.hugging_face_case}
+
 
 def main() -> None:
-    """Print the rows."""
-    wanted = sys.argv[1:]
-    writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(("library", "model", "file", "outcome", "reason"))
-    libraries = (
-        ("timm", sweep.timm_cases(), sweep.timm_case),
-        ("transformers", sweep.hugging_face_cases(), sweep.hugging_face_case),
-    )
-    for library, names, write in libraries:
-        for name in names:
-            if wanted and name not in wanted and library not in wanted:
-                continue
-            with tempfile.TemporaryDirectory() as folder:
-                try:
-                    found = list(sweep.rows(write, name, Path(folder)))
-                except Exception as error:  # the original cannot be made so small
-                    found = [("", "not made", f"{type(error).__name__}: {error}")]
-                writer.writerows((library, name, *row) for row in found)
-            sys.stdout.flush()
+    """Measure, and write the file after each model."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", metavar="PATTERN", help="measure these again: 'timm vit_*'")
+    parser.add_argument("--into", type=Path, default=ROOT / "docs" / "sweep.csv", metavar="FILE")
+    options = parser.parse_args()
+    cases = [("timm", name) for name in sweep.timm_cases()]
+    cases += [("transformers", name) for name in sweep.hugging_face_cases()]
+    rows = read(options.into)
+    for case in cases:
+        again = options.only and any(fnmatch.fnmatchcase(" ".join(case), pattern) for pattern in options.only)
+        if again or (case not in rows and not options.only):
+            rows[case] = measured(*case)
+            write(options.into, [row for known in cases for row in rows.get(known, ())])
+    counts = collections.Counter((row["library"], row["file"], row["outcome"]) for case in rows for row in rows[case])
+    for (library, file, outcome), count in sorted(counts.items()):
+        print(f"{library:13} {file:7} {outcome:9} {count:4}")
+
+
+def measured(library: str, name: str) -> list[dict[str, str]]:
+    """Return the rows of a model."""
+    version = importlib.import_module(library).__version__
+    with tempfile.TemporaryDirectory() as folder:
+        found = list(sweep.rows(WRITERS[library], name, Path(folder)))
+    date = datetime.date.today().isoformat()
+    print(library, name, *(outcome for _, outcome, _ in found), flush=True)
+    return [dict(zip(COLUMNS, (library, version, name, *row, date))) for row in found]
+
+
+def read(path: Path) -> dict[tuple[str, str], list[dict[str, str]]]:
+    """Return the rows of a file, by library and model."""
+    rows: dict[tuple[str, str], list[dict[str, str]]] = {}
+    if path.exists():
+        with path.open(newline="", encoding="utf-8") as file:
+            for row in csv.DictReader(file):
+                rows.setdefault((row["library"], row["model"]), []).append(row)
+    return rows
+
+
+def write(path: Path, rows: list[dict[str, str]]) -> None:
+    """Write the file, in place of the old one only when it is complete."""
+    unfinished = path.with_suffix(".part")
+    with unfinished.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n", restval="")
+        writer.writeheader()
+        writer.writerows(rows)
+    os.replace(unfinished, path)
 
 
 if __name__ == "__main__":

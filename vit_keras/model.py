@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 import numpy as np
 
-from . import legacy_files
+from . import anatomy, legacy_files
 from .config import ViTConfig
 from .keras_internals import concrete, forget_compiled
 from .keras_speed import FastModel
@@ -28,17 +28,25 @@ class VisionTransformer(FastModel):
         config: The `ViTConfig` it was built from, which is saved with the model; `None` in a copy that
             `keras.models.clone_model` made.
         preprocessing: How the checkpoint's pictures are prepared (`vit_keras.preprocess.Preprocessing`); saved with
-            the model.
+            the model. Its first block remembers it, also in a functional model that a user makes of its tensors.
         labels: Names of the classes: a tuple, the name of a list of them (`"imagenet-1k"`), or `None`; saved with the
             model.
         load_report: What happened when the weights were loaded, or `None`.
     """
 
     config: ViTConfig | None = None
-    preprocessing: Preprocessing = GOOGLE
     labels: tuple[str, ...] | str | None = None
     load_report: LoadReport | None = None
     _range_checked = False
+
+    @property
+    def preprocessing(self) -> Preprocessing:
+        """How the checkpoint's pictures are prepared."""
+        return anatomy.own_preprocessing(self)
+
+    @preprocessing.setter
+    def preprocessing(self, preprocessing: Preprocessing) -> None:
+        anatomy.remember_preprocessing(self, preprocessing)
 
     def preprocess(self, images: Any, image_size: tuple[int, int] | int | None = None) -> np.ndarray:
         """Read pictures and make of them what this model takes, as its checkpoint was trained and measured.

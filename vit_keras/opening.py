@@ -332,14 +332,21 @@ def _report_assumptions(model: VisionTransformer, source: Any, options: dict[str
     open_fields = [field for field in source.assumptions.open if field not in options]
     assumed = {field: getattr(model.config, field) for field in open_fields}
     model.load_report = dataclasses.replace(model.load_report, assumed=assumed)
-    doubts = [text for field, text in source.assumptions.doubts.items() if field not in options]
-    if doubts or source.assumptions.others:
-        assumed = f" It is read with {'; '.join(doubts)}." if doubts else ""
-        others = f" The arrays also fit {source.assumptions.others}." if source.assumptions.others else ""
-        warn_caller(
-            f"{source.path} alone does not show all that the model computes.{assumed}{others} Pass the right values, "
-            "or put the model's config.json beside the file."
+    doubts = {field: text for field, text in source.assumptions.doubts.items() if field not in options}
+    if "num_heads" in options:  # who knows these knows the rest, as far as no published models disagree
+        doubts = {field: text for field, text in doubts.items() if text}
+    said = []
+    if doubts:
+        values = ", ".join(f"{field}={getattr(model.config, field)!r}{text}" for field, text in doubts.items())
+        said.append(f"It is read with {values}. Pass {'=…, '.join(doubts)}=… to be sure.")
+    if others := source.assumptions.others:
+        said.append(
+            f"It may be timm's {others}, which cannot be built. Pass family={source.family.name!r} if it is not."
         )
+    if open_fields:
+        said.append("The file does not show it; a config.json beside it would.")
+    if len(said) > bool(open_fields):
+        warn_caller(f"{source.path}: {' '.join(said)}")
 
 
 def resize(model: keras.Model, image_size: ImageSize, **options: Any) -> VisionTransformer:

@@ -15,7 +15,7 @@ import pytest
 
 import vit_keras
 from vit_keras import checkpoints, preprocess
-from vit_keras.checkpoints import Checkpoint, families, find, locate, registry
+from vit_keras.checkpoints import Checkpoint, families, find, locate, registry, timm_models
 from vit_keras.checkpoints.locate import by_filename
 from vit_keras.checkpoints.registry import select
 from vit_keras.config import ViTConfig
@@ -236,6 +236,17 @@ def test_families_that_are_refused_are_not_available():
     """`available` names them, so that a list of names need not import the families' tables."""
     assert set(locate.REFUSED) == {name for name, family in families.FAMILIES.items() if family.refused is not None}
     assert checkpoints.available(family="vit-pytorch") == []  # nobody publishes files of this family
+
+
+def test_models_of_timm_that_are_refused_are_not_available(monkeypatch):
+    pattern, table = "timm/vit_tiny_patch16_224.*", dict(timm_models.models())
+    assert len(checkpoints.available(name=pattern)) == len(select(name=pattern)) == 2
+    table["vit_tiny_patch16_224"] = table["vit_tiny_patch16_224"]._replace(refused="it is odd")
+    monkeypatch.setattr(timm_models, "models", lambda: table)
+    assert checkpoints.available(name=pattern) == []
+    assert len(select(name=pattern)) == 2
+    with pytest.raises(ValueError, match="vit_tiny_patch16_224.augreg_in21k cannot be built: it is odd"):
+        checkpoints.fetch("timm/vit_tiny_patch16_224.augreg_in21k")  # not after a download
 
 
 @pytest.mark.parametrize(

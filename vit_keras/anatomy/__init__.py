@@ -5,7 +5,16 @@ after it (dropout, a head, a softmax) is looked at too. Code that asks what pixe
 are logits, or where its blocks and its head are, asks here, so that all answers agree.
 """
 
-from .inputs import batch_preprocessing_of, front, image_shape, input_range, native_size, preprocessing_of
+from .inputs import (
+    batch_preprocessing_of,
+    front,
+    image_shape,
+    input_range,
+    native_size,
+    own_preprocessing,
+    preprocessing_of,
+    remember_preprocessing,
+)
 from .outputs import (
     class_names,
     lack_of_classes,
@@ -58,12 +67,14 @@ __all__ = [
     "output_kind",
     "output_source",
     "outputs_of",
+    "own_preprocessing",
     "patch_grid",
     "patch_stride",
     "prefix_names",
     "preprocessing_of",
     "probabilities",
     "readout",
+    "remember_preprocessing",
     "set_rates",
     "softmax",
 ]

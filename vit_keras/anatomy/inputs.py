@@ -150,7 +150,7 @@ def native_size(model: keras.Model, image_size: Any = None) -> tuple[int, int] |
     given = None if image_size in (None, "native") else size_pair(image_size, "image_size")
     fixed = image_shape(model)[1:3]
     if None in fixed:
-        return given or _own_preprocessing(model).image_size
+        return given or own_preprocessing(find_vit(model)).image_size
     if given not in (None, fixed):
         raise ValueError(
             f"{model.name!r} takes images of {fixed} pixels only. Received: image_size={image_size!r}. "
@@ -219,7 +219,7 @@ def preprocessing_of(model: keras.Model, image_size: Any = None) -> Preprocessin
         >>> preprocessing_of(tiny).image_size, preprocessing_of(served).image_size
         ((32, 32), None)
     """
-    own = _own_preprocessing(model).for_channels(image_shape(model)[3])
+    own = own_preprocessing(find_vit(model)).for_channels(image_shape(model)[3])
     size = native_size(model, image_size)
     if _entry(model).resizing:
         any_size = None in image_shape(model)[1:3] and image_size in (None, "native")
@@ -269,5 +269,21 @@ def batch_preprocessing_of(model: keras.Model, image_size: Any = None) -> Prepro
     return own.replace(image_size=size, interpolation=sized[0].interpolation, crop=None if whole else 1.0)
 
 
-def _own_preprocessing(model: keras.Model) -> Preprocessing:
-    return getattr(find_vit(model), "preprocessing", GOOGLE)
+def own_preprocessing(vit: keras.Model) -> Preprocessing:
+    """Return how the pictures of a ViT's checkpoint are prepared: Google's way, if nobody said.
+
+    Also of a user's functional model that has the layers of a ViT: the first block remembers it.
+
+    Example:
+        >>> from vit_keras import vit
+        >>> tiny = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2)
+        >>> tiny.preprocessing = tiny.preprocessing.replace(mean=0.4)
+        >>> own_preprocessing(keras.Model(tiny.input, keras.layers.Dense(3)(tiny.output))).mean
+        (0.4, 0.4, 0.4)
+    """
+    return next((block.preprocessing for block in blocks(vit)), None) or GOOGLE
+
+
+def remember_preprocessing(vit: keras.Model, preprocessing: Preprocessing) -> None:
+    """Let a ViT know how its pictures are prepared; see `own_preprocessing`."""
+    blocks(vit)[0].preprocessing = preprocessing

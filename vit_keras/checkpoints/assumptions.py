@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from . import timm_models
 from .families import Family
+from .families.huggingface import FAMILIES as HUGGING_FACE_FAMILIES
 from .families.timm import FAMILIES as TIMM_FAMILIES
 
 __all__ = ["NOTHING", "Assumptions", "assume"]
@@ -21,8 +22,10 @@ class Assumptions(NamedTuple):
     Attributes:
         fields: Fields of `ViTConfig` as in the published models that the arrays fit.
         open: Names of all fields that are assumed, also those that have the family's value.
-        doubts: Of fields in which these models disagree, their other values and the models, in words.
-        others: Models that the arrays fit too and that cannot be built, in words; `None` without any.
+        doubts: Fields in which these models or other sources disagree, with who says what, in words; or without such
+            models, fields of which nothing is known, with an empty text.
+        others: Names of models that the arrays fit too and that cannot be built; `None` without any, or if the caller
+            named the family.
     """
 
     fields: Mapping[str, Any]
@@ -34,13 +37,16 @@ class Assumptions(NamedTuple):
 NOTHING = Assumptions({}, (), {}, None)
 
 
-def assume(family: Family, inferred: Mapping[str, Any], known: Mapping[str, Any]) -> Assumptions:
+def assume(
+    family: Family, inferred: Mapping[str, Any], known: Mapping[str, Any], *, is_named: bool = False
+) -> Assumptions:
     """Return what to assume of a file of which something is not known.
 
     Args:
         family: The family of the file.
         inferred: Fields of `ViTConfig` from `architecture.infer`.
         known: Fields that the arrays tell (`rules.Binding.told`) or that stand beside the file.
+        is_named: Whether the caller named the family.
 
     Returns:
         The `Assumptions`. Where published models disagree, the most usual value is assumed; a field that the family
@@ -53,9 +59,11 @@ def assume(family: Family, inferred: Mapping[str, Any], known: Mapping[str, Any]
     if inferred["pooling"] != "token":
         shown.add("pooling")
     numerics = tuple(field for field in NUMERICS if field not in shown)
-    candidates = timm_models.alike(inferred) if family in TIMM_FAMILIES and "mlp_activation" not in shown else []
+    in_table = family in TIMM_FAMILIES and "mlp_activation" not in shown
+    candidates = timm_models.alike(inferred, family.name) if in_table else []
     if not candidates:
-        return Assumptions({}, numerics, {}, None)
+        is_guess = "num_heads" in numerics and (in_table or family in HUGGING_FACE_FAMILIES)
+        return Assumptions({}, numerics, dict.fromkeys(numerics if is_guess else (), ""), None)
     built = [model for model in candidates if not model.refused]
     if not built:
         raise ValueError(f"The arrays only fit {_reasons(candidates)}.")
@@ -72,12 +80,12 @@ def assume(family: Family, inferred: Mapping[str, Any], known: Mapping[str, Any]
             continue
         ours = fields.get(field)
         theirs = "; ".join(f"{value!r} in {_some(names)}" for value, names in values.items() if value != ours)
-        doubts[field] = f"{field}={ours!r} (as in {_some(values[ours])}; {theirs})"
+        doubts[field] = f" (as in {_some(values[ours])}; {theirs})"
     if "pooling" in fields:
         fields["class_token"] = True
-    refused = [model for model in candidates if model.refused]
+    others = [model.name for model in candidates if model.refused and not is_named]
     open_fields = dict.fromkeys((*numerics, *(field for field in _OFTEN_SHOWN if field in fields)))
-    return Assumptions(fields, tuple(open_fields), doubts, _reasons(refused) if refused else None)
+    return Assumptions(fields, tuple(open_fields), doubts, _some(others) or None)
 
 
 def _most_usual(models: list[timm_models.Model]) -> Mapping[str, Any]:

@@ -47,12 +47,14 @@ class Hints:
         image_size: `(height, width)` in pixels that the model was trained at, or `None`.
         preprocessing: How its images are prepared.
         labels: Names of its classes, the name of a list of them, or `None`.
+        doubts: Fields of which another source says otherwise, with what it says, in words.
     """
 
     fields: Mapping[str, Any]
     image_size: tuple[int, int] | None
     preprocessing: Preprocessing
     labels: Any
+    doubts: Mapping[str, str]
 
 
 def collect(
@@ -103,7 +105,19 @@ def collect(
     image_size = fields.pop("image_size", None)
     if isinstance(image_size, int):
         image_size = (image_size, image_size)
-    return Hints(fields, image_size, preprocessing, labels or (published.labels if published else None))
+    doubts = {} if published or settings.get("config") else _doubts(config, fields)
+    return Hints(fields, image_size, preprocessing, labels or (published.labels if published else None), doubts)
+
+
+def _doubts(config: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, str]:
+    """Return where timm's `config.json` says otherwise than the authors of the weights: the name says GELU for CLIPs
+    that were trained with QuickGELU, and so timm computes.
+    """
+    trained = registry.named(f"timm/{config.get('architecture')}.{(config.get('pretrained_cfg') or {}).get('tag')}")
+    theirs = trained.options.get("mlp_activation") if trained else None
+    if theirs in (None, fields.get("mlp_activation")):
+        return {}
+    return {"mlp_activation": f" (as timm computes it; the authors of {trained.name} trained it with {theirs!r})"}
 
 
 def _beside(path: Path, name: str) -> Path:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ..validate import did_you_mean
-from . import registry
+from . import registry, timm_models
 from .augreg import AUGREG_MODELS, BUCKET, find_augreg
 from .cache import cached_path
 from .checkpoint import HUB, PACKAGE, Checkpoint
@@ -70,7 +70,12 @@ def available(
         license=licence if license is None else license,
         labels=labels,
     )
-    return [c for c in found if c.family not in REFUSED]
+    return [c for c in found if c.family not in REFUSED and not _refusal(c)]
+
+
+def _refusal(checkpoint: Checkpoint) -> str:
+    model = timm_models.of_file(checkpoint.name)
+    return model.refused if model else ""
 
 
 def find(weights: str, variant: str | None = None) -> Checkpoint | None:
@@ -148,10 +153,13 @@ def fetch(
     Raises:
         FileNotFoundError: There is no file at the path or URL, or it is not here and `VIT_KERAS_OFFLINE` is set.
         ConnectionError: The server could not be reached.
-        ValueError: The name is not a published one, or the server sent another file.
+        ValueError: The name is not a published one, or that of a model that cannot be built; or the server sent another
+            file.
     """
     text = os.fspath(weights)
     checkpoint = find(text, variant)
+    if checkpoint and (reason := _refusal(checkpoint)):
+        raise ValueError(f"{checkpoint.name} cannot be built: {reason}.")
     if checkpoint is None and not text.startswith(("http://", "https://")):
         return _local_file(text, variant)
     local = checkpoint and _find_local(checkpoint)

@@ -13,8 +13,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .architecture import has_class_token
-
 __all__ = ["Model", "alike", "models", "named", "read_config", "signature"]
 
 
@@ -29,6 +27,7 @@ class Model(NamedTuple):
         arrays: What its arrays show (`signature`); empty if they fit no model of this package.
         fields: Fields of `ViTConfig` that its arrays do not show.
         refused: Why its files cannot be loaded, or an empty text.
+        family: The family that the names in its files show.
     """
 
     name: str
@@ -38,6 +37,7 @@ class Model(NamedTuple):
     arrays: str
     fields: Mapping[str, Any]
     refused: str
+    family: str
 
 
 @functools.cache
@@ -55,11 +55,23 @@ def models() -> Mapping[str, Model]:
 def _model(row: Mapping[str, str]) -> Model:
     numbers = (int(row[field]) for field in ("files", "hidden_size", "num_layers"))
     fields = dict(part.split("=") for part in row["fields"].split())
-    return Model(row["name"], *numbers, row["arrays"], {f: _value(f, v) for f, v in fields.items()}, row["refused"])
+    fields = {field: _value(field, value) for field, value in fields.items()}
+    return Model(row["name"], *numbers, row["arrays"], fields, row["refused"], row["family"])
 
 
 def _value(field: str, text: str) -> Any:
     return int(text) if field == "num_heads" else float(text) if field in ("epsilon", "rope_theta") else text
+
+
+def of_file(published: str) -> Model | None:
+    """Return the architecture of a file that timm publishes, or `None` if this is none of timm's.
+
+    Example:
+        >>> of_file("timm/vit_tiny_patch16_224.augreg_in21k").name
+        'vit_tiny_patch16_224'
+    """
+    source, _, name = published.partition("/")
+    return models().get(name.partition(".")[0]) if source == "timm" else None
 
 
 _USUAL = {
@@ -96,6 +108,8 @@ def signature(inferred: Mapping[str, Any]) -> str:
         >>> signature({"hidden_size": 192, "mlp_dim": 768, "patch_size": (16, 16), "pooling": "gap"})
         '192 768 16x16 class_token=False'
     """
+    from .architecture import has_class_token  # imports NumPy, which a list of names does not need
+
     facts = {
         **inferred,
         "class_token": has_class_token(inferred),
@@ -109,10 +123,18 @@ def signature(inferred: Mapping[str, Any]) -> str:
     return " ".join((f"{width} {inferred['mlp_dim']} {patch}", *other)).replace(", ", "-")
 
 
-def alike(inferred: Mapping[str, Any]) -> list[Model]:
-    """Return the models that the arrays of a file fit: those of its depth, or if there are none, those of any depth."""
+def alike(inferred: Mapping[str, Any], family: str) -> list[Model]:
+    """Return the models that the arrays of a file fit: those of its depth, or if there are none, those of any depth.
+
+    A file with timm's plain names (`ls1.gamma`) is none of the models that timm writes with others (`gamma_1`). A file
+    with these may be any: authors have them for models that timm writes with its plain names.
+
+    Args:
+        inferred: Fields of `ViTConfig` from `architecture.infer`.
+        family: The name of the file's family.
+    """
     arrays = signature(inferred)
-    found = [model for model in models().values() if model.arrays == arrays]
+    found = [m for m in models().values() if m.arrays == arrays and (family != "timm" or m.family == "timm")]
     return [model for model in found if model.num_layers == inferred["num_layers"]] or found
 
 

@@ -83,15 +83,16 @@ class Weights(Mapping):
         if heads:
             self.architecture["num_heads"] = heads
         known = hints.collect(self.reader, self.path, self.family, self.architecture, published)
-        self.assumptions = NOTHING if published else self._assume({**binding.told, **known.fields})
+        self.assumptions = NOTHING if published else self._assume({**binding.told, **known.fields}, family is not None)
+        self.assumptions = self.assumptions._replace(doubts={**self.assumptions.doubts, **known.doubts})
         self.architecture |= {**self.assumptions.fields, **known.fields}
         self.image_size = known.image_size
         self.preprocessing = known.preprocessing
         self.labels = known.labels
 
-    def _assume(self, known: Mapping[str, Any]) -> Assumptions:
+    def _assume(self, known: Mapping[str, Any], is_named: bool) -> Assumptions:
         try:
-            return assume(self.family, self.architecture, known)
+            return assume(self.family, self.architecture, known, is_named=is_named)
         except ValueError as error:
             raise ValueError(f"{self.path}: {error}") from None
 

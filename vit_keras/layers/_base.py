@@ -6,12 +6,31 @@ import keras
 import numpy as np
 from keras import ops
 
+from ..preprocess import GOOGLE, Preprocessing
+
 
 def register(cls: type) -> type:
     """Make a layer loadable under its own name and under the one that vit-keras 0.x saved."""
     keras.saving.register_keras_serializable("vit_keras")(cls)
     keras.saving.get_custom_objects().setdefault(f"Custom>{cls.__name__}", cls)
     return cls
+
+
+class EncoderBlock(keras.layers.Layer):
+    """A block that remembers how the pictures of its model are prepared, and saves that if it is not Google's way.
+
+    A user's functional model of a ViT's tensors, `keras.Model(vit.input, outputs)`, has the layers of the ViT and
+    nothing else of it. `anatomy` asks the first block.
+    """
+
+    def __init__(self, preprocessing=None, **kwargs):
+        super().__init__(**kwargs)
+        self.preprocessing = None if preprocessing is None else Preprocessing.from_dict(preprocessing)
+
+    def get_config(self):
+        own = self.preprocessing
+        is_usual = own is None or own == GOOGLE.for_channels(own.channels)
+        return {**super().get_config(), **({} if is_usual else {"preprocessing": own.to_dict()})}
 
 
 def token_width(layer: keras.layers.Layer, shape: tuple, ndim: int | None = 3) -> int:

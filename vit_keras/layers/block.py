@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import keras
-
 from ..config import NO_REMAT_WITH_DROPOUT
-from ._base import Dropout, LayerNormalization, drop_path, register, remat, token_width
+from ._base import Dropout, EncoderBlock, LayerNormalization, drop_path, register, remat, token_width
 from .attention import MultiHeadSelfAttention, attention_spec
 from .mlp import LayerScale, MlpBlock
 from .tap import is_tapped, visit
 
 
 @register
-class TransformerBlock(keras.layers.Layer):
+class TransformerBlock(EncoderBlock):
     """A pre-norm encoder block (paper, equations 2 and 3).
 
     Args:
@@ -29,8 +27,8 @@ class TransformerBlock(keras.layers.Layer):
         gated_mlp: See `MlpBlock`.
         stochastic_depth: Rate at which training leaves out each branch, for each image anew; the branches that stay are
             scaled up in turn (arXiv 1603.09382).
-        **kwargs: Switches of the attention (`MultiHeadSelfAttention.SWITCHES`), such as `qkv_bias`, and the arguments
-            of `keras.layers.Layer`.
+        **kwargs: Switches of the attention (`MultiHeadSelfAttention.SWITCHES`), such as `qkv_bias`, `preprocessing` (a
+            `Preprocessing.to_dict()`, which the block remembers), and the arguments of `keras.layers.Layer`.
 
     Call arguments:
         inputs: Tokens.

@@ -9,12 +9,12 @@ from __future__ import annotations
 import keras
 from keras import ops
 
-from ._base import register, token_width
+from ._base import EncoderBlock, register, token_width
 from .mlp import MlpBlock
 
 
 @register
-class MixerBlock(keras.layers.Layer):
+class MixerBlock(EncoderBlock):
     """An MLP across the tokens of each channel, then one across the channels of each token (paper, equation 1).
 
     Both come after a layer normalization and have a residual around them. The weights of the first belong to a fixed

@@ -27,7 +27,7 @@ import numpy as np
 from PIL import Image
 
 from .. import __version__
-from ..anatomy import find_vit, heads, name_classes, native_size
+from ..anatomy import find_vit, heads, name_classes, native_size, own_preprocessing
 from ..atomic import complete
 from ..config import size_pair
 from ..model import VisionTransformer
@@ -158,7 +158,7 @@ def finetune(
         train, held_out = image_folder(
             folder,
             _size(image_size, find_vit(given), folder),
-            preprocessing=find_vit(given).preprocessing,
+            preprocessing=own_preprocessing(find_vit(given)),
             batch_size=batch_size,
             validation_split=validation_split,
             seed=seed,

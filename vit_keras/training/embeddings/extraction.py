@@ -15,7 +15,7 @@ from ...anatomy import blocks, find_vit, front, heads, image_shape, preprocessin
 from ...atomic import complete
 from ...keras_internals import kept, no_gradients
 from ...model import VisionTransformer
-from ...preprocess import GOOGLE, Preprocessing
+from ...preprocess import Preprocessing
 from ...validate import one_of
 from ..checks import check_range
 from .batches import batches_of, joined_labels, run_over
@@ -141,7 +141,6 @@ def _tower(vit: keras.Model, layer: str | None) -> VisionTransformer:
 
     tower = kept(vit, ("tower", layer), make)
     tower.run_eagerly = vit.run_eagerly
-    tower.preprocessing = getattr(vit, "preprocessing", GOOGLE)  # whose range its first images are compared with
     return tower
 
 
