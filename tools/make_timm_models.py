@@ -135,9 +135,9 @@ def rotary(model) -> dict:
         return {}
     kind, half = type(rope).__name__, model.blocks[0].attn.rotate_half
     facts = {name: getattr(rope, name, None) for name in ("grid_indexing", "temperature", "grid_type", "rotate_half")}
-    if kind == "RotaryEmbeddingDinoV3" and rope.normalize_coords == "separate" and half and rope.rotate_half:
-        if rope.grid_indexing == "ij" and rope.temperature is not None and not rope.grid_offset:
-            return {"rope_theta": rope.temperature}
+    dinov3 = kind == "RotaryEmbeddingDinoV3" and rope.normalize_coords == "separate" and not rope.grid_offset
+    if dinov3 and half and rope.rotate_half and rope.grid_indexing == "ij" and rope.temperature is not None:
+        return {"rope_theta": rope.temperature}
     if kind == "RotaryEmbeddingMixed" and rope.grid_indexing == "xy" and not half:
         return {"rope_theta": rope.temperature, "rope_kind": "mixed"}
     if kind == "RotaryEmbeddingCat" and rope.grid_type == "index" and not (half or rope.rotate_half):
@@ -159,9 +159,13 @@ def activation(model) -> str:
     return ACTIVATIONS[kinds.pop()]
 
 
+def is_norm(module) -> bool:
+    return "Norm" in type(module).__name__ and "Block" not in type(module).__name__
+
+
 def epsilon(model) -> float:
     """Return the epsilon of all layer normalizations."""
-    norms = [m for n, m in model.named_modules() if type(m).__name__.endswith("Norm") and "backbone" not in n]
+    norms = [m for n, m in model.named_modules() if is_norm(m) and "backbone" not in n]
     only("normalization", {type(norm).__name__ for norm in norms}, ("LayerNorm",))
     found = {norm.eps for norm in norms}
     if len(found) > 1:

@@ -424,6 +424,7 @@ def timm_cases():
         options={"num_heads": 2, "rope_theta": 100.0, "rope_kind": "axial_xy"},
         notes="the arrays are those of DeiT III",
     )
+    add("timm_radio", "vit_base_patch16_radio_v3", "timm-unnormed", final_norm="none", **headless)
     reference = {"ref_feat_shape": (4, 4)}
     perception = {"num_heads": 2, "rope_grid": (4, 4)}
     add(

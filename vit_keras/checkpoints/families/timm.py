@@ -352,15 +352,26 @@ PE = dataclasses.replace(
     heads={**_WIDTHS, 1536: 16},
     preprocessing="siglip",
 )
+_LAST_NORMS = ("norm.weight", "norm.bias", "fc_norm.weight", "fc_norm.bias")
 PE_SPATIAL = dataclasses.replace(
     PE,
     name="timm-pe-spatial",
     title="timm's Perception Encoder without a last norm (PE-Lang, PE-Spatial)",
     detect=PE.detect[:-1],
     marks=(),
-    absent=("norm.weight", "fc_norm.weight", "attn_pool.latent"),
+    absent=(*_LAST_NORMS, "attn_pool.latent"),
     config={**PE.config, "pooling": "gap", "final_norm": None},
     only={"position": ("learned",)},
+)
+UNNORMED = dataclasses.replace(
+    TIMM,
+    name="timm-unnormed",
+    title="timm's RADIO and InternViT, which have no last norm",
+    marks=("reg_token|blocks.0.ls1.gamma",),
+    absent=(*_LAST_NORMS, "norm_pre.weight"),
+    config={**_PYTORCH, "final_norm": None},
+    only={},
+    preprocessing="imagenet",
 )
 SAM = dataclasses.replace(
     TIMM,
@@ -390,6 +401,7 @@ FAMILIES = (
     ROPE_VIT,
     PE,
     PE_SPATIAL,
+    UNNORMED,
     SAM,
     MIXER,
 )
