@@ -27,7 +27,12 @@ from make_google_npz import image, preprocess, uniform
 DIRECTORY = pathlib.Path(__file__).parents[1] / "data" / "families"
 
 # What these files do not show: DINO's names are timm's, and timm resamples BEiT's own files in its own way.
-OPTIONS = {"dino_original": {"family": "dino"}, "beit_original": {"relative_resize": "geometric_linear"}}
+# The arrays of RoPE-ViT beside a table are those of DeiT III.
+OPTIONS = {
+    "dino_original": {"family": "dino"},
+    "beit_original": {"relative_resize": "geometric_linear"},
+    "timm_rope_ape": {"family": "rope-vit"},
+}
 PATCH_SIZES = {"timm_flexivit": 6}
 # One golden file for each thing that models compute, or files store, differently. These run by default on every
 # backend, and in the more expensive tests. The others are further spellings of the same, for `make test-slow`.

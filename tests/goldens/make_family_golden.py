@@ -393,8 +393,7 @@ def timm_cases():
         "vit_so150m_patch16_reg4_gap_256",
         "timm",
         prefix_tokens=["reg", "reg", "reg", "reg"],
-        pool="mean of patches, fc_norm",
-        final_norm="pooled",
+        pool="mean of patches",
         notes="the table has rows for the registers",
     )
     add(
@@ -421,7 +420,7 @@ def timm_cases():
         "timm_rope_ape",
         "vit_small_patch16_rope_ape_224",
         "deit3",
-        options={"num_heads": 2, "rope_theta": 100.0, "rope_kind": "axial_xy"},
+        options={"num_heads": 2},
         notes="the arrays are those of DeiT III",
     )
     add("timm_radio", "vit_base_patch16_radio_v3", "timm-unnormed", final_norm="none", **headless)
