@@ -228,7 +228,10 @@ def test_other_precisions_of_pytorch(dtype, tmp_path):
 
 # Their names are the same; these families differ in numerics and in what stands beside the weights.
 ALIKE = (
-    {"timm", "deit", "deit-distilled", "deit3", "dino", "mae", "dinov2", "timm-clip", "timm-siglip"},
+    {
+        *("timm", "deit", "deit-distilled", "deit3", "dino", "mae", "dinov2", "timm-clip", "timm-siglip"),
+        *("eva", "eva02", "timm-pe", "timm-pe-spatial", "timm-unnormed", "rope-vit"),
+    },
     {"beit", "timm-beit"},
 )
 

@@ -222,8 +222,8 @@ DINOV3 = dataclasses.replace(
     TIMM,
     name="dinov3",
     title="DINOv3 (facebookresearch/dinov3, timm)",
-    detect=("patch_embed.proj.weight", "blocks.0.attn.qkv.weight"),
-    marks=("cls_token", "reg_token|storage_tokens", "blocks.0.gamma_1|blocks.0.ls1.gamma"),
+    detect=("patch_embed.proj.weight", "blocks.0.attn.qkv.weight", "cls_token", "reg_token|storage_tokens"),
+    marks=("blocks.0.gamma_1|blocks.0.ls1.gamma",),
     absent=("pos_embed", *BEIT.detect[1].split("|")),
     rules=(
         *array(
@@ -378,6 +378,7 @@ SAM = dataclasses.replace(
     name="sam-encoder",
     title="the image encoder of Segment Anything",
     detect=("patch_embed.proj.weight", "blocks.0.attn.rel_pos_h", "neck.0.weight"),
+    ignored=(*TIMM.ignored, "*.attn.rel_pos_*", "neck.*"),
     refused="Segment Anything's encoder attends in windows, which this version cannot build",
     format=None,
 )
