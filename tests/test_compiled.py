@@ -203,7 +203,7 @@ def test_accumulated_gradients_are_those_of_the_large_batch():
 @pytest.mark.core
 @pytest.mark.parametrize("limit", [4 * 2 * 17, 4 * 2 * 17 * 5])  # bytes of one row of scores, and of five
 def test_attention_in_chunks_is_attention(monkeypatch, limit):
-    monkeypatch.setattr(attention_module, "_has_fused_attention", lambda: False)
+    monkeypatch.setattr(attention_module, "has_fused_attention", lambda: False)
     expected, expected_gradients = slowly(tiny(), images(2)), gradients(tiny(), images(2), np.arange(2))
     monkeypatch.setattr(attention_module, "MAX_SCORE_BYTES", limit)
     calls = []

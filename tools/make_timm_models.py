@@ -27,8 +27,12 @@ TARGET = Path(__file__).parents[1] / "vit_keras" / "checkpoints" / "timm_models.
 COLUMNS = ("name", "family", "files", "hidden_size", "num_layers", "arrays", "fields", "refused")
 MODULES = ("vision_transformer", "deit", "beit", "eva", "mlp_mixer", "vision_transformer_hybrid")
 CLASSES = ("VisionTransformer", "VisionTransformerDistilled", "Beit", "Eva", "MlpMixer")
-BLOCKS = ("vision_transformer.Block", "beit.Block", "eva.EvaBlock", "mlp_mixer.MixerBlock")
-ATTENTIONS = ("timm.layers.attention.Attention", "timm.models.beit.Attention", "timm.models.eva.EvaAttention")
+POST_NORM = ("vision_transformer.ResPostBlock", "eva.EvaBlockPostNorm")
+BLOCKS = ("vision_transformer.Block", "beit.Block", "eva.EvaBlock", "mlp_mixer.MixerBlock", *POST_NORM)
+ATTENTIONS = (
+    *("timm.layers.attention.Attention", "timm.layers.attention.AttentionRope"),
+    *("timm.models.beit.Attention", "timm.models.eva.EvaAttention"),
+)
 ACTIVATIONS = {"GELU": "gelu", "GELUTanh": "gelu_tanh", "QuickGELU": "quick_gelu", "SiLU": "silu", "ReLU": "relu"}
 POOLINGS = {"token": "token", "avg": "gap", "map": "map"}
 
@@ -75,7 +79,7 @@ def inferred(family, shapes) -> dict:
     if binding.unknown:
         raise Refused(f"{binding.unknown[0]} has no place in a model of this package")
     ours = {name: rules.shape(part, shapes[part.source]) for name, part in binding.parts.items()}
-    if not {"Transformer/encoder_norm/scale", "fc_norm/scale"} & set(ours):
+    if family.config.get("final_norm", True) and not {"Transformer/encoder_norm/scale", "fc_norm/scale"} & set(ours):
         raise Refused("it has no last normalization")
     return architecture.infer(ours, family, binding.told)
 
@@ -88,7 +92,9 @@ def fields(model) -> dict:
     """
     block = model.blocks[0]
     only("class", {type(model).__name__}, CLASSES)
-    only("blocks", {path(b).removeprefix("timm.models.") for b in model.blocks}, BLOCKS)
+    blocks = {path(b).removeprefix("timm.models.") for b in model.blocks}
+    only("blocks", blocks, BLOCKS)
+    post_norm = {"post_norm": True} if blocks <= set(POST_NORM) else {}
     rope = rotary(model)
     if type(model).__name__ == "MlpMixer":
         return {"mlp_activation": activation(model), "epsilon": epsilon(model)}
@@ -96,18 +102,21 @@ def fields(model) -> dict:
     only("pooling", {model.global_pool}, POOLINGS)
     if getattr(model, "pool_include_prefix", False) and model.global_pool == "avg":
         raise Refused("it pools its class token and registers too")
-    heads = {b.attn.num_heads for b in model.blocks}
+    heads, map_heads = {b.attn.num_heads for b in model.blocks}, {}
     if model.global_pool == "map":
-        heads.add(model.attn_pool.num_heads)
+        map_heads = {"map_heads": model.attn_pool.num_heads} if model.attn_pool.num_heads not in heads else {}
         if model.attn_pool.latent.shape[1] != 1 or getattr(model.attn_pool, "pos_embed", None) is not None:
             raise Refused("its attention pooling has several queries or positions")
     if len(heads) > 1:
         raise Refused(f"its layers have different numbers of heads ({', '.join(map(str, sorted(heads)))})")
-    if block.attn.scale != (block.attn.qkv.out_features // 3 // block.attn.num_heads) ** -0.5:
+    query = getattr(block.attn, "qkv", None) or block.attn.q_proj
+    width = query.out_features // (1 if getattr(block.attn, "qkv", None) is None else 3)
+    if block.attn.scale != (width // block.attn.num_heads) ** -0.5:
         raise Refused("its attention is scaled in another way")
     distilled = {"pooling": "token+dist"} if hasattr(model, "dist_token") else {}
     pooling = {"pooling": POOLINGS[model.global_pool], **distilled}
-    return {"num_heads": heads.pop(), "mlp_activation": activation(model), "epsilon": epsilon(model), **pooling, **rope}
+    own = {"num_heads": heads.pop(), "mlp_activation": activation(model), "epsilon": epsilon(model)}
+    return {**own, **pooling, **map_heads, **post_norm, **rope}
 
 
 def path(module) -> str:
@@ -120,15 +129,23 @@ def only(what, found, known) -> None:
 
 
 def rotary(model) -> dict:
-    """Return the field of rotary positions as in DINOv3, the one kind that this package has."""
+    """Return the fields of rotary positions."""
     rope = getattr(model, "rope", None)
     if rope is None:
         return {}
-    kind = type(rope).__name__
-    plain = kind == "RotaryEmbeddingDinoV3" and rope.rotate_half and rope.normalize_coords == "separate"
-    if not plain or rope.grid_indexing != "ij" or rope.temperature is None or not model.blocks[0].attn.rotate_half:
-        raise Refused(f"it has rotary positions of timm's kind {kind}, which this version cannot build")
-    return {"rope_theta": rope.temperature}
+    kind, half = type(rope).__name__, model.blocks[0].attn.rotate_half
+    facts = {name: getattr(rope, name, None) for name in ("grid_indexing", "temperature", "grid_type", "rotate_half")}
+    dinov3 = kind == "RotaryEmbeddingDinoV3" and rope.normalize_coords == "separate" and not rope.grid_offset
+    if dinov3 and half and rope.rotate_half and rope.grid_indexing == "ij" and rope.temperature is not None:
+        return {"rope_theta": rope.temperature}
+    if kind == "RotaryEmbeddingMixed" and rope.grid_indexing == "xy" and not half:
+        return {"rope_theta": rope.temperature, "rope_kind": "mixed"}
+    if kind == "RotaryEmbeddingCat" and rope.grid_type == "index" and not (half or rope.rotate_half):
+        grid = {"rope_grid": "x".join(map(str, rope.ref_feat_shape))} if rope.ref_feat_shape else {}
+        offset = {"rope_offset": rope.grid_offset} if rope.grid_offset else {}
+        named = {"ij": "axial", "xy": "axial_xy"}[rope.grid_indexing]
+        return {"rope_theta": float(rope.temperature), "rope_kind": named, **grid, **offset}
+    raise Refused(f"it has rotary positions of timm's kind {kind} with {facts}, which this version cannot build")
 
 
 def activation(model) -> str:
@@ -142,9 +159,13 @@ def activation(model) -> str:
     return ACTIVATIONS[kinds.pop()]
 
 
+def is_norm(module) -> bool:
+    return "Norm" in type(module).__name__ and "Block" not in type(module).__name__
+
+
 def epsilon(model) -> float:
     """Return the epsilon of all layer normalizations."""
-    norms = [m for n, m in model.named_modules() if "Norm" in type(m).__name__ and "backbone" not in n]
+    norms = [m for n, m in model.named_modules() if is_norm(m) and "backbone" not in n]
     only("normalization", {type(norm).__name__ for norm in norms}, ("LayerNorm",))
     found = {norm.eps for norm in norms}
     if len(found) > 1:

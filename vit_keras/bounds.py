@@ -8,6 +8,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from .validate import size_pair
+
 __all__ = [
     "LIMIT_ARRAYS",
     "LIMIT_CHANNELS",
@@ -17,6 +19,8 @@ __all__ = [
     "LIMIT_TEXT",
     "LIMIT_UNPACKED",
     "check_input",
+    "not_divisible",
+    "patch_stride",
     "too_many",
     "too_much",
 ]
@@ -96,3 +100,23 @@ def check_input(size: Sequence[int], stride: Sequence[int] = (1, 1), crop: float
             f"A file may ask for an input of at most {LIMIT_PATCHES:,} patches. Received: {size[0]}×{size[1]} pixels, "
             f"{patches:,} patches"
         )
+
+
+def patch_stride(patch_size: tuple[int, int], resnet: tuple[int, ...] | None = None) -> tuple[int, int]:
+    """Pixels of the image between two patches; in a hybrid the ResNet has halved it a few times before."""
+    root = 1 if resnet is None else 4 * 2 ** max(0, len(resnet) - 1)
+    patch_size = size_pair(patch_size, "patch_size")
+    return patch_size[0] * root, patch_size[1] * root
+
+
+def not_divisible(image_size: tuple[int, int], stride: tuple[int, int]) -> str:
+    """Return an error for an image that is not a whole number of patches: the nearest sizes that are."""
+    nearest = []
+    for axis, size, patch in zip(("height", "width"), image_size, stride):
+        below, above = max(1, size // patch) * patch, -(-size // patch) * patch
+        if size % patch:
+            nearest.append(f"{axis} {' or '.join(map(str, sorted({below, above}, key=lambda n, s=size: abs(n - s))))}")
+    return (
+        f"image_size={image_size} is not a whole number of patches of {stride} pixels; nearest: {', '.join(nearest)}. "
+        "Or pass drop_remainder=True to ignore the rest, as the reference implementation does."
+    )

@@ -81,6 +81,8 @@ def add_positions(patches, config, policy):
     prefix_has_positions = learned and config.position_prefix_tokens > 0
     if prefix_has_positions:
         x = _add_prefix(x, config, policy)
+    if config.register_positions:
+        x = _add_registers(x, config, policy)
     named = {"name": "Transformer_posembed_input", "dtype": policy}
     if learned:
         prefix = config.position_prefix_tokens
@@ -95,9 +97,8 @@ def add_positions(patches, config, policy):
         x = keras.layers.Dropout(config.embedding_dropout, dtype=policy)(x)
     if not prefix_has_positions:
         x = _add_prefix(x, config, policy)
-    if config.registers:
-        after = config.prefix_tokens - config.registers
-        x = layers.RegisterTokens(config.registers, after, name="register_tokens", dtype=policy)(x)
+    if config.registers and not config.register_positions:
+        x = _add_registers(x, config, policy)
     if config.patch_dropout:
         x = layers.PatchDropout(config.patch_dropout, config.prefix_tokens, name="patch_dropout", dtype=policy)(x)
     return x
@@ -109,36 +110,38 @@ def _add_prefix(x, config, policy):
     return layers.ClassToken(name="class_token", dtype=policy)(x) if config.has_class_token else x
 
 
+def _add_registers(x, config, policy):
+    after = config.prefix_tokens - config.registers
+    return layers.RegisterTokens(config.registers, after, name="register_tokens", dtype=policy)(x)
+
+
 def encode(x, patches, config, policy):
     """Run the encoder blocks and the final layer normalization (paper, equations 2 to 4)."""
     if config.pre_norm:
         x = _norm("Transformer_norm_pre", config, policy)(x)
-    positions = {}
-    if config.rope_theta is not None:
-        rope = layers.RotaryPositions(config.head_width, config.rope_theta, name="rotary_positions", dtype=policy)
-        positions = {"rope": rope(patches)}
+    rope = _rotations(patches, config, {"name": "rotary_positions", "dtype": policy})
     for n in range(config.num_layers):
         named = {"name": f"Transformer_encoderblock_{n}", "dtype": policy}
+        positions = {} if rope is None else {"rope": rope[n]}
         x = _mixer(config, named)(x) if config.tokens_mlp_dim else _transformer(config, n, named)(x, **positions)
     return _norm("Transformer_encoder_norm", config, policy)(x) if config.final_norm == "tokens" else x
 
 
+def _rotations(patches, config, named):
+    """Return the rotary positions of each block, or `None` where there are none."""
+    if config.rope_theta is None:
+        return None
+    if config.rope_kind == "mixed":
+        sizes = (config.num_layers, config.num_heads, config.head_width, config.rope_theta)
+        return layers.MixedRotaryPositions(*sizes, **named)(patches)
+    how = (config.rope_kind, config.rope_grid, config.rope_offset)
+    return [layers.RotaryPositions(config.head_width, config.rope_theta, *how, **named)(patches)] * config.num_layers
+
+
 def _transformer(config, n, named):
-    return layers.TransformerBlock(
-        num_heads=config.num_heads,
-        mlp_dim=config.mlp_dim,
-        dropout=config.dropout,
-        dim_head=config.dim_head,
-        attention_dropout=config.attention_dropout,
-        mlp_activation=config.mlp_activation,
-        epsilon=config.epsilon,
-        remat=config.remat,
-        layer_scale=config.layer_scale,
-        gated_mlp=config.gated_mlp,
-        stochastic_depth=config.stochastic_depth_of(n),
-        **{switch: getattr(config, switch) for switch in layers.MultiHeadSelfAttention.SWITCHES},
-        **named,
-    )
+    switches = (*layers.TransformerBlock.SWITCHES, *layers.MultiHeadSelfAttention.SWITCHES)
+    own = {switch: getattr(config, switch) for switch in switches}
+    return layers.TransformerBlock(**own, stochastic_depth=config.stochastic_depth_of(n), **named)
 
 
 def _mixer(config, named):
@@ -172,7 +175,12 @@ def pool(x, config, policy):
         pooled = [join([token("ExtractToken"), mean(config.prefix_tokens)])]
     elif config.pooling == "map":
         attend = layers.AttentionPooling(
-            config.num_heads, config.mlp_dim, config.mlp_activation, config.epsilon, name="MAPHead_0", dtype=policy
+            config.map_heads or config.num_heads,
+            config.map_mlp_dim or config.mlp_dim,
+            config.mlp_activation,
+            config.epsilon,
+            name="MAPHead_0",
+            dtype=policy,
         )
         pooled = [attend(x)]
     else:

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ._imports import moved_names
+from .bounds import not_divisible, patch_stride
 from .positions import GEOMETRIC, METHODS
 from .validate import did_you_mean, is_number, one_of, positive_integer, size_pair
 
@@ -22,6 +23,7 @@ _ALIASES = {"cls": "token", "mean": "gap"}
 _CHOICES = {
     "pooling": ("token", "gap", "token+gap", "token+dist", "all", "map", None),
     "position": ("learned", "sincos2d", None),
+    "rope_kind": ("centered", "axial", "axial_xy", "mixed"),
     "final_norm": ("tokens", "pooled", None),
     "resnet_numerics": ("google", "timm"),
     "relative_resize": (*METHODS, *GEOMETRIC),
@@ -46,11 +48,16 @@ class ViTConfig:
         patch_norm: Whether there are layer normalizations before and after the patch embedding (vit-pytorch).
         class_token: Whether there is a class token; `None`: as the file of weights, or by `pooling`.
         distillation_token: Whether there is a second token after the class token (DeiT).
-        registers: Number of register tokens after the class token (arXiv 2309.16588); they have no position.
+        registers: Number of register tokens after the class token (arXiv 2309.16588).
         position: `"learned"`, `"sincos2d"` (fixed; arXiv 2104.02057) or `None`.
         position_prefix: Whether the class and distillation tokens have position embeddings too.
+        register_positions: Whether the registers have position embeddings too.
         position_grid: Patches down and across of the table of positions where `image_size` is `None`.
-        rope_theta: Base of rotary position embeddings on the patches, as in DINOv3 (arXiv 2508.10104), or `None`.
+        rope_theta: Base of rotary position embeddings on the patches (RoPE, arXiv 2104.09864), or `None`.
+        rope_kind: Which: `"centered"` (DINOv3), `"axial"` (EVA-02) or `"axial_xy"` (RoPE-ViT, PE), see
+            `vit_keras.positions.rope_sincos`, or `"mixed"`, with learned frequencies (RoPE-Mixed, arXiv 2403.13298).
+        rope_grid: Patches down and across of the grid that axial ones are scaled to, or `None`.
+        rope_offset: Added to rows and columns in axial ones.
         relative_positions: Whether each attention layer has a table of relative positions (BEiT, arXiv 2106.08254).
         num_layers: Number of encoder blocks (the paper's *layers*).
         hidden_size: Width of a token (the paper's *hidden size D*).
@@ -60,6 +67,8 @@ class ViTConfig:
         qkv_bias: Whether queries, keys and values have a bias.
         key_bias: Whether keys have a bias; `None`: as `qkv_bias`.
         out_bias: Whether the output projection of the attention has a bias.
+        attention_norm: Whether there is a layer normalization before this projection (sub-LN, arXiv 2210.06423).
+        mlp_norm: Whether there is one before the last layer of the MLP.
         mlp_activation: `"gelu_tanh"` (what Google's checkpoints were trained with), `"gelu"` (the exact one:
             PyTorch's, and vit-keras 0.x), `"quick_gelu"` (OpenAI's CLIP), or any Keras activation name.
         gated_mlp: Whether the MLP is gated: `activation(gate(x)) * Dense_0(x)` (SwiGLU, arXiv 2002.05202).
@@ -67,6 +76,8 @@ class ViTConfig:
             `None`.
         epsilon: Added to the variance in every layer normalization.
         pre_norm: Whether there is a layer normalization before the first block (CLIP).
+        post_norm: Whether the layer normalizations of a block come after the attention and the MLP instead of before
+            them (arXiv 2111.09883).
         final_norm: Whether the last layer normalization is on the `"tokens"`, on what they are `"pooled"` to, or
             nowhere (`None`).
         tokens_mlp_dim: Hidden width of an MLP over the tokens that replaces the attention: an MLP-Mixer (arXiv
@@ -76,6 +87,8 @@ class ViTConfig:
             each with its own head; the output is the mean (DeiT, arXiv 2012.12877, section 4). `"all"`: the mean over
             all tokens. `"map"`: multi-head attention pooling (SigLIP, arXiv 2303.15343). `None`: all tokens, class
             token first.
+        map_heads: Heads of the attention pooling; `None` for `num_heads`.
+        map_mlp_dim: Hidden width of the MLP in it; `None` for `mlp_dim`.
         representation_size: Width of the tanh layer before the head (`pre_logits`), or `None`.
         include_top: Whether the model ends in a classification head.
         classes: Number of classes of the head.
@@ -119,8 +132,12 @@ class ViTConfig:
     # positions
     position: str | None = "learned"
     position_prefix: bool = True
+    register_positions: bool = False
     position_grid: tuple[int, int] | None = None
     rope_theta: float | None = None
+    rope_kind: str = "centered"
+    rope_grid: tuple[int, int] | None = None
+    rope_offset: float = 0.0
     relative_positions: bool = False
     # the blocks
     num_layers: int = 12
@@ -131,15 +148,20 @@ class ViTConfig:
     qkv_bias: bool = True
     key_bias: bool | None = None
     out_bias: bool = True
+    attention_norm: bool = False
+    mlp_norm: bool = False
     mlp_activation: str = "gelu_tanh"
     gated_mlp: bool = False
     layer_scale: float | None = None
     epsilon: float = 1e-6
     pre_norm: bool = False
+    post_norm: bool = False
     final_norm: str | None = "tokens"
     tokens_mlp_dim: int | None = None
     # what comes out
     pooling: str | None = "token"
+    map_heads: int | None = None
+    map_mlp_dim: int | None = None
     representation_size: int | None = None
     include_top: bool = True
     classes: int = 1000
@@ -163,12 +185,12 @@ class ViTConfig:
         def put(field: str, value: Any) -> None:
             object.__setattr__(self, field, value)
 
-        for field in ("patch_size", "image_size", "position_grid"):
+        for field in ("patch_size", "image_size", "position_grid", "rope_grid"):
             if getattr(self, field) is not None or field == "patch_size":
                 put(field, size_pair(getattr(self, field), field))
         for field in ("channels", "num_layers", "hidden_size", "num_heads", "mlp_dim", "classes"):
             put(field, positive_integer(getattr(self, field), field))
-        for field in ("dim_head", "representation_size", "tokens_mlp_dim", "registers"):
+        for field in ("dim_head", "representation_size", "tokens_mlp_dim", "registers", "map_heads", "map_mlp_dim"):
             if getattr(self, field) is not None and (field, getattr(self, field)) != ("registers", 0):
                 put(field, positive_integer(getattr(self, field), field))
         if self.resnet is not None:
@@ -181,6 +203,8 @@ class ViTConfig:
             value = getattr(self, field)
             if (value is not None or field == "epsilon") and not (is_number(value) and value >= 0):
                 raise ValueError(f"{field} must be a number that is not negative. Received: {value!r}")
+        if not is_number(self.rope_offset):
+            raise ValueError(f"rope_offset must be a number. Received: {self.rope_offset!r}")
         if isinstance(self.pooling, str):
             put("pooling", _ALIASES.get(self.pooling, self.pooling))
         for field, choices in _CHOICES.items():
@@ -197,7 +221,7 @@ class ViTConfig:
             raise ValueError(f"image_size={self.image_size} is smaller than one patch of {self.stride} pixels.")
         cells = zip(self._cells(self.image_size), self.patch_size)
         if not self.drop_remainder and any(count % patch for count, patch in cells):
-            raise ValueError(_not_divisible(self.image_size, self.stride))
+            raise ValueError(not_divisible(self.image_size, self.stride))
 
     def _check_combination(self) -> None:
         if self.pooling is None and (self.include_top or self.representation_size):
@@ -227,6 +251,15 @@ class ViTConfig:
             raise ValueError(f"position='sincos2d' needs a hidden_size divisible by 4. Received: {self.hidden_size}")
         if self.rope_theta is not None and self.head_width % 4:
             raise ValueError(f"rope_theta needs heads of a width divisible by 4. Received: num_heads={self.num_heads}")
+        if (self.rope_grid or self.rope_offset) and not (self.rope_theta and self.rope_kind.startswith("axial")):
+            raise ValueError(
+                "rope_grid and rope_offset need rope_theta and rope_kind='axial' or 'axial_xy'. "
+                f"Received: rope_theta={self.rope_theta}, rope_kind={self.rope_kind!r}"
+            )
+        if self.register_positions and not (self.registers and self.position == "learned" and self.position_prefix):
+            raise ValueError("register_positions=True needs registers, position='learned' and position_prefix=True.")
+        if self.pooling == "map" and self.hidden_size % (self.map_heads or self.num_heads):
+            raise ValueError(f"hidden_size={self.hidden_size} is not divisible by map_heads={self.map_heads}.")
         if self.tokens_mlp_dim is not None and (self.prefix_tokens or self.position is not None):
             raise ValueError(
                 "A Mixer (tokens_mlp_dim) has no class token, registers or positions: pooling='gap', position=None."
@@ -272,7 +305,8 @@ class ViTConfig:
     @property
     def position_prefix_tokens(self) -> int:
         """Tokens before the patches that have position embeddings."""
-        return int(self.has_class_token) + int(self.distillation_token) if self.position_prefix else 0
+        count = int(self.has_class_token) + int(self.distillation_token) if self.position_prefix else 0
+        return count + (self.registers if self.register_positions else 0)
 
     @property
     def head_width(self) -> int:
@@ -283,6 +317,11 @@ class ViTConfig:
     def relative_grid(self) -> tuple[int, int] | None:
         """Patches down and across of the table of relative positions, where there is one."""
         return self.grid if self.relative_positions else None
+
+    @property
+    def rope_interleaved(self) -> bool:
+        """Whether rotary positions rotate neighboring channels of a head, and not its two halves."""
+        return self.rope_kind != "centered"
 
     @property
     def embedding_dropout(self) -> float:
@@ -314,25 +353,6 @@ def check_names(options: Iterable[str]) -> None:
     if unknown:
         near = did_you_mean(unknown[0], known) or f" The options are the fields of ViTConfig: {', '.join(known)}."
         raise ValueError(f"Unknown option {', '.join(unknown)}.{near}")
-
-
-def patch_stride(patch_size: tuple[int, int], resnet: tuple[int, ...] | None = None) -> tuple[int, int]:
-    """Pixels of the image between two patches; in a hybrid the ResNet has halved it a few times before."""
-    root = 1 if resnet is None else 4 * 2 ** max(0, len(resnet) - 1)
-    patch_size = size_pair(patch_size, "patch_size")
-    return patch_size[0] * root, patch_size[1] * root
-
-
-def _not_divisible(image_size: tuple[int, int], stride: tuple[int, int]) -> str:
-    nearest = []
-    for axis, size, patch in zip(("height", "width"), image_size, stride):
-        below, above = max(1, size // patch) * patch, -(-size // patch) * patch
-        if size % patch:
-            nearest.append(f"{axis} {' or '.join(map(str, sorted({below, above}, key=lambda n, s=size: abs(n - s))))}")
-    return (
-        f"image_size={image_size} is not a whole number of patches of {stride} pixels; nearest: {', '.join(nearest)}. "
-        "Or pass drop_remainder=True to ignore the rest, as the reference implementation does."
-    )
 
 
 __getattr__ = moved_names(__name__)

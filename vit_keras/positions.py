@@ -20,10 +20,12 @@ from .resampling import (
     resize_patch_kernel,
     table_filter,
 )
+from .validate import one_of
 
 __all__ = [
     "GEOMETRIC",
     "METHODS",
+    "places_of",
     "relative_position_index",
     "resampling_matrix",
     "resize_bilinear",
@@ -121,42 +123,80 @@ def sincos2d(grid, width: int, temperature: float = 10000.0, *, xp=np):
     if width < 8 or width % 4:
         raise ValueError(f"Position embeddings of sines and cosines need a multiple of 4 from 8 on. Received: {width}")
     waves = temperature ** -np.linspace(0, 1, width // 4)
-    y, x = (axis[:, None] * as_real(waves, xp) for axis in _places(grid, xp))
+    y, x = (axis[:, None] * as_real(waves, xp) for axis in places_of(grid, xp=xp))
     return _float32(xp.concatenate([xp.sin(x), xp.cos(x), xp.sin(y), xp.cos(y)], axis=1), xp)[None]
 
 
-def rope_sincos(grid, dim_head: int, theta: float = 100.0, *, xp=np):
-    """Return sines and cosines of DINOv3's rotary position embedding (arXiv:2508.10104, `RopePositionEmbedding`).
+def rope_sincos(
+    grid,
+    dim_head: int,
+    theta: float = 100.0,
+    kind: str = "centered",
+    reference_grid=None,
+    offset: float = 0.0,
+    *,
+    xp=np,
+):
+    """Return sines and cosines of rotary position embeddings on the two axes of a grid of patches.
 
-    The centers of the patches lie in [-1, 1] on both axes. The angles `2 pi y / theta ** (4 j / dim_head)`,
-    then those of x, fill half a head and are repeated for the other half. A query or key `t` of a patch becomes
-    `t * cos + rotated * sin` with `rotated = concatenate([-t[dim_head // 2 :], t[: dim_head // 2]])`;
-    the class token and registers are not rotated.
+    The angles of one axis are the patch's place times the frequencies `theta ** -(4 j / dim_head)`. Those of both axes
+    fill half a head, and each angle is there twice: it rotates a pair of channels. The class token and registers are
+    not rotated.
+
+    | kind | place of a patch | axes | pairs of channels | whose |
+    | --- | --- | --- | --- | --- |
+    | `centered` | 2 pi times its center in [-1, 1] | y, x | one from each half of a head | DINOv3 (arXiv 2508.10104) |
+    | `axial` | its row and column | y, x | neighbors | EVA-02 (arXiv 2303.11331) |
+    | `axial_xy` | its row and column | x, y | neighbors | RoPE-ViT (arXiv 2403.13298), PE |
 
     Args:
         grid: Patches down and across; with `xp=keras.ops` possibly scalars of the graph.
         dim_head: Width of a head, a multiple of 4.
         theta: Base of the periods.
+        kind: One of the table.
+        reference_grid: Patches down and across of the grid that rows and columns are scaled to, or `None`.
+        offset: Added to rows and columns, before they are scaled.
         xp: `numpy` or `keras.ops`.
 
     Returns:
         Sines and cosines, float32 of shape `(grid[0] * grid[1], dim_head)` each.
 
     Raises:
-        ValueError: `dim_head` is not a multiple of 4.
+        ValueError: `dim_head` is not a multiple of 4, or there is no such kind.
 
     Example:
         >>> rope_sincos((14, 14), 64)[0].shape
         (196, 64)
     """
+    one_of(kind, "kind", ("centered", "axial", "axial_xy"))
     if dim_head < 4 or dim_head % 4:
         raise ValueError(
             f"Rotary position embeddings need heads of a width that is a multiple of 4. Received: {dim_head}"
         )
-    frequencies = as_real(2 * np.pi * theta ** -(np.arange(dim_head // 4) * 4 / dim_head), xp)
-    centers = [(2 * place + 1 - as_real(n, xp)) / as_real(n, xp) for place, n in zip(_places(grid, xp), grid)]
-    angles = xp.concatenate([center[:, None] * frequencies for center in centers] * 2, axis=1)
+    frequencies = theta ** -(np.arange(dim_head // 4) * 4 / dim_head)
+    if kind == "centered":
+        frequencies = as_real(2 * np.pi * frequencies, xp)
+        places = [(2 * place + 1 - as_real(n, xp)) / as_real(n, xp) for place, n in zip(places_of(grid, xp=xp), grid)]
+        angles = xp.concatenate([place[:, None] * frequencies for place in places] * 2, axis=1)
+    else:
+        places = [place + offset for place in places_of(grid, xp=xp)]
+        if reference_grid is not None:
+            places = [place / as_real(n, xp) * r for place, n, r in zip(places, grid, reference_grid)]
+        places = places[::-1] if kind == "axial_xy" else places
+        angles = xp.concatenate([place[:, None] * as_real(frequencies, xp) for place in places], axis=1)
+        angles = xp.repeat(angles, 2, axis=1)
     return _float32(xp.sin(angles), xp), _float32(xp.cos(angles), xp)
+
+
+def places_of(grid, *, xp=np):
+    """Return row and column of each patch, as real numbers of shape `(grid[0] * grid[1],)`.
+
+    Example:
+        >>> [place.tolist() for place in places_of((1, 2))]
+        [[0.0, 0.0], [0.0, 1.0]]
+    """
+    axes = [as_real(xp.arange(n), xp) for n in grid]
+    return [xp.reshape(places, (-1,)) for places in xp.meshgrid(*axes, indexing="ij")]
 
 
 def relative_position_index(grid: tuple[int, int]) -> np.ndarray:
@@ -260,12 +300,6 @@ def _spline_basis(at: np.ndarray, places: np.ndarray, degree: int) -> np.ndarray
         rise = np.divide(at[:, None] - knots[:-k], span, out=np.zeros((len(at), len(span))), where=span > 0)
         basis = rise[:, :-1] * basis[:, :-1] + (span[1:] > 0) * (1 - rise[:, 1:]) * basis[:, 1:]
     return basis
-
-
-def _places(grid, xp):
-    """Return row and column of each patch, as real numbers of shape `(h * w,)`."""
-    axes = [as_real(xp.arange(n), xp) for n in grid]
-    return [xp.reshape(places, (-1,)) for places in xp.meshgrid(*axes, indexing="ij")]
 
 
 def _float32(value, xp):

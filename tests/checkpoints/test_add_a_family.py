@@ -267,7 +267,11 @@ MODELS = {
         {"gated_mlp": True, "layer_scale": 0.1, "registers": 3, "distillation_token": True, "pooling": "token+dist"},
         {"R": 3, "N": 18},
     ),
-    "norms": ({"pre_norm": True, "patch_norm": True, "dim_head": 5}, {"A": 10}),
+    "norms": (
+        {"pre_norm": True, "patch_norm": True, "dim_head": 5, "attention_norm": True, "mlp_norm": True},
+        {"A": 10},
+    ),
+    "rotary": ({"rope_theta": 10.0, "rope_kind": "mixed"}, {"L": TINY["num_layers"]}),
     "relative": ({"relative_positions": True, "pooling": "gap", "final_norm": "pooled", "class_token": True}, {}),
     "map": ({"pooling": "map", "representation_size": 7}, {"T": 7, "N": 16}),
     "token+gap": ({"pooling": "token+gap"}, {"T": 32}),

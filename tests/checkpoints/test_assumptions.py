@@ -65,8 +65,7 @@ def test_what_timms_config_json_says(config, field, value, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"architecture": "vit_base_patch16_rope_ape_224"}, "cannot be built: .*rotary positions of timm's kind"),
-        ({"architecture": "vit_base_patch16_rpn_224"}, "cannot be built: .*ResPostBlock"),
+        ({"architecture": "vit_dwee_patch16_reg1_gap_256"}, "cannot be built: .*lambda_q1 has no place"),
         ({"architecture": "vit_of_tomorrow"}, "'vit_of_tomorrow' is none of timm's"),
         ({"model_args": {"qk_norm": True}}, "model_args has qk_norm=True, whose effect"),
         ({"global_pool": "max"}, "global_pool must be one of 'token', 'avg'.* Received: 'max'"),
@@ -174,9 +173,21 @@ def test_what_a_family_asks_for_is_asked():
     assert found.fields["num_heads"] == 12
 
 
-def test_arrays_of_models_that_cannot_be_built_alone():
-    with pytest.raises(ValueError, match="vit_base_patch16_rpn_224, which cannot be built: .*ResPostBlock"):
-        assumed(pooling="gap", qkv_bias=False, final_norm="pooled")
+def test_arrays_of_models_that_cannot_be_built_alone(monkeypatch):
+    model = timm_models.models()["vit_tiny_patch16_224"]._replace(refused="it is odd")
+    monkeypatch.setattr(timm_models, "models", lambda: {model.name: model})
+    with pytest.raises(ValueError, match="vit_tiny_patch16_224, which cannot be built: it is odd"):
+        assumed(hidden_size=192, mlp_dim=768)
+
+
+def test_norms_after_the_attention_are_assumed_of_the_one_model_with_such_arrays():
+    assert assumed(pooling="gap", qkv_bias=False, final_norm="pooled").fields["post_norm"] is True
+
+
+def test_deit3_and_rope_vit_with_a_table_have_the_same_arrays():
+    found = assumed("deit3", position_prefix=False, layer_scale=1e-5)
+    assert "rope_theta" not in found.fields
+    assert "100.0 in vit_base_patch16_rope_ape_224" in found.doubts["rope_theta"]
 
 
 def test_nothing_is_assumed_of_what_is_known():
@@ -292,12 +303,9 @@ def with_rows(tmp_path, rows):
     return write_safetensors(tmp_path / "rows.safetensors", arrays)
 
 
-def test_rows_of_registers_are_refused(tmp_path):
-    assert "registers" in checkpoints.Weights(with_rows(tmp_path, 16)).shapes
-    assert POSITIONS in checkpoints.Weights(with_rows(tmp_path, 16)).shapes
-    with pytest.raises(ValueError, match="table of positions has rows for its registers"):
-        checkpoints.Weights(with_rows(tmp_path, 20))
-    oblong = checkpoints.Weights(with_rows(tmp_path, 7 * 14 + 4))
-    assert oblong.grid((6, 17)) == (6, 17)
-    with pytest.raises(ValueError, match="The other rows of the table are those of the registers"):
-        oblong.grid((7, 14))
+@pytest.mark.parametrize(("rows", "expected"), [(16, False), (20, True)])
+def test_rows_of_registers_are_seen(rows, expected, tmp_path):
+    weights = checkpoints.Weights(with_rows(tmp_path, rows))
+    assert weights.shapes[POSITIONS][1] == rows
+    assert weights.architecture["register_positions"] is expected
+    assert weights.positions == 16

@@ -7,7 +7,7 @@ written as a file in the format of each, read, and run.
 import keras
 import numpy as np
 import pytest
-from family_files import EVA, MECHANISMS, OPTIONS, PATCH_SIZES, cases, load, matrix, run, write
+from family_files import MECHANISMS, OPTIONS, PATCH_SIZES, cases, load, matrix, run, write
 
 from vit_keras import checkpoints, from_checkpoint
 from vit_keras.config import ViTConfig
@@ -18,7 +18,7 @@ def tolerance(reference, name=""):
     return (1e-4 if "hybrid" in name else 1e-5) * max(1, np.abs(reference).max())
 
 
-CASES = sorted(set(cases()) - EVA)
+CASES = cases()
 # PyTorch, the quickest backend, runs all families by default, the others one of each mechanism.
 TORCH = keras.backend.backend() == "torch"
 
@@ -60,12 +60,6 @@ def test_tokens_are_those_of_the_original(name, tmp_path):
     tokens = keras.Model(model.inputs[0], model.get_layer(layer).output)
     found = keras.ops.convert_to_numpy(tokens(golden.inputs[:1]))[:, -golden.tokens.shape[1] :]
     np.testing.assert_allclose(found, golden.tokens[:1], rtol=0, atol=tolerance(golden.tokens, name))
-
-
-@pytest.mark.parametrize("name", sorted(EVA))
-def test_what_cannot_be_built_is_refused_by_name(name, tmp_path):
-    with pytest.raises(ValueError, match="EVA-02 has rotary positions of another kind"):
-        checkpoints.Weights(write(load(name), tmp_path))
 
 
 def test_every_mechanism_has_a_golden_file():

@@ -29,8 +29,7 @@ from vit_keras import checkpoints, from_checkpoint, vit
 from vit_keras.checkpoints.families import FAMILIES
 from vit_keras.preprocess import PRESETS
 
-EVA = {"eva02_original", "timm_eva02", "timm_eva02_clip", "timm_eva02_large"}
-CASES = sorted(set(cases()) - EVA)
+CASES = cases()
 WRAPPERS = ("module.", "backbone.", "model.", "_orig_mod.", "module._orig_mod.")
 needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch writes these files")
 
@@ -230,7 +229,10 @@ def test_other_precisions_of_pytorch(dtype, tmp_path):
 
 # Their names are the same; these families differ in numerics and in what stands beside the weights.
 ALIKE = (
-    {"timm", "deit", "deit-distilled", "deit3", "dino", "mae", "dinov2", "timm-clip", "timm-siglip"},
+    {
+        *("timm", "deit", "deit-distilled", "deit3", "dino", "mae", "dinov2", "timm-clip", "timm-siglip"),
+        *("eva", "eva02", "timm-pe", "timm-pe-spatial", "timm-unnormed", "rope-vit"),
+    },
     {"beit", "timm-beit"},
     {"huggingface", "huggingface-dpt"},
 )
@@ -250,13 +252,6 @@ def test_every_other_family_is_refused_or_has_the_same_names(name, tmp_path):
         alike = family is own.family or any({family.name, own.family.name} <= group for group in ALIKE)
         assert alike, f"{own.family.name} is read as {family.name}"
         assert forced.shapes == own.shapes, family.name
-
-
-@pytest.mark.parametrize("name", sorted(EVA))
-@pytest.mark.parametrize("family", ["timm", "eva02", "dinov2"])
-def test_no_name_makes_a_file_of_eva02_another(name, family, tmp_path):
-    with pytest.raises(ValueError, match="EVA-02"):
-        checkpoints.Weights(write(load(name), tmp_path), family=family)
 
 
 # family: (a golden case, the name of an array that its files have more, beginnings of names that they have not)
@@ -284,9 +279,12 @@ def test_every_unbuilt_family_of_hugging_face_has_a_case():
     assert set(UNBUILT) == {name for name, f in FAMILIES.items() if f.refused and name.startswith("huggingface")}
 
 
-def test_a_family_that_cannot_be_built(tmp_path):
-    with pytest.raises(ValueError, match="EVA-02 has rotary positions"):
-        checkpoints.Weights(write(load("timm_vit"), tmp_path), family="eva02")
+@pytest.mark.parametrize("family", [None, "timm", "sam-encoder"])
+def test_a_family_that_cannot_be_built(family, tmp_path):
+    arrays = load("timm_vit").state_dict()
+    arrays |= {"blocks.0.attn.rel_pos_h": np.zeros((7, 32)), "neck.0.weight": np.zeros((8, 64, 1, 1))}
+    with pytest.raises(ValueError, match="Segment Anything's encoder attends in windows"):
+        checkpoints.Weights(write_safetensors(tmp_path / "sam.safetensors", arrays), family=family)
 
 
 @pytest.mark.parametrize("family", ["vit", "", 5])

@@ -9,7 +9,7 @@ import keras
 import make_google_npz
 import numpy as np
 import pytest
-from family_files import cases, load, matrix, write
+from family_files import OPTIONS, cases, load, matrix, write
 from support import DATA
 
 from vit_keras import from_checkpoint, vit
@@ -17,12 +17,12 @@ from vit_keras.checkpoints import ModelWeights, Weights, save_weights, transform
 from vit_keras.checkpoints.readers import open_weights
 from vit_keras.preprocess import Preprocessing
 
-READ = sorted(name for name in cases() if "eva02" not in name)
-OPTIONS = {"dino_original": {"family": "dino"}, "beit_original": {"relative_resize": "geometric_linear"}}
+READ = cases()
 # Spellings, layouts or a prefix that the file's makers have given up, or that stand for more than the image tower.
 OTHERWISE = {
     "dinov3_original": "facebookresearch's qkv.bias with a mask, where timm has q_bias and v_bias",
     "dinov3_original_plus": "likewise",
+    "eva02_original": "baaivision's names, where timm has fc1_g, fc1_x and norm",
     "hf_beit_shared": "one table for all blocks",
     "timm_beit_shared": "one table for all blocks",
     "hf_clip_classifier": "a norm that the model does not use",

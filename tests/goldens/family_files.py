@@ -26,9 +26,13 @@ from make_google_npz import image, preprocess, uniform
 
 DIRECTORY = pathlib.Path(__file__).parents[1] / "data" / "families"
 
-EVA = {"eva02_original", "timm_eva02", "timm_eva02_clip", "timm_eva02_large"}
 # What these files do not show: DINO's names are timm's, and timm resamples BEiT's own files in its own way.
-OPTIONS = {"dino_original": {"family": "dino"}, "beit_original": {"relative_resize": "geometric_linear"}}
+# The arrays of RoPE-ViT beside a table are those of DeiT III.
+OPTIONS = {
+    "dino_original": {"family": "dino"},
+    "beit_original": {"relative_resize": "geometric_linear"},
+    "timm_rope_ape": {"family": "rope-vit"},
+}
 PATCH_SIZES = {"timm_flexivit": 6}
 # One golden file for each thing that models compute, or files store, differently. These run by default on every
 # backend, and in the more expensive tests. The others are further spellings of the same, for `make test-slow`.
@@ -48,6 +52,11 @@ MECHANISMS = {
     "hf_siglip2_naflex": "the patch embedding as a linear layer",
     "torchvision_vit": "positions by bicubic interpolation with aligned corners",
     "torchvision_vit_representation": "pre_logits",
+    "timm_eva02_clip": "axial rotary positions of a reference grid, beside a table; norms inside attention and MLP",
+    "timm_eva02_enormous": "norms after the attention and after the MLP",
+    "timm_rope_mixed_ape": "rotary positions with learned frequencies",
+    "timm_pe_core": "axial rotary positions with an offset, columns first; attention pooling of other sizes",
+    "timm_so150m_reg4_gap": "rows for the registers in the table of positions",
     "timm_hybrid_r8": "a ResNet before the blocks",
     "timm_mixer": "an MLP over the patches",
     "timm_flexivit": "patches of another size than the file's",

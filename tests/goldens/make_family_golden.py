@@ -370,6 +370,81 @@ def timm_cases():
         "timm",
         notes="as timm_eva02_large, with a norm before the attention's projection",
     )
+    add("timm_eva_giant", "eva_giant_patch14_224", "eva", pool="mean of patches, fc_norm", final_norm="pooled")
+    add(
+        "timm_eva02_enormous",
+        "eva02_enormous_patch14_clip_224",
+        "eva",
+        options={"num_heads": 2, "post_norm": True},
+        notes="norms after the attention and after the MLP",
+    )
+    add(
+        "timm_rpn",
+        "vit_base_patch16_rpn_224",
+        "timm",
+        prefix_tokens=[],
+        pool="mean of patches, fc_norm",
+        final_norm="pooled",
+        options={"num_heads": 2, "post_norm": True},
+        notes="norms after the attention and after the MLP",
+    )
+    add(
+        "timm_so150m_reg4_gap",
+        "vit_so150m_patch16_reg4_gap_256",
+        "timm",
+        prefix_tokens=["reg", "reg", "reg", "reg"],
+        pool="mean of patches",
+        notes="the table has rows for the registers",
+    )
+    add(
+        "timm_rope_reg4_gap",
+        "vit_betwixt_patch16_rope_reg4_gap_256",
+        "timm-rope",
+        prefix_tokens=["reg", "reg", "reg", "reg"],
+        pool="mean of patches, fc_norm",
+        final_norm="pooled",
+        options=no_table,
+        resize="rotary positions of that grid",
+        notes="rotary positions of a 16x16 reference grid whatever the grid",
+    )
+    for kind in ("rope", "rope_mixed"):
+        add(
+            f"timm_{kind}",
+            f"vit_small_patch16_{kind}_224",
+            "rope-vit",
+            options=no_table,
+            resize="rotary positions of that grid",
+        )
+    add("timm_rope_mixed_ape", "vit_small_patch16_rope_mixed_ape_224", "rope-vit", notes="the table has no row for cls")
+    add(
+        "timm_rope_ape",
+        "vit_small_patch16_rope_ape_224",
+        "deit3",
+        options={"num_heads": 2},
+        notes="the arrays are those of DeiT III",
+    )
+    add("timm_radio", "vit_base_patch16_radio_v3", "timm-unnormed", final_norm="none", **headless)
+    reference = {"ref_feat_shape": (4, 4)}
+    perception = {"num_heads": 2, "rope_grid": (4, 4)}
+    add(
+        "timm_pe_core",
+        "vit_pe_core_base_patch16_224",
+        "timm-pe",
+        args={**reference, "mlp_ratio": 3},
+        pool="map",
+        options=perception,
+        notes="eight heads and another mlp_dim in the attention pooling",
+    )
+    for kind, entry in (("lang", "vit_pe_lang_large_patch14_448"), ("spatial", "vit_pe_spatial_base_patch16_512")):
+        add(
+            f"timm_pe_{kind}",
+            entry,
+            "timm-pe-spatial",
+            args=reference,
+            pool="mean of patches",
+            options=perception,
+            final_norm="none",
+        )
     add(
         "timm_flexivit",
         "flexivit_small",

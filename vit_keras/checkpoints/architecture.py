@@ -39,11 +39,6 @@ def infer(
         raise ValueError(
             "The file has a layer normalization of the tokens and one of the pooled tokens; a model has only one."
         )
-    if _has_rows_of_registers(shapes):
-        raise ValueError(
-            "The file's table of positions has rows for its registers; a model has positions for the class token and "
-            "the patches only."
-        )
     try:
         patch_height, patch_width, channels, hidden_size = shapes["embedding/kernel"]
         mixer = f"{_BLOCK}/token_mixing/Dense_0/kernel" in shapes
@@ -93,7 +88,9 @@ def _attention(shapes: Mapping, family: Family, hidden_size: int) -> dict[str, A
         "key_bias": f"{_ATTENTION}/key/bias" in shapes,
         "out_bias": f"{_ATTENTION}/out/bias" in shapes,
         "layer_scale": 1e-5 if scale else None,
+        "attention_norm": f"{_ATTENTION}/norm/scale" in shapes,
         "gated_mlp": gated,
+        "mlp_norm": f"{_MLP}/norm/scale" in shapes,
         "pre_norm": "Transformer/norm_pre/scale" in shapes,
         "patch_bias": "embedding/bias" in shapes,
         "patch_norm": "patch_norm/norm/scale" in shapes,
@@ -147,14 +144,18 @@ def _tokens(shapes: Mapping, known: Mapping, family: Family) -> dict[str, Any]:
     }
     if "pooling" not in known:
         fields["pooling"] = "map" if "MAPHead_0/probe" in shapes else of_token if token else "gap"
+    pooling_mlp = shapes.get("MAPHead_0/MlpBlock_0/Dense_0/kernel")
+    if pooling_mlp and pooling_mlp[1] != known["mlp_dim"]:
+        fields["map_mlp_dim"] = pooling_mlp[1]
     if token != (fields.get("pooling", known.get("pooling")) not in ("gap", "map")):
         fields["class_token"] = token
     if POSITIONS in shapes:
         _, rows, _ = shapes[POSITIONS]
         prefix = int(token) + int(fields["distillation_token"])
         usual = family.config.get("position_prefix")
+        fields["register_positions"] = _has_rows_of_registers(shapes)
         with_prefix, without = bool(square_grid(rows - prefix)), bool(square_grid(rows))
-        if not prefix or usual:
+        if not prefix or usual or fields["register_positions"]:
             fields["position_prefix"] = True
         elif with_prefix != without:
             fields["position_prefix"] = with_prefix
@@ -195,8 +196,9 @@ def heads_of(binding: Binding, shape_of: Any) -> int | None:
 def position_rows(shapes: Mapping[str, tuple[int, ...]], fields: Mapping[str, Any]) -> int | None:
     """Return the number of patches that a file has positions for, or `None` if it has no positions."""
     if POSITIONS in shapes:
-        prefix = int("cls" in shapes) + int("dist" in shapes)
-        return shapes[POSITIONS][1] - (prefix if fields.get("position_prefix", True) else 0)
+        prefix = int("cls" in shapes) + int("dist" in shapes) if fields.get("position_prefix", True) else 0
+        registers = shapes["registers"][1] if fields.get("register_positions") else 0
+        return shapes[POSITIONS][1] - prefix - registers
     table = shapes.get(f"{_ATTENTION}/relative_position_bias")
     if table:
         return ((math.isqrt(max(0, table[0] - 3)) + 1) // 2) ** 2

@@ -8,12 +8,13 @@ from typing import Any, NamedTuple
 from . import timm_models
 from .families import Family
 from .families.huggingface import FAMILIES as HUGGING_FACE_FAMILIES
+from .families.rules import ROPE
 from .families.timm import FAMILIES as TIMM_FAMILIES
 
 __all__ = ["NOTHING", "Assumptions", "assume"]
 
 NUMERICS = ("num_heads", "mlp_activation", "epsilon")
-_OFTEN_SHOWN = ("pooling", "rope_theta")
+_OFTEN_SHOWN = ("pooling", *ROPE, "post_norm", "map_heads")
 
 
 class Assumptions(NamedTuple):

@@ -91,6 +91,7 @@ def unstored_fields(path: str | os.PathLike, config: ViTConfig) -> dict[str, Any
     theirs = {field: read.get(field, _DEFAULTS[field]) for field in _SHOWN_BY_SHAPES}
     theirs |= {field: family.config.get(field, _DEFAULTS[field]) for field in _SHOWN_BY_FAMILY}
     theirs |= {"mlp_activation": "silu"} if config.gated_mlp else {}
+    theirs |= rules.bind(family, weights.reader, weights.reader.shape).told
     theirs |= dict.fromkeys(family.choices)
     return {field: getattr(config, field) for field, value in theirs.items() if value != getattr(config, field)}
 
@@ -99,7 +100,7 @@ untold = unstored_fields  # its name in earlier versions
 
 _DEFAULTS = dataclasses.asdict(ViTConfig())
 _SHOWN_BY_SHAPES = ("num_heads", "pooling", "position", "final_norm")
-_SHOWN_BY_FAMILY = ("mlp_activation", "epsilon", "rope_theta")
+_SHOWN_BY_FAMILY = ("mlp_activation", "epsilon", *rules.ROPE, "post_norm", "map_heads")
 
 
 # --- the file ------------------------------------------------------------------------------------------------

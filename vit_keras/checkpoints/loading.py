@@ -16,7 +16,7 @@ from .. import anatomy, legacy_files
 from ..positions import resize_patch_kernel, resize_position_embeddings, resize_relative_position_bias
 from ._warn import warn_caller
 from .architecture import square_grid
-from .families.rules import POSITIONS
+from .families.rules import POSITIONS, ROPE
 from .locate import fetch, find
 from .model_weights import ModelWeights, canonical_variables
 from .weights import Weights
@@ -25,7 +25,7 @@ __all__ = ["LoadReport", "adapt_channels", "fill", "load_weights", "open_source"
 
 logger = logging.getLogger("vit_keras")
 
-_NUMERICS = ("mlp_activation", "epsilon", "rope_theta", "resnet_numerics")
+_NUMERICS = ("mlp_activation", "epsilon", *ROPE, "post_norm", "resnet_numerics")
 
 
 @dataclasses.dataclass(frozen=True)

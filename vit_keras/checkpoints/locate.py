@@ -16,7 +16,7 @@ from .checkpoint import HUB, PACKAGE, Checkpoint
 
 __all__ = ["available", "by_filename", "fetch", "find", "is_local"]
 
-REFUSED = ("eva02",)  # families that are recognized but cannot be loaded
+REFUSED = ("sam-encoder",)  # families that are recognized but cannot be loaded
 _SUFFIXES = (".npz", ".h5", ".keras", ".safetensors", ".pth", ".bin", ".pt")
 
 

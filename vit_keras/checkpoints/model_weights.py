@@ -31,7 +31,7 @@ _SPELLING = (
     (r"/beta$", "/bias"),
 )
 _CANONICAL = re.compile(
-    r"(cls|dist|registers)$|(embedding|embedding_norm|patch_norm|Transformer|fc_norm|MAPHead_0|pre_logits|head|head_dist|"
+    r"(cls|dist|registers)$|(rotary_positions|embedding|embedding_norm|patch_norm|Transformer|fc_norm|MAPHead_0|pre_logits|head|head_dist|"
     r"conv_root|gn_root|block\d+)/"
 )
 _PLAIN = re.compile(r"(embedding|Transformer/(posembed_input|encoderblock_\d+|encoder_norm)|pre_logits|head)/|cls$")

@@ -60,7 +60,10 @@ def _model(row: Mapping[str, str]) -> Model:
 
 
 def _value(field: str, text: str) -> Any:
-    return int(text) if field == "num_heads" else float(text) if field in ("epsilon", "rope_theta") else text
+    if field == "rope_grid":
+        return tuple(map(int, text.split("x")))
+    kinds = {"num_heads": int, "map_heads": int, "epsilon": float, "rope_theta": float, "rope_offset": float}
+    return text == "True" if field == "post_norm" else kinds.get(field, str)(text)
 
 
 def of_file(published: str) -> Model | None:
@@ -80,11 +83,15 @@ _USUAL = {
     "registers": 0,
     "position": "learned",
     "position_prefix": True,
+    "register_positions": False,
+    "rope_kind": "centered",
     "relative_positions": False,
     "qkv_bias": True,
     "key_bias": None,
     "out_bias": True,
     "layer_scale": False,
+    "attention_norm": False,
+    "mlp_norm": False,
     "gated_mlp": False,
     "pre_norm": False,
     "patch_bias": True,

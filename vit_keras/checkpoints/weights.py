@@ -114,11 +114,6 @@ class Weights(Mapping):
     def __len__(self) -> int:
         return len(self._parts)
 
-    def _rows_of_registers(self, patches: int) -> str:
-        if self.positions != patches + self.architecture.get("registers", 0):
-            return ""
-        return " The other rows of the table are those of the registers; this version cannot build such a model."
-
     def grid(self, source_grid: tuple[int, int] | None = None) -> tuple[int, int] | None:
         """Return the patches down and across that the file has positions for; `None` if they cannot be inferred.
 
@@ -132,7 +127,6 @@ class Weights(Mapping):
             if self.positions is not None and source_grid[0] * source_grid[1] != self.positions:
                 raise ValueError(
                     f"{self.path} has {self.positions} patches, which is not the grid {tuple(source_grid)}."
-                    + self._rows_of_registers(source_grid[0] * source_grid[1])
                 )
             return tuple(source_grid)
         saved = next((name for name in self.reader if name.endswith("/add_position_embs/vars/grid")), None)

@@ -138,6 +138,9 @@ def _sizes_in_words(c: Mapping[str, Any], report: Mapping[str, Any]) -> list[tup
     ]
 
 
+_ROPE_KINDS = {"axial": " (axial)", "axial_xy": " (axial)", "mixed": " (learned for each head)"}
+
+
 def _positions_in_words(c: Mapping[str, Any]) -> str:
     prefix = int(bool(c["position_prefix"])) * int(c["pooling"] not in ("gap", "map") or bool(c["class_token"]))
     kinds = []
@@ -146,7 +149,7 @@ def _positions_in_words(c: Mapping[str, Any]) -> str:
     if c["position"] == "sincos2d":
         kinds.append("fixed sines and cosines in two dimensions")
     if c["rope_theta"] is not None:
-        kinds.append(f"rotary, base {c['rope_theta']:g}")
+        kinds.append(f"rotary{_ROPE_KINDS.get(c['rope_kind'], '')}, base {c['rope_theta']:g}")
     if c["relative_positions"]:
         kinds.append(f"relative, in each layer; resampled by {c['relative_resize']}")
     return "; ".join(kinds) or "none"
@@ -155,6 +158,9 @@ def _positions_in_words(c: Mapping[str, Any]) -> str:
 def _norms_in_words(c: Mapping[str, Any]) -> str:
     extra = {
         "pre_norm": "one before the first block",
+        "post_norm": "those of a block after its attention and MLP",
+        "attention_norm": "one inside the attention",
+        "mlp_norm": "one inside the MLP",
         "patch_norm": "two around the patch embedding",
         "layer_scale": "layer scale",
     }

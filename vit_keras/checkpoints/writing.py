@@ -44,7 +44,9 @@ _NOT_IN_ARRAYS = (
     "num_heads",
     "position",
     "position_resize",
-    "rope_theta",
+    *rules.ROPE,
+    "post_norm",
+    "map_heads",
     "resnet_numerics",
     "registers",
 )
@@ -185,9 +187,11 @@ def _problem(family: Family, arrays: rules.Arrays, weights: ModelWeights) -> str
 def _limits(family: Family) -> dict[str, tuple]:
     """Return the values that a family's models can have, by field: those that its `config` implies, and its `only`."""
     config = family.config
-    limits = {"position": (config.get("position", "learned"),), "rope_theta": (None,)}
+    limits = {"post_norm": (False,), "map_heads": (None,), "rope_kind": (config.get("rope_kind", "centered"),)}
     if "rope_theta" in config:
-        limits = {"position": (None,)}
+        limits |= {"position": (None,)}
+    else:
+        limits |= {"position": (config.get("position", "learned"),), "rope_theta": (None,)}
     if config.get("position_prefix"):
         limits["position_prefix"] = (True,)
     return {**limits, **family.only}
@@ -195,7 +199,7 @@ def _limits(family: Family) -> dict[str, tuple]:
 
 def _facts(config: Mapping[str, Any], weights: ModelWeights) -> dict[str, Any]:
     """Return the fields of a `ViTConfig` with their implied values, and `None` for parts that the model lacks."""
-    tokens = "cls" in weights or "dist" in weights
+    tokens = ("cls" in weights or "dist" in weights) and not config["register_positions"]
     return {
         **config,
         "key_bias": config["qkv_bias"] if config["key_bias"] is None else config["key_bias"],
@@ -203,6 +207,8 @@ def _facts(config: Mapping[str, Any], weights: ModelWeights) -> dict[str, Any]:
         "position_prefix": config["position_prefix"] if tokens and config["position"] == "learned" else None,
         "position_resize": config["position_resize"] if config["position"] == "learned" else None,
         "resnet_numerics": config["resnet_numerics"] if config["resnet"] else None,
+        "rope_kind": config["rope_kind"] if config["rope_theta"] else None,
+        "map_heads": config["map_heads"] if config["pooling"] == "map" else None,
     }
 
 

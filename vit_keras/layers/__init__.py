@@ -14,7 +14,8 @@ from .tap import is_tapped, record_attention, tap  # isort: skip  (the others sh
 from .resnet import GroupNorm, ResidualUnit, StdConv2D, resnet_root  # isort: skip
 from .patches import PatchNormalization  # isort: skip
 from .tokens import ClassToken, ExtractToken, MeanToken, PatchDropout, RegisterTokens  # isort: skip
-from .positions import AddPositionEmbs, AddSinCosPositionEmbs, RotaryPositions  # isort: skip
+from .positions import AddPositionEmbs, AddSinCosPositionEmbs  # isort: skip
+from .rotary import MixedRotaryPositions, RotaryPositions  # isort: skip
 from .attention import MultiHeadSelfAttention  # isort: skip
 from .mlp import LayerScale, MlpBlock  # isort: skip
 from .block import TransformerBlock  # isort: skip
@@ -30,6 +31,7 @@ __all__ = [
     "GroupNorm",
     "LayerScale",
     "MeanToken",
+    "MixedRotaryPositions",
     "MixerBlock",
     "MlpBlock",
     "MultiHeadSelfAttention",

@@ -99,3 +99,13 @@ def remat(function):
     if not hasattr(keras, "remat"):
         raise ValueError(f"remat=True needs keras.remat, of Keras 3.9 or later. This is Keras {keras.__version__}.")
     return keras.remat(function)
+
+
+def attention_spec(layer, inputs, num_heads, return_attention_scores, queries=None):
+    """Return the symbolic output of a layer that attends, with its scores if they are asked for."""
+    asking = inputs if queries is None else queries
+    output = keras.KerasTensor((inputs.shape[0], *asking.shape[1:]), dtype=layer.compute_dtype)
+    if not return_attention_scores:
+        return output
+    scores = (inputs.shape[0], num_heads, asking.shape[1], inputs.shape[1])
+    return output, keras.KerasTensor(scores, dtype=layer.compute_dtype)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 
 import keras
-import numpy as np
 from keras import ops
 
-from ..positions import relative_position_index, resize_relative_position_bias
-from ._base import Dropout, recomputed, register, token_width
+from ._base import Dropout, attention_spec, register, token_width
+from .fused import has_fused_attention, in_chunks
+from .relative import RelativePositions
+from .rotary import rotate
 from .tap import is_tapped, visit
 
 MAX_SCORE_BYTES = 32 << 20
@@ -17,7 +18,7 @@ MAX_SCORE_BYTES = 32 << 20
 
 
 @register
-class MultiHeadSelfAttention(keras.layers.Layer):
+class MultiHeadSelfAttention(RelativePositions, keras.layers.Layer):
     """Multi-head self-attention (paper, appendix A).
 
     Args:
@@ -31,6 +32,9 @@ class MultiHeadSelfAttention(keras.layers.Layer):
             token) is added to the logits (BEiT, arXiv 2106.08254), or `None`.
         relative_resize: How this table is resampled to another grid; see
             `vit_keras.positions.resize_relative_position_bias`.
+        rope_interleaved: Whether rotary positions rotate neighboring channels of a head, and not its two halves.
+        attention_norm: Whether there is a layer normalization before the output projection (sub-LN, arXiv 2210.06423).
+        epsilon: Added to the variance in it.
 
     Call arguments:
         inputs: Tokens.
@@ -57,7 +61,10 @@ class MultiHeadSelfAttention(keras.layers.Layer):
         (1, 4, 5, 5)
     """
 
-    SWITCHES = ("qkv_bias", "key_bias", "out_bias", "relative_grid", "relative_resize")
+    SWITCHES = (
+        *("qkv_bias", "key_bias", "out_bias", "attention_norm"),
+        *("relative_grid", "relative_resize", "rope_interleaved"),
+    )
     """Arguments that a `TransformerBlock` passes on, and that `ViTConfig` has under the same names."""
 
     tapped_as = "attention"
@@ -73,6 +80,9 @@ class MultiHeadSelfAttention(keras.layers.Layer):
         out_bias=True,
         relative_grid=None,
         relative_resize="bilinear",
+        rope_interleaved=False,
+        attention_norm=False,
+        epsilon=1e-6,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -84,6 +94,9 @@ class MultiHeadSelfAttention(keras.layers.Layer):
         self.out_bias = out_bias
         self.relative_grid = None if relative_grid is None else tuple(relative_grid)
         self.relative_resize = relative_resize
+        self.rope_interleaved = rope_interleaved
+        self.attention_norm = attention_norm
+        self.epsilon = epsilon
 
     def switches(self):
         """Return the arguments named in `SWITCHES`."""
@@ -109,13 +122,10 @@ class MultiHeadSelfAttention(keras.layers.Layer):
             setattr(self, attribute, dense)
             dense.build((None, source))
         self.dropout_layer = Dropout(self.dropout, dtype=self.dtype_policy)
-        if self.relative_grid:
-            down, across = self.relative_grid
-            self.relative_position_bias = self.add_weight(
-                shape=((2 * down - 1) * (2 * across - 1) + 3, self.num_heads),
-                initializer="zeros",
-                name="relative_position_bias",
-            )
+        if self.attention_norm:
+            self.norm = keras.layers.LayerNormalization(epsilon=self.epsilon, name="norm", dtype=self.dtype_policy)
+            self.norm.build((None, inner))
+        self.build_relative_positions()
 
     def call(self, inputs, training=None, return_attention_scores=False, rope=None, queries=None):
         asking = inputs if queries is None else queries
@@ -123,12 +133,13 @@ class MultiHeadSelfAttention(keras.layers.Layer):
         key = self._project(self.key_dense, inputs)
         value = visit(self, "values", self._project(self.value_dense, inputs))
         if rope is not None:
-            query, key = _rotate(query, rope), _rotate(key, rope)
+            query, key = (rotate(x, rope, self.rope_interleaved) for x in (query, key))
         if return_attention_scores or is_tapped() or queries is not None or (training and self.dropout):
             output, scores = self.attention(query, key, value, training=training)
         else:
             output, scores = self.attention_without_scores(query, key, value, training), None
         output = ops.reshape(ops.transpose(output, (0, 2, 1, 3)), (-1, self.num_heads * self.projection_dim))
+        output = self.norm(output) if self.attention_norm else output
         output = ops.reshape(self.combine_heads(output), (-1, _count(asking), self.hidden_size))
         return (output, scores) if return_attention_scores else output
 
@@ -159,7 +170,7 @@ class MultiHeadSelfAttention(keras.layers.Layer):
         `attention`. Elsewhere the plain form is the fastest while the scores are few; of many, only those of a chunk
         of queries exist at a time.
         """
-        if _has_fused_attention() and type(self).attention is MultiHeadSelfAttention.attention:
+        if has_fused_attention() and type(self).attention is MultiHeadSelfAttention.attention:
             heads_last = (ops.transpose(x, (0, 2, 1, 3)) for x in (query, key, value))
             bias = self._relative_bias(query.dtype) if self.relative_grid else None
             return ops.transpose(ops.dot_product_attention(*heads_last, bias=bias), (0, 2, 1, 3))
@@ -168,37 +179,7 @@ class MultiHeadSelfAttention(keras.layers.Layer):
         chunks = math.ceil(4 * self.num_heads * tokens**2 / MAX_SCORE_BYTES) if countable else 1
         if chunks == 1:
             return self.attention(query, key, value)[0]
-        rows = math.ceil(tokens / chunks)
-        query = ops.pad(query, ((0, 0), (0, 0), (0, chunks * rows - tokens), (0, 0)))
-        query = ops.reshape(query, (-1, self.num_heads, chunks, rows, self.projection_dim))
-
-        def attend(query, key, value):
-            return self.attention(query, key, value)[0]
-
-        attend = recomputed(attend) if training else attend
-        output = ops.map(lambda chunk: attend(chunk, key, value), ops.transpose(query, (2, 0, 1, 3, 4)))
-        output = ops.transpose(output, (1, 2, 0, 3, 4))
-        return ops.reshape(output, (-1, self.num_heads, chunks * rows, self.projection_dim))[:, :, :tokens]
-
-    def _relative_bias(self, dtype):
-        """`(1, heads, tokens, tokens)`, which is added to the logits."""
-        index = relative_position_index(self.relative_grid)
-        bias = ops.take(ops.convert_to_tensor(self.relative_position_bias), index.reshape(-1), axis=0)
-        return ops.cast(ops.transpose(ops.reshape(bias, (1, *index.shape, self.num_heads)), (0, 3, 1, 2)), dtype)
-
-    def save_own_variables(self, store):
-        super().save_own_variables(store)
-        if self.relative_grid:
-            store["grid"] = np.array(self.relative_grid, "int32")
-
-    def load_own_variables(self, store):
-        if not self.relative_grid:
-            return super().load_own_variables(store)
-        source_grid = tuple(np.asarray(store["grid"]).tolist())
-        table = resize_relative_position_bias(
-            np.asarray(store["0"]), source_grid, self.relative_grid, self.relative_resize
-        )
-        return self.relative_position_bias.assign(table)
+        return in_chunks(lambda *x: self.attention(*x)[0], query, key, value, chunks, training)
 
     def compute_output_shape(self, input_shape):
         return input_shape
@@ -207,38 +188,9 @@ class MultiHeadSelfAttention(keras.layers.Layer):
         return attention_spec(self, inputs, self.num_heads, return_attention_scores, queries)
 
     def get_config(self):
-        own = {"num_heads": self.num_heads, "dim_head": self.dim_head, "dropout": self.dropout}
+        own = {name: getattr(self, name) for name in ("num_heads", "dim_head", "dropout", "epsilon")}
         return {**super().get_config(), **own, **self.switches()}
-
-
-def attention_spec(layer, inputs, num_heads, return_attention_scores, queries=None):
-    """Return the symbolic output of a layer that attends, with its scores if they are asked for."""
-    asking = inputs if queries is None else queries
-    output = keras.KerasTensor((inputs.shape[0], *asking.shape[1:]), dtype=layer.compute_dtype)
-    if not return_attention_scores:
-        return output
-    scores = (inputs.shape[0], num_heads, asking.shape[1], inputs.shape[1])
-    return output, keras.KerasTensor(scores, dtype=layer.compute_dtype)
 
 
 def _count(tokens):
     return tokens.shape[1] or ops.shape(tokens)[1]
-
-
-def _has_fused_attention():
-    backend = keras.backend.backend()
-    if backend == "jax":
-        import jax
-
-        return jax.default_backend() != "cpu"
-    return backend == "torch"
-
-
-def _rotate(x, rope):
-    """Rotate queries or keys `(batch, heads, tokens, width)` of the last tokens: the halves of a head are the pairs."""
-    sin, cos = ops.cast(rope[0], x.dtype), ops.cast(rope[1], x.dtype)
-    prefix = (x.shape[2] or ops.shape(x)[2]) - (rope.shape[1] or ops.shape(rope)[1])
-    patches = x[:, :, prefix:]
-    first, second = ops.split(patches, 2, axis=-1)
-    rotated = patches * cos + ops.concatenate([-second, first], axis=-1) * sin
-    return ops.concatenate([x[:, :, :prefix], rotated], axis=2)

@@ -1,17 +1,17 @@
-"""The encoder block: attention and MLP, each with a layer normalization before it and a residual around it."""
+"""The encoder block: attention and MLP, each with a layer normalization and a residual around it."""
 
 from __future__ import annotations
 
 from ..config import NO_REMAT_WITH_DROPOUT
-from ._base import Dropout, EncoderBlock, LayerNormalization, drop_path, register, remat, token_width
-from .attention import MultiHeadSelfAttention, attention_spec
+from ._base import Dropout, EncoderBlock, LayerNormalization, attention_spec, drop_path, register, remat, token_width
+from .attention import MultiHeadSelfAttention
 from .mlp import LayerScale, MlpBlock
 from .tap import is_tapped, visit
 
 
 @register
 class TransformerBlock(EncoderBlock):
-    """A pre-norm encoder block (paper, equations 2 and 3).
+    """An encoder block (paper, equations 2 and 3).
 
     Args:
         num_heads: Number of attention heads.
@@ -25,6 +25,9 @@ class TransformerBlock(EncoderBlock):
             (gradient checkpointing, arXiv 1604.06174). Not together with dropout, which Keras would draw anew.
         layer_scale: Initial value of the factors on both branches (`LayerScale`), or `None`.
         gated_mlp: See `MlpBlock`.
+        mlp_norm: Likewise, its `norm`.
+        post_norm: Whether the layer normalizations come after the attention and the MLP instead of before them, inside
+            of the residuals (arXiv 2111.09883).
         stochastic_depth: Rate at which training leaves out each branch, for each image anew; the branches that stay are
             scaled up in turn (arXiv 1603.09382).
         **kwargs: Switches of the attention (`MultiHeadSelfAttention.SWITCHES`), such as `qkv_bias`, `preprocessing` (a
@@ -50,6 +53,12 @@ class TransformerBlock(EncoderBlock):
         (1, 5, 32)
     """
 
+    SWITCHES = (
+        *("num_heads", "mlp_dim", "dropout", "dim_head", "attention_dropout", "mlp_activation", "epsilon", "remat"),
+        *("layer_scale", "gated_mlp", "mlp_norm", "post_norm"),
+    )
+    """Arguments that `ViTConfig` has under the same names, beside those of the attention."""
+
     def __init__(
         self,
         num_heads,
@@ -62,6 +71,8 @@ class TransformerBlock(EncoderBlock):
         remat=False,
         layer_scale=None,
         gated_mlp=False,
+        mlp_norm=False,
+        post_norm=False,
         stochastic_depth=0.0,
         **kwargs,
     ):
@@ -77,12 +88,23 @@ class TransformerBlock(EncoderBlock):
         self.epsilon = epsilon
         self.remat = remat
         self.layer_scale = layer_scale
+        self.gated_mlp = gated_mlp
+        self.mlp_norm = mlp_norm
+        self.post_norm = post_norm
         # The numbers in these names are those of Google's files, which count all modules of a block.
         shared = {"dtype": self.dtype_policy}
         self.att = MultiHeadSelfAttention(
-            num_heads, dim_head, attention_dropout, **switches, name="MultiHeadDotProductAttention_1", **shared
+            num_heads,
+            dim_head,
+            attention_dropout,
+            epsilon=epsilon,
+            name="MultiHeadDotProductAttention_1",
+            **switches,
+            **shared,
         )
-        self.mlpblock = MlpBlock(mlp_dim, dropout, mlp_activation, gated_mlp, name="MlpBlock_3", **shared)
+        self.mlpblock = MlpBlock(
+            mlp_dim, dropout, mlp_activation, gated_mlp, mlp_norm, epsilon, name="MlpBlock_3", **shared
+        )
         self.layernorm1 = LayerNormalization(epsilon=epsilon, name="LayerNorm_0", **shared)
         self.layernorm2 = LayerNormalization(epsilon=epsilon, name="LayerNorm_2", **shared)
         self.dropout_layer = Dropout(dropout, **shared)
@@ -91,6 +113,11 @@ class TransformerBlock(EncoderBlock):
             self.layerscale1 = LayerScale(layer_scale, name="LayerScale_0", **shared)
             self.layerscale2 = LayerScale(layer_scale, name="LayerScale_1", **shared)
         self.drop_path = drop_path(stochastic_depth, **shared)
+
+    @property
+    def mlp_activation(self):
+        """The MLP's activation, which loading weights sets."""
+        return self.mlpblock.activation
 
     def build(self, input_shape):
         token_width(self, input_shape)
@@ -108,11 +135,13 @@ class TransformerBlock(EncoderBlock):
 
     def _forward(self, x, rope, training, return_attention_scores=False):
         x = visit(self, "tokens", x)
-        normed = visit(self, "normed", self.layernorm1(x, training=training))
+        normed = visit(self, "normed", x if self.post_norm else self.layernorm1(x, training=training))
         y = self.att(normed, training=training, rope=rope, return_attention_scores=return_attention_scores)
         y, scores = y if return_attention_scores else (y, None)
+        y = self.layernorm1(y, training=training) if self.post_norm else y
         x = x + self.drop_path(self.dropout_layer(self.layerscale1(y), training), training)  # equation 2
-        y = self.mlpblock(self.layernorm2(x, training=training), training=training)
+        y = self.mlpblock(x if self.post_norm else self.layernorm2(x, training=training), training=training)
+        y = self.layernorm2(y, training=training) if self.post_norm else y
         x = x + self.drop_path(self.layerscale2(y), training)  # equation 3
         return visit(self, "output", x), scores
 
@@ -123,15 +152,8 @@ class TransformerBlock(EncoderBlock):
         return attention_spec(self, inputs, self.num_heads, return_attention_scores)
 
     def get_config(self):
-        own = ("num_heads", "mlp_dim", "dropout", "dim_head", "attention_dropout", "epsilon", "remat", "layer_scale")
-        return {
-            **super().get_config(),
-            **{name: getattr(self, name) for name in own},
-            **self.att.switches(),
-            "mlp_activation": self.mlpblock.activation,
-            "gated_mlp": self.mlpblock.gated,
-            "stochastic_depth": self.drop_path.rate,
-        }
+        own = {**{name: getattr(self, name) for name in self.SWITCHES}, **self.att.switches()}
+        return {**super().get_config(), **own, "stochastic_depth": self.drop_path.rate}
 
     @classmethod
     def from_config(cls, config):

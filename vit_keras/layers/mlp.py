@@ -28,6 +28,8 @@ class MlpBlock(keras.layers.Layer):
             x)`), or any Keras activation name.
         gated: Whether the activation is applied to a third layer, `Gate`, whose result multiplies that of the first
             (GLU variants, arXiv 2002.05202).
+        norm: Whether there is a layer normalization before the second layer (sub-LN, arXiv 2210.06423).
+        epsilon: Added to the variance in it.
 
     Input shape:
         `(..., hidden_size)`
@@ -40,12 +42,14 @@ class MlpBlock(keras.layers.Layer):
         (1, 5, 32)
     """
 
-    def __init__(self, mlp_dim, dropout=0.0, activation="gelu_tanh", gated=False, **kwargs):
+    def __init__(self, mlp_dim, dropout=0.0, activation="gelu_tanh", gated=False, norm=False, epsilon=1e-6, **kwargs):
         super().__init__(**kwargs)
         self.mlp_dim = mlp_dim
         self.dropout = dropout
         self.activation = activation
         self.gated = gated
+        self.has_norm = norm
+        self.epsilon = epsilon
         activation_function(activation)
 
     def build(self, input_shape):
@@ -64,6 +68,9 @@ class MlpBlock(keras.layers.Layer):
         if self.gated:
             self.gate = dense(self.mlp_dim, "Gate")
             self.gate.build((None, width))
+        if self.has_norm:
+            self.norm = keras.layers.LayerNormalization(epsilon=self.epsilon, name="norm", dtype=self.dtype_policy)
+            self.norm.build((None, self.mlp_dim))
 
     def call(self, inputs, training=None):
         dense_0, dropout_0, dense_1, dropout_1 = self.layers
@@ -71,7 +78,8 @@ class MlpBlock(keras.layers.Layer):
 
         def activate_and_project(x, *gate):
             x = activation(gate[0]) * x if gate else activation(x)
-            return dense_1(dropout_0(x, training=training))
+            x = dropout_0(x, training=training)
+            return dense_1(self.norm(x) if self.has_norm else x)
 
         if training and not self.dropout:
             activate_and_project = recomputed(activate_and_project)
@@ -101,6 +109,8 @@ class MlpBlock(keras.layers.Layer):
             "dropout": self.dropout,
             "activation": self.activation,
             "gated": self.gated,
+            "norm": self.has_norm,
+            "epsilon": self.epsilon,
         }
 
 

@@ -1,4 +1,4 @@
-"""Where the tokens are: learned, fixed and rotary position embeddings."""
+"""Where the tokens are: learned and fixed position embeddings, which are added to them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from ..positions import resize_grid, resize_position_embeddings, rope_sincos, sincos2d, square_grid
+from ..positions import resize_grid, resize_position_embeddings, sincos2d, square_grid
 from ._base import array_module, grid_of, register, token_width
 
 logger = logging.getLogger("vit_keras")
@@ -162,43 +162,3 @@ class AddSinCosPositionEmbs(keras.layers.Layer):
 
     def get_config(self):
         return {**super().get_config(), "dropout": self.dropout}
-
-
-@register
-class RotaryPositions(keras.layers.Layer):
-    """Sines and cosines of the rotations that tell queries and keys where they are (RoPE on patches, as in DINOv3).
-
-    Args:
-        dim_head: Width of an attention head.
-        theta: Base of the periods.
-
-    Input shape:
-        What the tokens were made of, `(batch, down, across, ...)`.
-
-    Output shape:
-        `(2, down * across, dim_head)`, for `TransformerBlock`'s `rope=`.
-
-    Example:
-        >>> tuple(RotaryPositions(dim_head=64)(np.zeros((1, 4, 6, 8), "float32")).shape)
-        (2, 24, 64)
-    """
-
-    def __init__(self, dim_head, theta=100.0, **kwargs):
-        super().__init__(**kwargs)
-        self.dim_head = dim_head
-        self.theta = theta
-
-    def build(self, input_shape):
-        pass
-
-    def call(self, patches):
-        grid = grid_of(patches)
-        sines_and_cosines = rope_sincos(grid, self.dim_head, self.theta, xp=array_module(grid))
-        return ops.cast(ops.stack(sines_and_cosines), self.compute_dtype)
-
-    def compute_output_shape(self, input_shape):
-        down, across = input_shape[1:3]
-        return 2, None if down is None or across is None else down * across, self.dim_head
-
-    def get_config(self):
-        return {**super().get_config(), "dim_head": self.dim_head, "theta": self.theta}

@@ -26,10 +26,10 @@ DECAYS = ("cosine", "linear", "constant")
 _BLOCK = re.compile(r"encoderblock_(\d+)/")
 _BEFORE_THE_BLOCKS = re.compile(
     r"(^|/)(embedding/(kernel|bias)$|embedding_norm|patch_norm|class_token|distillation_token|register_tokens|"
-    r"Transformer_posembed_input|Transformer_norm_pre|conv_root|gn_root|block\d+_unit\d+)"
+    r"Transformer_posembed_input|rotary_positions|Transformer_norm_pre|conv_root|gn_root|block\d+_unit\d+)"
 )
 _LAST_NORM = re.compile(r"(^|/)Transformer_encoder_norm/")
-_NEVER_DECAYED = re.compile(r"(^|/)(cls|registers|probe|pos_embedding|relative_position_bias|\w*token)$")
+_NEVER_DECAYED = re.compile(r"(^|/)(cls|registers|probe|pos_embedding|relative_position_bias|frequencies|\w*token)$")
 
 
 def depths(variables: Sequence[Any]) -> list[int]:

@@ -263,6 +263,11 @@ def _readout(vit: keras.Model, tokens: int, pooling_attention: np.ndarray | None
 
 def _projection(block: TransformerBlock) -> np.ndarray:
     att = block.att
+    if att.attention_norm or block.post_norm:
+        raise ValueError(
+            "The values do not add up to the output of an attention with attention_norm or post_norm. Methods without "
+            "values work, such as 'rollout'."
+        )
     kernel = ops.convert_to_numpy(att.combine_heads.kernel).astype("float32")
     if block.layer_scale is not None:
         kernel = kernel * ops.convert_to_numpy(block.layerscale1.gamma).astype("float32")

@@ -123,9 +123,11 @@ KERAS = Family(
             for name, attribute in _PROJECTIONS
             for rule in _variables(f"{_IN}/att/{attribute}", f"{ATTENTION}/{name}", *_DENSE)
         ),
+        *_variables(f"{_IN}/att/norm", f"{ATTENTION}/norm", *_NORM),
         *_variables(f"{_IN}/layernorm2", f"{BLOCK}/LayerNorm_2", *_NORM),
         *_variables(f"{_IN}/mlpblock/layers/dense_0", f"{MLP}/Dense_0", *_DENSE),
         *_variables(f"{_IN}/mlpblock/layers/dense_1", f"{MLP}/Dense_1", *_DENSE),
+        *_variables(f"{_IN}/mlpblock/norm", f"{MLP}/norm", *_NORM),
         *_variables(f"{_IN}/mlpblock/gate", f"{MLP}/Gate", *_DENSE),
         *array(f"{_IN}/layerscale1/vars/0", f"{BLOCK}/LayerScale_0/scale"),
         *array(f"{_IN}/layerscale2/vars/0", f"{BLOCK}/LayerScale_1/scale"),

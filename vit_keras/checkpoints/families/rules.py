@@ -22,6 +22,8 @@ BLOCK = "Transformer/encoderblock_{i}"
 ATTENTION = f"{BLOCK}/MultiHeadDotProductAttention_1"
 MLP = f"{BLOCK}/MlpBlock_3"
 POSITIONS = "Transformer/posembed_input/pos_embedding"
+ROPE = ("rope_theta", "rope_kind", "rope_grid", "rope_offset")
+"""The fields of `ViTConfig` for rotary positions."""
 
 
 class Op(NamedTuple):

@@ -41,11 +41,13 @@ _BACKBONE = (
     *array("blocks.{i}.attn.q_bias", f"{ATTENTION}/query/bias"),
     *array("blocks.{i}.attn.v_bias", f"{ATTENTION}/value/bias"),
     *array("blocks.{i}.attn.relative_position_bias_table", f"{ATTENTION}/relative_position_bias"),
+    *norm("blocks.{i}.attn.norm", f"{ATTENTION}/norm"),
     *linear("blocks.{i}.attn.proj", f"{ATTENTION}/out"),
     *array("blocks.{i}.ls1.gamma", f"{BLOCK}/LayerScale_0/scale"),
     *norm("blocks.{i}.norm2", f"{BLOCK}/LayerNorm_2"),
     *linear("blocks.{i}.mlp.fc1", f"{MLP}/Gate", f"{MLP}/Dense_0", when=_IS_PACKED),
     *linear("blocks.{i}.mlp.fc1", f"{MLP}/Dense_0"),
+    *norm("blocks.{i}.mlp.norm", f"{MLP}/norm"),
     *linear("blocks.{i}.mlp.fc2", f"{MLP}/Dense_1"),
     *array("blocks.{i}.ls2.gamma", f"{BLOCK}/LayerScale_1/scale"),
     *norm("norm", "Transformer/encoder_norm"),
@@ -65,6 +67,9 @@ _ALSO = (  # other spellings of the same weights, in the originals' files
     *linear("blocks.{i}.mlp.w3", f"{MLP}/Dense_1", beside=f"{MLP}/Gate/kernel"),
     *linear("blocks.{i}.mlp.fc1_g", f"{MLP}/Gate"),
     *linear("blocks.{i}.mlp.fc1_x", f"{MLP}/Dense_0", beside=f"{MLP}/Gate/kernel"),
+    *norm("blocks.{i}.mlp.ffn_ln", f"{MLP}/norm"),
+    *norm("blocks.{i}.attn.inner_attn_ln", f"{ATTENTION}/norm"),
+    *(rule for part in _QKV for rule in linear(f"blocks.{{i}}.attn.{part.rpartition('/')[2][0]}_proj", part)),
 )
 _MAP = (
     *array("attn_pool.latent", "MAPHead_0/probe", op=TOKENS),
@@ -89,7 +94,7 @@ _RESNET = (
     *norm(f"{_UNIT}.downsample.norm", "block{s+1}/unit{u+1}/gn_proj"),
 )
 _WIDTHS = {width: width // 64 for width in (192, 256, 320, 384, 512, 640, 768, 832, 896, 1024, 1536)}
-_WIDTHS |= dict.fromkeys((1152, 1280, 1408, 1664), 16)
+_WIDTHS |= dict.fromkeys((1152, 1280, 1408, 1664, 1792), 16)
 _PYTORCH = {"mlp_activation": "gelu", "position_resize": "bicubic_antialias", "patch_resize": "bicubic_antialias"}
 
 TIMM = Family(
@@ -107,6 +112,7 @@ TIMM = Family(
     heads=_WIDTHS,
     preprocessing="timm",
     format="timm",
+    only={"post_norm": (False, True)},
     excludes=(("registers", "position_prefix"),),
 )
 
@@ -120,7 +126,13 @@ _GAMMAS = ("blocks.{i}.gamma_",)
 
 
 def _like_timm(name: str, title: str, config: dict | None = None, ignored: tuple = (), **fields) -> Family:
-    own = {"config": {**_PYTORCH, **(config or {})}, "ignored": TIMM.ignored + ignored, "format": None, "excludes": ()}
+    own = {
+        "config": {**_PYTORCH, **(config or {})},
+        "ignored": TIMM.ignored + ignored,
+        "format": None,
+        "excludes": (),
+        "only": {},
+    }
     return dataclasses.replace(TIMM, name=name, title=title, **{**own, **fields})
 
 
@@ -166,7 +178,7 @@ CLIP = _like_timm(
     "timm-clip",
     "timm's CLIP image towers",
     {"epsilon": 1e-5},
-    marks=("norm_pre.weight",),
+    marks=("norm_pre.weight", "norm.weight"),
     choices={"mlp_activation": ("quick_gelu", "gelu")},
     preprocessing="clip",
     excludes=TIMM.excludes,
@@ -195,6 +207,7 @@ BEIT = dataclasses.replace(
     config={**_PYTORCH, "relative_resize": "geometric"},
     preprocessing="beit",
     format=None,
+    only={},
     excludes=(),
 )
 TIMM_BEIT = dataclasses.replace(
@@ -209,8 +222,8 @@ DINOV3 = dataclasses.replace(
     TIMM,
     name="dinov3",
     title="DINOv3 (facebookresearch/dinov3, timm)",
-    detect=("patch_embed.proj.weight", "blocks.0.attn.qkv.weight"),
-    marks=("reg_token|storage_tokens", "blocks.0.gamma_1|blocks.0.ls1.gamma"),
+    detect=("patch_embed.proj.weight", "blocks.0.attn.qkv.weight", "cls_token", "reg_token|storage_tokens"),
+    marks=("blocks.0.gamma_1|blocks.0.ls1.gamma",),
     absent=("pos_embed", *BEIT.detect[1].split("|")),
     rules=(
         *array(
@@ -228,6 +241,7 @@ DINOV3 = dataclasses.replace(
     config={**_PYTORCH, "epsilon": 1e-5, "rope_theta": 100.0},
     heads={**_WIDTHS, 1280: 20, 1536: 24, 4096: 32},
     preprocessing="imagenet",
+    only={},
     excludes=(),
 )
 MIXER = Family(
@@ -250,14 +264,122 @@ MIXER = Family(
     format="timm",
 )
 
-EVA02 = dataclasses.replace(
+# timm's ViTs with rotary positions, and their relatives without
+_TABLES = tuple(BEIT.detect[1].split("|"))
+_EVA_ROPE = {"rope_theta": 10000.0, "rope_kind": "axial", "rope_grid": (16, 16)}
+
+
+def _eva(name: str, title: str, *own: str, **fields) -> Family:
+    """Return a family of EVA's, in which the models with a gated MLP have rotary positions."""
+    gated = (f"{MLP}/Gate/kernel",)
+    return dataclasses.replace(
+        TIMM,
+        name=name,
+        title=title,
+        detect=("patch_embed.proj.weight", "pos_embed", "blocks.0.norm1.weight", "blocks.0.norm2.weight"),
+        absent=_TABLES,
+        rules=tuple(
+            dataclasses.replace(rule, tells=_EVA_ROPE) if rule.targets[:1] == gated else rule for rule in _first(*own)
+        ),
+        ignored=(*TIMM.ignored, "rope.*"),
+        only={
+            "rope_theta": (None, 10000.0),
+            "rope_kind": ("axial",),
+            "rope_grid": ((16, 16),),
+            "post_norm": (False, True),
+        },
+        preprocessing="clip",
+        **fields,
+    )
+
+
+EVA = _eva("eva", "timm's EVA, and EVA-02 of the smaller sizes", "-", marks=("blocks.0.attn.q_bias",))
+EVA02 = _eva(
+    "eva02",
+    "EVA-02 of the larger sizes, with three arrays for query, key and value (baaivision, timm)",
+    "blocks.{i}.attn.q_proj.",
+    "blocks.{i}.attn.k_proj.",
+    "blocks.{i}.attn.v_proj.",
+    "blocks.{i}.mlp.fc1_",
+    marks=("blocks.0.attn.q_proj.weight",),
+)
+ROPE_REGISTERS = dataclasses.replace(
     TIMM,
-    name="eva02",
-    title="EVA-02",
-    detect=("patch_embed.proj.weight", "pos_embed", "blocks.0.norm1.weight", "blocks.0.norm2.weight"),
-    marks=("blocks.0.attn.q_bias|blocks.0.attn.q_proj.weight",),
-    absent=tuple(BEIT.detect[1].split("|")),
-    refused="EVA-02 has rotary positions of another kind, which this version cannot build",
+    name="timm-rope",
+    title="timm's ViTs with registers, rotary positions and no class token",
+    detect=("patch_embed.proj.weight", "blocks.0.attn.qkv.weight"),
+    marks=("reg_token", "blocks.0.gamma_1"),
+    absent=("pos_embed", "cls_token", *_TABLES),
+    rules=_first(*_GAMMAS),
+    config={**_PYTORCH, **_EVA_ROPE},
+    only={"rope_grid": ((16, 16),)},
+)
+ROPE_VIT = dataclasses.replace(
+    ROPE_REGISTERS,
+    name="rope-vit",
+    title="RoPE-ViT, axial and mixed (naver-ai, timm)",
+    detect=("patch_embed.proj.weight", "blocks.0.attn.qkv.weight", "cls_token"),
+    marks=("blocks.0.gamma_1",),
+    absent=("reg_token", "storage_tokens", "norm_pre.weight", *_TABLES),
+    rules=(
+        *array("rope.freqs", "rotary_positions/frequencies", tells={"rope_kind": "mixed", "rope_theta": 10.0}),
+        *ROPE_REGISTERS.rules,
+    ),
+    config={**_PYTORCH, "rope_theta": 100.0, "rope_kind": "axial_xy"},
+    only={"position": (None, "learned"), "rope_kind": ("axial_xy", "mixed")},
+    preprocessing="imagenet",
+)
+PE = dataclasses.replace(
+    TIMM,
+    name="timm-pe",
+    title="timm's Perception Encoder with attention pooling (PE-Core)",
+    detect=(
+        *("patch_embed.proj.weight", "blocks.0.norm2.weight", "blocks.0.attn.qkv.weight", "blocks.0.attn.proj.weight"),
+        *("pos_embed", "norm_pre.weight", "norm.weight"),
+    ),
+    marks=("attn_pool.latent",),
+    rules=_first(*_GAMMAS),
+    choices={"rope_grid": ((14, 14), (24, 24), (32, 32))},
+    config={
+        **_PYTORCH,
+        "epsilon": 1e-5,
+        "rope_theta": 10000.0,
+        "rope_kind": "axial_xy",
+        "rope_offset": 1.0,
+        "map_heads": 8,
+    },
+    only={"position": ("learned",), "map_heads": (8,)},
+    heads={**_WIDTHS, 1536: 16},
+    preprocessing="siglip",
+)
+_LAST_NORMS = ("norm.weight", "norm.bias", "fc_norm.weight", "fc_norm.bias")
+PE_SPATIAL = dataclasses.replace(
+    PE,
+    name="timm-pe-spatial",
+    title="timm's Perception Encoder without a last norm (PE-Lang, PE-Spatial)",
+    detect=PE.detect[:-1],
+    marks=(),
+    absent=(*_LAST_NORMS, "attn_pool.latent"),
+    config={**PE.config, "pooling": "gap", "final_norm": None},
+    only={"position": ("learned",)},
+)
+UNNORMED = dataclasses.replace(
+    TIMM,
+    name="timm-unnormed",
+    title="timm's RADIO and InternViT, which have no last norm",
+    marks=("reg_token|blocks.0.ls1.gamma",),
+    absent=(*_LAST_NORMS, "norm_pre.weight"),
+    config={**_PYTORCH, "final_norm": None},
+    only={},
+    preprocessing="imagenet",
+)
+SAM = dataclasses.replace(
+    TIMM,
+    name="sam-encoder",
+    title="the image encoder of Segment Anything",
+    detect=("patch_embed.proj.weight", "blocks.0.attn.rel_pos_h", "neck.0.weight"),
+    ignored=(*TIMM.ignored, "*.attn.rel_pos_*", "neck.*"),
+    refused="Segment Anything's encoder attends in windows, which this version cannot build",
     format=None,
 )
 
@@ -274,6 +396,13 @@ FAMILIES = (
     SIGLIP,
     BEIT,
     DINOV3,
+    EVA,
     EVA02,
+    ROPE_REGISTERS,
+    ROPE_VIT,
+    PE,
+    PE_SPATIAL,
+    UNNORMED,
+    SAM,
     MIXER,
 )

@@ -1,0 +1,42 @@
+"""A learned bias of the attention for each relative position (BEiT, arXiv 2106.08254)."""
+
+from __future__ import annotations
+
+import numpy as np
+from keras import ops
+
+from ..positions import relative_position_index, resize_relative_position_bias
+
+
+class RelativePositions:
+    """What `MultiHeadSelfAttention` does with its `relative_grid`, if it has one."""
+
+    def build_relative_positions(self):
+        """Make the table: a row for each relative position, and three for the class token."""
+        if self.relative_grid:
+            down, across = self.relative_grid
+            self.relative_position_bias = self.add_weight(
+                shape=((2 * down - 1) * (2 * across - 1) + 3, self.num_heads),
+                initializer="zeros",
+                name="relative_position_bias",
+            )
+
+    def _relative_bias(self, dtype):
+        """`(1, heads, tokens, tokens)`, which is added to the logits."""
+        index = relative_position_index(self.relative_grid)
+        bias = ops.take(ops.convert_to_tensor(self.relative_position_bias), index.reshape(-1), axis=0)
+        return ops.cast(ops.transpose(ops.reshape(bias, (1, *index.shape, self.num_heads)), (0, 3, 1, 2)), dtype)
+
+    def save_own_variables(self, store):
+        super().save_own_variables(store)
+        if self.relative_grid:
+            store["grid"] = np.array(self.relative_grid, "int32")
+
+    def load_own_variables(self, store):
+        if not self.relative_grid:
+            return super().load_own_variables(store)
+        source_grid = tuple(np.asarray(store["grid"]).tolist())
+        table = resize_relative_position_bias(
+            np.asarray(store["0"]), source_grid, self.relative_grid, self.relative_resize
+        )
+        return self.relative_position_bias.assign(table)

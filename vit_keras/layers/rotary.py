@@ -1,0 +1,145 @@
+"""Rotary position embeddings: queries and keys are rotated by the place of their patch (RoPE, arXiv 2104.09864)."""
+
+from __future__ import annotations
+
+import math
+
+import keras
+import numpy as np
+from keras import ops
+
+from ..positions import places_of, rope_sincos
+from ._base import array_module, grid_of, register
+
+
+@register
+class RotaryPositions(keras.layers.Layer):
+    """Sines and cosines of the rotations that tell queries and keys where they are.
+
+    Args:
+        dim_head: Width of an attention head.
+        theta: Base of the periods.
+        kind: `"centered"`, `"axial"` or `"axial_xy"`; see `vit_keras.positions.rope_sincos`.
+        reference_grid: See there.
+        offset: See there.
+
+    Input shape:
+        What the tokens were made of, `(batch, down, across, ...)`.
+
+    Output shape:
+        `(2, down * across, dim_head)`, for `TransformerBlock`'s `rope=`.
+
+    Example:
+        >>> tuple(RotaryPositions(dim_head=64)(np.zeros((1, 4, 6, 8), "float32")).shape)
+        (2, 24, 64)
+    """
+
+    def __init__(self, dim_head, theta=100.0, kind="centered", reference_grid=None, offset=0.0, **kwargs):
+        super().__init__(**kwargs)
+        self.dim_head = dim_head
+        self.theta = theta
+        self.kind = kind
+        self.reference_grid = None if reference_grid is None else tuple(reference_grid)
+        self.offset = offset
+
+    def build(self, input_shape):
+        pass
+
+    def call(self, patches):
+        grid = grid_of(patches)
+        how = (self.kind, self.reference_grid, self.offset)
+        sines_and_cosines = rope_sincos(grid, self.dim_head, self.theta, *how, xp=array_module(grid))
+        return ops.cast(ops.stack(sines_and_cosines), self.compute_dtype)
+
+    def compute_output_shape(self, input_shape):
+        return 2, _count(input_shape), self.dim_head
+
+    def get_config(self):
+        own = ("dim_head", "theta", "kind", "reference_grid", "offset")
+        return {**super().get_config(), **{name: getattr(self, name) for name in own}}
+
+
+@register
+class MixedRotaryPositions(keras.layers.Layer):
+    """Rotary positions along directions and with frequencies that are learned for each block and head (RoPE-Mixed,
+    arXiv 2403.13298, section 3.2).
+
+    Args:
+        num_layers: Number of blocks.
+        num_heads: Attention heads of a block.
+        dim_head: Width of a head.
+        theta: Base of the periods that training starts from; their directions are random.
+        seed: Integer that makes these reproducible, or `None`.
+
+    Input shape:
+        What the tokens were made of, `(batch, down, across, ...)`.
+
+    Output shape:
+        A list of `(2, num_heads, down * across, dim_head)`, one for each `TransformerBlock`'s `rope=`.
+
+    Example:
+        >>> rope = MixedRotaryPositions(num_layers=3, num_heads=2, dim_head=8)(np.zeros((1, 4, 6, 8), "float32"))
+        >>> len(rope), tuple(rope[0].shape)
+        (3, (2, 2, 24, 8))
+    """
+
+    def __init__(self, num_layers, num_heads, dim_head, theta=10.0, seed=None, **kwargs):
+        super().__init__(**kwargs)
+        self.num_layers = num_layers
+        self.num_heads = num_heads
+        self.dim_head = dim_head
+        self.theta = theta
+        self.seed = seed
+
+    def build(self, input_shape):
+        def directions(shape, dtype=None):
+            sizes = self.theta ** -(np.arange(self.dim_head // 4) * 4 / self.dim_head)
+            turns = keras.random.uniform((*shape[1:3], 1), maxval=2 * math.pi, seed=self.seed, dtype="float32")
+            angles = ops.concatenate([turns, turns + math.pi / 2], axis=-1)[..., None]
+            ways = ops.stack([ops.cos(angles), ops.sin(angles)]) * ops.convert_to_tensor(sizes, "float32")
+            return ops.cast(ops.reshape(ways, shape), dtype or "float32")
+
+        shape = (2, self.num_layers, self.num_heads, self.dim_head // 2)
+        self.frequencies = self.add_weight(shape=shape, initializer=directions, name="frequencies", autocast=False)
+
+    def call(self, patches):
+        grid = grid_of(patches)
+        down, across = (ops.convert_to_tensor(place, "float32") for place in places_of(grid, xp=array_module(grid)))
+        columns, rows = (ops.cast(ways, "float32")[:, :, None] for ways in (self.frequencies[0], self.frequencies[1]))
+        angles = ops.repeat(columns * across[:, None] + rows * down[:, None], 2, axis=-1)
+        rotations = ops.cast(ops.stack([ops.sin(angles), ops.cos(angles)], axis=1), self.compute_dtype)
+        return [rotations[block] for block in range(self.num_layers)]
+
+    def compute_output_shape(self, input_shape):
+        return [(2, self.num_heads, _count(input_shape), self.dim_head)] * self.num_layers
+
+    def get_config(self):
+        own = ("num_layers", "num_heads", "dim_head", "theta", "seed")
+        return {**super().get_config(), **{name: getattr(self, name) for name in own}}
+
+
+def _count(shape):
+    down, across = shape[1:3]
+    return None if down is None or across is None else down * across
+
+
+def rotate(x, rope, interleaved=False):
+    """Rotate queries or keys of the patches, which are the last tokens.
+
+    Args:
+        x: `(batch, heads, tokens, width)`.
+        rope: Sines and cosines, `(2, patches, width)` or `(2, heads, patches, width)`.
+        interleaved: Whether the pairs that are rotated are neighbors, and not one from each half of a head.
+
+    Returns:
+        The same shape.
+    """
+    sin, cos = ops.cast(rope[0], x.dtype), ops.cast(rope[1], x.dtype)
+    prefix = (x.shape[2] or ops.shape(x)[2]) - (rope.shape[-2] or ops.shape(rope)[-2])
+    patches = x[:, :, prefix:]
+    if interleaved:
+        turned = ops.reshape(ops.stack([-patches[..., 1::2], patches[..., ::2]], axis=-1), ops.shape(patches))
+    else:
+        first, second = ops.split(patches, 2, axis=-1)
+        turned = ops.concatenate([-second, first], axis=-1)
+    return ops.concatenate([x[:, :, :prefix], patches * cos + turned * sin], axis=2)
