@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from vit_keras import layers, positions, resize, vit
+from vit_keras import layers, positions, resize, visualize, vit
 from vit_keras.config import ViTConfig
 
 SMALL = {"num_layers": 2, "hidden_size": 32, "num_heads": 2, "mlp_dim": 16, "classes": 3, "patch_size": 8}
@@ -167,3 +167,12 @@ def test_registers_with_positions_are_in_the_table():
 def test_fields_that_make_no_model(fields, message):
     with pytest.raises(ValueError, match=message):
         ViTConfig(**{**SMALL, **fields})
+
+
+@pytest.mark.parametrize("field", ["attention_norm", "post_norm"])
+def test_values_that_do_not_add_up_make_no_map(field):
+    model = built(**{field: True})
+    picture = np.zeros((32, 24, 3), "uint8")
+    assert list(visualize.all_maps(model, picture)) == ["rollout", "attention"]
+    with pytest.raises(ValueError, match="The values do not add up"):
+        visualize.attention_map(model, picture, method="alti")

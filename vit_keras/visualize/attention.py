@@ -15,7 +15,7 @@ from .methods import METHODS, Method
 from .options import check_options, parameters_of
 from .overlays import overlay, paper_style, vit_keras_style
 from .pictures import is_one_picture
-from .recorder import record
+from .recorder import record, values_add_up
 
 STYLES: dict[str, Callable | None] = {
     "overlay": overlay,
@@ -123,6 +123,7 @@ def all_maps(
 
     Returns:
         The maps by the names in `METHODS`, float32 `(down, across)` each; of several images `(batch, down, across)`.
+        Those of values are missing of a model with `attention_norm` or `post_norm`, where values do not add up.
 
     Raises:
         ValueError: See `record`.
@@ -136,6 +137,7 @@ def all_maps(
         (['rollout', 'attention', 'alti', 'norm'], (4, 4))
     """
     chosen = [method for method in METHODS.values() if target is not None or not method.of_class]
+    chosen = chosen if values_add_up(model) else [method for method in chosen if "values" not in method.keep]
     maps = {}
     for exits in sorted({method.exits for method in chosen}):
         group = [method for method in chosen if method.exits == exits]

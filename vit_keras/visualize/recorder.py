@@ -261,9 +261,18 @@ def _readout(vit: keras.Model, tokens: int, pooling_attention: np.ndarray | None
     return np.tile(row, (count, 1))
 
 
+def values_add_up(model: keras.Model) -> bool:
+    """Return whether the output of each attention is a sum of the tokens' values, with no normalization after it."""
+    return all(_adds_up(block) for block in anatomy.attention_blocks(anatomy.find_vit(model)))
+
+
+def _adds_up(block: TransformerBlock) -> bool:
+    return not (block.att.attention_norm or block.post_norm)
+
+
 def _projection(block: TransformerBlock) -> np.ndarray:
     att = block.att
-    if att.attention_norm or block.post_norm:
+    if not _adds_up(block):
         raise ValueError(
             "The values do not add up to the output of an attention with attention_norm or post_norm. Methods without "
             "values work, such as 'rollout'."
