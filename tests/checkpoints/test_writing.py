@@ -249,7 +249,7 @@ def test_the_formats_that_could_are_named(tmp_path):
         ("x.npz", "timm", "end in .safetensors"),
         ("x", "timm", "needs a file"),
         ("x.h5", "keras", "model.save_weights"),
-        ("x.safetensors", "eva02", "Pass format="),
+        ("x.safetensors", "sam-encoder", "Pass format="),
     ],
 )
 def test_a_format_that_is_not_for_such_a_path(name, format, message, tmp_path):

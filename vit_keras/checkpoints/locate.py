@@ -16,7 +16,6 @@ from .checkpoint import HUB, PACKAGE, Checkpoint
 
 __all__ = ["available", "by_filename", "fetch", "find", "is_local"]
 
-REFUSED = ("sam-encoder",)  # families that are recognized but cannot be loaded
 _SUFFIXES = (".npz", ".h5", ".keras", ".safetensors", ".pth", ".bin", ".pt")
 
 
@@ -70,7 +69,7 @@ def available(
         license=licence if license is None else license,
         labels=labels,
     )
-    return [c for c in found if c.family not in REFUSED and not _refusal(c)]
+    return [c for c in found if not _refusal(c)]
 
 
 def _refusal(checkpoint: Checkpoint) -> str:
