@@ -322,6 +322,9 @@ class Graph:
 
     def gather(self, x: Value, indices: Value, axis: int) -> Value:
         """Take cells of an axis."""
+        if x.make is not None and indices.make is not None:
+            places = indices.make()
+            return self.derived(x, lambda array: array.take(places, axis), ("gather", axis, places.tobytes()))
         shape = (*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])
         return self.add("Gather", x, indices, shape=shape, axis=axis)
 

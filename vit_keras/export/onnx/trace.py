@@ -142,7 +142,10 @@ class _Tracer:
         try:
             if hasattr(own, "core"):  # of preprocessing layers, which compute with the backend itself
                 object.__setattr__(layer, "backend", _Operations())
-            return layer.call(*args, **kwargs)
+            outputs = layer.call(*args, **kwargs)
+            return tree.map_structure(  # Keras wants symbolic tensors, also of what does not depend on the inputs
+                lambda x: x if x is None or isinstance(x, SymbolicTensor) else self.tensor(self.value(x)), outputs
+            )
         finally:
             if hasattr(own, "core"):
                 object.__setattr__(layer, "backend", own)
