@@ -191,7 +191,7 @@ def _check(model: keras.Model) -> None:
     stored = {keras.backend.standardize_dtype(weight.dtype) for weight in model.weights} & {"float16", "bfloat16"}
     if stored:
         raise ValueError(
-            f"The weights of {model.name!r} are {', '.join(sorted(stored))}, and a model of float32 weights is exported. "
+            f"The weights of {model.name!r} are {', '.join(sorted(stored))}, and those of an export are float32. "
             "Open it with dtype='float32' or a mixed policy."
         )
 
