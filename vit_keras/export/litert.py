@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from .plan import Plan
-from .saved_model import preprocessing_of
 
 METADATA, LABELS = "vit_keras.json", "labels.txt"
 
@@ -36,11 +35,7 @@ def write(plan: Plan, path: str | os.PathLike[str]) -> list[str]:
     """
     import tensorflow as tf
 
-    size = fixed_size(plan)
-    shape = (None, *size, plan.input_shape[3] if plan.preprocessing is None else plan.picture_shape[3])
-    prepare = (lambda images: images) if plan.preprocessing is None else preprocessing_of(plan)
-    dtype = tf.float32 if plan.preprocessing is None else tf.uint8
-    # Without a crop, the resizing of a picture that has the size already is nothing.
+    (shape, dtype), prepare = plan.input_of(resize=False), plan.prepare(resize=False)
     run = tf.function(
         lambda images: plan.outputs(prepare(images)),
         input_signature=[tf.TensorSpec(shape, dtype, name="images")],
@@ -62,21 +57,7 @@ def write(plan: Plan, path: str | os.PathLike[str]) -> list[str]:
             raise ValueError(f"LiteRT cannot express the model {plan.model.name!r}: {reason}") from error
     Path(path).write_bytes(content)
     _append(path, {METADATA: json.dumps(plan.metadata_json(), indent=1), LABELS: "\n".join(plan.labels or ())})
-    return [] if plan.preprocessing is None else ["Resize pictures to the model's size before: the file does not."]
-
-
-def fixed_size(plan: Plan) -> tuple[int, int]:
-    """Return the one size of the pictures that a file takes.
-
-    Raises:
-        ValueError: The model takes any size.
-    """
-    if plan.image_size is None or None in plan.input_shape[1:3]:
-        raise ValueError(
-            f"A file of this format takes pictures of one size, and the model {plan.model.name!r} takes any. Export "
-            "vit_keras.resize(model, image_size), or choose the format saved_model or onnx."
-        )
-    return plan.image_size
+    return []
 
 
 def _append(path: Any, files: dict[str, str]) -> None:

@@ -40,19 +40,13 @@ def write(plan: Plan, path: str | os.PathLike[str]) -> list[str]:
     # Only the variables are tracked: whoever tracks a Keras model saves every weight twice.
     module = tf.Module()
     module.weights_of_the_model = [variable.value for variable in plan.model.variables]
-    for name, function in _signatures(plan).items():
-        setattr(module, f"run_{name}", function)
-    signatures = {name: getattr(module, f"run_{name}") for name in _signatures_names(module)}
-    signatures.setdefault("serving_default", signatures["pixels"])
+    signatures = _signatures(plan)
+    signatures.setdefault("serving_default", signatures.get("images", signatures["pixels"]))
     tf.saved_model.save(module, os.fspath(path), signatures=signatures)
     metadata = Path(path, METADATA)
     metadata.parent.mkdir(exist_ok=True)
     metadata.write_text(json.dumps(plan.metadata_json(), indent=1), encoding="utf-8")
     return []
-
-
-def _signatures_names(module):
-    return [name.removeprefix("run_") for name in vars(module) if name.startswith("run_")]
 
 
 def _signatures(plan: Plan) -> dict[str, Any]:
@@ -65,7 +59,7 @@ def _signatures(plan: Plan) -> dict[str, Any]:
     found = {"pixels": signature(plan.outputs, "images", plan.input_shape, tf.float32)}
     if plan.preprocessing is None:
         return found
-    prepare = preprocessing_of(plan)
+    prepare = plan.prepare()
     found["images"] = signature(lambda images: plan.outputs(prepare(images)), "images", plan.picture_shape, tf.uint8)
     if plan.picture_shape[-1] != 3:  # no file of a picture has as many channels
         return found
@@ -74,13 +68,6 @@ def _signatures(plan: Plan) -> dict[str, Any]:
     if "features" in plan.output_names:
         of_bytes["features"] = lambda data: {"features": from_bytes(data)["features"]}
     return found | {name: signature(run, "image_bytes", (None,), tf.string) for name, run in of_bytes.items()}
-
-
-def preprocessing_of(plan: Plan) -> Callable[[Any], Any]:
-    """Return the layer from uint8 pictures to the model's input."""
-    from ..preprocess_layer import Preprocess
-
-    return Preprocess(plan.preprocessing)
 
 
 def _from_bytes(plan: Plan, prepare: Callable) -> Callable[[Any], dict[str, Any]]:

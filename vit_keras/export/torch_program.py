@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 
-from .litert import fixed_size
 from .plan import Plan
 
 
@@ -28,24 +27,17 @@ def write(plan: Plan, path: str | os.PathLike[str]) -> list[str]:
     """
     import torch
 
-    size = fixed_size(plan)
+    (shape, dtype), prepare = plan.input_of(resize=False), plan.prepare(resize=False)
 
     class Program(torch.nn.Module):
         def __init__(self):
             super().__init__()
             self.model = plan.model
-            self.prepares = plan.preprocessing is not None
-            if self.prepares:
-                scale, offset = plan.preprocessing.affine()
-                self.register_buffer("scale", torch.tensor(scale, dtype=torch.float32))
-                self.register_buffer("offset", torch.tensor(offset, dtype=torch.float32))
 
         def forward(self, images):
-            return plan.outputs(images.float() * self.scale + self.offset if self.prepares else images)
+            return plan.outputs(prepare(images))
 
-    channels = plan.input_shape[3]
-    dtype = torch.uint8 if plan.preprocessing is not None else torch.float32
-    example = torch.zeros((2, *size, channels), dtype=dtype)
+    example = torch.zeros((2, *shape[1:]), dtype=getattr(torch, dtype))
     batch = torch.export.Dim("batch", min=1, max=1 << 16)
     with torch.no_grad():
         try:
@@ -54,4 +46,4 @@ def write(plan: Plan, path: str | os.PathLike[str]) -> list[str]:
             reason = " ".join(str(error).split())[:1000]
             raise ValueError(f"torch.export cannot follow the model {plan.model.name!r}: {reason}") from error
     torch.export.save(program, os.fspath(path), extra_files={"vit_keras.json": json.dumps(plan.metadata_json())})
-    return [] if plan.preprocessing is None else ["Resize pictures to the model's size before: the file does not."]
+    return []
