@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from .report import Report
 
-_NAMES = {"Plan": "plan", "Report": "report"}
+_NAMES = {"Plan": "plan", "Report": "report", "benchmark": "timing"}
 
 __all__ = ["FORMATS", "Format", "export", "find_format", *_NAMES]
 __getattr__, __dir__ = attach(__name__, (), _NAMES)
@@ -76,11 +76,12 @@ def export(
         >>> report = export(model, "tiny.pt2")  # doctest: +SKIP
     """
     from ..atomic import naming, workspace
+    from .timing import files_of
     from .other_backend import write_in_its_backend
     from .pictures import check_pictures, model_inputs
     from .placing import check_place, put
     from .plan import Plan
-    from .report import Report, compare, cpu, files_of, sha256
+    from .report import Report, compare, cpu, sha256
 
     path = Path(path).expanduser()
     name = find_format(path, format)

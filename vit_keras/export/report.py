@@ -19,12 +19,13 @@ from keras import ops
 from ..checkpoints.checkpoint import megabytes
 from ..images import read
 from ..keras_internals import no_gradients
+from .timing import files_of
 from .formats import FORMATS
 from .pictures import model_inputs, picture_files, pictures_of_own_size
 from .plan import Plan, in_float32
 from .running import Running
 
-__all__ = ["Comparison", "Report", "compare", "cpu", "files_of", "sha256"]
+__all__ = ["Comparison", "Report", "compare", "cpu", "sha256"]
 
 TOLERANCE = 1e-4
 """Largest difference of an output for the same pixels, as a share of its largest value where that is above 1."""
@@ -262,14 +263,6 @@ def _milliseconds(plan: Plan, file: Running, inputs: np.ndarray, rounds: int = 5
         plan.model.predict_on_batch(inputs)
         seconds["model"].append(time.perf_counter() - start)
     return {name: 1000 * statistics.median(values) for name, values in seconds.items()}
-
-
-def files_of(path: Path) -> list[Path]:
-    """Return the files that an export consists of: those in a folder, or one with its neighbors of the same name."""
-    if path.is_dir():
-        return sorted(each for each in path.rglob("*") if each.is_file())
-    beside = [path.with_suffix(".bin"), path.with_name(f"{path.name}.data")]  # OpenVINO's weights; ONNX above 2 GiB
-    return [path, *(each for each in beside if each.is_file())]
 
 
 def sha256(path: Path) -> str:
