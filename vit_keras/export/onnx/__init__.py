@@ -1,6 +1,6 @@
 """ONNX, written by this package from any backend: the same graph from TensorFlow, JAX and PyTorch.
 
-`trace` turns Keras' operations into a `graph` by the table of `operations`, `narrow` leaves out what the outputs do not
+`trace` turns Keras' operations into a `graph` by a `table`, `narrow` leaves out what the outputs do not
 need, and `file` writes it.
 """
 
