@@ -76,12 +76,12 @@ def export(
         >>> report = export(model, "tiny.pt2")  # doctest: +SKIP
     """
     from ..atomic import naming, workspace
-    from .timing import files_of
     from .other_backend import write_in_its_backend
     from .pictures import check_pictures, model_inputs
     from .placing import check_place, put
     from .plan import Plan
     from .report import Report, compare, cpu, sha256
+    from .timing import files_of
 
     path = Path(path).expanduser()
     name = find_format(path, format)

@@ -19,11 +19,11 @@ from keras import ops
 from ..checkpoints.checkpoint import megabytes
 from ..images import read
 from ..keras_internals import no_gradients
-from .timing import files_of
 from .formats import FORMATS
 from .pictures import model_inputs, picture_files, pictures_of_own_size
 from .plan import Plan, in_float32
 from .running import Running
+from .timing import files_of
 
 __all__ = ["Comparison", "Report", "compare", "cpu", "sha256"]
 
