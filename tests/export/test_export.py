@@ -44,6 +44,8 @@ def test_what_is_refused_before_anything_is_done(tmp_path, monkeypatch):
         vit_keras.export(None, tmp_path / "a.tflite", quantize="int4")
     with pytest.raises(ValueError, match="offers none"):
         vit_keras.export(None, tmp_path / "a.pt2", quantize="int8")
+    with pytest.raises(ValueError, match="calibration= is for quantize="):
+        vit_keras.export(None, tmp_path / "a.pt2", calibration=tmp_path)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ImportError, match=r"needs onnx, onnxruntime, .*vit-keras\[onnx\]"):
         vit_keras.export(None, tmp_path / "a.onnx")
