@@ -2,8 +2,8 @@
 
 The files take turns on one picture of noise, in onnxruntime and in OpenVINO (float32), on one thread. Printed are the
 median time of the processor, and the median of its ratios to the first file in the same round: above 1, the first file
-is the faster one. `--timm NAME` adds the file that timm's own exporter (`timm.utils.onnx.onnx_export`) writes of a model
-of that name with random weights.
+is the faster one. `--timm NAME` adds the file that timm's own exporter (`timm.utils.onnx.onnx_export`) writes of a
+model of that name with random weights.
 """
 
 import argparse

@@ -11,6 +11,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+import keras
+
 from ..plan import Plan
 from .file import save
 from .graph import Graph
@@ -50,6 +52,8 @@ def write(plan: Plan, path: str | os.PathLike[str]) -> list[str]:
 def graph_of(plan: Plan) -> Graph:
     """Return the graph of a plan, from `images` to its outputs."""
     (shape, dtype), prepare = plan.input_of(), plan.prepare()
+    if isinstance(prepare, keras.Layer):
+        prepare.name = "preprocess"  # names of nodes begin with it, and Keras counts its layers
     named = tuple(name if n is None else n for n, name in zip(shape, ("batch", "height", "width", "channels")))
     return narrowed(trace(lambda images: plan.outputs(prepare(images)), {"images": (named, dtype)}))
 

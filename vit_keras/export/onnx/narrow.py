@@ -74,22 +74,24 @@ def narrowed(graph: Graph) -> Graph:
         cells = wanted.get(node.outputs[0])
         picked = _picked(node)
         if cells is not None:
-            result = [_fewer(new, node, cells, made, wanted)]
+            result = [_fewer(new, node, cells, made, wanted, uses)]
         elif picked and node.inputs[0] in wanted:
             result = [_few(new, node.inputs[0], picked[0], made, wanted)]
             result = [new.squeeze(result[0], [picked[0].axis])] if node.operator == "Gather" else result
-        elif scaled := _scaled_weights(new, node, made, uses):
-            result = [scaled]
         else:
-            result = _again(new, node, [made.get(x) for x in node.inputs])
+            result = _again(new, node, [made.get(x) for x in node.inputs], uses)
         made.update(zip(node.outputs, result))
     new.outputs = {name: made.get(x, x) for name, x in graph.outputs.items()}
     return new
 
 
-def _again(graph: Graph, node: Node, inputs: Sequence[Value | None], outputs: Sequence[Value] | None = None):
-    """Add a node of another graph."""
+def _again(
+    graph: Graph, node: Node, inputs: Sequence[Value | None], uses: Counter, outputs: Sequence[Value] = ()
+) -> list[Value]:
+    """Add a node of another graph; `outputs` are like those that it has now."""
     outputs = outputs or node.outputs
+    if scaled := _scaled_weights(graph, node, inputs, uses):
+        return [scaled]
     return graph.add(
         node.operator, *inputs, shapes=[x.shape for x in outputs], dtype=outputs[0].dtype, **node.attributes
     )
@@ -98,17 +100,24 @@ def _again(graph: Graph, node: Node, inputs: Sequence[Value | None], outputs: Se
 # Weights that are multiplied once, before the file runs, instead of their products each time
 
 
-def _scaled_weights(graph: Graph, node: Node, made: dict, uses: Counter) -> Value | None:
+def _scaled_weights(graph: Graph, node: Node, inputs: Sequence[Value | None], uses: Counter) -> Value | None:
+    """Return what a node multiplies by a number, made of weights that are multiplied by it, if nothing else needs it.
+
+    Args:
+        graph: The new graph.
+        node: Of the old graph.
+        inputs: Its inputs in the new graph.
+        uses: How often each value of the old graph is used.
+    """
     if node.operator != "Mul" or node.inputs[1].scalar is None:
         return None
-    x = node.inputs[0]
-    while x.operator in ("Transpose", "Reshape") and uses[x] == 1:
-        x = x.node.inputs[0]
-    product = x.node.inputs[0] if x.operator == "Add" and x.node.inputs[1].make else x
-    dense = product.operator == "MatMul" and product.node.inputs[1].make
-    if not dense or uses[x] > 1 or uses[product] > 1:
-        return None
-    return _times(graph, made[node.inputs[0]], node.inputs[1].scalar)
+    for x, counts in ((node.inputs[0], uses), (inputs[0], Counter())):
+        while x.operator in ("Transpose", "Reshape") and counts[x] <= 1:
+            x = x.node.inputs[0]
+        product = x.node.inputs[0] if x.operator == "Add" and x.node.inputs[1].make else x
+        if product.operator != "MatMul" or not product.node.inputs[1].make or counts[x] > 1 or counts[product] > 1:
+            return None
+    return _times(graph, inputs[0], node.inputs[1].scalar)
 
 
 def _times(graph: Graph, x: Value, factor: float) -> Value:
@@ -222,7 +231,7 @@ def _few(graph: Graph, x: Value, cells: _Range, made: dict, wanted: dict) -> Val
     return graph.slice(made[x], cells.axis, cells.start - there, cells.stop - there)
 
 
-def _fewer(graph: Graph, node: Node, cells: _Range, made: dict, wanted: dict) -> Value:
+def _fewer(graph: Graph, node: Node, cells: _Range, made: dict, wanted: dict, uses: Counter) -> Value:
     """Add a node that computes only some cells of what it did."""
     below = _below(node, cells)
     if node.operator == "Concat" and node.attributes["axis"] == cells.axis:
@@ -236,4 +245,4 @@ def _fewer(graph: Graph, node: Node, cells: _Range, made: dict, wanted: dict) ->
         target[cells.axis] = count
         inputs[1] = graph.constant(target)
     shape = tuple(count if axis == cells.axis else n for axis, n in enumerate(output.shape))
-    return _again(graph, node, inputs, [Value(shape, output.dtype)])[0]
+    return _again(graph, node, inputs, uses, [Value(shape, output.dtype)])[0]
