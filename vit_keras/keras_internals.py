@@ -161,9 +161,9 @@ def answering(answer: Callable[[Any, tuple, dict], Any]) -> Iterator[None]:
 
     Example:
         >>> x = SymbolicTensor((2,), "float32", value="x")
-        >>> with answering(lambda operation, args, kwargs: operation.name):
-        ...     keras.ops.Exp(name="exp")(x)
-        'exp'
+        >>> with answering(lambda operation, args, kwargs: type(operation).__name__):
+        ...     keras.ops.exp(x)
+        'Exp'
     """
     calls: dict[int, tuple[Any, int]] = {}  # the layers that were called, and how many nodes each had before
     classes = (keras.Operation, keras.Layer)
