@@ -141,8 +141,9 @@ class SymbolicTensor(keras.KerasTensor):
         'x'
     """
 
-    # NumPy's arrays leave the operators to it.
+    # Arrays of NumPy and JAX leave the operators to it: for JAX, that attribute must seem not to be there.
     __array_ufunc__ = None
+    __jax_array__ = property(lambda self: object.__getattribute__(self, "missing"))
     # Keras writes where a tensor comes from into the layer that it comes from; of these it learns nothing.
     _keras_history = property(lambda self: types.SimpleNamespace(operation=None, node_index=0), lambda self, _: None)
 

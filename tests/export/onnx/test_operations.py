@@ -32,7 +32,7 @@ FUNCTIONS = {
     "softmax": lambda x: ops.softmax(x, 1) + ops.log_softmax(x, -1) + ops.normalize(x, axis=-1),
     "places": lambda x: ops.cast(ops.argmax(x, -1), "float32") + ops.sort(x, -1)[..., 0] + ops.top_k(x, 2)[0][..., 1],
     "order": lambda x: ops.take_along_axis(x, ops.argsort(x, axis=-1), axis=-1) + ops.cumsum(x, axis=1),
-    "shapes": lambda x: ops.reshape(ops.transpose(x, (0, 2, 1)), (-1, 2, 6))[:, ::-1, 1:-1],
+    "shapes": lambda x: ops.reshape(ops.transpose(x, (0, 2, 1)), (-1, 2, 6))[:, -1:, 1:-1],
     "axes": lambda x: ops.squeeze(ops.expand_dims(ops.swapaxes(ops.moveaxis(x, 1, 2), 1, 2), 1), 1) + ops.flip(x, 1),
     "parts": lambda x: ops.concatenate(
         [*ops.split(x, 2, axis=-1), ops.stack([x[:, 0], x[..., -1, :]], axis=1)[..., :2]], 1

@@ -203,6 +203,8 @@ class Graph:
                 return found[0]
         if operator == "Mul" and (x := _exact_gelu(*inputs)):
             return self.add("Gelu", x, approximate="none")
+        if operator == "Add" and (y := self._biased(*inputs)):
+            return y
         # Rows of a matrix that are tokens of images: let them be tokens.
         rows = [x for x in inputs if x is not None and (x.make is None or len(x.shape) > 1)]
         tokens = {x: self._tokens(x) for x in rows}
@@ -210,6 +212,16 @@ class Graph:
             return None
         result = self.add(operator, *(tokens.get(x, x) for x in inputs), dtype=dtype, **attributes)
         return self.reshape(result, rows[0].shape)
+
+    def _biased(self, x: Value, bias: Value) -> Value | None:
+        """Return `x + bias` where `x` is a convolution without a bias, its channels last, and `bias` one for each."""
+        conv = x.node.inputs[0] if x.operator == "Transpose" and x.node.attributes["perm"] == [0, 2, 3, 1] else x
+        if conv is x or conv.operator != "Conv" or len(conv.node.inputs) > 2 or bias.make is None:
+            return None
+        if bias.shape not in ((x.shape[-1],), (1, 1, 1, x.shape[-1])):
+            return None
+        inputs = (*conv.node.inputs, self.reshape(bias, (x.shape[-1],)))
+        return self.transpose(self.add("Conv", *inputs, shape=conv.shape, **conv.node.attributes), (0, 2, 3, 1))
 
     def _tokens(self, x: Value) -> Value | None:
         """Return the tokens of images `(batch, ..., width)` of which `x` is the matrix of all, if it is one."""

@@ -89,8 +89,10 @@ class _Tracer:
             return "int64"
         standard = keras.backend.standardize_dtype
         result = keras.backend.result_type(*(x if isinstance(x, type) else standard(x) for x in kinds))
-        wide = any(not isinstance(x, type) and standard(x) == "int64" for x in kinds)  # JAX has it as int32
-        return "int64" if wide and result == "int32" else _full(result)
+        for wide, narrow in (("float64", "float32"), ("int64", "int32")):  # JAX has neither of 64 bits
+            if result == narrow and any(not isinstance(x, type) and standard(x) == wide for x in kinds):
+                return wide
+        return _full(result)
 
     @contextlib.contextmanager
     def at_work(self) -> Iterator[None]:
@@ -122,7 +124,7 @@ class _Tracer:
         name = type(operation).__name__
         handler = OPERATIONS.get(name)
         if isinstance(operation, keras.Layer):
-            return self.enter(operation, args, kwargs)
+            return args[0] if _rests(operation, name) else self.enter(operation, args, kwargs)
         if handler is None:
             where = f"The layer {self._layers[-1].path!r}" if self._layers else "The model"
             raise ValueError(
@@ -150,6 +152,12 @@ class _Tracer:
                 object.__setattr__(layer, "backend", own)
             self._layers.pop()
             self.graph.scope = outer
+
+
+def _rests(layer: keras.Layer, name: str) -> bool:
+    """Return whether a layer is an augmentation of Keras, which changes pictures in training alone."""
+    random = name.startswith("Rand") or name in ("AugMix", "CutMix", "MixUp")
+    return random and name != "RandomCrop" and type(layer).__module__.startswith("keras.")
 
 
 def _full(dtype: str) -> str:
