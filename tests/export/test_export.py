@@ -135,7 +135,9 @@ def run_here(path, inputs):
 
 
 @ON_TORCH
-@pytest.mark.parametrize("name", ["half", "pixels", "two heads"])
+@pytest.mark.parametrize(
+    "name", ["half", *(pytest.param(name, marks=pytest.mark.slow) for name in ("pixels", "nested"))]
+)
 def test_a_torch_program(tmp_path, name):
     pytest.importorskip("torch")
     from vit_keras.export import torch_program
