@@ -42,6 +42,7 @@ FLOORS = [
     "utils",
     "visualize",
     "training",
+    "export",
     "cli",
     "__main__",
 ]

@@ -1,0 +1,62 @@
+"""ONNX, written by this package from any backend: the same graph from TensorFlow, JAX and PyTorch.
+
+`trace` turns Keras' operations into a `graph` by a `table`, `narrow` leaves out what the outputs do not
+need, and `file` writes it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import keras
+
+from ..plan import Plan
+from .file import save
+from .graph import Graph
+from .narrow import narrowed
+from .trace import trace
+
+__all__ = ["graph_of", "write"]
+
+
+def write(plan: Plan, path: str | os.PathLike[str]) -> list[str]:
+    """Write an ONNX file.
+
+    Args:
+        plan: What to write.
+        path: The file. Weights of more than 2 GiB go into `<path>.data` beside it, which the file names.
+
+    Returns:
+        What is to be known of this file, a sentence each.
+
+    Raises:
+        ValueError: The model has an operation that is not written to ONNX.
+
+    Example:
+        >>> from vit_keras import vit
+        >>> from vit_keras.export import Plan
+        >>> model = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2)
+        >>> write(Plan.of(model), "tiny.onnx")  # doctest: +SKIP
+        []
+    """
+    import onnx
+
+    files = save(graph_of(plan), Path(path), name=plan.model.name, metadata=_texts(plan.metadata_json()))
+    onnx.checker.check_model(os.fspath(path), full_check=True)
+    return [f"The weights are in {each.name}, which must stay beside {files[0].name}." for each in files[1:]]
+
+
+def graph_of(plan: Plan) -> Graph:
+    """Return the graph of a plan, from `images` to its outputs."""
+    (shape, dtype), prepare = plan.input_of(), plan.prepare()
+    if isinstance(prepare, keras.Layer):
+        prepare.name = "preprocess"  # names of nodes begin with it, and Keras counts its layers
+    named = tuple(name if n is None else n for n, name in zip(shape, ("batch", "height", "width", "channels")))
+    return narrowed(trace(lambda images: plan.outputs(prepare(images)), {"images": (named, dtype)}))
+
+
+def _texts(metadata: dict[str, Any]) -> dict[str, str]:
+    return {key: value if isinstance(value, str) else json.dumps(value) for key, value in metadata.items()}
