@@ -42,6 +42,7 @@ FLOORS = [
     "utils",
     "visualize",
     "training",
+    "serve",
     "cli",
     "__main__",
 ]

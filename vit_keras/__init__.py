@@ -12,6 +12,7 @@ _SUBMODULES = (
     "layers",
     "opening",
     "preprocess",
+    "serve",
     "training",
     "utils",
     "visualize",

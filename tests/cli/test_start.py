@@ -20,6 +20,7 @@ COMMANDS = (
     "finetune",
     "evaluate",
     "embed",
+    "serve",
     "inspect",
     "convert",
     "download",
