@@ -177,9 +177,7 @@ class App:
         try:
             return await asyncio.wait_for(asyncio.wrap_future(future), self.limits.timeout)
         except Late:
-            message = (
-                f"The answer did not come within {self.limits.timeout:g} seconds. Try again when less is asked for."
-            )
+            message = f"It was not computed within {self.limits.timeout:g} seconds. Try again when less is asked for."
             raise Refused(503, message, _RETRY) from None
 
     # --- answers --------------------------------------------------------------------------------------------------
@@ -249,7 +247,7 @@ class App:
         if not body:
             raise Refused(400, "The body is empty. Send the bytes of a picture, or a form with one file.")
         engine = self.engine
-        scores = tuple(name for name in ("probabilities", "features") if name in engine.outputs)[:1]
+        results = tuple(name for name in ("probabilities", "features") if name in engine.outputs)[:1]
         attention = engine.attention if wants_attention else ()
 
         def prepare():
@@ -262,12 +260,12 @@ class App:
                     answer["predictions"] = _predictions(found["probabilities"][0], engine.labels, top)
                 if "features" in found:
                     answer["features"] = found["features"][0].tolist()
-                if attention:
+                if wants_attention:
                     scores = [found[name] for name in attention]
-                    answer["attention"] = attention_maps(scores, size, engine.preprocessing)
+                    answer["attention"] = attention_maps(scores, size, engine.preprocessing) if scores else None
                 return Response.json(answer)
 
-            return Work(resized(picture, engine.preprocessing)[None], (*scores, *attention), finish)
+            return Work(resized(picture, engine.preprocessing)[None], (*results, *attention), finish)
 
         return await self._compute(prepare)
 

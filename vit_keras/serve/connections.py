@@ -131,7 +131,8 @@ class Server:
         self.stopping = True
         await asyncio.sleep(0.05)  # who is in the queue of the operating system is accepted
         self._server.close()
-        await asyncio.sleep(_LAST_CALL)
+        if self.connections:
+            await asyncio.sleep(_LAST_CALL)
         for connection in self.connections:
             if connection.is_idle:
                 connection.task.cancel()

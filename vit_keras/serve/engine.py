@@ -48,6 +48,7 @@ class Engine:
         if not path.is_file():
             raise FileNotFoundError(f"There is no file {path}.")
         options = onnxruntime.SessionOptions()
+        options.log_severity_level = 3  # errors
         options.intra_op_num_threads = threads or len(_cores())
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # idle threads leave the cores alone
         providers = [each for each in _PROVIDERS if each in onnxruntime.get_available_providers()]

@@ -120,9 +120,9 @@ class Workers:
                 continue
             start = 0
             for work, future in group:
-                part = {name: value[start : start + len(work.images)] for name, value in found.items()}
+                part = slice(start, start + len(work.images))
                 start += len(work.images)
                 try:
-                    future.set_result(work.finish(part))
+                    future.set_result(work.finish({name: value[part] for name, value in found.items()}))
                 except Exception as error:
                     future.set_exception(error)
