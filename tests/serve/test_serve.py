@@ -2,15 +2,11 @@
 
 import asyncio
 import contextlib
-import http.client
-import io
 import json
-import os
 import re
 import signal
 import socket
 import struct
-import subprocess
 import sys
 import threading
 import time
@@ -20,8 +16,8 @@ import zlib
 import make_tiny_onnx
 import numpy as np
 import pytest
+from ask_server import ask, encoded, metric, random_picture, raw
 from PIL import Image
-from support import ROOT
 
 pytest.importorskip("h11")
 pytest.importorskip("onnxruntime")
@@ -37,11 +33,6 @@ from vit_keras.visualize import attention_rollout
 
 
 @pytest.fixture(scope="module")
-def tiny(tmp_path_factory):
-    return make_tiny_onnx.save(tmp_path_factory.mktemp("onnx") / "tiny.onnx")
-
-
-@pytest.fixture(scope="module")
 def address(tiny):
     with serve.running(tiny, body=200_000, pixels=100_000) as address:
         yield address
@@ -52,46 +43,6 @@ def strict(tiny):
     """A server without patience."""
     with serve.running(tiny, body=20_000_000, pixels=5_000_000, timeout=0.5) as address:
         yield address
-
-
-def ask(address, path, body=None, headers=None, method=None):
-    """Return the status, the headers and the content of an answer."""
-    connection = http.client.HTTPConnection(urllib.parse.urlsplit(address).netloc, timeout=20)
-    with contextlib.closing(connection):
-        connection.request(method or ("GET" if body is None else "POST"), path, body, headers or {})
-        response = connection.getresponse()
-        content = response.read()
-    is_json = response.headers["content-type"] == "application/json" and content
-    return response.status, response.headers, json.loads(content) if is_json else content
-
-
-def raw(address, data, *, end=False):
-    """Return all that the server sends back for bytes, until it closes the connection."""
-    parts = urllib.parse.urlsplit(address)
-    with socket.create_connection((parts.hostname, parts.port), timeout=20) as connection:
-        connection.sendall(data)
-        if end:
-            connection.shutdown(socket.SHUT_WR)
-        received = b""
-        with contextlib.suppress(ConnectionResetError):
-            while data := connection.recv(1 << 16):
-                received += data
-    return received
-
-
-def random_picture(height=48, width=64, seed=0):
-    return np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype="uint8")
-
-
-def encoded(pixels, format="PNG", **options):
-    file = io.BytesIO()
-    Image.fromarray(pixels).save(file, format, **options)
-    return file.getvalue()
-
-
-def metric(address, name):
-    text = ask(address, "/metrics")[2].decode()
-    return sum(float(line.split()[-1]) for line in text.splitlines() if re.match(rf"{name}[{{ ]", line))
 
 
 # --- pictures -----------------------------------------------------------------------------------------------------
@@ -319,25 +270,13 @@ def test_bytes_that_nobody_asked_for(address):
     assert status == 400 and "3 bytes follow the JSON" in answer["error"]
 
 
-def test_images_of_a_request_have_a_limit(address):
+def test_images_of_a_request_have_a_limit(address, tiny):
     tensor = {"name": "images", "datatype": "UINT8", "shape": [1, 1, 66_000, 3]}
     head = json.dumps({"inputs": [tensor | {"parameters": {"binary_data_size": 198_000}}]}).encode()
     headers = {"Inference-Header-Content-Length": str(len(head))}
     assert ask(address, INFER, head + bytes(198_000), headers)[0] == 200
-    with serve_app(pixels=65_000) as answers:
-        assert answers(INFER, head + bytes(198_000), headers)[0] == 413
-
-
-@contextlib.contextmanager
-def serve_app(**limits):
-    path = serve_app.tiny
-    with serve.running(path, **limits) as address:
-        yield lambda *args, **options: ask(address, *args, **options)
-
-
-@pytest.fixture(autouse=True)
-def tiny_for_all(tiny):
-    serve_app.tiny = tiny
+    with serve.running(tiny, pixels=65_000) as strict:
+        assert ask(strict, INFER, head + bytes(198_000), headers)[0] == 413
 
 
 # --- addresses ----------------------------------------------------------------------------------------------------
@@ -599,28 +538,6 @@ def test_mistakes_on_the_command_line(capsys, tiny):
     with socket.create_server(("127.0.0.1", 0)) as other:
         assert main(["serve", str(tiny), "--port", str(other.getsockname()[1])]) == 1
     assert "in use" in capsys.readouterr().err
-
-
-@pytest.fixture
-def command():
-    """Start `vit-keras serve` in a process without a backend: `command(path, *options)` returns it and the address."""
-    processes = []
-
-    def start(path, *options):
-        environment = {**os.environ, "KERAS_BACKEND": "none", "PYTHONPATH": str(ROOT)}
-        arguments = [sys.executable, "-m", "vit_keras", "serve", str(path), "--port", "0", *options]
-        process = subprocess.Popen(
-            arguments, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-        processes.append(process)
-        line = process.stdout.readline()
-        assert "http://" in line, process.stderr.read()
-        return process, re.search(r"http://\S+", line)[0]
-
-    yield start
-    for process in processes:
-        process.kill()
-        process.communicate()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGTERM")
