@@ -42,6 +42,7 @@ FLOORS = [
     "utils",
     "visualize",
     "training",
+    "export",
     "serve",
     "cli",
     "__main__",

@@ -8,6 +8,7 @@ _SUBMODULES = (
     "anatomy",
     "checkpoints",
     "config",
+    "export",
     "labels",
     "layers",
     "opening",

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Hashable
+import types
+from collections.abc import Callable, Hashable, Iterator
 from typing import Any
 
 import keras
@@ -129,3 +130,60 @@ def kept(model: keras.Model, key: Hashable, make: Callable[[], Any]) -> Any:
     if key not in store.values:
         store.values[key] = make()
     return store.values[key]
+
+
+class SymbolicTensor(keras.KerasTensor):
+    """A symbolic tensor that leaves no trace in the layers it goes through, and carries a value of the caller's.
+
+    Example:
+        >>> SymbolicTensor((None, 4), "float32", value="x").value
+        'x'
+    """
+
+    # NumPy's arrays leave the operators to it.
+    __array_ufunc__ = None
+    # Keras writes where a tensor comes from into the layer that it comes from; of these it learns nothing.
+    _keras_history = property(lambda self: types.SimpleNamespace(operation=None, node_index=0), lambda self, _: None)
+
+    def __init__(self, shape: Any, dtype: str, value: Any):
+        super().__init__(shape, dtype)
+        self.value = value
+
+
+@contextlib.contextmanager
+def answering(answer: Callable[[Any, tuple, dict], Any]) -> Iterator[None]:
+    """Let a function compute what operations and layers return for `SymbolicTensor`s, while the block runs.
+
+    Args:
+        answer: Called as `answer(operation, args, kwargs)`; Keras has already done what it does before it computes, as
+            building a layer and passing `training` on.
+
+    Example:
+        >>> x = SymbolicTensor((2,), "float32", value="x")
+        >>> with answering(lambda operation, args, kwargs: operation.name):
+        ...     keras.ops.Exp(name="exp")(x)
+        'exp'
+    """
+    calls: dict[int, tuple[Any, int]] = {}  # the layers that were called, and how many nodes each had before
+    classes = (keras.Operation, keras.Layer)
+    plain = [each.symbolic_call for each in classes]
+
+    def answered(each):
+        def symbolic_call(self, *args, **kwargs):
+            given = keras.tree.flatten((args, kwargs))
+            if not any(isinstance(x, SymbolicTensor) for x in given):
+                return each(self, *args, **kwargs)
+            calls.setdefault(id(self), (self, len(self._inbound_nodes)))
+            return answer(self, args, kwargs)
+
+        return symbolic_call
+
+    try:
+        for each, method in zip(classes, plain):
+            each.symbolic_call = answered(method)
+        yield
+    finally:
+        for each, method in zip(classes, plain):
+            each.symbolic_call = method
+        for operation, nodes in calls.values():
+            del operation._inbound_nodes[nodes:]

@@ -1,0 +1,140 @@
+"""What a plan asks of a model, and what it lets the model return."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from vit_keras import anatomy, vit
+from vit_keras.export import Plan
+from vit_keras.export.plan import in_float32, weights_sha256
+
+
+def tiny(seed=0, **options):
+    """A small model with a head that is not zero."""
+    keras.utils.set_random_seed(seed)
+    fields = {"image_size": 32, "patch_size": 16, "num_layers": 2, "hidden_size": 16, "num_heads": 2, "mlp_dim": 32}
+    model = vit.build_model(name="tiny", **{**fields, "classes": 3, **options})
+    generator = np.random.default_rng(seed)
+    for weight in model.weights:
+        weight.assign(np.asarray(weight) + generator.normal(0, 0.2, weight.shape))
+    return model
+
+
+def run(plan, inputs):
+    return {name: ops.convert_to_numpy(value) for name, value in plan.outputs(ops.convert_to_tensor(inputs)).items()}
+
+
+@pytest.fixture(scope="module")
+def images():
+    return np.random.default_rng(0).uniform(-1, 1, (3, 32, 32, 3)).astype("float32")
+
+
+def test_outputs_are_those_of_the_model(images):
+    model = tiny()
+    plan = Plan.of(model, attention=True)
+    found = run(plan, images)
+    expected = model.predict(images, verbose=0)
+    assert tuple(found) == plan.output_names
+    assert tuple(found) == ("logits", "probabilities", "features", "attention_0", "attention_1")
+    np.testing.assert_allclose(found["logits"], expected, atol=1e-5)
+    np.testing.assert_allclose(found["probabilities"], anatomy.softmax(expected), atol=1e-5)
+    head = model.get_layer("head")
+    np.testing.assert_allclose(found["features"] @ np.asarray(head.kernel) + np.asarray(head.bias), expected, atol=1e-4)
+    assert found["attention_1"].shape == (3, 2, 5, 5)
+    np.testing.assert_allclose(found["attention_1"].sum(axis=-1), 1, atol=1e-5)
+
+
+def test_a_model_is_left_as_it_was(images):
+    model = tiny()
+    run(Plan.of(model), images)
+    assert "call" not in vars(model.get_layer("head"))
+    assert not model.run_eagerly
+
+
+def test_a_nested_model_with_a_softmax(images):
+    model = keras.Sequential([tiny(include_top=False), keras.layers.Dropout(0.5), keras.layers.Dense(3, "softmax")])
+    plan = Plan.of(model, labels=("a", "b", "c"))
+    found = run(plan, images)
+    assert tuple(found) == ("probabilities", "features")
+    np.testing.assert_allclose(found["probabilities"], model.predict(images, verbose=0), atol=1e-5)
+    np.testing.assert_allclose(found["features"], model.layers[0].predict(images, verbose=0), atol=1e-5)
+
+
+def test_features_and_two_heads(images):
+    plan = Plan.of(tiny(include_top=False))
+    assert plan.classes is None
+    assert tuple(run(plan, images)) == ("features",)
+    two = tiny(pooling="token+dist", distillation_token=True)
+    assert run(Plan.of(two), images)["features"].shape == (3, 16)
+
+
+def test_a_subclass_of_model(images):
+    class Wrapped(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.vit = tiny()
+
+        def call(self, inputs, training=None):
+            return self.vit(inputs, training=training) * 2
+
+    model = Wrapped()
+    expected = model.predict(images, verbose=0)
+    found = run(Plan.of(model), images)
+    assert tuple(found) == ("outputs",)
+    np.testing.assert_allclose(found["outputs"], expected, atol=1e-5)
+
+
+def test_outputs_are_float32_whatever_the_policy(images):
+    half = tiny(dtype="mixed_bfloat16")
+    whole = tiny()
+    found = run(Plan.of(half), images)
+    assert half.get_layer("embedding").compute_dtype == "bfloat16"
+    assert {value.dtype.name for value in found.values()} == {"float32"}
+    np.testing.assert_allclose(found["logits"], whole.predict(images, verbose=0), atol=1e-5)
+    assert np.abs(found["logits"] - half.predict(images, verbose=0)).max() > 1e-4
+
+
+def test_float32_ends_with_the_block():
+    model = tiny(dtype="mixed_bfloat16")
+    with pytest.raises(RuntimeError), in_float32(model):
+        raise RuntimeError
+    assert model.get_layer("embedding").compute_dtype == "bfloat16"
+
+
+def test_pictures_and_sizes():
+    plan = Plan.of(tiny())
+    assert (plan.image_size, plan.picture_shape) == ((32, 32), (None, None, None, 3))
+    assert Plan.of(tiny(), preprocessing=False).preprocessing is None
+    assert Plan.of(tiny(channels=1)).picture_shape == (None, None, None, 3)
+    assert Plan.of(tiny(image_size=None, position_grid=(2, 2)), preprocessing=False).image_size is None
+    served = keras.Sequential([keras.Input((None, None, 3)), vit.preprocessing(tiny()), tiny()])
+    plan = Plan.of(served)
+    assert (plan.image_size, plan.preprocessing.range) == (None, (0.0, 255.0))
+
+
+def test_metadata_is_json():
+    model = tiny()
+    said = json.loads(json.dumps(Plan.of(model, labels=("a", "b", "c"), top=9).metadata_json()))
+    assert said["labels"] == ["a", "b", "c"]
+    assert said["image_size"] == [32, 32]
+    assert said["preprocessing"]["mean"] == [0.5, 0.5, 0.5]
+    assert said["weights_sha256"] == weights_sha256(tiny()) != weights_sha256(tiny(seed=1))
+
+
+def test_what_is_refused():
+    with pytest.raises(ValueError, match="2 labels"):
+        Plan.of(tiny(), labels=("a", "b"))
+    with pytest.raises(ValueError, match="list of names"):
+        Plan.of(tiny(), labels="imagenet-22k")
+    with pytest.raises(ValueError, match="no attention"):
+        Plan.of(tiny(tokens_mlp_dim=8, pooling="mean", position=None), attention=True)
+    with pytest.raises(ValueError, match="top must be"):
+        Plan.of(tiny(), top=0)
+    with pytest.raises(ValueError, match="are bfloat16"):
+        Plan.of(tiny(dtype="bfloat16"))
+    image = keras.Input((32, 32, 3))
+    with pytest.raises(ValueError, match="2 outputs"):
+        Plan.of(keras.Model(image, [tiny()(image), tiny(seed=1, include_top=False)(image)][:1] * 2))

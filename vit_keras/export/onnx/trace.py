@@ -1,0 +1,165 @@
+"""A function of Keras operations becomes a graph of ONNX operators, on any backend.
+
+The function is called with symbolic tensors. Every operation of `keras.ops` that meets one is answered by the table of
+`operations` with a new symbolic tensor, which carries a value of the graph; layers are entered through their `call`.
+What depends on weights alone is computed by the backend meanwhile, and is a constant of the graph.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops, tree
+
+from ... import layers
+from ...keras_internals import SymbolicTensor, answering
+from .graph import Dimension, Graph, Value
+from .operations import OPERATIONS
+
+__all__ = ["trace"]
+
+
+def trace(
+    function: Callable[..., Mapping[str, Any]], inputs: Mapping[str, tuple[tuple[Dimension, ...], str]]
+) -> Graph:
+    """Trace a function of Keras operations, models and layers.
+
+    Args:
+        function: Takes a symbolic tensor for each input, and returns tensors by name: the outputs.
+        inputs: Shape and dtype of each input by its name. A dimension that is open is a name.
+
+    Returns:
+        The graph.
+
+    Raises:
+        ValueError: An operation is not known here; the error names it, and the layer that it is in.
+
+    Example:
+        >>> graph = trace(lambda x: {"y": 2 * ops.relu(x)}, {"x": (("batch", 4), "float32")})
+        >>> graph.outputs["y"].shape, graph.outputs["y"].operator
+        (('batch', 4), 'Mul')
+    """
+    tracer = _Tracer()
+    with tracer.at_work():
+        tensors = [tracer.tensor(tracer.graph.input(name, *kind)) for name, kind in inputs.items()]
+        outputs = function(*tensors)
+        tracer.graph.outputs = {name: tracer.value(tensor) for name, tensor in outputs.items()}
+    return tracer.graph
+
+
+class _Tracer:
+    """What the handlers of operations are given: the graph, and the way from Keras' tensors to its values and back."""
+
+    def __init__(self) -> None:
+        self.graph = Graph()
+        self._layers: list[keras.Layer] = []
+        self._kept: list[Any] = []  # constants are known by their `id`, which must not be used again
+
+    def tensor(self, value: Value) -> SymbolicTensor:
+        """Return a value as a symbolic tensor."""
+        shape = [size if isinstance(size, int) else None for size in value.shape]
+        return SymbolicTensor(shape, value.dtype, value)
+
+    def value(self, x: Any, dtype: str | None = None) -> Value:
+        """Return what is a symbolic tensor, a weight, a tensor of the backend or a number as a value of the graph.
+
+        Constants in half precision become float32.
+        """
+        if isinstance(x, SymbolicTensor):
+            return self.graph.cast(x.value, dtype or x.value.dtype)
+        if isinstance(x, (bool, int, float, list, tuple, np.ndarray, np.generic)):
+            constant = self.graph.constant(x, dtype or self.dtype(x))
+        else:
+            self._kept.append(x)
+            own = _full(keras.backend.standardize_dtype(x.dtype))
+            name = getattr(x, "path", "")
+            make = lambda: np.asarray(ops.convert_to_numpy(x)).astype(own, copy=False)  # noqa: E731
+            constant = self.graph.lazy(make, x.shape, own, key=("constant", id(x)), name=name)
+            if not name and constant.shape == ():
+                constant = self.graph.constant(make())
+        return self.graph.cast(constant, dtype or constant.dtype)
+
+    def dtype(self, *arguments: Any) -> str:
+        """Return the type of the result of an operation on these arguments, by Keras' rules; never half precision."""
+        kinds = [x if isinstance(x, type) else getattr(x, "dtype", type(x)) for x in arguments]
+        if all(kind in (int, bool) for kind in kinds):
+            return "int64"
+        standard = keras.backend.standardize_dtype
+        result = keras.backend.result_type(*(x if isinstance(x, type) else standard(x) for x in kinds))
+        wide = any(not isinstance(x, type) and standard(x) == "int64" for x in kinds)  # JAX has it as int32
+        return "int64" if wide and result == "int32" else _full(result)
+
+    @contextlib.contextmanager
+    def at_work(self) -> Iterator[None]:
+        """Answer operations on symbolic tensors while the block runs."""
+        names = ("shape", "broadcast_to")
+        plain = {name: getattr(ops, name) for name in names}
+
+        def shape(x):
+            if not isinstance(x, SymbolicTensor):
+                return plain["shape"](x)
+            return tuple(n if isinstance(n, int) else self.tensor(self.graph.size(n)) for n in x.value.shape)
+
+        def broadcast_to(x, shape):  # of weights to a batch whose size is not known
+            if any(isinstance(size, SymbolicTensor) for size in shape):
+                x = x if isinstance(x, SymbolicTensor) else self.tensor(self.value(x))
+            return plain["broadcast_to"](x, shape)
+
+        try:
+            ops.shape, ops.broadcast_to = shape, broadcast_to
+            # Inside of a tap attention is the plain operations, on every backend.
+            with layers.tap(lambda layer, name, tensor: tensor), answering(self.answer):
+                yield
+        finally:
+            for name, function in plain.items():
+                setattr(ops, name, function)
+
+    def answer(self, operation: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """Return what an operation or a layer makes of symbolic tensors."""
+        name = type(operation).__name__
+        handler = OPERATIONS.get(name)
+        if isinstance(operation, keras.Layer):
+            return self.enter(operation, args, kwargs)
+        if handler is None:
+            where = f"The layer {self._layers[-1].path!r}" if self._layers else "The model"
+            raise ValueError(
+                f"{where} uses keras.ops' operation {name!r}, which is not written to ONNX. Write the layer with other "
+                f"operations, or export to another format. Known are: {', '.join(sorted(OPERATIONS))}."
+            )
+        results = handler(self, operation, *args, **kwargs)
+        return tree.map_structure(self.tensor, results)
+
+    def enter(self, layer: keras.Layer, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """Call a layer's `call`."""
+        outer = self.graph.scope
+        self._layers.append(layer)
+        self.graph.scope = "" if isinstance(layer, keras.Model) else layer.path
+        own = getattr(layer, "backend", None)
+        try:
+            if hasattr(own, "core"):  # of preprocessing layers, which compute with the backend itself
+                object.__setattr__(layer, "backend", _Operations())
+            return layer.call(*args, **kwargs)
+        finally:
+            if hasattr(own, "core"):
+                object.__setattr__(layer, "backend", own)
+            self._layers.pop()
+            self.graph.scope = outer
+
+
+def _full(dtype: str) -> str:
+    return "float32" if dtype in ("float16", "bfloat16") else dtype
+
+
+class _Operations:
+    """`keras.ops` in the place of a backend's modules."""
+
+    @property
+    def name(self) -> str:
+        return keras.backend.backend()
+
+    def __getattr__(self, name: str) -> Any:
+        return self if name in ("core", "numpy", "nn", "math", "linalg") else getattr(ops, name)

@@ -1,0 +1,308 @@
+"""What is exported: a model, what it takes and what it returns, asked of `anatomy` once."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import platform
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from .. import __version__, anatomy, checkpoints, layers
+from .. import labels as known_labels
+from ..keras_internals import flat_layers, forget_compiled
+from ..preprocess import Preprocessing
+from ..validate import positive_integer
+
+__all__ = ["Plan", "in_float32"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What to export. Made by `Plan.of`; every format is written from one.
+
+    Attributes:
+        model: The model.
+        input_shape: `(batch, height, width, channels)` of the model's own input; `None` for what is open.
+        preprocessing: What makes the model's input of a picture; `None` where the file takes that input itself.
+        kind: What the model returns: `"logits"`, `"probabilities"` or `"features"`; `"outputs"` where nothing tells.
+        classes: Number of classes; `None` where the model returns none.
+        labels: Their names, or `None`.
+        top: How many of the most probable classes a file names, where it names any.
+        attention: Number of outputs `attention_{n}`; 0 without any.
+        quantize: One of the format's `quantize`, or `None`.
+        calibration: Pictures of the model's input, float32 `(n, height, width, channels)`, for `quantize`; or `None`.
+        metadata: What else is known, as plain JSON: versions, source, licence and hash of the weights.
+    """
+
+    model: keras.Model
+    input_shape: tuple[int | None, ...]
+    preprocessing: Preprocessing | None
+    kind: str
+    classes: int | None
+    labels: tuple[str, ...] | None
+    top: int
+    attention: int = 0
+    quantize: str | None = None
+    calibration: np.ndarray | None = None
+    metadata: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        model: keras.Model,
+        *,
+        preprocessing: bool = True,
+        labels: Sequence[str] | str | None = None,
+        top: int = 5,
+        attention: bool = False,
+        quantize: str | None = None,
+        calibration: np.ndarray | None = None,
+        metadata: dict[str, Any] | None = None,
+    ) -> Plan:
+        """Ask a model what there is to know for an export.
+
+        Args:
+            model: A model with one Vision Transformer of this package in it, one input and one output.
+            preprocessing: Whether the file takes pictures, and not the model's own input.
+            labels: Names of the classes, or the name of a list of them; `None` for the model's own.
+            top: How many classes a file names.
+            attention: Whether the file returns the attention of every block.
+            quantize: See the attributes.
+            calibration: See the attributes.
+            metadata: Takes the place of what is found out here.
+
+        Returns:
+            The plan.
+
+        Raises:
+            TypeError: `model` is no Keras model.
+            ValueError: The model cannot be exported, or an argument does not fit it.
+
+        Example:
+            >>> from vit_keras import vit
+            >>> plan = Plan.of(vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2), labels=("cat", "dog"))
+            >>> plan.kind, plan.output_names, plan.picture_shape
+            ('logits', ('logits', 'probabilities', 'features'), (None, None, None, 3))
+        """
+        vit = anatomy.find_vit(model)
+        shape = anatomy.image_shape(model)
+        _check(model)
+        output = tuple(getattr(model, "output_shape", None) or ())
+        kind = anatomy.output_kind(model) or "outputs"
+        classes = output[-1] if len(output) == 2 and kind in ("logits", "probabilities") else None
+        blocks = anatomy.blocks(vit)
+        if attention and not anatomy.has_attention(model):
+            raise ValueError(f"The model {model.name!r} has no attention to return. Pass attention=False.")
+        return cls(
+            model=model,
+            input_shape=tuple(shape),
+            preprocessing=anatomy.preprocessing_of(model) if preprocessing else None,
+            kind=kind,
+            classes=classes,
+            labels=_labels(model, labels, classes),
+            top=min(positive_integer(top, "top"), classes or top),
+            attention=len(blocks) if attention else 0,
+            quantize=quantize,
+            calibration=calibration,
+            metadata=_metadata(model) if metadata is None else metadata,
+        )
+
+    @property
+    def image_size(self) -> tuple[int, int] | None:
+        """The `(height, width)` in which pictures reach the model; `None` where they keep their own."""
+        if self.preprocessing is not None:
+            return self.preprocessing.image_size
+        size = self.input_shape[1:3]
+        return None if None in size else tuple(size)
+
+    @property
+    def picture_shape(self) -> tuple[int | None, ...]:
+        """The shape of uint8 pictures of any size, from which `preprocessing` makes the model's input."""
+        channels = self.input_shape[3]
+        return (None, None, None, 3 if channels == 1 else channels)
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """The names of what `outputs` returns, in order."""
+        names = {"logits": ("logits", "probabilities", "features"), "probabilities": ("probabilities", "features")}
+        return (*names.get(self.kind, (self.kind,)), *(f"attention_{n}" for n in range(self.attention)))
+
+    def outputs(self, inputs: Any) -> dict[str, Any]:
+        """Run the model, in float32 whatever its policy, and return all that a file returns.
+
+        It works on tensors of the backend and on those of a graph that is traced.
+
+        Args:
+            inputs: The model's own input, float32.
+
+        Returns:
+            `{name: float32 tensor}`, with the names of `output_names` in their order.
+        """
+        with in_float32(self.model), _listening(self.model) as read, contextlib.ExitStack() as stack:
+            scores = stack.enter_context(layers.record_attention()) if self.attention else []
+            result = self.model(inputs, training=False)
+        found = {self.kind: result}
+        if self.kind == "logits":
+            found["probabilities"] = ops.softmax(result, axis=-1)
+        if self.kind in ("logits", "probabilities"):
+            found["features"] = sum(read[1:], start=read[0]) / len(read)  # DeiT has two heads
+        if len(scores) != self.attention:
+            raise ValueError(
+                f"The model {self.model.name!r} shows the attention of {len(scores)} blocks of {self.attention}: a "
+                "block has an attention of its own, or runs more than once. Pass attention=False."
+            )
+        found |= {f"attention_{n}": score for n, score in enumerate(scores)}
+        return {name: ops.cast(found[name], "float32") for name in self.output_names}
+
+    def metadata_json(self) -> dict[str, Any]:
+        """Return all that a file says of itself, as plain JSON."""
+        return {
+            "name": self.model.name,
+            "outputs": list(self.output_names),
+            "classes": self.classes,
+            "labels": None if self.labels is None else list(self.labels),
+            "image_size": None if self.image_size is None else list(self.image_size),
+            "preprocessing": None if self.preprocessing is None else self.preprocessing.to_dict(),
+            "quantize": self.quantize,
+            **self.metadata,
+        }
+
+
+def _check(model: keras.Model) -> None:
+    """Raise `ValueError` for a model that has not one input and one output, and weights of float32."""
+    for what in ("inputs", "outputs"):
+        found = getattr(model, what, None)
+        if found is not None and len(found) != 1:
+            raise ValueError(
+                f"A model of one input and one output is exported. {model.name!r} has {len(found)} {what}."
+            )
+    quantized = [layer.name for layer in flat_layers(model) if getattr(layer, "quantization_mode", None)]
+    if quantized:
+        raise ValueError(
+            f"The model {model.name!r} is quantized by Keras (its layer {quantized[0]!r}, for one). Export the float "
+            "model, and pass quantize= where the format offers it."
+        )
+    stored = {keras.backend.standardize_dtype(weight.dtype) for weight in model.weights} & {"float16", "bfloat16"}
+    if stored:
+        raise ValueError(
+            f"The weights of {model.name!r} are {', '.join(sorted(stored))}, and a model of float32 weights is exported. "
+            "Open it with dtype='float32' or a mixed policy."
+        )
+
+
+def _labels(model: keras.Model, labels: Any, classes: int | None) -> tuple[str, ...] | None:
+    if labels is None:
+        return anatomy.class_names(model) if classes else None
+    names = known_labels.names(labels)
+    if names is None:
+        raise ValueError(f"labels is a list of names, 'imagenet-1k' or 'cifar-10'. Received: {labels!r}")
+    if len(names) != classes:
+        raise ValueError(f"There are {len(names)} labels, and the model {model.name!r} has {classes or 'no'} classes.")
+    return tuple(map(str, names))
+
+
+def _metadata(model: keras.Model) -> dict[str, Any]:
+    """Return what is known of a model's weights and of the programs that write it."""
+    report = getattr(anatomy.find_vit(model), "load_report", None)
+    source = None if report is None else str(report.source)
+    published = None if source is None else _published(source)
+    policies = {layer.compute_dtype for layer in flat_layers(model)}
+    return {
+        "source": source if published is None else published.url,
+        "license": None if published is None else published.license,
+        "weights_sha256": weights_sha256(model),
+        "model_dtypes": sorted(policy for policy in policies if policy),
+        "versions": {
+            "vit_keras": __version__,
+            "keras": keras.__version__,
+            "backend": keras.backend.backend(),
+            "numpy": np.__version__,
+            "python": platform.python_version(),
+        },
+    }
+
+
+def _published(source: str) -> Any:
+    """Return the published file that a local one is by its name, or `None`."""
+    name = source.replace("\\", "/").rpartition("/")[2]
+    return next((found for found in checkpoints.available() if found.filename == name), None)
+
+
+def weights_sha256(model: keras.Model) -> str:
+    """Return a hash of a model's weights: their shapes, dtypes and values in order.
+
+    Example:
+        >>> len(weights_sha256(keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])))
+        64
+    """
+    digest = hashlib.sha256()
+    for weight in model.weights:
+        value = ops.convert_to_numpy(weight)
+        digest.update(f"{value.dtype} {value.shape}".encode())
+        digest.update(np.ascontiguousarray(value).data if value.dtype.kind in "fiub" else value.tobytes())
+    return digest.hexdigest()
+
+
+@contextlib.contextmanager
+def in_float32(model: keras.Model) -> Iterator[None]:
+    """Let all layers of a model compute in float32 while the block runs; a no-op where they do.
+
+    Example:
+        >>> from vit_keras import vit
+        >>> model = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2, dtype="mixed_bfloat16")
+        >>> with in_float32(model):
+        ...     model.get_layer("embedding").compute_dtype
+        'float32'
+    """
+    changed = [layer for layer in flat_layers(model) if layer.compute_dtype in ("float16", "bfloat16", "float64")]
+    policies = [layer.dtype_policy for layer in changed]
+    if changed:
+        forget_compiled(model)
+    try:
+        for layer in changed:
+            layer.dtype_policy = "float32"
+        yield
+    finally:
+        for layer, policy in zip(changed, policies):
+            layer.dtype_policy = policy
+        if changed:
+            forget_compiled(model)
+
+
+@contextlib.contextmanager
+def _listening(model: keras.Model) -> Iterator[list]:
+    """Yield a list that grows by what each head of the ViT is called with; without a head, by what the ViT returns.
+
+    Inside, no model compiles itself: what is collected belongs to the graph, or to none, that the caller is in.
+    """
+    vit = anatomy.find_vit(model)
+    heads, seen = anatomy.heads(vit), []
+
+    def hear(call):
+        def listening(inputs, *args, **kwargs):
+            outputs = call(inputs, *args, **kwargs)
+            seen.append(inputs if heads else outputs)
+            return outputs
+
+        return listening
+
+    watched = heads or [vit]
+    models = [layer for layer in flat_layers(model) if isinstance(layer, keras.Model)]
+    eagerly = [each.run_eagerly for each in models]
+    for layer in watched:
+        object.__setattr__(layer, "call", hear(layer.call))
+    try:
+        for each in models:
+            each.run_eagerly = True
+        yield seen
+    finally:
+        for each, before in zip(models, eagerly):
+            each.run_eagerly = before
+        for layer in watched:
+            object.__delattr__(layer, "call")
