@@ -105,7 +105,8 @@ def concrete(tensor: Any) -> bool:
         import jax
 
         return isinstance(tensor, jax.Array) and not isinstance(tensor, jax.core.Tracer)
-    return keras.ops.is_tensor(tensor) and tensor.device.type != "meta"
+    exporting = keras.ops.is_tensor(tensor) and sys.modules["torch"].compiler.is_compiling()
+    return keras.ops.is_tensor(tensor) and tensor.device.type != "meta" and not exporting
 
 
 class _Kept:

@@ -20,6 +20,8 @@ COMMANDS = (
     "finetune",
     "evaluate",
     "embed",
+    "export",
+    "benchmark",
     "serve",
     "inspect",
     "convert",

@@ -5,22 +5,12 @@ import json
 import keras
 import numpy as np
 import pytest
+from export_cases import tiny
 from keras import ops
 
 from vit_keras import anatomy, vit
 from vit_keras.export import Plan
 from vit_keras.export.plan import in_float32, weights_sha256
-
-
-def tiny(seed=0, **options):
-    """A small model with a head that is not zero."""
-    keras.utils.set_random_seed(seed)
-    fields = {"image_size": 32, "patch_size": 16, "num_layers": 2, "hidden_size": 16, "num_heads": 2, "mlp_dim": 32}
-    model = vit.build_model(name="tiny", **{**fields, "classes": 3, **options})
-    generator = np.random.default_rng(seed)
-    for weight in model.weights:
-        weight.assign(np.asarray(weight) + generator.normal(0, 0.2, weight.shape))
-    return model
 
 
 def run(plan, inputs):

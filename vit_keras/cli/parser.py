@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from .. import __version__
+from ..export.formats import FORMATS
 from ..visualize.methods import METHODS, OF_A_CLASS
 from .options import DEFAULT_MODEL, STYLES, image_size, method, setting
 
@@ -69,6 +70,16 @@ def build_parser() -> argparse.ArgumentParser:
         command(
             "training.embed", "compute one feature vector per image", "embed flowers --model vit_ti16 -o flowers.npz"
         )
+    )
+    _export(
+        command(
+            "exports.export",
+            "export a model to a file that runs without this package, and compare the two",
+            "export vit_ti16 -o vit_ti16.onnx",
+        )
+    )
+    _benchmark(
+        command("exports.benchmark", "time exported files in turns", "benchmark vit_ti16.onnx vit_ti16.tflite vit_ti16")
     )
     _serve(
         command("serving.serve", "answer requests for a model over HTTP, with a page for people", "serve model.onnx")
@@ -224,6 +235,40 @@ def _embed(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch-size", type=int, default=32, metavar="N", help="images per batch; default: 32")
     _add_errors(parser)
     _add_loading(parser)
+
+
+def _export(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "model",
+        metavar="MODEL",
+        help="saved model (.keras, .h5), factory such as vit_b16, published name, or weight file",
+    )
+    endings = ", ".join(f"{each.suffix or 'no ending'} ({name})" for name, each in FORMATS.items())
+    _add_output(parser, "FILE", f"file to write, or folder of a SavedModel; its ending is {endings}")
+    parser.add_argument("--format", choices=FORMATS, help="format of the file; default: by its ending")
+    parser.add_argument(
+        "--raw", action="store_true", help="let the file take the model's own float input instead of uint8 pictures"
+    )
+    parser.add_argument(
+        "--labels", type=Path, metavar="FILE", help="text file with the name of a class in each line; default: known"
+    )
+    parser.add_argument("--top", type=int, default=5, metavar="N", help="number of classes that are named; default: 5")
+    quantized = "; ".join(f"{name}: {', '.join(each.quantize)}" for name, each in FORMATS.items() if each.quantize)
+    parser.add_argument("--quantize", metavar="NAME", help=f"smaller weights ({quantized}); default: float32")
+    parser.add_argument("--attention", action="store_true", help="let the file return the attention of every block too")
+    parser.add_argument(
+        "--check", nargs="+", metavar="DIR|IMAGE", help="pictures to compare model and file with; default: drawn ones"
+    )
+    parser.add_argument("--no-check", action="store_true", help="do not run the file")
+    _add_json(parser)
+    _add_loading(parser)
+
+
+def _benchmark(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("files", nargs="+", metavar="FILE", help="exported file or folder")
+    parser.add_argument("--batch-size", type=int, default=1, metavar="N", help="images per batch; default: 1")
+    parser.add_argument("--rounds", type=int, default=10, metavar="N", help="runs of each file; default: 10")
+    _add_json(parser)
 
 
 def _serve(parser: argparse.ArgumentParser) -> None:

@@ -5,11 +5,16 @@ This module can be called: `vit_keras.export(model, "model.onnx")` is `vit_keras
 
 from __future__ import annotations
 
+import dataclasses
+import importlib.util
 import inspect
 import os
 import sys
 import types
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from .._imports import attach
 from .formats import FORMATS, Format, find_format
@@ -19,7 +24,7 @@ if TYPE_CHECKING:
 
     from .report import Report
 
-_NAMES = {"Plan": "plan", "Report": "report"}
+_NAMES = {"Plan": "plan", "Report": "report", "benchmark": "timing"}
 
 __all__ = ["FORMATS", "Format", "export", "find_format", *_NAMES]
 __getattr__, __dir__ = attach(__name__, (), _NAMES)
@@ -36,10 +41,84 @@ def export(
     quantize: str | None = None,
     calibration: Any = None,
     attention: bool = False,
-    check: Any = "default",
+    check: Any = True,
 ) -> Report:
-    """Write a model as a file that runs without this package, run it, and compare."""
-    raise NotImplementedError
+    """Write a model as a file that runs without this package, run it in its own runtime, and compare.
+
+    The file computes in float32. It appears at its path only if it computes what the model computes.
+
+    Args:
+        model: A ViT of this package, or a model with one inside, of one input and one output.
+        path: The file, or for a SavedModel the folder. What an earlier export left there is replaced.
+        format: A name in `FORMATS`: `"saved_model"`, `"onnx"`, `"openvino"`, `"litert"` or `"torch"`. `None`: by the
+            ending of the path; a path without one is a SavedModel.
+        preprocessing: Whether the file takes uint8 pictures, and not the model's own input.
+        labels: Names of the classes, or the name of a list of them. `None`: the model's own.
+        top: How many of the most probable classes a file names, where it names any.
+        quantize: `None`, or what the format offers (`FORMATS[format].quantize`).
+        calibration: Pictures for the quantization and for its check, as in `check`. `None`: those of `check`.
+        attention: Whether the file also returns the attention of every block.
+        check: Pictures to compare with: `True` for some that this package draws; paths, arrays or a folder; `False` or
+            `None` to compare nothing.
+
+    Returns:
+        A `Report`, which is also written beside the file, as `NAME.report.json`.
+
+    Raises:
+        FileNotFoundError: There is no such folder.
+        ImportError: A package that the format needs is not installed.
+        ValueError: The model cannot be written in this format, an argument does not fit, or the file computes
+            something else than the model; then there is no file.
+
+    Example:
+        >>> from vit_keras import vit
+        >>> model = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2)
+        >>> report = export(model, "tiny.pt2")  # doctest: +SKIP
+    """
+    from ..atomic import naming, workspace
+    from .timing import files_of
+    from .other_backend import write_in_its_backend
+    from .pictures import check_pictures, model_inputs
+    from .placing import check_place, put
+    from .plan import Plan
+    from .report import Report, compare, cpu, sha256
+
+    path = Path(path).expanduser()
+    name = find_format(path, format)
+    kind = FORMATS[name]
+    if quantize is not None and quantize not in kind.quantize:
+        offered = f"It offers {', '.join(map(repr, kind.quantize))}." if kind.quantize else "It offers none."
+        raise ValueError(f"The format {name!r} has no quantize={quantize!r}. {offered}")
+    checked = check is not None and check is not False
+    needed = (*kind.writes, *(kind.runs if checked else ()))
+    missing = [module for module in needed if importlib.util.find_spec(module) is None]
+    if missing:
+        raise ImportError(
+            f'The format {name!r} needs {", ".join(missing)}, not installed: pip install "vit-keras[{kind.extra}]".'
+        )
+    check_place(path, name)
+    plan = Plan.of(model, preprocessing=preprocessing, labels=labels, top=top, attention=attention, quantize=quantize)
+    pictures = check_pictures(plan, check) if checked else []
+    if quantize is not None and calibration is not None:
+        pictures = check_pictures(plan, calibration)
+        plan = dataclasses.replace(plan, calibration=np.concatenate(model_inputs(plan, pictures)))
+    with naming(path), workspace(path.parent) as folder:
+        part = folder / path.name
+        notes = write_in_its_backend(plan, name, part)
+        fields = compare(plan, name, part, pictures) if checked else {}
+        report = Report(
+            path=str(path),
+            format=name,
+            bytes=sum(each.stat().st_size for each in files_of(part)),
+            sha256=sha256(part),
+            cpu=cpu(),
+            metadata=plan.metadata_json(),
+            **fields | {"notes": (*notes, *fields.get("notes", ()))},
+        )
+        (folder / f"{path.name}.report.json").write_text(report.to_json(), encoding="utf-8")
+        for each in sorted(folder.iterdir()):
+            put(each, path.parent / each.name)
+    return report
 
 
 class _Callable(types.ModuleType):

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import hashlib
 import platform
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -17,6 +17,7 @@ from .. import __version__, anatomy, checkpoints, layers
 from .. import labels as known_labels
 from ..keras_internals import flat_layers, forget_compiled
 from ..preprocess import Preprocessing
+from ..preprocess_layer import Preprocess
 from ..validate import positive_integer
 
 __all__ = ["Plan", "in_float32"]
@@ -36,7 +37,7 @@ class Plan:
         top: How many of the most probable classes a file names, where it names any.
         attention: Number of outputs `attention_{n}`; 0 without any.
         quantize: One of the format's `quantize`, or `None`.
-        calibration: Pictures of the model's input, float32 `(n, height, width, channels)`, for `quantize`; or `None`.
+        calibration: The model's inputs of some pictures, float32 `(n, height, width, channels)`, for `quantize`.
         metadata: What else is known, as plain JSON: versions, source, licence and hash of the weights.
     """
 
@@ -128,6 +129,39 @@ class Plan:
         return (None, None, None, 3 if channels == 1 else channels)
 
     @property
+    def fixed_size(self) -> tuple[int, int]:
+        """The one `(height, width)` of the pictures of a file that resizes none.
+
+        Raises:
+            ValueError: The model takes any size.
+        """
+        if self.image_size is None:
+            raise ValueError(
+                f"A file of this format takes pictures of one size, and the model {self.model.name!r} takes any. "
+                "Export vit_keras.resize(model, image_size), or choose the format saved_model or onnx."
+            )
+        return self.image_size
+
+    def prepare(self, resize: bool = True) -> Callable[[Any], Any]:
+        """Return what makes the model's input of a batch of what a file takes.
+
+        Args:
+            resize: Whether it resizes and crops; else uint8 pictures come in the model's size.
+
+        Returns:
+            A `Preprocess`; without preprocessing a function that changes nothing.
+        """
+        if self.preprocessing is None:
+            return lambda inputs: inputs
+        return Preprocess(self.preprocessing if resize else self.preprocessing.replace(image_size=None, crop=None))
+
+    def input_of(self, resize: bool = True) -> tuple[tuple[int | None, ...], str]:
+        """Return shape and dtype of what `prepare(resize)` takes."""
+        if self.preprocessing is None:
+            return (self.input_shape if resize else (None, *self.fixed_size, self.input_shape[3])), "float32"
+        return (self.picture_shape if resize else (None, *self.fixed_size, self.picture_shape[3])), "uint8"
+
+    @property
     def output_names(self) -> tuple[str, ...]:
         """The names of what `outputs` returns, in order."""
         names = {"logits": ("logits", "probabilities", "features"), "probabilities": ("probabilities", "features")}
@@ -191,7 +225,7 @@ def _check(model: keras.Model) -> None:
     stored = {keras.backend.standardize_dtype(weight.dtype) for weight in model.weights} & {"float16", "bfloat16"}
     if stored:
         raise ValueError(
-            f"The weights of {model.name!r} are {', '.join(sorted(stored))}, and a model of float32 weights is exported. "
+            f"The weights of {model.name!r} are {', '.join(sorted(stored))}, and those of an export are float32. "
             "Open it with dtype='float32' or a mixed policy."
         )
 

@@ -1,0 +1,71 @@
+"""`export` and `benchmark`: files that run without this package."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+from pathlib import Path
+
+from ..export import export as export_model
+from ..export import find_format
+from ..export.timing import benchmark as time_files
+from .console import print_pairs, print_table
+
+__all__ = ["benchmark", "export"]
+
+
+def export(options: argparse.Namespace) -> None:
+    """Export a model, compare it with the file, and print the report."""
+    from .pictures import check_not_read, open_with_options
+
+    output = options.output.expanduser()
+    find_format(output, options.format)
+    if options.no_check and options.check:
+        raise ValueError("--no-check and --check exclude each other. Remove one.")
+    check_not_read(output, Path(options.model).expanduser())
+    pictures = options.check or True
+    if options.check and len(options.check) == 1 and Path(options.check[0]).is_dir():
+        pictures = options.check[0]
+    labels = None if options.labels is None else options.labels.expanduser().read_text(encoding="utf-8").splitlines()
+    options.weights = None
+    model = open_with_options(options)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    report = export_model(
+        model,
+        output,
+        options.format,
+        preprocessing=not options.raw,
+        labels=labels,
+        top=options.top,
+        quantize=options.quantize,
+        attention=options.attention,
+        check=False if options.no_check else pictures,
+    )
+    if options.json:
+        print(report.to_json())
+    else:
+        print_pairs(report.pairs())
+
+
+def benchmark(options: argparse.Namespace) -> None:
+    """Time exported files in turns, and print a table, the fastest first."""
+    rows = time_files(options.files, batch_size=options.batch_size, rounds=options.rounds)
+    if options.json:
+        print(json.dumps([dataclasses.asdict(row) for row in rows], indent=2))
+        return
+    header = ("FILE", "MS/IMAGE", "LEAST", "MOST", "MB", "DIFFERENCE", "SAME CLASS", "RUNTIME")
+    cells = [
+        (
+            row.path,
+            f"{row.milliseconds:.2f}",
+            *(f"{each:.2f}" for each in row.spread),
+            f"{row.bytes / 1e6:.1f}",
+            "-" if row.difference is None else f"{row.difference:.1e}",
+            "-" if row.same_class is None else f"{row.same_class:.1%}",
+            row.runtime,
+        )
+        for row in rows
+    ]
+    print_table(header, cells, "<>>>>>><")
+    print("\nDIFFERENCE and SAME CLASS: from the model in Keras, as the report beside the file says.")

@@ -1,0 +1,104 @@
+"""Encoded pictures inside a TensorFlow graph, read as `vit_keras.images.read` reads them: upright 8-bit RGB.
+
+The orientation in a JPEG's EXIF data is applied, transparency of a PNG is put on white, 16 bits become 8 by the same
+rules, gray becomes RGB, and of an animation the first frame is taken. Differences that remain: a JPEG can be one or two
+gray levels off (another version of the same decoder), CMYK and BMP with a palette are not converted, and the EXIF data
+of a PNG or WebP is not read.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["decode_picture"]
+
+_JPEG, _PNG, _GIF = b"\xff\xd8\xff", b"\x89PNG", b"GIF8"
+_EXIF_WITHIN = 1 << 16
+"""Bytes of a file in which its EXIF data begins."""
+_ORIENTATION = 0x0112
+
+
+def decode_picture(data: Any) -> Any:
+    """Return the picture that a file's bytes hold.
+
+    Args:
+        data: A scalar string tensor.
+
+    Returns:
+        uint8 `(height, width, 3)`.
+    """
+    import tensorflow as tf
+
+    def starts_with(prefix):
+        return tf.equal(tf.strings.substr(data, 0, len(prefix)), prefix)
+
+    pixels = tf.case(
+        [
+            (starts_with(_JPEG), lambda: _jpeg(data)),
+            (starts_with(_PNG), lambda: _png(data)),
+            (starts_with(_GIF), lambda: tf.io.decode_gif(data)[0]),
+        ],
+        default=lambda: _other(data),
+        exclusive=True,
+    )
+    return tf.ensure_shape(pixels, (None, None, 3))
+
+
+def _jpeg(data):
+    import tensorflow as tf
+
+    pixels = tf.io.decode_jpeg(data, channels=3, dct_method="INTEGER_ACCURATE")
+    orientation = _orientation(data)
+
+    def turned(value):
+        upright = tf.transpose(pixels, (1, 0, 2)) if value >= 5 else pixels
+        down, across = value in (3, 4, 7, 8), value in (2, 3, 6, 7)
+        return tf.reverse(upright, [axis for axis, flip in enumerate((down, across)) if flip])
+
+    branches = [lambda value=value: turned(value) for value in range(1, 9)]
+    return tf.switch_case(orientation - 1, branches)
+
+
+def _orientation(data):
+    """The orientation, 1 to 8, in the EXIF data of a JPEG; 1 without any."""
+    import tensorflow as tf
+
+    raw = tf.cast(tf.io.decode_raw(tf.strings.substr(data, 0, _EXIF_WITHIN), tf.uint8), tf.int32)
+    last = tf.size(raw) - 1
+    mark = tf.constant([0xFF, 0xE1, 0, 0, *b"Exif\0\0"])
+    known = [n for n in range(10) if n not in (2, 3)]  # two bytes are the length of the segment
+    starts = tf.range(tf.maximum(last - 8, 0))
+    found = tf.reduce_all([tf.gather(raw, starts + n) == mark[n] for n in known], axis=0)
+    start = tf.cast(tf.argmax(found), tf.int32) + 10  # of the TIFF header
+
+    def number(at, count):
+        little = tf.equal(tf.gather(raw, tf.minimum(start, last)), ord("I"))
+        powers = tf.where(little, tf.range(count), tf.range(count - 1, -1, -1))
+        digits = [tf.gather(raw, tf.clip_by_value(start + at + n, 0, last)) for n in range(count)]
+        return sum(tf.bitwise.left_shift(digit, 8 * powers[n]) for n, digit in enumerate(digits))
+
+    folder = tf.clip_by_value(number(4, 4), 0, _EXIF_WITHIN)
+    entries = folder + 2 + 12 * tf.range(tf.minimum(number(folder, 2), 512))
+    wanted = tf.equal(number(entries, 2), _ORIENTATION)
+    value = tf.reduce_max(tf.where(wanted, number(entries + 8, 2), 0))
+    valid = tf.reduce_any(found) & (value >= 1) & (value <= 8)
+    return tf.where(valid, value, 1)
+
+
+def _png(data):
+    import tensorflow as tf
+
+    pixels = tf.cast(tf.io.decode_png(data, channels=4, dtype=tf.uint16), tf.float32)  # 8 bits are times 257 there
+    depth, kind = (tf.io.decode_raw(tf.strings.substr(data, at, 1), tf.uint8)[0] for at in (24, 25))
+    gray16 = tf.equal(depth, 16) & tf.equal(kind, 0)
+    pixels = tf.where(gray16, tf.round(pixels / 257), tf.floor(pixels / 256))  # Pillow drops the lower byte of colors
+    opacity = pixels[..., 3:] / 255
+    return tf.cast(tf.floor(pixels[..., :3] * opacity + 255 * (1 - opacity) + 0.5), tf.uint8)
+
+
+def _other(data):
+    import tensorflow as tf
+
+    pixels = tf.io.decode_image(data, expand_animations=False)
+    gray = tf.equal(tf.shape(pixels)[-1], 1)
+    return tf.cond(gray, lambda: tf.image.grayscale_to_rgb(pixels[..., :1]), lambda: pixels[..., :3])

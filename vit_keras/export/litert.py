@@ -1,0 +1,67 @@
+"""LiteRT (`.tflite`): for Android, iOS, browsers and microcontrollers, through TensorFlow's converter.
+
+Pictures come in uint8 and in the size of the model: they are normalized inside, and resized outside. What the file says
+of itself, and the labels, stand in a zip archive at its end, as LiteRT's own metadata do: `unzip -p model.tflite
+vit_keras.json`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import zipfile
+from pathlib import Path
+from typing import Any
+
+from .plan import Plan
+
+METADATA, LABELS = "vit_keras.json", "labels.txt"
+
+
+def write(plan: Plan, path: str | os.PathLike[str]) -> list[str]:
+    """Write a `.tflite` file of built-in operations only; TensorFlow must be the backend of Keras.
+
+    Args:
+        plan: What to write. `quantize="float16"`: weights of half precision; `"int8"`: weights of 8 bits, and
+            activations quantized while it runs (dynamic range).
+        path: The file.
+
+    Returns:
+        What is to be known of this file, a sentence each.
+
+    Raises:
+        ValueError: The model takes pictures of any size, or computes something that LiteRT has no operation for.
+    """
+    import tensorflow as tf
+
+    (shape, dtype), prepare = plan.input_of(resize=False), plan.prepare(resize=False)
+    run = tf.function(
+        lambda images: plan.outputs(prepare(images)),
+        input_signature=[tf.TensorSpec(shape, dtype, name="images")],
+        autograph=False,
+    )
+    module = tf.Module()
+    module.weights_of_the_model = [variable.value for variable in plan.model.variables]
+    module.run = run
+    with tempfile.TemporaryDirectory() as folder:
+        tf.saved_model.save(module, folder, signatures={"serving_default": run})
+        converter = tf.lite.TFLiteConverter.from_saved_model(folder)
+        converter.optimizations = [tf.lite.Optimize.DEFAULT] if plan.quantize else []
+        if plan.quantize == "float16":
+            converter.target_spec.supported_types = [tf.float16]
+        try:
+            content = converter.convert()
+        except Exception as error:  # the converter has its own, and those of the compiler
+            reason = " ".join(str(error).split())[:1000]
+            raise ValueError(f"LiteRT cannot express the model {plan.model.name!r}: {reason}") from error
+    Path(path).write_bytes(content)
+    _append(path, {METADATA: json.dumps(plan.metadata_json(), indent=1), LABELS: "\n".join(plan.labels or ())})
+    return []
+
+
+def _append(path: Any, files: dict[str, str]) -> None:
+    """Append a zip archive, the same bytes each time."""
+    with zipfile.ZipFile(path, "a") as archive:
+        for name, text in files.items():
+            archive.writestr(zipfile.ZipInfo(name), text)

@@ -1,0 +1,105 @@
+"""Write a file whose format belongs to another backend than the active one: in a process of its own."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+from .formats import FORMATS
+from .plan import Plan
+
+__all__ = ["write_in_its_backend"]
+
+_MODEL, _TASK, _ANSWER, _CALIBRATION = "model.keras", "task.json", "answer.json", "calibration.npy"
+
+
+def write_in_its_backend(plan: Plan, name: str, path: Path) -> list[str]:
+    """Write a file of a format, here or in a process with the backend that the format needs.
+
+    Args:
+        plan: What to write.
+        name: The name of the format.
+        path: The file.
+
+    Returns:
+        What is to be known of this file, a sentence each.
+
+    Raises:
+        ValueError: The model cannot be saved or opened by the other process, or not be written in this format.
+    """
+    backend = FORMATS[name].backend
+    if backend in (None, keras.backend.backend()):
+        return importlib.import_module(f".{FORMATS[name].module}", __package__).write(plan, path)
+    with tempfile.TemporaryDirectory() as folder:
+        _save(plan, name, path, Path(folder))
+        environment = {**os.environ, "KERAS_BACKEND": backend, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        command = [sys.executable, "-m", __name__, folder]
+        process = subprocess.run(command, env=environment, capture_output=True, text=True, errors="replace")
+        answer = Path(folder, _ANSWER)
+        if not answer.exists():
+            end = process.stderr.strip()[-1000:] or f"exit status {process.returncode}"
+            raise RuntimeError(f"The process that writes {path.name} with {backend} ended without a result: {end}")
+        result = json.loads(answer.read_text(encoding="utf-8"))
+    if "error" in result:
+        raise ValueError(result["error"])
+    return result["notes"]
+
+
+def _save(plan: Plan, name: str, path: Path, folder: Path) -> None:
+    """Write what the other process needs into a folder."""
+    options = {
+        "preprocessing": plan.preprocessing is not None,
+        "labels": plan.labels,
+        "top": plan.top,
+        "attention": bool(plan.attention),
+        "quantize": plan.quantize,
+        "metadata": plan.metadata,
+    }
+    try:
+        plan.model.save(folder / _MODEL)
+    except (NotImplementedError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"The model {plan.model.name!r} cannot be saved for the process that writes {path.name}, which needs the "
+            f"backend {FORMATS[name].backend}: {error}. Run with KERAS_BACKEND={FORMATS[name].backend} instead."
+        ) from error
+    if plan.calibration is not None:
+        np.save(folder / _CALIBRATION, plan.calibration)
+    task = {"format": name, "path": os.path.abspath(path), "options": options}
+    (folder / _TASK).write_text(json.dumps(task), encoding="utf-8")
+
+
+def _work(folder: Path) -> dict[str, Any]:
+    """Do what `_save` has left in a folder, and return the notes or the error."""
+    from ..legacy_files import load_model
+
+    task = json.loads((folder / _TASK).read_text(encoding="utf-8"))
+    backend = keras.backend.backend()
+    try:
+        model = load_model(folder / _MODEL, compile=False)
+    except Exception as error:  # whatever the user's own classes raise
+        return {
+            "error": f"The process with the backend {backend} cannot open the model: {' '.join(str(error).split())} "
+            "Put its own classes and functions into a module that can be imported, registered with "
+            f"keras.saving.register_keras_serializable, or run with KERAS_BACKEND={backend}."
+        }
+    calibration = np.load(folder / _CALIBRATION) if (folder / _CALIBRATION).exists() else None
+    try:
+        plan = Plan.of(model, calibration=calibration, **task["options"])
+        return {"notes": write_in_its_backend(plan, task["format"], Path(task["path"]))}
+    except ValueError as error:
+        return {"error": str(error)}
+
+
+if __name__ == "__main__":
+    work = Path(sys.argv[1])
+    result = _work(work)
+    (work / _ANSWER).write_text(json.dumps(result), encoding="utf-8")

@@ -1,0 +1,101 @@
+"""Pictures to compare a model and its file with."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from .. import anatomy
+from ..images import read
+from ..preprocess import Preprocessing
+from ..training.listing import pictures_in
+from .plan import Plan
+
+__all__ = ["check_pictures", "model_inputs", "picture_files", "pictures_of_own_size"]
+
+
+def check_pictures(plan: Plan, pictures: Any) -> list[Any]:
+    """Return the pictures that stand behind the arguments `check` and `calibration`.
+
+    Args:
+        plan: What they are for.
+        pictures: `True`: pictures that this module draws, the same each time; a folder; or a list of paths, arrays and
+            whatever else `vit_keras.utils.read` reads.
+
+    Raises:
+        ValueError: There is no picture.
+    """
+    if pictures is True:
+        return drawn(plan)
+    if isinstance(pictures, (str, os.PathLike)):
+        path = Path(pictures).expanduser()
+        pictures = pictures_in(path) if path.is_dir() else [path]
+    found = list(pictures)
+    if not found:
+        raise ValueError("There are no pictures to compare with. Pass check=True for drawn ones, or False for none.")
+    return found
+
+
+def drawn(plan: Plan) -> list[np.ndarray]:
+    """Return pictures of the model's own size, and of others where files resize: gradients, checks, noise, grays."""
+    channels = plan.picture_shape[3]
+    height, width = plan.image_size or (224, 224)
+    sizes = [(height, width)] * 4
+    if channels == 3:
+        sizes += [(height + 37, width * 2 + 5), (max(height // 2, 8), width), (64, 256), (32, 32)]
+    return [_draw(number, *size, channels) for number, size in enumerate(sizes)]
+
+
+def _draw(number: int, height: int, width: int, channels: int) -> np.ndarray:
+    generator = np.random.default_rng(number)
+    down, across = np.mgrid[0:height, 0:width].astype("float64")
+    waves = generator.uniform(0.01, 0.2, (channels, 2))
+    smooth = [127 + 90 * np.sin(a * down + b * across + number) for a, b in waves]
+    kinds = {
+        0: lambda: np.stack(smooth, axis=-1),
+        1: lambda: generator.uniform(0, 256, (height, width, channels)),
+        2: lambda: np.repeat((((down // 8 + across // 8) % 2) * 200 + 20)[..., None], channels, axis=-1),
+        3: lambda: np.stack(smooth, axis=-1) * 0.6 + generator.uniform(0, 100, (height, width, channels)),
+    }
+    return np.clip(kinds[number % 4](), 0, 255).astype("uint8")
+
+
+def model_inputs(plan: Plan, pictures: Sequence[Any], preprocessing: Preprocessing | None = None) -> list[np.ndarray]:
+    """Return the model's input of each picture, `(1, height, width, channels)`, made outside of any file.
+
+    Args:
+        plan: The model's plan.
+        pictures: See `check_pictures`.
+        preprocessing: Another than the model's own.
+    """
+    preprocessing = anatomy.preprocessing_of(plan.model) if preprocessing is None else preprocessing
+    if plan.picture_shape[3] != 3:  # arrays of more channels than a picture has
+        return [preprocessing.normalize(picture[None]) for picture in pictures]
+    return [preprocessing(picture) for picture in pictures]
+
+
+def pictures_of_own_size(plan: Plan, pictures: Sequence[Any]) -> list[np.ndarray]:
+    """Return each picture in the size of the model, uint8: what a file that resizes nothing is given."""
+    raw = plan.preprocessing.for_channels(plan.picture_shape[3]).replace(mean=0.0, std=1 / 255)
+    return [np.rint(inputs).astype("uint8") for inputs in model_inputs(plan, pictures, raw)]
+
+
+def picture_files(pictures: Sequence[Any]) -> list[tuple[bytes, np.ndarray]]:
+    """Return pictures as encoded files, and the pixels in them: paths as they are, arrays as PNG and as JPEG."""
+    encoded: list[bytes] = []
+    for picture in pictures:
+        if isinstance(picture, (str, os.PathLike)) and os.path.isfile(picture):
+            encoded.append(Path(picture).read_bytes())
+            continue
+        image = Image.fromarray(read(picture, None))
+        for kind in ("PNG", "JPEG"):
+            with io.BytesIO() as file:
+                image.save(file, kind)
+                encoded.append(file.getvalue())
+    return [(data, read(data, None)) for data in encoded]

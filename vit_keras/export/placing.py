@@ -1,0 +1,45 @@
+"""Where an exported file goes, and what it may replace."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from .formats import FORMATS
+
+__all__ = ["check_place", "put"]
+
+
+def check_place(path: Path, name: str) -> None:
+    """Raise an error if a file of a format cannot be put at a path; nothing has been computed yet.
+
+    Args:
+        path: The file or folder that an export is to write.
+        name: The name of the format.
+
+    Raises:
+        FileNotFoundError: There is no folder to write to.
+        ValueError: A folder stands where a file is to go, or the other way round, or one with other things in it.
+    """
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"There is no folder {path.parent} to write {path.name} to.")
+    if FORMATS[name].suffix and path.is_dir():
+        raise ValueError(f"{path} is a folder: name the file in it.")
+    if not FORMATS[name].suffix and path.exists():
+        earlier = path.is_dir() and ((path / "saved_model.pb").is_file() or not any(path.iterdir()))
+        if not earlier:
+            raise ValueError(f"{path} exists and is no SavedModel: name another folder, which will be made.")
+
+
+def put(source: Path, target: Path) -> None:
+    """Move a file or a folder to its place; what stood there goes, and stays if the move fails."""
+    if not target.is_dir():
+        os.replace(source, target)
+        return
+    before = source.with_name(f"{source.name}.before")  # in the temporary folder, which is deleted afterwards
+    os.replace(target, before)
+    try:
+        os.replace(source, target)
+    except OSError:
+        os.replace(before, target)
+        raise

@@ -1,0 +1,295 @@
+"""What an export says of itself: whether the file computes what the model computes, how fast, how large, made how."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import platform
+import statistics
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from keras import ops
+
+from ..checkpoints.checkpoint import megabytes
+from ..images import read
+from ..keras_internals import no_gradients
+from .timing import files_of
+from .formats import FORMATS
+from .pictures import model_inputs, picture_files, pictures_of_own_size
+from .plan import Plan, in_float32
+from .running import Running
+
+__all__ = ["Comparison", "Report", "compare", "cpu", "sha256"]
+
+TOLERANCE = 1e-4
+"""Largest difference of an output for the same pixels, as a share of its largest value where that is above 1."""
+RESIZED_TOLERANCE = 0.05
+"""The same where the file itself resizes: a resampled pixel can be one gray level off, where it lies half-way."""
+BYTES_TOLERANCE = 0.1
+"""The same where the file itself also decodes a JPEG."""
+QUANTIZED_AGREEMENT = 0.9
+"""Least share of pictures of which a quantized file predicts the class that the float model predicts."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """What a file makes of some pictures, beside what the model makes of them.
+
+    Attributes:
+        inputs: What went in: `"images"`, `"pixels"`, `"bytes"`.
+        pictures: Their number.
+        difference: The largest difference of any output; of one with values above 1, as a share of the largest.
+        tolerance: What the difference may be; `None` for a quantized file.
+        same_class: Of how many pictures the most probable class is the same; `None` where there are no classes.
+    """
+
+    inputs: str
+    pictures: int
+    difference: float
+    tolerance: float | None
+    same_class: int | None
+
+    @property
+    def passes(self) -> bool:
+        """Whether the difference is allowed; a quantized file must agree on most classes."""
+        if self.tolerance is None:
+            return self.same_class is None or self.same_class >= QUANTIZED_AGREEMENT * self.pictures
+        same = self.same_class is None or self.same_class == self.pictures
+        return same and self.difference <= self.tolerance  # False for a difference that is no number
+
+    def __str__(self) -> str:
+        limit = "" if self.tolerance is None else f" (allowed: {self.tolerance:g})"
+        same = "" if self.same_class is None else f", same class {self.same_class} of {self.pictures}"
+        return f"{self.inputs}: difference {self.difference:.1e}{limit}{same}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """What an export did. `str` is a short text, `to_json` all of it.
+
+    Attributes:
+        path: The file or folder.
+        format: The name of its format.
+        bytes: Its size.
+        sha256: Its hash; of several files that of their names and hashes.
+        comparisons: What the file was found to compute; empty if it was not checked.
+        milliseconds: `{"file": …, "model": …}` for one picture, medians, in turns on this machine; or `None`.
+        runtime: Name and version of what ran the file, or `None`.
+        cpu: What the processor can do that matters here.
+        metadata: What the file says of itself.
+        notes: What else is to be known, a sentence each.
+    """
+
+    path: str
+    format: str
+    bytes: int
+    sha256: str
+    comparisons: tuple[Comparison, ...] = ()
+    milliseconds: dict[str, float] | None = None
+    runtime: str | None = None
+    cpu: str = ""
+    metadata: dict[str, Any] = dataclasses.field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def pairs(self) -> list[tuple[str, str]]:
+        """Return headings and texts for print."""
+        found = [("file", f"{self.path}, {megabytes(self.bytes)}, sha256 {self.sha256[:16]}…")]
+        found += [("check", str(each)) for each in self.comparisons] or [("check", "not checked")]
+        if self.milliseconds:
+            file, model = self.milliseconds["file"], self.milliseconds["model"]
+            found.append(("speed", f"{file:.1f} ms a picture; the model in Keras: {model:.1f} ms"))
+        if self.runtime:
+            found.append(("runtime", f"{self.runtime}, {self.cpu}"))
+        source, license = self.metadata.get("source"), self.metadata.get("license")
+        found.append(("weights", f"{source or 'of unknown source'}, license: {license or 'unknown'}"))
+        return found + [("note", note) for note in self.notes]
+
+    def __str__(self) -> str:
+        return "\n".join(f"{heading:8} {text}" for heading, text in self.pairs())
+
+    def to_json(self) -> str:
+        """Return the report as JSON."""
+        return json.dumps(dataclasses.asdict(self), indent=1)
+
+
+def compare(plan: Plan, name: str, path: Path, pictures: Sequence[Any]) -> dict[str, Any]:
+    """Run a file in a process of its own, and compare its outputs with the model's.
+
+    Args:
+        plan: What was written.
+        name: The name of the format.
+        path: The file.
+        pictures: See `pictures.check_pictures`.
+
+    Returns:
+        The fields of a `Report` that it fills: comparisons, milliseconds, runtime, notes.
+
+    Raises:
+        ValueError: The file cannot be run, or computes something else.
+    """
+    inputs = model_inputs(plan, pictures)
+    expected = _expected(plan, inputs)
+    with Running(name, path) as file:
+        if not file.about["alone"]:
+            raise ValueError(f"To run {path.name}, its runtime imported Keras or vit_keras.")
+        found = list(_comparisons(plan, name, file, pictures, inputs, expected))
+        wrong = [str(comparison) for comparison in found if not comparison.passes]
+        if wrong:
+            raise ValueError(
+                f"{path.name} does not compute what the model {plan.model.name!r} computes. {'; '.join(wrong)}. "
+                + (
+                    f"A quantized file must predict the same class for {QUANTIZED_AGREEMENT:.0%} of the pictures: pass "
+                    "pictures of your own as calibration=, leave out quantize=, or pass check=False."
+                    if plan.quantize
+                    else "It was deleted. Pass check=False to keep it."
+                )
+            )
+        notes = _notes(plan, name, file, expected)
+        return {
+            "comparisons": tuple(found),
+            "milliseconds": _milliseconds(plan, file, inputs[0]),
+            "runtime": file.about["version"],
+            "notes": notes,
+        }
+
+
+def _comparisons(plan, name, file, pictures, inputs, expected) -> Iterable[Comparison]:
+    resizes = FORMATS[name].resizes and plan.preprocessing is not None
+    if not resizes:  # one batch, and one picture
+        given = inputs if plan.preprocessing is None else pictures_of_own_size(plan, pictures)
+        groups = [[n for n, each in enumerate(given) if each.shape == given[0].shape], [0]]
+        joined = [np.concatenate([given[n] for n in group]) for group in groups]
+        outputs = file.run(joined)
+        wanted = [_stack([expected[n] for n in group]) for group in groups]
+        yield _comparison(plan, "images", outputs, wanted, TOLERANCE)
+        return
+    if name == "saved_model":
+        same = [n for n, each in enumerate(inputs) if each.shape == inputs[0].shape]
+        outputs = file.run([np.concatenate([inputs[n] for n in same])], "pixels")
+        yield _comparison(plan, "pixels", outputs, [_stack([expected[n] for n in same])], TOLERANCE)
+    pixels = [_pixels(plan, picture) for picture in pictures]
+    outputs = file.run([each[None] for each in pixels])
+    for resized, tolerance in ((False, TOLERANCE), (True, RESIZED_TOLERANCE)):
+        part = [n for n, each in enumerate(pixels) if _is_resized(plan, each) == resized]
+        if part:
+            what = "images that are resized" if resized else "images"
+            yield _comparison(plan, what, [outputs[n] for n in part], [expected[n] for n in part], tolerance)
+    if name == "saved_model" and plan.picture_shape[3] == 3:
+        yield _of_bytes(plan, file, pictures)
+
+
+def _of_bytes(plan, file, pictures):
+    files = picture_files(pictures)
+    wanted = _expected(plan, model_inputs(plan, [pixels for _, pixels in files]))
+    outputs = file.run([np.array([data]) for data, _ in files], "bytes")
+    return _comparison(plan, "bytes", outputs, wanted, BYTES_TOLERANCE)
+
+
+def _pixels(plan, picture):
+    return read(picture, None) if plan.picture_shape[3] == 3 else picture
+
+
+def _is_resized(plan, pixels) -> bool:
+    own = plan.preprocessing
+    return own.image_size is not None and (own.crop is not None or pixels.shape[:2] != own.image_size)
+
+
+def _expected(plan: Plan, inputs: Sequence[np.ndarray]) -> list[dict[str, np.ndarray]]:
+    """Return what the model makes of each input: `predict`, and of what that does not show the plan's outputs."""
+    found: list[dict[str, np.ndarray]] = [{} for _ in inputs]
+    for shape in {each.shape for each in inputs}:
+        members = [n for n, each in enumerate(inputs) if each.shape == shape]
+        batch = np.concatenate([inputs[n] for n in members])
+        with no_gradients():
+            outputs = {name: ops.convert_to_numpy(value) for name, value in plan.outputs(batch).items()}
+        with in_float32(plan.model):
+            outputs[plan.kind] = np.asarray(plan.model.predict(batch, verbose=0))
+        for row, n in enumerate(members):
+            found[n] = {name: value[row : row + 1] for name, value in outputs.items()}
+    return found
+
+
+def _stack(outputs: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    return {name: np.concatenate([each[name] for each in outputs]) for name in outputs[0]}
+
+
+def _comparison(plan, what, outputs, expected, tolerance) -> Comparison:
+    difference, same, count = 0.0, 0, 0
+    for found, wanted in zip(outputs, expected):
+        count += len(wanted[plan.kind])
+        for name, value in found.items():
+            scale = max(1.0, float(np.abs(wanted[name]).max()))
+            distance = float(np.abs(value.astype("float64") - wanted[name]).max()) / scale
+            difference = distance if np.isnan(distance) else max(difference, distance)
+        if plan.classes:
+            same += _same_class(found[plan.kind], wanted[plan.kind], 0.0 if plan.quantize else tolerance)
+    return Comparison(what, count, difference, None if plan.quantize else tolerance, same if plan.classes else None)
+
+
+def _same_class(found, wanted, tolerance) -> int:
+    """Return for how many rows the most probable class is the same, or as good as the tolerance can tell."""
+    chosen = np.take_along_axis(wanted, found.argmax(axis=-1)[:, None], axis=-1)[:, 0]
+    slack = 2 * tolerance * max(1.0, float(np.abs(wanted).max()))
+    return int((chosen >= wanted.max(axis=-1) - slack).sum())
+
+
+def _notes(plan, name, file, expected) -> tuple[str, ...]:
+    notes = []
+    if plan.preprocessing is not None and not FORMATS[name].resizes:
+        notes.append(f"Pictures are to be resized to {plan.image_size} before; normalization is inside.")
+    dtypes = [dtype for dtype in plan.metadata.get("model_dtypes", ()) if dtype in ("float16", "bfloat16")]
+    if dtypes:
+        notes.append(
+            f"The model computes in {dtypes[0]}, the file in float32; it is compared with the model in float32."
+        )
+    return tuple(notes)
+
+
+def _milliseconds(plan: Plan, file: Running, inputs: np.ndarray, rounds: int = 5) -> dict[str, float]:
+    """Return the median time for one picture of the file and of the model, taken in turns."""
+    shape = [size or fixed for size, fixed in zip(file.about["shape"], (1, *inputs.shape[1:]))]
+    file.run([np.zeros((1, *shape[1:]), file.about["dtype"])])
+    plan.model.predict_on_batch(inputs)
+    seconds: dict[str, list[float]] = {"file": [], "model": []}
+    for _ in range(rounds):
+        seconds["file"].append(file.time())
+        start = time.perf_counter()
+        plan.model.predict_on_batch(inputs)
+        seconds["model"].append(time.perf_counter() - start)
+    return {name: 1000 * statistics.median(values) for name, values in seconds.items()}
+
+
+def sha256(path: Path) -> str:
+    """Return the hash of a file; of an export of several files that of their names and hashes."""
+    hashes = []
+    for each in files_of(path):
+        digest = hashlib.sha256()
+        with open(each, "rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+        hashes.append((each.name, digest.hexdigest()))
+    if len(hashes) == 1:
+        return hashes[0][1]
+    return hashlib.sha256(json.dumps(hashes).encode()).hexdigest()
+
+
+def cpu() -> str:
+    """Return what the processor can do that decides how fast a file runs.
+
+    Example:
+        >>> "cores" in cpu()
+        True
+    """
+    flags: set[str] = set()
+    if os.path.exists("/proc/cpuinfo"):
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+        flags = set(next((line for line in lines if line.startswith(("flags", "Features"))), "").split())
+    known = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8", "asimd", "bf16", "i8mm")
+    found = [flag for flag in known if flag in flags]
+    return f"{platform.machine()}, {os.cpu_count()} cores{', ' if found else ''}{', '.join(found)}"

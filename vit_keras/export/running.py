@@ -1,0 +1,97 @@
+"""An exported file at work in a process of its own; see `runtimes`."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from . import runtimes
+
+__all__ = ["Running"]
+
+
+class Running:
+    """A file that a process without Keras and without this package has open.
+
+    Args:
+        format: The name of its format.
+        path: The file.
+
+    Attributes:
+        about: What the process says of the file: `version` of the runtime, `dtype` and `shape` of the input, `alone`.
+
+    Raises:
+        ValueError: The runtime cannot open or run it.
+
+    Example:
+        >>> with Running("onnx", "model.onnx") as file:  # doctest: +SKIP
+        ...     outputs = file.run([np.zeros((1, 224, 224, 3), "uint8")])
+    """
+
+    def __init__(self, format: str, path: str | os.PathLike[str]):
+        self.format, self.path = format, os.fspath(path)
+
+    def __enter__(self) -> Running:
+        # Isolated (-I): no folder of ours, and no PYTHONPATH, is searched for modules.
+        command = [sys.executable, "-I", runtimes.__file__, self.format, self.path]
+        self._folder = tempfile.TemporaryDirectory()
+        self._said = tempfile.TemporaryFile()
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=self._said, encoding="utf-8")
+        try:
+            self.about = self._answer()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self._process.stdin.close()
+        try:
+            self._process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process.stdout.close()
+        self._said.close()
+        self._folder.cleanup()
+
+    def run(self, inputs: Sequence[np.ndarray], signature: str | None = None) -> list[dict[str, np.ndarray]]:
+        """Return the outputs of the file for each of some inputs."""
+        given, taken = (os.path.join(self._folder.name, name) for name in ("inputs.npz", "outputs.npz"))
+        np.savez(given, **{f"{n:06}": np.asarray(array) for n, array in enumerate(inputs)})
+        self._ask({"run": given, "into": taken, "signature": signature})
+        outputs: list[dict[str, np.ndarray]] = [{} for _ in inputs]
+        with np.load(taken) as stored:
+            for key in stored.files:
+                number, _, name = key.partition("/")
+                outputs[int(number)][name] = stored[key]
+        return outputs
+
+    def time(self, repeats: int = 1) -> float:
+        """Return the seconds that the inputs of the last `run` take, without their way to the process."""
+        return self._ask({"time": repeats})["seconds"]
+
+    def _ask(self, task: dict[str, Any]) -> dict[str, Any]:
+        self._process.stdin.write(json.dumps(task) + "\n")
+        self._process.stdin.flush()
+        return self._answer()
+
+    def _answer(self) -> dict[str, Any]:
+        line = self._process.stdout.readline()
+        if not line:
+            self._said.seek(0)
+            end = self._said.read().decode(errors="replace").strip()[-1000:]
+            raise ValueError(f"The runtime of {Path(self.path).name} ended: {end or self._process.wait()}")
+        answer = json.loads(line)
+        if "error" in answer:
+            raise ValueError(f"The runtime cannot run {Path(self.path).name}: {answer['error']}")
+        return answer

@@ -1,0 +1,169 @@
+"""Run one exported file in its own runtime, without Keras and without this package.
+
+Run as a script, `python -I runtimes.py FORMAT FILE`, it reads tasks from standard input and answers on standard output,
+one line of JSON each: `{"run": inputs.npz, "into": outputs.npz, "signature": null}` runs the file on each array of the
+first file, `{"time": n}` runs the last inputs `n` times more. `{}` ends it. The first line that it prints describes the
+file: its input's dtype and shape, and the version of the runtime.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+
+import numpy as np
+
+
+class SavedModel:
+    """TensorFlow's SavedModel."""
+
+    def __init__(self, path):
+        import tensorflow as tf
+
+        self.tf, self.version = tf, f"tensorflow {tf.__version__}"
+        self.model = tf.saved_model.load(path)
+        self.signatures = self.model.signatures
+        first = "images" if "images" in self.signatures else "pixels"
+        self.default = self.signatures[first]
+        spec = self._input(self.default)
+        self.dtype, self.shape = spec.dtype.name, spec.shape.as_list()
+
+    @staticmethod
+    def _input(function):
+        return next(iter(function.structured_input_signature[1].values()))
+
+    def __call__(self, inputs, signature=None):
+        function = self.signatures[signature] if signature else self.default
+        spec = self._input(function)
+        tensor = self.tf.constant(inputs.tolist() if spec.dtype == self.tf.string else inputs, spec.dtype)
+        found = function(**{spec.name: tensor})
+        return {name: value.numpy() for name, value in found.items()}
+
+
+class Onnx:
+    """ONNX in onnxruntime."""
+
+    def __init__(self, path):
+        import onnxruntime
+
+        self.version = f"onnxruntime {onnxruntime.__version__}"
+        self.session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+        (only,) = self.session.get_inputs()
+        self.input, self.names = only.name, [output.name for output in self.session.get_outputs()]
+        self.dtype = {"tensor(uint8)": "uint8"}.get(only.type, "float32")
+        self.shape = [size if isinstance(size, int) else None for size in only.shape]
+
+    def __call__(self, inputs, signature=None):
+        return dict(zip(self.names, self.session.run(None, {self.input: inputs})))
+
+
+class OpenVino:
+    """OpenVINO's IR; computes in float32, and with the signature "default" in what the runtime chooses by itself."""
+
+    def __init__(self, path):
+        import openvino
+
+        self.version = f"openvino {openvino.__version__.partition('-')[0]}"
+        self.core = openvino.Core()
+        self.model = self.core.read_model(path)
+        self.compiled = {}
+        (only,) = self.model.inputs
+        self.dtype = "uint8" if only.element_type.to_string() == "u8" else "float32"
+        self.shape = [None if size.is_dynamic else size.get_length() for size in only.partial_shape]
+
+    def __call__(self, inputs, signature=None):
+        if signature not in self.compiled:
+            hint = {} if signature else {"INFERENCE_PRECISION_HINT": "f32"}
+            self.compiled[signature] = self.core.compile_model(self.model, "CPU", hint)
+        return {output.get_any_name(): value for output, value in self.compiled[signature]([inputs]).items()}
+
+
+class LiteRt:
+    """LiteRT (TensorFlow Lite)."""
+
+    def __init__(self, path):
+        import importlib.metadata
+
+        from ai_edge_litert.interpreter import Interpreter
+
+        self.version = f"ai-edge-litert {importlib.metadata.version('ai-edge-litert')}"
+        self.interpreter = Interpreter(path, num_threads=os.cpu_count())
+        (only,) = self.interpreter.get_input_details()
+        self.dtype = np.dtype(only["dtype"]).name
+        self.shape = [None if size == -1 else int(size) for size in only["shape_signature"]]
+        self.signature = next(iter(self.interpreter.get_signature_list()))
+        self.input = self.interpreter.get_signature_list()[self.signature]["inputs"][0]
+
+    def __call__(self, inputs, signature=None):
+        runner = self.interpreter.get_signature_runner(self.signature)
+        return runner(**{self.input: inputs})
+
+
+class Torch:
+    """A program of torch.export."""
+
+    def __init__(self, path):
+        import torch
+
+        self.torch, self.version = torch, f"torch {torch.__version__}"
+        program = torch.export.load(path)
+        self.module = program.module()
+        name = program.graph_signature.user_inputs[0]
+        value = next(node.meta["val"] for node in program.graph.nodes if node.name == name)
+        self.dtype = str(value.dtype).removeprefix("torch.")
+        self.shape = [size if isinstance(size, int) else None for size in value.shape]
+
+    def __call__(self, inputs, signature=None):
+        with self.torch.inference_mode():
+            return {name: value.numpy() for name, value in self.module(self.torch.from_numpy(inputs)).items()}
+
+
+RUNTIMES = {"saved_model": SavedModel, "onnx": Onnx, "openvino": OpenVino, "litert": LiteRt, "torch": Torch}
+
+
+def work(format, path, lines, answer):
+    """Open a file and answer tasks; see the top of this module."""
+    runtime = RUNTIMES[format](path)
+    clean = not {"keras", "vit_keras"} & set(sys.modules) or format == "saved_model"  # TensorFlow imports Keras itself
+    answer({"version": runtime.version, "dtype": runtime.dtype, "shape": runtime.shape, "alone": clean})
+    arrays, signature = [], None
+    for line in lines:
+        task = json.loads(line)
+        if "run" in task:
+            with np.load(task["run"]) as stored:
+                arrays = [np.ascontiguousarray(stored[name]) for name in stored.files]
+            signature = task.get("signature")
+            outputs = {}
+            for number, inputs in enumerate(arrays):
+                for name, value in runtime(inputs, signature).items():
+                    outputs[f"{number}/{name}"] = np.asarray(value)
+            np.savez(task["into"], **outputs)
+            answer({})
+        elif "time" in task:
+            start = time.perf_counter()
+            for _ in range(task["time"]):
+                for inputs in arrays:
+                    runtime(inputs, signature)
+            answer({"seconds": (time.perf_counter() - start) / task["time"]})
+        else:
+            return
+
+
+def main():
+    """Answer on the real standard output, where no library can write in between."""
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+
+    def answer(found):
+        print(json.dumps(found), file=answers, flush=True)
+
+    try:
+        work(sys.argv[1], sys.argv[2], sys.stdin, answer)
+    except Exception as error:
+        answer({"error": f"{type(error).__name__}: {' '.join(str(error).split())[:2000]}"})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,127 @@
+"""Which of several exported files is the fastest here, and how small and how exact each is."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from ..validate import positive_integer
+from .formats import FORMATS, find_format
+from .running import Running
+
+__all__ = ["Row", "benchmark", "files_of"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """What was measured of one file.
+
+    Attributes:
+        path: The file or folder.
+        format: The name of its format.
+        bytes: Its size.
+        milliseconds: Median time for one picture.
+        spread: The least and the largest time.
+        runtime: Name and version of what ran it.
+        difference: From the model, as its report says: `None` without a report or a check.
+        same_class: Share of the checked pictures of which the class is the model's; `None` likewise.
+    """
+
+    path: str
+    format: str
+    bytes: int
+    milliseconds: float
+    spread: tuple[float, float]
+    runtime: str
+    difference: float | None
+    same_class: float | None
+
+
+def benchmark(
+    files: Sequence[str | os.PathLike[str]], *, batch_size: int = 1, rounds: int = 10, image_size: int = 224
+) -> list[Row]:
+    """Run exported files in turns, each in a process of its own with its own runtime, and time them.
+
+    Args:
+        files: Files and folders that `export` wrote, or other ones with one input of images.
+        batch_size: Pictures in a batch.
+        rounds: How often each file runs.
+        image_size: Pixels of the pictures, height = width, for files that take any size.
+
+    Returns:
+        A row for each file, the fastest first.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ValueError: A file is of no known format, or its runtime cannot run it.
+
+    Example:
+        >>> rows = benchmark(["model.onnx", "model.tflite"])  # doctest: +SKIP
+    """
+    positive_integer(batch_size, "batch_size")
+    positive_integer(rounds, "rounds")
+    paths = [Path(file).expanduser() for file in files]
+    for path in paths:
+        if not path.exists():
+            raise FileNotFoundError(f"There is no file {path}.")
+    names = [find_format(path) for path in paths]
+    times: list[list[float]] = [[] for _ in paths]
+    with contextlib.ExitStack() as stack:
+        running = [stack.enter_context(Running(name, path)) for name, path in zip(names, paths)]
+        for each in running:
+            each.run([_pictures(each.about, batch_size, image_size)])
+        for number in range(rounds):
+            order = range(len(running)) if number % 2 else range(len(running) - 1, -1, -1)
+            for n in order:
+                times[n].append(1000 * running[n].time() / batch_size)
+        rows = [
+            Row(
+                path=str(path),
+                format=name,
+                bytes=sum(file.stat().st_size for file in files_of(path)),
+                milliseconds=statistics.median(each),
+                spread=(min(each), max(each)),
+                runtime=file.about["version"],
+                **_reported(path),
+            )
+            for path, name, each, file in zip(paths, names, times, running)
+        ]
+    return sorted(rows, key=lambda row: row.milliseconds)
+
+
+def _pictures(about, batch_size, image_size):
+    """Return noise of the shape and dtype that a file takes."""
+    size = [side or image_size for side in about["shape"][1:3]]
+    shape = (about["shape"][0] or batch_size, *size, about["shape"][3] or 3)
+    if shape[0] != batch_size:
+        raise ValueError(f"A file takes batches of {shape[0]} only. Received: batch_size={batch_size}")
+    noise = np.random.default_rng(0).integers(0, 256, shape)
+    return noise.astype("uint8") if about["dtype"] == "uint8" else (noise / 127.5 - 1).astype("float32")
+
+
+def _reported(path: Path) -> dict[str, float | None]:
+    """Return what the report beside a file says of its distance from the model."""
+    report = path.with_name(f"{path.name}.report.json")
+    found = json.loads(report.read_text(encoding="utf-8"))["comparisons"] if report.is_file() else []
+    ranked = [each for each in found if each["same_class"] is not None]
+    pictures = sum(each["pictures"] for each in ranked)
+    return {
+        "difference": max((each["difference"] for each in found), default=None),
+        "same_class": sum(each["same_class"] for each in ranked) / pictures if pictures else None,
+    }
+
+
+def files_of(path: Path) -> list[Path]:
+    """Return the files that an export consists of: those in a folder, or one with its neighbors of the same name."""
+    if path.is_dir():
+        return sorted(each for each in path.rglob("*") if each.is_file())
+    beside = {".xml": path.with_suffix(".bin"), FORMATS["onnx"].suffix: path.with_name(f"{path.name}.data")}
+    more = beside.get(path.suffix.lower())  # the weights of OpenVINO, and of ONNX above 2 GiB
+    return [path, more] if more is not None and more.is_file() else [path]

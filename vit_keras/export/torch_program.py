@@ -1,0 +1,49 @@
+"""A program of `torch.export` (`.pt2`): runs in PyTorch, Python or C++, without Keras and this package.
+
+Pictures come in uint8 and in the size of the model: they are normalized inside, and resized outside. The file is a zip
+archive that also holds what it says of itself, `vit_keras.json`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+
+from .plan import Plan
+
+
+def write(plan: Plan, path: str | os.PathLike[str]) -> list[str]:
+    """Write a `.pt2` file; PyTorch must be the backend of Keras.
+
+    Args:
+        plan: What to write.
+        path: The file.
+
+    Returns:
+        What is to be known of this file, a sentence each.
+
+    Raises:
+        ValueError: The model takes pictures of any size, or torch.export cannot follow what it computes.
+    """
+    import torch
+
+    (shape, dtype), prepare = plan.input_of(resize=False), plan.prepare(resize=False)
+
+    class Program(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model = plan.model
+
+        def forward(self, images):
+            return plan.outputs(prepare(images))
+
+    example = torch.zeros((2, *shape[1:]), dtype=getattr(torch, dtype))
+    batch = torch.export.Dim("batch", min=1, max=1 << 16)
+    with torch.no_grad():
+        try:
+            program = torch.export.export(Program().eval(), (example,), dynamic_shapes={"images": {0: batch}})
+        except Exception as error:  # torch's compiler has dozens of its own
+            reason = " ".join(str(error).split())[:1000]
+            raise ValueError(f"torch.export cannot follow the model {plan.model.name!r}: {reason}") from error
+    torch.export.save(program, os.fspath(path), extra_files={"vit_keras.json": json.dumps(plan.metadata_json())})
+    return []
