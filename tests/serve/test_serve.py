@@ -245,6 +245,7 @@ def request_with(**changes):
         (request_with(DATA=..., PARAMETERS={"binary_data_size": 72}), "binary_data_size 72, 0 bytes after"),
         (request_with(DATA=..., PARAMETERS={"binary_data_size": "72"}), "binary_data_size '72'"),
         (request_with(outputs={}), "outputs is a list"),
+        (request_with(outputs=None), "outputs is a list"),
         (request_with(outputs=["logits"]), "An output is a JSON object"),
         (request_with(outputs=[{"name": "x"}]), "no output 'x'. There are: logits, probabilities"),
         (request_with(outputs=[{"name": "logits", "parameters": {"classification": 3}}]), "classification"),

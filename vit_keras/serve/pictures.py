@@ -101,7 +101,7 @@ def attention_maps(
         in rows. `None` if tokens and patches cannot be told apart.
 
     Example:
-        >>> found = attention_maps([np.full((1, 2, 5, 5), 0.2)], (40, 60), None)
+        >>> found = attention_maps([np.full((1, 2, 5, 5), 0.2)], (40, 40), None)
         >>> found["grid"], found["box"], found["rollout"]
         ([2, 2], [0.0, 0.0, 1.0, 1.0], [0.1, 0.1, 0.1, 0.1])
     """
@@ -125,7 +125,7 @@ def _grid(tokens: int, size: tuple[int, int]) -> tuple[int, int] | None:
     """Return the patches down and across: as many of the tokens as can have the shape of the image."""
     for patches in range(tokens, max(0, tokens - 17), -1):
         down = round(math.sqrt(patches * size[0] / size[1]))
-        if down and patches % down == 0 and abs(down * size[1] - patches // down * size[0]) * 50 <= max(size):
+        if down and patches % down == 0 and abs(down * size[1] - patches // down * size[0]) * 50 <= down * size[1]:
             return down, patches // down
     return None
 

@@ -60,8 +60,8 @@ def read_request(body: bytes, headers: Mapping[str, str], engine: Engine) -> Inf
         raise Refused(400, f"inputs is a list with one tensor, images. Received: {_shown(inputs)}")
     images = _tensor(_object(inputs[0], "inputs[0]"), body[end:])
     default = _flag(_parameters(request), "binary_data_output", False)
-    wanted = request.get("outputs")
-    if wanted is not None and not isinstance(wanted, list):
+    wanted = request.get("outputs", [])
+    if not isinstance(wanted, list):
         raise Refused(400, f"outputs is a list of tensors. Received: {_shown(wanted)}")
     outputs = {}
     for each in wanted or [{"name": name} for name in engine.outputs]:
