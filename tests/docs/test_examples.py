@@ -69,6 +69,7 @@ def test_export(example):
     tiny = vit.build_model(32, 8, 2, 32, 2, "tiny", 64, classes=4)
     tiny.set_weights([np.random.RandomState(0).normal(size=w.shape) * 0.3 for w in tiny.get_weights()])
     assert example("export").main(tiny) <= 1e-5  # the same float32 graph, compiled twice
+    assert Path("saved_model.report.json").is_file()
 
 
 @pytest.mark.slow

@@ -14,8 +14,6 @@ import types
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from .._imports import attach
 from .formats import FORMATS, Format, find_format
 
@@ -75,13 +73,15 @@ def export(
         >>> model = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2)
         >>> report = export(model, "tiny.pt2")  # doctest: +SKIP
     """
+    import numpy as np
+
     from ..atomic import naming, workspace
-    from .timing import files_of
     from .other_backend import write_in_its_backend
     from .pictures import check_pictures, model_inputs
     from .placing import check_place, put
     from .plan import Plan
     from .report import Report, compare, cpu, sha256
+    from .timing import files_of
 
     path = Path(path).expanduser()
     name = find_format(path, format)
@@ -89,6 +89,8 @@ def export(
     if quantize is not None and quantize not in kind.quantize:
         offered = f"It offers {', '.join(map(repr, kind.quantize))}." if kind.quantize else "It offers none."
         raise ValueError(f"The format {name!r} has no quantize={quantize!r}. {offered}")
+    if calibration is not None and quantize is None:
+        raise ValueError("calibration= is for quantize=, which was not given.")
     checked = check is not None and check is not False
     needed = (*kind.writes, *(kind.runs if checked else ()))
     missing = [module for module in needed if importlib.util.find_spec(module) is None]

@@ -92,7 +92,10 @@ def _png(data):
     depth, kind = (tf.io.decode_raw(tf.strings.substr(data, at, 1), tf.uint8)[0] for at in (24, 25))
     gray16 = tf.equal(depth, 16) & tf.equal(kind, 0)
     pixels = tf.where(gray16, tf.round(pixels / 257), tf.floor(pixels / 256))  # Pillow drops the lower byte of colors
-    opacity = pixels[..., 3:] / 255
+    # TensorFlow fills the missing opacity of fewer than 8 bits with their largest value, and not with that of 8.
+    filler = tf.cast(tf.bitwise.left_shift(1, tf.cast(depth, tf.int32)) - 1, tf.float32)
+    opaque = (depth < 8) & tf.reduce_all(pixels[..., 3] == filler)
+    opacity = tf.where(opaque, 1.0, pixels[..., 3:] / 255)
     return tf.cast(tf.floor(pixels[..., :3] * opacity + 255 * (1 - opacity) + 0.5), tf.uint8)
 
 

@@ -17,7 +17,7 @@ from ..preprocess import Preprocessing
 from ..training.listing import pictures_in
 from .plan import Plan
 
-__all__ = ["check_pictures", "model_inputs", "picture_files", "pictures_of_own_size"]
+__all__ = ["check_pictures", "model_inputs", "picture_files", "pictures_of_own_size", "unresized"]
 
 
 def check_pictures(plan: Plan, pictures: Any) -> list[Any]:
@@ -45,11 +45,16 @@ def check_pictures(plan: Plan, pictures: Any) -> list[Any]:
 def drawn(plan: Plan) -> list[np.ndarray]:
     """Return pictures of the model's own size, and of others where files resize: gradients, checks, noise, grays."""
     channels = plan.picture_shape[3]
-    height, width = plan.image_size or (224, 224)
+    height, width = unresized(plan) or (224, 224)
     sizes = [(height, width)] * 4
     if channels == 3:
         sizes += [(height + 37, width * 2 + 5), (max(height // 2, 8), width), (64, 256), (32, 32)]
     return [_draw(number, *size, channels) for number, size in enumerate(sizes)]
+
+
+def unresized(plan: Plan) -> tuple[int, int] | None:
+    """Return the `(height, width)` of pictures that neither file nor model resizes; `None` where that is any size."""
+    return plan.image_size or anatomy.batch_preprocessing_of(plan.model).image_size
 
 
 def _draw(number: int, height: int, width: int, channels: int) -> np.ndarray:

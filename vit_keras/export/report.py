@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import hashlib
 import json
@@ -19,11 +20,11 @@ from keras import ops
 from ..checkpoints.checkpoint import megabytes
 from ..images import read
 from ..keras_internals import no_gradients
-from .timing import files_of
 from .formats import FORMATS
-from .pictures import model_inputs, picture_files, pictures_of_own_size
+from .pictures import model_inputs, picture_files, pictures_of_own_size, unresized
 from .plan import Plan, in_float32
 from .running import Running
+from .timing import files_of
 
 __all__ = ["Comparison", "Report", "compare", "cpu", "sha256"]
 
@@ -150,7 +151,7 @@ def compare(plan: Plan, name: str, path: Path, pictures: Sequence[Any]) -> dict[
                     else "It was deleted. Pass check=False to keep it."
                 )
             )
-        notes = _notes(plan, name, file, expected)
+        notes = _notes(plan, name, file, [_pixels(plan, each) for each in pictures], inputs, expected)
         return {
             "comparisons": tuple(found),
             "milliseconds": _milliseconds(plan, file, inputs[0]),
@@ -167,12 +168,12 @@ def _comparisons(plan, name, file, pictures, inputs, expected) -> Iterable[Compa
         joined = [np.concatenate([given[n] for n in group]) for group in groups]
         outputs = file.run(joined)
         wanted = [_stack([expected[n] for n in group]) for group in groups]
-        yield _comparison(plan, "images", outputs, wanted, TOLERANCE)
+        yield _comparison(plan, "images", outputs, wanted, _tolerance(plan, inputs[0]))
         return
     if name == "saved_model":
         same = [n for n, each in enumerate(inputs) if each.shape == inputs[0].shape]
         outputs = file.run([np.concatenate([inputs[n] for n in same])], "pixels")
-        yield _comparison(plan, "pixels", outputs, [_stack([expected[n] for n in same])], TOLERANCE)
+        yield _comparison(plan, "pixels", outputs, [_stack([expected[n] for n in same])], _tolerance(plan, inputs[0]))
     pixels = [_pixels(plan, picture) for picture in pictures]
     outputs = file.run([each[None] for each in pixels])
     for resized, tolerance in ((False, TOLERANCE), (True, RESIZED_TOLERANCE)):
@@ -187,7 +188,7 @@ def _comparisons(plan, name, file, pictures, inputs, expected) -> Iterable[Compa
 def _of_bytes(plan, file, pictures):
     files = picture_files(pictures)
     wanted = _expected(plan, model_inputs(plan, [pixels for _, pixels in files]))
-    outputs = file.run([np.array([data]) for data, _ in files], "bytes")
+    outputs = file.run([np.array([base64.b64encode(data).decode()]) for data, _ in files], "bytes")
     return _comparison(plan, "bytes", outputs, wanted, BYTES_TOLERANCE)
 
 
@@ -196,8 +197,13 @@ def _pixels(plan, picture):
 
 
 def _is_resized(plan, pixels) -> bool:
-    own = plan.preprocessing
-    return own.image_size is not None and (own.crop is not None or pixels.shape[:2] != own.image_size)
+    """Return whether the file or the model resizes or crops a picture."""
+    return plan.preprocessing.crop is not None or unresized(plan) not in (None, pixels.shape[:2])
+
+
+def _tolerance(plan, inputs) -> float:
+    """Return what is allowed for the model's own input, which a model can resize itself."""
+    return TOLERANCE if unresized(plan) in (None, inputs.shape[1:3]) else RESIZED_TOLERANCE
 
 
 def _expected(plan: Plan, inputs: Sequence[np.ndarray]) -> list[dict[str, np.ndarray]]:
@@ -239,7 +245,7 @@ def _same_class(found, wanted, tolerance) -> int:
     return int((chosen >= wanted.max(axis=-1) - slack).sum())
 
 
-def _notes(plan, name, file, expected) -> tuple[str, ...]:
+def _notes(plan, name, file, pictures, inputs, expected) -> tuple[str, ...]:
     notes = []
     if plan.preprocessing is not None and not FORMATS[name].resizes:
         notes.append(f"Pictures are to be resized to {plan.image_size} before; normalization is inside.")
@@ -247,6 +253,12 @@ def _notes(plan, name, file, expected) -> tuple[str, ...]:
     if dtypes:
         notes.append(
             f"The model computes in {dtypes[0]}, the file in float32; it is compared with the model in float32."
+        )
+    if name == "openvino":
+        given = [pixels[None] for pixels in pictures] if plan.preprocessing is not None else inputs
+        other = _comparison(plan, "images", file.run(given, "default"), expected, TOLERANCE)
+        notes.append(
+            f"Checked in float32. In what OpenVINO chooses by itself here, the difference is {other.difference:.1e}."
         )
     return tuple(notes)
 

@@ -8,6 +8,7 @@ file: its input's dtype and shape, and the version of the runtime.
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import sys
@@ -17,7 +18,7 @@ import numpy as np
 
 
 class SavedModel:
-    """TensorFlow's SavedModel."""
+    """TensorFlow's SavedModel; files of pictures are given in base64."""
 
     def __init__(self, path):
         import tensorflow as tf
@@ -37,7 +38,9 @@ class SavedModel:
     def __call__(self, inputs, signature=None):
         function = self.signatures[signature] if signature else self.default
         spec = self._input(function)
-        tensor = self.tf.constant(inputs.tolist() if spec.dtype == self.tf.string else inputs, spec.dtype)
+        if spec.dtype == self.tf.string:  # NumPy's strings of bytes would lose zeros at their ends
+            inputs = [base64.b64decode(text) for text in inputs]
+        tensor = self.tf.constant(inputs, spec.dtype)
         found = function(**{spec.name: tensor})
         return {name: value.numpy() for name, value in found.items()}
 
@@ -126,8 +129,9 @@ RUNTIMES = {"saved_model": SavedModel, "onnx": Onnx, "openvino": OpenVino, "lite
 def work(format, path, lines, answer):
     """Open a file and answer tasks; see the top of this module."""
     runtime = RUNTIMES[format](path)
-    clean = not {"keras", "vit_keras"} & set(sys.modules) or format == "saved_model"  # TensorFlow imports Keras itself
-    answer({"version": runtime.version, "dtype": runtime.dtype, "shape": runtime.shape, "alone": clean})
+    others = {"vit_keras"} if format == "saved_model" else {"vit_keras", "keras"}  # TensorFlow imports Keras itself
+    alone = not others & set(sys.modules)
+    answer({"version": runtime.version, "dtype": runtime.dtype, "shape": runtime.shape, "alone": alone})
     arrays, signature = [], None
     for line in lines:
         task = json.loads(line)

@@ -288,7 +288,9 @@ class Graph:
         shape = [size for axis, size in enumerate(x.shape) if axis not in axes]
         return self.add("Squeeze", x, self.constant(sorted(axes), "int64"), shape=shape) if axes else x
 
-    def slice(self, x: Value, axis: int, start: Dimension | None = 0, stop: Dimension | None = None, step: int = 1) -> Value:
+    def slice(
+        self, x: Value, axis: int, start: Dimension | None = 0, stop: Dimension | None = None, step: int = 1
+    ) -> Value:
         """Take a range of an axis, as Python does. Of an axis whose size is not known, a range is taken to be there."""
         size = x.shape[axis]
         if all(isinstance(n, int | None) for n in (size, start, stop)):
@@ -322,6 +324,9 @@ class Graph:
 
     def gather(self, x: Value, indices: Value, axis: int) -> Value:
         """Take cells of an axis."""
+        if x.make is not None and indices.make is not None:
+            places = indices.make()
+            return self.derived(x, lambda array: array.take(places, axis), ("gather", axis, places.tobytes()))
         shape = (*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])
         return self.add("Gather", x, indices, shape=shape, axis=axis)
 

@@ -229,9 +229,7 @@ def _fewer(graph: Graph, node: Node, cells: _Range, made: dict, wanted: dict) ->
         return _few(graph, *_piece(node, cells), made, wanted)
     if node.operator == "Slice" and below[0].axis == cells.axis:
         return _few(graph, node.inputs[0], below[0], made, wanted)
-    inputs = [
-        made.get(x) if own is None else _few(graph, x, own, made, wanted) for x, own in zip(node.inputs, below)
-    ]
+    inputs = [made.get(x) if own is None else _few(graph, x, own, made, wanted) for x, own in zip(node.inputs, below)]
     count, output = cells.stop - cells.start, node.outputs[0]
     if node.operator == "Reshape":
         target = inputs[1].make().copy()

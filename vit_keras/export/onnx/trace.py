@@ -1,7 +1,7 @@
 """A function of Keras operations becomes a graph of ONNX operators, on any backend.
 
-The function is called with symbolic tensors. Every operation of `keras.ops` that meets one is answered by the table of
-`operations` with a new symbolic tensor, which carries a value of the graph; layers are entered through their `call`.
+The function is called with symbolic tensors. Every operation of `keras.ops` that meets one is answered by a handler of
+the `table` with a new symbolic tensor, which carries a value of the graph; layers are entered through their `call`.
 What depends on weights alone is computed by the backend meanwhile, and is a constant of the graph.
 """
 
@@ -17,15 +17,14 @@ from keras import ops, tree
 
 from ... import layers
 from ...keras_internals import SymbolicTensor, answering
+from . import elementwise, reductions, shapes  # noqa: F401  (they fill the table)
 from .graph import Dimension, Graph, Value
-from .operations import OPERATIONS
+from .table import OPERATIONS
 
 __all__ = ["trace"]
 
 
-def trace(
-    function: Callable[..., Mapping[str, Any]], inputs: Mapping[str, tuple[tuple[Dimension, ...], str]]
-) -> Graph:
+def trace(function: Callable[..., Mapping[str, Any]], inputs: Mapping[str, tuple[tuple[Dimension, ...], str]]) -> Graph:
     """Trace a function of Keras operations, models and layers.
 
     Args:
@@ -142,7 +141,10 @@ class _Tracer:
         try:
             if hasattr(own, "core"):  # of preprocessing layers, which compute with the backend itself
                 object.__setattr__(layer, "backend", _Operations())
-            return layer.call(*args, **kwargs)
+            outputs = layer.call(*args, **kwargs)
+            return tree.map_structure(  # Keras wants symbolic tensors, also of what does not depend on the inputs
+                lambda x: x if x is None or isinstance(x, SymbolicTensor) else self.tensor(self.value(x)), outputs
+            )
         finally:
             if hasattr(own, "core"):
                 object.__setattr__(layer, "backend", own)

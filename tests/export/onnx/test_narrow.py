@@ -1,0 +1,40 @@
+"""Only what the outputs need is computed."""
+
+import numpy as np
+from export_cases import tiny
+
+from vit_keras.export import Plan
+from vit_keras.export.onnx import graph_of
+from vit_keras.export.onnx.narrow import order
+
+
+def operators(model, **options):
+    return order(graph_of(Plan.of(model, preprocessing=False, **options)))
+
+
+def test_the_last_block_computes_the_class_token_alone():
+    gelus = [node.outputs[0].shape for node in operators(tiny()) if node.operator == "Gelu"]
+    assert gelus == [("batch", 5, 32), ("batch", 1, 32)]
+    softmaxes = [node.outputs[0].shape for node in operators(tiny()) if node.operator == "Softmax"][:2]
+    assert softmaxes == [("batch", 2, 5, 5), ("batch", 2, 1, 5)]
+
+
+def test_the_last_block_computes_what_is_asked_for():
+    gelus = [node.outputs[0].shape[1] for node in operators(tiny(pooling="gap")) if node.operator == "Gelu"]
+    assert gelus == [4, 4]
+    softmaxes = [node for node in operators(tiny(), attention=True) if node.operator == "Softmax"][:2]
+    assert [node.outputs[0].shape for node in softmaxes] == [("batch", 2, 5, 5)] * 2
+
+
+def test_queries_are_scaled_in_the_weights():
+    assert not [node for node in operators(tiny()) if node.operator == "Mul"]
+
+
+def test_the_exact_gelu_is_one_operator():
+    found = [node for node in operators(tiny(mlp_activation="gelu")) if node.operator in ("Gelu", "Erf")]
+    assert [node.attributes["approximate"] for node in found] == ["none", "none"]
+
+
+def test_tokens_stay_tokens():
+    reshapes = [node.outputs[0].shape for node in operators(tiny()) if node.operator == "Reshape"]
+    assert all(np.ndim(shape) and len(shape) != 2 for shape in reshapes)

@@ -1,0 +1,169 @@
+"""ONNX files against their models."""
+
+import hashlib
+import json
+
+import keras
+import numpy as np
+import pytest
+from export_cases import CASES, randomized, tiny
+from keras import ops
+
+import vit_keras
+from vit_keras import preprocess
+from vit_keras.export import Plan
+from vit_keras.export.onnx import graph_of, write
+from vit_keras.export.onnx.file import save
+from vit_keras.export.plan import in_float32
+from vit_keras.keras_internals import flat_layers
+
+pytest.importorskip("onnx")
+ort = pytest.importorskip("onnxruntime")
+
+
+class Own(keras.layers.Layer):
+    """A user's layer of Keras operations: a learned token beside its input, and a gate."""
+
+    def build(self, shape):
+        self.token = self.add_weight(shape=(1, shape[-1]), name="token")
+
+    def call(self, x):
+        token = ops.broadcast_to(self.token, (ops.shape(x)[0], x.shape[-1]))
+        both = ops.stack([x, token], axis=1)
+        return ops.max(both * ops.sigmoid(ops.mean(both, axis=-1, keepdims=True)), axis=1)
+
+
+def lora():
+    model = tiny()
+    for layer in flat_layers(model):
+        if isinstance(layer, keras.layers.Dense) and layer.name == "query":
+            layer.enable_lora(2)
+    return randomized(model)
+
+
+MORE = {
+    "own layer": lambda: randomized(keras.Sequential([tiny(include_top=False), Own(), keras.layers.Dense(3)])),
+    "lora": lora,
+    "relative": lambda: tiny(relative_positions=True, class_token=True, position=None, pooling="gap"),
+    "sines": lambda: tiny(image_size=None, position="sincos2d", pooling="gap"),
+    "any size rope": lambda: tiny(image_size=None, position=None, rope_theta=100.0),
+    "patch norm": lambda: tiny(patch_norm=True, representation_size=8),
+    "quick": lambda: tiny(mlp_activation="quick_gelu", pooling="token+gap", qkv_bias=False),
+}
+QUICK = ("token", "rope", "nested", "half", "any size", "own layer", "relative")
+ALL = {**CASES, **MORE}
+
+
+def session(path):
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
+    return ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+
+
+def cases():
+    return [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in ALL]
+
+
+@pytest.mark.parametrize("name", cases())
+def test_a_file_computes_what_its_model_computes(tmp_path, name):
+    model = ALL[name]()
+    plan = Plan.of(model, preprocessing=False)
+    assert write(plan, tmp_path / "model.onnx") == []
+    file = session(tmp_path / "model.onnx")
+    shape = [3, *(40 if size is None else size for size in plan.input_shape[1:])]
+    images = np.random.default_rng(0).uniform(-1, 1, shape).astype("float32")
+    found = dict(zip(plan.output_names, file.run(None, {"images": images})))
+    assert [output.name for output in file.get_outputs()] == list(plan.output_names)
+    with in_float32(model):
+        expected = model.predict(images, verbose=0)
+    np.testing.assert_allclose(
+        found[plan.output_names[0]], expected, rtol=0, atol=1e-5 * max(1, np.abs(expected).max())
+    )
+    (alone,) = file.run(plan.output_names[:1], {"images": images[:1]})
+    np.testing.assert_allclose(alone, expected[:1], rtol=0, atol=1e-5 * max(1, np.abs(expected).max()))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"interpolation": "bicubic", "crop": 0.9},
+        pytest.param({"interpolation": "lanczos", "crop": 0.8, "crop_mode": "squash"}, marks=pytest.mark.slow),
+        pytest.param({"interpolation": "box"}, marks=pytest.mark.slow),
+        pytest.param({"interpolation": "bilinear_antialias", "image_size": (32, 48)}, marks=pytest.mark.slow),
+    ],
+)
+def test_pictures_of_any_size_are_resized_inside(tmp_path, options):
+    preprocessing = preprocess.IMAGENET.replace(image_size=32, crop=None).replace(**options)
+    layer = preprocess.Preprocess(preprocessing)
+    model = keras.Sequential([keras.Input((None, None, 3)), keras.layers.Identity()])
+    from vit_keras.export.onnx.trace import trace
+
+    graph = trace(lambda x: {"y": model(layer(x))}, {"images": (("batch", "height", "width", 3), "uint8")})
+    save(graph, tmp_path / "pre.onnx", name="pre", metadata={})
+    file = session(tmp_path / "pre.onnx")
+    levels = []
+    for size in ((32, 32), (57, 40), (16, 64), (120, 90)):
+        pixels = np.random.default_rng(sum(size)).integers(0, 256, (*size, 3)).astype("uint8")
+        (found,) = file.run(None, {"images": np.stack([pixels, pixels[::-1]])})
+        expected = preprocessing.denormalize(preprocessing([pixels, pixels[::-1]])).astype(int)
+        levels.append(np.abs(preprocessing.denormalize(found).astype(int) - expected))
+    assert max(level.max() for level in levels) <= 1
+    assert np.mean([level.mean() for level in levels]) < 2e-3
+
+
+def test_the_same_bytes_each_time(tmp_path):
+    model = tiny()
+    digests = set()
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        write(Plan.of(model), tmp_path / name / "model.onnx")
+        digests.add(hashlib.sha256((tmp_path / name / "model.onnx").read_bytes()).hexdigest())
+    assert len(digests) == 1
+
+
+def test_a_file_says_what_it_is(tmp_path):
+    plan = Plan.of(tiny(), labels=["a", "b", "c"])
+    write(plan, tmp_path / "model.onnx")
+    file = session(tmp_path / "model.onnx")
+    said = file.get_modelmeta().custom_metadata_map
+    assert json.loads(said["labels"]) == ["a", "b", "c"]
+    assert json.loads(said["preprocessing"])["image_size"] == [32, 32]
+    assert said["weights_sha256"] == plan.metadata["weights_sha256"]
+    (images,) = file.get_inputs()
+    assert (images.name, images.type, images.shape) == ("images", "tensor(uint8)", ["batch", "height", "width", 3])
+
+
+def test_large_weights_go_beside_the_file(tmp_path):
+    import onnx
+
+    plan = Plan.of(tiny(), preprocessing=False)
+    graph = graph_of(plan)
+    save(graph, tmp_path / "one.onnx", name="tiny", metadata={})
+    files = save(graph, tmp_path / "two.onnx", name="tiny", metadata={}, largest=1000)
+    assert [file.name for file in files] == ["two.onnx", "two.onnx.data"]
+    onnx.checker.check_model(files[0], full_check=True)
+    images = np.random.default_rng(0).normal(size=(1, 32, 32, 3)).astype("float32")
+    one, two = (session(tmp_path / name).run(None, {"images": images})[0] for name in ("one.onnx", "two.onnx"))
+    np.testing.assert_array_equal(one, two)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("file", ["model.onnx", "model.xml"])
+def test_a_file_runs_without_this_package(tmp_path, name, file):
+    if file == "model.xml":
+        pytest.importorskip("openvino")
+    report = vit_keras.export(ALL[name](), tmp_path / file, check=True)
+    assert report.comparisons[0].difference <= 1e-4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("file", ["model.onnx", "model.xml"])
+def test_the_real_model(tmp_path, file, real_weights, shared):
+    if file == "model.xml":
+        pytest.importorskip("openvino")
+    model = vit_keras.from_checkpoint(real_weights)
+    report = vit_keras.export(model, tmp_path / file, check=shared / "images", attention=True)
+    assert report.bytes < 24e6
+    assert all(each.same_class == each.pictures for each in report.comparisons)

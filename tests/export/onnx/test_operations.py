@@ -1,0 +1,102 @@
+"""Operations of Keras, run in onnxruntime and compared with the backend."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from vit_keras.export.onnx.file import save
+from vit_keras.export.onnx.narrow import narrowed, order
+from vit_keras.export.onnx.trace import trace
+
+ort = pytest.importorskip("onnxruntime")
+X = np.random.default_rng(0).normal(size=(2, 3, 4)).astype("float32")
+
+
+def run(graph, path, **inputs):
+    save(graph, path, name="test", metadata={})
+    session = ort.InferenceSession(path, providers=["CPUExecutionProvider"])
+    return dict(zip(graph.outputs, session.run(None, inputs)))
+
+
+FUNCTIONS = {
+    "arithmetic": lambda x: (x * 2 - 1) / (abs(x) + 0.5) + (-x) ** 2 + 3 // (1 + x * x) + ops.mod(x, 0.3),
+    "comparisons": lambda x: ops.where((x > 0) & (x != 1), ops.maximum(x, 0.2), ops.minimum(x, -0.2)),
+    "functions": lambda x: ops.sin(x) + ops.cos(x) + ops.exp(x) + ops.erf(x) + ops.tanh(x) + ops.sqrt(ops.abs(x)),
+    "activations": lambda x: ops.relu(x) + ops.silu(x) + ops.sigmoid(x) + ops.softplus(x) + ops.elu(x) + ops.relu6(x),
+    "more activations": lambda x: ops.leaky_relu(x, 0.1) + ops.hard_sigmoid(x) + ops.hard_silu(x) + ops.selu(x),
+    "gelu": lambda x: ops.gelu(x, approximate=False) + ops.gelu(x, approximate=True),
+    "rounding": lambda x: ops.round(x) + ops.floor(x) + ops.ceil(x) + ops.clip(x, -0.5, 0.5) + ops.sign(x),
+    "integers": lambda x: ops.cast(ops.cast(x * 9, "int32") // 4 + ops.cast(x * 9, "int32") % 4, "float32"),
+    "reductions": lambda x: ops.mean(x, 1) + ops.sum(x, 1) + ops.max(x, 1) + ops.var(x, 1) + ops.std(x, 1),
+    "softmax": lambda x: ops.softmax(x, 1) + ops.log_softmax(x, -1) + ops.normalize(x, axis=-1),
+    "places": lambda x: ops.cast(ops.argmax(x, -1), "float32") + ops.sort(x, -1)[..., 0] + ops.top_k(x, 2)[0][..., 1],
+    "order": lambda x: ops.take_along_axis(x, ops.argsort(x, axis=-1), axis=-1) + ops.cumsum(x, axis=1),
+    "shapes": lambda x: ops.reshape(ops.transpose(x, (0, 2, 1)), (-1, 2, 6))[:, ::-1, 1:-1],
+    "axes": lambda x: ops.squeeze(ops.expand_dims(ops.swapaxes(ops.moveaxis(x, 1, 2), 1, 2), 1), 1) + ops.flip(x, 1),
+    "parts": lambda x: ops.concatenate(
+        [*ops.split(x, 2, axis=-1), ops.stack([x[:, 0], x[..., -1, :]], axis=1)[..., :2]], 1
+    ),
+    "copies": lambda x: ops.repeat(x, 2, axis=1) + ops.tile(x, (1, 2, 1)) + ops.pad(x, ((0, 0), (1, 2), (0, 0))),
+    "products": lambda x: (
+        ops.matmul(x, np.ones((4, 2), "float32")) + ops.einsum("bij,jk->bik", x, np.ones((4, 2), "f"))
+    ),
+    "more products": lambda x: (
+        ops.tensordot(x, np.ones((3, 5), "float32"), axes=[[1], [0]]) @ np.eye(5, dtype="float32")
+    ),
+    "shape of the batch": lambda x: ops.broadcast_to(np.ones((1, 4), "float32"), (ops.shape(x)[0], 4)) * x[:, 0],
+    "made of sizes": lambda x: x + ops.cast(ops.arange(ops.shape(x)[0]), "float32")[:, None, None],
+    "likes": lambda x: ops.ones_like(x) + ops.zeros_like(x) + ops.full_like(x, 3),
+    "attention": lambda x: ops.dot_product_attention(*[ops.reshape(x, (-1, 3, 2, 2))] * 3),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_an_operation_is_that_of_the_backend(tmp_path, name):
+    graph = trace(lambda x: {"y": FUNCTIONS[name](x)}, {"x": (("batch", 3, 4), "float32")})
+    found = run(narrowed(graph), tmp_path / "test.onnx", x=X)["y"]
+    np.testing.assert_allclose(found, ops.convert_to_numpy(FUNCTIONS[name](ops.convert_to_tensor(X))), atol=1e-5)
+
+
+LAYERS = {
+    "norms": lambda: [keras.layers.BatchNormalization(), keras.layers.LayerNormalization(axis=[2, 3])],
+    "windows": lambda: [keras.layers.Conv2D(4, 3, 2, "same", dilation_rate=1), keras.layers.MaxPooling2D(3, 2, "same")],
+    "pixels": lambda: [keras.layers.Rescaling([1, 2, 3.0], 0.5), keras.layers.Normalization(mean=0.2, variance=2.0)],
+    "random": lambda: [keras.layers.RandomFlip(), keras.layers.RandomContrast(0.5), keras.layers.Dropout(0.5)],
+    "size": lambda: [keras.layers.Resizing(5, 9), keras.layers.CenterCrop(4, 4), keras.layers.AveragePooling2D(2)],
+    "flat": lambda: [keras.layers.GlobalAveragePooling2D(), keras.layers.Dense(4, "gelu"), keras.layers.ReLU(2.0)],
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_layers_of_keras(tmp_path, name):
+    model = keras.Sequential([keras.Input((8, 6, 3)), *LAYERS[name]()])
+    graph = trace(lambda x: {"y": model(x, training=False)}, {"x": (("batch", 8, 6, 3), "float32")})
+    x = np.random.default_rng(1).normal(size=(2, 8, 6, 3)).astype("float32")
+    found = run(graph, tmp_path / "test.onnx", x=x)["y"]
+    np.testing.assert_allclose(found, model.predict(x, verbose=0), atol=1e-5)
+
+
+def test_an_unknown_operation_is_named_with_its_layer():
+    class Strange(keras.layers.Layer):
+        def call(self, x):
+            return ops.logdet(x)
+
+    with pytest.raises(ValueError, match=r"'strange' uses keras.ops' operation 'Logdet'"):
+        trace(lambda x: {"y": Strange()(x)}, {"x": (("batch", 3, 3), "float32")})
+
+
+def test_keras_is_left_as_it_was():
+    shape, calls = ops.shape, keras.Operation.symbolic_call
+    layer = keras.layers.Dense(2)
+    output = layer(keras.Input((4,)))
+    trace(lambda x: {"y": layer(x)}, {"x": (("batch", 4), "float32")})
+    assert ops.shape is shape and keras.Operation.symbolic_call is calls
+    assert layer.output is output  # it was called once, as far as Keras knows
+
+
+def test_weights_alone_are_constants():
+    layer = keras.layers.Dense(2)
+    layer.build((None, 4))
+    graph = trace(lambda x: {"y": ops.matmul(x, layer.kernel * 2 + 1)}, {"x": (("batch", 4), "float32")})
+    assert [node.operator for node in order(graph)] == ["MatMul"]

@@ -1,0 +1,228 @@
+"""The public function: which format, what it refuses, what it leaves, and what runs a file."""
+
+import importlib.util
+import inspect
+import io
+import json
+import subprocess
+import sys
+import zipfile
+
+import keras
+import numpy as np
+import pytest
+from export_cases import CASES, tiny
+from PIL import Image
+
+import vit_keras
+import vit_keras.export
+from vit_keras.export import FORMATS, Plan, find_format, pictures, placing, report, runtimes, timing
+
+ON_TORCH = pytest.mark.skipif(keras.backend.backend() != "torch", reason="only PyTorch writes it in this process")
+
+
+def test_the_module_is_the_function():
+    assert list(inspect.signature(vit_keras.export).parameters)[:3] == ["model", "path", "format"]
+    assert vit_keras.export is sys.modules["vit_keras.export"]
+    with pytest.raises(ValueError, match="No format has the ending"):
+        vit_keras.export(None, "model.h5")
+
+
+def test_formats():
+    assert find_format("a/model.ONNX") == "onnx"
+    assert find_format("a/model") == "saved_model"
+    assert find_format("version.2", "saved_model") == "saved_model"
+    with pytest.raises(ValueError, match=r"ends in \.onnx"):
+        find_format("model.tflite", "onnx")
+    with pytest.raises(ValueError, match="Did you mean 'litert'"):
+        find_format("model.tflite", "literd")
+    assert set(runtimes.RUNTIMES) == set(FORMATS)
+
+
+def test_what_is_refused_before_anything_is_done(tmp_path, monkeypatch):
+    with pytest.raises(ValueError, match=r"quantize='int4'.*'float16', 'int8'"):
+        vit_keras.export(None, tmp_path / "a.tflite", quantize="int4")
+    with pytest.raises(ValueError, match="offers none"):
+        vit_keras.export(None, tmp_path / "a.pt2", quantize="int8")
+    with pytest.raises(ValueError, match="calibration= is for quantize="):
+        vit_keras.export(None, tmp_path / "a.pt2", calibration=tmp_path)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ImportError, match=r"needs onnx, onnxruntime, .*vit-keras\[onnx\]"):
+        vit_keras.export(None, tmp_path / "a.onnx")
+    with pytest.raises(ImportError, match="needs onnx, not"):
+        vit_keras.export(None, tmp_path / "a.onnx", check=False)
+
+
+def test_places(tmp_path):
+    with pytest.raises(FileNotFoundError, match="no folder"):
+        placing.check_place(tmp_path / "nothing" / "a.onnx", "onnx")
+    with pytest.raises(ValueError, match="is a folder"):
+        placing.check_place(tmp_path, "onnx")
+    other = tmp_path / "other"
+    other.mkdir()
+    placing.check_place(other, "saved_model")  # it is empty
+    (other / "thesis.txt").write_text("years of work")
+    with pytest.raises(ValueError, match="is no SavedModel"):
+        placing.check_place(other, "saved_model")
+    (other / "saved_model.pb").touch()
+    placing.check_place(other, "saved_model")
+
+
+def test_a_folder_takes_the_place_of_another(tmp_path):
+    old, new = tmp_path / "model", tmp_path / "work" / "model"
+    for folder in (old, new):
+        folder.mkdir(parents=True)
+        (folder / folder.parent.name).touch()
+    placing.put(new, old)
+    assert [file.name for file in old.iterdir()] == ["work"]
+
+
+def test_drawn_pictures():
+    plan = Plan.of(tiny())
+    drawn = pictures.check_pictures(plan, True)
+    assert [each.shape for each in drawn[:4]] == [(32, 32, 3)] * 4
+    assert any(each.shape[1] >= 4 * each.shape[0] for each in drawn)
+    assert all(np.array_equal(a, b) for a, b in zip(drawn, pictures.check_pictures(plan, True)))
+    own = pictures.pictures_of_own_size(plan, drawn)
+    np.testing.assert_array_equal(own[0][0], drawn[0])
+    for uint8, inputs in zip(own, pictures.model_inputs(plan, drawn)):
+        np.testing.assert_allclose(plan.preprocessing.normalize(uint8), inputs, atol=1e-6)
+    with pytest.raises(ValueError, match="no pictures"):
+        pictures.check_pictures(plan, [])
+
+
+def test_pictures_of_a_folder_and_as_files(tmp_path):
+    Image.new("RGB", (9, 5), "red").save(tmp_path / "b.png")
+    (tmp_path / "labels.json").write_text("{}")
+    found = pictures.check_pictures(Plan.of(tiny()), tmp_path)
+    assert [path.name for path in found] == ["b.png"]
+    files = pictures.picture_files([*found, np.zeros((4, 6, 3), "uint8")])
+    assert [pixels.shape for _, pixels in files] == [(5, 9, 3), (4, 6, 3), (4, 6, 3)]
+    assert [Image.open(io.BytesIO(data)).format for data, _ in files] == ["PNG", "PNG", "JPEG"]
+
+
+@pytest.mark.parametrize(
+    ("difference", "tolerance", "same", "passes"),
+    [
+        (1e-5, 1e-4, 4, True),
+        (1e-3, 1e-4, 4, False),
+        (1e-5, 1e-4, 3, False),
+        (float("nan"), 1e-4, 4, False),
+        (1e-5, 1e-4, None, True),
+        (0.5, None, 4, True),
+        (0.5, None, 3, False),
+    ],
+)
+def test_what_passes(difference, tolerance, same, passes):
+    assert report.Comparison("images", 4, difference, tolerance, same).passes == passes
+
+
+def test_a_tie_is_no_other_class():
+    wanted = np.array([[1.0, 1.0 - 1e-6], [1.0, 0.0]])
+    found = np.array([[0.0, 1.0], [0.0, 1.0]])
+    assert report._same_class(found, wanted, 1e-4) == 1
+    assert report._same_class(found, wanted, 0.0) == 0
+
+
+def run_here(path, inputs):
+    """Run tasks as the process of `Running` does, in this one; return its answers and outputs."""
+    given, taken = path.with_name("given.npz"), path.with_name("taken.npz")
+    np.savez(given, **{str(n): each for n, each in enumerate(inputs)})
+    tasks = [{"run": str(given), "into": str(taken)}, {"time": 2}, {}]
+    answers = []
+    runtimes.work(find_format(path), str(path), map(json.dumps, tasks), answers.append)
+    return answers, dict(np.load(taken))
+
+
+@ON_TORCH
+@pytest.mark.parametrize("name", ["half", "pixels", "two heads"])
+def test_a_torch_program(tmp_path, name):
+    pytest.importorskip("torch")
+    from vit_keras.export import torch_program
+
+    model = CASES[name]()
+    plan = Plan.of(model, labels=("a", "b", "c"))
+    path = tmp_path / "model.pt2"
+    torch_program.write(plan, path)
+    images = np.random.default_rng(1).integers(0, 256, (3, 32, 32, 3)).astype("uint8")
+    answers, outputs = run_here(path, [images, images[:1]])
+    assert (answers[0]["dtype"], answers[0]["shape"]) == ("uint8", [None, 32, 32, 3])
+    assert answers[2]["seconds"] > 0
+    inputs = np.concatenate(pictures.model_inputs(plan, list(images)))
+    (expected,) = report._expected(plan, [inputs[:1]])
+    for output in plan.output_names:
+        assert outputs[f"0/{output}"].shape[0] == 3
+        np.testing.assert_allclose(outputs[f"1/{output}"], expected[output], atol=1e-5)
+        np.testing.assert_allclose(outputs[f"0/{output}"][:1], expected[output], atol=1e-5)
+    with zipfile.ZipFile(path) as archive:
+        (member,) = [each for each in archive.namelist() if each.endswith("vit_keras.json")]
+        assert json.loads(archive.read(member))["labels"] == ["a", "b", "c"]
+
+
+@ON_TORCH
+def test_a_file_of_one_size_needs_a_model_of_one_size(tmp_path):
+    pytest.importorskip("torch")
+    from vit_keras.export import torch_program
+
+    with pytest.raises(ValueError, match="takes any"):
+        torch_program.write(Plan.of(CASES["any pixels"]()), tmp_path / "model.pt2")
+
+
+@ON_TORCH
+def test_a_failed_check_leaves_what_was_there(tmp_path, monkeypatch):
+    from vit_keras.export import torch_program
+
+    path = tmp_path / "model.pt2"
+    path.write_text("earlier")
+    monkeypatch.setattr(torch_program, "write", lambda plan, path: path.write_text("wrong") and [])
+
+    def fail(*_):
+        raise ValueError("other numbers")
+
+    monkeypatch.setattr(report, "compare", fail)
+    with pytest.raises(ValueError, match="other numbers"):
+        vit_keras.export(tiny(), path)
+    assert {file.name: file.read_text() for file in tmp_path.iterdir()} == {"model.pt2": "earlier"}
+    written = vit_keras.export(tiny(), path, check=False)
+    assert path.read_text() == "wrong"
+    assert json.loads((tmp_path / "model.pt2.report.json").read_text())["sha256"] == written.sha256
+    assert "not checked" in str(written)
+
+
+def test_timing_takes_turns(tmp_path, monkeypatch):
+    order = []
+
+    class Pretended:
+        def __init__(self, name, path):
+            self.name, self.about = name, {"shape": [None, None, None, 3], "dtype": "uint8", "version": name}
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+        def run(self, inputs):
+            assert inputs[0].shape == (4, 224, 224, 3) and inputs[0].dtype == "uint8"
+
+        def time(self):
+            order.append(self.name)
+            return {"onnx": 0.008, "torch": 0.004}[self.name]
+
+    monkeypatch.setattr(timing, "Running", Pretended)
+    for name in ("a.onnx", "a.pt2"):
+        (tmp_path / name).write_bytes(b"12345")
+    comparison = {"difference": 1e-6, "same_class": 3, "pictures": 4}
+    (tmp_path / "a.onnx.report.json").write_text(json.dumps({"comparisons": [comparison]}))
+    rows = timing.benchmark([tmp_path / "a.onnx", tmp_path / "a.pt2"], batch_size=4, rounds=2)
+    assert [(row.format, row.milliseconds, row.bytes) for row in rows] == [("torch", 1.0, 5), ("onnx", 2.0, 5)]
+    assert (rows[1].difference, rows[1].same_class, rows[0].difference) == (1e-6, 0.75, None)
+    assert order == ["torch", "onnx", "onnx", "torch"]
+    with pytest.raises(FileNotFoundError, match="no file"):
+        timing.benchmark([tmp_path / "b.onnx"])
+
+
+def test_the_process_of_a_file_says_what_is_wrong(tmp_path):
+    program = [sys.executable, "-I", runtimes.__file__, "nonsense", str(tmp_path)]
+    result = subprocess.run(program, input="{}\n", capture_output=True, text=True)
+    assert json.loads(result.stdout) == {"error": "KeyError: 'nonsense'"}

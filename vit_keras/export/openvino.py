@@ -1,0 +1,44 @@
+"""OpenVINO's own files, `.xml` and `.bin`, made of the ONNX file that this package writes."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from ..atomic import workspace
+from .onnx import write as write_onnx
+from .plan import Plan
+
+__all__ = ["write"]
+
+PRECISION = (
+    "On processors with bfloat16 OpenVINO computes in it unless told otherwise. Compile the model with "
+    "{'INFERENCE_PRECISION_HINT': 'f32'} for the model's own numbers."
+)
+
+
+def write(plan: Plan, path: str | os.PathLike[str]) -> list[str]:
+    """Write an OpenVINO model: the graph to `path`, and the weights, in float32, to `.bin` beside it.
+
+    Args:
+        plan: What to write.
+        path: The file that ends in `.xml`.
+
+    Returns:
+        What is to be known of this file, a sentence each.
+
+    Raises:
+        ValueError: The model has an operation that is not written to ONNX.
+    """
+    import openvino
+
+    path = Path(path)
+    with workspace(path.parent) as folder:
+        write_onnx(plan, folder / "model.onnx")
+        model = openvino.convert_model(os.fspath(folder / "model.onnx"))
+        for key, value in plan.metadata_json().items():
+            model.set_rt_info(value if isinstance(value, str) else json.dumps(value), ["vit_keras", key])
+        openvino.save_model(model, os.fspath(path), compress_to_fp16=False)
+        del model  # it maps the ONNX file
+    return [PRECISION]
