@@ -18,7 +18,7 @@ class Format:
     Attributes:
         suffix: The ending of its files; `""` for a folder.
         module: The module of `vit_keras.export` whose `write(plan, path)` writes it.
-        extra: The extra of this package that installs what it needs: `pip install "vit-keras[onnx]"`.
+        extra: The extras of this package that install what it needs: `pip install "vit-keras[onnx]"`.
         writes: Modules to import for writing.
         runs: Modules to import for running.
         backend: The Keras backend that must be active to write it; `None` for any.
@@ -43,7 +43,7 @@ FORMATS = {
     "litert": Format(
         ".tflite",
         "litert",
-        "litert",
+        "tensorflow,litert",
         ("tensorflow",),
         ("ai_edge_litert",),
         "tensorflow",

@@ -34,6 +34,8 @@ RESIZED_TOLERANCE = 0.05
 """The same where the file itself resizes: a resampled pixel can be one gray level off, where it lies half-way."""
 BYTES_TOLERANCE = 0.1
 """The same where the file itself also decodes a JPEG."""
+_LONG_ENOUGH = 20.0
+"""Seconds after which the two are timed no more."""
 QUANTIZED_AGREEMENT = 0.9
 """Least share of pictures of which a quantized file predicts the class that the float model predicts."""
 
@@ -270,6 +272,8 @@ def _milliseconds(plan: Plan, file: Running, inputs: np.ndarray, rounds: int = 5
     plan.model.predict_on_batch(inputs)
     seconds: dict[str, list[float]] = {"file": [], "model": []}
     for _ in range(rounds):
+        if sum(seconds["file"] + seconds["model"]) > _LONG_ENOUGH:
+            break
         seconds["file"].append(file.time())
         start = time.perf_counter()
         plan.model.predict_on_batch(inputs)

@@ -29,11 +29,9 @@ def write(plan: Plan, path: str | os.PathLike[str]) -> list[str]:
 
     (shape, dtype), prepare = plan.input_of(resize=False), plan.prepare(resize=False)
 
+    # The model is no part of the program: Keras reads its variables elsewhere than where PyTorch registers them, and
+    # each would be in the file twice.
     class Program(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.model = plan.model
-
         def forward(self, images):
             return plan.outputs(prepare(images))
 
