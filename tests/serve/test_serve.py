@@ -531,6 +531,13 @@ def test_limits_are_positive(name):
         app.Limits(**{name: 0})
 
 
+@pytest.mark.parametrize("option", [{"workers": 0}, {"batch": 0}, {"threads": 0}, {"port": 70_000}, {"pending": 0}])
+def test_options_out_of_range(tiny, option):
+    ((name, value),) = option.items()
+    with pytest.raises(ValueError, match=f"{name} .*Received: {value}"), serve.running(tiny, **option):
+        pass
+
+
 def test_mistakes_on_the_command_line(capsys, tiny):
     assert main(["serve", "nothing.onnx"]) == 1
     assert "no file nothing.onnx" in capsys.readouterr().err

@@ -136,13 +136,20 @@ async def _serve(
     on_start: Callable[[str], None],
     stop: threading.Event | None = None,
 ) -> None:
+    from ..validate import positive_integer
     from .app import App, Limits
     from .connections import Server
     from .engine import Engine
 
     options = dict(options)
-    engine = Engine(path, threads=options.pop("threads", None), name=options.pop("name", None))
-    workers, batch = options.pop("workers", 2), options.pop("batch", 1)
+    workers = positive_integer(options.pop("workers", 2), "workers")
+    batch = positive_integer(options.pop("batch", 1), "batch")
+    threads = options.pop("threads", None)
+    if threads is not None:
+        threads = positive_integer(threads, "threads")
+    if not 0 <= port <= 65535:
+        raise ValueError(f"port is from 0 to 65535. Received: {port}")
+    engine = Engine(path, threads=threads, name=options.pop("name", None))
     app = App(engine, Limits(**options), threads=workers, batch=batch)
     server = Server(app, timeout=app.limits.timeout)
     app.connections = lambda: len(server.connections)
