@@ -347,6 +347,18 @@ def test_what_is_not_http(address, data):
     assert received.startswith(b"HTTP/1.1 400 ") and b'{"error":' in received
 
 
+def test_what_is_http_but_seldom(address, capfd):
+    received = raw(address, b"HEAD //[ HTTP/1.0\r\n\r\n")
+    assert received.startswith(b"HTTP/1.1 400 ") and received.endswith(b"\r\n\r\n")
+    upgrade = b"GET /v2 HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n"
+    last = b"CONNECT a:1 HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
+    received = raw(address, upgrade + last)
+    assert [line[9:12] for line in received.split(b"\r\n") if line.startswith(b"HTTP/")][:1] == [b"200"]
+    assert raw(address, last)[9:10] == b"4"
+    assert raw(address, b"GET http://other/v2 HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")[9:12] == b"200"
+    assert capfd.readouterr().err == ""
+
+
 def test_a_head_that_does_not_end(address):
     assert raw(address, b"GET / HTTP/1.1\r\nA: " + b"a" * 100_000).startswith(b"HTTP/1.1 431 ")
 

@@ -12,6 +12,7 @@ import dataclasses
 import email.utils
 import http
 import json
+import traceback
 import urllib.parse
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
@@ -162,6 +163,7 @@ class _Connection:
         self.state = h11.Connection(h11.SERVER, max_incomplete_event_size=_MAX_HEAD)
         self.task = asyncio.current_task()
         self.is_idle = False
+        self.head_only = False  # whether the answer has no body
         writer.transport.set_write_buffer_limits(0)  # drain() waits until the client has taken everything
 
     async def run(self) -> None:
@@ -171,6 +173,9 @@ class _Connection:
                 self.state.start_next_cycle()
             self.writer.close()
         except (Late, asyncio.CancelledError, OSError):
+            self.writer.transport.abort()
+        except Exception:
+            traceback.print_exc()
             self.writer.transport.abort()
 
     async def refuse(self, message: str) -> None:
@@ -192,6 +197,7 @@ class _Connection:
             head = await asyncio.wait_for(self._event(), self.server.timeout)
             if type(head) is self.h11.ConnectionClosed:
                 return False
+            self.head_only = head.method == b"HEAD"
             request = self._request(head)
         except Late:
             message = f"The head of the request did not come within {self.server.timeout:g} seconds."
@@ -200,7 +206,7 @@ class _Connection:
             return await self._send(Refused(error.error_status_hint, f"This is not HTTP/1.1: {error}.").response)
         except ValueError as error:
             return await self._send(Refused(400, f"The address of the request cannot be read: {error}.").response)
-        return await self._send(await self.server.answer(request), head.method == b"HEAD")
+        return await self._send(await self.server.answer(request))
 
     async def _event(self) -> Any:
         """Return the next event that h11 finds in what the client sends."""
@@ -241,7 +247,7 @@ class _Connection:
             raise Refused(400, f"The body is not complete after {len(body):,} bytes: {error}.") from None
         return bytes(body)
 
-    async def _send(self, response: Response, head_only: bool = False) -> bool:
+    async def _send(self, response: Response) -> bool:
         """Send an answer; return whether the connection may go on."""
         h11, state = self.h11, self.state
         if state.their_state is h11.SEND_BODY and not state.they_are_waiting_for_100_continue:
@@ -259,7 +265,7 @@ class _Connection:
             headers["Connection"] = "close"
         reason = http.HTTPStatus(response.status).phrase
         head = h11.Response(status_code=response.status, reason=reason, headers=list(headers.items()))
-        parts = [state.send(head), b"" if head_only else state.send(h11.Data(data=response.body))]
+        parts = [state.send(head), b"" if self.head_only else state.send(h11.Data(data=response.body))]
         self.writer.write(b"".join([*parts, state.send(h11.EndOfMessage())]))
         await asyncio.wait_for(self.writer.drain(), self.server.timeout)
         if unread:
