@@ -43,6 +43,7 @@ FLOORS = [
     "visualize",
     "training",
     "export",
+    "serve",
     "cli",
     "__main__",
 ]

@@ -13,6 +13,7 @@ _SUBMODULES = (
     "layers",
     "opening",
     "preprocess",
+    "serve",
     "training",
     "utils",
     "visualize",

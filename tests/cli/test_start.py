@@ -22,6 +22,7 @@ COMMANDS = (
     "embed",
     "export",
     "benchmark",
+    "serve",
     "inspect",
     "convert",
     "download",

@@ -21,6 +21,8 @@ DATA_FILES = {
     "checkpoints/registry_timm.csv",
     "checkpoints/timm_models.csv",
     "checkpoints/vit_cifar10.npz",
+    "serve/openapi.json",
+    "serve/page.html",
     "training/report.html",
     "visualize/explore/explorer.html",
 }

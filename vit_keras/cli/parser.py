@@ -81,6 +81,9 @@ def build_parser() -> argparse.ArgumentParser:
     _benchmark(
         command("exports.benchmark", "time exported files in turns", "benchmark vit_ti16.onnx vit_ti16.tflite vit_ti16")
     )
+    _serve(
+        command("serving.serve", "answer requests for a model over HTTP, with a page for people", "serve model.onnx")
+    )
     _inspect(command("weights.inspect", "describe a weight file without reading its values", "inspect vit.safetensors"))
     _convert(command("weights.convert", "convert a weight file to another format", "convert vit.npz vit.safetensors"))
     _download(command("weights.download", "download published weights", "download 'Ti_16/*' --dry-run"))
@@ -266,6 +269,47 @@ def _benchmark(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch-size", type=int, default=1, metavar="N", help="images per batch; default: 1")
     parser.add_argument("--rounds", type=int, default=10, metavar="N", help="runs of each file; default: 10")
     _add_json(parser)
+
+
+def _serve(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "model",
+        metavar="FILE|NAME",
+        help="ONNX file that `vit_keras.export` wrote; or a factory such as vit_b16, a published name or a saved model "
+        "(.keras, .h5), which is exported first",
+    )
+    parser.add_argument("--weights", metavar="NAME|FILE|URL", help="weights of a factory; default: ImageNet-1k")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 for all; default: 127.0.0.1")
+    parser.add_argument("--port", type=int, default=8000, metavar="N", help="port; 0 for any; default: 8000")
+    parser.add_argument("--name", metavar="NAME", help="name of the model in addresses; default: that in the file")
+    parser.add_argument("--workers", type=int, default=2, metavar="N", help="requests computed at once; default: 2")
+    parser.add_argument("--threads", type=int, metavar="N", help="threads of each; default: as many as cores")
+    parser.add_argument(
+        "--batch",
+        type=int,
+        default=1,
+        metavar="N",
+        help="requests computed together, which pays on a GPU, not on a CPU; default: 1",
+    )
+    parser.add_argument(
+        "--timeout", type=float, default=30.0, metavar="N", help="seconds for each step of a request; default: 30"
+    )
+    parser.add_argument("--max-mb", type=float, default=10.0, metavar="MB", help="largest request; default: 10")
+    parser.add_argument("--max-megapixels", type=float, default=50.0, metavar="N", help="largest picture; default: 50")
+    parser.add_argument(
+        "--pending",
+        type=int,
+        default=64,
+        metavar="N",
+        help="requests that may wait; more get the status 503; default: 64",
+    )
+    parser.add_argument(
+        "--per-client",
+        type=int,
+        metavar="N",
+        help="requests of one address that may wait; more get the status 429; default: no limit",
+    )
+    _add_loading(parser)
 
 
 def _inspect(parser: argparse.ArgumentParser) -> None:

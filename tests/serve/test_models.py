@@ -1,0 +1,38 @@
+"""A model that is no ONNX file: it is exported first, and the server says what the model says."""
+
+import keras
+import numpy as np
+import pytest
+from ask_server import ask, encoded, random_picture
+
+pytest.importorskip("h11")
+pytest.importorskip("onnxruntime")
+pytest.importorskip("onnx")
+
+from vit_keras import anatomy, layers, serve, visualize, vit
+from vit_keras.preprocess import Preprocessing
+
+CROPPED = Preprocessing(image_size=(32, 32), crop=0.8, interpolation="bicubic_antialias")
+
+
+@pytest.mark.parametrize("preprocessing", [None, CROPPED])
+def test_a_model_is_exported_and_served(preprocessing):
+    model = vit.build_model(32, 8, 2, 64, 2, "tiny", 128, classes=10)
+    rng = np.random.default_rng(1)
+    model.set_weights([weight + 0.2 * rng.standard_normal(weight.shape) for weight in model.get_weights()])
+    if preprocessing is not None:
+        model.preprocessing = preprocessing
+    picture = random_picture(50, 70)
+    inputs = model.preprocess(picture)
+    expected = anatomy.probabilities(model, model.predict(inputs, verbose=0))[0]
+    with serve.running(model) as address:
+        answer = ask(address, "/predict?top=10&attention=1", encoded(picture))[2]
+    found = {each["class"]: each["probability"] for each in answer["predictions"]}
+    np.testing.assert_allclose([found[n] for n in range(10)], expected, atol=1e-5)
+    with layers.record_attention() as recorded:
+        model(inputs, training=False)
+    scores = np.stack([keras.ops.convert_to_numpy(each)[0] for each in recorded])
+    rollout = visualize.attention_rollout(scores.mean(1)[:, None], (4, 4))[0]
+    assert answer["attention"]["grid"] == [4, 4]
+    np.testing.assert_allclose(answer["attention"]["rollout"], rollout.ravel(), rtol=6e-3)
+    np.testing.assert_allclose(answer["attention"]["layers"], scores[:, :, 0, 1:], rtol=6e-3, atol=1e-7)

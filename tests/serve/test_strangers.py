@@ -1,0 +1,158 @@
+"""Programs that do not know this package: Triton's client, a fuzzer of descriptions, Prometheus' parser, a browser.
+
+They are in no extra: `pip install "tritonclient[http]" schemathesis prometheus-client playwright`, and Chromium.
+"""
+
+import json
+import shutil
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import make_tiny_onnx
+import numpy as np
+import pytest
+from ask_server import ask, encoded, random_picture
+from PIL import Image
+
+pytest.importorskip("h11")
+pytest.importorskip("onnxruntime")
+
+from vit_keras import serve
+
+pytestmark = pytest.mark.slow
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+
+@pytest.fixture(scope="module")
+def address(tiny):
+    with serve.running(tiny, body=2_000_000) as address:
+        yield address
+
+
+@pytest.mark.parametrize("binary", [True, False])
+def test_the_client_of_triton(address, binary):
+    triton = pytest.importorskip("tritonclient.http")
+    client = triton.InferenceServerClient(address.removeprefix("http://"), concurrency=4)
+    assert client.is_server_live() and client.is_server_ready() and client.is_model_ready("tiny_model", "1")
+    assert client.get_server_metadata()["name"] == "vit-keras"
+    assert client.get_model_metadata("tiny_model")["inputs"][0]["datatype"] == "UINT8"
+    images = random_picture(40, 30).reshape(4, 10, 30, 3)
+    tensor = triton.InferInput("images", images.shape, "UINT8")
+    tensor.set_data_from_numpy(images, binary_data=binary)
+    wanted = [triton.InferRequestedOutput(name, binary_data=binary) for name in ("probabilities", "attention_1")]
+    expected = make_tiny_onnx.probabilities(images)
+    found = client.infer("tiny_model", [tensor], outputs=wanted, request_id="7")
+    np.testing.assert_allclose(found.as_numpy("probabilities"), expected, rtol=1e-4)
+    assert found.as_numpy("attention_1").shape == (4, 2, 5, 5) and found.get_response()["id"] == "7"
+    together = [client.async_infer("tiny_model", [tensor]) for _ in range(8)]
+    for each in together:
+        np.testing.assert_allclose(each.get_result().as_numpy("probabilities"), expected, rtol=1e-4)
+    with pytest.raises(triton.InferenceServerException, match="There is no output 'x'"):
+        client.infer("tiny_model", [tensor], outputs=[triton.InferRequestedOutput("x")])
+    client.close()
+
+
+def test_the_description_is_what_the_server_does(address, tmp_path):
+    pytest.importorskip("schemathesis")
+    program = Path(sys.executable).with_name("schemathesis")
+    command = [program, "run", f"{address}/openapi.json", "--max-examples", "40", "--seed", "1"]
+    command += ["--exclude-checks", "positive_data_acceptance"]  # a schema cannot say which bytes are a picture
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-6000:]
+
+
+def test_the_parser_of_prometheus(address):
+    parser = pytest.importorskip("prometheus_client.parser")
+    ask(address, "/predict", encoded(random_picture()))
+    families = {family.name: family for family in parser.text_string_to_metric_families(metrics(address))}
+    assert families["vit_keras_requests"].type == "counter"
+    buckets = [s for s in families["vit_keras_inference_seconds"].samples if s.name.endswith("_bucket")]
+    assert [s.value for s in buckets] == sorted(s.value for s in buckets) and buckets[-1].labels["le"] == "+Inf"
+
+
+def metrics(address):
+    with urllib.request.urlopen(f"{address}/metrics") as response:
+        return response.read().decode()
+
+
+# --- the page -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def browser():
+    playwright = pytest.importorskip("playwright.sync_api")
+    if CHROMIUM is None:
+        pytest.skip("there is no Chromium")
+    with playwright.sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def tab(browser, address):
+    """The page; at the end it has asked nobody but the server, and printed no error."""
+    context = browser.new_context(viewport={"width": 390, "height": 844})
+    tab, requests, errors = context.new_page(), [], []
+    tab.on("request", lambda request: requests.append(request.url))
+    tab.on("pageerror", lambda error: errors.append(str(error)))
+    harmless = ("status of 4", "willReadFrequently")  # a refused picture, and the pixels that these tests read
+    tab.on(
+        "console",
+        lambda message: None if any(each in message.text for each in harmless) else errors.append(message.text),
+    )
+    tab.goto(address)
+    yield tab
+    context.close()
+    assert errors == [] and all(url.startswith((address, "data:")) for url in requests)
+
+
+def pixel(tab, x, y):
+    """The color of the map over a place of the picture, as shares of it."""
+    return tab.evaluate(
+        """([x, y]) => { const c = document.getElementById('map'), p = document.getElementById('picture');
+        const a = c.getBoundingClientRect(), b = p.getBoundingClientRect();
+        const u = (b.left + x * b.width - a.left) / a.width, v = (b.top + y * b.height - a.top) / a.height;
+        if (u < 0 || v < 0 || u >= 1 || v >= 1) return null;
+        const data = c.getContext('2d').getImageData(Math.floor(u * c.width), Math.floor(v * c.height), 1, 1).data;
+        return [...data]; }""",
+        [x, y],
+    )
+
+
+def test_a_person_drops_a_picture(tab, address, tmp_path):
+    Image.fromarray(random_picture(64, 64)).save(tmp_path / "a.png")
+    expected = ask(address, "/predict?attention=1", (tmp_path / "a.png").read_bytes())[2]
+    tab.set_input_files("#file", tmp_path / "a.png")
+    tab.wait_for_selector("#list li")
+    texts = tab.locator("#list li").all_inner_texts()
+    assert [text.split("\n")[0] for text in texts] == [each["label"] for each in expected["predictions"]]
+    assert f"{expected['predictions'][0]['probability']:.1%}" in texts[0].replace(" %", "%")
+    assert tab.locator("#status").inner_text().startswith("64 × 64 pixels")
+    assert pixel(tab, 0.1, 0.5) is None  # the model does not see the border
+    patches = [pixel(tab, x, y) for y in (0.4, 0.6) for x in (0.4, 0.6)]
+    assert np.argmax(np.sum(patches, axis=1)) == np.argmax(expected["attention"]["rollout"])
+    tab.select_option("#layer", "1")
+    tab.select_option("#head", "1")
+    patches = [pixel(tab, x, y) for y in (0.4, 0.6) for x in (0.4, 0.6)]
+    assert np.argmax(np.sum(patches, axis=1)) == np.argmax(expected["attention"]["layers"][1][1])
+    assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_a_person_drops_something_else(tab, tmp_path):
+    (tmp_path / "a.png").write_text("hello")
+    tab.set_input_files("#file", tmp_path / "a.png")
+    tab.wait_for_selector("#status.bad")
+    assert "are no picture" in tab.locator("#status").inner_text()
+    Image.new("RGB", (30, 20), "red").save(tmp_path / "b.png")
+    data = json.dumps(list((tmp_path / "b.png").read_bytes()))
+    tab.evaluate(
+        f"""() => {{ const transfer = new DataTransfer();
+        transfer.items.add(new File([new Uint8Array({data})], "b.png"));
+        document.body.dispatchEvent(new DragEvent("drop", {{ dataTransfer: transfer, bubbles: true }})); }}"""
+    )
+    tab.wait_for_selector("#list li")
+    assert tab.locator("#list li span").first.inner_text() == "red"
+    assert tab.locator("#status.bad").count() == 0

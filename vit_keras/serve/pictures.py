@@ -1,0 +1,142 @@
+"""From the bytes of a picture to what the model takes, and from attention to maps that lie over the picture."""
+
+from __future__ import annotations
+
+import io
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from ..images import read, resize_image
+from ..preprocess import Preprocessing
+from ..visualize.maps import attention_rollout
+from .connections import Refused
+
+__all__ = ["attention_maps", "read_picture", "resized"]
+
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF")
+"""What is decoded. Pillow knows more formats, and would start another program for some."""
+
+
+def read_picture(data: bytes, max_pixels: int) -> np.ndarray:
+    """Return a picture as upright RGB. Its size is checked before it is decoded.
+
+    Args:
+        data: The content of a file.
+        max_pixels: Larger ones are refused.
+
+    Returns:
+        uint8 `(height, width, 3)`.
+
+    Raises:
+        Refused: It is no picture (status 415), damaged (422) or too large (413).
+
+    Example:
+        >>> file = io.BytesIO()
+        >>> Image.new("L", (6, 4)).save(file, "PNG")
+        >>> read_picture(file.getvalue(), max_pixels=24).shape
+        (4, 6, 3)
+    """
+    Image.init()
+    known = [name for name in FORMATS if name in Image.OPEN]
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of what is checked below
+            image = Image.open(io.BytesIO(data), formats=known)
+    except Image.DecompressionBombError as error:
+        raise Refused(413, f"{error} Send a smaller picture.") from None
+    except Exception:  # Pillow's decoders raise errors of any kind
+        message = f"{len(data):,} bytes were received that are no picture. Send one in {', '.join(known)}."
+        raise Refused(415, message) from None
+    with image:
+        if image.width * image.height > max_pixels:
+            message = f"The picture has {image.width}×{image.height} pixels, and at most {max_pixels:,} are taken."
+            raise Refused(413, f"{message} Send a smaller one.")
+        try:
+            return read(image, None)
+        except ValueError:
+            message = f"The picture ({image.format}, {image.width}×{image.height}) is damaged. Send a whole one."
+            raise Refused(422, message) from None
+
+
+def resized(picture: np.ndarray, preprocessing: Preprocessing | None) -> np.ndarray:
+    """Resize a picture as the exported file would, so that it has nothing left to resize and no large picture is in it.
+
+    Args:
+        picture: uint8 `(height, width, 3)`.
+        preprocessing: The model's; `None` to leave the picture as it is.
+
+    Returns:
+        uint8 `(height, width, 3)`, not cropped.
+
+    Example:
+        >>> resized(np.zeros((480, 640, 3), "uint8"), Preprocessing(image_size=224, crop=0.875)).shape
+        (256, 341, 3)
+    """
+    if preprocessing is None or preprocessing.image_size is None:
+        return picture
+    size, _ = preprocessing.geometry(picture.shape[:2], preprocessing.image_size)
+    if preprocessing.interpolation != "bilinear":
+        picture = resize_image(picture, (picture.shape[0], size[1]), preprocessing.interpolation)
+    return resize_image(picture, size, preprocessing.interpolation)
+
+
+def attention_maps(
+    scores: Sequence[np.ndarray], picture: tuple[int, int], preprocessing: Preprocessing | None
+) -> Mapping[str, Any] | None:
+    """Return where a model looks in a picture: what its first token attends to, or the mean of all without such a one.
+
+    Args:
+        scores: The attention `(1, heads, tokens, tokens)` of each block.
+        picture: Its `(height, width)`.
+        preprocessing: The model's; `None` if the whole picture reaches the model.
+
+    Returns:
+        `grid`, the patches down and across; `box`, what the model sees: top, left, height and width as shares of the
+        picture; `rollout`, the map of all blocks, and `layers`, one of each head of each block: numbers of the patches
+        in rows. `None` if tokens and patches cannot be told apart.
+
+    Example:
+        >>> found = attention_maps([np.full((1, 2, 5, 5), 0.2)], (40, 40), None)
+        >>> found["grid"], found["box"], found["rollout"]
+        ([2, 2], [0.0, 0.0, 1.0, 1.0], [0.1, 0.1, 0.1, 0.1])
+    """
+    size = picture if preprocessing is None or preprocessing.image_size is None else preprocessing.image_size
+    tokens = scores[0].shape[-1]
+    grid = _grid(tokens, size)
+    if grid is None or any(each.shape[1:] != (each.shape[1], tokens, tokens) for each in scores):
+        return None
+    prefix = tokens - grid[0] * grid[1]
+    rows = [each[0, :, 0, prefix:] if prefix else each[0].mean(axis=1) for each in scores]
+    fused = np.stack([each.mean(axis=1) for each in scores])
+    return {
+        "grid": list(grid),
+        "box": _box(picture, preprocessing),
+        "rollout": _rounded(attention_rollout(fused, grid)[0]),
+        "layers": [[_rounded(head) for head in layer] for layer in rows],
+    }
+
+
+def _grid(tokens: int, size: tuple[int, int]) -> tuple[int, int] | None:
+    """Return the patches down and across: as many of the tokens as can have the shape of the image."""
+    for patches in range(tokens, max(0, tokens - 17), -1):
+        down = round(math.sqrt(patches * size[0] / size[1]))
+        if down and patches % down == 0 and abs(down * size[1] - patches // down * size[0]) * 50 <= down * size[1]:
+            return down, patches // down
+    return None
+
+
+def _box(picture: tuple[int, int], preprocessing: Preprocessing | None) -> list[float]:
+    if preprocessing is None or preprocessing.image_size is None:
+        return [0.0, 0.0, 1.0, 1.0]
+    (height, width), (top, left) = preprocessing.geometry(picture, preprocessing.image_size)
+    down, across = preprocessing.image_size
+    return [top / height, left / width, down / height, across / width]
+
+
+def _rounded(values: np.ndarray) -> list[float]:
+    return [float(f"{value:.3g}") for value in values.ravel().tolist()]

@@ -1,0 +1,173 @@
+"""The Open Inference Protocol, version 2: tensors in requests and answers, in JSON or as bytes after it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from .connections import Refused, Response
+from .engine import Engine
+
+__all__ = ["VERSION", "Inference", "read_request", "write_response"]
+
+VERSION = "1"
+"""The one version of the one model."""
+_LENGTH = "inference-header-content-length"
+
+
+@dataclasses.dataclass(frozen=True)
+class Inference:
+    """What a request asks for.
+
+    Attributes:
+        images: uint8 `(batch, height, width, 3)`.
+        outputs: The wanted outputs, and whether each is to be sent as bytes.
+        id: What the client calls the request, or `None`.
+    """
+
+    images: np.ndarray
+    outputs: Mapping[str, bool]
+    id: str | None
+
+
+def read_request(body: bytes, headers: Mapping[str, str], engine: Engine) -> Inference:
+    """Read the body of a request.
+
+    Args:
+        body: JSON, and after it the bytes of the tensor if a header tells where they begin.
+        headers: Of the request, by names in small letters.
+        engine: The model.
+
+    Returns:
+        What it asks for.
+
+    Raises:
+        Refused: The request is not one of the protocol, or does not fit the model (status 400).
+    """
+    end = _header_end(body, headers)
+    try:
+        request = json.loads(body[:end])
+    except (ValueError, RecursionError) as error:
+        raise Refused(400, f"The first {end:,} bytes of the body are no JSON: {error}.") from None
+    request = _object(request, "The body")
+    inputs = request.get("inputs")
+    if not isinstance(inputs, list) or len(inputs) != 1:
+        raise Refused(400, f"inputs is a list with one tensor, images. Received: {_shown(inputs)}")
+    images = _tensor(_object(inputs[0], "inputs[0]"), body[end:])
+    default = _flag(_parameters(request), "binary_data_output", False)
+    wanted = request.get("outputs", [])
+    if not isinstance(wanted, list):
+        raise Refused(400, f"outputs is a list of tensors. Received: {_shown(wanted)}")
+    outputs = {}
+    for each in wanted or [{"name": name} for name in engine.outputs]:
+        each = _object(each, "An output")
+        name = each.get("name")
+        if not isinstance(name, str) or name not in engine.outputs:
+            raise Refused(400, f"There is no output {_shown(name)}. There are: {', '.join(engine.outputs)}.")
+        if "classification" in _parameters(each):
+            raise Refused(400, "The extension classification is not there. Ask for probabilities, or use /predict.")
+        outputs[name] = _flag(_parameters(each), "binary_data", default)
+    if not isinstance(request.get("id", ""), str):
+        raise Refused(400, f"id is a text. Received: {_shown(request['id'])}")
+    return Inference(images, outputs, request.get("id"))
+
+
+def write_response(inference: Inference, found: Mapping[str, np.ndarray], engine: Engine) -> Response:
+    """Write an answer.
+
+    Args:
+        inference: What was asked for.
+        found: The outputs.
+        engine: The model.
+
+    Returns:
+        JSON, with bytes after it if any output was wanted as such.
+    """
+    outputs, binary = [], []
+    for name, as_bytes in inference.outputs.items():
+        value = found[name]
+        tensor = {"name": name, "datatype": engine.outputs[name][0], "shape": list(value.shape)}
+        if as_bytes:
+            data = np.ascontiguousarray(value).astype(value.dtype.newbyteorder("<"), copy=False).tobytes()
+            binary.append(data)
+            tensor["parameters"] = {"binary_data_size": len(data)}
+        else:
+            tensor["data"] = value.ravel().tolist()
+        outputs.append(tensor)
+    answer = {"model_name": engine.name, "model_version": VERSION, "outputs": outputs}
+    if inference.id is not None:
+        answer["id"] = inference.id
+    response = Response.json(answer)
+    if not binary:
+        return response
+    headers = {"Inference-Header-Content-Length": str(len(response.body))}
+    return Response(b"".join([response.body, *binary]), "application/octet-stream", headers=headers)
+
+
+def _header_end(body: bytes, headers: Mapping[str, str]) -> int:
+    text = headers.get(_LENGTH)
+    if text is None:
+        return len(body)
+    if not (text.isascii() and text.isdigit() and len(text) < 12 and int(text) <= len(body)):
+        message = f"The header {_LENGTH} is a number of bytes, at most those of the body, {len(body):,}."
+        raise Refused(400, f"{message} Received: {text[:40]!r}")
+    return int(text)
+
+
+def _tensor(tensor: Mapping[str, Any], binary: bytes) -> np.ndarray:
+    """Return the images of a request."""
+    name, datatype, shape = (tensor.get(field) for field in ("name", "datatype", "shape"))
+    if name != "images" or datatype != "UINT8":
+        message = "The input is images, of the datatype UINT8."
+        raise Refused(400, f"{message} Received: name {_shown(name)}, datatype {_shown(datatype)}")
+    whole = isinstance(shape, list) and all(type(size) is int and 0 < size < 1 << 31 for size in shape)
+    if not whole or len(shape) != 4 or shape[3] != 3:
+        raise Refused(400, f"The shape of images is [batch, height, width, 3]. Received: {_shown(shape)}")
+    count = math.prod(shape)
+    size = _parameters(tensor).get("binary_data_size")
+    if size is not None:
+        if type(size) is not int or "data" in tensor or size != len(binary) or size != count:
+            message = f"The shape {shape} takes {count:,} bytes. Received: binary_data_size {_shown(size)}"
+            data = " and data" if "data" in tensor else ""
+            raise Refused(400, f"{message}{data}, {len(binary):,} bytes after the JSON.")
+        return np.frombuffer(binary, "uint8").reshape(shape)
+    if binary:
+        raise Refused(400, f"{len(binary):,} bytes follow the JSON, but images has no binary_data_size.")
+    try:
+        values = np.array(tensor.get("data"))
+    except ValueError as error:  # rows of several lengths
+        raise Refused(400, f"data is no tensor: {error}") from None
+    if values.dtype.kind not in "iu" or values.min() < 0 or values.max() > 255:
+        raise Refused(400, f"data is a list of whole numbers from 0 to 255. Received: {_shown(tensor.get('data'))}")
+    if values.shape not in ((count,), tuple(shape)):
+        raise Refused(400, f"The shape {shape} takes {count:,} numbers. Received: the shape {list(values.shape)}")
+    return values.astype("uint8").reshape(shape)
+
+
+def _parameters(owner: Mapping[str, Any]) -> Mapping[str, Any]:
+    return _object(owner.get("parameters", {}), "parameters")
+
+
+def _flag(parameters: Mapping[str, Any], name: str, default: bool) -> bool:
+    value = parameters.get(name, default)
+    if not isinstance(value, bool):
+        raise Refused(400, f"{name} is true or false. Received: {_shown(value)}")
+    return value
+
+
+def _object(value: Any, what: str) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise Refused(400, f"{what} is a JSON object. Received: {_shown(value)}")
+    return value
+
+
+def _shown(value: Any) -> str:
+    text = repr(value) if not isinstance(value, (list, dict)) else f"{type(value).__name__} of {len(value)}"
+    if isinstance(value, list) and len(value) <= 8 and all(isinstance(each, (int, float, str)) for each in value):
+        text = repr(value)
+    return text if len(text) <= 80 else f"{text[:80]}…"
