@@ -45,8 +45,8 @@ def build(config: ViTConfig, *, dtype: Any = None) -> VisionTransformer:
     image = keras.Input((*(config.image_size or (None, None)), config.channels))
     patches = embed_patches(image, config, policy)
     tokens = add_positions(patches, config, policy)
-    tokens = encode(tokens, patches, config, policy)
-    outputs = classify(pool(tokens, config, policy), config, policy)
+    tokens, merged = encode(tokens, patches, config, policy)
+    outputs = classify(pool(tokens, merged, config, policy), config, policy)
     model = VisionTransformer(image, outputs, name=config.name)
     model.config = config
     model.preprocessing = GOOGLE.for_channels(config.channels)
@@ -110,17 +110,18 @@ def _add_prefix(x, config, policy):
 
 
 def encode(x, patches, config, policy):
-    """Run the encoder blocks and the final layer normalization (paper, equations 2 to 4)."""
+    """Run the blocks and the final layer normalization (paper, equations 2 to 4); return sizes of merged tokens too."""
     if config.pre_norm:
         x = _norm("Transformer_norm_pre", config, policy)(x)
-    positions = {}
+    rope, merged = {}, {}
     if config.rope_theta is not None:
-        rope = layers.RotaryPositions(config.head_width, config.rope_theta, name="rotary_positions", dtype=policy)
-        positions = {"rope": rope(patches)}
+        rotary = layers.RotaryPositions(config.head_width, config.rope_theta, name="rotary_positions", dtype=policy)
+        rope = {"rope": rotary(patches)}
     for n in range(config.num_layers):
         named = {"name": f"Transformer_encoderblock_{n}", "dtype": policy}
-        x = _mixer(config, named)(x) if config.tokens_mlp_dim else _transformer(config, n, named)(x, **positions)
-    return _norm("Transformer_encoder_norm", config, policy)(x) if config.final_norm == "tokens" else x
+        x = _mixer(config, named)(x) if config.tokens_mlp_dim else _transformer(config, n, named)(x, **rope, **merged)
+        x, merged = (x[0], {"sizes": x[1]}) if isinstance(x, tuple) else (x, merged)
+    return _norm("Transformer_encoder_norm", config, policy)(x) if config.final_norm == "tokens" else x, merged
 
 
 def _transformer(config, n, named):
@@ -136,6 +137,8 @@ def _transformer(config, n, named):
         layer_scale=config.layer_scale,
         gated_mlp=config.gated_mlp,
         stochastic_depth=config.stochastic_depth_of(n),
+        merge_tokens=config.tokens_merged_in(n),
+        prefix_tokens=config.prefix_tokens,
         **{switch: getattr(config, switch) for switch in layers.MultiHeadSelfAttention.SWITCHES},
         **named,
     )
@@ -152,14 +155,14 @@ def _mixer(config, named):
     )
 
 
-def pool(x, config, policy):
+def pool(x, merged, config, policy):
     """Make of the tokens what the head sees: a list of one vector, of two where there is a distillation token."""
 
     def token(name, index=0):
         return layers.ExtractToken(index, name=name, dtype=policy)(x)
 
     def mean(prefix_tokens):
-        return layers.MeanToken(prefix_tokens, name="pooling", dtype=policy)(x)
+        return layers.MeanToken(prefix_tokens, name="pooling", dtype=policy)(x, **merged)
 
     if config.pooling is None:
         return [x]
@@ -174,7 +177,7 @@ def pool(x, config, policy):
         attend = layers.AttentionPooling(
             config.num_heads, config.mlp_dim, config.mlp_activation, config.epsilon, name="MAPHead_0", dtype=policy
         )
-        pooled = [attend(x)]
+        pooled = [attend(x, **merged)]
     else:
         pooled = [mean(config.prefix_tokens if config.pooling == "gap" else 0)]
     if config.final_norm == "pooled":

@@ -7,12 +7,13 @@ table of the published sizes.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable
 from typing import Any
 
 from ._imports import moved_names
-from .positions import GEOMETRIC, METHODS
-from .validate import did_you_mean, is_number, one_of, positive_integer, size_pair
+from .positions import GEOMETRIC, METHODS, patch_stride
+from .validate import did_you_mean, is_number, merge_schedule, not_divisible, one_of, positive_integer, size_pair
 
 NO_REMAT_WITH_DROPOUT = (
     "remat=True computes a block twice, and Keras would drop out other values the second time. It needs dropout=0, "
@@ -71,6 +72,8 @@ class ViTConfig:
             nowhere (`None`).
         tokens_mlp_dim: Hidden width of an MLP over the tokens that replaces the attention: an MLP-Mixer (arXiv
             2105.01601), which has no position embeddings.
+        merge_tokens: Tokens that each block merges into others that are alike, or a tuple of one number for each block
+            (ToMe, arXiv 2210.09461); see `vit_keras.merge_tokens`.
         pooling: What the head sees. `"token"` (alias `"cls"`): the class token. `"gap"` (alias `"mean"`): the mean
             over the patches. `"token+gap"`: both, concatenated. `"token+dist"`: the class and the distillation token,
             each with its own head; the output is the mean (DeiT, arXiv 2012.12877, section 4). `"all"`: the mean over
@@ -138,6 +141,7 @@ class ViTConfig:
     pre_norm: bool = False
     final_norm: str | None = "tokens"
     tokens_mlp_dim: int | None = None
+    merge_tokens: int | tuple[int, ...] = 0
     # what comes out
     pooling: str | None = "token"
     representation_size: int | None = None
@@ -185,6 +189,7 @@ class ViTConfig:
             put("pooling", _ALIASES.get(self.pooling, self.pooling))
         for field, choices in _CHOICES.items():
             one_of(getattr(self, field), field, choices)
+        put("merge_tokens", merge_schedule(self.merge_tokens, self.num_layers, self.grid and math.prod(self.grid)))
         self._check_combination()
         if self.image_size is None:
             if self.position == "learned" and self.position_grid is None:
@@ -197,7 +202,7 @@ class ViTConfig:
             raise ValueError(f"image_size={self.image_size} is smaller than one patch of {self.stride} pixels.")
         cells = zip(self._cells(self.image_size), self.patch_size)
         if not self.drop_remainder and any(count % patch for count, patch in cells):
-            raise ValueError(_not_divisible(self.image_size, self.stride))
+            raise ValueError(not_divisible(self.image_size, self.stride))
 
     def _check_combination(self) -> None:
         if self.pooling is None and (self.include_top or self.representation_size):
@@ -211,13 +216,14 @@ class ViTConfig:
             raise ValueError(NO_REMAT_WITH_DROPOUT.format(*rates))
         if self.stochastic_depth and self.tokens_mlp_dim is not None:
             raise ValueError(f"A Mixer (tokens_mlp_dim) has no stochastic_depth. Received: {self.stochastic_depth}")
-        if self.patch_dropout and (
-            self.rope_theta is not None or self.relative_positions or self.tokens_mlp_dim is not None
-        ):
-            raise ValueError(
-                "patch_dropout: rope_theta, relative_positions and a Mixer (tokens_mlp_dim) need all patches. "
-                f"Received: patch_dropout={self.patch_dropout}"
-            )
+        whole = self.rope_theta is not None or self.relative_positions or self.tokens_mlp_dim is not None
+        for field, others in (("patch_dropout", False), ("merge_tokens", self.pooling is None or self.patch_dropout)):
+            if getattr(self, field) and (whole or others):
+                more = ", pooling=None, patch_dropout" if field == "merge_tokens" else ""
+                raise ValueError(
+                    f"{field}: rope_theta, relative_positions, a Mixer (tokens_mlp_dim){more} need all patches, in "
+                    f"their places. Received: {field}={getattr(self, field)!r}"
+                )
         if self.dim_head is None and self.hidden_size % self.num_heads and self.tokens_mlp_dim is None:
             raise ValueError(
                 f"hidden_size={self.hidden_size} is not divisible by num_heads={self.num_heads}: "
@@ -289,6 +295,10 @@ class ViTConfig:
         """The rate after the position embeddings."""
         return self.dropout if self.emb_dropout is None else self.emb_dropout
 
+    def tokens_merged_in(self, block: int) -> int:
+        """The tokens that a block merges, counted from 0."""
+        return self.merge_tokens if isinstance(self.merge_tokens, int) else self.merge_tokens[block]
+
     def stochastic_depth_of(self, block: int) -> float:
         """The rate of a block, counted from 0."""
         return self.stochastic_depth * block / max(self.num_layers - 1, 1)
@@ -314,25 +324,6 @@ def check_names(options: Iterable[str]) -> None:
     if unknown:
         near = did_you_mean(unknown[0], known) or f" The options are the fields of ViTConfig: {', '.join(known)}."
         raise ValueError(f"Unknown option {', '.join(unknown)}.{near}")
-
-
-def patch_stride(patch_size: tuple[int, int], resnet: tuple[int, ...] | None = None) -> tuple[int, int]:
-    """Pixels of the image between two patches; in a hybrid the ResNet has halved it a few times before."""
-    root = 1 if resnet is None else 4 * 2 ** max(0, len(resnet) - 1)
-    patch_size = size_pair(patch_size, "patch_size")
-    return patch_size[0] * root, patch_size[1] * root
-
-
-def _not_divisible(image_size: tuple[int, int], stride: tuple[int, int]) -> str:
-    nearest = []
-    for axis, size, patch in zip(("height", "width"), image_size, stride):
-        below, above = max(1, size // patch) * patch, -(-size // patch) * patch
-        if size % patch:
-            nearest.append(f"{axis} {' or '.join(map(str, sorted({below, above}, key=lambda n, s=size: abs(n - s))))}")
-    return (
-        f"image_size={image_size} is not a whole number of patches of {stride} pixels; nearest: {', '.join(nearest)}. "
-        "Or pass drop_remainder=True to ignore the rest, as the reference implementation does."
-    )
 
 
 __getattr__ = moved_names(__name__)

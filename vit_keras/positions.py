@@ -20,10 +20,12 @@ from .resampling import (
     resize_patch_kernel,
     table_filter,
 )
+from .validate import size_pair
 
 __all__ = [
     "GEOMETRIC",
     "METHODS",
+    "patch_stride",
     "relative_position_index",
     "resampling_matrix",
     "resize_bilinear",
@@ -270,3 +272,10 @@ def _places(grid, xp):
 
 def _float32(value, xp):
     return value.astype(np.float32) if xp is np else value
+
+
+def patch_stride(patch_size: tuple[int, int], resnet: tuple[int, ...] | None = None) -> tuple[int, int]:
+    """Pixels of the image between two patches; in a hybrid the ResNet has halved it a few times before."""
+    root = 1 if resnet is None else 4 * 2 ** max(0, len(resnet) - 1)
+    patch_size = size_pair(patch_size, "patch_size")
+    return patch_size[0] * root, patch_size[1] * root

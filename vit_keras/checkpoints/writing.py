@@ -47,6 +47,7 @@ _NOT_IN_ARRAYS = (
     "rope_theta",
     "resnet_numerics",
     "registers",
+    "merge_tokens",
 )
 
 

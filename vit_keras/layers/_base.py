@@ -28,6 +28,16 @@ def token_width(layer: keras.layers.Layer, shape: tuple, ndim: int | None = 3) -
     return shape[-1]
 
 
+def one_or_all(*outputs):
+    """Return what a layer returns: its output, or a tuple of this and what else was asked for."""
+    return outputs if outputs[1:] else outputs[0]
+
+
+def symbolic(layer, *shapes):
+    """Return the symbolic outputs of a layer, of these shapes."""
+    return one_or_all(*(keras.KerasTensor(shape, dtype=layer.compute_dtype) for shape in shapes))
+
+
 def grid_of(patches):
     """Return the cells down and across of a feature map: integers, or scalar tensors known to the graph alone."""
     return tuple(fixed or ops.shape(patches)[axis] for axis, fixed in enumerate(patches.shape))[1:3]

@@ -202,3 +202,13 @@ class RotaryPositions(keras.layers.Layer):
 
     def get_config(self):
         return {**super().get_config(), "dim_head": self.dim_head, "theta": self.theta}
+
+
+def rotate(x, rope):
+    """Rotate queries or keys `(batch, heads, tokens, width)` of the last tokens: the halves of a head are the pairs."""
+    sin, cos = ops.cast(rope[0], x.dtype), ops.cast(rope[1], x.dtype)
+    prefix = (x.shape[2] or ops.shape(x)[2]) - (rope.shape[1] or ops.shape(rope)[1])
+    patches = x[:, :, prefix:]
+    first, second = ops.split(patches, 2, axis=-1)
+    rotated = patches * cos + ops.concatenate([-second, first], axis=-1) * sin
+    return ops.concatenate([x[:, :, :prefix], rotated], axis=2)
