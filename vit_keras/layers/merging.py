@@ -47,14 +47,19 @@ def _merging(keys, count, prefix):
     first, second = sets(keys / ops.maximum(length, 1e-6))
     similarity = ops.matmul(first, ops.transpose(second, (0, 2, 1)))
     order = ops.argsort(-ops.max(similarity, axis=-1), axis=-1)
-    merged, kept = order[:, :count, None], ops.sort(order[:, count:], axis=-1)[..., None]
-    partners = ops.take_along_axis(ops.argmax(similarity, axis=-1), merged[..., 0], axis=1)
-    places = np.arange(second.shape[1], dtype="int32")[:, None]
-    joins = ops.cast(ops.equal(ops.cast(partners, "int32")[:, None], places), keys.dtype)
+    merged, kept = order[:, :count], ops.sort(order[:, count:], axis=-1)
+    partners = ops.take_along_axis(ops.argmax(similarity, axis=-1), merged, axis=1)
+    picks = _one_hot(ops.concatenate([kept, merged], axis=1)[..., None], np.arange(first.shape[1]), keys.dtype)
+    joins = _one_hot(partners[:, None], np.arange(second.shape[1])[:, None], keys.dtype)
 
     def total(x):
         first, second = sets(x)
-        stay, go = (ops.take_along_axis(first, which, axis=1) for which in (kept, merged))
+        first = ops.matmul(picks, first)  # faster than gathering rows, and quite as exact
+        stay, go = first[:, :-count], first[:, -count:]
         return ops.concatenate([x[:, :prefix], stay, second + ops.matmul(joins, go)], axis=1)
 
     return total
+
+
+def _one_hot(numbers, places, dtype):
+    return ops.cast(ops.equal(ops.cast(numbers, "int32"), places.astype("int32")), dtype)
