@@ -14,14 +14,14 @@ from vit_keras.config import ViTConfig
 from vit_keras.layers import attention as attention_module
 
 SMALL = {"image_size": 24, "patch_size": 4, "num_layers": 3, "hidden_size": 16, "num_heads": 2, "mlp_dim": 24}
-POOLINGS = {
+POOLINGS = {  # those after the third differ in where the patches begin, and are for the slow tests
     "token": {},
     "gap": {"pooling": "gap"},
+    "map": {"pooling": "map"},
     "gap_after_class_token": {"pooling": "gap", "class_token": True, "final_norm": "pooled"},
     "all": {"pooling": "all", "registers": 3},
     "token+gap": {"pooling": "token+gap"},
     "token+dist": {"pooling": "token+dist", "distillation_token": True, "registers": 2},
-    "map": {"pooling": "map"},
 }
 
 
@@ -120,7 +120,9 @@ def run(model, x):
 
 
 @pytest.mark.core
-@pytest.mark.parametrize("pooling", POOLINGS)
+@pytest.mark.parametrize(
+    "pooling", [name if n < 3 else pytest.param(name, marks=pytest.mark.slow) for n, name in enumerate(POOLINGS)]
+)
 def test_models_are_those_of_the_paper(pooling):
     model = made(merge_tokens=(5, 0, 9), **POOLINGS[pooling])
     entering = []
@@ -172,7 +174,7 @@ def test_a_merged_model_is_saved_and_learns(tmp_path):
     assert not [path for path in still if not path.endswith("key/bias")]  # which moves all logits of a query alike
 
 
-@pytest.mark.core
+@pytest.mark.slow
 def test_recomputing_a_block_changes_nothing():
     plain, remat = (made(merge_tokens=4, remat=on) for on in (False, True))
     for model in (plain, remat):
@@ -182,6 +184,7 @@ def test_recomputing_a_block_changes_nothing():
         np.testing.assert_allclose(array(one), array(other), atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["mixed_bfloat16", "mixed_float16"])
 def test_half_precision(dtype):
     config = ViTConfig(**SMALL, pooling="gap", merge_tokens=4, include_top=False)
@@ -253,6 +256,7 @@ def test_refusals_name_the_way_out(tmp_path):
         vit_keras.save_weights(merged, tmp_path / "weights.npz")
 
 
+@pytest.mark.slow
 def test_a_clone_merges_too():
     merged = vit.resize(keras.models.clone_model(made(merge_tokens=(5, 0, 9))), 24)
     assert merged.config.merge_tokens == (5, 0, 9)

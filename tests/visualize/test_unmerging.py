@@ -35,7 +35,7 @@ def likeness(one, other):
 
 
 @pytest.mark.core
-@pytest.mark.parametrize("pooling", ["token", "gap", "map"])
+@pytest.mark.parametrize("pooling", ["gap", *(pytest.param(name, marks=pytest.mark.slow) for name in ("token", "map"))])
 def test_where_merged_tokens_were_the_same_all_maps_are_too(pooling):
     model = made(pooling=pooling)
     merged = vit_keras.merge_tokens(model, MERGED)
@@ -45,7 +45,7 @@ def test_where_merged_tokens_were_the_same_all_maps_are_too(pooling):
         assert one[name].std() > 0 and likeness(one[name], other[name]) < 2e-4, name
 
 
-@pytest.mark.core
+@pytest.mark.slow
 def test_where_merged_tokens_were_the_same_all_records_are_too():
     model = made(pooling="gap", class_token=True)
     merged = vit_keras.merge_tokens(model, MERGED)
@@ -63,7 +63,7 @@ def test_where_merged_tokens_were_the_same_all_records_are_too():
     assert scores == [(4, 1, 2, 65, 65)] * 2
 
 
-@pytest.mark.parametrize("pooling", ["token", "gap", "map"])
+@pytest.mark.parametrize("pooling", ["gap", *(pytest.param(name, marks=pytest.mark.slow) for name in ("token", "map"))])
 def test_any_picture_gives_maps_of_all_patches(pooling):
     merged = vit_keras.merge_tokens(made(pooling=pooling, position="learned"), (20, 3, 10, 7))
     pictures = np.random.default_rng(2).integers(0, 256, (2, 32, 32, 3)).astype("uint8")
@@ -80,10 +80,3 @@ def test_any_picture_gives_maps_of_all_patches(pooling):
     states, sizes = blocks(merged.preprocess(list(pictures)))
     states, sizes = (np.asarray(ops.convert_to_numpy(x)) for x in (states, sizes))
     np.testing.assert_allclose((states * sizes).sum(axis=1), recording.tokens[-1].sum(axis=1), rtol=1e-3, atol=1e-3)
-
-
-def test_a_map_without_merging_is_the_model_s_own():
-    model = made()
-    again = vit_keras.merge_tokens(model, 0)
-    one, other = (visualize.attention_map(m, quadruplets(), return_map=True) for m in (model, again))
-    np.testing.assert_array_equal(one, other)
