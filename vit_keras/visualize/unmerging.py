@@ -24,8 +24,9 @@ def unmerge(tensor: Any, source: Any, share_rows: bool | None = False, share_col
 
     Example:
         >>> source = np.array([[[1.0, 1.0, 0.0], [0.0, 0.0, 1.0]]])
-        >>> ops.convert_to_numpy(unmerge(np.array([[[0.4, 0.6]]]), source, share_rows=None, share_columns=True))
-        array([[[0.2, 0.2, 0.6]]])
+        >>> attention = np.array([[[0.4, 0.6]]], "float32")
+        >>> ops.convert_to_numpy(unmerge(attention, source, share_rows=None, share_columns=True))
+        array([[[0.2, 0.2, 0.6]]], dtype=float32)
     """
     if source is None or tensor is None:
         return tensor
