@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from vit_keras import compiled, layers, vit
-from vit_keras.layers import _base, mlp
+from vit_keras.layers import _base, fused, mlp
 from vit_keras.layers import attention as attention_module
 
 numpy = keras.ops.convert_to_numpy
@@ -161,7 +161,7 @@ def test_remat_changes_no_gradient():
 @pytest.mark.core
 def test_what_is_computed_again_changes_no_gradient(monkeypatch):
     changes = gradients(tiny(), images(4), np.arange(4))
-    for module in (_base, attention_module, mlp):
+    for module in (_base, fused, mlp):
         monkeypatch.setattr(module, "recomputed", lambda function: function)
     for gradient, reference in zip(changes, gradients(tiny(), images(4), np.arange(4))):
         assert_close(gradient, reference)

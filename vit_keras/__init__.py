@@ -22,6 +22,7 @@ _SUBMODULES = (
 _NAMES = {
     "from_checkpoint": "opening",
     "load_model": "legacy_files",
+    "merge_tokens": "opening",
     "open_model": "opening",
     "preprocessing": "vit",
     "preprocessing_layer": "opening",

@@ -110,7 +110,7 @@ def patch_stride(patch_size: tuple[int, int], resnet: tuple[int, ...] | None = N
 
 
 def not_divisible(image_size: tuple[int, int], stride: tuple[int, int]) -> str:
-    """Return an error for an image that is not a whole number of patches: the nearest sizes that are."""
+    """Return what is wrong with an image size that is not a whole number of patches, and which ones are near."""
     nearest = []
     for axis, size, patch in zip(("height", "width"), image_size, stride):
         below, above = max(1, size // patch) * patch, -(-size // patch) * patch

@@ -45,8 +45,8 @@ def build(config: ViTConfig, *, dtype: Any = None) -> VisionTransformer:
     image = keras.Input((*(config.image_size or (None, None)), config.channels))
     patches = embed_patches(image, config, policy)
     tokens = add_positions(patches, config, policy)
-    tokens = encode(tokens, patches, config, policy)
-    outputs = classify(pool(tokens, config, policy), config, policy)
+    tokens, merged = encode(tokens, patches, config, policy)
+    outputs = classify(pool(tokens, merged, config, policy), config, policy)
     model = VisionTransformer(image, outputs, name=config.name)
     model.config = config
     model.preprocessing = GOOGLE.for_channels(config.channels)
@@ -116,15 +116,16 @@ def _add_registers(x, config, policy):
 
 
 def encode(x, patches, config, policy):
-    """Run the encoder blocks and the final layer normalization (paper, equations 2 to 4)."""
+    """Run the blocks and the final layer normalization (paper, equations 2 to 4); return sizes of merged tokens too."""
     if config.pre_norm:
         x = _norm("Transformer_norm_pre", config, policy)(x)
-    rope = _rotations(patches, config, {"name": "rotary_positions", "dtype": policy})
+    rope, merged = _rotations(patches, config, {"name": "rotary_positions", "dtype": policy}), {}
     for n in range(config.num_layers):
         named = {"name": f"Transformer_encoderblock_{n}", "dtype": policy}
-        positions = {} if rope is None else {"rope": rope[n]}
-        x = _mixer(config, named)(x) if config.tokens_mlp_dim else _transformer(config, n, named)(x, **positions)
-    return _norm("Transformer_encoder_norm", config, policy)(x) if config.final_norm == "tokens" else x
+        beside = merged if rope is None else {"rope": rope[n]}
+        x = _mixer(config, named)(x) if config.tokens_mlp_dim else _transformer(config, n, named)(x, **beside)
+        x, merged = (x[0], {"sizes": x[1]}) if isinstance(x, tuple) else (x, merged)
+    return _norm("Transformer_encoder_norm", config, policy)(x) if config.final_norm == "tokens" else x, merged
 
 
 def _rotations(patches, config, named):
@@ -141,7 +142,8 @@ def _rotations(patches, config, named):
 def _transformer(config, n, named):
     switches = (*layers.TransformerBlock.SWITCHES, *layers.MultiHeadSelfAttention.SWITCHES)
     own = {switch: getattr(config, switch) for switch in switches}
-    return layers.TransformerBlock(**own, stochastic_depth=config.stochastic_depth_of(n), **named)
+    varying = {"stochastic_depth": config.stochastic_depth_of(n), "merge_tokens": config.tokens_merged_in(n)}
+    return layers.TransformerBlock(**own, **varying, **named)
 
 
 def _mixer(config, named):
@@ -155,14 +157,14 @@ def _mixer(config, named):
     )
 
 
-def pool(x, config, policy):
+def pool(x, merged, config, policy):
     """Make of the tokens what the head sees: a list of one vector, of two where there is a distillation token."""
 
     def token(name, index=0):
         return layers.ExtractToken(index, name=name, dtype=policy)(x)
 
     def mean(prefix_tokens):
-        return layers.MeanToken(prefix_tokens, name="pooling", dtype=policy)(x)
+        return layers.MeanToken(prefix_tokens, name="pooling", dtype=policy)(x, **merged)
 
     if config.pooling is None:
         return [x]
@@ -182,7 +184,7 @@ def pool(x, config, policy):
             name="MAPHead_0",
             dtype=policy,
         )
-        pooled = [attend(x)]
+        pooled = [attend(x, **merged)]
     else:
         pooled = [mean(config.prefix_tokens if config.pooling == "gap" else 0)]
     if config.final_norm == "pooled":

@@ -7,13 +7,14 @@ table of the published sizes.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable
 from typing import Any
 
 from ._imports import moved_names
 from .bounds import not_divisible, patch_stride
 from .positions import GEOMETRIC, METHODS
-from .validate import did_you_mean, is_number, one_of, positive_integer, size_pair
+from .validate import did_you_mean, is_number, merge_schedule, one_of, positive_integer, size_pair
 
 NO_REMAT_WITH_DROPOUT = (
     "remat=True computes a block twice, and Keras would drop out other values the second time. It needs dropout=0, "
@@ -82,6 +83,8 @@ class ViTConfig:
             nowhere (`None`).
         tokens_mlp_dim: Hidden width of an MLP over the tokens that replaces the attention: an MLP-Mixer (arXiv
             2105.01601), which has no position embeddings.
+        merge_tokens: Tokens that each block merges into others that are alike, or a tuple of one number for each block
+            (ToMe, arXiv 2210.09461); see `vit_keras.merge_tokens`.
         pooling: What the head sees. `"token"` (alias `"cls"`): the class token. `"gap"` (alias `"mean"`): the mean
             over the patches. `"token+gap"`: both, concatenated. `"token+dist"`: the class and the distillation token,
             each with its own head; the output is the mean (DeiT, arXiv 2012.12877, section 4). `"all"`: the mean over
@@ -158,6 +161,7 @@ class ViTConfig:
     post_norm: bool = False
     final_norm: str | None = "tokens"
     tokens_mlp_dim: int | None = None
+    merge_tokens: int | tuple[int, ...] = 0
     # what comes out
     pooling: str | None = "token"
     map_heads: int | None = None
@@ -209,6 +213,7 @@ class ViTConfig:
             put("pooling", _ALIASES.get(self.pooling, self.pooling))
         for field, choices in _CHOICES.items():
             one_of(getattr(self, field), field, choices)
+        put("merge_tokens", merge_schedule(self.merge_tokens, self.num_layers, self.grid and math.prod(self.grid)))
         self._check_combination()
         if self.image_size is None:
             if self.position == "learned" and self.position_grid is None:
@@ -235,13 +240,14 @@ class ViTConfig:
             raise ValueError(NO_REMAT_WITH_DROPOUT.format(*rates))
         if self.stochastic_depth and self.tokens_mlp_dim is not None:
             raise ValueError(f"A Mixer (tokens_mlp_dim) has no stochastic_depth. Received: {self.stochastic_depth}")
-        if self.patch_dropout and (
-            self.rope_theta is not None or self.relative_positions or self.tokens_mlp_dim is not None
-        ):
-            raise ValueError(
-                "patch_dropout: rope_theta, relative_positions and a Mixer (tokens_mlp_dim) need all patches. "
-                f"Received: patch_dropout={self.patch_dropout}"
-            )
+        whole = self.rope_theta is not None or self.relative_positions or self.tokens_mlp_dim is not None
+        for field, others in (("patch_dropout", False), ("merge_tokens", self.pooling is None or self.patch_dropout)):
+            if getattr(self, field) and (whole or others):
+                more = ", pooling=None, patch_dropout" if field == "merge_tokens" else ""
+                raise ValueError(
+                    f"{field}: rope_theta, relative_positions, a Mixer (tokens_mlp_dim){more} need all patches, in "
+                    f"their places. Received: {field}={getattr(self, field)!r}"
+                )
         if self.dim_head is None and self.hidden_size % self.num_heads and self.tokens_mlp_dim is None:
             raise ValueError(
                 f"hidden_size={self.hidden_size} is not divisible by num_heads={self.num_heads}: "
@@ -327,6 +333,10 @@ class ViTConfig:
     def embedding_dropout(self) -> float:
         """The rate after the position embeddings."""
         return self.dropout if self.emb_dropout is None else self.emb_dropout
+
+    def tokens_merged_in(self, block: int) -> int:
+        """The tokens that a block merges, counted from 0."""
+        return self.merge_tokens if isinstance(self.merge_tokens, int) else self.merge_tokens[block]
 
     def stochastic_depth_of(self, block: int) -> float:
         """The rate of a block, counted from 0."""

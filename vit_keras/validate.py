@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 __all__ = ["did_you_mean", "is_number", "one_of", "positive_integer"]
@@ -97,3 +97,39 @@ def did_you_mean(value: Any, choices: Iterable[Any]) -> str:
     by_spelling = {str(choice).lower().replace("-", "_"): choice for choice in choices if choice is not None}
     near = difflib.get_close_matches(str(value).lower().replace("-", "_"), list(by_spelling), n=3, cutoff=0.6)
     return f" Did you mean {' or '.join(repr(by_spelling[name]) for name in near)}?" if near else ""
+
+
+def merge_schedule(value: Any, blocks: int, patches: int | None) -> int | tuple[int, ...]:
+    """Read how many tokens each block merges: one number for all blocks, or one for each.
+
+    Raises:
+        ValueError: It is neither, the number of patches is not known, or a block has too few patches left: it can merge
+            one half of them.
+
+    Example:
+        >>> merge_schedule([8, 8], 2, 196), merge_schedule([8, 0], 2, 196)
+        (8, (8, 0))
+    """
+    one = not isinstance(value, (tuple, list))
+    counts = tuple(positive_integer(count, "merge_tokens", least=0) for count in ([value] * blocks if one else value))
+    if len(counts) != blocks:
+        raise ValueError(f"merge_tokens must be one integer, or one for each of {blocks} blocks. Received: {value!r}")
+    if any(counts) and patches is None:
+        raise ValueError("merge_tokens needs a known number of patches: pass image_size (vit_keras.resize) first.")
+    if (short := _too_many(counts, patches)) is not None:
+        most = next(count for count in range(max(counts), -1, -1) if _too_many([count] * blocks, patches) is None)
+        raise ValueError(
+            f"merge_tokens={value!r} leaves {patches - sum(counts[:short])} of {patches} patches before block {short}, "
+            f"which can merge one half of them at most. The most that every block can merge is {most}."
+        )
+    return counts[0] if len(set(counts)) == 1 else counts
+
+
+def _too_many(counts: Sequence[int], patches: int | None) -> int | None:
+    """Return the first block that has to merge more than one half of its patches."""
+    left = patches or 0
+    for block, count in enumerate(counts):
+        if count > left // 2:
+            return block
+        left -= count
+    return None

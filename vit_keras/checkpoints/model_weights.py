@@ -125,6 +125,7 @@ def _infer_plain_config(vit: keras.Model, shapes: Mapping[str, tuple[int, ...]])
         dropout=block.dropout,
         mlp_activation=block.mlpblock.activation,
         epsilon=block.epsilon,
+        merge_tokens=tuple(block.merge_tokens for block in blocks),
         representation_size=top.get("pre_logits"),
         include_top="head" in top,
         classes=top.get("head", 1000),

@@ -147,7 +147,8 @@ def model_of(family: Family, config: Mapping[str, Any]) -> tuple[Model | None, l
         facts["pooling"] = "token"  # DeiT's model without heads returns all tokens
 
     def differences(model: Model) -> list[str]:
-        return [field for field, values in model.computes.items() if values is not None and facts[field] not in values]
+        computes = {**model.computes, "merge_tokens": (0,)}
+        return [field for field, values in computes.items() if values is not None and facts[field] not in values]
 
     candidates = [model for model in MODELS if model.family is family]
     nearest = min(

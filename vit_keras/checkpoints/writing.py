@@ -49,6 +49,7 @@ _NOT_IN_ARRAYS = (
     "map_heads",
     "resnet_numerics",
     "registers",
+    "merge_tokens",
 )
 
 

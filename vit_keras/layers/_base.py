@@ -47,6 +47,16 @@ def token_width(layer: keras.layers.Layer, shape: tuple, ndim: int | None = 3) -
     return shape[-1]
 
 
+def one_or_all(*outputs):
+    """Return what a layer returns: its output, or a tuple of this and what else was asked for."""
+    return outputs if outputs[1:] else outputs[0]
+
+
+def symbolic(layer, *shapes):
+    """Return the symbolic outputs of a layer, of these shapes."""
+    return one_or_all(*(keras.KerasTensor(shape, dtype=layer.compute_dtype) for shape in shapes))
+
+
 def grid_of(patches):
     """Return the cells down and across of a feature map: integers, or scalar tensors known to the graph alone."""
     return tuple(fixed or ops.shape(patches)[axis] for axis, fixed in enumerate(patches.shape))[1:3]
@@ -99,13 +109,3 @@ def remat(function):
     if not hasattr(keras, "remat"):
         raise ValueError(f"remat=True needs keras.remat, of Keras 3.9 or later. This is Keras {keras.__version__}.")
     return keras.remat(function)
-
-
-def attention_spec(layer, inputs, num_heads, return_attention_scores, queries=None):
-    """Return the symbolic output of a layer that attends, with its scores if they are asked for."""
-    asking = inputs if queries is None else queries
-    output = keras.KerasTensor((inputs.shape[0], *asking.shape[1:]), dtype=layer.compute_dtype)
-    if not return_attention_scores:
-        return output
-    scores = (inputs.shape[0], num_heads, asking.shape[1], inputs.shape[1])
-    return output, keras.KerasTensor(scores, dtype=layer.compute_dtype)

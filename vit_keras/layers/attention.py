@@ -7,7 +7,7 @@ import math
 import keras
 from keras import ops
 
-from ._base import Dropout, attention_spec, register, token_width
+from ._base import Dropout, one_or_all, register, symbolic, token_width
 from .fused import has_fused_attention, in_chunks
 from .relative import RelativePositions
 from .rotary import rotate
@@ -41,9 +41,11 @@ class MultiHeadSelfAttention(RelativePositions, keras.layers.Layer):
         rope: Sines and cosines of `RotaryPositions` for the last tokens; the tokens before them are not rotated.
         queries: Other tokens that attend to the inputs (cross-attention), `(1 or batch, queries, hidden_size)`;
             `None`: the inputs themselves.
+        sizes: Patches in each token, `(batch, tokens, 1)`, where tokens were merged: one counts as so many keys.
         return_attention_scores: Whether to return `(output, scores)` instead of the output alone. The scores are the
             very tensor that multiplies the values: after the softmax, which is computed in at least float32, and after
             the dropout.
+        with_keys: Whether to return the mean of the keys over the heads too, as the last.
 
     Input shape:
         `(batch, tokens, hidden_size)`
@@ -127,21 +129,25 @@ class MultiHeadSelfAttention(RelativePositions, keras.layers.Layer):
             self.norm.build((None, inner))
         self.build_relative_positions()
 
-    def call(self, inputs, training=None, return_attention_scores=False, rope=None, queries=None):
+    def call(
+        self, inputs, training=None, return_attention_scores=False, rope=None, queries=None, sizes=None, with_keys=False
+    ):
         asking = inputs if queries is None else queries
         query = self._project(self.query_dense, asking)
         key = self._project(self.key_dense, inputs)
         value = visit(self, "values", self._project(self.value_dense, inputs))
         if rope is not None:
             query, key = (rotate(x, rope, self.rope_interleaved) for x in (query, key))
+        bias = {} if sizes is None else {"bias": ops.transpose(ops.log(sizes), (0, 2, 1))[:, None]}
         if return_attention_scores or is_tapped() or queries is not None or (training and self.dropout):
-            output, scores = self.attention(query, key, value, training=training)
+            output, scores = self.attention(query, key, value, training=training, **bias)
         else:
-            output, scores = self.attention_without_scores(query, key, value, training), None
+            output, scores = self.attention_without_scores(query, key, value, training, **bias), None
         output = ops.reshape(ops.transpose(output, (0, 2, 1, 3)), (-1, self.num_heads * self.projection_dim))
         output = self.norm(output) if self.attention_norm else output
         output = ops.reshape(self.combine_heads(output), (-1, _count(asking), self.hidden_size))
-        return (output, scores) if return_attention_scores else output
+        keys = [ops.mean(key, axis=1)] if with_keys else []
+        return one_or_all(output, *[scores] * return_attention_scores, *keys)
 
     def _project(self, dense, tokens):
         # Through one matrix of all tokens: TensorFlow adds the bias inside a product of two matrices, but not of more
@@ -153,17 +159,18 @@ class MultiHeadSelfAttention(RelativePositions, keras.layers.Layer):
         """Turn `(batch, tokens, heads * width)` into `(batch, heads, tokens, width)`."""
         return ops.transpose(ops.reshape(x, (-1, _count(x), self.num_heads, self.projection_dim)), (0, 2, 1, 3))
 
-    def attention(self, query, key, value, training=None):
+    def attention(self, query, key, value, training=None, bias=None):
         """Attend, given `(batch, heads, tokens, width)` each; return the output and the scores."""
         scores = ops.matmul(query * (self.projection_dim**-0.5), ops.transpose(key, (0, 1, 3, 2)))
         if self.relative_grid:
-            scores = scores + self._relative_bias(scores.dtype)
+            bias = self._relative_bias(scores.dtype)
+        scores = scores if bias is None else scores + bias
         at_least_float32 = keras.backend.result_type(scores.dtype, "float32")
         scores = ops.cast(ops.softmax(ops.cast(scores, at_least_float32), axis=-1), value.dtype)
         scores = visit(self, self.tapped_as, self.dropout_layer(scores, training=training))
         return ops.matmul(scores, value), scores
 
-    def attention_without_scores(self, query, key, value, training=None):
+    def attention_without_scores(self, query, key, value, training=None, bias=None):
         """Attend as `attention` does, but return the output alone, without dropout and without one large score matrix.
 
         PyTorch, and JAX on an accelerator, have a fused kernel, which is not used where a subclass overrides
@@ -172,20 +179,29 @@ class MultiHeadSelfAttention(RelativePositions, keras.layers.Layer):
         """
         if has_fused_attention() and type(self).attention is MultiHeadSelfAttention.attention:
             heads_last = (ops.transpose(x, (0, 2, 1, 3)) for x in (query, key, value))
-            bias = self._relative_bias(query.dtype) if self.relative_grid else None
+            bias = self._relative_bias(query.dtype) if self.relative_grid else bias
             return ops.transpose(ops.dot_product_attention(*heads_last, bias=bias), (0, 2, 1, 3))
+
+        def attend(query, key, value, *biased):
+            return self.attention(query, key, value, None, *biased)[0]
+
+        biased = () if bias is None else (bias,)
         tokens = query.shape[2]
         countable = tokens is not None and not self.relative_grid
         chunks = math.ceil(4 * self.num_heads * tokens**2 / MAX_SCORE_BYTES) if countable else 1
         if chunks == 1:
-            return self.attention(query, key, value)[0]
-        return in_chunks(lambda *x: self.attention(*x)[0], query, key, value, chunks, training)
+            return attend(query, key, value, *biased)
+        return in_chunks(attend, query, key, value, *biased, chunks=chunks, training=training)
 
     def compute_output_shape(self, input_shape):
         return input_shape
 
-    def compute_output_spec(self, inputs, training=None, return_attention_scores=False, rope=None, queries=None):
-        return attention_spec(self, inputs, self.num_heads, return_attention_scores, queries)
+    def compute_output_spec(
+        self, inputs, training=None, return_attention_scores=False, rope=None, queries=None, sizes=None, with_keys=False
+    ):
+        (batch, tokens, _), asking = inputs.shape, (inputs if queries is None else queries).shape[1:]
+        scores, keys = (batch, self.num_heads, asking[0], tokens), (batch, tokens, self.projection_dim)
+        return symbolic(self, (batch, *asking), *[scores] * return_attention_scores, *[keys] * with_keys)
 
     def get_config(self):
         own = {name: getattr(self, name) for name in ("num_heads", "dim_head", "dropout", "epsilon")}

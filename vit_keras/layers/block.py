@@ -3,8 +3,19 @@
 from __future__ import annotations
 
 from ..config import NO_REMAT_WITH_DROPOUT
-from ._base import Dropout, EncoderBlock, LayerNormalization, attention_spec, drop_path, register, remat, token_width
+from ._base import (
+    Dropout,
+    EncoderBlock,
+    LayerNormalization,
+    drop_path,
+    one_or_all,
+    register,
+    remat,
+    symbolic,
+    token_width,
+)
 from .attention import MultiHeadSelfAttention
+from .merging import merge
 from .mlp import LayerScale, MlpBlock
 from .tap import is_tapped, visit
 
@@ -30,19 +41,23 @@ class TransformerBlock(EncoderBlock):
             of the residuals (arXiv 2111.09883).
         stochastic_depth: Rate at which training leaves out each branch, for each image anew; the branches that stay are
             scaled up in turn (arXiv 1603.09382).
+        merge_tokens: Tokens that are merged into others before the MLP (arXiv 2210.09461). Not together with `rope`.
+        prefix_tokens: Tokens before the patches, which are not merged.
         **kwargs: Switches of the attention (`MultiHeadSelfAttention.SWITCHES`), such as `qkv_bias`, `preprocessing` (a
             `Preprocessing.to_dict()`, which the block remembers), and the arguments of `keras.layers.Layer`.
 
     Call arguments:
         inputs: Tokens.
         rope: Sines and cosines of `RotaryPositions`, or `None`.
-        return_attention_scores: Whether to return `(output, scores)` instead of the output alone.
+        sizes: Patches in each token, `(batch, tokens, 1)`, where blocks before merged tokens.
+        return_attention_scores: Whether to return the scores too, as the last.
 
     Input shape:
         `(batch, tokens, hidden_size)`
 
     Output shape:
-        Same as the input; the scores are `(batch, num_heads, tokens, tokens)`.
+        Same as the input; the scores are `(batch, num_heads, tokens, tokens)`. With `merge_tokens` or `sizes`: a tuple
+        of the tokens that are left and their sizes.
 
     Raises:
         ValueError: `remat` together with dropout or stochastic depth.
@@ -55,7 +70,7 @@ class TransformerBlock(EncoderBlock):
 
     SWITCHES = (
         *("num_heads", "mlp_dim", "dropout", "dim_head", "attention_dropout", "mlp_activation", "epsilon", "remat"),
-        *("layer_scale", "gated_mlp", "mlp_norm", "post_norm"),
+        *("layer_scale", "gated_mlp", "mlp_norm", "post_norm", "prefix_tokens"),
     )
     """Arguments that `ViTConfig` has under the same names, beside those of the attention."""
 
@@ -74,6 +89,8 @@ class TransformerBlock(EncoderBlock):
         mlp_norm=False,
         post_norm=False,
         stochastic_depth=0.0,
+        merge_tokens=0,
+        prefix_tokens=0,
         **kwargs,
     ):
         switches = {name: kwargs.pop(name) for name in MultiHeadSelfAttention.SWITCHES if name in kwargs}
@@ -91,6 +108,8 @@ class TransformerBlock(EncoderBlock):
         self.gated_mlp = gated_mlp
         self.mlp_norm = mlp_norm
         self.post_norm = post_norm
+        self.merge_tokens = merge_tokens
+        self.prefix_tokens = prefix_tokens
         # The numbers in these names are those of Google's files, which count all modules of a block.
         shared = {"dtype": self.dtype_policy}
         self.att = MultiHeadSelfAttention(
@@ -125,35 +144,41 @@ class TransformerBlock(EncoderBlock):
         for layer in (self.att, self.mlpblock, self.layernorm1, self.layernorm2, *scales):
             layer.build(input_shape)
 
-    def call(self, inputs, training=None, return_attention_scores=False, rope=None):
-        if return_attention_scores:
-            return self._forward(inputs, rope, training, return_attention_scores=True)
-        if self.remat and training and not is_tapped():
-            tensors = (inputs,) if rope is None else (inputs, rope)
-            return remat(lambda x, rope=None: self._forward(x, rope, training=False)[0])(*tensors)  # nothing drops out
-        return self._forward(inputs, rope, training)[0]
+    def call(self, inputs, training=None, return_attention_scores=False, rope=None, sizes=None):
+        if self.remat and training and not is_tapped() and not return_attention_scores:
+            given = {name: x for name, x in (("rope", rope), ("sizes", sizes)) if x is not None}
+            forward = remat(lambda x, *beside: self._forward(x, training=False, **dict(zip(given, beside))))
+            return forward(inputs, *given.values())  # nothing drops out
+        return self._forward(inputs, training, return_attention_scores, rope, sizes)
 
-    def _forward(self, x, rope, training, return_attention_scores=False):
+    def _forward(self, x, training, return_attention_scores=False, rope=None, sizes=None):
+        beside = {"sizes": sizes, "with_keys": self.merge_tokens > 0} if self.merge_tokens or sizes is not None else {}
         x = visit(self, "tokens", x)
         normed = visit(self, "normed", x if self.post_norm else self.layernorm1(x, training=training))
-        y = self.att(normed, training=training, rope=rope, return_attention_scores=return_attention_scores)
-        y, scores = y if return_attention_scores else (y, None)
+        y = self.att(normed, training=training, return_attention_scores=return_attention_scores, rope=rope, **beside)
+        y, *beside = y if isinstance(y, tuple) else (y,)
         y = self.layernorm1(y, training=training) if self.post_norm else y
         x = x + self.drop_path(self.dropout_layer(self.layerscale1(y), training), training)  # equation 2
+        if self.merge_tokens:
+            x, sizes = merge(self, x, sizes, keys=beside.pop())
         y = self.mlpblock(x if self.post_norm else self.layernorm2(x, training=training), training=training)
         y = self.layernorm2(y, training=training) if self.post_norm else y
-        x = x + self.drop_path(self.layerscale2(y), training)  # equation 3
-        return visit(self, "output", x), scores
+        x = visit(self, "output", x + self.drop_path(self.layerscale2(y), training))  # equation 3
+        return one_or_all(x, *([visit(self, "sizes", sizes)] if sizes is not None else []), *beside)
 
     def compute_output_shape(self, input_shape):
-        return input_shape
+        batch, tokens, width = input_shape
+        return batch, None if tokens is None else tokens - self.merge_tokens, width
 
-    def compute_output_spec(self, inputs, training=None, return_attention_scores=False, rope=None):
-        return attention_spec(self, inputs, self.num_heads, return_attention_scores)
+    def compute_output_spec(self, inputs, training=None, return_attention_scores=False, rope=None, sizes=None):
+        left, sizes_left = self.compute_output_shape(inputs.shape), bool(self.merge_tokens) or sizes is not None
+        scores = (inputs.shape[0], self.num_heads, inputs.shape[1], inputs.shape[1])
+        return symbolic(self, left, *[(*left[:2], 1)] * sizes_left, *[scores] * return_attention_scores)
 
     def get_config(self):
         own = {**{name: getattr(self, name) for name in self.SWITCHES}, **self.att.switches()}
-        return {**super().get_config(), **own, "stochastic_depth": self.drop_path.rate}
+        varying = {"stochastic_depth": self.drop_path.rate, "merge_tokens": self.merge_tokens}
+        return {**super().get_config(), **own, **varying}
 
     @classmethod
     def from_config(cls, config):

@@ -20,14 +20,13 @@ def has_fused_attention():
     return backend == "torch"
 
 
-def in_chunks(attend, query, key, value, chunks, training):
+def in_chunks(attend, query, *beside, chunks, training):
     """Attend for one chunk of the queries after the other.
 
     Args:
-        attend: From queries, keys and values, `(batch, heads, tokens, width)` each, to the output of the same shape.
+        attend: From queries, `(batch, heads, tokens, width)`, and what stands beside them to the output of their shape.
         query: The queries, of a fixed number of tokens.
-        key: The keys.
-        value: The values.
+        *beside: Keys, values, and a bias where there is one.
         chunks: Number of chunks.
         training: Whether the scores are computed again in the backward pass.
 
@@ -39,6 +38,6 @@ def in_chunks(attend, query, key, value, chunks, training):
     query = ops.pad(query, ((0, 0), (0, 0), (0, chunks * rows - tokens), (0, 0)))
     query = ops.reshape(query, (-1, heads, chunks, rows, width))
     attend = recomputed(attend) if training else attend
-    output = ops.map(lambda chunk: attend(chunk, key, value), ops.transpose(query, (2, 0, 1, 3, 4)))
+    output = ops.map(lambda chunk: attend(chunk, *beside), ops.transpose(query, (2, 0, 1, 3, 4)))
     output = ops.transpose(output, (1, 2, 0, 3, 4))
     return ops.reshape(output, (-1, heads, chunks * rows, width))[:, :, :tokens]

@@ -27,6 +27,10 @@ class AttentionPooling(keras.layers.Layer):
         mlp_activation: See `MlpBlock`.
         epsilon: Added to the variance in the layer normalization.
 
+    Call arguments:
+        inputs: Tokens.
+        sizes: Patches in each token, `(batch, tokens, 1)`, where blocks merged tokens.
+
     Input shape:
         `(batch, tokens, hidden_size)`
 
@@ -54,10 +58,10 @@ class AttentionPooling(keras.layers.Layer):
         for layer in (self.att, self.layernorm, self.mlpblock):
             layer.build((None, 1, width))
 
-    def call(self, inputs, training=None):
+    def call(self, inputs, training=None, sizes=None):
         probe = ops.cast(self.probe, inputs.dtype)
         probe = ops.broadcast_to(probe, (ops.shape(inputs)[0], 1, inputs.shape[-1]))
-        x = self.att(inputs, training=training, queries=probe)
+        x = self.att(inputs, training=training, queries=probe, sizes=sizes)
         return (x + self.mlpblock(self.layernorm(x), training=training))[:, 0]
 
     def compute_output_shape(self, input_shape):

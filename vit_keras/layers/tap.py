@@ -28,6 +28,8 @@ def tap(visitor: Visitor) -> Iterator[None]:
         visitor: Called as `visitor(layer, name, tensor)`; what it returns takes the tensor's place. The names:
 
             - of a `TransformerBlock`: `"tokens"`, its input; `"normed"`, after its first normalization; `"output"`;
+              where tokens are merged, `"merging"`, `(batch, tokens left, tokens)`, 1 where a token went into another
+              (changing it has no effect), and last `"sizes"`, the patches in each;
             - of a `MultiHeadSelfAttention`: `"values"`, `(batch, heads, tokens, width)`; `"attention"`, `(batch,
               heads, tokens, tokens)`, the very tensor that multiplies the values; `"pooling"` in its place where other
               tokens ask (`AttentionPooling`);

@@ -177,6 +177,10 @@ class MeanToken(keras.layers.Layer):
     Args:
         prefix_tokens: Tokens before the patches, which are left out.
 
+    Call arguments:
+        inputs: Tokens.
+        sizes: Patches in each token, `(batch, tokens, 1)`, where blocks merged tokens: the mean is over the patches.
+
     Input shape:
         `(batch, tokens, hidden_size)`
 
@@ -192,8 +196,12 @@ class MeanToken(keras.layers.Layer):
         super().__init__(**kwargs)
         self.prefix_tokens = prefix_tokens
 
-    def call(self, inputs):
-        return ops.mean(visit(self, "tokens", inputs)[:, self.prefix_tokens :], axis=1)
+    def call(self, inputs, sizes=None):
+        tokens = visit(self, "tokens", inputs)[:, self.prefix_tokens :]
+        if sizes is None:
+            return ops.mean(tokens, axis=1)
+        sizes = sizes[:, self.prefix_tokens :]
+        return ops.sum(tokens * (sizes / ops.sum(sizes, axis=1, keepdims=True)), axis=1)
 
     def compute_output_shape(self, input_shape):
         return input_shape[0], input_shape[2]

@@ -367,6 +367,7 @@ def _trainable_on_patches(model: keras.Model) -> keras.Model:
         "takes images of any size (vit_keras.vit.resize makes a model of one size)": config.image_size is None,
         "is a hybrid, whose ResNet sees parts of masked patches": config.resnet is not None,
         "drops patches itself (build it with patch_dropout=0)": config.patch_dropout > 0,
+        "merges tokens (vit_keras.merge_tokens(model, 0) makes one that does not)": config.merge_tokens != 0,
     }
     for obstacle, there in obstacles.items():
         if there:

@@ -21,6 +21,7 @@ from ..layers import AttentionPooling, tap
 from .gradients import gradients_of, logits_only, torch_gradients
 from .plan import Plan
 from .recording import fuse_heads
+from .unmerging import unmerge
 
 
 def watch(model: keras.Model, inputs: np.ndarray, classes: np.ndarray | None, plan: Plan) -> dict[str, Any]:
@@ -51,7 +52,9 @@ def _observe(plan: Plan, model: keras.Model, images: Any, classes: Any = None) -
             outputs = model(images, training=False)
         visitor.check(model)
         score, chosen = _score(outputs, classes, plan)
-        return score, visitor.watched, {**visitor.seen, "logits": _logits(outputs), "target": chosen}
+        sources = [visitor.sources[n] for n in plan.layers] + [visitor.source]
+        seen = {**visitor.seen, "sources": sources, "logits": _logits(outputs), "target": chosen}
+        return score, visitor.watched, seen
 
     if plan.target is None:
         _, watched, seen = forward(lambda name, tensor: tensor)
@@ -67,7 +70,8 @@ def _observe(plan: Plan, model: keras.Model, images: Any, classes: Any = None) -
     if plan.layers[-1] == len(anatomy.attention_blocks(vit)) - 1 and "tokens" in seen:
         norm = next((layer for layer in vit.layers if layer.name == "Transformer_encoder_norm"), lambda x: x)
         seen["features"] = _float(norm(seen["tokens"][-1]))
-    seen |= _reduced(watched, gradients, plan, vit)
+    sources = seen.pop("sources")
+    seen |= _reduced(watched, gradients, plan, vit, sources)
     seen["count"] = count
     return {name: value for name, value in seen.items() if value is not None}
 
@@ -85,6 +89,8 @@ class _Visitor:
         self.seen: dict[str, Any] = {}
         self.exits: list = []
         self.calls: list[int] = []
+        self.source = None  # which patches are in each token now, where tokens were merged
+        self.sources: list = []
 
     def __call__(self, layer, name, tensor):
         number, plan = self.numbers.get(id(layer)), self.plan
@@ -94,31 +100,38 @@ class _Visitor:
             return tensor
         if name == "tokens":
             self.calls.append(number)
+            self.sources.append(self.source)
             tensor = ops.stop_gradient(tensor) if plan.exits is True else tensor
-            self.seen["any"] = tensor
+            self.seen.setdefault("any", tensor)
+        if name == "merging":
+            self.source = tensor if self.source is None else ops.matmul(tensor, self.source)
+        if name == "sizes" and plan.exits and number == len(self.blocks) - 1:
+            return ops.ones_like(self.left[..., :1])
         if name == "output":
             return self._leave(number, tensor)
         if number not in plan.layers or name not in plan.keep:
             return tensor
         if name == "attention" and plan.target is None:
-            attention, _ = _reduced_attention(tensor, None, plan, self.vit)
+            attention, _ = _reduced_attention(tensor, None, plan, self.vit, self.source)
             return _computed_after(self._keep(self.watched, name, attention), tensor)
         if name in ("attention", "normed"):
             return self._keep(self.watched, name, self.watch(name, tensor))
-        return self._keep(self.seen, name, tensor)
+        self._keep(self.seen, name, unmerge(tensor, self.source))
+        return tensor
 
     def _leave(self, number, tensor):
-        plan = self.plan
+        plan, whole = self.plan, unmerge(tensor, self.source)
         if "tokens" in plan.keep and number == plan.layers[-1]:
-            self._keep(self.seen, "tokens", tensor)
+            self._keep(self.seen, "tokens", whole)
         if plan.exits and number in plan.layers:
-            self.exits.append(tensor)
+            self.exits.append(whole)
         if not plan.exits or number < len(self.blocks) - 1:
             return tensor
         tokens = ops.concatenate(self.exits, axis=0)
         if plan.exits == "patches":
             patches = ops.reshape(tokens[:, self.prefix :], (-1, 1, tokens.shape[-1]))
             tokens = ops.repeat(patches, max(2, self.prefix + 1), axis=1)  # so that any pooling gives the patch
+        self.left, self.source = tokens, None
         return tokens
 
     @staticmethod
@@ -173,13 +186,21 @@ _FIELDS = {
 }
 
 
-def _reduced(watched: dict, gradients: dict, plan: Plan, vit: keras.Model) -> dict[str, Any]:
-    """Return what was watched and its gradients, in float32, with heads fused and rows chosen as planned."""
+def _reduced(watched: dict, gradients: dict, plan: Plan, vit: keras.Model, sources: list) -> dict[str, Any]:
+    """Return what was watched and its gradients, in float32, with heads fused and rows chosen as planned.
+
+    The sources (see `unmerge`) are those of each recorded block, and of the tokens after the last block.
+    """
     reduced: dict[str, Any] = {}
     for name, fields in ((n, f) for n, f in _FIELDS.items() if n in watched):
         pairs = list(zip(watched[name], gradients[name]))
         if name == "attention" and plan.target is not None:
-            pairs = [_reduced_attention(*pair, plan, vit) for pair in pairs]
+            pairs = [_reduced_attention(*pair, plan, vit, source) for pair, source in zip(pairs, sources)]
+        if name == "normed":
+            pairs = [(unmerge(t, s), unmerge(g, s, share_rows=True)) for (t, g), s in zip(pairs, sources)]
+        if name == "pooling":
+            ((attention, slope),), source = pairs, sources[-1]
+            pairs = [(unmerge(attention, source, None, True), unmerge(slope, source, None, False))]
         for field, tensors in zip(fields, zip(*pairs)):
             if tensors[0] is None:
                 continue
@@ -188,9 +209,10 @@ def _reduced(watched: dict, gradients: dict, plan: Plan, vit: keras.Model) -> di
     return reduced
 
 
-def _reduced_attention(attention: Any, slope: Any, plan: Plan, vit: keras.Model) -> tuple[Any, Any]:
+def _reduced_attention(attention: Any, slope: Any, plan: Plan, vit: keras.Model, source: Any) -> tuple[Any, Any]:
     """Return the attention of a block and its gradient, in float32, with heads fused and rows chosen as planned."""
     attention, slope = _float(attention), None if slope is None else _float(slope)
+    attention, slope = unmerge(attention, source, False, True), unmerge(slope, source, True, False)
     if plan.head_fusion is not None:
         attention, slope = fuse_heads(attention, slope, plan.head_fusion, xp=ops), None
     if plan.query == "auto":

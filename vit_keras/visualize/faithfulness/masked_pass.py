@@ -58,6 +58,11 @@ class _Removal:
 
     def __init__(self, model, masks):
         blocks = _blocks(model)
+        if any(block.merge_tokens for block in blocks):
+            raise ValueError(
+                f"The model {model.name!r} merges tokens, and no patch can be removed from a merged one. Pass "
+                "vit_keras.merge_tokens(model, 0)."
+            )
         self.last = blocks[-1] if blocks else None
         self.attending = {id(b.att) for b in blocks} | {
             id(p.att) for p in pools(model) if isinstance(p, AttentionPooling)

@@ -1,0 +1,65 @@
+"""Token merging (arXiv 2210.09461): a block passes on fewer tokens than it gets."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+from keras import ops
+
+from .tap import is_tapped, visit
+
+
+def merge(block, tokens, sizes, keys):
+    """Merge the most similar tokens of a block into their partners (section 3: bipartite soft matching).
+
+    The tokens after the prefix are dealt into two sets in turn. Each of the first set has a partner: the most similar
+    token of the second. The `block.merge_tokens` tokens that are most similar to their partners are merged into them.
+    A merged token is the mean of all patches in it.
+
+    Args:
+        block: A `TransformerBlock`, which says how many tokens to merge and how many stand before the patches.
+        tokens: `(batch, tokens, hidden_size)`.
+        sizes: The number of patches in each token, `(batch, tokens, 1)`; `None`: one.
+        keys: What is compared, by cosine similarity: `(batch, tokens, width)`.
+
+    Returns:
+        Tokens and sizes: those of the prefix, of the first set, of the second, each in their order.
+    """
+    at_least_float32 = keras.backend.result_type(tokens.dtype, "float32")
+    x = ops.cast(tokens, at_least_float32)
+    sizes = ops.ones_like(x[..., :1]) if sizes is None else ops.cast(sizes, at_least_float32)
+    total = _merging(ops.cast(keys, at_least_float32), block.merge_tokens, block.prefix_tokens)
+    if is_tapped():
+        each = ops.ones_like(sizes) * ops.convert_to_tensor(np.eye(x.shape[1], dtype=at_least_float32))
+        visit(block, "merging", total(each))
+    merged = total(sizes)
+    return ops.cast(total(x * sizes) / merged, tokens.dtype), ops.cast(merged, tokens.dtype)
+
+
+def _merging(keys, count, prefix):
+    """Return a function from `(batch, tokens, width)` to fewer tokens: those that are merged are added together."""
+    even, odd = prefix + prefix % 2, prefix + 1 - prefix % 2
+
+    def sets(x):
+        return x[:, even::2], x[:, odd::2]
+
+    length = ops.sqrt(ops.sum(keys * keys, axis=-1, keepdims=True))
+    first, second = sets(keys / ops.maximum(length, 1e-6))
+    similarity = ops.matmul(first, ops.transpose(second, (0, 2, 1)))
+    order = ops.argsort(-ops.max(similarity, axis=-1), axis=-1)
+    merged, kept = order[:, :count], ops.sort(order[:, count:], axis=-1)
+    partners = ops.take_along_axis(ops.argmax(similarity, axis=-1), merged, axis=1)
+    picks = _one_hot(ops.concatenate([kept, merged], axis=1)[..., None], np.arange(first.shape[1]), keys.dtype)
+    joins = _one_hot(partners[:, None], np.arange(second.shape[1])[:, None], keys.dtype)
+
+    def total(x):
+        first, second = sets(x)
+        first = ops.matmul(picks, first)  # faster than gathering rows, and quite as exact
+        stay, go = first[:, :-count], first[:, -count:]
+        return ops.concatenate([x[:, :prefix], stay, second + ops.matmul(joins, go)], axis=1)
+
+    return total
+
+
+def _one_hot(numbers, places, dtype):
+    return ops.cast(ops.equal(ops.cast(numbers, "int32"), places.astype("int32")), dtype)
