@@ -30,9 +30,9 @@ __all__ = ["Comparison", "Report", "compare", "cpu", "sha256"]
 
 TOLERANCE = 1e-4
 """Largest difference of an output for the same pixels, as a share of its largest value where that is above 1."""
-RESIZED_TOLERANCE = 0.05
+RESIZED_TOLERANCE = 0.02
 """The same where the file itself resizes: a resampled pixel can be one gray level off, where it lies half-way."""
-BYTES_TOLERANCE = 0.1
+BYTES_TOLERANCE = 0.05
 """The same where the file itself also decodes a JPEG."""
 _LONG_ENOUGH = 20.0
 """Seconds after which the two are timed no more."""
