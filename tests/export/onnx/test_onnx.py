@@ -91,7 +91,7 @@ def test_a_file_computes_what_its_model_computes(tmp_path, name):
         {"interpolation": "bicubic", "crop": 0.9},
         pytest.param({"interpolation": "lanczos", "crop": 0.8, "crop_mode": "squash"}, marks=pytest.mark.slow),
         pytest.param({"interpolation": "box"}, marks=pytest.mark.slow),
-        pytest.param({"interpolation": "bilinear_antialias", "image_size": (32, 48)}, marks=pytest.mark.slow),
+        pytest.param({"interpolation": "bilinear_antialias", "image_size": (29, 43)}, marks=pytest.mark.slow),
     ],
 )
 def test_pictures_of_any_size_are_resized_inside(tmp_path, options):
@@ -100,14 +100,15 @@ def test_pictures_of_any_size_are_resized_inside(tmp_path, options):
     graph = trace(lambda x: {"y": layer(x)}, {"images": (("batch", "height", "width", 3), "uint8")})
     save(graph, tmp_path / "pre.onnx", name="pre", metadata={})
     file = session(tmp_path / "pre.onnx")
-    levels = []
     for size in ((32, 32), (57, 40), (16, 64), (120, 90)):
-        pixels = np.random.default_rng(sum(size)).integers(0, 256, (*size, 3)).astype("uint8")
-        (found,) = file.run(None, {"images": np.stack([pixels, pixels[::-1]])})
-        expected = preprocessing.denormalize(preprocessing([pixels, pixels[::-1]])).astype(int)
-        levels.append(np.abs(preprocessing.denormalize(found).astype(int) - expected))
-    assert max(level.max() for level in levels) <= 1
-    assert np.mean([level.mean() for level in levels]) < 2e-3
+        pixels = np.random.default_rng(sum(size)).integers(0, 256, (2, *size, 3)).astype("uint8")
+        (found,) = file.run(None, {"images": pixels})
+        levels, of_pillow, of_layer = (
+            preprocessing.denormalize(each).astype(int)
+            for each in (found, preprocessing(pixels), ops.convert_to_numpy(layer(pixels)))
+        )
+        assert np.abs(levels - of_pillow).max() <= 1
+        assert (levels != of_layer).mean() < 5e-3  # where a value lies half-way between two levels
 
 
 def test_the_same_bytes_each_time(tmp_path):
