@@ -563,7 +563,7 @@ def test_mistakes_on_the_command_line(capsys, tiny):
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGTERM")
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_a_server_that_is_told_to_end_answers_what_it_has(command, tmp_path, number):
-    process, address = command(make_tiny_onnx.save(tmp_path / "slow.onnx", work=20), "--workers", "1")
+    process, address = command(make_tiny_onnx.save(tmp_path / "slow.onnx", work=60), "--workers", "1")
     picture, answers = encoded(random_picture()), []
     threads = [
         threading.Thread(target=lambda: answers.append(ask(address, "/predict", picture)[::2])) for _ in range(4)
