@@ -107,6 +107,8 @@ def fields(model) -> dict:
         map_heads = {"map_heads": model.attn_pool.num_heads} if model.attn_pool.num_heads not in heads else {}
         if model.attn_pool.latent.shape[1] != 1 or getattr(model.attn_pool, "pos_embed", None) is not None:
             raise Refused("its attention pooling has several queries or positions")
+        if model.num_prefix_tokens and not getattr(model, "pool_include_prefix", True):
+            raise Refused("its attention pooling leaves out the registers")
     if len(heads) > 1:
         raise Refused(f"its layers have different numbers of heads ({', '.join(map(str, sorted(heads)))})")
     query = getattr(block.attn, "qkv", None) or block.attn.q_proj

@@ -57,6 +57,7 @@ _SIZES = {
     r"max_position_embeddings": 64,
     r"num_frames": 2,
 }
+_TOWERS = ("vision_model", "vision_tower", "image_model", "backbone")  # names of a tower in a larger model
 _LEFT_OUT = ("out_features", "out_indices", "stage_names", "backbone_out_indices", "_name_or_path")
 
 
@@ -112,11 +113,12 @@ def outputs(model, images):
     import torch
 
     seen = []
-    for part in model.children():
-        if isinstance(part, torch.nn.LayerNorm):
-            part.register_forward_hook(lambda part, given, found: seen.append(found))
+    parts = [part for name, part in model.named_modules() if name.rpartition(".")[2] in _TOWERS]
+    parts += [] if model.base_model is model else [model.base_model]
+    for norm in {child for part in (model, *parts) for child in part.children()}:
+        if isinstance(norm, torch.nn.LayerNorm):
+            norm.register_forward_hook(lambda part, given, found: seen.append(found))
 
-    parts = [part for part in (getattr(model, name, None) for name in ("base_model", "vision_model")) if part]
     calls = [
         model,
         *parts,
@@ -136,5 +138,7 @@ def outputs(model, images):
                 if not isinstance(array, torch.Tensor):
                     continue
                 yield array.numpy()
+                if array.ndim == 3 and hasattr(model, "vision_proj"):  # BLIP's retrieval compares what this gives
+                    yield model.vision_proj(array[:, 0]).numpy()
                 if array.ndim == 3:
                     yield from (array[:, 0].numpy(), array.mean(1).numpy(), array[:, 1:].mean(1).numpy())
