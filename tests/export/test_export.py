@@ -135,9 +135,8 @@ def run_here(path, inputs):
 
 
 @ON_TORCH
-@pytest.mark.parametrize(
-    "name", ["half", *(pytest.param(name, marks=pytest.mark.slow) for name in ("pixels", "nested"))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["half", "pixels", "nested"])
 def test_a_torch_program(tmp_path, name):
     pytest.importorskip("torch")
     from vit_keras.export import torch_program

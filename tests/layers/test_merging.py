@@ -120,6 +120,7 @@ def run(model, x):
 
 
 @pytest.mark.core
+@pytest.mark.compiles_long
 @pytest.mark.parametrize(
     "pooling", [name if n < 3 else pytest.param(name, marks=pytest.mark.slow) for n, name in enumerate(POOLINGS)]
 )
@@ -160,6 +161,7 @@ def test_a_merged_model_has_the_weights_of_the_other_and_fewer_tokens():
 
 
 @pytest.mark.core
+@pytest.mark.compiles_long
 def test_a_merged_model_is_saved_and_learns(tmp_path):
     model = made(merge_tokens=(5, 0, 9), pooling="gap")
     expected = array(model(images()))

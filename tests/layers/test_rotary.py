@@ -71,6 +71,7 @@ def test_pairs_of_channels_are_rotated(interleaved):
 
 
 @pytest.mark.core
+@pytest.mark.compiles_long
 @pytest.mark.parametrize("kind", ["mixed", "axial", "axial_xy", "centered"])
 def test_a_model_of_any_size_computes_the_same(kind):
     fields = {"position": None, "rope_theta": 10.0, "rope_kind": kind, **KINDS[kind]}

@@ -35,6 +35,7 @@ def likeness(one, other):
 
 
 @pytest.mark.core
+@pytest.mark.compiles_long
 @pytest.mark.parametrize("pooling", ["gap", *(pytest.param(name, marks=pytest.mark.slow) for name in ("token", "map"))])
 def test_where_merged_tokens_were_the_same_all_maps_are_too(pooling):
     model = made(pooling=pooling)

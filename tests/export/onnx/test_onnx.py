@@ -147,10 +147,15 @@ def test_large_weights_go_beside_the_file(tmp_path):
     np.testing.assert_array_equal(one, two)
 
 
+def test_a_file_runs_without_this_package(tmp_path):
+    report = vit_keras.export(ALL["token"](), tmp_path / "model.onnx", check=True)
+    assert report.comparisons[0].difference <= 1e-4
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize("file", ["model.onnx", "model.xml"])
-def test_a_file_runs_without_this_package(tmp_path, name, file):
+def test_every_file_runs_without_this_package(tmp_path, name, file):
     if file == "model.xml":
         pytest.importorskip("openvino")
     report = vit_keras.export(ALL[name](), tmp_path / file, check=True)
