@@ -15,7 +15,7 @@ try:
 except ImportError:  # Windows
     fcntl = None
 
-__all__ = ["complete", "naming", "of_the_disk", "workspace"]
+__all__ = ["complete", "delete_left", "naming", "of_the_disk", "workspace"]
 
 _PREFIX = ".vit_keras-"
 _OF_THE_DISK = {getattr(errno, name, None) for name in ("ENOSPC", "EDQUOT", "EFBIG", "EROFS", "EIO")} - {None}
@@ -70,10 +70,7 @@ def workspace(parent: Path) -> Iterator[Path]:
         ...     folder.is_dir()
         True
     """
-    for left in parent.glob(f"{_PREFIX}*"):
-        with _lock(left) as alone:
-            if alone:
-                shutil.rmtree(left, ignore_errors=True)
+    delete_left(parent)
     while True:
         folder = Path(tempfile.mkdtemp(dir=parent, prefix=_PREFIX))
         with _lock(folder) as alone:
@@ -84,6 +81,18 @@ def workspace(parent: Path) -> Iterator[Path]:
             finally:
                 shutil.rmtree(folder, ignore_errors=True)
             return
+
+
+def delete_left(parent: Path) -> None:
+    """Delete the temporary folders that killed processes left in a folder; see `workspace`.
+
+    Example:
+        >>> delete_left(Path("."))
+    """
+    for left in parent.glob(f"{_PREFIX}*"):
+        with _lock(left) as alone:
+            if alone:
+                shutil.rmtree(left, ignore_errors=True)
 
 
 @contextlib.contextmanager

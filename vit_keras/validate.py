@@ -111,13 +111,16 @@ def merge_schedule(value: Any, blocks: int, patches: int | None) -> int | tuple[
         (8, (8, 0))
     """
     one = not isinstance(value, (tuple, list))
-    counts = tuple(positive_integer(count, "merge_tokens", least=0) for count in ([value] * blocks if one else value))
-    if len(counts) != blocks:
+    counts = tuple(positive_integer(count, "merge_tokens", least=0) for count in ([value] if one else value))
+    decided = min(blocks, (patches or 0) + 1)  # a file may claim any number of blocks
+    if one:
+        counts *= decided
+    elif len(counts) != blocks:
         raise ValueError(f"merge_tokens must be one integer, or one for each of {blocks} blocks. Received: {value!r}")
     if any(counts) and patches is None:
         raise ValueError("merge_tokens needs a known number of patches: pass image_size (vit_keras.resize) first.")
     if (short := _too_many(counts, patches)) is not None:
-        most = next(count for count in range(max(counts), -1, -1) if _too_many([count] * blocks, patches) is None)
+        most = next(count for count in range(max(counts), -1, -1) if _too_many([count] * decided, patches) is None)
         raise ValueError(
             f"merge_tokens={value!r} leaves {patches - sum(counts[:short])} of {patches} patches before block {short}, "
             f"which can merge one half of them at most. The most that every block can merge is {most}."

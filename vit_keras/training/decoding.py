@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from ..atomic import complete, naming
+from ..atomic import complete, delete_left, naming
 from ..images import read
 from ..preprocess import Preprocessing
 from ..progress import progress_bar
@@ -139,7 +139,9 @@ def _kept(paths: list[Path], decoder: Decoder, folder: Path, workers: int, progr
     files = [(str(path.resolve()), (info := path.stat()).st_size, info.st_mtime_ns) for path in paths]
     key = hashlib.sha256((decoder.key() + json.dumps(files)).encode()).hexdigest()[:32]
     pixels, index = folder / f"{key}.pixels", folder / f"{key}.json"
-    if not (pixels.exists() and index.exists()):
+    if pixels.exists() and index.exists():
+        delete_left(folder)
+    else:
         with complete(pixels) as part, open(part, "wb") as file:
             decoded = _decode_all(paths, decoder, file, workers, progress)
         failures = [[paths.index(path), text] for path, text in decoded.failures.items()]
