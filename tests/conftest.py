@@ -24,7 +24,7 @@ from support import SHARED
 
 # About files, messages and pages: what they say of one backend holds for all, but for those that are `core`.
 ANY_BACKEND = (
-    *("checkpoints", "hostile", "docs/test_packaging.py", "docs/test_versions.py", "docs/test_benchmarks.py"),
+    *("checkpoints", "hostile", "serve", "docs/test_packaging.py", "docs/test_versions.py", "docs/test_benchmarks.py"),
     *("cli/test_start.py", "test_bounds.py", "test_faults.py", "test_layout.py", "test_validate.py"),
 )
 
