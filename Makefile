@@ -29,13 +29,13 @@ endif
 	KERAS_BACKEND=jax JAX_DISABLE_MOST_OPTIMIZATIONS=1 $(BIN)/python -m pytest $(WORKERS) -m first_case
 
 # All that `make test` leaves out: on TensorFlow every test that depends on the backend, every case of the core on JAX,
-# the rest on PyTorch.
+# the rest on PyTorch. `pytest -m exhaustive` is left: every kind of model in every exported format, a quarter of an hour.
 test-slow: $(VENV)/test.stamp
 ifneq ($(strip $(TORCH)),)
-	KERAS_BACKEND=torch $(BIN)/python -m pytest $(WORKERS) $(SLOWEST) -m "slow and (core or any_backend)"
-	KERAS_BACKEND=tensorflow $(BIN)/python -m pytest $(WORKERS) $(SLOWEST) -m "not first_case and not any_backend"
+	KERAS_BACKEND=torch $(BIN)/python -m pytest $(WORKERS) $(SLOWEST) -m "slow and (core or any_backend) and not exhaustive"
+	KERAS_BACKEND=tensorflow $(BIN)/python -m pytest $(WORKERS) $(SLOWEST) -m "not (first_case or any_backend or exhaustive)"
 else
-	KERAS_BACKEND=tensorflow $(BIN)/python -m pytest $(WORKERS) $(SLOWEST) -m slow
+	KERAS_BACKEND=tensorflow $(BIN)/python -m pytest $(WORKERS) $(SLOWEST) -m "slow and not exhaustive"
 endif
 	KERAS_BACKEND=jax $(BIN)/python -m pytest $(WORKERS) $(SLOWEST) -m "core and not first_case"
 

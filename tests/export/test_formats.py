@@ -14,7 +14,7 @@ import sys
 import keras
 import numpy as np
 import pytest
-from export_cases import CASES, tiny
+from export_cases import CASES, often, tiny
 from PIL import Image
 from support import ROOT
 
@@ -41,7 +41,7 @@ def exported(model, folder, name, **options):
     return vit_keras.export(model, folder / file, **options)
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", often(CASES))
 @pytest.mark.parametrize("name", FILES)
 def test_a_file_computes_what_its_model_computes(tmp_path, name, case):
     model = CASES[case]()

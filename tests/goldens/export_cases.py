@@ -2,6 +2,7 @@
 
 import keras
 import numpy as np
+import pytest
 
 from vit_keras import preprocess, vit
 
@@ -58,3 +59,10 @@ CASES = {
     "any size": lambda: tiny(image_size=None, position_grid=(2, 2)),
 }
 """Functions that make the models, by name."""
+OFTEN = ("nested", "rope", "half", "any size")
+"""Those that are tried in every format whenever the slow tests run."""
+
+
+def often(cases):
+    """Parameters of all cases, of which the less usual ones are `exhaustive`."""
+    return [pytest.param(name, marks=() if name in OFTEN else pytest.mark.exhaustive) for name in cases]

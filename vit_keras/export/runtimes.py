@@ -142,7 +142,9 @@ def work(format, path, lines, answer):
             outputs = {}
             for number, inputs in enumerate(arrays):
                 for name, value in runtime(inputs, signature).items():
-                    outputs[f"{number}/{name}"] = np.asarray(value)
+                    array = np.asarray(value)
+                    is_text = array.dtype == object  # names of classes, as bytes
+                    outputs[f"{number}/{name}"] = np.char.decode(array.astype(bytes)) if is_text else array
             np.savez(task["into"], **outputs)
             answer({})
         elif "time" in task:

@@ -6,7 +6,7 @@ import json
 import keras
 import numpy as np
 import pytest
-from export_cases import CASES, randomized, tiny
+from export_cases import CASES, often, randomized, tiny
 from keras import ops
 
 import vit_keras
@@ -153,7 +153,7 @@ def test_a_file_runs_without_this_package(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", often(ALL))
 @pytest.mark.parametrize("file", ["model.onnx", "model.xml"])
 def test_every_file_runs_without_this_package(tmp_path, name, file):
     if file == "model.xml":
