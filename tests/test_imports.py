@@ -71,6 +71,7 @@ SAVED = {
 }
 
 
+@pytest.mark.slow
 def test_what_is_saved_opens_in_a_process_that_imports_only_the_package(tmp_path):
     expected = {}
     for name, make in SAVED.items():
