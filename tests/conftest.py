@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import shutil
 from pathlib import Path
 
 import make_google_npz
@@ -89,3 +90,16 @@ def google_npz(tmp_path):
         return path
 
     return write
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """Headless Chromium; tests that need it skip where there is none."""
+    playwright = pytest.importorskip("playwright.sync_api")
+    chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if chromium is None:
+        pytest.skip("there is no Chromium")
+    with playwright.sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield browser
+        browser.close()

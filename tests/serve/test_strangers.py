@@ -4,7 +4,6 @@ They are in no extra: `pip install "tritonclient[http]" schemathesis prometheus-
 """
 
 import json
-import shutil
 import subprocess
 import sys
 import urllib.request
@@ -22,7 +21,6 @@ pytest.importorskip("onnxruntime")
 from vit_keras import serve
 
 pytestmark = pytest.mark.slow
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
 @pytest.fixture(scope="module")
@@ -78,17 +76,6 @@ def metrics(address):
 
 
 # --- the page -----------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def browser():
-    playwright = pytest.importorskip("playwright.sync_api")
-    if CHROMIUM is None:
-        pytest.skip("there is no Chromium")
-    with playwright.sync_playwright() as play:
-        browser = play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 @pytest.fixture

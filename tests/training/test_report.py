@@ -2,7 +2,6 @@
 
 import contextlib
 import re
-import shutil
 
 import numpy as np
 import pytest
@@ -11,7 +10,6 @@ from vit_keras.training.evaluation import Evaluation
 from vit_keras.training.report import _ticks, report
 
 HOSTILE = "</script><img src=x onerror=\"document.title='owned'\"> &amp; {{main}} \u2028 'cat'"
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
 def evaluation(classes=3, count=60, seed=0, names=None):
@@ -146,17 +144,6 @@ def test_names_of_files_that_are_no_text():
 
 
 # --- in a browser -------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def browser():
-    playwright = pytest.importorskip("playwright.sync_api")
-    if CHROMIUM is None:
-        pytest.skip("there is no Chromium")
-    with playwright.sync_playwright() as play:
-        browser = play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 @pytest.fixture

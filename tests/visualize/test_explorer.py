@@ -9,7 +9,6 @@ import io
 import json
 import pathlib
 import re
-import shutil
 import tempfile
 import warnings
 import webbrowser
@@ -28,7 +27,6 @@ from vit_keras.visualize.explore.pack import decode, encode, pack, unpack
 from vit_keras.visualize.record import Recording
 
 HOSTILE = "</script><img src=x onerror=\"document.title='owned'\"> &amp; {{meta}} \u2028 'cat'"
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
 def softmax(logits):
@@ -467,17 +465,6 @@ def test_model_without_images(model):
 
 
 # --- the page in a browser ----------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def browser():
-    playwright = pytest.importorskip("playwright.sync_api")
-    if CHROMIUM is None:
-        pytest.skip("there is no Chromium")
-    with playwright.sync_playwright() as play:
-        browser = play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 @pytest.fixture
