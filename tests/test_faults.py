@@ -1,6 +1,7 @@
 """Kills, Ctrl-C and full disks: no file is half, no finished work is lost, nothing is left over."""
 
 import contextlib
+import itertools
 import os
 import re
 import shutil
@@ -21,6 +22,44 @@ from vit_keras.training import embed, features, image_folder
 from vit_keras.training import run as running
 
 resource = pytest.importorskip("resource", reason="limits on the size of files are for Linux and macOS")
+
+
+@pytest.mark.parametrize("stopped", [0, 1, 2, None])
+@pytest.mark.parametrize("new", ["abc", "bc"])
+@pytest.mark.parametrize("old", ["abc", "bc", "c", "ab", ""])
+def test_old_files_and_new_ones_are_never_together(old, new, stopped, tmp_path, monkeypatch):
+    moves, replace = itertools.count(), os.replace
+
+    def stop(*paths):
+        if next(moves) == stopped:
+            raise OSError("stopped here")
+        replace(*paths)
+
+    source = tmp_path / "away"
+    source.mkdir()
+    for names, folder in ((old, tmp_path), (new, source)):
+        for name in names:
+            (folder / name).write_text(folder.name)
+    monkeypatch.setattr(os, "replace", stop)
+    with contextlib.suppress(OSError):
+        atomic.put_together(source, tmp_path, "abc")
+    left = {path.name: path.read_text() for path in tmp_path.iterdir() if path != source}
+    assert len(set(left.values())) <= 1
+    if stopped is None:
+        assert left == dict.fromkeys(new, "away")
+    elif tmp_path.name in left.values():
+        assert left.keys() == {new[0]}  # the first alone is whole
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_folder_takes_the_place_of_another(at_once, tmp_path, monkeypatch):
+    if not at_once:
+        monkeypatch.setattr(atomic.sys, "platform", "another")
+    for folder in (tmp_path, tmp_path / "away"):
+        (folder / "model" / folder.name).mkdir(parents=True)
+    atomic.put_together(tmp_path / "away", tmp_path, ["model", "report"])
+    assert [path.name for path in (tmp_path / "model").iterdir()] == ["away"]
+    assert [path.name for path in (tmp_path / "away" / "model").iterdir()] == [tmp_path.name]
 
 
 @pytest.fixture

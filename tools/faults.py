@@ -20,6 +20,7 @@ import subprocess
 import sys
 import time
 import traceback
+import xml.etree.ElementTree
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -206,7 +207,12 @@ def content(path: Path) -> Any:
             )
         return arrays
     if suffix == ".json":
-        return {name: value for name, value in json.loads(path.read_text()).items() if name != "seconds"}
+        changing = ("seconds", "sha256")  # TensorFlow gives each SavedModel a number of its own
+        return {name: value for name, value in json.loads(path.read_text()).items() if name not in changing}
+    if path.name == "fingerprint.pb":
+        return len(path.read_bytes()) > 0
+    if suffix == ".xml":
+        return xml.etree.ElementTree.parse(path).getroot().tag and path.read_text()
     if suffix == ".html":
         text = path.read_text(encoding="utf-8")
         if not text.rstrip().endswith("</html>"):
@@ -301,8 +307,8 @@ class Trial:
         self.rounds += 1
 
     def _finals(self) -> dict[str, Path]:
-        found = self.folder.glob(self.operation.finals)
-        return {str(path.relative_to(self.folder)): path for path in found if path.is_file() and path.name[0] != "."}
+        found = {str(path.relative_to(self.folder)): path for path in self.folder.glob(self.operation.finals)}
+        return {name: path for name, path in found.items() if path.is_file() and f"{os.sep}." not in f"{os.sep}{name}"}
 
     # --- faults ---
 

@@ -43,6 +43,7 @@ import numpy as np
 from faults import FOUND, FULL, INTERRUPTED, KILLED, Child, Operation, Trial, small_disk
 from PIL import Image
 
+import vit_keras
 from vit_keras import checkpoints, training, visualize, vit
 from vit_keras.cli import main as command_line
 
@@ -100,6 +101,10 @@ def evaluate(inputs: Path, folder: Path, version: int) -> int:
     return run_command("evaluate", inputs / f"{version}.keras", inputs / "pictures", "-o", folder / "report.html")
 
 
+def export(suffix: str, inputs: Path, folder: Path, version: int) -> int:
+    return in_python(lambda: vit_keras.export(model(version), folder / f"out{suffix}", check=False))
+
+
 def finetune(inputs: Path, folder: Path, version: int) -> int:
     options = ("--epochs", 3, "--batch-size", 8, "--set", "learning_rate=0.003", "-o", folder)
     return run_command("finetune", inputs / "pictures", "--model", inputs / "1.keras", *options)
@@ -142,6 +147,15 @@ OPERATIONS = [
     Operation("image_folder(cache=…), two processes", decode, older=False, twins=True),
     Operation("explorer(…).save", explore),
     Operation("evaluate -o report.html", evaluate),
+    *(
+        Operation(f"export to {name}", functools.partial(export, suffix), finals="**/*", one=True)
+        for name, suffix, written in (
+            ("ONNX", ".onnx", True),
+            ("OpenVINO", ".xml", True),
+            ("SavedModel", "", keras.backend.backend() == "tensorflow"),  # elsewhere in a process of its own
+        )
+        if written
+    ),
     Operation("finetune", finetune, older=False, exact=1e-6, kept=epochs_here, used=epochs_used),
 ]
 

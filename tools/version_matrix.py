@@ -35,6 +35,10 @@ NEWEST = "newest"
 KEY = ("Python", "Keras", "Backend")
 COUNTS = ("Passed", "Failed", "Skipped", "Seconds")
 COLUMNS = (*KEY, "Installed", *COUNTS, "Date", "vit_keras", "Remark")
+TOO_NEW = (  # Keras, backend, and what pip would choose beside them that does not work with them
+    ("3.6", "jax", "jax<0.6"),  # Keras before 3.10 trains with jax.spmd_mode, which JAX 0.6 does not have
+    (None, "tensorflow==2.16", "onnx<1.19"),  # which needs a newer ml_dtypes than TensorFlow, and does not say so
+)
 NOT_THERE = ("No matching distribution found", "ResolutionImpossible", "conflicting dependencies")
 FAULTS = ("Installation failed: ", "pip check: ")
 TEXT = """\
@@ -42,8 +46,10 @@ TEXT = """\
 
 `tools/version_matrix.py` wrote this page. For each row it made a fresh virtual environment with one backend, installed
 the wheel and the test extra, and ran the first cases of the numeric core of the tests (`-m first_case`). *Newest* is
-the newest Keras that pip finds for this Python and backend; a backend without a version is the newest, too. *Seconds*
-are those of the tests. A row without numbers is a combination that pip cannot install, with pip's reason.
+the newest Keras that pip finds for this Python and backend; a backend without a version is the newest, too. Two
+packages are held back: JAX below 0.6 beside the oldest Keras (Keras before 3.10 does not train on a newer one), and
+onnx below 1.19 beside TensorFlow 2.16 (with which a newer one cannot be imported). *Seconds* are those of the tests. A
+row without numbers is a combination that pip cannot install, with pip's reason.
 
 {table}
 
@@ -110,6 +116,7 @@ def requirements(cell, test_extra):
     if cell.framework not in map(framework, needed):
         needed.append(cell.framework)
     constraints = [] if cell.keras == NEWEST else [f"keras=={cell.keras}.*"]
+    constraints += [limit for keras, name, limit in TOO_NEW if name == cell.backend and keras in (cell.keras, None)]
     version = cell.backend.partition("==")[2]
     if version:
         constraints += [f"{name}=={version}.*" for name in (cell.framework, f"{cell.framework}-cpu")]
@@ -188,9 +195,8 @@ def outcome(report):
 
 def installed(python, cell):
     """Return the versions in an environment: Python, Keras, the backend and NumPy."""
-    packages = {
-        entry["name"]: entry["version"] for entry in json.loads(run(python, "-m", "pip", "list", "--format=json")[1])
-    }
+    entries = json.loads(run(python, "-m", "pip", "list", "--format=json")[1])
+    packages = {entry["name"].replace("_", "-"): entry["version"] for entry in entries}
     names = ("keras", cell.framework, f"{cell.framework}-cpu", "numpy")
     versions = [f"{name} {packages[name]}" for name in names if name in packages]
     return ", ".join([run(python, "--version")[1].strip(), *versions])

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import os
 import shutil
+import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 try:
@@ -15,7 +17,7 @@ try:
 except ImportError:  # Windows
     fcntl = None
 
-__all__ = ["complete", "delete_left", "naming", "of_the_disk", "workspace"]
+__all__ = ["complete", "delete_left", "naming", "of_the_disk", "put_together", "workspace"]
 
 _PREFIX = ".vit_keras-"
 _OF_THE_DISK = {getattr(errno, name, None) for name in ("ENOSPC", "EDQUOT", "EFBIG", "EROFS", "EIO")} - {None}
@@ -81,6 +83,59 @@ def workspace(parent: Path) -> Iterator[Path]:
             finally:
                 shutil.rmtree(folder, ignore_errors=True)
             return
+
+
+def put_together(source: Path, target: Path, names: Sequence[str]) -> None:
+    """Move files that belong together to their folder. Old ones and new ones are never there together.
+
+    One file or folder alone is replaced at once. Of several, the old ones after the first are deleted before, so whoever
+    stops the process between two moves leaves a part of the new ones.
+
+    Args:
+        source: The folder where they are: a `workspace` in the target, or beside it.
+        target: The folder where they go.
+        names: Their names. Each one after the first describes those before it. A name that the source does not have is
+            only deleted in the target.
+
+    Raises:
+        OSError: The disk failed.
+
+    Example:
+        >>> with workspace(Path(".")) as folder:
+        ...     for name in ("weights.bin", "config.json"):
+        ...         _ = (folder / name).write_text("new")
+        ...     put_together(folder, Path("."), ["weights.bin", "config.json"])
+    """
+    first, *others = [name for name in names if (source / name).exists()]
+    old = [name for name in names if (target / name).exists()]
+    for name in reversed(old):
+        if name != first or old[0] != first:  # else it is replaced at once, and needs none that are deleted
+            (target / name).unlink(missing_ok=True)
+    if (target / first).is_dir():
+        _exchange(source / first, target / first)
+    else:
+        os.replace(source / first, target / first)
+    for name in others:
+        os.replace(source / name, target / name)
+
+
+def _exchange(one: Path, other: Path) -> None:
+    """Exchange two folders: at once where the system can, else in three steps."""
+    library, names = ctypes.CDLL(None, use_errno=True) if fcntl else None, [os.fsencode(path) for path in (one, other)]
+    if sys.platform == "linux" and hasattr(library, "renameat2"):
+        here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+        if library.renameat2(here, names[0], here, names[1], exchange) == 0:
+            return
+    elif sys.platform == "darwin" and library.renamex_np(*names, 2) == 0:  # RENAME_SWAP
+        return
+    before = one.with_name(f"{one.name}.before")
+    os.replace(other, before)
+    try:
+        os.replace(one, other)
+    except OSError:
+        os.replace(before, other)
+        raise
+    os.replace(before, one)
 
 
 def delete_left(parent: Path) -> None:

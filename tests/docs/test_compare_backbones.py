@@ -67,6 +67,7 @@ def test_batches_are_the_same_for_each_backbone(compare, folder):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name, parameters", [("ViT-Ti/16", 5.42e6), ("EfficientNetB0", 4.05e6), ("ResNet50", 23.6e6)])
 def test_each_backbone_takes_pixels_and_trains(compare, name, parameters, folder):
     images, labels = compare.load(folder, 32)

@@ -60,12 +60,13 @@ def test_cells_are_what_setup_states(matrix, setup_cfg):
     ("keras", "backend", "needed", "constraints"),
     [
         ("newest", "torch", ["pytest", "torch"], []),
-        ("3.6", "jax", ["jax", "pytest"], ["keras==3.6.*"]),
+        ("3.6", "jax", ["jax", "pytest"], ["keras==3.6.*", "jax<0.6"]),
+        ("newest", "jax", ["jax", "pytest"], []),
         (
             "3.6",
             "tensorflow==2.16",
             ['tensorflow-cpu; platform_system == "Linux"', 'tensorflow; platform_system != "Linux"', "pytest"],
-            ["keras==3.6.*", "tensorflow==2.16.*", "tensorflow-cpu==2.16.*"],
+            ["keras==3.6.*", "onnx<1.19", "tensorflow==2.16.*", "tensorflow-cpu==2.16.*"],
         ),
     ],
 )

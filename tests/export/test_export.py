@@ -68,15 +68,6 @@ def test_places(tmp_path):
     placing.check_place(other, "saved_model")
 
 
-def test_a_folder_takes_the_place_of_another(tmp_path):
-    old, new = tmp_path / "model", tmp_path / "work" / "model"
-    for folder in (old, new):
-        folder.mkdir(parents=True)
-        (folder / folder.parent.name).touch()
-    placing.put(new, old)
-    assert [file.name for file in old.iterdir()] == ["work"]
-
-
 def test_drawn_pictures():
     plan = Plan.of(tiny())
     drawn = pictures.check_pictures(plan, True)

@@ -68,7 +68,6 @@ class Maps(keras.callbacks.Callback):
 
 @pytest.mark.core
 @pytest.mark.compiles_long
-@pytest.mark.compiles_long
 def test_maps_are_of_the_weights_after_each_epoch_and_training_is_as_without(pixels, tmp_path):
     images, model = pixels[:2], build()
     callback = AttentionMapCallback(images, tmp_path / "new" / "maps", target=2, size=32, columns=2)
@@ -81,7 +80,9 @@ def test_maps_are_of_the_weights_after_each_epoch_and_training_is_as_without(pix
         for variable, value in zip(variables, before):
             variable.assign(value)
         losses.append(fit(model, pixels, *callbacks))
-    assert losses[0] == losses[1] == losses[2]  # to the last bit
+    # Not to the last bit: on a busy machine TensorFlow was once off by 6e-5. Other random numbers make 3e-2.
+    for other in losses[1:]:
+        np.testing.assert_allclose(other["loss"], losses[0]["loss"], rtol=1e-3)
     assert [path.name for path in callback.paths] == ["epoch-000.png", "epoch-001.png", "epoch-002.png"]
     sheets = [np.asarray(Image.open(path)).astype(int) for path in callback.paths]
     for sheet, maps in zip(sheets, by_hand.maps, strict=True):

@@ -17,7 +17,7 @@ import keras
 import numpy as np
 
 from .. import anatomy
-from ..atomic import naming, workspace
+from ..atomic import naming, put_together, workspace
 from ..config import ViTConfig
 from ..labels import names
 from . import architecture, transformers_json
@@ -241,10 +241,7 @@ def _write_all(folder: Path, files: Mapping[str, Callable[[Path], None]]) -> Non
         with naming(folder / next(iter(files))), workspace(folder) as temporary:
             for name, write in files.items():
                 write(temporary / name)
-            for name in [*files][:0:-1]:  # the old descriptions go before the weights that they describe
-                (folder / name).unlink(missing_ok=True)
-            for name in files:
-                os.replace(temporary / name, folder / name)
+            put_together(temporary, folder, list(files))
     except BaseException:
         with contextlib.suppress(OSError):
             for parent in made:

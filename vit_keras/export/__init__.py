@@ -75,10 +75,10 @@ def export(
     """
     import numpy as np
 
-    from ..atomic import naming, workspace
+    from ..atomic import naming, put_together, workspace
     from .other_backend import write_in_its_backend
     from .pictures import check_pictures, model_inputs
-    from .placing import check_place, put
+    from .placing import check_place, names
     from .plan import Plan
     from .report import Report, compare, cpu, sha256
     from .timing import files_of
@@ -118,8 +118,7 @@ def export(
             **fields | {"notes": (*notes, *fields.get("notes", ()))},
         )
         (folder / f"{path.name}.report.json").write_text(report.to_json(), encoding="utf-8")
-        for each in sorted(folder.iterdir()):
-            put(each, path.parent / each.name)
+        put_together(folder, path.parent, names(path, name))
     return report
 
 

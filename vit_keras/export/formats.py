@@ -24,6 +24,7 @@ class Format:
         backend: The Keras backend that must be active to write it; `None` for any.
         resizes: Whether a file takes pictures of any size and resizes them as the model's preprocessing does.
         quantize: What the argument `quantize=` may be.
+        weights: The ending of the file of weights that may be beside a file; `""` where there is none.
     """
 
     suffix: str
@@ -34,12 +35,13 @@ class Format:
     backend: str | None = None
     resizes: bool = True
     quantize: tuple[str, ...] = ()
+    weights: str = ""
 
 
 FORMATS = {
     "saved_model": Format("", "saved_model", "tensorflow", ("tensorflow",), ("tensorflow",), "tensorflow"),
-    "onnx": Format(".onnx", "onnx", "onnx", ("onnx",), ("onnxruntime",)),
-    "openvino": Format(".xml", "openvino", "openvino", ("onnx", "openvino"), ("openvino",)),
+    "onnx": Format(".onnx", "onnx", "onnx", ("onnx",), ("onnxruntime",), weights=".onnx.data"),
+    "openvino": Format(".xml", "openvino", "openvino", ("onnx", "openvino"), ("openvino",), weights=".bin"),
     "litert": Format(
         ".tflite",
         "litert",

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from .formats import FORMATS
 
-__all__ = ["check_place", "put"]
+__all__ = ["check_place", "names"]
 
 
 def check_place(path: Path, name: str) -> None:
@@ -31,15 +30,16 @@ def check_place(path: Path, name: str) -> None:
             raise ValueError(f"{path} exists and is no SavedModel: name another folder, which will be made.")
 
 
-def put(source: Path, target: Path) -> None:
-    """Move a file or a folder to its place; what stood there goes, and stays if the move fails."""
-    if not target.is_dir():
-        os.replace(source, target)
-        return
-    before = source.with_name(f"{source.name}.before")  # in the temporary folder, which is deleted afterwards
-    os.replace(target, before)
-    try:
-        os.replace(source, target)
-    except OSError:
-        os.replace(before, target)
-        raise
+def names(path: Path, name: str) -> list[str]:
+    """Return the names that an export to a path may have, each after those that it describes.
+
+    Args:
+        path: The file or folder that an export writes.
+        name: The name of the format.
+
+    Example:
+        >>> names(Path("vit.xml"), "openvino")
+        ['vit.bin', 'vit.xml', 'vit.xml.report.json']
+    """
+    weights = FORMATS[name].weights
+    return [*([path.with_suffix(weights).name] if weights else []), path.name, f"{path.name}.report.json"]
