@@ -88,7 +88,7 @@ def workspace(parent: Path) -> Iterator[Path]:
 def put_together(source: Path, target: Path, names: Sequence[str]) -> None:
     """Move files that belong together to their folder. Old ones and new ones are never there together.
 
-    One file or folder alone is replaced at once. Of several, the old ones after the first are deleted before, so whoever
+    One file or folder alone is replaced at once. Of several, the old ones after the first are deleted before: whoever
     stops the process between two moves leaves a part of the new ones.
 
     Args:
