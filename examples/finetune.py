@@ -18,7 +18,7 @@ def digits(size):
     return train_test_split(vit.preprocess_inputs(images), data.target, test_size=0.2, random_state=0)
 
 
-def main(epochs=8, samples=None):
+def main(epochs=4, samples=None):
     """Return the fine-tuned model, its accuracy on the test images, and the test images."""
     train_images, test_images, train_labels, test_labels = digits(size=32)
 

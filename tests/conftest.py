@@ -23,10 +23,12 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
 from support import SHARED
 
-# About files, messages and pages: what they say of one backend holds for all, but for those that are `core`.
+# About files, messages, pictures and pages: what they say of one backend holds for all, but for those that are `core`.
 ANY_BACKEND = (
-    *("checkpoints", "hostile", "serve", "docs/test_packaging.py", "docs/test_versions.py", "docs/test_benchmarks.py"),
-    *("cli/test_start.py", "test_bounds.py", "test_faults.py", "test_layout.py", "test_validate.py"),
+    *("checkpoints", "hostile", "serve", "cli/test_cli.py", "cli/test_start.py", "training/test_report.py"),
+    *("docs/test_benchmarks.py", "docs/test_docs.py", "docs/test_packaging.py", "docs/test_versions.py"),
+    *("test_bounds.py", "test_faults.py", "test_images.py", "test_labels.py", "test_layout.py", "test_validate.py"),
+    *("visualize/test_explorer.py", "visualize/test_figures.py", "visualize/test_overlays.py"),
 )
 
 

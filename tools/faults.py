@@ -207,9 +207,11 @@ def content(path: Path) -> Any:
             )
         return arrays
     if suffix == ".json":
-        changing = ("seconds", "sha256")  # TensorFlow gives each SavedModel a number of its own
+        changing = ("seconds", "sha256", "bytes")  # TensorFlow gives each SavedModel a number of its own
         return {name: value for name, value in json.loads(path.read_text()).items() if name not in changing}
-    if path.name == "fingerprint.pb":
+    if path.name == "variables.index":
+        return _of_tensorflow(path.with_suffix(""))
+    if path.name == "fingerprint.pb" or path.name.startswith("variables.data"):
         return len(path.read_bytes()) > 0
     if suffix == ".xml":
         return xml.etree.ElementTree.parse(path).getroot().tag and path.read_text()
@@ -219,6 +221,13 @@ def content(path: Path) -> Any:
             raise ValueError("the end is missing")
         return re.sub(r"[\d.]+ (seconds|minutes)", "", text)
     return path.read_bytes()
+
+
+def _of_tensorflow(path: Path) -> dict[str, np.ndarray]:
+    import tensorflow as tf
+
+    reader = tf.train.load_checkpoint(str(path))
+    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map() if name.startswith("weights")}
 
 
 def difference(one: Any, other: Any) -> float:

@@ -187,15 +187,22 @@ def naming(target: str | os.PathLike[str]) -> Iterator[None]:
     """
     try:
         yield
-    except OSError as error:
-        if not of_the_disk(error) or error.strerror is None:  # it has a text of ours
+    except Exception as error:
+        number = _number(error)
+        if number is None or (isinstance(error, OSError) and error.strerror is None):  # it has a text of ours
             raise
-        reason = os.strerror(error.errno)
         new = OSError(
-            f"Could not write {os.fspath(target)}: {reason}. Free some space there, or choose another folder."
+            f"Could not write {os.fspath(target)}: {os.strerror(number)}. Free some space there, or choose another folder."
         )
-        new.errno = error.errno
+        new.errno = number
         raise new from error
+
+
+def _number(error: BaseException) -> int | None:
+    """Return the number of an error of the disk. TensorFlow and others tell it in the text of errors of their own."""
+    if isinstance(error, OSError):
+        return error.errno if error.errno in _OF_THE_DISK else None
+    return next((number for number in _OF_THE_DISK if os.strerror(number) in str(error)), None)
 
 
 def of_the_disk(error: BaseException) -> bool:
@@ -205,4 +212,4 @@ def of_the_disk(error: BaseException) -> bool:
         >>> of_the_disk(OSError(errno.ENOSPC, "No space left on device")), of_the_disk(ConnectionResetError())
         (True, False)
     """
-    return isinstance(error, OSError) and error.errno in _OF_THE_DISK
+    return isinstance(error, OSError) and _number(error) is not None

@@ -83,7 +83,7 @@ def test_backbone(example):
 def test_quickstart(example, monkeypatch, capsys):
     monkeypatch.delenv("VIT_KERAS_WEIGHTS")
     accuracy, difference = example("quickstart").main()  # runs classify, explain, finetune and export
-    assert accuracy >= 0.9  # of ten digits
+    assert accuracy >= 0.95  # of ten digits
     assert difference <= 1e-4  # logits of a float32 model, compiled twice
     assert {path.name for path in Path("quickstart").glob("*.png")} == {
         "cat.png",

@@ -42,7 +42,7 @@ def write(plan: Plan, path: str | os.PathLike[str]) -> list[str]:
         autograph=False,
     )
     module = tf.Module()
-    module.weights_of_the_model = [variable.value for variable in plan.model.variables]
+    module.weights_of_the_model = [variable.value for variable in plan.model.weights]
     module.run = run
     with tempfile.TemporaryDirectory() as folder:
         tf.saved_model.save(module, folder, signatures={"serving_default": run})

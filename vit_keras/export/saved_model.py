@@ -39,7 +39,7 @@ def write(plan: Plan, path: str | os.PathLike[str]) -> list[str]:
 
     # Only the variables are tracked: whoever tracks a Keras model saves every weight twice.
     module = tf.Module()
-    module.weights_of_the_model = [variable.value for variable in plan.model.variables]
+    module.weights_of_the_model = [variable.value for variable in plan.model.weights]
     signatures = _signatures(plan)
     signatures.setdefault("serving_default", signatures.get("images", signatures["pixels"]))
     tf.saved_model.save(module, os.fspath(path), signatures=signatures)
