@@ -49,9 +49,10 @@ MORE = {
     "sines": lambda: tiny(image_size=None, position="sincos2d", pooling="gap"),
     "any size rope": lambda: tiny(image_size=None, position=None, rope_theta=100.0),
     "patch norm": lambda: tiny(patch_norm=True, representation_size=8),
+    "merged": lambda: vit_keras.merge_tokens(tiny(image_size=96), 4),
     "quick": lambda: tiny(mlp_activation="quick_gelu", pooling="token+gap", qkv_bias=False),
 }
-QUICK = ("token", "rope", "nested", "half", "any size", "own layer")
+QUICK = ("token", "rope", "nested", "half", "any size", "own layer", "merged")
 ALL = {**CASES, **MORE}
 
 
