@@ -15,6 +15,7 @@ from keras import ops
 
 from ..anatomy import front, has_vit, last_activation, preprocessing_of
 from ..validate import is_number, one_of
+from . import replicas
 
 __all__ = ["Distillation"]
 
@@ -87,7 +88,7 @@ class Distillation(keras.Model):
         losses = self.teacher_loss(teacher_logits, y_pred["teacher"])
         if sample_weight is not None:
             losses = losses * ops.reshape(ops.cast(sample_weight, losses.dtype), (-1,))
-        return (1 - self.alpha) * label_loss + self.alpha * ops.mean(losses)
+        return (1 - self.alpha) * label_loss + self.alpha * replicas.share(ops.mean(losses))
 
     def _teach(self, images, labels):
         """Return the true labels and the teacher's logits."""

@@ -22,6 +22,7 @@ from ..anatomy import blocks, find_vit
 from ..layers import TransformerBlock
 from ..positions import sincos2d
 from ..validate import is_number
+from . import replicas
 
 __all__ = ["MaskedAutoencoder", "MaskedPatchPrediction", "patchify"]
 
@@ -56,7 +57,7 @@ class _MaskedPretraining(keras.Model):
         count = ops.maximum(ops.sum(masked), 1)
         if sample_weight is not None:
             masked = masked * ops.reshape(ops.cast(sample_weight, losses.dtype), (-1, 1))
-        return ops.sum(losses * masked) / count + sum(self.losses)
+        return replicas.share(ops.sum(losses * masked) / count + sum(self.losses))
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
         return self.get_metrics_result()

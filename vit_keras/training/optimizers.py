@@ -18,6 +18,7 @@ from keras import ops
 
 from ..keras_internals import batches_seen, index_of, rate_or_schedule
 from ..validate import is_number, one_of
+from . import replicas
 
 __all__ = ["LayerwiseAdamW", "LayerwiseLamb", "LayerwiseSGD", "WarmupDecay", "depths", "is_decayed"]
 
@@ -230,20 +231,26 @@ class Layerwise:
         return 0.0 if depth == head or not self.thaw else self.thaw[(head - 1 - depth) * len(self.thaw) // head]
 
     def _get_current_learning_rate(self):
-        if self._rate_now is not None:
-            return self._rate_now
-        if self.schedule is not None:
-            return self.schedule.at(self.progress())
-        return super()._get_current_learning_rate()
+        return self._rate_of_the_head() if self._rate_now is None else self._rate_now
+
+    def _rate_of_the_head(self):
+        return super()._get_current_learning_rate() if self.schedule is None else self.schedule.at(self.progress())
 
     def _use_weight_decay(self, variable):
         return self._decayed[index_of(self, variable)] and super()._use_weight_decay(variable)
+
+    def _clip_gradients(self, grads):
+        if replicas.count() == 1 or not (self.clipnorm or self.global_clipnorm or self.clipvalue):
+            return super()._clip_gradients(grads)
+        clipped = super()._clip_gradients(replicas.summed(grads))  # Keras would clip the part of each replica
+        return [None if each is None else replicas.share(each) for each in clipped]  # Keras adds them up again
 
     def _apply_weight_decay(self, variables):
         """Do nothing yet: a layer's decay follows its own rate, in `_backend_update_step`."""
 
     def _backend_update_step(self, grads, trainable_variables, learning_rate):
-        groups = collections.defaultdict(list)
+        # Not the given rate: where another replica is in the middle of its step, that is the rate of a layer.
+        learning_rate, groups = self._rate_of_the_head(), collections.defaultdict(list)
         for gradient, variable in zip(grads, trainable_variables):
             groups[self._rates[index_of(self, variable)]].append((gradient, variable))
         progress = self.progress() if self.thaw else None

@@ -22,6 +22,7 @@ import numpy as np
 from .. import anatomy
 from ..validate import did_you_mean, is_number, one_of
 from . import lora as low_rank
+from . import replicas
 from .augment import Augmentation
 from .callbacks import Horizon, Reseed, check_horizon_before_training
 from .checks import as_array, check, first_batch
@@ -201,6 +202,11 @@ class Recipe:
         """
         if not isinstance(model, keras.Model):
             raise TypeError(f"model must be a Keras model. Received: {type(model).__name__}")
+        if self.accumulate > 1 and replicas.count() > 1:
+            raise ValueError(
+                f"accumulate={self.accumulate} does not work on several devices: Keras cannot add gradients up over "
+                "batches under a tf.distribute strategy. Pass accumulate=1 and larger batches."
+            )
         labels = None
         if data is not None:
             batch_size, labels = self._look_at(model, data, loss, batch_size)

@@ -1,0 +1,80 @@
+"""Training on two devices of one TensorFlow process gives what one device gives."""
+
+import json
+import os
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+from support import ROOT
+
+from vit_keras import training
+
+pytestmark = pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="tf.distribute is TensorFlow's")
+
+PROGRAM = """
+import contextlib, json, sys
+import keras, numpy as np, tensorflow as tf
+from vit_keras import training, vit
+
+kind, devices = sys.argv[1], int(sys.argv[2])
+cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+scope = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope if devices == 2 else contextlib.nullcontext
+rng = np.random.default_rng(0)
+images, labels = rng.uniform(-1, 1, (24, 32, 32, 3)).astype("float32"), rng.integers(0, 3, 24)
+with scope():
+    keras.utils.set_random_seed(0)
+    model = vit.build_model(32, 16, 2, 16, 2, "tiny", 32, classes=3, dropout=0.0)
+    for number, weight in enumerate(model.weights):
+        weight.assign(np.random.default_rng(number).normal(0, 0.2, weight.shape))
+    if kind == "clipped":
+        recipe = training.recipe("finetune", optimizer="sgd", learning_rate=0.5, clip_norm=0.01, dropout=0.0, stochastic_depth=0.0)
+        recipe.compile(model, (images, labels), steps=6, batch_size=8)
+    elif kind == "distilled":
+        teacher = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=3)
+        teacher.get_layer("head").bias.assign([3.0, 0.0, -3.0])
+        model = training.Distillation(model, teacher, alpha=0.9)
+        model.compile(keras.optimizers.SGD(0.1), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    else:
+        model = training.MaskedPatchPrediction(model, seed=0)
+        model.compile(keras.optimizers.SGD(0.1))
+    history = model.fit(images, labels, batch_size=8, epochs=2, shuffle=False, verbose=0).history
+weights = np.concatenate([np.ravel(weight.numpy()) for weight in model.trainable_weights])
+print(json.dumps([history["loss"], weights.tolist()]))
+"""
+
+
+def trained(kind, devices):
+    result = subprocess.run(
+        [sys.executable, "-c", PROGRAM, kind, str(devices)],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "KERAS_BACKEND": "tensorflow"},
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stderr
+    return map(np.array, json.loads(result.stdout.splitlines()[-1]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["clipped", "distilled"])
+def test_two_devices_are_as_one(kind):
+    (loss, weights), (loss_of_two, weights_of_two) = (trained(kind, devices) for devices in (1, 2))
+    np.testing.assert_allclose(loss_of_two, loss, rtol=1e-5)
+    np.testing.assert_allclose(weights_of_two, weights, atol=1e-5)  # sums of float32 in another order, six steps
+
+
+@pytest.mark.slow
+def test_the_loss_of_masked_patches_is_not_doubled():
+    (loss, _), (loss_of_two, _) = (trained("masked", devices) for devices in (1, 2))
+    np.testing.assert_allclose(loss_of_two, loss, rtol=0.3)  # the replicas mask other patches
+
+
+def test_what_keras_cannot_do_is_refused(monkeypatch):
+    from vit_keras.training import replicas
+
+    monkeypatch.setattr(replicas, "count", lambda: 2)
+    with pytest.raises(ValueError, match=r"accumulate=4 does not work on several devices.*larger batches"):
+        training.recipe("finetune", accumulate=4).compile(keras.Sequential([keras.layers.Dense(2)]))

@@ -1,0 +1,53 @@
+"""Several devices of one TensorFlow process: under a `tf.distribute` strategy each trains a replica of the model.
+
+Keras adds the gradients of the replicas up, so each replica's loss is its share of the whole one. Here is what Keras
+does not do by itself.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+
+__all__ = ["count", "share", "summed"]
+
+
+def count() -> int:
+    """Return the number of replicas that train together; 1 on other backends and without a strategy.
+
+    Example:
+        >>> count()
+        1
+    """
+    if keras.backend.backend() != "tensorflow":
+        return 1
+    return sys.modules["tensorflow"].distribute.get_strategy().num_replicas_in_sync
+
+
+def share(loss: Any) -> Any:
+    """Return what a replica contributes to the loss: its mean, divided by the number of replicas.
+
+    Keras does that with the losses of `compile`, and not with what a `compute_loss` adds to them.
+
+    Example:
+        >>> float(share(keras.ops.convert_to_tensor(2.0)))
+        2.0
+    """
+    return loss / count()
+
+
+def summed(gradients: Sequence[Any]) -> list[Any]:
+    """Return the sums of gradients over the replicas: the gradients of the whole loss.
+
+    Args:
+        gradients: Those of this replica; a `None` stays.
+    """
+    if count() == 1:
+        return list(gradients)
+    distribute = sys.modules["tensorflow"].distribute
+    there = [each for each in gradients if each is not None]
+    sums = iter(distribute.get_replica_context().all_reduce(distribute.ReduceOp.SUM, there))
+    return [None if each is None else next(sums) for each in gradients]
