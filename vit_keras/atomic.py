@@ -191,8 +191,9 @@ def naming(target: str | os.PathLike[str]) -> Iterator[None]:
         number = _number(error)
         if number is None or (isinstance(error, OSError) and error.strerror is None):  # it has a text of ours
             raise
+        reason = os.strerror(number)
         new = OSError(
-            f"Could not write {os.fspath(target)}: {os.strerror(number)}. Free some space there, or choose another folder."
+            f"Could not write {os.fspath(target)}: {reason}. Free some space there, or choose another folder."
         )
         new.errno = number
         raise new from error

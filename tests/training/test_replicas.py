@@ -31,7 +31,8 @@ with scope():
     for number, weight in enumerate(model.weights):
         weight.assign(np.random.default_rng(number).normal(0, 0.2, weight.shape))
     if kind == "clipped":
-        recipe = training.recipe("finetune", optimizer="sgd", learning_rate=0.5, clip_norm=0.01, dropout=0.0, stochastic_depth=0.0)
+        fields = {"optimizer": "sgd", "learning_rate": 0.5, "clip_norm": 0.01}
+        recipe = training.recipe("finetune", **fields, dropout=0.0, stochastic_depth=0.0)
         recipe.compile(model, (images, labels), steps=6, batch_size=8)
     elif kind == "distilled":
         teacher = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=3)
