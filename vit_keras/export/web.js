@@ -144,12 +144,13 @@ function resized(pixels, [batch, height, width]) {
 function along(array, outer, source, inner, target, Type) {
   if (source === target) return Type === array.constructor ? array : Type.from(array);
   const result = new Type(outer * target * inner), cells = taps(source, target);
+  const halvesUp = about.interpolation !== "bilinear"; // Pillow; NumPy, and JavaScript by itself, to even numbers
   for (let o = 0, to = 0; o < outer; o++) {
     for (const { first, weights } of cells) {
       for (let c = 0; c < inner; c++) {
         let sum = 0;
         for (let t = 0, at = (o * source + first) * inner + c; t < weights.length; t++, at += inner) sum += weights[t] * array[at];
-        result[to++] = sum;
+        result[to++] = halvesUp ? Math.floor(sum + 0.5) : sum;
       }
     }
   }
@@ -172,4 +173,5 @@ function taps(source, target) {
 
 say(LOADING);
 const opened = open();
-opened.catch((error) => say(error.message, true));
+window.opened = opened.then(() => `onnxruntime-web ${window.onnxruntime.env.versions.web}`);
+window.opened.catch((error) => say(error.message, true));

@@ -166,7 +166,7 @@ def _footer(plan: Plan) -> str:
     <p>Written by vit_keras: <code>{versions}</code></p>
     <p>onnxruntime-web {VERSION} is in it, under the MIT license below; what that contains is named in its
       <a href="https://github.com/microsoft/onnxruntime/blob/v{VERSION}/ThirdPartyNotices.txt">notices</a>.</p>
-    <pre>{html_page.escape(LICENSE)}</pre>
+    {"".join(f"<p>{html_page.escape(paragraph)}</p>" for paragraph in LICENSE.split(chr(10) * 2))}
     </details>"""
 
 
