@@ -10,6 +10,8 @@ SLOWEST := --durations 20
 RUFF ?= ruff==0.17.6
 
 BIN := $(VENV)/bin
+CACHE := .pytest_cache/downloads
+WEB := $(CACHE)/web.stamp
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
 .PHONY: quickstart test test-slow benchmark lint format clean
@@ -30,7 +32,7 @@ endif
 
 # All that `make test` leaves out: on TensorFlow every test that depends on the backend, every case of the core on JAX,
 # the rest on PyTorch. `pytest -m exhaustive` is left: every kind of model in every exported format, a quarter of an hour.
-test-slow: $(VENV)/test.stamp
+test-slow: $(VENV)/test.stamp $(WEB)
 ifneq ($(strip $(TORCH)),)
 	KERAS_BACKEND=torch $(BIN)/python -m pytest $(WORKERS) $(SLOWEST) -m "slow and (core or any_backend) and not exhaustive"
 	KERAS_BACKEND=tensorflow $(BIN)/python -m pytest $(WORKERS) $(SLOWEST) -m "not (first_case or any_backend or exhaustive)"
@@ -69,6 +71,10 @@ ifneq ($(strip $(TORCH)),)
 endif
 	$(BIN)/python -m pip install --quiet --editable ".[test]"
 	touch $@
+
+# What the pages with a model in them are tested with, 33 MB; without a network those tests are left out.
+$(WEB): vit_keras/export/web.py | $(VENV)/test.stamp
+	-VIT_KERAS_HOME=$(CACHE) $(BIN)/python -c "from vit_keras.export import web; web.onnxruntime_web()" && touch $@
 
 $(VENV)/benchmark.stamp: setup.cfg | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet matplotlib

@@ -7,21 +7,56 @@ import hashlib
 import html
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-__all__ = ["data_uri", "escape", "fill", "to_json"]
+__all__ = ["data_uri", "escape", "fill", "picture_page", "to_json"]
 
 
-def fill(template: str, places: Mapping[str, str], connect: str = "'none'") -> str:
+def picture_page(
+    title: str, footer: str, *, connect: str = "'none'", blocks: str = "", modules: Sequence[str] = ()
+) -> str:
+    """Return a page that takes a picture and shows what a model sees in it.
+
+    A server answers the picture (`predict`), unless a module sets `window.ask`, a function that takes the file and
+    resolves to the same answer.
+
+    Args:
+        title: Text of the heading.
+        footer: HTML.
+        connect: See `fill`.
+        blocks: HTML at the end of the page: data in elements that show nothing.
+        modules: JavaScript of modules, which run in this order when the page is complete. They may use WebAssembly.
+
+    Raises:
+        ValueError: A module has an end of a script in it.
+
+    Example:
+        >>> "<p>1 &lt; 2</p>" in picture_page("A model", f"<p>{escape('1 < 2')}</p>", connect="'self'")
+        True
+    """
+    for text in modules:
+        if re.search("<!--|</?script", text, re.IGNORECASE):
+            raise ValueError("A script that has '<!--', '<script' or '</script' in it cannot be put into a page.")
+    template = Path(__file__).with_name("picture_page.html").read_text(encoding="utf-8")
+    elements = "\n".join([blocks, *(f'<script type="module">{text}</script>' for text in modules)])
+    places = {"title": escape(title), "footer": footer, "scripts": elements}
+    allowed = [*map(_hash, modules), *(["'wasm-unsafe-eval'"] if modules else [])]
+    return fill(template, places, connect, allowed)
+
+
+def fill(template: str, places: Mapping[str, str], connect: str = "'none'", scripts: Sequence[str] = ()) -> str:
     """Fill the places `{{name}}` of a template, all at once, so that no text is taken for a place.
 
-    The place `{{policy}}` gets a content security policy that allows only the template's own style and script.
+    The place `{{policy}}` gets a content security policy that allows only the template's own style and script, and what
+    `scripts` names.
 
     Args:
         template: A page with one `<style>` and one `<script>` element.
         places: HTML by the name of its place; see `escape`.
         connect: Where the script may send requests: `"'self'"` is the server of the page.
+        scripts: What else may run, as sources of a content security policy.
 
     Example:
         >>> page = fill("<style></style><script></script><p>{{title}}</p>", {"title": escape("1 < 2")})
@@ -29,8 +64,9 @@ def fill(template: str, places: Mapping[str, str], connect: str = "'none'") -> s
         '<p>1 &lt; 2</p>'
     """
     style, script = (re.search(rf"<{tag}>(.*?)</{tag}>", template, re.DOTALL)[1] for tag in ("style", "script"))
+    allowed = " ".join([_hash(script), *scripts])
     policy = (
-        f"default-src 'none'; img-src data:; style-src {_hash(style)}; script-src {_hash(script)}; "
+        f"default-src 'none'; img-src data:; style-src {_hash(style)}; script-src {allowed}; "
         f"connect-src {connect}; base-uri 'none'; form-action 'none'"
     )
     places = {**places, "policy": policy}

@@ -16,13 +16,14 @@ from support import ROOT
 pytestmark = pytest.mark.slow
 DATA_FILES = {
     "imagenet2012.txt",
+    "picture_page.html",
     "py.typed",
     "checkpoints/registry.csv",
     "checkpoints/registry_timm.csv",
     "checkpoints/timm_models.csv",
     "checkpoints/vit_cifar10.npz",
+    "export/web.js",
     "serve/openapi.json",
-    "serve/page.html",
     "training/report.html",
     "visualize/explore/explorer.html",
 }

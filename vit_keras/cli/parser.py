@@ -255,7 +255,11 @@ def _export(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--top", type=int, default=5, metavar="N", help="number of classes that are named; default: 5")
     quantized = "; ".join(f"{name}: {', '.join(each.quantize)}" for name, each in FORMATS.items() if each.quantize)
     parser.add_argument("--quantize", metavar="NAME", help=f"smaller weights ({quantized}); default: float32")
-    parser.add_argument("--attention", action="store_true", help="let the file return the attention of every block too")
+    parser.add_argument(
+        "--attention",
+        action=argparse.BooleanOptionalAction,
+        help="let the file return the attention of every block too; default: only for a page",
+    )
     parser.add_argument(
         "--check", nargs="+", metavar="DIR|IMAGE", help="pictures to compare model and file with; default: drawn ones"
     )

@@ -38,7 +38,7 @@ def export(
     top: int = 5,
     quantize: str | None = None,
     calibration: Any = None,
-    attention: bool = False,
+    attention: bool | None = None,
     check: Any = True,
 ) -> Report:
     """Write a model as a file that runs without this package, run it in its own runtime, and compare.
@@ -48,14 +48,15 @@ def export(
     Args:
         model: A ViT of this package, or a model with one inside, of one input and one output.
         path: The file, or for a SavedModel the folder. What an earlier export left there is replaced.
-        format: A name in `FORMATS`: `"saved_model"`, `"onnx"`, `"openvino"`, `"litert"` or `"torch"`. `None`: by the
-            ending of the path; a path without one is a SavedModel.
+        format: A name in `FORMATS`: `"saved_model"`, `"onnx"`, `"openvino"`, `"litert"`, `"torch"` or `"html"`, a
+            page that computes. `None`: by the ending of the path; a path without one is a SavedModel.
         preprocessing: Whether the file takes uint8 pictures, and not the model's own input.
         labels: Names of the classes, or the name of a list of them. `None`: the model's own.
         top: How many of the most probable classes a file names, where it names any.
         quantize: `None`, or what the format offers (`FORMATS[format].quantize`).
         calibration: Pictures for the quantization and for its check, as in `check`. `None`: those of `check`.
-        attention: Whether the file also returns the attention of every block.
+        attention: Whether the file also returns the attention of every block. `None`: only a page does, which draws
+            it, where the model has any.
         check: Pictures to compare with: `True` for some that this package draws; paths, arrays or a folder; `False` or
             `None` to compare nothing.
 
@@ -75,6 +76,7 @@ def export(
     """
     import numpy as np
 
+    from .. import anatomy
     from ..atomic import naming, put_together, workspace
     from .other_backend import write_in_its_backend
     from .pictures import check_pictures, model_inputs
@@ -99,6 +101,8 @@ def export(
             f'The format {name!r} needs {", ".join(missing)}, not installed: pip install "vit-keras[{kind.extra}]".'
         )
     check_place(path, name)
+    if attention is None:
+        attention = kind.shows_attention and anatomy.has_attention(model)
     plan = Plan.of(model, preprocessing=preprocessing, labels=labels, top=top, attention=attention, quantize=quantize)
     pictures = check_pictures(plan, check) if checked else []
     if quantize is not None and calibration is not None:

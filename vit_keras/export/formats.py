@@ -25,6 +25,7 @@ class Format:
         resizes: Whether a file takes pictures of any size and resizes them as the model's preprocessing does.
         quantize: What the argument `quantize=` may be.
         weights: The ending of the file of weights that may be beside a file; `""` where there is none.
+        shows_attention: Whether a file returns attention, if the model has any and nobody said.
     """
 
     suffix: str
@@ -36,6 +37,7 @@ class Format:
     resizes: bool = True
     quantize: tuple[str, ...] = ()
     weights: str = ""
+    shows_attention: bool = False
 
 
 FORMATS = {
@@ -54,6 +56,9 @@ FORMATS = {
     ),
     "torch": Format(".pt2", "torch_program", "torch", ("torch",), ("torch",), "torch", resizes=False),
 }
+FORMATS["html"] = dataclasses.replace(
+    FORMATS["onnx"], suffix=".html", module="web", weights="", shows_attention=True
+)  # an ONNX file in a page
 
 
 def find_format(path: str | os.PathLike[str], format: str | None = None) -> str:

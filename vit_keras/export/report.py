@@ -248,7 +248,7 @@ def _same_class(found, wanted, tolerance) -> int:
 
 
 def _notes(plan, name, file, pictures, inputs, expected) -> tuple[str, ...]:
-    notes = []
+    notes = list(file.about["notes"])
     if plan.preprocessing is not None and not FORMATS[name].resizes:
         notes.append(f"Pictures are to be resized to {plan.image_size} before; normalization is inside.")
     dtypes = [dtype for dtype in plan.metadata.get("model_dtypes", ()) if dtype in ("float16", "bfloat16")]

@@ -26,7 +26,8 @@ class Running:
         path: The file.
 
     Attributes:
-        about: What the process says of the file: `version` of the runtime, `dtype` and `shape` of the input, `alone`.
+        about: What the process says of the file: `version` of the runtime, `dtype` and `shape` of the input,
+            `notes`, `alone`.
 
     Raises:
         ValueError: The runtime cannot open or run it.

@@ -9,6 +9,7 @@ file: its input's dtype and shape, and the version of the runtime.
 from __future__ import annotations
 
 import base64
+import functools
 import json
 import os
 import sys
@@ -123,7 +124,99 @@ class Torch:
             return {name: value.numpy() for name, value in self.module(self.torch.from_numpy(inputs)).items()}
 
 
-RUNTIMES = {"saved_model": SavedModel, "onnx": Onnx, "openvino": OpenVino, "litert": LiteRt, "torch": Torch}
+class Page:
+    """A page in headless Chromium, which asks no network.
+
+    Raises:
+        ImportError: Playwright is not installed.
+        OSError: There is no Chromium, or it does not start.
+    """
+
+    dtype, shape = "uint8", [None, None, None, 3]
+    compute = """async ([text, dimensions]) => {
+        const pixels = Uint8Array.from(atob(text), (c) => c.charCodeAt(0)), start = performance.now();
+        const outputs = await window.compute(pixels, dimensions), seconds = (performance.now() - start) / 1000;
+        const read = (data) => new Promise((done) => {
+            const reader = new FileReader();
+            reader.onload = () => done(reader.result);
+            reader.readAsDataURL(new Blob([data]));
+        });
+        for (const [name, { data, dims }] of Object.entries(outputs)) outputs[name] = [await read(data), dims];
+        return { outputs, seconds };
+    }"""
+
+    def __init__(self, path):
+        import atexit
+        import pathlib
+        import shutil
+
+        from playwright.sync_api import Error, sync_playwright
+
+        play = sync_playwright().start()
+        atexit.register(play.stop)
+        own = play.chromium.executable_path
+        installed = map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))
+        chromium = own if os.path.exists(own) else next(filter(None, installed), None)
+        if chromium is None:
+            raise OSError("there is no Chromium")
+        try:
+            browser = play.chromium.launch(executable_path=chromium)
+        except Error as error:
+            raise OSError(f"{chromium} does not start: {error}") from error
+        context = browser.new_context(offline=True)
+        self.tab = context.new_page()
+        self.tab.set_default_timeout(0)
+        self.tab.goto(pathlib.Path(path).absolute().as_uri())
+        self.version = f"{self.tab.evaluate('window.opened')} in Chromium {browser.version}"
+
+    def __call__(self, inputs, signature=None):
+        found = self._compute(inputs)["outputs"]
+        decoded = {name: (base64.b64decode(data.partition(",")[2]), shape) for name, (data, shape) in found.items()}
+        return {name: np.frombuffer(data, "<f4").reshape(shape) for name, (data, shape) in decoded.items()}
+
+    def seconds(self, inputs, signature=None):
+        return self._compute(inputs)["seconds"]
+
+    def _compute(self, inputs):
+        return self.tab.evaluate(self.compute, [base64.b64encode(inputs).decode(), inputs.shape])
+
+
+class OnnxOfPage(Onnx):
+    """The ONNX file in a page, in onnxruntime."""
+
+    def __init__(self, path, reason):
+        import gzip
+        import re
+
+        with open(path, encoding="utf-8") as file:
+            packed = re.search('id="model">([^<]*)<', file.read())[1]
+        super().__init__(gzip.decompress(base64.b64decode(packed)))
+        self.notes = [f"The page was not run: {reason}. The ONNX file in it was run in onnxruntime instead."]
+
+
+def html(path):
+    """Return a page at work in a browser; without one, the ONNX file in it."""
+    try:
+        return Page(path)
+    except (ImportError, OSError) as error:
+        return OnnxOfPage(path, " ".join(str(error).split())[:300])
+
+
+RUNTIMES = {
+    "saved_model": SavedModel,
+    "onnx": Onnx,
+    "openvino": OpenVino,
+    "litert": LiteRt,
+    "torch": Torch,
+    "html": html,
+}
+
+
+def seconds(runtime, inputs, signature):
+    """Return how long a runtime takes."""
+    start = time.perf_counter()
+    runtime(inputs, signature)
+    return time.perf_counter() - start
 
 
 def work(format, path, lines, answer):
@@ -131,7 +224,8 @@ def work(format, path, lines, answer):
     runtime = RUNTIMES[format](path)
     others = {"vit_keras"} if format == "saved_model" else {"vit_keras", "keras"}  # TensorFlow imports Keras itself
     alone = not others & set(sys.modules)
-    answer({"version": runtime.version, "dtype": runtime.dtype, "shape": runtime.shape, "alone": alone})
+    about = {"version": runtime.version, "dtype": runtime.dtype, "shape": runtime.shape, "alone": alone}
+    answer({**about, "notes": getattr(runtime, "notes", [])})
     arrays, signature = [], None
     for line in lines:
         task = json.loads(line)
@@ -148,11 +242,9 @@ def work(format, path, lines, answer):
             np.savez(task["into"], **outputs)
             answer({})
         elif "time" in task:
-            start = time.perf_counter()
-            for _ in range(task["time"]):
-                for inputs in arrays:
-                    runtime(inputs, signature)
-            answer({"seconds": (time.perf_counter() - start) / task["time"]})
+            clock = getattr(runtime, "seconds", functools.partial(seconds, runtime))
+            spent = sum(clock(inputs, signature) for _ in range(task["time"]) for inputs in arrays)
+            answer({"seconds": spent / task["time"]})
         else:
             return
 

@@ -29,6 +29,9 @@ from .protocol import VERSION, read_request, write_response
 __all__ = ["App", "Limits"]
 
 _FOLDER = Path(__file__).parent
+_FOOTER = """<p>The picture goes to this server alone, and is not kept.</p>
+    <p>For programs: <code>curl --data-binary @cat.jpg <span id="address"></span></code>, the Open Inference Protocol at
+      <a href="v2"><code>v2</code></a>, its description at <a href="openapi.json"><code>openapi.json</code></a>.</p>"""
 _RETRY = {"Retry-After": "1"}
 
 
@@ -286,8 +289,7 @@ ROUTES = (
 
 @functools.lru_cache(maxsize=1)
 def _page(name: str) -> bytes:
-    template = (_FOLDER / "page.html").read_text(encoding="utf-8")
-    return html_page.fill(template, {"title": html_page.escape(name)}, connect="'self'").encode()
+    return html_page.picture_page(name, _FOOTER, connect="'self'").encode()
 
 
 def _predictions(scores: np.ndarray, labels: Sequence[str] | None, top: int) -> list[dict[str, Any]]:
