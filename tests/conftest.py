@@ -1,5 +1,6 @@
 """Settings of the whole suite, and fixtures that several folders use."""
 
+import collections
 import itertools
 import os
 import shutil
@@ -34,17 +35,20 @@ ANY_BACKEND = (
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
 def pytest_collection_modifyitems(items):
-    """Mark what runs on which backend, and make tests slow for which TensorFlow and JAX compile long."""
+    """Mark what runs on which backend, and what is slow: by its number of cases, and where a backend compiles long."""
     import keras
 
-    seen = set()
+    seen, cases = set(), collections.Counter()
     for item in items:
+        test = item.nodeid.partition("[")[0]
+        cases[test] += 1
+        if item.get_closest_marker("three_cases") and cases[test] > 3:
+            item.add_marker("slow")
         path = item.path.relative_to(Path(__file__).parent)
         if not item.get_closest_marker("core") and any(path.is_relative_to(place) for place in ANY_BACKEND):
             item.add_marker("any_backend")
         if keras.backend.backend() != "torch" and item.get_closest_marker("compiles_long"):
             item.add_marker("slow")
-        test = item.nodeid.partition("[")[0]
         if item.get_closest_marker("core") and not item.get_closest_marker("slow") and test not in seen:
             item.add_marker("first_case")
             seen.add(test)

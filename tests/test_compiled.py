@@ -158,6 +158,7 @@ def test_remat_changes_no_gradient():
 
 
 @pytest.mark.core
+@pytest.mark.compiles_long
 def test_what_is_computed_again_changes_no_gradient(monkeypatch):
     changes = gradients(tiny(), images(4), np.arange(4))
     for module in (_base, fused, mlp):

@@ -92,6 +92,7 @@ def measure(kills, *only):
     return rows
 
 
+@pytest.mark.slow
 def test_a_call_that_was_killed_or_interrupted_leaves_no_half_file_and_goes_on():
     assert len(measure(3, "save_weights")) == 1
 

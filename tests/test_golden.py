@@ -104,6 +104,7 @@ PARAMETERS = {
 }
 
 
+@pytest.mark.three_cases
 @pytest.mark.parametrize("variant", PARAMETERS)
 def test_every_variant_has_the_published_number_of_parameters(variant):
     factory = getattr(vit, f"vit_{variant.replace('_', '').lower()}")

@@ -14,6 +14,8 @@ from support import DATA
 from vit_keras import checkpoints, config, vit
 from vit_keras.checkpoints.readers import NpzReader
 
+pytestmark = pytest.mark.three_cases
+
 # The architecture of make_google_npz's "ViT-mu_16".
 MU = config.ViTConfig(image_size=64, num_layers=2, hidden_size=64, num_heads=2, mlp_dim=128, classes=10)
 POSITIONS = "Transformer/posembed_input/pos_embedding"

@@ -29,6 +29,8 @@ from vit_keras import checkpoints, from_checkpoint, vit
 from vit_keras.checkpoints.families import FAMILIES
 from vit_keras.preprocess import PRESETS
 
+pytestmark = pytest.mark.three_cases
+
 CASES = cases()
 WRAPPERS = ("module.", "backbone.", "model.", "_orig_mod.", "module._orig_mod.")
 needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch writes these files")

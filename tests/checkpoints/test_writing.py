@@ -17,6 +17,8 @@ from vit_keras.checkpoints import ModelWeights, Weights, save_weights, transform
 from vit_keras.checkpoints.readers import open_weights
 from vit_keras.preprocess import Preprocessing
 
+pytestmark = pytest.mark.three_cases
+
 READ = cases()
 # Spellings, layouts or a prefix that the file's makers have given up, or that stand for more than the image tower.
 OTHERWISE = {

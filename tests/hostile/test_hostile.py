@@ -56,6 +56,7 @@ def problems(cases):
     return [f"{why}: {str(case)[:400]}" for why, case in found if why]
 
 
+@pytest.mark.slow
 def test_some_of_every_kind(tmp_path):
     cases = run("all", tmp_path, 6)
     assert {case["kind"] for case in cases} == set(KINDS)

@@ -297,6 +297,7 @@ def test_fit_evaluate_and_predict(folder):
 
 
 @pytest.mark.core
+@pytest.mark.compiles_long
 def test_a_run_continued_is_the_run_uninterrupted(folder, tmp_path):
     """Though Python's random numbers, with which Keras shuffles, are others each time."""
 

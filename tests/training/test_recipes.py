@@ -337,6 +337,7 @@ def trained(folder, killed_after=None, epochs=4, model=dropping, data=points, **
 
 
 @pytest.mark.core
+@pytest.mark.compiles_long
 def test_a_killed_training_resumes_to_the_same_weights(tmp_path):
     data, changes = points(), {"ema": 0.5, "accumulate": 2, "weight_decay": 0.1}
     whole, steps = trained(tmp_path / "a", data=data, **changes)
