@@ -1,7 +1,7 @@
 """ONNX, written by this package from any backend: the same graph from TensorFlow, JAX and PyTorch.
 
 `trace` turns Keras' operations into a `graph` by a `table`, `narrow` leaves out what the outputs do not
-need, and `file` writes it.
+need, `int8` multiplies by weights in 8 bits where that is asked for, and `file` writes it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import keras
 from ..plan import Plan
 from .file import save
 from .graph import Graph
+from .int8 import quantized
 from .narrow import narrowed
 from .trace import trace
 
@@ -55,7 +56,8 @@ def graph_of(plan: Plan) -> Graph:
     if isinstance(prepare, keras.Layer):
         prepare.name = "preprocess"  # names of nodes begin with it, and Keras counts its layers
     named = tuple(name if n is None else n for n, name in zip(shape, ("batch", "height", "width", "channels")))
-    return narrowed(trace(lambda images: plan.outputs(prepare(images)), {"images": (named, dtype)}))
+    graph = narrowed(trace(lambda images: plan.outputs(prepare(images)), {"images": (named, dtype)}))
+    return quantized(graph) if plan.quantize else graph
 
 
 def _texts(metadata: dict[str, Any]) -> dict[str, str]:
