@@ -27,7 +27,7 @@ def write(plan: Plan, path: str | os.PathLike[str]) -> list[str]:
     """Write an ONNX file.
 
     Args:
-        plan: What to write.
+        plan: What to write. `quantize="int8"`: products with weights in 8 bits, see `int8`.
         path: The file. Weights of more than 2 GiB go into `<path>.data` beside it, which the file names.
 
     Returns:
@@ -51,7 +51,7 @@ def write(plan: Plan, path: str | os.PathLike[str]) -> list[str]:
 
 
 def graph_of(plan: Plan) -> Graph:
-    """Return the graph of a plan, from `images` to its outputs."""
+    """Return the graph of a plan, from `images` to its outputs, quantized if the plan says so."""
     (shape, dtype), prepare = plan.input_of(), plan.prepare()
     if isinstance(prepare, keras.Layer):
         prepare.name = "preprocess"  # names of nodes begin with it, and Keras counts its layers
