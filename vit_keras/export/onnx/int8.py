@@ -24,7 +24,7 @@ MIDDLE = 128
 LEAST = 1024
 """Weights of a constant below which it stays as it is."""
 TINY = 1e-6
-"""What a row's largest magnitude is taken to be at least: rows of zeros stay zeros."""
+"""What is added to a row's largest magnitude: rows of zeros stay zeros."""
 
 
 def quantized(graph: Graph) -> Graph:
@@ -37,7 +37,7 @@ def quantized(graph: Graph) -> Graph:
         >>> tokens = graph.input("tokens", ("batch", 197, 64), "float32")
         >>> graph.outputs["y"] = graph.matmul(tokens, graph.constant(np.eye(64, dtype="float32")))
         >>> " ".join(node.operator for node in order(quantized(graph)))
-        'Abs ReduceMax Max Div QuantizeLinear DequantizeLinear DequantizeLinear MatMul Mul'
+        'Abs ReduceMax Add Div QuantizeLinear DequantizeLinear DequantizeLinear MatMul Mul'
     """
     new = Graph()
     made: dict[Value, Value] = {x: new.input(name, x.shape, x.dtype) for name, x in graph.inputs.items()}
@@ -70,7 +70,7 @@ def _large(x: Value | None, ranks: tuple[int, ...]) -> bool:
 def _product(graph: Graph, x: Value, weights: Value) -> Value:
     """Multiply rows by weights, both of 8 bits."""
     largest = graph.reduce("Max", graph.add("Abs", x), -1, keepdims=True)
-    largest = graph.add("Max", largest, graph.constant(TINY, "float32"))
+    largest = graph.add("Add", largest, graph.constant(TINY, "float32"))
     step, middle = graph.constant(1 / LEVELS, "float32"), graph.constant(MIDDLE, "uint8")
     rows = graph.add("QuantizeLinear", graph.add("Div", x, largest), step, middle, shape=x.shape, dtype="uint8")
     rows = graph.add("DequantizeLinear", rows, step, middle, shape=x.shape, dtype="float32")
