@@ -81,7 +81,8 @@ def main():
     is_file = Path(arguments.weights).is_file()
     model = vit_keras.from_checkpoint(arguments.weights) if is_file else random_model(arguments.weights)
     paths, labels = pictures_and_labels(arguments.pictures)
-    inputs = [model.preprocessing(path) for path in paths]
+    prepare = model.preprocessing.replace(image_size=model.input_shape[1:3])  # of a random model it resizes nothing
+    inputs = [prepare(path) for path in paths]
     known = labels >= 0
     print(f"{len(paths)} pictures, {known.sum()} of them with labels\n")
     print("| Format | MB (float) | Agreement | Error | Top-1 (float) | Lost, won | Time |")

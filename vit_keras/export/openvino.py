@@ -22,7 +22,7 @@ def write(plan: Plan, path: str | os.PathLike[str]) -> list[str]:
     """Write an OpenVINO model: the graph to `path`, and the weights to `.bin` beside it.
 
     Args:
-        plan: What to write. `quantize="int8"`: weights of 8 bits, the others of half precision; else all in float32.
+        plan: What to write. `quantize="int8"`: products with weights in 8 bits, see `onnx.int8`.
         path: The file that ends in `.xml`.
 
     Returns:
@@ -39,6 +39,6 @@ def write(plan: Plan, path: str | os.PathLike[str]) -> list[str]:
         model = openvino.convert_model(os.fspath(folder / "model.onnx"))
         for key, value in plan.metadata_json().items():
             model.set_rt_info(value if isinstance(value, str) else json.dumps(value), ["vit_keras", key])
-        openvino.save_model(model, os.fspath(path), compress_to_fp16=plan.quantize is not None)
+        openvino.save_model(model, os.fspath(path), compress_to_fp16=False)
         del model  # it maps the ONNX file
     return [PRECISION]

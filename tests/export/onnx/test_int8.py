@@ -145,7 +145,7 @@ def test_what_passes():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("file", ["model.onnx", "model.xml"])
-def test_openvino_and_onnxruntime_agree_on_the_real_model(tmp_path, file, real_weights, shared):
+def test_the_real_model(tmp_path, file, real_weights, shared):
     if file == "model.xml":
         pytest.importorskip("openvino")
     model = vit_keras.from_checkpoint(real_weights)
