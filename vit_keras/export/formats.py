@@ -42,8 +42,10 @@ class Format:
 
 FORMATS = {
     "saved_model": Format("", "saved_model", "tensorflow", ("tensorflow",), ("tensorflow",), "tensorflow"),
-    "onnx": Format(".onnx", "onnx", "onnx", ("onnx",), ("onnxruntime",), weights=".onnx.data"),
-    "openvino": Format(".xml", "openvino", "openvino", ("onnx", "openvino"), ("openvino",), weights=".bin"),
+    "onnx": Format(".onnx", "onnx", "onnx", ("onnx",), ("onnxruntime",), quantize=("int8",), weights=".onnx.data"),
+    "openvino": Format(
+        ".xml", "openvino", "openvino", ("onnx", "openvino"), ("openvino",), quantize=("int8",), weights=".bin"
+    ),
     "litert": Format(
         ".tflite",
         "litert",

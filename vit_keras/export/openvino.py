@@ -19,10 +19,10 @@ PRECISION = (
 
 
 def write(plan: Plan, path: str | os.PathLike[str]) -> list[str]:
-    """Write an OpenVINO model: the graph to `path`, and the weights, in float32, to `.bin` beside it.
+    """Write an OpenVINO model: the graph to `path`, and the weights to `.bin` beside it.
 
     Args:
-        plan: What to write.
+        plan: What to write. `quantize="int8"`: products with weights in 8 bits, see `onnx.int8`.
         path: The file that ends in `.xml`.
 
     Returns:

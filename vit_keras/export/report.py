@@ -38,6 +38,8 @@ _LONG_ENOUGH = 20.0
 """Seconds after which the two are timed no more."""
 QUANTIZED_AGREEMENT = 0.9
 """Least share of pictures of which a quantized file predicts the class that the float model predicts."""
+QUANTIZED_TOLERANCE = 0.25
+"""Largest difference of a quantized file that predicts no classes, as a share of the largest value above 1."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,9 +62,11 @@ class Comparison:
 
     @property
     def passes(self) -> bool:
-        """Whether the difference is allowed; a quantized file must agree on most classes."""
+        """Whether the difference is allowed; a quantized file must agree on most classes, if it predicts any."""
+        if self.tolerance is None and self.same_class is not None:
+            return self.same_class >= QUANTIZED_AGREEMENT * self.pictures
         if self.tolerance is None:
-            return self.same_class is None or self.same_class >= QUANTIZED_AGREEMENT * self.pictures
+            return self.difference <= QUANTIZED_TOLERANCE
         same = self.same_class is None or self.same_class == self.pictures
         return same and self.difference <= self.tolerance  # False for a difference that is no number
 

@@ -1,7 +1,7 @@
 """ONNX, written by this package from any backend: the same graph from TensorFlow, JAX and PyTorch.
 
 `trace` turns Keras' operations into a `graph` by a `table`, `narrow` leaves out what the outputs do not
-need, and `file` writes it.
+need, `int8` multiplies by weights in 8 bits where that is asked for, and `file` writes it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import keras
 from ..plan import Plan
 from .file import save
 from .graph import Graph
+from .int8 import quantized
 from .narrow import narrowed
 from .trace import trace
 
@@ -26,7 +27,7 @@ def write(plan: Plan, path: str | os.PathLike[str]) -> list[str]:
     """Write an ONNX file.
 
     Args:
-        plan: What to write.
+        plan: What to write. `quantize="int8"`: products with weights in 8 bits, see `int8`.
         path: The file. Weights of more than 2 GiB go into `<path>.data` beside it, which the file names.
 
     Returns:
@@ -50,12 +51,13 @@ def write(plan: Plan, path: str | os.PathLike[str]) -> list[str]:
 
 
 def graph_of(plan: Plan) -> Graph:
-    """Return the graph of a plan, from `images` to its outputs."""
+    """Return the graph of a plan, from `images` to its outputs, quantized if the plan says so."""
     (shape, dtype), prepare = plan.input_of(), plan.prepare()
     if isinstance(prepare, keras.Layer):
         prepare.name = "preprocess"  # names of nodes begin with it, and Keras counts its layers
     named = tuple(name if n is None else n for n, name in zip(shape, ("batch", "height", "width", "channels")))
-    return narrowed(trace(lambda images: plan.outputs(prepare(images)), {"images": (named, dtype)}))
+    graph = narrowed(trace(lambda images: plan.outputs(prepare(images)), {"images": (named, dtype)}))
+    return quantized(graph) if plan.quantize else graph
 
 
 def _texts(metadata: dict[str, Any]) -> dict[str, str]:
