@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from ask_server import encoded, metric
 
-pytest.importorskip("h11")
+pytest.importorskip("uvicorn")
 pytest.importorskip("onnxruntime")
 
 

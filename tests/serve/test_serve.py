@@ -19,7 +19,7 @@ import pytest
 from ask_server import ask, encoded, metric, random_picture, raw
 from PIL import Image
 
-pytest.importorskip("h11")
+pytest.importorskip("uvicorn")
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnx")
 
@@ -27,7 +27,7 @@ from vit_keras import serve
 from vit_keras.cli import main
 from vit_keras.images import resize_image
 from vit_keras.preprocess import Preprocessing
-from vit_keras.serve import app, connections, engine, jobs, pictures
+from vit_keras.serve import app, engine, http, jobs, pictures
 from vit_keras.serve.multipart import first_part
 from vit_keras.visualize import attention_rollout
 

@@ -15,7 +15,7 @@ import pytest
 from ask_server import ask, encoded, random_picture
 from PIL import Image
 
-pytest.importorskip("h11")
+pytest.importorskip("uvicorn")
 pytest.importorskip("onnxruntime")
 
 from vit_keras import serve
