@@ -107,7 +107,7 @@ class App:
             self._names[answer] = route.address
             for address in dict.fromkeys(route.address.replace("{model}", model) for model in models):
                 routes.append(Route(address, answer, methods=[route.method]))
-        handlers = {HTTPException: self._refused, Exception: self._failed}
+        handlers = {HTTPException: self._refused, ClientDisconnect: self._left, Exception: self._failed}
         self._app = Starlette(routes=routes, exception_handlers=handlers)
         self._app.router.redirect_slashes = False
 
@@ -125,12 +125,8 @@ class App:
                     message["headers"] = [*message["headers"], (b"connection", b"close")]
             await send(message)
 
-        try:
+        with contextlib.suppress(Exception):  # Starlette raises what `_failed` has answered
             await self._app(scope, receive, counted)
-        except ClientDisconnect:
-            return
-        except Exception:
-            traceback.print_exc()
         name = self._names.get(scope.get("endpoint"), "other")
         self.metrics.requests.labels(name, status).inc()
         self.metrics.request_seconds.labels(name).observe(time.monotonic() - start)
@@ -152,7 +148,11 @@ class App:
             message = f"{path} takes {headers['Allow']}. Received: {request.method[:20]}"
         return json_response({"error": message}, error.status_code, headers)
 
+    async def _left(self, request: Request, error: ClientDisconnect) -> Response:
+        return json_response({"error": "The client left before its request was complete."}, 400)  # for the metrics
+
     async def _failed(self, request: Request, error: Exception) -> Response:
+        traceback.print_exception(error)
         return json_response({"error": "The server failed. Its log tells why."}, 500)
 
     # --- what comes before an answer ------------------------------------------------------------------------------
