@@ -29,9 +29,9 @@ _LAST_CALL = 0.5  # seconds for what is on its way when the server stops
 
 
 class Protocol(H11Protocol):
-    """One connection. From an answer to the next request there is a deadline, and one to take the answer.
+    """One connection. It has a deadline for the client to take an answer, and to send the head of the next request.
 
-    The time for the head of a request begins with the connection or with the answer before it: no byte prolongs it.
+    The time begins with the connection or with the answer: no byte prolongs it.
     """
 
     _deadline: asyncio.TimerHandle | None = None
@@ -87,6 +87,8 @@ class Protocol(H11Protocol):
 
     def _refuse(self, status: int, message: str, headers: Mapping[str, str] | None = None) -> None:
         """Answer without the app, and close."""
+        if self._is_answering:
+            self.cycle.disconnected = True  # what the app may still send is for nobody
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             body = json.dumps({"error": message}).encode()
             fields = {"Content-Type": "application/json", "Content-Length": str(len(body)), "Connection": "close"}
