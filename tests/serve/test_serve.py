@@ -429,17 +429,9 @@ def eventually(condition):
     return condition()
 
 
-def test_what_nobody_reads_is_not_sent_for_long(strict):
-    """The rest of a body that is too large, and the requests of a client that takes no answer."""
-    too_long = b"POST /predict HTTP/1.1\r\nHost: a\r\nContent-Length: 999999999\r\n\r\nab"
-    assert raw(strict, too_long).startswith(b"HTTP/1.1 413 ")  # and all that comes until the server closes
-    parts = urllib.parse.urlsplit(strict)
-    with socket.socket() as connection:
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        connection.connect((parts.hostname, parts.port))
-        connection.sendall(b"GET /openapi.json HTTP/1.1\r\nHost: a\r\n\r\n" * 500)
-        assert connection.recv(12) == b"HTTP/1.1 200"
-        assert eventually(lambda: metric(strict, "vit_keras_connections") == 1)
+def test_the_rest_of_a_body_that_is_too_large_is_not_read_for_long(strict):
+    head = b"POST /predict HTTP/1.1\r\nHost: a\r\nContent-Length: 999999999\r\n\r\nab"
+    assert raw(strict, head).startswith(b"HTTP/1.1 413 ")  # and what comes until the server closes
 
 
 def test_a_client_that_does_not_take_its_answer_is_cut_off():
@@ -448,7 +440,7 @@ def test_a_client_that_does_not_take_its_answer_is_cut_off():
         thread = threading.Thread(target=server.run, daemon=True)
         thread.start()
         with socket.create_connection(listener.getsockname(), timeout=20) as client:
-            client.sendall(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+            client.sendall(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n" * 3)  # the second waits behind the first
             assert client.recv(12) == b"HTTP/1.1 200"
             assert eventually(lambda: not server.server_state.connections)
             received = 0
