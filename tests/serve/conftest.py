@@ -12,7 +12,7 @@ from support import ROOT
 
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory):
-    for name in ("h11", "onnxruntime", "onnx"):
+    for name in ("uvicorn", "onnxruntime", "onnx"):
         pytest.importorskip(name)
     return make_tiny_onnx.save(tmp_path_factory.mktemp("onnx") / "tiny.onnx")
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from ask_server import encoded, metric
 
-pytest.importorskip("h11")
+pytest.importorskip("uvicorn")
 pytest.importorskip("onnxruntime")
 
 
@@ -87,6 +87,9 @@ def test_a_server_that_ends_under_load_answers_what_it_accepted(command, tmp_pat
     clients = [Client(address, questions * 1000, keep) for _ in range(16)]
     for client in clients:
         client.start()
+    until = time.monotonic() + 60
+    while sum(len(client.answers) for client in clients) <= 16 and time.monotonic() < until:
+        time.sleep(0.01)
     time.sleep(seconds)
     process.send_signal(signal.SIGTERM)
     for client in clients:

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from ask_server import ask, encoded, random_picture
 
-pytest.importorskip("h11")
+pytest.importorskip("uvicorn")
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnx")
 

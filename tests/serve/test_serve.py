@@ -1,6 +1,5 @@
 """The server: its numbers, its errors, its limits, and that it ends in order."""
 
-import asyncio
 import contextlib
 import json
 import re
@@ -19,15 +18,17 @@ import pytest
 from ask_server import ask, encoded, metric, random_picture, raw
 from PIL import Image
 
-pytest.importorskip("h11")
+pytest.importorskip("uvicorn")
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnx")
+
+from starlette.responses import Response
 
 from vit_keras import serve
 from vit_keras.cli import main
 from vit_keras.images import resize_image
 from vit_keras.preprocess import Preprocessing
-from vit_keras.serve import app, connections, engine, jobs, pictures
+from vit_keras.serve import app, engine, http, jobs, pictures
 from vit_keras.serve.multipart import first_part
 from vit_keras.visualize import attention_rollout
 
@@ -156,6 +157,16 @@ def test_forms_that_are_none(form):
         first_part(form, "multipart/form-data; boundary=b")
     with pytest.raises(ValueError, match="boundary"):
         first_part(form, "multipart/form-data")
+
+
+def test_forms_of_many_or_large_parts(monkeypatch):
+    part = b'--b\r\nContent-Disposition: form-data; name="%s"%s\r\n\r\n%s\r\n'
+    form = part % (b"a", b"", b"1") + part % (b"b", b'; filename="c"', bytes(3 << 20)) + b"--b--\r\n"
+    monkeypatch.setattr("tempfile.NamedTemporaryFile", None)  # no file of a client is written
+    assert first_part(form, "multipart/form-data; boundary=b") == bytes(3 << 20)
+    assert first_part(part % (b"a", b"", b"1") + b"--b--", "multipart/form-data; boundary=b") == b"1"
+    with pytest.raises(ValueError, match="more than 100 parts"):
+        first_part(part % (b"a", b"", b"1") * 101 + b"--b--", "multipart/form-data; boundary=b")
 
 
 # --- the protocol -------------------------------------------------------------------------------------------------
@@ -325,8 +336,8 @@ def test_numbers_for_prometheus(address):
     assert metric(address, "vit_keras_images_total") == before + 1
     text = ask(address, "/metrics")[2].decode()
     assert 'vit_keras_requests_total{route="/predict",status="415"} ' in text
-    assert re.search(r'vit_keras_request_seconds_bucket{route="/predict",le="\+Inf"} [1-9]', text)
-    assert "\nvit_keras_pending 0\n" in text and "\nvit_keras_connections 1\n" in text
+    assert re.search(r'vit_keras_request_seconds_bucket{le="\+Inf",route="/predict"} [1-9]', text)
+    assert "\nvit_keras_pending 0.0\n" in text and "\nvit_keras_connections 1.0\n" in text
 
 
 # --- connections --------------------------------------------------------------------------------------------------
@@ -341,7 +352,9 @@ def test_one_connection_for_many_requests(address):
     assert raw(address, b"GET /v2/health/live HTTP/1.0\r\n\r\n").endswith(b'{"live":true}')
 
 
-@pytest.mark.parametrize("data", [b"hello\r\n\r\n", b"GET / HTTP/1.1\r\n\r\n", b"GET //[ HTTP/1.0\r\n\r\n"])
+@pytest.mark.parametrize(
+    "data", [b"hello\r\n\r\n", b"GET / HTTP/1.1\r\n\r\n", b"GET /\x00 HTTP/1.1\r\nHost: a\r\n\r\n"]
+)
 def test_what_is_not_http(address, data):
     received = raw(address, data)
     assert received.startswith(b"HTTP/1.1 400 ") and b'{"error":' in received
@@ -349,7 +362,7 @@ def test_what_is_not_http(address, data):
 
 def test_what_is_http_but_seldom(address, capfd):
     received = raw(address, b"HEAD //[ HTTP/1.0\r\n\r\n")
-    assert received.startswith(b"HTTP/1.1 400 ") and received.endswith(b"\r\n\r\n")
+    assert received.startswith(b"HTTP/1.1 404 ") and received.endswith(b"\r\n\r\n")
     upgrade = b"GET /v2 HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n"
     last = b"CONNECT a:1 HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
     received = raw(address, upgrade + last)
@@ -391,7 +404,7 @@ def test_expect_continue(address):
 def test_a_body_that_ends_early(address):
     head = b"POST /predict HTTP/1.1\r\nHost: a\r\nContent-Length: 5000\r\n\r\n"
     received = raw(address, head + bytes(100), end=True)
-    assert received.startswith(b"HTTP/1.1 400 ") and b"not complete after 100 bytes" in received
+    assert received.startswith(b"HTTP/1.1 400 ") and b"received 100 bytes, expected 5000" in received
     assert ask(address, "/v2")[0] == 200
 
 
@@ -409,26 +422,34 @@ def test_clients_that_send_slowly_are_cut_off(strict, data):
     assert metric(strict, "vit_keras_connections") == 1  # that of this question
 
 
+def eventually(condition):
+    until = time.monotonic() + 15
+    while not condition() and time.monotonic() < until:
+        time.sleep(0.05)
+    return condition()
+
+
+def test_the_rest_of_a_body_that_is_too_large_is_not_read_for_long(strict):
+    head = b"POST /predict HTTP/1.1\r\nHost: a\r\nContent-Length: 999999999\r\n\r\nab"
+    assert raw(strict, head).startswith(b"HTTP/1.1 413 ")  # and what comes until the server closes
+
+
 def test_a_client_that_does_not_take_its_answer_is_cut_off():
-    async def answer(request):
-        return connections.Response(bytes(50_000_000))
-
-    async def exchange():
-        server = connections.Server(answer, timeout=0.3)
-        host, port = await server.start("127.0.0.1", 0)
-        reader, writer = await asyncio.open_connection(host, port, limit=1)
-        writer.write(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
-        assert await reader.read(12) == b"HTTP/1.1 200"
-        await asyncio.sleep(0.6)
-        assert not server.connections
-        received = 0
-        with contextlib.suppress(ConnectionResetError):
-            while data := await reader.read(1 << 20):
-                received += len(data)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = http.Server(Response(bytes(50_000_000)), listener, timeout=0.3, on_start=lambda: None)
+        thread = threading.Thread(target=server.run, daemon=True)
+        thread.start()
+        with socket.create_connection(listener.getsockname(), timeout=20) as client:
+            client.sendall(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n" * 3)  # the second waits behind the first
+            assert client.recv(12) == b"HTTP/1.1 200"
+            assert eventually(lambda: not server.server_state.connections)
+            received = 0
+            with contextlib.suppress(ConnectionResetError):
+                while data := client.recv(1 << 20):
+                    received += len(data)
         assert received < 50_000_000
-        await server.stop()
-
-    asyncio.run(exchange())
+        server.should_exit = True
+        thread.join()
 
 
 # --- the queue ----------------------------------------------------------------------------------------------------
@@ -453,14 +474,12 @@ def test_more_requests_than_may_wait(tiny, limits, status):
         assert metric(address, "vit_keras_pending") == 2
         for client in clients:
             client.close()
-        until = time.monotonic() + 5
-        while metric(address, "vit_keras_pending") and time.monotonic() < until:
-            time.sleep(0.02)
+        assert eventually(lambda: metric(address, "vit_keras_pending") == 0)
         assert ask(address, "/predict", encoded(random_picture()))[0] == 200
 
 
 def test_more_connections_than_may_be(tiny, monkeypatch):
-    monkeypatch.setattr(connections.Server.__init__, "__kwdefaults__", {"timeout": 5, "idle": 5, "max_connections": 1})
+    monkeypatch.setattr(http, "MAX_CONNECTIONS", 1)
     with serve.running(tiny) as address:
         client = waiting(address)
         status, headers, _ = ask(address, "/v2")
@@ -547,6 +566,13 @@ def test_limits_are_positive(name):
 def test_options_out_of_range(tiny, option):
     ((name, value),) = option.items()
     with pytest.raises(ValueError, match=f"{name} .*Received: {value}"), serve.running(tiny, **option):
+        pass
+
+
+@pytest.mark.parametrize("name", ["onnxruntime", "prometheus_client", "python_multipart", "starlette", "uvicorn"])
+def test_a_missing_package_is_named(tiny, monkeypatch, name):
+    monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(ImportError, match=rf"{name}, .*vit-keras\[serve\]"), serve.running(tiny):
         pass
 
 

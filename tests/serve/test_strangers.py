@@ -1,6 +1,6 @@
 """Programs that do not know this package: Triton's client, a fuzzer of descriptions, Prometheus' parser, a browser.
 
-They are in no extra: `pip install "tritonclient[http]" schemathesis prometheus-client playwright`, and Chromium.
+They are in no extra: `pip install "tritonclient[http]" schemathesis playwright`, and Chromium.
 """
 
 import json
@@ -15,7 +15,7 @@ import pytest
 from ask_server import ask, encoded, random_picture
 from PIL import Image
 
-pytest.importorskip("h11")
+pytest.importorskip("uvicorn")
 pytest.importorskip("onnxruntime")
 
 from vit_keras import serve

@@ -2,26 +2,30 @@
 
 It speaks the Open Inference Protocol, which clients of Triton, KServe and OpenVINO Model Server know, takes plain
 pictures at `/predict`, and has a page for people at `/`. onnxruntime computes; Keras is not needed once there is an
-ONNX file. `pip install "vit-keras[serve]"` installs the two packages that it needs.
+ONNX file. `pip install "vit-keras[serve]"` installs what it needs.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
+import functools
 import importlib
 import os
-import signal
+import socket
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import keras
 
+    from .http import Server
+
 __all__ = ["running", "serve"]
+
+_PACKAGES = ("onnxruntime", "prometheus_client", "python_multipart", "starlette", "uvicorn")
 
 
 def serve(
@@ -49,9 +53,8 @@ def serve(
         OSError: The port is taken.
         ValueError: The file cannot be served, or an option is out of range.
     """
-    _check_packages()
-    with _exported(model) as path:
-        asyncio.run(_serve(path, host, port, options, on_start or (lambda address: None)))
+    with _opened(model, host, port, options, on_start) as (server, _):
+        server.run()
 
 
 @contextlib.contextmanager
@@ -74,40 +77,19 @@ def running(model: str | os.PathLike[str] | keras.Model, **options: Any) -> Iter
         >>> with running("no_such_file.onnx") as address:  # doctest: +SKIP
         ...     urllib.request.urlopen(f"{address}/v2").read()
     """
-    _check_packages()
     host, port = options.pop("host", "127.0.0.1"), options.pop("port", 0)
-    addresses: list[str] = []
-    failed: list[BaseException] = []
-    started, stop = threading.Event(), threading.Event()
-
-    def began(address):
-        addresses.append(address)
-        started.set()
-
-    def work(path):
-        try:
-            asyncio.run(_serve(path, host, port, options, began, stop))
-        except BaseException as error:
-            failed.append(error)
-        finally:
-            started.set()
-
-    with _exported(model) as path:
-        thread = threading.Thread(target=work, args=(path,), daemon=True)
+    with _opened(model, host, port, options) as (server, address):
+        thread = threading.Thread(target=server.run, daemon=True)
         thread.start()
-        started.wait()
         try:
-            if not failed:
-                yield addresses[0]
+            yield address
         finally:
-            stop.set()
+            server.should_exit = True
             thread.join()
-        if failed:
-            raise failed[0]
 
 
 def _check_packages() -> None:
-    for name in ("h11", "onnxruntime"):
+    for name in _PACKAGES:
         try:
             importlib.import_module(name)
         except ImportError:
@@ -128,60 +110,39 @@ def _exported(model: Any) -> Iterator[str | os.PathLike[str]]:
         yield path
 
 
-async def _serve(
-    path: str | os.PathLike[str],
+@contextlib.contextmanager
+def _opened(
+    model: Any,
     host: str,
     port: int,
-    options: dict[str, Any],
-    on_start: Callable[[str], None],
-    stop: threading.Event | None = None,
-) -> None:
+    options: Mapping[str, Any],
+    on_start: Callable[[str], None] | None = None,
+) -> Iterator[tuple[Server, str]]:
+    """Yield a server, ready to run, and its address."""
+    _check_packages()
     from ..validate import positive_integer
     from .app import App, Limits
-    from .connections import Server
     from .engine import Engine
+    from .http import Server
 
     options = dict(options)
     workers = positive_integer(options.pop("workers", 2), "workers")
     batch = positive_integer(options.pop("batch", 1), "batch")
-    threads = options.pop("threads", None)
+    threads, name = options.pop("threads", None), options.pop("name", None)
     if threads is not None:
         threads = positive_integer(threads, "threads")
     if not 0 <= port <= 65535:
         raise ValueError(f"port is from 0 to 65535. Received: {port}")
-    engine = Engine(path, threads=threads, name=options.pop("name", None))
-    app = App(engine, Limits(**options), threads=workers, batch=batch)
-    server = Server(app, timeout=app.limits.timeout)
-    app.connections = lambda: len(server.connections)
-    try:
-        address, port = await server.start(host, port)
-        with _until_stopped(stop) as stopped:
-            on_start(f"http://{f'[{address}]' if ':' in address else address}:{port}")
-            await stopped
-        app.stopping = True
-        await server.stop()
-    finally:
-        app.close()
-
-
-@contextlib.contextmanager
-def _until_stopped(stop: threading.Event | None) -> Iterator[asyncio.Future]:
-    """Yield what is done when the process is told to end, or when an event is set. A second signal ends it at once."""
-    loop = asyncio.get_running_loop()
-    stopped = loop.create_future()
-
-    def end(*_):
-        for number, before in handlers.items():
-            signal.signal(number, before)
-        loop.call_soon_threadsafe(lambda: stopped.done() or stopped.set_result(None))
-
-    handlers = {}
-    if stop is None:
-        handlers = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
-    else:
-        threading.Thread(target=lambda: (stop.wait(), end()), daemon=True).start()
-    try:
-        yield stopped
-    finally:
-        for number, before in handlers.items():
-            signal.signal(number, before)
+    limits = Limits(**options)
+    with _exported(model) as path, contextlib.ExitStack() as stack:
+        engine = Engine(path, threads=threads, name=name)
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listener = stack.enter_context(socket.create_server((host, port), family=family))
+        host, port = listener.getsockname()[:2]
+        address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+        app = App(engine, limits, threads=workers, batch=batch)
+        stack.callback(app.close)
+        started = functools.partial(on_start, address) if on_start else lambda: None
+        server = Server(app, listener, timeout=limits.timeout, on_start=started)
+        app.metrics.connections.set_function(lambda: len(server.server_state.connections))
+        yield server, address

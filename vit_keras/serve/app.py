@@ -7,8 +7,8 @@ import collections
 import contextlib
 import dataclasses
 import functools
+import http
 import json
-import re
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,23 +16,31 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from prometheus_client.exposition import choose_encoder
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import HTMLResponse, Response
+from starlette.routing import Route
+from starlette.types import Message, Receive, Scope, Send
 
 from .. import __version__, html_page
-from .connections import Late, Refused, Request, Response
 from .engine import Engine
+from .http import RETRY
 from .jobs import Work, Workers
 from .metrics import Metrics
 from .multipart import first_part
 from .pictures import attention_maps, read_picture, resized
-from .protocol import VERSION, read_request, write_response
+from .protocol import VERSION, json_response, read_request, write_response
 
 __all__ = ["App", "Limits"]
 
+Late = asyncio.exceptions.TimeoutError
+"""What `asyncio.wait_for` raises: `TimeoutError`, from Python 3.11 on."""
 _FOLDER = Path(__file__).parent
 _FOOTER = """<p>The picture goes to this server alone, and is not kept.</p>
     <p>For programs: <code>curl --data-binary @cat.jpg <span id="address"></span></code>, the Open Inference Protocol at
       <a href="v2"><code>v2</code></a>, its description at <a href="openapi.json"><code>openapi.json</code></a>.</p>"""
-_RETRY = {"Retry-After": "1"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -71,11 +79,10 @@ class _Route:
     method: str
     address: str  # {model} stands for the model's name
     answer: Callable[[App, Request], Any]
-    costs: bool = False
 
 
 class App:
-    """The function of a server.
+    """The ASGI app of a server.
 
     Args:
         engine: The model.
@@ -84,69 +91,84 @@ class App:
         batch: How many requests at most are computed together.
 
     Attributes:
-        stopping: Set it to let health checks say that the server takes no more.
-        connections: Returns the number of open connections, for the metrics.
+        stopping: Set it to let health checks say that the server takes no more, and answers close connections.
+        metrics: What is counted.
     """
 
     def __init__(self, engine: Engine, limits: Limits | None = None, *, threads: int = 2, batch: int = 1):
         self.engine, self.limits = engine, limits or Limits()
         self.metrics = Metrics()
+        self.metrics.pending.set_function(lambda: self._clients.total())
         self.workers = Workers(self._run, threads=threads, batch=batch)
         self.stopping = False
-        self.connections: Callable[[], int] = lambda: 0
         self._clients: collections.Counter[str] = collections.Counter()
-        model = r"/v2/models/(?P<model>[^/]+)(?:/versions/(?P<version>[^/]+))?"
-        self._patterns = [(re.compile(route.address.replace("{model}", model)), route) for route in ROUTES]
+        self._names: dict[Any, str] = {}
+        routes = []
+        models = (f"/v2/models/{engine.name}", f"/v2/models/{engine.name}/versions/{VERSION}")
+        for route in ROUTES:
+            answer = functools.partial(route.answer, self)
+            self._names[answer] = route.address
+            for address in dict.fromkeys(route.address.replace("{model}", model) for model in models):
+                routes.append(Route(address, answer, methods=[route.method]))
+        handlers = {HTTPException: self._refused, ClientDisconnect: self._left, Exception: self._failed}
+        self._app = Starlette(routes=routes, exception_handlers=handlers)
+        self._app.router.redirect_slashes = False
 
-    async def __call__(self, request: Request) -> Response:
-        """Return the answer to a request, whatever it is."""
-        start, address = time.monotonic(), "other"
-        try:
-            route = self._route(request)
-            address = route.address
-            with self._place(request.client) if route.costs else contextlib.nullcontext():
-                response = route.answer(self, request)
-                response = await response if asyncio.iscoroutine(response) else response
-        except Refused as refused:
-            response = refused.response
-        except Exception:
-            traceback.print_exc()
-            response = Refused(500, "The server failed. Its log tells why.").response
-        self.metrics.add("vit_keras_requests_total", route=address, status=response.status)
-        self.metrics.observe("vit_keras_request_seconds", time.monotonic() - start, route=address)
-        return response
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, whatever it is."""
+        start, status = time.monotonic(), 0
+        if scope["path"].startswith(("http://", "https://")):  # as proxies are asked
+            scope["path"] = "/" + scope["path"].partition("://")[2].partition("/")[2]
+
+        async def counted(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                if self.stopping:
+                    message["headers"] = [*message["headers"], (b"connection", b"close")]
+            await send(message)
+
+        with contextlib.suppress(Exception):  # Starlette raises what `_failed` has answered
+            await self._app(scope, receive, counted)
+        name = self._names.get(scope.get("endpoint"), "other")
+        self.metrics.requests.labels(name, status).inc()
+        self.metrics.request_seconds.labels(name).observe(time.monotonic() - start)
 
     def close(self) -> None:
         """End the threads, after what they have to do."""
         self.workers.close()
 
+    # --- errors ---------------------------------------------------------------------------------------------------
+
+    async def _refused(self, request: Request, error: HTTPException) -> Response:
+        message, path, headers = error.detail, request.scope["path"][:200], dict(error.headers or {})
+        if message == http.HTTPStatus.NOT_FOUND.phrase:  # Starlette's own
+            addresses = ", ".join(route.address.replace("{model}", "/v2/models/M") for route in ROUTES)
+            message = f"There is nothing at {path!r}. There are: {addresses}. "
+            message += f"The one model is {self.engine.name}, in the version {VERSION}."
+        elif error.status_code == 405:
+            headers["Allow"] = ", ".join(sorted(headers["Allow"].split(", ")))
+            message = f"{path} takes {headers['Allow']}. Received: {request.method[:20]}"
+        return json_response({"error": message}, error.status_code, headers)
+
+    async def _left(self, request: Request, error: ClientDisconnect) -> Response:
+        return json_response({"error": "The client left before its request was complete."}, 400)  # for the metrics
+
+    async def _failed(self, request: Request, error: Exception) -> Response:
+        traceback.print_exception(error)
+        return json_response({"error": "The server failed. Its log tells why."}, 500)
+
     # --- what comes before an answer ------------------------------------------------------------------------------
 
-    def _route(self, request: Request) -> _Route:
-        found = [(match, route) for pattern, route in self._patterns if (match := pattern.fullmatch(request.path))]
-        if not found:
-            addresses = ", ".join(dict.fromkeys(route.address.replace("{model}", "/v2/models/M") for route in ROUTES))
-            raise Refused(404, f"There is nothing at {request.path[:200]!r}. There are: {addresses}.")
-        methods = sorted({route.method for _, route in found} | ({"HEAD"} if found[0][1].method == "GET" else set()))
-        if request.method not in methods:
-            message = f"{request.path[:200]} takes {', '.join(methods)}. Received: {request.method[:20]}"
-            raise Refused(405, message, {"Allow": ", ".join(methods)})
-        match, route = found[0]
-        named = match.groupdict()
-        if named.get("model") not in (None, self.engine.name) or named.get("version") not in (None, VERSION):
-            message = f"The one model is {self.engine.name}, in the version {VERSION}."
-            raise Refused(404, f"{message} Received: {request.path[:200]}")
-        return route
-
     @contextlib.contextmanager
-    def _place(self, client: str) -> Iterator[None]:
+    def _place(self, request: Request) -> Iterator[None]:
         """Hold a place for a request from before its body is read until its answer is there."""
-        limits = self.limits
+        limits, client = self.limits, request.client.host if request.client else ""
         if self._clients.total() >= limits.pending:
-            raise Refused(503, f"{limits.pending} requests wait, as many as may. Try again in a second.", _RETRY)
+            raise HTTPException(503, f"{limits.pending} requests wait, as many as may. Try again in a second.", RETRY)
         if limits.per_client is not None and self._clients[client] >= limits.per_client:
             message = f"{limits.per_client} of your requests wait, as many as may. Send the next after an answer."
-            raise Refused(429, message, _RETRY)
+            raise HTTPException(429, message, RETRY)
         self._clients[client] += 1
         try:
             yield
@@ -155,105 +177,119 @@ class App:
             self._clients += collections.Counter()  # forget who has none
 
     async def _body(self, request: Request) -> bytes:
-        limit = self.limits.body
-        length = request.headers.get("content-length", "0")
-        if int(length) > limit:  # h11 lets only digits pass
-            raise Refused(
-                413, f"The body has {int(length):,} bytes, and at most {limit:,} are taken. Send a smaller one."
-            )
+        """Return the body of a request, unless it is too large or too slow."""
+        limit, body = self.limits.body, bytearray()
+        length = int(request.headers.get("content-length", "0"))  # only digits come this far
+        if length > limit:
+            message = f"The body has {length:,} bytes, and at most {limit:,} are taken. Send a smaller one."
+            raise HTTPException(413, message)
         if request.headers.get("content-encoding", "identity") != "identity":
-            raise Refused(415, "Content-Encoding is not supported. Send the body as it is.")
-        return await request.body(limit)
+            raise HTTPException(415, "Content-Encoding is not supported. Send the body as it is.")
+
+        async def read():
+            async for chunk in request.stream():
+                body.extend(chunk)
+                if len(body) > limit:
+                    raise HTTPException(413, f"The body has more than {limit:,} bytes. Send a smaller one.")
+
+        try:
+            await asyncio.wait_for(read(), self.limits.timeout)
+        except Late:
+            message = f"{len(body):,} bytes of the body came within {self.limits.timeout:g} seconds. Send it faster."
+            raise HTTPException(408, message) from None
+        return bytes(body)
 
     # --- computing ------------------------------------------------------------------------------------------------
 
     def _run(self, images: np.ndarray, outputs: Sequence[str]) -> Mapping[str, np.ndarray]:
         start = time.monotonic()
         found = self.engine.run(images, outputs)
-        self.metrics.observe("vit_keras_inference_seconds", time.monotonic() - start)
-        self.metrics.add("vit_keras_batches_total")
-        self.metrics.add("vit_keras_images_total", len(images))
+        self.metrics.inference_seconds.observe(time.monotonic() - start)
+        self.metrics.batches.inc()
+        self.metrics.images.inc(len(images))
         return found
 
-    async def _compute(self, prepare: Callable[[], Work]) -> Response:
-        future = self.workers.submit(prepare)
-        try:
-            return await asyncio.wait_for(asyncio.wrap_future(future), self.limits.timeout)
-        except Late:
-            message = f"It was not computed within {self.limits.timeout:g} seconds. Try again when less is asked for."
-            raise Refused(503, message, _RETRY) from None
+    async def _compute(self, request: Request, prepare: Callable[[bytes], Work]) -> Response:
+        """Read the body of a request, and return what a worker makes of it."""
+        with self._place(request):
+            body = await self._body(request)
+            future = self.workers.submit(functools.partial(prepare, body))
+            try:
+                return await asyncio.wait_for(asyncio.wrap_future(future), self.limits.timeout)
+            except Late:
+                message = f"It was not computed within {self.limits.timeout:g} seconds."
+                raise HTTPException(503, f"{message} Try again when less is asked for.", RETRY) from None
 
     # --- answers --------------------------------------------------------------------------------------------------
 
-    def page(self, request: Request) -> Response:
+    async def page(self, request: Request) -> Response:
         """Return the page for people."""
         headers = {"Content-Security-Policy": "frame-ancestors 'none'", "Cache-Control": "no-cache"}
-        return Response(_page(self.engine.name), "text/html; charset=utf-8", headers=headers)
+        return HTMLResponse(_page(self.engine.name), headers=headers)
 
-    def openapi(self, request: Request) -> Response:
+    async def openapi(self, request: Request) -> Response:
         """Return the description of all addresses."""
         text = (_FOLDER / "openapi.json").read_text(encoding="utf-8").replace("MODEL", self.engine.name)
-        return Response.json(json.loads(text) | {"info": {"title": self.engine.name, "version": __version__}})
+        return json_response(json.loads(text) | {"info": {"title": self.engine.name, "version": __version__}})
 
-    def numbers(self, request: Request) -> Response:
+    async def numbers(self, request: Request) -> Response:
         """Return the metrics."""
-        gauges = {"vit_keras_pending": self._clients.total(), "vit_keras_connections": self.connections()}
-        return Response(self.metrics.text(gauges).encode(), "text/plain; version=0.0.4; charset=utf-8")
+        encode, content_type = choose_encoder(request.headers.get("accept"))
+        return Response(encode(self.metrics.registry), media_type=content_type)
 
-    def server(self, request: Request) -> Response:
+    async def server(self, request: Request) -> Response:
         """Return what the server is."""
-        return Response.json({"name": "vit-keras", "version": __version__, "extensions": ["binary_tensor_data"]})
+        return json_response({"name": "vit-keras", "version": __version__, "extensions": ["binary_tensor_data"]})
 
-    def live(self, request: Request) -> Response:
+    async def live(self, request: Request) -> Response:
         """Return that the server lives."""
-        return Response.json({"live": True})
+        return json_response({"live": True})
 
-    def ready(self, request: Request) -> Response:
+    async def ready(self, request: Request) -> Response:
         """Return whether the server takes requests."""
-        return Response.json({"ready": not self.stopping}, 503 if self.stopping else 200)
+        return json_response({"ready": not self.stopping}, 503 if self.stopping else 200)
 
-    def model(self, request: Request) -> Response:
+    async def model(self, request: Request) -> Response:
         """Return what the model takes and returns."""
         inputs = [{"name": "images", "datatype": "UINT8", "shape": [-1, -1, -1, 3]}]
         outputs = [{"name": n, "datatype": kind, "shape": shape} for n, (kind, shape) in self.engine.outputs.items()]
         about = {"name": self.engine.name, "versions": [VERSION], "platform": "onnxruntime_onnx"}
-        return Response.json(about | {"inputs": inputs, "outputs": outputs})
+        return json_response(about | {"inputs": inputs, "outputs": outputs})
 
-    def model_ready(self, request: Request) -> Response:
+    async def model_ready(self, request: Request) -> Response:
         """Return whether the model takes requests."""
-        return Response.json({"name": self.engine.name, "ready": not self.stopping}, 503 if self.stopping else 200)
+        return json_response({"name": self.engine.name, "ready": not self.stopping}, 503 if self.stopping else 200)
 
     async def infer(self, request: Request) -> Response:
         """Compute the outputs of a batch of images."""
-        body = await self._body(request)
 
-        def prepare():
+        def prepare(body):
             inference = read_request(body, request.headers, self.engine)
-            pixels = inference.images.size // 3
-            if pixels > self.limits.pixels:
-                raise Refused(413, f"The images have {pixels:,} pixels, and at most {self.limits.pixels:,} are taken.")
+            pixels, most = inference.images.size // 3, self.limits.pixels
+            if pixels > most:
+                raise HTTPException(413, f"The images have {pixels:,} pixels, and at most {most:,} are taken.")
             finish = functools.partial(write_response, inference, engine=self.engine)
             return Work(inference.images, tuple(inference.outputs), finish)
 
-        return await self._compute(prepare)
+        return await self._compute(request, prepare)
 
     async def predict(self, request: Request) -> Response:
         """Classify a picture."""
-        top = _number(request.query, "top", 5, 1, 100_000)
-        wants_attention = bool(_number(request.query, "attention", 0, 0, 1))
-        body = await self._body(request)
-        if request.headers.get("content-type", "").lower().startswith("multipart/form-data"):
-            try:
-                body = first_part(body, request.headers["content-type"])
-            except ValueError as error:
-                raise Refused(400, f"The form cannot be read: {error}.") from None
-        if not body:
-            raise Refused(400, "The body is empty. Send the bytes of a picture, or a form with one file.")
+        top = _number(request.query_params, "top", 5, 1, 100_000)
+        wants_attention = bool(_number(request.query_params, "attention", 0, 0, 1))
+        content_type = request.headers.get("content-type", "")
         engine = self.engine
         results = tuple(name for name in ("probabilities", "features") if name in engine.outputs)[:1]
         attention = engine.attention if wants_attention else ()
 
-        def prepare():
+        def prepare(body):
+            if content_type.lower().startswith("multipart/form-data"):
+                try:
+                    body = first_part(body, content_type)
+                except ValueError as error:
+                    raise HTTPException(400, f"The form cannot be read: {error}.") from None
+            if not body:
+                raise HTTPException(400, "The body is empty. Send the bytes of a picture, or a form with one file.")
             picture = read_picture(body, self.limits.pixels)
             size = picture.shape[:2]
 
@@ -266,16 +302,16 @@ class App:
                 if wants_attention:
                     scores = [found[name] for name in attention]
                     answer["attention"] = attention_maps(scores, size, engine.preprocessing) if scores else None
-                return Response.json(answer)
+                return json_response(answer)
 
             return Work(resized(picture, engine.preprocessing)[None], (*results, *attention), finish)
 
-        return await self._compute(prepare)
+        return await self._compute(request, prepare)
 
 
 ROUTES = (
     _Route("GET", "/", App.page),
-    _Route("POST", "/predict", App.predict, costs=True),
+    _Route("POST", "/predict", App.predict),
     _Route("GET", "/metrics", App.numbers),
     _Route("GET", "/openapi.json", App.openapi),
     _Route("GET", "/v2", App.server),
@@ -283,7 +319,7 @@ ROUTES = (
     _Route("GET", "/v2/health/ready", App.ready),
     _Route("GET", "{model}", App.model),
     _Route("GET", "{model}/ready", App.model_ready),
-    _Route("POST", "{model}/infer", App.infer, costs=True),
+    _Route("POST", "{model}/infer", App.infer),
 )
 
 
@@ -303,5 +339,5 @@ def _predictions(scores: np.ndarray, labels: Sequence[str] | None, top: int) -> 
 def _number(query: Mapping[str, str], name: str, default: int, least: int, most: int) -> int:
     text = query.get(name, str(default))
     if not (text.isascii() and text.isdigit() and len(text) < 10 and least <= int(text) <= most):
-        raise Refused(400, f"{name} is a whole number from {least} to {most}. Received: {text[:40]!r}")
+        raise HTTPException(400, f"{name} is a whole number from {least} to {most}. Received: {text[:40]!r}")
     return int(text)

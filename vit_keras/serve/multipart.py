@@ -1,13 +1,12 @@
-"""The first file of a form, as browsers and curl send it (RFC 7578)."""
+"""The file in the body of a form, as browsers and curl send it."""
 
 from __future__ import annotations
 
-import re
+from python_multipart.multipart import FormParser, parse_options_header
 
 __all__ = ["first_part"]
 
-_BOUNDARY = re.compile(r"""boundary=(?:"([^"]{1,70})"|([^\s;"]{1,70}))""", re.IGNORECASE)
-_IS_FILE = re.compile(rb";\s*filename\*?=", re.IGNORECASE)
+_MAX_PARTS = 100
 
 
 def first_part(body: bytes, content_type: str) -> bytes:
@@ -18,26 +17,32 @@ def first_part(body: bytes, content_type: str) -> bytes:
         content_type: Its header of this name.
 
     Raises:
-        ValueError: It is no complete form.
+        ValueError: It is no form, or has no whole part.
 
     Example:
         >>> body = b'--x\r\nContent-Disposition: form-data; name="file"; filename="a.png"\r\n\r\nPNG\r\n--x--\r\n'
         >>> first_part(body, "multipart/form-data; boundary=x")
         b'PNG'
     """
-    found = _BOUNDARY.search(content_type)
-    if not found:
+    boundary = parse_options_header(content_type)[1].get(b"boundary")
+    if not boundary:
         raise ValueError("the header content-type has no boundary")
-    mark = b"\r\n--" + (found[1] or found[2]).encode("latin-1")
-    _, *parts = (b"\r\n" + body).split(mark)
-    if not parts or not parts[-1].startswith(b"--"):
-        raise ValueError(f"{len(body):,} bytes do not end with the boundary")
-    contents = []
-    for part in parts[:-1]:
-        head, blank, content = part.partition(b"\r\n\r\n")
-        if not blank:
-            raise ValueError("a part has no empty line after its headers")
-        contents.append((_IS_FILE.search(head) is None, content))
-    if not contents:
-        raise ValueError("it has no part")
-    return min(contents, key=lambda each: each[0])[1]
+    files, fields = [], []
+
+    def keep(parts, part):
+        if len(files) + len(fields) == _MAX_PARTS:
+            raise ValueError(f"it has more than {_MAX_PARTS} parts")
+        parts.append(part)
+
+    parser = FormParser(
+        "multipart/form-data",
+        on_field=lambda part: keep(fields, part.value or b""),
+        on_file=lambda part: keep(files, part.file_object.getvalue()),
+        boundary=boundary,
+        config={"MAX_MEMORY_FILE_SIZE": len(body) + 1},  # no file of it is written
+    )
+    parser.write(body)
+    parser.finalize()
+    for content in (*files, *fields):
+        return content
+    raise ValueError(f"{len(body):,} bytes have no whole part")

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 from PIL import Image
+from starlette.exceptions import HTTPException
 
 from ..images import read, resize_image
 from ..preprocess import Preprocessing
 from ..visualize.maps import attention_rollout
-from .connections import Refused
 
 __all__ = ["attention_maps", "read_picture", "resized"]
 
@@ -33,7 +33,7 @@ def read_picture(data: bytes, max_pixels: int) -> np.ndarray:
         uint8 `(height, width, 3)`.
 
     Raises:
-        Refused: It is no picture (status 415), damaged (422) or too large (413).
+        HTTPException: It is no picture (status 415), damaged (422) or too large (413).
 
     Example:
         >>> file = io.BytesIO()
@@ -48,19 +48,19 @@ def read_picture(data: bytes, max_pixels: int) -> np.ndarray:
             warnings.simplefilter("ignore")  # of what is checked below
             image = Image.open(io.BytesIO(data), formats=known)
     except Image.DecompressionBombError as error:
-        raise Refused(413, f"{error} Send a smaller picture.") from None
+        raise HTTPException(413, f"{error} Send a smaller picture.") from None
     except Exception:  # Pillow's decoders raise errors of any kind
         message = f"{len(data):,} bytes were received that are no picture. Send one in {', '.join(known)}."
-        raise Refused(415, message) from None
+        raise HTTPException(415, message) from None
     with image:
         if image.width * image.height > max_pixels:
             message = f"The picture has {image.width}×{image.height} pixels, and at most {max_pixels:,} are taken."
-            raise Refused(413, f"{message} Send a smaller one.")
+            raise HTTPException(413, f"{message} Send a smaller one.")
         try:
             return read(image, None)
         except ValueError:
             message = f"The picture ({image.format}, {image.width}×{image.height}) is damaged. Send a whole one."
-            raise Refused(422, message) from None
+            raise HTTPException(422, message) from None
 
 
 def resized(picture: np.ndarray, preprocessing: Preprocessing | None) -> np.ndarray:

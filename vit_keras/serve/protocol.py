@@ -9,11 +9,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
 
-from .connections import Refused, Response
 from .engine import Engine
 
-__all__ = ["VERSION", "Inference", "read_request", "write_response"]
+__all__ = ["VERSION", "Inference", "json_response", "read_request", "write_response"]
 
 VERSION = "1"
 """The one version of the one model."""
@@ -35,6 +36,16 @@ class Inference:
     id: str | None
 
 
+def json_response(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """Return an answer in JSON. Unlike Starlette's, it may have numbers that are none, which a model can return.
+
+    Example:
+        >>> json_response({"ready": True, "score": float("nan")}).body
+        b'{"ready":true,"score":NaN}'
+    """
+    return Response(json.dumps(value, separators=(",", ":")), status, headers, "application/json")
+
+
 def read_request(body: bytes, headers: Mapping[str, str], engine: Engine) -> Inference:
     """Read the body of a request.
 
@@ -47,33 +58,35 @@ def read_request(body: bytes, headers: Mapping[str, str], engine: Engine) -> Inf
         What it asks for.
 
     Raises:
-        Refused: The request is not one of the protocol, or does not fit the model (status 400).
+        HTTPException: The request is not one of the protocol, or does not fit the model (status 400).
     """
     end = _header_end(body, headers)
     try:
         request = json.loads(body[:end])
     except (ValueError, RecursionError) as error:
-        raise Refused(400, f"The first {end:,} bytes of the body are no JSON: {error}.") from None
+        raise HTTPException(400, f"The first {end:,} bytes of the body are no JSON: {error}.") from None
     request = _object(request, "The body")
     inputs = request.get("inputs")
     if not isinstance(inputs, list) or len(inputs) != 1:
-        raise Refused(400, f"inputs is a list with one tensor, images. Received: {_shown(inputs)}")
+        raise HTTPException(400, f"inputs is a list with one tensor, images. Received: {_shown(inputs)}")
     images = _tensor(_object(inputs[0], "inputs[0]"), body[end:])
     default = _flag(_parameters(request), "binary_data_output", False)
     wanted = request.get("outputs", [])
     if not isinstance(wanted, list):
-        raise Refused(400, f"outputs is a list of tensors. Received: {_shown(wanted)}")
+        raise HTTPException(400, f"outputs is a list of tensors. Received: {_shown(wanted)}")
     outputs = {}
     for each in wanted or [{"name": name} for name in engine.outputs]:
         each = _object(each, "An output")
         name = each.get("name")
         if not isinstance(name, str) or name not in engine.outputs:
-            raise Refused(400, f"There is no output {_shown(name)}. There are: {', '.join(engine.outputs)}.")
+            raise HTTPException(400, f"There is no output {_shown(name)}. There are: {', '.join(engine.outputs)}.")
         if "classification" in _parameters(each):
-            raise Refused(400, "The extension classification is not there. Ask for probabilities, or use /predict.")
+            raise HTTPException(
+                400, "The extension classification is not there. Ask for probabilities, or use /predict."
+            )
         outputs[name] = _flag(_parameters(each), "binary_data", default)
     if not isinstance(request.get("id", ""), str):
-        raise Refused(400, f"id is a text. Received: {_shown(request['id'])}")
+        raise HTTPException(400, f"id is a text. Received: {_shown(request['id'])}")
     return Inference(images, outputs, request.get("id"))
 
 
@@ -102,11 +115,11 @@ def write_response(inference: Inference, found: Mapping[str, np.ndarray], engine
     answer = {"model_name": engine.name, "model_version": VERSION, "outputs": outputs}
     if inference.id is not None:
         answer["id"] = inference.id
-    response = Response.json(answer)
+    response = json_response(answer)
     if not binary:
         return response
     headers = {"Inference-Header-Content-Length": str(len(response.body))}
-    return Response(b"".join([response.body, *binary]), "application/octet-stream", headers=headers)
+    return Response(b"".join([response.body, *binary]), 200, headers, "application/octet-stream")
 
 
 def _header_end(body: bytes, headers: Mapping[str, str]) -> int:
@@ -115,7 +128,7 @@ def _header_end(body: bytes, headers: Mapping[str, str]) -> int:
         return len(body)
     if not (text.isascii() and text.isdigit() and len(text) < 12 and int(text) <= len(body)):
         message = f"The header {_LENGTH} is a number of bytes, at most those of the body, {len(body):,}."
-        raise Refused(400, f"{message} Received: {text[:40]!r}")
+        raise HTTPException(400, f"{message} Received: {text[:40]!r}")
     return int(text)
 
 
@@ -124,28 +137,30 @@ def _tensor(tensor: Mapping[str, Any], binary: bytes) -> np.ndarray:
     name, datatype, shape = (tensor.get(field) for field in ("name", "datatype", "shape"))
     if name != "images" or datatype != "UINT8":
         message = "The input is images, of the datatype UINT8."
-        raise Refused(400, f"{message} Received: name {_shown(name)}, datatype {_shown(datatype)}")
+        raise HTTPException(400, f"{message} Received: name {_shown(name)}, datatype {_shown(datatype)}")
     whole = isinstance(shape, list) and all(type(size) is int and 0 < size < 1 << 31 for size in shape)
     if not whole or len(shape) != 4 or shape[3] != 3:
-        raise Refused(400, f"The shape of images is [batch, height, width, 3]. Received: {_shown(shape)}")
+        raise HTTPException(400, f"The shape of images is [batch, height, width, 3]. Received: {_shown(shape)}")
     count = math.prod(shape)
     size = _parameters(tensor).get("binary_data_size")
     if size is not None:
         if type(size) is not int or "data" in tensor or size != len(binary) or size != count:
             message = f"The shape {shape} takes {count:,} bytes. Received: binary_data_size {_shown(size)}"
             data = " and data" if "data" in tensor else ""
-            raise Refused(400, f"{message}{data}, {len(binary):,} bytes after the JSON.")
+            raise HTTPException(400, f"{message}{data}, {len(binary):,} bytes after the JSON.")
         return np.frombuffer(binary, "uint8").reshape(shape)
     if binary:
-        raise Refused(400, f"{len(binary):,} bytes follow the JSON, but images has no binary_data_size.")
+        raise HTTPException(400, f"{len(binary):,} bytes follow the JSON, but images has no binary_data_size.")
     try:
         values = np.array(tensor.get("data"))
     except ValueError as error:  # rows of several lengths
-        raise Refused(400, f"data is no tensor: {error}") from None
+        raise HTTPException(400, f"data is no tensor: {error}") from None
     if values.dtype.kind not in "iu" or values.min() < 0 or values.max() > 255:
-        raise Refused(400, f"data is a list of whole numbers from 0 to 255. Received: {_shown(tensor.get('data'))}")
+        raise HTTPException(
+            400, f"data is a list of whole numbers from 0 to 255. Received: {_shown(tensor.get('data'))}"
+        )
     if values.shape not in ((count,), tuple(shape)):
-        raise Refused(400, f"The shape {shape} takes {count:,} numbers. Received: the shape {list(values.shape)}")
+        raise HTTPException(400, f"The shape {shape} takes {count:,} numbers. Received: the shape {list(values.shape)}")
     return values.astype("uint8").reshape(shape)
 
 
@@ -156,13 +171,13 @@ def _parameters(owner: Mapping[str, Any]) -> Mapping[str, Any]:
 def _flag(parameters: Mapping[str, Any], name: str, default: bool) -> bool:
     value = parameters.get(name, default)
     if not isinstance(value, bool):
-        raise Refused(400, f"{name} is true or false. Received: {_shown(value)}")
+        raise HTTPException(400, f"{name} is true or false. Received: {_shown(value)}")
     return value
 
 
 def _object(value: Any, what: str) -> Mapping[str, Any]:
     if not isinstance(value, dict):
-        raise Refused(400, f"{what} is a JSON object. Received: {_shown(value)}")
+        raise HTTPException(400, f"{what} is a JSON object. Received: {_shown(value)}")
     return value
 
 

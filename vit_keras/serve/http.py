@@ -1,0 +1,168 @@
+"""uvicorn as the server of one app, with deadlines for heads and answers, errors in JSON, and an orderly end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import h11
+import uvicorn
+from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
+from uvicorn.server import HANDLED_SIGNALS
+
+__all__ = ["MAX_CONNECTIONS", "RETRY", "Protocol", "Server"]
+
+MAX_CONNECTIONS = 512
+"""More are closed at once, with the status 503."""
+RETRY = {"Retry-After": "1"}
+"""Headers of an answer to what may be asked again."""
+_MAX_HEAD = 1 << 14  # bytes of the request line and the headers
+_LINGER = 2.0  # seconds for a client to end sending what is not read
+_LAST_CALL = 0.5  # seconds for what is on its way when the server stops
+
+
+class Protocol(H11Protocol):
+    """One connection. It has a deadline for the client to take an answer, and to send the head of the next request.
+
+    The time begins with the connection or with the answer: no byte prolongs it.
+    """
+
+    _deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        super().connection_made(transport)
+        self._wait(self.timeout_keep_alive)
+        if len(self.connections) > MAX_CONNECTIONS:
+            self._refuse(503, f"There are {MAX_CONNECTIONS} connections, as many as may be. Try again.", RETRY)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._deadline.cancel()
+        super().connection_lost(exc)
+
+    def eof_received(self) -> bool:
+        """Answer a client that has sent all it wants to send, rather than close."""
+        if not self._is_answering:
+            return False
+        if self.cycle.more_body:
+            self.conn.receive_data(b"")  # h11 finds what is missing
+            self.handle_events()
+        self.cycle.keep_alive = False
+        return True
+
+    def on_response_complete(self) -> None:
+        unread = self.conn.their_state is h11.SEND_BODY
+        self._wait(min(_LINGER, self.timeout_keep_alive) if unread else self.timeout_keep_alive)
+        super().on_response_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer what is no HTTP. uvicorn calls it while it handles h11's error, which knows the status."""
+        error = sys.exc_info()[1]
+        self._refuse(getattr(error, "error_status_hint", 400), f"The request cannot be read: {error or msg}.")
+
+    @property
+    def _is_answering(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _wait(self, seconds: float) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._deadline = self.loop.call_later(seconds, self._end)
+
+    def _end(self) -> None:
+        if self.transport.get_write_buffer_size():  # the client does not take what it asked for
+            self.transport.abort()
+        elif self._is_answering:
+            pass  # the app has its own deadlines
+        elif self.conn.their_state is h11.IDLE and self.conn.trailing_data[0]:
+            self._refuse(408, f"The head of the request did not come within {self.timeout_keep_alive:g} seconds.")
+        else:
+            self.transport.close()
+
+    def _refuse(self, status: int, message: str, headers: Mapping[str, str] | None = None) -> None:
+        """Answer without the app, and close."""
+        if self._is_answering:
+            self.cycle.disconnected = True  # what the app may still send is for nobody
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            body = json.dumps({"error": message}).encode()
+            fields = {"Content-Type": "application/json", "Content-Length": str(len(body)), "Connection": "close"}
+            fields = [*self.server_state.default_headers, *fields.items(), *(headers or {}).items()]
+            head = h11.Response(status_code=status, headers=fields, reason=STATUS_PHRASES[status])
+            for event in (head, h11.Data(data=body), h11.EndOfMessage()):
+                self.transport.write(self.conn.send(event))
+        self.transport.close()
+
+
+class Server(uvicorn.Server):
+    """A server of one app.
+
+    Args:
+        app: The ASGI app. Its `stopping` is set when the server begins to end; its answers then close connections.
+        listener: A socket that listens.
+        timeout: Seconds for a client to send the head of a request, and to take the answer; and for everything to end
+            when the server stops.
+        on_start: Called once signals are handled and connections accepted.
+    """
+
+    def __init__(self, app: Any, listener: socket.socket, *, timeout: float, on_start: Callable[[], None]):
+        config = uvicorn.Config(
+            app,
+            http=Protocol,
+            ws="none",
+            lifespan="off",
+            interface="asgi3",
+            log_config=None,
+            log_level="error",
+            access_log=False,
+            proxy_headers=False,  # anybody could say to be another client
+            server_header=False,
+            headers=[("X-Content-Type-Options", "nosniff")],
+            h11_max_incomplete_event_size=_MAX_HEAD,
+            timeout_keep_alive=timeout,
+            timeout_graceful_shutdown=timeout,
+        )
+        super().__init__(config)
+        self._app, self._listener, self._on_start = app, listener, on_start
+
+    def run(self) -> None:
+        """Serve until `should_exit` is set or, in the main thread, a signal comes."""
+        asyncio.run(self.serve([self._listener]))
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen."""
+        await super().startup(sockets)
+        self._on_start()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept no more connections, answer the requests that have come or are on their way, and close."""
+        self._app.stopping = True
+        for server in self.servers:
+            server.close()
+        if self.server_state.connections:
+            await asyncio.sleep(_LAST_CALL)
+        await super().shutdown(sockets)
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """End in order at the first signal to end; the second has the effect that it had before."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        handlers: dict[int, Any] = {}
+
+        def restore(*_):
+            self.should_exit = True
+            for number, before in handlers.items():
+                signal.signal(number, before)
+
+        handlers.update((number, signal.signal(number, restore)) for number in HANDLED_SIGNALS)
+        try:
+            yield
+        finally:
+            restore()
