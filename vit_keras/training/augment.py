@@ -183,7 +183,7 @@ class Augmentation:
             ImportError: An augmentation needs a newer Keras.
         """
         images = images.astype("float32")
-        with keras.device("cpu:0"):  # Keras 3.6 on JAX knows no "cpu"
+        with keras.device("cpu:0" if keras.backend.backend() == "jax" else "cpu"):  # Keras 3.6 on JAX knows no "cpu"
             for layer in self._layers(rng):
                 images = np.clip(keras.ops.convert_to_numpy(layer(images, training=True)), 0.0, 255.0)
         return self._mix(images, labels, rng) if self.mixes else (images, labels)
