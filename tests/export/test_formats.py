@@ -161,7 +161,7 @@ def test_the_command_line(tmp_path, capsys):
 
 
 def test_the_guide_runs_from_top_to_bottom(tmp_path):
-    for package in ("tensorflow", "torch", "ai_edge_litert"):
+    for package in ("tensorflow", "torch", "ai_edge_litert", "onnxruntime", "openvino"):
         pytest.importorskip(package)
     text = (ROOT / "docs" / "export.md").read_text(encoding="utf-8")
     program = "\n".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL))
@@ -172,4 +172,4 @@ def test_the_guide_runs_from_top_to_bottom(tmp_path):
         [sys.executable, "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True
     )
     assert result.returncode == 0, result.stderr
-    assert result.stdout.splitlines()[-2:] == ["(2, 10)", "torch.Size([2, 10])"]
+    assert result.stdout.splitlines()[-3:] == ["(2, 10)", "torch.Size([2, 10])", "(2, 10)"]

@@ -5,7 +5,6 @@ This module can be called: `vit_keras.export(model, "model.onnx")` is `vit_keras
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.util
 import inspect
 import os
@@ -37,7 +36,6 @@ def export(
     labels: Any = None,
     top: int = 5,
     quantize: str | None = None,
-    calibration: Any = None,
     attention: bool | None = None,
     check: Any = True,
 ) -> Report:
@@ -54,7 +52,6 @@ def export(
         labels: Names of the classes, or the name of a list of them. `None`: the model's own.
         top: How many of the most probable classes a file names, where it names any.
         quantize: `None`, or what the format offers (`FORMATS[format].quantize`).
-        calibration: Pictures for the quantization and for its check, as in `check`. `None`: those of `check`.
         attention: Whether the file also returns the attention of every block. `None`: only a page does, which draws
             it, where the model has any.
         check: Pictures to compare with: `True` for some that this package draws; paths, arrays or a folder; `False` or
@@ -74,12 +71,10 @@ def export(
         >>> model = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2)
         >>> report = export(model, "tiny.pt2")  # doctest: +SKIP
     """
-    import numpy as np
-
     from .. import anatomy
     from ..atomic import naming, put_together, workspace
     from .other_backend import write_in_its_backend
-    from .pictures import check_pictures, model_inputs
+    from .pictures import check_pictures
     from .placing import check_place, names
     from .plan import Plan
     from .report import Report, compare, cpu, sha256
@@ -91,8 +86,6 @@ def export(
     if quantize is not None and quantize not in kind.quantize:
         offered = f"It offers {', '.join(map(repr, kind.quantize))}." if kind.quantize else "It offers none."
         raise ValueError(f"The format {name!r} has no quantize={quantize!r}. {offered}")
-    if calibration is not None and quantize is None:
-        raise ValueError("calibration= is for quantize=, which was not given.")
     checked = check is not None and check is not False
     needed = (*kind.writes, *(kind.runs if checked else ()))
     missing = [module for module in needed if importlib.util.find_spec(module) is None]
@@ -105,9 +98,6 @@ def export(
         attention = kind.shows_attention and anatomy.has_attention(model)
     plan = Plan.of(model, preprocessing=preprocessing, labels=labels, top=top, attention=attention, quantize=quantize)
     pictures = check_pictures(plan, check) if checked else []
-    if quantize is not None and calibration is not None:
-        pictures = check_pictures(plan, calibration)
-        plan = dataclasses.replace(plan, calibration=np.concatenate(model_inputs(plan, pictures)))
     with naming(path), workspace(path.parent) as folder:
         part = folder / path.name
         notes = write_in_its_backend(plan, name, part)

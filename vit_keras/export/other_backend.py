@@ -12,14 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import keras
-import numpy as np
 
 from .formats import FORMATS
 from .plan import Plan
 
 __all__ = ["write_in_its_backend"]
 
-_MODEL, _TASK, _ANSWER, _CALIBRATION = "model.keras", "task.json", "answer.json", "calibration.npy"
+_MODEL, _TASK, _ANSWER = "model.keras", "task.json", "answer.json"
 
 
 def write_in_its_backend(plan: Plan, name: str, path: Path) -> list[str]:
@@ -71,8 +70,6 @@ def _save(plan: Plan, name: str, path: Path, folder: Path) -> None:
             f"The model {plan.model.name!r} cannot be saved for the process that writes {path.name}, which needs the "
             f"backend {FORMATS[name].backend}: {error}. Run with KERAS_BACKEND={FORMATS[name].backend} instead."
         ) from error
-    if plan.calibration is not None:
-        np.save(folder / _CALIBRATION, plan.calibration)
     task = {"format": name, "path": os.path.abspath(path), "options": options}
     (folder / _TASK).write_text(json.dumps(task), encoding="utf-8")
 
@@ -91,9 +88,8 @@ def _work(folder: Path) -> dict[str, Any]:
             "Put its own classes and functions into a module that can be imported, registered with "
             f"keras.saving.register_keras_serializable, or run with KERAS_BACKEND={backend}."
         }
-    calibration = np.load(folder / _CALIBRATION) if (folder / _CALIBRATION).exists() else None
     try:
-        plan = Plan.of(model, calibration=calibration, **task["options"])
+        plan = Plan.of(model, **task["options"])
         return {"notes": write_in_its_backend(plan, task["format"], Path(task["path"]))}
     except ValueError as error:
         return {"error": str(error)}

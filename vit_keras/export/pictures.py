@@ -21,7 +21,7 @@ __all__ = ["check_pictures", "model_inputs", "picture_files", "pictures_of_own_s
 
 
 def check_pictures(plan: Plan, pictures: Any) -> list[Any]:
-    """Return the pictures that stand behind the arguments `check` and `calibration`.
+    """Return the pictures that the argument `check` stands for.
 
     Args:
         plan: What they are for.

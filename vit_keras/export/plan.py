@@ -37,7 +37,6 @@ class Plan:
         top: How many of the most probable classes a file names, where it names any.
         attention: Number of outputs `attention_{n}`; 0 without any.
         quantize: One of the format's `quantize`, or `None`.
-        calibration: The model's inputs of some pictures, float32 `(n, height, width, channels)`, for `quantize`.
         metadata: What else is known, as plain JSON: versions, source, licence and hash of the weights.
     """
 
@@ -50,7 +49,6 @@ class Plan:
     top: int
     attention: int = 0
     quantize: str | None = None
-    calibration: np.ndarray | None = None
     metadata: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     @classmethod
@@ -63,7 +61,6 @@ class Plan:
         top: int = 5,
         attention: bool = False,
         quantize: str | None = None,
-        calibration: np.ndarray | None = None,
         metadata: dict[str, Any] | None = None,
     ) -> Plan:
         """Ask a model what there is to know for an export.
@@ -75,7 +72,6 @@ class Plan:
             top: How many classes a file names.
             attention: Whether the file returns the attention of every block.
             quantize: See the attributes.
-            calibration: See the attributes.
             metadata: Takes the place of what is found out here.
 
         Returns:
@@ -110,7 +106,6 @@ class Plan:
             top=min(positive_integer(top, "top"), classes or top),
             attention=len(blocks) if attention else 0,
             quantize=quantize,
-            calibration=calibration,
             metadata=_metadata(model) if metadata is None else metadata,
         )
 

@@ -140,6 +140,7 @@ def test_what_passes():
         return report.Comparison("images", pictures, difference, None, same_class).passes
 
     assert passes(100, 0.5, 90) and not passes(100, 0.01, 89)
+    assert passes(5, 0.5, 4) and not passes(5, 0.01, 3)  # one of a few may lie between two classes
     assert passes(100, 0.2, None) and not passes(100, 0.3, None) and not passes(100, np.nan, None)
 
 
