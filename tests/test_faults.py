@@ -99,7 +99,7 @@ def test_a_call_that_was_killed_or_interrupted_leaves_no_half_file_and_goes_on()
 
 @pytest.mark.slow
 def test_every_call_that_was_killed_or_interrupted_leaves_no_half_file_and_goes_on():
-    assert len(measure(6, "")) == 14
+    assert len(measure(6, "")) == 16
 
 
 def test_what_a_killed_process_left_is_deleted_and_what_a_living_one_writes_is_not(tmp_path):
