@@ -37,6 +37,7 @@ FLOORS = [
     "model",
     "build",
     "opening",
+    "packing",
     "compat",
     "vit",
     "utils",

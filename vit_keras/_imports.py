@@ -20,6 +20,7 @@ SAVED = (
     "layers",
     "preprocess_layer",
     "model",
+    "packing.model",
     "training.distill",
     "training.losses",
     "training.masked",

@@ -98,7 +98,7 @@ def square_grid(patches: int) -> tuple[int, int] | None:
     return (side, side) if side and side * side == patches else None
 
 
-def sincos2d(grid, width: int, temperature: float = 10000.0, *, xp=np):
+def sincos2d(grid, width: int, temperature: float = 10000.0, *, places=None, xp=np):
     """Return fixed position embeddings of sines and cosines: big_vision's `posemb_sincos_2d` (arXiv:2205.01580).
 
     A token's embedding is `[sin x, cos x, sin y, cos y]`, MoCo v3's order, with the frequencies
@@ -108,10 +108,11 @@ def sincos2d(grid, width: int, temperature: float = 10000.0, *, xp=np):
         grid: Patches down and across; with `xp=keras.ops` possibly scalars of the graph.
         width: Hidden size, a multiple of 4 from 8 on.
         temperature: Ratio of the longest wavelength to the shortest.
+        places: Row and column of each patch, as real numbers `(batch, patches)` each. `None`: those of the grid.
         xp: `numpy` or `keras.ops`.
 
     Returns:
-        float32 of shape `(1, grid[0] * grid[1], width)`.
+        float32 of shape `(1 or batch, patches, width)`.
 
     Raises:
         ValueError: `width` is another number.
@@ -123,8 +124,9 @@ def sincos2d(grid, width: int, temperature: float = 10000.0, *, xp=np):
     if width < 8 or width % 4:
         raise ValueError(f"Position embeddings of sines and cosines need a multiple of 4 from 8 on. Received: {width}")
     waves = temperature ** -np.linspace(0, 1, width // 4)
-    y, x = (axis[:, None] * as_real(waves, xp) for axis in places_of(grid, xp=xp))
-    return _float32(xp.concatenate([xp.sin(x), xp.cos(x), xp.sin(y), xp.cos(y)], axis=1), xp)[None]
+    places = [axis[None] for axis in places_of(grid, xp=xp)] if places is None else places
+    y, x = (axis[..., None] * as_real(waves, xp) for axis in places)
+    return _float32(xp.concatenate([xp.sin(x), xp.cos(x), xp.sin(y), xp.cos(y)], axis=-1), xp)
 
 
 def rope_sincos(
@@ -135,6 +137,7 @@ def rope_sincos(
     reference_grid=None,
     offset: float = 0.0,
     *,
+    places=None,
     xp=np,
 ):
     """Return sines and cosines of rotary position embeddings on the two axes of a grid of patches.
@@ -150,16 +153,18 @@ def rope_sincos(
     | `axial_xy` | its row and column | x, y | neighbors | RoPE-ViT (arXiv 2403.13298), PE |
 
     Args:
-        grid: Patches down and across; with `xp=keras.ops` possibly scalars of the graph.
+        grid: Patches down and across; with `xp=keras.ops` possibly scalars of the graph. With `places`, those of the
+            image that each patch is of: `(batch, patches)`, too.
         dim_head: Width of a head, a multiple of 4.
         theta: Base of the periods.
         kind: One of the table.
         reference_grid: Patches down and across of the grid that rows and columns are scaled to, or `None`.
         offset: Added to rows and columns, before they are scaled.
+        places: Row and column of each patch, as real numbers `(batch, patches)` each. `None`: those of the grid.
         xp: `numpy` or `keras.ops`.
 
     Returns:
-        Sines and cosines, float32 of shape `(grid[0] * grid[1], dim_head)` each.
+        Sines and cosines, float32 of shape `(patches, dim_head)` each; with `places`, `(batch, patches, dim_head)`.
 
     Raises:
         ValueError: `dim_head` is not a multiple of 4, or there is no such kind.
@@ -174,17 +179,18 @@ def rope_sincos(
             f"Rotary position embeddings need heads of a width that is a multiple of 4. Received: {dim_head}"
         )
     frequencies = theta ** -(np.arange(dim_head // 4) * 4 / dim_head)
+    places = places_of(grid, xp=xp) if places is None else places
     if kind == "centered":
         frequencies = as_real(2 * np.pi * frequencies, xp)
-        places = [(2 * place + 1 - as_real(n, xp)) / as_real(n, xp) for place, n in zip(places_of(grid, xp=xp), grid)]
-        angles = xp.concatenate([place[:, None] * frequencies for place in places] * 2, axis=1)
+        places = [(2 * place + 1 - as_real(n, xp)) / as_real(n, xp) for place, n in zip(places, grid)]
+        angles = xp.concatenate([place[..., None] * frequencies for place in places] * 2, axis=-1)
     else:
-        places = [place + offset for place in places_of(grid, xp=xp)]
+        places = [place + offset for place in places]
         if reference_grid is not None:
             places = [place / as_real(n, xp) * r for place, n, r in zip(places, grid, reference_grid)]
         places = places[::-1] if kind == "axial_xy" else places
-        angles = xp.concatenate([place[:, None] * as_real(frequencies, xp) for place in places], axis=1)
-        angles = xp.repeat(angles, 2, axis=1)
+        angles = xp.concatenate([place[..., None] * as_real(frequencies, xp) for place in places], axis=-1)
+        angles = xp.repeat(angles, 2, axis=-1)
     return _float32(xp.sin(angles), xp), _float32(xp.cos(angles), xp)
 
 

@@ -50,6 +50,7 @@ __all__ = [
     "resize_bilinear",
     "resize_grid",
     "resize_patch_kernel",
+    "resizing_matrices",
     "table_filter",
 ]
 
@@ -253,15 +254,30 @@ def resize_grid(array, size, method: str, *, xp=np):
         >>> resize_grid(np.array([[0.0, 2.0]]), (1, 3), "bilinear_align_corners")
         array([[0., 1., 2.]])
     """
-    method = table_filter(method)
     array = as_real(array, xp)
-    sources = array.shape[:2]
-    matrices = [resampling_matrix(source, target, method, xp=xp) for source, target in zip(sources, size)]
+    return apply_matrices(resizing_matrices(array.shape[:2], size, method, xp=xp), array, xp)
+
+
+def resizing_matrices(source, target, method: str, *, xp=np):
+    """Return the two matrices of `resize_grid`: from old to new rows, and from old to new columns.
+
+    Args:
+        source: Old `(height, width)`.
+        target: New `(height, width)`; with `xp=keras.ops` possibly scalars of the graph.
+        method: One of `METHODS`.
+        xp: `numpy` or `keras.ops`.
+
+    Example:
+        >>> [matrix.shape for matrix in resizing_matrices((14, 14), (8, 20), "bicubic")]
+        [(8, 14), (20, 14)]
+    """
+    method = table_filter(method)
+    matrices = [resampling_matrix(*axis, method, xp=xp) for axis in zip(source, target)]
     if method == "bicubic_dino":
-        same = (size[0] == sources[0]) & (size[1] == sources[1])
-        plain = [resampling_matrix(source, target, "bicubic", xp=xp) for source, target in zip(sources, size)]
+        same = (target[0] == source[0]) & (target[1] == source[1])
+        plain = [resampling_matrix(*axis, "bicubic", xp=xp) for axis in zip(source, target)]
         matrices = [xp.where(same, *pair) for pair in zip(plain, matrices)]
-    return apply_matrices(matrices, array, xp)
+    return matrices
 
 
 def resize_bilinear(array: np.ndarray, size: tuple[int, int], *, align_corners: bool) -> np.ndarray:

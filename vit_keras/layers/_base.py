@@ -62,6 +62,23 @@ def grid_of(patches):
     return tuple(fixed or ops.shape(patches)[axis] for axis, fixed in enumerate(patches.shape))[1:3]
 
 
+def places_in(where):
+    """Return what positions are computed from: the grid, the places of the patches in it, and NumPy or `keras.ops`.
+
+    Args:
+        where: What the tokens were made of, `(batch, down, across, ...)`. Or, of images of several sizes in a sequence,
+            `(batch, tokens, 4)`: row and column of each patch, and patches down and across of its image.
+
+    Returns:
+        As the arguments `grid`, `places` and `xp` of `vit_keras.positions.rope_sincos`.
+    """
+    if len(where.shape) == 3:
+        row, column, down, across = (where[..., n] for n in range(4))
+        return {"grid": (down, across), "places": (row, column), "xp": ops}
+    grid = grid_of(where)
+    return {"grid": grid, "places": None, "xp": array_module(grid)}
+
+
 def array_module(grid):
     """Return NumPy for a grid that is known, `keras.ops` for one that only the graph knows."""
     return np if all(isinstance(size, int) for size in grid) else ops

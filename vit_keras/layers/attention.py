@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
-
 import keras
 from keras import ops
 
 from ._base import Dropout, one_or_all, register, symbolic, token_width
-from .fused import has_fused_attention, in_chunks
+from .fused import attention_bias, has_fused_attention, in_chunks
 from .relative import RelativePositions
 from .rotary import rotate
 from .tap import is_tapped, visit
@@ -30,8 +28,7 @@ class MultiHeadSelfAttention(RelativePositions, keras.layers.Layer):
         out_bias: Whether the output projection has a bias.
         relative_grid: Patches down and across, where a learned bias for each relative position (and three for the class
             token) is added to the logits (BEiT, arXiv 2106.08254), or `None`.
-        relative_resize: How this table is resampled to another grid; see
-            `vit_keras.positions.resize_relative_position_bias`.
+        relative_resize: How it is resampled; see `vit_keras.positions.resize_relative_position_bias`.
         rope_interleaved: Whether rotary positions rotate neighboring channels of a head, and not its two halves.
         attention_norm: Whether there is a layer normalization before the output projection (sub-LN, arXiv 2210.06423).
         epsilon: Added to the variance in it.
@@ -42,9 +39,9 @@ class MultiHeadSelfAttention(RelativePositions, keras.layers.Layer):
         queries: Other tokens that attend to the inputs (cross-attention), `(1 or batch, queries, hidden_size)`;
             `None`: the inputs themselves.
         sizes: Patches in each token, `(batch, tokens, 1)`, where tokens were merged: one counts as so many keys.
+        attention_mask: Booleans, `(batch, queries, tokens)`: to which tokens a query attends. `None`: to all.
         return_attention_scores: Whether to return `(output, scores)` instead of the output alone. The scores are the
-            very tensor that multiplies the values: after the softmax, which is computed in at least float32, and after
-            the dropout.
+            very tensor that multiplies the values: after the dropout. The softmax is computed in at least float32.
         with_keys: Whether to return the mean of the keys over the heads too, as the last.
 
     Input shape:
@@ -130,7 +127,15 @@ class MultiHeadSelfAttention(RelativePositions, keras.layers.Layer):
         self.build_relative_positions()
 
     def call(
-        self, inputs, training=None, return_attention_scores=False, rope=None, queries=None, sizes=None, with_keys=False
+        self,
+        inputs,
+        training=None,
+        return_attention_scores=False,
+        rope=None,
+        queries=None,
+        sizes=None,
+        with_keys=False,
+        attention_mask=None,
     ):
         asking = inputs if queries is None else queries
         query = self._project(self.query_dense, asking)
@@ -138,7 +143,7 @@ class MultiHeadSelfAttention(RelativePositions, keras.layers.Layer):
         value = visit(self, "values", self._project(self.value_dense, inputs))
         if rope is not None:
             query, key = (rotate(x, rope, self.rope_interleaved) for x in (query, key))
-        bias = {} if sizes is None else {"bias": ops.transpose(ops.log(sizes), (0, 2, 1))[:, None]}
+        bias = attention_bias(query.dtype, self.relative_bias(query.dtype), sizes, attention_mask)
         if return_attention_scores or is_tapped() or queries is not None or (training and self.dropout):
             output, scores = self.attention(query, key, value, training=training, **bias)
         else:
@@ -162,8 +167,6 @@ class MultiHeadSelfAttention(RelativePositions, keras.layers.Layer):
     def attention(self, query, key, value, training=None, bias=None):
         """Attend, given `(batch, heads, tokens, width)` each; return the output and the scores."""
         scores = ops.matmul(query * (self.projection_dim**-0.5), ops.transpose(key, (0, 1, 3, 2)))
-        if self.relative_grid:
-            bias = self._relative_bias(scores.dtype)
         scores = scores if bias is None else scores + bias
         at_least_float32 = keras.backend.result_type(scores.dtype, "float32")
         scores = ops.cast(ops.softmax(ops.cast(scores, at_least_float32), axis=-1), value.dtype)
@@ -174,31 +177,22 @@ class MultiHeadSelfAttention(RelativePositions, keras.layers.Layer):
         """Attend as `attention` does, but return the output alone, without dropout and without one large score matrix.
 
         PyTorch, and JAX on an accelerator, have a fused kernel, which is not used where a subclass overrides
-        `attention`. Elsewhere the plain form is the fastest while the scores are few; of many, only those of a chunk
-        of queries exist at a time.
+        `attention`. Elsewhere, of many scores only those of a chunk of queries exist at a time.
         """
         if has_fused_attention() and type(self).attention is MultiHeadSelfAttention.attention:
             heads_last = (ops.transpose(x, (0, 2, 1, 3)) for x in (query, key, value))
-            bias = self._relative_bias(query.dtype) if self.relative_grid else bias
             return ops.transpose(ops.dot_product_attention(*heads_last, bias=bias), (0, 2, 1, 3))
 
-        def attend(query, key, value, *biased):
-            return self.attention(query, key, value, None, *biased)[0]
+        def attend(query, key, value, *bias):
+            return self.attention(query, key, value, None, *bias)[0]
 
-        biased = () if bias is None else (bias,)
-        tokens = query.shape[2]
-        countable = tokens is not None and not self.relative_grid
-        chunks = math.ceil(4 * self.num_heads * tokens**2 / MAX_SCORE_BYTES) if countable else 1
-        if chunks == 1:
-            return attend(query, key, value, *biased)
-        return in_chunks(attend, query, key, value, *biased, chunks=chunks, training=training)
+        bias = () if bias is None else (bias,)
+        return in_chunks(attend, query, key, value, *bias, most=MAX_SCORE_BYTES, training=training)
 
     def compute_output_shape(self, input_shape):
         return input_shape
 
-    def compute_output_spec(
-        self, inputs, training=None, return_attention_scores=False, rope=None, queries=None, sizes=None, with_keys=False
-    ):
+    def compute_output_spec(self, inputs, return_attention_scores=False, queries=None, with_keys=False, **_):
         (batch, tokens, _), asking = inputs.shape, (inputs if queries is None else queries).shape[1:]
         scores, keys = (batch, self.num_heads, asking[0], tokens), (batch, tokens, self.projection_dim)
         return symbolic(self, (batch, *asking), *[scores] * return_attention_scores, *[keys] * with_keys)

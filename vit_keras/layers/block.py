@@ -50,6 +50,7 @@ class TransformerBlock(EncoderBlock):
         inputs: Tokens.
         rope: Sines and cosines of `RotaryPositions`, or `None`.
         sizes: Patches in each token, `(batch, tokens, 1)`, where blocks before merged tokens.
+        attention_mask: Booleans, `(batch, tokens, tokens)`: to which tokens (last) each attends. `None`: to all.
         return_attention_scores: Whether to return the scores too, as the last.
 
     Input shape:
@@ -144,18 +145,22 @@ class TransformerBlock(EncoderBlock):
         for layer in (self.att, self.mlpblock, self.layernorm1, self.layernorm2, *scales):
             layer.build(input_shape)
 
-    def call(self, inputs, training=None, return_attention_scores=False, rope=None, sizes=None):
+    def call(self, inputs, training=None, return_attention_scores=False, rope=None, sizes=None, attention_mask=None):
+        if self.merge_tokens and attention_mask is not None:
+            raise ValueError(f"merge_tokens={self.merge_tokens} would merge tokens that attention_mask keeps apart.")
+        beside = (("rope", rope), ("sizes", sizes), ("attention_mask", attention_mask))
+        given = {name: x for name, x in beside if x is not None}
         if self.remat and training and not is_tapped() and not return_attention_scores:
-            given = {name: x for name, x in (("rope", rope), ("sizes", sizes)) if x is not None}
             forward = remat(lambda x, *beside: self._forward(x, training=False, **dict(zip(given, beside))))
             return forward(inputs, *given.values())  # nothing drops out
-        return self._forward(inputs, training, return_attention_scores, rope, sizes)
+        return self._forward(inputs, training, return_attention_scores, **given)
 
-    def _forward(self, x, training, return_attention_scores=False, rope=None, sizes=None):
-        beside = {"sizes": sizes, "with_keys": self.merge_tokens > 0} if self.merge_tokens or sizes is not None else {}
+    def _forward(self, x, training, return_attention_scores=False, sizes=None, **beside):
+        if self.merge_tokens or sizes is not None:
+            beside = {**beside, "sizes": sizes, "with_keys": self.merge_tokens > 0}
         x = visit(self, "tokens", x)
         normed = visit(self, "normed", x if self.post_norm else self.layernorm1(x, training=training))
-        y = self.att(normed, training=training, return_attention_scores=return_attention_scores, rope=rope, **beside)
+        y = self.att(normed, training=training, return_attention_scores=return_attention_scores, **beside)
         y, *beside = y if isinstance(y, tuple) else (y,)
         y = self.layernorm1(y, training=training) if self.post_norm else y
         x = x + self.drop_path(self.dropout_layer(self.layerscale1(y), training), training)  # equation 2
@@ -170,7 +175,7 @@ class TransformerBlock(EncoderBlock):
         batch, tokens, width = input_shape
         return batch, None if tokens is None else tokens - self.merge_tokens, width
 
-    def compute_output_spec(self, inputs, training=None, return_attention_scores=False, rope=None, sizes=None):
+    def compute_output_spec(self, inputs, return_attention_scores=False, sizes=None, **_):
         left, sizes_left = self.compute_output_shape(inputs.shape), bool(self.merge_tokens) or sizes is not None
         scores = (inputs.shape[0], self.num_heads, inputs.shape[1], inputs.shape[1])
         return symbolic(self, left, *[(*left[:2], 1)] * sizes_left, *[scores] * return_attention_scores)

@@ -20,24 +20,56 @@ def has_fused_attention():
     return backend == "torch"
 
 
-def in_chunks(attend, query, *beside, chunks, training):
-    """Attend for one chunk of the queries after the other.
+def attention_bias(dtype, relative=None, sizes=None, mask=None):
+    """Return what is added to the logits of an attention, as its argument `bias=`; without any, no argument.
 
     Args:
-        attend: From queries, `(batch, heads, tokens, width)`, and what stands beside them to the output of their shape.
-        query: The queries, of a fixed number of tokens.
-        *beside: Keys, values, and a bias where there is one.
-        chunks: Number of chunks.
+        dtype: Of the logits.
+        relative: A bias for each relative position, `(1, heads, queries, keys)`, or `None`.
+        sizes: Patches in each key, `(batch, keys, 1)`, which counts as so many; or `None`.
+        mask: Booleans, `(batch, queries, keys)`: to which keys a query attends; or `None`.
+
+    Returns:
+        A dictionary, empty or with a tensor that broadcasts to `(batch, heads, queries, keys)`.
+    """
+    biases = [] if relative is None else [relative]
+    if sizes is not None:
+        biases.append(ops.transpose(ops.log(sizes), (0, 2, 1))[:, None])
+    if mask is not None:
+        biases.append(ops.where(mask, ops.cast(0.0, dtype), ops.cast(-math.inf, dtype))[:, None])
+    return {"bias": sum(biases[1:], biases[0])} if biases else {}
+
+
+def in_chunks(attend, query, key, value, bias=None, *, most, training):
+    """Attend for one chunk of the queries after the other, where the scores are many.
+
+    Args:
+        attend: From queries, keys, values and bias to the output, of the queries' shape.
+        query: `(batch, heads, tokens, width)`. Where the number of tokens is not fixed, there is one chunk.
+        key: Likewise.
+        value: Likewise.
+        bias: What is added to the logits (`attention_bias`), or `None`.
+        most: Bytes that the scores of an image may take in float32; the chunks are as many as that needs.
         training: Whether the scores are computed again in the backward pass.
 
     Returns:
         The output of all queries.
     """
     _, heads, tokens, width = query.shape
+    chunks = 1 if tokens is None else math.ceil(4 * heads * tokens**2 / most)
+    beside = () if bias is None else (bias,)
+    if chunks == 1:
+        return attend(query, key, value, *beside)
     rows = math.ceil(tokens / chunks)
-    query = ops.pad(query, ((0, 0), (0, 0), (0, chunks * rows - tokens), (0, 0)))
-    query = ops.reshape(query, (-1, heads, chunks, rows, width))
+
+    def cut(x):
+        x = ops.pad(x, ((0, 0), (0, 0), (0, chunks * rows - tokens), (0, 0)))
+        return ops.transpose(ops.reshape(x, (-1, x.shape[1], chunks, rows, x.shape[3])), (2, 0, 1, 3, 4))
+
     attend = recomputed(attend) if training else attend
-    output = ops.map(lambda chunk: attend(chunk, *beside), ops.transpose(query, (2, 0, 1, 3, 4)))
+    if bias is None or bias.shape[2] == 1:  # the same for all queries
+        output = ops.map(lambda chunk: attend(chunk, key, value, *beside), cut(query))
+    else:
+        output = ops.map(lambda chunk: attend(chunk[0], key, value, chunk[1]), (cut(query), cut(bias)))
     output = ops.transpose(output, (1, 2, 0, 3, 4))
     return ops.reshape(output, (-1, heads, chunks * rows, width))[:, :, :tokens]

@@ -30,12 +30,13 @@ class AttentionPooling(keras.layers.Layer):
     Call arguments:
         inputs: Tokens.
         sizes: Patches in each token, `(batch, tokens, 1)`, where blocks merged tokens.
+        attention_mask: Booleans, `(batch, images, tokens)`, of several images in a sequence: the tokens of each.
 
     Input shape:
         `(batch, tokens, hidden_size)`
 
     Output shape:
-        `(batch, hidden_size)`
+        `(batch, hidden_size)`; with `attention_mask`, `(batch, images, hidden_size)`.
 
     Example:
         >>> tuple(AttentionPooling(num_heads=2, mlp_dim=16)(np.zeros((2, 5, 8), "float32")).shape)
@@ -58,11 +59,12 @@ class AttentionPooling(keras.layers.Layer):
         for layer in (self.att, self.layernorm, self.mlpblock):
             layer.build((None, 1, width))
 
-    def call(self, inputs, training=None, sizes=None):
-        probe = ops.cast(self.probe, inputs.dtype)
-        probe = ops.broadcast_to(probe, (ops.shape(inputs)[0], 1, inputs.shape[-1]))
-        x = self.att(inputs, training=training, queries=probe, sizes=sizes)
-        return (x + self.mlpblock(self.layernorm(x), training=training))[:, 0]
+    def call(self, inputs, training=None, sizes=None, attention_mask=None):
+        probe, images = ops.cast(self.probe, inputs.dtype), 1 if attention_mask is None else attention_mask.shape[1]
+        probe = ops.broadcast_to(probe, (ops.shape(inputs)[0], images, inputs.shape[-1]))
+        x = self.att(inputs, training=training, queries=probe, sizes=sizes, attention_mask=attention_mask)
+        x = x + self.mlpblock(self.layernorm(x), training=training)
+        return x[:, 0] if attention_mask is None else x
 
     def compute_output_shape(self, input_shape):
         return input_shape[0], input_shape[2]

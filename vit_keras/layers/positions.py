@@ -10,7 +10,7 @@ import numpy as np
 from keras import ops
 
 from ..positions import resize_grid, resize_position_embeddings, sincos2d, square_grid
-from ._base import array_module, grid_of, register, token_width
+from ._base import array_module, grid_of, places_in, register, token_width
 
 logger = logging.getLogger("vit_keras")
 
@@ -130,7 +130,8 @@ class AddSinCosPositionEmbs(keras.layers.Layer):
 
     Call arguments:
         inputs: Tokens, one for each patch.
-        patches: What they were made of, `(batch, down, across, ...)`.
+        patches: What they were made of, `(batch, down, across, ...)`; or where they are, `(batch, tokens, 4)`: row,
+            column, and patches down and across of the image.
 
     Input shape:
         `(batch, down * across, hidden_size)`
@@ -153,8 +154,7 @@ class AddSinCosPositionEmbs(keras.layers.Layer):
         token_width(self, input_shape)
 
     def call(self, inputs, patches, training=None):
-        grid = grid_of(patches)
-        table = sincos2d(grid, inputs.shape[-1], xp=array_module(grid))
+        table = sincos2d(width=inputs.shape[-1], **places_in(patches))
         return self.dropout_layer(inputs + ops.cast(table, inputs.dtype), training=training)
 
     def compute_output_shape(self, input_shape):

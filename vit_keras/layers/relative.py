@@ -21,8 +21,10 @@ class RelativePositions:
                 name="relative_position_bias",
             )
 
-    def _relative_bias(self, dtype):
-        """`(1, heads, tokens, tokens)`, which is added to the logits."""
+    def relative_bias(self, dtype):
+        """`(1, heads, tokens, tokens)`, which is added to the logits; `None` without a `relative_grid`."""
+        if not self.relative_grid:
+            return None
         index = relative_position_index(self.relative_grid)
         bias = ops.take(ops.convert_to_tensor(self.relative_position_bias), index.reshape(-1), axis=0)
         return ops.cast(ops.transpose(ops.reshape(bias, (1, *index.shape, self.num_heads)), (0, 3, 1, 2)), dtype)

@@ -9,7 +9,7 @@ import numpy as np
 from keras import ops
 
 from ..positions import places_of, rope_sincos
-from ._base import array_module, grid_of, register
+from ._base import places_in, register
 
 
 @register
@@ -24,10 +24,11 @@ class RotaryPositions(keras.layers.Layer):
         offset: See there.
 
     Input shape:
-        What the tokens were made of, `(batch, down, across, ...)`.
+        What the tokens were made of, `(batch, down, across, ...)`; or where they are, `(batch, tokens, 4)`: row,
+        column, and patches down and across of the image.
 
     Output shape:
-        `(2, down * across, dim_head)`, for `TransformerBlock`'s `rope=`.
+        `(2, down * across, dim_head)`, for `TransformerBlock`'s `rope=`; or `(2, batch, 1, tokens, dim_head)`.
 
     Example:
         >>> tuple(RotaryPositions(dim_head=64)(np.zeros((1, 4, 6, 8), "float32")).shape)
@@ -46,10 +47,10 @@ class RotaryPositions(keras.layers.Layer):
         pass
 
     def call(self, patches):
-        grid = grid_of(patches)
-        how = (self.kind, self.reference_grid, self.offset)
-        sines_and_cosines = rope_sincos(grid, self.dim_head, self.theta, *how, xp=array_module(grid))
-        return ops.cast(ops.stack(sines_and_cosines), self.compute_dtype)
+        how = {"kind": self.kind, "reference_grid": self.reference_grid, "offset": self.offset}
+        sines_and_cosines = rope_sincos(dim_head=self.dim_head, theta=self.theta, **how, **places_in(patches))
+        rotations = ops.cast(ops.stack(sines_and_cosines), self.compute_dtype)
+        return rotations if len(rotations.shape) == 3 else rotations[:, :, None]
 
     def compute_output_shape(self, input_shape):
         return 2, _count(input_shape), self.dim_head
@@ -72,10 +73,11 @@ class MixedRotaryPositions(keras.layers.Layer):
         seed: Integer that makes these reproducible, or `None`.
 
     Input shape:
-        What the tokens were made of, `(batch, down, across, ...)`.
+        As for `RotaryPositions`.
 
     Output shape:
-        A list of `(2, num_heads, down * across, dim_head)`, one for each `TransformerBlock`'s `rope=`.
+        A list of `(2, num_heads, down * across, dim_head)`, one for each `TransformerBlock`'s `rope=`; or of `(2,
+        batch, num_heads, tokens, dim_head)`.
 
     Example:
         >>> rope = MixedRotaryPositions(num_layers=3, num_heads=2, dim_head=8)(np.zeros((1, 4, 6, 8), "float32"))
@@ -103,10 +105,13 @@ class MixedRotaryPositions(keras.layers.Layer):
         self.frequencies = self.add_weight(shape=shape, initializer=directions, name="frequencies", autocast=False)
 
     def call(self, patches):
-        grid = grid_of(patches)
-        down, across = (ops.convert_to_tensor(place, "float32") for place in places_of(grid, xp=array_module(grid)))
+        where = places_in(patches)
+        places = where["places"] or places_of(where["grid"], xp=where["xp"])
+        down, across = (ops.convert_to_tensor(place, "float32") for place in places)
         columns, rows = (ops.cast(ways, "float32")[:, :, None] for ways in (self.frequencies[0], self.frequencies[1]))
-        angles = ops.repeat(columns * across[:, None] + rows * down[:, None], 2, axis=-1)
+        if len(down.shape) == 2:  # of a batch
+            down, across, columns, rows = down[:, None], across[:, None], columns[:, None], rows[:, None]
+        angles = ops.repeat(columns * across[..., None] + rows * down[..., None], 2, axis=-1)
         rotations = ops.cast(ops.stack([ops.sin(angles), ops.cos(angles)], axis=1), self.compute_dtype)
         return [rotations[block] for block in range(self.num_layers)]
 
@@ -128,7 +133,8 @@ def rotate(x, rope, interleaved=False):
 
     Args:
         x: `(batch, heads, tokens, width)`.
-        rope: Sines and cosines, `(2, patches, width)` or `(2, heads, patches, width)`.
+        rope: Sines and cosines, `(2, patches, width)`, `(2, heads, patches, width)` or `(2, batch, 1 or heads, patches,
+            width)`.
         interleaved: Whether the pairs that are rotated are neighbors, and not one from each half of a head.
 
     Returns:

@@ -1,0 +1,25 @@
+"""Images of every size in one batch: several of them in one sequence of tokens, each attending to itself alone.
+
+Packing: NaViT (arXiv 2307.06304). With one image a sequence, it is NaFlex' padding (SigLIP 2, arXiv 2502.14786).
+
+    >>> from vit_keras import vit
+    >>> model = vit.build_model(64, 8, 2, 64, 2, "tiny", 128, classes=10)
+    >>> packed = pack(model, tokens=128)
+    >>> images = [np.zeros((64, 32, 3), "float32"), np.zeros((24, 64, 3), "float32"), np.zeros((48, 48, 3), "float32")]
+    >>> packed.predict_images(images).shape
+    (3, 10)
+"""
+
+from .._imports import attach
+
+_NAMES = {
+    "PackedBatches": "model",
+    "PackedTransformer": "model",
+    "Packing": "arranging",
+    "arrange": "arranging",
+    "fitting_size": "arranging",
+    "pack": "model",
+}
+
+__all__ = list(_NAMES)
+__getattr__, __dir__ = attach(__name__, ("arranging", "model"), _NAMES)

@@ -1,0 +1,295 @@
+"""The model of packed sequences: the layers of a Vision Transformer, on images of every size at once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from .. import anatomy
+from ..config import ViTConfig
+from ..images import read
+from ..validate import positive_integer
+from .arranging import Packing, arrange, batches_of, fitting_size, grids_and_tokens
+
+__all__ = ["PackedBatches", "PackedTransformer", "pack"]
+
+
+def pack(model: keras.Model, tokens: int = 512, images: int = 8) -> PackedTransformer:
+    """Return a model that takes images of several sizes in each sequence, with the layers and weights of a model.
+
+    Each image attends to itself alone, and has the positions of its own grid of patches: the outputs are those of the
+    images one by one, of `vit_keras.resize(model, size)`. Short sequences waste less on attention, long ones less on
+    padding: two to four times the tokens of a common image is a good length.
+
+    Args:
+        model: A Vision Transformer of this package. It shares its weights: training one trains the other. It is also
+            what to save.
+        tokens: Length of a sequence, at least the tokens of the largest image.
+        images: Most images in a sequence. With 1, each image is padded (NaFlex).
+
+    Returns:
+        A `PackedTransformer`.
+
+    Raises:
+        TypeError: `model` is no Keras model.
+        ValueError: It needs all patches of one grid: a hybrid, a Mixer, relative positions, merged or dropped patches.
+
+    Example:
+        >>> from vit_keras import vit
+        >>> packed = pack(vit.build_model(64, 8, 2, 64, 2, "tiny", 128, classes=10), tokens=128)
+        >>> packed.predict_images([np.zeros((64, 32, 3), "float32"), np.zeros((16, 80, 3), "float32")]).shape
+        (2, 10)
+    """
+    return PackedTransformer(anatomy.find_vit(model), tokens, images, name=f"{model.name}_packed")
+
+
+@keras.saving.register_keras_serializable("vit_keras")
+class PackedTransformer(keras.Model):
+    """A Vision Transformer on packed sequences. Made by `pack`.
+
+    Args:
+        vit: The Vision Transformer whose layers compute.
+        tokens: Length of a sequence.
+        images: Most images in one; see `pack`.
+        **kwargs: Arguments of `keras.Model`.
+
+    Call arguments:
+        inputs: `Packing.inputs`, from `arrange`.
+
+    Output shape:
+        `(rows, images, classes)`, or `(rows, images, hidden_size)` without a head; of a model with `pooling=None`,
+        `(rows, tokens, hidden_size)`.
+    """
+
+    def __init__(self, vit, tokens=512, images=8, **kwargs):
+        _check(vit)
+        super().__init__(**{"dtype": vit.get_layer("embedding").dtype_policy, **kwargs})
+        self.vit = vit
+        self.tokens = positive_integer(tokens, "tokens")
+        self.images = positive_integer(images, "images")
+
+    @property
+    def config(self) -> ViTConfig:
+        """The configuration of the Vision Transformer."""
+        return self.vit.config
+
+    def call(self, inputs, training=None):
+        config, there = self.config, inputs["images"]
+        x = self._embed(inputs, training)
+        beside = self._rotations(inputs)
+        same = ops.equal(there[:, :, None], there[:, None, :])  # padding attends to padding
+        if config.pre_norm:
+            x = self.vit.get_layer("Transformer_norm_pre")(x)
+        for n in range(config.num_layers):
+            block = self.vit.get_layer(f"Transformer_encoderblock_{n}")
+            rope = {} if beside is None else {"rope": beside[n]}
+            x = block(x, training=training, attention_mask=same, **rope)
+        if config.final_norm == "tokens":
+            x = self.vit.get_layer("Transformer_encoder_norm")(x)
+        return x if config.pooling is None else self._classify(self._pool(x, inputs, training))
+
+    def _embed(self, inputs, training):
+        """Return the tokens: each patch is an image of one patch (compare `build.embed_patches`, `add_positions`)."""
+        config, layer, dtype = self.config, self.vit.get_layer, self.compute_dtype
+        x = ops.reshape(inputs["patches"], (-1, *config.patch_size, config.channels))
+        x = layer("patch_norm")(x) if config.patch_norm else x
+        x = ops.reshape(ops.cast(x, dtype), (-1, math.prod(x.shape[1:])))
+        x = ops.matmul(x, ops.reshape(ops.cast(layer("embedding").kernel, dtype), (x.shape[-1], -1)))
+        x = x + ops.cast(layer("embedding").bias, dtype) if config.patch_bias else x
+        x = layer("embedding_norm")(x) if config.patch_norm else x
+        x, prefix = ops.reshape(x, (-1, self.tokens, config.hidden_size)), self._prefix()
+        positions, placed = self.vit.get_layer("Transformer_posembed_input") if config.position else None, 0
+        if config.position == "learned":
+            table, placed = ops.cast(positions.pe[0], dtype), config.position_prefix_tokens
+            x = x + self._resampled(table[placed:], ops.cast(inputs["table"], dtype))
+            prefix = [tokens + table[n : n + 1] if n < placed else tokens for n, tokens in enumerate(prefix)]
+        elif config.position == "sincos2d":
+            x = positions(x, patches=inputs["places"], training=training)
+        if prefix:
+            roles = ops.cast(inputs["roles"], dtype)
+            x = x * (1 - ops.sum(roles, axis=-1, keepdims=True)) + ops.matmul(roles, ops.concatenate(prefix))
+        return positions.dropout_layer(x, training=training) if config.position == "learned" else x
+
+    def _prefix(self):
+        """Return the tokens before the patches, `(1, hidden_size)` each."""
+        config, layer = self.config, self.vit.get_layer
+        tokens = [layer("class_token").cls] if config.has_class_token else []
+        tokens += [layer("distillation_token").cls] if config.distillation_token else []
+        registers = layer("register_tokens").registers[0] if config.registers else ()
+        tokens = [token[0] for token in tokens] + [registers[n : n + 1] for n in range(config.registers)]
+        return [ops.cast(token, self.compute_dtype) for token in tokens]
+
+    def _resampled(self, table, shares):
+        """Return the positions of patches: of each place in the table, its row's share times its column's."""
+        down, across = self.config.grid or self.config.position_grid
+        rows = ops.matmul(shares[..., :down], ops.reshape(table, (down, -1)))
+        rows = ops.reshape(rows, (-1, self.tokens, across, self.config.hidden_size))
+        return ops.sum(rows * shares[..., down:, None], axis=2)
+
+    def _rotations(self, inputs):
+        """Return the rotary positions of each block; what is no patch is not rotated."""
+        if self.config.rope_theta is None:
+            return None
+        rope = self.vit.get_layer("rotary_positions")(inputs["places"])
+        rope = rope if isinstance(rope, list) else [rope] * self.config.num_layers
+        still = ops.sum(inputs["roles"], axis=-1)[:, None, :, None]
+        return [ops.stack([each[0] * (1 - still), each[1] * (1 - still) + still]) for each in rope]
+
+    def _pool(self, x, inputs, training):
+        """Return what the head sees of each image, `(rows, images, ...)`, as a list (compare `build.pool`)."""
+        config, there, starts = self.config, inputs["images"], inputs["starts"]
+        members = ops.equal(there[:, None], ops.arange(self.images, dtype="int32")[None, :, None])
+
+        def token(index):
+            return ops.take_along_axis(x, starts[..., None] + index, axis=1)
+
+        def mean(tokens):
+            return ops.matmul(tokens / ops.maximum(ops.sum(tokens, axis=-1, keepdims=True), 1), x)
+
+        everywhere = ops.cast(members, x.dtype)
+        patches = everywhere * (1 - ops.cast(ops.sum(inputs["roles"], axis=-1), x.dtype)[:, None])
+        if config.pooling == "map":
+            seen = ops.logical_or(members, ops.logical_not(ops.any(members, axis=-1, keepdims=True)))
+            pooled = [self.vit.get_layer("MAPHead_0")(x, training=training, attention_mask=seen)]
+        else:
+            pooled = {
+                "token": lambda: [token(0)],
+                "token+dist": lambda: [token(0), token(1)],
+                "token+gap": lambda: [ops.concatenate([token(0), mean(patches)], axis=-1)],
+                "gap": lambda: [mean(patches)],
+                "all": lambda: [mean(everywhere)],
+            }[config.pooling]()
+        return [self.vit.get_layer("fc_norm")(x) for x in pooled] if config.final_norm == "pooled" else pooled
+
+    def _classify(self, pooled):
+        """Turn what was pooled into logits or features (compare `build.classify`)."""
+        config, layer = self.config, self.vit.get_layer
+        if config.representation_size is not None:
+            pooled = [layer("pre_logits")(pooled[0])]
+        outputs = [head(x) for head, x in zip(anatomy.heads(self.vit), pooled)] if config.include_top else pooled
+        output = sum(outputs[1:], outputs[0]) / len(outputs) if outputs[1:] else outputs[0]
+        named = [each for each in self.vit.layers if each.name == "activation"]
+        return named[0](output) if named else output
+
+    def build(self, input_shape=None):
+        """Nothing is made here: the layers are those of the Vision Transformer."""
+        self.built = True
+
+    def arrange(self, images: Sequence[np.ndarray], rows: int | None = None) -> Packing:
+        """Put images of any sizes into sequences; see `vit_keras.packing.arrange`.
+
+        Args:
+            images: Arrays `(height, width, channels)`, as the model takes them (`preprocess` makes them).
+            rows: The number of sequences is a multiple of this: with always the same, nothing is compiled again.
+
+        Raises:
+            ValueError: An image has another shape, or more tokens than a sequence.
+        """
+        return arrange(images, self.config, self.tokens, self.images, rows)
+
+    def predict_images(self, images: Sequence[np.ndarray], rows: int = 8) -> np.ndarray | list[np.ndarray]:
+        """Return the output for each image, in their order.
+
+        Args:
+            images: Arrays `(height, width, channels)`, as the model takes them.
+            rows: Sequences in a batch.
+
+        Returns:
+            `(images, classes)`; of a model with `pooling=None`, a list of `(tokens of the image, hidden_size)`.
+
+        Raises:
+            ValueError: An image has another shape, or more tokens than a sequence.
+        """
+        packing = self.arrange(images, positive_integer(rows, "rows"))
+        return packing.unpack(self.predict(packing.inputs, batch_size=rows, verbose=0))
+
+    def preprocess(self, pictures: Any, patches: int | None = None) -> list[np.ndarray]:
+        """Read pictures and bring each to the model's input in its own shape, with as many patches as it may have.
+
+        Args:
+            pictures: One, or a list of them: whatever `vit_keras.utils.read` reads.
+            patches: Most patches of a picture. `None`: as many as the model has positions for; at least as many fit
+                into a sequence.
+
+        Returns:
+            A float32 array `(height, width, channels)` of each; see `vit_keras.packing.fitting_size`.
+
+        Raises:
+            FileNotFoundError: There is no such picture.
+            ValueError: It cannot be read.
+        """
+        config, most = self.config, self.tokens - self.config.prefix_tokens
+        table = config.grid or config.position_grid
+        patches = min(most, math.prod(table) if table else most) if patches is None else patches
+        whole = self.vit.preprocessing.replace(crop=None)
+        pictures = pictures if isinstance(pictures, (list, tuple)) else [pictures]
+        pixels = [read(picture, None) for picture in pictures]
+        return [whole(x, fitting_size(x.shape[:2], config.stride, patches))[0] for x in pixels]
+
+    def batches(
+        self, images: Sequence[np.ndarray], targets: Sequence[Any], rows: int = 8, *, seed: int | None = None
+    ) -> PackedBatches:
+        """Return images and targets as `fit` takes them, in batches of one shape.
+
+        Args:
+            images: Arrays `(height, width, channels)`, as the model takes them.
+            targets: One for each image: class numbers, or arrays of one shape.
+            rows: Sequences in a batch.
+            seed: Shuffles the images once, and the batches before each epoch; `None` leaves their order.
+
+        Raises:
+            ValueError: An image has another shape, or more tokens than a sequence; or there are not as many targets.
+        """
+        return PackedBatches(self, images, targets, positive_integer(rows, "rows"), seed)
+
+    def get_config(self):
+        vit = keras.saving.serialize_keras_object(self.vit)
+        return {**super().get_config(), "vit": vit, "tokens": self.tokens, "images": self.images}
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        vit = keras.saving.deserialize_keras_object(config["vit"], custom_objects)
+        return cls(**{**config, "vit": vit})
+
+
+class PackedBatches(keras.utils.PyDataset):
+    """Packed images, targets and sample weights for `fit`. Made by `PackedTransformer.batches`."""
+
+    def __init__(self, model, images, targets, rows, seed):
+        super().__init__()
+        if len(images) != len(targets):
+            raise ValueError(f"There must be a target for each image. Received: {len(images)} and {len(targets)}")
+        self.model, self.images, self.targets, self.rows = model, images, np.asarray(targets), rows
+        self.shuffle = None if seed is None else np.random.default_rng(seed)
+        order = range(len(images)) if self.shuffle is None else self.shuffle.permutation(len(images)).tolist()
+        _, counts = grids_and_tokens(images, model.config, model.tokens)
+        self.groups = batches_of(counts, model.tokens, model.images, rows, order)
+
+    def __len__(self):
+        return len(self.groups)
+
+    def __getitem__(self, number):
+        group = self.groups[number]
+        packing = self.model.arrange([self.images[n] for n in group], self.rows)
+        return packing.inputs, *packing.spread(self.targets[group])
+
+    def on_epoch_end(self):
+        if self.shuffle is not None:
+            self.shuffle.shuffle(self.groups)
+
+
+def _check(vit: keras.Model) -> None:
+    config = getattr(vit, "config", None)
+    if config is None:
+        raise ValueError(f"The model {vit.name!r} has lost its configuration, which packing needs. Build it anew.")
+    whole = ("resnet", "tokens_mlp_dim", "relative_positions", "merge_tokens", "patch_dropout")
+    found = [field for field in whole if getattr(config, field) and getattr(config, field) != (0,) * config.num_layers]
+    if found:
+        raise ValueError(
+            f"Images cannot be packed for the model {vit.name!r}: {', '.join(found)} needs the whole grid of one image."
+        )
