@@ -1,6 +1,6 @@
 """Try the package with the versions that it states, and write what happens into docs/versions.md.
 
-python tools/version_matrix.py [--only py=3.11,keras=3.6,backend=jax] [--again] [--dry-run]
+python tools/version_matrix.py [--only py=3.11,keras=3.10,backend=jax] [--again] [--dry-run]
 
 A cell is a Python, a Keras and a backend, all from setup.cfg: each Python of the classifiers, the oldest Keras and the
 newest, each backend, and the oldest version of a backend where one is stated. For each cell, a fresh virtual
@@ -35,10 +35,9 @@ NEWEST = "newest"
 KEY = ("Python", "Keras", "Backend")
 COUNTS = ("Passed", "Failed", "Skipped", "Seconds")
 COLUMNS = (*KEY, "Installed", *COUNTS, "Date", "vit_keras", "Remark")
-TOO_NEW = (  # Keras, backend, and what pip would choose beside them that does not work with them
-    ("3.6", "jax", "jax<0.6"),  # Keras before 3.10 trains with jax.spmd_mode, which JAX 0.6 does not have
-    (None, "tensorflow==2.16", "onnx<1.19"),  # which needs a newer ml_dtypes than TensorFlow, and does not say so
-)
+TOO_NEW = {  # by backend: what pip would choose beside it that does not work with it
+    "tensorflow==2.16": "onnx<1.19",  # a newer one needs a newer ml_dtypes than TensorFlow, and does not say so
+}
 NOT_THERE = ("No matching distribution found", "ResolutionImpossible", "conflicting dependencies")
 FAULTS = ("Installation failed: ", "pip check: ")
 TEXT = """\
@@ -46,10 +45,9 @@ TEXT = """\
 
 `tools/version_matrix.py` wrote this page. For each row it made a fresh virtual environment with one backend, installed
 the wheel and the test extra, and ran the first cases of the numeric core of the tests (`-m first_case`). *Newest* is
-the newest Keras that pip finds for this Python and backend; a backend without a version is the newest, too. Two
-packages are held back: JAX below 0.6 beside the oldest Keras (Keras before 3.10 does not train on a newer one), and
-onnx below 1.19 beside TensorFlow 2.16 (with which a newer one cannot be imported). *Seconds* are those of the tests. A
-row without numbers is a combination that pip cannot install, with pip's reason.
+the newest Keras that pip finds for this Python and backend; a backend without a version is the newest, too. One
+package is held back: onnx below 1.19 beside TensorFlow 2.16 (with which a newer one cannot be imported). *Seconds* are
+those of the tests. A row without numbers is a combination that pip cannot install, with pip's reason.
 
 {table}
 
@@ -88,7 +86,7 @@ def stated(setup=ROOT / "setup.cfg"):
 
 
 def selected(cells, only):
-    """Return the cells that `only` names, such as `py=3.11,keras=3.6,backend=jax`; a key may come several times.
+    """Return the cells that `only` names, such as `py=3.11,keras=3.10,backend=jax`; a key may come several times.
 
     Raises:
         ValueError: For a key or value that names no cell.
@@ -116,7 +114,7 @@ def requirements(cell, test_extra):
     if cell.framework not in map(framework, needed):
         needed.append(cell.framework)
     constraints = [] if cell.keras == NEWEST else [f"keras=={cell.keras}.*"]
-    constraints += [limit for keras, name, limit in TOO_NEW if name == cell.backend and keras in (cell.keras, None)]
+    constraints += [TOO_NEW[cell.backend]] if cell.backend in TOO_NEW else []
     version = cell.backend.partition("==")[2]
     if version:
         constraints += [f"{name}=={version}.*" for name in (cell.framework, f"{cell.framework}-cpu")]

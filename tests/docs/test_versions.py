@@ -16,7 +16,7 @@ classifiers =
     Programming Language :: Python :: 3.11
 [options]
 install_requires =
-    keras>=3.6
+    keras>=3.10
     numpy
 [options.extras_require]
 tensorflow =
@@ -49,7 +49,7 @@ def setup_cfg(tmp_path):
 def test_cells_are_what_setup_states(matrix, setup_cfg):
     cells, extra = matrix.stated(setup_cfg)
     assert {cell.python for cell in cells} == {"3.10", "3.11"}
-    assert {cell.keras for cell in cells} == {"3.6", "newest"}
+    assert {cell.keras for cell in cells} == {"3.10", "newest"}
     assert [cell.backend for cell in cells[:4]] == ["torch", "jax", "tensorflow", "tensorflow==2.16"]
     assert len(cells) == len(set(cells)) == 2 * 2 * 4
     assert extra[-2:] == ["jax", "pytest"]
@@ -60,13 +60,13 @@ def test_cells_are_what_setup_states(matrix, setup_cfg):
     ("keras", "backend", "needed", "constraints"),
     [
         ("newest", "torch", ["pytest", "torch"], []),
-        ("3.6", "jax", ["jax", "pytest"], ["keras==3.6.*", "jax<0.6"]),
+        ("3.10", "jax", ["jax", "pytest"], ["keras==3.10.*"]),
         ("newest", "jax", ["jax", "pytest"], []),
         (
-            "3.6",
+            "3.10",
             "tensorflow==2.16",
             ['tensorflow-cpu; platform_system == "Linux"', 'tensorflow; platform_system != "Linux"', "pytest"],
-            ["keras==3.6.*", "onnx<1.19", "tensorflow==2.16.*", "tensorflow-cpu==2.16.*"],
+            ["keras==3.10.*", "onnx<1.19", "tensorflow==2.16.*", "tensorflow-cpu==2.16.*"],
         ),
     ],
 )
@@ -78,7 +78,7 @@ def test_pip_is_asked_for_one_backend(matrix, setup_cfg, keras, backend, needed,
 def test_cells_are_selected(matrix, setup_cfg):
     cells, _ = matrix.stated(setup_cfg)
     assert matrix.selected(cells, "") == cells
-    assert matrix.selected(cells, "py=3.11,keras=3.6,backend=jax") == [("3.11", "3.6", "jax")]
+    assert matrix.selected(cells, "py=3.11,keras=3.10,backend=jax") == [("3.11", "3.10", "jax")]
     assert len(matrix.selected(cells, "backend=jax,backend=torch")) == 2 * 2 * 2
     with pytest.raises(ValueError, match=r"Pass py=…, keras=… or backend=…"):
         matrix.selected(cells, "python=3.11")
@@ -92,16 +92,16 @@ def test_pages_are_read_as_they_were_written(matrix, setup_cfg, tmp_path):
     assert matrix.read(page) == {}
     rows = {
         matrix.Cell("3.11", "newest", "jax"): {"Passed": "5", "Failed": "0", "vit_keras": "1.0"},
-        matrix.Cell("3.11", "3.6", "jax"): {"Remark": "a | b\nc"},
+        matrix.Cell("3.11", "3.10", "jax"): {"Remark": "a | b\nc"},
         matrix.Cell("3.10", "newest", "tensorflow==2.16"): {"Passed": "3"},
     }
     matrix.write(page, rows, cells)
     found = matrix.read(page)
     assert list(found) == sorted(rows, key=matrix.order) == [list(rows)[n] for n in (2, 1, 0)]
     assert found["3.11", "newest", "jax"]["Passed"] == "5"
-    assert found["3.11", "3.6", "jax"]["Remark"] == "a / b c"
+    assert found["3.11", "3.10", "jax"]["Remark"] == "a / b c"
     text = page.read_text(encoding="utf-8")
-    assert "Not tried yet:\n\n- Python 3.10 with Keras 3.6: torch, jax, tensorflow, tensorflow==2.16\n" in text
+    assert "Not tried yet:\n\n- Python 3.10 with Keras 3.10: torch, jax, tensorflow, tensorflow==2.16\n" in text
     matrix.write(page, {cell: {} for cell in cells}, cells)
     assert "Every combination was tried." in page.read_text(encoding="utf-8")
 

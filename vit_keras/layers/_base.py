@@ -112,17 +112,6 @@ def recomputed(function):
     All tensors must be arguments: TensorFlow gives no gradient to a tensor that the function closes over (to variables
     it does).
     """
-    if keras.backend.backend() not in ("tensorflow", "jax") or not hasattr(keras, "remat"):
+    if keras.backend.backend() not in ("tensorflow", "jax"):
         return function
     return keras.remat(lambda *x: function(*x))  # a new lambda each time: JAX would reuse the trace of a known one
-
-
-def remat(function):
-    """Return a function of which training keeps the arguments only (gradient checkpointing, arXiv 1604.06174).
-
-    Raises:
-        ValueError: This version of Keras cannot do it.
-    """
-    if not hasattr(keras, "remat"):
-        raise ValueError(f"remat=True needs keras.remat, of Keras 3.9 or later. This is Keras {keras.__version__}.")
-    return keras.remat(function)

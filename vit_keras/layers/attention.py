@@ -6,7 +6,7 @@ import keras
 from keras import ops
 
 from ._base import Dropout, one_or_all, register, symbolic, token_width
-from .fused import attention_bias, has_fused_attention, in_chunks
+from .fused import attention_bias, fused_attention, has_fused_attention, in_chunks
 from .relative import RelativePositions
 from .rotary import rotate
 from .tap import is_tapped, visit
@@ -180,8 +180,7 @@ class MultiHeadSelfAttention(RelativePositions, keras.layers.Layer):
         `attention`. Elsewhere, of many scores only those of a chunk of queries exist at a time.
         """
         if has_fused_attention() and type(self).attention is MultiHeadSelfAttention.attention:
-            heads_last = (ops.transpose(x, (0, 2, 1, 3)) for x in (query, key, value))
-            return ops.transpose(ops.dot_product_attention(*heads_last, bias=bias), (0, 2, 1, 3))
+            return fused_attention(query, key, value, bias)
 
         def attend(query, key, value, *bias):
             return self.attention(query, key, value, None, *bias)[0]

@@ -2,18 +2,10 @@
 
 from __future__ import annotations
 
+import keras
+
 from ..config import NO_REMAT_WITH_DROPOUT
-from ._base import (
-    Dropout,
-    EncoderBlock,
-    LayerNormalization,
-    drop_path,
-    one_or_all,
-    register,
-    remat,
-    symbolic,
-    token_width,
-)
+from ._base import Dropout, EncoderBlock, LayerNormalization, drop_path, one_or_all, register, symbolic, token_width
 from .attention import MultiHeadSelfAttention
 from .merging import merge
 from .mlp import LayerScale, MlpBlock
@@ -151,7 +143,7 @@ class TransformerBlock(EncoderBlock):
         beside = (("rope", rope), ("sizes", sizes), ("attention_mask", attention_mask))
         given = {name: x for name, x in beside if x is not None}
         if self.remat and training and not is_tapped() and not return_attention_scores:
-            forward = remat(lambda x, *beside: self._forward(x, training=False, **dict(zip(given, beside))))
+            forward = keras.remat(lambda x, *beside: self._forward(x, training=False, **dict(zip(given, beside))))
             return forward(inputs, *given.values())  # nothing drops out
         return self._forward(inputs, training, return_attention_scores, **given)
 

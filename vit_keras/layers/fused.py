@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 
 import keras
 from keras import ops
@@ -11,13 +12,24 @@ from ._base import recomputed
 
 
 def has_fused_attention():
-    """Return whether Keras' `dot_product_attention` is a fused kernel here: on PyTorch, and on JAX's accelerators."""
+    """Return whether there is a fused kernel here: on PyTorch, and on JAX's accelerators."""
     backend = keras.backend.backend()
     if backend == "jax":
         import jax
 
         return jax.default_backend() != "cpu"
     return backend == "torch"
+
+
+def fused_attention(query, key, value, bias=None):
+    """Attend by the fused kernel, given `(batch, heads, tokens, width)` each; return the output.
+
+    PyTorch's own function is called: Keras' turns the axes around it, and older ones take no bias.
+    """
+    if keras.backend.backend() == "torch":
+        return sys.modules["torch"].nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=bias)
+    heads_last = (ops.transpose(x, (0, 2, 1, 3)) for x in (query, key, value))
+    return ops.transpose(ops.dot_product_attention(*heads_last, bias=bias), (0, 2, 1, 3))
 
 
 def attention_bias(dtype, relative=None, sizes=None, mask=None):

@@ -25,8 +25,6 @@ from ..validate import did_you_mean, is_number
 
 __all__ = ["Augmentation"]
 
-_NEEDS = {"RandAugment": "3.8", "RandomColorJitter": "3.8", "RandomErasing": "3.9"}
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Augmentation:
@@ -40,11 +38,11 @@ class Augmentation:
         aspect: Range of the crop's width / height, sampled uniformly on a logarithmic scale.
         flip: Whether images are mirrored left to right with a probability of one half. Not for text or digits.
         three_augment: DeiT-III's 3-Augment: each image becomes gray, solarized or blurred (arXiv 2204.07118).
-        color_jitter: Brightness, contrast and saturation change by up to this factor (`RandomColorJitter` of Keras
-            3.8).
-        rand_augment: `(layers, magnitude)` of RandAugment, the magnitude from 0 to 10 (`RandAugment` of Keras 3.8,
+        color_jitter: Brightness, contrast and saturation change by up to this factor (`RandomColorJitter` of
+            Keras).
+        rand_augment: `(layers, magnitude)` of RandAugment, the magnitude from 0 to 10 (`RandAugment` of Keras,
             which is slow: it chooses one operation for a batch, not for each image, and computes all of them).
-        random_erasing: Probability that a random rectangle of an image becomes noise (`RandomErasing` of Keras 3.9).
+        random_erasing: Probability that a random rectangle of an image becomes noise (`RandomErasing` of Keras).
         mixup: Images are blended in pairs, and their labels too, with weights from Beta(mixup, mixup) (arXiv
             1710.09412).
         cutmix: Rectangles of another image are pasted, with areas from Beta(cutmix, cutmix) (arXiv 1905.04899). With
@@ -106,7 +104,6 @@ class Augmentation:
 
         Raises:
             ValueError: The pixels are in another range, or the labels cannot be mixed.
-            ImportError: An augmentation needs a newer Keras.
         """
         if _in_tensorflow_graph(images):
             return self._in_graph(images, labels, seed)
@@ -180,10 +177,9 @@ class Augmentation:
 
         Raises:
             ValueError: The labels cannot be mixed.
-            ImportError: An augmentation needs a newer Keras.
         """
         images = images.astype("float32")
-        with keras.device("cpu:0" if keras.backend.backend() == "jax" else "cpu"):  # Keras 3.6 on JAX knows no "cpu"
+        with keras.device("cpu:0" if keras.backend.backend() == "jax" else "cpu"):  # Keras 3.10 on JAX knows no "cpu"
             for layer in self._layers(rng):
                 images = np.clip(keras.ops.convert_to_numpy(layer(images, training=True)), 0.0, 255.0)
         return self._mix(images, labels, rng) if self.mixes else (images, labels)
@@ -291,9 +287,7 @@ def _numbers(pair: Any, name: str) -> tuple[float, float]:
 
 
 def _layer(name: str, seed: int, **options: Any) -> keras.layers.Layer:
-    layer = getattr(keras.layers, name, None)
-    if layer is None:
-        raise ImportError(f"keras.layers.{name} needs Keras >= {_NEEDS[name]}; this is {keras.__version__}.")
+    layer = getattr(keras.layers, name)
     return layer(value_range=(0, 255), seed=seed, dtype="float32", data_format="channels_last", **options)
 
 
