@@ -72,6 +72,7 @@ class PackedTransformer(keras.Model):
         self.vit = vit
         self.tokens = positive_integer(tokens, "tokens")
         self.images = positive_integer(images, "images")
+        self.built = True  # its layers are those of the Vision Transformer
 
     @property
     def config(self) -> ViTConfig:
@@ -175,10 +176,6 @@ class PackedTransformer(keras.Model):
         output = sum(outputs[1:], outputs[0]) / len(outputs) if outputs[1:] else outputs[0]
         named = [each for each in self.vit.layers if each.name == "activation"]
         return named[0](output) if named else output
-
-    def build(self, input_shape=None):
-        """Nothing is made here: the layers are those of the Vision Transformer."""
-        self.built = True
 
     def arrange(self, images: Sequence[np.ndarray], rows: int | None = None) -> Packing:
         """Put images of any sizes into sequences; see `vit_keras.packing.arrange`.

@@ -1,0 +1,273 @@
+"""Images of several sizes in one sequence: as one by one, in every kind of model, in training, and in files."""
+
+import math
+import os
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+from support import ROOT, far_from_uniform
+
+import vit_keras
+from vit_keras import vit
+from vit_keras.config import ViTConfig
+from vit_keras.layers import attention, record_attention
+from vit_keras.packing import arrange, fitting_size
+from vit_keras.packing.arranging import batches_of
+
+BASE = {"image_size": None, "position_grid": (4, 4), "patch_size": 8, "num_layers": 2, "hidden_size": 32}
+BASE |= {"num_heads": 2, "mlp_dim": 48, "classes": 5}
+SIZES = [(32, 32), (16, 40), (8, 8), (64, 24), (48, 33), (32, 16), (8, 64)]
+NO_TABLE = {"position": None, "position_grid": None}
+
+
+def images(sizes=SIZES, seed=0):
+    rng = np.random.default_rng(seed)
+    return [rng.uniform(-1, 1, (*size, 3)).astype("float32") for size in sizes]
+
+
+def model_of(**options):
+    return far_from_uniform(vit.build(ViTConfig(**{**BASE, **options})), 0.3)
+
+
+def one_by_one(model, pictures):
+    return [keras.ops.convert_to_numpy(model(picture[None], training=False))[0] for picture in pictures]
+
+
+@pytest.mark.core
+@pytest.mark.three_cases
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"pooling": "map", "position_resize": "bilinear_antialias"},
+        {"rope_theta": 100.0, "rope_kind": "axial", "rope_grid": (3, 3), "registers": 2},
+        {"pooling": "gap", "pre_norm": True, "final_norm": "pooled"},
+        {"pooling": "token+gap", "registers": 2, "register_positions": True},
+        {"pooling": "all", "position_resize": "bicubic_dino"},
+        {"pooling": "token+dist", "distillation_token": True, "activation": "softmax"},
+        {"position_prefix": False, "representation_size": 7},
+        {"position": "sincos2d", "position_grid": None},
+        {"rope_theta": 100.0, **NO_TABLE},
+        {"rope_theta": 10.0, "rope_kind": "mixed", "registers": 1, **NO_TABLE},
+        {"patch_norm": True, "patch_bias": False},
+        {"post_norm": True, "layer_scale": 0.3},
+        {"include_top": False},
+        {"include_top": False, "pooling": None},
+    ],
+    ids=lambda options: "-".join(map(str, options)) or "plain",
+)
+def test_packed_is_one_by_one(options):
+    """To 2e-5 of outputs of size 10: the same sums in another order, with padding that adds zeros."""
+    model, pictures = model_of(**options), images()
+    outputs = vit_keras.pack(model, tokens=40, images=3).predict_images(pictures, rows=2)
+    assert len(outputs) == len(pictures)
+    for packed, alone in zip(outputs, one_by_one(model, pictures), strict=True):
+        np.testing.assert_allclose(packed, alone, rtol=0, atol=2e-5)
+
+
+def test_no_image_sees_another():
+    model = model_of()
+    packed = vit_keras.pack(model, tokens=40)
+    packing = packed.arrange(images())
+    with record_attention() as scores:
+        packed(packing.inputs)
+    same = packing.inputs["images"][:, :, None] == packing.inputs["images"][:, None]
+    for layer in scores:
+        layer = keras.ops.convert_to_numpy(layer)
+        assert not layer[~np.broadcast_to(same[:, None], layer.shape)].any()
+        np.testing.assert_allclose(layer.sum(axis=-1), 1, rtol=0, atol=1e-5)
+
+
+@pytest.mark.core
+def test_chunks_of_queries_see_their_own_images(monkeypatch):
+    model, pictures = model_of(), images()
+    monkeypatch.setattr(attention, "has_fused_attention", lambda: False)
+    monkeypatch.setattr(attention, "MAX_SCORE_BYTES", 4 * 2 * 40 * 9)
+    outputs = vit_keras.pack(model, tokens=40).predict_images(pictures)
+    monkeypatch.undo()
+    np.testing.assert_allclose(outputs, one_by_one(model, pictures), rtol=0, atol=2e-5)
+
+
+def test_a_model_of_one_size_is_resized_for_each_image():
+    model = far_from_uniform(vit.build(ViTConfig(**{**BASE, "image_size": 32, "position_grid": None})), 0.3)
+    outputs = vit_keras.pack(model, tokens=40).predict_images(images())
+    for size, output, picture in zip(SIZES, outputs, images()):
+        whole = tuple(side // 8 * 8 for side in size)
+        alone = vit_keras.resize(model, whole)(picture[None, : whole[0], : whole[1]])
+        np.testing.assert_allclose(output, keras.ops.convert_to_numpy(alone)[0], rtol=0, atol=2e-5)
+
+
+@pytest.mark.core
+@pytest.mark.compiles_long
+def test_a_step_is_that_of_the_images_one_by_one():
+    """One step of SGD with a rate of 1: the change of the weights is the gradient, the mean of those of the images."""
+    pictures, labels = images(), np.array([0, 1, 2, 3, 4, 0, 1])
+    model, alone = model_of(), model_of()
+    start = [w.numpy() if hasattr(w, "numpy") else np.array(w) for w in model.get_weights()]
+    packed = vit_keras.pack(model, tokens=40, images=3)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    packed.compile(keras.optimizers.SGD(1.0), loss)
+    packing = packed.arrange(pictures, rows=4)
+    value = float(packed.train_on_batch(packing.inputs, *packing.spread(labels)))
+    expected, losses = [np.zeros_like(w) for w in start], []
+    alone.compile(keras.optimizers.SGD(1.0), loss, run_eagerly=keras.backend.backend() != "jax")
+    for picture, label in zip(pictures, labels):
+        alone.set_weights(start)
+        losses.append(float(alone.train_on_batch(picture[None], label[None])))
+        for total, new, old in zip(expected, alone.get_weights(), start, strict=True):
+            total += (new - old) / len(pictures)
+    assert value == pytest.approx(np.mean(losses), abs=1e-5)
+    for new, old, change in zip(model.get_weights(), start, expected, strict=True):
+        np.testing.assert_allclose(new - old, change, rtol=0, atol=2e-5)  # gradients of size 1
+    assert any(abs(change).max() > 1e-2 for change in expected)
+
+
+@pytest.mark.core
+@pytest.mark.compiles_long
+def test_it_learns_from_batches_of_one_shape(monkeypatch):
+    """No other sizes cost another trace, in prediction or in training."""
+    traced = []
+    call = vit_keras.packing.PackedTransformer.call
+    monkeypatch.setattr(
+        vit_keras.packing.PackedTransformer, "call", lambda *args, **kw: traced.append(1) or call(*args, **kw)
+    )
+    rng = np.random.default_rng(0)
+    sizes = [(int(h) * 8, int(w) * 8) for h, w in rng.integers(1, 6, (24, 2))]
+    pictures, labels = images(sizes), np.arange(24) % 3
+    for picture, label in zip(pictures, labels):
+        picture += label
+    packed = vit_keras.pack(vit.build(ViTConfig(**{**BASE, "classes": 3})), tokens=40, images=4)
+    batches = packed.batches(pictures, labels, rows=2, seed=0)
+    assert sum(len(group) for group in batches.groups) == 24 and len(batches) > 2
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    packed.compile(keras.optimizers.AdamW(1e-2), loss, weighted_metrics=["accuracy"])
+    packed.fit(batches, epochs=1, verbose=0)
+    first = len(traced)
+    history = packed.fit(batches, epochs=25, verbose=0).history
+    assert history["accuracy"][-1] == 1.0
+    before = packed.predict_images(pictures[:9], rows=2)
+    second = len(traced)
+    np.testing.assert_allclose(packed.predict_images(pictures, rows=2)[:9], before, rtol=0, atol=1e-4)
+    if keras.backend.backend() != "torch":  # which compiles nothing
+        assert second - first <= 2 and len(traced) == second
+
+
+@pytest.mark.slow
+@pytest.mark.core
+@pytest.mark.parametrize("dtype", ["mixed_bfloat16", "float16"])
+def test_half_precision(dtype):
+    """To 5 % of the outputs, as the model itself: 8 bits of a mantissa, over two blocks."""
+    config = ViTConfig(**BASE)
+    exact, half = vit.build(config), vit.build(config, dtype=dtype)
+    far_from_uniform(exact, 0.15)
+    half.set_weights(exact.get_weights())
+    expected = np.stack(one_by_one(exact, images()))
+    found = vit_keras.pack(half, tokens=40).predict_images(images())
+    assert np.abs(found - expected).max() < 0.05 * np.abs(expected).max()
+
+
+def test_a_packed_model_is_saved_and_opened_by_a_stranger(tmp_path):
+    model = model_of(rope_theta=100.0)
+    packed = vit_keras.pack(model, tokens=40, images=3)
+    packed.save(tmp_path / "packed.keras")
+    np.savez(tmp_path / "images.npz", *images())
+    program = (
+        "import numpy as np, vit_keras; packed = vit_keras.load_model('packed.keras'); "
+        "images = list(np.load('images.npz').values()); np.save('out.npy', packed.predict_images(images))"
+    )
+    subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, check=True, env={**os.environ, "PYTHONPATH": str(ROOT)}
+    )
+    np.testing.assert_allclose(np.load(tmp_path / "out.npy"), one_by_one(model, images()), rtol=0, atol=2e-5)
+
+
+def test_the_model_that_was_packed_is_as_before():
+    model = model_of()
+    vit_keras.pack(model, tokens=40).predict_images(images())
+    assert model.get_layer("ExtractToken").output.shape == (None, 32)  # no layer has a second output
+    assert len(model.variables) == len(model_of().variables)
+
+
+def test_sequences_are_filled():
+    config = ViTConfig(**BASE)
+    packing = arrange(images(), config, tokens=40, slots=8)
+    counts = [1 + (h // 8) * (w // 8) for h, w in SIZES]
+    assert packing.inputs["images"].shape[0] == math.ceil(sum(counts) / 40) and packing.fill > 0.6
+    assert [int(stop - start) for start, stop in packing.spans] == counts
+    batches = batches_of(counts, tokens=40, slots=2, rows=1, order=range(7))
+    assert sorted(n for batch in batches for n in batch) == list(range(7)) and max(map(len, batches)) <= 2
+    assert all(sum(counts[n] for n in batch) <= 40 for batch in batches)
+
+
+def test_sizes_are_as_large_as_they_may_be():
+    """Compared with all grids of the same shape: none that is larger has so few patches."""
+    rng = np.random.default_rng(0)
+    for height, width, patches in zip(
+        rng.integers(1, 3000, 200), rng.integers(1, 3000, 200), rng.integers(1, 600, 200)
+    ):
+        down, across = (side // 16 for side in fitting_size((int(height), int(width)), (16, 16), int(patches)))
+        assert 1 <= down * across <= patches or (down, across) == (1, 1)
+        scales = np.linspace(0, 20, 20001)[1:] * 16 * math.sqrt(patches / (height * width))
+        grids = np.maximum(1, np.ceil(height * scales / 16)) * np.maximum(1, np.ceil(width * scales / 16))
+        assert down * across >= grids[grids <= patches].max()
+
+
+def test_pictures_keep_their_shape():
+    packed = vit_keras.pack(model_of(), tokens=40)
+    tall, wide = packed.preprocess([np.zeros((300, 100, 3), "uint8"), np.zeros((90, 270, 3), "uint8")], patches=30)
+    assert tall.shape == (72, 24, 3) and wide.shape == (24, 72, 3) and tall.min() == tall.max() == -1
+    assert packed.preprocess(np.zeros((50, 50, 3), "uint8"))[0].shape == (32, 32, 3)  # as many as in the table
+
+
+@pytest.mark.parametrize(
+    ("options", "wrong", "message"),
+    [
+        ({}, [np.zeros((8, 8), "float32")], r"must be an array \(height, width, 3\). Received: shape \(8, 8\)"),
+        ({}, [np.zeros((4, 8, 3), "float32")], "at least one patch"),
+        (
+            {},
+            [np.zeros((80, 80, 3), "float32")],
+            "80 x 80 pixels has 101 tokens, and a sequence has 40",
+        ),
+        ({}, [], "There are no images"),
+        ({"resnet": (1,), "patch_size": 1}, None, "resnet needs the whole grid"),
+        ({"image_size": 32, "relative_positions": True, **NO_TABLE}, None, "relative_positions needs"),
+        ({"image_size": 32, "position_grid": None, "merge_tokens": 1}, None, "merge_tokens needs"),
+    ],
+)
+def test_what_cannot_be_packed_is_refused(options, wrong, message):
+    model = vit.build(ViTConfig(**{**BASE, **options}))
+    with pytest.raises(ValueError, match=message):
+        vit_keras.pack(model, tokens=40).predict_images(wrong)
+
+
+@pytest.mark.slow
+def test_siglip_2_is_hugging_faces(tmp_path):
+    """Padded as NaFlex, and packed: to 1e-5 of outputs of size 4."""
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = transformers.Siglip2VisionConfig(**sizes, num_patches=16, patch_size=8)
+    original = transformers.Siglip2VisionModel(config).eval()
+    for parameter in original.parameters():
+        torch.nn.init.normal_(parameter, 0, 0.3)
+    original.save_pretrained(tmp_path)
+    model = vit_keras.from_checkpoint(tmp_path, image_size=None)
+    pictures = images([(32, 32), (16, 64), (40, 24), (8, 40), (64, 24)])
+    padded = vit_keras.pack(model, tokens=24, images=1)
+    packing = padded.arrange(pictures)
+    order = packing.slots[:, 0]
+    with torch.no_grad():
+        expected = original(
+            pixel_values=torch.tensor(packing.inputs["patches"].reshape(5, 24, -1)[order]),
+            pixel_attention_mask=torch.tensor((packing.inputs["images"][order] >= 0).astype("int32")),
+            spatial_shapes=torch.tensor(packing.grids),
+        ).pooler_output.numpy()
+    for packed in (padded, vit_keras.pack(model, tokens=64, images=4)):
+        np.testing.assert_allclose(packed.predict_images(pictures), expected, rtol=0, atol=1e-5)
+    from transformers.models.siglip2.image_processing_siglip2 import get_image_size_for_max_num_patches as theirs
+
+    for height, width in np.random.default_rng(0).integers(20, 2000, (100, 2)).tolist():
+        assert fitting_size((height, width), (16, 16), 256) == theirs(height, width, 16, 256)
