@@ -151,6 +151,8 @@ class LayerScale(keras.layers.Layer):
 
 
 def _gelu(x):
+    if keras.backend.backend() == "torch":
+        return ops.gelu(x, approximate=False)
     # Through erf and not keras.ops.gelu, whose TensorFlow form exports to ONNX as an operator that ONNX lacks.
     return 0.5 * x * (1.0 + ops.erf(x * math.sqrt(0.5)))
 
