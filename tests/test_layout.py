@@ -27,6 +27,7 @@ FLOORS = [
     "preprocess_json",
     "preprocess",
     "keras_internals",
+    "replay",
     "compiled",
     "layers",
     "keras_speed",

@@ -15,6 +15,7 @@ from typing import Any
 import keras
 
 from .keras_internals import flat_layers
+from .replay import Replayed
 
 KEPT = 32
 """Size of the cache of compiled functions of a model: the ones that were not called for longest are dropped."""
@@ -42,7 +43,7 @@ class _Cache:
 _caches: weakref.WeakKeyDictionary[keras.Model, _Cache] = weakref.WeakKeyDictionary()
 
 
-def run(model: keras.Model, function: Callable, *tensors: Any, key: Hashable) -> Any:
+def run(model: keras.Model, function: Callable, *tensors: Any, key: Hashable, training: bool | None = None) -> Any:
     """Call `function(model, *tensors)` compiled; it must not change a variable, except for drawing random numbers.
 
     There is one compilation for each `key`, image size and dtype; the batch may be of any size (JAX compiles for
@@ -55,6 +56,8 @@ def run(model: keras.Model, function: Callable, *tensors: Any, key: Hashable) ->
         function: What to compute: from the model and the tensors to a structure of tensors.
         tensors: Each `(batch, ...)`; the images first.
         key: Distinguishes this function from others that the same model is run with.
+        training: Whether the model trains, of a function that calls it and does nothing else: PyTorch then plays a
+            record of the call (`replay`). `None` for other functions, which PyTorch runs as they are.
 
     Returns:
         What `function` returns.
@@ -63,6 +66,8 @@ def run(model: keras.Model, function: Callable, *tensors: Any, key: Hashable) ->
         return function(model, *tensors)
     key = (key, *((tuple(t.shape[1:]), keras.backend.standardize_dtype(t.dtype)) for t in tensors))
     compiler = _COMPILERS[keras.backend.backend()]
+    if training is not None and keras.backend.backend() == "torch":
+        compiler = functools.partial(_replay, training=training)
     cache = _caches.setdefault(model, _Cache())
     return cache.get(_state(model), key, lambda: compiler(weakref.ref(model), function, tensors))(*tensors)
 
@@ -102,6 +107,10 @@ def _jax(model: weakref.ref, function: Callable, tensors: tuple) -> Callable:
 
 def _torch(model: weakref.ref, function: Callable, tensors: tuple) -> Callable:
     return functools.partial(_call, model, function)
+
+
+def _replay(model: weakref.ref, function: Callable, tensors: tuple, training: bool) -> Callable:
+    return Replayed(model, function, training)
 
 
 _COMPILERS = {"tensorflow": _tensorflow, "jax": _jax, "torch": _torch}

@@ -109,6 +109,11 @@ def concrete(tensor: Any) -> bool:
     return keras.ops.is_tensor(tensor) and tensor.device.type != "meta" and not exporting
 
 
+def in_stateless_scope() -> bool:
+    """Return whether variables have other values here, those of a `keras.StatelessScope`."""
+    return sys.modules["keras.src.backend.common.stateless_scope"].in_stateless_scope()
+
+
 class _Kept:
     """No container that Keras would look into when it saves."""
 

@@ -13,7 +13,7 @@ import keras
 import numpy as np
 
 from . import compiled
-from .keras_internals import compile_metrics
+from .keras_internals import compile_metrics, concrete
 from .layers import is_tapped
 
 
@@ -28,7 +28,8 @@ class FastModel(keras.Model):
         plain = mask is None and not kwargs and not self.run_eagerly and not is_tapped()
         if plain and _outside_of_any_graph(inputs, training):
             images = keras.ops.convert_to_tensor(inputs, dtype=self.inputs[0].dtype)
-            return compiled.run(self, _FORWARD[bool(training)], images, key=bool(training))
+            training = bool(training)
+            return compiled.run(self, _FORWARD[training], images, key=training, training=training)
         return super().call(inputs, training=training, mask=mask, **kwargs)
 
     def make_train_function(self, force=False):
@@ -96,7 +97,7 @@ def _outside_of_any_graph(inputs, training) -> bool:
         import jax
 
         return not training and isinstance(inputs, (jax.Array, np.ndarray)) and not isinstance(inputs, jax.core.Tracer)
-    return False
+    return concrete(inputs)
 
 
 def _forward(model, images, training):
