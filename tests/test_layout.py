@@ -37,6 +37,7 @@ FLOORS = [
     "model",
     "build",
     "opening",
+    "cost",
     "compat",
     "vit",
     "utils",
