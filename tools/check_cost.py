@@ -143,14 +143,9 @@ def computed():
         for strategy in ("data", "fsdp", "tensor"):
             cells = []
             for n in DEVICES:
-                more = (
-                    {"strategy": strategy}
-                    if strategy != "tensor"
-                    else {"strategy": strategy, "model_devices": min(n, 8)}
-                )
                 heads = SIZES[name].num_heads
-                if strategy == "tensor" and heads % min(n, 8):
-                    more["model_devices"] = max(k for k in (1, 2, 3, 4, 6) if heads % k == 0 and n % k == 0)
+                together = max(k for k in range(1, 9) if heads % k == 0 and n % k == 0)
+                more = {"strategy": strategy, "model_devices": together if strategy == "tensor" else None}
                 each = cost(
                     name, image_size=224, batch_size=BATCH * n, training=True, devices=n, dropout=0.0,
                     dtype="mixed_bfloat16", **more,

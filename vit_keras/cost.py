@@ -434,6 +434,8 @@ def _kept_in_block(config: ViTConfig, tokens: int, share: int) -> _Kept:
     neurons = ACTIVATION_KEEPS.get(config.mlp_activation, 2)
     values += hidden * (neurons + 2 * config.gated_mlp + config.mlp_norm + bool(config.dropout))
     values += inner * config.attention_norm
+    if config.rope_theta is not None and config.rope_kind == "mixed":
+        values += 4 * inner  # queries and keys, before and after a quarter of a turn
     values += 2 * width * ((config.layer_scale is not None) + bool(config.dropout))
     stats = 4 + 2 * config.attention_norm + 2 * config.mlp_norm
     if config.attention_dropout or config.relative_positions:  # no fused kernel: the scores are kept, not the output
@@ -458,8 +460,12 @@ def _kept_in_resnet(config: ViTConfig) -> int:
 
 def _kept_by_head(config: ViTConfig, tokens: int) -> int:
     width = config.hidden_size
+    if config.pooling is None:
+        return 0
     if config.pooling == "map":  # the tokens, as keys and as values; then single vectors
         return 3 * tokens * width + 2 * (config.map_mlp_dim or config.mlp_dim) + 2 * width
+    if not config.include_top and config.representation_size is None:
+        return 0
     if config.pooling in ("token", "token+dist") and config.final_norm == "tokens":
         return tokens * width  # the token is a view of them all
     return width
