@@ -135,7 +135,8 @@ def computed():
             cost(name, **options, **more).activation_bytes / 1e6
             for more in ({}, {"remat": True}, {"dtype": "bfloat16"})
         ]
-        yield f"| {name} | {one.parameters / 1e6:,.1f} | {one.flops / 1e9:,.4g} | {' | '.join(f'{k:,.0f}' for k in kept)} |"
+        cells = (f"{one.parameters / 1e6:,.1f}", f"{one.flops / 1e9:,.4g}", *(f"{each:,.0f}" for each in kept))
+        yield f"| {name} | {' | '.join(cells)} |"
     yield ""
     yield f"| model | strategy | {' | '.join(f'{n:,} devices' if n > 1 else '1 device' for n in DEVICES)} |"
     yield "|---|---" + "|---" * len(DEVICES) + "|"
