@@ -1,12 +1,16 @@
-"""Compute a feature vector for each picture of a folder or bucket with Spark. Needs `pip install pyspark` and Java.
+"""Compute a feature vector for each picture of a folder or bucket with Spark.
+
+Needs `pip install pyspark pandas pyarrow`, and Java.
 
 python examples/embed_with_spark.py PICTURES FEATURES [--model vit_ti16] [--master local[2]]
 """
 
 import argparse
 import os
+import sys
 
 os.environ.setdefault("KERAS_BACKEND", "torch")
+os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # of the workers on this machine
 
 from pyspark.ml.functions import predict_batch_udf
 from pyspark.sql import SparkSession
