@@ -9,7 +9,9 @@ from support import ROOT, script
 from vit_keras import vit
 from vit_keras.cli import main
 from vit_keras.config import ViTConfig
-from vit_keras.cost import LEAST_CUT, SIZES, _weights, config_of, cost
+from vit_keras.cost import SIZES, config_of, cost
+from vit_keras.cost.devices import LEAST_CUT
+from vit_keras.cost.weights import weights_of
 from vit_keras.variants import CIFAR10, VARIANTS
 
 SMALL = ViTConfig(image_size=(32, 48), patch_size=8, num_layers=3, hidden_size=32, num_heads=4, mlp_dim=64, classes=7)
@@ -55,7 +57,7 @@ def test_parameters_of_published_sizes(variant):
     two = variant.replace(num_layers=2)
     counted = vit.build(two).count_params()
     assert cost(two).parameters == counted
-    block = sum(w.size for w in _weights(two, False) if "encoderblock_1/" in w.path)
+    block = sum(w.size for w in weights_of(two, False) if "encoderblock_1/" in w.path)
     assert cost(variant).parameters == counted + (variant.num_layers - 2) * block
 
 
@@ -71,7 +73,7 @@ def test_variables_operations_and_memory_are_those_of_the_model(name, request):
     config = tiny(name)
     model = vit.build(config)
     built = sorted((weight.path, tuple(weight.shape)) for weight in model.weights)
-    assert sorted((weight.path, weight.shape) for weight in _weights(config, False)) == built
+    assert sorted((weight.path, weight.shape) for weight in weights_of(config, False)) == built
     assert cost(config).parameters == model.count_params()
     if keras.backend.backend() != "torch":
         return  # PyTorch counts and measures
@@ -111,7 +113,7 @@ def test_data_parallel():
 def test_fully_sharded():
     whole = cost("vit_h14", training=True)
     step, predicting = (cost("vit_h14", devices=8, strategy="fsdp", training=trains) for trains in (True, False))
-    small = sum(w.size for w in _weights(SIZES["vit_h14"], True) if w.size < LEAST_CUT)
+    small = sum(w.size for w in weights_of(SIZES["vit_h14"], True) if w.size < LEAST_CUT)
     assert step.weight_bytes == 4 * (small + (whole.parameters - small) / 8)
     assert step.weight_bytes + step.optimizer_bytes <= 1.05 / 8 * (whole.weight_bytes + whole.optimizer_bytes)
     assert predicting.sent_bytes == 7 / 8 * 4 * (whole.parameters - small)
