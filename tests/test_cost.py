@@ -128,7 +128,7 @@ def test_tensor_parallel():
     assert step.weight_bytes == 4 * (alone.parameters - cut + cut / 4)
     tokens = 2 * 197 * 1024 * 4  # of a group of four devices
     gradients = 2 * 1 / 2 * (alone.parameters - cut + cut / 4) * 4
-    assert step.sent_bytes == 24 * 4 * 2 * 3 / 4 * tokens + gradients
+    assert step.sent_bytes == 24 * (2 + 4) * 2 * 3 / 4 * tokens + gradients
     assert step.activation_bytes < cost("vit_l16", image_size=224, batch_size=2, training=True).activation_bytes
 
 

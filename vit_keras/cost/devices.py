@@ -84,5 +84,6 @@ def sent_by(
         sent += 2 * ring(groups, whole + cut / share, variable_bytes)
     if share > 1:
         summed = images * tokens_of(config, training) * config.hidden_size * config.num_layers
-        sent += 2 * ring(share, summed, value_bytes) * (4 if training else 2)
+        backward = 4 + config.gated_mlp  # of the products that see all tokens: query, key, value, Dense_0, Gate
+        sent += 2 * ring(share, summed, value_bytes) * (2 + backward * training)
     return round(sent)
