@@ -14,7 +14,7 @@ import os
 import re
 from pathlib import Path
 
-os.environ["KERAS_BACKEND"] = "torch"
+os.environ.setdefault("KERAS_BACKEND", "torch")
 
 import keras
 import torch
