@@ -20,8 +20,8 @@ MIXER = {"tokens_mlp_dim": 24, "pooling": "gap", "position": None}
 ROPE = {"position": None, "rope_theta": 100.0}
 FIELDS = {
     "plain": {},
-    "gated": {"gated_mlp": True, "mlp_activation": "silu", "mlp_norm": True, "attention_norm": True},
-    "layer scale": {"layer_scale": 1e-5, "post_norm": True},
+    "gated": {"gated_mlp": True, "mlp_activation": "silu", "mlp_norm": True},
+    "layer scale": {"layer_scale": 1e-5, "post_norm": True, "attention_norm": True},
     "registers": {"registers": 4, "register_positions": True},
     "no biases": {"qkv_bias": False, "out_bias": False, "head_bias": False, "patch_bias": False},
     "no key bias": {"key_bias": False, "dim_head": 16},

@@ -105,11 +105,14 @@ def test_every_row_comes_back_in_its_place(folder, tiny):
 @pytest.mark.any_backend
 def test_features_do_not_depend_on_the_batch(folder, tiny):
     contents = np.array([(folder / f"{n}.jpg").read_bytes() for n in range(10)], dtype=object)
-    embedder = training.Embedder(tiny, batch_size=4)
+    embedder, sizes = training.Embedder(tiny, batch_size=4), []
+    run = embedder._run
+    embedder._run = lambda images: sizes.append(len(images)) or run(images)
     together = embedder({"bytes": contents})
     assert [*together] == ["features", "error"]
     alone = [embedder({"bytes": contents[n : n + 1]})["features"][0] for n in range(10)]
     assert np.stack(alone).tobytes() == together["features"].tobytes()
+    assert sizes == [4] * 13
 
 
 @pytest.mark.any_backend
