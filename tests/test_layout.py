@@ -39,6 +39,7 @@ FLOORS = [
     "build",
     "opening",
     "packing",
+    "cost",
     "compat",
     "vit",
     "utils",

@@ -1,5 +1,8 @@
 """What is recorded on PyTorch computes what the layers compute, and is forgotten when they change."""
 
+import gc
+import weakref
+
 import keras
 import numpy as np
 import pytest
@@ -61,7 +64,7 @@ KINDS = [
 
 @pytest.mark.parametrize("options", KINDS, ids=lambda options: "-".join(options) or "plain")
 def test_outputs_and_gradients_are_those_of_the_layers(options):
-    """To 1e-5 of the largest: the same kernels but for sums of product and bias, which are one operation (half: 1 %)."""
+    """To 1e-5 of the largest: the same kernels, but product and bias are one operation (half precision: 1 %)."""
     import torch
 
     model = model_of(**options)
@@ -176,9 +179,6 @@ def test_layers_of_a_user_are_never_recorded():
 
 
 def test_a_model_that_is_gone_takes_its_records_along():
-    import gc
-    import weakref
-
     model = model_of()
     often(model, images(), training=False)
     gone = weakref.ref(model)

@@ -8,6 +8,7 @@ _SUBMODULES = (
     "anatomy",
     "checkpoints",
     "config",
+    "cost",
     "export",
     "labels",
     "layers",

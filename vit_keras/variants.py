@@ -1,7 +1,7 @@
 """The published sizes of the Vision Transformer, as a table.
 
 Paper, Table 1; Ti and S: "How to train your ViT?" (arXiv 2106.10270), Table 2. Dropout rates are those of the
-reference's `configs/models.py`.
+reference's `configs/models.py`. g: "Scaling Vision Transformers" (arXiv 2106.04560), Table 2.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ _SIZES = {  # layers, hidden size, heads, MLP dim
     "B": (12, 768, 12, 3072),
     "L": (24, 1024, 16, 4096),
     "H": (32, 1280, 16, 5120),
+    "g": (40, 1408, 16, 6144),
 }
 
 
@@ -43,6 +44,9 @@ VARIANTS = {
     "H_14": _variant("H", 14, dropout=0.1),
 }
 """By Google's name of the architecture. L defaults to 384 pixels, as it did in vit-keras 0.x."""
+
+UNPUBLISHED = {"g_14": _variant("g", 14)}
+"""Larger sizes, of which Google published no weights: for `vit_keras.cost`."""
 
 CIFAR10 = ViTConfig(
     name="vit-cifar10",

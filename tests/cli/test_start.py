@@ -27,6 +27,7 @@ COMMANDS = (
     "convert",
     "download",
     "models",
+    "cost",
 )
 
 PROGRAM = """
@@ -61,6 +62,11 @@ def test_help_imports_no_keras_and_prints_nothing_else():
 
 def test_models_import_no_keras():
     found = run_in_a_new_process(["models"], ["models", "--all"], ["models", "dinov2", "--json"])
+    assert all(length > 100 and not heavy for length, heavy in found.values()), found
+
+
+def test_the_cost_of_a_published_size_imports_no_keras():
+    found = run_in_a_new_process(["cost", "vit_h14"], ["cost", "vit-g14", "--json"])
     assert all(length > 100 and not heavy for length, heavy in found.values()), found
 
 

@@ -6,9 +6,11 @@ import argparse
 from pathlib import Path
 
 from .. import __version__
+from ..cost import BYTES, OPTIMIZERS, STRATEGIES
 from ..export.formats import FORMATS
 from ..visualize.methods import METHODS, OF_A_CLASS
-from .options import DEFAULT_MODEL, STYLES, image_size, method, setting
+from .arguments import add_alias, add_errors, add_images, add_json, add_loading, add_model, add_output
+from .options import STYLES, image_size, method, setting
 
 __all__ = ["build_parser"]
 
@@ -88,6 +90,13 @@ def build_parser() -> argparse.ArgumentParser:
     _convert(command("weights.convert", "convert a weight file to another format", "convert vit.npz vit.safetensors"))
     _download(command("weights.download", "download published weights", "download 'Ti_16/*' --dry-run"))
     _models(command("weights.models", "list published weights", "models dinov2 --source facebook"))
+    _cost(
+        command(
+            "weights.cost",
+            "compute what a model costs: parameters, operations, memory, communication",
+            "cost vit_l16 --batch-size 512 --training --devices 8 --strategy fsdp",
+        )
+    )
     return parser
 
 
@@ -95,20 +104,20 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def _predict(parser: argparse.ArgumentParser) -> None:
-    _add_images(parser)
+    add_images(parser)
     parser.add_argument("--top", type=int, default=5, metavar="N", help="number of classes to print; default: 5")
-    _add_output(
+    add_output(
         parser,
         "map.png",
         "also write the attention map; for several images map-1.png, map-2.png …",
         old="--attention",
         required=False,
     )
-    _add_loading(parser)
+    add_loading(parser)
 
 
 def _attention(parser: argparse.ArgumentParser) -> None:
-    _add_images(parser)
+    add_images(parser)
     general = [name for name in METHODS if name not in OF_A_CLASS]
     parser.add_argument(
         "--method",
@@ -135,12 +144,12 @@ def _attention(parser: argparse.ArgumentParser) -> None:
         help="draw all methods side by side in one figure, one row per image (needs Matplotlib)",
     )
     parser.add_argument("--grid", dest="all_methods", action="store_true", help=argparse.SUPPRESS)
-    _add_output(parser, "map.png", "image file to write; for several images map-1.png, map-2.png …")
-    _add_loading(parser)
+    add_output(parser, "map.png", "image file to write; for several images map-1.png, map-2.png …")
+    add_loading(parser)
 
 
 def _explore(parser: argparse.ArgumentParser) -> None:
-    _add_images(parser)
+    add_images(parser)
     parser.add_argument(
         "--class",
         dest="target",
@@ -154,14 +163,14 @@ def _explore(parser: argparse.ArgumentParser) -> None:
         metavar="MB",
         help="largest size of the page in megabytes; layers and heads are reduced to fit; default: 6",
     )
-    _add_output(parser, "page.html", "page to write")
-    _add_loading(parser)
+    add_output(parser, "page.html", "page to write")
+    add_loading(parser)
 
 
 def _finetune(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", metavar="DIR", help=_FOLDER)
-    _add_model(parser)
-    _add_output(parser, "DIR", "folder for the results; default: finetuned", old="--out", default=Path("finetuned"))
+    add_model(parser)
+    add_output(parser, "DIR", "folder for the results; default: finetuned", old="--out", default=Path("finetuned"))
     parser.add_argument(
         "--recipe",
         default="finetune",
@@ -199,8 +208,8 @@ def _finetune(parser: argparse.ArgumentParser) -> None:
         help="random seed of the split, the order and the augmentation; default: 0",
     )
     parser.add_argument("--overwrite", action="store_true", help="replace an earlier run in the output folder")
-    _add_errors(parser)
-    _add_loading(parser, "or of the recipe or its augmentation, such as learning_rate=1e-4 or flip=false")
+    add_errors(parser)
+    add_loading(parser, "or of the recipe or its augmentation, such as learning_rate=1e-4 or flip=false")
 
 
 def _evaluate(parser: argparse.ArgumentParser) -> None:
@@ -212,29 +221,29 @@ def _evaluate(parser: argparse.ArgumentParser) -> None:
         metavar="SPLIT.JSON",
         help="evaluate only the images that `finetune` held out, listed in its split.json; default: all images",
     )
-    _add_output(
+    add_output(
         parser,
         "report.html",
         "also write a report with the mistakes and their attention maps",
         old="--report",
         required=False,
     )
-    _add_errors(parser)
-    _add_json(parser)
+    add_errors(parser)
+    add_json(parser)
 
 
 def _embed(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("images", nargs="+", metavar="DIR|IMAGE", help="folder of images, or image files and URLs")
-    _add_model(parser)
-    _add_output(parser, "FILE", "file to write: .parquet, .npz or .npy")
+    add_model(parser)
+    add_output(parser, "FILE", "file to write: .parquet, .npz or .npy")
     parser.add_argument(
         "--layer",
         metavar="NAME",
         help="layer whose output is written, or `tokens` for all tokens; default: the input of the head",
     )
     parser.add_argument("--batch-size", type=int, default=32, metavar="N", help="images per batch; default: 32")
-    _add_errors(parser)
-    _add_loading(parser)
+    add_errors(parser)
+    add_loading(parser)
 
 
 def _export(parser: argparse.ArgumentParser) -> None:
@@ -244,7 +253,7 @@ def _export(parser: argparse.ArgumentParser) -> None:
         help="saved model (.keras, .h5), factory such as vit_b16, published name, or weight file",
     )
     endings = ", ".join(f"{each.suffix or 'no ending'} ({name})" for name, each in FORMATS.items())
-    _add_output(parser, "FILE", f"file to write, or folder of a SavedModel; its ending is {endings}")
+    add_output(parser, "FILE", f"file to write, or folder of a SavedModel; its ending is {endings}")
     parser.add_argument("--format", choices=FORMATS, help="format of the file; default: by its ending")
     parser.add_argument(
         "--raw", action="store_true", help="let the file take the model's own float input instead of uint8 pictures"
@@ -264,15 +273,15 @@ def _export(parser: argparse.ArgumentParser) -> None:
         "--check", nargs="+", metavar="DIR|IMAGE", help="pictures to compare model and file with; default: drawn ones"
     )
     parser.add_argument("--no-check", action="store_true", help="do not run the file")
-    _add_json(parser)
-    _add_loading(parser)
+    add_json(parser)
+    add_loading(parser)
 
 
 def _benchmark(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("files", nargs="+", metavar="FILE", help="exported file or folder")
     parser.add_argument("--batch-size", type=int, default=1, metavar="N", help="images per batch; default: 1")
     parser.add_argument("--rounds", type=int, default=10, metavar="N", help="runs of each file; default: 10")
-    _add_json(parser)
+    add_json(parser)
 
 
 def _serve(parser: argparse.ArgumentParser) -> None:
@@ -313,14 +322,14 @@ def _serve(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="requests of one address that may wait; more get the status 429; default: no limit",
     )
-    _add_loading(parser)
+    add_loading(parser)
 
 
 def _inspect(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", help="weight file, Hugging Face folder or published name")
     parser.add_argument("--names", action="store_true", help="list all arrays and the weights that they become")
-    _add_json(parser)
-    _add_loading(parser, settings=False)
+    add_json(parser)
+    add_loading(parser, settings=False)
 
 
 def _convert(parser: argparse.ArgumentParser) -> None:
@@ -344,7 +353,7 @@ def _convert(parser: argparse.ArgumentParser) -> None:
         metavar="N|HxW",
         help="input size of the new model in pixels, `native` or `any`; default: native, the size of IN",
     )
-    _add_loading(parser)
+    add_loading(parser)
 
 
 def _download(parser: argparse.ArgumentParser) -> None:
@@ -361,81 +370,44 @@ def _models(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--classes", type=int, metavar="N", help="number of classes of the head")
     parser.add_argument("--image-size", type=int, metavar="N", help="input size in pixels")
     parser.add_argument("--license", metavar="NAME", help="license, such as MIT")
-    _add_alias(parser, "--licence", "license")
+    add_alias(parser, "--licence", "license")
     parser.add_argument("--all", action="store_true", help="list all; default: vit_cifar10 and Google's files")
-    _add_json(parser)
+    add_json(parser)
 
 
-# --- options of several commands ----------------------------------------------------------------------------------
-
-
-def _add_images(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("images", nargs="+", metavar="IMAGE", help="image file or URL")
-    _add_model(parser)
-
-
-def _add_model(parser: argparse.ArgumentParser) -> None:
+def _cost(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--model",
-        metavar="NAME|FILE",
-        help="factory such as vit_b16, published name, or saved model (.keras, .h5); default: the model of --weights, "
-        f"or {DEFAULT_MODEL}",
+        "model",
+        metavar="MODEL",
+        help="factory such as vit_b16 (or vit_g14), published name, weight file, or saved model (.keras, .h5)",
+    )
+    parser.add_argument("--image-size", type=image_size, metavar="N|HxW", help="input size in pixels; default: its own")
+    parser.add_argument(
+        "--batch-size", type=int, default=1, metavar="N", help="images per step, on all devices together; default: 1"
+    )
+    parser.add_argument("--training", action="store_true", help="a step of training; default: of prediction")
+    parser.add_argument("--devices", type=int, default=1, metavar="N", help="number of devices; default: 1")
+    parser.add_argument(
+        "--strategy",
+        choices=STRATEGIES,
+        default="data",
+        help="data: each device has the whole model; fsdp: a part of every large weight; tensor: some heads and "
+        "neurons of each block; default: data",
     )
     parser.add_argument(
-        "--weights",
-        metavar="NAME|FILE|URL",
-        help="published name (see `vit-keras models`), weight file, or URL; default: the recommended ImageNet-1k "
-        "weights of --model",
+        "--model-devices",
+        type=int,
+        metavar="N",
+        help="devices that share a model, with --strategy tensor; default: all",
     )
-
-
-def _add_output(
-    parser: argparse.ArgumentParser,
-    metavar: str,
-    help: str,
-    *,
-    old: str | None = None,
-    default: Path | None = None,
-    required: bool = True,
-) -> None:
-    required = required and default is None
-    parser.add_argument("-o", "--output", type=Path, default=default, required=required, metavar=metavar, help=help)
-    if old is not None:
-        _add_alias(parser, old, "output", type=Path)
-
-
-def _add_alias(parser: argparse.ArgumentParser, old: str, dest: str, type: type = str) -> None:
-    """Accept the spelling of an earlier version, without showing it."""
-    parser.add_argument(old, dest=dest, type=type, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
-
-
-def _add_errors(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--dtype", choices=BYTES, default="float32", help="precision; default: float32")
+    parser.add_argument("--optimizer", choices=OPTIMIZERS, default="adamw", help="optimizer; default: adamw")
     parser.add_argument(
-        "--errors",
-        choices=("skip", "raise"),
-        default="skip",
-        help="skip damaged images with a warning, or raise an error; default: skip",
+        "--set",
+        action="append",
+        type=setting,
+        default=[],
+        metavar="NAME=VALUE",
+        help="set a field of ViTConfig, such as remat=true or classes=10; may be repeated",
     )
-
-
-def _add_loading(parser: argparse.ArgumentParser, more: str = "", settings: bool = True) -> None:
-    parser.add_argument(
-        "--family", metavar="NAME", help="checkpoint family of the file, such as timm; default: detected from its names"
-    )
-    parser.add_argument(
-        "--key", metavar="NAME", help="state dict to read from a PyTorch file with several, such as model_ema"
-    )
-    if settings:
-        parser.add_argument(
-            "--set",
-            action="append",
-            type=setting,
-            default=[],
-            metavar="NAME=VALUE",
-            help="set a field of ViTConfig that the file does not store or that you want to change, such as "
-            f"num_heads=6{more and f', {more}'}; may be repeated",
-        )
-
-
-def _add_json(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_json(parser)

@@ -1,4 +1,4 @@
-"""`inspect`, `convert`, `download` and `models`: weight files, and which are published."""
+"""`inspect`, `convert`, `download`, `models`: weight files, and which are published; `cost`: what a model needs."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ from typing import Any
 
 from .. import checkpoints
 from ..checkpoints.checkpoint import megabytes
+from ..cost import Cost
+from ..cost import cost as compute_cost
 from ..validate import one_of
 from .console import complain, print_pairs, print_table, quietly
 from .options import loading
 
-__all__ = ["convert", "download", "inspect", "models"]
+__all__ = ["convert", "cost", "download", "inspect", "models"]
 
 
 def inspect(options: argparse.Namespace) -> None:
@@ -248,3 +250,50 @@ def _entry(checkpoint) -> dict[str, Any]:
     fields = dataclasses.asdict(checkpoint) | {"options": dict(checkpoint.options)}
     fields["preprocessing"] = checkpoint.preprocessing.to_dict()
     return {"name": checkpoint.name, **fields, "here": checkpoints.is_local(checkpoint)}
+
+
+# --- cost ---------------------------------------------------------------------------------------------------------
+
+
+def cost(options: argparse.Namespace) -> None:
+    """Print what a step of a model costs."""
+    names = ("batch_size", "training", "devices", "strategy", "model_devices", "dtype", "optimizer")
+    given = {name: getattr(options, name) for name in names}
+    size = {} if options.image_size in (None, "native") else {"image_size": options.image_size}
+    found = compute_cost(options.model, **size, **given, **dict(options.set))
+    if options.json:
+        print(json.dumps(found.to_dict(), indent=2))
+    else:
+        print_pairs(_said(found), f"{found.model}, {'×'.join(map(str, found.image_size))} pixels")
+
+
+def _said(found: Cost) -> Iterator[tuple[str, str]]:
+    """Return the headings and texts of a cost."""
+    many = found.devices > 1
+    shared = f" on {found.devices} devices ({found.strategy})" if many else ""
+    what = "training" if found.training else "prediction"
+    yield "step", f"{what}, {found.batch_size} image{'s' * (found.batch_size > 1)}{shared}, {found.dtype}"
+    yield "parameters", f"{found.parameters:,}"
+    yield "tokens", f"{found.tokens} per image"
+    yield "operations", f"{scaled(found.flops)}FLOP, in products of matrices"
+    parts = ("weight", "gradient", "optimizer", "activation") if found.training else ("weight", "activation")
+    sizes = [(f"{part}s", getattr(found, f"{part}_bytes")) for part in parts]
+    if found.update_bytes > found.activation_bytes:  # not at the same time
+        sizes[-1] = ("update of the weights", found.update_bytes)
+    yield "memory", f"{scaled(found.memory_bytes)}B{' on each device' * many}"
+    yield "memory", ", ".join(f"{part} {scaled(size)}B" for part, size in sizes).replace("optimizers", "optimizer")
+    if many:
+        yield "sends", f"{scaled(found.sent_bytes)}B from each device in a step"
+
+
+def scaled(number: float) -> str:
+    """Return a number with three digits and a prefix of the units.
+
+    Example:
+        >>> scaled(86_567_656), scaled(999)
+        ('86.6 M', '999 ')
+    """
+    for power, prefix in enumerate(("", "k", "M", "G", "T", "P")):
+        if abs(number) < 999.5 * 1000**power or prefix == "P":
+            return f"{number / 1000**power:.3g} {prefix}"
+    raise AssertionError

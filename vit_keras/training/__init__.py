@@ -16,6 +16,7 @@ _NAMES = {
     "RECIPES": "recipes",
     "Augmentation": "augment",
     "Distillation": "distill",
+    "Embedder": "embeddings",
     "Evaluation": "evaluation",
     "FinetuneResult": "finetuning",
     "ImageFolder": "dataset",
@@ -26,6 +27,7 @@ _NAMES = {
     "MaskedPatchPrediction": "masked",
     "Probe": "embeddings",
     "Recipe": "recipes",
+    "Sample": "sampling",
     "WarmupDecay": "optimizers",
     "add_lora": "lora",
     "check": "checks",
@@ -40,6 +42,7 @@ _NAMES = {
     "linear_probe": "embeddings",
     "merge_lora": "lora",
     "recipe": "recipes",
+    "sample": "sampling",
     "train_only": "freeze",
 }
 _SUBMODULES = (
@@ -62,6 +65,7 @@ _SUBMODULES = (
     "recipes",
     "report",
     "run",
+    "sampling",
 )
 
 __all__ = list(_NAMES)

@@ -14,14 +14,16 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import keras
 import numpy as np
 from PIL import Image, ImageFilter, ImageOps
 
 from ..images import pixel_range
 from ..validate import did_you_mean, is_number
+
+if TYPE_CHECKING:
+    import keras
 
 __all__ = ["Augmentation"]
 
@@ -179,6 +181,8 @@ class Augmentation:
             ValueError: The labels cannot be mixed.
         """
         images = images.astype("float32")
+        import keras  # here: processes that only read pictures do without it
+
         with keras.device("cpu:0" if keras.backend.backend() == "jax" else "cpu"):  # Keras 3.10 on JAX knows no "cpu"
             for layer in self._layers(rng):
                 images = np.clip(keras.ops.convert_to_numpy(layer(images, training=True)), 0.0, 255.0)
@@ -287,6 +291,8 @@ def _numbers(pair: Any, name: str) -> tuple[float, float]:
 
 
 def _layer(name: str, seed: int, **options: Any) -> keras.layers.Layer:
+    import keras
+
     layer = getattr(keras.layers, name)
     return layer(value_range=(0, 255), seed=seed, dtype="float32", data_format="channels_last", **options)
 

@@ -1,0 +1,44 @@
+"""Compute a feature vector for each picture of a folder or bucket with Spark.
+
+Needs `pip install pyspark pandas pyarrow`, and Java.
+
+python examples/embed_with_spark.py PICTURES FEATURES [--model vit_ti16] [--master local[2]]
+"""
+
+import argparse
+import os
+import sys
+
+os.environ.setdefault("KERAS_BACKEND", "torch")
+os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # of the workers on this machine
+
+from pyspark.ml.functions import predict_batch_udf
+from pyspark.sql import SparkSession
+from pyspark.sql.types import ArrayType, FloatType, StringType, StructField, StructType
+
+ROW = StructType([StructField("features", ArrayType(FloatType())), StructField("error", StringType())])
+
+
+def main(pictures, features, model="vit_cifar10", master="local[2]", batch_size=32):
+    """Write Parquet files with the columns path, features and error into the folder `features`."""
+
+    def make():  # once in each Python worker
+        from vit_keras.training import Embedder
+
+        embedder = Embedder(model, batch_size=batch_size)
+        return lambda contents: embedder({"bytes": contents})
+
+    spark = SparkSession.builder.master(master).getOrCreate()
+    files = spark.read.format("binaryFile").option("recursiveFileLookup", True).load(pictures)
+    computed = predict_batch_udf(make, return_type=ROW, batch_size=batch_size)("content")
+    files.select("path", computed.alias("row")).select("path", "row.*").write.parquet(features)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("pictures")
+    parser.add_argument("features")
+    parser.add_argument("--model", default="vit_cifar10")
+    parser.add_argument("--master", default="local[2]")
+    main(**vars(parser.parse_args()))

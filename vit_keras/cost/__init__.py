@@ -1,0 +1,11 @@
+"""What a model costs, before it is built: parameters, products, memory, and what devices send each other.
+
+Everything is computed from a `ViTConfig`: no weights, no backend. Parameters are exact. Products are exact too, and one
+multiplication with its addition counts as two. Memory is what PyTorch keeps; `tools/check_cost.py` compares it with
+measurements, and `docs/cost.md` has the tables.
+"""
+
+from .devices import STRATEGIES
+from .step import BYTES, OPTIMIZERS, SIZES, Cost, config_of, cost
+
+__all__ = ["BYTES", "OPTIMIZERS", "SIZES", "STRATEGIES", "Cost", "config_of", "cost"]

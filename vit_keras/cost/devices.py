@@ -1,0 +1,89 @@
+"""How devices share a model: what each holds of a variable, and what they send each other."""
+
+from __future__ import annotations
+
+import re
+
+from ..config import ViTConfig
+from ..validate import positive_integer
+from .weights import Weight, tokens_of
+
+__all__ = ["STRATEGIES", "parts_of", "sent_by", "share_of"]
+
+STRATEGIES = ("data", "fsdp", "tensor")
+
+LEAST_CUT = 2**20
+"""Values from which on `"fsdp"` divides a variable."""
+
+_COLUMNS = re.compile(r"(^|/)(query|key|value|Dense_0|Gate)/(kernel|bias)$")
+_ROWS = re.compile(r"(^|/)(out|Dense_1|head)/kernel$")
+
+
+def share_of(config: ViTConfig, strategy: str, devices: int, model_devices: int | None) -> int:
+    """Return how many devices share a model."""
+    if strategy != "tensor":
+        if model_devices is not None:
+            raise ValueError(f'model_devices is for strategy="tensor". Received: strategy={strategy!r}')
+        return 1
+    share = devices if model_devices is None else positive_integer(model_devices, "model_devices")
+    heads, neurons = config.num_heads, config.mlp_dim
+    if devices % share or heads % share or neurons % share:
+        raise ValueError(
+            f'strategy="tensor": the devices that share a model must divide the devices ({devices}), the heads '
+            f"({heads}) and the neurons of an MLP ({neurons}). Received: {share}. Pass model_devices."
+        )
+    return share
+
+
+def parts_of(weight: Weight, strategy: str, devices: int, share: int) -> int:
+    """Return into how many parts a variable is cut."""
+    if strategy == "fsdp":
+        return devices if weight.size >= LEAST_CUT and any(n % devices == 0 for n in weight.shape) else 1
+    axis = -1 if _COLUMNS.search(weight.path) else 0 if _ROWS.search(weight.path) else None
+    return share if axis is not None and weight.shape[axis] % share == 0 else 1
+
+
+def sent_by(
+    config: ViTConfig,
+    weights: list[Weight],
+    strategy: str,
+    devices: int,
+    share: int,
+    training: bool,
+    images: int,
+    sizes: tuple[int, int],
+) -> int:
+    """Return the bytes that a device sends in a step, by ring algorithms.
+
+    Each of n devices sends (n - 1) / n of an array that is gathered or scattered, and twice as much of one that is
+    summed.
+
+    Args:
+        config: The model.
+        weights: Its variables.
+        strategy: One of `STRATEGIES`.
+        devices: Number of devices.
+        share: How many of them share a model.
+        training: Whether the step trains.
+        images: Images on a device.
+        sizes: Bytes of a number in a variable, and in an activation.
+    """
+    variable_bytes, value_bytes = sizes
+    whole = sum(weight.size for weight in weights if parts_of(weight, strategy, devices, share) == 1)
+    cut = sum(weight.size for weight in weights) - whole
+    groups = devices // share
+
+    def ring(n: int, values: float, size: int) -> float:
+        return (n - 1) / n * values * size
+
+    sent = 0.0
+    if strategy == "fsdp":
+        sent += ring(devices, cut, value_bytes) * (2 if training else 1)
+        sent += (ring(devices, cut, variable_bytes) + 2 * ring(devices, whole, variable_bytes)) * training
+    elif training:
+        sent += 2 * ring(groups, whole + cut / share, variable_bytes)
+    if share > 1:
+        summed = images * tokens_of(config, training) * config.hidden_size * config.num_layers
+        backward = 4 + config.gated_mlp  # of the products that see all tokens: query, key, value, Dense_0, Gate
+        sent += 2 * ring(share, summed, value_bytes) * (2 + backward * training)
+    return round(sent)

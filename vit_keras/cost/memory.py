@@ -1,0 +1,104 @@
+"""What a model keeps for its backward pass, and what exists at once when it predicts: term by term, as PyTorch does."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from ..config import ViTConfig
+from .weights import Weight, resnet, tokens_of
+
+__all__ = ["Kept", "alive", "copied", "kept_of"]
+
+ACTIVATION_KEEPS = {"gelu": 4, "gelu_tanh": 2, "quick_gelu": 3}
+"""What is kept of each neuron of an MLP, its input and its output included; 2 of other activations."""
+
+
+class Kept(NamedTuple):
+    """Values of one image: in the dtype of the activations, and in float32."""
+
+    values: int
+    float32: int
+
+
+def kept_of(config: ViTConfig, share: int) -> Kept:
+    """What PyTorch keeps of one image for the backward pass."""
+    width, patches, tokens = config.hidden_size, math.prod(config.grid), tokens_of(config, True)
+    image = math.prod(config.image_size) * config.channels
+    values, stats = image, 0
+    if config.patch_norm:
+        values, stats = values + patches * (math.prod(config.patch_size) * config.channels + width), 4 * patches
+    if config.resnet is not None:
+        values += _kept_in_resnet(config)
+    everything = config.prefix_tokens + patches
+    if config.embedding_dropout:
+        values += everything * width
+    if config.patch_dropout:
+        values += everything * width + 2 * tokens * width  # with an index of 8 bytes for each value
+    norms = config.pre_norm + (config.final_norm == "tokens")
+    values, stats = values + norms * tokens * width, stats + norms * 2 * tokens
+    block = (_kept_in_mixer if config.tokens_mlp_dim else _kept_in_block)(config, tokens, share)
+    blocks = Kept(*(config.num_layers * part for part in block))
+    if config.remat:
+        blocks = Kept(config.num_layers * tokens * width + block.values, block.float32)
+    return Kept(values + blocks.values + _kept_by_head(config, tokens), stats + blocks.float32)
+
+
+def copied(weights: list[Weight]) -> int:
+    """Values of the kernels that exist once more: with the channels first; of a ResNet's, standardized too."""
+    convolved = {weight.path: weight.size for weight in weights if len(weight.shape) == 4 and weight.times}
+    return 2 * sum(convolved.values()) - convolved["embedding/kernel"]
+
+
+def _kept_in_block(config: ViTConfig, tokens: int, share: int) -> Kept:
+    heads, width = config.num_heads // share, config.hidden_size
+    inner, hidden = heads * config.head_width, config.mlp_dim // share
+    values = 4 * width + 5 * inner  # a branch's input, and this normalized; query, key, value, output in two orders
+    neurons = ACTIVATION_KEEPS.get(config.mlp_activation, 2)
+    values += hidden * (neurons + 2 * config.gated_mlp + config.mlp_norm + bool(config.dropout))
+    values += inner * config.attention_norm
+    if config.rope_theta is not None and config.rope_kind == "mixed":
+        values += 4 * inner  # queries and keys, before and after a quarter of a turn
+    values += 2 * width * ((config.layer_scale is not None) + bool(config.dropout))
+    stats = 4 + 2 * config.attention_norm + 2 * config.mlp_norm
+    if config.attention_dropout or config.relative_positions:  # no fused kernel: the scores are kept, not the output
+        values += heads * tokens * (3 if config.attention_dropout else 1) - inner
+    else:
+        stats += heads
+    return Kept(tokens * values, tokens * stats)
+
+
+def _kept_in_mixer(config: ViTConfig, tokens: int, share: int) -> Kept:
+    neurons = ACTIVATION_KEEPS.get(config.mlp_activation, 2) + bool(config.dropout)
+    hidden = config.hidden_size * config.tokens_mlp_dim + tokens * config.mlp_dim
+    branches = tokens * config.hidden_size * (4 + 2 * bool(config.dropout))
+    return Kept(branches + neurons * hidden, 4 * tokens)
+
+
+def _kept_in_resnet(config: ViTConfig) -> int:
+    """An estimate: four of each convolution's output (what is convolved, normalized and rectified), and the pooling."""
+    outputs = [weight.times * weight.shape[-1] for weight in resnet(config)]
+    return 4 * sum(outputs) + 9 * outputs[0] // 5
+
+
+def _kept_by_head(config: ViTConfig, tokens: int) -> int:
+    width = config.hidden_size
+    if config.pooling is None:
+        return 0
+    if config.pooling == "map":  # the tokens, as keys and as values; then single vectors
+        return 3 * tokens * width + 2 * (config.map_mlp_dim or config.mlp_dim) + 2 * width
+    if not config.include_top and config.representation_size is None:
+        return 0
+    if config.pooling in ("token", "token+dist") and config.final_norm == "tokens":
+        return tokens * width  # the token is a view of them all
+    return width
+
+
+def alive(config: ViTConfig, share: int) -> int:
+    """Values of one image that exist at once when it is predicted, in the MLP of the last block.
+
+    Without a compiler, Keras' functional models hold the output of every layer until the end.
+    """
+    tokens, width = tokens_of(config, False), config.hidden_size
+    image = math.prod(config.image_size) * config.channels
+    return image + tokens * ((config.num_layers + 8) * width + 2 * config.mlp_dim // share)

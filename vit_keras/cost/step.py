@@ -1,0 +1,197 @@
+"""One step of a model, and what it costs."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+from typing import TYPE_CHECKING, Any
+
+from ..config import ViTConfig
+from ..validate import one_of, positive_integer
+from ..variants import CIFAR10, UNPUBLISHED, VARIANTS
+from .devices import STRATEGIES, parts_of, sent_by, share_of
+from .memory import alive, copied, kept_of
+from .weights import flops_of, tokens_of, weights_of
+
+if TYPE_CHECKING:
+    import keras
+
+__all__ = ["Cost", "config_of", "cost"]
+
+SIZES = {config.name.replace("-", "_"): config for config in (*VARIANTS.values(), *UNPUBLISHED.values(), CIFAR10)}
+"""`{"vit_b16": ViTConfig(…), …}`: names that `cost` knows without any weights."""
+
+OPTIMIZERS = {"adamw": (2, 3), "adam": (2, 3), "lamb": (2, 0), "lion": (1, 2), "sgd": (1, 0)}
+"""Numbers that an optimizer keeps for each parameter, and that exist beside them while it updates the weights on
+PyTorch; clipping needs one more. SGD has momentum."""
+
+BYTES = {"float32": (4, 4), "mixed_bfloat16": (4, 2), "mixed_float16": (4, 2), "bfloat16": (2, 2), "float16": (2, 2)}
+"""Of a variable and of an activation, under a dtype policy of Keras."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Cost:
+    """What one step costs. Made by `cost`.
+
+    Attributes:
+        model: Name of the model.
+        image_size: `(height, width)` of the images.
+        batch_size: Images in a step, on all devices together.
+        devices: Number of devices.
+        strategy: How they share the work.
+        training: Whether the step trains.
+        dtype: Keras dtype policy.
+        tokens: Tokens of an image in a block.
+        parameters: Numbers in the model's weights.
+        flops: Additions and multiplications in matrix products and convolutions, on all devices together. A training
+            step has those of the backward pass too.
+        weight_bytes: Weights on a device.
+        gradient_bytes: Their gradients on a device.
+        optimizer_bytes: State of the optimizer on a device.
+        update_bytes: What exists besides while the optimizer updates the weights, after the backward pass.
+        activation_bytes: In training what a device keeps for the backward pass; else what exists at once at the peak.
+        sent_bytes: What a device sends to others in a step.
+    """
+
+    model: str
+    image_size: tuple[int, int]
+    batch_size: int
+    devices: int
+    strategy: str
+    training: bool
+    dtype: str
+    tokens: int
+    parameters: int
+    flops: int
+    weight_bytes: int
+    gradient_bytes: int
+    optimizer_bytes: int
+    update_bytes: int
+    activation_bytes: int
+    sent_bytes: int
+
+    @property
+    def memory_bytes(self) -> int:
+        """The most that a device holds at once: weights, gradients, optimizer, and activations or the update."""
+        lasting = self.weight_bytes + self.gradient_bytes + self.optimizer_bytes
+        return lasting + max(self.activation_bytes, self.update_bytes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all numbers as plain JSON."""
+        return {**dataclasses.asdict(self), "image_size": list(self.image_size), "memory_bytes": self.memory_bytes}
+
+
+def cost(
+    model: str | os.PathLike[str] | ViTConfig | keras.Model,
+    *,
+    image_size: int | tuple[int, int] | None = None,
+    batch_size: int = 1,
+    training: bool = False,
+    devices: int = 1,
+    strategy: str = "data",
+    model_devices: int | None = None,
+    dtype: str = "float32",
+    optimizer: str = "adamw",
+    **options: Any,
+) -> Cost:
+    """Compute what one step of a model costs, without building it.
+
+    Args:
+        model: A factory's name (`"vit_b16"`; also `"vit_g14"`), a published name, a `ViTConfig`, a model, or anything
+            that `open_model` opens.
+        image_size: Pixels of the input, `(height, width)` or one integer; `None`: the model's own.
+        batch_size: Images in a step, on all devices together, as in `fit`.
+        training: Whether the step trains. Without, it predicts.
+        devices: Number of devices.
+        strategy: How they share the work. `"data"`: each has the whole model and its part of the batch. `"fsdp"`: each
+            also holds only a part of every large variable and of its optimizer's state. `"tensor"`: each has some heads
+            of each attention and some neurons of each MLP.
+        model_devices: With `"tensor"`: how many devices share a model; groups of so many share the batch. `None`: all.
+        dtype: Keras dtype policy, a key of `BYTES`.
+        optimizer: A key of `OPTIMIZERS`.
+        **options: Fields of `ViTConfig` to change, such as `remat=True` or `classes=10`.
+
+    Returns:
+        A `Cost`.
+
+    Raises:
+        ValueError: An argument is out of range, or the model has a part whose cost is not known.
+
+    Example:
+        >>> b16 = cost("vit_b16", batch_size=64, training=True)
+        >>> f"{b16.parameters / 1e6:.1f} M, {b16.flops / 1e12:.2f} TFLOP, {b16.memory_bytes / 1e9:.1f} GB"
+        '86.6 M, 6.73 TFLOP, 9.4 GB'
+    """
+    config = config_of(model).replace(**({} if image_size is None else {"image_size": image_size}), **options)
+    for name, value in (("batch_size", batch_size), ("devices", devices)):
+        positive_integer(value, name)
+    one_of(strategy, "strategy", STRATEGIES)
+    one_of(optimizer, "optimizer", OPTIMIZERS)
+    one_of(dtype, "dtype", BYTES)
+    share = share_of(config, strategy, devices, model_devices)
+    if config.grid is None:
+        raise ValueError("The model takes images of any size: pass image_size, such as image_size=224.")
+    if config.merge_tokens:
+        raise ValueError("Where blocks merge tokens, each has another number of them. Pass merge_tokens=0.")
+    variable_bytes, value_bytes = BYTES[dtype]
+    states, temporary = OPTIMIZERS[optimizer]
+    weights = [*weights_of(config, training)]
+    parameters = sum(weight.size for weight in weights)
+    held = sum(weight.size // parts_of(weight, strategy, devices, share) for weight in weights)
+    images = math.ceil(batch_size * share / devices)
+    if training:
+        kept = kept_of(config, share)
+        copies = held if value_bytes < variable_bytes else copied(weights)
+        activations = images * (kept.values * value_bytes + kept.float32 * 4) + copies * value_bytes
+    else:
+        activations = images * alive(config, share) * value_bytes
+    return Cost(
+        model=config.name,
+        image_size=config.image_size,
+        batch_size=batch_size,
+        devices=devices,
+        strategy=strategy,
+        training=training,
+        dtype=dtype,
+        tokens=tokens_of(config, training),
+        parameters=parameters,
+        flops=batch_size * flops_of(config, weights, training),
+        weight_bytes=held * variable_bytes,
+        gradient_bytes=held * variable_bytes if training else 0,
+        optimizer_bytes=held * variable_bytes * states if training else 0,
+        update_bytes=held * variable_bytes * temporary if training else 0,
+        activation_bytes=activations,
+        sent_bytes=sent_by(config, weights, strategy, devices, share, training, images, BYTES[dtype]),
+    )
+
+
+def config_of(model: str | os.PathLike[str] | ViTConfig | keras.Model) -> ViTConfig:
+    """Return the configuration of whatever names a model; a published size needs no weights.
+
+    Raises:
+        ValueError: There is no such model, or it has no ViT of this package in it.
+
+    Example:
+        >>> config_of("vit_h14").num_layers
+        32
+    """
+    if isinstance(model, ViTConfig):
+        return model
+    if isinstance(model, (str, os.PathLike)):
+        name = os.fspath(model)
+        if name.replace("-", "_") in SIZES:
+            return SIZES[name.replace("-", "_")]
+        from ..checkpoints import find  # here, as the help of the command line needs the tables above alone
+
+        published = find(name)
+        if published is not None and published.variant in VARIANTS:
+            head = {"classes": published.classes} if published.classes else {"include_top": False}
+            own = {"image_size": published.image_size, "representation_size": published.representation_size}
+            return VARIANTS[published.variant].replace(**own, **head)
+        from ..opening import open_model  # this imports Keras
+
+        model = open_model(model)
+    from ..anatomy import find_vit
+
+    return find_vit(model).config

@@ -1,0 +1,99 @@
+"""Embeddings and predictions by an engine for large data, such as Ray Data or Spark, in workers of its own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+import numpy as np
+
+from ...anatomy import preprocessing_of
+from ...keras_internals import no_gradients
+from ...opening import open_model
+from ...validate import one_of, positive_integer
+from .extraction import Extractor
+
+__all__ = ["Embedder"]
+
+
+class Embedder:
+    """A model that an engine makes once in each worker, and calls with batches of rows.
+
+    Every row comes back, in its place: a damaged picture has an error instead of features. All batches are filled up to
+    one size before they are computed, so that the features of a picture do not depend on which batch the engine puts
+    it in, and nothing is compiled twice.
+
+    Args:
+        model: What `open_model` opens, so that each worker opens it for itself; or an open model.
+        outputs: `"features"`: what the head sees, as `embed` returns it. `"predictions"`: the model's output.
+        batch_size: Rows that are computed at once; the engine may send more or fewer.
+        layer: See `embed`; for features.
+        image_size: `(height, width)` or one integer, for a model that takes any size.
+        **options: Of `open_model`, such as `weights`.
+
+    Raises:
+        ValueError: An argument is out of range, or the model takes any size and there is no `image_size`.
+
+    Example:
+        >>> embedder = Embedder("vit_cifar10")
+        >>> rows = embedder({"path": np.array(["flowers/rose/0.png", "no_such_file.png"])})
+        >>> rows["features"].shape, [bool(error) for error in rows["error"]]
+        ((2, 128), [False, True])
+    """
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str] | keras.Model,
+        outputs: str = "features",
+        *,
+        batch_size: int = 32,
+        layer: str | None = None,
+        image_size: int | tuple[int, int] | str | None = "native",
+        **options: Any,
+    ) -> None:
+        self.outputs = one_of(outputs, "outputs", ("features", "predictions"))
+        self.batch_size = positive_integer(batch_size, "batch_size")
+        self.model = model if isinstance(model, keras.Model) else open_model(model, **options)
+        if outputs == "features":
+            self._run = Extractor.of(self.model, layer, image_size)
+            self._preprocessing, last = self._run.preprocessing, self._run.parts[-1]
+        else:
+            self._run, last = self._predict, self.model
+            self._preprocessing = preprocessing_of(self.model, image_size)
+        self._shape = tuple(last.output_shape[1:])
+        if self._preprocessing.image_size is None or None in self._shape:
+            raise ValueError("The model takes pictures of any size: pass image_size, such as 224.")
+
+    def _predict(self, images: np.ndarray) -> Any:
+        with no_gradients():
+            return self.model(images, training=False)
+
+    def __call__(self, batch: Mapping[str, np.ndarray]) -> dict[str, Any]:
+        """Compute a batch of rows.
+
+        Args:
+            batch: Columns of one length. `"bytes"` has the pictures' files or, where there is no such column, `"path"`
+                their paths.
+
+        Returns:
+            The columns without `"bytes"`; `"features"` (or `"predictions"`), float32 `(rows, …)`, NaN in a row of a
+            damaged picture; and `"error"`, empty where all is well.
+        """
+        pictures = batch["bytes"] if "bytes" in batch else [str(path) for path in batch["path"]]
+        found = np.full((len(pictures), *self._shape), np.nan, "float32")
+        good, images, errors = [], [], [""] * len(pictures)
+        for n, picture in enumerate(pictures):
+            try:
+                images.append(self._preprocessing(picture)[0])
+                good.append(n)
+            except (ValueError, OSError) as error:
+                errors[n] = str(error) or type(error).__name__
+        for start in range(0, len(good), self.batch_size):
+            some = np.stack(images[start : start + self.batch_size])
+            filled = np.pad(some, [(0, self.batch_size - len(some)), *[(0, 0)] * 3])
+            rows = keras.ops.convert_to_numpy(self._run(filled))[: len(some)]
+            found[good[start : start + self.batch_size]] = rows
+        kept = {name: column for name, column in batch.items() if name != "bytes"}
+        return {**kept, self.outputs: found, "error": np.array(errors, dtype=object)}
