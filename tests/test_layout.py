@@ -28,6 +28,7 @@ FLOORS = [
     "preprocess",
     "keras_internals",
     "compiled",
+    "distribution",
     "layers",
     "keras_speed",
     "preprocess_layer",

@@ -8,6 +8,7 @@ _SUBMODULES = (
     "anatomy",
     "checkpoints",
     "config",
+    "distribution",
     "export",
     "labels",
     "layers",
@@ -20,6 +21,7 @@ _SUBMODULES = (
     "vit",
 )
 _NAMES = {
+    "distribute": "distribution",
     "from_checkpoint": "opening",
     "load_model": "legacy_files",
     "merge_tokens": "opening",
