@@ -32,8 +32,11 @@ _COLUMNS = re.compile(r"(^|/)(query|key|value|Dense_0|Gate)/(kernel|bias)$")
 _ROWS = re.compile(r"(^|/)(out|Dense_1|head)/kernel$")
 """Kernels whose first axis is what the columns of those before them give."""
 
-_KEEPS_THE_BATCH = re.compile(r"(^|/)(embedding|\w+block_\d+)/output$")
-"""Layers whose output stays divided along the batch: XLA would otherwise choose anew in each of them."""
+_STREAM = re.compile(r"(^|/)(embedding|\w+block_\d+)/output$")
+_WITHIN = re.compile(r"(^|/)(query|key|value|out|Dense_\d|Gate|head)/output$")
+"""Layers whose output is divided along the batch alone: between the blocks, and within them where no group of devices
+shares a model. XLA would otherwise gather images on each device rather than a divided kernel.
+"""
 
 
 def distribute(
@@ -127,7 +130,8 @@ class Sharded(keras.distribution.ModelParallel):
         return keras.distribution.TensorLayout(axes, self.device_mesh)
 
     def get_tensor_layout(self, path: str) -> keras.distribution.TensorLayout | None:
-        if _KEEPS_THE_BATCH.search(path) and _is_traced():
+        by_batch = _STREAM.search(path) or (self._along == _BATCH and _WITHIN.search(path))
+        if by_batch and _is_traced():
             return keras.distribution.TensorLayout([_BATCH], self.device_mesh)
         return None
 
@@ -169,6 +173,48 @@ def _axis_of_heads_or_neurons(variable: Any, parts: int) -> int | None:
     """Return the axis of the heads or the neurons, if it can be cut into so many parts."""
     axis = -1 if _COLUMNS.search(variable.path) else 0 if _ROWS.search(variable.path) else None
     return None if axis is None or variable.shape[axis] % parts else axis
+
+
+def _of_several_processes() -> keras.distribution.Distribution | None:
+    current = keras.distribution.distribution() if keras.backend.backend() == "jax" else None
+    return current if current is not None and current.num_processes > 1 else None
+
+
+def of_this_process(step: Callable, steps_per_execution: int = 1) -> Callable:
+    """Return a step of `predict` that returns the rows of this process's images, where there are several processes.
+
+    Args:
+        step: As `keras.Model.predict_function` on JAX: from the state and an iterator to the outputs and the state.
+        steps_per_execution: The model's; several would mix the rows of the processes.
+
+    Raises:
+        ValueError: There are several processes, and `steps_per_execution` is above 1.
+    """
+    current = _of_several_processes()
+    if current is None:
+        return step
+    if steps_per_execution > 1:
+        raise ValueError(f"predict with several processes needs steps_per_execution=1. Received: {steps_per_execution}")
+    import jax
+
+    layout = keras.distribution.TensorLayout([current.batch_dim_name], current.device_mesh).backend_layout
+    by_rows = jax.jit(lambda outputs: outputs, out_shardings=layout)
+
+    def own(rows):
+        parts = {shard.index[0].start or 0: shard.data for shard in rows.addressable_shards}
+        return np.concatenate([np.asarray(parts[start]) for start in sorted(parts)])
+
+    def own_step(state, iterator):
+        outputs, state = step(state, iterator)
+        return keras.tree.map_structure(own, by_rows(outputs)), state
+
+    return own_step
+
+
+def whole_outputs() -> Any:
+    """Return JAX's sharding for outputs that each of several processes must hold whole; `None` for one process."""
+    current = _of_several_processes()
+    return None if current is None else keras.distribution.TensorLayout([], current.device_mesh).backend_layout
 
 
 # --- TensorFlow, PyTorch ----------------------------------------------------------------------------------------

@@ -143,6 +143,31 @@ def take_any_batch() -> None:
     distribution_lib.distribute_data_input = distribute_data_input
 
 
+@contextlib.contextmanager
+def variables_survive(model: keras.Model) -> Iterator[None]:
+    """Give a model its variables back where an error leaves the block: on JAX, Keras has taken them out for a loop.
+
+    Example:
+        >>> model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+        >>> with variables_survive(model):
+        ...     outputs = model.predict(np.zeros((2, 4)), verbose=0)
+    """
+    if keras.backend.backend() != "jax":
+        yield
+        return
+    values = [(variable, variable._value) for variable in model.variables]
+    values += [(variable, variable._value) for variable in getattr(model.optimizer, "variables", ())]
+    try:
+        yield
+    except BaseException:
+        model.jax_state_sync()
+        for variable, value in values:  # what no step has consumed yet
+            if variable._value is None and not value.is_deleted():
+                variable._value = value
+        model._jax_state = None
+        raise
+
+
 class _Kept:
     """No container that Keras would look into when it saves."""
 
