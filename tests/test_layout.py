@@ -32,6 +32,7 @@ FLOORS = [
     "layers",
     "keras_speed",
     "preprocess_layer",
+    "sharded_files",
     "legacy_files",
     "anatomy",
     "checkpoints",

@@ -246,7 +246,7 @@ def _on_tensorflow(how, devices, model, min_size):
 
 def _on_torch(how, devices, model, min_size):
     if how is None:
-        return None
+        return
     raise NotImplementedError(
         f"distribute({how!r}): Keras has no keras.distribution for PyTorch before 3.16. Use KERAS_BACKEND=jax, or for "
         "data parallelism torch's DistributedDataParallel, as docs/scale.md shows."
