@@ -156,7 +156,7 @@ def variables_survive(model: keras.Model) -> Iterator[None]:
         yield
         return
     values = [(variable, variable._value) for variable in model.variables]
-    values += [(variable, variable._value) for variable in getattr(model.optimizer, "variables", ())]
+    values += [(variable, variable._value) for variable in getattr(getattr(model, "optimizer", None), "variables", ())]
     try:
         yield
     except BaseException:

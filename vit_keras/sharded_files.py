@@ -68,10 +68,11 @@ def assign(state: dict[str, Any], model: keras.Model) -> None:
     Raises:
         ValueError: The checkpoint lacks a variable. (States of random numbers may have other names.)
     """
-    kinds = {"trainable_variables", "non_trainable_variables", *(["optimizer_variables"] if model.optimizer else [])}
+    optimizer = getattr(model, "optimizer", None)
+    kinds = {"trainable_variables", "non_trainable_variables", *(["optimizer_variables"] if optimizer else [])}
     state = {kind: values for kind, values in state.items() if kind in kinds}
     there = {path for values in state.values() for path in _paths(values)}
-    variables = [*model.variables, *(model.optimizer.variables if model.optimizer else [])]
+    variables = [*model.variables, *(optimizer.variables if optimizer else [])]
     missing = [v.path for v in variables if v.path not in there and not v.path.endswith("seed_generator_state")]
     if missing:
         raise ValueError(f"the checkpoint lacks {len(missing)} of {len(variables)} variables, the first {missing[0]!r}")
