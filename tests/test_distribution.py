@@ -1,9 +1,16 @@
 """Several devices give what one gives; each holds its share; what an engine cannot do is refused with the reason."""
 
+import concurrent.futures
+import contextlib
 import json
 import os
+import random
+import re
+import signal
+import socket
 import subprocess
 import sys
+import time
 
 import keras
 import numpy as np
@@ -169,3 +176,93 @@ def test_eight_devices_are_as_one(how, divided, on_one_device):
     assert found.keys() == on_one_device.keys()
     for name, values in on_one_device.items():
         np.testing.assert_allclose(found[name], values, atol=1e-5, err_msg=name)
+
+
+# --- files ------------------------------------------------------------------------------------------------------
+
+SHARDED = (
+    MODEL
+    + """
+import orbax.checkpoint
+if sys.argv[1] == "write":
+    vit_keras.distribute("fsdp", min_size=64)
+    model = model_of()
+    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    orbax_checkpoint = keras.callbacks.OrbaxCheckpoint(os.path.abspath("run"), save_on_background=False)
+    model.fit(images, labels, batch_size=16, verbose=0, callbacks=[orbax_checkpoint])
+else:
+    model = vit_keras.load_model("run")
+    assert int(model.optimizer.iterations) == 3
+    assert vit_keras.open_model("run").name == "tiny"
+variables = [v for v in [*model.variables, *model.optimizer.variables] if "seed" not in v.path]
+print(json.dumps({v.path: np.asarray(keras.ops.convert_to_numpy(v.value), "float64").tolist() for v in variables}))
+"""
+)
+
+
+@pytest.mark.slow
+@pytest.mark.any_backend
+@pytest.mark.parametrize("backend", ["jax", "torch"])
+def test_what_eight_devices_wrote_opens_on_one(backend, monkeypatch, tmp_path):
+    pytest.importorskip("orbax.checkpoint")
+    monkeypatch.chdir(tmp_path)
+    assert run(SHARDED, "write") == run(SHARDED, "read", backend=backend, devices=1)
+
+
+# --- machines ---------------------------------------------------------------------------------------------------
+
+
+def begin(folder):
+    program = [sys.executable, "-u", str(ROOT / "examples" / "two_machines.py"), "--folder", str(folder)]
+    path = {"PYTHONPATH": str(ROOT), "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
+    return subprocess.Popen(program, env={**os.environ, **path}, stdout=subprocess.PIPE, text=True)
+
+
+@pytest.mark.slow
+@pytest.mark.any_backend
+def test_a_killed_machine_changes_nothing(tmp_path):
+    pytest.importorskip("jax")
+    lines = {}
+    for name in ("whole", "killed"):
+        with begin(tmp_path / name) as running:
+            lines[name] = []
+            for line in running.stdout:
+                lines[name].append(line)
+                if name == "killed" and sum("machine 0" in each for each in lines[name]) == 2 and len(lines) == 2:
+                    victim = int(re.findall(r"\d+", lines[name][0].partition("processes")[2])[os.getpid() % 2])
+                    time.sleep(random.random())
+                    with contextlib.suppress(ProcessLookupError):  # it was quicker
+                        os.kill(victim, signal.SIGKILL)
+                    lines["victim"] = []
+        assert running.returncode == 0
+    whole, killed = (np.load(tmp_path / name / "state.npz") for name in ("whole", "killed"))
+    assert int(killed["epochs"]) == int(whole["epochs"]) == 6
+    for name in whole.files:
+        np.testing.assert_allclose(killed[name], whole[name], atol=1e-6, err_msg=name)
+    for n in range(2):
+        mine = [np.load(tmp_path / name / f"predictions-{n}.npy") for name in ("killed", "whole")]
+        assert mine[0].shape == (48, 3)
+        np.testing.assert_allclose(*mine, atol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.any_backend
+def test_the_loop_of_the_guide_is_as_one_process():
+    pytest.importorskip("torch")
+    text = (ROOT / "docs" / "scale.md").read_text(encoding="utf-8")
+    loop = re.findall(r"```python\n(.*?)```", text, re.DOTALL)[1]
+    loop += "\nimport json\nprint(json.dumps([p.detach().double().ravel().tolist() for p in model.parameters()]))\n"
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+
+    def process(rank, size):
+        there = {"RANK": str(rank), "WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        return run(loop, backend="torch", **there)
+
+    alone = process(0, 1)
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        both = list(pool.map(process, (0, 1), (2, 2)))
+    for found in both:
+        for values, expected in zip(found, alone):
+            np.testing.assert_allclose(values, expected, atol=1e-5)
