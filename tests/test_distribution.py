@@ -141,7 +141,8 @@ options = {"fsdp": {"min_size": 64}, "tensor": {"model": 4}}.get(how, {})
 if how != "one":
     vit_keras.distribute(how, **options)
 model = model_of()
-recipe = training.recipe("finetune", optimizer="sgd", learning_rate=0.1, augmentation=None, dropout=0, stochastic_depth=0)
+plain = {"augmentation": None, "dropout": 0, "stochastic_depth": 0}
+recipe = training.recipe("finetune", optimizer="sgd", learning_rate=0.1, **plain)
 recipe.compile(model, (images, labels), batch_size=11, metrics=["accuracy"])
 found = model.fit(  # batches of 11, 11, 11 and 4, which 8 devices do not divide
     images, labels, batch_size=11, epochs=5, shuffle=False, verbose=0,
