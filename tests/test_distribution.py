@@ -18,7 +18,7 @@ import pytest
 from support import ROOT
 
 import vit_keras
-from vit_keras import distribution
+from vit_keras import distribution, vit
 
 BACKEND = keras.backend.backend()
 
@@ -111,6 +111,17 @@ def test_the_largest_axis_that_the_devices_divide(shape, axis):
 )
 def test_columns_and_rows(path, shape, axis):
     assert distribution._axis_of_heads_or_neurons(Variable(path, shape), 4) == axis
+
+
+def test_a_device_of_eight_holds_an_eighth_of_the_largest_model():
+    """ViT-H/14 by its shapes: 32 times those of one block, and the rest once. The optimizer's are the same again."""
+    whole, share = 0, 0.0
+    for variable in vit.build_model(224, 14, 1, 1280, 16, "h", 5120, classes=1000).trainable_variables:
+        values = np.prod(variable.shape) * (32 if "encoderblock_0" in variable.path else 1)
+        divided = distribution._largest_axis(variable, 8, 2**20) is not None
+        whole, share = whole + values, share + values / (8 if divided else 1)
+    assert whole == 632_045_800
+    assert whole / 8 < share < whole / 8 * 1.02
 
 
 # --- as one device ----------------------------------------------------------------------------------------------
