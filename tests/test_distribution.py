@@ -180,7 +180,7 @@ def on_one_device():
 
 @pytest.mark.slow
 @pytest.mark.any_backend
-@pytest.mark.parametrize(("how", "divided"), [("data", 0), ("fsdp", 8), ("tensor", 11)])
+@pytest.mark.parametrize(("how", "divided"), [("data", 0), ("fsdp", 10), ("tensor", 11)])
 def test_eight_devices_are_as_one(how, divided, on_one_device):
     pytest.importorskip("jax")
     found, paths = run(AS_ONE, how)
