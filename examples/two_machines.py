@@ -77,8 +77,9 @@ def machine(number: int, address: str, folder: Path) -> None:
     recipe = training.recipe("finetune", epochs=EPOCHS, augmentation=None)
     recipe.compile(model, data, batch_size=BATCH)
     model.optimizer.build(model.trainable_variables)
-    callbacks = [*recipe.callbacks, state]
-    model.fit(data, epochs=EPOCHS, initial_epoch=state.restore(), callbacks=callbacks, verbose=0)
+    # Keras would shuffle the batches again, and differently after a restart: shuffle=False.
+    options = {"epochs": EPOCHS, "shuffle": False, "callbacks": [*recipe.callbacks, state], "verbose": 0}
+    model.fit(data, initial_epoch=state.restore(), **options)
 
     mine = np.array_split(IMAGES, MACHINES)[number]  # each machine predicts its own pictures, the same number of them
     np.save(folder / f"predictions-{number}.npy", model.predict(mine, batch_size=BATCH // MACHINES, verbose=0))
