@@ -9,6 +9,7 @@ _SUBMODULES = (
     "checkpoints",
     "config",
     "cost",
+    "distribution",
     "export",
     "labels",
     "layers",
@@ -22,6 +23,7 @@ _SUBMODULES = (
     "vit",
 )
 _NAMES = {
+    "distribute": "distribution",
     "from_checkpoint": "opening",
     "load_model": "legacy_files",
     "merge_tokens": "opening",

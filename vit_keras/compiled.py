@@ -14,6 +14,7 @@ from typing import Any
 
 import keras
 
+from . import distribution
 from .keras_internals import flat_layers
 from .replay import Replayed
 
@@ -97,7 +98,7 @@ def _jax(model: weakref.ref, function: Callable, tensors: tuple) -> Callable:
 
     variables = model().variables  # in this order for good: freezing a layer must not change it
 
-    @jax.jit
+    @functools.partial(jax.jit, out_shardings=distribution.whole_outputs())
     def compiled(values, *x):
         with keras.StatelessScope(state_mapping=list(zip(variables, values))):
             return function(model(), *x)

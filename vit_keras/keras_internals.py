@@ -114,6 +114,65 @@ def in_stateless_scope() -> bool:
     return sys.modules["keras.src.backend.common.stateless_scope"].in_stateless_scope()
 
 
+def take_any_batch() -> None:
+    """Let Keras on JAX train with a batch that the devices of a `keras.distribution` do not divide.
+
+    Keras fails on the last batch of most data, after it has taken the variables out of the model
+    (github.com/keras-team/keras/issues/21167). Such a batch is placed on every device whole: the step computes what
+    one device computes, and XLA divides what comes after.
+    """
+    from keras.src.backend.jax import distribution_lib
+
+    plain = distribution_lib.distribute_data_input
+    if getattr(plain, "takes_any_batch", False):
+        return
+
+    def distribute_data_input(batch, layout, *names, **options):
+        if layout is None:  # of what is not there, as sample weights
+            return plain(batch, layout, *names, **options)
+        sharding = getattr(layout, "backend_layout", layout)
+        processes = len({device.process_index for device in sharding.device_set})
+        try:
+            sharding.shard_shape((batch.shape[0] * processes, *batch.shape[1:]))
+        except ValueError as error:
+            if processes > 1:
+                raise ValueError(
+                    f"A batch of {batch.shape[0]} cannot be divided among the devices of this process. With several "
+                    "processes, give each the same number of images in every batch, which its devices divide "
+                    "(drop the remainder)."
+                ) from error
+            sharding = type(sharding)(sharding.mesh, type(sharding.spec)())
+        return plain(batch, sharding, *names, **options)
+
+    distribute_data_input.takes_any_batch = True
+    distribution_lib.distribute_data_input = distribute_data_input
+
+
+@contextlib.contextmanager
+def variables_survive(model: keras.Model) -> Iterator[None]:
+    """Give a model its variables back where an error leaves the block: on JAX, Keras has taken them out for a loop.
+
+    Example:
+        >>> model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+        >>> with variables_survive(model):
+        ...     outputs = model.predict(np.zeros((2, 4)), verbose=0)
+    """
+    if keras.backend.backend() != "jax":
+        yield
+        return
+    values = [(variable, variable._value) for variable in model.variables]
+    values += [(variable, variable._value) for variable in getattr(getattr(model, "optimizer", None), "variables", ())]
+    try:
+        yield
+    except BaseException:
+        model.jax_state_sync()
+        for variable, value in values:  # what no step has consumed yet
+            if variable._value is None and not value.is_deleted():
+                variable._value = value
+        model._jax_state = None
+        raise
+
+
 class _Kept:
     """No container that Keras would look into when it saves."""
 

@@ -1,4 +1,4 @@
-"""What is overridden in Keras for speed, and nothing else: a model without this file computes the same, more slowly.
+"""What is overridden in Keras, for speed and for several devices: on one, a model without this file computes the same.
 
 Each trick has a test in `tests/test_keras_speed.py`, which fails when the trick stops working, and one that fails when
 Keras no longer needs it.
@@ -12,8 +12,8 @@ import functools
 import keras
 import numpy as np
 
-from . import compiled
-from .keras_internals import compile_metrics, concrete
+from . import compiled, distribution
+from .keras_internals import compile_metrics, concrete, variables_survive
 from .layers import is_tapped
 
 
@@ -51,6 +51,21 @@ class FastModel(keras.Model):
                 thread.submit(metrics.build, *specs).result()
         return super().compute_metrics(x, y, y_pred, sample_weight)
 
+    def make_predict_function(self, force=False):
+        """Let each of several processes predict its own images: Keras fails on rows that are on another machine."""
+        if self.predict_function is None or force:
+            super().make_predict_function(force)
+            self.predict_function = distribution.of_this_process(self.predict_function, self.steps_per_execution)
+        return self.predict_function
+
+    def fit(self, *args, **kwargs):
+        with variables_survive(self):
+            return super().fit(*args, **kwargs)
+
+    def evaluate(self, *args, **kwargs):
+        with variables_survive(self):
+            return super().evaluate(*args, **kwargs)
+
     def predict(self, x, batch_size=None, verbose="auto", steps=None, callbacks=None):
         """Predict as `keras.Model.predict` does.
 
@@ -62,7 +77,8 @@ class FastModel(keras.Model):
             x = keras.ops.convert_to_numpy(x)
         in_memory = isinstance(x, np.ndarray) and len(x) > 0
         if not (one_device and in_memory and steps is None and self.steps_per_execution == 1):
-            return super().predict(x, batch_size, verbose, steps, callbacks)
+            with variables_survive(self):
+                return super().predict(x, batch_size, verbose, steps, callbacks)
         x = x.astype(keras.config.floatx()) if x.dtype.kind == "f" else x
         batch_size = batch_size or 32
         batches = [x[i : i + batch_size] for i in range(0, len(x), batch_size)]
@@ -81,6 +97,12 @@ class FastModel(keras.Model):
                 break
         callbacks.on_predict_end()
         return np.concatenate(outputs)
+
+    def predict_on_batch(self, x):
+        """Predict one batch. Keras would let each of several replicas of TensorFlow predict all of it."""
+        if keras.backend.backend() != "tensorflow" or self._on_one_tensorflow_device():
+            return super().predict_on_batch(x)
+        return self.predict(x, batch_size=len(x), verbose=0)
 
     def _on_one_tensorflow_device(self) -> bool:
         return keras.backend.backend() == "tensorflow" and self.distribute_strategy.num_replicas_in_sync == 1

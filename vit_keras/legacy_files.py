@@ -21,6 +21,7 @@ from typing import Any
 
 import keras
 
+from . import sharded_files
 from .bounds import LIMIT_INPUT, LIMIT_TEXT, too_many, too_much
 
 LIMIT_MESSAGE = 1000  # characters of another library's error
@@ -32,13 +33,14 @@ def load_model(
     compile: bool = True,
     safe_mode: bool = True,
 ) -> keras.Model:
-    """Open a saved model: `.keras` or `.h5`, of this package or of vit-keras 0.1 and 0.2.
+    """Open a saved model: `.keras` or `.h5`, of this package or of vit-keras 0.1 and 0.2, or a folder of Orbax.
 
     Arguments are those of `keras.models.load_model`. A model of vit-keras 0.x gives the outputs it gave there;
     saved again, it opens with Keras' own function too.
 
     Args:
-        filepath: The file.
+        filepath: The file, or the folder that `keras.callbacks.OrbaxCheckpoint` wrote on any number of devices; of
+            its checkpoints the last is opened.
         custom_objects: Further classes by name; those of this package need not be named.
         compile: Whether to compile the model as it was when it was saved.
         safe_mode: Whether to refuse other Lambda layers than vit-keras's own, which is replaced, not run.
@@ -55,6 +57,8 @@ def load_model(
         >>> model = load_model("vit_keras_0_2.keras")  # doctest: +SKIP
     """
     path = Path(filepath)
+    if sharded_files.is_checkpoint(path):
+        return _from_orbax(path, custom_objects, compile, safe_mode)
     if not os.path.isfile(path):
         raise FileNotFoundError(f"There is no model file at {path}.")
     is_archive = _is_keras_archive(path)
@@ -76,6 +80,18 @@ def load_model(
                 )
     except Exception as error:  # zipfile, json, h5py and Keras raise many types
         raise ValueError(_why_not(path, error, config, custom_objects)) from error
+
+
+def _from_orbax(path, custom_objects, compile, safe_mode):
+    config, state = sharded_files.read(path)
+    try:
+        _check_sizes(config.get("config"))
+        config = config if compile else {**config, "compile_config": None}
+        model = keras.saving.deserialize_keras_object(config, custom_objects=custom_objects, safe_mode=safe_mode)
+        sharded_files.assign(state, model)
+    except Exception as error:
+        raise ValueError(_why_not(path, error, config, custom_objects)) from error
+    return model
 
 
 _COUNTING = threading.RLock()
@@ -129,6 +145,8 @@ def _why_not(path: Path, error: Exception, config: Any, custom_objects: Mapping[
 def is_whole_model(path: str | os.PathLike) -> bool:
     """Whether a file holds a Keras model, and not weights alone."""
     path = Path(path)
+    if sharded_files.is_checkpoint(path):
+        return True
     if not os.path.isfile(path):
         return False
     if _is_keras_archive(path):

@@ -1,0 +1,85 @@
+"""Models that `keras.callbacks.OrbaxCheckpoint` wrote on many devices, opened on any number of them and any backend.
+
+Keras itself opens such a folder only where as many devices are set up as wrote it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+__all__ = ["assign", "is_checkpoint", "read"]
+
+
+def is_checkpoint(path: str | os.PathLike) -> bool:
+    """Return whether a path is a folder of checkpoints of Orbax with a model in them, or one of these.
+
+    Example:
+        >>> is_checkpoint("cats.keras")
+        False
+    """
+    return _last(Path(path)) is not None
+
+
+def _last(folder: Path) -> Path | None:
+    """Return the folder of the last checkpoint: they have numbers, and a file that says that it is whole."""
+    steps = [folder, *folder.glob("[0-9]*")] if folder.is_dir() else []
+    whole = [step for step in steps if (step / "model_config").is_dir() and (step / "_CHECKPOINT_METADATA").is_file()]
+    return max(whole, key=lambda step: int(step.name) if step.name.isdigit() else -1, default=None)
+
+
+def read(path: str | os.PathLike) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Read the last checkpoint of a folder.
+
+    Args:
+        path: The folder that `OrbaxCheckpoint` was given, or one of a checkpoint in it.
+
+    Returns:
+        The configuration of the model, as Keras serializes it, and the values of all variables, for
+        `keras.Model.set_state_tree`.
+
+    Raises:
+        ImportError: Orbax is not installed.
+    """
+    try:
+        import orbax.checkpoint as orbax
+    except ImportError:
+        raise ImportError(f"{path} was written by Orbax. Install it: pip install orbax-checkpoint") from None
+    step = _last(Path(path)).absolute()
+
+    def empty(found):  # Orbax reads into an array of NumPy what is asked for as one, whatever devices held it
+        return np.empty(found.shape, found.dtype)
+
+    shapes = orbax.v1.checkpointables_metadata(step).metadata["pytree"]
+    loaded = orbax.v1.load_checkpointables(
+        step, {"pytree": keras.tree.map_structure(empty, shapes), "model_config": None}
+    )
+    return json.loads(loaded["model_config"]["config"]), loaded["pytree"]
+
+
+def assign(state: dict[str, Any], model: keras.Model) -> None:
+    """Set a model's variables to what `read` returned; the optimizer's too if the model has one.
+
+    Raises:
+        ValueError: The checkpoint lacks a variable. (States of random numbers may have other names.)
+    """
+    optimizer = getattr(model, "optimizer", None)
+    kinds = {"trainable_variables", "non_trainable_variables", *(["optimizer_variables"] if optimizer else [])}
+    state = {kind: values for kind, values in state.items() if kind in kinds}
+    there = {path for values in state.values() for path in _paths(values)}
+    variables = [*model.variables, *(optimizer.variables if optimizer else [])]
+    missing = [v.path for v in variables if v.path not in there and not v.path.endswith("seed_generator_state")]
+    if missing:
+        raise ValueError(f"the checkpoint lacks {len(missing)} of {len(variables)} variables, the first {missing[0]!r}")
+    model.set_state_tree(state)
+
+
+def _paths(values: Any, above: tuple[str, ...] = ()) -> list[str]:
+    if not isinstance(values, dict):
+        return ["/".join(above)]
+    return [path for name, inner in values.items() for path in _paths(inner, (*above, name))]
