@@ -11,8 +11,8 @@ from vit_keras import vit
 from vit_keras.cli import main
 from vit_keras.config import ViTConfig
 from vit_keras.cost import SIZES, config_of, cost
-from vit_keras.cost.devices import LEAST_CUT
 from vit_keras.cost.weights import weights_of
+from vit_keras.sharding import MIN_SIZE
 from vit_keras.variants import CIFAR10, VARIANTS
 
 SMALL = ViTConfig(image_size=(32, 48), patch_size=8, num_layers=3, hidden_size=32, num_heads=4, mlp_dim=64, classes=7)
@@ -114,7 +114,7 @@ def test_data_parallel():
 def test_fully_sharded():
     whole = cost("vit_h14", training=True)
     step, predicting = (cost("vit_h14", devices=8, strategy="fsdp", training=trains) for trains in (True, False))
-    small = sum(w.size for w in weights_of(SIZES["vit_h14"], True) if w.size < LEAST_CUT)
+    small = sum(w.size for w in weights_of(SIZES["vit_h14"], True) if w.size < MIN_SIZE)
     assert step.weight_bytes == 4 * (small + (whole.parameters - small) / 8)
     assert step.weight_bytes + step.optimizer_bytes <= 1.05 / 8 * (whole.weight_bytes + whole.optimizer_bytes)
     assert predicting.sent_bytes == 7 / 8 * 4 * (whole.parameters - small)

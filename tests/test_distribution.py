@@ -18,7 +18,8 @@ import pytest
 from support import ROOT
 
 import vit_keras
-from vit_keras import distribution, vit
+from vit_keras import vit
+from vit_keras.sharding import divided_axis
 
 BACKEND = keras.backend.backend()
 
@@ -83,24 +84,19 @@ def test_devices_that_are_not_there_are_refused(how, options, message):
     assert keras.distribution.distribution() is None
 
 
-class Variable:
-    def __init__(self, path, shape):
-        self.path, self.shape = path, shape
-
-
 @pytest.mark.parametrize(
     ("shape", "axis"),
     [((1280, 5120), 1), ((5120, 1280), 0), ((14, 14, 3, 1280), None), ((1001, 1280), 1), ((1001, 1283), None)],
 )
 def test_the_largest_axis_that_the_devices_divide(shape, axis):
-    assert distribution._largest_axis(Variable("", shape), 8, 2**20) == axis
+    assert divided_axis("fsdp", "", shape, 8) == axis
 
 
 @pytest.mark.parametrize(
     ("path", "shape", "axis"),
     [
-        ("encoderblock_0/MultiHeadDotProductAttention_1/query/kernel", (64, 64), -1),
-        ("encoderblock_0/MultiHeadDotProductAttention_1/query/bias", (64,), -1),
+        ("encoderblock_0/MultiHeadDotProductAttention_1/query/kernel", (64, 64), 1),
+        ("encoderblock_0/MultiHeadDotProductAttention_1/query/bias", (64,), 0),
         ("encoderblock_0/MultiHeadDotProductAttention_1/out/kernel", (64, 64), 0),
         ("encoderblock_0/MultiHeadDotProductAttention_1/out/bias", (64,), None),
         ("encoderblock_0/MlpBlock_3/Dense_0/kernel", (64, 258), None),
@@ -110,7 +106,7 @@ def test_the_largest_axis_that_the_devices_divide(shape, axis):
     ],
 )
 def test_columns_and_rows(path, shape, axis):
-    assert distribution._axis_of_heads_or_neurons(Variable(path, shape), 4) == axis
+    assert divided_axis("tensor", path, shape, 4) == axis
 
 
 def test_a_device_of_eight_holds_an_eighth_of_the_largest_model():
@@ -118,7 +114,7 @@ def test_a_device_of_eight_holds_an_eighth_of_the_largest_model():
     whole, share = 0, 0.0
     for variable in vit.build_model(224, 14, 1, 1280, 16, "h", 5120, classes=1000).trainable_variables:
         values = np.prod(variable.shape) * (32 if "encoderblock_0" in variable.path else 1)
-        divided = distribution._largest_axis(variable, 8, 2**20) is not None
+        divided = divided_axis("fsdp", variable.path, tuple(variable.shape), 8) is not None
         whole, share = whole + values, share + values / (8 if divided else 1)
     assert whole == 632_045_800
     assert whole / 8 < share < whole / 8 * 1.02

@@ -28,6 +28,7 @@ FLOORS = [
     "preprocess",
     "keras_internals",
     "replay",
+    "sharding",
     "distribution",
     "compiled",
     "layers",

@@ -17,20 +17,13 @@ import keras
 import numpy as np
 
 from .keras_internals import take_any_batch
+from .sharding import KINDS, MIN_SIZE, divided_axis
 from .validate import is_number, one_of
 
 __all__ = ["distribute"]
 
-KINDS = ("data", "fsdp", "tensor")
-
 _BATCH, _MODEL = "batch", "model"
 """Axes of the mesh of devices."""
-
-_COLUMNS = re.compile(r"(^|/)(query|key|value|Dense_0|Gate)/(kernel|bias)$")
-"""Variables whose last axis is that of the heads, or of the neurons of the MLP."""
-
-_ROWS = re.compile(r"(^|/)(out|Dense_1|head)/kernel$")
-"""Kernels whose first axis is what the columns of those before them give."""
 
 _STREAM = re.compile(r"(^|/)(embedding|\w+block_\d+)/output$")
 _WITHIN = re.compile(r"(^|/)(query|key|value|out|Dense_\d|Gate|head)/output$")
@@ -44,7 +37,7 @@ def distribute(
     devices: int | Sequence[str] | None = None,
     *,
     model: int | None = None,
-    min_size: int = 2**20,
+    min_size: int = MIN_SIZE,
 ) -> Any:
     """Let all models that are made from now on use several devices. Call it before a model is made or opened.
 
@@ -152,27 +145,15 @@ def _on_jax(how, devices, model, min_size):
         raise ValueError(f"model must divide the number of devices, {total}. Received: {model!r}")
     shape, names = ((total // model, model), [_BATCH, _MODEL]) if how == "tensor" else ((total,), [_BATCH])
     mesh = keras.distribution.DeviceMesh(shape, names, np.array(devices))
-    made = {
-        "data": lambda: Sharded(mesh, lambda variable: None),
-        "fsdp": lambda: Sharded(mesh, lambda variable: _largest_axis(variable, total, min_size)),
-        "tensor": lambda: Sharded(mesh, lambda variable: _axis_of_heads_or_neurons(variable, model), _MODEL),
-    }[how]()
+    parts, along = (model, _MODEL) if how == "tensor" else (total, _BATCH)
+
+    def axis_of(variable):
+        return divided_axis(how, variable.path, tuple(variable.shape), parts, min_size)
+
+    made = Sharded(mesh, axis_of, along)
     take_any_batch()
     keras.distribution.set_distribution(made)
     return made
-
-
-def _largest_axis(variable: Any, parts: int, min_size: int) -> int | None:
-    """Return the largest axis of a variable that can be cut into so many parts; `None` for a small variable."""
-    shape = tuple(variable.shape)
-    axes = [axis for axis, size in enumerate(shape) if size % parts == 0]
-    return max(axes, key=shape.__getitem__, default=None) if np.prod(shape) >= min_size else None
-
-
-def _axis_of_heads_or_neurons(variable: Any, parts: int) -> int | None:
-    """Return the axis of the heads or the neurons, if it can be cut into so many parts."""
-    axis = -1 if _COLUMNS.search(variable.path) else 0 if _ROWS.search(variable.path) else None
-    return None if axis is None or variable.shape[axis] % parts else axis
 
 
 def _of_several_processes() -> keras.distribution.Distribution | None:

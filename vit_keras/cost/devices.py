@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-import re
-
 from ..config import ViTConfig
+from ..sharding import KINDS as STRATEGIES
+from ..sharding import divided_axis
 from ..validate import positive_integer
 from .weights import Weight, tokens_of
 
 __all__ = ["STRATEGIES", "parts_of", "sent_by", "share_of"]
-
-STRATEGIES = ("data", "fsdp", "tensor")
-
-LEAST_CUT = 2**20
-"""Values from which on `"fsdp"` divides a variable."""
-
-_COLUMNS = re.compile(r"(^|/)(query|key|value|Dense_0|Gate)/(kernel|bias)$")
-_ROWS = re.compile(r"(^|/)(out|Dense_1|head)/kernel$")
 
 
 def share_of(config: ViTConfig, strategy: str, devices: int, model_devices: int | None) -> int:
@@ -37,10 +29,8 @@ def share_of(config: ViTConfig, strategy: str, devices: int, model_devices: int 
 
 def parts_of(weight: Weight, strategy: str, devices: int, share: int) -> int:
     """Return into how many parts a variable is cut."""
-    if strategy == "fsdp":
-        return devices if weight.size >= LEAST_CUT and any(n % devices == 0 for n in weight.shape) else 1
-    axis = -1 if _COLUMNS.search(weight.path) else 0 if _ROWS.search(weight.path) else None
-    return share if axis is not None and weight.shape[axis] % share == 0 else 1
+    parts = devices if strategy == "fsdp" else share
+    return 1 if divided_axis(strategy, weight.path, weight.shape, parts) is None else parts
 
 
 def sent_by(
