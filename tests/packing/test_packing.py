@@ -11,7 +11,7 @@ import pytest
 from support import ROOT, far_from_uniform
 
 import vit_keras
-from vit_keras import vit
+from vit_keras import visualize, vit
 from vit_keras.config import ViTConfig
 from vit_keras.layers import attention, record_attention
 from vit_keras.packing import arrange, fitting_size
@@ -182,6 +182,23 @@ def test_a_packed_model_is_saved_and_opened_by_a_stranger(tmp_path):
         [sys.executable, "-c", program], cwd=tmp_path, check=True, env={**os.environ, "PYTHONPATH": str(ROOT)}
     )
     np.testing.assert_allclose(np.load(tmp_path / "out.npy"), one_by_one(model, images()), rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize("options", [{"registers": 1}, {"pooling": "map"}])
+def test_recordings_are_those_of_the_images_one_by_one(options):
+    """To 2e-5, as the outputs; the maps follow from the recordings."""
+    model = model_of(**options)
+    pictures = [np.random.default_rng(n).integers(0, 256, (*size, 3), "uint8") for n, size in enumerate(SIZES[:4])]
+    packed = vit_keras.pack(model, tokens=40)
+    found = visualize.record_packed(packed, [model.preprocess(picture)[0] for picture in pictures])
+    for recording, picture in zip(found, pictures, strict=True):
+        alone = visualize.record(model, picture)
+        assert (recording.grid, recording.prefix, recording.layers) == (alone.grid, alone.prefix, alone.layers)
+        np.testing.assert_array_equal(recording.images[0], picture)
+        for field in ("attention", "values", "tokens", "features", "projections", "readout", "logits"):
+            np.testing.assert_allclose(getattr(recording, field), getattr(alone, field), rtol=0, atol=2e-5)
+        rollouts = (visualize.attention_rollout(each) for each in (recording, alone))
+        np.testing.assert_allclose(*rollouts, rtol=0, atol=2e-5)
 
 
 def test_the_model_that_was_packed_is_as_before():

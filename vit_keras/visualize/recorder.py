@@ -137,7 +137,7 @@ class Recorder:
             )
         if "values" in plan.keep:
             blocks = anatomy.attention_blocks(self.vit)
-            seen["projections"] = np.stack([_projection(blocks[n]) for n in plan.layers])
+            seen["projections"] = np.stack([projection_of(blocks[n]) for n in plan.layers])
         known = getattr(self.vit, "config", None) is not None or self.grid is None
         return Recording(
             images=tuple(displayable(p) for p in pictures),
@@ -145,7 +145,7 @@ class Recorder:
             prefix=prefix,
             layers=plan.layers,
             patch_size=anatomy.patch_stride(self.vit, size) if known else (size[0] // grid[0], size[1] // grid[1]),
-            readout=_readout(self.vit, tokens, seen.get("pooling_attention"), len(inputs)),
+            readout=readout_of(self.vit, tokens, seen.get("pooling_attention"), len(inputs)),
             labels=labels,
             head_fusion=plan.head_fusion,
             exits=plan.exits,
@@ -251,7 +251,8 @@ def _check(seen: dict[str, Any], classes: np.ndarray | None, plan: Plan) -> None
         )
 
 
-def _readout(vit: keras.Model, tokens: int, pooling_attention: np.ndarray | None, count: int) -> np.ndarray:
+def readout_of(vit: keras.Model, tokens: int, pooling_attention: np.ndarray | None, count: int) -> np.ndarray:
+    """Return `Recording.readout` of so many images, from the attention of a MAP head where there is one."""
     if pooling_attention is not None:
         return pooling_attention.mean(axis=1)
     read = anatomy.readout(vit)
@@ -270,7 +271,12 @@ def _adds_up(block: TransformerBlock) -> bool:
     return not (block.att.attention_norm or block.post_norm)
 
 
-def _projection(block: TransformerBlock) -> np.ndarray:
+def projection_of(block: TransformerBlock) -> np.ndarray:
+    """Return a block's part of `Recording.projections`.
+
+    Raises:
+        ValueError: A normalization comes after the sum of the values.
+    """
     att = block.att
     if not _adds_up(block):
         raise ValueError(
