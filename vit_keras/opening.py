@@ -106,9 +106,9 @@ def is_saved_model(model: Any) -> bool:
     path = Path(os.path.expanduser(model))
     if path.suffix == ".keras":
         return True
-    return (
-        is_whole_model(path) if path.is_dir() else path.suffix == ".h5" and (is_whole_model(path) or not path.exists())
-    )
+    if os.path.isdir(path):  # unlike Path.is_dir, False for a name that is too long
+        return is_whole_model(path)
+    return path.suffix == ".h5" and (is_whole_model(path) or not path.exists())
 
 
 def _is_path(name: str) -> bool:

@@ -28,7 +28,7 @@ def is_checkpoint(path: str | os.PathLike) -> bool:
 
 def _last(folder: Path) -> Path | None:
     """Return the folder of the last checkpoint: they have numbers, and a file that says that it is whole."""
-    steps = [folder, *folder.glob("[0-9]*")] if folder.is_dir() else []
+    steps = [folder, *folder.glob("[0-9]*")] if os.path.isdir(folder) else []  # False for a name that is too long
     whole = [step for step in steps if (step / "model_config").is_dir() and (step / "_CHECKPOINT_METADATA").is_file()]
     return max(whole, key=lambda step: int(step.name) if step.name.isdigit() else -1, default=None)
 

@@ -251,6 +251,7 @@ def test_pictures_keep_their_shape():
         ),
         ({}, [], "There are no images"),
         ({"resnet": (1,), "patch_size": 1}, None, "resnet needs the whole grid"),
+        ({"resnet": (), "patch_size": 1}, None, "resnet needs the whole grid"),
         ({"image_size": 32, "relative_positions": True, **NO_TABLE}, None, "relative_positions needs"),
         ({"image_size": 32, "position_grid": None, "merge_tokens": 1}, None, "merge_tokens needs"),
     ],

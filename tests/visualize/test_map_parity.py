@@ -36,7 +36,13 @@ def test_maps_are_those_of_the_references(name):
         ours, reference = pair(name, key)
         assert ours.shape == reference.shape, key
         assert reference.any(axis=tuple(range(1, reference.ndim))).all(), f"{key} is blank"
-    assert {k: d for k in arrays.keys() & OURS.keys() if not (d := distance(*pair(name, k))) < TOLERANCE} == {}
+    far = {k: d for k in arrays.keys() & OURS.keys() if not (d := distance(*pair(name, k))) < tolerance_of(k)}
+    assert far == {}
+
+
+def tolerance_of(key):
+    """Where scores are discarded, a rounding error of 1e-7 decides about one that is on the threshold."""
+    return 1e-2 if key.endswith(("_05", "_09")) else TOLERANCE
 
 
 @pytest.mark.parametrize("name", [_marked(n) for n in cases() if DIFFERENT.keys() & load(n).meta["sources"].keys()])

@@ -10,7 +10,7 @@ from .weights import Weight, resnet, tokens_of
 
 __all__ = ["Kept", "alive", "copied", "kept_of"]
 
-ACTIVATION_KEEPS = {"gelu": 4, "gelu_tanh": 2, "quick_gelu": 3}
+ACTIVATION_KEEPS = {"quick_gelu": 3}
 """What is kept of each neuron of an MLP, its input and its output included; 2 of other activations."""
 
 
@@ -53,7 +53,7 @@ def copied(weights: list[Weight]) -> int:
 def _kept_in_block(config: ViTConfig, tokens: int, share: int) -> Kept:
     heads, width = config.num_heads // share, config.hidden_size
     inner, hidden = heads * config.head_width, config.mlp_dim // share
-    values = 4 * width + 5 * inner  # a branch's input, and this normalized; query, key, value, output in two orders
+    values = 4 * width + 4 * inner  # a branch's input, and this normalized; query, key, value, output
     neurons = ACTIVATION_KEEPS.get(config.mlp_activation, 2)
     values += hidden * (neurons + 2 * config.gated_mlp + config.mlp_norm + bool(config.dropout))
     values += inner * config.attention_norm
@@ -62,7 +62,7 @@ def _kept_in_block(config: ViTConfig, tokens: int, share: int) -> Kept:
     values += 2 * width * ((config.layer_scale is not None) + bool(config.dropout))
     stats = 4 + 2 * config.attention_norm + 2 * config.mlp_norm
     if config.attention_dropout or config.relative_positions:  # no fused kernel: the scores are kept, not the output
-        values += heads * tokens * (3 if config.attention_dropout else 1) - inner
+        values += heads * tokens * (3 if config.attention_dropout else 1)
     else:
         stats += heads
     return Kept(tokens * values, tokens * stats)

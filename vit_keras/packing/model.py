@@ -284,8 +284,9 @@ def _check(vit: keras.Model) -> None:
     config = getattr(vit, "config", None)
     if config is None:
         raise ValueError(f"The model {vit.name!r} has lost its configuration, which packing needs. Build it anew.")
-    whole = ("resnet", "tokens_mlp_dim", "relative_positions", "merge_tokens", "patch_dropout")
-    found = [field for field in whole if getattr(config, field) and getattr(config, field) != (0,) * config.num_layers]
+    usual = {"resnet": (None,), "tokens_mlp_dim": (None,), "relative_positions": (False,), "patch_dropout": (0,)}
+    usual["merge_tokens"] = (0, (0,) * config.num_layers)
+    found = [field for field, values in usual.items() if getattr(config, field) not in values]
     if found:
         raise ValueError(
             f"Images cannot be packed for the model {vit.name!r}: {', '.join(found)} needs the whole grid of one image."
