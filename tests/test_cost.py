@@ -84,7 +84,7 @@ def test_variables_operations_and_memory_are_those_of_the_model(name, request):
     assert check.flops(lambda: model(images)) == cost(config, batch_size=2).flops
     step = cost(config, batch_size=2, training=True)
     estimated = config.resnet is not None or config.pooling == "map" or config.position is None
-    assert check.kept(model, images) == pytest.approx(step.activation_bytes, rel=0.1 if estimated else 0.002)
+    assert check.kept(model, images) == pytest.approx(step.activation_bytes, rel=0.1 if estimated else 0.004)
 
 
 def test_a_step_of_training():

@@ -57,6 +57,7 @@ def _kept_in_block(config: ViTConfig, tokens: int, share: int) -> Kept:
     neurons = ACTIVATION_KEEPS.get(config.mlp_activation, 2)
     values += hidden * (neurons + 2 * config.gated_mlp + config.mlp_norm + bool(config.dropout))
     values += inner * config.attention_norm
+    values += inner * (config.rope_theta is not None)  # the output once more, in another order
     if config.rope_theta is not None and config.rope_kind == "mixed":
         values += 4 * inner  # queries and keys, before and after a quarter of a turn
     values += 2 * width * ((config.layer_scale is not None) + bool(config.dropout))

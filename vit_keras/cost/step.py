@@ -121,7 +121,7 @@ def cost(
     Example:
         >>> b16 = cost("vit_b16", batch_size=64, training=True)
         >>> f"{b16.parameters / 1e6:.1f} M, {b16.flops / 1e12:.2f} TFLOP, {b16.memory_bytes / 1e9:.1f} GB"
-        '86.6 M, 6.73 TFLOP, 9.4 GB'
+        '86.6 M, 6.73 TFLOP, 8.9 GB'
     """
     config = config_of(model).replace(**({} if image_size is None else {"image_size": image_size}), **options)
     for name, value in (("batch_size", batch_size), ("devices", devices)):
