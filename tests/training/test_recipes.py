@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from support import uncompiled
 
-from vit_keras import vit
+from vit_keras import training, vit
 from vit_keras.training.freeze import head_layers, train_only
 from vit_keras.training.recipe_table import RECIPE_TABLE
 from vit_keras.training.recipes import RECIPES, CrossEntropy, Horizon, Recipe, accuracy, recipe
@@ -437,3 +437,16 @@ def test_half_precision_scales_its_loss_and_ends_its_schedule():
 def test_the_table_of_recipes_names_each_once():
     assert list(RECIPES) == list(RECIPE_TABLE)
     assert all(isinstance(known, Recipe) and known.name == name for name, known in RECIPES.items())
+
+
+@pytest.mark.parametrize("kind", [training.Distillation, training.MaskedAutoencoder])
+def test_recipes_compile_models_with_a_loss_of_their_own(kind):
+    """A student learns the labels with its own cross-entropy, and a masked autoencoder needs none."""
+    model = tiny()
+    wrapped = kind(model, tiny()) if kind is training.Distillation else kind(model)
+    labels = np.arange(8) % 3 if kind is training.Distillation else None
+    how = training.recipe("finetune", epochs=1)
+    how.compile(wrapped, steps=2)
+    images = np.random.default_rng(0).uniform(-1, 1, (8, *model.input_shape[1:])).astype("float32")
+    history = wrapped.fit(images, labels, batch_size=4, verbose=0).history
+    assert np.isfinite(history["loss"]).all() and ("accuracy" in history) == (kind is training.Distillation)

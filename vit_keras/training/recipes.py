@@ -26,6 +26,7 @@ from . import replicas
 from .augment import Augmentation
 from .callbacks import Horizon, Reseed, check_horizon_before_training
 from .checks import as_array, check, first_batch
+from .distill import Distillation
 from .freeze import train_only
 from .losses import CrossEntropy, accuracy
 from .optimizers import DECAYS, LayerwiseAdamW, LayerwiseLamb, LayerwiseSGD, WarmupDecay
@@ -182,7 +183,7 @@ class Recipe:
                 checked (`vit_keras.training.checks.check`).
             loss: A Keras loss. `None`: a cross-entropy that fits the model's last activation and takes class numbers
                 as well as one-hot labels; a binary one if `data` has images of several classes. A model with several
-                outputs needs a loss. A model with its own `compute_loss` gets none.
+                outputs needs a loss. A model with its own `compute_loss` gets none, but for `Distillation`.
             metrics: As for `keras.Model.compile`. `"accuracy"` is the one for the labels that the loss takes.
             batch_size: The batch size of `fit`. `None`: that of `data`, if known.
             steps: Number of batches of the whole training. `None`: that of `fit`, through `callbacks`.
@@ -213,13 +214,14 @@ class Recipe:
         _build(model)
         metrics = [metrics] if isinstance(metrics, str) else metrics or []
         own_loss = type(model).compute_loss is not keras.Model.compute_loss
-        if loss is None and not own_loss:
-            loss, right = self._loss_and_accuracy(model, labels)
+        learns_labels = isinstance(model, Distillation) or not own_loss
+        if loss is None and learns_labels:
+            loss, right = self._loss_and_accuracy(getattr(model, "student", model), labels)
             metrics = [right if metric == "accuracy" else metric for metric in metrics]
-        elif own_loss:
+        elif not learns_labels:
             metrics = [metric for metric in metrics if metric != "accuracy"]
         self._prepare(model, own_loss)
-        model.compile(optimizer=self.make_optimizer(batch_size, steps), loss=loss, metrics=metrics, **options)
+        model.compile(optimizer=self.make_optimizer(batch_size, steps), loss=loss, metrics=metrics or None, **options)
         check_horizon_before_training(model)
 
     def _loss_and_accuracy(self, model, labels):
