@@ -1,6 +1,7 @@
 """Time models on the PyTorch backend of Keras beside timm's, in turns, on one thread.
 
-pip install timm && KERAS_BACKEND=torch python tools/compare_timm.py [--models ti16 s16 b16] [--batches 1 8] [--rounds 20]
+pip install timm
+KERAS_BACKEND=torch python tools/compare_timm.py [--models ti16 s16 b16] [--batches 1 8] [--rounds 20]
 
 Random weights, images of 224 pixels, float32, exact GELU, as in timm. Prediction is `model(images)` under
 `torch.no_grad()`; a training step is the forward and the backward pass. What is printed is timm's CPU time divided by
@@ -8,6 +9,7 @@ ours, of medians: above 1, ours is faster.
 """
 
 import argparse
+import functools
 import os
 import statistics
 import time
@@ -33,12 +35,12 @@ def main():
     torch.set_num_threads(1)
     print("| model | batch | predict | train |\n| --- | --- | --- | --- |")
     for name in given.models:
-        theirs = timm.create_model(NAMES[name], pretrained=False)
+        theirs = timm.create_model(NAMES[name], pretrained=False)  # without dropout, so the same in training
         ours = getattr(vit, f"vit_{name}")(pretrained=False, mlp_activation="gelu", dropout=0.0)
         for batch in given.batches:
             images = torch.rand(batch, 224, 224, 3) * 2 - 1
-            predict = ratio(given.rounds, lambda: predicted(theirs.eval(), images), lambda: predicted(ours, images))
-            train = ratio(given.rounds, lambda: trained(theirs.train(), images), lambda: trained(ours, images))
+            runs = (functools.partial(run, model, images) for run in (predicted, trained) for model in (theirs, ours))
+            predict, train = (ratio(given.rounds, *pair) for pair in zip(runs, runs))
             print(f"| {name} | {batch} | {predict:.2f} | {train:.2f} |", flush=True)
 
 
