@@ -106,9 +106,9 @@ def is_saved_model(model: Any) -> bool:
     path = Path(os.path.expanduser(model))
     if path.suffix == ".keras":
         return True
-    if os.path.isdir(path):  # unlike Path.is_dir, False for a name that is too long
+    if os.path.isdir(path):  # os.path answers False for a name that is too long; a Path raises OSError
         return is_whole_model(path)
-    return path.suffix == ".h5" and (is_whole_model(path) or not path.exists())
+    return path.suffix == ".h5" and (is_whole_model(path) or not os.path.exists(path))
 
 
 def _is_path(name: str) -> bool:
