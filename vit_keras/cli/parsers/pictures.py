@@ -1,0 +1,80 @@
+"""The options of `predict`, `attention` and `explore`."""
+
+from __future__ import annotations
+
+import argparse
+
+from ...visualize.methods import METHODS, OF_A_CLASS
+from ..arguments import add_images, add_loading, add_output
+from ..options import STYLES, method
+
+__all__ = ["attention", "explore", "predict"]
+
+_CLASS = "a number, a name such as tabby, or `predicted`"
+
+
+def predict(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `predict`."""
+    add_images(parser)
+    parser.add_argument("--top", type=int, default=5, metavar="N", help="number of classes to print; default: 5")
+    add_output(
+        parser,
+        "map.png",
+        "also write the attention map; for several images map-1.png, map-2.png …",
+        old="--attention",
+        required=False,
+    )
+    add_loading(parser)
+
+
+def attention(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `attention`."""
+    add_images(parser)
+    general = [name for name in METHODS if name not in OF_A_CLASS]
+    parser.add_argument(
+        "--method",
+        type=method,
+        metavar="NAME",
+        help=f"{', '.join(general)}; or, to explain a class, {', '.join(OF_A_CLASS)}; "
+        "default: rollout, or relevance with --class",
+    )
+    parser.add_argument(
+        "--class",
+        dest="target",
+        metavar="CLASS",
+        help=f"class to explain: {_CLASS}; default: the predicted class, if the method explains a class",
+    )
+    parser.add_argument(
+        "--style",
+        choices=STYLES,
+        help="overlay: colors over the image; paper: the image, bright where the map is high; vit_keras: as drawn by "
+        "vit-keras 0.x; default: overlay",
+    )
+    parser.add_argument(
+        "--all-methods",
+        action="store_true",
+        help="draw all methods side by side in one figure, one row per image (needs Matplotlib)",
+    )
+    parser.add_argument("--grid", dest="all_methods", action="store_true", help=argparse.SUPPRESS)
+    add_output(parser, "map.png", "image file to write; for several images map-1.png, map-2.png …")
+    add_loading(parser)
+
+
+def explore(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `explore`."""
+    add_images(parser)
+    parser.add_argument(
+        "--class",
+        dest="target",
+        metavar="CLASS",
+        help=f"class that the relevance map explains: {_CLASS}; default: the predicted class",
+    )
+    parser.add_argument(
+        "--max-mb",
+        type=float,
+        default=6.0,
+        metavar="MB",
+        help="largest size of the page in megabytes; layers and heads are reduced to fit; default: 6",
+    )
+    add_output(parser, "page.html", "page to write")
+    add_loading(parser)

@@ -1,0 +1,95 @@
+"""The options of `finetune`, `evaluate` and `embed`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from ..arguments import add_errors, add_json, add_loading, add_model, add_output
+from ..options import image_size
+
+__all__ = ["embed", "evaluate", "finetune"]
+
+_FOLDER = "folder with one subfolder per class: DIR/class/image.jpg"
+
+
+def finetune(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `finetune`."""
+    parser.add_argument("folder", metavar="DIR", help=_FOLDER)
+    add_model(parser)
+    add_output(parser, "DIR", "folder for the results; default: finetuned", old="--out", default=Path("finetuned"))
+    parser.add_argument(
+        "--recipe",
+        default="finetune",
+        metavar="NAME",
+        help="training recipe, such as finetune, lp_ft, lora or vit; default: finetune",
+    )
+    parser.add_argument("--epochs", type=int, metavar="N", help="number of epochs; default: chosen by the recipe")
+    parser.add_argument(
+        "--minutes",
+        type=float,
+        metavar="N",
+        help="time limit in minutes: train fewer epochs if more would exceed it; default: 12, or none with --epochs",
+    )
+    parser.add_argument(
+        "--image-size",
+        type=image_size,
+        metavar="N|HxW",
+        help="input size in pixels, or `native`: the size of the weights; default: native, or less if the images are "
+        "smaller",
+    )
+    parser.add_argument("--batch-size", type=int, default=32, metavar="N", help="images per step; default: 32")
+    parser.add_argument(
+        "--held-out",
+        type=float,
+        default=0.2,
+        metavar="SHARE",
+        help="share of images held out for validation; default: 0.2",
+    )
+    parser.add_argument("--balance", action="store_true", help="give all classes the same weight in the loss")
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=0,
+        metavar="N",
+        help="random seed of the split, the order and the augmentation; default: 0",
+    )
+    parser.add_argument("--overwrite", action="store_true", help="replace an earlier run in the output folder")
+    add_errors(parser)
+    add_loading(parser, "or of the recipe or its augmentation, such as learning_rate=1e-4 or flip=false")
+
+
+def evaluate(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `evaluate`."""
+    parser.add_argument("model", metavar="MODEL", help="saved model (.keras, .h5) or published name")
+    parser.add_argument("folder", metavar="DIR", help=_FOLDER)
+    parser.add_argument(
+        "--only",
+        type=Path,
+        metavar="SPLIT.JSON",
+        help="evaluate only the images that `finetune` held out, listed in its split.json; default: all images",
+    )
+    add_output(
+        parser,
+        "report.html",
+        "also write a report with the mistakes and their attention maps",
+        old="--report",
+        required=False,
+    )
+    add_errors(parser)
+    add_json(parser)
+
+
+def embed(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `embed`."""
+    parser.add_argument("images", nargs="+", metavar="DIR|IMAGE", help="folder of images, or image files and URLs")
+    add_model(parser)
+    add_output(parser, "FILE", "file to write: .parquet, .npz or .npy")
+    parser.add_argument(
+        "--layer",
+        metavar="NAME",
+        help="layer whose output is written, or `tokens` for all tokens; default: the input of the head",
+    )
+    parser.add_argument("--batch-size", type=int, default=32, metavar="N", help="images per batch; default: 32")
+    add_errors(parser)
+    add_loading(parser)
