@@ -6,6 +6,7 @@ import pytest
 from keras import ops
 
 from vit_keras.export.onnx.file import save
+from vit_keras.export.onnx.int8 import quantized
 from vit_keras.export.onnx.narrow import narrowed, order
 from vit_keras.export.onnx.trace import trace
 
@@ -56,6 +57,15 @@ def test_an_operation_is_that_of_the_backend(tmp_path, name):
     graph = trace(lambda x: {"y": FUNCTIONS[name](x)}, {"x": (("batch", 3, 4), "float32")})
     found = run(narrowed(graph), tmp_path / "test.onnx", x=X)["y"]
     np.testing.assert_allclose(found, ops.convert_to_numpy(FUNCTIONS[name](ops.convert_to_tensor(X))), atol=1e-5)
+
+
+def test_outputs_of_several_types_keep_them():
+    graph = trace(lambda x: {"y": ops.top_k(x, 2)[1]}, {"x": (("batch", 3, 4), "float32")})
+    graph.outputs["z"] = graph.cast(graph.outputs["y"], "float32")
+    for new in (narrowed(graph), quantized(graph)):
+        assert (new.outputs["y"].dtype, new.outputs["z"].dtype) == (graph.outputs["y"].dtype, "float32")
+        (top,) = (node for node in order(new) if node.operator == "TopK")
+        assert [x.dtype for x in top.outputs] == ["float32", "int64"]
 
 
 LAYERS = {

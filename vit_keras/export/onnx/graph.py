@@ -155,7 +155,7 @@ class Graph:
         *inputs: Value | None,
         shape: Iterable[Dimension | None] | None = None,
         dtype: str | None = None,
-        shapes: Iterable[Iterable[Dimension | None]] | None = None,
+        like: Iterable[Value] | None = None,
         **attributes: Any,
     ) -> Any:
         """Add a node of any operator.
@@ -165,23 +165,27 @@ class Graph:
             inputs: Its inputs.
             shape: Of its output; `None` for what its inputs are broadcast to. A dimension `None` gets a new name.
             dtype: Of its output; `None` for that of the last input (`Where` has its condition first), or bool.
-            shapes: Of its outputs, if there are several; then a list is returned.
+            like: Values with the shapes and types of its outputs, which may be several; then a list is returned.
             **attributes: Of the node.
 
         Returns:
             The value that it computes.
         """
+        several, like = like is not None, list(like or ())
+        dtype = like[0].dtype if several else dtype
         if operator in ELEMENTWISE and (simpler := self._simpler(operator, inputs, dtype, attributes)):
-            return simpler
+            return [simpler] if several else simpler
         key = (operator, inputs, repr(sorted(attributes.items())))
         if key not in self._known:
-            given = [x for x in inputs if x is not None]
-            shape = broadcast(x.shape for x in given) if shape is None else shape
-            dtype = dtype or ("bool" if operator in BOOLEAN else given[-1 if operator == "Where" else 0].dtype)
             node = self._known[key] = Node(operator, inputs, attributes, self.scope)
-            node.outputs = tuple(self._output(node, each, dtype) for each in ([shape] if shapes is None else shapes))
+            if not several:
+                given = [x for x in inputs if x is not None]
+                shape = broadcast(x.shape for x in given) if shape is None else shape
+                dtype = dtype or ("bool" if operator in BOOLEAN else given[-1 if operator == "Where" else 0].dtype)
+                like = [Value(shape, dtype)]
+            node.outputs = tuple(self._output(node, each.shape, each.dtype) for each in like)
         outputs = self._known[key].outputs
-        return outputs[0] if shapes is None else list(outputs)
+        return list(outputs) if several else outputs[0]
 
     def _output(self, node: Node, shape: Iterable[Dimension | None], dtype: str) -> Value:
         value = Value((), dtype, node)

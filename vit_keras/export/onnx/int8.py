@@ -47,16 +47,9 @@ def quantized(graph: Graph) -> Graph:
         if node.operator == "MatMul" and _large(inputs[1], ranks=(2,)):
             outputs = [_product(new, *inputs)]
         else:
-            outputs = new.add(
-                node.operator,
-                *(_half(new, x) for x in inputs),
-                shapes=[x.shape for x in node.outputs],
-                dtype=node.outputs[0].dtype,
-                **node.attributes,
-            )
-        for old, each in zip(node.outputs, outputs):
-            each.dtype = old.dtype  # of operators whose outputs are of several types
-            made[old] = each
+            halves = (_half(new, x) for x in inputs)
+            outputs = new.add(node.operator, *halves, like=node.outputs, **node.attributes)
+        made.update(zip(node.outputs, outputs))
     new.outputs = {name: made.get(x, x) for name, x in graph.outputs.items()}
     return new
 

@@ -89,12 +89,9 @@ def _again(
     graph: Graph, node: Node, inputs: Sequence[Value | None], uses: Counter, outputs: Sequence[Value] = ()
 ) -> list[Value]:
     """Add a node of another graph; `outputs` are like those that it has now."""
-    outputs = outputs or node.outputs
     if scaled := _scaled_weights(graph, node, inputs, uses):
         return [scaled]
-    return graph.add(
-        node.operator, *inputs, shapes=[x.shape for x in outputs], dtype=outputs[0].dtype, **node.attributes
-    )
+    return graph.add(node.operator, *inputs, like=outputs or node.outputs, **node.attributes)
 
 
 # Weights that are multiplied once, before the file runs, instead of their products each time

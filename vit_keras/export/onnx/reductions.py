@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from .graph import Value
 from .table import OPERATIONS, on
 
 # Along axes
@@ -128,11 +129,9 @@ def _top_k(t, op, x):
 
 
 def _top(t, x, count, axis, largest):
-    shape = [count if a == axis else n for a, n in enumerate(x.shape)]
-    inputs = (x, t.graph.vector([count]))
-    values, places = t.graph.add("TopK", *inputs, shapes=[shape, shape], axis=axis, largest=largest, sorted=1)
-    places.dtype = "int64"
-    return values, places
+    shape = tuple(count if a == axis else n for a, n in enumerate(x.shape))
+    found = (Value(shape, x.dtype), Value(shape, "int64"))
+    return t.graph.add("TopK", x, t.graph.vector([count]), like=found, axis=axis, largest=largest, sorted=1)
 
 
 # Products
