@@ -19,13 +19,14 @@ from timm.models._registry import _model_pretrained_cfgs, _model_to_module
 
 TARGET = Path(__file__).parents[1] / "vit_keras" / "checkpoints" / "registry_timm.csv"
 COLUMNS = next(csv.reader((TARGET.parent / "registry.csv").open(encoding="utf-8")))
-MODULES = ("vision_transformer", "deit", "beit", "eva", "mlp_mixer", "vision_transformer_hybrid")
+MODULES = ("vision_transformer", "deit", "beit", "eva", "mlp_mixer", "naflexvit", "vision_transformer_hybrid")
 # Architectures of families that vit_keras reads; other models in these modules are left out.
 FAMILIES = re.compile(
     r"(vit_(tiny|small|base|large|huge)_patch\d+_\d+(_miil)?|"
     r"vit_\w+_clip_(quickgelu_)?\d+|vit_\w+_siglip_(gap_)?\d+|vit_\w+_dinov2|vit_\w+_dinov3|flexivit_\w+|"
     r"vit_\w+_r(26|50)?_s(16|32)(_p8)?_\d+|vit_base_r50_s16_\d+|vit_(small|large)_r(26|50)_s32_\d+|"
     r"vit_tiny_r_s16_p8_\d+|vit_medium_patch16_gap_\d+|vit_\w+_reg\d_gap_\d+|"
+    r"naflexvit_base_patch16_gap|naflexvit_\w+_siglip|"
     r"deit_\w+|deit3_\w+|beit_\w+|beitv2_\w+|eva_\w+|eva02_\w+|mixer_[sbl]\d+_\d+)"
 )
 ODD = re.compile(r"rope|dwee|pwee|dlittle|7b|tinyclip|bamboo|eupe|_mci_|radio|apple_mclip2")
@@ -152,6 +153,9 @@ READERS = {
     "deit_": "deit",
     "eva02_": "eva02",
     "eva_": "timm",
+    "naflexvit_base_patch16_siglip": "timm-naflex-map",
+    "naflexvit_so400m_patch16_siglip": "timm-naflex-map",
+    "naflexvit": "timm-naflex",
     "siglip_gap": "timm",
     "siglip": "timm-siglip",
     "clip": "timm-clip",
@@ -191,6 +195,8 @@ def options(architecture: str) -> str:
         activation = type(getattr(getattr(block, "mlp", None), "act", None)).__name__
         if activation in ACTIVATIONS:
             found.append(f"mlp_activation={ACTIVATIONS[activation]}")
+        if hasattr(model, "embeds") and model.global_pool == "map":
+            found.append(f"position_resize={model.embeds.pos_embed_interp_mode}_antialias")
         if block.norm1.eps != 1e-6:
             found.append(f"epsilon={block.norm1.eps:g}")
         _ARCHITECTURES[architecture] = " ".join(found)

@@ -25,8 +25,8 @@ from vit_keras.checkpoints.timm_models import signature
 
 TARGET = Path(__file__).parents[1] / "vit_keras" / "checkpoints" / "timm_models.csv"
 COLUMNS = ("name", "family", "files", "hidden_size", "num_layers", "arrays", "fields", "refused")
-MODULES = ("vision_transformer", "deit", "beit", "eva", "mlp_mixer", "vision_transformer_hybrid")
-CLASSES = ("VisionTransformer", "VisionTransformerDistilled", "Beit", "Eva", "MlpMixer")
+MODULES = ("vision_transformer", "deit", "beit", "eva", "mlp_mixer", "naflexvit", "vision_transformer_hybrid")
+CLASSES = ("VisionTransformer", "VisionTransformerDistilled", "Beit", "Eva", "MlpMixer", "NaFlexVit")
 POST_NORM = ("vision_transformer.ResPostBlock", "eva.EvaBlockPostNorm")
 BLOCKS = ("vision_transformer.Block", "beit.Block", "eva.EvaBlock", "mlp_mixer.MixerBlock", *POST_NORM)
 ATTENTIONS = (
@@ -115,10 +115,20 @@ def fields(model) -> dict:
     width = query.out_features // (1 if getattr(block.attn, "qkv", None) is None else 3)
     if block.attn.scale != (width // block.attn.num_heads) ** -0.5:
         raise Refused("its attention is scaled in another way")
+    table = resampled(model.embeds) if hasattr(model, "embeds") else {}
     distilled = {"pooling": "token+dist"} if hasattr(model, "dist_token") else {}
     pooling = {"pooling": POOLINGS[model.global_pool], **distilled}
     own = {"num_heads": heads.pop(), "mlp_activation": activation(model), "epsilon": epsilon(model)}
-    return {**own, **pooling, **map_heads, **post_norm, **rope}
+    return {**own, **pooling, **map_heads, **post_norm, **rope, **table}
+
+
+def resampled(embeds) -> dict:
+    """Return how the table of positions of a NaFlexViT is resampled."""
+    if embeds.pos_embed_ar_preserving:
+        raise Refused("it cuts its table of positions to the shape of an image")
+    if embeds.pos_embed_type != "learned" or embeds.pos_embed_align_corners or not embeds.pos_embed_antialias:
+        raise Refused("its positions are resampled in another way")
+    return {"position_resize": f"{embeds.pos_embed_interp_mode}_antialias"}
 
 
 def path(module) -> str:

@@ -424,6 +424,26 @@ def timm_cases():
         notes="the arrays are those of DeiT III",
     )
     add("timm_radio", "vit_base_patch16_radio_v3", "timm-unnormed", final_norm="none", **headless)
+    naflex = {"args": {"pos_embed_grid_size": (4, 4)}, "resize": "the model itself: bicubic, antialias"}
+    add(
+        "timm_naflex_gap",
+        "naflexvit_base_patch16_gap",
+        "timm-naflex",
+        prefix_tokens=["reg", "reg", "reg", "reg"],
+        pool="mean of patches, fc_norm",
+        final_norm="pooled",
+        notes="a linear layer on flattened patches, a table with two axes",
+        **naflex,
+    )
+    add(
+        "timm_naflex_siglip",
+        "naflexvit_base_patch16_siglip",
+        "timm-naflex-map",
+        prefix_tokens=[],
+        pool="map",
+        options={"num_heads": 2, "mlp_activation": "gelu_tanh", "position_resize": "bilinear_antialias"},
+        **{**naflex, "resize": "the model itself: bilinear, antialias"},
+    )
     reference = {"ref_feat_shape": (4, 4)}
     perception = {"num_heads": 2, "rope_grid": (4, 4)}
     add(

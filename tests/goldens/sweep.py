@@ -78,7 +78,8 @@ def timm_case(name, folder):
 
     with torch.device("meta"):
         whole = timm.create_model(name)
-    stride = whole.patch_embed.feat_ratio() if hasattr(whole, "patch_embed") else whole.stem.patch_size[0]
+    embedding = getattr(whole, "patch_embed", None) or getattr(whole, "embeds", None)
+    stride = whole.stem.patch_size[0] if embedding is None else embedding.feat_ratio()
     size = GRID * (stride if isinstance(stride, int) else max(stride))
     is_mixer = type(whole).__name__ == "MlpMixer"  # whose functions do not take a depth
     model = timm.create_model(name, img_size=size, num_classes=CLASSES, **({} if is_mixer else {"depth": 2}))

@@ -8,6 +8,7 @@ import sys
 import keras
 import numpy as np
 import pytest
+import sweep
 from support import ROOT, far_from_uniform
 
 import vit_keras
@@ -289,3 +290,20 @@ def test_siglip_2_is_hugging_faces(tmp_path):
 
     for height, width in np.random.default_rng(0).integers(20, 2000, (100, 2)).tolist():
         assert fitting_size((height, width), (16, 16), 256) == theirs(height, width, 16, 256)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["naflexvit_base_patch16_gap", "naflexvit_base_patch16_siglip"])
+def test_naflexvit_is_timms(tmp_path, name):
+    """One by one, and packed: to 1e-5 of outputs of size 1."""
+    torch, timm = pytest.importorskip("torch"), pytest.importorskip("timm")
+    original = sweep.fill(timm.create_model(name, num_classes=7, depth=2))
+    timm.models._hub.save_for_hf(original, tmp_path, safe_serialization=True)
+    model = vit_keras.from_checkpoint(tmp_path, image_size=None)
+    pictures = images([(64, 256), (256, 256), (96, 48), (320, 272)])
+    with torch.no_grad():
+        expected = [original(torch.tensor(x[None]).permute(0, 3, 1, 2)).numpy()[0] for x in pictures]
+    one_by_one = [model.predict(x[None], verbose=0)[0] for x in pictures]
+    packed = vit_keras.pack(model, tokens=512).predict_images(pictures)
+    np.testing.assert_allclose(one_by_one, expected, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(packed, expected, rtol=0, atol=1e-5)
