@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from . import timm_models
-from .families import Family
+from .families import TIMM_FAMILIES, Family
 from .families.huggingface import FAMILIES as HUGGING_FACE_FAMILIES
 from .families.rules import ROPE
-from .families.timm import FAMILIES as TIMM_FAMILIES
 
 __all__ = ["NOTHING", "Assumptions", "assume"]
 

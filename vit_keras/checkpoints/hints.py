@@ -25,9 +25,8 @@ from ..validate import is_number
 from . import architecture, registry, timm_models, transformers_models
 from ._warn import warn_caller
 from .architecture import has_class_token
-from .families import Family
+from .families import TIMM_FAMILIES, Family
 from .families.huggingface import FAMILIES as HUGGING_FACE_FAMILIES
-from .families.timm import FAMILIES as TIMM_FAMILIES
 from .readers import LIMIT_TEXT
 
 __all__ = ["SETTINGS", "Hints", "collect"]

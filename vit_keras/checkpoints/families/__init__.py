@@ -8,15 +8,18 @@ The canonical name of a weight is its name in Google's original .npz files, for 
 import importlib
 import pkgutil
 
+from . import timm, timm_naflex
 from .rules import Family
 
-__all__ = ["FAMILIES", "Family", "family_named"]
+__all__ = ["FAMILIES", "TIMM_FAMILIES", "Family", "family_named"]
 
 FAMILIES: dict[str, Family] = {
     family.name: family
     for module in pkgutil.iter_modules(__path__)
     for family in getattr(importlib.import_module(f"{__name__}.{module.name}"), "FAMILIES", ())
 }
+TIMM_FAMILIES = (*timm.FAMILIES, *timm_naflex.FAMILIES)
+"""Those of timm's names, whose `config.json` names an architecture of timm."""
 
 
 def family_named(name: str) -> Family:

@@ -13,7 +13,6 @@ from .rules import (
     BLOCK,
     LINEAR,
     MLP,
-    PATCH_LINEAR,
     POSITIONS,
     TOKENS,
     Family,
@@ -96,7 +95,7 @@ _RESNET = (
 )
 _WIDTHS = {width: width // 64 for width in (192, 256, 320, 384, 512, 640, 768, 832, 896, 1024, 1536)}
 _WIDTHS |= dict.fromkeys((1152, 1280, 1408, 1664, 1792), 16)
-_PYTORCH = {"mlp_activation": "gelu", "position_resize": "bicubic_antialias", "patch_resize": "bicubic_antialias"}
+PYTORCH = {"mlp_activation": "gelu", "position_resize": "bicubic_antialias", "patch_resize": "bicubic_antialias"}
 
 TIMM = Family(
     name="timm",
@@ -109,7 +108,7 @@ TIMM = Family(
     ),
     rules=(*_BACKBONE, *_ALSO, *_MAP, *_RESNET),
     ignored=("mask_token", "*.attn.relative_position_index", "*num_batches_tracked"),
-    config={**_PYTORCH, "resnet_numerics": "timm"},
+    config={**PYTORCH, "resnet_numerics": "timm"},
     heads=_WIDTHS,
     preprocessing="timm",
     format="timm",
@@ -128,7 +127,7 @@ _GAMMAS = ("blocks.{i}.gamma_",)
 
 def _like_timm(name: str, title: str, config: dict | None = None, ignored: tuple = (), **fields) -> Family:
     own = {
-        "config": {**_PYTORCH, **(config or {})},
+        "config": {**PYTORCH, **(config or {})},
         "ignored": TIMM.ignored + ignored,
         "format": None,
         "excludes": (),
@@ -205,7 +204,7 @@ BEIT = dataclasses.replace(
     marks=("blocks.0.attn.relative_position_index|rel_pos_bias.relative_position_index",),
     rules=_first(*_GAMMAS),
     ignored=(*TIMM.ignored, "rel_pos_bias.relative_position_index", "lm_head.*"),
-    config={**_PYTORCH, "relative_resize": "geometric"},
+    config={**PYTORCH, "relative_resize": "geometric"},
     preprocessing="beit",
     format=None,
     only={},
@@ -216,7 +215,7 @@ TIMM_BEIT = dataclasses.replace(
     name="timm-beit",
     title="timm's BEiT and BEiT v2",
     marks=(),
-    config={**_PYTORCH, "relative_resize": "geometric_linear"},
+    config={**PYTORCH, "relative_resize": "geometric_linear"},
     format="timm",
 )
 DINOV3 = dataclasses.replace(
@@ -239,7 +238,7 @@ DINOV3 = dataclasses.replace(
         ),
     ),
     ignored=("mask_token", "*.attn.qkv.bias_mask", "rope_embed.periods", "rope.*", "local_cls_norm.*", "*.attn.k_bias"),
-    config={**_PYTORCH, "epsilon": 1e-5, "rope_theta": 100.0},
+    config={**PYTORCH, "epsilon": 1e-5, "rope_theta": 100.0},
     heads={**_WIDTHS, 1280: 20, 1536: 24, 4096: 32},
     preprocessing="imagenet",
     only={},
@@ -260,7 +259,7 @@ MIXER = Family(
         *norm("norm", "Transformer/encoder_norm"),
         *linear("head", "head"),
     ),
-    config=_PYTORCH,
+    config=PYTORCH,
     preprocessing="timm-mixer",
     format="timm",
 )
@@ -312,7 +311,7 @@ ROPE_REGISTERS = dataclasses.replace(
     marks=("reg_token", "blocks.0.gamma_1"),
     absent=("pos_embed", "cls_token", *_TABLES),
     rules=_first(*_GAMMAS),
-    config={**_PYTORCH, **_EVA_ROPE},
+    config={**PYTORCH, **_EVA_ROPE},
     only={"rope_grid": ((16, 16),)},
 )
 ROPE_VIT = dataclasses.replace(
@@ -326,7 +325,7 @@ ROPE_VIT = dataclasses.replace(
         *array("rope.freqs", "rotary_positions/frequencies", tells={"rope_kind": "mixed", "rope_theta": 10.0}),
         *ROPE_REGISTERS.rules,
     ),
-    config={**_PYTORCH, "rope_theta": 100.0, "rope_kind": "axial_xy"},
+    config={**PYTORCH, "rope_theta": 100.0, "rope_kind": "axial_xy"},
     only={"position": (None, "learned"), "rope_kind": ("axial_xy", "mixed")},
     preprocessing="imagenet",
 )
@@ -342,7 +341,7 @@ PE = dataclasses.replace(
     rules=_first(*_GAMMAS),
     choices={"rope_grid": ((14, 14), (24, 24), (32, 32))},
     config={
-        **_PYTORCH,
+        **PYTORCH,
         "epsilon": 1e-5,
         "rope_theta": 10000.0,
         "rope_kind": "axial_xy",
@@ -353,14 +352,14 @@ PE = dataclasses.replace(
     heads={**_WIDTHS, 1536: 16},
     preprocessing="siglip",
 )
-_LAST_NORMS = ("norm.weight", "norm.bias", "fc_norm.weight", "fc_norm.bias")
+LAST_NORMS = ("norm.weight", "norm.bias", "fc_norm.weight", "fc_norm.bias")
 PE_SPATIAL = dataclasses.replace(
     PE,
     name="timm-pe-spatial",
     title="timm's Perception Encoder without a last norm (PE-Lang, PE-Spatial)",
     detect=PE.detect[:-1],
     marks=(),
-    absent=(*_LAST_NORMS, "attn_pool.latent"),
+    absent=(*LAST_NORMS, "attn_pool.latent"),
     config={**PE.config, "pooling": "gap", "final_norm": None},
     only={"position": ("learned",)},
 )
@@ -369,51 +368,10 @@ UNNORMED = dataclasses.replace(
     name="timm-unnormed",
     title="timm's RADIO and InternViT, which have no last norm",
     marks=("reg_token|blocks.0.ls1.gamma",),
-    absent=(*_LAST_NORMS, "norm_pre.weight"),
-    config={**_PYTORCH, "final_norm": None},
+    absent=(*LAST_NORMS, "norm_pre.weight"),
+    config={**PYTORCH, "final_norm": None},
     only={},
     preprocessing="imagenet",
-)
-_EMBEDS = (
-    *array("embeds.proj.weight", "embedding/kernel", op=PATCH_LINEAR),
-    *array("embeds.proj.bias", "embedding/bias"),
-    *array("embeds.cls_token", "cls", op=TOKENS),
-    *array("embeds.reg_token", "registers", op=TOKENS),
-    *array("embeds.pos_embed", POSITIONS, op=TOKENS),
-    *norm("embeds.norm", "Transformer/norm_pre"),
-)
-NAFLEX = _like_timm(
-    "timm-naflex",
-    "timm's NaFlexViT, for images of any size",
-    detect=("embeds.proj.weight", "blocks.0.norm1.weight", "blocks.0.mlp.fc1.weight", "embeds.pos_embed"),
-    absent=("attn_pool.latent",),
-    rules=(*_EMBEDS, *TIMM.rules),
-    suffix=None,
-)
-NAFLEX_MAP = dataclasses.replace(
-    NAFLEX,
-    name="timm-naflex-map",
-    title="timm's NaFlexViT with attention pooling, SigLIP 2's weights among them",
-    marks=("attn_pool.latent",),
-    absent=(),
-    choices={"mlp_activation": ("gelu_tanh", "gelu"), "position_resize": ("bilinear_antialias", "bicubic_antialias")},
-    preprocessing="siglip",
-)
-NAFLEX_UNNORMED = dataclasses.replace(
-    NAFLEX,
-    name="timm-naflex-radio",
-    title="RADIO in timm's NaFlexViT",
-    marks=("embeds.cls_token",),
-    absent=(*_LAST_NORMS, "attn_pool.latent"),
-    refused="RADIO cuts its table of positions to the shape of an image, which this version cannot do",
-)
-NAFLEX_FACTORIZED = dataclasses.replace(
-    NAFLEX,
-    name="timm-naflex-factorized",
-    title="timm's NaFlexViT with one table of rows and one of columns",
-    detect=(*NAFLEX.detect[:-1], "embeds.pos_embed_y"),
-    absent=(),
-    refused="Its positions are a table of rows and one of columns, which this version cannot read",
 )
 SAM = dataclasses.replace(
     TIMM,
@@ -445,10 +403,6 @@ FAMILIES = (
     PE,
     PE_SPATIAL,
     UNNORMED,
-    NAFLEX,
-    NAFLEX_MAP,
-    NAFLEX_UNNORMED,
-    NAFLEX_FACTORIZED,
     SAM,
     MIXER,
 )
