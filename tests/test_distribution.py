@@ -186,6 +186,69 @@ def test_eight_devices_are_as_one(how, divided, on_one_device):
         np.testing.assert_allclose(found[name], values, atol=1e-5, err_msg=name)
 
 
+OTHERS = (
+    MODEL
+    + """
+kind, how = sys.argv[1:]
+if how != "one":
+    vit_keras.distribute(how, **({"min_size": 64} if how == "fsdp" else {}))
+loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+model = trained = model_of()
+if kind == "low rank":
+    training.add_lora(model, rank=2)
+elif kind == "distilled":
+    trained = training.Distillation(model, model_of(mlp_activation="relu"), alpha=0.5)
+else:
+    trained = training.MaskedAutoencoder(model, decoder_depth=1, decoder_width=16, decoder_heads=2, seed=0)
+trained.compile(keras.optimizers.SGD(0.1), **({} if kind == "masked" else {"loss": loss}))
+targets = [] if kind == "masked" else [labels]
+found = trained.fit(images, *targets, batch_size=11, epochs=3, shuffle=False, verbose=0).history["loss"]
+weights = np.concatenate([np.ravel(weight) for weight in model.get_weights()]).tolist()
+print(json.dumps([found, weights]))
+"""
+)
+
+
+@pytest.mark.slow
+@pytest.mark.any_backend
+@pytest.mark.parametrize("kind", ["low rank", "distilled", "masked"])
+def test_what_wraps_a_model_is_as_on_one_device(kind):
+    pytest.importorskip("jax")
+    one = run(OTHERS, kind, "one")
+    for how in ("data", "fsdp"):
+        for found, expected in zip(run(OTHERS, kind, how), one):
+            np.testing.assert_allclose(found, expected, atol=1e-5, err_msg=how)
+
+
+SHARES = (
+    MODEL
+    + """
+import jax
+vit_keras.distribute("fsdp", min_size=100_000)
+model = vit.vit_ti16(image_size=64, weights=None, classes=3, hidden_size=512, mlp_dim=2048, num_heads=8, num_layers=3)
+recipe = training.recipe("finetune", augmentation=None)
+images = np.random.default_rng(0).uniform(-1, 1, (8, 64, 64, 3)).astype("float32")
+recipe.compile(model, (images, labels[:8]), batch_size=8)
+loss = model.fit(images, labels[:8], batch_size=8, epochs=2, verbose=0, callbacks=recipe.callbacks).history["loss"]
+assert np.isfinite(loss).all()
+shards = [s for v in [*model.variables, *model.optimizer.variables] for s in v.value.addressable_shards]
+held = {str(d): sum(s.data.nbytes for s in shards if s.device == d) for d in jax.devices()}
+whole = sum(v.value.nbytes for v in [*model.variables, *model.optimizer.variables])
+print(json.dumps([whole, *held.values()]))
+"""
+)
+
+
+@pytest.mark.slow
+@pytest.mark.any_backend
+def test_a_model_larger_than_a_device_trains():
+    """Two devices train a model with AdamW that is one and a half times what each of them holds."""
+    pytest.importorskip("jax")
+    whole, *held = run(SHARES, devices=2)
+    assert len(held) == 2
+    assert whole > 1.5 * max(held)
+
+
 # --- files ------------------------------------------------------------------------------------------------------
 
 SHARDED = (

@@ -17,12 +17,17 @@ pytestmark = pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason=
 PROGRAM = """
 import contextlib, json, sys
 import keras, numpy as np, tensorflow as tf
-from vit_keras import training, vit
+import vit_keras
+from vit_keras import training, vit, visualize
 
 kind, devices = sys.argv[1], int(sys.argv[2])
 cpu = tf.config.list_physical_devices("CPU")[0]
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
-scope = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope if devices == 2 else contextlib.nullcontext
+scope = contextlib.nullcontext
+if devices == 2 and kind == "one word":
+    vit_keras.distribute("data", devices=["cpu:0", "cpu:1"])  # and no scope
+elif devices == 2:
+    scope = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope
 rng = np.random.default_rng(0)
 images, labels = rng.uniform(-1, 1, (24, 32, 32, 3)).astype("float32"), rng.integers(0, 3, 24)
 with scope():
@@ -30,7 +35,7 @@ with scope():
     model = vit.build_model(32, 16, 2, 16, 2, "tiny", 32, classes=3, dropout=0.0)
     for number, weight in enumerate(model.weights):
         weight.assign(np.random.default_rng(number).normal(0, 0.2, weight.shape))
-    if kind == "clipped":
+    if kind in ("clipped", "one word"):
         fields = {"optimizer": "sgd", "learning_rate": 0.5, "clip_norm": 0.01}
         recipe = training.recipe("finetune", **fields, dropout=0.0, stochastic_depth=0.0)
         recipe.compile(model, (images, labels), steps=6, batch_size=8)
@@ -44,6 +49,10 @@ with scope():
         model.compile(keras.optimizers.SGD(0.1))
     history = model.fit(images, labels, batch_size=8, epochs=2, shuffle=False, verbose=0).history
 weights = np.concatenate([np.ravel(weight.numpy()) for weight in model.trainable_weights])
+if kind == "one word":
+    more = [model.predict(images, batch_size=8, verbose=0), model.predict_on_batch(images[:4])]
+    more += [model.evaluate(images, labels, batch_size=8, verbose=0), visualize.attention_map(model, images[:2]) / 1e7]
+    weights = np.concatenate([weights, *map(np.ravel, more)])
 print(json.dumps([history["loss"], weights.tolist()]))
 """
 
@@ -60,7 +69,7 @@ def trained(kind, devices):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["clipped", "distilled"])
+@pytest.mark.parametrize("kind", ["clipped", "one word", "distilled"])
 def test_two_devices_are_as_one(kind):
     (loss, weights), (loss_of_two, weights_of_two) = (trained(kind, devices) for devices in (1, 2))
     np.testing.assert_allclose(loss_of_two, loss, rtol=1e-5)
