@@ -7,6 +7,7 @@ holds the operations of PyTorch between them and none of their Python. Gradients
 from __future__ import annotations
 
 import collections
+import math
 import operator
 import weakref
 from collections.abc import Callable
@@ -18,6 +19,10 @@ from .keras_internals import flat_layers, in_stateless_scope
 
 AFTER = 3
 """A record is made when images of a shape come for this time: it takes about as long as twenty predictions."""
+LARGE = 2**20
+"""Values of an image from which on it is recorded at once: Keras keeps the output of every block until the end, and so
+needs twice the memory.
+"""
 
 _PLAIN = (
     *("Activation", "Add", "Average", "Concatenate", "Conv2D", "Dense", "Dropout", "GroupNormalization"),
@@ -50,7 +55,7 @@ class Replayed:
         key = (*((tuple(t.shape), t.dtype, t.device, t.requires_grad) for t in tensors), torch.is_grad_enabled())
         if key not in self.records:
             self.calls[key] += 1
-            if self.calls[key] < AFTER:
+            if self.calls[key] < AFTER and all(math.prod(t.shape[1:]) < LARGE for t in tensors):
                 return self.function(self.model(), *tensors)
             self.records[key] = _record(lambda *x: self.function(self.model(), *x), tensors)
         return self.records[key](*tensors)
@@ -90,13 +95,16 @@ def _is_watched(tensors: tuple) -> bool:
 
 
 def _record(function: Callable, tensors: tuple) -> Callable:
-    """Return what PyTorch computes in a function, as a function of its own, with the model's own parameters."""
+    """Return what PyTorch computes in a function, as a function of its own, with the model's own parameters.
+
+    Nothing is computed meanwhile: the record would hold all of it in memory at once.
+    """
     import torch
     from torch.fx.experimental.proxy_tensor import make_fx
 
     detached = tuple(t.detach() for t in tensors)
     with torch.no_grad():
-        module = make_fx(function)(*detached)
+        module = make_fx(function, tracing_mode="fake", _allow_non_fake_inputs=True)(*detached)
     _simplify(module.graph)
     module.recompile()
     return module.forward
