@@ -137,7 +137,8 @@ def test_a_segmenter_trains_and_shows_its_attention():
 def test_what_stands_before_the_vit_is_applied_and_what_it_does_at_random_is_not(tmp_path):
     model = tiny()
     noise = keras.layers.Dropout(0.5, seed=1)
-    tuned = keras.Sequential([noise, keras.layers.Rescaling(1 / 127.5, -1), model, keras.layers.Dense(2)])
+    image = keras.Input((24, 40, 3))
+    tuned = keras.Model(image, keras.layers.Dense(2)(model(noise(image) / 127.5 - 1)))
     trunk, images = feature_maps(tuned, [0, 2]), pictures()
     pixels, expected = (images + 1) * 127.5, arrays(feature_maps(model, [0, 2])(images))
     assert np.abs(arrays(noise(pixels, training=True)) - pixels).max() > 1
