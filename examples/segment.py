@@ -108,7 +108,7 @@ def linear_head(maps, classes, stride):
     return keras.Model(inputs, layers.UpSampling2D(stride, interpolation="bilinear")(x), name="linear")
 
 
-def dpt_head(maps, classes, stride, width=64):
+def dpt_head(maps, classes, stride, width=32):
     """Return a small DPT (arXiv 2103.13413): the maps become a pyramid, which is fused from the coarsest one on."""
 
     def residual(x):
@@ -133,8 +133,8 @@ def dpt_head(maps, classes, stride, width=64):
     return keras.Model(inputs, layers.UpSampling2D(stride // finest // 2, interpolation="bilinear")(x), name="dpt")
 
 
-def u_net(pixels, classes, widths=(8, 16, 32, 64)):
-    """Return a small U-Net (arXiv 1505.04597)."""
+def u_net(pixels, classes, widths=(16, 32, 64, 128)):
+    """Return a small U-Net (arXiv 1505.04597) on half as many pixels, as its first convolution has a stride of 2."""
 
     def twice(x, width):
         for _ in range(2):
@@ -142,7 +142,7 @@ def u_net(pixels, classes, widths=(8, 16, 32, 64)):
         return x
 
     image, passed = keras.Input((pixels, pixels, 3)), []
-    x = image
+    x = layers.Conv2D(widths[0], 3, strides=2, padding="same")(image)
     for width in widths[:-1]:
         passed.append(twice(x, width))
         x = layers.MaxPooling2D()(passed[-1])
@@ -150,7 +150,8 @@ def u_net(pixels, classes, widths=(8, 16, 32, 64)):
     for width, same_size in zip(widths[-2::-1], passed[::-1]):
         x = layers.Conv2DTranspose(width, 2, 2)(x)
         x = twice(layers.Concatenate()([x, same_size]), width)
-    return keras.Model(image, layers.Conv2D(classes, 1)(x), name="u-net")
+    x = layers.Conv2D(classes, 1)(x)
+    return keras.Model(image, layers.UpSampling2D(2, interpolation="bilinear")(x), name="u-net")
 
 
 def learn(model, x, masks, epochs, learning_rate, batch_size=16):

@@ -13,6 +13,7 @@ from keras import ops
 from support import DATA, ROOT, far_from_uniform
 
 from vit_keras import anatomy, feature_maps, from_checkpoint, load_model, merge_tokens, visualize, vit
+from vit_keras.layers import TransformerBlock
 
 
 def tiny(image_size=(24, 40), layers=3, **options):
@@ -86,7 +87,7 @@ def test_each_place_of_a_map_is_that_of_its_patch():
 
 def test_one_number_gives_a_map_and_several_a_list_in_the_order_of_the_blocks():
     model = tiny()
-    assert feature_maps(model, 1).output_shape == (None, 3, 5, 16)
+    assert feature_maps(model, 1).output_shape == feature_maps(model, np.int64(1)).output_shape == (None, 3, 5, 16)
     assert [layer.name for layer in feature_maps(model, [-1, 0]).layers if "map" in layer.name] == ["map_0", "map_2"]
     assert len(feature_maps(model).outputs) == 3
     maps, tokens = feature_maps(model, [0, 2], prefix=True).output
@@ -175,12 +176,19 @@ def test_maps_are_saved_and_opened_where_only_vit_keras_is_imported(tmp_path):
     np.testing.assert_allclose(np.load(tmp_path / "found.npy"), segment.predict(images, verbose=0), atol=1e-4)
 
 
+class Subclass(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.block = TransformerBlock(num_heads=2, mlp_dim=16)
+
+
 REFUSED = {
     "no such block": (lambda: feature_maps(tiny(), [0, 3]), ValueError, "blocks 0 to 2.*3"),
     "no numbers": (lambda: feature_maps(tiny(), "all"), TypeError, "numbers of blocks.*'all'"),
     "merged": (lambda: feature_maps(merge_tokens(tiny(), [0, 2, 2])), ValueError, "block 1.*merge_tokens"),
     "patch dropout": (lambda: feature_maps(tiny(patch_dropout=0.5)), ValueError, "patch_dropout=0"),
     "no prefix": (lambda: feature_maps(tiny(pooling="gap"), prefix=True), ValueError, "prefix=False"),
+    "no graph": (lambda: feature_maps(Subclass()), ValueError, "subclass of keras.Model"),
     "no ViT": (lambda: feature_maps(keras.Sequential([keras.layers.Dense(1)])), ValueError, "found 0"),
     "no model": (lambda: feature_maps("vit_b16"), TypeError, "Keras model"),
 }

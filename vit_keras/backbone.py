@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import keras
 
@@ -42,7 +42,7 @@ def feature_maps(
         norm: Whether each map goes through the final layer normalization of the ViT, as the tokens do before its head.
             (A model that normalizes what it pools, or nothing, has none: its maps are what the blocks return.)
         prefix: Whether to return the tokens before the patches too: class, distillation and register tokens.
-        name: Name of the new model; `None`: that of the ViT.
+        name: Name of the new model; `None`: that of the ViT and `-maps`.
 
     Returns:
         A model from `(batch, height, width, channels)`, as the given model takes images, to `(batch, down, across,
@@ -74,19 +74,20 @@ def feature_maps(
     if prefix and not prefix_tokens:
         raise ValueError(f"The model {vit.name!r} has no tokens before the patches. Pass prefix=False.")
     normalize = anatomy.final_norm(vit) if norm else None
-    where = _places(vit)
+    any_size = None in vit.input_shape[1:3]
+    grid = None if any_size else anatomy.patch_grid(vit)
+    beside = {"patches": vit.get_layer("embedding").output} if any_size else {}
     maps, tokens = [], []
     for n in chosen:
         x = blocks[n].output if normalize is None else normalize(blocks[n].output)
-        arrange = PatchMap(prefix_tokens, where.get("grid"), prefix, name=f"map_{n}", dtype=blocks[n].dtype_policy)
-        x = arrange(x, **{key: value for key, value in where.items() if key == "patches"})
+        x = PatchMap(prefix_tokens, grid, prefix, name=f"map_{n}", dtype=blocks[n].dtype_policy)(x, **beside)
         patch_map, before = x if prefix else (x, None)
         maps.append(patch_map)
         tokens.append(before)
-    if isinstance(layers, int):
+    if layers is not None and not isinstance(layers, Iterable):
         maps, tokens = maps[0], tokens[0]
     outputs = [maps, tokens] if prefix else maps  # lists, as a loaded model has
-    found = VisionTransformer(vit.input, outputs, name=name or vit.name)
+    found = VisionTransformer(vit.input, outputs, name=name or f"{vit.name}-maps")
     found.config = _config(vit, last, normalize is not None)
     return _after(anatomy.front(model), found)
 
@@ -95,8 +96,8 @@ def _check(vit: keras.Model, last: int) -> None:
     """Refuse a model whose patches are not all in their places up to a block."""
     if not getattr(vit, "inputs", None):
         raise ValueError(
-            f"The model {vit.name!r} is a subclass of keras.Model, which has no graph to take maps from. Pass the "
-            "functional model in it."
+            f"The model {vit.name!r} has no graph to take maps from: it is a subclass of keras.Model, or not built "
+            "yet. Pass a functional model."
         )
     merging = [n for n, block in enumerate(anatomy.blocks(vit)[: last + 1]) if getattr(block, "merge_tokens", 0)]
     if merging:
@@ -109,13 +110,6 @@ def _check(vit: keras.Model, last: int) -> None:
             f"The model {vit.name!r} leaves out patches in training (patch_dropout). Pass vit_keras.resize(model, "
             "image_size, patch_dropout=0), which leaves out none."
         )
-
-
-def _places(vit: keras.Model) -> dict:
-    """Return how `PatchMap` knows the grid: by its numbers, or by a tensor where images may be of any size."""
-    if None in vit.input_shape[1:3]:
-        return {"patches": vit.get_layer("embedding").output}
-    return {"grid": anatomy.patch_grid(vit, vit.input_shape[1:3])}
 
 
 def _config(vit: keras.Model, last: int, normed: bool) -> ViTConfig | None:

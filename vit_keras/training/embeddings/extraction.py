@@ -153,4 +153,6 @@ def _features_of(vit: keras.Model, layer: str | None):
             raise ValueError(f"The model {vit.name!r} has no layer {layer!r}. It has 'tokens', {str(names)[1:-1]}.")
         return vit.get_layer(layer).output
     inputs = [head.input for head in heads(vit)]
+    if not inputs and len(vit.outputs) > 1:
+        raise ValueError(f"The model {vit.name!r} has {len(vit.outputs)} outputs. Pass layer=, the name of one layer.")
     return vit.output if not inputs else inputs[0] if len(inputs) == 1 else keras.layers.Average()(inputs)
