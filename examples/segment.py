@@ -4,7 +4,7 @@ Each picture is a scene of one or two things before a background, which have bee
 is known. Without files, the things are drawn shapes before clouds of color. With a .zip of photographs of hands before
 a plain wall, in a folder for each class, and one of any other photographs, they are hands that sign a digit.
 
-python examples/segment.py [--hands sign_digits.zip --backgrounds flowers.zip] [--weights Ti_16.npz] [--out FOLDER]
+python examples/segment.py [--hands sign_digits.zip --backgrounds flowers.zip] [--weights Ti_16.npz] [--out segment.png]
 """
 
 import argparse
@@ -232,7 +232,9 @@ if __name__ == "__main__":
     parser.add_argument("--hands")
     parser.add_argument("--backgrounds")
     parser.add_argument("--weights")
+    parser.add_argument("--epochs", type=int, nargs=3, default=(10, 5, 15), help="of heads, of heads and ViT, of U-Net")
     parser.add_argument("--out", default="segment.png")
     given = parser.parse_args()
     vit = given.weights and vit_keras.from_checkpoint(given.weights, image_size=128, include_top=False)
-    figure(*main(vit, hands=given.hands, backgrounds=given.backgrounds)).save(given.out)
+    data = {"hands": given.hands, "backgrounds": given.backgrounds}
+    figure(*main(vit, epochs=given.epochs, **data)).save(given.out)

@@ -61,7 +61,10 @@ def test_maps_are_what_the_blocks_show(name):
     for found, block in zip(before, (0, 1)):
         expected = recording.tokens[block + 1, :, :prefix]
         assert np.abs(found.astype("float32") - expected).max() <= tolerance * np.abs(expected).max()
-    last = arrays(feature_maps(model, -1)(images))
+    first, last = arrays(feature_maps(model, [0, -1])(images))
+    norm = next((layer for layer in model.layers if layer.name == "Transformer_encoder_norm"), lambda x: x)
+    expected = arrays(norm(recording.tokens[1, :, prefix:])).reshape(2, down, across, 16).astype("float32")
+    assert np.abs(first.astype("float32") - expected).max() <= tolerance * np.abs(expected).max()
     expected = recording.features[:, prefix:].reshape(2, down, across, 16)
     assert np.abs(last.astype("float32") - expected).max() <= tolerance * np.abs(expected).max()
 
