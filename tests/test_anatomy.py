@@ -30,6 +30,10 @@ INPUTS = {
     "Rescaling to [0, 1]": (lambda: before(keras.layers.Rescaling(1 / 255)), "pixels"),
     "Normalization of [0, 1]": (lambda: before(keras.layers.Normalization(mean=0.5, variance=0.25)), "unit"),
     "augmentation": (lambda: before(keras.layers.RandomFlip()), "normalized"),
+    "Normalization in a model": (
+        lambda: before(keras.Sequential([keras.layers.Normalization(mean=0.5, variance=0.25)])),
+        "unit",
+    ),
     "operations": (operations, "pixels"),
     "Preprocess": (lambda: before(preprocess.Preprocess(preprocess.CLIP, 32)), "pixels"),
     "nested": (lambda: keras.Sequential([before(keras.layers.Rescaling(1 / 255)), keras.layers.Softmax()]), "pixels"),

@@ -40,6 +40,7 @@ FLOORS = [
     "checkpoints",
     "model",
     "build",
+    "backbone",
     "opening",
     "packing",
     "cost",

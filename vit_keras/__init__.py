@@ -24,6 +24,7 @@ _SUBMODULES = (
 )
 _NAMES = {
     "distribute": "distribution",
+    "feature_maps": "backbone",
     "from_checkpoint": "opening",
     "load_model": "legacy_files",
     "merge_tokens": "opening",

@@ -96,7 +96,7 @@ class FastModel(keras.Model):
             if self.stop_predicting:
                 break
         callbacks.on_predict_end()
-        return np.concatenate(outputs)
+        return keras.tree.map_structure(lambda *parts: np.concatenate(parts), *outputs)
 
     def predict_on_batch(self, x):
         """Predict one batch. Keras would let each of several replicas of TensorFlow predict all of it."""

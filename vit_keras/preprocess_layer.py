@@ -13,7 +13,7 @@ from .images import gray
 from .preprocess import GOOGLE, Preprocessing
 from .resampling import resampling_matrix
 
-__all__ = ["Preprocess"]
+__all__ = ["InferenceMode", "Preprocess"]
 
 
 @keras.saving.register_keras_serializable("vit_keras")
@@ -95,6 +95,33 @@ class Preprocess(keras.layers.Layer):
 
     def get_config(self):
         return {**super().get_config(), "preprocessing": self.preprocessing.to_dict()}
+
+
+@keras.saving.register_keras_serializable("vit_keras")
+class InferenceMode(keras.layers.Wrapper):
+    """Run a layer or a model as in inference, in training too: what it does at random to pictures is left out.
+
+    Args:
+        layer: The layer or model.
+
+    Input shape:
+        That of the layer.
+
+    Output shape:
+        That of the layer.
+
+    Example:
+        >>> image = np.arange(12, dtype="float32").reshape((1, 2, 2, 3))
+        >>> flipped = InferenceMode(keras.layers.RandomFlip(seed=1))(image, training=True)
+        >>> bool((ops.convert_to_numpy(flipped) == image).all())
+        True
+    """
+
+    def call(self, inputs):
+        return self.layer(inputs, training=False)
+
+    def compute_output_spec(self, inputs):
+        return self.layer.compute_output_spec(inputs)
 
 
 def _whole(pixels, interpolation):

@@ -45,7 +45,8 @@ def example(monkeypatch, tmp_path, stand_in):
 
 def test_each_example_is_short():
     longer = {"quickstart": 60, "stream": 110, "two_machines": 125, "compare_backbones": 140, "train_cifar10": 200}
-    assert len(EXAMPLES) == 12
+    longer["segment"] = 250  # two heads, a U-Net, and the pictures
+    assert len(EXAMPLES) == 13
     for name in EXAMPLES:
         lines = (ROOT / "examples" / f"{name}.py").read_text().splitlines()
         assert len(lines) < longer.get(name, 60), name
@@ -77,6 +78,38 @@ def test_backbone(example):
     model, heat = example("backbone").main(steps=1)
     assert heat.shape == (6, 10)
     assert set(model.output) == {"kind", "age"}
+
+
+@pytest.mark.slow
+def test_segment(example):
+    segment = example("segment")
+    tiny = vit.build_model(32, 16, 4, 16, 2, "tiny", 32, classes=2, include_top=False)
+    images, found = segment.main(tiny, pixels=32, count=6, tests=4, epochs=(1, 1, 1))
+    assert list(found) == [
+        *("truth", "linear, frozen", "linear, trained", "dpt, frozen", "dpt, trained", "U-Net from scratch"),
+    ]
+    assert {masks.shape for masks in found.values()} == {images.shape[:3]} == {(4, 32, 32)}
+    assert segment.figure(images, found, rows=2).size == (7 * 32, 2 * 32)
+    truth = found["truth"]
+    assert segment.quality(truth, truth.astype("int64"), 7) == (1, 1)
+    overlap, right = segment.quality(np.array([0, 0, 1, 1]), np.array([0, 1, 1, 1]), 3)
+    assert (overlap, right) == (pytest.approx((1 / 2 + 2 / 3) / 2), 0.75)
+
+
+@pytest.mark.slow
+def test_the_page_on_feature_maps_runs_from_top_to_bottom(monkeypatch, tmp_path, stand_in):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("VIT_KERAS_WEIGHTS", str(stand_in))
+    monkeypatch.setenv("VIT_KERAS_OFFLINE", "1")
+    names = {}
+    text = (ROOT / "docs" / "feature_maps.md").read_text(encoding="utf-8")
+    for snippet in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
+        exec(compile(snippet, "feature_maps.md", "exec"), names)
+    assert tuple(names["late"].shape) == (2, 6, 10, 192)
+    assert names["segment"].output_shape == (None, 96, 160, 5)
+    assert names["heat"].shape == (6, 10)
+    assert names["recording"].gradients.shape == (12, 2, 3, 61, 61)
+    assert Path("segment.keras").is_file()
 
 
 @pytest.mark.slow

@@ -72,9 +72,20 @@ def timm_cases():
 
 def timm_case(name, folder):
     """Write a model of timm with two blocks as timm saves it for the hub."""
+    import torch
+
+    model, size = timm_model(name)
+    inputs = _picture(size, size)
+    with torch.no_grad():
+        output = model(torch.from_numpy(inputs).permute(0, 3, 1, 2)).numpy()
+    _save_timm(model, folder)
+    return Case(folder, inputs, [output])
+
+
+def timm_model(name, blocks=2):
+    """Return a model of timm with so many blocks, and height and width of its pictures."""
     import timm
     import torch
-    from timm.models._hub import save_config_for_hf
 
     with torch.device("meta"):
         whole = timm.create_model(name)
@@ -82,15 +93,55 @@ def timm_case(name, folder):
     stride = whole.stem.patch_size[0] if embedding is None else embedding.feat_ratio()
     size = GRID * (stride if isinstance(stride, int) else max(stride))
     is_mixer = type(whole).__name__ == "MlpMixer"  # whose functions do not take a depth
-    model = timm.create_model(name, img_size=size, num_classes=CLASSES, **({} if is_mixer else {"depth": 2}))
-    model.blocks = model.blocks[:2]
-    fill(model)
-    inputs = _picture(size, size)
-    with torch.no_grad():
-        output = model(torch.from_numpy(inputs).permute(0, 3, 1, 2)).numpy()
+    model = timm.create_model(name, img_size=size, num_classes=CLASSES, **({} if is_mixer else {"depth": blocks}))
+    model.blocks = model.blocks[:blocks]
+    return fill(model), size
+
+
+def _save_timm(model, folder):
+    from timm.models._hub import save_config_for_hf
+
     _save(folder, model.state_dict())
     save_config_for_hf(model, str(folder / "config.json"))
-    return Case(folder, inputs, [output])
+
+
+class Maps(NamedTuple):
+    """A model of another library, in files, and the maps that it computes of its blocks.
+
+    Attributes:
+        folder: See `Case`.
+        inputs: See `Case`.
+        blocks: Numbers of the blocks.
+        maps: `{norm: maps}`, channels last, one for each block; `None` for what the library does not tell.
+        prefix: Likewise, the tokens before the patches; `None` where there are none, or the library does not tell.
+        options: What `from_checkpoint` must know of the file.
+    """
+
+    folder: object
+    inputs: np.ndarray
+    blocks: list
+    maps: dict
+    prefix: dict
+    options: dict = {}
+
+
+def timm_maps(name, folder):
+    """Write a model of timm with three blocks, and return what its `forward_intermediates` returns of two."""
+    import torch
+
+    model, size = timm_model(name, blocks=3)
+    inputs, blocks, maps, prefix = _picture(size, size), [0, 2], {}, {}
+    for norm in (False, True):
+        options = {"indices": blocks, "norm": norm, "intermediates_only": True}
+        if type(model).__name__ != "MlpMixer":
+            options["return_prefix_tokens"] = True
+        with torch.no_grad():
+            found = model.forward_intermediates(torch.from_numpy(inputs).permute(0, 3, 1, 2), **options)
+        pairs = [each if isinstance(each, tuple) else (each, None) for each in found]
+        maps[norm] = [each.permute(0, 2, 3, 1).numpy() for each, _ in pairs]
+        prefix[norm] = [None if tokens is None else tokens.numpy() for _, tokens in pairs]
+    _save_timm(model, folder)
+    return Maps(folder, inputs, blocks, maps, prefix)
 
 
 # --- transformers -------------------------------------------------------------------------------------------------
@@ -201,6 +252,43 @@ def hugging_face_case(name, folder):
         output = found["feature_maps"][-1] if "feature_maps" in found else found["last_hidden_state"]
         output = output.mean(1) if "Janus" in kind else output[:, 0]
     return Case(folder, inputs, [output.numpy()])
+
+
+BACKBONES = {
+    "dinov2": ("Dinov2Backbone", "Dinov2Config", _RATIO),
+    "dinov2, SwiGLU": ("Dinov2Backbone", "Dinov2Config", {**_RATIO, "use_swiglu_ffn": True}),
+    "dinov2_with_registers": ("Dinov2WithRegistersBackbone", "Dinov2WithRegistersConfig", _RATIO),
+    "dinov3_vit": ("DINOv3ViTBackbone", "DINOv3ViTConfig", {"num_register_tokens": 4}),
+    "dinov3_vit, gated SiLU": ("DINOv3ViTBackbone", "DINOv3ViTConfig", {**_GATED, "hidden_act": "silu"}),
+    "beit": ("BeitBackbone", "BeitConfig", _BEIT),
+}
+"""Backbones of transformers that hold a ViT which this package reads: name: (class, configuration, changes)."""
+
+
+def hugging_face_maps(name, folder):
+    """Write a backbone of transformers with three blocks, and return its feature maps of two of them."""
+    import torch
+    import transformers
+
+    kind, config, changes = BACKBONES[name]
+    blocks, maps = [0, 2], {}
+    sizes = {**_SIZES, **changes, "num_hidden_layers": 3, "out_indices": [n + 1 for n in blocks]}
+    sizes = {field: value for field, value in sizes.items() if value is not None}
+    for norm in (False, True):
+        built = getattr(transformers, config)(**sizes, apply_layernorm=norm)
+        model = fill(transformers.AutoBackbone.from_config(built))
+        inputs = _picture(32, 32)
+        with torch.no_grad():
+            found = model(torch.from_numpy(inputs).permute(0, 3, 1, 2))
+        maps[norm] = [each.permute(0, 2, 3, 1).numpy() for each in found.feature_maps]
+    if kind == "DINOv3ViTBackbone":
+        maps[False][-1] = None  # it normalizes the last block's in any case
+    is_beit = kind == "BeitBackbone"  # which has no norm, and no file of it has one
+    if is_beit:
+        maps[True] = maps[False]
+    model.save_pretrained(folder)
+    options = {"pooling": None, "final_norm": None} if is_beit else {}
+    return Maps(folder, inputs, blocks, maps, {norm: [None, None] for norm in maps}, options)
 
 
 def _as_taken(kind, pictures):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vit_keras import vit
+from vit_keras import feature_maps, vit
 from vit_keras.config import ViTConfig
 from vit_keras.preprocess import CLIP
 from vit_keras.training.embedding import Probe, embed, features, knn, linear_probe
@@ -159,6 +159,10 @@ def test_which_layer():
     np.testing.assert_allclose(logits, model.predict(inputs, verbose=0), **SAME)
     with pytest.raises(ValueError, match="no layer 'neck'. It has 'tokens', .*'embedding'"):
         embed(model, images, layer="neck")
+    one, two = feature_maps(model, -1), feature_maps(model, [0], prefix=True)
+    np.testing.assert_allclose(embed(one, images, progress=False).reshape(3, 4, 16), tokens[:, 2:], **SAME)
+    with pytest.raises(ValueError, match="has 2 outputs"):
+        embed(two, images)
 
 
 def test_a_headless_and_a_nested_model_and_one_of_any_size():

@@ -46,6 +46,7 @@ class _Entry:
             passed += operations
             if operations:
                 self.front.append(keras.Model(image, entering))
+        passed = [part for each in passed for part in (flat_layers(each) if _is_layer(each) else [each])]
         first = next(iter(blocks(vit)), None)
         entering = None if first is None else _entering(vit, first)
         operations, image = ([], None) if entering is None else _upstream(entering)
@@ -54,13 +55,17 @@ class _Entry:
         self.normalizing = [layer for layer in passed if isinstance(layer, _NORMALIZING)] + inside
         self.resizing = [layer for layer in passed + operations if isinstance(layer, _RESIZING)]
         self.probe = self.front + ([keras.Model(image, inside[-1].output)] if inside else [])
-        learned = any(layer.weights for layer in passed if isinstance(layer, keras.layers.Layer))
+        learned = any(layer.weights for layer in passed if _is_layer(layer))
         if learned and not self.normalizing:  # features of the user's own, and no preprocessing
             self.probe = []
 
 
 def _entry(model: keras.Model) -> _Entry:
     return kept(model, "entry", lambda: _Entry(model, find_vit(model)))
+
+
+def _is_layer(operation):
+    return isinstance(operation, keras.layers.Layer)
 
 
 def _way_to(model, vit):

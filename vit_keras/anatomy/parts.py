@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import operator
+from collections.abc import Iterable
 from typing import Any
 
 import keras
@@ -70,6 +72,39 @@ def attention_blocks(model: keras.Model) -> list[layers.TransformerBlock]:
     if not found:
         raise ValueError(f"The model {model.name!r} has no attention layer of vit_keras in it.")
     return found
+
+
+def block_numbers(layers: Any, count: int) -> tuple[int, ...]:
+    """Return the numbers of blocks, rising, from one or several numbers, from the end if negative; `None` for all.
+
+    Raises:
+        ValueError: There is no such block, or none is named.
+        TypeError: `layers` are no numbers.
+
+    Example:
+        >>> block_numbers([-1, 0], 12)
+        (0, 11)
+    """
+    if layers is None:
+        return tuple(range(count))
+    try:
+        given = [operator.index(n) for n in (layers if isinstance(layers, Iterable) else [layers])]
+    except TypeError:
+        raise TypeError(f"layers are numbers of blocks. Received: {layers!r}") from None
+    if not given or not all(-count <= n < count for n in given):
+        raise ValueError(f"The model has the blocks 0 to {count - 1}. Received: layers={layers!r}")
+    return tuple(sorted({n % count for n in given}))
+
+
+def final_norm(vit: keras.Model) -> keras.layers.Layer | None:
+    """Return the layer that normalizes the tokens after the last block; `None` of a model without one.
+
+    Example:
+        >>> from vit_keras import vit
+        >>> final_norm(vit.build_model(32, 16, 3, 16, 2, "tiny", 32, classes=2)).name
+        'Transformer_encoder_norm'
+    """
+    return next((layer for layer in vit.layers if layer.name == "Transformer_encoder_norm"), None)
 
 
 def has_attention(model: Any) -> bool:

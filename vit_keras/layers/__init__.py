@@ -13,7 +13,7 @@ from .._imports import moved_names
 from .tap import is_tapped, record_attention, tap  # isort: skip  (the others show what they compute to it)
 from .resnet import GroupNorm, ResidualUnit, StdConv2D, resnet_root  # isort: skip
 from .patches import PatchNormalization  # isort: skip
-from .tokens import ClassToken, ExtractToken, MeanToken, PatchDropout, RegisterTokens  # isort: skip
+from .tokens import ClassToken, ExtractToken, MeanToken, PatchDropout, PatchMap, RegisterTokens  # isort: skip
 from .positions import AddPositionEmbs, AddSinCosPositionEmbs  # isort: skip
 from .rotary import MixedRotaryPositions, RotaryPositions  # isort: skip
 from .attention import MultiHeadSelfAttention  # isort: skip
@@ -36,6 +36,7 @@ __all__ = [
     "MlpBlock",
     "MultiHeadSelfAttention",
     "PatchDropout",
+    "PatchMap",
     "PatchNormalization",
     "RegisterTokens",
     "ResidualUnit",

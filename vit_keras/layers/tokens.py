@@ -1,11 +1,11 @@
-"""Tokens that are put before the patches, left out, or taken as what the head sees."""
+"""Tokens that are put before the patches, left out, arranged as a map, or taken as what the head sees."""
 
 from __future__ import annotations
 
 import keras
 from keras import ops
 
-from ._base import register, token_width
+from ._base import grid_of, one_or_all, register, symbolic, token_width
 from .tap import visit
 
 
@@ -168,6 +168,55 @@ class ExtractToken(keras.layers.Layer):
 
     def get_config(self):
         return {**super().get_config(), "index": self.index}
+
+
+@register
+class PatchMap(keras.layers.Layer):
+    """Arrange the tokens of the patches as the image that they were cut from.
+
+    Args:
+        prefix_tokens: Tokens before the patches.
+        grid: Patches down and across; `None` where the model takes images of any size.
+        return_prefix: Whether to return the tokens before the patches too.
+
+    Call arguments:
+        inputs: Tokens.
+        patches: What the tokens were made of, `(batch, down, across, ...)`. Needed without a `grid`.
+
+    Input shape:
+        `(batch, tokens, hidden_size)`
+
+    Output shape:
+        `(batch, down, across, hidden_size)`; with `return_prefix` a tuple of this and `(batch, prefix_tokens,
+        hidden_size)`.
+
+    Example:
+        >>> tuple(PatchMap(prefix_tokens=1, grid=(14, 14))(np.zeros((2, 197, 768), "float32")).shape)
+        (2, 14, 14, 768)
+    """
+
+    def __init__(self, prefix_tokens=0, grid=None, return_prefix=False, **kwargs):
+        super().__init__(**kwargs)
+        self.prefix_tokens = prefix_tokens
+        self.grid = None if grid is None else tuple(grid)
+        self.return_prefix = return_prefix
+
+    def build(self, input_shape):
+        token_width(self, input_shape)
+
+    def call(self, inputs, patches=None):
+        grid = self.grid or grid_of(patches)
+        patch_map = ops.reshape(inputs[:, self.prefix_tokens :], (-1, *grid, inputs.shape[-1]))
+        return one_or_all(patch_map, *[inputs[:, : self.prefix_tokens]] * self.return_prefix)
+
+    def compute_output_spec(self, inputs, patches=None):
+        batch, _, width = inputs.shape
+        patch_map = (batch, *(self.grid or patches.shape[1:3]), width)
+        return symbolic(self, patch_map, *[(batch, self.prefix_tokens, width)] * self.return_prefix)
+
+    def get_config(self):
+        own = {"prefix_tokens": self.prefix_tokens, "grid": self.grid, "return_prefix": self.return_prefix}
+        return {**super().get_config(), **own}
 
 
 @register

@@ -18,7 +18,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from ..anatomy import blocks, find_vit
+from ..anatomy import blocks, final_norm, find_vit
 from ..layers import TransformerBlock
 from ..positions import sincos2d
 from ..validate import is_number
@@ -347,7 +347,8 @@ def _pick(tokens, order):
 
 
 def _blocks_and_norm(vit: keras.Model) -> list[keras.layers.Layer]:
-    return [*blocks(vit), *(layer for layer in vit.layers if layer.name == "Transformer_encoder_norm")]
+    norm = final_norm(vit)
+    return [*blocks(vit), *([] if norm is None else [norm])]
 
 
 def _trainable_on_patches(model: keras.Model) -> keras.Model:

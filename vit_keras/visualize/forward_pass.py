@@ -68,8 +68,8 @@ def _observe(plan: Plan, model: keras.Model, images: Any, classes: Any = None) -
     if "tokens" in seen:
         seen["tokens"] = [_float(t) for t in seen["tokens"]]
     if plan.layers[-1] == len(anatomy.attention_blocks(vit)) - 1 and "tokens" in seen:
-        norm = next((layer for layer in vit.layers if layer.name == "Transformer_encoder_norm"), lambda x: x)
-        seen["features"] = _float(norm(seen["tokens"][-1]))
+        norm, last = anatomy.final_norm(vit), seen["tokens"][-1]
+        seen["features"] = last if norm is None else _float(norm(last))
     sources = seen.pop("sources")
     seen |= _reduced(watched, gradients, plan, vit, sources)
     seen["count"] = count

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import operator
-from collections.abc import Iterable
 from typing import Any
 
+from ..anatomy import block_numbers
 from ..validate import did_you_mean, one_of
 from .recording import FUSIONS, GRADIENT_FUSIONS
 
@@ -62,25 +61,3 @@ class Plan:
                 raise ValueError("This needs gradients: pass target=, such as 'predicted' or the number of a class.")
             return self
         return dataclasses.replace(self, target=target if callable(target) else "class")
-
-
-def block_numbers(layers: Any, count: int) -> tuple[int, ...]:
-    """Return the numbers of blocks, rising, from one or several numbers, from the end if negative; `None` for all.
-
-    Raises:
-        ValueError: There is no such block, or none is named.
-        TypeError: `layers` are no numbers.
-
-    Example:
-        >>> block_numbers([-1, 0], 12)
-        (0, 11)
-    """
-    if layers is None:
-        return tuple(range(count))
-    try:
-        given = [operator.index(n) for n in (layers if isinstance(layers, Iterable) else [layers])]
-    except TypeError:
-        raise TypeError(f"layers are numbers of blocks. Received: {layers!r}") from None
-    if not given or not all(-count <= n < count for n in given):
-        raise ValueError(f"The model has the blocks 0 to {count - 1}. Received: layers={layers!r}")
-    return tuple(sorted({n % count for n in given}))

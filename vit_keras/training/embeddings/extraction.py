@@ -11,7 +11,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from ...anatomy import blocks, find_vit, front, heads, image_shape, preprocessing_of
+from ...anatomy import blocks, final_norm, find_vit, front, heads, image_shape, preprocessing_of
 from ...atomic import complete
 from ...keras_internals import kept, no_gradients
 from ...model import VisionTransformer
@@ -146,12 +146,13 @@ def _tower(vit: keras.Model, layer: str | None) -> VisionTransformer:
 
 def _features_of(vit: keras.Model, layer: str | None):
     if layer == "tokens":
-        norms = [each for each in vit.layers if each.name == "Transformer_encoder_norm"]
-        return (norms or blocks(vit))[-1].output
+        return (final_norm(vit) or blocks(vit)[-1]).output
     if layer is not None:
         names = [each.name for each in vit.layers]
         if layer not in names:
             raise ValueError(f"The model {vit.name!r} has no layer {layer!r}. It has 'tokens', {str(names)[1:-1]}.")
         return vit.get_layer(layer).output
     inputs = [head.input for head in heads(vit)]
+    if not inputs and len(vit.outputs) > 1:
+        raise ValueError(f"The model {vit.name!r} has {len(vit.outputs)} outputs. Pass layer=, the name of one layer.")
     return vit.output if not inputs else inputs[0] if len(inputs) == 1 else keras.layers.Average()(inputs)

@@ -1,0 +1,252 @@
+"""Feature maps: the patches after chosen blocks, in their places; equal to what the layers show, to timm's and to
+transformers'."""
+
+import os
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+import sweep
+from keras import ops
+from support import DATA, ROOT, far_from_uniform
+
+from vit_keras import anatomy, feature_maps, from_checkpoint, load_model, merge_tokens, visualize, vit
+from vit_keras.layers import TransformerBlock
+
+
+def tiny(image_size=(24, 40), layers=3, **options):
+    options = {"patch_size": 8, "dropout": 0.0, **options}
+    model = vit.build_model(
+        image_size, num_layers=layers, hidden_size=16, num_heads=2, name="tiny", mlp_dim=32, classes=3, **options
+    )
+    return far_from_uniform(model, 0.3)
+
+
+def pictures(height=24, width=40, count=2):
+    return np.random.default_rng(0).uniform(-1, 1, (count, height, width, 3)).astype("float32")
+
+
+def arrays(outputs):
+    return keras.tree.map_structure(ops.convert_to_numpy, outputs)
+
+
+MODELS = {
+    "rotary positions, registers": {"rope_theta": 100.0, "position": None, "registers": 2},
+    "class token": {},
+    "distillation token": {"distillation_token": True, "pooling": "token+dist"},
+    "attention pooling": {"pooling": "map"},
+    "a norm of what is pooled": {"pooling": "gap", "final_norm": "pooled"},
+    "hybrid": {"resnet": (1, 1), "patch_size": 1},
+    "relative positions": {"relative_positions": True, "position": None},
+    "norms after the branches": {"post_norm": True, "pre_norm": True},
+    "any size": {"image_size": None, "position_grid": (2, 2)},
+    "half precision": {"dtype": "mixed_bfloat16"},
+}
+
+
+@pytest.mark.core
+@pytest.mark.parametrize("name", MODELS)
+def test_maps_are_what_the_blocks_show(name):
+    model, images = tiny(**MODELS[name]), pictures()
+    recording = visualize.record(model, images, keep=("tokens",))
+    prefix, (down, across) = len(recording.prefix), recording.grid
+    plain = arrays(feature_maps(model, [-2, 0], norm=False, prefix=bool(prefix))(images))
+    plain, before = plain if prefix else (plain, [])
+    tolerance = 0.05 if "half" in name else 1e-5
+    for found, block in zip(plain, (0, 1), strict=True):
+        expected = recording.tokens[block + 1, :, prefix:].reshape(2, down, across, 16)
+        assert np.abs(found.astype("float32") - expected).max() <= tolerance * np.abs(expected).max()
+    for found, block in zip(before, (0, 1)):
+        expected = recording.tokens[block + 1, :, :prefix]
+        assert np.abs(found.astype("float32") - expected).max() <= tolerance * np.abs(expected).max()
+    first, last = arrays(feature_maps(model, [0, -1])(images))
+    norm = next((layer for layer in model.layers if layer.name == "Transformer_encoder_norm"), lambda x: x)
+    expected = arrays(norm(recording.tokens[1, :, prefix:])).reshape(2, down, across, 16).astype("float32")
+    assert np.abs(first.astype("float32") - expected).max() <= tolerance * np.abs(expected).max()
+    expected = recording.features[:, prefix:].reshape(2, down, across, 16)
+    assert np.abs(last.astype("float32") - expected).max() <= tolerance * np.abs(expected).max()
+
+
+def test_maps_of_a_mixer_are_what_its_layers_compute():
+    model, images = tiny(tokens_mlp_dim=8, position=None, pooling="gap"), pictures()
+    x = ops.reshape(model.get_layer("embedding")(images), (2, 15, 16))
+    for block in anatomy.blocks(model)[:2]:
+        x = block(x)
+    expected = ops.reshape(model.get_layer("Transformer_encoder_norm")(x), (2, 3, 5, 16))
+    assert np.abs(arrays(feature_maps(model, 1)(images)) - arrays(expected)).max() <= 1e-5
+
+
+def test_each_place_of_a_map_is_that_of_its_patch():
+    model, images = tiny(layers=1, position=None), pictures()
+    changed = images.copy()
+    changed[:, 8:16, 32:40] = 0.5  # the patch in row 1, column 4
+    trunk = feature_maps(model, 0, norm=False)
+    model.get_layer("Transformer_encoderblock_0").att.combine_heads.kernel.assign(np.zeros((16, 16)))  # no attention
+    moved = np.abs(arrays(trunk(images)) - arrays(trunk(changed))).max(axis=(0, 3)) > 1e-4
+    assert [tuple(place) for place in np.argwhere(moved)] == [(1, 4)]
+
+
+def test_one_number_gives_a_map_and_several_a_list_in_the_order_of_the_blocks():
+    model = tiny()
+    assert feature_maps(model, 1).output_shape == feature_maps(model, np.int64(1)).output_shape == (None, 3, 5, 16)
+    assert [layer.name for layer in feature_maps(model, [-1, 0]).layers if "map" in layer.name] == ["map_0", "map_2"]
+    assert len(feature_maps(model).outputs) == 3
+    maps, tokens = feature_maps(model, [0, 2], prefix=True).output
+    assert [each.shape for each in maps] == [(None, 3, 5, 16)] * 2
+    assert [each.shape for each in tokens] == [(None, 1, 16)] * 2
+    maps, tokens = feature_maps(model, 2, prefix=True).output
+    assert (maps.shape, tokens.shape) == ((None, 3, 5, 16), (None, 1, 16))
+
+
+def test_blocks_after_the_last_chosen_one_are_left_out():
+    model = tiny(stochastic_depth=0.2)
+    trunk = feature_maps(model, [0, 1], norm=False)
+    assert [layer.name[-1] for layer in anatomy.blocks(trunk)] == ["0", "1"]
+    assert not any("norm" in layer.name for layer in trunk.layers)
+    assert (trunk.config.num_layers, trunk.config.stochastic_depth, trunk.config.final_norm) == (2, 0.1, None)
+    assert {id(weight) for weight in trunk.weights} < {id(weight) for weight in model.weights}  # shared
+
+
+@pytest.mark.core
+def test_predict_joins_batches_of_all_outputs():
+    trunk, images = feature_maps(tiny(), [0, 2], prefix=True), pictures(count=3)
+    expected = arrays(trunk(images))
+    found = trunk.predict(images, batch_size=2, verbose=0)
+    keras.tree.map_structure(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5), found, expected)
+
+
+def segmenter(trunk):
+    images = keras.Input(trunk.input_shape[1:])
+    x = keras.layers.Concatenate()(trunk(images))
+    return keras.Model(images, keras.layers.UpSampling2D(8)(keras.layers.Conv2D(4, 1)(x)))
+
+
+@pytest.mark.core
+def test_a_segmenter_trains_and_shows_its_attention():
+    model = tiny()
+    segment, images = segmenter(feature_maps(model, [0, 1])), pictures()
+    before = [arrays(block.weights[0]).copy() for block in anatomy.blocks(model)]
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    segment.compile(keras.optimizers.SGD(0.1), loss, jit_compile=False)
+    segment.fit(images, np.ones((2, 24, 40), "int32"), verbose=0)
+    moved = [np.abs(arrays(block.weights[0]) - old).max() > 0 for block, old in zip(anatomy.blocks(model), before)]
+    assert moved == [True, True, False]  # the model shares its blocks with the segmenter
+    assert visualize.record(segment, images).attention.shape == (2, 2, 2, 16, 16)
+    of_a_place = visualize.record(segment, images, target=lambda logits: logits[:, 9, 35, 1])
+    assert of_a_place.gradients.any()
+
+
+def test_what_stands_before_the_vit_is_applied_and_what_it_does_at_random_is_not(tmp_path):
+    model = tiny()
+    noise = keras.layers.Dropout(0.5, seed=1)
+    image = keras.Input((24, 40, 3))
+    tuned = keras.Model(image, keras.layers.Dense(2)(model(noise(image) / 127.5 - 1)))
+    trunk, images = feature_maps(tuned, [0, 2]), pictures()
+    pixels, expected = (images + 1) * 127.5, arrays(feature_maps(model, [0, 2])(images))
+    assert np.abs(arrays(noise(pixels, training=True)) - pixels).max() > 1
+    trunk.save(tmp_path / "trunk.keras")
+    for each in (trunk, load_model(tmp_path / "trunk.keras")):
+        found = arrays(each(pixels, training=True))
+        assert max(np.abs(a - b).max() for a, b in zip(found, expected)) <= 1e-4
+    assert anatomy.input_range(trunk) == "pixels"
+    any_size = keras.Sequential([keras.Input((None, None, 3)), vit.preprocessing(model), model])
+    assert feature_maps(any_size, 0).output_shape == (None, 3, 5, 16)
+
+
+def test_maps_of_models_that_are_no_vision_transformers_of_their_own():
+    model, images = tiny(), pictures()
+    expected = arrays(feature_maps(model, 1)(images))
+    flat = keras.Model(model.input, keras.layers.Dense(2)(model.output))
+    for other in (flat, keras.Sequential([keras.Sequential([model])]), feature_maps(model, [0, 1])):
+        assert np.abs(arrays(feature_maps(other, 1)(images)) - expected).max() <= 1e-5
+    old = load_model(DATA / "vit_keras_0" / "v020_nested.keras")
+    assert feature_maps(old, 0).output_shape[-1] == anatomy.find_vit(old).get_layer("embedding").filters
+
+
+@pytest.mark.slow
+def test_maps_are_saved_and_opened_where_only_vit_keras_is_imported(tmp_path):
+    segment, images = segmenter(feature_maps(tiny(image_size=None, position_grid=(2, 2)), [0, 1])), pictures()
+    segment.save(tmp_path / "segment.keras")
+    np.save(tmp_path / "images.npy", images)
+    code = (
+        "import vit_keras, keras, numpy as np; m = keras.saving.load_model('segment.keras');"
+        "np.save('found.npy', m.predict(np.load('images.npy'), verbose=0))"
+    )
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "KERAS_BACKEND": keras.backend.backend()}
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=env, check=True)
+    np.testing.assert_allclose(np.load(tmp_path / "found.npy"), segment.predict(images, verbose=0), atol=1e-4)
+
+
+class Subclass(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.block = TransformerBlock(num_heads=2, mlp_dim=16)
+
+
+REFUSED = {
+    "no such block": (lambda: feature_maps(tiny(), [0, 3]), ValueError, "blocks 0 to 2.*3"),
+    "no numbers": (lambda: feature_maps(tiny(), "all"), TypeError, "numbers of blocks.*'all'"),
+    "merged": (lambda: feature_maps(merge_tokens(tiny(), [0, 2, 2])), ValueError, "block 1.*merge_tokens"),
+    "patch dropout": (lambda: feature_maps(tiny(patch_dropout=0.5)), ValueError, "patch_dropout=0"),
+    "no prefix": (lambda: feature_maps(tiny(pooling="gap"), prefix=True), ValueError, "prefix=False"),
+    "no graph": (lambda: feature_maps(Subclass()), ValueError, "subclass of keras.Model"),
+    "no ViT": (lambda: feature_maps(keras.Sequential([keras.layers.Dense(1)])), ValueError, "found 0"),
+    "no model": (lambda: feature_maps("vit_b16"), TypeError, "Keras model"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refusals_say_what_would_work(name):
+    call, kind, words = REFUSED[name]
+    with pytest.raises(kind, match=words):
+        call()
+
+
+def test_blocks_before_the_first_merging_have_maps():
+    model = tiny()
+    merged = merge_tokens(model, [0, 2, 2])
+    assert (
+        np.abs(arrays(feature_maps(merged, 0)(pictures())) - arrays(feature_maps(model, 0)(pictures()))).max() <= 1e-5
+    )
+
+
+TIMM = (
+    *("vit_tiny_patch16_224", "vit_base_patch16_clip_224", "vit_small_patch14_dinov2", "vit_small_patch14_reg4_dinov2"),
+    *("deit3_small_patch16_224", "deit_tiny_distilled_patch16_224", "vit_base_patch16_siglip_224"),
+    *("beit_base_patch16_224", "eva02_tiny_patch14_224", "vit_small_patch16_dinov3", "vit_tiny_r_s16_p8_224"),
+    *("mixer_s32_224", "flexivit_small", "vit_small_patch16_rope_mixed_224", "vit_pe_core_tiny_patch16_384"),
+    *("vit_medium_patch16_reg4_gap_256", "vit_small_patch16_rope_224"),
+)
+
+
+def check_against(others):
+    model = from_checkpoint(others.folder, image_size=others.inputs.shape[1:3], **others.options)
+    for norm, maps in others.maps.items():
+        prefix = others.prefix[norm]
+        there = prefix[0] is not None
+        found = arrays(feature_maps(model, others.blocks, norm=norm, prefix=there)(others.inputs))
+        pairs = zip([*maps, *prefix], [*found[0], *found[1]] if there else [*found, None, None], strict=True)
+        for expected, each in pairs:
+            if expected is not None:
+                assert each.shape == expected.shape
+                assert np.abs(each - expected).max() <= 1e-5 * np.abs(expected).max()
+                assert np.ptp(expected) > 1
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:The pixels")
+@pytest.mark.parametrize("name", TIMM)
+def test_maps_are_those_of_timm(name, tmp_path):
+    pytest.importorskip("timm")
+    check_against(sweep.timm_maps(name, tmp_path))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:The pixels")
+@pytest.mark.parametrize("name", sweep.BACKBONES)
+def test_maps_are_those_of_transformers(name, tmp_path):
+    pytest.importorskip("transformers")
+    pytest.importorskip("torch")
+    check_against(sweep.hugging_face_maps(name, tmp_path))
