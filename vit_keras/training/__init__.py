@@ -41,6 +41,7 @@ _NAMES = {
     "knn": "embeddings",
     "linear_probe": "embeddings",
     "merge_lora": "lora",
+    "predict_table": "submission",
     "recipe": "recipes",
     "sample": "sampling",
     "train_only": "freeze",
@@ -49,6 +50,7 @@ _SUBMODULES = (
     "augment",
     "callbacks",
     "checks",
+    "columns",
     "dataset",
     "decoding",
     "distill",
@@ -67,6 +69,8 @@ _SUBMODULES = (
     "report",
     "run",
     "sampling",
+    "submission",
+    "views",
 )
 
 __all__ = list(_NAMES)
