@@ -60,6 +60,7 @@ _SUBMODULES = (
     "lora",
     "losses",
     "masked",
+    "metrics",
     "optimizers",
     "recipe_table",
     "recipes",
