@@ -56,6 +56,7 @@ _SUBMODULES = (
     "evaluation",
     "finetuning",
     "freeze",
+    "job",
     "listing",
     "lora",
     "losses",
