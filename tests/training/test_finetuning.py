@@ -19,6 +19,7 @@ from support import ROOT
 
 from vit_keras import visualize, vit
 from vit_keras.training import finetuning as module
+from vit_keras.training import job
 from vit_keras.training import run as running
 from vit_keras.training.evaluation import evaluate
 from vit_keras.training.finetuning import finetune
@@ -387,7 +388,7 @@ def test_epochs_fit_into_the_time(monkeypatch, seconds, epochs, said):
     monkeypatch.setattr(running, "time", types.SimpleNamespace(monotonic=lambda: 1000.0))
     limit = running.TimeLimit(end=1000 + seconds, wanted=10, steps=100, validation_steps=20)
     assert limit.epochs(0.5) == epochs
-    assert said in module._planned(limit, 0.5)
+    assert said in job.planned(limit, 0.5)
 
 
 @pytest.mark.slow

@@ -57,7 +57,9 @@ def by_hand(models, folder, tta="", logits=False):
 
 
 def activated(logits, model):
-    return 1 / (1 + np.exp(-logits)) if model.task == "multi" else np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    return (
+        1 / (1 + np.exp(-logits)) if model.task == "multi" else np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    )
 
 
 def predict(models, folder, **options):
@@ -131,6 +133,14 @@ def test_other_columns_name_files_and_ids(folder):
     assert found["kind"].tolist() == [f"class {n}" for n in by_hand([make()], folder).argmax(-1)]
 
 
+def test_ids_that_look_like_numbers_stay_as_they_are(folder):
+    (folder / "a.png").rename(folder / "007.png")
+    (folder / "test.csv").write_text("image,age\n007,1\n")
+    (folder / "sample.csv").write_text("image,label\n007,class 0\n")
+    training.predict_table(folder / "test.csv", make(), sample=folder / "sample.csv", output=folder / "out.csv")
+    assert (folder / "out.csv").read_text().splitlines()[1].startswith("007,class")
+
+
 @pytest.mark.parametrize(
     ("ids", "said"),
     [
@@ -149,8 +159,12 @@ def test_damaged_and_missing_pictures_are_all_named(folder):
     (folder / "a.png").write_bytes(b"nothing")
     (folder / "c.png").unlink()
     said = r"1 missing: '.*c'; 1 damaged: '.*a\.png'"
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=r"1 missing: '.*c'"):
         predict(make(), folder)
+    (folder / "d.png").write_bytes(b"nothing")
+    with pytest.raises(ValueError, match=r"2 damaged: '.*a\.png', '.*d\.png'"):
+        training.predict_table({"id": ["a", "b", "d"]}, make(), folder)
+    (folder / "d.png").write_bytes((folder / "b.png").read_bytes())
     models = [make(0), make(1, crop=0.8, image_size=16)]
     with pytest.warns(UserWarning, match=said) as caught:
         found = predict(models, folder, values="probabilities", errors="skip")
@@ -182,7 +196,7 @@ def test_models_must_predict_the_same(folder):
         ({"tta": "flop"}, ValueError, "Did you mean 'flip'"),
         ({"average": "log"}, ValueError, "average must be one of"),
         ({"values": "name"}, ValueError, "Did you mean 'names'"),
-        ({"image": "file"}, ValueError, "no column 'file'. Its columns: 'id'"),
+        ({"image": "file"}, ValueError, "no column 'file'. Its columns: id"),
         ({"output": "submission.xls"}, ValueError, "must end in .csv, .tsv, .parquet"),
         ({"output": "nowhere/submission.csv"}, FileNotFoundError, "no folder nowhere"),
     ],
@@ -234,20 +248,24 @@ def test_columns_without_a_sample():
     ],
 )
 def test_a_sample_with_one_column_says_by_its_type_what_it_wants(meaning, column, expected):
-    found = columns_of(SCORES[:, : meaning.outputs], meaning, pd.DataFrame({"id": [1], "target": column}))
+    found = columns_of(
+        SCORES[:, : meaning.outputs],
+        meaning,
+        {"id": np.array([1]), "target": np.array(column, None if isinstance(column[0], (int, float)) else object)},
+    )
     assert [*found] == ["target"]
     assert [*found["target"]] == expected
 
 
 def test_one_column_of_decimal_numbers_for_three_classes_is_open():
-    sample = pd.DataFrame({"id": [1], "target": [0.5]})
+    sample = {"id": np.array([1]), "target": np.array([0.5])}
     with pytest.raises(ValueError, match='values="names" or "numbers"'):
         columns_of(SCORES, SINGLE, sample)
     assert columns_of(SCORES, SINGLE, sample, "numbers") == {"target": [1, 2]}
     with pytest.raises(ValueError, match="no probabilities to write: the task of the models is 'ordinal'"):
         columns_of(SCORES[:, :1], LEVELS, sample, "probabilities")
     with pytest.raises(ValueError, match="one column, and the sample has 2"):
-        columns_of(SCORES, SINGLE, pd.DataFrame({"id": [1], "cat": [0.5], "dog": [0.5]}), "names")
+        columns_of(SCORES, SINGLE, {"id": np.array([1]), "cat": np.array([0.5]), "dog": np.array([0.5])}, "names")
 
 
 def test_views_are_the_whole_picture_its_corners_and_their_mirror_images(folder):

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
 
 from .. import anatomy
 from .listing import first_few
-
-if TYPE_CHECKING:
-    import pandas
 
 __all__ = ["VALUES", "Meaning", "columns_of", "meaning_of"]
 
@@ -62,7 +59,7 @@ def meaning_of(model: keras.Model) -> Meaning:
 def columns_of(
     scores: np.ndarray,
     meaning: Meaning,
-    sample: pandas.DataFrame | None = None,
+    sample: Mapping[str, np.ndarray] | None = None,
     values: str = "auto",
     threshold: float = 0.5,
     separator: str = " ",
@@ -72,7 +69,7 @@ def columns_of(
     Args:
         scores: `(n, outputs)`: probabilities or numbers, as `anatomy.predictions` returns them.
         meaning: What they stand for.
-        sample: A sample submission: its first column is left to the ids.
+        sample: The columns of a sample submission; the first is that of the ids.
         values: One of `VALUES`; see `predict_table`.
         threshold: Least probability of a label that is said to be there.
         separator: What stands between labels in one column.
@@ -84,7 +81,7 @@ def columns_of(
         >>> columns_of(np.array([[0.9, 0.6]]), Meaning("multi", ("cat", "dog"), 2), values="names")
         {'label': ['cat dog']}
     """
-    titles = None if sample is None else [*sample.columns[1:]]
+    titles = None if sample is None else [*sample][1:]
     values = _values(meaning, sample) if values == "auto" else values
     if values == "probabilities" and meaning.task in anatomy.NUMBERS:
         raise ValueError(f"There are no probabilities to write: the task of the models is {meaning.task!r}.")
@@ -100,21 +97,22 @@ def columns_of(
     return {title: scores[:, n] for title, n in _matched(titles, meaning.names).items()}
 
 
-def _values(meaning: Meaning, sample: pandas.DataFrame | None) -> str:
+def _values(meaning: Meaning, sample: Mapping[str, np.ndarray] | None) -> str:
     """Return the kind of values that a sample submission asks for."""
     usual = {"single": "names", "multi": "probabilities", "regression": "numbers", "ordinal": "names"}[meaning.task]
     if sample is None or meaning.task == "regression":
         return usual
-    if len(sample.columns) != 2:
+    if len(sample) != 2:
         return usual if meaning.task == "ordinal" else "probabilities"
-    kind = sample.dtypes.iloc[1].kind
+    title, column = [*sample.items()][1]
+    kind = column.dtype.kind
     if meaning.task == "multi":
         return "probabilities" if kind in _NUMERIC and meaning.outputs == 1 else "names"
     if kind == "f" and meaning.task == "single":
         if meaning.outputs == 2:
             return "probabilities"
         raise ValueError(
-            f"The sample has one column of decimal numbers, {sample.columns[1]!r}, and the models have "
+            f"The sample has one column of decimal numbers, {title!r}, and the models have "
             f'{meaning.outputs} classes. Pass values="names" or "numbers".'
         )
     whole = all(re.fullmatch("-?[0-9]+", name) for name in meaning.names)  # such names are the numbers asked for
@@ -146,10 +144,10 @@ def _matched(titles: list[str] | None, names: Sequence[str]) -> dict[str, int]:
     if titles is None or len(titles) == len(names) == 1:
         return {title: n for n, title in enumerate(titles or names)}
     place = {name.strip(): n for n, name in enumerate(names)}
-    missing, extra = [t for t in titles if str(t).strip() not in place], {*place} - {str(t).strip() for t in titles}
+    missing, extra = [t for t in titles if t.strip() not in place], {*place} - {t.strip() for t in titles}
     if missing or extra:
         raise ValueError(
             "The columns of the sample are not what the models predict. "
             f"Not predicted: {first_few(missing) or 'none'}; not in the sample: {first_few(sorted(extra)) or 'none'}."
         )
-    return {title: place[str(title).strip()] for title in titles}
+    return {title: place[title.strip()] for title in titles}

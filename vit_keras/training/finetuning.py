@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import hashlib
 import json
 import math
 import os
@@ -33,14 +32,14 @@ from ..config import size_pair
 from ..model import VisionTransformer
 from ..opening import open_model, resize
 from ..validate import is_number, one_of
-from .dataset import ImageFolder, image_folder
-from .evaluation import Evaluation, evaluate_decoded, pictures_of_mistakes, relative
+from .dataset import image_folder
+from .evaluation import Evaluation, evaluate_decoded, pictures_of_mistakes
+from .job import Job, duration
 from .listing import pictures_in
-from .lora import merge_lora
 from .recipes import Recipe
 from .recipes import recipe as find_recipe
 from .report import report
-from .run import Keep, Run, TimeLimit, seconds_per_step
+from .run import Run, TimeLimit
 
 __all__ = ["FinetuneResult", "finetune"]
 
@@ -52,8 +51,6 @@ _FEWEST_PATCHES = 10
 
 _SAMPLED = 1000
 """Pictures to look at for their size."""
-
-_MOST_PLANS = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,7 +165,7 @@ def finetune(
         )
         tuned = _with_head(given, train.image_size, train.class_names)
         how.compile(tuned, train, batch_size=batch_size)
-    job = _Job(tuned, how, train, held_out, folder, balance, progress)
+    job = Job(tuned, how, train, held_out, folder, balance, progress)
     job.say(
         f"{job.pictures}; {tuned.name} for {_pixels(tuned)} pixels, {tuned.count_params():,} weights; recipe {how.name}"
     )
@@ -196,7 +193,7 @@ def finetune(
         facts={
             **_facts(tuned, given, model),
             "epochs": run.epochs,
-            "time": _time(run.seconds),
+            "time": duration(run.seconds),
             "batch": batch_size,
             "seed": seed,
         },
@@ -282,111 +279,6 @@ def _with_head(given: keras.Model, size: tuple[int, int], names: tuple[str, ...]
     return tuned
 
 
-def _digest(text: str, *arrays: np.ndarray) -> str:
-    found = hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=16)
-    for array in arrays:
-        found.update(np.ascontiguousarray(array).view("uint8").data)
-    return found.hexdigest()
-
-
-# --- the training -------------------------------------------------------------------------------------------------
-
-
-@dataclasses.dataclass(frozen=True)
-class _Job:
-    """A compiled model, and what it is trained on."""
-
-    model: keras.Model
-    recipe: Recipe
-    train: ImageFolder
-    held_out: ImageFolder
-    folder: Path
-    balance: bool
-    progress: bool
-
-    def say(self, text: str) -> None:
-        """Print a line, if that is wanted."""
-        if self.progress:
-            print(text, flush=True)
-
-    @property
-    def pictures(self) -> str:
-        """The numbers of pictures, in words."""
-        return (
-            f"{len(self.train.paths):,} pictures of {len(self.train.class_names)} classes to learn from, "
-            f"{len(self.held_out.paths):,} held out"
-        )
-
-    def split(self) -> dict[str, list[str]]:
-        """Return the pictures to learn from and those held out."""
-        parts = {"training": self.train, "validation": self.held_out}
-        return {name: [relative(path, self.folder) for path in data.paths] for name, data in parts.items()}
-
-    def settings(self) -> dict[str, Any]:
-        """Return what the result depends on, apart from the number of epochs and the seed."""
-        return {
-            "pictures": _digest(json.dumps(self.split())),
-            "model": _digest(json.dumps(self.model.settings()), *self.model.get_weights()),
-            "recipe": self.recipe.to_dict(),
-            "batch_size": self.train.batch_size,
-            "balance": self.balance,
-        }
-
-    def plan(self, run: Run, limit: TimeLimit) -> int:
-        """Return the number of epochs within the time limit, by a few steps that are then undone."""
-        run.save_start(self.model)
-        step = seconds_per_step(self.model, self.train, self._callbacks())
-        run.restore_start(self.model)
-        self.say(f"A step takes {step:.2g} seconds: {_planned(limit, step)}")
-        return max(1, limit.epochs(step))
-
-    def _callbacks(self) -> list[keras.callbacks.Callback]:
-        return [*self.recipe.callbacks, *self.train.callbacks]
-
-    def fit(self, run: Run, limit: TimeLimit | None) -> None:
-        """Train, or continue, to the last epoch, and take the weights of the best."""
-        if run.done:
-            run.restore(self.model, run.done - 1)
-            self.say(f"Continuing after epoch {run.done} of {run.epochs}")
-        try:
-            for attempt in range(_MOST_PLANS):
-                keep = Keep(run, self.train.seed, limit if attempt + 1 < _MOST_PLANS else None)
-                if not run.ended:
-                    self._fit(run, keep)
-                if keep.planned is None:
-                    break
-                run.restore_start(self.model)
-                run.begin(keep.planned)
-                self.say(f"Steps take another time now: beginning anew with {keep.planned} of {limit.wanted} epochs")
-        except KeyboardInterrupt:
-            self.say(f"\nStopped after epoch {run.done} of {run.epochs}. The same call continues from there")
-            raise
-        run.restore(self.model, run.best)
-        self.model.optimizer.finalize_variable_values(self.model.trainable_variables)  # their average, if one is kept
-        if self.recipe.lora is not None:
-            merge_lora(self.model)
-
-    def _fit(self, run: Run, keep: Keep) -> None:
-        self.model.fit(
-            self.train,
-            validation_data=self.held_out,
-            initial_epoch=run.done,
-            epochs=run.epochs,
-            class_weight=self.train.class_weight if self.balance else None,
-            verbose=(1 if sys.stdout.isatty() else 2) if self.progress else 0,
-            callbacks=[*self._callbacks(), keep],
-        )
-
-
-def _planned(limit: TimeLimit, step: float) -> str:
-    possible = limit.epochs(step)
-    if possible >= limit.wanted:
-        return f"{possible} epochs take about {_time(possible * limit.epoch(step))}"
-    if possible:
-        return f"the time limit allows {possible} of {limit.wanted} epochs (minutes=0 or --minutes 0: no limit)"
-    return f"one epoch takes {_time(limit.epoch(step))}, more than the time limit allows. Training one epoch"
-
-
 # --- the results --------------------------------------------------------------------------------------------------
 
 
@@ -421,10 +313,6 @@ def _facts(tuned: keras.Model, given: keras.Model, model: Any) -> dict[str, Any]
 
 def _pixels(model: keras.Model) -> str:
     return "×".join(map(str, model.config.image_size))
-
-
-def _time(seconds: float) -> str:
-    return f"{seconds / 60:.1f} minutes" if seconds >= 100 else f"{seconds:.0f} seconds"
 
 
 def _write(output: Path, texts: dict[str, Any], model: keras.Model) -> None:

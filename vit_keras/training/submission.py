@@ -9,7 +9,7 @@ import collections
 import dataclasses
 import os
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +25,8 @@ from ..validate import one_of, positive_integer
 from .columns import VALUES, Meaning, columns_of, meaning_of
 from .dataset import _preprocessing_for
 from .decoding import Pictures, decoded_pictures
-from .listing import EXTENSIONS, first_few
+from .listing import first_few
+from .table import _columns, _find, read_columns
 from .views import SeveralViews
 
 if TYPE_CHECKING:
@@ -57,7 +58,8 @@ def predict_table(
     Models are opened one after the other. Each picture is decoded once for all models of one size and way to resize.
 
     Args:
-        table: A CSV, TSV or Parquet file, a DataFrame, or a dict of columns. A sample submission will do.
+        table: A CSV, TSV or Parquet file, a data frame, or a dictionary of columns, as in
+            `vit_keras.training.image_table`. A sample submission will do.
         models: Models, or paths of saved ones; one, or a list such as one for each fold. Their tasks, and the names of
             their classes, must be the same.
         images: Folder of the pictures. `None`: the table's own, or paths as they are.
@@ -108,65 +110,30 @@ def predict_table(
     models = [models] if isinstance(models, (str, os.PathLike, keras.Model)) else list(models)
     if not models:
         raise ValueError("There are no models. Pass one, or a list of models or of paths.")
-    rows, wanted = read_table(table), None if sample is None else read_table(sample)
-    image = image or next(iter(column for column in _first(wanted) if column in rows), rows.columns[0])
-    ids = _ids(rows, wanted, image)
-    paths = _files(_column(rows, image), _root(table, images))
+    try:
+        import pandas
+    except ImportError:
+        raise ImportError('Predictions of a table need pandas: pip install "vit-keras[table]"') from None
+    wanted = None if sample is None else read_columns(sample, [*read_columns(sample)][:1])
+    title, ids, names = _ids_and_names(table, wanted, image)
+    paths, missing = _find(names, _root(table, images))
+    if missing and errors == "raise":
+        _report_failures([paths[n] for n in sorted(missing)], paths, errors)
     ensemble = _Ensemble(models, average, tta, image_size, batch_size, errors, progress)
     how = (wanted, values, threshold, separator)
     scores, meaning = ensemble.predict(paths, lambda known: columns_of(np.zeros((1, known.outputs)), known, *how))
-    columns = columns_of(scores, meaning, *how)
-    import pandas
-
-    found = pandas.DataFrame({ids.name: ids.to_numpy(), **columns})
+    found = pandas.DataFrame({title: ids, **columns_of(scores, meaning, *how)})
     if target is not None:
         with complete(target) as part:
             _WRITERS[target.suffix.lower()](found, part)
     return found
 
 
-# --- tables in and out --------------------------------------------------------------------------------------------
-
-_READERS = {".csv": "read_csv", ".tsv": "read_table", ".parquet": "read_parquet"}
 _WRITERS = {
     ".csv": lambda table, path: table.to_csv(path, index=False),
     ".tsv": lambda table, path: table.to_csv(path, index=False, sep="\t"),
     ".parquet": lambda table, path: table.to_parquet(path, index=False),
 }
-
-
-def read_table(table: Any) -> pandas.DataFrame:
-    """Return a table as a DataFrame.
-
-    Args:
-        table: A CSV, TSV or Parquet file, a DataFrame, or a dict of columns.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-        ImportError: pandas is not installed.
-        ValueError: The file is no table, or it has no rows.
-
-    Example:
-        >>> read_table({"id": [1, 2]}).shape
-        (2, 1)
-    """
-    try:
-        import pandas
-    except ImportError:
-        raise ImportError('Tables need pandas: pip install "vit-keras[table]"') from None
-    if isinstance(table, (str, os.PathLike)):
-        path = Path(table).expanduser()
-        one_of(path.suffix.lower(), "The suffix of a table", _READERS)
-        if not path.is_file():
-            raise FileNotFoundError(f"There is no file {path}.")
-        try:
-            table = getattr(pandas, _READERS[path.suffix.lower()])(path)
-        except ValueError as error:
-            raise ValueError(f"{path} is no table: {error}") from None
-    table = table if isinstance(table, pandas.DataFrame) else pandas.DataFrame(table)
-    if not len(table) or not len(table.columns):
-        raise ValueError("The table has no rows.")
-    return table
 
 
 def _target(output: Any) -> Path:
@@ -179,60 +146,38 @@ def _target(output: Any) -> Path:
     return target
 
 
-def _first(wanted: pandas.DataFrame | None) -> list[str]:
-    return [] if wanted is None else [wanted.columns[0]]
+def _ids_and_names(
+    table: Any, wanted: Mapping[str, np.ndarray] | None, image: str | None
+) -> tuple[str, np.ndarray, list[str]]:
+    """Return the title of the ids, the ids, and the names of the pictures.
 
-
-def _column(rows: pandas.DataFrame, name: str) -> pandas.Series:
-    if name not in rows:
-        raise ValueError(f"The table has no column {name!r}. Its columns: {first_few(list(rows.columns), 20)}")
-    column = rows[name]
-    if column.isna().any():
-        raise ValueError(
-            f"The column {name!r} is empty in the rows {first_few(np.flatnonzero(column.isna()).tolist())}."
-        )
-    return column
-
-
-def _ids(rows: pandas.DataFrame, wanted: pandas.DataFrame | None, image: str) -> pandas.Series:
-    """Return the ids of the rows, under the name of the sample's; they must be the sample's, in any order."""
-    if wanted is None:
-        return _column(rows, image)
-    name = wanted.columns[0]
-    ids = _column(rows, name if name in rows else image).rename(name)
-    here, there = collections.Counter(ids.astype(str)), collections.Counter(wanted[name].astype(str))
-    missing, extra = ([*(a - b).elements()] for a, b in ((there, here), (here, there)))
-    if missing or extra:
+    Raises:
+        ValueError: There is no such column, or the ids are not the sample's, in any order.
+    """
+    there, first = [*read_columns(table)], [*(wanted or ())][:1]
+    image = image or next((name for name in first if name in there), there[0])
+    title = first[0] if first else image
+    column = title if title in there else image
+    columns = read_columns(table, [image, column])
+    names, ids = _columns(columns, image, column)
+    if wanted is not None:
+        here, asked = (collections.Counter(map(str, values)) for values in (ids, wanted[title]))
+        missing, extra = [*(asked - here).elements()], [*(here - asked).elements()]
         lacks = f"the table lacks {len(missing):,} of them: {first_few(missing)}" if missing else ""
         more = f"the table has {len(extra):,} more: {first_few(extra)}" if extra else ""
-        raise ValueError(f"The ids of the sample ({name!r}): {'; '.join(filter(None, (lacks, more)))}.")
-    return ids
+        if missing or extra:
+            raise ValueError(f"The ids of the sample, {title!r}: {'; '.join(filter(None, (lacks, more)))}.")
+    return title, ids, [*map(str, names)]
 
 
 def _root(table: Any, images: Any) -> Path:
-    if images is not None:
-        root = Path(images).expanduser()
-        if not root.is_dir():
-            raise FileNotFoundError(f"There is no folder {root}.")
-        return root
-    return Path(table).expanduser().parent if isinstance(table, (str, os.PathLike)) else Path()
-
-
-def _files(names: pandas.Series, root: Path) -> list[Path]:
-    """Return the file of each name, with its suffix where the name has none."""
-    found, listed = [], {}
-    for name in names.astype(str):
-        path = root / name
-        if not path.suffix or path.suffix.lower() not in EXTENSIONS:
-            if path.parent not in listed:
-                there = sorted(path.parent.iterdir()) if path.parent.is_dir() else ()
-                listed[path.parent] = {file.stem: file for file in there if file.suffix.lower() in EXTENSIONS}
-            path = listed[path.parent].get(path.name, path)
-        found.append(path)
-    return found
-
-
-# --- the average --------------------------------------------------------------------------------------------------
+    """Return the folder that the names of the pictures are relative to."""
+    if images is None:
+        return Path(table).expanduser().parent if isinstance(table, (str, os.PathLike)) else Path()
+    root = Path(images).expanduser()
+    if not root.is_dir():
+        raise FileNotFoundError(f"There is no folder {root}.")
+    return root
 
 
 @dataclasses.dataclass
@@ -267,7 +212,7 @@ class _Ensemble:
                 decoded[views.key()] = decoded_pictures(paths, views, "auto", 2, self.progress)
             pictures = decoded[views.key()]
             if number == 1:
-                _report_failures(pictures.failures, paths, self.errors)
+                _report_failures([*pictures.failures], paths, self.errors)
             good = np.array([path not in pictures.failures for path in paths])
             show = f"model {number} of {len(self.models)}" if self.progress else None
             total = total + self._run(model, pictures.select(np.flatnonzero(good)), views, preprocessing, show)
@@ -312,7 +257,7 @@ class _Ensemble:
         return np.log(known) - (np.log1p(-known) if task == "multi" else 0)
 
 
-def _report_failures(failures: dict[Path, str], paths: list[Path], errors: str) -> None:
+def _report_failures(failures: list[Path], paths: list[Path], errors: str) -> None:
     """Raise an error that names the pictures that are missing or damaged, or warn of them."""
     if not failures:
         return
