@@ -67,7 +67,7 @@ def predict_table(
             if the table has it, or else the first column of the table.
         sample: A sample submission, like `table`. The result gets its columns, in its order; its first column holds the
             ids. The ids in it and those in the table must be the same.
-        output: File to write, .csv, .tsv or .parquet.
+        output: File to write, .csv, .tsv or .parquet; its folder is made.
         tta: Views of each picture besides the whole (`vit_keras.training.views.VIEWS`): `"flip"`, `"crops"`, or both.
         average: `"probabilities"`, or `"logits"` (before the softmax or sigmoid). Numbers are averaged as they are.
         values: `"names"`: of the class, of the labels (joined by the separator), or of the level. `"numbers"`: of the
@@ -124,6 +124,7 @@ def predict_table(
     scores, meaning = ensemble.predict(paths, lambda known: columns_of(np.zeros((1, known.outputs)), known, *how))
     found = pandas.DataFrame({title: ids, **columns_of(scores, meaning, *how)})
     if target is not None:
+        target.parent.mkdir(parents=True, exist_ok=True)
         with complete(target) as part:
             _WRITERS[target.suffix.lower()](found, part)
     return found
@@ -137,12 +138,10 @@ _WRITERS = {
 
 
 def _target(output: Any) -> Path:
-    """Return the file to write, if it can be written."""
+    """Return the file to write, if its format is known."""
     target = Path(output).expanduser()
     if target.suffix.lower() not in _WRITERS:
         raise ValueError(f"The output file must end in {', '.join(_WRITERS)}. Received: {target}")
-    if not target.parent.is_dir():
-        raise FileNotFoundError(f"There is no folder {target.parent} to write {target.name} to.")
     return target
 
 

@@ -1,4 +1,4 @@
-"""The options of `finetune`, `evaluate` and `embed`."""
+"""The options of `finetune`, `evaluate`, `predict-table` and `embed`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from ..arguments import add_errors, add_json, add_loading, add_model, add_output
 from ..options import image_size
 
-__all__ = ["embed", "evaluate", "finetune"]
+__all__ = ["embed", "evaluate", "finetune", "predict_table"]
 
 _FOLDER = "folder with one subfolder per class: DIR/class/image.jpg"
 
@@ -78,6 +78,50 @@ def evaluate(parser: argparse.ArgumentParser) -> None:
     )
     add_errors(parser)
     add_json(parser)
+
+
+def predict_table(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `predict-table`."""
+    parser.add_argument("table", metavar="TABLE", help="table with a row for each image: .csv, .tsv or .parquet")
+    parser.add_argument(
+        "--models",
+        nargs="+",
+        required=True,
+        metavar="MODEL",
+        help="saved models (.keras, .h5), such as one for each fold; their predictions are averaged",
+    )
+    parser.add_argument("--images", type=Path, metavar="DIR", help="folder of the images; default: that of the table")
+    parser.add_argument(
+        "--image-column",
+        metavar="NAME",
+        help="column with the names of the image files, with or without suffix; default: the first",
+    )
+    parser.add_argument(
+        "--like", type=Path, metavar="SAMPLE.CSV", help="sample submission, whose columns and ids the output gets"
+    )
+    parser.add_argument(
+        "--tta", default=[], metavar="NAMES", help="also see each image in other ways: flip, crops, or flip,crops"
+    )
+    parser.add_argument(
+        "--average",
+        choices=("probabilities", "logits"),
+        default="probabilities",
+        help="average probabilities, or logits; default: probabilities",
+    )
+    parser.add_argument(
+        "--values",
+        choices=("auto", "names", "numbers", "probabilities"),
+        default="auto",
+        help="what is written: names or numbers of classes, labels or levels, or a probability for each; "
+        "default: what the sample's columns tell",
+    )
+    parser.add_argument(
+        "--threshold", type=float, default=0.5, metavar="P", help="least probability of a label; default: 0.5"
+    )
+    parser.add_argument("--separator", metavar="TEXT", help="text between labels in one column; default: a space")
+    parser.add_argument("--batch-size", type=int, default=32, metavar="N", help="images per batch; default: 32")
+    add_output(parser, "FILE", "file to write: .csv, .tsv or .parquet")
+    add_errors(parser)
 
 
 def embed(parser: argparse.ArgumentParser) -> None:
