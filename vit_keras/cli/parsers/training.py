@@ -113,7 +113,7 @@ def predict_table(parser: argparse.ArgumentParser) -> None:
         choices=("auto", "names", "numbers", "probabilities"),
         default="auto",
         help="what is written: names or numbers of classes, labels or levels, or a probability for each; "
-        "default: what the sample's columns tell",
+        "default: auto, by the columns of the sample",
     )
     parser.add_argument(
         "--threshold", type=float, default=0.5, metavar="P", help="least probability of a label; default: 0.5"
