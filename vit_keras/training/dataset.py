@@ -104,7 +104,7 @@ def image_folder(
         >>> data.class_names
         ('daisy', 'dandelion', 'rose', 'sunflower', 'tulip')
     """
-    _check_share(validation_split)
+    check_share(validation_split)
     _check_choices(batch_size, errors, label_mode, workers)
     data = read_folder(path, class_names, errors)
     return datasets_of(
@@ -370,7 +370,8 @@ def _unweighted(mixed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return mixed[:, :-1] / np.where(weights > 0, weights, 1)[:, None], weights
 
 
-def _check_share(validation_split: Any) -> None:
+def check_share(validation_split: Any) -> None:
+    """Raise a `ValueError` for a share that is no fraction."""
     if validation_split is not None and not 0 < validation_split < 1:
         raise ValueError(f"validation_split must be None or a fraction between 0 and 1. Received: {validation_split!r}")
 

@@ -253,10 +253,16 @@ def read_table(
         if (weights < 0).any() or not weights.any():
             raise ValueError(f"The weights in the column {weight!r} must be at least 0, and not all 0.")
     if group is not None:
-        groups = np.unique([str(value) for value in _columns(columns, group)[0]], return_inverse=True)[1]
+        groups = column_numbers(columns, group)
     ids = [str(value) for value in ids]
     paths, missing = _find(ids, root)
     return Labeled(task, names, paths, labels, ids, root, weights, groups, missing, assumed)
+
+
+def column_numbers(columns: Mapping[str, np.ndarray], name: str) -> np.ndarray:
+    """Return a number for each row of a column, the same for the same value, in the order of the values."""
+    values = _columns(columns, name)[0]
+    return np.unique([str(value) for value in values] if values.dtype.kind == "O" else values, return_inverse=True)[1]
 
 
 def _columns(columns: Mapping[str, np.ndarray], *names: str) -> list[np.ndarray]:
