@@ -30,6 +30,7 @@ def finetune(options: argparse.Namespace) -> None:
     augmented = {name: settings.pop(name) for name in given if name in augmentation.to_dict()}
     if augmented:
         changes["augmentation"] = augmentation.replace(**augmented)
+    columns = options.label_column or ["label"]
     training.finetune(
         options.folder,
         model=options.model,
@@ -39,6 +40,16 @@ def finetune(options: argparse.Namespace) -> None:
         minutes=options.minutes,
         batch_size=options.batch_size,
         validation_split=options.held_out,
+        folds=int(options.folds) if (options.folds or "").isdecimal() else options.folds,
+        metric=options.metric,
+        images=options.images,
+        image=options.image_column,
+        label=columns[0] if len(columns) == 1 else columns,
+        task=options.task,
+        separator=options.separator,
+        group=options.group,
+        weight=options.weight,
+        class_names=options.class_names,
         balance=options.balance,
         out=options.output,
         overwrite=options.overwrite,

@@ -180,17 +180,21 @@ def read_columns(table: Any, texts: Sequence[str] = ()) -> dict[str, np.ndarray]
 
 
 def _array(column: Any) -> np.ndarray:
-    """Return a column as an array of numbers, booleans or objects."""
-    array = np.asarray(column.to_numpy() if hasattr(column, "to_numpy") else column)
+    """Return a column as an array of numbers or booleans, or else of objects."""
+    array = column.to_numpy() if hasattr(column, "to_numpy") else column
+    if not isinstance(array, np.ndarray):  # NumPy would make "nan" of a missing value among texts
+        values = [*array]
+        array = np.empty(len(values), object)
+        array[:] = values
     if array.ndim != 1:
         raise ValueError(f"A column of a table has one value in each row. Received: shape {array.shape}")
-    if array.dtype.kind in "US":
-        return array.astype(object)
-    if array.dtype.kind == "O":  # such as pandas' own integers, with nothing missing
-        kinds = {type(value) for value in array}
-        if kinds <= {bool, np.bool_} or kinds <= {int, float, np.int64, np.float64}:
-            return np.array(array.tolist())
-    return array
+    if array.dtype.kind == "O" and all(isinstance(value, (bool, int, float, np.number, np.bool_)) for value in array):
+        return np.array(array.tolist())
+    return array if array.dtype.kind in "biuf" else array.astype(object)
+
+
+def _is_missing(value: Any) -> bool:
+    return value is None or type(value).__name__ in ("NAType", "NaTType") or value != value
 
 
 def _ending(path: Path) -> str:
@@ -272,7 +276,7 @@ def _columns(columns: Mapping[str, np.ndarray], *names: str) -> list[np.ndarray]
             hint = did_you_mean(name, columns)
             raise ValueError(f"The table has no column {name!r}.{hint} Its columns: {', '.join(columns)}.")
         column = columns[name]
-        rows = np.flatnonzero([value is None or value != value for value in column.tolist()])
+        rows = np.flatnonzero([_is_missing(value) for value in column.tolist()])
         if len(rows):
             raise ValueError(f"The column {name!r} has no value in {_rows(rows)}. Fill them in, or leave the rows out.")
     return [columns[name] for name in names]

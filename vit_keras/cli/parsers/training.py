@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from ...labels import TASKS
 from ..arguments import add_errors, add_json, add_loading, add_model, add_output
 from ..options import image_size
 
@@ -15,8 +16,11 @@ _FOLDER = "folder with one subfolder per class: DIR/class/image.jpg"
 
 def finetune(parser: argparse.ArgumentParser) -> None:
     """Add the options of `finetune`."""
-    parser.add_argument("folder", metavar="DIR", help=_FOLDER)
+    parser.add_argument(
+        "folder", metavar="DIR|TABLE", help=f"{_FOLDER}; or a table of images and labels: .csv, .tsv or .parquet"
+    )
     add_model(parser)
+    _add_table(parser)
     add_output(parser, "DIR", "folder for the results; default: finetuned", old="--out", default=Path("finetuned"))
     parser.add_argument(
         "--recipe",
@@ -46,6 +50,14 @@ def finetune(parser: argparse.ArgumentParser) -> None:
         metavar="SHARE",
         help="share of images held out for validation; default: 0.2",
     )
+    parser.add_argument(
+        "--folds",
+        metavar="N|COLUMN",
+        help="train one model for each fold, of so many, or of those in a column of the table; default: one model",
+    )
+    parser.add_argument(
+        "--metric", metavar="NAME", help="measure that chooses the best epoch, such as macro_f1, map or rmse"
+    )
     parser.add_argument("--balance", action="store_true", help="give all classes the same weight in the loss")
     parser.add_argument(
         "--seed",
@@ -57,6 +69,24 @@ def finetune(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--overwrite", action="store_true", help="replace an earlier run in the output folder")
     add_errors(parser)
     add_loading(parser, "or of the recipe or its augmentation, such as learning_rate=1e-4 or flip=false")
+
+
+def _add_table(parser: argparse.ArgumentParser) -> None:
+    """Add what the columns of a table are."""
+    table = parser.add_argument_group("tables")
+    table.add_argument("--images", type=Path, metavar="DIR", help="folder of the images; default: that of the table")
+    table.add_argument("--image-column", metavar="NAME", default="image", help="images or their ids; default: image")
+    table.add_argument("--label-column", metavar="NAME", nargs="+", help="one column or several; default: label")
+    table.add_argument(
+        "--task",
+        choices=("auto", *TASKS),
+        default="auto",
+        help="one class of several, several labels, numbers, or levels; default: auto",
+    )
+    table.add_argument("--separator", metavar="TEXT", help="what stands between several labels in one column")
+    table.add_argument("--group", metavar="NAME", help="column, such as the patient, that no split divides")
+    table.add_argument("--weight", metavar="NAME", help="column of the weight of each image in the loss")
+    table.add_argument("--class-names", metavar="NAME", nargs="+", help="classes or levels, in their order")
 
 
 def evaluate(parser: argparse.ArgumentParser) -> None:
