@@ -50,7 +50,7 @@ def finetune(options: argparse.Namespace) -> None:
         group=options.group,
         weight=options.weight,
         class_names=options.class_names,
-        balance=options.balance,
+        balance=options.balance_by or options.balance,
         out=options.output,
         overwrite=options.overwrite,
         seed=options.seed,

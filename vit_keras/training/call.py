@@ -66,7 +66,7 @@ class Call:
     end: float | None
     seconds: float | None
     epochs: int | None
-    balance: bool
+    balance: bool | str
     metric: str | None
     overwrite: bool
     seed: int

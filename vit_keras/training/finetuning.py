@@ -69,7 +69,7 @@ def finetune(
     validation_split: float = 0.2,
     folds: int | str | None = None,
     metric: str | None = None,
-    balance: bool = False,
+    balance: bool | str = False,
     output: str | os.PathLike[str] = "finetuned",
     overwrite: bool = False,
     seed: int = 0,
@@ -118,7 +118,10 @@ def finetune(
         validation_split: Share of the pictures to hold out, without `folds`.
         folds: How many folds (see `splits.fold_numbers`), or the column of a table that has their numbers.
         metric: Name of the measure that chooses the epoch, one of `vit_keras.training.metrics.NAMES`.
-        balance: Whether all classes weigh the same, however many pictures they have.
+        balance: Whether rare classes count as much as frequent ones: `"prior"`, by a loss that does not let the model
+            learn how frequent each class is (`vit_keras.training.losses.CrossEntropy`), the better one where it was
+            measured; `"weights"` or `True`, by weights of the classes in the loss. The metric `"balanced_accuracy"` or
+            `"macro_f1"` then chooses the epoch by the same rule.
         output: Folder for the results; it is made. (Also accepted as `out`.)
         overwrite: Whether to begin anew if `output` has a finished run, or one with other settings.
         seed: Seed of the split, the order and the augmentation.
@@ -259,13 +262,14 @@ def _parts(data: Labeled, source: Any, share: float, folds: int | str | None, se
     return [np.flatnonzero(part) for each in held_out for part in (~each, each)]
 
 
-def _check_measure(data: Labeled, metric: str | None, balance: bool) -> None:
+def _check_measure(data: Labeled, metric: str | None, balance: bool | str) -> None:
+    one_of(balance, "balance", (False, True, "weights", "prior"))
     if metric is not None and one_of(metric, "metric", metrics.NAMES) not in metrics.fitting(data.task):
         fitting = ", ".join(metrics.fitting(data.task))
         raise ValueError(f"The metric {metric!r} does not fit the task {data.task!r}, which these fit: {fitting}.")
     if balance and (data.task != "single" or data.weights is not None):
         why = "the pictures have weights" if data.task == "single" else f"the task is {data.task!r}"
-        raise ValueError(f"balance=True weighs classes, one for each picture, and {why}. Pass weight= alone.")
+        raise ValueError(f"balance={balance!r} weighs classes, one for each picture, and {why}. Pass weight= alone.")
 
 
 def _size(wanted: Any, model: keras.Model, paths: Sequence[Path]) -> tuple[int, int]:

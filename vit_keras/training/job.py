@@ -12,7 +12,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from ..anatomy import NUMBERS, find_vit, heads, name_classes, output_names, predictions
+from ..anatomy import NUMBERS, find_vit, heads, last_activation, name_classes, output_names, predictions
 from ..anatomy import task as task_of
 from ..model import VisionTransformer
 from ..opening import resize
@@ -21,6 +21,7 @@ from .dataset import ImageFolder
 from .evaluation import evaluate_decoded, evaluation_of
 from .labeled import Labeled
 from .lora import merge_lora
+from .losses import CrossEntropy, accuracy
 from .recipes import Recipe
 from .run import Keep, Run, TimeLimit, seconds_per_step
 
@@ -77,6 +78,13 @@ def scale_head(model: keras.Model, scale: np.ndarray, shift: np.ndarray) -> None
         head.bias.assign(bias * scale + shift)
 
 
+def _without_prior(model: keras.Model, recipe: Recipe, train: ImageFolder) -> dict[str, Any]:
+    """Return the options of `compile` by which a model does not learn how frequent each class is."""
+    logits = last_activation(model) == "linear"
+    loss = CrossEntropy(from_logits=logits, label_smoothing=recipe.label_smoothing, prior=np.maximum(train.counts, 1))
+    return {"loss": loss, "metrics": [accuracy]}
+
+
 def digest(text: str, *arrays: np.ndarray) -> str:
     """Return a short hash of a text and of arrays."""
     found = hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=16)
@@ -98,7 +106,7 @@ class Job:
     train: ImageFolder
     held_out: ImageFolder
     data: Labeled
-    balance: bool
+    balance: bool | str
     progress: bool
     metric: str | None = None
     unit: tuple[np.ndarray, np.ndarray] | None = None
@@ -112,7 +120,7 @@ class Job:
         held_out: ImageFolder,
         data: Labeled,
         *,
-        balance: bool = False,
+        balance: bool | str = False,
         progress: bool = True,
         metric: str | None = None,
     ) -> Job:
@@ -126,7 +134,8 @@ class Job:
                 part.labels = ((part.labels - unit[0]) / unit[1]).astype("float32")
             if kept:
                 scale_head(model, 1 / unit[1], -unit[0] / unit[1])
-        recipe.compile(model, train, batch_size=train.batch_size)
+        how = _without_prior(model, recipe, train) if balance == "prior" else {}
+        recipe.compile(model, train, batch_size=train.batch_size, **how)
         return cls(model, recipe, train, held_out, data, balance, progress, metric, unit)
 
     def say(self, text: str) -> None:
@@ -229,7 +238,7 @@ class Job:
             validation_data=self.held_out,
             initial_epoch=run.done,
             epochs=run.epochs,
-            class_weight=self.train.class_weight if self.balance else None,
+            class_weight=self.train.class_weight if self.balance in (True, "weights") else None,
             verbose=(1 if sys.stdout.isatty() else 2) if self.progress else 0,
             callbacks=[*callbacks, *self._scoring(callbacks), keep],
         )

@@ -60,6 +60,12 @@ def finetune(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--balance", action="store_true", help="give all classes the same weight in the loss")
     parser.add_argument(
+        "--balance-by",
+        choices=("weights", "prior"),
+        help="let rare classes count as much as frequent ones: by weights, as --balance does, or by a loss that keeps "
+        "the model from learning how frequent they are; default: neither",
+    )
+    parser.add_argument(
         "--seed",
         type=int,
         default=0,
