@@ -142,9 +142,10 @@ def test_labels_in_doubt_are_refused(photos, label, options, message):
         table(photos, label, **options)
 
 
-@pytest.mark.parametrize("value", [None, float("nan")])
+@pytest.mark.parametrize("value", [None, float("nan"), "NA"])
 @pytest.mark.parametrize("column", ["image", "kind", "age", "patient"])
 def test_missing_values_are_named_by_their_rows(photos, column, value):
+    value = pytest.importorskip("pandas").NA if value == "NA" else value
     values = [value if n in (1, 7) else each for n, each in enumerate(COLUMNS[column])]
     label = column if column != "image" and column != "patient" else "kind"
     with pytest.raises(ValueError, match=rf"'{column}' has no value in rows 2, 8 \(the first is 1\)"):
@@ -178,21 +179,17 @@ def test_mixing_mixes_losses_with_their_weights(photos, label):
     """A blend costs the blend of what each of both would cost: weight × label is mixed, and so is the weight."""
     mixed = Augmentation(crop=None, flip=False, mixup=1.0)
     options = {"label_mode": "categorical", "augmentation": mixed, "shuffle": False}
-    (_, labels, weights), (_, alone) = (
-        table(photos, label, weight="weight", **options)[0],
-        table(photos, label, **options)[0],
-    )
+    _, labels, weights = table(photos, label, weight="weight", **options)[0]
+    _, alone = table(photos, label, **options)[0]
     plain = table(photos, label, weight="weight", label_mode="categorical", shuffle=False)[0]
-    # The same random numbers mix the unweighted labels: how much of each picture is in a blend follows from ones.
-    from vit_keras.training import dataset
-
+    # The same random numbers mix a unit matrix: it says how much of each picture is in each blend.
     rng = np.random.default_rng([0, 0, 2, 0])
     pixels = np.zeros((9, SIZE, SIZE, 3), "float32")
     share = mixed.batch(pixels, np.eye(9, dtype="float32"), rng)[1]
     np.testing.assert_allclose(alone, share @ plain[1], atol=1e-6)
     np.testing.assert_allclose(weights, share @ plain[2], atol=1e-6)
     np.testing.assert_allclose(labels * weights[:, None], share @ (plain[1] * plain[2][:, None]), atol=1e-5)
-    assert (share > 0).sum() > 9 and dataset is not None
+    assert (share > 0).sum() > 9
 
 
 # --- files --------------------------------------------------------------------------------------------------------
