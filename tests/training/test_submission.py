@@ -235,6 +235,7 @@ def test_columns_without_a_sample():
     [
         (SINGLE, ["cat"], ["dog", "eel"]),
         (SINGLE, [0], [1, 2]),
+        (SINGLE, [np.nan], ["dog", "eel"]),
         (DIGITS, [0], ["4", "8"]),
         (PAIR, [0.5], pytest.approx([0.7, 0.4])),
         (PAIR, ["no"], ["yes", "no"]),

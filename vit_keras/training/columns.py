@@ -105,7 +105,8 @@ def _values(meaning: Meaning, sample: Mapping[str, np.ndarray] | None) -> str:
     if len(sample) != 2:
         return usual if meaning.task == "ordinal" else "probabilities"
     title, column = [*sample.items()][1]
-    kind = column.dtype.kind
+    empty = column.dtype.kind == "f" and np.isnan(column).all()
+    kind = "O" if empty else column.dtype.kind
     if meaning.task == "multi":
         return "probabilities" if kind in _NUMERIC and meaning.outputs == 1 else "names"
     if kind == "f" and meaning.task == "single":

@@ -215,6 +215,7 @@ class _Ensemble:
             good = np.array([path not in pictures.failures for path in paths])
             show = f"model {number} of {len(self.models)}" if self.progress else None
             total = total + self._run(model, pictures.select(np.flatnonzero(good)), views, preprocessing, show)
+            del model  # before the next one is opened
         total /= len(self.models)
         if self.average == "logits":
             total = {"single": anatomy.softmax, "multi": anatomy.sigmoid}.get(meaning.task, np.asarray)(total)
