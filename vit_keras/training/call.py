@@ -87,7 +87,8 @@ class Call:
         run, wanted, limit = Run(output / ".state", settings, self.overwrite, job.best_by), self._wanted, None
         if run.epochs is None:
             if end is not None and epochs is None:
-                limit = TimeLimit(end, wanted, len(job.train), len(job.held_out))
+                passes = 1 if job.metric is None else 2  # over the held-out pictures
+                limit = TimeLimit(end, wanted, len(job.train), passes * len(job.held_out))
             run.begin(epochs or (wanted if limit is None else job.plan(run, limit)))
         job.fit(run, limit)
         return run
@@ -186,7 +187,7 @@ class Call:
         told = {"best_epoch": run.best, "epochs": run.epochs, "seconds": run.seconds, "history": run.history}
         with complete(place / "predictions.npz") as part, open(part, "wb") as file:
             np.savez(file, rows=held_out.rows, outputs=_outputs(evaluation))
-        told["facts"] = self._facts(job, run.epochs, run.seconds)
+        told["facts"] = {name: str(value) for name, value in self._facts(job, run.epochs, run.seconds).items()}
         told["held_out"] = evaluation.to_dict()
         files = {"history.json": told, "recipe.json": self.recipe.to_dict(), "split.json": job.split()}
         write(place, files, job.model)

@@ -48,7 +48,6 @@ class Score(keras.callbacks.Callback):
         logs[f"val_{self.job.metric}"] = self.job.score()
         for each in self.averages:
             each.on_predict_end()
-        self.job.say(f"{self.job.metric} on the held-out pictures: {logs[f'val_{self.job.metric}']:.4f}")
 
 
 def with_head(
