@@ -152,7 +152,7 @@ class LabelsEvaluation:
             f"mean average precision over {len(self.class_names):,} labels": percent(self.mean("average_precision")),
             "mean area under the ROC curve": percent(self.mean("roc_auc")),
             "mean F1 over the labels": percent(self.mean("f1")),
-            f"of {len(self.labels):,} pictures with all labels right": percent(self.exact),
+            f"pictures with all labels right, of {len(self.labels):,}": percent(self.exact),
             "loss (binary cross-entropy)": f"{self.losses.mean():.3f}",
         }
 
