@@ -2,7 +2,9 @@
 
 All three call the same function for each picture, `training.sample(model, augmentation)`: (bytes, rng) → float32. It is
 pickled into their worker processes, and imports no backend there. Each function below gives batches `(images, labels)`
-for `model.fit`, without end.
+for `model.fit`, without end. The same `start` gives the same batches: a run that was interrupted continues with
+`start=int(model.optimizer.iterations)` of the model that was saved. Grain goes there at once, the others pass over what
+comes before.
 
 python examples/stream.py grain train-*.array_record
 python examples/stream.py webdataset "train-{000000..000999}.tar"
@@ -22,7 +24,7 @@ from vit_keras import training, vit
 BATCH = 32
 
 
-def with_grain(files, sample, batch=BATCH, seed=0, workers=0):
+def with_grain(files, sample, batch=BATCH, seed=0, workers=0, start=0):
     """Records are the number of the class in one byte, and then the bytes of the picture."""
     import grain
 
@@ -32,11 +34,11 @@ def with_grain(files, sample, batch=BATCH, seed=0, workers=0):
 
     records = grain.MapDataset.source(grain.sources.ArrayRecordDataSource(files))
     shuffled = records.shuffle(seed=seed).repeat().seed(seed).random_map(Prepare())
-    data = shuffled.to_iter_dataset().batch(batch)
+    data = shuffled[start * batch :].to_iter_dataset().batch(batch)
     return data.mp_prefetch(grain.multiprocessing.MultiprocessingOptions(workers)) if workers else data
 
 
-def with_webdataset(files, sample, batch=BATCH, seed=0, workers=0):
+def with_webdataset(files, sample, batch=BATCH, seed=0, workers=0, start=0):
     """Shards hold `000123.jpg` and, beside it, the number of the class in `000123.cls`."""
     import webdataset
 
@@ -50,10 +52,11 @@ def with_webdataset(files, sample, batch=BATCH, seed=0, workers=0):
         rows = shards.shuffle(1000, seed=seed + epoch).to_tuple("__key__", "jpg", "cls").map(prepare)
         loader = webdataset.WebLoader(rows.batched(batch, partial=False), batch_size=None, num_workers=workers)
         for images, labels in loader:
-            yield np.asarray(images), np.asarray(labels)
+            if (start := start - 1) < 0:
+                yield np.asarray(images), np.asarray(labels)
 
 
-def with_datasets(files, sample, batch=BATCH, seed=0):
+def with_datasets(files, sample, batch=BATCH, seed=0, start=0):
     """Parquet files have a column `image` with pictures, and a column `label`; `files` may also be on Hugging Face."""
     import datasets
 
@@ -67,7 +70,8 @@ def with_datasets(files, sample, batch=BATCH, seed=0):
 
         rows.set_epoch(epoch)
         for each in rows.map(prepare, with_indices=True).batch(batch, drop_last_batch=True):
-            yield np.stack(each["image"]), np.array(each["label"], "int32")
+            if (start := start - 1) < 0:
+                yield np.stack(each["image"]), np.array(each["label"], "int32")
 
 
 LIBRARIES = {"grain": with_grain, "webdataset": with_webdataset, "datasets": with_datasets}

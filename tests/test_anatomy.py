@@ -1,14 +1,17 @@
 """What a model says about itself, in its own terms; the tables over all commands are in the folders of those."""
 
 import gc
+import subprocess
+import sys
 import weakref
 
 import keras
 import numpy as np
 import PIL.Image
 import pytest
+from support import ROOT
 
-from vit_keras import anatomy, labels, preprocess, training, visualize, vit
+from vit_keras import anatomy, checkpoints, labels, preprocess, training, visualize, vit
 
 
 def tiny(**options):
@@ -152,3 +155,66 @@ def test_googles_preprocessing_is_not_written_down():
     mixer = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=3, tokens_mlp_dim=8, pooling="gap", position=None)
     mixer.preprocessing = preprocess.CLIP
     assert anatomy.preprocessing_of(transfer(mixer)).mean == preprocess.CLIP.mean
+
+
+# --- what the outputs mean ----------------------------------------------------------------------------------------
+
+NAMES = {"single": "abc", "multi": "abc", "regression": "xyz", "ordinal": ("mild", "medium", "hot", "very hot")}
+
+
+def with_task(task):
+    keras.utils.set_random_seed(2)
+    model = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=1 if task == "ordinal" else 3)
+    for weight in model.get_layer("head").weights:
+        weight.assign(np.random.default_rng(0).normal(0, 1, weight.shape))
+    assert anatomy.name_classes(model, tuple(NAMES[task]), task)
+    return model
+
+
+@pytest.mark.parametrize("task", labels.TASKS)
+def test_a_task_goes_wherever_the_labels_go(task, tmp_path):
+    model, names = with_task(task), tuple(NAMES[task])
+    image = keras.Input((32, 32, 3))
+    nested = keras.Sequential(
+        [image, keras.Model(image, keras.layers.Dropout(0.1)(model(image))), keras.layers.Identity()]
+    )
+    found = {"itself": model, "nested": nested, "resized": vit.resize(model, 48)}
+    for name in ("model.keras", "model.h5", "nested.keras"):
+        (nested if "nested" in name else model).save(tmp_path / name)
+        found[name] = keras.saving.load_model(tmp_path / name, compile=False)
+    checkpoints.save_weights(model, tmp_path / "model.safetensors")
+    found["safetensors"] = vit.from_checkpoint(tmp_path / "model.safetensors")
+    for how, each in found.items():
+        assert (anatomy.task(each), anatomy.output_names(each)) == (task, names), how
+    assert anatomy.task(vit.resize(model, 32, classes=5)) == "single"  # a new head means something else
+    assert anatomy.task(keras.Sequential([model, keras.layers.Dense(3)])) == "single"
+
+
+def test_a_task_is_known_in_a_new_process(tmp_path):
+    with_task("ordinal").save(tmp_path / "model.keras")
+    code = (
+        "import sys, keras, vit_keras.anatomy as a; from vit_keras import vit\n"
+        "m = keras.saving.load_model(sys.argv[1]); print(a.task(m), *a.output_names(m), a.class_names(m))"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "model.keras")], capture_output=True, text=True, cwd=ROOT
+    )
+    assert ran.stdout.split("\n")[-2] == "ordinal mild medium hot very hot None", ran.stderr
+
+
+def test_what_outputs_stand_for_follows_the_task():
+    logits = np.array([[0.3, -20.0, 900.0]], "float32")
+    single, multi, numbers, ordinal = map(with_task, labels.TASKS)
+    np.testing.assert_allclose(anatomy.predictions(single, logits), [[0, 0, 1]], atol=1e-6)
+    np.testing.assert_allclose(anatomy.predictions(multi, logits), [[0.574443, 2.061e-9, 1]], rtol=1e-4, atol=1e-7)
+    np.testing.assert_array_equal(anatomy.predictions(numbers, logits), logits)
+    np.testing.assert_array_equal(anatomy.predictions(ordinal, logits[:, :1]), logits[:, :1])
+    assert anatomy.levels([0.3, 0.5001, -4, 17], 4).tolist() == [0, 1, 0, 3]
+    behind = keras.Sequential([multi, keras.layers.Activation("sigmoid")])  # probabilities already
+    np.testing.assert_array_equal(anatomy.predictions(behind, [[0.25, 0.5, 1.0]]), [[0.25, 0.5, 1.0]])
+    with pytest.raises(ValueError, match="no classifier: its task is 'regression'"):
+        anatomy.probabilities(numbers, logits)
+    with pytest.raises(ValueError, match="task must be"):
+        anatomy.name_classes(single, "abc", "clustering")
+    assert not anatomy.name_classes(numbers, ("x",), "regression") and anatomy.task(numbers) == "regression"
+    assert anatomy.class_names(multi) == ("a", "b", "c") and anatomy.class_names(ordinal) is None

@@ -12,7 +12,11 @@ import numpy as np
 from ._imports import moved_names
 from .validate import did_you_mean
 
-__all__ = ["CIFAR10", "class_named", "class_numbers", "get_imagenet_classes", "names"]
+__all__ = ["CIFAR10", "TASKS", "class_named", "class_numbers", "get_imagenet_classes", "names"]
+
+TASKS = ("single", "multi", "regression", "ordinal")
+"""What the outputs of a model mean: one class of several; labels that are independent of each other; numbers; or one
+number on a scale of levels, 0 for the first."""
 
 CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 

@@ -13,8 +13,10 @@ from . import anatomy, legacy_files
 from .config import ViTConfig
 from .keras_internals import concrete, forget_compiled
 from .keras_speed import FastModel
+from .labels import TASKS
 from .layers import TransformerBlock
 from .preprocess import GOOGLE, Preprocessing
+from .validate import one_of
 
 if TYPE_CHECKING:
     from .checkpoints import LoadReport
@@ -31,11 +33,15 @@ class VisionTransformer(FastModel):
             the model. Its first block remembers it, also in a functional model that a user makes of its tensors.
         labels: Names of the classes: a tuple, the name of a list of them (`"imagenet-1k"`), or `None`; saved with the
             model.
+        task: What the outputs mean, one of `vit_keras.labels.TASKS`: `"single"`, one class of several; `"multi"`,
+            labels that are independent of each other; `"regression"`, numbers; `"ordinal"`, a number on the scale of
+            the levels that `labels` names. Saved with the model; ask `anatomy.task` of any model.
         load_report: What happened when the weights were loaded, or `None`.
     """
 
     config: ViTConfig | None = None
     labels: tuple[str, ...] | str | None = None
+    task: str = "single"
     load_report: LoadReport | None = None
     _range_checked = False
 
@@ -78,6 +84,7 @@ class VisionTransformer(FastModel):
             "config": None if self.config is None else dataclasses.asdict(self.config),
             "preprocessing": self.preprocessing.to_dict(),
             "labels": self.labels,
+            **({} if self.task == "single" else {"task": self.task}),  # files of classifiers stay as they were
         }
 
     def __call__(self, inputs, *args, **kwargs):
@@ -156,6 +163,7 @@ class VisionTransformer(FastModel):
     def from_config(cls, config, custom_objects=None):
         config = dict(config)
         vit, preprocessing, labels = (config.pop(key, None) for key in ("vit", "preprocessing", "labels"))
+        task = one_of(config.pop("task", "single"), "task", TASKS)
         model = super().from_config(config, custom_objects)
         for layer in model.layers:
             if not layer.trainable:
@@ -165,6 +173,7 @@ class VisionTransformer(FastModel):
         model.config = None if vit is None else ViTConfig(**vit)
         model.preprocessing = GOOGLE if preprocessing is None else Preprocessing.from_dict(preprocessing)
         model.labels = tuple(labels) if isinstance(labels, list) else labels
+        model.task = task
         return model
 
 

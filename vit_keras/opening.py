@@ -327,7 +327,7 @@ def _load_and_describe(model: VisionTransformer, source: Any, native: Any, **opt
     preprocessing = source.preprocessing.for_channels(config.channels)
     model.preprocessing = preprocessing.replace(image_size=config.image_size or preprocessing.image_size or native)
     if config.include_top and not any(name.startswith("head/") for name in model.load_report.fresh):
-        model.labels = source.labels
+        model.labels, model.task = source.labels, source.task
 
 
 def _report_assumptions(model: VisionTransformer, source: Any, options: dict[str, Any]) -> None:

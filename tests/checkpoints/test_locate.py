@@ -183,6 +183,20 @@ def test_fetch_in_a_folder(tmp_path, dummy, monkeypatch, name):
     assert checkpoints.is_local(B_16)
 
 
+@pytest.mark.parametrize("name", PLACES)
+@pytest.mark.parametrize("inner", ["weights", "vit/keras/base/1"])
+def test_fetch_in_a_folder_of_a_folder(tmp_path, dummy, monkeypatch, name, inner):
+    monkeypatch.setenv("VIT_KERAS_WEIGHTS", str(tmp_path))
+    monkeypatch.setenv("VIT_KERAS_OFFLINE", "1")
+    (tmp_path / "contest" / "train").mkdir(parents=True)
+    path = dummy(tmp_path / inner / name, B_16)
+    assert checkpoints.fetch("B_16/imagenet21k") == path
+    path.rename(tmp_path / "another.npz")
+    dummy(tmp_path / "a/b/c/d/e" / name, B_16)  # too deep: who names a whole disk must not wait for it
+    with pytest.raises(FileNotFoundError):
+        checkpoints.fetch("B_16/imagenet21k")
+
+
 @pytest.mark.parametrize("name", PLACES[1:])
 def test_fetch_as_a_file(tmp_path, dummy, monkeypatch, name):
     path = dummy(tmp_path / name, B_16)

@@ -857,6 +857,23 @@ def photos(tmp_path):
     return str(tmp_path / "photos")
 
 
+@pytest.mark.slow
+def test_finetune_on_folds_of_a_table(capsys, photos, weights, tmp_path):
+    pytest.importorskip("sklearn")
+    pytest.importorskip("pandas")
+    rows = [f"{kind}/{n},{kind},{n // 2}" for kind in ("cat", "dog") for n in range(6)]
+    (tmp_path / "train.csv").write_text("\n".join(["photo,kind,who", *rows]))
+    arguments = ["finetune", str(tmp_path / "train.csv"), "--images", photos, "--weights", weights, "--epochs", "1"]
+    arguments += ["--image-column", "photo", "--label-column", "kind", "--group", "who", "--folds", "3"]
+    arguments += ["--metric", "macro_f1", "-o", str(tmp_path / "folds")]
+    assert main(arguments) == 0
+    said = capsys.readouterr().out
+    assert "task='single' is assumed" in said and "Fold 2 of 3" in said and "macro_f1: " in said
+    header, first = (tmp_path / "folds" / "oof.csv").read_text().splitlines()[:2]
+    assert header == "id,fold,target,prediction,probability_cat,probability_dog" and first.startswith("cat/0,")
+    assert_refused(capsys, arguments, "has a finished run.*--overwrite")
+
+
 def test_finetune_evaluate_embed(capsys, photos, weights, tmp_path):
     out = tmp_path / "tuned"
     arguments = ["finetune", photos, "--weights", weights, "-o", str(out), "--epochs", "1", "--minutes", "0"]
@@ -898,6 +915,8 @@ def test_finetune_evaluate_embed(capsys, photos, weights, tmp_path):
         (["finetune", "PHOTOS", "--weights", "WEIGHTS", "--set", "colour=red"], "Unknown option colour"),
         (["finetune", "PHOTOS", "--weights", "WEIGHTS", "--set", "learning_rate=fast"], "learning_rate must be"),
         (["finetune", "PHOTOS", "--weights", "WEIGHTS", "--epochs", "0"], "epochs"),
+        (["finetune", "PHOTOS", "--weights", "WEIGHTS", "--group", "patient"], "group belongs to a table"),
+        (["finetune", "PHOTOS", "--weights", "WEIGHTS", "--metric", "rmse"], "rmse.*does not fit.*single.*macro_f1"),
         (["evaluate", "none.keras", "PHOTOS"], r"no model file at none\.keras"),
         (["evaluate", "none.keras", "PHOTOS", "-o", "page.txt"], r"must end in \.html"),
         (["embed", "PHOTOS", "--weights", "WEIGHTS", "-o", "features.csv"], r"must end in \.parquet"),

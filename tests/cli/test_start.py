@@ -19,6 +19,7 @@ COMMANDS = (
     "explore",
     "finetune",
     "evaluate",
+    "predict-table",
     "embed",
     "export",
     "benchmark",

@@ -144,16 +144,29 @@ def test_a_library_streams_pictures_into_fit(library, pictures, tmp_path, monkey
     tiny = vit.build_model(32, 8, 1, 16, 2, "tiny", 32, classes=3, dropout=0.0)
     prepared = training.sample(tiny, training.Augmentation())
 
-    def first(count):
-        batches = iter(stream.LIBRARIES[library](files, prepared, batch=8))
+    def first(count, start=0):
+        batches = iter(stream.LIBRARIES[library](files, prepared, batch=8, start=start))
         return [tuple(map(np.asarray, next(batches))) for _ in range(count)]
 
     seen = first(10)  # more than an epoch
     assert all(images.shape == (8, 32, 32, 3) and images.dtype == np.float32 for images, _ in seen)
     assert {*np.concatenate([labels for _, labels in seen]).tolist()} == {0, 1, 2}
     assert not np.array_equal(seen[0][0], seen[8][0])
-    for images, again in zip(seen[0], first(1)[0]):
-        np.testing.assert_array_equal(images, again)
-    tiny.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    data = stream.LIBRARIES[library](files, prepared, batch=8)
-    assert np.isfinite(tiny.fit(data, steps_per_epoch=2, verbose=0).history["loss"][0])
+    for start in (0, 3, 8):  # in the middle of an epoch, and after one
+        for batch, again in zip(seen[start : start + 2], first(2, start)):
+            for one, other in zip(batch, again):
+                np.testing.assert_array_equal(one, other)
+
+    def fit(model, steps, start=0):
+        data = stream.LIBRARIES[library](files, prepared, batch=8, start=start)
+        assert np.isfinite(model.fit(data, steps_per_epoch=steps, verbose=0).history["loss"][0])
+
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    tiny.compile(keras.optimizers.SGD(0.1, momentum=0.9), loss)
+    fit(tiny, 3)
+    tiny.save(tmp_path / "interrupted.keras")
+    fit(tiny, 3, start=3)
+    resumed = keras.saving.load_model(tmp_path / "interrupted.keras")
+    fit(resumed, 3, start=int(resumed.optimizer.iterations))
+    for one, other in zip(tiny.get_weights(), resumed.get_weights()):
+        np.testing.assert_array_equal(one, other)

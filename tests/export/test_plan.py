@@ -77,6 +77,18 @@ def test_a_subclass_of_model(images):
     np.testing.assert_allclose(found["outputs"], expected, atol=1e-5)
 
 
+def test_outputs_follow_the_task(images):
+    model = tiny()
+    anatomy.name_classes(model, [f"label {n}" for n in range(model.output_shape[1])], "multi")
+    plan = Plan.of(model)
+    found = {name: ops.convert_to_numpy(value) for name, value in plan.outputs(images).items()}
+    np.testing.assert_allclose(found["probabilities"], 1 / (1 + np.exp(-found["logits"])), atol=1e-6)
+    assert plan.metadata_json()["task"] == "multi"
+    model.task = "regression"
+    plan = Plan.of(model)
+    assert plan.output_names == ("numbers",) and plan.classes is None and [*plan.outputs(images)] == ["numbers"]
+
+
 def test_outputs_are_float32_whatever_the_policy(images):
     half = tiny(dtype="mixed_bfloat16")
     whole = tiny()

@@ -211,7 +211,7 @@ def test_the_cache_is_used_and_notices_changes(folder, tmp_path, monkeypatch):
     assert load() == 22
     monkeypatch.setattr(decoding, "complete", None)  # a pass that does not come to its end …
     with pytest.raises(TypeError):
-        load(validation_split=0.2)
+        load(preprocessing=preprocess.CLIP)
     monkeypatch.undo()
     assert not [p for p in (tmp_path / "cache").iterdir() if p.suffix not in (".pixels", ".json")]
 

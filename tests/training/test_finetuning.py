@@ -1,5 +1,6 @@
 """Fine-tuning in one call: what it leaves, that it goes on after a kill to the same result, and what it refuses."""
 
+import dataclasses
 import json
 import math
 import os
@@ -19,8 +20,9 @@ from support import ROOT
 
 from vit_keras import visualize, vit
 from vit_keras.training import finetuning as module
+from vit_keras.training import job
 from vit_keras.training import run as running
-from vit_keras.training.evaluation import evaluate
+from vit_keras.training.evaluation import evaluate, pictures_of_mistakes
 from vit_keras.training.finetuning import finetune
 from vit_keras.training.recipes import recipe
 
@@ -131,15 +133,15 @@ def test_a_damaged_picture_is_named_and_left_out(finished, photos):
 
 def test_mistakes_have_maps_only_of_a_model_with_attention(finished, photos):
     result, _ = finished
-    seen = module.dataclasses.replace(result.evaluation, labels=(result.evaluation.labels + 1) % 3)
-    pictures = module.pictures_of_mistakes(result.model, seen, photos, 3)
+    seen = dataclasses.replace(result.evaluation, labels=(result.evaluation.labels + 1) % 3)
+    pictures = pictures_of_mistakes(result.model, seen, photos, 3)
     assert [*pictures] == [*seen.mistakes()[:3]]
     for number, (picture, overlay) in pictures.items():
         assert picture.shape == overlay.shape and (picture != overlay).any()
         expected = visualize.attention_map(result.model, picture, target=int(seen.predictions[number]))
         np.testing.assert_allclose(overlay, expected, atol=2)  # one step of a colour, and its rounding
     plain = keras.Sequential([keras.Input((32, 32, 3)), keras.layers.Flatten(), keras.layers.Dense(3)])
-    assert all(overlay is None for _, overlay in module.pictures_of_mistakes(plain, seen, photos, 3).values())
+    assert all(overlay is None for _, overlay in pictures_of_mistakes(plain, seen, photos, 3).values())
 
 
 # --- a kill, and going on -----------------------------------------------------------------------------------------
@@ -368,9 +370,10 @@ def test_image_size_follows_the_pictures(tmp_path, native, sizes, expected):
         Image.new("RGB", size).save(tmp_path / f"{number}.png")
     (tmp_path / "damaged.png").write_text("Feed the cat.")
     model = vit.build_model(native, 16, 1, 16, 2, "tiny", 16, classes=2)
-    assert module._size(None, model, tmp_path) == expected
-    assert module._size("native", model, tmp_path) == module._size(native, model, tmp_path)
-    assert module._size(48, model, tmp_path) == (48, 48)
+    paths = sorted(tmp_path.iterdir())
+    assert module._size(None, model, paths) == expected
+    assert module._size("native", model, paths) == module._size(native, model, paths)
+    assert module._size(48, model, paths) == (48, 48)
 
 
 @pytest.mark.parametrize(
@@ -387,7 +390,7 @@ def test_epochs_fit_into_the_time(monkeypatch, seconds, epochs, said):
     monkeypatch.setattr(running, "time", types.SimpleNamespace(monotonic=lambda: 1000.0))
     limit = running.TimeLimit(end=1000 + seconds, wanted=10, steps=100, validation_steps=20)
     assert limit.epochs(0.5) == epochs
-    assert said in module._planned(limit, 0.5)
+    assert said in job.planned(limit, 0.5)
 
 
 @pytest.mark.slow
@@ -413,9 +416,9 @@ def test_the_time_is_planned_again_once_steps_are_warm(
 def test_the_head_is_new_unless_it_is_of_these_classes():
     model = tiny(classes=3)
     model.get_layer("head").kernel.assign(np.ones((16, 3)))
-    assert not np.any(module._with_head(model, (32, 32), ("a", "b", "c")).get_layer("head").kernel)
+    assert not np.any(job.with_head(model, (32, 32), ("a", "b", "c"))[0].get_layer("head").kernel)
     model.labels = ("a", "b", "c")
-    kept = module._with_head(model, (16, 16), ("a", "b", "c"))
+    kept, _ = job.with_head(model, (16, 16), ("a", "b", "c"))
     np.testing.assert_array_equal(kept.get_layer("head").kernel, np.ones((16, 3)))
-    assert not np.any(module._with_head(model, (16, 16), ("a", "b", "d")).get_layer("head").kernel)
+    assert not np.any(job.with_head(model, (16, 16), ("a", "b", "d"))[0].get_layer("head").kernel)
     assert kept.labels == ("a", "b", "c") and kept.input_shape == (None, 16, 16, 3)

@@ -6,8 +6,9 @@ import re
 import numpy as np
 import pytest
 
+from vit_keras.training.charts import ticks_of
 from vit_keras.training.evaluation import Evaluation
-from vit_keras.training.report import _ticks, report
+from vit_keras.training.report import report
 
 HOSTILE = "</script><img src=x onerror=\"document.title='owned'\"> &amp; {{main}} \u2028 'cat'"
 
@@ -92,7 +93,7 @@ def test_interval(right, count, low, high):
 
 @pytest.mark.parametrize("values", [[0.13, 0.88], [3.0, 3.0], [1e-5, 2.5e-5], [0.0, 1234.0], [-2.0, 0.4], []])
 def test_ticks_enclose_the_values(values):
-    ticks = _ticks(values)
+    ticks = ticks_of(values)
     assert 2 <= len(ticks) <= 8 and np.allclose(np.diff(ticks), ticks[1] - ticks[0])
     assert not values or (ticks[0] <= min(values) and ticks[-1] >= max(values))
 

@@ -1,4 +1,4 @@
-"""What comes out of a model: logits, probabilities or features, and the names of the classes."""
+"""What comes out of a model: logits, probabilities, numbers or features, and what they stand for."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from keras import ops
 
 from .. import labels
 from ..keras_internals import origin
+from ..validate import one_of
 
 
 def outputs_of(model: keras.Model) -> list:
@@ -169,8 +170,9 @@ def probabilities(model: keras.Model, outputs: Any) -> np.ndarray:
         outputs: `(batch, classes)`, what it returned.
 
     Returns:
-        float32 `(batch, classes)`: of logits their softmax, else the outputs. Where `output_kind` cannot tell, outputs
-        that are not negative and sum to 1 count as probabilities.
+        float32 `(batch, classes)`: of logits their softmax, or the sigmoid of each if the model's task is `"multi"`;
+        else the outputs. Where `output_kind` cannot tell, outputs that are not negative and sum to 1 count as
+        probabilities of one class of several.
 
     Raises:
         ValueError: The model is no classifier.
@@ -183,11 +185,75 @@ def probabilities(model: keras.Model, outputs: Any) -> np.ndarray:
     """
     if lack := lack_of_classes(model):
         raise ValueError(f"The model {model.name!r} is no classifier: {lack}.")
-    outputs = np.asarray(ops.convert_to_numpy(outputs) if ops.is_tensor(outputs) else outputs, "float32")
-    kind = output_kind(model)
+    if task(model) in NUMBERS:
+        raise ValueError(f"The model {model.name!r} is no classifier: its task is {task(model)!r}. Ask predictions().")
+    outputs, kind = _array(outputs), output_kind(model)
+    if task(model) == "multi":
+        return outputs if kind == "probabilities" else sigmoid(outputs)
     # Half precision sums to 1 within a hundredth.
     sums_to_1 = bool((outputs >= 0).all()) and np.allclose(outputs.sum(axis=-1), 1, atol=1e-2)
     return outputs if kind == "probabilities" or (kind is None and sums_to_1) else softmax(outputs)
+
+
+def predictions(model: keras.Model, outputs: Any) -> np.ndarray:
+    """Return what the outputs of a model with a head stand for, whatever its task.
+
+    Args:
+        model: The model.
+        outputs: `(batch, n)`, what it returned.
+
+    Returns:
+        float32 `(batch, n)`. Tasks `"single"` and `"multi"`: the `probabilities` of classes and labels. `"regression"`:
+        the numbers. `"ordinal"`: one number on the scale of the levels, which `levels` rounds.
+
+    Raises:
+        ValueError: The model has not one output `(batch, n)` of a head.
+
+    Example:
+        >>> from vit_keras import vit
+        >>> tiny = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2)
+        >>> predictions(tiny, np.zeros((1, 2)))
+        array([[0.5, 0.5]], dtype=float32)
+        >>> tiny.task = "regression"
+        >>> predictions(tiny, np.zeros((1, 2)))
+        array([[0., 0.]], dtype=float32)
+    """
+    if task(model) not in NUMBERS:
+        return probabilities(model, outputs)
+    if lack := lack_of_classes(model):
+        raise ValueError(f"The model {model.name!r} predicts no numbers: {lack}.")
+    return _array(outputs)
+
+
+def levels(numbers: Any, count: int) -> np.ndarray:
+    """Return the levels, from 0, that predictions on an ordinal scale stand for: the nearest ones.
+
+    Args:
+        numbers: The predictions, of any shape.
+        count: How many levels there are.
+
+    Returns:
+        int32 of the same shape.
+
+    Example:
+        >>> levels([-0.7, 0.4, 1.6, 9.0], 4)
+        array([0, 0, 2, 3], dtype=int32)
+    """
+    return np.clip(np.rint(numbers), 0, count - 1).astype("int32")
+
+
+def _array(outputs: Any) -> np.ndarray:
+    return np.asarray(ops.convert_to_numpy(outputs) if ops.is_tensor(outputs) else outputs, "float32")
+
+
+def sigmoid(logits: np.ndarray) -> np.ndarray:
+    """Return the logistic function of each number, in float32.
+
+    Example:
+        >>> sigmoid(np.array([0.0, -1000.0]))
+        array([0.5, 0. ], dtype=float32)
+    """
+    return (0.5 + 0.5 * np.tanh(0.5 * np.asarray(logits, "float64"))).astype("float32")
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
@@ -202,10 +268,10 @@ def softmax(logits: np.ndarray) -> np.ndarray:
 
 
 def class_names(model: keras.Model) -> tuple[str, ...] | None:
-    """Return the names of a model's classes, one for each output, or `None` if they are not known.
+    """Return the names of a model's classes or labels, one for each output, or `None` if they are not known.
 
     They are the `labels` of the model, or of the model inside it that its output comes from. Without any, 1000 outputs
-    are taken for ImageNet's classes.
+    are taken for ImageNet's classes. A model that predicts numbers has no classes; see `output_names`.
 
     Example:
         >>> from vit_keras import vit
@@ -214,20 +280,68 @@ def class_names(model: keras.Model) -> tuple[str, ...] | None:
     """
     shape = getattr(model, "output_shape", None)
     count = shape[-1] if isinstance(shape, tuple) and len(shape) == 2 else None
-    own = next((owner.labels for owner in _classifiers(model) if getattr(owner, "labels", None)), None)
+    if task(model) in NUMBERS:
+        return None
+    own = _owned(model, "labels")
     known = labels.names("imagenet-1k" if own is None and count == 1000 else own)
     return None if known is None or len(known) != count else known
 
 
-def name_classes(model: keras.Model, names: Sequence[str]) -> bool:
-    """Attach the names of its classes to a model, if it has one output for each; a `VisionTransformer` saves them.
+def output_names(model: keras.Model) -> tuple[str, ...] | None:
+    """Return the names that belong to a model's task, or `None` if they are not known.
+
+    Returns:
+        The names of the classes, of the labels, of the numbers that it predicts, or of the levels of an ordinal scale,
+        the first of which is 0.
+
+    Example:
+        >>> from vit_keras import vit
+        >>> model = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=1)
+        >>> name_classes(model, ("mild", "medium", "hot"), "ordinal")
+        True
+        >>> class_names(model), output_names(model)
+        (None, ('mild', 'medium', 'hot'))
+    """
+    return labels.names(_owned(model, "labels")) if task(model) in NUMBERS else class_names(model)
+
+
+NUMBERS = ("regression", "ordinal")
+"""Tasks whose outputs are numbers, and not probabilities."""
+
+
+def task(model: keras.Model) -> str:
+    """Return what the outputs of a model mean, one of `vit_keras.labels.TASKS`.
+
+    It is the `task` of the model, or of the model inside it that its output comes from: `"single"` (one class of
+    several), unless it was trained for another one.
+
+    Example:
+        >>> from vit_keras import vit
+        >>> task(vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2))
+        'single'
+    """
+    return _owned(model, "task") or "single"
+
+
+def _owned(model: keras.Model, attribute: str) -> Any:
+    """Return what the outermost of the models that the output comes through knows."""
+    return next((value for owner in _classifiers(model) if (value := getattr(owner, attribute, None))), None)
+
+
+def name_classes(model: keras.Model, names: Sequence[str], task: str = "single") -> bool:
+    """Tell a model what its outputs mean and are called, if their number fits; a `VisionTransformer` saves it.
 
     Args:
         model: The model, or a model with a ViT inside that its output comes from.
-        names: The names, in the order of the outputs.
+        names: The names of the classes, labels or numbers, in the order of the outputs; or of the levels of an ordinal
+            scale, which has one output.
+        task: One of `vit_keras.labels.TASKS`.
 
     Returns:
         Whether the names were attached.
+
+    Raises:
+        ValueError: There is no such task.
 
     Example:
         >>> from vit_keras import vit
@@ -235,10 +349,11 @@ def name_classes(model: keras.Model, names: Sequence[str]) -> bool:
         >>> name_classes(model, ("cat", "dog"))
         True
     """
-    fit = tuple(getattr(model, "output_shape", ()))[1:] == (len(names),)
+    count = 1 if one_of(task, "task", labels.TASKS) == "ordinal" else len(names)
+    fit = tuple(getattr(model, "output_shape", ()))[1:] == (count,)
     if fit:
         for owner in _classifiers(model):
-            owner.labels = tuple(names)
+            owner.labels, owner.task = tuple(names), task
     return fit
 
 

@@ -19,9 +19,10 @@ import numpy as np
 
 from ..bounds import check_input
 from ..config import ViTConfig, patch_stride, size_pair
+from ..labels import TASKS
 from ..layers.mlp import activation_function
 from ..preprocess import PRESETS, Preprocessing
-from ..validate import is_number
+from ..validate import is_number, one_of
 from . import architecture, registry, timm_models, transformers_models
 from ._warn import warn_caller
 from .architecture import has_class_token
@@ -46,6 +47,7 @@ class Hints:
         image_size: `(height, width)` in pixels that the model was trained at, or `None`.
         preprocessing: How its images are prepared.
         labels: Names of its classes, the name of a list of them, or `None`.
+        task: What its outputs mean, one of `vit_keras.labels.TASKS`.
         doubts: Fields of which another source says otherwise, with what it says, in words.
     """
 
@@ -53,6 +55,7 @@ class Hints:
     image_size: tuple[int, int] | None
     preprocessing: Preprocessing
     labels: Any
+    task: str
     doubts: Mapping[str, str]
 
 
@@ -96,8 +99,10 @@ def collect(
         settings = _settings(reader)
         saved = ViTConfig().replace(**settings.get("config", {}))
         fields |= _checked({field: getattr(saved, field) for field in settings.get("config", {})}, inferred)
-        labels = settings.get("labels")
-        if not isinstance(labels, str):
+        labels, task = settings.get("labels"), one_of(settings.get("task", "single"), "task", TASKS)
+        if task == "ordinal":  # the names of its levels; the head has one output
+            labels = tuple(map(str, labels)) if isinstance(labels, list) else None
+        elif not isinstance(labels, str):
             labels = _labels(labels, inferred) or _labels(config.get("id2label"), inferred)
         if "preprocessing" in settings:
             preprocessing = _bounded(Preprocessing.from_dict(settings["preprocessing"]))
@@ -105,7 +110,8 @@ def collect(
     if isinstance(image_size, int):
         image_size = (image_size, image_size)
     doubts = {} if published or settings.get("config") else _doubts(config, fields)
-    return Hints(fields, image_size, preprocessing, labels or (published.labels if published else None), doubts)
+    labels = labels or (published.labels if published else None)
+    return Hints(fields, image_size, preprocessing, labels, task, doubts)
 
 
 def _doubts(config: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, str]:
@@ -177,13 +183,13 @@ def _checked(fields: Mapping[str, Any], inferred: Mapping[str, Any]) -> dict[str
 
 
 def _settings(reader: Any) -> dict[str, Any]:
-    """Return what this package wrote beside the weights: config, preprocessing, labels."""
+    """Return what this package wrote beside the weights: config, preprocessing, labels, task."""
     metadata = reader.metadata or {}
     if SETTINGS in metadata:
         return json.loads(metadata[SETTINGS])
     saved = metadata.get("config") or {}
     saved = (json.loads(saved) if isinstance(saved, str) else saved).get("config", {})
-    settings = {key: saved[key] for key in ("preprocessing", "labels") if saved.get(key) is not None}
+    settings = {key: saved[key] for key in ("preprocessing", "labels", "task") if saved.get(key) is not None}
     if saved.get("vit"):
         settings["config"] = saved["vit"]
     else:

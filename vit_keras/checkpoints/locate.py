@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import os
 import re
 from collections.abc import Iterator
@@ -136,8 +137,8 @@ def fetch(
     """Return the path of a file of weights on this machine, after downloading it if it is not here.
 
     A published checkpoint is searched for in the files and folders named by the environment variable
-    `VIT_KERAS_WEIGHTS` (several are separated as in `PATH`), in the cache, and in the caches of vit-keras 0.x, Hugging
-    Face and torch.hub. Only then it is downloaded.
+    `VIT_KERAS_WEIGHTS` (several are separated as in `PATH`) and in folders inside these, in the cache, and in the
+    caches of vit-keras 0.x, Hugging Face and torch.hub. Only then it is downloaded.
 
     Args:
         weights: A published name (`"B_16/imagenet21k"`; with `variant` just `"imagenet21k"`), the path of a file,
@@ -226,8 +227,9 @@ def _local_copies(checkpoint: Checkpoint) -> Iterator[tuple[Path, bool]]:
     for place in filter(None, os.environ.get("VIT_KERAS_WEIGHTS", "").split(os.pathsep)):
         place = Path(place).expanduser()
         if place.is_dir():
-            yield from ((place / published, True), (place / vit_keras_0, True), (place / published.name, unique))
-            yield place / checkpoint.name / published.name, on_hub
+            for folder in _with_folders_in(place):
+                yield from ((folder / published, True), (folder / vit_keras_0, True), (folder / published.name, unique))
+                yield folder / checkpoint.name / published.name, on_hub
         elif place.name in (published.name, vit_keras_0):
             yield place, unique or place.name == vit_keras_0
     yield cached_path(checkpoint.url), False
@@ -238,6 +240,28 @@ def _local_copies(checkpoint: Checkpoint) -> Iterator[tuple[Path, bool]]:
         yield from ((path, True) for path in sorted(files))
     elif published.suffix in (".pth", ".pt"):
         yield _folder("TORCH_HOME", "~/.cache/torch") / "hub" / "checkpoints" / published.name, unique
+
+
+def _with_folders_in(place: Path) -> Iterator[Path]:
+    """Yield a folder, and then those in it, which are not listed before they are asked for."""
+    yield place
+    yield from _folders_in(place, place.stat().st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=16)
+def _folders_in(place: Path, changed: int) -> tuple[Path, ...]:
+    """Return the folders in a folder down to a depth, as they were when it was last changed."""
+    found: list[Path] = []
+    for folder, inside, _ in os.walk(place):
+        inside[:] = sorted(name for name in inside if not name.startswith("."))
+        found.extend(Path(folder, name) for name in inside)
+        if len(Path(folder).relative_to(place).parts) + 1 >= _DEPTH:
+            inside.clear()
+    return tuple(found)
+
+
+_DEPTH = 4
+"""Kaggle puts the files of a model into `input/name/framework/variation/version`, and those of a dataset higher up."""
 
 
 def _folder(variable: str, default: str) -> Path:

@@ -66,7 +66,7 @@ class ModelWeights(Mapping):
         config = getattr(vit, "config", None) or _infer_plain_config(vit, self.shapes)
         self.architecture = dataclasses.asdict(config)
         self.preprocessing = getattr(vit, "preprocessing", GOOGLE)
-        self.labels = getattr(vit, "labels", None)
+        self.labels, self.task = getattr(vit, "labels", None), getattr(vit, "task", "single")
         self.image_size = config.image_size
         self.positions = position_rows(self.shapes, self.architecture)
         self._grid = config.position_grid or config.grid

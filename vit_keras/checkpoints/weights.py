@@ -37,6 +37,7 @@ class Weights(Mapping):
         image_size: `(height, width)` in pixels that the model was trained at, or `None` if unknown.
         preprocessing: How its images are prepared.
         labels: Names of its classes, or `None`.
+        task: What its outputs mean, one of `vit_keras.labels.TASKS`.
         ignored: Names in the file that are no weights of the model (a decoder, the state of an optimizer), and the
             classes of Python objects that were left out.
 
@@ -88,7 +89,7 @@ class Weights(Mapping):
         self.architecture |= {**self.assumptions.fields, **known.fields}
         self.image_size = known.image_size
         self.preprocessing = known.preprocessing
-        self.labels = known.labels
+        self.labels, self.task = known.labels, known.task
 
     def _assume(self, known: Mapping[str, Any], is_named: bool) -> Assumptions:
         try:

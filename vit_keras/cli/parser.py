@@ -30,6 +30,11 @@ _COMMANDS = (
         "measure the accuracy of a model on a folder of images",
         "evaluate flowers-ti16/model.keras flowers --only flowers-ti16/split.json",
     ),
+    (
+        "training.predict_table",
+        "predict every row of a table of images, by the average of several models",
+        "predict-table test.csv --models fold*/model.keras --images test --like sample.csv -o submission.csv",
+    ),
     ("training.embed", "compute one feature vector per image", "embed flowers --model vit_ti16 -o flowers.npz"),
     (
         "exports.export",
@@ -69,7 +74,7 @@ def build_parser() -> argparse.ArgumentParser:
     for run, help, example in _COMMANDS:
         module, name = run.split(".")
         command = commands.add_parser(
-            name,
+            name.replace("_", "-"),
             help=help,
             description=f"{help[0].upper()}{help[1:]}.",
             epilog=f"example:\n  vit-keras {example}",

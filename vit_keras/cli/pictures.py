@@ -162,18 +162,21 @@ def _check_output(paths: Sequence[Path], images: Sequence[str]) -> None:
 
 
 def _classify(model, picture):
-    """Return the probabilities of the classes of one picture."""
+    """Return the probabilities of the classes of one picture, or the numbers that the model predicts."""
     inputs = anatomy.preprocessing_of(model)(picture)
-    return anatomy.probabilities(model, model.predict(inputs, verbose=0))[0]
+    return anatomy.predictions(model, model.predict(inputs, verbose=0))[0]
 
 
 def _label(model, index: int) -> str:
-    names = anatomy.class_names(model)
+    names = anatomy.output_names(model)
+    if anatomy.task(model) == "ordinal":
+        return "" if names is None else f"levels: {', '.join(names)}"
     return f"class {index}" if names is None else names[index]
 
 
 def _print_class(model, scores, index: int) -> None:
-    print(f"  {scores[index]:6.1%}  {printable(_label(model, index))}")
+    shown = f"{scores[index]:8.4g}" if anatomy.task(model) in anatomy.NUMBERS else f"{scores[index]:6.1%}"
+    print(f"  {shown}  {printable(_label(model, index))}".rstrip())
 
 
 def _target(model, name: str | None) -> int | str | None:

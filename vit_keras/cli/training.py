@@ -1,8 +1,9 @@
-"""`finetune`, `evaluate` and `embed`: models and folders of images."""
+"""`finetune`, `evaluate`, `predict-table` and `embed`: models and many images."""
 
 from __future__ import annotations
 
 import argparse
+import glob
 import json
 import sys
 from pathlib import Path
@@ -12,11 +13,11 @@ from ..checkpoints.checkpoint import megabytes
 from ..opening import open_model
 from ..training.evaluation import pictures_of_mistakes
 from ..training.report import report
-from .console import print_table
+from .console import print_table, printable
 from .options import loading
 from .pictures import check_html, complete_in_new_folder, open_with_options
 
-__all__ = ["embed", "evaluate", "finetune"]
+__all__ = ["embed", "evaluate", "finetune", "predict_table"]
 
 
 def finetune(options: argparse.Namespace) -> None:
@@ -29,6 +30,7 @@ def finetune(options: argparse.Namespace) -> None:
     augmented = {name: settings.pop(name) for name in given if name in augmentation.to_dict()}
     if augmented:
         changes["augmentation"] = augmentation.replace(**augmented)
+    columns = options.label_column or ["label"]
     training.finetune(
         options.folder,
         model=options.model,
@@ -38,7 +40,17 @@ def finetune(options: argparse.Namespace) -> None:
         minutes=options.minutes,
         batch_size=options.batch_size,
         validation_split=options.held_out,
-        balance=options.balance,
+        folds=int(options.folds) if (options.folds or "").isdecimal() else options.folds,
+        metric=options.metric,
+        images=options.images,
+        image=options.image_column,
+        label=columns[0] if len(columns) == 1 else columns,
+        task=options.task,
+        separator=options.separator,
+        group=options.group,
+        weight=options.weight,
+        class_names=options.class_names,
+        balance=options.balance_by or options.balance,
         out=options.output,
         overwrite=options.overwrite,
         seed=options.seed,
@@ -82,6 +94,29 @@ def _print_evaluation(found: training.Evaluation) -> None:
         if each["pictures"] or each["precision"] is not None
     ]
     print_table(("CLASS", "PICTURES", "PRECISION", "RECALL", "F1"), rows, "<>>>>")
+
+
+def predict_table(options: argparse.Namespace) -> None:
+    """Write the predictions for a table of images, averaged over models and views."""
+    output = options.output.expanduser()
+    models = [path for name in options.models for path in sorted(glob.glob(name)) or [name]]  # not every shell does it
+    found = training.predict_table(
+        options.table,
+        models,
+        options.images,
+        image=options.image_column,
+        sample=options.like,
+        output=output,
+        tta=options.tta,
+        average=options.average,
+        values=options.values,
+        threshold=options.threshold,
+        separator=" " if options.separator is None else options.separator,
+        batch_size=options.batch_size,
+        errors=options.errors,
+        progress=sys.stderr.isatty(),
+    )
+    print(f"{output}, {len(found):,} rows: {printable(', '.join(map(str, found.columns)))}")
 
 
 def embed(options: argparse.Namespace) -> None:

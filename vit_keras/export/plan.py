@@ -31,7 +31,8 @@ class Plan:
         model: The model.
         input_shape: `(batch, height, width, channels)` of the model's own input; `None` for what is open.
         preprocessing: What makes the model's input of a picture; `None` where the file takes that input itself.
-        kind: What the model returns: `"logits"`, `"probabilities"` or `"features"`; `"outputs"` where nothing tells.
+        kind: What the model returns: `"logits"`, `"probabilities"`, `"numbers"` or `"features"`; `"outputs"` where
+            nothing tells.
         classes: Number of classes; `None` where the model returns none.
         labels: Their names, or `None`.
         top: How many of the most probable classes a file names, where it names any.
@@ -91,7 +92,7 @@ class Plan:
         shape = anatomy.image_shape(model)
         _check(model)
         output = tuple(getattr(model, "output_shape", None) or ())
-        kind = anatomy.output_kind(model) or "outputs"
+        kind = "numbers" if anatomy.task(model) in anatomy.NUMBERS else anatomy.output_kind(model) or "outputs"
         classes = output[-1] if len(output) == 2 and kind in ("logits", "probabilities") else None
         blocks = anatomy.blocks(vit)
         if attention and not anatomy.has_attention(model):
@@ -178,7 +179,8 @@ class Plan:
             result = self.model(inputs, training=False)
         found = {self.kind: result}
         if self.kind == "logits":
-            found["probabilities"] = ops.softmax(result, axis=-1)
+            multi = anatomy.task(self.model) == "multi"
+            found["probabilities"] = ops.sigmoid(result) if multi else ops.softmax(result, axis=-1)
         if self.kind in ("logits", "probabilities"):
             found["features"] = sum(read[1:], start=read[0]) / len(read)  # DeiT has two heads
         if len(scores) != self.attention:
@@ -191,11 +193,13 @@ class Plan:
 
     def metadata_json(self) -> dict[str, Any]:
         """Return all that a file says of itself, as plain JSON."""
+        task = anatomy.task(self.model)
         return {
             "name": self.model.name,
             "outputs": list(self.output_names),
             "classes": self.classes,
             "labels": None if self.labels is None else list(self.labels),
+            **({} if task == "single" else {"task": task}),
             "image_size": None if self.image_size is None else list(self.image_size),
             "preprocessing": None if self.preprocessing is None else self.preprocessing.to_dict(),
             "quantize": self.quantize,

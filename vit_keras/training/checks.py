@@ -9,6 +9,7 @@ import keras
 import numpy as np
 
 from ..anatomy import find_vit, input_range, last_activation, outputs_of, preprocessing_of
+from ..anatomy import task as task_of
 from ..pixels import is_plausible_range
 
 __all__ = ["check", "check_range", "class_weights", "last_activation", "outputs_of"]
@@ -51,7 +52,10 @@ def check(model: keras.Model, data: Any, *, loss: Any = None) -> None:
     labels = as_array(data[1]) if isinstance(data, tuple) else first
     name = (loss if isinstance(loss, str) else getattr(loss, "name", None) or getattr(loss, "__name__", "")).lower()
     _check_shape(first.shape, shape[-1], name)
-    if not name or "crossentropy" in name:
+    task = task_of(model)
+    if task == "multi":
+        _check_shares(labels)
+    elif task == "single" and (not name or "crossentropy" in name):
         _check_values(labels, shape[-1])
         _check_classes(first, _counts(labels) if isinstance(data, tuple) else counts)
 
@@ -170,6 +174,14 @@ def _check_values(labels: np.ndarray, outputs: int) -> None:
         raise ValueError(
             f"A model with {outputs} outputs takes labels {'that are whole numbers ' if outputs > 1 else ''}from 0 to "
             f"{largest}. Received: labels from {low:g} to {high:g}"
+        )
+
+
+def _check_shares(labels: np.ndarray) -> None:
+    if labels.size and not (labels.min() >= 0 and labels.max() <= 1):
+        raise ValueError(
+            "A model of several labels takes labels from 0 to 1, one number for each. Received: labels from "
+            f"{labels.min():g} to {labels.max():g}"
         )
 
 

@@ -1,4 +1,4 @@
-"""A folder of images as a dataset for `model.fit`: decoded once, reproducible batch by batch, checked before training.
+"""Images with labels as a dataset for `model.fit`: decoded once, reproducible batch by batch, checked before training.
 
 >>> from vit_keras import vit
 >>> model = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=5)
@@ -13,11 +13,8 @@ from __future__ import annotations
 
 import math
 import os
-import threading
 import warnings
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import keras
@@ -30,7 +27,9 @@ from ..validate import one_of, positive_integer
 from .augment import Augmentation
 from .checks import class_weights
 from .decoding import Decoder, Pictures, decoded_pictures, report_damaged
-from .listing import list_classes, split
+from .labeled import Labeled, read_folder
+from .listing import split
+from .read_ahead import ReadAhead, SetEpoch
 
 __all__ = ["ImageFolder", "SetEpoch", "image_folder"]
 
@@ -105,29 +104,79 @@ def image_folder(
         >>> data.class_names
         ('daisy', 'dandelion', 'rose', 'sunflower', 'tulip')
     """
-    _check_choices(batch_size, validation_split, errors, label_mode, workers)
+    check_share(validation_split)
+    _check_choices(batch_size, errors, label_mode, workers)
+    data = read_folder(path, class_names, errors)
+    return datasets_of(
+        data,
+        None if validation_split is None else split(data.labels, validation_split, seed),
+        image_size=image_size,
+        model=model,
+        preprocessing=preprocessing,
+        batch_size=batch_size,
+        seed=seed,
+        shuffle=shuffle,
+        augmentation=augmentation,
+        errors=errors,
+        label_mode=label_mode,
+        cache=cache,
+        workers=workers,
+        progress=progress,
+    )
+
+
+def datasets_of(
+    data: Labeled,
+    parts: Sequence[np.ndarray] | None,
+    *,
+    image_size: int | tuple[int, int] | str | None = "native",
+    model: keras.Model | None = None,
+    preprocessing: Preprocessing | None = None,
+    batch_size: int = 32,
+    seed: int = 0,
+    shuffle: bool | None = None,
+    augmentation: Augmentation | None = None,
+    errors: str = "raise",
+    label_mode: str = "int",
+    cache: str | bool | os.PathLike[str] = "auto",
+    workers: int = 2,
+    progress: bool = True,
+) -> ImageFolder | tuple[ImageFolder, ...]:
+    """Return pictures as one dataset, or as one for each part; the arguments are those of `image_folder`.
+
+    The parts are numbers of pictures, for training and for validation in turn: one pair, or one for each fold. A
+    picture is decoded once, however many parts have it.
+    """
+    _check_choices(batch_size, errors, label_mode, workers)
     preprocessing = _preprocessing_for(model, preprocessing, image_size)
-    names, paths, labels = list_classes(Path(path).expanduser(), class_names, errors)
-    if validation_split is not None:
-        training, validation = split(labels, validation_split, seed)
-        roles = [(training, augmentation, shuffle is not False), (validation, None, False)]
-    else:
-        everything, shuffled = np.arange(len(paths)), bool(augmentation) if shuffle is None else shuffle
+    if parts is None:
+        everything, shuffled = np.arange(len(data.paths)), bool(augmentation) if shuffle is None else shuffle
         if shuffle is None and not shuffled:
             everything = np.random.default_rng(seed).permutation(everything)
         roles = [(everything, augmentation, shuffled)]
-    sources = []
-    for part, applied, _ in roles:
-        decoder = Decoder(preprocessing, roomy=bool(applied and applied.crop))
-        sources.append(decoded_pictures([paths[i] for i in part], decoder, cache, workers, progress))
-    report_damaged([failure for source in sources for failure in source.failures.items()], len(paths), errors)
+    else:
+        learns = [number % 2 == 0 for number in range(len(parts))]
+        roles = [(p, augmentation if s else None, s and shuffle is not False) for p, s in zip(parts, learns)]
+    data.check_missing(errors)
+    decoded, failures = {}, {}
+    for roomy in sorted({_needs_room(applied) for _, applied, _ in roles}, reverse=True):
+        rows = np.unique(np.concatenate([part for part, applied, _ in roles if _needs_room(applied) == roomy]))
+        rows = np.array([row for row in rows if row not in data.missing], "int64")
+        files = [data.paths[row] for row in rows]
+        decoded[roomy] = rows, decoded_pictures(files, Decoder(preprocessing, roomy), cache, workers, progress)
+        failures |= decoded[roomy][1].failures
+    report_damaged([*failures.items()], len(data.paths) - len(data.missing), errors)
     datasets = []
-    for (part, applied, shuffled), source in zip(roles, sources):
-        good = np.array([n for n, path in enumerate(source.paths) if path not in source.failures], "int64")
+    for part, applied, shuffled in roles:
+        rows, pictures = decoded[_needs_room(applied)]
+        good = np.array([row for row in part if row not in data.missing and data.paths[row] not in failures], "int64")
         dataset = ImageFolder(
-            source.select(good),
-            labels[part[good]],
-            names,
+            pictures.select(np.searchsorted(rows, good)),
+            data.labels[good],
+            data.names,
+            task=data.task,
+            weights=None if data.weights is None else data.weights[good],
+            rows=good,
             preprocessing=preprocessing,
             batch_size=batch_size,
             seed=seed,
@@ -137,11 +186,17 @@ def image_folder(
             workers=workers,
         )
         datasets.append(dataset)
-    return datasets[0] if validation_split is None else tuple(datasets)
+    return datasets[0] if parts is None else tuple(datasets)
+
+
+def _needs_room(augmentation: Augmentation | None) -> bool:
+    return bool(augmentation and augmentation.crop)
 
 
 class ImageFolder(keras.utils.PyDataset):
-    """The images of a folder in batches `(inputs, labels)`; made by `image_folder`.
+    """The images of a folder or a table in batches `(inputs, labels)`; made by `image_folder` and `image_table`.
+
+    Where the images have weights, a batch is `(inputs, labels, weights)`.
 
     Number, epoch and seed determine a batch, whatever the number of threads, also in a run that is continued. For that
     the dataset must know the epoch: pass `callbacks=[*recipe.callbacks, *data.callbacks]` to `fit`. Without them,
@@ -149,10 +204,13 @@ class ImageFolder(keras.utils.PyDataset):
     order of Python's global random numbers; they are served in this dataset's own order instead.
 
     Attributes:
-        class_names: The names of the classes.
+        class_names: The names of the classes; or of the labels, numbers or levels of another task.
+        task: What the labels mean, one of `vit_keras.labels.TASKS`.
         paths: The files, in the order of `labels`.
-        labels: int32 class numbers.
-        counts: Number of images of each class.
+        labels: int32 class numbers; float32 `(n, labels)` of another task (see `image_table`).
+        weights: float32 weight of each image in the loss, or `None`.
+        rows: Number of each image in the table, or in the sorted list of the folder's files.
+        counts: Number of images of each class or label; `None` where labels are numbers.
         class_weight: `{class: weight}` for `fit(class_weight=…)`, which makes all classes count the same. Keras before
             3.8 ignores it for datasets like this one.
         image_size: `(height, width)` of the inputs.
@@ -166,6 +224,9 @@ class ImageFolder(keras.utils.PyDataset):
         labels: np.ndarray,
         class_names: Sequence[str],
         *,
+        task: str = "single",
+        weights: np.ndarray | None = None,
+        rows: np.ndarray | None = None,
         preprocessing: Preprocessing,
         batch_size: int,
         seed: int,
@@ -176,14 +237,17 @@ class ImageFolder(keras.utils.PyDataset):
     ):
         super().__init__()  # Keras' own threads would keep batches from building the model for the first epoch
         self.paths = tuple(pictures.paths)
-        self.labels = np.asarray(labels, "int32")
+        self.task, self.labels = task, np.asarray(labels, "int32" if task == "single" else "float32")
+        self.weights = None if weights is None else np.asarray(weights, "float32")
+        self.rows = np.arange(len(self.paths)) if rows is None else rows
         self.class_names = tuple(class_names)
         self.preprocessing, self.augmentation = preprocessing, augmentation
-        self.batch_size, self.seed, self.shuffle, self.one_hot = batch_size, seed, shuffle, one_hot
+        self.batch_size, self.seed, self.shuffle = batch_size, seed, shuffle
+        self.one_hot = one_hot and task == "single"
         self.threads = workers
         self.epoch = 0
         self._pictures = pictures
-        self._ahead: _ReadAhead | None = None
+        self._ahead: ReadAhead | None = None
         if shuffle and batch_size > len(self.paths):
             warnings.warn(
                 f"batch_size={batch_size}, but there are only {len(self.paths)} images: an epoch is one step.",
@@ -197,13 +261,21 @@ class ImageFolder(keras.utils.PyDataset):
         return self.preprocessing.image_size
 
     @property
-    def counts(self) -> np.ndarray:
-        """Number of images of each class."""
-        return np.bincount(self.labels, minlength=len(self.class_names))
+    def counts(self) -> np.ndarray | None:
+        """Number of images of each class or label; `None` where labels are numbers."""
+        if self.task == "single":
+            return np.bincount(self.labels, minlength=len(self.class_names))
+        return self.labels.sum(axis=0).astype("int64") if self.task == "multi" else None
 
     @property
     def class_weight(self) -> dict[int, float]:
-        """Weights for `fit(class_weight=…)` that make all classes count the same."""
+        """Weights for `fit(class_weight=…)` that make all classes count the same.
+
+        Raises:
+            ValueError: The images have not one class each.
+        """
+        if self.task != "single":
+            raise ValueError(f"Only images of one class each can be balanced. The task is {self.task!r}.")
         return class_weights(self.labels)
 
     @property
@@ -214,12 +286,12 @@ class ImageFolder(keras.utils.PyDataset):
     def __len__(self) -> int:
         return math.ceil(len(self.paths) / self.batch_size)
 
-    def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+    def __getitem__(self, index: int) -> tuple[np.ndarray, ...]:
         index = range(len(self))[index]
         return self._batch(self.epoch, index) if self._ahead is None else self._ahead.get(index)
 
-    def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        ahead = _ReadAhead(self, self.epoch)
+    def __iter__(self) -> Iterator[tuple[np.ndarray, ...]]:
+        ahead = ReadAhead(self, self.epoch)
         try:
             yield from map(ahead.get, range(len(self)))
         finally:
@@ -227,7 +299,7 @@ class ImageFolder(keras.utils.PyDataset):
 
     def on_epoch_begin(self) -> None:
         self._close()
-        self._ahead = _ReadAhead(self, self.epoch)
+        self._ahead = ReadAhead(self, self.epoch)
 
     def on_epoch_end(self) -> None:
         if self._close():
@@ -238,7 +310,7 @@ class ImageFolder(keras.utils.PyDataset):
         ahead, self._ahead = self._ahead, None
         return ahead is not None and ahead.close()
 
-    def _batch(self, epoch: int, index: int) -> tuple[np.ndarray, np.ndarray]:
+    def _batch(self, epoch: int, index: int) -> tuple[np.ndarray, ...]:
         order = np.arange(len(self.paths))
         if self.shuffle:
             order = np.random.default_rng([self.seed, epoch]).permutation(order)
@@ -247,12 +319,16 @@ class ImageFolder(keras.utils.PyDataset):
         if self.one_hot:
             labels = np.eye(len(self.class_names), dtype="float32")[labels]
         pixels = [self._pictures[i] for i in chosen]
+        weights = () if self.weights is None else (self.weights[chosen],)
         if self.augmentation is None:
-            return self._normalize(np.stack(pixels)), labels
+            return self._normalize(np.stack(pixels)), labels, *weights
         rngs = [np.random.default_rng([self.seed, epoch, 1, i]) for i in chosen]
         images = np.stack([self.augmentation.picture(p, self.image_size, rng) for p, rng in zip(pixels, rngs)])
-        images, labels = self.augmentation.batch(images, labels, np.random.default_rng([self.seed, epoch, 2, index]))
-        return self._normalize(images), labels
+        mixed = bool(weights) and self.augmentation.mixes
+        given = _weighted(labels, *weights) if mixed else labels
+        images, labels = self.augmentation.batch(images, given, np.random.default_rng([self.seed, epoch, 2, index]))
+        labels, *weights = _unweighted(labels) if mixed else (labels, *weights)
+        return self._normalize(images), labels, *weights
 
     def _normalize(self, pixels: np.ndarray) -> np.ndarray:
         """Like `preprocessing.normalize`, in float32 and in place, which is several times faster."""
@@ -281,59 +357,28 @@ class ImageFolder(keras.utils.PyDataset):
         return inputs, labels
 
 
-class SetEpoch(keras.callbacks.Callback):
-    """A callback that tells a dataset the epoch, also after `fit(initial_epoch=…)` and `BackupAndRestore`.
-
-    Args:
-        data: Anything with an attribute `epoch`.
+def _weighted(labels: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Return labels times weights, with the weights behind them, so that mixing mixes losses: a blend of two images
+    costs the blend of what each would cost with its own weight.
     """
-
-    def __init__(self, data: Any):
-        super().__init__()
-        self.data = data
-
-    def on_epoch_begin(self, epoch, logs=None):
-        self.data.epoch = epoch
+    return np.concatenate([labels * weights[:, None], weights[:, None]], axis=1)
 
 
-class _ReadAhead:
-    """The batches of one epoch in the dataset's order. Threads prepare the next ones while one is used.
-
-    The first number that is asked for gets the first batch, and so on. A number asked for again gets its own batch
-    again.
-    """
-
-    def __init__(self, data: ImageFolder, epoch: int):
-        self.data, self.epoch = data, epoch
-        self.place: dict[int, int] = {}
-        self.waiting: dict[int, Future] = {}
-        self.submitted = 0
-        self.lock = threading.Lock()
-        self.pool = ThreadPoolExecutor(data.threads, "vit_keras-data") if data.threads else None
-
-    def get(self, index: int) -> tuple[np.ndarray, np.ndarray]:
-        with self.lock:
-            place = self.place.setdefault(index, len(self.place))
-            while self.pool and self.submitted < min(place + self.data.threads + 2, len(self.data)):
-                self.waiting[self.submitted] = self.pool.submit(self.data._batch, self.epoch, self.submitted)
-                self.submitted += 1
-            future = self.waiting.pop(place, None)
-        return future.result() if future else self.data._batch(self.epoch, place)
-
-    def close(self) -> bool:
-        """Drop the batches that nobody waits for. Return whether all batches were asked for."""
-        with self.lock:
-            if self.pool:
-                self.pool.shutdown(wait=False, cancel_futures=True)
-            self.pool, self.waiting = None, {}
-            return len(self.place) == len(self.data)
+def _unweighted(mixed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the labels and the weights of images that were mixed after `_weighted`."""
+    weights = mixed[:, -1]
+    return mixed[:, :-1] / np.where(weights > 0, weights, 1)[:, None], weights
 
 
-def _check_choices(batch_size: Any, validation_split: Any, errors: str, label_mode: str, workers: Any) -> None:
-    positive_integer(batch_size, "batch_size")
-    positive_integer(workers, "workers", least=0)
+def check_share(validation_split: Any) -> None:
+    """Raise a `ValueError` for a share that is no fraction."""
     if validation_split is not None and not 0 < validation_split < 1:
         raise ValueError(f"validation_split must be None or a fraction between 0 and 1. Received: {validation_split!r}")
+
+
+def _check_choices(batch_size: Any, errors: str, label_mode: str, workers: Any) -> None:
+    positive_integer(batch_size, "batch_size")
+    positive_integer(workers, "workers", least=0)
     one_of(errors, "errors", ("raise", "skip"))
     one_of(label_mode, "label_mode", ("int", "categorical"))
 

@@ -16,7 +16,8 @@ import numpy as np
 from PIL import Image
 
 from .. import visualize
-from ..anatomy import class_names, has_attention, image_shape, lack_of_classes, preprocessing_of, probabilities
+from ..anatomy import NUMBERS, class_names, has_attention, image_shape, lack_of_classes, predictions, preprocessing_of
+from ..anatomy import task as task_of
 from ..images import read
 from ..labels import class_named
 from ..opening import open_model
@@ -24,6 +25,7 @@ from ..validate import one_of, positive_integer
 from .dataset import ImageFolder
 from .embeddings.batches import Batch, batches_of_files, run_over
 from .listing import list_classes
+from .other_evaluations import LabelsEvaluation, NumbersEvaluation, as_html, percent
 
 __all__ = ["Evaluation", "evaluate"]
 
@@ -53,6 +55,17 @@ class Evaluation:
     paths: tuple[str, ...]
     labels: np.ndarray
     probabilities: np.ndarray
+    task = "single"
+
+    @property
+    def targets(self) -> np.ndarray:
+        """What `metrics.score` compares: the labels."""
+        return self.labels
+
+    @property
+    def outputs(self) -> np.ndarray:
+        """What `metrics.score` compares: the probabilities."""
+        return self.probabilities
 
     @functools.cached_property
     def predictions(self) -> np.ndarray:
@@ -129,6 +142,33 @@ class Evaluation:
         pairs = zip(*np.unravel_index(order, counts.shape))
         return [(self.class_names[i], self.class_names[j], int(counts[i, j])) for i, j in pairs]
 
+    def caption(self, number: int) -> tuple[str, str]:
+        """Return the true class of a picture, and the predicted one, with their probabilities, in words."""
+        said, shares = (self.labels[number], self.predictions[number]), self.probabilities[number]
+        return tuple(f"{self.class_names[each]} ({percent(shares[each])})" for each in said)
+
+    @property
+    def headline(self) -> str:
+        """The result in a line."""
+        low, high = self.interval
+        return f"accuracy {self.accuracy:.1%} (95 % interval: {low:.1%} to {high:.1%})"
+
+    @property
+    def figures(self) -> dict[str, str]:
+        """The most important measures, in words."""
+        low, high = self.interval
+        interval = f"95\N{NO-BREAK SPACE}% interval: {100 * low:.1f} to {percent(high)}"
+        return {
+            f"accuracy on {len(self.labels):,} pictures ({interval})": percent(self.accuracy),
+            "mean F1 over the classes": percent(self.macro_f1),
+            "loss (cross-entropy)": f"{self.loss:.3f}",
+            f"mistakes of {len(self.labels):,}": f"{len(self.mistakes()):,}",
+            "accuracy of always predicting the most frequent class": percent(self.commonest),
+        }
+
+    def _repr_html_(self) -> str:
+        return as_html(self.figures)
+
     def to_dict(self) -> dict[str, Any]:
         """Return the measures, as plain JSON."""
         return {
@@ -198,16 +238,17 @@ def evaluate(
 
 def evaluate_decoded(
     model: keras.Model, data: ImageFolder, folder: str | os.PathLike[str], *, batch_size: int = 32
-) -> Evaluation:
-    """Measure a classifier on the pictures of a dataset, without augmentation; its outputs are the dataset's classes.
+) -> Evaluation | LabelsEvaluation | NumbersEvaluation:
+    """Measure a model on the pictures of a dataset, without augmentation; its outputs are as the dataset's labels.
 
     Args:
-        model: A classifier, of logits or probabilities.
+        model: A model with a head, and the task of the dataset.
         data: The pictures, decoded in the size of the model.
         folder: Where they are.
         batch_size: Pictures in a batch.
     """
-    _check_classifier(model)
+    if (said := task_of(model)) != data.task:
+        raise ValueError(f"The model {model.name!r} has the task {said!r}, and the pictures {data.task!r}.")
     batches = (
         Batch(
             np.stack([data.pixels(n) for n in range(first, min(first + batch_size, len(data.paths)))]),
@@ -225,16 +266,24 @@ def _evaluation(model, batches, prepare, names, root, total, *, errors="raise", 
     shape = image_shape(model)[1:]
     run = model.predict_on_batch
     rows = list(run_over(batches, run, prepare, shape=shape, errors=errors, total=total, progress=progress))
-    return Evaluation(
-        tuple(names),
-        tuple(relative(path, root) for row in rows for path in row.paths),
-        np.concatenate([row.labels for row in rows]),
-        probabilities(model, np.concatenate([row.images for row in rows])),
-    )
+    said = predictions(model, np.concatenate([row.images for row in rows]))
+    paths, labels = [relative(path, root) for row in rows for path in row.paths], [row.labels for row in rows]
+    return evaluation_of(task_of(model), tuple(names), tuple(paths), np.concatenate(labels), said)
+
+
+def evaluation_of(
+    task: str, names: tuple[str, ...], paths: tuple[str, ...], labels: np.ndarray, outputs: np.ndarray
+) -> Evaluation | LabelsEvaluation | NumbersEvaluation:
+    """Return the evaluation of a task's predictions, as `anatomy.predictions` returns them."""
+    if task in NUMBERS:
+        return NumbersEvaluation(names, paths, labels, outputs, task)
+    return (LabelsEvaluation if task == "multi" else Evaluation)(names, paths, labels, outputs)
 
 
 def _check_classifier(model: keras.Model) -> None:
     lack = lack_of_classes(model)
+    if not lack and task_of(model) != "single":
+        lack = f"its task is {task_of(model)!r}, and a folder of classes has one class for each picture"
     if lack:
         raise ValueError(f"The model {model.name!r} is no classifier: {lack}.")
 
@@ -252,8 +301,9 @@ def _match(model: keras.Model, folders: Sequence[str]) -> tuple[tuple[str, ...],
 
 
 def relative(path: str | os.PathLike[str], root: Path) -> str:
-    """Return the path of a picture relative to its folder, with forward slashes."""
-    return Path(path).relative_to(root).as_posix()
+    """Return the path of a picture relative to its folder, if it lies there, with forward slashes."""
+    path = Path(path)
+    return (path.relative_to(root) if path.is_relative_to(root) else path).as_posix()
 
 
 def _chosen(paths: Sequence[str], only: Any) -> np.ndarray:
@@ -268,12 +318,12 @@ def _chosen(paths: Sequence[str], only: Any) -> np.ndarray:
 
 
 def pictures_of_mistakes(
-    model: keras.Model, evaluation: Evaluation, folder: str | os.PathLike[str], count: int = 24
+    model: keras.Model | None, evaluation: Any, folder: str | os.PathLike[str], count: int = 24
 ) -> dict[int, tuple[np.ndarray, np.ndarray | None]]:
     """Return the pictures of the worst mistakes and, of a model with attention, maps of the predicted class.
 
     Args:
-        model: The evaluated model.
+        model: The evaluated model; `None` for pictures without maps.
         evaluation: Its evaluation.
         folder: Where the pictures are.
         count: Largest number of pictures.

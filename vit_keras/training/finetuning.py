@@ -9,16 +9,10 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import hashlib
-import json
 import math
 import os
-import platform
-import sys
 import time
-import warnings
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,23 +20,22 @@ import keras
 import numpy as np
 from PIL import Image
 
-from .. import __version__
-from ..anatomy import find_vit, heads, name_classes, native_size, own_preprocessing
-from ..atomic import complete
+from ..anatomy import find_vit, native_size, own_preprocessing
 from ..config import size_pair
-from ..model import VisionTransformer
-from ..opening import open_model, resize
+from ..opening import open_model
 from ..validate import is_number, one_of
-from .dataset import ImageFolder, image_folder
-from .evaluation import Evaluation, evaluate_decoded, pictures_of_mistakes, relative
-from .listing import pictures_in
-from .lora import merge_lora
+from . import metrics
+from .call import Call, noted_warnings
+from .dataset import check_share, datasets_of
+from .labeled import Labeled, read_folder
+from .listing import split
 from .recipes import Recipe
 from .recipes import recipe as find_recipe
-from .report import report
-from .run import Keep, Run, TimeLimit, seconds_per_step
+from .results import FinetuneResult, FoldsResult
+from .splits import fold_numbers, hold_out
+from .table import column_numbers, is_table, read_columns, read_table
 
-__all__ = ["FinetuneResult", "finetune"]
+__all__ = ["FinetuneResult", "FoldsResult", "finetune"]
 
 MINUTES = 12.0
 """The time limit where neither minutes nor epochs are given."""
@@ -53,35 +46,20 @@ _FEWEST_PATCHES = 10
 _SAMPLED = 1000
 """Pictures to look at for their size."""
 
-_MOST_PLANS = 4
-
-
-@dataclasses.dataclass(frozen=True)
-class FinetuneResult:
-    """The result of fine-tuning.
-
-    Attributes:
-        model: The model with the weights of the best epoch; its `labels` are the names of the classes.
-        evaluation: The evaluation of the held-out pictures.
-        history: Values after each epoch, by name.
-        best_epoch: Number, from 0, of the epoch whose weights were kept.
-        recipe: How it was trained.
-        folder: Where `model.keras`, `report.html`, `history.json`, `recipe.json` and `split.json` are.
-    """
-
-    model: keras.Model
-    evaluation: Evaluation
-    history: dict[str, list[float]]
-    best_epoch: int
-    recipe: Recipe
-    folder: Path
-
 
 def finetune(
     model: keras.Model | str | os.PathLike[str] | None = None,
-    folder: str | os.PathLike[str] | None = None,
+    folder: Any = None,
     /,
     *,
+    images: str | os.PathLike[str] | None = None,
+    image: str = "image",
+    label: str | Sequence[str] = "label",
+    task: str = "auto",
+    separator: str | None = None,
+    group: str | None = None,
+    weight: str | None = None,
+    class_names: Sequence[str] | None = None,
     weights: str | os.PathLike[str] | None = None,
     recipe: str | Recipe = "finetune",
     epochs: int | None = None,
@@ -89,7 +67,9 @@ def finetune(
     image_size: int | tuple[int, int] | str | None = "auto",
     batch_size: int = 32,
     validation_split: float = 0.2,
-    balance: bool = False,
+    folds: int | str | None = None,
+    metric: str | None = None,
+    balance: bool | str = False,
     output: str | os.PathLike[str] = "finetuned",
     overwrite: bool = False,
     seed: int = 0,
@@ -98,19 +78,34 @@ def finetune(
     command: str | None = None,
     progress: bool = True,
     **options: Any,
-) -> FinetuneResult:
-    """Fine-tune a model on a folder of pictures, one subfolder for each class, and write a report.
+) -> FinetuneResult | FoldsResult:
+    """Fine-tune a model on a folder of pictures, one subfolder for each class, or on a table, and write a report.
 
-    A part of the pictures is held out, the same share of each class. The weights of the epoch with the best held-out
-    accuracy are kept; training ends early if a third of the epochs bring no improvement. A call that was interrupted
-    continues when it is made again, to the same result.
+    A part of the pictures is held out, the same share of each class. The weights of the best epoch are kept, by the
+    metric on the held-out pictures, or else the accuracy (one class of several) or the loss; training ends early if a
+    third of the epochs bring no improvement. A call that was interrupted continues when it is made again, to the same
+    result.
+
+    The loss follows the task: cross-entropy over the classes, one of its own for each of several labels, or the mean
+    squared error of numbers and levels, which are standardized inside and come out in their own unit. With `folds`, one
+    model is trained for each fold, in `output/fold0` and so on, which finished folds survive a kill in; the report is
+    of all of them.
 
     Args:
         model: The name of a factory, the path of a saved model (see `vit_keras.opening.open_model`), or a model with
             a ViT in it; the ViT is copied. It gets a new head, unless its `labels` are the names of the classes.
             `None`: what `weights` say. A single positional argument is the folder: `finetune(folder)`,
             `finetune(folder, model=…)`.
-        folder: The pictures, `folder/class/picture.jpg` (see `vit_keras.training.image_folder`).
+        folder: The pictures, `folder/class/picture.jpg` (see `vit_keras.training.image_folder`); or a table (see
+            `vit_keras.training.image_table`).
+        images: Of a table, the folder of its pictures; `None`: that of the table.
+        image: Of a table, the column of the pictures.
+        label: Of a table, the column of the labels, or several.
+        task: Of a table, what the labels are: `"single"`, `"multi"`, `"regression"`, `"ordinal"`, or `"auto"`.
+        separator: Of a table, what stands between several labels in one column.
+        group: Of a table, a column whose values are not divided between training and validation.
+        weight: Of a table, a column of weights of the pictures in the loss.
+        class_names: Of a table, the classes or levels in their order.
         weights: A published name, a file or a URL.
         recipe: How to train (see `vit_keras.training.recipes`).
         epochs: Number of epochs; `None`: the recipe's.
@@ -120,8 +115,13 @@ def finetune(
         image_size: Pixels, `(height, width)` or one integer; `"native"`: the model's own; `"auto"` or `None`: the same,
             or fewer where the pictures are smaller.
         batch_size: Pictures in a step.
-        validation_split: Share of the pictures to hold out.
-        balance: Whether all classes weigh the same, however many pictures they have.
+        validation_split: Share of the pictures to hold out, without `folds`.
+        folds: How many folds (see `splits.fold_numbers`), or the column of a table that has their numbers.
+        metric: Name of the measure that chooses the epoch, one of `vit_keras.training.metrics.NAMES`.
+        balance: Whether rare classes count as much as frequent ones: `"prior"`, by a loss that does not let the model
+            learn how frequent each class is (`vit_keras.training.losses.CrossEntropy`), the better one where it was
+            measured; `"weights"` or `True`, by weights of the classes in the loss. The metric `"balanced_accuracy"` or
+            `"macro_f1"` then chooses the epoch by the same rule.
         output: Folder for the results; it is made. (Also accepted as `out`.)
         overwrite: Whether to begin anew if `output` has a finished run, or one with other settings.
         seed: Seed of the split, the order and the augmentation.
@@ -132,7 +132,7 @@ def finetune(
         **options: Options of `vit_keras.from_checkpoint`, such as `family`.
 
     Returns:
-        A `FinetuneResult`.
+        A `FinetuneResult`; with `folds` a `FoldsResult`.
 
     Raises:
         FileNotFoundError: There is no such folder or weights.
@@ -148,65 +148,52 @@ def finetune(
     """
     started = time.monotonic()
     model, folder = _model_and_folder(model, folder, options)
-    folder, output, how = Path(folder).expanduser(), Path(options.pop("out", output)).expanduser(), find_recipe(recipe)
+    output, how = Path(options.pop("out", output)).expanduser(), find_recipe(recipe)
+    of_table = {"image": image, "label": label, "task": task, "separator": separator, "weight": weight, "group": group}
     _check(output, overwrite, errors, epochs=epochs, minutes=minutes)
     keras.utils.set_random_seed(seed)
-    with _noted_warnings() as notes:
+    notes: list[str] = []
+    with noted_warnings(notes):
+        data = _pictures(folder, images, errors, {**of_table, "class_names": class_names})
+        if data.assumed and progress:
+            print(data.assumed, flush=True)
+        _check_measure(data, metric, balance)
+        parts = _parts(data, folder, validation_split, folds, seed)
         given = model
         if not isinstance(model, keras.Model):
             given = open_model(model, weights, **options, **({} if how.dtype is None else {"dtype": how.dtype}))
-        train, held_out = image_folder(
-            folder,
-            _size(image_size, find_vit(given), folder),
+        sets = datasets_of(
+            data,
+            parts,
+            image_size=_size(image_size, find_vit(given), data.paths),
             preprocessing=own_preprocessing(find_vit(given)),
             batch_size=batch_size,
-            validation_split=validation_split,
             seed=seed,
             augmentation=how.augmentation,
             errors=errors,
             progress=progress,
         )
-        tuned = _with_head(given, train.image_size, train.class_names)
-        how.compile(tuned, train, batch_size=batch_size)
-    job = _Job(tuned, how, train, held_out, folder, balance, progress)
-    job.say(
-        f"{job.pictures}; {tuned.name} for {_pixels(tuned)} pixels, {tuned.count_params():,} weights; recipe {how.name}"
-    )
-    run = Run(output / ".state", {**job.settings(), "epochs": epochs, "seed": seed}, overwrite)
-    wanted, limit = epochs or how.epochs, None
-    if run.epochs is None:
-        minutes = (MINUTES if epochs is None else 0) if minutes is None else minutes
-        if minutes:
-            limit = TimeLimit(started + 60 * minutes, wanted, len(train), len(held_out))
-        run.begin(wanted if limit is None else job.plan(run, limit))
-    job.fit(run, limit)
-    evaluation = evaluate_decoded(tuned, held_out, folder, batch_size=batch_size)
-    low, high = evaluation.interval
-    job.say(f"Accuracy on the held-out pictures: {evaluation.accuracy:.1%} (95 % interval: {low:.1%} to {high:.1%})")
-    page = report(
-        evaluation,
-        title=f"{tuned.name}, fine-tuned on {folder.resolve().name}",
-        subtitle=job.pictures,
-        history=run.history,
-        best_epoch=run.best,
-        notes=[*notes, *_remarks(run, wanted)],
-        pictures=pictures_of_mistakes(tuned, evaluation, folder, mistakes),
+    minutes = (MINUTES if epochs is None else 0) if minutes is None else minutes
+    call = Call(
+        data=data,
+        given=given,
+        model=model,
+        title=Path(folder).resolve().name if isinstance(folder, (str, os.PathLike)) else "a table",
+        recipe=how,
+        output=output,
+        end=started + 60 * minutes if minutes else None,
+        seconds=60 * minutes if minutes else None,
+        epochs=epochs,
+        balance=balance,
+        metric=metric,
+        overwrite=overwrite,
+        seed=seed,
+        mistakes=mistakes,
         command=command,
-        recipe=how.to_dict(),
-        facts={
-            **_facts(tuned, given, model),
-            "epochs": run.epochs,
-            "time": _time(run.seconds),
-            "batch": batch_size,
-            "seed": seed,
-        },
+        progress=progress,
+        notes=notes,
     )
-    outcome = {"best_epoch": run.best, "seconds": run.seconds, "history": run.history, "held_out": evaluation.to_dict()}
-    files = {"report.html": page, "history.json": outcome, "recipe.json": how.to_dict(), "split.json": job.split()}
-    _write(output, files, tuned)
-    run.remove()
-    job.say(f"Wrote {output / 'model.keras'} and, beside it, {', '.join(files)}")
-    return FinetuneResult(tuned, evaluation, run.history, run.best, how, output)
+    return call.one(*sets) if folds is None else call.folds([*zip(sets[::2], sets[1::2])])
 
 
 # --- what is trained ----------------------------------------------------------------------------------------------
@@ -234,33 +221,65 @@ def _check(output: Path, overwrite: bool, errors: str, **numbers: float | None) 
             raise ValueError(f"{name} must be positive. Received: {value!r}")
     if output.exists() and not output.is_dir():
         raise ValueError(f"{output} is a file. Pass another folder for the results as output= (--output).")
-    if (output / "model.keras").exists() and not (output / ".state").exists() and not overwrite:
+    done = (output / "model.keras").exists() or (output / "oof.csv").exists()
+    if done and not (output / ".state").exists() and not overwrite:
         raise ValueError(
             f"{output} has a finished run. Pass another folder as output= (--output), or overwrite=True (--overwrite)."
         )
 
 
-@contextlib.contextmanager
-def _noted_warnings() -> Iterator[list[str]]:
-    """Yield a list that gets the texts of all warnings, for the report; the warnings are shown all the same."""
-    notes: list[str] = []
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", UserWarning)
-        yield notes
-    for warning in caught:
-        if warning.category is UserWarning:
-            notes.append(str(warning.message))
-        warnings.warn(warning.message, warning.category, stacklevel=4)
+def _pictures(source: Any, images: Any, errors: str, options: dict[str, Any]) -> Labeled:
+    """Return the pictures of a folder of classes, or of a table."""
+    if not is_table(source):
+        path = Path(source).expanduser()
+        given = [name for name, value in {**options, "images": images}.items() if value != _OF_A_FOLDER.get(name)]
+        if given and not path.is_dir() and path.exists():
+            raise ValueError(f"{path} is no table: its name ends in none of .csv, .tsv, .parquet.")
+        if given:
+            raise ValueError(f"{', '.join(given)} belongs to a table. {path} is a folder of classes.")
+        return read_folder(path, None, errors)
+    beside = Path(source).expanduser().parent if isinstance(source, (str, os.PathLike)) else Path()
+    return read_table(source, root=beside if images is None else images, **options)
 
 
-def _size(wanted: Any, model: keras.Model, folder: Path) -> tuple[int, int]:
+_OF_A_FOLDER = {"image": "image", "label": "label", "task": "auto"}
+
+
+def _parts(data: Labeled, source: Any, share: float, folds: int | str | None, seed: int) -> list[np.ndarray]:
+    """Return the numbers of the pictures for training and for validation, in turn for each fold."""
+    if folds is None:
+        check_share(share)
+        return hold_out(data, share, seed) if is_table(source) else split(data.labels, share, seed)
+    if isinstance(folds, str):
+        if not is_table(source):
+            raise ValueError(f"folds={folds!r} names a column of a table. Of a folder, pass their number.")
+        numbers = column_numbers(read_columns(source), folds)
+        if numbers.max() < 1:
+            raise ValueError(f"The column {folds!r} has one value. Folds are two or more.")
+    else:
+        numbers = fold_numbers(data, folds, seed)
+    held_out = [numbers == fold for fold in range(numbers.max() + 1)]
+    return [np.flatnonzero(part) for each in held_out for part in (~each, each)]
+
+
+def _check_measure(data: Labeled, metric: str | None, balance: bool | str) -> None:
+    one_of(balance, "balance", (False, True, "weights", "prior"))
+    if metric is not None and one_of(metric, "metric", metrics.NAMES) not in metrics.fitting(data.task):
+        fitting = ", ".join(metrics.fitting(data.task))
+        raise ValueError(f"The metric {metric!r} does not fit the task {data.task!r}, which these fit: {fitting}.")
+    if balance and (data.task != "single" or data.weights is not None):
+        why = "the pictures have weights" if data.task == "single" else f"the task is {data.task!r}"
+        raise ValueError(f"balance={balance!r} weighs classes, one for each picture, and {why}. Pass weight= alone.")
+
+
+def _size(wanted: Any, model: keras.Model, paths: Sequence[Path]) -> tuple[int, int]:
     """Return the size wanted, or the model's own, or fewer patches where nine in ten pictures need no more."""
     if wanted not in (None, "auto", "native"):
         return size_pair(wanted, "image_size")
     native, stride = native_size(model), model.config.stride
     if wanted == "native":
         return native
-    paths, longest = pictures_in(folder), []
+    longest = []
     for path in paths[:: math.ceil(len(paths) / _SAMPLED) or 1]:
         with contextlib.suppress(OSError, ValueError), Image.open(path) as picture:  # damaged ones are named later
             longest.append(max(picture.size))
@@ -268,169 +287,3 @@ def _size(wanted: Any, model: keras.Model, folder: Path) -> tuple[int, int]:
         return native
     needed = np.quantile(longest, 0.9)
     return tuple(min(own, max(_FEWEST_PATCHES, math.ceil(needed / step)) * step) for own, step in zip(native, stride))
-
-
-def _with_head(given: keras.Model, size: tuple[int, int], names: tuple[str, ...]) -> VisionTransformer:
-    """Return a copy for pictures of this size and these classes; a new head starts at zero, as the reference's."""
-    known = getattr(find_vit(given), "labels", None)
-    tuned = resize(given, size, classes=len(names), include_top=True)
-    if known is None or tuple(known) != names:
-        for head in heads(tuned):
-            for variable in head.variables:
-                variable.assign(np.zeros(variable.shape))
-    name_classes(tuned, names)
-    return tuned
-
-
-def _digest(text: str, *arrays: np.ndarray) -> str:
-    found = hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=16)
-    for array in arrays:
-        found.update(np.ascontiguousarray(array).view("uint8").data)
-    return found.hexdigest()
-
-
-# --- the training -------------------------------------------------------------------------------------------------
-
-
-@dataclasses.dataclass(frozen=True)
-class _Job:
-    """A compiled model, and what it is trained on."""
-
-    model: keras.Model
-    recipe: Recipe
-    train: ImageFolder
-    held_out: ImageFolder
-    folder: Path
-    balance: bool
-    progress: bool
-
-    def say(self, text: str) -> None:
-        """Print a line, if that is wanted."""
-        if self.progress:
-            print(text, flush=True)
-
-    @property
-    def pictures(self) -> str:
-        """The numbers of pictures, in words."""
-        return (
-            f"{len(self.train.paths):,} pictures of {len(self.train.class_names)} classes to learn from, "
-            f"{len(self.held_out.paths):,} held out"
-        )
-
-    def split(self) -> dict[str, list[str]]:
-        """Return the pictures to learn from and those held out."""
-        parts = {"training": self.train, "validation": self.held_out}
-        return {name: [relative(path, self.folder) for path in data.paths] for name, data in parts.items()}
-
-    def settings(self) -> dict[str, Any]:
-        """Return what the result depends on, apart from the number of epochs and the seed."""
-        return {
-            "pictures": _digest(json.dumps(self.split())),
-            "model": _digest(json.dumps(self.model.settings()), *self.model.get_weights()),
-            "recipe": self.recipe.to_dict(),
-            "batch_size": self.train.batch_size,
-            "balance": self.balance,
-        }
-
-    def plan(self, run: Run, limit: TimeLimit) -> int:
-        """Return the number of epochs within the time limit, by a few steps that are then undone."""
-        run.save_start(self.model)
-        step = seconds_per_step(self.model, self.train, self._callbacks())
-        run.restore_start(self.model)
-        self.say(f"A step takes {step:.2g} seconds: {_planned(limit, step)}")
-        return max(1, limit.epochs(step))
-
-    def _callbacks(self) -> list[keras.callbacks.Callback]:
-        return [*self.recipe.callbacks, *self.train.callbacks]
-
-    def fit(self, run: Run, limit: TimeLimit | None) -> None:
-        """Train, or continue, to the last epoch, and take the weights of the best."""
-        if run.done:
-            run.restore(self.model, run.done - 1)
-            self.say(f"Continuing after epoch {run.done} of {run.epochs}")
-        try:
-            for attempt in range(_MOST_PLANS):
-                keep = Keep(run, self.train.seed, limit if attempt + 1 < _MOST_PLANS else None)
-                if not run.ended:
-                    self._fit(run, keep)
-                if keep.planned is None:
-                    break
-                run.restore_start(self.model)
-                run.begin(keep.planned)
-                self.say(f"Steps take another time now: beginning anew with {keep.planned} of {limit.wanted} epochs")
-        except KeyboardInterrupt:
-            self.say(f"\nStopped after epoch {run.done} of {run.epochs}. The same call continues from there")
-            raise
-        run.restore(self.model, run.best)
-        self.model.optimizer.finalize_variable_values(self.model.trainable_variables)  # their average, if one is kept
-        if self.recipe.lora is not None:
-            merge_lora(self.model)
-
-    def _fit(self, run: Run, keep: Keep) -> None:
-        self.model.fit(
-            self.train,
-            validation_data=self.held_out,
-            initial_epoch=run.done,
-            epochs=run.epochs,
-            class_weight=self.train.class_weight if self.balance else None,
-            verbose=(1 if sys.stdout.isatty() else 2) if self.progress else 0,
-            callbacks=[*self._callbacks(), keep],
-        )
-
-
-def _planned(limit: TimeLimit, step: float) -> str:
-    possible = limit.epochs(step)
-    if possible >= limit.wanted:
-        return f"{possible} epochs take about {_time(possible * limit.epoch(step))}"
-    if possible:
-        return f"the time limit allows {possible} of {limit.wanted} epochs (minutes=0 or --minutes 0: no limit)"
-    return f"one epoch takes {_time(limit.epoch(step))}, more than the time limit allows. Training one epoch"
-
-
-# --- the results --------------------------------------------------------------------------------------------------
-
-
-def _remarks(run: Run, wanted: int) -> list[str]:
-    """Return what a reader of the report must know besides the numbers."""
-    remarks = []
-    if run.best < run.done - 1:
-        remarks.append(
-            "The epoch was chosen by the same held-out pictures, so the accuracy on new pictures may be a little "
-            f"lower; after the last epoch it was {run.history['val_accuracy'][-1]:.1%}."
-        )
-    if run.epochs < wanted:
-        remarks.append(f"The time limit allowed {run.epochs} of {wanted} epochs. More epochs may improve the accuracy.")
-    if run.done < run.epochs:
-        remarks.append(
-            f"Training ended after {run.done} of {run.epochs} epochs, because the last ones brought no improvement."
-        )
-    return remarks
-
-
-def _facts(tuned: keras.Model, given: keras.Model, model: Any) -> dict[str, Any]:
-    backend = keras.backend.backend()
-    versions = f"{backend} {sys.modules[backend].__version__}, Python {platform.python_version()}"
-    read = getattr(find_vit(given), "load_report", None)
-    return {
-        "model": f"{tuned.name}, {tuned.count_params():,} weights",
-        "begun with": getattr(read, "source", None) or (given.name if given is model else model),
-        "pixels": _pixels(tuned),
-        "versions": f"vit_keras {__version__}, Keras {keras.__version__}, {versions}",
-    }
-
-
-def _pixels(model: keras.Model) -> str:
-    return "×".join(map(str, model.config.image_size))
-
-
-def _time(seconds: float) -> str:
-    return f"{seconds / 60:.1f} minutes" if seconds >= 100 else f"{seconds:.0f} seconds"
-
-
-def _write(output: Path, texts: dict[str, Any], model: keras.Model) -> None:
-    """Write all files, the model last: where it is, everything is."""
-    for name, text in texts.items():
-        with complete(output / name) as part:
-            part.write_text(text if isinstance(text, str) else json.dumps(text, indent=1), encoding="utf-8")
-    with complete(output / "model.keras") as part:
-        model.save(part)

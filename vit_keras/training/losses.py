@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import keras
+import numpy as np
 from keras import ops
 
 __all__ = ["CrossEntropy", "accuracy"]
@@ -21,6 +22,12 @@ class CrossEntropy(keras.losses.Loss):
         label_smoothing: Probability that is spread from the true class over all classes.
         binary: Whether each class has a binary cross-entropy of its own, of which the mean is taken; for images of
             several classes.
+        prior: How frequent each class is, such as `data.counts`. The logarithm of its share is added to the logits
+            while the model learns (logit adjustment, arXiv 2007.07314): so these come to say what a picture looks like,
+            and not how frequent its class is. `None`: nothing is added.
+
+    Raises:
+        ValueError: There is a prior, and the cross-entropy is binary or a class has no share.
 
     Example:
         >>> loss = CrossEntropy(from_logits=True)
@@ -36,22 +43,32 @@ class CrossEntropy(keras.losses.Loss):
         binary=False,
         reduction="sum_over_batch_size",
         name="cross_entropy",
+        prior=None,
         **options,
     ):
         super().__init__(name=name, reduction=reduction, **options)
         self.binary = binary
         self.from_logits = from_logits
         self.label_smoothing = label_smoothing
+        self.prior = None if prior is None else [float(share) for share in prior]
+        if prior is not None and (binary or min(self.prior) <= 0):
+            what = "a binary cross-entropy" if binary else f"the prior {self.prior}"
+            raise ValueError(f"A prior is a share above 0 of each class of several. Received: {what}")
 
     def call(self, y_true, y_pred):
         classes = y_pred.shape[-1]
         if not _are_distributions(y_true, y_pred):
             y_true = ops.one_hot(ops.cast(ops.reshape(y_true, ops.shape(y_pred)[:-1]), "int32"), classes)
+        from_logits = self.from_logits
+        if self.prior is not None:
+            shares = np.array(self.prior) / sum(self.prior)
+            logits = y_pred if from_logits else ops.log(ops.maximum(y_pred, keras.config.epsilon()))
+            y_pred, from_logits = logits + ops.cast(np.log(shares), logits.dtype), True
         loss = keras.losses.binary_crossentropy if self.binary else keras.losses.categorical_crossentropy
-        return loss(y_true, y_pred, self.from_logits, self.label_smoothing)
+        return loss(y_true, y_pred, from_logits, self.label_smoothing)
 
     def get_config(self):
-        own = ("from_logits", "label_smoothing", "binary")
+        own = ("from_logits", "label_smoothing", "binary", "prior")
         return {**super().get_config(), **{name: getattr(self, name) for name in own}}
 
 

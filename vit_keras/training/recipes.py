@@ -182,8 +182,10 @@ class Recipe:
             data: The training data, as for `fit`; for arrays, a pair. Its first batch determines the loss, and is
                 checked (`vit_keras.training.checks.check`).
             loss: A Keras loss. `None`: a cross-entropy that fits the model's last activation and takes class numbers
-                as well as one-hot labels; a binary one if `data` has images of several classes. A model with several
-                outputs needs a loss. A model with its own `compute_loss` gets none, but for `Distillation`.
+                as well as one-hot labels; a binary one if the model's task is `"multi"`, or `data` has images of
+                several classes; the mean squared error if the task is `"regression"` or `"ordinal"` (`anatomy.task`).
+                A model with several outputs needs a loss. A model with its own `compute_loss` gets none, but for
+                `Distillation`.
             metrics: As for `keras.Model.compile`. `"accuracy"` is the one for the labels that the loss takes.
             batch_size: The batch size of `fit`. `None`: that of `data`, if known.
             steps: Number of batches of the whole training. `None`: that of `fit`, through `callbacks`.
@@ -218,6 +220,7 @@ class Recipe:
         if loss is None and learns_labels:
             loss, right = self._loss_and_accuracy(getattr(model, "student", model), labels)
             metrics = [right if metric == "accuracy" else metric for metric in metrics]
+            metrics = [metric for metric in metrics if metric is not None]
         elif not learns_labels:
             metrics = [metric for metric in metrics if metric != "accuracy"]
         self._prepare(model, own_loss)
@@ -233,13 +236,16 @@ class Recipe:
             raise ValueError(f"The model {model.name!r} has {len(outputs)} outputs. Pass loss=, with one for each.")
         if activation not in ("linear", "softmax", "sigmoid"):
             raise ValueError(f"There is no usual loss for a model that ends in {activation!r}. Pass loss=.")
-        classes = outputs[0].shape[-1]
+        classes, task = outputs[0].shape[-1], anatomy.task(model)
+        if task in anatomy.NUMBERS:
+            return keras.losses.MeanSquaredError(), None
         options = {"from_logits": activation == "linear", "label_smoothing": self.label_smoothing}
         per_output = keras.metrics.BinaryAccuracy(name="accuracy", threshold=0.0 if activation == "linear" else 0.5)
         if classes == 1:
             return keras.losses.BinaryCrossentropy(**options), per_output
         several = labels is not None and labels.shape[1:] == (classes,) and np.abs(labels.sum(1) - 1).max() > 1e-3
-        binary = bool(several) or self.loss == "binary" or activation == "sigmoid"
+        several = bool(several) or task == "multi"
+        binary = several or self.loss == "binary" or activation == "sigmoid"
         return CrossEntropy(binary=binary, **options), per_output if several else accuracy
 
     def _look_at(self, model, data, loss, batch_size):

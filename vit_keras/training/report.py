@@ -16,7 +16,9 @@ import numpy as np
 from PIL import Image
 
 from ..html_page import data_uri, escape, fill
+from .charts import chart, scatters
 from .evaluation import Evaluation
+from .other_evaluations import LabelsEvaluation, NumbersEvaluation, number, percent
 
 __all__ = ["report"]
 
@@ -31,15 +33,18 @@ _SIDE = 256
 """Longest side of a picture, in pixels."""
 
 History = Mapping[str, Sequence[float]]
+Folds = tuple[Sequence[str], Sequence[Sequence[str]], str]
 
 
 def report(
-    evaluation: Evaluation,
+    evaluation: Evaluation | LabelsEvaluation | NumbersEvaluation,
     *,
     title: str,
     subtitle: str = "",
     history: History | None = None,
     best_epoch: int | None = None,
+    folds: Folds | None = None,
+    histories: Sequence[tuple[History, int]] = (),
     notes: Iterable[str] = (),
     pictures: Mapping[int, tuple[np.ndarray, np.ndarray | None]] | None = None,
     command: str | None = None,
@@ -54,6 +59,8 @@ def report(
         subtitle: A line below it.
         history: Values after each epoch by name, as Keras' `History.history` has them.
         best_epoch: Number, from 0, of the epoch whose weights were kept.
+        folds: Of several folds a table, as its header and its rows, and a sentence about it.
+        histories: `history` and `best_epoch` of each fold.
         notes: Sentences to read before the numbers.
         pictures: Mistakes, by their number in the evaluation: uint8 pixels, and the same with a map over them or
             `None`.
@@ -72,18 +79,15 @@ def report(
     parts = [
         _figures(evaluation),
         _notes(notes),
+        _folds(folds),
         _curves(history or {}, best_epoch),
-        _confusion(evaluation),
-        _classes(evaluation),
+        *_measures(evaluation),
         _mistakes(evaluation, pictures or {}),
+        _curves_of_folds(histories),
         _making(command, recipe or {}, facts or {}),
     ]
     places = {"title": escape(title), "subtitle": escape(subtitle), "main": "\n".join(filter(None, parts))}
     return fill(_TEMPLATE.read_text(encoding="utf-8"), places)
-
-
-def _percent(share: float | None) -> str:
-    return "–" if share is None else f"{100 * share:.1f}\N{NO-BREAK SPACE}%"
 
 
 def _section(heading: str, *parts: str) -> str:
@@ -93,18 +97,59 @@ def _section(heading: str, *parts: str) -> str:
 # --- numbers ----------------------------------------------------------------------------------------------------
 
 
-def _figures(evaluation: Evaluation) -> str:
-    low, high = evaluation.interval
-    interval = f"95\N{NO-BREAK SPACE}% interval: {100 * low:.1f} to {_percent(high)}"
-    figures = {
-        f"accuracy on {len(evaluation.labels):,} pictures ({interval})": _percent(evaluation.accuracy),
-        "mean F1 over the classes": _percent(evaluation.macro_f1),
-        "loss (cross-entropy)": f"{evaluation.loss:.3f}",
-        f"mistakes of {len(evaluation.labels):,}": f"{len(evaluation.mistakes()):,}",
-        "accuracy of always predicting the most frequent class": _percent(evaluation.commonest),
-    }
-    items = "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in figures.items())
+def _figures(evaluation: Any) -> str:
+    items = "".join(
+        f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in evaluation.figures.items()
+    )
     return f'<section aria-label="Result"><dl class="figures">{items}</dl></section>'
+
+
+def _folds(folds: Folds | None) -> str:
+    if folds is None:
+        return ""
+    header, rows, text = folds
+    return _section("Folds", f"<p>{escape(text)}</p>", _table(header, rows, sortable=True))
+
+
+def _measures(evaluation: Any) -> list[str]:
+    """Return the sections that fit the task."""
+    if evaluation.task == "single":
+        return [_confusion(evaluation), _classes(evaluation)]
+    if evaluation.task == "multi":
+        return [_labels(evaluation)]
+    if evaluation.task == "ordinal":
+        fits = len(evaluation.class_names) <= _MOST_CLASSES
+        return [_section("Levels", _matrix(evaluation))] if fits else [scatters(evaluation)]
+    return [scatters(evaluation), _numbers(evaluation)]
+
+
+def _labels(evaluation: Any) -> str:
+    measures = ("average_precision", "roc_auc", "precision", "recall", "f1")
+    rows = [
+        (scores["name"], f"{scores['pictures']:,}", *(percent(scores[measure]) for measure in measures))
+        for scores in evaluation.per_class
+    ]
+    text = (
+        "<p>Average precision and the area under the ROC curve (AUC) tell how well the probabilities rank pictures "
+        "with the label before those without it. Precision, recall and F1 count a probability of at least one half as "
+        "the label.</p>"
+    )
+    header = ("Label", "Pictures", "Average precision", "AUC", "Precision", "Recall", "F1")
+    return _section("Labels", text, _table(header, rows, sortable=True))
+
+
+def _numbers(evaluation: Any) -> str:
+    measures = ("rmse", "mae", "bias", "mean", "deviation")
+    rows = [
+        (scores["name"], *(number(scores[measure]) for measure in measures), percent(scores["r2"]))
+        for scores in evaluation.per_class
+    ]
+    text = (
+        "<p>RMSE: root mean squared error. MAE: mean absolute error. Bias: mean error. R²: share of the variance that "
+        "is predicted.</p>"
+    )
+    header = ("Number", "RMSE", "MAE", "Bias", "True mean", "True deviation", "R²")
+    return _section("Numbers", text, _table(header, rows, sortable=True))
 
 
 def _notes(notes: Iterable[str]) -> str:
@@ -125,7 +170,7 @@ def _confusion(evaluation: Evaluation) -> str:
     )
 
 
-def _matrix(evaluation: Evaluation) -> str:
+def _matrix(evaluation: Any) -> str:
     names, counts = [escape(name) for name in evaluation.class_names], evaluation.confusion
     heads = "".join(f'<th scope="col" title="{name}"><span>{name}</span></th>' for name in names)
     rows = []
@@ -151,7 +196,7 @@ def _classes(evaluation: Evaluation) -> str:
         (
             scores["name"],
             f"{scores['pictures']:,}",
-            *(_percent(scores[measure]) for measure in ("precision", "recall", "f1")),
+            *(percent(scores[measure]) for measure in ("precision", "recall", "f1")),
             confused.get(scores["name"], "–"),
         )
         for scores in evaluation.per_class
@@ -193,107 +238,60 @@ def _curves(history: History, best: int | None) -> str:
     if not epochs:
         return ""
     charts = []
-    for title, name in (("Accuracy", "accuracy"), ("Loss", "loss")):
+    for name in dict.fromkeys(["accuracy", "loss", *(k.removeprefix("val_") for k in history if k.startswith("val_"))]):
         lines = {kind: history[k] for kind, k in (("train", name), ("val", f"val_{name}")) if k in history}
         if lines:
-            charts.append(_chart(title, lines, best))
+            charts.append(chart(name.replace("_", " ").capitalize(), lines, best))
     key = "".join(
         f'<span><svg viewBox="0 0 28 8" aria-hidden="true"><path class="line {kind}" d="M0 4H28"/></svg>{name}</span>'
         for kind, name in (("train", "training, augmented"), ("val", "held out"))
     )
     kept = "" if best is None else f"<p>The weights after epoch {best + 1} (dotted line) were kept.</p>"
-    rows = [(n + 1, *(_number(values[n]) for values in history.values())) for n in range(epochs)]
+    rows = [(n + 1, *(number(values[n]) for values in history.values())) for n in range(epochs)]
     numbers = f"<details><summary>Numbers</summary>{_table(('Epoch', *history), rows)}</details>"
     return _section(
         "Training", kept, f'<div class="key">{key}</div><div class="curves">{"".join(charts)}</div>', numbers
     )
 
 
-def _number(value: float) -> str:
-    return f"{value:.4g}"
-
-
-def _chart(title: str, lines: Mapping[str, Sequence[float]], best: int | None) -> str:
-    """Return a chart of values over epochs, as SVG."""
-    left, right, top, bottom = 52, 12, 10, 34
-    width, height = 460, 250
-    epochs = max(map(len, lines.values()))
-    ticks = _ticks([value for line in lines.values() for value in line if math.isfinite(value)])
-
-    def x(epoch: float) -> float:
-        return round(left + (width - left - right) * (0.5 if epochs == 1 else epoch / (epochs - 1)), 1)
-
-    def y(value: float) -> float:
-        return round(height - bottom - (height - top - bottom) * (value - ticks[0]) / (ticks[-1] - ticks[0]), 1)
-
+def _curves_of_folds(histories: Sequence[tuple[History, int]]) -> str:
     parts = [
-        f'<path class="grid" d="M{left} {y(tick)}H{width - right}"/>'
-        f'<text class="end" x="{left - 8}" y="{y(tick) + 4}">{_number(tick)}</text>'
-        for tick in ticks
+        f"<details><summary>Fold {fold}</summary>{_curves(history, best)}</details>"
+        for fold, (history, best) in enumerate(histories)
     ]
-    stride = math.ceil(epochs / 8)
-    parts += [f'<text class="mid" x="{x(n)}" y="{height - 16}">{n + 1}</text>' for n in range(0, epochs, stride)]
-    parts.append(f'<text class="mid" x="{(left + width - right) / 2}" y="{height - 1}">epoch</text>')
-    if best is not None:
-        parts.append(f'<path class="best" d="M{x(best)} {top}V{height - bottom}"/>')
-    for kind, values in lines.items():
-        known = [(n, value) for n, value in enumerate(values) if math.isfinite(value)]
-        points = " ".join(f"{x(n)},{y(value)}" for n, value in known)
-        parts.append(f'<polyline class="line {kind}" points="{points}"/>')
-        name = {"train": "training", "val": "held out"}[kind]
-        parts += [
-            f'<circle class="{kind}" cx="{x(n)}" cy="{y(value)}" r="{3 if epochs < 40 else 1.5}">'
-            f"<title>epoch {n + 1}, {name}: {_number(value)}</title></circle>"
-            for n, value in known
-        ]
-    ends = ", ".join(
-        f"{name} {_number(lines[k][-1])}" for k, name in (("train", "training"), ("val", "held out")) if k in lines
-    )
-    return (
-        f'<figure><h3>{title}</h3><svg viewBox="0 0 {width} {height}" role="img" '
-        f'aria-label="{title} over {epochs} epochs; at the end: {ends}">{"".join(parts)}</svg></figure>'
-    )
-
-
-def _ticks(values: Sequence[float]) -> list[float]:
-    """Return about five round numbers that enclose the values.
-
-    Example:
-        >>> _ticks([0.13, 0.88])
-        [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
-    """
-    low, high = (min(values), max(values)) if values else (0.0, 1.0)
-    if high - low < 1e-9:
-        low, high = low - 0.5, high + 0.5
-    power = 10 ** math.floor(math.log10((high - low) / 4))
-    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= (high - low) / 4.5)
-    return [round(n * step, 12) for n in range(math.floor(low / step), math.ceil(high / step) + 1)]
+    return _section("Training of each fold", *parts) if parts else ""
 
 
 # --- mistakes ---------------------------------------------------------------------------------------------------
 
 
-def _mistakes(evaluation: Evaluation, pictures: Mapping[int, tuple[np.ndarray, np.ndarray | None]]) -> str:
+def _mistakes(evaluation: Any, pictures: Mapping[int, tuple[np.ndarray, np.ndarray | None]]) -> str:
     if not pictures:
         return ""
     mapped = any(overlay is not None for _, overlay in pictures.values())
-    text = "The mistakes with the lowest probability of the true class."
-    text += " Beside each, what in the picture supports the predicted class." if mapped else ""
+    heading, text = _WORST[evaluation.task]
+    text += " Beside each, what in the picture supports the prediction." if mapped else ""
     cards = "".join(_card(evaluation, number, *pictures[number]) for number in pictures)
-    return _section("Worst mistakes", f"<p>{text}</p>", f'<div class="cards">{cards}</div>')
+    return _section(heading, f"<p>{text}</p>", f'<div class="cards">{cards}</div>')
 
 
-def _card(evaluation: Evaluation, number: int, picture: np.ndarray, overlay: np.ndarray | None) -> str:
-    names, shares = evaluation.class_names, evaluation.probabilities[number]
-    true, said = evaluation.labels[number], evaluation.predictions[number]
-    images = [(picture, f"A picture of the class {names[true]}")]
+_WORST = {
+    "single": ("Worst mistakes", "The mistakes with the lowest probability of the true class."),
+    "multi": ("Worst mistakes", "The mistakes with the largest loss. A label counts from a probability of one half."),
+    "regression": ("Largest errors", "The pictures with the largest errors."),
+    "ordinal": ("Largest errors", "The pictures with the largest errors."),
+}
+
+
+def _card(evaluation: Any, number: int, picture: np.ndarray, overlay: np.ndarray | None) -> str:
+    true, said = evaluation.caption(number)
+    images = [(picture, f"A picture that is {true}")]
     if overlay is not None:
-        images.append((overlay, f"The same picture, with the map of what supports {names[said]}"))
+        images.append((overlay, f"The same picture, with the map of what supports {said}"))
     tags = "".join(f'<img src="{_jpeg(pixels)}" alt="{escape(alt)}">' for pixels, alt in images)
     return (
         f'<figure><div class="pair">{tags}</div><figcaption>'
-        f"<b>{escape(names[true])}</b> ({_percent(shares[true])}), predicted as "
-        f"<b>{escape(names[said])}</b> ({_percent(shares[said])})"
+        f"<b>{escape(true)}</b>, predicted as <b>{escape(said)}</b>"
         f"<small>{escape(evaluation.paths[number])}</small></figcaption></figure>"
     )
 

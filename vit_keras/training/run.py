@@ -104,20 +104,28 @@ class Run:
         folder: Where the state is kept.
         settings: What the result depends on, as plain JSON.
         overwrite: Whether to begin anew if the folder has a run with other settings.
+        best_by: The value in the history by which an epoch is the best, and whether more of it is better.
 
     Raises:
         ValueError: It has one, and it must not be overwritten.
     """
 
-    def __init__(self, folder: Path, settings: dict[str, Any], overwrite: bool):
-        self.folder = folder
+    def __init__(
+        self,
+        folder: Path,
+        settings: dict[str, Any],
+        overwrite: bool,
+        best_by: tuple[str, bool] = ("val_accuracy", True),
+    ):
+        self.folder, self.best_by = folder, best_by
         self._settings = json.loads(json.dumps(settings))
         self._state: dict[str, Any] = {"settings": self._settings, "epochs": None, "seconds": 0.0, "history": {}}
+        self._found = False
         if self._file.exists():
             found = json.loads(self._file.read_text(encoding="utf-8"))
             other = [name for name, value in self._settings.items() if found["settings"].get(name) != value]
             if not other:
-                self._state = found
+                self._state, self._found = found, True
             elif not overwrite:
                 raise ValueError(
                     f"{folder.parent} has an unfinished run with another {', '.join(other)}. Repeat the first call to "
@@ -133,6 +141,11 @@ class Run:
     def epochs(self) -> int | None:
         """Number of epochs to train; `None` until it is decided."""
         return self._state["epochs"]
+
+    @property
+    def begun(self) -> bool:
+        """Whether the folder has the state of a run with these settings."""
+        return self._found
 
     @property
     def history(self) -> dict[str, list[float]]:
@@ -151,9 +164,10 @@ class Run:
 
     @property
     def best(self) -> int:
-        """The epoch of the best held-out accuracy; of several, that of the smallest loss."""
-        accuracy, loss = self.history.get("val_accuracy"), self.history.get("val_loss")
-        return max(range(self.done), key=lambda n: (accuracy[n], -loss[n]), default=0)
+        """The epoch of the best held-out accuracy, or what `best_by` names; of several, that of the smallest loss."""
+        name, greater = self.best_by
+        value, loss = self.history.get(name), self.history.get("val_loss")
+        return max(range(self.done), key=lambda n: (value[n] if greater else -value[n], -loss[n]), default=0)
 
     @property
     def ended(self) -> bool:
@@ -161,8 +175,8 @@ class Run:
         since_best = self.done - 1 - self.best
         return self.done >= self.epochs or (self.done > 0 and since_best >= max(3, math.ceil(self.epochs / 3)))
 
-    def begin(self, epochs: int) -> None:
-        """Decide the number of epochs, and forget those trained before."""
+    def begin(self, epochs: int | None) -> None:
+        """Decide the number of epochs (`None`: not yet), and forget those trained before."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self._state |= {"epochs": epochs, "history": {}}
         self._save()

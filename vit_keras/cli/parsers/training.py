@@ -1,22 +1,26 @@
-"""The options of `finetune`, `evaluate` and `embed`."""
+"""The options of `finetune`, `evaluate`, `predict-table` and `embed`."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
 
+from ...labels import TASKS
 from ..arguments import add_errors, add_json, add_loading, add_model, add_output
 from ..options import image_size
 
-__all__ = ["embed", "evaluate", "finetune"]
+__all__ = ["embed", "evaluate", "finetune", "predict_table"]
 
 _FOLDER = "folder with one subfolder per class: DIR/class/image.jpg"
 
 
 def finetune(parser: argparse.ArgumentParser) -> None:
     """Add the options of `finetune`."""
-    parser.add_argument("folder", metavar="DIR", help=_FOLDER)
+    parser.add_argument(
+        "folder", metavar="DIR|TABLE", help=f"{_FOLDER}; or a table of images and labels: .csv, .tsv or .parquet"
+    )
     add_model(parser)
+    _add_table(parser)
     add_output(parser, "DIR", "folder for the results; default: finetuned", old="--out", default=Path("finetuned"))
     parser.add_argument(
         "--recipe",
@@ -46,7 +50,21 @@ def finetune(parser: argparse.ArgumentParser) -> None:
         metavar="SHARE",
         help="share of images held out for validation; default: 0.2",
     )
+    parser.add_argument(
+        "--folds",
+        metavar="N|COLUMN",
+        help="train one model for each fold, of so many, or of those in a column of the table; default: one model",
+    )
+    parser.add_argument(
+        "--metric", metavar="NAME", help="measure that chooses the best epoch, such as macro_f1, map or rmse"
+    )
     parser.add_argument("--balance", action="store_true", help="give all classes the same weight in the loss")
+    parser.add_argument(
+        "--balance-by",
+        choices=("weights", "prior"),
+        help="let rare classes count as much as frequent ones: by weights, as --balance does, or by a loss that keeps "
+        "the model from learning how frequent they are; default: neither",
+    )
     parser.add_argument(
         "--seed",
         type=int,
@@ -57,6 +75,24 @@ def finetune(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--overwrite", action="store_true", help="replace an earlier run in the output folder")
     add_errors(parser)
     add_loading(parser, "or of the recipe or its augmentation, such as learning_rate=1e-4 or flip=false")
+
+
+def _add_table(parser: argparse.ArgumentParser) -> None:
+    """Add what the columns of a table are."""
+    table = parser.add_argument_group("tables")
+    table.add_argument("--images", type=Path, metavar="DIR", help="folder of the images; default: that of the table")
+    table.add_argument("--image-column", metavar="NAME", default="image", help="images or their ids; default: image")
+    table.add_argument("--label-column", metavar="NAME", nargs="+", help="one column or several; default: label")
+    table.add_argument(
+        "--task",
+        choices=("auto", *TASKS),
+        default="auto",
+        help="one class of several, several labels, numbers, or levels; default: auto",
+    )
+    table.add_argument("--separator", metavar="TEXT", help="what stands between several labels in one column")
+    table.add_argument("--group", metavar="NAME", help="column, such as the patient, that no split divides")
+    table.add_argument("--weight", metavar="NAME", help="column of the weight of each image in the loss")
+    table.add_argument("--class-names", metavar="NAME", nargs="+", help="classes or levels, in their order")
 
 
 def evaluate(parser: argparse.ArgumentParser) -> None:
@@ -78,6 +114,50 @@ def evaluate(parser: argparse.ArgumentParser) -> None:
     )
     add_errors(parser)
     add_json(parser)
+
+
+def predict_table(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `predict-table`."""
+    parser.add_argument("table", metavar="TABLE", help="table with a row for each image: .csv, .tsv or .parquet")
+    parser.add_argument(
+        "--models",
+        nargs="+",
+        required=True,
+        metavar="MODEL",
+        help="saved models (.keras, .h5), such as one for each fold; their predictions are averaged",
+    )
+    parser.add_argument("--images", type=Path, metavar="DIR", help="folder of the images; default: that of the table")
+    parser.add_argument(
+        "--image-column",
+        metavar="NAME",
+        help="column with the names of the image files, with or without suffix; default: the first",
+    )
+    parser.add_argument(
+        "--like", type=Path, metavar="SAMPLE.CSV", help="sample submission, whose columns and ids the output gets"
+    )
+    parser.add_argument(
+        "--tta", default=[], metavar="NAMES", help="also see each image in other ways: flip, crops, or flip,crops"
+    )
+    parser.add_argument(
+        "--average",
+        choices=("probabilities", "logits"),
+        default="probabilities",
+        help="average probabilities, or logits; default: probabilities",
+    )
+    parser.add_argument(
+        "--values",
+        choices=("auto", "names", "numbers", "probabilities"),
+        default="auto",
+        help="what is written: names or numbers of classes, labels or levels, or a probability for each; "
+        "default: auto, by the columns of the sample",
+    )
+    parser.add_argument(
+        "--threshold", type=float, default=0.5, metavar="P", help="least probability of a label; default: 0.5"
+    )
+    parser.add_argument("--separator", metavar="TEXT", help="text between labels in one column; default: a space")
+    parser.add_argument("--batch-size", type=int, default=32, metavar="N", help="images per batch; default: 32")
+    add_output(parser, "FILE", "file to write: .csv, .tsv or .parquet")
+    add_errors(parser)
 
 
 def embed(parser: argparse.ArgumentParser) -> None:

@@ -68,6 +68,7 @@ def of_model(model: Any, images: Any, target: Any, options: dict) -> Source:
         _check(rec)
     names = _picture_names(images, len(recordings[0].images))
     activation = anatomy.last_activation(model) if getattr(model, "outputs", None) else None
+    activation = "sigmoid" if anatomy.task(model) == "multi" else activation
     return Source(recordings[0], str(getattr(model, "name", "")), names, _maps(recordings), activation)
 
 

@@ -42,7 +42,8 @@ def read(kind: Any, model: keras.Model, images: Any, masks: Any = None) -> Any:
     outputs = ops.cast(outputs, "float32")
     if _gives_probabilities(model):
         return outputs
-    return ops.sigmoid(outputs) if outputs.shape[-1] == 1 else ops.softmax(outputs, axis=-1)
+    apart = outputs.shape[-1] == 1 or anatomy.task(model) == "multi"
+    return ops.sigmoid(outputs) if apart else ops.softmax(outputs, axis=-1)
 
 
 def _gives_probabilities(model):

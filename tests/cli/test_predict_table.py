@@ -1,0 +1,65 @@
+"""`vit-keras predict-table`: its options are those of `training.predict_table`."""
+
+import keras
+import numpy as np
+import pytest
+from PIL import Image
+
+from vit_keras import training, vit
+from vit_keras.cli import main, parser
+from vit_keras.training.columns import VALUES
+
+pd = pytest.importorskip("pandas")
+
+
+@pytest.fixture
+def contest(tmp_path, monkeypatch):
+    """Two folds of a model, three pictures, their table and a sample submission."""
+    for fold in range(2):
+        model = vit.build_model(16, 8, 1, 16, 2, "tiny", 16, classes=2)
+        random = np.random.default_rng(fold)
+        model.set_weights([random.normal(size=weight.shape) for weight in model.get_weights()])
+        model.labels = ("cat", "dog")
+        (tmp_path / f"fold{fold}").mkdir()
+        model.save(tmp_path / f"fold{fold}" / "model.keras")
+    (tmp_path / "test").mkdir()
+    for n in range(3):
+        Image.fromarray(np.random.default_rng(n).integers(0, 256, (20, 20, 3), "uint8")).save(
+            tmp_path / f"test/{n}.png"
+        )
+    pd.DataFrame({"id": [2, 0, 1]}).to_csv(tmp_path / "test.csv", index=False)
+    pd.DataFrame({"id": [0, 1, 2], "dog": 0.5, "cat": 0.5}).to_csv(tmp_path / "sample.csv", index=False)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+ARGUMENTS = ["predict-table", "test.csv", "--models", "fold*/model.keras", "--images", "test", "--like", "sample.csv"]
+
+
+def test_a_submission_of_all_folds(contest, capsys):
+    arguments = [*ARGUMENTS, "--tta", "flip,crops", "--average", "logits", "-o", "out/submission.csv"]
+    assert main(arguments) == 0
+    assert "submission.csv, 3 rows: id, dog, cat" in capsys.readouterr().out
+    models = [keras.saving.load_model(f"fold{fold}/model.keras") for fold in range(2)]
+    options = {"tta": ("flip", "crops"), "average": "logits", "values": "probabilities"}
+    expected = training.predict_table({"id": ["2", "0", "1"]}, models, "test", **options)
+    found = pd.read_csv("out/submission.csv")
+    assert found["id"].tolist() == [2, 0, 1] and [*found.columns] == ["id", "dog", "cat"]
+    np.testing.assert_allclose(found[["cat", "dog"]], expected[["cat", "dog"]], atol=1e-6)
+
+
+def test_damaged_pictures_are_skipped_unless_asked_otherwise(contest, capsys):
+    (contest / "test/1.png").write_bytes(b"no picture")
+    assert main([*ARGUMENTS, "-o", "submission.csv"]) == 0
+    assert "1 damaged" in capsys.readouterr().err
+    found = pd.read_csv("submission.csv")["cat"]
+    assert found[2] == pytest.approx(found[:2].mean(), abs=1e-6)
+    (contest / "submission.csv").unlink()
+    assert main([*ARGUMENTS, "--errors", "raise", "-o", "submission.csv"]) == 1
+    assert "1 damaged" in capsys.readouterr().err
+    assert not (contest / "submission.csv").exists()
+
+
+def test_the_choices_of_the_help_are_those_of_the_function():
+    options = parser.build_parser()._subparsers._group_actions[0].choices["predict-table"]._actions
+    assert {tuple(option.choices) for option in options if option.dest == "values"} == {VALUES}

@@ -1,0 +1,44 @@
+"""The progress bar: on standard error, and in a notebook one output that is replaced."""
+
+import sys
+import types
+
+import pytest
+
+from vit_keras.progress import progress_bar
+
+pytestmark = pytest.mark.any_backend
+
+
+def test_the_bar_is_on_standard_error(capsys):
+    with progress_bar("pictures", 3) as advance:
+        advance(3)
+    captured = capsys.readouterr()
+    assert captured.out == "" and "3/3" in captured.err
+
+
+def test_a_notebook_has_one_output_that_is_replaced(monkeypatch, capsys):
+    outputs, updates = [], []
+
+    def display(content, display_id):
+        outputs.append(content)
+        return types.SimpleNamespace(update=updates.append)
+
+    notebook = types.ModuleType("IPython.display")
+    notebook.display, notebook.HTML = display, str
+    monkeypatch.setitem(sys.modules, "IPython", types.ModuleType("IPython"))
+    monkeypatch.setitem(sys.modules, "IPython.display", notebook)
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    clock = types.SimpleNamespace(monotonic=iter(n / 100 for n in range(4000)).__next__)
+    monkeypatch.setattr("vit_keras.progress.time", clock)
+    with progress_bar("cats & dogs", 1000) as advance:
+        for _ in range(1000):
+            advance(1)
+    assert len(outputs) == 1 and outputs[0].startswith("cats &amp; dogs <progress")
+    assert 2 < len(updates) < 100
+    assert updates[-1].endswith('value="1000" max="1000"></progress> 1,000/1,000 pictures')
+    with pytest.raises(KeyError), progress_bar("of unknown length", None) as advance:
+        advance(2)
+        raise KeyError
+    assert updates[-1].endswith("<progress></progress> 2 pictures")
+    assert capsys.readouterr() == ("", "")

@@ -1,0 +1,291 @@
+"""Fine-tuning on tables: every task learns and is saved in its own unit; folds survive a kill; 5,000 rows."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+from PIL import Image
+from support import ROOT
+
+from vit_keras import anatomy, vit
+from vit_keras.training import metrics
+from vit_keras.training import run as running
+from vit_keras.training.finetuning import finetune
+from vit_keras.training.recipes import recipe
+
+pytest.importorskip("sklearn")
+
+SIZE = 32
+
+
+def tiny(**options):
+    keras.utils.set_random_seed(5)
+    return vit.build_model(SIZE, 16, 1, 16, 2, "tiny", 32, **{"classes": 7, **options})
+
+
+def write_table(folder, count=48):
+    """Pictures whose red and green say two labels, and whose brightness is a number; two of each patient."""
+    rng = np.random.default_rng(0)
+    columns = {name: [] for name in ("id", "red", "green", "kind", "age", "level", "patient")}
+    folder.mkdir(parents=True, exist_ok=True)
+    for n in range(count):
+        red, green, age = int(rng.integers(2)), int(rng.integers(2)), float(rng.uniform(1000, 1060))
+        colour = np.array([200 * red, 200 * green, (age - 1000) * 4])
+        pixels = rng.normal(0, 5, (SIZE, SIZE, 3)) + colour
+        Image.fromarray(np.clip(pixels, 0, 255).astype("uint8")).save(folder / f"p{n}.jpg")
+        values = (f"p{n}", red, green, ("dark", "bright")[red], age, int((age - 1000) // 15), n // 2)
+        for column, value in zip(columns.values(), values):
+            column.append(value)
+    return columns
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    return tmp_path_factory.mktemp("data") / "photos"
+
+
+@pytest.fixture(scope="module")
+def columns(photos):
+    return write_table(photos)
+
+
+HOW = recipe("finetune", learning_rate=3e-3)
+
+
+def options(photos, **others):
+    same = {"images": photos, "image": "id", "recipe": HOW, "batch_size": 8, "image_size": SIZE, "mistakes": 0}
+    return {**same, "progress": False, **others}
+
+
+# --- every task ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.core
+@pytest.mark.compiles_long
+@pytest.mark.parametrize(
+    ("task", "label", "metric"),
+    [
+        ("multi", ["red", "green"], "map"),
+        ("regression", "age", "rmse"),
+        ("ordinal", "level", None),
+    ],
+)
+def test_every_task_learns_and_is_saved(photos, columns, tmp_path, task, label, metric):
+    how = recipe("finetune", learning_rate=1e-2, augmentation=None)
+    chosen = options(photos, label=label, task=task, metric=metric, recipe=how, epochs=8)
+    result = finetune(columns, model=tiny(), output=tmp_path / "run", **chosen)
+    found = result.evaluation
+    if task == "multi":
+        assert result.history["val_map"][result.best_epoch] > 0.95 and found.mean("average_precision") > 0.95
+    else:  # the error of predicting the mean is the deviation
+        assert found.per_class[0]["rmse"] < 0.7 * found.per_class[0]["deviation"]
+    if metric is not None:
+        expected = metrics.score(metric, found.targets, found.outputs, task)
+        assert result.history[f"val_{metric}"][result.best_epoch] == pytest.approx(expected, rel=1e-4)
+    saved = keras.saving.load_model(result.folder / "model.keras", compile=False)
+    assert anatomy.task(saved) == task
+    inputs = np.concatenate([anatomy.preprocessing_of(saved)(photos / path) for path in found.paths])
+    outputs = anatomy.predictions(saved, saved.predict(inputs, verbose=0))
+    expected = found.probabilities if task == "multi" else found.predictions
+    np.testing.assert_allclose(outputs, expected, rtol=1e-4, atol=1e-4)
+    if task == "regression":
+        assert 990 < outputs.mean() < 1070  # the user's unit
+    page = (result.folder / "report.html").read_text("utf-8")
+    assert {"multi": "Average precision", "regression": "true deviation", "ordinal": "Levels"}[
+        task
+    ].lower() in page.lower()
+
+
+def test_a_model_of_numbers_goes_on_in_its_unit(photos, columns, tmp_path):
+    """A second training begins with the head of the first: its first epoch is better than the mean."""
+    model = tiny(classes=1)
+    anatomy.name_classes(model, ("age",), "regression")
+    model.get_layer("head").bias.assign([1030.0])
+    none = recipe("finetune", learning_rate=1e-9, augmentation=None)
+    result = finetune(columns, model=model, output=tmp_path, **options(photos, label="age", epochs=1, recipe=none))
+    before = model.predict(np.zeros((1, SIZE, SIZE, 3)), verbose=0)
+    after = result.model.predict(np.zeros((1, SIZE, SIZE, 3)), verbose=0)
+    np.testing.assert_allclose(after, before, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"label": "kind", "metric": "rmse"}, "'rmse' does not fit the task 'single'.*macro_f1"),
+        ({"label": "kind", "metric": "f2"}, "metric must be one of"),
+        ({"label": "age", "balance": True}, "balance=True weighs classes.*'regression'"),
+        ({"label": "kind", "folds": 100}, "48 pictures cannot be divided into 100 folds"),
+        ({"label": "kind", "folds": "fold"}, "no column 'fold'"),
+    ],
+)
+def test_what_does_not_fit(photos, columns, tmp_path, given, message):
+    with pytest.raises(ValueError, match=message):
+        finetune(columns, model=tiny(), output=tmp_path / "run", **options(photos, **given))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_takes_no_columns(photos, columns, tmp_path):
+    with pytest.raises(ValueError, match="group belongs to a table"):
+        finetune(photos, model=tiny(), output=tmp_path / "run", group="patient")
+
+
+# --- folds --------------------------------------------------------------------------------------------------------
+
+FOLDS = {"label": "kind", "folds": 4, "group": "patient", "metric": "macro_f1", "epochs": 2}
+
+
+@pytest.fixture(scope="module")
+def whole(photos, columns, tmp_path_factory):
+    """All folds without a break."""
+    folder = tmp_path_factory.mktemp("folds") / "whole"
+    return finetune(columns, model=tiny(), output=folder, **options(photos, **FOLDS))
+
+
+def test_folds_leave_everything(whole, columns):
+    assert {path.name for path in whole.folder.iterdir()} == {
+        *(f"fold{n}" for n in range(4)),
+        *("oof.csv", "report.html", "report.json", "recipe.json"),
+    }
+    with open(whole.folder / "oof.csv", newline="") as file:
+        rows = [*csv.DictReader(file)]
+    assert [row["id"] for row in rows] == columns["id"] and [row["target"] for row in rows] == columns["kind"]
+    fold = {patient: {row["fold"] for row, p in zip(rows, columns["patient"]) if p == patient} for patient in range(24)}
+    assert all(len(each) == 1 for each in fold.values()) and len(set.union(*fold.values())) == 4
+    told = json.loads((whole.folder / "report.json").read_text())
+    shares = np.array([[float(row[f"probability_{name}"]) for name in ("bright", "dark")] for row in rows])
+    numbers = np.array([int(row["fold"]) for row in rows])
+    truth = np.array([row["target"] == "dark" for row in rows]).astype(int)
+    scores = [metrics.score("macro_f1", truth[numbers == n], shares[numbers == n]) for n in range(4)]
+    assert told["scores"]["macro_f1"] == pytest.approx(scores) == whole.scores["macro_f1"]
+    assert told["out_of_fold"]["accuracy"] == pytest.approx(np.mean(shares.argmax(1) == truth))
+    page = (whole.folder / "report.html").read_text("utf-8")
+    assert "<h2>Folds</h2>" in page and "Fold 3" in page and "macro_f1" in whole._repr_html_()
+
+
+def test_a_fold_predicts_what_its_model_predicts(whole, photos):
+    with open(whole.folder / "oof.csv", newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["fold"] == "2"]
+    model = keras.saving.load_model(whole.models[2], compile=False)
+    inputs = np.concatenate([anatomy.preprocessing_of(model)(photos / f"{row['id']}.jpg") for row in rows])
+    expected = [[float(row["probability_bright"]), float(row["probability_dark"])] for row in rows]
+    np.testing.assert_allclose(anatomy.predictions(model, model.predict(inputs, verbose=0)), expected, atol=1e-5)
+    assert model.labels == ("bright", "dark")
+
+
+def weights_of(folder):
+    return [keras.saving.load_model(folder / f"fold{n}" / "model.keras", compile=False).get_weights() for n in range(4)]
+
+
+def test_folds_that_were_stopped_go_on_to_the_same_result(whole, photos, columns, tmp_path, monkeypatch):
+    """In the second epoch of fold 2; what is finished is not trained again."""
+    begun = []
+    keep = running.Keep.on_epoch_begin
+
+    def stop(self, epoch, logs=None):
+        begun.append((self.run.folder.parent.name, epoch))
+        if begun[-1] == ("fold2", 1) and len(begun) < 7:
+            raise KeyboardInterrupt
+        keep(self, epoch, logs)
+
+    monkeypatch.setattr(running.Keep, "on_epoch_begin", stop)
+    with pytest.raises(KeyboardInterrupt):
+        finetune(columns, model=tiny(), output=tmp_path / "run", **options(photos, **FOLDS))
+    first = [*begun]
+    again = finetune(columns, model=tiny(), output=tmp_path / "run", **options(photos, **FOLDS))
+    assert first[-1] == ("fold2", 1) and begun[len(first) :] == [("fold2", 1), ("fold3", 0), ("fold3", 1)]
+    assert (tmp_path / "run" / "oof.csv").read_text() == (whole.folder / "oof.csv").read_text()
+    for ours, theirs in zip(weights_of(again.folder), weights_of(whole.folder), strict=True):
+        for one, other in zip(ours, theirs, strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+def test_a_column_says_the_folds(photos, columns, tmp_path):
+    table = {**columns, "fold": [n % 2 for n in range(48)]}
+    given = options(photos, label="kind", folds="fold", epochs=1)
+    finetune(table, model=tiny(), output=tmp_path / "run", **given)
+    with open(tmp_path / "run" / "oof.csv", newline="") as file:
+        assert [int(row["fold"]) for row in csv.DictReader(file)] == table["fold"]
+    with pytest.raises(ValueError, match="has a finished run"):
+        finetune(table, model=tiny(), output=tmp_path / "run", **given)
+
+
+# --- as large and as bad as real ones -----------------------------------------------------------------------------
+
+
+def large(folder):
+    """5,000 rows of three labels each; ten files are damaged, two are not there."""
+    rng = np.random.default_rng(0)
+    (folder / "images").mkdir(parents=True)
+    lines = ["id,patient,red,green,blue"]
+    for n in range(5000):
+        labels = rng.integers(0, 2, 3)
+        path = folder / "images" / f"{n:05}.jpg"
+        Image.fromarray(np.full((8, 8, 3), 200 * labels, "uint8")).save(path)
+        if n % 500 == 7:
+            path.write_bytes(path.read_bytes()[:100])
+        if n in (11, 4011):
+            path.unlink()
+        lines.append(f"{n:05},{n // 5},{','.join(map(str, labels))}")
+    (folder / "train.csv").write_text("\n".join(lines))
+
+
+LARGE = {
+    "image": "id",
+    "label": ["red", "green", "blue"],
+    "group": "patient",
+    "folds": 5,
+    "metric": "map",
+    "epochs": 1,
+    "batch_size": 250,
+    "image_size": SIZE,
+    "errors": "skip",
+    "mistakes": 0,
+    "progress": False,
+    "recipe": HOW,
+}
+
+
+@pytest.mark.slow
+def test_5000_rows_killed_in_fold_3(tmp_path):
+    pytest.importorskip("pandas")
+    large(tmp_path)
+    with pytest.warns(UserWarning) as warned:
+        whole = finetune(
+            tmp_path / "train.csv", model=tiny(), images=tmp_path / "images", output=tmp_path / "whole", **LARGE
+        )
+    said = [str(each.message) for each in warned]
+    assert any("2 pictures are not in" in each and "'00011', '04011'" in each for each in said)
+    assert any("10 damaged pictures are left out" in each for each in said)
+    assert len(whole.evaluation.paths) == 5000 - 12
+    from sklearn.metrics import average_precision_score, f1_score, roc_auc_score
+
+    truth, shares = whole.evaluation.labels, whole.evaluation.probabilities
+    assert whole.evaluation.mean("average_precision") == pytest.approx(average_precision_score(truth, shares))
+    assert whole.evaluation.mean("roc_auc") == pytest.approx(roc_auc_score(truth, shares))
+    assert whole.evaluation.mean("f1") == pytest.approx(f1_score(truth, shares >= 0.5, average="macro"))
+    script = f"""
+import sys; sys.path[:0] = [{str(Path(__file__).parent)!r}, {str(ROOT / "tests")!r}, {str(ROOT)!r}]
+import test_folds as t
+from pathlib import Path
+folder = Path({str(tmp_path)!r})
+t.finetune(folder / "train.csv", model=t.tiny(), images=folder / "images", output=folder / "run", **t.LARGE)
+"""
+    process = subprocess.Popen([sys.executable, "-c", script], env=os.environ.copy())
+    while process.poll() is None and not (tmp_path / "run" / "fold3" / ".state" / "state.json").exists():
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL and not (tmp_path / "run" / "fold3" / "model.keras").exists()
+    with pytest.warns(UserWarning):
+        finetune(tmp_path / "train.csv", model=tiny(), images=tmp_path / "images", output=tmp_path / "run", **LARGE)
+    assert (tmp_path / "run" / "oof.csv").read_text() == (tmp_path / "whole" / "oof.csv").read_text()
+    for ours, theirs in zip(weights_of(tmp_path / "run"), weights_of(tmp_path / "whole"), strict=True):
+        for one, other in zip(ours, theirs, strict=True):
+            np.testing.assert_array_equal(one, other)

@@ -1,0 +1,156 @@
+"""Metrics are scikit-learn's: the same numbers as its functions called by hand."""
+
+import builtins
+
+import numpy as np
+import pytest
+
+from vit_keras.training import metrics
+
+sk = pytest.importorskip("sklearn.metrics")
+pytestmark = pytest.mark.any_backend
+
+RNG = np.random.default_rng(0)
+CLASSES = RNG.integers(0, 4, 80)
+SINGLE = RNG.dirichlet(np.ones(4), 80).astype("float32")
+LABELS = RNG.integers(0, 2, (80, 3))
+MULTI = RNG.random((80, 3)).astype("float32")
+NUMBERS, GUESSED = RNG.random((80, 2)), RNG.random((80, 2))
+LEVELS, NEAR = RNG.integers(0, 5, 80), RNG.random(80) * 4
+ONE_HOT, SAID, SET, ROUNDED = np.eye(4)[CLASSES], SINGLE.argmax(-1), (MULTI >= 0.5).astype(int), np.rint(NEAR)
+
+BY_HAND = {
+    ("accuracy", "single"): lambda: sk.accuracy_score(CLASSES, SAID),
+    ("accuracy", "multi"): lambda: sk.accuracy_score(LABELS, SET),
+    ("accuracy", "ordinal"): lambda: sk.accuracy_score(LEVELS, ROUNDED),
+    ("balanced_accuracy", "single"): lambda: sk.balanced_accuracy_score(CLASSES, SAID),
+    ("balanced_accuracy", "ordinal"): lambda: sk.balanced_accuracy_score(LEVELS, ROUNDED),
+    ("macro_f1", "single"): lambda: sk.f1_score(CLASSES, SAID, average="macro"),
+    ("macro_f1", "multi"): lambda: sk.f1_score(LABELS, SET, average="macro"),
+    ("macro_f1", "ordinal"): lambda: sk.f1_score(LEVELS, ROUNDED, average="macro"),
+    ("micro_f1", "single"): lambda: sk.f1_score(CLASSES, SAID, average="micro"),
+    ("micro_f1", "multi"): lambda: sk.f1_score(LABELS, SET, average="micro"),
+    ("micro_f1", "ordinal"): lambda: sk.f1_score(LEVELS, ROUNDED, average="micro"),
+    ("weighted_f1", "single"): lambda: sk.f1_score(CLASSES, SAID, average="weighted"),
+    ("weighted_f1", "multi"): lambda: sk.f1_score(LABELS, SET, average="weighted"),
+    ("weighted_f1", "ordinal"): lambda: sk.f1_score(LEVELS, ROUNDED, average="weighted"),
+    ("roc_auc", "single"): lambda: sk.roc_auc_score(CLASSES, SINGLE, multi_class="ovr"),
+    ("roc_auc", "multi"): lambda: sk.roc_auc_score(LABELS, MULTI),
+    ("map", "single"): lambda: sk.average_precision_score(ONE_HOT, SINGLE),
+    ("map", "multi"): lambda: sk.average_precision_score(LABELS, MULTI),
+    ("log_loss", "single"): lambda: sk.log_loss(CLASSES, SINGLE),
+    ("log_loss", "multi"): lambda: np.mean([sk.log_loss(LABELS[:, k], MULTI[:, k]) for k in range(3)]),
+    ("mcc", "single"): lambda: sk.matthews_corrcoef(CLASSES, SAID),
+    ("mcc", "ordinal"): lambda: sk.matthews_corrcoef(LEVELS, ROUNDED),
+    ("quadratic_kappa", "single"): lambda: sk.cohen_kappa_score(CLASSES, SAID, weights="quadratic"),
+    ("quadratic_kappa", "ordinal"): lambda: sk.cohen_kappa_score(LEVELS, ROUNDED, weights="quadratic"),
+    ("rmse", "regression"): lambda: sk.root_mean_squared_error(NUMBERS, GUESSED),
+    ("rmse", "ordinal"): lambda: sk.root_mean_squared_error(LEVELS, NEAR),
+    ("rmsle", "regression"): lambda: sk.root_mean_squared_log_error(NUMBERS, GUESSED),
+    ("rmsle", "ordinal"): lambda: sk.root_mean_squared_log_error(LEVELS, NEAR),
+    ("mae", "regression"): lambda: sk.mean_absolute_error(NUMBERS, GUESSED),
+    ("mae", "ordinal"): lambda: sk.mean_absolute_error(LEVELS, NEAR),
+    ("r2", "regression"): lambda: sk.r2_score(NUMBERS, GUESSED),
+    ("r2", "ordinal"): lambda: sk.r2_score(LEVELS, NEAR),
+}
+
+DATA = {
+    "single": (CLASSES, SINGLE),
+    "multi": (LABELS, MULTI),
+    "regression": (NUMBERS, GUESSED),
+    "ordinal": (LEVELS, NEAR),
+}
+
+
+def test_every_pair_of_metric_and_task_is_tried():
+    assert {*BY_HAND} == {(name, task) for task in DATA for name in metrics.fitting(task)}
+    assert {name for name, _ in BY_HAND} == {*metrics.NAMES}
+    assert all(default in metrics.fitting(task) for task, default in metrics.DEFAULTS.items())
+
+
+@pytest.mark.parametrize(("name", "task"), list(BY_HAND))
+def test_a_metric_is_scikit_learns(name, task):
+    found = metrics.score(name, *DATA[task], task)
+    assert isinstance(found, float)
+    assert found == pytest.approx(BY_HAND[name, task](), rel=1e-12)
+
+
+@pytest.mark.parametrize("task", DATA)
+def test_better_predictions_are_better(task):
+    targets = DATA[task][0]
+    perfect = np.eye(4)[targets] if task == "single" else targets
+    for name in metrics.fitting(task):
+        best, worse = metrics.score(name, targets, perfect, task), metrics.score(name, *DATA[task], task)
+        assert (best > worse) == metrics.greater_is_better(name), name
+
+
+def test_two_classes_have_the_auc_of_the_second():
+    targets, outputs = CLASSES % 2, SINGLE[:, :2] / SINGLE[:, :2].sum(1, keepdims=True)
+    assert metrics.score("roc_auc", targets, outputs) == pytest.approx(sk.roc_auc_score(targets, outputs[:, 1]))
+
+
+@pytest.mark.parametrize("name", ["roc_auc", "map"])
+def test_a_class_without_targets_is_left_out_of_the_mean_and_named(name):
+    labels = LABELS.copy()
+    labels[:, 1] = 0
+    with pytest.warns(UserWarning, match=rf"{name} is the mean over 2 of 3 classes.* numbers 1\."):
+        found = metrics.score(name, labels, MULTI, "multi")
+    assert found == pytest.approx(metrics.score(name, LABELS[:, ::2], MULTI[:, ::2], "multi"))
+    with pytest.raises(ValueError, match="some targets have and others do not"):
+        metrics.score(name, np.zeros((3, 2)), np.ones((3, 2)), "multi")
+
+
+@pytest.mark.filterwarnings("error")
+def test_classes_that_no_target_has_change_no_other_metric():
+    few = CLASSES % 2
+    assert metrics.score("log_loss", few, SINGLE) == pytest.approx(sk.log_loss(few, SINGLE, labels=range(4)))
+    assert metrics.score("balanced_accuracy", few, SINGLE) == pytest.approx(
+        np.mean([np.mean(SAID[few == k] == k) for k in range(2)])
+    )
+    far = np.array([0, 0, 3, 3]), np.eye(4)[[0, 3, 3, 3]]  # the levels between count as a distance
+    assert metrics.score("quadratic_kappa", *far) == pytest.approx(0.5)
+    gap = np.array([0, 1, 3, 3]), np.array([0, 3, 3, 1.0])
+    by_hand = sk.cohen_kappa_score(*gap, labels=range(4), weights="quadratic")
+    assert by_hand != pytest.approx(sk.cohen_kappa_score(*gap, weights="quadratic"))
+    assert metrics.score("quadratic_kappa", *gap, "ordinal") == pytest.approx(by_hand)
+
+
+@pytest.mark.parametrize("shape", [(80,), (80, 1)])
+def test_one_number_has_any_of_two_shapes(shape):
+    targets, outputs = NUMBERS[:, 0].reshape(shape), GUESSED[:, 0]
+    expected = sk.root_mean_squared_error(NUMBERS[:, 0], outputs)
+    assert metrics.score(None, targets, outputs, "regression") == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("rmse", CLASSES, SINGLE, "single"), "does not fit the task 'single', which these fit: accuracy, bal"),
+        (("accuracy", CLASSES, SINGLE, "sinlge"), "task must be one of .*Did you mean 'single'"),
+        (("macrof1", CLASSES, SINGLE), "Did you mean 'macro_f1'"),
+        (("accuracy", CLASSES, SINGLE[:5]), r"of one length. Received: targets \(80,\), outputs \(5, 4\)"),
+        (("accuracy", CLASSES, SAID), r"\(n,\) and \(n, classes\)"),
+        (("accuracy", CLASSES[:0], SINGLE[:0]), "of one length"),
+        (("accuracy", CLASSES + 1, SINGLE), "from 0 to 3. Received: .*4"),
+        (("map", LABELS + 0.5, MULTI, "multi"), "from 0 to 1. Received: .*0.5|from 0 to 1. Received: .*1.5"),
+        (("map", LABELS, MULTI[:, :2], "multi"), "one shape"),
+        (("mae", LEVELS + 0.5, NEAR, "ordinal"), "Levels must be whole numbers"),
+        (("mae", NUMBERS, GUESSED * np.nan, "regression"), "finite"),
+    ],
+)
+def test_mistakes_are_named(arguments, said):
+    with pytest.raises(ValueError, match=said):
+        metrics.score(*arguments)
+
+
+def test_without_scikit_learn_the_extra_is_named(monkeypatch):
+    load = builtins.__import__
+
+    def without(name, *rest):
+        if name.split(".")[0] == "sklearn":
+            raise ImportError(name)
+        return load(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(ImportError, match=r"vit-keras\[table\]"):
+        metrics.score("accuracy", CLASSES, SINGLE)

@@ -1,0 +1,231 @@
+"""Tables as datasets: what the columns mean, which files they name, and mistakes that are said with their rows."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from vit_keras.training.augment import Augmentation
+from vit_keras.training.dataset import image_folder
+from vit_keras.training.table import image_table, read_columns, read_table
+
+pytestmark = pytest.mark.filterwarnings("ignore:batch_size=32, but")
+
+SIZE = 16
+
+
+@pytest.fixture
+def photos(tmp_path):
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    for n in range(9):
+        pixels = np.random.default_rng(n).integers(0, 255, (SIZE, SIZE, 3), "uint8")
+        Image.fromarray(pixels).save(folder / f"{n:03}.png")
+    return folder
+
+
+IDS = [f"{n:03}" for n in range(9)]
+COLUMNS = {
+    "image": IDS,
+    "kind": list("bab" * 3),
+    "level": [3, 1, 2] * 3,
+    "cat": [0, 1, 1] * 3,
+    "dog": [1, 0, 1] * 3,
+    "tags": ["dog", "cat dog", ""] * 3,
+    "age": [n + 0.5 for n in range(9)],
+    "height": list(range(9)),
+    "weight": [1.0, 2.0, 0.0] * 3,
+    "patient": ["x", "y", "z"] * 3,
+}
+
+
+def table(photos, *arguments, columns=COLUMNS, **options):
+    return image_table(columns, "image", *arguments, root=photos, **{"image_size": SIZE, "progress": False, **options})
+
+
+# --- what labels are ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("label", "options", "task", "names", "first"),
+    [
+        ("kind", {}, "single", ("a", "b"), 1),
+        ("kind", {"class_names": ("b", "c", "a")}, "single", ("b", "c", "a"), 0),
+        ("level", {"task": "single"}, "single", ("1", "2", "3"), 2),
+        ("cat", {}, "single", ("0", "1"), 0),
+        (["cat", "dog"], {}, "multi", ("cat", "dog"), [0, 1]),
+        ("cat", {"task": "multi"}, "multi", ("cat",), [0]),
+        ("tags", {"separator": " "}, "multi", ("cat", "dog"), [0, 1]),
+        ("age", {}, "regression", ("age",), [0.5]),
+        (["age", "height"], {}, "regression", ("age", "height"), [0.5, 0]),
+        ("level", {"task": "ordinal"}, "ordinal", ("1", "2", "3"), [2]),
+        ("kind", {"task": "ordinal", "class_names": ("b", "a")}, "ordinal", ("b", "a"), [0]),
+    ],
+)
+def test_labels_of_every_task(photos, label, options, task, names, first):
+    data = table(photos, label, shuffle=False, **options)
+    assert (data.task, data.class_names) == (task, names)
+    np.testing.assert_array_equal(data.labels[0], first)
+    images, labels = data[0]
+    assert images.shape == (9, SIZE, SIZE, 3) and labels.dtype == ("int32" if task == "single" else "float32")
+    np.testing.assert_array_equal(labels, data.labels)
+    assert data.paths[4].name == "004.png"
+
+
+def test_a_table_gives_what_the_same_folder_gives(photos, tmp_path):
+    """The same batches, bit for bit, with augmentation and in a later epoch."""
+    for kind in "ab":
+        (tmp_path / "sorted" / kind).mkdir(parents=True)
+    pairs = sorted(zip(COLUMNS["kind"], IDS))
+    for kind, name in pairs:
+        (photos / f"{name}.png").rename(tmp_path / "sorted" / kind / f"{name}.png")
+    columns = {"image": [f"{kind}/{name}.png" for kind, name in pairs], "kind": [kind for kind, _ in pairs]}
+    options = {"augmentation": Augmentation(mixup=0.5), "batch_size": 4, "progress": False}
+    one = image_folder(tmp_path / "sorted", SIZE, **options)
+    other = table(tmp_path / "sorted", "kind", columns=columns, **options)
+    one.epoch = other.epoch = 3
+    for ours, theirs in zip(one, other, strict=True):
+        for first, second in zip(ours, theirs, strict=True):
+            np.testing.assert_array_equal(first, second)
+
+
+@pytest.mark.parametrize("kind", ["csv", "tsv", "csv.gz", "parquet", "pandas", "polars"])
+def test_all_forms_of_a_table_are_the_same(photos, tmp_path, kind):
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(COLUMNS)
+    if kind == "polars":
+        given = pytest.importorskip("polars").DataFrame(COLUMNS)
+    elif kind == "pandas":
+        given = frame
+    elif kind == "parquet":
+        pytest.importorskip("pyarrow")
+        given = tmp_path / "table.parquet"
+        frame.to_parquet(given)
+    else:
+        given = tmp_path / f"table.{kind}"
+        frame.to_csv(given, index=False, sep="\t" if kind == "tsv" else ",")
+    for label in ("kind", ["cat", "dog"], "age"):
+        found, expected = read_table(given, label=label, root=photos), read_table(COLUMNS, label=label, root=photos)
+        assert found.ids == expected.ids == IDS  # not 0, 1, 2, as they would be as numbers
+        assert (found.task, found.names, found.paths) == (expected.task, expected.names, expected.paths)
+        np.testing.assert_array_equal(found.labels, expected.labels)
+
+
+def test_names_that_look_like_missing_values_are_names(tmp_path):
+    pytest.importorskip("pandas")
+    (tmp_path / "table.csv").write_text("image,label\n1,NA\n2,None\n3,null\n")
+    assert read_columns(tmp_path / "table.csv")["label"].tolist() == ["NA", "None", "null"]
+
+
+def test_what_was_assumed_is_said(photos, capsys):
+    table(photos, ["cat", "dog"], progress=True)
+    assert "task='multi' is assumed: all 2 columns of labels have only 0 and 1." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("label", "options", "message"),
+    [
+        ("level", {}, "may be classes, levels or a quantity. Pass task='single'"),
+        (["kind", "age"], {}, "Received texts in 'kind', 'age'"),
+        ("kind", {"task": "regression"}, "'kind' must have numbers. Received: 'b', 'a', 'b'"),
+        ("kind", {"task": "ordinal"}, "levels in the column 'kind' are texts"),
+        ("kind", {"class_names": ("a", "c")}, "'b' is not in it"),
+        ("level", {"task": "multi"}, "only 0 and 1. Received other values in rows 1, 3, 4"),
+        (["kind", "level"], {"task": "single"}, "has one column of labels"),
+        ("kinds", {}, "no column 'kinds'. Did you mean 'kind'\\?"),
+        ("kind", {"task": "clustering"}, "task must be one of 'auto', 'single'"),
+        ("kind", {"weight": "patient"}, "'patient' must have numbers"),
+        ("kind", {"validation_split": 0.7}, "between 0 and 0.5 for a table"),
+    ],
+)
+def test_labels_in_doubt_are_refused(photos, label, options, message):
+    with pytest.raises(ValueError, match=message):
+        table(photos, label, **options)
+
+
+@pytest.mark.parametrize("value", [None, float("nan"), "NA"])
+@pytest.mark.parametrize("column", ["image", "kind", "age", "patient"])
+def test_missing_values_are_named_by_their_rows(photos, column, value):
+    value = pytest.importorskip("pandas").NA if value == "NA" else value
+    values = [value if n in (1, 7) else each for n, each in enumerate(COLUMNS[column])]
+    label = column if column != "image" and column != "patient" else "kind"
+    with pytest.raises(ValueError, match=rf"'{column}' has no value in rows 2, 8 \(the first is 1\)"):
+        table(photos, label, columns={**COLUMNS, column: values}, group="patient")
+
+
+def test_other_tables_are_refused(photos, tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"no table .*none\.csv"):
+        image_table(tmp_path / "none.csv", root=photos)
+    with pytest.raises(FileNotFoundError, match="no folder"):
+        image_table(COLUMNS, root=tmp_path / "none")
+    with pytest.raises(TypeError, match="A table is the path of"):
+        image_table([1, 2], root=photos)
+    with pytest.raises(ValueError, match="differ in length"):
+        image_table({"image": ["1"], "label": [1, 2]}, root=photos)
+    with pytest.raises(ValueError, match="only one class, 'a'"):
+        image_table({"image": ["000"], "label": ["a"]}, root=photos)
+
+
+# --- weights ------------------------------------------------------------------------------------------------------
+
+
+def test_weights_are_the_third_of_a_batch(photos):
+    data = table(photos, "kind", weight="weight", shuffle=False, batch_size=4)
+    assert [len(batch) for batch in data] == [3] * 3
+    np.testing.assert_array_equal(data[1][2], np.array(COLUMNS["weight"][4:8], "float32"))
+
+
+@pytest.mark.parametrize("label", ["kind", ["cat", "dog"], "age"])
+def test_mixing_mixes_losses_with_their_weights(photos, label):
+    """A blend costs the blend of what each of both would cost: weight × label is mixed, and so is the weight."""
+    mixed = Augmentation(crop=None, flip=False, mixup=1.0)
+    options = {"label_mode": "categorical", "augmentation": mixed, "shuffle": False}
+    _, labels, weights = table(photos, label, weight="weight", **options)[0]
+    _, alone = table(photos, label, **options)[0]
+    plain = table(photos, label, weight="weight", label_mode="categorical", shuffle=False)[0]
+    # The same random numbers mix a unit matrix: it says how much of each picture is in each blend.
+    rng = np.random.default_rng([0, 0, 2, 0])
+    pixels = np.zeros((9, SIZE, SIZE, 3), "float32")
+    share = mixed.batch(pixels, np.eye(9, dtype="float32"), rng)[1]
+    np.testing.assert_allclose(alone, share @ plain[1], atol=1e-6)
+    np.testing.assert_allclose(weights, share @ plain[2], atol=1e-6)
+    np.testing.assert_allclose(labels * weights[:, None], share @ (plain[1] * plain[2][:, None]), atol=1e-5)
+    assert (share > 0).sum() > 9
+
+
+# --- files --------------------------------------------------------------------------------------------------------
+
+
+def test_missing_pictures_are_named_all_at_once(photos):
+    (photos / "002.png").unlink()
+    (photos / "007.png").unlink()
+    with pytest.raises(ValueError, match=r"2 pictures are not in .*: '002', '007'. errors=\"skip\" leaves missing"):
+        table(photos, "kind")
+    (photos / "004.png").write_bytes(b"no picture")
+    with pytest.warns(UserWarning) as warned:
+        data = table(photos, "kind", errors="skip", shuffle=False)
+    said = " ".join(str(each.message) for each in warned)
+    assert "'002', '007'" in said and "1 damaged picture is left out" in said and "004.png" in said
+    assert data.rows.tolist() == [0, 1, 3, 5, 6, 8] and len(data[0][0]) == 6
+    assert [path.stem for path in data.paths] == [IDS[row] for row in data.rows]
+
+
+def test_an_id_of_two_files_is_refused(photos):
+    Image.new("RGB", (4, 4)).save(photos / "003.jpg")
+    with pytest.raises(ValueError, match=r"'003' may be 003.jpg or 003.png"):
+        table(photos, "kind")
+
+
+# --- splits -------------------------------------------------------------------------------------------------------
+
+
+def test_groups_and_duplicates_are_not_divided(photos):
+    pytest.importorskip("sklearn")
+    train, held_out = table(photos, "age", group="patient", validation_split=0.34, shuffle=False)
+    groups = [{COLUMNS["patient"][row] for row in part.rows} for part in (train, held_out)]
+    assert not groups[0] & groups[1] and sorted([*train.rows, *held_out.rows]) == [*range(9)]
+    twice = {**COLUMNS, "image": ["000", "000", *IDS[2:]]}
+    with pytest.raises(ValueError, match="1 pictures stand in several rows.*'000'"):
+        table(photos, "age", columns=twice, validation_split=0.34)
+    assert len(table(photos, "age", columns=twice)) == 1  # nothing is held out
+    train, held_out = table(photos, "age", columns=twice, validation_split=0.34, group="image")
+    assert {0, 1} <= set(train.rows) or {0, 1} <= set(held_out.rows)

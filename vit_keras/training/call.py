@@ -1,0 +1,259 @@
+"""One call of `finetune`: one training with its report, or one for each fold and a report of all."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import json
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+from ..atomic import complete
+from . import metrics
+from .dataset import ImageFolder
+from .evaluation import evaluation_of, pictures_of_mistakes, relative
+from .job import Job, digest, duration
+from .labeled import Labeled
+from .recipes import Recipe
+from .report import report
+from .results import FinetuneResult, FoldsResult, facts, pixels, predictions_csv, remarks, spread, write
+from .run import Run, TimeLimit
+
+__all__: list[str] = []
+
+
+@contextmanager
+def noted_warnings(notes: list[str]) -> Iterator[None]:
+    """Add the texts of all warnings to a list, for the report; the warnings are shown all the same."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        yield
+    for warning in caught:
+        if warning.category is UserWarning and str(warning.message) not in notes:
+            notes.append(str(warning.message))
+        warnings.warn(warning.message, warning.category, stacklevel=4)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Call:
+    """What was asked for, and the pictures and the model that were found.
+
+    Attributes:
+        data: The pictures.
+        given: The model to begin with.
+        model: How it was named.
+        title: What the pictures are called.
+        recipe: How to train.
+        output: Folder for the results.
+        end: When everything must be done, as `time.monotonic()` counts; `None` for no limit.
+        seconds: Seconds that the time limit allows; `None` for no limit.
+        notes: Warnings, for the report.
+        Others: Arguments of `finetune`.
+    """
+
+    data: Labeled
+    given: keras.Model
+    model: Any
+    title: str
+    recipe: Recipe
+    output: Path
+    end: float | None
+    seconds: float | None
+    epochs: int | None
+    balance: bool | str
+    metric: str | None
+    overwrite: bool
+    seed: int
+    mistakes: int
+    command: str | None
+    progress: bool
+    notes: list[str]
+
+    def job(self, train: ImageFolder, held_out: ImageFolder) -> Job:
+        """Return the job of training on one part of the pictures."""
+        options = {"balance": self.balance, "progress": self.progress, "metric": self.metric}
+        with noted_warnings(self.notes):
+            return Job.of(self.given, self.recipe, train, held_out, self.data, **options)
+
+    def fit(self, job: Job, output: Path, epochs: int | None = None, end: float | None = None) -> Run:
+        """Train, or continue, in a folder, and return the run, whose state is still there."""
+        settings = {**job.settings(), "epochs": self.epochs, "seed": self.seed}
+        run, wanted, limit = Run(output / ".state", settings, self.overwrite, job.best_by), self._wanted, None
+        if run.epochs is None:
+            if end is not None and epochs is None:
+                passes = 1 if job.metric is None else 2  # over the held-out pictures
+                limit = TimeLimit(end, wanted, len(job.train), passes * len(job.held_out))
+            run.begin(epochs or (wanted if limit is None else job.plan(run, limit)))
+        job.fit(run, limit)
+        return run
+
+    @property
+    def _wanted(self) -> int:
+        return self.epochs or self.recipe.epochs
+
+    def _facts(self, job: Job, epochs: int, seconds: float) -> dict[str, Any]:
+        told = {"epochs": epochs, "time": duration(seconds), "batch": job.train.batch_size, "seed": self.seed}
+        metric = {} if self.metric is None else {"metric": self.metric}
+        return {**facts(job.model, self.given, self.model), **told, **metric}
+
+    # --- one training -----------------------------------------------------------------------------------------------
+
+    def one(self, train: ImageFolder, held_out: ImageFolder) -> FinetuneResult:
+        """Train one model, and write its report."""
+        job = self.job(train, held_out)
+        tuned = job.model
+        job.say(
+            f"{job.pictures}; {tuned.name} for {pixels(tuned)} pixels, {tuned.count_params():,} weights; recipe "
+            f"{self.recipe.name}"
+        )
+        run = self.fit(job, self.output, end=self.end)
+        evaluation = job.evaluate()
+        job.say(f"On the held-out pictures: {evaluation.headline}")
+        page = report(
+            evaluation,
+            title=f"{tuned.name}, fine-tuned on {self.title}",
+            subtitle=job.pictures,
+            history=run.history,
+            best_epoch=run.best,
+            notes=[*self.notes, *remarks(run, self._wanted)],
+            pictures=pictures_of_mistakes(tuned, evaluation, self.data.root, self.mistakes),
+            command=self.command,
+            recipe=self.recipe.to_dict(),
+            facts=self._facts(job, run.epochs, run.seconds),
+        )
+        told = {"best_epoch": run.best, "seconds": run.seconds, "history": run.history}
+        files = {
+            "report.html": page,
+            "history.json": {**told, "held_out": evaluation.to_dict()},
+            "recipe.json": self.recipe.to_dict(),
+            "split.json": job.split(),
+        }
+        write(self.output, files, tuned)
+        run.remove()
+        job.say(f"Wrote {self.output / 'model.keras'} and, beside it, {', '.join(files)}")
+        return FinetuneResult(tuned, evaluation, run.history, run.best, self.recipe, self.output)
+
+    # --- folds ------------------------------------------------------------------------------------------------------
+
+    def folds(self, pairs: Sequence[tuple[ImageFolder, ImageFolder]]) -> FoldsResult:
+        """Train one model for each fold, and write one report of all; folds that are finished are not trained again."""
+        whole = self._begun(pairs)
+        results: list[dict[str, Any]] = []
+        for number, (train, held_out) in enumerate(pairs):
+            place = self.output / f"fold{number}"
+            if not (place / "model.keras").exists():
+                self._fold(place, number, len(pairs), whole, train, held_out)
+                gc.collect()
+            results.append({"fold": number, **json.loads((place / "history.json").read_text(encoding="utf-8"))})
+            if whole.epochs is None:
+                whole.begin(results[0]["epochs"])
+        return self._joined(pairs, results, whole)
+
+    def _begun(self, pairs: Sequence[tuple[ImageFolder, ImageFolder]]) -> Run:
+        """Return the run of all folds: what it depends on, and the number of epochs, which all folds share."""
+        rows = [held_out.rows for _, held_out in pairs]
+        weights = [array for array in (self.data.weights,) if array is not None]
+        told = json.dumps([self.data.ids, self.data.names])
+        settings = {
+            "pictures": digest(told, self.data.labels, *weights, *rows),
+            "model": digest(self.given.name, *self.given.get_weights()),
+            "recipe": self.recipe.to_dict(),
+            "batch_size": pairs[0][0].batch_size,
+            **{name: getattr(self, name) for name in ("balance", "metric", "epochs", "seed")},
+        }
+        whole = Run(self.output / ".state", settings, self.overwrite)
+        if not whole.begun:  # what an earlier run has left is none of this one
+            for left in self.output.glob("fold*/model.keras"):
+                left.unlink()
+            whole.begin(None)
+        return whole
+
+    def _fold(
+        self, place: Path, number: int, count: int, whole: Run, train: ImageFolder, held_out: ImageFolder
+    ) -> None:
+        keras.utils.set_random_seed(self.seed + number)
+        job = self.job(train, held_out)
+        job.say(f"Fold {number} of {count}: {job.pictures}")
+        end = None if self.end is None else self.end - self.seconds * (count - 1) / count
+        run = self.fit(job, place, whole.epochs, end)
+        evaluation = job.evaluate()
+        job.say(f"On fold {number}: {evaluation.headline}")
+        told = {"best_epoch": run.best, "epochs": run.epochs, "seconds": run.seconds, "history": run.history}
+        with complete(place / "predictions.npz") as part, open(part, "wb") as file:
+            np.savez(file, rows=held_out.rows, outputs=_outputs(evaluation))
+        told["facts"] = {name: str(value) for name, value in self._facts(job, run.epochs, run.seconds).items()}
+        told["held_out"] = evaluation.to_dict()
+        files = {"history.json": told, "recipe.json": self.recipe.to_dict(), "split.json": job.split()}
+        write(place, files, job.model)
+        run.remove()
+
+    def _joined(
+        self, pairs: Sequence[tuple[ImageFolder, ImageFolder]], results: list[dict[str, Any]], whole: Run
+    ) -> FoldsResult:
+        """Join the predictions of all folds, and write what there is to know of them."""
+        places = [self.output / f"fold{number}" for number in range(len(pairs))]
+        saved = [np.load(place / "predictions.npz") for place in places]
+        parts = [self._evaluation(each["rows"], each["outputs"]) for each in saved]
+        rows = np.concatenate([each["rows"] for each in saved])
+        folds = np.concatenate([np.full(len(each["rows"]), number) for number, each in enumerate(saved)])
+        evaluation = self._evaluation(rows, np.concatenate([each["outputs"] for each in saved]))
+        name, scores = self._scores(parts)
+        told = {
+            "task": self.data.task,
+            "scores": scores,
+            "mean": {name: float(np.mean(values)) for name, values in scores.items()},
+            "folds": [{**r, "pictures": len(part.labels)} for r, part in zip(results, parts)],
+            "out_of_fold": evaluation.to_dict(),
+        }
+        table = [
+            (
+                str(result["fold"]),
+                f"{len(part.labels):,}",
+                f"{value:.4f}",
+                f"{result['best_epoch'] + 1} of {len(result['history']['loss'])}",
+                duration(result["seconds"]),
+            )
+            for result, part, value in zip(results, parts, scores[name])
+        ]
+        page = report(
+            evaluation,
+            title=f"{results[0]['facts']['model'].partition(',')[0]}, fine-tuned on {len(pairs)} folds of {self.title}",
+            subtitle=f"{len(rows):,} pictures of {self.data.words}, each predicted by the model that has not seen it",
+            folds=(("Fold", "Pictures", name, "Best epoch", "Time"), table, f"{name}: {spread(scores[name])}"),
+            histories=[(result["history"], result["best_epoch"]) for result in results],
+            notes=self.notes,
+            pictures=pictures_of_mistakes(None, evaluation, self.data.root, self.mistakes),
+            command=self.command,
+            recipe=self.recipe.to_dict(),
+            facts={**results[0]["facts"], "time": duration(sum(result["seconds"] for result in results))},
+        )
+        files = {"report.html": page, "report.json": told, "recipe.json": self.recipe.to_dict()}
+        write(self.output, {**files, "oof.csv": predictions_csv(self.data, rows, folds, evaluation)}, None)
+        whole.remove()
+        if self.progress:
+            print(f"{name}: {spread(scores[name])} over {len(pairs)} folds; out of fold: {evaluation.headline}")
+            print(f"Wrote {self.output / 'report.html'} and, beside it, oof.csv, report.json and fold*/model.keras")
+        return FoldsResult(evaluation, scores, tuple(p / "model.keras" for p in places), self.recipe, self.output)
+
+    def _evaluation(self, rows: np.ndarray, outputs: np.ndarray) -> Any:
+        paths = tuple(relative(self.data.paths[row], self.data.root) for row in rows)
+        return evaluation_of(self.data.task, self.data.names, paths, self.data.labels[rows], outputs)
+
+    def _scores(self, parts: Sequence[Any]) -> tuple[str, dict[str, list[float]]]:
+        """Return the name of the metric that counts, and the metric of each fold."""
+        name = self.metric or metrics.DEFAULTS[self.data.task]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # a label that one fold leaves open is in the others
+            found = [metrics.score(name, part.targets, part.outputs, self.data.task) for part in parts]
+        return name, {name: found}
+
+
+def _outputs(evaluation: Any) -> np.ndarray:
+    """Return what the model predicted, as `anatomy.predictions` returns it."""
+    return evaluation.probabilities if hasattr(evaluation, "probabilities") else evaluation.predictions

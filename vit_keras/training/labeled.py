@@ -1,0 +1,73 @@
+"""Pictures with what is known of each: the one form in which folders and tables become datasets."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from .listing import first_few, list_classes
+
+__all__: list[str] = []
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Labeled:
+    """Pictures, and the labels that a model is to learn.
+
+    Attributes:
+        task: What the labels mean, one of `vit_keras.labels.TASKS`.
+        names: Names of the classes, of the labels, of the numbers, or of the levels.
+        paths: The files.
+        labels: int32 class numbers `(n,)` of the task `"single"`; float32 `(n, labels)` of 0 and 1 (`"multi"`), of
+            numbers (`"regression"`), or `(n, 1)` of levels from 0 (`"ordinal"`).
+        ids: What the table calls each picture; in a folder, its path there.
+        root: The folder that the pictures are in.
+        weights: The weight of each picture in the loss, or `None`.
+        groups: What must not be divided between training and validation, as a number for each picture; or `None`.
+        missing: Numbers of the pictures whose file is not there.
+        assumed: What was guessed, in words.
+    """
+
+    task: str
+    names: tuple[str, ...]
+    paths: list[Path]
+    labels: np.ndarray
+    ids: list[str]
+    root: Path
+    weights: np.ndarray | None = None
+    groups: np.ndarray | None = None
+    missing: frozenset[int] = frozenset()
+    assumed: str = ""
+
+    def check_missing(self, errors: str) -> None:
+        """Raise a `ValueError` that names the files that are not there, or warn of them if `errors` is `"skip"`."""
+        if not self.missing:
+            return
+        count, names = len(self.missing), first_few([self.ids[row] for row in sorted(self.missing)])
+        said = f"{count:,} {'pictures are' if count > 1 else 'picture is'} not in {self.root}"
+        if errors == "raise" or count == len(self.paths):
+            raise ValueError(f'{said}: {names}. errors="skip" leaves missing pictures out.')
+        warnings.warn(f"{said}, and left out: {names}.", UserWarning, stacklevel=3)
+
+    @property
+    def words(self) -> str:
+        """What there is to learn, in words."""
+        count = len(self.names)
+        return {
+            "single": f"{count:,} classes",
+            "multi": f"{count:,} labels",
+            "regression": f"{count:,} numbers" if count > 1 else "one number",
+            "ordinal": f"{count:,} levels",
+        }[self.task]
+
+
+def read_folder(path: str | os.PathLike[str], class_names: Sequence[str] | None, errors: str) -> Labeled:
+    """Read the pictures of a folder, PATH/class/image.jpg; see `vit_keras.training.image_folder`."""
+    root = Path(path).expanduser()
+    names, paths, labels = list_classes(root, class_names, errors)
+    return Labeled("single", names, paths, labels, [path.relative_to(root).as_posix() for path in paths], root)

@@ -1,0 +1,208 @@
+"""Measures of predictions by name: scikit-learn's functions, and what each of them is given.
+
+>>> score("accuracy", np.array([0, 1]), np.array([[0.9, 0.1], [0.6, 0.4]]))
+0.5
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from typing import Any
+
+import numpy as np
+
+from ..validate import one_of
+
+__all__ = ["DEFAULTS", "NAMES", "fitting", "greater_is_better", "score"]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Metric:
+    """One function of scikit-learn.
+
+    Attributes:
+        function: Its name in `sklearn.metrics`.
+        takes: What it is given for each task that it fits: `"decisions"` (class numbers, 0 and 1, levels), `"levels"`
+            (the same, with all levels between the least and the largest as `labels`), `"probabilities"` (with class
+            numbers), `"columns"` (a column of 0 and 1 and one of probabilities for each class), or `"numbers"`.
+        greater: Whether more is better.
+        options: What else it is called with.
+    """
+
+    function: str
+    takes: dict[str, str]
+    greater: bool = True
+    options: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+
+_CLASSES = {"single": "decisions", "ordinal": "decisions"}
+_LABELS = {**_CLASSES, "multi": "decisions"}
+_COLUMNS = {"single": "columns", "multi": "columns"}
+_NUMBERS = {"regression": "numbers", "ordinal": "numbers"}
+
+_METRICS = {
+    "accuracy": _Metric("accuracy_score", _LABELS),
+    "balanced_accuracy": _Metric("balanced_accuracy_score", _CLASSES),
+    "macro_f1": _Metric("f1_score", _LABELS, options={"average": "macro", "zero_division": 0}),
+    "micro_f1": _Metric("f1_score", _LABELS, options={"average": "micro", "zero_division": 0}),
+    "weighted_f1": _Metric("f1_score", _LABELS, options={"average": "weighted", "zero_division": 0}),
+    "roc_auc": _Metric("roc_auc_score", _COLUMNS, options={"average": "macro"}),
+    "map": _Metric("average_precision_score", _COLUMNS, options={"average": "macro"}),
+    "log_loss": _Metric("log_loss", {"single": "probabilities", "multi": "columns"}, greater=False),
+    "mcc": _Metric("matthews_corrcoef", _CLASSES),
+    "quadratic_kappa": _Metric(
+        "cohen_kappa_score", {"single": "levels", "ordinal": "levels"}, options={"weights": "quadratic"}
+    ),
+    "rmse": _Metric("root_mean_squared_error", _NUMBERS, greater=False),
+    "rmsle": _Metric("root_mean_squared_log_error", _NUMBERS, greater=False),
+    "mae": _Metric("mean_absolute_error", _NUMBERS, greater=False),
+    "r2": _Metric("r2_score", _NUMBERS),
+}
+
+NAMES = tuple(_METRICS)
+"""The names of all measures."""
+
+DEFAULTS = {"single": "accuracy", "multi": "map", "regression": "rmse", "ordinal": "quadratic_kappa"}
+"""The measure of each task where none is named."""
+
+
+def fitting(task: str) -> tuple[str, ...]:
+    """Return the names of the measures that fit a task.
+
+    Raises:
+        ValueError: There is no such task.
+
+    Example:
+        >>> fitting("regression")
+        ('rmse', 'rmsle', 'mae', 'r2')
+    """
+    one_of(task, "task", DEFAULTS)
+    return tuple(name for name, metric in _METRICS.items() if task in metric.takes)
+
+
+def greater_is_better(name: str) -> bool:
+    """Return whether more of a measure is better.
+
+    Raises:
+        ValueError: There is no such measure.
+
+    Example:
+        >>> greater_is_better("accuracy"), greater_is_better("rmse")
+        (True, False)
+    """
+    return _METRICS[one_of(name, "metric", NAMES)].greater
+
+
+def score(name: str | None, targets: Any, outputs: Any, task: str = "single") -> float:
+    """Return a measure of predictions, as scikit-learn computes it.
+
+    Means over classes and labels are macro averages, each class against the rest. A class that no target has, or all
+    have, has no ROC-AUC and no average precision: the mean is over the others, and a warning says so. Decisions are the
+    most probable class, labels of a probability of at least one half, and levels rounded to whole numbers.
+
+    Args:
+        name: One of `NAMES`; `None`: that of the task in `DEFAULTS`.
+        targets: Class numbers `(n,)` (single), 0 and 1 `(n, labels)` (multi), numbers `(n,)` or `(n, k)` (regression),
+            levels as whole numbers `(n,)` (ordinal).
+        outputs: Probabilities `(n, classes)` (single) or `(n, labels)` (multi), numbers like the targets (regression,
+            ordinal).
+        task: `"single"`, `"multi"`, `"regression"` or `"ordinal"`.
+
+    Returns:
+        The measure.
+
+    Raises:
+        ImportError: scikit-learn is not installed.
+        ValueError: There is no such measure or task, the measure does not fit the task, or targets and outputs do not
+            fit each other.
+
+    Warns:
+        UserWarning: The mean leaves out classes, because the targets do not tell them apart from the others.
+
+    Example:
+        >>> score("rmse", [1.0, 2.0], [1.0, 4.0], "regression")
+        1.4142135623730951
+    """
+    name = DEFAULTS[one_of(task, "task", DEFAULTS)] if name is None else one_of(name, "metric", NAMES)
+    metric = _METRICS[name]
+    if task not in metric.takes:
+        raise ValueError(
+            f"The metric {name!r} does not fit the task {task!r}, which these fit: {', '.join(fitting(task))}."
+        )
+    targets, outputs = _checked(np.asarray(targets), np.asarray(outputs), task)
+    try:
+        from sklearn import metrics
+    except ImportError:
+        raise ImportError('Metrics need scikit-learn: pip install "vit-keras[table]"') from None
+    function, options = getattr(metrics, metric.function), dict(metric.options)
+    takes = metric.takes[task]
+    if takes == "probabilities":
+        options["labels"] = np.arange(outputs.shape[1])
+    elif takes == "columns":
+        targets, outputs = _columns(targets, outputs, name)
+    elif takes != "numbers":
+        targets, outputs = _decisions(targets, outputs, task)
+        if takes == "levels":
+            levels = np.concatenate([targets, outputs])
+            options["labels"] = np.arange(levels.min(), levels.max() + 1)
+    if name == "log_loss" and takes == "columns":  # scikit-learn's own is of one label
+        return float(np.mean([function(t, p, labels=[0, 1]) for t, p in zip(targets.T, outputs.T)]))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "y_pred contains classes not in y_true")  # this is no news in validation
+        return float(function(targets, outputs, **options))
+
+
+def _checked(targets: np.ndarray, outputs: np.ndarray, task: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return targets and outputs in the shape that the task has, or raise what is wrong with them."""
+    received = f"Received: targets {targets.shape}, outputs {outputs.shape}"
+    if task in ("regression", "ordinal"):
+        targets, outputs = (x[:, 0] if x.ndim == 2 and x.shape[1] == 1 else x for x in (targets, outputs))
+    wanted = {"single": "(n,) and (n, classes)", "multi": "(n, labels), both", "ordinal": "(n,), both"}
+    dimensions = {"single": (1, 2), "multi": (2, 2), "ordinal": (1, 1)}.get(task, (outputs.ndim,) * 2)
+    if not len(targets) == len(outputs) > 0 or (targets.ndim, outputs.ndim) != dimensions:
+        shapes = wanted.get(task, "the same")
+        raise ValueError(f"The shapes of targets and outputs must be {shapes}, of one length. {received}")
+    if task != "single" and targets.shape != outputs.shape:
+        raise ValueError(f"Targets and outputs must have one shape. {received}")
+    if not np.isfinite(np.asarray(outputs, "float64")).all() or not np.isfinite(np.asarray(targets, "float64")).all():
+        raise ValueError("Targets and outputs must be finite numbers.")
+    if task == "single":
+        _check_whole(targets, "Class numbers", outputs.shape[1])
+    elif task == "multi":
+        _check_whole(targets, "Targets of several labels", 2)
+    elif task == "ordinal":
+        _check_whole(targets, "Levels", None)
+    return (targets if task == "regression" else targets.astype(int)), outputs
+
+
+def _check_whole(targets: np.ndarray, what: str, count: int | None) -> None:
+    wrong = (targets % 1 != 0) | ((targets < 0) | (targets >= count) if count else False)
+    if wrong.any():
+        least = f" from 0 to {count - 1}" if count else ""
+        raise ValueError(f"{what} must be whole numbers{least}. Received: {targets[wrong].flat[0]!r}")
+
+
+def _decisions(targets: np.ndarray, outputs: np.ndarray, task: str) -> tuple[np.ndarray, np.ndarray]:
+    if task == "single":
+        return targets, outputs.argmax(axis=1)
+    return targets, ((outputs >= 0.5) if task == "multi" else np.rint(outputs)).astype(int)
+
+
+def _columns(targets: np.ndarray, outputs: np.ndarray, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return a column of 0 and 1 for each class, and its probabilities, without those that the targets leave open."""
+    truth = np.eye(outputs.shape[1], dtype=int)[targets] if targets.ndim == 1 else targets
+    if name == "log_loss":
+        return truth, outputs
+    told = truth.min(axis=0) != truth.max(axis=0)
+    if not told.any():
+        raise ValueError(f"{name} needs a class that some targets have and others do not have.")
+    if not told.all():
+        numbers = ", ".join(map(str, np.flatnonzero(~told)[:10])) + (", …" if np.sum(~told) > 10 else "")
+        warnings.warn(
+            f"{name} is the mean over {told.sum()} of {len(told)} classes: none of the targets, or all of them, have "
+            f"the others, which are numbers {numbers}.",
+            UserWarning,
+            stacklevel=3,
+        )
+    return truth[:, told], outputs[:, told]

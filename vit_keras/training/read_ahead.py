@@ -1,0 +1,61 @@
+"""The batches of an epoch, prepared in threads while a model computes."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import keras
+import numpy as np
+
+__all__ = ["ReadAhead", "SetEpoch"]
+
+
+class SetEpoch(keras.callbacks.Callback):
+    """A callback that tells a dataset the epoch, also after `fit(initial_epoch=…)` and `BackupAndRestore`.
+
+    Args:
+        data: Anything with an attribute `epoch`.
+    """
+
+    def __init__(self, data: Any):
+        super().__init__()
+        self.data = data
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.data.epoch = epoch
+
+
+class ReadAhead:
+    """The batches of one epoch in the dataset's order. Threads prepare the next ones while one is used.
+
+    The first number that is asked for gets the first batch, and so on. A number asked for again gets its own batch
+    again.
+    """
+
+    def __init__(self, data: Any, epoch: int):
+        self.data, self.epoch = data, epoch
+        self.place: dict[int, int] = {}
+        self.waiting: dict[int, Future] = {}
+        self.submitted = 0
+        self.lock = threading.Lock()
+        self.pool = ThreadPoolExecutor(data.threads, "vit_keras-data") if data.threads else None
+
+    def get(self, index: int) -> tuple[np.ndarray, ...]:
+        """Return a batch."""
+        with self.lock:
+            place = self.place.setdefault(index, len(self.place))
+            while self.pool and self.submitted < min(place + self.data.threads + 2, len(self.data)):
+                self.waiting[self.submitted] = self.pool.submit(self.data._batch, self.epoch, self.submitted)
+                self.submitted += 1
+            future = self.waiting.pop(place, None)
+        return future.result() if future else self.data._batch(self.epoch, place)
+
+    def close(self) -> bool:
+        """Drop the batches that nobody waits for. Return whether all batches were asked for."""
+        with self.lock:
+            if self.pool:
+                self.pool.shutdown(wait=False, cancel_futures=True)
+            self.pool, self.waiting = None, {}
+            return len(self.place) == len(self.data)
