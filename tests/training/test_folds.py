@@ -184,6 +184,7 @@ def weights_of(folder):
     return [keras.saving.load_model(folder / f"fold{n}" / "model.keras", compile=False).get_weights() for n in range(4)]
 
 
+@pytest.mark.slow
 def test_folds_that_were_stopped_go_on_to_the_same_result(whole, photos, columns, tmp_path, monkeypatch):
     """In the second epoch of fold 2; what is finished is not trained again."""
     begun = []
@@ -207,6 +208,7 @@ def test_folds_that_were_stopped_go_on_to_the_same_result(whole, photos, columns
             np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.slow
 def test_a_column_says_the_folds(photos, columns, tmp_path):
     table = {**columns, "fold": [n % 2 for n in range(48)]}
     given = options(photos, label="kind", folds="fold", epochs=1)
