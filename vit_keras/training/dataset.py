@@ -148,7 +148,7 @@ def datasets_of(
     picture is decoded once, however many parts have it.
     """
     _check_choices(batch_size, errors, label_mode, workers)
-    preprocessing = _preprocessing_for(model, preprocessing, image_size)
+    preprocessing = preprocessing_for(model, preprocessing, image_size)
     if parts is None:
         everything, shuffled = np.arange(len(data.paths)), bool(augmentation) if shuffle is None else shuffle
         if shuffle is None and not shuffled:
@@ -383,9 +383,7 @@ def _check_choices(batch_size: Any, errors: str, label_mode: str, workers: Any) 
     one_of(label_mode, "label_mode", ("int", "categorical"))
 
 
-def _preprocessing_for(
-    model: keras.Model | None, preprocessing: Preprocessing | None, image_size: Any
-) -> Preprocessing:
+def preprocessing_for(model: keras.Model | None, preprocessing: Preprocessing | None, image_size: Any) -> Preprocessing:
     """What makes of an image an input of the model, with a size."""
     given = None if image_size in (None, "native") else size_pair(image_size, "image_size")
     if preprocessing is None:

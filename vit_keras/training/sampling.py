@@ -88,6 +88,6 @@ def sample(
             f"{', '.join(whole)}: these need whole batches. Pass augmentation.replace({whole[0]}=None) here, and apply "
             "Keras' own layers (RandomErasing, MixUp, CutMix …) to the batches."
         )
-    from .dataset import _preprocessing_for
+    from .dataset import preprocessing_for
 
-    return Sample(_preprocessing_for(model, preprocessing, image_size), augmentation)
+    return Sample(preprocessing_for(model, preprocessing, image_size), augmentation)

@@ -23,10 +23,10 @@ from ..preprocess import Preprocessing
 from ..progress import progress_bar
 from ..validate import one_of, positive_integer
 from .columns import VALUES, Meaning, columns_of, meaning_of
-from .dataset import _preprocessing_for
+from .dataset import preprocessing_for
 from .decoding import Pictures, decoded_pictures
 from .listing import first_few
-from .table import _columns, _find, read_columns
+from .table import find_pictures, read_columns, whole_columns
 from .views import SeveralViews
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def predict_table(
         raise ImportError('Predictions of a table need pandas: pip install "vit-keras[table]"') from None
     wanted = None if sample is None else read_columns(sample, [*read_columns(sample)][:1])
     title, ids, names = _ids_and_names(table, wanted, image)
-    paths, missing = _find(names, _root(table, images))
+    paths, missing = find_pictures(names, _root(table, images))
     if missing and errors == "raise":
         _report_failures([paths[n] for n in sorted(missing)], paths, errors)
     ensemble = _Ensemble(models, average, tta, image_size, batch_size, errors, progress)
@@ -158,7 +158,7 @@ def _ids_and_names(
     title = first[0] if first else image
     column = title if title in there else image
     columns = read_columns(table, [image, column])
-    names, ids = _columns(columns, image, column)
+    names, ids = whole_columns(columns, image, column)
     if wanted is not None:
         here, asked = (collections.Counter(map(str, values)) for values in (ids, wanted[title]))
         missing, extra = [*(asked - here).elements()], [*(here - asked).elements()]
@@ -205,7 +205,7 @@ class _Ensemble:
             if found != meaning:
                 name = model.name if given is model else given
                 raise ValueError(f"All models must predict the same. The first: {meaning}. {name}: {found}.")
-            preprocessing = _preprocessing_for(model, None, self.image_size)
+            preprocessing = preprocessing_for(model, None, self.image_size)
             views = SeveralViews(preprocessing, self.tta)
             if views.key() not in decoded:
                 decoded[views.key()] = decoded_pictures(paths, views, "auto", 2, self.progress)

@@ -28,7 +28,7 @@ from .labeled import Labeled
 from .listing import EXTENSIONS, first_few
 from .splits import hold_out
 
-__all__ = ["image_table", "is_table", "read_columns", "read_table"]
+__all__ = ["find_pictures", "image_table", "is_table", "read_columns", "read_table", "whole_columns"]
 
 _READERS = {".csv": ",", ".tsv": "\t", ".tab": "\t", ".parquet": None, ".pq": None}
 _PACKED = (".gz", ".bz2", ".xz", ".zip", ".zst")
@@ -243,7 +243,7 @@ def read_table(
         raise FileNotFoundError(f"There is no folder {root}.")
     columns = read_columns(table, [image])
     wanted = [label] if isinstance(label, str) else list(label)
-    ids, *targets = _columns(columns, image, *wanted)
+    ids, *targets = whole_columns(columns, image, *wanted)
     assumed = ""
     if task == "auto":
         task, reason = _guess(targets, wanted, separator)
@@ -253,23 +253,23 @@ def read_table(
         raise ValueError(f"The column {wanted[0]!r} has only one class, {first_few(names)}. Training needs two.")
     weights = groups = None
     if weight is not None:
-        weights = _numbers(*_columns(columns, weight), weight).astype("float32")
+        weights = _numbers(*whole_columns(columns, weight), weight).astype("float32")
         if (weights < 0).any() or not weights.any():
             raise ValueError(f"The weights in the column {weight!r} must be at least 0, and not all 0.")
     if group is not None:
         groups = column_numbers(columns, group)
     ids = [str(value) for value in ids]
-    paths, missing = _find(ids, root)
+    paths, missing = find_pictures(ids, root)
     return Labeled(task, names, paths, labels, ids, root, weights, groups, missing, assumed)
 
 
 def column_numbers(columns: Mapping[str, np.ndarray], name: str) -> np.ndarray:
     """Return a number for each row of a column, the same for the same value, in the order of the values."""
-    values = _columns(columns, name)[0]
+    values = whole_columns(columns, name)[0]
     return np.unique([str(value) for value in values] if values.dtype.kind == "O" else values, return_inverse=True)[1]
 
 
-def _columns(columns: Mapping[str, np.ndarray], *names: str) -> list[np.ndarray]:
+def whole_columns(columns: Mapping[str, np.ndarray], *names: str) -> list[np.ndarray]:
     """Return columns without a missing value."""
     for name in names:
         if name not in columns:
@@ -390,7 +390,7 @@ def _numbers(column: np.ndarray, name: str) -> np.ndarray:
 # --- the files ----------------------------------------------------------------------------------------------------
 
 
-def _find(ids: Sequence[str], root: Path) -> tuple[list[Path], frozenset[int]]:
+def find_pictures(ids: Sequence[str], root: Path) -> tuple[list[Path], frozenset[int]]:
     """Return the file of each id, and the numbers of those that have none; each folder is listed once."""
     folders: dict[Path, dict[str, list[str]]] = {}
     paths, missing = [], []
