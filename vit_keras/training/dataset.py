@@ -31,7 +31,7 @@ from .labeled import Labeled, read_folder
 from .listing import split
 from .read_ahead import ReadAhead, SetEpoch
 
-__all__ = ["ImageFolder", "SetEpoch", "image_folder"]
+__all__ = ["ImageFolder", "SetEpoch", "image_folder", "preprocessing_for"]
 
 
 def image_folder(
