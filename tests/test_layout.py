@@ -41,6 +41,7 @@ FLOORS = [
     "model",
     "build",
     "opening",
+    "text",
     "packing",
     "cost",
     "compat",
