@@ -30,8 +30,8 @@ class TextConfig:
         epsilon: Added to the variance in every layer normalization.
         causal: Whether a token attends to itself and those before it alone (CLIP), or to all (SigLIP).
         pooling: Which token stands for the text. `"argmax"`: the one with the highest number, which in CLIP's
-            vocabulary is the end of the text. `"eos"`: the first one that is `eos_id`. `"last"`: the last one, which may
-            be padding (SigLIP).
+            vocabulary is the end of the text. `"eos"`: the first one that is `eos_id`. `"last"`: the last one, which
+            may be padding (SigLIP).
         eos_id: The number of the token at the end of a text, for the pooling `"eos"`.
         output_size: Width of the features; `None` for those of the token itself, without a projection.
         output_bias: Whether the projection has a bias (SigLIP).

@@ -123,7 +123,7 @@ def zero_shot(model: ImageText, images: Any, texts: str | Sequence[str], **optio
 
 
 def top_k(scores: np.ndarray, k: int = 5) -> tuple[np.ndarray, np.ndarray]:
-    """Return the best columns of each row, the best first: the texts for an image or, transposed, the images for a text.
+    """Return the best columns of each row: the texts for an image or, of transposed scores, the images for a text.
 
     Args:
         scores: `(rows, columns)`, such as `similarity(model, images, texts)`.

@@ -80,8 +80,8 @@ def open_image_text(
 
     Args:
         weights: The path of a file or of a folder from Hugging Face, a published name, or a URL.
-        tokenizer: A `Tokenizer`, the folder of one, or `None`. `"auto"`: of the files beside the weights, which are read
-            when the first text is tokenized.
+        tokenizer: A `Tokenizer`, the folder of one, or `None`. `"auto"`: of the files beside the weights, which are
+            read when the first text is tokenized.
         text: Fields of `TextConfig` that the file does not show, such as `{"causal": True}`.
         image_size: Of `from_checkpoint`.
         dtype: Keras dtype policy of both towers; `None` for the global one.
