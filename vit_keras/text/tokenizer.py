@@ -145,7 +145,8 @@ def _from_gzip(folder: Path) -> _Engine:
     merges = _merges(lines[: 49152 - 256 - 2 + 1])
     letters = sorted(ByteLevel.alphabet())
     words = (*letters, *(f"{letter}</w>" for letter in letters), *map("".join, merges), _START, _END)
-    return _by_tokenizers(_clip({word: n for n, word in enumerate(words)}, merges, (_START, _END)), folder, None)
+    vocabulary = {word: number for number, word in enumerate(words)}
+    return _by_tokenizers(_clip(vocabulary, merges, (_START, _END)), folder, _OPEN_CLIP["lower"])
 
 
 def _merges(lines: list[str]) -> list[tuple[str, str]]:
