@@ -1,4 +1,4 @@
-"""Sentences in ten scripts, made up of random words: for tokenizers, whose output depends on letters and not on sense."""
+"""Sentences in ten scripts, made up of random words: tokenizers see letters, and no sense."""
 
 import numpy as np
 
@@ -14,28 +14,7 @@ SCRIPTS = {
     "kana": "あいうえおかきくけこさしすせそたちつてとなにぬねのアイウエオカキクケコガギグ",
     "hangul": "가나다라마바사아자차카타파하고노도로모보소오조구누두",
 }
-BETWEEN = (
-    " ",
-    " ",
-    " ",
-    "  ",
-    "\t",
-    "\n",
-    ", ",
-    ". ",
-    "! ",
-    "'s ",
-    "-",
-    "_",
-    " & ",
-    " 42 ",
-    "7",
-    "…",
-    " 🐈 ",
-    "#",
-    "(",
-    ") ",
-)
+BETWEEN = (*"   ", "  ", "\t", "\n", ", ", ". ", "! ", "'s ", *"-_7…#(", " & ", " 42 ", " 🐈 ", ") ")
 
 
 def sentences(count, seed=0):

@@ -52,7 +52,7 @@ def encode_texts(
     Raises:
         FileNotFoundError: There is no tokenizer beside the weights.
         ImportError: Its library is not installed.
-        ValueError: There is no text, a template has no `{}`, or the model has no tokenizer.
+        ValueError: There is no text, a template has no `{}`, or the tokenizer is missing or another model's.
     """
     texts = [texts] if isinstance(texts, str) else list(texts)
     templates = [templates] if isinstance(templates, str) else list(templates)
@@ -61,9 +61,26 @@ def encode_texts(
     if model.tokenizer is None:
         raise ValueError("The model has no tokenizer: set model.tokenizer = vit_keras.text.Tokenizer(FOLDER).")
     sentences = [template.replace("{}", text) for text in texts for template in templates]
-    ids = _trimmed(model.text, model.tokenizer(sentences))
+    ids = model.tokenizer(sentences)
+    _check_tokens(model.text, ids)
+    ids = _trimmed(model.text, ids)
     features = _unit(model.text.predict(ids, batch_size=batch_size, verbose=0))
     return _unit(features.reshape(len(texts), len(templates), -1).mean(axis=1))
+
+
+def _check_tokens(tower: Any, ids: np.ndarray) -> None:
+    """Raise an error for tokens of another vocabulary, which some backends would take in silence."""
+    config = tower.config
+    if ids.max() >= config.vocab_size:
+        raise ValueError(
+            f"The tokenizer is not the model's: it gives the token {ids.max()}, and the vocabulary of the text tower "
+            f"has {config.vocab_size}."
+        )
+    if config.pooling == "eos" and not (ids == config.eos_id).any(axis=1).all():
+        raise ValueError(
+            f"The tokenizer is not the model's: it ends no text with the token {config.eos_id}, where the text tower "
+            "reads its features."
+        )
 
 
 def _trimmed(tower: Any, ids: np.ndarray) -> np.ndarray:
