@@ -45,7 +45,7 @@ def example(monkeypatch, tmp_path, stand_in):
 
 def test_each_example_is_short():
     longer = {"quickstart": 60, "stream": 110, "two_machines": 125, "compare_backbones": 140, "train_cifar10": 200}
-    assert len(EXAMPLES) == 12
+    assert len(EXAMPLES) == 13
     for name in EXAMPLES:
         lines = (ROOT / "examples" / f"{name}.py").read_text().splitlines()
         assert len(lines) < longer.get(name, 60), name
@@ -77,6 +77,13 @@ def test_backbone(example):
     model, heat = example("backbone").main(steps=1)
     assert heat.shape == (6, 10)
     assert set(model.output) == {"kind", "age"}
+
+
+@pytest.mark.slow
+def test_lit(example):
+    classifier, accuracy = example("lit").main(epochs=2, samples=320)
+    assert classifier.labels[3] == "three"
+    assert accuracy >= 0.3  # of ten digits, after 20 steps
 
 
 @pytest.mark.slow

@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from family_files import run
+from family_files import matrix, run
 from text_files import LENGTH, VOCABULARY, cases, load, tokens, write
 
 from vit_keras import open_image_text
@@ -12,9 +12,7 @@ from vit_keras.text import TextConfig, build_text, contrastive_loss, open_text
 pytestmark = pytest.mark.core
 TINY = {"vocab_size": 50, "context_length": 8, "num_layers": 2, "hidden_size": 16, "num_heads": 2, "mlp_dim": 24}
 FIRST = ("hf_clip", "hf_siglip2", "open_clip_not_causal")
-CASES = [
-    pytest.param(n, marks=() if n in FIRST else pytest.mark.slow) for n in sorted(cases(), key=lambda n: n not in FIRST)
-]
+CASES = matrix(sorted(cases(), key=lambda name: name not in FIRST), FIRST)
 
 
 def tolerance(reference):
