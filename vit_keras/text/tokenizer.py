@@ -102,11 +102,9 @@ def _open(folder: Path) -> _Engine:
         if all(os.path.isfile(folder / name) for name in names):
             try:
                 return read(folder)
-            except (OSError, ValueError, LookupError, TypeError, RuntimeError) as error:
-                raise ValueError(f"{folder / names[0]} cannot be read as a tokenizer: {error}") from None
-            except Exception as error:  # the libraries raise the base class
-                if type(error) is not Exception:
-                    raise
+            except ImportError:
+                raise
+            except Exception as error:  # the libraries raise nothing more special
                 raise ValueError(f"{folder / names[0]} cannot be read as a tokenizer: {error}") from None
     wanted = ", ".join(" with ".join(names) for names in FILES)
     raise FileNotFoundError(
