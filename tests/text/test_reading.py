@@ -117,3 +117,50 @@ def test_the_image_tower_follows_the_json_file_of_open_clip(tmp_path):
     file.write_text(json.dumps(described))
     preprocessing = from_checkpoint(path).preprocessing
     assert (preprocessing.mean, preprocessing.crop) == ((0.5, 0.5, 0.5), None)
+
+
+@pytest.mark.parametrize("prefix", ["params/", ""])
+@pytest.mark.parametrize("stacked", [True, False])
+def test_a_file_of_big_vision_holds_the_same_tower(prefix, stacked, tmp_path):
+    expected = TextWeights(write("hf_siglip", tmp_path / "model"))
+    path = tmp_path / "siglip.npz"
+    np.savez(path, **{f"{prefix}{name}": array for name, array in of_big_vision(expected, stacked).items()})
+    found = TextWeights(path)
+    assert found.config == expected.config
+    assert set(found) == set(expected)
+    for name in found:
+        np.testing.assert_array_equal(found[name].reshape(-1), expected[name].reshape(-1), err_msg=name)
+
+
+def of_big_vision(weights, stacked):
+    """The arrays of a text tower as Flax has them: the heads apart, and the blocks in one array or in many."""
+    flax = {"t": weights["logit_scale"], "b": weights["logit_bias"], "txt/Embed_0/embedding": weights[EMBEDDING]}
+    flax["txt/pos_embedding"] = weights["Transformer/posembed_input/pos_embedding"]
+    blocks = {}
+    for name in weights:
+        if name.startswith("head/"):
+            flax[f"txt/{name}"] = weights[name]
+        elif "encoder_norm" in name:
+            flax[f"txt/Encoder_0/encoder_norm/{name.rpartition('/')[2]}"] = weights[name]
+        elif "encoderblock" in name:
+            _, block, *inner = name.split("/")
+            array = weights[name]
+            if inner[0].startswith("Multi"):
+                shape = {"bias": (2, -1), "kernel": (-1, 2, 16)}[inner[2]]
+                shape = {"bias": (-1,), "kernel": (2, 16, 32)}[inner[2]] if inner[1] == "out" else shape
+                array = array.reshape(shape)
+            blocks.setdefault("/".join(LINEN.get(part, part) for part in inner), {})[block] = array
+    for inner, each in blocks.items():
+        if stacked:
+            flax[f"txt/Encoder_0/encoderblock/{inner}"] = np.stack([each[block] for block in sorted(each)])
+        else:
+            flax |= {f"txt/Encoder_0/{block}/{inner}": array for block, array in each.items()}
+    return flax
+
+
+EMBEDDING = "embedding/embeddings"
+LINEN = {
+    "MultiHeadDotProductAttention_1": "MultiHeadDotProductAttention_0",
+    "LayerNorm_2": "LayerNorm_1",
+    "MlpBlock_3": "MlpBlock_0",
+}

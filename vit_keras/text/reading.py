@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from ..checkpoints import open_clip_json
+from ..checkpoints.architecture import heads_of
 from ..checkpoints.families import keras_files, rules
 from ..checkpoints.families.rules import POSITIONS
-from ..checkpoints.families.text import CLIP, CLIP_VOCABULARY, OPEN_CLIP, SIGLIP, TEXT_FAMILIES
+from ..checkpoints.families.text import BIG_VISION, CLIP, CLIP_VOCABULARY, OPEN_CLIP, SIGLIP, TEXT_FAMILIES
 from ..checkpoints.hints import naming, neighbor
 from ..checkpoints.locate import fetch
 from ..checkpoints.readers import open_weights
@@ -77,13 +78,15 @@ class TextWeights(Mapping):
             self.ignored = (*sorted((*binding.ignored, *binding.unknown)),)
             inferred = _infer(self.shapes)
             known = _usual(self.family, self.shapes, custom=any(n.startswith("text.") for n in self.reader))
+            if heads := heads_of(binding, self.reader.shape):
+                known["num_heads"] = heads
             known |= self._said_beside(inferred)
             self.config = _complete(self.family, {**known, **inferred}, fields)
 
     def _said_beside(self, inferred: Mapping[str, Any]) -> dict[str, Any]:
         """Return what a neighboring `config.json` or `open_clip_config.json` says of this tower."""
         own = self.family in (CLIP, SIGLIP)
-        said = neighbor(self.path, SETTINGS[not own])
+        said = {} if self.family is BIG_VISION else neighbor(self.path, SETTINGS[not own])
         if own and said:
             return _read_config(said, self.family, inferred)
         return open_clip_json.text_fields(said["model_cfg"]) if said.get("model_cfg") else {}

@@ -7,6 +7,7 @@ The canonical names are those of a Vision Transformer, beside `embedding/embeddi
 from __future__ import annotations
 
 from .clip import RESBLOCKS
+from .google import TEXT_TOWER
 from .huggingface import CLIP_BLOCKS
 from .rules import POSITIONS, TABLE, Family, array, linear, norm
 
@@ -93,6 +94,22 @@ OPEN_CLIP_SIGLIP = Family(
     heads=_HEADS,
     dim_head=64,
 )
+BIG_VISION = Family(
+    name="big_vision-text",
+    title="big_vision's SigLIP text towers",
+    detect=("Embed_0/embedding", "pos_embedding", "Encoder_0/encoder_norm/scale", "head/bias"),
+    marks=("params/b|b",),  # which LiT's files, with other text towers, do not have
+    rules=TEXT_TOWER,
+    outer=tuple(
+        rule
+        for prefix in ("params/", "")
+        for rule in (*array(f"{prefix}t", "logit_scale"), *array(f"{prefix}b", "logit_bias"))
+    ),
+    ignored=("*img/*", "opt/*", "chrono/*", "step"),
+    config=SIGLIP.config,
+    heads=_HEADS,
+    dim_head=64,
+)
 
 
 def _unbuilt(name: str, title: str, detect: tuple[str, ...], why: str) -> Family:
@@ -113,7 +130,7 @@ BERT = _unbuilt(
     "Face's), which this version cannot build",
 )
 
-TEXT_FAMILIES = (CLIP, SIGLIP, OPEN_CLIP, OPEN_CLIP_SIGLIP, COCA, BERT)
+TEXT_FAMILIES = (CLIP, SIGLIP, OPEN_CLIP, OPEN_CLIP_SIGLIP, BIG_VISION, COCA, BERT)
 
 CLIP_VOCABULARY = 49408
 """Tokens of CLIP's vocabulary, of which the end of a text has the highest number."""
