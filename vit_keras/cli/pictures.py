@@ -69,7 +69,7 @@ def zero_shot(options: argparse.Namespace) -> None:
     paths = [_numbered(output, n, count) for n in range(1, count + 1)] if output else []
     _check_output(paths, options.images)
     towers = text.open_image_text(options.model, tokenizer=options.tokenizer or "auto", **loading(options))
-    model = text.zero_shot_classifier(towers, options.text, options.template)
+    model = text.zero_shot_classifier(towers, options.text, options.template or "{}")
     for number, (name, picture) in enumerate(zip(options.images, pictures)):
         scores = _classify(model, picture)
         print(printable(name))

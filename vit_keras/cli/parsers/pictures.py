@@ -73,9 +73,9 @@ def zero_shot(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--template",
         nargs="+",
-        default=["{}"],
         metavar="TEMPLATE",
-        help="sentences with {} for a text, such as 'a photo of a {}.'; the features of several are averaged",
+        help="sentences with {} for a text, such as 'a photo of a {}.'; the features of several are averaged; "
+        "default: the text alone",
     )
     parser.add_argument("--tokenizer", metavar="FOLDER", help="folder of the tokenizer; default: that of --model")
     add_output(
