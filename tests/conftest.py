@@ -30,6 +30,7 @@ ANY_BACKEND = (
     *("docs/test_benchmarks.py", "docs/test_docs.py", "docs/test_packaging.py", "docs/test_versions.py"),
     *("export/test_web.py", "export/onnx/test_int8.py", "export/onnx/test_narrow.py"),
     *("test_bounds.py", "test_faults.py", "test_images.py", "test_labels.py", "test_layout.py", "test_validate.py"),
+    *("text/test_reading.py", "text/test_tokenizer.py"),
     *("visualize/test_explorer.py", "visualize/test_figures.py", "visualize/test_overlays.py"),
 )
 

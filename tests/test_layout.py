@@ -42,6 +42,7 @@ FLOORS = [
     "build",
     "backbone",
     "opening",
+    "text",
     "packing",
     "cost",
     "compat",

@@ -17,6 +17,7 @@ _SUBMODULES = (
     "packing",
     "preprocess",
     "serve",
+    "text",
     "training",
     "utils",
     "visualize",
@@ -28,12 +29,15 @@ _NAMES = {
     "from_checkpoint": "opening",
     "load_model": "legacy_files",
     "merge_tokens": "opening",
+    "open_image_text": "text",
     "open_model": "opening",
     "pack": "packing",
     "preprocessing": "vit",
     "preprocessing_layer": "opening",
     "resize": "opening",
     "save_weights": "checkpoints",
+    "zero_shot": "text",
+    "zero_shot_classifier": "text",
 }
 
 __all__ = [*_SUBMODULES, *_NAMES]

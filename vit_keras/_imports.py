@@ -21,6 +21,8 @@ SAVED = (
     "preprocess_layer",
     "model",
     "packing.model",
+    "text.model",
+    "text.tower",
     "training.distill",
     "training.losses",
     "training.masked",

@@ -16,6 +16,7 @@ from vit_keras.cli import main, options, parser
 COMMANDS = (
     "predict",
     "attention",
+    "zero-shot",
     "explore",
     "finetune",
     "evaluate",

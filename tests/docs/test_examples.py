@@ -46,7 +46,7 @@ def example(monkeypatch, tmp_path, stand_in):
 def test_each_example_is_short():
     longer = {"quickstart": 60, "stream": 110, "two_machines": 125, "compare_backbones": 140, "train_cifar10": 200}
     longer["segment"] = 250  # two heads, a U-Net, and the pictures
-    assert len(EXAMPLES) == 13
+    assert len(EXAMPLES) == 14
     for name in EXAMPLES:
         lines = (ROOT / "examples" / f"{name}.py").read_text().splitlines()
         assert len(lines) < longer.get(name, 60), name
@@ -110,6 +110,13 @@ def test_the_page_on_feature_maps_runs_from_top_to_bottom(monkeypatch, tmp_path,
     assert names["heat"].shape == (6, 10)
     assert names["recording"].gradients.shape == (12, 2, 3, 61, 61)
     assert Path("segment.keras").is_file()
+
+
+@pytest.mark.slow
+def test_lit(example):
+    classifier, accuracy = example("lit").main(epochs=4, samples=320)
+    assert classifier.labels[3] == "three"
+    assert accuracy >= 0.25  # of ten digits, after 40 steps
 
 
 @pytest.mark.slow

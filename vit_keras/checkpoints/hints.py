@@ -23,7 +23,7 @@ from ..labels import TASKS
 from ..layers.mlp import activation_function
 from ..preprocess import PRESETS, Preprocessing
 from ..validate import is_number, one_of
-from . import architecture, registry, timm_models, transformers_models
+from . import architecture, open_clip_json, registry, timm_models, transformers_models
 from ._warn import warn_caller
 from .architecture import has_class_token
 from .families import TIMM_FAMILIES, Family
@@ -80,14 +80,20 @@ def collect(
     Warns:
         UserWarning: A neighboring file cannot be used.
     """
-    config = _neighbor(path, "config.json")
+    config = neighbor(path, "config.json")
     if config and not _is_about(config, inferred):
         if published is None:
             warn_caller(f"{_beside(path, 'config.json')} is not used: it is about a model of another size.")
         config = {}
-    with _naming(_beside(path, "config.json"), "values"):
+    with naming(_beside(path, "config.json"), "values"):
         fields = _checked(_read_config(config, family, inferred), inferred)
     preprocessing = _preprocessing(family, path, config)
+    clip = neighbor(path, "open_clip_config.json")
+    if clip.get("model_cfg") and family not in HUGGING_FACE_FAMILIES and published is None:
+        with naming(_beside(path, "open_clip_config.json"), "values"):
+            fields |= _checked(open_clip_json.image_fields(clip["model_cfg"], inferred), inferred)
+            if clip.get("preprocess_cfg"):
+                preprocessing = open_clip_json.preprocessing(clip["preprocess_cfg"])
     if published is not None:
         if published.source == "timm" and family in TIMM_FAMILIES:
             fields |= timm_models.named(published.weights.partition("/")[2].partition(".")[0], inferred)
@@ -95,7 +101,7 @@ def collect(
         preprocessing = published.preprocessing or preprocessing
     if "pooling" in fields:  # it takes no token away from the model, and gives it none
         fields.setdefault("class_token", has_class_token(inferred))
-    with _naming(path, "metadata"):
+    with naming(path, "metadata"):
         settings = _settings(reader)
         saved = ViTConfig().replace(**settings.get("config", {}))
         fields |= _checked({field: getattr(saved, field) for field in settings.get("config", {})}, inferred)
@@ -129,7 +135,7 @@ def _beside(path: Path, name: str) -> Path:
     return (path if path.is_dir() else path.parent) / name
 
 
-def _neighbor(path: Path, name: str) -> dict[str, Any]:
+def neighbor(path: Path, name: str) -> dict[str, Any]:
     """Return the JSON object of a file in the same folder, or an empty one if there is no readable file."""
     file = _beside(path, name)
     if not os.path.isfile(file):
@@ -147,7 +153,7 @@ def _neighbor(path: Path, name: str) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _naming(path: Path, what: str) -> Iterator[None]:
+def naming(path: Path, what: str) -> Iterator[None]:
     """Raise a `ValueError` that names the file, whatever goes wrong: JSON from elsewhere can have any shape."""
     try:
         yield
@@ -221,12 +227,12 @@ def _read_config(config: Mapping[str, Any], family: Family, inferred: Mapping[st
 def _preprocessing(family: Family, path: Path, config: Mapping[str, Any]) -> Preprocessing:
     """Return the preprocessing that a neighboring file describes, or else the family's."""
     name = "preprocessor_config.json"
-    processor = _neighbor(path, name)
+    processor = neighbor(path, name)
     try:
-        with _naming(_beside(path, name), "values"):
+        with naming(_beside(path, name), "values"):
             if {"image_mean", "do_normalize", "image_processor_type"} & set(processor):
                 return _bounded(Preprocessing.from_hugging_face(processor))
-        with _naming(_beside(path, "config.json"), "values"):
+        with naming(_beside(path, "config.json"), "values"):
             if config.get("pretrained_cfg"):
                 return _bounded(Preprocessing.from_timm(config["pretrained_cfg"]))
     except ValueError as error:  # the weights are useful without it

@@ -6,7 +6,7 @@ that is not understood is an error, and so is a `model_type` that is not in the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ._warn import warn_caller
@@ -132,10 +132,10 @@ def read_config(config: Mapping[str, Any]) -> dict[str, Any]:
     architectures = config.get("architectures") or [""]
     outer, config = config, tower(config)
     config = {**_of_type(config.get("model_type", outer.get("model_type"))), **config}
-    _check(config)
+    check(config)
     known = {ours: config[theirs] for theirs, ours in _FIELDS.items() if config.get(theirs) is not None}
     if "hidden_act" in config and not config.get("use_swiglu_ffn"):  # DINOv2's SwiGLU has SiLU, whatever it says
-        known["mlp_activation"] = _activation(config["hidden_act"])
+        known["mlp_activation"] = activation(config["hidden_act"])
     rope = config.get("rope_parameters") or {}
     if rope.get("rope_type", "default") != "default":
         raise ValueError(f"rope_type must be 'default'. Received: {rope['rope_type']!r}")
@@ -166,18 +166,34 @@ def _of_type(kind: Any) -> Mapping[str, Any]:
     return _TYPES[kind]
 
 
-def _activation(name: Any) -> str:
+def activation(name: Any) -> str:
+    """Return this package's name of an activation.
+
+    Raises:
+        ValueError: There is none of this name.
+    """
     if not isinstance(name, str) or name not in ACTIVATIONS:
         raise ValueError(f"hidden_act must be one of {', '.join(ACTIVATIONS)}. Received: {name!r}")
     return ACTIVATIONS[name]
 
 
-def _check(config: Mapping[str, Any]) -> None:
-    """Raise an error for values that a model of this package cannot have, and warn of fields that are not known."""
+def check(config: Mapping[str, Any], more: Iterable[str] = ()) -> None:
+    """Raise an error for values that a model of this package cannot have, and warn of fields that are not known.
+
+    Args:
+        config: The part of a `config.json` about one tower.
+        more: Further fields that are known.
+
+    Raises:
+        ValueError: A field has a value that no model of this package has.
+
+    Warns:
+        UserWarning: There are fields that are not known.
+    """
     for field, values in _ONLY.items():
         if config.get(field, values[0]) not in values:
             raise ValueError(f"{field} must be {' or '.join(map(repr, values))}. Received: {config[field]!r}")
-    known = {*_READ, *_SHOWN, *_WITHOUT_EFFECT}
+    known = {*_READ, *_SHOWN, *_WITHOUT_EFFECT, *more}
     unknown = [f for f in config if f not in known and not f.startswith(_PREFIXES_WITHOUT_EFFECT)]
     if unknown and "model_type" in config:
         warn_caller(

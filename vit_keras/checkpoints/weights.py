@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +59,7 @@ class Weights(Mapping):
         key: str | None = None,
         published: registry.Checkpoint | None = None,
     ):
-        self.reader = keras_files.readable(_without_wrapper(open_weights(os.path.expanduser(path), key)))
+        self.reader = keras_files.readable(without_wrapper(open_weights(os.path.expanduser(path), key)))
         self.path = Path(self.reader.path)
         size = self.path.stat().st_size
         if published is None:
@@ -141,13 +141,13 @@ class Weights(Mapping):
         return grid if grid[0] * grid[1] == self.positions else square
 
 
-def _without_wrapper(reader: Any) -> Any:
-    """Return a ViT's reader without what wrappers put before every name (`module.`, `_orig_mod.`, `model.`).
+def without_wrapper(reader: Any, families: Iterable[Family] = tuple(FAMILIES.values())) -> Any:
+    """Return the reader of a model of these families without what wrappers put before every name (`module.`, `model.`).
 
     A family's own prefix may stand before some names only, those of its `outer` rules being without.
     """
     prefix, names = "", list(reader)
-    if all(family.prefix(names) is None for family in FAMILIES.values()):
+    if all(family.prefix(names) is None for family in families):
         return reader
     while names and all("." in name for name in names) and len({name.partition(".")[0] for name in names}) == 1:
         prefix += names[0].partition(".")[0] + "."

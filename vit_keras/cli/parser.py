@@ -16,6 +16,11 @@ _COMMANDS = (
     ("pictures.predict", "classify images", "predict cat.jpg --top 3"),
     ("pictures.attention", "draw what a model looks at in images", "attention cat.jpg -o map.png"),
     (
+        "pictures.zero_shot",
+        "classify images by sentences, with a model for images and text (CLIP, SigLIP)",
+        "zero-shot cat.jpg --model clip-vit-base-patch32 --text 'a cat' 'a dog'",
+    ),
+    (
         "pictures.explore",
         "write an interactive page of a model's attention (one HTML file)",
         "explore cat.jpg -o cat.html",

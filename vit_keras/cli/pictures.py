@@ -1,4 +1,4 @@
-"""`predict`, `attention` and `explore`: what a model says about images, and what it looks at."""
+"""`predict`, `attention`, `zero-shot` and `explore`: what a model says about images, and what it looks at."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..opening import is_saved_model, open_model
 from .console import printable
 from .options import loading
 
-__all__ = ["attention", "explore", "predict"]
+__all__ = ["attention", "explore", "predict", "zero_shot"]
 
 
 def predict(options: argparse.Namespace) -> None:
@@ -58,6 +58,27 @@ def attention(options: argparse.Namespace) -> None:
         style = options.style or "overlay"
         _save_picture(visualize.attention_map(model, picture, method=method, target=target, style=style), path)
         print(f"{method}: {path}")
+
+
+def zero_shot(options: argparse.Namespace) -> None:
+    """Print the probability of each sentence for each image, and draw what the most probable one sees if asked to."""
+    from .. import text
+
+    pictures = _read(options.images)
+    count, output = len(pictures), options.output and options.output.expanduser()
+    paths = [_numbered(output, n, count) for n in range(1, count + 1)] if output else []
+    _check_output(paths, options.images)
+    towers = text.open_image_text(options.model, tokenizer=options.tokenizer or "auto", **loading(options))
+    model = text.zero_shot_classifier(towers, options.text, options.template or "{}")
+    for number, (name, picture) in enumerate(zip(options.images, pictures)):
+        scores = _classify(model, picture)
+        print(printable(name))
+        for index in (-scores).argsort(kind="stable"):
+            _print_class(model, scores, index)
+        if paths:
+            best = int(scores.argmax())
+            _save_picture(visualize.attention_map(model, picture, method="relevance", target=best), paths[number])
+            print(f"relevance map: {paths[number]}")
 
 
 def explore(options: argparse.Namespace) -> None:

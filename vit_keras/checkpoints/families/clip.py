@@ -18,6 +18,16 @@ from .rules import (
 )
 
 _IN = "transformer.resblocks.{i}"
+RESBLOCKS = (  # of both towers
+    *norm(f"{_IN}.ln_1", f"{BLOCK}/LayerNorm_0"),
+    *joined(f"{_IN}.attn", f"{ATTENTION}/query", f"{ATTENTION}/key", f"{ATTENTION}/value"),
+    *linear(f"{_IN}.attn.out_proj", f"{ATTENTION}/out"),
+    *array(f"{_IN}.ls_1.gamma", f"{BLOCK}/LayerScale_0/scale"),
+    *norm(f"{_IN}.ln_2", f"{BLOCK}/LayerNorm_2"),
+    *linear(f"{_IN}.mlp.c_fc", f"{MLP}/Dense_0"),
+    *linear(f"{_IN}.mlp.c_proj", f"{MLP}/Dense_1"),
+    *array(f"{_IN}.ls_2.gamma", f"{BLOCK}/LayerScale_1/scale"),
+)
 
 OPEN_CLIP = Family(
     name="clip",
@@ -28,14 +38,7 @@ OPEN_CLIP = Family(
         *array("class_embedding", "cls", op=VECTOR),
         *array("positional_embedding", POSITIONS, op=TABLE),
         *norm("ln_pre", "Transformer/norm_pre"),
-        *norm(f"{_IN}.ln_1", f"{BLOCK}/LayerNorm_0"),
-        *joined(f"{_IN}.attn", f"{ATTENTION}/query", f"{ATTENTION}/key", f"{ATTENTION}/value"),
-        *linear(f"{_IN}.attn.out_proj", f"{ATTENTION}/out"),
-        *array(f"{_IN}.ls_1.gamma", f"{BLOCK}/LayerScale_0/scale"),
-        *norm(f"{_IN}.ln_2", f"{BLOCK}/LayerNorm_2"),
-        *linear(f"{_IN}.mlp.c_fc", f"{MLP}/Dense_0"),
-        *linear(f"{_IN}.mlp.c_proj", f"{MLP}/Dense_1"),
-        *array(f"{_IN}.ls_2.gamma", f"{BLOCK}/LayerScale_1/scale"),
+        *RESBLOCKS,
         *norm("ln_post", "Transformer/encoder_norm"),
         *array("proj", "head/kernel"),
     ),

@@ -136,6 +136,15 @@ BIG_VISION = Family(
     only={**_FLAX, "position": ("learned", "sincos2d")},
 )
 
+TEXT_TOWER = (  # SigLIP's, in the same files
+    *array("Embed_0/embedding", "embedding/embeddings"),
+    *array("pos_embedding", POSITIONS),
+    *_block("Encoder_0/encoderblock_{i}", *_LINEN),
+    *_block("Encoder_0/encoderblock", *_LINEN, stacked=True),
+    *_norm("Encoder_0/encoder_norm", "Transformer/encoder_norm"),
+    *_dense("head", "head"),
+)
+
 # Its files look like those of an ordinary ViT with patches of 32 pixels.
 FLEXIVIT = dataclasses.replace(
     BIG_VISION,

@@ -203,10 +203,13 @@ DINOV3 = Family(
     preprocessing="imagenet",
     format="huggingface",
 )
-_TOWER = (
+CLIP_BLOCKS = (  # of both towers, and of SigLIP's
     *_norms("encoder.layers.{i}", "layer_norm1", "layer_norm2"),
     *_new_attention("encoder.layers.{i}.self_attn", "out_proj"),
     *_new_mlp("encoder.layers.{i}"),
+)
+_TOWER = (
+    *CLIP_BLOCKS,
     *array("embeddings.position_embedding.weight", POSITIONS, op=TABLE),
     *norm("post_layernorm", "Transformer/encoder_norm"),
 )

@@ -1,4 +1,4 @@
-"""The options of `predict`, `attention` and `explore`."""
+"""The options of `predict`, `attention`, `zero-shot` and `explore`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ...visualize.methods import METHODS, OF_A_CLASS
 from ..arguments import add_images, add_loading, add_output
 from ..options import STYLES, method
 
-__all__ = ["attention", "explore", "predict"]
+__all__ = ["attention", "explore", "predict", "zero_shot"]
 
 _CLASS = "a number, a name such as tabby, or `predicted`"
 
@@ -57,6 +57,33 @@ def attention(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--grid", dest="all_methods", action="store_true", help=argparse.SUPPRESS)
     add_output(parser, "map.png", "image file to write; for several images map-1.png, map-2.png …")
+    add_loading(parser)
+
+
+def zero_shot(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `zero-shot`."""
+    parser.add_argument("images", nargs="+", metavar="IMAGE", help="image file or URL")
+    parser.add_argument(
+        "--model",
+        required=True,
+        metavar="FOLDER|FILE|URL",
+        help="weights of both towers, with the files of the tokenizer beside them",
+    )
+    parser.add_argument("--text", nargs="+", required=True, metavar="TEXT", help="sentences, or names of classes")
+    parser.add_argument(
+        "--template",
+        nargs="+",
+        metavar="TEMPLATE",
+        help="sentences with {} for a text, such as 'a photo of a {}.'; the features of several are averaged; "
+        "default: the text alone",
+    )
+    parser.add_argument("--tokenizer", metavar="FOLDER", help="folder of the tokenizer; default: that of --model")
+    add_output(
+        parser,
+        "map.png",
+        "also write the relevance map of the most probable text; for several images map-1.png, map-2.png …",
+        required=False,
+    )
     add_loading(parser)
 
 

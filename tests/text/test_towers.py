@@ -1,0 +1,98 @@
+"""Both towers against what transformers and open_clip computed, and a text tower as a Keras model."""
+
+import keras
+import numpy as np
+import pytest
+from family_files import matrix, run
+from text_files import LENGTH, VOCABULARY, cases, load, tokens, write
+
+from vit_keras import open_image_text
+from vit_keras.text import TextConfig, build_text, contrastive_loss, open_text
+
+pytestmark = pytest.mark.core
+TINY = {"vocab_size": 50, "context_length": 8, "num_layers": 2, "hidden_size": 16, "num_heads": 2, "mlp_dim": 24}
+FIRST = ("hf_clip", "hf_siglip2", "open_clip_not_causal")
+CASES = matrix(sorted(cases(), key=lambda name: name not in FIRST), FIRST)
+
+
+def tolerance(reference):
+    """Two correct float32 implementations differ by about 1e-6 of the largest value."""
+    return 1e-5 * np.abs(reference).max()
+
+
+@pytest.mark.filterwarnings("ignore:The pixels")
+@pytest.mark.parametrize("name", CASES)
+def test_features_logits_and_loss_are_those_of_the_original(name, tmp_path):
+    expected, pixels = load(name)
+    model = open_image_text(write(name, tmp_path / name), tokenizer=None)
+    ids = tokens()
+    np.testing.assert_allclose(run(model.text, ids), expected["text"], rtol=0, atol=tolerance(expected["text"]))
+    np.testing.assert_allclose(run(model.image, pixels), expected["image"], rtol=0, atol=tolerance(expected["image"]))
+    logits = keras.ops.convert_to_numpy(model({"image": pixels, "text": ids}))
+    np.testing.assert_allclose(logits, expected["logits"], rtol=0, atol=1e-5 * max(1, np.abs(logits).max()))
+    few = model({"image": pixels, "text": ids[: len(pixels)]})
+    loss = float(keras.ops.convert_to_numpy(contrastive_loss(few, model.loss_kind)))
+    assert abs(loss - expected["loss"]) <= 1e-5 * max(1, abs(expected["loss"]))
+    assert model.loss_kind == ("sigmoid" if "siglip" in name else "softmax")
+
+
+def test_the_cases_differ():
+    """Each but SigLIP 2's, whose text tower is SigLIP's, is another text tower: what is mixed up shows."""
+    texts = {name: load(name)[0]["text"] for name in cases() if name != "hf_siglip2"}
+    for name, text in texts.items():
+        for other in texts:
+            alike = text.shape == texts[other].shape and np.allclose(text, texts[other], atol=1e-4)
+            assert alike == (name == other), (name, other)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [{}, {"causal": False, "pooling": "last", "output_bias": True, "output_size": 12}])
+def test_a_text_tower_is_saved_with_its_configuration(options, tmp_path):
+    config = TextConfig(**TINY, **options)
+    tower = build_text(config)
+    tower.save(tmp_path / "text.keras")
+    again = keras.models.load_model(tmp_path / "text.keras")
+    assert again.config == config
+    ids = np.random.default_rng(0).integers(0, 50, (3, 8)).astype("int32")
+    np.testing.assert_array_equal(run(again, ids), run(tower, ids))
+
+
+def test_what_follows_the_end_of_a_text_changes_nothing():
+    tower = build_text(TextConfig(**TINY, pooling="eos", eos_id=3))
+    ids = np.array([[9, 8, 3, 0, 0, 0, 0, 0], [9, 8, 3, 3, 17, 20, 4, 1]], "int32")
+    one, other = run(tower, ids)
+    np.testing.assert_allclose(one, other, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(run(tower, ids[:1, :3])[0], one, rtol=0, atol=1e-6)
+
+
+def test_a_text_that_is_too_long_is_an_error():
+    with pytest.raises(ValueError, match=r"at most 8 tokens. Received: 9"):
+        run(build_text(TextConfig(**TINY)), np.zeros((1, 9), "int32"))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_heads": 3}, "hidden_size=16 is not divisible by num_heads=3"),
+        ({"pooling": "eos"}, "pooling='eos' needs the eos_id"),
+        ({"pooling": "eos", "eos_id": 50}, "below vocab_size=50"),
+        ({"pooling": "first"}, "pooling must be one of 'argmax', 'eos', 'last'"),
+        ({"epsilon": -1}, "epsilon must be"),
+        ({"num_layers": 0}, "num_layers must be a positive integer"),
+    ],
+)
+def test_a_wrong_configuration_is_an_error(options, message):
+    with pytest.raises(ValueError, match=message):
+        TextConfig(**{**TINY, **options})
+
+
+def test_a_misspelled_field_is_an_error():
+    with pytest.raises(ValueError, match="Did you mean 'num_heads'"):
+        TextConfig().replace(num_head=8)
+
+
+def test_a_text_tower_is_opened_alone(tmp_path):
+    tower = open_text(write("hf_clip", tmp_path / "a"))
+    assert tower.config.pooling == "eos"
+    assert (tower.config.context_length, tower.config.vocab_size) == (LENGTH, VOCABULARY)
+    assert tower.output_shape == (None, 24)

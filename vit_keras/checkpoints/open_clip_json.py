@@ -1,0 +1,124 @@
+"""What the `open_clip_config.json` of open_clip says that no array shows.
+
+A value that is not understood is an error, and so is a key that is not in the tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..preprocess import PRESETS, Preprocessing
+from . import timm_models
+
+__all__ = ["image_fields", "preprocessing", "text_fields"]
+
+_WITHOUT_EFFECT = ("hf_tokenizer_name", "tokenizer_mode", "tokenizer_kwargs", "output_tokens", "pad_id")
+_SHOWN = ("layers", "width", "vocab_size", "context_length", "mlp_ratio", "proj_bias", "proj_type")
+_ONLY = {
+    "ls_init_value": (None,),
+    "embed_cls": (False,),
+    "block_type": (None, "default"),
+    **dict.fromkeys(("qk_norm", "scaled_cosine_attn", "scale_heads", "scale_attn_inner"), (False,)),
+    **dict.fromkeys(("scale_attn", "scale_fc", "final_ln_after_pool"), (False,)),
+}
+_READ = ("heads", "no_causal_mask", "pool_type", "eos_id", "act_kwargs", "norm_kwargs")
+_POOLINGS = ("argmax", "eos", "last")
+
+
+def text_fields(model: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of `vit_keras.text.TextConfig` that a `model_cfg` shows.
+
+    Args:
+        model: The JSON object `model_cfg`.
+
+    Returns:
+        The fields, with open_clip's default where one is left out.
+
+    Raises:
+        ValueError: It has a value or a key that is not known.
+
+    Example:
+        >>> text_fields({"quick_gelu": True, "text_cfg": {"heads": 8}})["mlp_activation"]
+        'quick_gelu'
+    """
+    text = model["text_cfg"]
+    if "hf_model_name" in text:
+        raise ValueError(f"text_cfg: the encoder {text['hf_model_name']!r} cannot be built.")
+    unknown = [key for key in text if key not in (*_WITHOUT_EFFECT, *_SHOWN, *_ONLY, *_READ)]
+    if unknown:
+        raise ValueError(f"text_cfg has {unknown[0]}={text[unknown[0]]!r}, whose effect is not known.")
+    for key, values in _ONLY.items():
+        if text.get(key, values[0]) not in values:
+            raise ValueError(f"text_cfg: {key} must be {values[0]!r}. Received: {text[key]!r}")
+    pooling = text.get("pool_type", "argmax")
+    if pooling not in _POOLINGS:
+        raise ValueError(f"text_cfg: pool_type must be one of {', '.join(_POOLINGS)}. Received: {pooling!r}")
+    return {
+        "num_heads": text.get("heads", 8),
+        "causal": not text.get("no_causal_mask", False),
+        "pooling": pooling,
+        "eos_id": text.get("eos_id", 2) if pooling == "eos" else None,
+        "epsilon": (text.get("norm_kwargs") or {}).get("eps", 1e-5),
+        "mlp_activation": _activation(model, text),
+    }
+
+
+def image_fields(model: Mapping[str, Any], inferred: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of `ViTConfig` that a `model_cfg` shows.
+
+    Args:
+        model: The JSON object `model_cfg`.
+        inferred: Fields of `ViTConfig` from `architecture.infer`.
+
+    Returns:
+        The fields.
+
+    Raises:
+        ValueError: It names an architecture of timm that cannot be built.
+
+    Example:
+        >>> image_fields({"vision_cfg": {"width": 768}}, {})
+        {'num_heads': 12, 'mlp_activation': 'gelu', 'epsilon': 1e-05}
+    """
+    vision = model["vision_cfg"]
+    if vision.get("timm_model_name"):
+        fields = timm_models.named(vision["timm_model_name"].partition(".")[0], inferred)
+    else:
+        fields = {
+            "num_heads": vision.get("width", 768) // vision.get("head_width", 64),
+            "mlp_activation": _activation(model, vision),
+            "epsilon": (vision.get("norm_kwargs") or {}).get("eps", 1e-5),
+        }
+    return {**fields, **({"image_size": vision["image_size"]} if "image_size" in vision else {})}
+
+
+def _activation(model: Mapping[str, Any], tower: Mapping[str, Any]) -> str:
+    options = tower.get("act_kwargs") or {}
+    if model.get("quick_gelu"):
+        return "quick_gelu"
+    if options.get("approximate", "none") not in ("none", "tanh") or set(options) - {"approximate"}:
+        raise ValueError(f"act_kwargs must be {{'approximate': 'tanh'}}. Received: {options}")
+    return "gelu_tanh" if options.get("approximate") == "tanh" else "gelu"
+
+
+def preprocessing(described: Mapping[str, Any]) -> Preprocessing:
+    """Return the preprocessing that a `preprocess_cfg` describes.
+
+    Raises:
+        ValueError: It has a value that is not known.
+
+    Example:
+        >>> preprocessing({"mean": [0.5, 0.5, 0.5], "resize_mode": "squash"}).crop is None
+        True
+    """
+    mode = described.get("resize_mode", "shortest")
+    if mode not in ("shortest", "squash"):
+        raise ValueError(f"resize_mode must be 'shortest' or 'squash'. Received: {mode!r}")
+    usual = PRESETS["clip"]
+    return Preprocessing(
+        mean=described.get("mean", usual.mean),
+        std=described.get("std", usual.std),
+        interpolation=f"{described.get('interpolation', 'bicubic')}_antialias",
+        crop=1.0 if mode == "shortest" else None,
+    )

@@ -1,0 +1,129 @@
+"""What a text transformer has beside blocks: positions, the causal mask, and the token that stands for the text."""
+
+from __future__ import annotations
+
+import keras
+from keras import ops
+
+from ..layers._base import register, token_width
+from ..validate import one_of
+from .config import POOLINGS
+
+__all__ = ["AddTextPositions", "CausalMask", "TextPooling"]
+
+
+@register
+class AddTextPositions(keras.layers.Layer):
+    """Add a learned embedding to each token of a text, which may be shorter than the table.
+
+    Args:
+        context_length: Rows of the table: the most tokens of a text.
+
+    Input shape:
+        `(batch, tokens, hidden_size)`
+
+    Output shape:
+        Same as the input.
+
+    Example:
+        >>> AddTextPositions(77)(np.zeros((1, 5, 8), "float32")).shape[1]
+        5
+    """
+
+    def __init__(self, context_length, **kwargs):
+        super().__init__(**kwargs)
+        self.context_length = context_length
+
+    def build(self, input_shape):
+        shape = (1, self.context_length, token_width(self, input_shape))
+        self.pe = self.add_weight(
+            shape=shape, initializer=keras.initializers.RandomNormal(stddev=0.01), name="pos_embedding"
+        )
+
+    def call(self, inputs):
+        tokens = inputs.shape[1] or ops.shape(inputs)[1]
+        if isinstance(tokens, int) and tokens > self.context_length:
+            raise ValueError(f"A text has at most {self.context_length} tokens. Received: {tokens}")
+        return inputs + ops.cast(ops.convert_to_tensor(self.pe)[:, :tokens], inputs.dtype)
+
+    def compute_output_shape(self, input_shape):
+        return input_shape
+
+    def compute_output_spec(self, inputs):
+        return keras.KerasTensor(inputs.shape, dtype=self.compute_dtype)
+
+    def get_config(self):
+        return {**super().get_config(), "context_length": self.context_length}
+
+
+@register
+class CausalMask(keras.layers.Layer):
+    """Return the `attention_mask` by which a token attends to itself and those before it alone.
+
+    Input shape:
+        `(batch, tokens, hidden_size)`
+
+    Output shape:
+        Booleans, `(1, tokens, tokens)`
+
+    Example:
+        >>> ops.convert_to_numpy(CausalMask()(np.zeros((1, 2, 8), "float32")))
+        array([[[ True, False],
+                [ True,  True]]])
+    """
+
+    def call(self, inputs):
+        places = ops.arange(inputs.shape[1] or ops.shape(inputs)[1])
+        return (places[:, None] >= places[None, :])[None]
+
+    def compute_output_shape(self, input_shape):
+        return (1, input_shape[1], input_shape[1])
+
+    def compute_output_spec(self, inputs):
+        return keras.KerasTensor(self.compute_output_shape(inputs.shape), dtype="bool")
+
+    def get_config(self):  # Keras wants to see this method where a dtype policy may have been given
+        return super().get_config()
+
+
+@register
+class TextPooling(keras.layers.Layer):
+    """Take the token that stands for a text.
+
+    Args:
+        pooling: Which; see `TextConfig`.
+        eos_id: Likewise.
+
+    Call arguments:
+        inputs: Tokens.
+        ids: Their numbers, `(batch, tokens)`. A text without `eos_id` is read at its first token.
+
+    Input shape:
+        `(batch, tokens, hidden_size)`
+
+    Output shape:
+        `(batch, hidden_size)`
+
+    Example:
+        >>> tokens = np.arange(3, dtype="float32").reshape(1, 3, 1)
+        >>> float(ops.squeeze(TextPooling("argmax")(tokens, np.array([[1, 9, 0]]))))
+        1.0
+    """
+
+    def __init__(self, pooling, eos_id=None, **kwargs):
+        super().__init__(**kwargs)
+        self.pooling = one_of(pooling, "pooling", POOLINGS)
+        self.eos_id = eos_id
+
+    def call(self, inputs, ids):
+        if self.pooling == "last":
+            return inputs[:, -1]
+        ids = ops.cast(ids, "int32")
+        place = ops.argmax(ids if self.pooling == "argmax" else ops.cast(ops.equal(ids, self.eos_id), "int32"), axis=-1)
+        return ops.take_along_axis(inputs, ops.cast(place, "int32")[:, None, None], axis=1)[:, 0]
+
+    def compute_output_spec(self, inputs, ids):
+        return keras.KerasTensor((inputs.shape[0], inputs.shape[2]), dtype=self.compute_dtype)
+
+    def get_config(self):
+        return {**super().get_config(), "pooling": self.pooling, "eos_id": self.eos_id}

@@ -1,0 +1,207 @@
+"""Images and sentences compared: probabilities, retrieval, and a classifier made of sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+from ..model import VisionTransformer
+from ..validate import positive_integer
+from .model import ImageText
+
+__all__ = ["encode_images", "encode_texts", "similarity", "top_k", "zero_shot", "zero_shot_classifier"]
+
+
+def encode_images(model: ImageText, images: Any, batch_size: int = 32) -> np.ndarray:
+    """Return the features of images, each of length 1.
+
+    Args:
+        model: Both towers.
+        images: One picture or several: whatever `model.image.preprocess` reads (paths, URLs, PIL images, arrays).
+        batch_size: Images that the tower sees at once.
+
+    Returns:
+        float32 `(images, width)`
+
+    Raises:
+        FileNotFoundError: There is no such picture.
+        ValueError: It cannot be read.
+    """
+    inputs = model.image.preprocess(images)
+    return _unit(model.image.predict(inputs, batch_size=batch_size, verbose=0))
+
+
+def encode_texts(
+    model: ImageText, texts: str | Sequence[str], templates: str | Sequence[str] = "{}", batch_size: int = 256
+) -> np.ndarray:
+    """Return the features of texts, each of length 1.
+
+    Args:
+        model: Both towers, with a tokenizer.
+        texts: One text or several.
+        templates: Sentences with `{}` for the text, such as `"a photo of a {}."`. Of several the features are averaged,
+            as in CLIP's paper (section 3.1.4).
+        batch_size: Sentences that the tower sees at once.
+
+    Returns:
+        float32 `(texts, width)`
+
+    Raises:
+        FileNotFoundError: There is no tokenizer beside the weights.
+        ImportError: Its library is not installed.
+        ValueError: There is no text, a template has no `{}`, or the tokenizer is missing or another model's.
+    """
+    texts = [texts] if isinstance(texts, str) else list(texts)
+    templates = [templates] if isinstance(templates, str) else list(templates)
+    if not texts or not templates or any("{}" not in template for template in templates):
+        raise ValueError(f"At least one text and one template with {{}} are needed. Received: {texts}, {templates}")
+    if model.tokenizer is None:
+        raise ValueError("The model has no tokenizer: set model.tokenizer = vit_keras.text.Tokenizer(FOLDER).")
+    sentences = [template.replace("{}", text) for text in texts for template in templates]
+    ids = model.tokenizer(sentences)
+    _check_tokens(model.text, ids)
+    ids = _trimmed(model.text, ids)
+    features = _unit(model.text.predict(ids, batch_size=batch_size, verbose=0))
+    return _unit(features.reshape(len(texts), len(templates), -1).mean(axis=1))
+
+
+def _check_tokens(tower: Any, ids: np.ndarray) -> None:
+    """Raise an error for tokens of another vocabulary, which some backends would take in silence."""
+    config = tower.config
+    if ids.max() >= config.vocab_size:
+        raise ValueError(
+            f"The tokenizer is not the model's: it gives the token {ids.max()}, and the vocabulary of the text tower "
+            f"has {config.vocab_size}."
+        )
+    if config.pooling == "eos" and not (ids == config.eos_id).any(axis=1).all():
+        raise ValueError(
+            f"The tokenizer is not the model's: it ends no text with the token {config.eos_id}, where the text tower "
+            "reads its features."
+        )
+
+
+def _trimmed(tower: Any, ids: np.ndarray) -> np.ndarray:
+    """Return tokens without the columns that change nothing: after the last end of a text, if the tower is causal."""
+    if tower.input_shape[1] is not None:
+        return ids
+    ends = ids.argmax(axis=1) if tower.config.pooling == "argmax" else (ids == tower.config.eos_id).argmax(axis=1)
+    return ids[:, : -(-(int(ends.max()) + 1) // 8) * 8]  # eights: few lengths to compile for
+
+
+def _unit(features: np.ndarray) -> np.ndarray:
+    features = np.asarray(features, "float32")
+    return features / np.maximum(np.linalg.norm(features, axis=-1, keepdims=True), 1e-12)
+
+
+def similarity(model: ImageText, images: Any, texts: str | Sequence[str], **options: Any) -> np.ndarray:
+    """Return how alike images and texts are: the cosines of their features.
+
+    Args:
+        model: Both towers.
+        images: One picture or several.
+        texts: One text or several.
+        **options: `templates`, of `encode_texts`.
+
+    Returns:
+        float32 `(images, texts)`, from -1 to 1.
+
+    Raises:
+        ValueError: As `encode_images` and `encode_texts` do.
+    """
+    return encode_images(model, images) @ encode_texts(model, texts, **options).T
+
+
+def zero_shot(model: ImageText, images: Any, texts: str | Sequence[str], **options: Any) -> np.ndarray:
+    """Return the probability of each text for each image.
+
+    Args:
+        model: Both towers: `open_image_text(...)`.
+        images: One picture or several: paths, URLs, PIL images or arrays.
+        texts: Texts, such as `["a photo of a cat", "a photo of a dog"]`.
+        **options: `templates`, of `encode_texts`.
+
+    Returns:
+        float32 `(images, texts)`. Of a model with the loss `"softmax"` (CLIP) a row sums to 1: one of the texts is
+        right. With `"sigmoid"` (SigLIP) each text has a probability of its own.
+
+    Raises:
+        ValueError: As `encode_images` and `encode_texts` do.
+
+    Example:
+        >>> zero_shot(model, "cat.jpg", ["a cat", "a dog"])  # doctest: +SKIP
+    """
+    image, text = encode_images(model, images), encode_texts(model, texts, **options)
+    logits = model.logits(image, text)
+    activate = keras.activations.softmax if model.loss_kind == "softmax" else keras.activations.sigmoid
+    return keras.ops.convert_to_numpy(activate(logits))
+
+
+def top_k(scores: np.ndarray, k: int = 5) -> tuple[np.ndarray, np.ndarray]:
+    """Return the best columns of each row: the texts for an image or, of transposed scores, the images for a text.
+
+    Args:
+        scores: `(rows, columns)`, such as `similarity(model, images, texts)`.
+        k: How many; no more than there are.
+
+    Returns:
+        Two arrays `(rows, k)`: the columns, and their scores. Of equal scores the first column comes first.
+
+    Raises:
+        ValueError: `k` is no positive integer.
+
+    Example:
+        >>> top_k(np.array([[0.1, 0.9, 0.5]]), 2)
+        (array([[1, 2]]), array([[0.9, 0.5]]))
+    """
+    scores = np.asarray(scores)
+    best = np.argsort(-scores, axis=-1, kind="stable")[:, : positive_integer(k, "k")]
+    return best, np.take_along_axis(scores, best, axis=-1)
+
+
+def zero_shot_classifier(
+    model: ImageText,
+    classes: Sequence[str],
+    templates: str | Sequence[str] = "{}",
+    *,
+    activation: str | None = None,
+    name: str = "zero_shot",
+) -> VisionTransformer:
+    """Return an image classifier whose head is made of sentences: the text tower is no longer needed.
+
+    It is an ordinary model: it predicts, is exported, saved, fine-tuned and explained as any other, and its classes
+    have names. The image tower inside is the given model's own, not a copy.
+
+    Args:
+        model: Both towers, with a tokenizer.
+        classes: Names of the classes, which stand for `{}` in the templates; or whole sentences.
+        templates: Of `encode_texts`.
+        activation: Of the output; `None`: `"softmax"` or `"sigmoid"`, by the loss of the model. `"linear"`: logits.
+        name: Name of the new model.
+
+    Returns:
+        A model from images to `(batch, classes)`, with the `preprocessing` of the image tower and the classes as
+        `labels`.
+
+    Raises:
+        ValueError: Two classes are the same, or as `encode_texts` does.
+
+    Example:
+        >>> classifier = zero_shot_classifier(model, ["cat", "dog"], "a photo of a {}.")  # doctest: +SKIP
+    """
+    classes = [classes] if isinstance(classes, str) else list(classes)
+    if len(set(classes)) < len(classes):
+        raise ValueError(f"Each class needs another name. Received: {classes}")
+    features = encode_texts(model, classes, templates)
+    scale = float(np.exp(keras.ops.convert_to_numpy(model.logit_scale)))
+    bias = 0.0 if model.logit_bias is None else float(keras.ops.convert_to_numpy(model.logit_bias))
+    inputs = keras.Input(model.image.input_shape[1:])
+    unit = keras.layers.UnitNormalization(name="unit", dtype="float32")(model.image(inputs))
+    head = keras.layers.Dense(len(classes), activation=activation or model.loss_kind, name="sentences", dtype="float32")
+    classifier = VisionTransformer(inputs, head(unit), name=name)
+    head.set_weights([scale * features.T, np.full(len(classes), bias, "float32")])
+    classifier.labels = tuple(classes)
+    classifier.preprocessing = model.image.preprocessing
+    return classifier

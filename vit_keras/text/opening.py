@@ -1,0 +1,123 @@
+"""From a file of weights to a text tower, or to both towers of a model for images and text."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from ..checkpoints.model_weights import canonical_variables
+from ..opening import ImageSize, from_checkpoint
+from .model import ImageText
+from .reading import LOGITS, TextWeights
+from .tokenizer import Tokenizer
+from .tower import TextTransformer, build_text
+
+__all__ = ["open_image_text", "open_text"]
+
+
+def open_text(
+    weights: str | os.PathLike[str],
+    *,
+    dtype: Any = None,
+    strict: bool = True,
+    key: str | None = None,
+    **options: Any,
+) -> TextTransformer:
+    """Build the text tower that a file of weights holds, and load it.
+
+    Args:
+        weights: The path of a file or of a folder from Hugging Face, a published name, or a URL. The families are those
+            of CLIP, open_clip and SigLIP (`checkpoints.families.text`).
+        dtype: Keras dtype policy; `None` for the global one.
+        strict: Whether names in the file that its family does not know are an error.
+        key: Which of several state dicts in a PyTorch file.
+        **options: Fields of `TextConfig` that the file does not show, such as `mlp_activation="quick_gelu"`.
+
+    Returns:
+        A `TextTransformer`.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ValueError: The file is damaged, holds no text tower of a known family, or does not say all that is needed.
+
+    Example:
+        >>> tower = open_text("clip-vit-base-patch32")  # doctest: +SKIP
+    """
+    return _text_tower(TextWeights(weights, strict=strict, key=key, **options), dtype)
+
+
+def _text_tower(source: TextWeights, dtype: Any) -> TextTransformer:
+    model = build_text(source.config, dtype=dtype)
+    variables = canonical_variables(model)
+    found = {name: shape for name, shape in source.shapes.items() if name not in LOGITS}
+    wanted = {name: tuple(variable.shape) for name, variable in variables.items()}
+    if found != wanted:
+        other = sorted({name for name, _ in found.items() ^ wanted.items()})
+        name = other[0]
+        raise ValueError(
+            f"{source.path}: the text tower does not fit its configuration. {name} is {found.get(name, 'missing')}, "
+            f"and would be {wanted.get(name, 'absent')}" + (f"; and {len(other) - 1} more." if other[1:] else ".")
+        )
+    for name in source.shapes:
+        source[name]  # the whole file is read before anything is used
+    for name, variable in variables.items():
+        variable.assign(source[name])
+    return model
+
+
+def open_image_text(
+    weights: str | os.PathLike[str],
+    *,
+    tokenizer: Any = "auto",
+    text: dict[str, Any] | None = None,
+    image_size: ImageSize | str = "native",
+    dtype: Any = None,
+    strict: bool = True,
+    key: str | None = None,
+    **options: Any,
+) -> ImageText:
+    """Open both towers of a model for images and text: CLIP, open_clip, SigLIP or SigLIP 2.
+
+    Args:
+        weights: The path of a file or of a folder from Hugging Face, a published name, or a URL.
+        tokenizer: A `Tokenizer`, the folder of one, or `None`. `"auto"`: of the files beside the weights, which are
+            read when the first text is tokenized.
+        text: Fields of `TextConfig` that the file does not show, such as `{"causal": True}`.
+        image_size: Of `from_checkpoint`.
+        dtype: Keras dtype policy of both towers; `None` for the global one.
+        strict: Whether names in the file that its family does not know are an error.
+        key: Which of several state dicts in a PyTorch file.
+        **options: Of `from_checkpoint`, for the image tower. `mlp_activation` is for both towers.
+
+    Returns:
+        An `ImageText`, with its temperature.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ValueError: The file is damaged, one of its towers is of no known family, or it does not say all that is needed.
+
+    Example:
+        >>> model = open_image_text("clip-vit-base-patch32")  # doctest: +SKIP
+    """
+    shared = {name: options[name] for name in ("mlp_activation",) if name in options}
+    source = TextWeights(weights, strict=strict, key=key, **{**shared, **(text or {})})
+    if missing := [name for name in LOGITS[:1] if name not in source.shapes]:
+        raise ValueError(f"{source.path} has no {missing[0]}: it is a text tower alone. Open it with open_text.")
+    image = from_checkpoint(weights, image_size=image_size, dtype=dtype, strict=strict, key=key, **options)
+    if image.output_shape[-1] != (source.config.output_size or source.config.hidden_size):
+        raise ValueError(
+            f"{source.path}: the image tower returns {image.output_shape[-1]} features and the text tower "
+            f"{source.config.output_size or source.config.hidden_size}."
+        )
+    scale, *bias = (float(source[name].reshape(())) for name in LOGITS if name in source.shapes)
+    if tokenizer is not None and not callable(tokenizer):
+        folder = source.path.parent if tokenizer == "auto" else tokenizer
+        tokenizer = Tokenizer(folder, source.config.context_length)
+    return ImageText(
+        image,
+        _text_tower(source, dtype),
+        "sigmoid" if bias else "softmax",
+        tokenizer=tokenizer,
+        logit_scale=scale,
+        logit_bias=bias[0] if bias else None,
+    )
