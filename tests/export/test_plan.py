@@ -8,6 +8,7 @@ import pytest
 from export_cases import tiny
 from keras import ops
 
+import vit_keras
 from vit_keras import anatomy, vit
 from vit_keras.export import Plan
 from vit_keras.export.plan import in_float32, weights_sha256
@@ -115,6 +116,13 @@ def test_pictures_and_sizes():
     served = keras.Sequential([keras.Input((None, None, 3)), vit.preprocessing(tiny()), tiny()])
     plan = Plan.of(served)
     assert (plan.image_size, plan.preprocessing.range) == (None, (0.0, 255.0))
+
+
+def test_a_file_with_a_common_name_has_no_license_of_another(tmp_path):
+    vit_keras.save_weights(tiny(), tmp_path / "model.safetensors", format="timm")  # a name of many published files
+    said = Plan.of(vit_keras.open_model(tmp_path / "model.safetensors", num_heads=2)).metadata_json()
+    assert said["source"] == str(tmp_path / "model.safetensors")
+    assert said["license"] is None
 
 
 def test_metadata_is_json():

@@ -20,7 +20,7 @@ from .families import FAMILIES, Family, family_named, keras_files, rules
 from .readers import Stored, open_weights
 from .weights import Weights
 
-__all__ = ["describe", "unstored_fields"]
+__all__ = ["describe", "published_as", "unstored_fields"]
 
 SAMPLE_OF_NAMES = 2000
 """At most this number of names of a file of no known family is compared; a file can have any number of them."""
@@ -53,7 +53,7 @@ def describe(
     """
     if family is not None:
         family_named(family)
-    published = _published(Path(path))
+    published = published_as(Path(path))
     try:
         weights = Weights(path, family=family, strict=False, key=key, published=published)
     except ValueError as error:
@@ -106,7 +106,7 @@ _SHOWN_BY_FAMILY = ("mlp_activation", "epsilon", *rules.ROPE, "post_norm", "map_
 # --- the file ------------------------------------------------------------------------------------------------
 
 
-def _published(path: Path) -> registry.Checkpoint | None:
+def published_as(path: Path) -> registry.Checkpoint | None:
     """Return the registry's entry of a file, found by its place in the cache or by its name and size."""
     if not os.path.isfile(path):
         return None

@@ -7,14 +7,16 @@ import dataclasses
 import hashlib
 import platform
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
 
-from .. import __version__, anatomy, checkpoints, layers
+from .. import __version__, anatomy, layers
 from .. import labels as known_labels
+from ..checkpoints.describe import published_as
 from ..keras_internals import flat_layers, forget_compiled
 from ..preprocess import Preprocessing
 from ..preprocess_layer import Preprocess
@@ -244,7 +246,7 @@ def _metadata(model: keras.Model) -> dict[str, Any]:
     """Return what is known of a model's weights and of the programs that write it."""
     report = getattr(anatomy.find_vit(model), "load_report", None)
     source = None if report is None else str(report.source)
-    published = None if source is None else _published(source)
+    published = None if source is None else published_as(Path(source))
     policies = {layer.compute_dtype for layer in flat_layers(model)}
     return {
         "source": source if published is None else published.url,
@@ -259,12 +261,6 @@ def _metadata(model: keras.Model) -> dict[str, Any]:
             "python": platform.python_version(),
         },
     }
-
-
-def _published(source: str) -> Any:
-    """Return the published file that a local one is by its name, or `None`."""
-    name = source.replace("\\", "/").rpartition("/")[2]
-    return next((found for found in checkpoints.available() if found.filename == name), None)
 
 
 def weights_sha256(model: keras.Model) -> str:
