@@ -1,4 +1,4 @@
-"""Files of features, written in constant memory."""
+"""Files of features, written batch by batch: of what was written only the names stay in memory."""
 
 from __future__ import annotations
 
