@@ -24,10 +24,10 @@ def assert_close(found, expected):
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * max(1, np.abs(expected).max()))
 
 
-def tiny(**options):
+def tiny(image_size=32, **options):
     keras.utils.set_random_seed(1)
     options = {"dropout": 0.0, **options}
-    model = vit.build_model(32, 8, 2, 64, 2, "tiny", 128, classes=10, **options)
+    model = vit.build_model(image_size, 8, 2, 64, 2, "tiny", 128, classes=10, **options)
     model.get_layer("head").set_weights([np.random.default_rng(1).normal(size=(64, 10)), np.zeros(10)])
     return model
 
@@ -66,6 +66,17 @@ def test_one_compilation_serves_every_batch_size():
     for batch in (1, 4, 2):
         model(images(batch))
     assert traces(model) == 1
+
+
+@only_tensorflow
+def test_one_compilation_serves_every_image_size():
+    model = tiny(image_size=None, position_grid=(4, 4))
+    for height, width in ((32, 48), (48, 32), (64, 16)):
+        x = np.random.default_rng(0).uniform(-1, 1, (2, height, width, 3)).astype("float32")
+        assert_close(numpy(model(x)), model.predict(x, verbose=0))
+    assert traces(model) == 1
+    with pytest.raises(ValueError, match=r"takes images \(batch, 32, 32, 3\)"):
+        tiny()(np.zeros((2, 48, 32, 3), "float32"))
 
 
 @pytest.mark.core

@@ -48,9 +48,9 @@ def run(model: keras.Model, function: Callable, *tensors: Any, key: Hashable, tr
     """Call `function(model, *tensors)` compiled; it must not change a variable, except for drawing random numbers.
 
     There is one compilation for each `key`, image size and dtype; the batch may be of any size (JAX compiles for
-    each). What is set on the model's layers and read while compiling (which variables there are, activations, rates of
-    dropout) is watched: after a change the functions are compiled again. A model with `run_eagerly` set is not
-    compiled.
+    each). On TensorFlow there is one for all images in the plain calls of a model that takes any size. What is set on
+    the model's layers and read while compiling (which variables there are, activations, rates of dropout) is watched:
+    after a change the functions are compiled again. A model with `run_eagerly` set is not compiled.
 
     Args:
         model: Any Keras model that is built.
@@ -65,12 +65,16 @@ def run(model: keras.Model, function: Callable, *tensors: Any, key: Hashable, tr
     """
     if model.run_eagerly:
         return function(model, *tensors)
-    key = (key, *((tuple(t.shape[1:]), keras.backend.standardize_dtype(t.dtype)) for t in tensors))
-    compiler = _COMPILERS[keras.backend.backend()]
-    if training is not None and keras.backend.backend() == "torch":
+    backend = keras.backend.backend()
+    shapes = [tuple(t.shape[1:]) for t in tensors]
+    if training is not None and backend == "tensorflow":
+        shapes = [x.shape[1:] for x in model.inputs]
+    specs = tuple((shape, keras.backend.standardize_dtype(t.dtype)) for shape, t in zip(shapes, tensors))
+    compiler = _COMPILERS[backend]
+    if training is not None and backend == "torch":
         compiler = functools.partial(_replay, training=training)
     cache = _caches.setdefault(model, _Cache())
-    return cache.get(_state(model), key, lambda: compiler(weakref.ref(model), function, tensors))(*tensors)
+    return cache.get(_state(model), (key, *specs), lambda: compiler(weakref.ref(model), function, specs))(*tensors)
 
 
 def _state(model: keras.Model) -> tuple:
@@ -80,10 +84,10 @@ def _state(model: keras.Model) -> tuple:
     )
 
 
-def _tensorflow(model: weakref.ref, function: Callable, tensors: tuple) -> Callable:
+def _tensorflow(model: weakref.ref, function: Callable, specs: tuple) -> Callable:
     import tensorflow as tf
 
-    signature = [tf.TensorSpec((None, *t.shape[1:]), t.dtype) for t in tensors]
+    signature = [tf.TensorSpec((None, *shape), dtype) for shape, dtype in specs]
     # A partial, and no function defined here: TensorFlow would take all of these for one that is traced again and
     # again.
     return tf.function(functools.partial(_call, model, function), input_signature=signature, autograph=False)
@@ -93,7 +97,7 @@ def _call(model: weakref.ref, function: Callable, *tensors: Any) -> Any:
     return function(model(), *tensors)
 
 
-def _jax(model: weakref.ref, function: Callable, tensors: tuple) -> Callable:
+def _jax(model: weakref.ref, function: Callable, specs: tuple) -> Callable:
     import jax
 
     variables = model().variables  # in this order for good: freezing a layer must not change it
@@ -106,11 +110,11 @@ def _jax(model: weakref.ref, function: Callable, tensors: tuple) -> Callable:
     return lambda *x: compiled([v.value for v in variables], *x)
 
 
-def _torch(model: weakref.ref, function: Callable, tensors: tuple) -> Callable:
+def _torch(model: weakref.ref, function: Callable, specs: tuple) -> Callable:
     return functools.partial(_call, model, function)
 
 
-def _replay(model: weakref.ref, function: Callable, tensors: tuple, training: bool) -> Callable:
+def _replay(model: weakref.ref, function: Callable, specs: tuple, training: bool) -> Callable:
     return Replayed(model, function, training)
 
 
