@@ -235,6 +235,7 @@ ALIKE = (
         *("timm", "deit", "deit-distilled", "deit3", "dino", "mae", "dinov2", "timm-clip", "timm-siglip"),
         *("eva", "eva02", "timm-pe", "timm-pe-spatial", "timm-unnormed", "rope-vit"),
     },
+    {"timm-naflex", "timm-naflex-map"},
     {"beit", "timm-beit"},
     {"huggingface", "huggingface-dpt"},
 )

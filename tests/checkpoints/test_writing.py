@@ -12,7 +12,7 @@ import pytest
 from family_files import OPTIONS, cases, load, matrix, write
 from support import DATA
 
-from vit_keras import from_checkpoint, vit
+from vit_keras import from_checkpoint, resize, vit
 from vit_keras.checkpoints import ModelWeights, Weights, save_weights, transformers_json, writing
 from vit_keras.checkpoints.readers import open_weights
 from vit_keras.preprocess import Preprocessing
@@ -126,6 +126,13 @@ def test_what_is_read_is_written_back(name, tmp_path):
     for name_ in same:
         assert before[name_].tobytes() == after[name_].tobytes()
     assert (same == set(before) == set(after)) == (name not in OTHERWISE)
+
+
+def test_a_table_that_must_be_square_is_not_written_otherwise(tmp_path):
+    model, _ = golden_model("timm_naflex_gap", tmp_path / "source")
+    with pytest.raises(ValueError, match="square table of positions, and the model has 8. Nothing was written"):
+        save_weights(resize(model, (16, 32)), tmp_path / "out.safetensors", "timm-naflex")
+    assert left_in(tmp_path) == ["source", "source/model.safetensors"]
 
 
 @pytest.mark.slow

@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
-from .rules import PATCH_LINEAR, POSITIONS, TOKENS, array, norm
+import numpy as np
+
+from .rules import PATCH_LINEAR, POSITIONS, TOKENS, Op, array, norm
 from .timm import LAST_NORMS, PYTORCH, TIMM
+
+
+def _write_square(parts: list[np.ndarray], _: int) -> np.ndarray:
+    table, side = parts[0], math.isqrt(parts[0].shape[1])
+    if side * side != table.shape[1]:
+        raise ValueError(
+            f"timm's NaFlexViT keeps a square table of positions, and the model has {table.shape[1]}. Nothing was "
+            "written. Resize the model to square images first."
+        )
+    return table.reshape(1, side, side, -1)
+
 
 _EMBEDS = (
     *array("embeds.proj.weight", "embedding/kernel", op=PATCH_LINEAR),
     *array("embeds.proj.bias", "embedding/bias"),
     *array("embeds.cls_token", "cls", op=TOKENS),
     *array("embeds.reg_token", "registers", op=TOKENS),
-    *array("embeds.pos_embed", POSITIONS, op=TOKENS),
+    *array("embeds.pos_embed", POSITIONS, op=Op(TOKENS.read, _write_square)),
     *norm("embeds.norm", "Transformer/norm_pre"),
 )
 NAFLEX = dataclasses.replace(
@@ -26,7 +40,6 @@ NAFLEX = dataclasses.replace(
     format=None,
     only={},
     excludes=(),
-    suffix=None,
 )
 NAFLEX_MAP = dataclasses.replace(
     NAFLEX,
