@@ -7,8 +7,8 @@ import sys
 
 import numpy as np
 import pytest
-
 from scripts import sentences
+
 from vit_keras.text import Tokenizer
 
 START, END = "<|startoftext|>", "<|endoftext|>"
