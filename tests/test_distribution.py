@@ -316,6 +316,50 @@ def test_a_killed_machine_changes_nothing(tmp_path):
         np.testing.assert_allclose(*mine, atol=1e-6)
 
 
+def free_port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return str(free.getsockname()[1])
+
+
+def two_processes(process):
+    """Call `process(rank, port)` for both at once, and return what each returns."""
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        return list(pool.map(process, (0, 1), [free_port()] * 2))
+
+
+SHARES = (
+    MODEL
+    + """
+keras.distribution.initialize(f"127.0.0.1:{sys.argv[2]}", 2, int(sys.argv[1]))
+vit_keras.distribute("data")
+model = model_of()
+model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+before, messages = [np.asarray(weight) for weight in model.weights], []
+for step in ("fit", "evaluate", "predict"):
+    data = (images[:3],) if step == "predict" else (images[:3], labels[:3])
+    try:
+        getattr(model, step)(*data, batch_size=3, verbose=0)
+    except ValueError as error:
+        messages.append(str(error))
+same = all(np.array_equal(weight, kept) for weight, kept in zip(model.weights, before))
+model.fit(images[:4], labels[:4], batch_size=4, verbose=0)
+print(json.dumps([messages, same, int(model.optimizer.iterations)]))
+"""
+)
+
+
+@pytest.mark.slow
+@pytest.mark.any_backend
+def test_a_share_that_the_devices_of_a_machine_do_not_divide_is_refused():
+    """The model stays whole and can train on."""
+    pytest.importorskip("jax")
+    for messages, same, steps in two_processes(lambda rank, port: run(SHARES, rank, port, devices=2)):
+        assert len(messages) == 3
+        assert all("A batch of 3 cannot be divided among the devices of this process" in text for text in messages)
+        assert same and steps == 1
+
+
 @pytest.mark.slow
 @pytest.mark.any_backend
 def test_the_loop_of_the_guide_is_as_one_process():
@@ -323,17 +367,12 @@ def test_the_loop_of_the_guide_is_as_one_process():
     text = (ROOT / "docs" / "scale.md").read_text(encoding="utf-8")
     loop = re.findall(r"```python\n(.*?)```", text, re.DOTALL)[1]
     loop += "\nimport json\nprint(json.dumps([p.detach().double().ravel().tolist() for p in model.parameters()]))\n"
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
 
-    def process(rank, size):
+    def process(rank, port, size=2):
         there = {"RANK": str(rank), "WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
         return run(loop, backend="torch", **there)
 
-    alone = process(0, 1)
-    with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        both = list(pool.map(process, (0, 1), (2, 2)))
-    for found in both:
+    alone = process(0, free_port(), size=1)
+    for found in two_processes(process):
         for values, expected in zip(found, alone):
             np.testing.assert_allclose(values, expected, atol=1e-5)
