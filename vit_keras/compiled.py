@@ -15,7 +15,7 @@ from typing import Any
 import keras
 
 from . import distribution
-from .keras_internals import flat_layers
+from .keras_internals import flat_layers, own_state
 from .replay import Replayed
 
 KEPT = 32
@@ -78,10 +78,13 @@ def run(model: keras.Model, function: Callable, *tensors: Any, key: Hashable, tr
 
 
 def _state(model: keras.Model) -> tuple:
-    return (
-        tuple(id(v) for v in model.variables),
-        tuple((getattr(layer, "activation", None), getattr(layer, "rate", None)) for layer in flat_layers(model)),
-    )
+    # Asked at every call: two dictionaries are quicker than as many attributes, which PyTorch looks up in Python.
+    state: list = []
+    for layer in flat_layers(model):
+        own = vars(layer)
+        state += id(layer), own.get("activation"), own.get("rate")
+        state += map(id, own_state(layer))
+    return tuple(state)
 
 
 def _tensorflow(model: weakref.ref, function: Callable, specs: tuple) -> Callable:

@@ -26,6 +26,18 @@ def flat_layers(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
     return list(layer._flatten_layers(include_self=True))
 
 
+def own_state(layer: keras.layers.Layer) -> list:
+    """Return the variables and random generators of a layer itself; `variables` asks the layers inside it too.
+
+    Example:
+        >>> dense = keras.layers.Dense(1)
+        >>> dense.build((None, 4))
+        >>> len(own_state(dense))
+        2
+    """
+    return [*layer._trainable_variables, *layer._non_trainable_variables, *layer._seed_generators]
+
+
 def origin(tensor: Any) -> tuple[Any, list]:
     """Return the operation that a symbolic tensor comes from, and the tensors that went into it.
 
