@@ -130,7 +130,7 @@ def test_what_is_read_is_written_back(name, tmp_path):
 
 def test_a_table_that_must_be_square_is_not_written_otherwise(tmp_path):
     model, _ = golden_model("timm_naflex_gap", tmp_path / "source")
-    with pytest.raises(ValueError, match="square table of positions, and the model has 8. Nothing was written"):
+    with pytest.raises(ValueError, match="and the model has 8.*Nothing was written. These formats can hold it"):
         save_weights(resize(model, (16, 32)), tmp_path / "out.safetensors", "timm-naflex")
     assert left_in(tmp_path) == ["source", "source/model.safetensors"]
 

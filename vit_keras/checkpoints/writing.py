@@ -160,6 +160,8 @@ def _prefix(family: Family, config: Mapping[str, Any]) -> str:
 
 
 def _problem(family: Family, arrays: rules.Arrays, weights: ModelWeights) -> str | None:
+    if arrays.problem is not None:
+        return arrays.problem
     if arrays.unnamed:
         some = ", ".join(arrays.unnamed[:5]) + (" …" if len(arrays.unnamed) > 5 else "")
         return f"The format {family.name!r} has no name for {len(arrays.unnamed)} weights of this model: {some}."

@@ -403,6 +403,7 @@ class Arrays(Mapping):
     Attributes:
         shapes: `{name: shape}`.
         unnamed: Canonical names of the weights that the family has no name for.
+        problem: Why a weight has no form in the family's files, or `None`.
     """
 
     def __init__(self, family: Family, weights: Any, num_heads: int, prefix: str = ""):
@@ -418,10 +419,13 @@ class Arrays(Mapping):
                     for target in targets:
                         del left[target]
         self.unnamed = tuple(left)
-        self.shapes = {
-            name: op.write([np.broadcast_to(np.float32(0), weights.shapes[t]) for t in targets], num_heads).shape
-            for name, (op, targets) in self._sources.items()
-        }
+        self.shapes, self.problem = {}, None
+        for name, (op, targets) in self._sources.items():
+            empty = [np.broadcast_to(np.float32(0), weights.shapes[t]) for t in targets]
+            try:
+                self.shapes[name] = op.write(empty, num_heads).shape
+            except ValueError as error:
+                self.problem = str(error)
 
     def __getitem__(self, name: str) -> np.ndarray:
         op, targets = self._sources[name]

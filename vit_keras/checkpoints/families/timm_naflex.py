@@ -15,8 +15,8 @@ def _write_square(parts: list[np.ndarray], _: int) -> np.ndarray:
     table, side = parts[0], math.isqrt(parts[0].shape[1])
     if side * side != table.shape[1]:
         raise ValueError(
-            f"timm's NaFlexViT keeps a square table of positions, and the model has {table.shape[1]}. Nothing was "
-            "written. Resize the model to square images first."
+            f"timm's NaFlexViT keeps a square table of positions, and the model has {table.shape[1]}. Resize the model "
+            "to square images first."
         )
     return table.reshape(1, side, side, -1)
 
