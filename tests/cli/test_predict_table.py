@@ -1,4 +1,6 @@
-"""`vit-keras predict-table`: its options are those of `training.predict_table`."""
+"""`vit-keras predict-table` and `evaluate` on tables: their options are those of the functions."""
+
+import json
 
 import keras
 import numpy as np
@@ -6,6 +8,7 @@ import pytest
 from PIL import Image
 
 from vit_keras import training, vit
+from vit_keras.anatomy import name_classes
 from vit_keras.cli import main, parser
 from vit_keras.training.columns import VALUES
 
@@ -63,3 +66,28 @@ def test_damaged_pictures_are_skipped_unless_asked_otherwise(contest, capsys):
 def test_the_choices_of_the_help_are_those_of_the_function():
     options = parser.build_parser()._subparsers._group_actions[0].choices["predict-table"]._actions
     assert {tuple(option.choices) for option in options if option.dest == "values"} == {VALUES}
+
+
+@pytest.mark.parametrize("task", ["single", "multi", "regression"])
+def test_the_measures_of_a_table_of_images(contest, capsys, task):
+    pytest.importorskip("sklearn")
+    model = keras.saving.load_model("fold0/model.keras")
+    columns = {"label": ["cat", "dog", "cat"]} if task == "single" else {"cat": [1, 0, 1], "dog": [0, 1, 1]}
+    name_classes(model, ("cat", "dog"), task)
+    model.save("model.keras")
+    pd.DataFrame({"id": [2, 0, 1], **columns}).to_csv("valid.csv", index=False)
+    arguments = ["evaluate", "model.keras", "valid.csv", "--images", "test", "--image-column", "id"]
+    assert main([*arguments, "-o", "report.html"]) == 0
+    printed = capsys.readouterr().out
+    expected = training.evaluate(model, {"image": ["2", "0", "1"], **columns}, images="test")
+    if task == "single":
+        assert f"accuracy {expected.accuracy:.1%} on 3 pictures" in printed
+    else:
+        assert expected.headline in printed
+    for each in expected.per_class:
+        value = each["f1" if task != "regression" else "rmse"]
+        shown = "-" if value is None else f"{value:.1%}" if task != "regression" else f"{value:.4g}"
+        assert each["name"] in printed and shown in printed
+    assert "valid.csv" in (contest / "report.html").read_text("utf-8")
+    assert main([*arguments, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(expected.to_dict()))

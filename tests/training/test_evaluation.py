@@ -6,6 +6,7 @@ import pytest
 from PIL import Image
 
 from vit_keras import vit
+from vit_keras.anatomy import NUMBERS, name_classes, predictions
 from vit_keras.preprocess import CLIP
 from vit_keras.training.embeddings import embed, features
 from vit_keras.training.evaluation import evaluate
@@ -195,7 +196,7 @@ def test_what_is_refused(folders, tmp_path):
     folder, _ = folders[False]
     with pytest.raises(FileNotFoundError, match=r"b/99\.png"):
         evaluate(make(), folder, only=["b/1.png", "b/99.png"], progress=False)
-    with pytest.raises(ValueError, match="has 7 classes without names, and there are 3 folders"):
+    with pytest.raises(ValueError, match="has 7 classes without names. Received 3: 'a'"):
         evaluate(make(classes=7), folder, progress=False)
     with pytest.raises(ValueError, match="no classifier: its output has the shape"):
         evaluate(make(include_top=False, pooling=None), folder, progress=False)
@@ -203,3 +204,83 @@ def test_what_is_refused(folders, tmp_path):
         evaluate(tmp_path / "none.keras", folder)
     with pytest.raises(ValueError, match="errors must be one of 'raise', 'skip'. Received: 'ignore'"):
         evaluate(make(), folder, errors="ignore")
+
+
+# --- tables -------------------------------------------------------------------------------------------------------
+
+TASKS = {  # the task, the names of the outputs, the columns of the labels, options
+    "single": (("ant", "bee", "cow"), {"label": ["cow", "ant", "bee", "ant"]}, {}),
+    "named columns": (("bee", "ant"), {"ant": [0, 1, 1, 0], "bee": [1, 1, 0, 0]}, {}),
+    "separated": (("ant", "bee", "cow"), {"tags": ["cow|ant", "", "bee", "ant"]}, {"label": "tags", "separator": "|"}),
+    "regression": (("height", "age"), {"age": [3.5, 1, 2, 4], "height": [1.5, 2, 3, 4]}, {}),
+    "ordinal": (("mild", "medium", "hot"), {"taste": ["hot", "mild", "mild", "medium"]}, {"label": "taste"}),
+}
+
+
+def table_of(folder, labels):
+    for n in range(4):
+        pixels = np.random.default_rng(n).integers(0, 256, (32, 32, 3), "uint8")
+        Image.fromarray(pixels).save(folder / f"p{n}.png")
+    return {"image": [f"p{n}" for n in range(4)], **labels}
+
+
+@pytest.mark.parametrize("kind", TASKS)
+def test_a_table_of_every_task(kind, tmp_path):
+    pytest.importorskip("sklearn")
+    names, labels, options = TASKS[kind]
+    task = {"named columns": "multi", "separated": "multi"}.get(kind, kind)
+    model = make(classes=1 if task == "ordinal" else len(names))
+    name_classes(model, names, task)
+    found = evaluate(model, table_of(tmp_path, labels), images=tmp_path, **options)
+    outputs = predictions(model, model.predict(model.preprocess([tmp_path / f"p{n}.png" for n in range(4)]), verbose=0))
+    said = found.predictions if task in NUMBERS else found.probabilities
+    np.testing.assert_allclose(said, outputs, atol=1e-5)  # float32, another batch
+    truth = {
+        "single": [2, 0, 1, 0],
+        "named columns": [[1, 0], [1, 1], [0, 1], [0, 0]],
+        "separated": [[1, 0, 1], [0, 0, 0], [0, 1, 0], [1, 0, 0]],
+        "regression": [[1.5, 3.5], [2, 1], [3, 2], [4, 4]],
+        "ordinal": [[2], [0], [0], [1]],
+    }
+    assert found.task == task and found.class_names == names and found.labels.tolist() == truth[kind]
+    assert found.paths == ("p0.png", "p1.png", "p2.png", "p3.png")
+
+
+def test_rows_of_a_table_that_are_left_out(tmp_path):
+    model = make()
+    model.labels = ("ant", "bee", "cow")
+    table = table_of(tmp_path, {"label": ["ant"] * 4})
+    table["image"][2] = "gone"
+    (tmp_path / "p3.png").write_bytes(b"no picture")
+    with pytest.raises(ValueError, match="1 picture is not in .*: 'gone'"):
+        evaluate(model, table, images=tmp_path)
+    with pytest.warns(UserWarning, match="left out"):
+        assert evaluate(model, table, images=tmp_path, errors="skip").paths == ("p0.png", "p1.png")
+    assert evaluate(model, table, images=tmp_path, errors="skip", only=["p1"]).paths == ("p1.png",)
+
+
+@pytest.mark.parametrize(
+    ("labels", "options", "message"),
+    [
+        ({"label": ["ant", "ape", "bee", "cow"]}, {}, "no class 'ape'|'ape'"),
+        ({"kind": ["ant", "bee", "cow", "ant"]}, {}, "no column 'label'"),
+        ({"label": ["ant"] * 4}, {"image": "id"}, "no column 'id'"),
+    ],
+)
+def test_a_table_that_does_not_fit_the_model(labels, options, message, tmp_path):
+    model = make()
+    model.labels = ("ant", "bee", "cow")
+    with pytest.raises(ValueError, match=message):
+        evaluate(model, table_of(tmp_path, labels), images=tmp_path, **options)
+
+
+def test_other_columns_than_the_models(tmp_path):
+    model = make(classes=2)
+    name_classes(model, ("ant", "bee"), "multi")
+    table = table_of(tmp_path, {"ant": [0, 1, 1, 0], "cow": [1, 1, 0, 0]})
+    with pytest.raises(ValueError, match="no column 'bee'"):
+        evaluate(model, table, images=tmp_path)
+    with pytest.raises(ValueError, match="predicts 'ant', 'bee'. Received columns: 'ant', 'cow'"):
+        evaluate(model, table, images=tmp_path, label=["ant", "cow"])
+    with pytest.raises(ValueError, match="its task is 'multi'.*Pass a table"):
+        evaluate(model, tmp_path.parent)

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 
 import keras
@@ -17,7 +18,9 @@ from support import ROOT
 
 from vit_keras import anatomy, vit
 from vit_keras.training import metrics
+from vit_keras.training import report as report_module
 from vit_keras.training import run as running
+from vit_keras.training.evaluation import explained_pictures
 from vit_keras.training.finetuning import finetune
 from vit_keras.training.recipes import recipe
 
@@ -132,6 +135,16 @@ def test_what_does_not_fit(photos, columns, tmp_path, given, message):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("balance", [False, "weights", "prior"])
+def test_unbalanced_classes_are_warned_of_unless_they_are_balanced(photos, columns, tmp_path, balance):
+    table = {**columns, "kind": ["rare"] * 3 + ["common"] * 45}
+    how = options(photos, label="kind", epochs=1, balance=balance, validation_split=0.34)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        finetune(table, model=tiny(), output=tmp_path / "run", **how)
+    assert any("The largest class has" in str(warning.message) for warning in caught) == (not balance)
+
+
 def test_a_folder_takes_no_columns(photos, columns, tmp_path):
     with pytest.raises(ValueError, match="group belongs to a table"):
         finetune(photos, model=tiny(), output=tmp_path / "run", group="patient")
@@ -178,6 +191,20 @@ def test_a_fold_predicts_what_its_model_predicts(whole, photos):
     expected = [[float(row["probability_bright"]), float(row["probability_dark"])] for row in rows]
     np.testing.assert_allclose(anatomy.predictions(model, model.predict(inputs, verbose=0)), expected, atol=1e-5)
     assert model.labels == ("bright", "dark")
+
+
+def test_each_mistake_is_explained_by_the_model_that_made_it(photos, columns, tmp_path):
+    chosen = {"label": "age", "folds": 2, "epochs": 1, "mistakes": 3}
+    result = finetune(columns, model=tiny(), output=tmp_path / "run", **options(photos, **chosen))
+    page = (result.folder / "report.html").read_text("utf-8")
+    with open(result.folder / "oof.csv", newline="") as file:
+        fold_of = {row["id"]: int(row["fold"]) for row in csv.DictReader(file)}
+    places = []
+    for number in result.evaluation.mistakes()[:3]:
+        model = keras.saving.load_model(result.models[fold_of[Path(result.evaluation.paths[number]).stem]])
+        _, overlay = explained_pictures(model, result.evaluation, photos, [number])[number]
+        places.append(page.index(report_module._jpeg(overlay)))
+    assert places == sorted(places) and page.count("The same picture, with the map") == 3
 
 
 def weights_of(folder):

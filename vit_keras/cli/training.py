@@ -7,12 +7,14 @@ import glob
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 from .. import training
 from ..checkpoints.checkpoint import megabytes
 from ..opening import open_model
 from ..training.evaluation import pictures_of_mistakes
 from ..training.report import report
+from ..training.table import is_table
 from .console import print_table, printable
 from .options import loading
 from .pictures import check_html, complete_in_new_folder, open_with_options
@@ -30,7 +32,6 @@ def finetune(options: argparse.Namespace) -> None:
     augmented = {name: settings.pop(name) for name in given if name in augmentation.to_dict()}
     if augmented:
         changes["augmentation"] = augmentation.replace(**augmented)
-    columns = options.label_column or ["label"]
     training.finetune(
         options.folder,
         model=options.model,
@@ -44,7 +45,7 @@ def finetune(options: argparse.Namespace) -> None:
         metric=options.metric,
         images=options.images,
         image=options.image_column,
-        label=columns[0] if len(columns) == 1 else columns,
+        label=_columns(options.label_column) or "label",
         task=options.task,
         separator=options.separator,
         group=options.group,
@@ -61,39 +62,67 @@ def finetune(options: argparse.Namespace) -> None:
 
 
 def evaluate(options: argparse.Namespace) -> None:
-    """Print the accuracy of a model and its measures for each class, and write a report if asked to."""
+    """Print how well a model predicts images, and each class or label, and write a report if asked to."""
     if options.output is not None:
         check_html(options.output)
     model = open_model(options.model)
     found = training.evaluate(
-        model, options.folder, only=options.only, errors=options.errors, progress=sys.stderr.isatty()
+        model,
+        options.folder,
+        images=options.images,
+        image=options.image_column,
+        label=_columns(options.label_column),
+        separator=options.separator,
+        only=options.only,
+        errors=options.errors,
+        progress=sys.stderr.isatty(),
     )
     if options.json:
         print(json.dumps(found.to_dict(), indent=2))
     else:
         _print_evaluation(found)
     if options.output is not None:
+        beside = Path(options.folder).parent if is_table(options.folder) else options.folder
         page = report(
             found,
             title=f"{model.name} on {Path(options.folder).resolve().name}",
             subtitle=str(options.model),
-            pictures=pictures_of_mistakes(model, found, options.folder),
+            pictures=pictures_of_mistakes(model, found, options.images or beside),
             command=options.command,
         )
         with complete_in_new_folder(options.output.expanduser()) as part:
             part.write_text(page, encoding="utf-8")
 
 
-def _print_evaluation(found: training.Evaluation) -> None:
-    low, high = found.interval
-    print(f"accuracy {found.accuracy:.1%} on {len(found.labels):,} pictures (at 95 %: {low:.1%} to {high:.1%})\n")
-    measures = ("precision", "recall", "f1")
-    rows = [
-        (each["name"], str(each["pictures"]), *("-" if each[m] is None else f"{each[m]:.1%}" for m in measures))
-        for each in found.per_class
-        if each["pictures"] or each["precision"] is not None
-    ]
-    print_table(("CLASS", "PICTURES", "PRECISION", "RECALL", "F1"), rows, "<>>>>")
+def _columns(names: list[str] | None) -> str | list[str] | None:
+    return names[0] if names is not None and len(names) == 1 else names
+
+
+_MEASURES = {
+    "single": ("precision", "recall", "f1"),
+    "multi": ("average_precision", "roc_auc", "precision", "recall", "f1"),
+    "regression": ("rmse", "mae", "bias", "r2"),
+    "ordinal": ("rmse", "mae", "bias", "r2"),
+}
+
+
+def _print_evaluation(found: Any) -> None:
+    said = found.headline
+    if found.task == "single":
+        low, high = found.interval
+        said = f"accuracy {found.accuracy:.1%} on {len(found.labels):,} pictures (at 95 %: {low:.1%} to {high:.1%})"
+    measures, shares = _MEASURES[found.task], found.task in ("single", "multi")
+    rows = []
+    for each in found.per_class:
+        known = [each[name] for name in measures]
+        if not shares or each["pictures"] or each["precision"] is not None:
+            counted = [str(each["pictures"])] if shares else []
+            texts = ["-" if value is None else f"{value:.1%}" if shares else f"{value:.4g}" for value in known]
+            rows.append((each["name"], *counted, *texts))
+    header = ["CLASS" if found.task == "single" else "LABEL", "PICTURES"] if shares else ["NUMBER"]
+    header += [name.replace("_", " ").upper() for name in measures]
+    print(f"{said}\n")
+    print_table(header, rows, "<" + ">" * (len(header) - 1))
 
 
 def predict_table(options: argparse.Namespace) -> None:

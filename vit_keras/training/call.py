@@ -15,9 +15,10 @@ import keras
 import numpy as np
 
 from ..atomic import complete
+from ..opening import open_model
 from . import metrics
 from .dataset import ImageFolder
-from .evaluation import evaluation_of, pictures_of_mistakes, relative
+from .evaluation import evaluation_of, explained_pictures, pictures_of_mistakes, relative
 from .job import Job, digest, duration
 from .labeled import Labeled
 from .recipes import Recipe
@@ -228,7 +229,7 @@ class Call:
             folds=(("Fold", "Pictures", name, "Best epoch", "Time"), table, f"{name}: {spread(scores[name])}"),
             histories=[(result["history"], result["best_epoch"]) for result in results],
             notes=self.notes,
-            pictures=pictures_of_mistakes(None, evaluation, self.data.root, self.mistakes),
+            pictures=self._mistakes_of_folds(evaluation, folds, places),
             command=self.command,
             recipe=self.recipe.to_dict(),
             facts={**results[0]["facts"], "time": duration(sum(result["seconds"] for result in results))},
@@ -240,6 +241,16 @@ class Call:
             print(f"{name}: {spread(scores[name])} over {len(pairs)} folds; out of fold: {evaluation.headline}")
             print(f"Wrote {self.output / 'report.html'} and, beside it, oof.csv, report.json and fold*/model.keras")
         return FoldsResult(evaluation, scores, tuple(p / "model.keras" for p in places), self.recipe, self.output)
+
+    def _mistakes_of_folds(self, evaluation: Any, folds: np.ndarray, places: Sequence[Path]) -> dict[int, Any]:
+        """Return the pictures of the worst mistakes of all folds, each with the map of the model that made it."""
+        worst, found = evaluation.mistakes()[: self.mistakes], {}
+        for fold in np.unique(folds[worst]):
+            model = open_model(places[fold] / "model.keras")
+            found |= explained_pictures(model, evaluation, self.data.root, worst[folds[worst] == fold])
+            del model
+            gc.collect()
+        return {int(number): found[number] for number in worst}
 
     def _evaluation(self, rows: np.ndarray, outputs: np.ndarray) -> Any:
         paths = tuple(relative(self.data.paths[row], self.data.root) for row in rows)

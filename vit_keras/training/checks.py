@@ -185,6 +185,10 @@ def _check_shares(labels: np.ndarray) -> None:
         )
 
 
+UNBALANCED = "The largest class has"
+"""How the warning of unbalanced classes begins."""
+
+
 def _counts(labels: np.ndarray) -> np.ndarray:
     """Return how often each class occurs in class numbers or one-hot labels."""
     if labels.ndim == 2 and labels.shape[1] > 1:
@@ -203,7 +207,7 @@ def _check_classes(first: np.ndarray, counts: np.ndarray | None) -> None:
     present = np.empty(0) if counts is None else counts[counts > 0]
     if present.size and present.max() > 10 * present.min():
         warnings.warn(
-            f"The largest class has {present.max():,.0f} images, the smallest {present.min():,.0f}. Pass "
+            f"{UNBALANCED} {present.max():,.0f} images, the smallest {present.min():,.0f}. Pass "
             "class_weight=class_weights(labels) to fit (an ImageFolder has class_weight; the command line: --balance).",
             UserWarning,
             stacklevel=3,

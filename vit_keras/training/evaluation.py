@@ -1,4 +1,4 @@
-"""Evaluate a classifier on labeled pictures: accuracy, measures of each class, confusions, mistakes."""
+"""Evaluate a model on labeled pictures: accuracy, measures of each class, confusions, mistakes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,16 @@ import numpy as np
 from PIL import Image
 
 from .. import visualize
-from ..anatomy import NUMBERS, class_names, has_attention, image_shape, lack_of_classes, predictions, preprocessing_of
+from ..anatomy import (
+    NUMBERS,
+    class_names,
+    has_attention,
+    image_shape,
+    lack_of_classes,
+    output_names,
+    predictions,
+    preprocessing_of,
+)
 from ..anatomy import task as task_of
 from ..images import read
 from ..labels import class_named
@@ -24,8 +33,10 @@ from ..opening import open_model
 from ..validate import one_of, positive_integer
 from .dataset import ImageFolder
 from .embeddings.batches import Batch, batches_of_files, run_over
-from .listing import list_classes
+from .labeled import Labeled
+from .listing import first_few
 from .other_evaluations import LabelsEvaluation, NumbersEvaluation, as_html, percent
+from .table import is_table, read_pictures
 
 __all__ = ["Evaluation", "evaluate"]
 
@@ -184,36 +195,46 @@ class Evaluation:
 
 def evaluate(
     model: keras.Model | str | os.PathLike[str],
-    folder: str | os.PathLike[str],
+    folder: Any,
     *,
+    images: str | os.PathLike[str] | None = None,
+    image: str = "image",
+    label: str | Sequence[str] | None = None,
+    separator: str | None = None,
     only: str | os.PathLike[str] | Iterable[str] | None = None,
     image_size: int | tuple[int, int] | str | None = "native",
     batch_size: int = 32,
     errors: str = "raise",
     progress: bool = True,
-) -> Evaluation:
-    """Measure a classifier on a folder of pictures, one subfolder for each class.
+) -> Evaluation | LabelsEvaluation | NumbersEvaluation:
+    """Measure a model on a folder of pictures, one subfolder for each class, or on a table.
 
     Args:
         model: A model with a ViT in it, or the path of a saved one. If it knows the names of its classes, the names of
-            the folders are looked up among them (one of several between commas is enough: `tabby` for `tabby, tabby
-            cat`); otherwise the folders are its classes, in their order. A model that normalizes or resizes its images
-            gets pixels.
-        folder: The pictures, `folder/class/picture.jpg`.
-        only: Which pictures, relative to the folder: their names, or the path of the `split.json` that `finetune`
-            wrote, for the held-out ones. `None`: all.
+            the folders, or in the table, are looked up among them (one of several between commas is enough: `tabby` for
+            `tabby, tabby cat`); otherwise these are its classes, in their order. A model that normalizes or resizes its
+            images gets pixels.
+        folder: The pictures, `folder/class/picture.jpg`; or a table, as in `vit_keras.training.image_table`, whose
+            labels are of the model's task (`vit_keras.anatomy.task`).
+        images: Of a table, the folder of its pictures; `None`: that of the table.
+        image: Of a table, the column of the pictures.
+        label: Of a table, the column of the labels, or several. `None`: `"label"`, or the columns with the names of the
+            model's labels or numbers.
+        separator: Of a table, what stands between several labels in one column.
+        only: Which pictures, as the table calls them, or relative to the folder: a list, or the path of the
+            `split.json` that `finetune` wrote, for the held-out ones. `None`: all.
         image_size: Pixels, `(height, width)` or one integer, for a model that takes any size. `"native"` or `None`: the
             size of its checkpoint; a model that resizes images itself gets each picture in its own size.
         batch_size: Pictures in a batch.
-        errors: `"raise"` to refuse damaged pictures, `"skip"` to leave them out with a warning.
+        errors: `"raise"` to refuse damaged and missing pictures, `"skip"` to leave them out with a warning.
         progress: Whether to draw a progress bar.
 
     Returns:
-        An `Evaluation`.
+        An `Evaluation`; for several labels a `LabelsEvaluation`, for numbers and levels a `NumbersEvaluation`.
 
     Raises:
-        FileNotFoundError: There is no such model, folder or picture.
-        ValueError: The model is no classifier, a folder is no class of it, or a picture is damaged.
+        FileNotFoundError: There is no such model, folder, table or picture.
+        ValueError: The model has no head, a folder or a label is no class of it, or a picture is damaged.
 
     Warns:
         UserWarning: Damaged pictures or empty folders were left out.
@@ -225,15 +246,15 @@ def evaluate(
     one_of(errors, "errors", ("raise", "skip"))
     positive_integer(batch_size, "batch_size")
     model = model if isinstance(model, keras.Model) else open_model(model)
-    _check_classifier(model)
-    root = Path(folder).expanduser()
-    folders, files, labels = list_classes(root, None, errors)
-    names, numbers = _match(model, folders)
-    chosen = np.arange(len(files)) if only is None else _chosen([relative(file, root) for file in files], only)
-    paths = [str(files[number]) for number in chosen]
-    batches, _ = batches_of_files(paths, numbers[labels[chosen]], batch_size)
+    if lack := lack_of_classes(model):
+        raise ValueError(f"The model {model.name!r} is no classifier: {lack}.")
+    data = _labeled(model, folder, images, errors, {"image": image, "label": label, "separator": separator})
+    data.check_missing(errors)
+    chosen = range(len(data.paths)) if only is None else _chosen(data.ids, only)
+    rows = np.array([row for row in chosen if row not in data.missing], int)
+    batches, _ = batches_of_files([str(data.paths[row]) for row in rows], data.labels[rows], batch_size)
     prepare = preprocessing_of(model, image_size)
-    return _evaluation(model, batches, prepare, names, root, len(paths), errors=errors, progress=progress)
+    return _evaluation(model, batches, prepare, data.names, data.root, len(rows), errors=errors, progress=progress)
 
 
 def evaluate_decoded(
@@ -280,22 +301,45 @@ def evaluation_of(
     return (LabelsEvaluation if task == "multi" else Evaluation)(names, paths, labels, outputs)
 
 
-def _check_classifier(model: keras.Model) -> None:
-    lack = lack_of_classes(model)
-    if not lack and task_of(model) != "single":
-        lack = f"its task is {task_of(model)!r}, and a folder of classes has one class for each picture"
-    if lack:
-        raise ValueError(f"The model {model.name!r} is no classifier: {lack}.")
+def _labeled(model: keras.Model, source: Any, images: Any, errors: str, columns: dict[str, Any]) -> Labeled:
+    """Return pictures whose labels are numbered as a model's outputs."""
+    task, names, label = task_of(model), output_names(model), columns["label"]
+    if not is_table(source):
+        if task != "single":
+            why = f"its task is {task!r}, and a folder of classes has one class for each picture. Pass a table."
+            raise ValueError(f"The model {model.name!r} cannot be measured: {why}")
+        data = read_pictures(source, images, errors, {**columns, "label": "label" if label is None else label})
+    else:
+        by_columns = task == "regression" or (task == "multi" and columns["separator"] is None)
+        given = names if by_columns and label is None else label
+        if by_columns and names is not None and given is not None and {*_listed(given)} == {*names}:
+            given = names  # in the order of the outputs
+        options = {**columns, "label": "label" if given is None else given, "task": task, "fewest": 1}
+        options["class_names"] = None if by_columns or task == "single" else names
+        data = read_pictures(source, images, errors, options)
+    if task == "single":
+        names, numbers = _match(model, data.names)
+        return dataclasses.replace(data, names=names, labels=numbers[data.labels])
+    if names is not None and data.names != tuple(names):
+        raise ValueError(
+            f"The model {model.name!r} predicts {first_few(names)}. Received columns: {first_few(data.names)}"
+        )
+    return data
+
+
+def _listed(names: str | Sequence[str]) -> Sequence[str]:
+    return [names] if isinstance(names, str) else names
 
 
 def _match(model: keras.Model, folders: Sequence[str]) -> tuple[tuple[str, ...], np.ndarray]:
-    """Return the names of the model's classes, and the class number of each folder."""
+    """Return the names of the model's classes, and the number of each class of the pictures."""
     names, shape = class_names(model), getattr(model, "output_shape", None)
     if names is not None:
         return names, np.array([class_named(name, names) for name in folders])
     if shape is not None and shape[-1] != len(folders):
         raise ValueError(
-            f"The model {model.name!r} has {shape[-1]} classes without names, and there are {len(folders)} folders."
+            f"The model {model.name!r} has {shape[-1]} classes without names. Received {len(folders)}: "
+            f"{first_few(folders)}"
         )
     return tuple(folders), np.arange(len(folders))
 
@@ -318,21 +362,27 @@ def _chosen(paths: Sequence[str], only: Any) -> np.ndarray:
 
 
 def pictures_of_mistakes(
-    model: keras.Model | None, evaluation: Any, folder: str | os.PathLike[str], count: int = 24
+    model: keras.Model, evaluation: Any, folder: str | os.PathLike[str], count: int = 24
 ) -> dict[int, tuple[np.ndarray, np.ndarray | None]]:
-    """Return the pictures of the worst mistakes and, of a model with attention, maps of the predicted class.
+    """Return at most so many pictures of the worst mistakes, worst first; see `explained_pictures`."""
+    return explained_pictures(model, evaluation, folder, evaluation.mistakes()[:count])
+
+
+def explained_pictures(
+    model: keras.Model, evaluation: Any, folder: str | os.PathLike[str], numbers: Iterable[int]
+) -> dict[int, tuple[np.ndarray, np.ndarray | None]]:
+    """Return some pictures of an evaluation and, of a model with attention, maps of what was predicted.
 
     Args:
-        model: The evaluated model; `None` for pictures without maps.
-        evaluation: Its evaluation.
+        model: The model that predicted them.
+        evaluation: The evaluation.
         folder: Where the pictures are.
-        count: Largest number of pictures.
+        numbers: The numbers of the pictures.
 
     Returns:
-        By the number of the picture, worst first: uint8 pixels, and the same with the relevance of the predicted class
-        or `None`.
+        By the number of the picture: uint8 pixels, and the same with the relevance of the predicted class or `None`.
     """
-    chosen = [int(number) for number in evaluation.mistakes()[:count]]
+    chosen = [int(number) for number in numbers]
     pictures = [_small(Path(folder).expanduser() / evaluation.paths[number]) for number in chosen]
     overlays: list[np.ndarray | None] = [None] * len(pictures)
     if has_attention(model):

@@ -27,13 +27,13 @@ from ..validate import is_number, one_of
 from . import metrics
 from .call import Call, noted_warnings
 from .dataset import check_share, datasets_of
-from .labeled import Labeled, read_folder
+from .labeled import Labeled
 from .listing import split
 from .recipes import Recipe
 from .recipes import recipe as find_recipe
 from .results import FinetuneResult, FoldsResult
 from .splits import fold_numbers, hold_out
-from .table import column_numbers, is_table, read_columns, read_table
+from .table import column_numbers, is_table, read_columns, read_pictures
 
 __all__ = ["FinetuneResult", "FoldsResult", "finetune"]
 
@@ -154,7 +154,7 @@ def finetune(
     keras.utils.set_random_seed(seed)
     notes: list[str] = []
     with noted_warnings(notes):
-        data = _pictures(folder, images, errors, {**of_table, "class_names": class_names})
+        data = read_pictures(folder, images, errors, {**of_table, "class_names": class_names})
         if data.assumed and progress:
             print(data.assumed, flush=True)
         _check_measure(data, metric, balance)
@@ -226,23 +226,6 @@ def _check(output: Path, overwrite: bool, errors: str, **numbers: float | None) 
         raise ValueError(
             f"{output} has a finished run. Pass another folder as output= (--output), or overwrite=True (--overwrite)."
         )
-
-
-def _pictures(source: Any, images: Any, errors: str, options: dict[str, Any]) -> Labeled:
-    """Return the pictures of a folder of classes, or of a table."""
-    if not is_table(source):
-        path = Path(source).expanduser()
-        given = [name for name, value in {**options, "images": images}.items() if value != _OF_A_FOLDER.get(name)]
-        if given and not path.is_dir() and path.exists():
-            raise ValueError(f"{path} is no table: its name ends in none of .csv, .tsv, .parquet.")
-        if given:
-            raise ValueError(f"{', '.join(given)} belongs to a table. {path} is a folder of classes.")
-        return read_folder(path, None, errors)
-    beside = Path(source).expanduser().parent if isinstance(source, (str, os.PathLike)) else Path()
-    return read_table(source, root=beside if images is None else images, **options)
-
-
-_OF_A_FOLDER = {"image": "image", "label": "label", "task": "auto"}
 
 
 def _parts(data: Labeled, source: Any, share: float, folds: int | str | None, seed: int) -> list[np.ndarray]:

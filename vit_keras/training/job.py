@@ -17,6 +17,7 @@ from ..anatomy import task as task_of
 from ..model import VisionTransformer
 from ..opening import resize
 from . import metrics
+from .checks import UNBALANCED
 from .dataset import ImageFolder
 from .evaluation import evaluate_decoded, evaluation_of
 from .labeled import Labeled
@@ -134,7 +135,10 @@ class Job:
             if kept:
                 scale_head(model, 1 / unit[1], -unit[0] / unit[1])
         how = _without_prior(model, recipe, train) if balance == "prior" else {}
-        recipe.compile(model, train, batch_size=train.batch_size, **how)
+        with warnings.catch_warnings():
+            if balance:  # what the warning advises
+                warnings.filterwarnings("ignore", UNBALANCED)
+            recipe.compile(model, train, batch_size=train.batch_size, **how)
         return cls(model, recipe, train, held_out, data, balance, progress, metric, unit)
 
     def say(self, text: str) -> None:

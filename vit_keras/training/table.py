@@ -24,11 +24,13 @@ from ..preprocess import Preprocessing
 from ..validate import did_you_mean, one_of
 from .augment import Augmentation
 from .dataset import ImageFolder, datasets_of
-from .labeled import Labeled
+from .labeled import Labeled, read_folder
 from .listing import EXTENSIONS, first_few
 from .splits import hold_out
 
-__all__ = ["find_pictures", "image_table", "is_table", "read_columns", "read_table", "whole_columns"]
+__all__ = [
+    *("find_pictures", "image_table", "is_table", "read_columns", "read_pictures", "read_table", "whole_columns"),
+]
 
 _READERS = {".csv": ",", ".tsv": "\t", ".tab": "\t", ".parquet": None, ".pq": None}
 _PACKED = (".gz", ".bz2", ".xz", ".zip", ".zst")
@@ -235,8 +237,9 @@ def read_table(
     weight: str | None = None,
     group: str | None = None,
     class_names: Sequence[str] | None = None,
+    fewest: int = 2,
 ) -> Labeled:
-    """Return the pictures and labels of a table; see `image_table`."""
+    """Return the pictures and labels of a table with at least so many classes; see `image_table`."""
     one_of(task, "task", ("auto", *TASKS))
     root = Path(root).expanduser()
     if not root.is_dir():
@@ -249,7 +252,7 @@ def read_table(
         task, reason = _guess(targets, wanted, separator)
         assumed = f"task={task!r} is assumed: {reason}."
     names, labels = _READ[task](targets, wanted, separator, class_names)
-    if (labels.ndim == 1 and len(names) < 2) or not names:
+    if (labels.ndim == 1 and len(names) < fewest) or not names:
         raise ValueError(f"The column {wanted[0]!r} has only one class, {first_few(names)}. Training needs two.")
     weights = groups = None
     if weight is not None:
@@ -261,6 +264,33 @@ def read_table(
     ids = [str(value) for value in ids]
     paths, missing = find_pictures(ids, root)
     return Labeled(task, names, paths, labels, ids, root, weights, groups, missing, assumed)
+
+
+def read_pictures(source: Any, images: Any, errors: str, options: Mapping[str, Any]) -> Labeled:
+    """Return the pictures of a folder of classes, or of a table.
+
+    Args:
+        source: The folder or the table.
+        images: Folder of a table's pictures; `None`: the table's own.
+        errors: Whether empty subfolders are errors; see `image_folder`.
+        options: Of a table, arguments of `read_table`.
+
+    Raises:
+        ValueError: Options of a table are given with a folder.
+    """
+    if is_table(source):
+        beside = Path(source).expanduser().parent if isinstance(source, (str, os.PathLike)) else Path()
+        return read_table(source, root=beside if images is None else images, **options)
+    path = Path(source).expanduser()
+    given = [name for name, value in {**options, "images": images}.items() if value != _OF_A_FOLDER.get(name)]
+    if given and not path.is_dir() and path.exists():
+        raise ValueError(f"{path} is no table: its name ends in none of .csv, .tsv, .parquet.")
+    if given:
+        raise ValueError(f"{', '.join(given)} belongs to a table. {path} is a folder of classes.")
+    return read_folder(path, None, errors)
+
+
+_OF_A_FOLDER = {"image": "image", "label": "label", "task": "auto"}
 
 
 def column_numbers(columns: Mapping[str, np.ndarray], name: str) -> np.ndarray:

@@ -11,14 +11,14 @@ from ..options import image_size
 
 __all__ = ["embed", "evaluate", "finetune", "predict_table"]
 
-_FOLDER = "folder with one subfolder per class: DIR/class/image.jpg"
+_FOLDER_OR_TABLE = (
+    "folder with one subfolder per class: DIR/class/image.jpg; or a table of images and labels: .csv, .tsv or .parquet"
+)
 
 
 def finetune(parser: argparse.ArgumentParser) -> None:
     """Add the options of `finetune`."""
-    parser.add_argument(
-        "folder", metavar="DIR|TABLE", help=f"{_FOLDER}; or a table of images and labels: .csv, .tsv or .parquet"
-    )
+    parser.add_argument("folder", metavar="DIR|TABLE", help=_FOLDER_OR_TABLE)
     add_model(parser)
     _add_table(parser)
     add_output(parser, "DIR", "folder for the results; default: finetuned", old="--out", default=Path("finetuned"))
@@ -78,27 +78,34 @@ def finetune(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_table(parser: argparse.ArgumentParser) -> None:
-    """Add what the columns of a table are."""
-    table = parser.add_argument_group("tables")
-    table.add_argument("--images", type=Path, metavar="DIR", help="folder of the images; default: that of the table")
-    table.add_argument("--image-column", metavar="NAME", default="image", help="images or their ids; default: image")
-    table.add_argument("--label-column", metavar="NAME", nargs="+", help="one column or several; default: label")
+    """Add what the columns of a table are, and what they mean."""
+    table = _add_columns(parser, "one column or several; default: label")
     table.add_argument(
         "--task",
         choices=("auto", *TASKS),
         default="auto",
         help="one class of several, several labels, numbers, or levels; default: auto",
     )
-    table.add_argument("--separator", metavar="TEXT", help="what stands between several labels in one column")
     table.add_argument("--group", metavar="NAME", help="column, such as the patient, that no split divides")
     table.add_argument("--weight", metavar="NAME", help="column of the weight of each image in the loss")
     table.add_argument("--class-names", metavar="NAME", nargs="+", help="classes or levels, in their order")
 
 
+def _add_columns(parser: argparse.ArgumentParser, labels: str) -> argparse._ArgumentGroup:
+    """Add where the images and the labels of a table are."""
+    table = parser.add_argument_group("tables")
+    table.add_argument("--images", type=Path, metavar="DIR", help="folder of the images; default: that of the table")
+    table.add_argument("--image-column", metavar="NAME", default="image", help="images or their ids; default: image")
+    table.add_argument("--label-column", metavar="NAME", nargs="+", help=labels)
+    table.add_argument("--separator", metavar="TEXT", help="what stands between several labels in one column")
+    return table
+
+
 def evaluate(parser: argparse.ArgumentParser) -> None:
     """Add the options of `evaluate`."""
     parser.add_argument("model", metavar="MODEL", help="saved model (.keras, .h5) or published name")
-    parser.add_argument("folder", metavar="DIR", help=_FOLDER)
+    parser.add_argument("folder", metavar="DIR|TABLE", help=_FOLDER_OR_TABLE)
+    _add_columns(parser, "one column or several; default: label, or the columns that the model was trained on")
     parser.add_argument(
         "--only",
         type=Path,
