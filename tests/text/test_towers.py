@@ -6,7 +6,7 @@ import pytest
 from family_files import matrix, run
 from text_files import LENGTH, VOCABULARY, cases, load, tokens, write
 
-from vit_keras import open_image_text
+from vit_keras import anatomy, open_image_text
 from vit_keras.text import TextConfig, build_text, contrastive_loss, open_text
 
 pytestmark = pytest.mark.core
@@ -96,3 +96,8 @@ def test_a_text_tower_is_opened_alone(tmp_path):
     assert tower.config.pooling == "eos"
     assert (tower.config.context_length, tower.config.vocab_size) == (LENGTH, VOCABULARY)
     assert tower.output_shape == (None, 24)
+
+
+def test_a_text_tower_is_no_vision_transformer():
+    with pytest.raises(ValueError, match=r"no Vision Transformer: its input has the shape \(None, 8\)"):
+        anatomy.find_vit(build_text(TextConfig(**TINY)))

@@ -30,7 +30,7 @@ def find_vit(model: keras.Model) -> keras.Model:
 
     Raises:
         TypeError: `model` is not a Keras model.
-        ValueError: There is no Vision Transformer, or more than one.
+        ValueError: There is no Vision Transformer, or more than one, or it is the text tower of a CLIP.
     """
     if not isinstance(model, keras.Model):
         raise TypeError(f"Expected a Keras model. Received: {type(model).__name__}")
@@ -40,6 +40,12 @@ def find_vit(model: keras.Model) -> keras.Model:
         raise ValueError(
             f"Expected one Vision Transformer of vit_keras in the model {model.name!r}, found {len(found)}"
             + (": " + ", ".join(m.name for m in found) + ". Pass one of them." if found else ".")
+        )
+    shapes = [tuple(x.shape) for x in getattr(found[0], "inputs", None) or ()]
+    if shapes and len(shapes[0]) == 2:
+        raise ValueError(
+            f"The model {found[0].name!r} is no Vision Transformer: its input has the shape {shapes[0]}, as tokens of a "
+            "text have."
         )
     return found[0]
 
