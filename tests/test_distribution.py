@@ -328,7 +328,7 @@ def two_processes(process):
         return list(pool.map(process, (0, 1), [free_port()] * 2))
 
 
-SHARES = (
+INDIVISIBLE = (
     MODEL
     + """
 keras.distribution.initialize(f"127.0.0.1:{sys.argv[2]}", 2, int(sys.argv[1]))
@@ -354,7 +354,7 @@ print(json.dumps([messages, same, int(model.optimizer.iterations)]))
 def test_a_share_that_the_devices_of_a_machine_do_not_divide_is_refused():
     """The model stays whole and can train on."""
     pytest.importorskip("jax")
-    for messages, same, steps in two_processes(lambda rank, port: run(SHARES, rank, port, devices=2)):
+    for messages, same, steps in two_processes(lambda rank, port: run(INDIVISIBLE, rank, port, devices=2)):
         assert len(messages) == 3
         assert all("A batch of 3 cannot be divided among the devices of this process" in text for text in messages)
         assert same and steps == 1
