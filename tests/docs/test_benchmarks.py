@@ -2,9 +2,12 @@
 
 import json
 import math
+import os
+import subprocess
 import sys
 
 import pytest
+from support import ROOT
 
 from benchmarks import __main__ as command
 from benchmarks import environments, figure, report, runner, suites
@@ -312,3 +315,21 @@ def test_results_of_two_machines_are_not_mixed(results, tmp_path):
         (tmp_path / name).write_text(json.dumps({**results, "machine": {**results["machine"], "cores": ord(name)}}))
     with pytest.raises(ValueError, match="two machines"):
         command.read([str(tmp_path / "a"), str(tmp_path / "b")])
+
+
+@pytest.mark.slow
+@pytest.mark.any_backend
+def test_what_is_for_a_gpu_runs_on_a_cpu(tmp_path):
+    pytest.importorskip("jax")
+    pytest.importorskip("torch")
+    ours = ["ours, JAX", "ours, PyTorch"]
+    small = ["--models", "ti16", "--batches", "2", "--image-size", "32", "--steps", "1", "--rounds", "1", "--peak", "1"]
+    script, output = ROOT / "tools" / "measure_gpu.py", tmp_path / "gpu.json"
+    command = [sys.executable, str(script), *small, "--contenders", *ours, "--output", str(output)]
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(output.read_text())
+    assert [row["contender"] for row in rows] == ours
+    assert all(0 < row["predict, of peak"] < 1 and row["train, images a second"] > 0 for row in rows)
+    assert "Measured on: cpu" in done.stdout and "| ti16 | 2 | ours, JAX |" in done.stdout
