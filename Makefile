@@ -30,12 +30,13 @@ else
 endif
 	KERAS_BACKEND=jax JAX_DISABLE_MOST_OPTIMIZATIONS=1 $(BIN)/python -m pytest $(WORKERS) -m first_case
 
-# All that `make test` leaves out: on TensorFlow every test that depends on the backend, every case of the core on JAX,
-# the rest on PyTorch. `pytest -m exhaustive` is left: every kind of model in every exported format, a quarter of an hour.
+# All that `make test` leaves out: on PyTorch every slow test; on TensorFlow every test that depends on the backend, but
+# the slow ones only of the numeric core; on JAX the whole core. `pytest -m exhaustive` is left: every kind of model in
+# every exported format, a quarter of an hour a backend.
 test-slow: $(VENV)/test.stamp $(WEB)
 ifneq ($(strip $(TORCH)),)
-	KERAS_BACKEND=torch $(BIN)/python -m pytest $(WORKERS) $(SLOWEST) -m "slow and (core or any_backend) and not exhaustive"
-	KERAS_BACKEND=tensorflow $(BIN)/python -m pytest $(WORKERS) $(SLOWEST) -m "not (first_case or any_backend or exhaustive)"
+	KERAS_BACKEND=torch $(BIN)/python -m pytest $(WORKERS) $(SLOWEST) -m "slow and not exhaustive"
+	KERAS_BACKEND=tensorflow $(BIN)/python -m pytest $(WORKERS) $(SLOWEST) -m "(core or not slow) and not (first_case or any_backend or exhaustive)"
 else
 	KERAS_BACKEND=tensorflow $(BIN)/python -m pytest $(WORKERS) $(SLOWEST) -m "slow and not exhaustive"
 endif
