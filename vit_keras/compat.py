@@ -19,7 +19,12 @@ ImageSizeArg = tuple[int, int] | int
 
 
 class ConfigDict(TypedDict):
-    """The sizes of a model as `build_model` takes them; see `ViTConfig`."""
+    """The sizes of a model as `build_model` takes them; see `ViTConfig`.
+
+    Example:
+        >>> CONFIG_B["hidden_size"]
+        768
+    """
 
     dropout: float
     mlp_dim: int
@@ -61,6 +66,10 @@ def validate_pretrained_top(include_top: bool, pretrained: bool, classes: int | 
 
     Warns:
         UserWarning: `classes` is another number.
+
+    Example:
+        >>> validate_pretrained_top(True, True, 1000, "imagenet21k+imagenet2012")
+        1000
     """
     if weights not in WEIGHTS:
         raise ValueError(f"Unexpected weights: {weights}.")
@@ -92,6 +101,13 @@ def load_pretrained(
 
     Returns:
         A `LoadReport`.
+
+    Example:
+        >>> from vit_keras import vit
+        >>> model = vit.build_model(32, 16, 2, 64, 2, "small", 128, classes=3)
+        >>> model.save_weights("small.weights.h5")
+        >>> load_pretrained("B_16", "small.weights.h5", True, model, 32, 16).loaded == len(model.weights)
+        True
     """
     source = checkpoints.Weights(checkpoints.fetch(weights, size))
     return checkpoints.load_weights(model, source, include_head=pretrained_top)
@@ -113,6 +129,14 @@ def apply_embedding_weights(
 
     Warns:
         UserWarning: The table was resampled.
+
+    Example:
+        >>> from vit_keras.layers import AddPositionEmbs
+        >>> layer = AddPositionEmbs()
+        >>> layer.build((None, 10, 8))
+        >>> apply_embedding_weights(layer, np.ones((1, 10, 8)), 3, 3)
+        >>> layer.get_weights()[0].shape
+        (1, 10, 8)
     """
     grid = (num_y_patches, num_x_patches)
     table = resize_position_embeddings(source_weights, grid)
@@ -135,5 +159,12 @@ def load_weights_numpy(model: Any, params_path: Any, pretrained_top: bool, num_x
 
     Returns:
         A `vit_keras.checkpoints.LoadReport`.
+
+    Example:
+        >>> from vit_keras import vit
+        >>> model = vit.build_model(32, 16, 2, 64, 2, "small", 128, classes=3)
+        >>> path = checkpoints.save_weights(model, "small.npz")
+        >>> load_weights_numpy(model, "small.npz", True, 2, 2).loaded == len(model.weights)
+        True
     """
     return checkpoints.load_weights(model, checkpoints.Weights(params_path), include_head=bool(pretrained_top))

@@ -64,13 +64,9 @@ def distribute(
         NotImplementedError: The backend cannot do it; the message says what can.
 
     Example:
-        ```python
-        vit_keras.distribute("fsdp")  # before the model
-        model = vit.vit_h14(pretrained=False)
-        recipe = training.recipe("finetune")
-        recipe.compile(model, data)
-        model.fit(data, callbacks=recipe.callbacks)
-        ```
+        >>> distribute("data", devices=1)  # doctest: +SKIP
+        >>> model = vit_keras.open_model("vit_b16")  # doctest: +SKIP
+        >>> distribute(None)  # one device again
     """
     if how is not None:
         one_of(how, "how", KINDS)

@@ -26,6 +26,10 @@ class Format:
         quantize: What the argument `quantize=` may be.
         weights: The ending of the file of weights that may be beside a file; `""` where there is none.
         shows_attention: Whether a file returns attention, if the model has any and nobody said.
+
+    Example:
+        >>> FORMATS["onnx"].suffix, FORMATS["onnx"].quantize
+        ('.onnx', ('int8',))
     """
 
     suffix: str
