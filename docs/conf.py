@@ -32,6 +32,7 @@ extensions = [
     "repository_pages",
     "checkpoint_pages",
     "code_links",
+    "internal_links",
     "llms",
 ]
 exclude_patterns = ["_*"]
@@ -39,7 +40,7 @@ templates_path = ["_templates"]
 nitpicky = True
 # Types of other packages have no pages here. Types of our own signatures that are not public have none either.
 nitpick_ignore_regex = [("py:(class|exc|obj|meth|attr|data|func|mod)", r".*")]
-suppress_warnings = ["toc.empty_glob"]  # docs/paper.md may be there or not
+suppress_warnings = ["misc.highlighting_failure"]  # JSON with an ellipsis in it
 
 default_role = "literal"  # `name` in a docstring is code, as in Markdown
 highlight_language = "python"
@@ -76,6 +77,7 @@ html_show_sphinx = False
 html_copy_source = True
 html_show_sourcelink = True
 html_sidebars = {"index": [], "changes": []}
+html_context = {"default_mode": "auto"}
 html_theme_options = {
     "logo": {"text": "vit_keras", "image_light": "_static/logo.svg", "image_dark": "_static/logo.svg"},
     "header_links_before_dropdown": 8,

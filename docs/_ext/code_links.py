@@ -22,7 +22,7 @@ class CodeLinks(SphinxPostTransform):
             inside = node.parent
             while inside is not None and not isinstance(inside, (nodes.reference, nodes.title)):
                 inside = inside.parent
-            if inside is not None or self.env.docname.startswith("reference/") and not node.astext().count("."):
+            if inside is not None or (self.env.docname.startswith("reference/") and "." not in node.astext()):
                 continue
             target = self.target(node.astext(), known)
             if target and target[0] != self.env.docname:

@@ -4,7 +4,7 @@ import re
 import shutil
 from pathlib import Path
 
-from generated import DOCS, ROOT
+from generated import DOCS
 
 RUN = ("classify", "explain", "finetune", "lit")
 """Examples that end in seconds without files, weights or a network."""

@@ -7,7 +7,8 @@ from pathlib import Path, PurePosixPath
 DOCS = Path(__file__).parents[1]
 ROOT = DOCS.parent
 LINK = re.compile(r"(?<=\]\()(?!\w+:|#|/)([^)#\s]+)(#[^)\s]*)?(?=\))")
-NAMED = re.compile(r"`[^`\n]*?\b((?:tools|examples|tests|benchmarks)/[\w./-]+\.(?:py|csv|json|md|sh|ipynb|log))[^`\n]*`")
+FILE = r"(?:tools|examples|tests|benchmarks)/[\w./-]+\.(?:py|csv|json|md|ipynb|log)"
+NAMED = re.compile(rf"`[^`\n]*?\b({FILE})[^`\n]*`")
 PAGES = {"README.md": "index.md", "CHANGELOG.md": "changes.md"}
 
 
@@ -25,7 +26,7 @@ def page_of(path):
     if path.parts[0] == "docs":
         return str(path.relative_to("docs"))
     if path.parts[0] == "examples" and path.suffix in ("", ".py") and path.name != "Dockerfile":
-        return f"examples/{path.stem if path.suffix else 'index'}.md"
+        return f"examples/{path.stem if path.suffix else 'index'}.rst"
     return PAGES.get(str(path), f"source/{path}" if path.suffix == ".md" else f"source/{path}.md")
 
 
@@ -33,7 +34,7 @@ def targets(text, folder):
     """Yield the files of the repository that a Markdown text in `folder` links to or names."""
     for found in LINK.finditer(text):
         path = os.path.normpath(folder / found[1])
-        if (ROOT / path).is_file():
+        if (ROOT / path).exists():
             yield path.replace(os.sep, "/")
     for found in NAMED.finditer(text):
         if (ROOT / found[1]).is_file():

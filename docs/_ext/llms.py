@@ -18,7 +18,7 @@ def first_sentence(document):
     for node in document.findall(nodes.paragraph):
         text = " ".join(node.astext().split())
         if len(text) > 30:
-            return re.split(r"(?<=[.:])\s", text)[0].rstrip(":") + ("" if text[-1] != ":" else "")
+            return re.split(r"(?<=[.:])\s", text)[0]
     return ""
 
 

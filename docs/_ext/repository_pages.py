@@ -20,6 +20,11 @@ def notebook(path):
 def source_page(path, page):
     """Return the page of a file: Markdown and notebooks as text, others as code."""
     path = PurePosixPath(path)
+    if (ROOT / path).is_dir():
+        names = sorted(each.name for each in (ROOT / path).iterdir() if not each.name.startswith(("_", ".")))
+        return f"---\norphan: true\n---\n# {path}\n\nA folder of the repository.\n\n" + "".join(
+            f"- {n}\n" for n in names
+        )
     if path.suffix == ".ipynb":
         return f"---\norphan: true\n---\n{notebook(path)}\n"
     if path.suffix == ".md":
@@ -55,6 +60,8 @@ def relink(app, docname, source):
     """Turn the links of a page to files of the repository into links to their pages."""
     if docname + ".md" in PAGES.values() or docname.startswith(("source/", "reference/", "examples/")):
         return
+    if not (DOCS / "paper.md").is_file():
+        source[0] = source[0].replace("\npaper\n", "\n")
     page = PurePosixPath(docname)
     source[0] = relinked(source[0], PurePosixPath("docs") / page.parent, f"{docname}.md")
 

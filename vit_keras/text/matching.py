@@ -33,7 +33,8 @@ def encode_images(model: ImageText, images: Any, batch_size: int = 32) -> np.nda
     Example:
         >>> from vit_keras import vit
         >>> from vit_keras.text import TextConfig, build_text
-        >>> tower = build_text(TextConfig(vocab_size=9, num_layers=1, hidden_size=16, num_heads=2, mlp_dim=32, output_size=8))
+        >>> sizes = dict(num_layers=1, hidden_size=16, num_heads=2, mlp_dim=32, output_size=8)
+        >>> tower = build_text(TextConfig(vocab_size=9, **sizes))
         >>> model = ImageText(vit.build_model(16, 8, 1, 16, 2, "image", 32, classes=8), tower)
         >>> model.tokenizer = lambda texts: np.full((len(texts), 4), 8, "int32")
         >>> encode_images(model, np.zeros((3, 16, 16, 3), "uint8")).shape
@@ -66,7 +67,8 @@ def encode_texts(
     Example:
         >>> from vit_keras import vit
         >>> from vit_keras.text import TextConfig, build_text
-        >>> tower = build_text(TextConfig(vocab_size=9, num_layers=1, hidden_size=16, num_heads=2, mlp_dim=32, output_size=8))
+        >>> sizes = dict(num_layers=1, hidden_size=16, num_heads=2, mlp_dim=32, output_size=8)
+        >>> tower = build_text(TextConfig(vocab_size=9, **sizes))
         >>> model = ImageText(vit.build_model(16, 8, 1, 16, 2, "image", 32, classes=8), tower)
         >>> model.tokenizer = lambda texts: np.full((len(texts), 4), 8, "int32")
         >>> encode_texts(model, ["a cat", "a dog"], templates=["a photo of {}.", "{}"]).shape
@@ -132,7 +134,8 @@ def similarity(model: ImageText, images: Any, texts: str | Sequence[str], **opti
     Example:
         >>> from vit_keras import vit
         >>> from vit_keras.text import TextConfig, build_text
-        >>> tower = build_text(TextConfig(vocab_size=9, num_layers=1, hidden_size=16, num_heads=2, mlp_dim=32, output_size=8))
+        >>> sizes = dict(num_layers=1, hidden_size=16, num_heads=2, mlp_dim=32, output_size=8)
+        >>> tower = build_text(TextConfig(vocab_size=9, **sizes))
         >>> model = ImageText(vit.build_model(16, 8, 1, 16, 2, "image", 32, classes=8), tower)
         >>> model.tokenizer = lambda texts: np.full((len(texts), 4), 8, "int32")
         >>> similarity(model, np.zeros((3, 16, 16, 3), "uint8"), ["a cat", "a dog"]).shape
