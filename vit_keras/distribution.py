@@ -41,11 +41,9 @@ def distribute(
 ) -> Any:
     """Let all models that are made from now on use several devices. Call it before a model is made or opened.
 
-    | `how` | each device holds | backend |
-    |---|---|---|
-    | `"data"` | the whole model, and a part of each batch | JAX, TensorFlow |
-    | `"fsdp"` | a part of each large variable and of its optimizer's state, and a part of each batch | JAX |
-    | `"tensor"` | some heads of each attention and some neurons of each MLP, for the whole batch | JAX |
+    - `"data"` (JAX, TensorFlow): each device holds the whole model, and a part of each batch.
+    - `"fsdp"` (JAX): a part of each large variable and of its optimizer's state, and a part of each batch.
+    - `"tensor"` (JAX): some heads of each attention and some neurons of each MLP, for the whole batch.
 
     Args:
         how: One of these; `None`: one device again.

@@ -8,7 +8,7 @@ from sphinx.transforms.post_transforms import SphinxPostTransform
 from sphinx.util.nodes import make_refnode
 
 NAME = re.compile(r"(?:vit_keras\.)?([A-Za-z_][\w.]*)(\(.*)?", re.DOTALL)
-FILE = re.compile(r"(?:tools|examples|tests|benchmarks)/[\w./-]+\.\w+")
+FILE = re.compile(r"(?:docs|tools|examples|tests|benchmarks)/[\w./-]+\.\w+")
 
 
 class CodeLinks(SphinxPostTransform):
@@ -47,7 +47,7 @@ class CodeLinks(SphinxPostTransform):
         """Return the page and anchor of what a literal names, or `None`."""
         file = FILE.search(text)
         if file and (ROOT / file[0]).is_file():
-            page = page_of(file[0]).rsplit(".md", 1)[0]
+            page = re.sub(r"\.(md|rst)$", "", page_of(file[0]))
             return (page, "") if page in self.env.found_docs else None
         found = NAME.fullmatch(text)
         if not found:

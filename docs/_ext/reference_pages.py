@@ -31,7 +31,7 @@ def module_page(module, names):
     """Return the page of a module: its docstring, a table of names, and each name that is documented here."""
     here = {name: value for name, (value, home) in names.items() if home == f"{module}.{name}"}
     elsewhere = [home for name, (_, home) in names.items() if home != f"{module}.{name}"]
-    functions = [f"   {module}.{name}" for name, value in here.items() if callable(value)]
+    functions = [f"   {name}" for name, value in here.items() if callable(value)]
     parts = [heading(module), f".. automodule:: {module}\n   :no-members:\n"]
     if functions:
         parts.append(".. autosummary::\n   :nosignatures:\n\n" + "\n".join(functions) + "\n")
