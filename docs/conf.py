@@ -76,7 +76,7 @@ html_favicon = "_static/logo.svg"
 html_show_sphinx = False
 html_copy_source = True
 html_show_sourcelink = True
-html_sidebars = {"index": [], "changes": []}
+html_sidebars = {"index": [], "changes": [], "gallery": []}
 html_context = {"default_mode": "auto"}
 html_theme_options = {
     "logo": {"text": "vit_keras", "image_light": "_static/logo.svg", "image_dark": "_static/logo.svg"},

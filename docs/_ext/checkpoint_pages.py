@@ -61,7 +61,10 @@ Add a family <../add_a_family>
 ```
 """
 
-FAMILIES = """# Families of files
+FAMILIES = """---
+html_theme.sidebar_secondary.remove: true
+---
+# Families of files
 
 A family is a way to name and to lay out weights. The package finds it by the names of the arrays in a file.
 *Difference* is the largest difference from the output of the original implementation, as a share of the largest output,
@@ -75,7 +78,10 @@ to pass.
 Known, and refused with the reason: {refused}.
 """
 
-PUBLISHED = """# Published names
+PUBLISHED = """---
+html_theme.sidebar_secondary.remove: true
+---
+# Published names
 
 Pass a name to `open_model` or `from_checkpoint`; the file is downloaded once, and verified. *Top-1* is the accuracy on
 ImageNet-1k in percent that its publisher, or timm, reports: we did not measure it.
@@ -97,7 +103,10 @@ grammar instead of a list:
 `from_checkpoint("augreg/Ti_16-i21k-300ep-lr_0.001-aug_none-wd_0.03-do_0.0-sd_0.0--imagenet2012-steps_20k-lr_0.03-res_224.npz")`.
 """
 
-TRIED = """# Architectures tried
+TRIED = """---
+html_theme.sidebar_secondary.remove: true
+---
+# Architectures tried
 
 {intro}
 
@@ -129,21 +138,15 @@ def exactness():
     return {name: (int(count), float(difference)) for name, count, difference in rows}
 
 
-def whose():
-    """Return `{family: whose files}` of the table in docs/checkpoints.md, without its links and code."""
-    text = (DOCS / "checkpoints.md").read_text(encoding="utf-8")
-    return {name: title.replace("`", "") for name, title in re.findall(r"^\| `([\w-]+)` \| ([^|]+) \|", text, re.M)}
-
-
 def family_rows():
-    measured, titles, published = exactness(), whose(), {}
+    measured, published = exactness(), {}
     for checkpoint in registry.listed():
         published[checkpoint.family] = published.get(checkpoint.family, 0) + 1
     for name, family in families.FAMILIES.items():
         if family.refused is None:
             count, difference = measured.get(name, ("", None))
             shown = "" if difference is None else f"{difference:.1e}"
-            yield code(name), titles.get(name, family.title), str(published.get(name, "")), str(count), shown
+            yield code(name), family.title, str(published.get(name, "")), str(count), shown
 
 
 def published_rows():

@@ -111,7 +111,7 @@ def test_timm(here, monkeypatch):
         pixels = vit_keras.open_model(f"timm/{name}").preprocess("cat.png").transpose(0, 3, 1, 2)
         page.theirs["pixels"] = torch.from_numpy(np.ascontiguousarray(pixels))
     # torchvision, which their transforms need, is no part of what is compared here.
-    page.run(0, [('transform(Image.open("cat.png").convert("RGB"))[None]', "pixels")])
+    page.run(0, [("transform(picture)[None]", "pixels")])
     page.same("logits", torch_array)
     page.run(1)
     zeros = 'np.zeros((2, 96, 160, 3), "float32")'
