@@ -27,7 +27,6 @@ extensions = [
     "sphinx_copybutton",
     "sphinx_design",
     "sphinx_gallery.gen_gallery",
-    "example_pages",
     "reference_pages",
     "repository_pages",
     "checkpoint_pages",
@@ -65,6 +64,7 @@ add_module_names = False
 toc_object_entries_show_parents = "hide"
 viewcode_line_numbers = True
 
+example_pages.stage()
 sphinx_gallery_conf = example_pages.CONFIG
 
 html_title = "vit_keras"

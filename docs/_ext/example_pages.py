@@ -1,19 +1,20 @@
 """The examples as pages, by sphinx-gallery: those that need no files and no network are run."""
 
-import re
 import shutil
 from pathlib import Path
 
-from generated import DOCS
+from generated import DOCS, ROOT
+
+STAGE = ROOT / "build" / "examples"
 
 RUN = ("classify", "explain", "finetune", "lit")
 """Examples that end in seconds without files, weights or a network."""
 
-HEADER = """Examples
+HEADER = f"""Examples
 ========
 
-Scripts of the repository's folder ``examples``, as they are. The build of this site runs {run}, and shows what they
-print; the others need files, weights, other machines or minutes, and the tests run them.
+Scripts of the repository's folder ``examples``, as they are. The build of this site runs {", ".join(RUN[:-1])} and
+{RUN[-1]} and shows what they print; the others need files, weights, other machines or minutes, and the tests run them.
 """
 
 
@@ -28,7 +29,7 @@ def pictures(block, block_vars, gallery_conf):
 
 
 CONFIG = {
-    "examples_dirs": "../examples",
+    "examples_dirs": "../build/examples",
     "gallery_dirs": "examples",
     "filename_pattern": rf"[\\/]({'|'.join(RUN)})\.py$",
     "image_scrapers": (pictures,),
@@ -46,17 +47,12 @@ CONFIG = {
 }
 
 
-def title(app, docname, source):
-    """Make the first sentence of an example's docstring the title of its page."""
-    if docname.startswith("examples/") and docname != "examples/index":
-        source[0] = re.sub(
-            r"(\.\. _sphx_glr_examples_[\w.]+:\n\n)(.+?)\n(\n|$)",
-            lambda found: found[1] + found[2] + "\n" + "=" * len(found[2]) + "\n\n",
-            source[0],
-            count=1,
-        )
-
-
-def setup(app):
-    app.connect("source-read", title)
-    return {"parallel_read_safe": True}
+def stage():
+    """Copy the examples to where they are run, with the first sentence of each as the title of its page."""
+    STAGE.mkdir(parents=True, exist_ok=True)
+    (STAGE / "GALLERY_HEADER.rst").write_text(HEADER, encoding="utf-8")
+    for path in (ROOT / "examples").glob("*.py"):
+        first, rest = path.read_text(encoding="utf-8").split("\n", 1)
+        title, closed, _ = first.removeprefix('"""').partition('"""')
+        title = title.rstrip(".")
+        (STAGE / path.name).write_text(f'"""{title}\n{"=" * len(title)}\n{closed}\n{rest}', encoding="utf-8")
