@@ -1,5 +1,6 @@
 """The documentation site: `make docs` builds it into build/docs."""
 
+import logging
 import os
 import sys
 from pathlib import Path
@@ -12,6 +13,8 @@ os.environ.setdefault("VIT_KERAS_OFFLINE", "1")  # the build asks no network
 import example_pages
 
 import vit_keras
+
+logging.getLogger("vit_keras").setLevel(logging.WARNING)
 
 project = "vit_keras"
 author = "the authors of vit_keras"

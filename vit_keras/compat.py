@@ -16,6 +16,7 @@ from .positions import resize_position_embeddings, square_grid
 from .variants import VARIANTS
 
 ImageSizeArg = tuple[int, int] | int
+"""An image size: `(height, width)`, or one integer for a square."""
 
 
 class ConfigDict(TypedDict):
@@ -34,12 +35,18 @@ class ConfigDict(TypedDict):
 
 
 CONFIG_B: ConfigDict = {"dropout": 0.1, "mlp_dim": 3072, "num_heads": 12, "num_layers": 12, "hidden_size": 768}
+"""The sizes of B models, as vit-keras 0.x had them."""
 CONFIG_L: ConfigDict = {"dropout": 0.1, "mlp_dim": 4096, "num_heads": 16, "num_layers": 24, "hidden_size": 1024}
+"""The sizes of L models, as vit-keras 0.x had them."""
 
-# Where vit-keras 0.x kept its copies of eight of Google's files; for scripts that fetch them by hand.
 BASE_URL = "https://github.com/faustomorales/vit-keras/releases/download/dl"
+"""Where vit-keras 0.x kept its copies of eight of Google's files; for scripts that fetch them by hand."""
+
 WEIGHTS = {"imagenet21k": 21843, "imagenet21k+imagenet2012": 1000}
+"""The names of weights in vit-keras 0.x, and their numbers of classes."""
+
 SIZES = set(VARIANTS)
+"""Google's names of the sizes: `"B_16"` and so on."""
 
 
 def interpret_image_size(image_size_arg: ImageSizeArg) -> tuple[int, int]:

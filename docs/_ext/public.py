@@ -71,6 +71,7 @@ def constants(module):
         if isinstance(here, (ast.Assign, ast.AnnAssign)):
             text = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant) and after.value.value
             for target in here.targets if isinstance(here, ast.Assign) else [here.target]:
-                if isinstance(target, ast.Name):
-                    found[target.id] = inspect.cleandoc(text) if isinstance(text, str) else ""
+                for name in target.elts if isinstance(target, ast.Tuple) else [target]:
+                    if isinstance(name, ast.Name):
+                        found[name.id] = inspect.cleandoc(text) if isinstance(text, str) else ""
     return found

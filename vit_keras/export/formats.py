@@ -62,6 +62,7 @@ FORMATS = {
     ),
     "torch": Format(".pt2", "torch_program", "torch", ("torch",), ("torch",), "torch", resizes=False),
 }
+"""All formats, by name."""
 FORMATS["html"] = dataclasses.replace(
     FORMATS["onnx"], suffix=".html", module="web", weights="", shows_attention=True
 )  # an ONNX file in a page
