@@ -7,14 +7,14 @@ from generated import DOCS, ROOT
 
 STAGE = ROOT / "build" / "examples"
 
-RUN = ("classify", "explain", "finetune", "lit")
-"""Examples that end in seconds without files, weights or a network."""
+RUN = ("classify", "explain")
+"""Examples that end in seconds without files, weights or a network; finetune and lit train for a minute or two."""
 
 HEADER = f"""Examples
 ========
 
-Scripts of the repository's folder ``examples``, as they are. The build of this site runs {", ".join(RUN[:-1])} and
-{RUN[-1]} and shows what they print; the others need files, weights, other machines or minutes, and the tests run them.
+Scripts of the repository's folder ``examples``, as they are. The build of this site runs {" and ".join(RUN)} and shows
+what they print; the others need files, weights, other machines or minutes, and the tests run them.
 """
 
 
