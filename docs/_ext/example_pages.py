@@ -32,7 +32,7 @@ CONFIG = {
     "examples_dirs": "../build/examples",
     "gallery_dirs": "examples",
     "filename_pattern": rf"[\\/]({'|'.join(RUN)})\.py$",
-    "image_scrapers": (pictures,),
+    "image_scrapers": ("example_pages.pictures",),
     "reset_modules": (),
     "plot_gallery": True,
     "download_all_examples": False,

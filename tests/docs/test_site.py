@@ -112,7 +112,9 @@ def test_the_home_page_runs_from_top_to_bottom(here):
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    """The built site; strictly, as `make docs` builds it."""
+    """The built site: that of `VIT_KERAS_SITE`, or one that is built here, strictly, as `make docs` builds it."""
+    if "VIT_KERAS_SITE" in os.environ:
+        return Path(os.environ["VIT_KERAS_SITE"]).resolve()
     for name in (
         "sphinx",
         "myst_parser",
