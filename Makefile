@@ -1,4 +1,4 @@
-# The two commands of this project: `make quickstart` and `make test`. Each makes its own virtual environment.
+# The commands of this project: `make quickstart`, `make test`, `make docs`. Each makes its own virtual environment.
 PYTHON ?= python3
 VENV ?= .venv
 # The tests of the PyTorch backend; `make test TORCH=` leaves them and this large download out.
@@ -8,13 +8,16 @@ WORKERS ?= -n 2 --dist worksteal
 SLOWEST := --durations 20
 # Pinned: a newer formatter may format otherwise.
 RUFF ?= ruff==0.17.6
+# Where `make docs` puts the site.
+SITE ?= build/docs
 
 BIN := $(VENV)/bin
 CACHE := .pytest_cache/downloads
 WEB := $(CACHE)/web.stamp
+DOCS_BACKEND := KERAS_BACKEND=$(if $(strip $(TORCH)),torch,tensorflow)
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
-.PHONY: quickstart test test-slow benchmark lint format clean
+.PHONY: quickstart test test-slow docs benchmark lint format clean
 
 quickstart: $(VENV)/examples.stamp
 	$(BIN)/python examples/quickstart.py
@@ -41,6 +44,10 @@ else
 	KERAS_BACKEND=tensorflow $(BIN)/python -m pytest $(WORKERS) $(SLOWEST) -m "slow and not exhaustive"
 endif
 	KERAS_BACKEND=jax $(BIN)/python -m pytest $(WORKERS) $(SLOWEST) -m "core and not first_case"
+
+# The site, strictly and without a network: open build/docs/index.html.
+docs: $(VENV)/docs.stamp
+	$(DOCS_BACKEND) $(BIN)/python -m sphinx -b html -W --keep-going -n -j auto -q -d build/doctrees docs $(SITE)
 
 # Ours beside its peers, an hour and a half and 10 GB; see benchmarks/README.md. `make benchmark ARGS=--quick` takes minutes.
 benchmark: $(VENV)/benchmark.stamp
@@ -76,6 +83,15 @@ endif
 # What the pages with a model in them are tested with, 33 MB; without a network those tests are left out.
 $(WEB): vit_keras/export/web.py | $(VENV)/test.stamp
 	-VIT_KERAS_HOME=$(CACHE) $(BIN)/python -c "from vit_keras.export import web; web.onnxruntime_web()" && touch $@
+
+$(VENV)/docs.stamp: setup.cfg | $(VENV)/bin/python
+ifneq ($(strip $(TORCH)),)
+	$(BIN)/python -m pip install --quiet "$(TORCH)"
+	$(BIN)/python -m pip install --quiet --editable ".[docs]"
+else
+	$(BIN)/python -m pip install --quiet --editable ".[docs,examples]"
+endif
+	touch $@
 
 $(VENV)/benchmark.stamp: setup.cfg | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet matplotlib

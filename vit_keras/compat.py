@@ -16,10 +16,16 @@ from .positions import resize_position_embeddings, square_grid
 from .variants import VARIANTS
 
 ImageSizeArg = tuple[int, int] | int
+"""An image size: `(height, width)`, or one integer for a square."""
 
 
 class ConfigDict(TypedDict):
-    """The sizes of a model as `build_model` takes them; see `ViTConfig`."""
+    """The sizes of a model as `build_model` takes them; see `ViTConfig`.
+
+    Example:
+        >>> CONFIG_B["hidden_size"]
+        768
+    """
 
     dropout: float
     mlp_dim: int
@@ -29,12 +35,18 @@ class ConfigDict(TypedDict):
 
 
 CONFIG_B: ConfigDict = {"dropout": 0.1, "mlp_dim": 3072, "num_heads": 12, "num_layers": 12, "hidden_size": 768}
+"""The sizes of B models, as vit-keras 0.x had them."""
 CONFIG_L: ConfigDict = {"dropout": 0.1, "mlp_dim": 4096, "num_heads": 16, "num_layers": 24, "hidden_size": 1024}
+"""The sizes of L models, as vit-keras 0.x had them."""
 
-# Where vit-keras 0.x kept its copies of eight of Google's files; for scripts that fetch them by hand.
 BASE_URL = "https://github.com/faustomorales/vit-keras/releases/download/dl"
+"""Where vit-keras 0.x kept its copies of eight of Google's files; for scripts that fetch them by hand."""
+
 WEIGHTS = {"imagenet21k": 21843, "imagenet21k+imagenet2012": 1000}
+"""The names of weights in vit-keras 0.x, and their numbers of classes."""
+
 SIZES = set(VARIANTS)
+"""Google's names of the sizes: `"B_16"` and so on."""
 
 
 def interpret_image_size(image_size_arg: ImageSizeArg) -> tuple[int, int]:
@@ -61,6 +73,10 @@ def validate_pretrained_top(include_top: bool, pretrained: bool, classes: int | 
 
     Warns:
         UserWarning: `classes` is another number.
+
+    Example:
+        >>> validate_pretrained_top(True, True, 1000, "imagenet21k+imagenet2012")
+        1000
     """
     if weights not in WEIGHTS:
         raise ValueError(f"Unexpected weights: {weights}.")
@@ -92,6 +108,13 @@ def load_pretrained(
 
     Returns:
         A `LoadReport`.
+
+    Example:
+        >>> from vit_keras import vit
+        >>> model = vit.build_model(32, 16, 2, 64, 2, "small", 128, classes=3)
+        >>> model.save_weights("small.weights.h5")
+        >>> load_pretrained("B_16", "small.weights.h5", True, model, 32, 16).loaded == len(model.weights)
+        True
     """
     source = checkpoints.Weights(checkpoints.fetch(weights, size))
     return checkpoints.load_weights(model, source, include_head=pretrained_top)
@@ -113,6 +136,14 @@ def apply_embedding_weights(
 
     Warns:
         UserWarning: The table was resampled.
+
+    Example:
+        >>> from vit_keras.layers import AddPositionEmbs
+        >>> layer = AddPositionEmbs()
+        >>> layer.build((None, 10, 8))
+        >>> apply_embedding_weights(layer, np.ones((1, 10, 8)), 3, 3)
+        >>> layer.get_weights()[0].shape
+        (1, 10, 8)
     """
     grid = (num_y_patches, num_x_patches)
     table = resize_position_embeddings(source_weights, grid)
@@ -135,5 +166,12 @@ def load_weights_numpy(model: Any, params_path: Any, pretrained_top: bool, num_x
 
     Returns:
         A `vit_keras.checkpoints.LoadReport`.
+
+    Example:
+        >>> from vit_keras import vit
+        >>> model = vit.build_model(32, 16, 2, 64, 2, "small", 128, classes=3)
+        >>> path = checkpoints.save_weights(model, "small.npz")
+        >>> load_weights_numpy(model, "small.npz", True, 2, 2).loaded == len(model.weights)
+        True
     """
     return checkpoints.load_weights(model, checkpoints.Weights(params_path), include_head=bool(pretrained_top))

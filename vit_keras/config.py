@@ -16,6 +16,8 @@ from .bounds import not_divisible, patch_stride
 from .positions import GEOMETRIC, METHODS
 from .validate import did_you_mean, is_number, merge_schedule, one_of, positive_integer, size_pair
 
+__all__ = ["ViTConfig"]
+
 NO_REMAT_WITH_DROPOUT = (
     "remat=True computes a block twice, and Keras would drop out other values the second time. It needs dropout=0, "
     "attention_dropout=0 and stochastic_depth=0. Received: dropout={}, attention_dropout={}, stochastic_depth={}"

@@ -41,11 +41,9 @@ def distribute(
 ) -> Any:
     """Let all models that are made from now on use several devices. Call it before a model is made or opened.
 
-    | `how` | each device holds | backend |
-    |---|---|---|
-    | `"data"` | the whole model, and a part of each batch | JAX, TensorFlow |
-    | `"fsdp"` | a part of each large variable and of its optimizer's state, and a part of each batch | JAX |
-    | `"tensor"` | some heads of each attention and some neurons of each MLP, for the whole batch | JAX |
+    - `"data"` (JAX, TensorFlow): each device holds the whole model, and a part of each batch.
+    - `"fsdp"` (JAX): a part of each large variable and of its optimizer's state, and a part of each batch.
+    - `"tensor"` (JAX): some heads of each attention and some neurons of each MLP, for the whole batch.
 
     Args:
         how: One of these; `None`: one device again.
@@ -64,13 +62,9 @@ def distribute(
         NotImplementedError: The backend cannot do it; the message says what can.
 
     Example:
-        ```python
-        vit_keras.distribute("fsdp")  # before the model
-        model = vit.vit_h14(pretrained=False)
-        recipe = training.recipe("finetune")
-        recipe.compile(model, data)
-        model.fit(data, callbacks=recipe.callbacks)
-        ```
+        >>> distribute("data", devices=1)  # doctest: +SKIP
+        >>> model = vit_keras.open_model("vit_b16")  # doctest: +SKIP
+        >>> distribute(None)  # one device again
     """
     if how is not None:
         one_of(how, "how", KINDS)

@@ -33,6 +33,7 @@ __all__ = [
 ]
 
 ImageInputType = Union[str, "os.PathLike[str]", bytes, IO[bytes], Image.Image, np.ndarray]
+"""What `read` reads."""
 
 MAX_PIXELS = 178_956_970
 """Pixels of the largest image that is decoded."""

@@ -19,6 +19,7 @@ TASKS = ("single", "multi", "regression", "ordinal")
 number on a scale of levels, 0 for the first."""
 
 CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+"""The names of the ten classes of CIFAR-10."""
 
 
 def get_imagenet_classes() -> list[str]:

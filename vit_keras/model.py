@@ -37,6 +37,12 @@ class VisionTransformer(FastModel):
             labels that are independent of each other; `"regression"`, numbers; `"ordinal"`, a number on the scale of
             the levels that `labels` names. Saved with the model; ask `anatomy.task` of any model.
         load_report: What happened when the weights were loaded, or `None`.
+
+    Example:
+        >>> from vit_keras import vit
+        >>> model = vit.vit_cifar10()
+        >>> isinstance(model, VisionTransformer), model.config.num_layers, model.task
+        (True, 6, 'single')
     """
 
     config: ViTConfig | None = None

@@ -28,6 +28,8 @@ from .preprocess_layer import Preprocess
 from .validate import did_you_mean
 from .variants import CIFAR10, VARIANTS
 
+__all__ = ["from_checkpoint", "is_saved_model", "merge_tokens", "open_model", "preprocessing_layer", "resize"]
+
 ImageSize = tuple[int, int] | int | None
 
 DEFAULT_MODEL = "vit_ti16"

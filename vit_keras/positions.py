@@ -242,6 +242,7 @@ def resize_relative_position_bias(
         source_grid: Patches down and across of `table`.
         grid: New `(patches down, patches across)`.
         method: One of
+
             - "geometric": BEiT's (microsoft/unilm, `beit/run_class_finetuning.py`). The old distances are laid
               out in a geometric progression, dense near 0, and a cubic spline goes through them (SciPy's
               former `interp2d`; timm with `TIMM_USE_SCIPY_INTERP=1`).

@@ -56,6 +56,7 @@ __all__ = [
 ]
 
 INTERPOLATIONS = PICTURES
+"""How pictures can be resized; see `vit_keras.resampling`."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -411,6 +412,7 @@ def _half(rest: Any) -> Any:
 
 
 CLIP_MEAN, CLIP_STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
+"""Of red, green and blue in [0, 1], of the pictures that CLIP was trained with."""
 
 _imagenet = Preprocessing(mean=IMAGENET_MEAN, std=IMAGENET_STD, interpolation="bicubic_antialias", crop=0.9)
 _half_bicubic = Preprocessing(interpolation="bicubic_antialias", crop=0.9)

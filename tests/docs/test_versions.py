@@ -172,7 +172,7 @@ def test_the_workflow_calls_what_exists(matrix, monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(matrix, "interpreter", lambda version: f"python{version}")
     targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
     commands = re.findall(r"\brun: (.*)", WORKFLOW.read_text(encoding="utf-8"))
-    assert {"make lint", "make test", "make test-slow"} < set(commands)
+    assert {"make lint", "make test", "make docs", "make test-slow"} < set(commands)
     for command in commands:
         program, *arguments = shlex.split(command.replace("${{ matrix.python }}", "3.12"))
         if program == "make":
@@ -185,7 +185,7 @@ def test_the_workflow_calls_what_exists(matrix, monkeypatch, tmp_path, capsys):
 
 def test_the_workflow_is_bounded(matrix):
     text = WORKFLOW.read_text(encoding="utf-8")
-    assert len(re.findall("timeout-minutes: ", text)) == len(re.findall("runs-on: ", text)) == 4
+    assert len(re.findall("timeout-minutes: ", text)) == len(re.findall("runs-on: ", text)) == 5
     assert re.findall("permissions:\n(.*)", text) == ["  contents: read"]
     assert all(re.fullmatch(r"actions/[\w-]+@v\d+", used) for used in re.findall("uses: (.*)", text))
     pythons = {cell.python for cell in matrix.stated()[0]}

@@ -133,6 +133,12 @@ def image_shape(model: keras.Model) -> tuple[int | None, ...]:
     """Return `(batch, height, width, channels)` of the images that a model takes; `None` for what may be of any size.
 
     Of a model with several inputs it is that of the one that leads to the ViT; of one without a graph, the ViT's.
+
+    Example:
+        >>> from vit_keras import vit
+        >>> tiny = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2)
+        >>> image_shape(tiny)
+        (None, 32, 32, 3)
     """
     image = _entry(model).image
     return tuple(find_vit(model).input_shape if image is None else image.shape)
@@ -151,6 +157,12 @@ def native_size(model: keras.Model, image_size: Any = None) -> tuple[int, int] |
 
     Raises:
         ValueError: `image_size` is not the size of the model's input.
+
+    Example:
+        >>> from vit_keras import vit
+        >>> tiny = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2)
+        >>> native_size(tiny)
+        (32, 32)
     """
     given = None if image_size in (None, "native") else size_pair(image_size, "image_size")
     fixed = image_shape(model)[1:3]
@@ -290,5 +302,13 @@ def own_preprocessing(vit: keras.Model) -> Preprocessing:
 
 
 def remember_preprocessing(vit: keras.Model, preprocessing: Preprocessing) -> None:
-    """Let a ViT know how its pictures are prepared; see `own_preprocessing`."""
+    """Let a ViT know how its pictures are prepared; see `own_preprocessing`.
+
+    Example:
+        >>> from vit_keras import vit
+        >>> tiny = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2)
+        >>> remember_preprocessing(tiny, tiny.preprocessing.replace(interpolation="lanczos"))
+        >>> tiny.preprocessing.interpolation
+        'lanczos'
+    """
     blocks(vit)[0].preprocessing = preprocessing

@@ -20,6 +20,12 @@ def outputs_of(model: keras.Model) -> list:
 
     Raises:
         ValueError: It has none, being a subclass of `keras.Model`.
+
+    Example:
+        >>> from vit_keras import vit
+        >>> tiny = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2)
+        >>> [tensor.shape for tensor in outputs_of(tiny)]
+        [(None, 2)]
     """
     outputs = getattr(model, "outputs", None)
     if not outputs:
@@ -45,7 +51,14 @@ def last_activation(model: keras.Model) -> str:
 
 
 def last_layer(model: keras.Model) -> Any:
-    """Return the layer that gives a model's output, however deep it is nested; `None` where that cannot be inferred."""
+    """Return the layer that gives a model's output, however deep it is nested; `None` where that cannot be inferred.
+
+    Example:
+        >>> from vit_keras import vit
+        >>> tiny = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2)
+        >>> last_layer(keras.Sequential([tiny])).name
+        'head'
+    """
     layer: Any = model
     while isinstance(layer, keras.Model):
         outputs = getattr(layer, "outputs", None)

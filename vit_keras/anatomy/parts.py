@@ -31,6 +31,12 @@ def find_vit(model: keras.Model) -> keras.Model:
     Raises:
         TypeError: `model` is not a Keras model.
         ValueError: There is no Vision Transformer, or more than one, or it is the text tower of a CLIP.
+
+    Example:
+        >>> from vit_keras import vit
+        >>> tiny = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2)
+        >>> find_vit(keras.Sequential([keras.layers.RandomFlip(), tiny, keras.layers.Dropout(0.1)])).name
+        'tiny'
     """
     if not isinstance(model, keras.Model):
         raise TypeError(f"Expected a Keras model. Received: {type(model).__name__}")
@@ -51,7 +57,14 @@ def find_vit(model: keras.Model) -> keras.Model:
 
 
 def has_vit(model: Any) -> bool:
-    """Return whether there is one Vision Transformer in a model."""
+    """Return whether there is one Vision Transformer in a model.
+
+    Example:
+        >>> from vit_keras import vit
+        >>> tiny = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2)
+        >>> has_vit(tiny), has_vit(keras.Sequential([keras.layers.Dense(2)]))
+        (True, False)
+    """
     with contextlib.suppress(TypeError, ValueError):
         return bool(find_vit(model))
     return False
@@ -73,6 +86,12 @@ def attention_blocks(model: keras.Model) -> list[layers.TransformerBlock]:
 
     Raises:
         ValueError: There are none, as in an MLP-Mixer.
+
+    Example:
+        >>> from vit_keras import vit
+        >>> tiny = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2)
+        >>> [block.name for block in attention_blocks(tiny)]
+        ['Transformer_encoderblock_0']
     """
     found = [block for block in blocks(model) if isinstance(block, layers.TransformerBlock)]
     if not found:
@@ -114,12 +133,26 @@ def final_norm(vit: keras.Model) -> keras.layers.Layer | None:
 
 
 def has_attention(model: Any) -> bool:
-    """Return whether a model has one Vision Transformer, and that one has attention (an MLP-Mixer has none)."""
+    """Return whether a model has one Vision Transformer, and that one has attention (an MLP-Mixer has none).
+
+    Example:
+        >>> from vit_keras import vit
+        >>> tiny = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2)
+        >>> has_attention(tiny)
+        True
+    """
     return has_vit(model) and any(isinstance(block, layers.TransformerBlock) for block in blocks(find_vit(model)))
 
 
 def prefix_names(vit: keras.Model) -> tuple[str, ...]:
-    """Return the names of the tokens before the patches: `"cls"`, `"dist"`, `"reg0"` and so on."""
+    """Return the names of the tokens before the patches: `"cls"`, `"dist"`, `"reg0"` and so on.
+
+    Example:
+        >>> from vit_keras import vit
+        >>> tiny = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2)
+        >>> prefix_names(tiny)
+        ('cls',)
+    """
     inside = flat_layers(vit)
     single = ["dist" if "dist" in layer.name else "cls" for layer in inside if isinstance(layer, layers.ClassToken)]
     registers = sum(layer.count for layer in inside if isinstance(layer, layers.RegisterTokens))
@@ -127,7 +160,14 @@ def prefix_names(vit: keras.Model) -> tuple[str, ...]:
 
 
 def readout(vit: keras.Model) -> list[slice]:
-    """Return the tokens of the last block that the output is read from; it is the mean of their means."""
+    """Return the tokens of the last block that the output is read from; it is the mean of their means.
+
+    Example:
+        >>> from vit_keras import vit
+        >>> tiny = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2)
+        >>> readout(tiny)  # the class token
+        [slice(0, 1, None)]
+    """
     inside = flat_layers(vit)
     single = [slice(layer.index, layer.index + 1) for layer in inside if isinstance(layer, layers.ExtractToken)]
     means = [slice(layer.prefix_tokens, None) for layer in inside if isinstance(layer, layers.MeanToken)]
@@ -145,6 +185,12 @@ def patch_grid(vit: keras.Model, image_size: tuple[int, int] | None = None) -> t
     Raises:
         ValueError: The grid cannot be inferred: the model was cut out of another and its patches are not a square, or
             it takes images of any size and `image_size` was not given.
+
+    Example:
+        >>> from vit_keras import vit
+        >>> tiny = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2)
+        >>> patch_grid(tiny)
+        (2, 2)
     """
     config = getattr(vit, "config", None)
     if config is not None and config.image_size is None:
@@ -166,7 +212,14 @@ def patch_grid(vit: keras.Model, image_size: tuple[int, int] | None = None) -> t
 
 
 def patch_stride(vit: keras.Model, image_size: tuple[int, int]) -> tuple[int, int]:
-    """Return the pixels between two patches, down and across, in images of a size."""
+    """Return the pixels between two patches, down and across, in images of a size.
+
+    Example:
+        >>> from vit_keras import vit
+        >>> tiny = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2)
+        >>> patch_stride(tiny, (32, 32))
+        (16, 16)
+    """
     config = getattr(vit, "config", None)
     if config is not None:
         return config.stride
@@ -220,7 +273,14 @@ def head_layers(model: keras.Model) -> list[keras.layers.Layer]:
 
 
 def leaves(model: keras.Model) -> list[keras.layers.Layer]:
-    """Return the layers of a model that are not models themselves, those of nested models included."""
+    """Return the layers of a model that are not models themselves, those of nested models included.
+
+    Example:
+        >>> from vit_keras import vit
+        >>> tiny = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2)
+        >>> [layer.name for layer in leaves(keras.Sequential([tiny, keras.layers.Softmax(name="softmax")]))][-2:]
+        ['head', 'softmax']
+    """
     return [leaf for layer in model.layers for leaf in (leaves(layer) if isinstance(layer, keras.Model) else [layer])]
 
 
@@ -234,6 +294,13 @@ def set_rates(vit: keras.Model, dropout: float | None = None, stochastic_depth: 
 
     Raises:
         ValueError: A rate is out of range, or cannot go with `remat`.
+
+    Example:
+        >>> from vit_keras import vit
+        >>> tiny = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2)
+        >>> set_rates(tiny, dropout=0.1)
+        >>> tiny.config.dropout
+        0.1
     """
     given = {"dropout": dropout, "stochastic_depth": stochastic_depth}
     given = {field: rate for field, rate in given.items() if rate is not None}

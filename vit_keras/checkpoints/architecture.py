@@ -219,6 +219,11 @@ def complete(fields: Mapping[str, Any], family: Family, options: Mapping[str, An
 
     Raises:
         ValueError: A field is left that only the caller can know; the message lists its possible values.
+
+    Example:
+        >>> from vit_keras.checkpoints.families import family_named
+        >>> complete({"hidden_size": 192}, family_named("timm"))["num_heads"]
+        3
     """
     hidden_size = fields["hidden_size"]
     fields = {**fields, **(options or {})}

@@ -41,6 +41,12 @@ class LoadReport:
         not_finite: Weights with infinite or undefined values.
         assumed: Fields of the model's `ViTConfig` that neither the file nor anything beside it shows, with their
             values: those of published models with such arrays, or those usual in the file's family.
+
+    Example:
+        >>> from vit_keras import vit
+        >>> report = vit.vit_cifar10(classes=3).load_report
+        >>> report.fresh
+        ('head/kernel', 'head/bias')
     """
 
     source: str
@@ -126,6 +132,10 @@ def open_source(weights: str | os.PathLike, variant: str | None = None, **option
     Returns:
         `ModelWeights` of a model that Keras saved whole, which is opened for its configuration; `Weights` of any other
         file.
+
+    Example:
+        >>> open_source("vit_cifar10").family.name
+        'google'
     """
     published = find(os.fspath(weights), variant)
     path = fetch(weights, variant)
@@ -135,7 +145,13 @@ def open_source(weights: str | os.PathLike, variant: str | None = None, **option
 
 
 def fill(vit, source, *, include_head=None, source_grid=None, resize_patches=False, verify=False) -> LoadReport:
-    """Load open weights into a ViT, without a warning about other numerics; for arguments see `load_weights`."""
+    """Load open weights into a ViT, without a warning about other numerics; for arguments see `load_weights`.
+
+    Example:
+        >>> from vit_keras import vit
+        >>> fill(vit.vit_cifar10(pretrained=False), open_source("vit_cifar10")).loaded
+        107
+    """
     targets = canonical_variables(vit)
     _check_architecture(vit, source, targets, resize_patches)
     head = _head_names(source, targets, include_head)

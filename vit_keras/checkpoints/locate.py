@@ -155,6 +155,10 @@ def fetch(
         ConnectionError: The server could not be reached.
         ValueError: The name is not a published one, or that of a model that cannot be built; or the server sent another
             file.
+
+    Example:
+        >>> fetch("vit_cifar10").name  # part of the package
+        'vit_cifar10.npz'
     """
     text = os.fspath(weights)
     checkpoint = find(text, variant)

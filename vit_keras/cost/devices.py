@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from ..config import ViTConfig
-from ..sharding import KINDS as STRATEGIES
-from ..sharding import divided_axis
+from ..sharding import KINDS, divided_axis
 from ..validate import positive_integer
 from .weights import Weight, tokens_of
 
 __all__ = ["STRATEGIES", "parts_of", "sent_by", "share_of"]
+
+STRATEGIES = KINDS
+"""How several devices can share the work; see `vit_keras.distribute`."""
 
 
 def share_of(config: ViTConfig, strategy: str, devices: int, model_devices: int | None) -> int:

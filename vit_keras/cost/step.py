@@ -52,6 +52,11 @@ class Cost:
         update_bytes: What exists besides while the optimizer updates the weights, after the backward pass.
         activation_bytes: In training what a device keeps for the backward pass; else what exists at once at the peak.
         sent_bytes: What a device sends to others in a step.
+
+    Example:
+        >>> found = cost("vit_b16", batch_size=8)
+        >>> isinstance(found, Cost), found.tokens, round(found.parameters / 1e6, 1)
+        (True, 197, 86.6)
     """
 
     model: str

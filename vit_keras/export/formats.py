@@ -26,6 +26,10 @@ class Format:
         quantize: What the argument `quantize=` may be.
         weights: The ending of the file of weights that may be beside a file; `""` where there is none.
         shows_attention: Whether a file returns attention, if the model has any and nobody said.
+
+    Example:
+        >>> FORMATS["onnx"].suffix, FORMATS["onnx"].quantize
+        ('.onnx', ('int8',))
     """
 
     suffix: str
@@ -58,6 +62,7 @@ FORMATS = {
     ),
     "torch": Format(".pt2", "torch_program", "torch", ("torch",), ("torch",), "torch", resizes=False),
 }
+"""All formats, by name."""
 FORMATS["html"] = dataclasses.replace(
     FORMATS["onnx"], suffix=".html", module="web", weights="", shows_attention=True
 )  # an ONNX file in a page

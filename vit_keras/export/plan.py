@@ -41,6 +41,12 @@ class Plan:
         attention: Number of outputs `attention_{n}`; 0 without any.
         quantize: One of the format's `quantize`, or `None`.
         metadata: What else is known, as plain JSON: versions, source, licence and hash of the weights.
+
+    Example:
+        >>> from vit_keras import vit
+        >>> plan = Plan.of(vit.vit_cifar10())
+        >>> plan.kind, plan.classes, plan.labels[3]
+        ('logits', 10, 'cat')
     """
 
     model: keras.Model

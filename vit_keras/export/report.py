@@ -91,6 +91,12 @@ class Report:
         cpu: What the processor can do that matters here.
         metadata: What the file says of itself.
         notes: What else is to be known, a sentence each.
+
+    Example:
+        >>> print(Report(path="model.onnx", format="onnx", bytes=3_600_000, sha256="0" * 64))
+        file     model.onnx, 3.6 MB, sha256 0000000000000000…
+        check    not checked
+        weights  of unknown source, license: unknown
     """
 
     path: str

@@ -56,7 +56,13 @@ def tap(visitor: Visitor) -> Iterator[None]:
 
 
 def is_tapped() -> bool:
-    """Whether this runs inside of a `tap`."""
+    """Whether this runs inside of a `tap`.
+
+    Example:
+        >>> with tap(lambda layer, name, tensor: tensor):
+        ...     print(is_tapped())
+        True
+    """
     return _visitor.get() is not None
 
 

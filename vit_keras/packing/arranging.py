@@ -35,6 +35,13 @@ class Packing:
         slots: int `(images, 2)`: row of each image, and its number there.
         spans: int `(images, 2)`: its first token, and the first one after it.
         grids: Patches down and across of each image.
+
+    Example:
+        >>> from vit_keras import packing, vit
+        >>> packed = packing.pack(vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2), 16)
+        >>> arranged = packed.arrange([np.zeros((32, 32, 3), "float32"), np.zeros((16, 48, 3), "float32")])
+        >>> arranged.grids, arranged.fill
+        (((2, 2), (1, 3)), 0.5625)
     """
 
     inputs: dict[str, np.ndarray]

@@ -64,6 +64,12 @@ class PackedTransformer(keras.Model):
     Output shape:
         `(rows, images, classes)`, or `(rows, images, hidden_size)` without a head; of a model with `pooling=None`,
         `(rows, tokens, hidden_size)`.
+
+    Example:
+        >>> from vit_keras import vit
+        >>> packed = pack(vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2), 16)
+        >>> isinstance(packed, PackedTransformer), packed.tokens
+        (True, 16)
     """
 
     def __init__(self, vit, tokens=512, images=8, **kwargs):
@@ -255,7 +261,16 @@ class PackedTransformer(keras.Model):
 
 
 class PackedBatches(keras.utils.PyDataset):
-    """Packed images, targets and sample weights for `fit`. Made by `PackedTransformer.batches`."""
+    """Packed images, targets and sample weights for `fit`. Made by `PackedTransformer.batches`.
+
+    Example:
+        >>> from vit_keras import vit
+        >>> tiny = vit.build_model((32, 32), 16, 1, 16, 2, "tiny", 32, classes=2)
+        >>> images = [np.zeros((32, 32, 3), "float32"), np.zeros((16, 48, 3), "float32")]
+        >>> batches = pack(tiny, 16).batches(images, [0, 1], rows=1)
+        >>> len(batches)
+        1
+    """
 
     def __init__(self, model, images, targets, rows, seed):
         super().__init__()

@@ -52,6 +52,11 @@ def serve(
         ImportError: A package is missing.
         OSError: The port is taken.
         ValueError: The file cannot be served, or an option is out of range.
+
+    Example:
+        >>> serve("no_such_file.onnx")  # doctest: +IGNORE_EXCEPTION_DETAIL
+        Traceback (most recent call last):
+        FileNotFoundError: ...
     """
     with _opened(model, host, port, options, on_start) as (server, _):
         server.run()

@@ -29,6 +29,16 @@ def encode_images(model: ImageText, images: Any, batch_size: int = 32) -> np.nda
     Raises:
         FileNotFoundError: There is no such picture.
         ValueError: It cannot be read.
+
+    Example:
+        >>> from vit_keras import vit
+        >>> from vit_keras.text import TextConfig, build_text
+        >>> sizes = dict(num_layers=1, hidden_size=16, num_heads=2, mlp_dim=32, output_size=8)
+        >>> tower = build_text(TextConfig(vocab_size=9, **sizes))
+        >>> model = ImageText(vit.build_model(16, 8, 1, 16, 2, "image", 32, classes=8), tower)
+        >>> model.tokenizer = lambda texts: np.full((len(texts), 4), 8, "int32")
+        >>> encode_images(model, np.zeros((3, 16, 16, 3), "uint8")).shape
+        (3, 8)
     """
     inputs = model.image.preprocess(images)
     return _unit(model.image.predict(inputs, batch_size=batch_size, verbose=0))
@@ -53,6 +63,16 @@ def encode_texts(
         FileNotFoundError: There is no tokenizer beside the weights.
         ImportError: Its library is not installed.
         ValueError: There is no text, a template has no `{}`, or the tokenizer is missing or another model's.
+
+    Example:
+        >>> from vit_keras import vit
+        >>> from vit_keras.text import TextConfig, build_text
+        >>> sizes = dict(num_layers=1, hidden_size=16, num_heads=2, mlp_dim=32, output_size=8)
+        >>> tower = build_text(TextConfig(vocab_size=9, **sizes))
+        >>> model = ImageText(vit.build_model(16, 8, 1, 16, 2, "image", 32, classes=8), tower)
+        >>> model.tokenizer = lambda texts: np.full((len(texts), 4), 8, "int32")
+        >>> encode_texts(model, ["a cat", "a dog"], templates=["a photo of {}.", "{}"]).shape
+        (2, 8)
     """
     texts = [texts] if isinstance(texts, str) else list(texts)
     templates = [templates] if isinstance(templates, str) else list(templates)
@@ -110,6 +130,16 @@ def similarity(model: ImageText, images: Any, texts: str | Sequence[str], **opti
 
     Raises:
         ValueError: As `encode_images` and `encode_texts` do.
+
+    Example:
+        >>> from vit_keras import vit
+        >>> from vit_keras.text import TextConfig, build_text
+        >>> sizes = dict(num_layers=1, hidden_size=16, num_heads=2, mlp_dim=32, output_size=8)
+        >>> tower = build_text(TextConfig(vocab_size=9, **sizes))
+        >>> model = ImageText(vit.build_model(16, 8, 1, 16, 2, "image", 32, classes=8), tower)
+        >>> model.tokenizer = lambda texts: np.full((len(texts), 4), 8, "int32")
+        >>> similarity(model, np.zeros((3, 16, 16, 3), "uint8"), ["a cat", "a dog"]).shape
+        (3, 2)
     """
     return encode_images(model, images) @ encode_texts(model, texts, **options).T
 

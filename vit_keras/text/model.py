@@ -57,6 +57,17 @@ class ImageText(keras.Model):
 
     Raises:
         ValueError: The towers have features of different widths.
+
+    Example:
+        >>> from vit_keras import vit
+        >>> from vit_keras.text import TextConfig, build_text
+        >>> sizes = dict(num_layers=1, hidden_size=16, num_heads=2, mlp_dim=32)
+        >>> text = build_text(TextConfig(vocab_size=9, context_length=4, output_size=8, **sizes))
+        >>> model = ImageText(vit.build_model(16, 8, 1, 16, 2, "image", 32, classes=8), text, loss="sigmoid")
+        >>> model.compile("adam")
+        >>> data = {"image": np.zeros((2, 16, 16, 3), "float32"), "text": np.array([[1, 8], [2, 8]], "int32")}
+        >>> sorted(model.fit(data, batch_size=2, verbose=0).history)
+        ['loss']
     """
 
     def __init__(

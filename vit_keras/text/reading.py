@@ -58,6 +58,11 @@ class TextWeights(Mapping):
     Raises:
         FileNotFoundError: There is no such file.
         ValueError: The file is damaged, holds no text tower of a known family, or does not say all that is needed.
+
+    Example:
+        >>> TextWeights("no_such_folder")  # doctest: +IGNORE_EXCEPTION_DETAIL
+        Traceback (most recent call last):
+        FileNotFoundError: ...
     """
 
     def __init__(self, weights: str | os.PathLike[str], *, strict: bool = True, key: str | None = None, **fields: Any):

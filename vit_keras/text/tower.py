@@ -22,6 +22,11 @@ class TextTransformer(FastModel):
     Attributes:
         config: The `TextConfig` it was built from, which is saved with the model; `None` in a copy that
             `keras.models.clone_model` made.
+
+    Example:
+        >>> tower = build_text(TextConfig(num_layers=1, hidden_size=16, num_heads=2, mlp_dim=32, output_size=8))
+        >>> isinstance(tower, TextTransformer), tower.output_shape
+        (True, (None, 8))
     """
 
     config: TextConfig | None = None

@@ -216,6 +216,11 @@ class ImageFolder(keras.utils.PyDataset):
         image_size: `(height, width)` of the inputs.
         preprocessing: How an image becomes an input of the model.
         epoch: The epoch whose batches are served.
+
+    Example:
+        >>> train = image_folder("flowers", image_size=32, batch_size=4)
+        >>> train.class_names[:2], train[0][0].shape
+        (('daisy', 'dandelion'), (4, 32, 32, 3))
     """
 
     def __init__(

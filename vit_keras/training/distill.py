@@ -59,6 +59,15 @@ class Distillation(keras.Model):
     Raises:
         TypeError: The student or the teacher is no Keras model.
         ValueError: Student and teacher do not fit each other, or an argument is out of range.
+
+    Example:
+        >>> from vit_keras import vit
+        >>> small, large = (vit.build_model(32, 16, n, 16, 2, "tiny", 32, classes=2) for n in (1, 2))
+        >>> distillation = Distillation(small, large, kind="hard")
+        >>> distillation.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        >>> images, labels = np.zeros((4, 32, 32, 3), "float32"), np.array([0, 1, 0, 1])
+        >>> sorted(distillation.fit(images, labels, verbose=0).history)  # `small` is what is trained
+        ['loss']
     """
 
     def __init__(self, student, teacher=None, kind="soft", alpha=None, temperature=None, **kwargs):

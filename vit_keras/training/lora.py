@@ -46,6 +46,13 @@ def add_lora(
 
     Raises:
         ValueError: A projection does not exist, the model has adapters already, or Keras is too old for `alpha`.
+
+    Example:
+        >>> from vit_keras import vit
+        >>> tiny = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2)
+        >>> add_lora(tiny, rank=4)
+        >>> len(tiny.trainable_variables)  # two factors of queries and values each, and the head
+        6
     """
     unknown = [name for name in projections if name not in PROJECTIONS]
     if unknown or not projections:
@@ -81,6 +88,14 @@ def merge_lora(model: keras.Model) -> None:
 
     Raises:
         ValueError: It has no adapters.
+
+    Example:
+        >>> from vit_keras import vit
+        >>> tiny = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2)
+        >>> add_lora(tiny)
+        >>> merge_lora(tiny)
+        >>> len(tiny.trainable_variables) == len(tiny.weights)
+        True
     """
     adapted = _adapted(model)
     if not adapted:

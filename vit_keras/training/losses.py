@@ -74,7 +74,12 @@ class CrossEntropy(keras.losses.Loss):
 
 @keras.saving.register_keras_serializable("vit_keras")
 def accuracy(y_true: Any, y_pred: Any) -> Any:
-    """Return whether the predicted class is the true one, for both kinds of labels that `CrossEntropy` takes."""
+    """Return whether the predicted class is the true one, for both kinds of labels that `CrossEntropy` takes.
+
+    Example:
+        >>> keras.ops.convert_to_numpy(accuracy(np.array([1, 0]), np.array([[0.1, 0.9], [0.2, 0.8]])))
+        array([1., 0.], dtype=float32)
+    """
     if _are_distributions(y_true, y_pred):
         return keras.metrics.categorical_accuracy(y_true, y_pred)
     return keras.metrics.sparse_categorical_accuracy(y_true, y_pred)

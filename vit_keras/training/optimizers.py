@@ -290,9 +290,19 @@ class LayerwiseAdamW(Layerwise, _fastest(keras.optimizers.AdamW)):
 
 @keras.saving.register_keras_serializable("vit_keras")
 class LayerwiseSGD(Layerwise, _fastest(keras.optimizers.SGD)):
-    """`keras.optimizers.SGD` with a learning rate for each layer. See `Layerwise`."""
+    """`keras.optimizers.SGD` with a learning rate for each layer. See `Layerwise`.
+
+    Example:
+        >>> LayerwiseSGD(0.03, layer_decay=0.75, momentum=0.9).momentum
+        0.9
+    """
 
 
 @keras.saving.register_keras_serializable("vit_keras")
 class LayerwiseLamb(Layerwise, _fastest(keras.optimizers.Lamb)):
-    """`keras.optimizers.Lamb` (arXiv 1904.00962) with a learning rate for each layer. See `Layerwise`."""
+    """`keras.optimizers.Lamb` (arXiv 1904.00962) with a learning rate for each layer. See `Layerwise`.
+
+    Example:
+        >>> LayerwiseLamb(1e-3, layer_decay=0.75).layer_decay
+        0.75
+    """

@@ -298,6 +298,7 @@ class Recipe:
 
 
 RECIPES = {name: Recipe(name=name, **fields) for name, fields in RECIPE_TABLE.items()}
+"""All recipes, by name."""
 
 
 def recipe(name: str | Recipe, **changes: Any) -> Recipe:

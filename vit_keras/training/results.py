@@ -38,6 +38,10 @@ class FinetuneResult:
         best_epoch: Number, from 0, of the epoch whose weights were kept.
         recipe: How it was trained.
         folder: Where `model.keras`, `report.html`, `history.json`, `recipe.json` and `split.json` are.
+
+    Example:
+        >>> [field.name for field in dataclasses.fields(FinetuneResult)][:3]
+        ['model', 'evaluation', 'history']
     """
 
     model: keras.Model
@@ -61,6 +65,10 @@ class FoldsResult:
         models: The files of the models.
         recipe: How they were trained.
         folder: Where `report.html`, `report.json` and `oof.csv` are, and a folder for each fold.
+
+    Example:
+        >>> [field.name for field in dataclasses.fields(FoldsResult)][:3]
+        ['evaluation', 'scores', 'models']
     """
 
     evaluation: Any

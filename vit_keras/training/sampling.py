@@ -27,6 +27,11 @@ class Sample:
     Attributes:
         preprocessing: How a picture becomes an input of the model; with a size.
         augmentation: What is done to a picture of a training set, or `None`.
+
+    Example:
+        >>> from vit_keras.preprocess import GOOGLE
+        >>> Sample(GOOGLE.replace(image_size=32))("flowers/daisy/0.png").shape
+        (32, 32, 3)
     """
 
     preprocessing: Preprocessing

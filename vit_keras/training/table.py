@@ -63,14 +63,14 @@ def image_table(
 ) -> ImageFolder | tuple[ImageFolder, ImageFolder]:
     """Read pictures and labels named by a table, as a dataset for `fit`, `evaluate` and `predict` on any backend.
 
-    Batches, checks, caching and random numbers are those of `vit_keras.training.image_folder`. What the labels are:
+    Batches, checks, caching and random numbers are those of `vit_keras.training.image_folder`.
 
-    | `task` | `label` | labels of a batch | `class_names` |
-    |---|---|---|---|
-    | `"single"` | a column of names or whole numbers | int32 `(n,)` | the classes, sorted |
-    | `"multi"` | columns of 0 and 1, or one of names with a `separator` | float32 `(n, labels)` | the labels |
-    | `"regression"` | one or several columns of numbers | float32 `(n, columns)` | the columns |
-    | `"ordinal"` | a column of levels, in an order | float32 `(n, 1)`, from 0 | the levels |
+    What stands in the column or columns `label`, and what a batch then has, depends on the `task`:
+
+    - `"single"`: names or whole numbers; int32 `(n,)`. `class_names` are the classes, sorted.
+    - `"multi"`: columns of 0 and 1, or one of names with a `separator`; float32 `(n, labels)`. They are the labels.
+    - `"regression"`: one or several columns of numbers; float32 `(n, columns)`. They are the columns.
+    - `"ordinal"`: levels, in an order; float32 `(n, 1)`, from 0. They are the levels.
 
     Args:
         table: The path of a .csv, .tsv or .parquet file; a data frame of pandas or polars; or a dictionary of columns.

@@ -37,7 +37,7 @@ _MAPS_OF_RECORDINGS = {
     "grad_cam": "maps",
     "gradient_rollout": "maps",
     "legrad": "maps",
-    "mass_mask": "maps",
+    "mass_mask": "overlays",
     "relevance_map": "maps",
     "token_contributions": "maps",
 }

@@ -120,6 +120,12 @@ def plot_heads(
     Raises:
         ValueError: The recording has no attention, or its heads were fused; there is no such layer or image.
         ImportError: Matplotlib is not installed.
+
+    Example:
+        >>> from vit_keras import vit, visualize
+        >>> model, picture = vit.vit_cifar10(), np.zeros((32, 32, 3), "uint8")
+        >>> figure = plot_heads(visualize.record(model, picture), layer=-1)
+        >>> figure.savefig("heads.png")
     """
     from .maps import cls_attention
 
@@ -151,6 +157,12 @@ def plot_layers(
     Raises:
         ValueError: The recording has no attention, or there is no such image.
         ImportError: Matplotlib is not installed.
+
+    Example:
+        >>> from vit_keras import vit, visualize
+        >>> model, picture = vit.vit_cifar10(), np.zeros((32, 32, 3), "uint8")
+        >>> figure = plot_layers(visualize.record(model, picture))
+        >>> figure.savefig("layers.png")
     """
     from .maps import cls_attention
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from .overlays import mass_mask as mass_mask
 from .recording import Recording, fuse_heads
 
 # Bytes of the contributions of tokens to a chunk of tokens that may exist at once.
@@ -107,36 +108,6 @@ def mean_of_heads(recording: Recording, layer: int | None = None, head: int | No
     return maps.mean(axis=1) if head is None else maps
 
 
-def mass_mask(maps: np.ndarray, mass: float = 0.6) -> np.ndarray:
-    """Return the smallest set of patches that holds a share of each map (DINO's `visualize_attention.py`).
-
-    Args:
-        maps: `(..., down, across)`, not negative.
-        mass: Share to keep, in (0, 1).
-
-    Returns:
-        bool, of the same shape.
-
-    Raises:
-        ValueError: `mass` is out of range.
-
-    Example:
-        >>> mass_mask(np.array([[0.5, 0.3], [0.15, 0.05]]), 0.7)
-        array([[ True,  True],
-               [False, False]])
-    """
-    if not 0 < mass < 1:
-        raise ValueError(f"mass must be between 0 and 1. Received: {mass}")
-    flat = np.asarray(maps, "float64").reshape(*maps.shape[:-2], -1)
-    order = np.argsort(flat, axis=-1, kind="stable")
-    rising = np.take_along_axis(flat, order, axis=-1)
-    total = rising.sum(axis=-1, keepdims=True)
-    kept = np.cumsum(rising, axis=-1) > (1 - mass) * total
-    mask = np.zeros(flat.shape, bool)
-    np.put_along_axis(mask, order, kept, axis=-1)
-    return mask.reshape(maps.shape)
-
-
 def alti_rollout(recording: Recording, start_layer: int = 0, kind: str = "alti", query: Any = "auto") -> np.ndarray:
     """Return the rollout of what tokens contribute to each other: their attention times their values.
 
@@ -222,6 +193,12 @@ def gradient_rollout(
 
     Raises:
         ValueError: The recording has no gradients.
+
+    Example:
+        >>> from vit_keras import vit, visualize
+        >>> model, picture = vit.vit_cifar10(), np.zeros((32, 32, 3), "uint8")
+        >>> gradient_rollout(visualize.record(model, picture, target="cat")).shape
+        (1, 8, 8)
     """
     row = _start(recording, query)
     if query == "auto" and recording.pooling_gradients is not None:
@@ -247,6 +224,12 @@ def grad_cam(recording: Recording, kind: str = "gradcam", layer: int = -1) -> np
 
     Raises:
         ValueError: The recording lacks the gradients, or has no such layer; or there is no such kind.
+
+    Example:
+        >>> from vit_keras import vit, visualize
+        >>> model, picture = vit.vit_cifar10(), np.zeros((32, 32, 3), "uint8")
+        >>> grad_cam(visualize.record(model, picture, target="cat", keep=("normed",))).shape
+        (1, 8, 8)
     """
     index = _index(recording, layer)
     states, slopes = (_need(recording, name)[index] for name in ("normed", "normed_gradients"))
@@ -276,6 +259,12 @@ def legrad(recording: Recording, start_layer: int = 0) -> np.ndarray:
 
     Raises:
         ValueError: The recording was not made with `exits=True`.
+
+    Example:
+        >>> from vit_keras import vit, visualize
+        >>> model, picture = vit.vit_cifar10(), np.zeros((32, 32, 3), "uint8")
+        >>> legrad(visualize.record(model, picture, target="cat", exits=True)).shape
+        (1, 8, 8)
     """
     if not recording.exits:
         raise ValueError("legrad needs gradients of each layer's own exit: record(..., target=..., exits=True)")
@@ -295,6 +284,12 @@ def token_contributions(recording: Recording, kind: str = "alti") -> np.ndarray:
 
     Raises:
         ValueError: The recording lacks something.
+
+    Example:
+        >>> from vit_keras import vit, visualize
+        >>> model, picture = vit.vit_cifar10(), np.zeros((32, 32, 3), "uint8")
+        >>> token_contributions(visualize.record(model, picture)).shape  # layers, images, tokens, tokens
+        (6, 1, 65, 65)
     """
     attention, values, tokens = (_need(recording, name) for name in ("attention", "values", "tokens"))
     if attention.ndim != 5:

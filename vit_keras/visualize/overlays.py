@@ -13,7 +13,7 @@ from ..images import gray, read
 from ..positions import resize_bilinear
 from .colors import Clip, Cmap, color_and_opacity, percentiles, stretch
 
-__all__ = ["overlay", "paper_style", "upsample", "vit_keras_style"]
+__all__ = ["mass_mask", "overlay", "paper_style", "upsample", "vit_keras_style"]
 
 
 def overlay(
@@ -112,6 +112,36 @@ def vit_keras_style(image: Any, heat: np.ndarray) -> np.ndarray:
     pixels = as_picture(image)
     mask = upsample(np.clip(_share(as_map(heat)), 0, 1), pixels.shape[:2])
     return (mask[..., None] * pixels).astype("uint8")
+
+
+def mass_mask(maps: np.ndarray, mass: float = 0.6) -> np.ndarray:
+    """Return the smallest set of patches that holds a share of each map (DINO's `visualize_attention.py`).
+
+    Args:
+        maps: `(..., down, across)`, not negative.
+        mass: Share to keep, in (0, 1).
+
+    Returns:
+        bool, of the same shape.
+
+    Raises:
+        ValueError: `mass` is out of range.
+
+    Example:
+        >>> mass_mask(np.array([[0.5, 0.3], [0.15, 0.05]]), 0.7)
+        array([[ True,  True],
+               [False, False]])
+    """
+    if not 0 < mass < 1:
+        raise ValueError(f"mass must be between 0 and 1. Received: {mass}")
+    flat = np.asarray(maps, "float64").reshape(*maps.shape[:-2], -1)
+    order = np.argsort(flat, axis=-1, kind="stable")
+    rising = np.take_along_axis(flat, order, axis=-1)
+    total = rising.sum(axis=-1, keepdims=True)
+    kept = np.cumsum(rising, axis=-1) > (1 - mass) * total
+    mask = np.zeros(flat.shape, bool)
+    np.put_along_axis(mask, order, kept, axis=-1)
+    return mask.reshape(maps.shape)
 
 
 def upsample(maps: np.ndarray, size: tuple[int, int], interpolation: str = "bilinear") -> np.ndarray:

@@ -24,6 +24,10 @@ class Probe:
         l2: The weight decay it was trained with.
         held_out: Accuracy on what was held out while `l2` was chosen, or on the `validation` given; `None` without
             either.
+
+    Example:
+        >>> Probe(kernel=np.eye(2, dtype="float32"), bias=np.zeros(2, "float32"), l2=0.0).predict([[0.2, 0.8]])
+        array([1])
     """
 
     kernel: np.ndarray

@@ -1,0 +1,208 @@
+"""Tables of checkpoints: families with their measured exactness, published names, and the architectures tried."""
+
+import csv
+import html
+import re
+
+from generated import DOCS, write
+
+from vit_keras import checkpoints
+from vit_keras.checkpoints import families, registry
+from vit_keras.checkpoints.augreg import AUGREG_ADAPTED, AUGREG_AUGMENTATIONS, AUGREG_MODELS
+from vit_keras.checkpoints.checkpoint import megabytes
+
+INDEX = """# Checkpoints
+
+`open_model` and `from_checkpoint` take the name of a published file, or any file that you have. The tables below are
+made from the tables that the package itself reads; each can be sorted by a click and filtered by a word.
+
+::::{{grid}} 1 2 2 2
+:gutter: 3
+
+:::{{grid-item-card}} Load any weight file
+:link: ../checkpoints
+:link-type: doc
+Formats, families, offline use, what is adapted, what is written.
+:::
+:::{{grid-item-card}} {families} families of files
+:link: families
+:link-type: doc
+Whose files they are, how they were compared with their originals, and the largest difference found.
+:::
+:::{{grid-item-card}} {published} published names
+:link: published
+:link-type: doc
+Google, timm, Meta, OpenAI, Microsoft, torchvision, Hugging Face; and AugReg's 52,268 files.
+:::
+:::{{grid-item-card}} {tried} architectures tried
+:link: tried
+:link-type: doc
+Every ViT of timm and transformers, alone and with its `config.json`: exact, refused, or warned.
+:::
+::::
+
+```python
+from vit_keras import checkpoints
+
+for found in checkpoints.available(name="*dinov2*"):
+    print(found.name, found.image_size, found.license)
+```
+
+On the command line, `vit-keras models dinov2` lists them and `vit-keras inspect FILE` describes a file.
+
+```{{toctree}}
+:hidden:
+
+Load any weight file <../checkpoints>
+families
+published
+tried
+Add a family <../add_a_family>
+```
+"""
+
+FAMILIES = """---
+html_theme.sidebar_secondary.remove: true
+---
+# Families of files
+
+A family is a way to name and to lay out weights. The package finds it by the names of the arrays in a file.
+*Difference* is the largest difference from the output of the original implementation, as a share of the largest output,
+over that many comparisons of models with seeded weights: `python tools/measure_exactness.py` measures it, and the tests
+require 1e-5 on every backend (1e-4 behind a ResNet). A family without a number is read by the rules of another one that
+has one, or its comparison is with files of this package's own making; [the guide](../checkpoints.md#families) says what
+to pass.
+
+{table}
+
+Known, and refused with the reason: {refused}.
+"""
+
+PUBLISHED = """---
+html_theme.sidebar_secondary.remove: true
+---
+# Published names
+
+Pass a name to `open_model` or `from_checkpoint`; the file is downloaded once, and verified. *Top-1* is the accuracy on
+ImageNet-1k in percent that its publisher, or timm, reports: we did not measure it.
+
+{table}
+
+## AugReg's 52,268 files
+
+They are all files of *How to train your ViT?* ([arXiv 2106.10270](https://arxiv.org/abs/2106.10270)), and follow a
+grammar instead of a list:
+
+| part of the name | values |
+|---|---|
+| architecture | {models} |
+| augmentation | {augmentations} |
+| fine-tuned on | {adapted} |
+
+`checkpoints.available(augreg=True)` is not needed to open one: its file name is enough, such as
+`from_checkpoint("augreg/Ti_16-i21k-300ep-lr_0.001-aug_none-wd_0.03-do_0.0-sd_0.0--imagenet2012-steps_20k-lr_0.03-res_224.npz")`.
+"""
+
+TRIED = """---
+html_theme.sidebar_secondary.remove: true
+---
+# Architectures tried
+
+{intro}
+
+{table}
+"""
+
+
+def table(columns, rows, label):
+    """Return an HTML table that the page's script sorts and filters. Cells are text, or HTML that begins with `<`."""
+    cell = "<td>{}</td>".format
+    head = "".join(f'<th scope="col">{html.escape(column)}</th>' for column in columns)
+    body = "\n".join(
+        "<tr>" + "".join(cell(v if v.startswith("<") else html.escape(v)) for v in row) + "</tr>" for row in rows
+    )
+    return (
+        f'```{{raw}} html\n<div class="pst-scrollable-table-container filterable" data-label="{html.escape(label)}">'
+        f'<table class="table"><thead><tr>{head}</tr></thead><tbody>\n{body}\n</tbody></table></div>\n```'
+    )
+
+
+def code(text):
+    return f"<code>{html.escape(text)}</code>"
+
+
+def exactness():
+    """Return `{family: (comparisons, difference)}` of the table in docs/checkpoints.md."""
+    text = (DOCS / "checkpoints.md").read_text(encoding="utf-8").partition("## Exactness")[2]
+    rows = re.findall(r"^\| `([\w-]+)` \| (\d+) \| [\d.e-]+ \| ([\d.e-]+) \|$", text, re.MULTILINE)
+    return {name: (int(count), float(difference)) for name, count, difference in rows}
+
+
+def family_rows():
+    measured, published = exactness(), {}
+    for checkpoint in registry.listed():
+        published[checkpoint.family] = published.get(checkpoint.family, 0) + 1
+    for name, family in families.FAMILIES.items():
+        if family.refused is None:
+            count, difference = measured.get(name, ("", None))
+            shown = "" if difference is None else f"{difference:.1e}"
+            yield code(name), family.title, str(published.get(name, "")), str(count), shown
+
+
+def published_rows():
+    known = {checkpoint.name for checkpoint in checkpoints.available()}
+    for c in registry.listed():
+        if c.name in known:
+            top1 = f"{c.top1:.1f}" if c.top1 else ""
+            size = megabytes(c.bytes) if c.bytes else ""
+            yield (
+                *(code(c.name), c.family, str(c.image_size), str(c.classes or ""), c.labels or "", top1),
+                *(size, c.license),
+            )
+
+
+def tried_rows():
+    with open(DOCS / "sweep.csv", encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            yield row["library"], row["model"], row["file"], row["outcome"], row["reason"]
+
+
+def write_pages(app):
+    """Write the pages of tables."""
+    tried, guide = list(tried_rows()), (DOCS / "checkpoints.md").read_text(encoding="utf-8")
+    built = [family for family in families.FAMILIES.values() if family.refused is None]
+    refused = [family.title for family in families.FAMILIES.values() if family.refused is not None]
+    columns = ("family=", "whose files", "published names", "comparisons", "difference")
+    names = ("name", "family", "pixels", "classes", "labels", "top-1", "size", "license")
+    write(
+        "tables/index.md",
+        INDEX.format(
+            families=len(built),
+            published=len(checkpoints.available()),
+            tried=len({(library, model) for library, model, *_ in tried}),
+        ),
+    )
+    rows = list(family_rows())
+    write(
+        "tables/families.md",
+        FAMILIES.format(table=table(columns, rows, "families"), refused=", ".join(refused)),
+    )
+    listed = table(names, published_rows(), "checkpoints")
+    write(
+        "tables/published.md",
+        PUBLISHED.format(
+            table=listed,
+            models=", ".join(f"`{model}`" for model in AUGREG_MODELS),
+            augmentations=", ".join(f"`{each}`" for each in AUGREG_AUGMENTATIONS),
+            adapted=", ".join(f"`{each}`" for each in AUGREG_ADAPTED),
+        ),
+    )
+    intro = guide.partition("[sweep.csv](sweep.csv) shows")[2].partition("\n## ")[0]
+    columns = ("library", "architecture", "file", "outcome", "reason")
+    intro = f"This table shows{intro}".replace("](", "](../")
+    write("tables/tried.md", TRIED.format(intro=intro, table=table(columns, tried, "files")))
+
+
+def setup(app):
+    app.connect("builder-inited", write_pages)
+    return {"parallel_read_safe": True}

@@ -1,0 +1,201 @@
+"""The pages for people who come from another library: our column runs, and theirs where that library is installed.
+
+Where both compute the same thing of the same weights, they are compared.
+"""
+
+import json
+import re
+from pathlib import Path
+
+import keras
+import make_google_npz
+import numpy as np
+import pytest
+from PIL import Image
+from support import ROOT
+
+import vit_keras
+from vit_keras import checkpoints, vit
+
+pytestmark = pytest.mark.slow
+PAGES = ROOT / "docs" / "coming_from"
+SNIPPET = re.compile(r"^\*\*(.+?)\*\*\n\n```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
+
+
+def columns(page):
+    """Return the pairs of a page, `(theirs, ours)`, and code that stands in no column, by the pair before it."""
+    text = (PAGES / page).read_text(encoding="utf-8")
+    found = [(match.start(), match[1], match[2]) for match in SNIPPET.finditer(text)]
+    pairs = [(there[2], here[2]) for there, here in zip(found[::2], found[1::2])]
+    assert all(here[1] == "vit_keras" != there[1] for there, here in zip(found[::2], found[1::2]))
+    inside = {code for pair in pairs for code in pair}
+    alone = [(m.start(), m[1]) for m in re.finditer(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)]
+    between = {}
+    for start, code in alone:
+        if code not in inside:
+            between[sum(position < start for position, *_ in found[1::2]) - 1] = code
+    return pairs, between
+
+
+class Columns:
+    """Two scripts that run side by side, pair by pair."""
+
+    def __init__(self, page, ours=None, theirs=None):
+        self.page, self.ours, self.theirs = page, dict(ours or {}), None if theirs is None else dict(theirs)
+        self.pairs, self.between = columns(page)
+
+    def run(self, number, replace=(), theirs=True):
+        """Run a pair, each column with the given texts replaced; without the other library, our column alone."""
+        there, here = self.pairs[number]
+        for old, new in replace:
+            assert old in there + here, old
+            there, here = there.replace(old, new), here.replace(old, new)
+        if theirs and self.theirs is not None:
+            exec(compile(there, f"{self.page}, theirs, {number}", "exec"), self.theirs)
+        exec(compile(here + self.between.get(number, ""), f"{self.page}, ours, {number}", "exec"), self.ours)
+
+    def same(self, name, convert=np.asarray):
+        """Compare a variable that both have, relative to its largest value."""
+        if self.theirs is not None:
+            ours, theirs = np.asarray(self.ours[name]), convert(self.theirs[name])
+            np.testing.assert_allclose(ours, theirs, atol=1e-4 * np.abs(theirs).max(), err_msg=name)
+
+
+def seeded(model, scale=0.05):
+    """Give a model weights that all count, and return it."""
+    random = np.random.default_rng(0)
+    model.set_weights([random.normal(0, scale, w.shape) + (w.name == "gamma") for w in model.weights])
+    return model
+
+
+def other(name, attribute=None):
+    """Return the namespace of their column: empty if the library is there, else `None`."""
+    try:
+        module = __import__(name)
+        return {} if attribute is None or hasattr(module, attribute) else None
+    except (ImportError, RuntimeError):
+        return None
+
+
+@pytest.fixture(autouse=True)
+def here(monkeypatch, tmp_path):
+    """A folder with a picture, where published weights are searched for, too."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("VIT_KERAS_WEIGHTS", str(tmp_path))
+    monkeypatch.setenv("VIT_KERAS_OFFLINE", "1")
+    random = np.random.default_rng(0)
+    small = random.integers(0, 255, (6, 9, 3), "uint8")
+    Image.fromarray(small).resize((451, 300), Image.Resampling.BICUBIC).save("cat.png")
+    return tmp_path
+
+
+def torch_array(tensor):
+    return tensor.detach().cpu().numpy()
+
+
+def test_timm(here, monkeypatch):
+    name = "vit_tiny_patch16_224.augreg_in21k_ft_in1k"
+    made = seeded(vit.vit_ti16(pretrained=False, classes=1000, mlp_activation="gelu"))
+    (here / name).mkdir()
+    file = here / name / "model.safetensors"
+    vit_keras.save_weights(made, file, format="timm")
+    theirs = other("timm")
+    page = Columns("timm.md", theirs=theirs)
+    if theirs is not None:
+        import timm
+        import torch
+
+        create = timm.create_model
+        local = {"pretrained_cfg_overlay": {"file": str(file)}}
+        monkeypatch.setattr(timm, "create_model", lambda name, **options: create(name, **options, **local))
+        pixels = vit_keras.open_model(f"timm/{name}").preprocess("cat.png").transpose(0, 3, 1, 2)
+        page.theirs["pixels"] = torch.from_numpy(np.ascontiguousarray(pixels))
+    # torchvision, which their transforms need, is no part of what is compared here.
+    page.run(0, [("transform(picture)[None]", "pixels")])
+    page.same("logits", torch_array)
+    page.run(1)
+    zeros = 'np.zeros((2, 96, 160, 3), "float32")'
+    page.run(2, [(zeros, 'np.random.default_rng(0).normal(size=(2, 96, 160, 3)).astype("float32")')])
+    page.same("tokens", torch_array)
+    page.same("vectors", torch_array)
+    page.same("maps", lambda maps: np.stack([torch_array(each).transpose(0, 2, 3, 1) for each in maps]))
+    page.run(3)
+    page.run(4)
+    assert page.ours["attention"].shape == (12, 1, 3, 61, 61)
+    if theirs is not None:
+        assert len(page.theirs["attention"]) == 12
+    page.run(5)
+    if theirs is not None:
+        from safetensors import safe_open
+
+        keys = [set(safe_open(f"{whose}.safetensors", "np").keys()) for whose in ("ours", "theirs")]
+        assert keys[0] == keys[1]
+
+
+def test_transformers(here):
+    name, folder = "google/vit-base-patch16-224", here / "vit-base-patch16-224"
+    made = seeded(vit.build_model(224, 32, 2, 64, 2, "small", 128, classes=3, mlp_activation="gelu", epsilon=1e-12))
+    made.labels = ("cat", "dog", "bird")
+    vit_keras.save_weights(made, folder, format="huggingface")
+    theirs = other("transformers", "TFViTForImageClassification")
+    page = Columns("transformers.md", theirs=theirs)
+    if theirs is not None:
+        page.pairs = [(there.replace(name, str(folder)), here) for there, here in page.pairs]
+    page.run(0)
+    page.same("logits")
+    assert page.ours["name"] in made.labels
+    page.run(1)
+    page.run(2)
+    page.run(3)
+    assert page.ours["attention"].shape == (2, 2, 2, 50, 50) and page.ours["hidden"].shape[1:] == (2, 50, 64)
+    page.run(4)
+    assert json.loads(Path("ours", "config.json").read_text())["model_type"] == "vit"
+
+
+def test_keras_hub(here):
+    published = checkpoints.find("Ti_16/augreg-imagenet21k+imagenet2012-224")
+    make_google_npz.save(here / Path(published.path).name, make_google_npz.make("ViT-Ti_16"))
+    theirs = other("keras_hub")
+    page = Columns("keras_hub.md", theirs=theirs)
+    if theirs is not None:
+        import keras_hub
+
+        page.theirs |= {"keras": keras, "keras_hub": keras_hub, "np": np}
+    smaller = ('"vit_b16"', '"vit_ti16"')  # a twentieth of the weights
+    page.run(0, [smaller], theirs=False)  # their weights need a network
+    page.run(1, [smaller], theirs=False)
+    page.run(2)
+    page.run(3)
+    if theirs is not None:
+        ours, count = page.ours["backbone"], page.theirs["backbone"].count_params()
+        assert ours.count_params() == count
+    page.run(4)
+
+
+def test_vit_pytorch():
+    torch = pytest.importorskip("torch")
+    theirs = other("vit_pytorch")
+    page = Columns("vit_pytorch.md", theirs=theirs)
+    if theirs is None:  # what their column would have saved
+        from vit_keras.config import ViTConfig
+
+        sizes = {"image_size": 64, "patch_size": 16, "num_layers": 3, "hidden_size": 128, "num_heads": 4}
+        choices = {"mlp_dim": 256, "patch_norm": True, "qkv_bias": False, "mlp_activation": "gelu", "epsilon": 1e-5}
+        made = vit.build(ViTConfig(**sizes, **choices, classes=10))
+        vit_keras.save_weights(made, "vit.safetensors", format="vit-pytorch")
+        from safetensors.torch import load_file
+
+        torch.save(load_file("vit.safetensors"), "vit.pt")
+    page.run(0)
+    page.run(1)
+    if theirs is not None:
+        page.theirs["model"].eval()
+        pixels = np.random.default_rng(0).normal(size=(2, 64, 64, 3)).astype("float32")
+        page.ours["out"] = page.ours["model"].predict(pixels, verbose=0)
+        page.theirs["out"] = page.theirs["model"](torch.from_numpy(pixels.transpose(0, 3, 1, 2)))
+        page.same("out", torch_array)
+    page.run(2)
+    assert page.ours["attention"].shape == (3, 1, 4, 17, 17)
+    page.run(3)
+    assert page.ours["tokens"].shape == (1, 17, 128) and page.ours["vectors"].shape == (1, 128)
+    page.run(4)

@@ -1,0 +1,244 @@
+"""The site: every public name is on a page with an example, its pages run, and a browser finds nothing wrong in it."""
+
+import inspect
+import io
+import itertools
+import os
+import re
+import shlex
+import subprocess
+import sys
+from contextlib import redirect_stdout
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+from PIL import Image
+from support import ROOT, script
+
+import vit_keras
+
+DOCS = ROOT / "docs"
+public = script(DOCS / "_ext" / "public.py")
+PHONE, DESKTOP = {"width": 390, "height": 844}, {"width": 1280, "height": 900}
+
+
+# --- the reference ------------------------------------------------------------------------------------------------
+
+
+def names():
+    """Every public name: the module that documents it, the name, the value."""
+    for module, found in public.public().items():
+        yield from ((module, name, value) for name, (value, home) in found.items() if home == f"{module}.{name}")
+
+
+def test_every_public_module_has_a_page():
+    expected = {"vit_keras", *(f"vit_keras.{name}" for name in vit_keras._SUBMODULES)}
+    assert expected <= set(public.modules())
+    assert len(public.modules()) == len(set(public.modules()))
+
+
+@pytest.mark.parametrize("module", public.modules())
+def test_every_public_name_has_an_example_that_runs(module):
+    # tests/docs/test_docs.py runs them. A constant has a sentence instead.
+    for home, name, value in names():
+        if home == module and callable(value) and hasattr(value, "__qualname__"):
+            text = inspect.getdoc(value)
+            assert "Example" in text and ">>> " in text, f"{module}.{name}"
+        elif home == module:
+            text = public.constants(public.constant_home(module, name, value))[name]
+            assert text, f"{module}.{name}"
+
+
+# --- pages whose code runs ------------------------------------------------------------------------------------------
+
+SNIPPET = re.compile(r"^```(python|sh)\n(.*?)^```\n(?:\n^```text\n(.*?)^```)?", re.DOTALL | re.MULTILINE)
+
+
+@pytest.fixture
+def here(monkeypatch, tmp_path):
+    """A folder with a photograph of a cat and pictures of three kinds of flowers."""
+    data = pytest.importorskip("skimage.data")
+    monkeypatch.chdir(tmp_path)
+    Image.fromarray(data.chelsea()).save("cat.png")
+    random = np.random.default_rng(0)
+    for kind in ("daisy", "rose", "tulip"):
+        Path("flowers", kind).mkdir(parents=True)
+        for n in range(4):
+            Image.fromarray(random.integers(0, 255, (40, 40, 3), "uint8")).save(f"flowers/{kind}/{n}.png")
+    return tmp_path
+
+
+def run(page, after=""):
+    """Run the code of a page from top to bottom, and compare what it prints with what the page says."""
+    text = (DOCS / page).read_text(encoding="utf-8").partition(after)[2 if after else 0]
+    variables, compared = {}, 0
+    for language, code, output in SNIPPET.findall(text):
+        if language == "sh" and not code.startswith("vit-keras"):
+            continue
+        with redirect_stdout(io.StringIO()) as printed:
+            if language == "python":
+                exec(compile(code, page, "exec"), variables)
+            else:
+                assert vit_keras_command(code) == 0
+        if output:
+            assert printed.getvalue().split() == output.split(), code
+            compared += 1
+    return variables, compared
+
+
+def vit_keras_command(line):
+    from vit_keras.cli import main
+
+    return main(shlex.split(line)[1:])
+
+
+@pytest.mark.parametrize(("page", "outputs"), [("classify.md", 5), ("explain.md", 4), ("embed.md", 3)])
+def test_a_page_to_learn_from_runs_from_top_to_bottom(here, page, outputs):
+    assert run(page)[1] == outputs
+
+
+@pytest.mark.slow
+def test_the_home_page_runs_from_top_to_bottom(here):
+    pytest.importorskip("onnxruntime")
+    variables, outputs = run("index.md", after="## Three snippets")
+    assert outputs == 3
+    assert Path("animals.onnx").is_file() and variables["picture"].dtype == np.uint8
+
+
+# --- the site itself ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The built site: that of `VIT_KERAS_SITE`, or one that is built here, strictly, as `make docs` builds it."""
+    if "VIT_KERAS_SITE" in os.environ:
+        return Path(os.environ["VIT_KERAS_SITE"]).resolve()
+    for name in (
+        "sphinx",
+        "myst_parser",
+        "pydata_sphinx_theme",
+        "sphinx_design",
+        "sphinx_gallery",
+        "sphinx_copybutton",
+    ):
+        pytest.importorskip(name, reason='the site needs pip install ".[docs]"')
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "sphinx", "-b", "html", "-W", "--keep-going", "-n", "-q"]
+    environment = {**os.environ, "KERAS_BACKEND": keras.backend.backend(), "VIT_KERAS_HOME": str(folder / "home")}
+    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [*command, "-d", folder / "doctrees", DOCS, folder / "html"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr[-6000:]
+    return folder / "html"
+
+
+@pytest.mark.slow
+@pytest.mark.any_backend
+def test_the_site_shows_every_public_name(site):
+    for module, name, _ in names():
+        page = (site / "reference" / f"{module}.html").read_text(encoding="utf-8")
+        assert f'id="{module}.{name}"' in page, f"{module}.{name}"
+
+
+@pytest.mark.slow
+@pytest.mark.any_backend
+def test_what_the_checkpoint_pages_count_is_what_there_is(site):
+    published = (site / "tables" / "published.html").read_text(encoding="utf-8")
+    assert published.count("<tr><td>") == len(vit_keras.checkpoints.available())
+    families = (site / "tables" / "families.html").read_text(encoding="utf-8")
+    built = [family for family in vit_keras.checkpoints.families.FAMILIES.values() if family.refused is None]
+    assert families.count("<tr><td>") == len(built)
+
+
+@pytest.mark.slow
+@pytest.mark.any_backend
+def test_the_list_for_programs_leads_to_pages(site):
+    text = (site / "llms.txt").read_text(encoding="utf-8")
+    pages = re.findall(r"^- \[[^\]]+\]\(([^)]+)\)", text, re.MULTILINE)
+    assert len(pages) > 40 and all((site / page).is_file() for page in pages)
+
+
+@pytest.mark.slow
+@pytest.mark.any_backend
+def test_broken_links_are_found(tmp_path):
+    links = script(DOCS / "_ext" / "internal_links.py")
+    (tmp_path / "a.html").write_text('<a href="b.html#there"></a><a href="b.html#not"></a><img src="c.png">')
+    (tmp_path / "b.html").write_text('<h1 id="there"></h1><a href="https://example.org/x"></a>')
+    wrong, outside = links.broken(tmp_path)
+    assert sorted(wrong) == ["a.html: there is no c.png", "a.html: there is no place b.html#not"]
+    assert outside == ["https://example.org/x"]
+
+
+CHECK = """() => ({
+  wide: document.documentElement.scrollWidth - document.documentElement.clientWidth,
+  empty: [...document.images].filter((i) => i.complete && !i.naturalWidth && i.src).map((i) => i.src),
+  title: document.title,
+  cut: [...document.querySelectorAll("article table, article img, article pre")].filter((node) => {
+    for (let box = node; box && box.tagName !== "ARTICLE"; box = box.parentElement)
+      if (["auto", "scroll"].includes(getComputedStyle(box).overflowX)) return false;
+    return node.getBoundingClientRect().right > innerWidth + 1;
+  }).map((node) => node.outerHTML.slice(0, 80)),
+})"""
+
+
+@pytest.mark.slow
+@pytest.mark.any_backend
+@pytest.mark.parametrize(("size", "scheme"), itertools.product(("phone", "desktop"), ("light", "dark")))
+def test_a_browser_clicks_through_the_site(site, browser, size, scheme):
+    context = browser.new_context(viewport=PHONE if size == "phone" else DESKTOP, color_scheme=scheme)
+    tab, errors, seen = context.new_page(), [], []
+    tab.on("pageerror", lambda error: errors.append(f"{tab.url}: {error}"))
+    tab.on("console", lambda m: errors.append(f"{tab.url}: {m.text}") if m.type in ("error", "warning") else None)
+    tab.on("requestfailed", lambda request: errors.append(f"{tab.url}: {request.url} failed"))
+    tab.goto((site / "index.html").as_uri())
+    while True:
+        found = tab.evaluate(CHECK)
+        seen.append(found["title"])
+        assert found["wide"] <= 0 and not found["empty"] and not found["cut"], (tab.url, found)
+        assert tab.evaluate("document.documentElement.dataset.theme") == scheme
+        onward = tab.locator("a.right-next")
+        if not onward.count():
+            break
+        with tab.expect_navigation():
+            onward.click()
+    assert not errors
+    assert len(seen) == len(set(seen)) > 50  # every page of the navigation, each once
+    context.close()
+
+
+@pytest.mark.slow
+@pytest.mark.any_backend
+def test_tables_are_filtered_and_sorted(site, browser):
+    tab = browser.new_page(viewport=DESKTOP)
+    tab.goto((site / "tables" / "published.html").as_uri())
+    tab.get_by_role("searchbox", name="Filter the checkpoints").fill("dinov2 518")
+    shown = tab.locator(".filterable tbody tr:visible")
+    expected = vit_keras.checkpoints.available(name="*dinov2*", image_size=518)
+    assert shown.count() == len(expected) > 0
+    tab.locator(".filterable th", has_text="size").click()
+    sizes = [float(text.split()[0]) for text in shown.locator("td:nth-child(7)").all_inner_texts() if text]
+    assert sizes == sorted(sizes)
+    tab.close()
+
+
+@pytest.mark.slow
+@pytest.mark.any_backend
+@pytest.mark.parametrize(
+    ("words", "page"),
+    [("attention rollout", "visualize"), ("offline", "checkpoints"), ("quantize int8", "export")],
+)
+def test_the_search_finds_pages(site, browser, words, page):
+    tab = browser.new_page(viewport=DESKTOP)
+    tab.goto(f"{(site / 'search.html').as_uri()}?q={words.replace(' ', '+')}")
+    tab.wait_for_selector("#search-results li")
+    tab.wait_for_timeout(1000)
+    found = " ".join(link.get_attribute("href") for link in tab.locator("#search-results li a").all())
+    assert page in found
+    tab.close()
