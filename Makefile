@@ -17,7 +17,7 @@ WEB := $(CACHE)/web.stamp
 DOCS_BACKEND := KERAS_BACKEND=$(if $(strip $(TORCH)),torch,tensorflow)
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
-.PHONY: quickstart test test-slow docs benchmark lint format clean
+.PHONY: quickstart test test-slow test-tensorflow docs benchmark lint format clean
 
 quickstart: $(VENV)/examples.stamp
 	$(BIN)/python examples/quickstart.py
@@ -33,17 +33,20 @@ else
 endif
 	KERAS_BACKEND=jax JAX_DISABLE_MOST_OPTIMIZATIONS=1 $(BIN)/python -m pytest $(WORKERS) -m first_case
 
-# All that `make test` leaves out: on PyTorch every slow test; on TensorFlow every test that depends on the backend, but
-# the slow ones only of the numeric core; on JAX the whole core. `pytest -m exhaustive` is left: every kind of model in
-# every exported format, a quarter of an hour a backend.
+# On PyTorch every slow test; on TensorFlow and JAX every case of the numeric core, and what only TensorFlow needs.
+# `make test-tensorflow`, an hour, runs all on TensorFlow that may depend on it. `pytest -m exhaustive` is left to be run
+# by hand: every kind of model in every exported format, a quarter of an hour a backend.
 test-slow: $(VENV)/test.stamp $(WEB)
 ifneq ($(strip $(TORCH)),)
 	KERAS_BACKEND=torch $(BIN)/python -m pytest $(WORKERS) $(SLOWEST) -m "slow and not exhaustive"
-	KERAS_BACKEND=tensorflow $(BIN)/python -m pytest $(WORKERS) $(SLOWEST) -m "(core or not slow) and not (first_case or any_backend or exhaustive)"
+	KERAS_BACKEND=tensorflow $(BIN)/python -m pytest $(WORKERS) $(SLOWEST) -m "(core or only_on) and not (first_case or any_backend or exhaustive)"
 else
 	KERAS_BACKEND=tensorflow $(BIN)/python -m pytest $(WORKERS) $(SLOWEST) -m "slow and not exhaustive"
 endif
 	KERAS_BACKEND=jax $(BIN)/python -m pytest $(WORKERS) $(SLOWEST) -m "core and not first_case"
+
+test-tensorflow: $(VENV)/test.stamp $(WEB)
+	KERAS_BACKEND=tensorflow $(BIN)/python -m pytest $(WORKERS) $(SLOWEST) -m "not (core or any_backend or exhaustive)"
 
 # The site, strictly and without a network: open build/docs/index.html.
 docs: $(VENV)/docs.stamp

@@ -46,6 +46,9 @@ def pytest_collection_modifyitems(items):
         cases[test] += 1
         if item.get_closest_marker("three_cases") and cases[test] > 3:
             item.add_marker("slow")
+        only = item.get_closest_marker("only_on")
+        if only and keras.backend.backend() not in only.args:
+            item.add_marker(pytest.mark.skip(reason=only.kwargs["reason"]))
         path = item.path.relative_to(Path(__file__).parent)
         if not item.get_closest_marker("core") and any(path.is_relative_to(place) for place in ANY_BACKEND):
             item.add_marker("any_backend")

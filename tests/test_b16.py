@@ -9,7 +9,7 @@ from vit_keras import utils, vit
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="SavedModel is TensorFlow's"),
+    pytest.mark.only_on("tensorflow", reason="SavedModel is TensorFlow's"),
 ]
 
 

@@ -15,7 +15,7 @@ from vit_keras.layers import attention as attention_module
 
 numpy = keras.ops.convert_to_numpy
 BACKEND = keras.backend.backend()
-only_tensorflow = pytest.mark.skipif(BACKEND != "tensorflow", reason="what only TensorFlow needs")
+only_tensorflow = pytest.mark.only_on("tensorflow", reason="what only TensorFlow needs")
 
 
 def assert_close(found, expected):

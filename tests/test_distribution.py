@@ -60,7 +60,7 @@ def test_pytorch_refers_to_what_works():
     assert vit_keras.distribute(None) is None
 
 
-@pytest.mark.skipif(BACKEND != "tensorflow", reason="about TensorFlow")
+@pytest.mark.only_on("tensorflow", reason="about TensorFlow")
 def test_tensorflow_refuses_what_it_cannot_do(monkeypatch):
     with pytest.raises(NotImplementedError, match="KERAS_BACKEND=jax"):
         vit_keras.distribute("fsdp")

@@ -11,7 +11,7 @@ import pytest
 
 from vit_keras import vit
 
-only_tensorflow = pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="only TensorFlow needs this")
+only_tensorflow = pytest.mark.only_on("tensorflow", reason="only TensorFlow needs this")
 
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}
 

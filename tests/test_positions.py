@@ -111,7 +111,7 @@ def test_the_same_relative_position_biases():
         positions.resize_relative_position_bias(table, (2, 2), (3, 2))
 
 
-@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="only TensorFlow's sizes may be unknown")
+@pytest.mark.only_on("tensorflow", reason="only TensorFlow's sizes may be unknown")
 def test_sizes_known_only_when_the_graph_runs():
     import tensorflow as tf
 

@@ -138,7 +138,7 @@ def test_a_batch_is_its_pictures():
     np.testing.assert_array_equal(settings(batch), np.concatenate([settings(b) for b in batch]))
 
 
-@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="sizes that come with the data are TensorFlow's")
+@pytest.mark.only_on("tensorflow", reason="sizes that come with the data are TensorFlow's")
 @pytest.mark.parametrize(
     ("interpolation", "crop", "mode", "size"),
     [
@@ -206,7 +206,7 @@ def test_mixed_precision_does_not_blur_the_pixels():
         keras.config.set_dtype_policy("float32")
 
 
-@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="gradients are written backend by backend")
+@pytest.mark.only_on("tensorflow", reason="gradients are written backend by backend")
 def test_the_gradient_goes_through_resizing():
     import tensorflow as tf
 

@@ -118,7 +118,7 @@ def test_the_backend_gives_the_same_grids(method, size):
     close(traced(resize_grid, grid, size, method, xp=ops), resize_grid(grid, size, method), 5e-6)
 
 
-@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="only TensorFlow's sizes may be unknown")
+@pytest.mark.only_on("tensorflow", reason="only TensorFlow's sizes may be unknown")
 @pytest.mark.parametrize(
     "method", some_by_default(METHODS, "bilinear_align_corners", "bicubic_antialias", "bicubic_dino")
 )

@@ -421,7 +421,7 @@ def test_a_model_learns(policy):
     assert history["accuracy"][-1] > 0.95
 
 
-@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="SavedModel is TensorFlow's")
+@pytest.mark.only_on("tensorflow", reason="SavedModel is TensorFlow's")
 @pytest.mark.parametrize("policy", ["float32", "mixed_float16"])
 def test_saved_model_gives_the_same_outputs(tmp_path, policy):
     import tensorflow as tf

@@ -89,7 +89,7 @@ def test_a_generator_of_one_hot_labels():
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="others run it in the same way, and slower here")
+@pytest.mark.only_on("tensorflow", reason="others run it in the same way, and slower here")
 @pytest.mark.parametrize("cardinality_is_known", [True, False])
 def test_tf_data(cardinality_is_known):
     tf = pytest.importorskip("tensorflow")

@@ -122,7 +122,7 @@ def test_one_picture_and_grey_ones(photos):
     assert Augmentation(three_augment=True)(photos[..., :1], seed=0).shape == (6, 24, 32, 1)
 
 
-@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="tf.data needs TensorFlow")
+@pytest.mark.only_on("tensorflow", reason="tf.data needs TensorFlow")
 def test_in_tf_data(photos):
     import tensorflow as tf
 

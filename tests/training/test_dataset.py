@@ -524,7 +524,7 @@ def test_an_empty_dataset(model):
         check(model, [])
 
 
-@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="tf.data needs TensorFlow")
+@pytest.mark.only_on("tensorflow", reason="tf.data needs TensorFlow")
 def test_tf_data_is_checked(model):
     import tensorflow as tf
 

@@ -120,7 +120,7 @@ def test_whatever_the_pictures_come_from(model, folder):
     np.testing.assert_allclose(one, expected[1:2], **SAME)
 
 
-@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="needs TensorFlow")
+@pytest.mark.only_on("tensorflow", reason="needs TensorFlow")
 def test_tf_data(model):
     import tensorflow as tf
 

@@ -12,7 +12,7 @@ from support import ROOT
 
 from vit_keras import training
 
-pytestmark = pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="tf.distribute is TensorFlow's")
+pytestmark = pytest.mark.only_on("tensorflow", reason="tf.distribute is TensorFlow's")
 
 PROGRAM = """
 import contextlib, json, sys

@@ -196,7 +196,7 @@ def test_what_does_not_fit_is_found_before_training(pixels, tmp_path):
 # ------------------------------------------------------------------- TensorBoard --
 
 
-@pytest.mark.skipif(BACKEND != "tensorflow", reason="what TensorFlow writes")
+@pytest.mark.only_on("tensorflow", reason="what TensorFlow writes")
 def test_images_for_tensorboard(pixels, tmp_path):
     import tensorflow as tf
 

@@ -296,7 +296,7 @@ def test_a_model_without_classes_is_evaluated_by_its_features_and_by_a_function(
     assert len(randomization_check(base, images[:1], relevance, layers=0).stages) == 2
 
 
-@pytest.mark.skipif(BACKEND != "tensorflow", reason="counts TensorFlow's traces")
+@pytest.mark.only_on("tensorflow", reason="counts TensorFlow's traces")
 def test_one_trace_does_for_all_methods_and_fractions(tiny, monkeypatch):
     model, traces = build(eagerly=False), []
     read = masked_pass.read

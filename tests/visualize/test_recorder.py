@@ -349,7 +349,7 @@ def test_the_logit_lens_is_the_head_on_each_patch(kind):
 # ----------------------------------------------------------------- compiling --
 
 
-@pytest.mark.skipif(BACKEND != "tensorflow", reason="it counts TensorFlow's traces")
+@pytest.mark.only_on("tensorflow", reason="it counts TensorFlow's traces")
 def test_a_recorder_is_compiled_once(monkeypatch):
     model = build(eagerly=False)
     calls = []

@@ -567,7 +567,7 @@ def test_a_second_image_runs_the_compiled_pass(passes):
     assert np.abs(second - first).max() > 1e-4  # and it is another map
 
 
-@pytest.mark.skipif(BACKEND != "tensorflow", reason="PyTorch runs eagerly, JAX compiles for every batch size")
+@pytest.mark.only_on("tensorflow", reason="PyTorch runs eagerly, JAX compiles for every batch size")
 def test_another_batch_size_runs_the_compiled_pass(passes):
     model, count = passes
     for batch in (1, 2, 5, 1):
