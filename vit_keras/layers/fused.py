@@ -28,7 +28,7 @@ def fused_attention(query, key, value, bias=None):
     """
     if keras.backend.backend() == "torch":
         dtype = keras.backend.result_type(*(x.dtype for x in (query, key, value)))
-        query, key, value = (ops.cast(x, dtype) for x in (query, key, value))
+        query, key, value, bias = (x if x is None else ops.cast(x, dtype) for x in (query, key, value, bias))
         return sys.modules["torch"].nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=bias)
     heads_last = (ops.transpose(x, (0, 2, 1, 3)) for x in (query, key, value))
     return ops.transpose(ops.dot_product_attention(*heads_last, bias=bias), (0, 2, 1, 3))
