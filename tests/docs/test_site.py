@@ -43,7 +43,7 @@ def test_every_public_module_has_a_page():
 def test_every_public_name_has_an_example_that_runs(module):
     # tests/docs/test_docs.py runs them. A constant has a sentence instead.
     for home, name, value in names():
-        if home == module and callable(value) and hasattr(value, "__qualname__"):
+        if home == module and public.is_code(value):
             text = inspect.getdoc(value)
             assert "Example" in text and ">>> " in text, f"{module}.{name}"
         elif home == module:
