@@ -437,11 +437,8 @@ PRESETS = {
 }
 """The preprocessing of each family's own evaluation. The size is the model's."""
 
-GOOGLE = PRESETS["google"]
-IMAGENET = PRESETS["imagenet"]
-CLIP = PRESETS["clip"]
-SIGLIP = PRESETS["siglip"]
-BEIT = PRESETS["beit"]
+GOOGLE, IMAGENET, CLIP, SIGLIP, BEIT = (PRESETS[name] for name in ("google", "imagenet", "clip", "siglip", "beit"))
+"""A preset of this name in small letters: how the authors of such checkpoints prepare pictures."""
 
 
 __getattr__ = moved_names(__name__)

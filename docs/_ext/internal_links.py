@@ -1,5 +1,6 @@
 """A check of the built site, without a network: each link and picture leads to a file of it, each anchor to a place."""
 
+import re
 from html.parser import HTMLParser
 from urllib.parse import unquote, urlsplit
 
@@ -24,9 +25,38 @@ class Page(HTMLParser):
             self.targets.add(target)
 
 
+def read(folder):
+    """Return all pages of a site; what the theme keeps in `_static` are none."""
+    paths = (path for path in sorted(folder.rglob("*.html")) if path.relative_to(folder).parts[0] != "_static")
+    return {path: Page(path.read_text(encoding="utf-8")) for path in paths}
+
+
+def mend_ways_back(folder):
+    """Mend the links from the source of a name to its page, where a file has names of two modules of the reference.
+
+    sphinx.ext.viewcode takes all names of a file for those of one module.
+    """
+    pages = read(folder)
+
+    def mended(found):
+        there = (path.parent / found[1]).resolve()
+        places = pages[there].places if there in pages else ()
+        _, dot, name = found[2].rpartition(".")
+        own = [place for place in places if place.endswith(dot + name)]
+        anchor = found[2] if found[2] in places or not own else min(own, key=len)
+        return f'href="{found[1]}#{anchor}"'
+
+    for path in pages:
+        if path.relative_to(folder).parts[0] == "_modules":
+            text = path.read_text(encoding="utf-8")
+            new = re.sub(r'href="([^"#]*reference/[^"#]*)#([^"]+)"', mended, text)
+            if new != text:
+                path.write_text(new, encoding="utf-8")
+
+
 def broken(folder):
     """Return what is wrong with the links of a built site, a line each, and its links to other sites."""
-    pages = {path: Page(path.read_text(encoding="utf-8")) for path in sorted(folder.rglob("*.html"))}
+    pages = read(folder)
     wrong, outside = [], set()
     for path, page in pages.items():
         for target in page.targets:
@@ -48,6 +78,7 @@ def check(app, error):
     """Fail the build if a link is broken, and list the links to other sites beside it."""
     if error or app.builder.name != "html":
         return
+    mend_ways_back(app.outdir.resolve())
     wrong, outside = broken(app.outdir.resolve())
     (app.doctreedir.parent / "docs-external-links.txt").write_text("\n".join(outside) + "\n", encoding="utf-8")
     if wrong:

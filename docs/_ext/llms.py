@@ -17,8 +17,8 @@ def first_sentence(document):
     """Return the first sentence of the first paragraph of a page."""
     for node in document.findall(nodes.paragraph):
         text = " ".join(node.astext().split())
-        if len(text) > 30:
-            return re.split(r"(?<=[.:])\s", text)[0]
+        if len(text) > 30 and isinstance(node.parent, nodes.section):
+            return re.split(r"(?<=[.])\s", text)[0]
     return ""
 
 

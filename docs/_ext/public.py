@@ -30,9 +30,14 @@ def modules():
     return [name for group in MODULES.values() for name in group]
 
 
+def is_code(value):
+    """Return whether a value is a class or a function, and no constant or type alias."""
+    return inspect.isclass(value) or inspect.isroutine(value)
+
+
 def identity(module, name, value):
     """Return where a value is defined, the same for each module that offers it."""
-    if callable(value) and hasattr(value, "__qualname__"):
+    if is_code(value):
         return value.__module__, value.__qualname__
     return constant_home(module, name, value), name
 

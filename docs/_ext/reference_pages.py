@@ -3,7 +3,7 @@
 import inspect
 
 from generated import write
-from public import MODULES, constant_home, constants, public
+from public import MODULES, constant_home, constants, is_code, public
 
 
 def heading(text, line="="):
@@ -19,7 +19,7 @@ def entry(module, name, value):
     full = f"{module}.{name}"
     if inspect.isclass(value):
         return f".. autoclass:: {full}\n   :members:\n"
-    if callable(value) and hasattr(value, "__qualname__"):
+    if is_code(value):
         return f".. autofunction:: {full}\n"
     text = constants(constant_home(module, name, value)).get(name, "")
     shown = repr(value)
@@ -31,7 +31,7 @@ def module_page(module, names):
     """Return the page of a module: its docstring, a table of names, and each name that is documented here."""
     here = {name: value for name, (value, home) in names.items() if home == f"{module}.{name}"}
     elsewhere = [home for name, (_, home) in names.items() if home != f"{module}.{name}"]
-    functions = [f"   {name}" for name, value in here.items() if callable(value)]
+    functions = [f"   {name}" for name, value in here.items() if is_code(value)]
     parts = [heading(module), f".. automodule:: {module}\n   :no-members:\n"]
     if functions:
         parts.append(".. autosummary::\n   :nosignatures:\n\n" + "\n".join(functions) + "\n")

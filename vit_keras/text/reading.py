@@ -60,9 +60,9 @@ class TextWeights(Mapping):
         ValueError: The file is damaged, holds no text tower of a known family, or does not say all that is needed.
 
     Example:
-        >>> TextWeights("no_such_folder")  # doctest: +IGNORE_EXCEPTION_DETAIL
+        >>> TextWeights("no_such_name")  # doctest: +IGNORE_EXCEPTION_DETAIL
         Traceback (most recent call last):
-        FileNotFoundError: ...
+        ValueError: ...
     """
 
     def __init__(self, weights: str | os.PathLike[str], *, strict: bool = True, key: str | None = None, **fields: Any):
