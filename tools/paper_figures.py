@@ -3,9 +3,9 @@
     python tools/paper_figures.py [NAME …] [--weights FILE] [--pictures FOLDER]
 
 The figures on real weights are of Google's ViT-Ti/16 (AugReg, ImageNet): the published one, or --weights. FOLDER holds
-photographs, and labels.json with the ImageNet class of each by its name. Without it, what is measured on photographs
-(`figure7`, `resolution`) stays as it is. `tables` writes the tables of the page anew from the JSONs in docs/paper; it
-needs nothing else. Only the cat of scikit-image (CC0) is shown.
+photographs, and labels.json with the ImageNet class of each by its name. Without it, `resolution` stays as it is.
+`tables` writes the tables of the page anew from the JSONs in docs/paper; it needs nothing else. Only the cat of
+scikit-image (CC0) is shown.
 """
 
 import argparse
@@ -28,8 +28,9 @@ from vit_keras.training.masked import patchify
 
 PAGE = Path(__file__).parents[1] / "docs" / "paper.md"
 FOLDER = PAGE.with_suffix("")
-SIZES = (160, 224, 288, 384)
+SIZES = (160, 224, 384)
 GRAY = 0.62
+NOTHING = "*No such run is finished yet: the second command above does them, and goes on where it was.*"
 
 
 def cat():
@@ -166,24 +167,29 @@ def measure_resolution(model, pictures, labels, sizes=SIZES):
     Returns:
         A dictionary for each size and interpolation.
     """
-    own = model.config.image_size[0]
+    own, patch = model.config.image_size[0], model.config.patch_size[0]
     ways = {"2-D": vit_keras.resize, "1-D": flat_positions}
     runs = [(own, "as trained")] + [(size, way) for size in sizes if size != own for way in ways]
-    reference, rows = None, []
+    logits = {}
     for size, way in runs:
         resized = ways[way](model, size) if way in ways else model
-        logits = [keras.ops.convert_to_numpy(resized(resized.preprocess(picture)))[0] for picture in pictures]
-        logits = np.stack(logits)
-        reference = logits if reference is None else reference
-        shares = keras.ops.convert_to_numpy(keras.ops.softmax(logits))
-        cosines = np.sum(unit(logits) * unit(reference), axis=-1)
-        first, firsts = logits.argmax(-1), reference.argmax(-1)
+        outputs = [keras.ops.convert_to_numpy(resized(resized.preprocess(picture)))[0] for picture in pictures]
+        logits[size, way] = np.stack(outputs)
+    return compare_resolutions(logits, labels, logits[own, "as trained"], patch)
+
+
+def compare_resolutions(logits, labels, reference, patch):
+    """Return what `measure_resolution` does, from the logits `(pictures, classes)` of each size and interpolation."""
+    rows = []
+    for (size, way), each in sorted(logits.items(), key=lambda item: item[0][0]):
+        shares, first = keras.ops.convert_to_numpy(keras.ops.softmax(each)), each.argmax(-1)
         rows.append({
-            "image_size": size, "words": int(np.prod(resized.config.grid)), "positions": way, "pictures": len(labels),
+            "image_size": size, "words": (size // patch) ** 2, "positions": way, "pictures": len(labels),
             "right": int(np.sum(first == labels)), "probability": float(shares[np.arange(len(labels)), labels].mean()),
-            "same": int(np.sum(first == firsts)), "cosine": float(cosines.mean()),
+            "same": int(np.sum(first == reference.argmax(-1))),
+            "cosine": float(np.sum(unit(each) * unit(reference), axis=-1).mean()),
         })  # fmt: skip
-    return sorted(rows, key=lambda row: row["image_size"])
+    return rows
 
 
 def unit(vectors):
@@ -210,7 +216,7 @@ def cell(summary):
     return f"{mean:.1f} ({count})" if spread is None else f"{mean:.1f} ± {spread:.1f} ({count})"
 
 
-def models_table(results):
+def models_table():
     """Return the lines of the table of architectures."""
     what = {
         "ViT": "patches of 4 × 4 pixels, two blocks, hidden size 32",
@@ -220,26 +226,37 @@ def models_table(results):
     yield "| model | what it is | parameters | MFLOP for each image seen |"
     yield "|---|---|---|---|"
     for name, text in what.items():
-        found = next((r for r in results if r["model"] == name), None)
-        if found:
-            yield f"| {name} | {text} | {found['parameters']:,} | {1e6 * found['tflops'] / found['images']:.1f} |"
+        model, flops = scaling_study.build(name)
+        yield f"| {name} | {text} | {model.count_params():,} | {flops / 1e6:.1f} |"
 
 
 def data_table(results):
-    """Return the lines of the table of the effect of data."""
+    """Return the lines of the table of the effect of data, and its figure."""
+    rows = scaling_study.rows_of_data(results)
+    if not rows:
+        yield NOTHING
+        return
     yield "| pictures | each is seen | ViT | ResNet | ResNet − ViT |"
     yield "|---|---|---|---|---|"
-    for pictures, seen, cells in scaling_study.rows_of_data(results):
+    for pictures, seen, cells in rows:
         gap = cells["ResNet"][1] - cells["ViT"][1]
         yield f"| {pictures:,} | {seen:.1f} × | {cell(cells['ViT'])} | {cell(cells['ResNet'])} | {gap:+.1f} |"
+    yield ""
+    yield '<img src="paper/study_data.png" width="620" alt="Accuracy against training pictures: ResNet and ViT">'
 
 
 def compute_table(results):
-    """Return the lines of the table of the effect of compute."""
+    """Return the lines of the table of the effect of compute, and its figure."""
+    rows = scaling_study.rows_of_compute(results)
+    if not rows:
+        yield NOTHING
+        return
     yield "| training compute | ViT | hybrid | ResNet |"
     yield "|---|---|---|---|"
-    for budget, cells in scaling_study.rows_of_compute(results):
+    for budget, cells in rows:
         yield f"| {budget:g} TFLOP | {' | '.join(cell(cells[name]) for name in ('ViT', 'hybrid', 'ResNet'))} |"
+    yield ""
+    yield '<img src="paper/study_compute.png" width="620" alt="Accuracy against training compute of three models">'
 
 
 def tables(folder=FOLDER):
@@ -248,7 +265,7 @@ def tables(folder=FOLDER):
     rows = json.loads((folder / "resolution.json").read_text(encoding="utf-8"))
     made = {
         "resolution": resolution_table(rows),
-        "models": models_table(results),
+        "models": models_table(),
         "data": data_table(results),
         "compute": compute_table(results),
     }
@@ -273,11 +290,10 @@ def photographs(folder):
 
 
 FIGURES = {
-    "patches": (780, lambda model, _: draw_patches(model, cat())),
-    "positions": (780, lambda model, _: draw_positions(model)),
-    "figure7": (830, lambda model, paths: visualize.figure7(model, paths) if paths else None),
-    "figure6": (520, lambda model, _: visualize.figure6(model, cat())),
-    "masked": (780, lambda model, _: draw_masked(model, cat())),
+    "patches": (780, lambda model: draw_patches(model, cat())),
+    "positions": (780, lambda model: draw_positions(model)),
+    "figure6": (520, lambda model: visualize.figure6(model, cat())),
+    "masked": (780, lambda model: draw_masked(model, cat())),
 }
 """By name: the width on the page in pixels, and what draws it."""
 
@@ -299,9 +315,7 @@ def main(arguments=None):
     for name in wanted:
         if name in FIGURES:
             width, make = FIGURES[name]
-            figure = make(model, paths)
-            if figure is not None:
-                save(figure, FOLDER / f"{name}.webp", width)
+            save(make(model), FOLDER / f"{name}.webp", width)
         elif name == "resolution" and paths:
             lines = [json.dumps(row) for row in measure_resolution(model, paths, labels)]
             (FOLDER / "resolution.json").write_text("[\n" + ",\n".join(lines) + "\n]\n", encoding="utf-8")

@@ -39,7 +39,7 @@ EVERY = 50_000
 """Training pictures of CIFAR-10."""
 
 PICTURES = (1_000, 5_000, 20_000, EVERY)
-BUDGETS = (0.04, 0.16, 0.64)
+BUDGETS = (0.02, 0.08, 0.32)
 SEEDS = (0, 1, 2)
 BATCH = 64
 COLORS = ("#56B4E9", "#009E73", "#E69F00", "#0072B2")

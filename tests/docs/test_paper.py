@@ -136,10 +136,14 @@ def test_runs_are_known_by_their_results(study):
 
 def test_summaries_are_means_over_seeds(study):
     results = [
-        {**study.Run("ViT", 0.64, n, seed)._asdict(), "accuracy": a, "images": 6400, "tflops": 0.64}
+        {**study.Run("ViT", 0.32, n, seed)._asdict(), "accuracy": a, "images": 6400, "tflops": 0.32}
         for n, seed, a in ((1000, 0, 0.2), (1000, 1, 0.4), (5000, 0, 0.5))
     ]
-    assert study.summary(results, model="ViT", pictures=1000) == (2, pytest.approx(30), pytest.approx(14.1421, rel=1e-4))
+    assert study.summary(results, model="ViT", pictures=1000) == (
+        2,
+        pytest.approx(30),
+        pytest.approx(14.1421, rel=1e-4),
+    )
     assert study.summary(results, model="ViT", pictures=5000) == (1, pytest.approx(50), None)
     assert study.summary(results, model="ResNet") is None
     results += [{**result, "model": "ResNet"} for result in results]
