@@ -30,7 +30,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "paper.md"
 FOLDER = PAGE.with_suffix("")
 SIZES = (160, 224, 384)
 GRAY = 0.62
-NOTHING = "*No such run is finished yet: the second command above does them, and goes on where it was.*"
+NOTHING = "*Not measured yet: the commands at the top of this page do it.*"
 
 
 def cat():
@@ -199,6 +199,9 @@ def unit(vectors):
 
 def resolution_table(rows):
     """Return the lines of the table of other sizes."""
+    if not rows:
+        yield NOTHING
+        return
     yield "| image | words | positions | right | probability | first class as at 224 | cosine of the logits with 224 |"
     yield "|---|---|---|---|---|---|---|"
     for r in rows:
@@ -262,9 +265,8 @@ def compute_table(results):
 def tables(folder=FOLDER):
     """Return the tables of the page by name, from the JSONs."""
     results = scaling_study.read(folder / "study.json")
-    rows = json.loads((folder / "resolution.json").read_text(encoding="utf-8"))
     made = {
-        "resolution": resolution_table(rows),
+        "resolution": resolution_table(scaling_study.read(folder / "resolution.json")),
         "models": models_table(),
         "data": data_table(results),
         "compute": compute_table(results),
