@@ -50,7 +50,7 @@ test-tensorflow: $(VENV)/test.stamp $(WEB)
 
 # The site, strictly and without a network: open build/docs/index.html.
 docs: $(VENV)/docs.stamp
-	$(DOCS_BACKEND) $(BIN)/python -m sphinx -b html -W --keep-going -n -q -d build/doctrees docs $(SITE)
+	$(DOCS_BACKEND) $(BIN)/python -m sphinx -b html -W --keep-going -n -q -E -d build/doctrees docs $(SITE)
 
 # Ours beside its peers, an hour and a half and 10 GB; see benchmarks/README.md. `make benchmark ARGS=--quick` takes minutes.
 benchmark: $(VENV)/benchmark.stamp

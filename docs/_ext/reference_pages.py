@@ -24,7 +24,7 @@ def entry(module, name, value):
     text = constants(constant_home(module, name, value)).get(name, "")
     shown = repr(value)
     shown = f"   :value: {shown}\n" if len(shown) < 90 and "\n" not in shown else ""
-    return f".. py:data:: {full}\n{shown}\n{indented(text)}\n"
+    return f".. py:data:: {name}\n   :module: {module}\n{shown}\n{indented(text)}\n"
 
 
 def module_page(module, names):

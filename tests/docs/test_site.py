@@ -72,7 +72,8 @@ def here(monkeypatch, tmp_path):
 
 def run(page, after=""):
     """Run the code of a page from top to bottom, and compare what it prints with what the page says."""
-    text = (DOCS / page).read_text(encoding="utf-8").partition(after)[2 if after else 0]
+    text = (DOCS / page).read_text(encoding="utf-8")
+    text = text.partition(after)[2] if after else text
     variables, compared = {}, 0
     for language, code, output in SNIPPET.findall(text):
         if language == "sh" and not code.startswith("vit-keras"):
