@@ -17,36 +17,35 @@ WEB := $(CACHE)/web.stamp
 DOCS_BACKEND := KERAS_BACKEND=$(if $(strip $(TORCH)),torch,tensorflow)
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
-.PHONY: quickstart test test-slow test-tensorflow docs benchmark lint format clean
+.PHONY: quickstart test test-slow test-backends docs benchmark lint format clean
 
 quickstart: $(VENV)/examples.stamp
 	$(BIN)/python examples/quickstart.py
 
-# Every test runs on the quickest backend, PyTorch; the first case of each test of the numeric core on the others. JAX
-# compiles without optimizing here: that takes longer than what is tested.
+# Every test runs on the quickest backend, PyTorch; the first case of each test of the numeric core on the others, and on
+# TensorFlow what only it needs. JAX compiles without optimizing here: that takes longer than what is tested.
 test: $(VENV)/test.stamp
 ifneq ($(strip $(TORCH)),)
 	KERAS_BACKEND=torch $(BIN)/python -m pytest $(WORKERS) -m "not slow"
-	KERAS_BACKEND=tensorflow $(BIN)/python -m pytest $(WORKERS) -m first_case
+	KERAS_BACKEND=tensorflow $(BIN)/python -m pytest $(WORKERS) -m "first_case or (only_on and not slow)"
 else
 	KERAS_BACKEND=tensorflow $(BIN)/python -m pytest $(WORKERS) -m "not slow"
 endif
 	KERAS_BACKEND=jax JAX_DISABLE_MOST_OPTIMIZATIONS=1 $(BIN)/python -m pytest $(WORKERS) -m first_case
 
-# On PyTorch every slow test; on TensorFlow and JAX every case of the numeric core, and what only TensorFlow needs.
-# `make test-tensorflow`, an hour, runs all on TensorFlow that may depend on it. `pytest -m exhaustive` is left to be run
-# by hand: every kind of model in every exported format, a quarter of an hour a backend.
+# The slow tests, half an hour. `pytest -m exhaustive` is left to be run by hand: every kind of model in every exported
+# format, a quarter of an hour a backend, and a distillation on real pictures.
 test-slow: $(VENV)/test.stamp $(WEB)
 ifneq ($(strip $(TORCH)),)
 	KERAS_BACKEND=torch $(BIN)/python -m pytest $(WORKERS) $(SLOWEST) -m "slow and not exhaustive"
-	KERAS_BACKEND=tensorflow $(BIN)/python -m pytest $(WORKERS) $(SLOWEST) -m "(core or only_on) and not (first_case or any_backend or exhaustive)"
 else
 	KERAS_BACKEND=tensorflow $(BIN)/python -m pytest $(WORKERS) $(SLOWEST) -m "slow and not exhaustive"
 endif
-	KERAS_BACKEND=jax $(BIN)/python -m pytest $(WORKERS) $(SLOWEST) -m "core and not first_case"
 
-test-tensorflow: $(VENV)/test.stamp $(WEB)
-	KERAS_BACKEND=tensorflow $(BIN)/python -m pytest $(WORKERS) $(SLOWEST) -m "not (core or any_backend or exhaustive)"
+# On TensorFlow every test that depends on the backend, and every case of the numeric core on JAX: an hour.
+test-backends: $(VENV)/test.stamp $(WEB)
+	KERAS_BACKEND=tensorflow $(BIN)/python -m pytest $(WORKERS) $(SLOWEST) -m "not (first_case or any_backend or exhaustive)"
+	KERAS_BACKEND=jax $(BIN)/python -m pytest $(WORKERS) $(SLOWEST) -m "core and not first_case"
 
 # The site, strictly and without a network: open build/docs/index.html.
 docs: $(VENV)/docs.stamp

@@ -188,6 +188,7 @@ def test_a_teacher_of_other_pixels_is_refused():
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_student_learns_real_pictures_from_ti16(shared, real_weights):
     """A teacher that saw 500 labels of CIFAR-10 labels 4,000 other photos; the student sees only these labels."""
     photos, labels = cifar10.load(shared, "train", 400)
