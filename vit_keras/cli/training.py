@@ -13,6 +13,7 @@ from .. import training
 from ..checkpoints.checkpoint import megabytes
 from ..opening import open_model
 from ..training.evaluation import pictures_of_mistakes
+from ..training.labeled import folder_of
 from ..training.report import report
 from ..training.table import is_table
 from .console import print_table, printable
@@ -82,12 +83,12 @@ def evaluate(options: argparse.Namespace) -> None:
     else:
         _print_evaluation(found)
     if options.output is not None:
-        beside = Path(options.folder).parent if is_table(options.folder) else options.folder
+        root = folder_of(options.folder, options.images) if is_table(options.folder) else options.folder
         page = report(
             found,
             title=f"{model.name} on {Path(options.folder).resolve().name}",
             subtitle=str(options.model),
-            pictures=pictures_of_mistakes(model, found, options.images or beside),
+            pictures=pictures_of_mistakes(model, found, root),
             command=options.command,
         )
         with complete_in_new_folder(options.output.expanduser()) as part:

@@ -7,6 +7,7 @@ import os
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -64,6 +65,20 @@ class Labeled:
             "regression": f"{count:,} numbers" if count > 1 else "one number",
             "ordinal": f"{count:,} levels",
         }[self.task]
+
+
+def folder_of(table: Any, images: str | os.PathLike[str] | None) -> Path:
+    """Return the folder that the names in a table are relative to: `images`, or else the table's own.
+
+    Raises:
+        FileNotFoundError: There is no folder `images`.
+    """
+    if images is None:
+        return Path(table).expanduser().parent if isinstance(table, (str, os.PathLike)) else Path()
+    root = Path(images).expanduser()
+    if not root.is_dir():
+        raise FileNotFoundError(f"There is no folder {root}.")
+    return root
 
 
 def read_folder(path: str | os.PathLike[str], class_names: Sequence[str] | None, errors: str) -> Labeled:

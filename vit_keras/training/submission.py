@@ -25,6 +25,7 @@ from ..validate import one_of, positive_integer
 from .columns import VALUES, Meaning, columns_of, meaning_of
 from .dataset import preprocessing_for
 from .decoding import Pictures, decoded_pictures
+from .labeled import folder_of
 from .listing import first_few
 from .table import find_pictures, read_columns, whole_columns
 from .views import SeveralViews
@@ -116,7 +117,7 @@ def predict_table(
         raise ImportError('Predictions of a table need pandas: pip install "vit-keras[table]"') from None
     wanted = None if sample is None else read_columns(sample, [*read_columns(sample)][:1])
     title, ids, names = _ids_and_names(table, wanted, image)
-    paths, missing = find_pictures(names, _root(table, images))
+    paths, missing = find_pictures(names, folder_of(table, images))
     if missing and errors == "raise":
         _report_failures([paths[n] for n in sorted(missing)], paths, errors)
     ensemble = _Ensemble(models, average, tta, image_size, batch_size, errors, progress)
@@ -167,16 +168,6 @@ def _ids_and_names(
         if missing or extra:
             raise ValueError(f"The ids of the sample, {title!r}: {'; '.join(filter(None, (lacks, more)))}.")
     return title, ids, [*map(str, names)]
-
-
-def _root(table: Any, images: Any) -> Path:
-    """Return the folder that the names of the pictures are relative to."""
-    if images is None:
-        return Path(table).expanduser().parent if isinstance(table, (str, os.PathLike)) else Path()
-    root = Path(images).expanduser()
-    if not root.is_dir():
-        raise FileNotFoundError(f"There is no folder {root}.")
-    return root
 
 
 @dataclasses.dataclass

@@ -24,7 +24,7 @@ from ..preprocess import Preprocessing
 from ..validate import did_you_mean, one_of
 from .augment import Augmentation
 from .dataset import ImageFolder, datasets_of
-from .labeled import Labeled, read_folder
+from .labeled import Labeled, folder_of, read_folder
 from .listing import EXTENSIONS, first_few
 from .splits import hold_out
 
@@ -279,8 +279,7 @@ def read_pictures(source: Any, images: Any, errors: str, options: Mapping[str, A
         ValueError: Options of a table are given with a folder.
     """
     if is_table(source):
-        beside = Path(source).expanduser().parent if isinstance(source, (str, os.PathLike)) else Path()
-        return read_table(source, root=beside if images is None else images, **options)
+        return read_table(source, root=folder_of(source, images), **options)
     path = Path(source).expanduser()
     given = [name for name, value in {**options, "images": images}.items() if value != _OF_A_FOLDER.get(name)]
     if given and not path.is_dir() and path.exists():
