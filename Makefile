@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 # The tests of the PyTorch backend; `make test TORCH=` leaves them and this large download out.
 TORCH ?= torch==2.13.0
-# Tests run in two processes; each takes up to 3 GB.
+# Tests run in two processes; each takes up to 3 GB, of the slow ones up to 8 GB.
 WORKERS ?= -n 2 --dist worksteal
 SLOWEST := --durations 20
 # Pinned: a newer formatter may format otherwise.
