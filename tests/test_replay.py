@@ -11,7 +11,7 @@ from support import far_from_uniform
 from vit_keras import compiled, replay, training, vit
 from vit_keras.config import ViTConfig
 
-pytestmark = pytest.mark.skipif(keras.backend.backend() != "torch", reason="only PyTorch plays records")
+pytestmark = pytest.mark.only_on("torch", reason="only PyTorch plays records")
 
 SIZES = {"image_size": 32, "patch_size": 8, "num_layers": 2, "hidden_size": 32, "num_heads": 2, "mlp_dim": 48}
 
@@ -64,7 +64,7 @@ KINDS = [
 
 @pytest.mark.parametrize("options", KINDS, ids=lambda options: "-".join(options) or "plain")
 def test_outputs_and_gradients_are_those_of_the_layers(options):
-    """To 1e-5 of the largest: the same kernels, but product and bias are one operation (half precision: 1 %)."""
+    """To 1e-5 of the largest: the same kernels (half precision: 1 %)."""
     import torch
 
     model = model_of(**options)
