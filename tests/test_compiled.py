@@ -232,6 +232,21 @@ def test_attention_in_chunks_is_attention(monkeypatch, limit):
 
 
 @pytest.mark.core
+@pytest.mark.only_on("jax", reason="it asks XLA what a compiled program allocates")
+def test_layers_that_attend_in_chunks_share_their_memory(monkeypatch):
+    monkeypatch.setattr(attention_module, "MAX_SCORE_BYTES", 4 * 2 * 17 * 5)
+    held = []
+    for depth in (2, 6):
+        model = vit.build_model(32, 8, depth, 64, 2, "chunked", 32, classes=10, dropout=0.0)
+        variables = [[v.value for v in kind] for kind in (model.trainable_variables, model.non_trainable_variables)]
+        predict = sys.modules["jax"].jit(lambda *x, model=model: model.stateless_call(*x)[0])
+        program = predict.lower(*variables, images(8)).compile()
+        held.append(program.memory_analysis().temp_size_in_bytes)
+    tokens = 4 * 8 * 17 * 64  # bytes; one such array more for each layer is what this would find
+    assert held[1] - held[0] < tokens
+
+
+@pytest.mark.core
 def test_a_subclass_may_attend_in_its_own_way():
     class Uniform(layers.MultiHeadSelfAttention):
         def attention(self, query, key, value, training=None):
@@ -269,7 +284,7 @@ def _onednn():
 
 
 @pytest.mark.core
-@pytest.mark.skipif(BACKEND == "tensorflow", reason="it is TensorFlow")
+@pytest.mark.only_on("jax", "torch", reason="it is TensorFlow")
 def test_tensorflow_is_not_imported_on_other_backends():
     script = (
         "import sys, numpy as np; from vit_keras import vit, visualize;"

@@ -47,13 +47,13 @@ def calls_of_a_block(model):
 
 
 @pytest.mark.core
-@pytest.mark.skipif(keras.backend.backend() == "torch", reason="PyTorch is as fast without compiling")
+@pytest.mark.only_on("tensorflow", "jax", reason="PyTorch is as fast without compiling")
 def test_a_plain_call_is_compiled_once():
     assert calls_of_a_block(tiny()) == 1
 
 
 @pytest.mark.core
-@pytest.mark.skipif(keras.backend.backend() == "torch", reason="PyTorch is as fast without compiling")
+@pytest.mark.only_on("tensorflow", "jax", reason="PyTorch is as fast without compiling")
 def test_keras_still_runs_a_plain_call_layer_by_layer():
     assert calls_of_a_block(plain(tiny())) == 2
 

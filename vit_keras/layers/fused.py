@@ -82,8 +82,25 @@ def in_chunks(attend, query, key, value, bias=None, *, most, training):
 
     attend = recomputed(attend) if training else attend
     if bias is None or bias.shape[2] == 1:  # the same for all queries
-        output = ops.map(lambda chunk: attend(chunk, key, value, *beside), cut(query))
+        output = _in_turn(lambda chunk: attend(chunk, key, value, *beside), cut(query))
     else:
-        output = ops.map(lambda chunk: attend(chunk[0], key, value, chunk[1]), (cut(query), cut(bias)))
+        output = _in_turn(lambda chunk, its: attend(chunk, key, value, its), cut(query), cut(bias))
     output = ops.transpose(output, (1, 2, 0, 3, 4))
     return ops.reshape(output, (-1, heads, chunks * rows, width))[:, :, :tokens]
+
+
+def _in_turn(function, chunks, *others):
+    """Return what a function makes of each chunk, of the chunk's shape; `others` are cut in as many.
+
+    On JAX each result takes the place of its chunk. `ops.map` would allocate one more array, and XLA does that for all
+    layers of a model at its start.
+    """
+    if keras.backend.backend() != "jax":
+        return ops.map(lambda own: function(*own), (chunks, *others))
+    from jax import lax
+
+    def step(number, chunks):
+        own = [lax.dynamic_index_in_dim(x, number, keepdims=False) for x in (chunks, *others)]
+        return lax.dynamic_update_index_in_dim(chunks, function(*own), number, axis=0)
+
+    return lax.fori_loop(0, chunks.shape[0], step, chunks)
