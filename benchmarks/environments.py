@@ -14,7 +14,17 @@ TORCH = "torch==2.13.0"
 JAX = "jax==0.10.2"
 KERAS = ("keras==3.15.1", "numpy==2.4.6")
 OURS = ("filelock", "h5py", "pillow", "rich")  # vit_keras needs these too; its checkout is put on the path
-HUB = ("absl-py", "kagglehub", "kagglesdk==0.1.28", "packaging", "regex", "rich", "sentencepiece", "tokenizers")
+HUB = (
+    "absl-py",
+    "kagglehub",
+    "kagglesdk==0.1.28",
+    "packaging",
+    "regex",
+    "rich",
+    "safetensors",
+    "sentencepiece",
+    "tokenizers",
+)
 HUGGING_FACE = ("huggingface-hub", "packaging", "pyyaml", "regex", "safetensors", "tokenizers", "tqdm", "typer")
 
 # {name: arguments of successive calls of `pip install`}. `--no-deps` is for packages that require another build of

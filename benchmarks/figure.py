@@ -98,10 +98,10 @@ def rows(cells: list[dict[str, Any]]) -> dict[Key, float]:
 
 
 def label(key: Key) -> str:
-    """Return a label such as `KerasHub · JAX`, without the backend of libraries that have only one."""
+    """Return a label such as `KerasHub · JAX`, without the backend or precision of libraries that have only one."""
     library, backend = key
-    several = library in (OURS, "vit-keras-0.2", "keras-hub", "tfvit")
-    return NAMES.get(library, library) + (f" · {BACKENDS[backend]}" if several else "")
+    several = library in (OURS, "vit-keras-0.2", "keras-hub", "tfvit", "openvino")
+    return NAMES.get(library, library) + (f" · {BACKENDS.get(backend, backend)}" if several else "")
 
 
 def _frame(axis, places: dict[Key, float]) -> None:
@@ -120,6 +120,13 @@ def _of(cell: dict[str, Any], key: Key) -> dict[str, dict[str, Any]]:
     return {name.split("/")[2]: r for name, r in cell["contenders"].items() if tuple(name.split("/")[:2]) == key}
 
 
+def _say_why_not(axis, cell: dict[str, Any], key: Key, y: float, failed: bool) -> None:
+    """Write in place of a bar why there is none."""
+    library = next(each for each in LIBRARIES if (each.name, each.backend) == key)
+    cannot = f"no {cell['suite']}" if cell["suite"] not in library.styles else "not measured"
+    axis.annotate("failed" if failed else cannot, (0, y), (4, 0), color=GREY, **SMALL)
+
+
 def _speeds(axis, cell: dict[str, Any], places: dict[Key, float]) -> None:
     """Draw speeds relative to the first contender: bars, their quartiles, and marks for other ways to call."""
     working = {name: r for name, r in cell["contenders"].items() if "error" not in r and not name.startswith("gemm/")}
@@ -130,7 +137,7 @@ def _speeds(axis, cell: dict[str, Any], places: dict[Key, float]) -> None:
         styles = _of(cell, key)
         fast = next((styles[s] for s in FASTEST if s in styles), None)
         if fast is None or "error" in fast:
-            axis.annotate("failed" if fast else "–", (0, y), (4, 0), color=GREY, **SMALL)
+            _say_why_not(axis, cell, key, y, failed=bool(fast))
             continue
         speed, *quartiles = report.paired(times, fast["seconds"])
         axis.barh(y, speed, 0.74, color=_colour(key))
@@ -177,7 +184,7 @@ def _startup(axis, cell: dict[str, Any], places: dict[Key, float]) -> None:
     for key, y in places.items():
         result = next(iter(_of(cell, key).values()), None)
         if result is None or "error" in result:
-            axis.annotate("failed" if result else "–", (0, y), (4, 0), color=GREY, **SMALL)
+            _say_why_not(axis, cell, key, y, failed=bool(result))
             continue
         stages, left = _shortest(result), 0.0
         for stage, shade in zip(STAGES, SHADES[key[0] == OURS]):

@@ -25,7 +25,7 @@ TIMEOUT = 1800  # seconds after which a contender that does not answer is ended
 WARM_SECONDS = 0.5  # a shorter call is made once before a timing, because the caches hold data of others
 LONG_SECONDS = 2.0  # a call longer than this is made only twice before the rounds
 PAUSE = 0.05  # seconds after which threads that spin for more work sleep
-SPARE_MEMORY = 0.1  # share of the memory that must stay free for another process to be started
+SPARE_MEMORY = 0.5  # share of the memory that must stay free: where it is short, steps that allocate much are slow
 
 
 class ContenderFailed(Exception):
@@ -313,7 +313,7 @@ def start_process(
     """
     python = environments.make(library.environment, settings.environments)
     fields = {**dataclasses.asdict(cell), "architecture": MODELS[cell.model]._asdict(), "parameters": cell.parameters}
-    fields["style"] = style
+    fields |= {"style": style, "backend": library.backend}
     if library.environment == "runtimes":
         fields["onnx"] = str(_onnx_file(cell, settings))
     elif cell.suite == "startup" and save is None:

@@ -32,7 +32,7 @@ class Library(NamedTuple):
 
     Attributes:
         name: Its name in the tables.
-        backend: Keras backend, or the framework of another library.
+        backend: Keras backend, the framework of another library, or the precision of a runtime.
         module: Its module in `benchmarks.contenders`.
         environment: Its key in `environments.ENVIRONMENTS`.
         styles: For each suite the ways to call it. The first is measured in a process that has done nothing else, so
@@ -72,8 +72,9 @@ LIBRARIES = (
     Library("tfvit", "tensorflow", "tf_vit", "tensorflow", _KERAS),
     Library("timm", "torch", "torch_image_models", "torch", {**_TORCH, "inference": ("eager", "compile")}),
     Library("transformers", "torch", "hugging_face", "torch", {**_TORCH, "inference": ("eager",)}),
-    Library("onnxruntime", "cpu", "onnx_runtime", "runtimes", {"inference": ("session",), "startup": ("onnx",)}),
-    Library("openvino", "cpu", "open_vino", "runtimes", {"inference": ("session",), "startup": ("onnx",)}),
+    Library("onnxruntime", "float32", "onnx_runtime", "runtimes", {"inference": ("session",), "startup": ("onnx",)}),
+    Library("openvino", "float32", "open_vino", "runtimes", {"inference": ("session",), "startup": ("onnx",)}),
+    Library("openvino", "bfloat16", "open_vino", "runtimes", {"inference": ("session",), "startup": ("onnx",)}),
     Library("bare-keras", "tensorflow", "bare", "tensorflow", {"startup": ("weights.h5",)}),
     Library("bare-keras", "jax", "bare", "jax", {"startup": ("weights.h5",)}),
     Library("bare-keras", "torch", "bare", "torch", {"startup": ("weights.h5",)}),

@@ -1,8 +1,8 @@
 """One module a library, imported only in that library's environment by `benchmarks.worker`.
 
 A module has a function for each suite that it takes part in, which is given the cell (the fields of
-`benchmarks.suites.Cell`, the `Architecture` under `"architecture"`, the chosen style under `"style"`) and builds what
-is to be timed:
+`benchmarks.suites.Cell`, the `Architecture` under `"architecture"`, the library's backend under `"backend"`, the chosen
+style under `"style"`) and builds what is to be timed:
 
 - `inference`, `training`, `attention`, `features`: return a `Job`.
 - `startup`: returns the stages `[(name, function), …]` from an imported library to the first prediction.

@@ -1,11 +1,13 @@
 """Test the benchmark itself: statistics, the process of a contender, tables, the figure. No library is timed."""
 
+import importlib
 import json
 import math
 import os
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 from support import ROOT
 
@@ -116,6 +118,35 @@ def test_starts_are_fresh_processes_with_files_made_once(settings):
     assert "peer/none/weights.h5" in report.table(cell)
 
 
+@pytest.mark.parametrize("name, module, tolerance", [
+    ("onnxruntime/float32", "onnx_runtime", 1e-5), ("openvino/float32", "open_vino", 1e-5),
+    ("openvino/bfloat16", "open_vino", 0.05),
+])  # fmt: skip
+def test_a_runtime_computes_the_file_in_its_precision(name, module, tolerance, monkeypatch, tmp_path):
+    onnx, _ = pytest.importorskip("onnx"), pytest.importorskip(name.split("/")[0])
+    kernel = np.random.default_rng(0).normal(size=(3, 1000)).astype("float32")
+    nodes = [
+        onnx.helper.make_node("ReduceMean", ["images"], ["mean"], axes=[2, 3], keepdims=0),
+        onnx.helper.make_node("MatMul", ["mean", "kernel"], ["logits"]),
+    ]
+    ends = [
+        onnx.helper.make_tensor_value_info(*each) for each in (("images", 1, (2, 3, 8, 8)), ("logits", 1, (2, 1000)))
+    ]
+    graph = onnx.helper.make_graph(nodes, "mean", ends[:1], ends[1:], [onnx.numpy_helper.from_array(kernel, "kernel")])
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)]), tmp_path / "model.onnx")
+    monkeypatch.setattr(environments, "make", lambda name, folder: sys.executable)
+    monkeypatch.setattr(runner, "_onnx_file", lambda cell, settings: tmp_path / "model.onnx")
+    monkeypatch.setattr(runner, "Process", lambda program, spec, env: spec)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    (library,) = (each for each in suites.LIBRARIES if f"{each.name}/{each.backend}" == name)
+    settings = runner.Settings(tmp_path, [0], log=None)
+    cell = runner.start_process(Cell("inference", batch=2, image_size=8), library, settings)["cell"]
+    contender = importlib.import_module(f"benchmarks.contenders.{module}")
+    found = contender.inference(cell).calls["session"]()
+    expected = contender.images(cell).mean((1, 2)) @ kernel  # by NumPy
+    np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance * np.abs(expected).max())  # 8 bits: 0.4 % a step
+
+
 def test_each_begins_a_round_in_turn():
     asked = []
 
@@ -144,7 +175,7 @@ def test_contenders_are_compared_with_the_nearest_of_ours():
     ours = [f"vit_keras/{b}/{s}" for b, s in (("tensorflow", "compiled"), ("torch", "no_grad"), ("torch", "predict"))]
     assert report.reference("keras-hub/torch/predict", ours) == "vit_keras/torch/predict"
     assert report.reference("timm/torch/eager", ours) == "vit_keras/torch/no_grad"
-    assert report.reference("onnxruntime/cpu/session", ours) == "vit_keras/tensorflow/compiled"
+    assert report.reference("onnxruntime/float32/session", ours) == "vit_keras/tensorflow/compiled"
     assert report.reference("timm/torch/eager", []) is None
 
 
