@@ -227,7 +227,8 @@ def _own_fields(kind: str, config: Mapping[str, Any]) -> dict[str, Any]:
     if kind in ("vit", "deit"):
         _same_biases(kind, config["qkv_bias"], key_bias)
         pooler = {"pooler_output_size": config["representation_size"]} if config["representation_size"] else {}
-        return {"qkv_bias": config["qkv_bias"], **pooler}
+        no_dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}  # KerasHub asks for them
+        return {"qkv_bias": config["qkv_bias"], **no_dropout, **pooler}
     if kind.startswith("dinov2"):
         _same_biases(kind, config["qkv_bias"], key_bias)
         registers = {"num_register_tokens": config["registers"]} if "registers" in kind else {}
