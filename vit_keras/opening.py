@@ -161,6 +161,7 @@ def from_checkpoint(
     Example:
         >>> model = from_checkpoint("Ti_16.npz", classes=10, image_size=384)  # doctest: +SKIP
     """
+    check_names(options)  # before a download
     source = checkpoints.open_source(weights, family=family, strict=strict, key=key)
     config, native = _configure(None, source, {"image_size": image_size, **options}, source_grid)
     model = build(config, dtype=dtype)
