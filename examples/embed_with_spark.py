@@ -1,8 +1,9 @@
 """Compute a feature vector for each picture of a folder or bucket with Spark.
 
-Needs `pip install pyspark pandas pyarrow`, and Java.
+A worker that is lost is replaced, and its task is done again. A damaged picture becomes a row with an error. Needs
+`pip install pyspark pandas pyarrow`, and Java.
 
-python examples/embed_with_spark.py PICTURES FEATURES [--model vit_ti16] [--master local[2]]
+python examples/embed_with_spark.py PICTURES FEATURES [--model vit_ti16] [--master local[2,4]]
 """
 
 import argparse
@@ -16,17 +17,20 @@ from pyspark.ml.functions import predict_batch_udf
 from pyspark.sql import SparkSession
 from pyspark.sql.types import ArrayType, FloatType, StringType, StructField, StructType
 
+from vit_keras.training import Embedder
+
 ROW = StructType([StructField("features", ArrayType(FloatType())), StructField("error", StringType())])
 
 
-def main(pictures, features, model="vit_cifar10", master="local[2]", batch_size=32):
+LOCAL = "local[2,4]"  # this machine: two workers, and four attempts at a task, as on a cluster
+
+
+def main(pictures, features, model="vit_cifar10", master=LOCAL, batch_size=32, embedder=Embedder):
     """Write Parquet files with the columns path, features and error into the folder `features`."""
 
     def make():  # once in each Python worker
-        from vit_keras.training import Embedder
-
-        embedder = Embedder(model, batch_size=batch_size)
-        return lambda contents: embedder({"bytes": contents})
+        held = embedder(model, batch_size=batch_size)
+        return lambda contents: held({"bytes": contents})
 
     spark = SparkSession.builder.master(master).getOrCreate()
     files = spark.read.format("binaryFile").option("recursiveFileLookup", True).load(pictures)
@@ -40,5 +44,5 @@ if __name__ == "__main__":
     parser.add_argument("pictures")
     parser.add_argument("features")
     parser.add_argument("--model", default="vit_cifar10")
-    parser.add_argument("--master", default="local[2]")
+    parser.add_argument("--master", default=LOCAL)
     main(**vars(parser.parse_args()))

@@ -99,7 +99,7 @@ grammar instead of a list:
 | augmentation | {augmentations} |
 | fine-tuned on | {adapted} |
 
-`checkpoints.available(augreg=True)` is not needed to open one: its file name is enough, such as
+The file name is enough to open one, such as
 `from_checkpoint("augreg/Ti_16-i21k-300ep-lr_0.001-aug_none-wd_0.03-do_0.0-sd_0.0--imagenet2012-steps_20k-lr_0.03-res_224.npz")`.
 """
 

@@ -30,7 +30,24 @@ def alone(pictures):
     rows = Embedder("vit_cifar10", batch_size=4)({"path": np.array(paths)})
     return {Path(path).name: (row.tobytes(), bool(e)) for path, row, e in zip(paths, rows["features"], rows["error"])}
 
+class Mortal(Embedder):
+    def __call__(self, batch):
+        time.sleep(0.2)  # so that there is a middle to be killed in
+        rows = super().__call__(batch)
+        with open("seen", "a") as file:
+            file.write(f"{os.getpid()} {len(rows['features'])} ")
+        return rows
+
+killed = []
+def kill():
+    while not (os.path.exists("seen") and len(Path("seen").read_text().split()) > 6):
+        time.sleep(0.1)
+    killed.append(int(Path("seen").read_text().split()[0]))
+    os.kill(killed[0], signal.SIGKILL)
+threading.Thread(target=kill, daemon=True).start()
+
 def check(table):
+    assert killed and killed[0] != os.getpid()
     rows, found = table.to_pylist(), {}
     for row in rows:
         found[Path(row["path"]).name] = np.array(row["features"], "float32").tobytes(), bool(row["error"])
@@ -45,29 +62,11 @@ import ray
 import embed_with_ray
 import pyarrow.parquet as parquet
 
-class Mortal(Embedder):
-    def __call__(self, batch):
-        time.sleep(0.2)  # so that there is a middle to be killed in
-        rows = super().__call__(batch)
-        with open("seen", "a") as file:
-            file.write(f"{os.getpid()} {len(rows['path'])} ")
-        return rows
-
-killed = []
-def kill():
-    while not (os.path.exists("seen") and len(Path("seen").read_text().split()) > 6):
-        time.sleep(0.1)
-    killed.append(int(Path("seen").read_text().split()[0]))
-    os.kill(killed[0], signal.SIGKILL)
-
 environment = {name: os.environ[name] for name in ("PYTHONPATH", "KERAS_BACKEND", "OMP_NUM_THREADS")}
 room = {"num_cpus": 6, "_memory": 64 << 30, "object_store_memory": 1 << 30}  # of a pretended machine
 ray.init(include_dashboard=False, runtime_env={"env_vars": environment}, **room)
 embed_with_ray.BATCH = 4
-threading.Thread(target=kill, daemon=True).start()
 embed_with_ray.main(sys.argv[1], sys.argv[2], embedder=Mortal)
-assert killed
-print("computed", sum(map(int, Path("seen").read_text().split()[1::2])))
 ray.shutdown()
 check(parquet.read_table(sys.argv[2]))
 """
@@ -76,7 +75,7 @@ SPARK = """
 import embed_with_spark
 import pyarrow.parquet as parquet
 
-embed_with_spark.main(sys.argv[1], sys.argv[2], batch_size=4)
+embed_with_spark.main(sys.argv[1], sys.argv[2], batch_size=4, embedder=Mortal)
 check(parquet.read_table(sys.argv[2]))
 """
 
@@ -98,7 +97,7 @@ def test_an_engine_gives_every_picture_once_and_the_bytes_of_one_process(package
     pytest.importorskip(package)
     path = os.pathsep.join([str(ROOT), str(ROOT / "examples"), os.environ.get("PYTHONPATH", "")])
     own = {"PYTHONPATH": path, "KERAS_BACKEND": "torch", "OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0"}
-    program = PROLOGUE + program.replace('"seen"', repr(str(tmp_path / "seen")))
+    program = (PROLOGUE + program).replace('"seen"', repr(str(tmp_path / "seen")))
     command = [sys.executable, "-c", program, pictures, tmp_path / "features", str(PICTURES)]
     environment = {**os.environ, **own, "RAY_worker_niceness": "0"}
     done = subprocess.run(

@@ -68,7 +68,7 @@ def test_each_method_has_its_sentence():
 def test_the_links_lead_somewhere():
     anchors = {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in re.findall(r"^## (.*)", PAGE, re.M)}
     links = re.findall(r"\]\(#([^)]+)\)", PAGE)
-    assert set(links) == anchors
+    assert links and set(links) <= anchors
     for target in re.findall(r"\]\(([^)#]+)\)", PAGE):
         assert (DOCS / target).exists(), target
 

@@ -108,6 +108,86 @@ def test_the_home_page_runs_from_top_to_bottom(here):
     assert Path("animals.onnx").is_file() and variables["picture"].dtype == np.uint8
 
 
+# --- ten questions of users -----------------------------------------------------------------------------------------
+
+QUESTIONS = {
+    "How do I load a .safetensors file of timm without a network?": (
+        "docs/checkpoints.md",
+        "Offline",
+        "A path, of a file or a folder, is read without a network",
+    ),
+    "Why is my accuracy below the paper's?": (
+        "docs/classify.md",
+        "When the answer looks wrong",
+        "The accuracy is below the published one",
+    ),
+    "How do I export to LiteRT with the preprocessing in it?": (
+        "docs/export.md",
+        "What a file takes and returns",
+        "For LiteRT and `torch`, resize the pictures",
+    ),
+    "Which weights may I use commercially?": ("docs/checkpoints.md", "Checkpoints", "allow commercial use"),
+    "How do I train on four GPUs?": (
+        "docs/scale.md",
+        "What to use when: several devices, several machines",
+        'vit_keras.distribute("data")',
+    ),
+    "How do I make a Kaggle submission from a CSV?": (
+        "docs/training.md",
+        "Predict a table",
+        "--like sample_submission.csv",
+    ),
+    "How do I get the attention map of one head?": (
+        "docs/explain.md",
+        "Everything from one pass",
+        "cls_attention(recording, layer=5, head=0)",
+    ),
+    "May images be other than square?": ("docs/classify.md", "Other sizes", "need not be square"),
+    "How much memory does L/16 need?": (
+        "docs/cost.md",
+        "Ti … g on 1 … 1,024 devices",
+        "| vit_l16 | data |",
+    ),
+    "Is it safe to open a .keras file of a stranger?": ("SECURITY.md", "What is promised", "Keras archives open with"),
+}
+"""What users ask: the page with the answer, its heading, and words of the answer."""
+
+LINK = re.compile(r"(?m)\]\(([^)#\s]+)|^:link: (\S+)|^[^`<\n]*<([\w/.-]+)>$|^([\w/]+)$|^```\{button-ref\} (\S+)")
+
+
+def linked(page):
+    """Return the pages of the repository, in Markdown, that a page links to: in its text, its cards and its menu."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    for found in LINK.finditer(text):
+        target = next(filter(None, found.groups())).removesuffix(".md")
+        root, target = (ROOT, target[7:]) if target.startswith("source/") else ((ROOT / page).parent, target)
+        path = Path(os.path.normpath(root / f"{target}.md"))
+        if path.is_file() and path.is_relative_to(ROOT):
+            yield path.relative_to(ROOT).as_posix()
+
+
+@pytest.fixture(scope="module")
+def clicks():
+    """The number of links that lead from the home page to each page."""
+    found = {"docs/index.md": 0}
+    for page in (pages := list(found)):
+        for target in linked(page):
+            if target not in found:
+                found[target] = found[page] + 1
+                pages.append(target)
+    return found
+
+
+@pytest.mark.any_backend
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_an_answer_is_three_clicks_away(clicks, question):
+    page, heading, words = QUESTIONS[question]
+    assert clicks[page] <= 3
+    sections = re.split(r"^#+ (.+)\n", (ROOT / page).read_text(encoding="utf-8"), flags=re.MULTILINE)
+    answer = dict(zip(sections[1::2], sections[2::2]))[heading]
+    assert words in " ".join(answer.split())
+
+
 # --- the site itself ------------------------------------------------------------------------------------------------
 
 
