@@ -36,19 +36,19 @@ ANY_BACKEND = (
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(config, items):
     """Mark what runs on which backend, and what is slow: by its number of cases, and where a backend compiles long."""
     import keras
 
+    elsewhere = [item for item in items if not _belongs_to(item, keras.backend.backend())]
+    config.hook.pytest_deselected(items=elsewhere)
+    items[:] = [item for item in items if _belongs_to(item, keras.backend.backend())]
     seen, cases = set(), collections.Counter()
     for item in items:
         test = item.nodeid.partition("[")[0]
         cases[test] += 1
         if item.get_closest_marker("three_cases") and cases[test] > 3:
             item.add_marker("slow")
-        only = item.get_closest_marker("only_on")
-        if only and keras.backend.backend() not in only.args:
-            item.add_marker(pytest.mark.skip(reason=only.kwargs["reason"]))
         path = item.path.relative_to(Path(__file__).parent)
         if not item.get_closest_marker("core") and any(path.is_relative_to(place) for place in ANY_BACKEND):
             item.add_marker("any_backend")
@@ -57,6 +57,11 @@ def pytest_collection_modifyitems(items):
         if item.get_closest_marker("core") and not item.get_closest_marker("slow") and test not in seen:
             item.add_marker("first_case")
             seen.add(test)
+
+
+def _belongs_to(item, backend):
+    only = item.get_closest_marker("only_on")
+    return only is None or backend in only.args
 
 
 @pytest.fixture(scope="session")

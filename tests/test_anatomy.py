@@ -190,6 +190,7 @@ def test_a_task_goes_wherever_the_labels_go(task, tmp_path):
     assert anatomy.task(keras.Sequential([model, keras.layers.Dense(3)])) == "single"
 
 
+@pytest.mark.slow
 def test_a_task_is_known_in_a_new_process(tmp_path):
     with_task("ordinal").save(tmp_path / "model.keras")
     code = (

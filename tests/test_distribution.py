@@ -53,7 +53,7 @@ def test_what_makes_no_sense_is_refused(how, options, message):
         vit_keras.distribute(how, **options)
 
 
-@pytest.mark.skipif(BACKEND != "torch", reason="about PyTorch")
+@pytest.mark.only_on("torch", reason="about PyTorch")
 def test_pytorch_refers_to_what_works():
     with pytest.raises(NotImplementedError, match=r"before 3.16.*DistributedDataParallel"):
         vit_keras.distribute("data")
@@ -69,7 +69,7 @@ def test_tensorflow_refuses_what_it_cannot_do(monkeypatch):
         vit_keras.distribute("data")
 
 
-@pytest.mark.skipif(BACKEND != "jax", reason="about JAX")
+@pytest.mark.only_on("jax", reason="about JAX")
 @pytest.mark.parametrize(
     ("how", "options", "message"),
     [

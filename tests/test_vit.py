@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import pytest
 
+import vit_keras
 from vit_keras import checkpoints, config, layers, utils, vit
 
 TINY = {"patch_size": 8, "num_layers": 2, "hidden_size": 32, "num_heads": 2, "mlp_dim": 64, "name": "tiny"}
@@ -392,6 +393,8 @@ def test_a_wrong_option_costs_no_download(monkeypatch):
     monkeypatch.setenv("VIT_KERAS_OFFLINE", "1")  # a request would be a FileNotFoundError
     with pytest.raises(ValueError, match="Unknown option dropuot"):
         vit.vit_b16(dropuot=0.1)
+    with pytest.raises(ValueError, match="Unknown option pretrained"):
+        vit_keras.open_model("vit_b16", pretrained=False)
     with pytest.raises(ValueError, match="nearest"):
         vit.vit_b16(image_size=225)
 

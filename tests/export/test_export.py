@@ -8,7 +8,6 @@ import subprocess
 import sys
 import zipfile
 
-import keras
 import numpy as np
 import pytest
 from export_cases import CASES, tiny
@@ -18,7 +17,7 @@ import vit_keras
 import vit_keras.export
 from vit_keras.export import FORMATS, Plan, find_format, pictures, placing, report, runtimes, timing
 
-ON_TORCH = pytest.mark.skipif(keras.backend.backend() != "torch", reason="only PyTorch writes it in this process")
+ON_TORCH = pytest.mark.only_on("torch", reason="only PyTorch writes it in this process")
 
 
 def test_the_module_is_the_function():

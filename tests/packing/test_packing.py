@@ -170,6 +170,7 @@ def test_half_precision(dtype):
     assert np.abs(found - expected).max() < 0.05 * np.abs(expected).max()
 
 
+@pytest.mark.slow
 def test_a_packed_model_is_saved_and_opened_by_a_stranger(tmp_path):
     model = model_of(rope_theta=100.0)
     packed = vit_keras.pack(model, tokens=40, images=3)

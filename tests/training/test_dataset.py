@@ -535,7 +535,7 @@ def test_tf_data_is_checked(model):
 
 
 @pytest.mark.core
-@pytest.mark.skipif(keras.backend.backend() != "torch", reason="DataLoader needs PyTorch")
+@pytest.mark.only_on("torch", reason="DataLoader needs PyTorch")
 def test_a_dataloader_is_checked(model):
     import torch
 

@@ -35,6 +35,18 @@ def tiny():
     return model
 
 
+@pytest.fixture
+def one_thread():
+    """PyTorch on one thread: several share a product between them, which may round otherwise from row to row."""
+    torch = sys.modules.get("torch")
+    threads = torch and torch.get_num_threads()
+    if torch:
+        torch.set_num_threads(1)
+    yield
+    if torch:
+        torch.set_num_threads(threads)
+
+
 def test_without_augmentation_it_is_what_the_model_takes(folder, tiny):
     prepared, path = training.sample(tiny), folder / "0.jpg"
     np.testing.assert_array_equal(prepared(path.read_bytes()), tiny.preprocess(path)[0])
@@ -103,7 +115,7 @@ def test_every_row_comes_back_in_its_place(folder, tiny):
 
 
 @pytest.mark.any_backend
-def test_features_do_not_depend_on_the_batch(folder, tiny):
+def test_features_do_not_depend_on_the_batch(folder, tiny, one_thread):
     contents = np.array([(folder / f"{n}.jpg").read_bytes() for n in range(10)], dtype=object)
     embedder, sizes = training.Embedder(tiny, batch_size=4), []
     run = embedder._run
@@ -113,6 +125,9 @@ def test_features_do_not_depend_on_the_batch(folder, tiny):
     alone = [embedder({"bytes": contents[n : n + 1]})["features"][0] for n in range(10)]
     assert np.stack(alone).tobytes() == together["features"].tobytes()
     assert sizes == [4] * 13
+    first, second = (training.Embedder("vit_cifar10", batch_size=4) for _ in range(2))  # two workers
+    found = [first({"bytes": contents})["features"], second({"bytes": contents[::-1]})["features"][::-1]]
+    assert found[0].tobytes() == found[1].tobytes()
 
 
 @pytest.mark.any_backend

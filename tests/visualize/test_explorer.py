@@ -455,7 +455,7 @@ def test_mistakes(arguments, error, message):
 
 def test_fused_by_gradients_is_no_attention():
     fused = dataclasses.replace(recording(), heads="relevance", attention=np.ones((3, 1, 17, 17), "float32"))
-    with pytest.raises(ValueError, match=r"fused by 'relevance', which is no attention: record with heads=None"):
+    with pytest.raises(ValueError, match=r"fused by 'relevance', which is no attention. Record with head_fusion=None"):
         explorer(fused)
 
 

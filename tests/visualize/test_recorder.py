@@ -367,7 +367,7 @@ def test_a_recorder_is_compiled_once(monkeypatch):
     assert len(calls) == 2
 
 
-@pytest.mark.skipif(BACKEND == "torch", reason="PyTorch runs eagerly")
+@pytest.mark.only_on("tensorflow", "jax", reason="PyTorch runs eagerly")
 def test_no_end_of_functions_as_target_fills_the_memory():
     from vit_keras import compiled
 

@@ -553,7 +553,7 @@ def passes(tiny, monkeypatch):
     return model, count
 
 
-compiled_only = pytest.mark.skipif(BACKEND == "torch", reason="PyTorch runs eagerly")
+compiled_only = pytest.mark.only_on("tensorflow", "jax", reason="PyTorch runs eagerly")
 
 
 @pytest.mark.core
