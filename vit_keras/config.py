@@ -37,7 +37,7 @@ _CHOICES = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ViTConfig:
-    """A Vision Transformer, completely.
+    """The configuration of a Vision Transformer: all that its computation depends on besides the weights.
 
     Args:
         image_size: Pixels of the input, `(height, width)` or one integer for a square. `None`: images of any size; the
@@ -345,7 +345,7 @@ class ViTConfig:
         return self.stochastic_depth * block / max(self.num_layers - 1, 1)
 
     def replace(self, **changes: Any) -> ViTConfig:
-        """A copy with some fields changed.
+        """Return a copy with some fields changed.
 
         Raises:
             ValueError: A field does not exist, or the new combination is not valid.

@@ -54,7 +54,7 @@ def distribute(
             the devices divide. The default is 4 MiB of float32.
 
     Returns:
-        What the backend calls it, with a method `scope()`: a `keras.distribution.Distribution` or a
+        The backend's own object, with a method `scope()`: a `keras.distribution.Distribution` or a
         `tf.distribute.Strategy`; `None` for `None`.
 
     Raises:

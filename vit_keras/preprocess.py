@@ -412,7 +412,7 @@ def _half(rest: Any) -> Any:
 
 
 CLIP_MEAN, CLIP_STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
-"""Of red, green and blue in [0, 1], of the pictures that CLIP was trained with."""
+"""Mean or standard deviation of red, green and blue, in [0, 1], of the pictures that CLIP was trained with."""
 
 _imagenet = Preprocessing(mean=IMAGENET_MEAN, std=IMAGENET_STD, interpolation="bicubic_antialias", crop=0.9)
 _half_bicubic = Preprocessing(interpolation="bicubic_antialias", crop=0.9)
@@ -438,7 +438,7 @@ PRESETS = {
 """The preprocessing of each family's own evaluation. The size is the model's."""
 
 GOOGLE, IMAGENET, CLIP, SIGLIP, BEIT = (PRESETS[name] for name in ("google", "imagenet", "clip", "siglip", "beit"))
-"""A preset of this name in small letters: how the authors of such checkpoints prepare pictures."""
+"""The preset of this name in `PRESETS`: how the authors of such checkpoints prepare pictures."""
 
 
 __getattr__ = moved_names(__name__)

@@ -287,7 +287,7 @@ def batch_preprocessing_of(model: keras.Model, image_size: Any = None) -> Prepro
 
 
 def own_preprocessing(vit: keras.Model) -> Preprocessing:
-    """Return how the pictures of a ViT's checkpoint are prepared: Google's way, if nobody said.
+    """Return how the pictures of a ViT's checkpoint are prepared: Google's way, if none was set.
 
     Also of a user's functional model that has the layers of a ViT: the first block remembers it.
 

@@ -193,7 +193,8 @@ def _local_file(text: str, variant: str | None) -> Path:
     if variant is None:
         names = [c.name for c in available()]
         close = difflib.get_close_matches(text, names, n=5, cutoff=0.3)
-        listed = f", such as: {', '.join(map(repr, close))} … (checkpoints.available() lists all)"
+        some = f", such as {', '.join(map(repr, close))}" if close else ""
+        listed = f"{some} (checkpoints.available() lists all)"
     else:
         names = [c.weights for c in available(variant=variant)]
         listed = f" of {variant}: {', '.join(map(repr, names))}"

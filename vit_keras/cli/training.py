@@ -99,25 +99,18 @@ def _columns(names: list[str] | None) -> str | list[str] | None:
     return names[0] if names is not None and len(names) == 1 else names
 
 
-_MEASURES = {
-    "single": ("precision", "recall", "f1"),
-    "multi": ("average_precision", "roc_auc", "precision", "recall", "f1"),
-    "regression": ("rmse", "mae", "bias", "r2"),
-    "ordinal": ("rmse", "mae", "bias", "r2"),
-}
-
-
 def _print_evaluation(found: Any) -> None:
     said = found.headline
     if found.task == "single":
         low, high = found.interval
         said = f"accuracy {found.accuracy:.1%} on {len(found.labels):,} pictures (at 95 %: {low:.1%} to {high:.1%})"
-    measures, shares = _MEASURES[found.task], found.task in ("single", "multi")
+    shares = found.task in ("single", "multi")
+    measures = [name for name in found.per_class[0] if name not in ("name", "pictures")]
     rows = []
     for each in found.per_class:
-        known = [each[name] for name in measures]
         if not shares or each["pictures"] or each["precision"] is not None:
             counted = [str(each["pictures"])] if shares else []
+            known = [each[name] for name in measures]
             texts = ["-" if value is None else f"{value:.1%}" if shares else f"{value:.4g}" for value in known]
             rows.append((each["name"], *counted, *texts))
     header = ["CLASS" if found.task == "single" else "LABEL", "PICTURES"] if shares else ["NUMBER"]

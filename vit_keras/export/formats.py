@@ -25,7 +25,7 @@ class Format:
         resizes: Whether a file takes pictures of any size and resizes them as the model's preprocessing does.
         quantize: What the argument `quantize=` may be.
         weights: The ending of the file of weights that may be beside a file; `""` where there is none.
-        shows_attention: Whether a file returns attention, if the model has any and nobody said.
+        shows_attention: Whether a file returns attention by default, if the model has any.
 
     Example:
         >>> FORMATS["onnx"].suffix, FORMATS["onnx"].quantize

@@ -40,7 +40,7 @@ class Plan:
         top: How many of the most probable classes a file names, where it names any.
         attention: Number of outputs `attention_{n}`; 0 without any.
         quantize: One of the format's `quantize`, or `None`.
-        metadata: What else is known, as plain JSON: versions, source, licence and hash of the weights.
+        metadata: What else is known, as plain JSON: versions, source, license and hash of the weights.
 
     Example:
         >>> from vit_keras import vit

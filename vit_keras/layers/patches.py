@@ -12,7 +12,7 @@ from ._base import grid_of, register
 
 @register
 class PatchNormalization(keras.layers.Layer):
-    """Normalise the pixels of each patch, as vit-pytorch does before its patch embedding; the image stays an image.
+    """Normalize the pixels of each patch, as vit-pytorch does before its patch embedding; the image stays an image.
 
     Args:
         patch_size: Pixels down and across.

@@ -25,9 +25,9 @@ GROUP_NORM_EPSILON = {"google": 1e-6, "timm": 1e-5}
 
 @register
 class StdConv2D(keras.layers.Conv2D):
-    """A convolution whose kernel is standardised at every use: mean 0 and variance 1 for each filter.
+    """A convolution whose kernel is standardized at every use: mean 0 and variance 1 for each filter.
 
-    The kernel that is trained and saved is the one before. Under a half-precision policy it is standardised in float32.
+    The kernel that is trained and saved is the one before. Under a half-precision policy it is standardized in float32.
 
     Args:
         filters: Number of filters.
@@ -68,7 +68,7 @@ class StdConv2D(keras.layers.Conv2D):
         return super().convolution_op(inputs, ops.cast(self.standardize(kernel), inputs.dtype))
 
     def standardize(self, kernel):
-        """The kernel that is applied to the input, in float32 at least."""
+        """Return the kernel that is applied to the input, in float32 at least."""
         kernel = ops.cast(kernel, keras.backend.result_type(kernel.dtype, "float32"))
         kernel = kernel - ops.mean(kernel, axis=(0, 1, 2), keepdims=True)
         variance = ops.mean(ops.square(kernel), axis=(0, 1, 2), keepdims=True)
@@ -124,7 +124,7 @@ class GroupNorm(keras.layers.GroupNormalization):
 
 @register
 class ResidualUnit(keras.layers.Layer):
-    """A bottleneck with a residual: 1x1, 3x3 and 1x1 convolutions, each normalised, and a ReLU after the sum.
+    """A bottleneck with a residual: 1x1, 3x3 and 1x1 convolutions, each normalized, and a ReLU after the sum.
 
     The input is projected where its channels or its size are not those of the output.
 

@@ -56,7 +56,7 @@ def tap(visitor: Visitor) -> Iterator[None]:
 
 
 def is_tapped() -> bool:
-    """Whether this runs inside of a `tap`.
+    """Return whether this runs inside a `tap`.
 
     Example:
         >>> with tap(lambda layer, name, tensor: tensor):

@@ -43,8 +43,7 @@ class ClassToken(keras.layers.Layer):
 
 @register
 class RegisterTokens(keras.layers.Layer):
-    """Put learned tokens that stand for nothing after the class token ("Vision Transformers Need Registers", arXiv
-    2309.16588).
+    """Insert learned register tokens after the class token ("Vision Transformers Need Registers", arXiv 2309.16588).
 
     Args:
         count: How many.

@@ -24,7 +24,7 @@ def pack(model: keras.Model, tokens: int = 512, images: int = 8) -> PackedTransf
 
     Each image attends to itself alone, and has the positions of its own grid of patches: the outputs are those of the
     images one by one, of `vit_keras.resize(model, size)`. Short sequences waste less on attention, long ones less on
-    padding: two to four times the tokens of a common image is a good length.
+    padding: one to two times the tokens of the largest image was the fastest length in `docs/packing.md`.
 
     Args:
         model: A Vision Transformer of this package. It shares its weights: training one trains the other. It is also

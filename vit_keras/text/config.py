@@ -14,7 +14,7 @@ POOLINGS = ("argmax", "eos", "last")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TextConfig:
-    """The text tower of a model for images and text, completely.
+    """The configuration of a text tower: all that its computation depends on besides the weights.
 
     The defaults are those of OpenAI's CLIP ViT-B (arXiv 2103.00020, section 2.4).
 
@@ -81,7 +81,7 @@ class TextConfig:
             )
 
     def replace(self, **changes: Any) -> TextConfig:
-        """A copy with some fields changed.
+        """Return a copy with some fields changed.
 
         Raises:
             ValueError: A field does not exist, or the new combination is not valid.

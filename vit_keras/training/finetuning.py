@@ -88,8 +88,8 @@ def finetune(
 
     The loss follows the task: cross-entropy over the classes, one of its own for each of several labels, or the mean
     squared error of numbers and levels, which are standardized inside and come out in their own unit. With `folds`, one
-    model is trained for each fold, in `output/fold0` and so on, which finished folds survive a kill in; the report is
-    of all of them.
+    model is trained for each fold, in `output/fold0` and so on; the report is of all of them. After a kill, the same
+    call goes on: finished folds stay.
 
     Args:
         model: The name of a factory, the path of a saved model (see `vit_keras.opening.open_model`), or a model with

@@ -23,8 +23,8 @@ class CrossEntropy(keras.losses.Loss):
         binary: Whether each class has a binary cross-entropy of its own, of which the mean is taken; for images of
             several classes.
         prior: How frequent each class is, such as `data.counts`. The logarithm of its share is added to the logits
-            while the model learns (logit adjustment, arXiv 2007.07314): so these come to say what a picture looks like,
-            and not how frequent its class is. `None`: nothing is added.
+            while the model learns (logit adjustment, arXiv 2007.07314), so the model does not learn how frequent each
+            class is. `None`: nothing is added.
 
     Raises:
         ValueError: There is a prior, and the cross-entropy is binary or a class has no share.

@@ -112,7 +112,7 @@ def all_maps(
     preprocess: Callable | str | None = "own",
     grid: tuple[int, int] | None = None,
 ) -> dict[str, np.ndarray]:
-    """Return a map by each method, from as few passes through the model as possible: two, or without a target one.
+    """Return a map by each method, from two passes through the model, or from one without a target.
 
     Args:
         model: See `attention_map`.

@@ -103,7 +103,7 @@ def _displayed(picture: Any) -> np.ndarray:
 
 
 def figure7(model: keras.Model, images: Any, *, preprocess: Any = "own", grid: tuple[int, int] | None = None) -> Figure:
-    """The ViT paper's Figure 7: embedding filters, similarity of position embeddings, and how far the heads attend.
+    """Draw the ViT paper's Figure 7: embedding filters, similarities of positions, and how far the heads attend.
 
     Where a model has no such thing (a hybrid embeds no colors, rotary positions are no embeddings) its panel says so.
 

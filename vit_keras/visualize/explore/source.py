@@ -97,7 +97,7 @@ def _check(rec: Recording) -> None:
         )
     if rec.heads not in (None, "mean", "max", "min"):
         raise ValueError(
-            f"The recording has the heads fused by {rec.heads!r}, which is no attention: record with heads=None."
+            f"The recording has the heads fused by {rec.heads!r}, which is no attention. Record with head_fusion=None."
         )
 
 
