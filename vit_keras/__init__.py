@@ -1,8 +1,8 @@
-"""Vision Transformers for Keras 3: exact weights, honest attention maps, TensorFlow, JAX and PyTorch."""
+"""Vision Transformers for Keras 3, on TensorFlow, JAX and PyTorch."""
 
 from ._imports import attach, keep_old_paths, register_with_keras
 
-__version__ = "1.0.0.dev0"
+__version__ = "1.0.0rc1"
 
 _SUBMODULES = (
     "anatomy",
