@@ -80,24 +80,27 @@ class Child:
 
     @staticmethod
     def _run(call, disturb, writer):
+        """Make the call and end the process: what the parent does next must not run twice, whenever Ctrl-C comes."""
         status = 99
         try:
-            os.dup2(writer, 1)
-            os.dup2(writer, 2)
-            sys.stdout, sys.stderr = (io.TextIOWrapper(io.FileIO(n, "w", closefd=False)) for n in (1, 2))
-            os.write(1, b"\n")
-            disturb()
-            status = call()
-        except BaseException as error:
-            places = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
-            if isinstance(error, KeyboardInterrupt) and not any(f"{os.sep}vit_keras{os.sep}" in p for p in places):
-                status = 130 if status == 99 else status  # Ctrl-C before the call, or after it
-            else:
-                traceback.print_exc()
+            try:
+                os.dup2(writer, 1)
+                os.dup2(writer, 2)
+                sys.stdout, sys.stderr = (io.TextIOWrapper(io.FileIO(n, "w", closefd=False)) for n in (1, 2))
+                os.write(1, b"\n")
+                disturb()
+                status = call()
+            except BaseException as error:
+                places = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+                if isinstance(error, KeyboardInterrupt) and not any(f"{os.sep}vit_keras{os.sep}" in p for p in places):
+                    status = 130 if status == 99 else status  # Ctrl-C before the call, or after it
+                else:
+                    traceback.print_exc()
+            finally:
+                with contextlib.suppress(BaseException):
+                    sys.stdout.flush()
+                    sys.stderr.flush()
         finally:
-            with contextlib.suppress(BaseException):
-                sys.stdout.flush()
-                sys.stderr.flush()
             os._exit(status)
 
     def signal(self, which: int) -> None:

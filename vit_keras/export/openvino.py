@@ -36,7 +36,7 @@ def write(plan: Plan, path: str | os.PathLike[str]) -> list[str]:
     path = Path(path)
     with workspace(path.parent) as folder:
         write_onnx(plan, folder / "model.onnx")
-        model = openvino.convert_model(os.fspath(folder / "model.onnx"))
+        model = openvino.Core().read_model(folder / "model.onnx")  # `convert_model` tells Intel by the network
         for key, value in plan.metadata_json().items():
             model.set_rt_info(value if isinstance(value, str) else json.dumps(value), ["vit_keras", key])
         openvino.save_model(model, os.fspath(path), compress_to_fp16=False)

@@ -81,7 +81,8 @@ class OpenVino:
         if signature not in self.compiled:
             hint = {} if signature else {"INFERENCE_PRECISION_HINT": "f32"}
             self.compiled[signature] = self.core.compile_model(self.model, "CPU", hint)
-        return {output.get_any_name(): value for output, value in self.compiled[signature]([inputs]).items()}
+        values = self.compiled[signature]([inputs]).values()
+        return {output.get_any_name(): value for output, value in zip(self.model.outputs, values)}
 
 
 class LiteRt:
