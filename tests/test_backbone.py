@@ -222,7 +222,7 @@ TIMM = (
 
 
 def check_against(others):
-    model = from_checkpoint(others.folder, image_size=others.inputs.shape[1:3], **others.options)
+    model = from_checkpoint(others.folder, image_size=others.inputs.shape[1:3])
     for norm, maps in others.maps.items():
         prefix = others.prefix[norm]
         there = prefix[0] is not None

@@ -336,7 +336,12 @@ def test_a_model_for_images_of_any_size(grid, tmp_path):
 # The classes of transformers that are written, and those of which the image model is written as another class.
 WHOLE_MODELS = {"CLIPModel", "SiglipModel", "ViTMAEModel", "ViTMAEForPreTraining", "ViTMSNForImageClassification"}
 CLASSES = WHOLE_MODELS | {model.name for model in transformers_json.MODELS}
-FOLDERS = [name for name in READ if ((load(name).meta["config"] or {}).get("architectures") or [""])[0] in CLASSES]
+UNWRITTEN = {"hf_beit_no_pooler"}  # a folder cannot tell that its model has no pooling layer
+FOLDERS = [
+    name
+    for name in READ
+    if name not in UNWRITTEN and ((load(name).meta["config"] or {}).get("architectures") or [""])[0] in CLASSES
+]
 
 
 @pytest.mark.slow

@@ -783,12 +783,12 @@ def hf_disk(model):
         return load_file(f"{d}/model.safetensors"), json.loads(pathlib.Path(d, "config.json").read_text())
 
 
-def hf_load(cls, weights, config):
+def hf_load(cls, weights, config, parts):
     """The model in float64 from a directory with these weights and this config.json; every tensor must be used."""
     with tempfile.TemporaryDirectory() as d:
         pathlib.Path(d, "config.json").write_text(json.dumps(config))
         write_safetensors(f"{d}/model.safetensors", weights)
-        model, info = cls.from_pretrained(d, output_loading_info=True, attn_implementation="eager")
+        model, info = cls.from_pretrained(d, output_loading_info=True, attn_implementation="eager", **parts)
     wrong = {k: v for k, v in info.items() if v}
     if wrong:
         raise ValueError(f"{cls.__name__} was not loaded as it is: {wrong}")
@@ -817,15 +817,25 @@ def clip_forward(model, x, native):
 
 
 def hf_case(
-    cls_name, config_name, family, *, args=None, forward=hf_forward, disk=None, load=dict, keep_config=True, **spec
+    cls_name,
+    config_name,
+    family,
+    *,
+    args=None,
+    parts=None,
+    forward=hf_forward,
+    disk=None,
+    load=dict,
+    keep_config=True,
+    **spec,
 ):
-    """A model of transformers', `HF_TINY` and `args` in its configuration."""
+    """A model of transformers', `HF_TINY` and `args` in its configuration; `parts` are arguments of its class."""
     import transformers
 
-    cls = getattr(transformers, cls_name)
+    cls, parts = getattr(transformers, cls_name), parts or {}
     settings = {**HF_TINY, **(args or {})}
     settings = {k: v for k, v in settings.items() if v is not None}
-    model = cls(getattr(transformers, config_name)(**settings))
+    model = cls(getattr(transformers, config_name)(**settings), **parts)
     written, config = hf_disk(model)
     names, stored = shapes(written), {k: v.numpy() for k, v in written.items() if not v.is_floating_point()}
     if disk:
@@ -833,7 +843,7 @@ def hf_case(
     native = spec.get("native", NATIVE)
 
     def run(weights, x):
-        net = hf_load(cls, load(weights), config)
+        net = hf_load(cls, load(weights), config, parts)
         return forward(net, x, tuple(x.shape[2:]) == native)
 
     return {
@@ -1178,7 +1188,8 @@ def hf_cases():
         "resize": "interpolate_pos_encoding=True: bilinear, no antialias",
         "final_norm": "pooled",
     }
-    relative = {**classes, "use_relative_position_bias": True}
+    table = {"use_relative_position_bias": True}
+    relative = {**classes, **table}
     add("hf_beit", "BeitForImageClassification", "BeitConfig", "hf", args=relative, **beit)
     add(
         "hf_beit_shared",
@@ -1195,6 +1206,16 @@ def hf_cases():
         "hf",
         args={**relative, "use_absolute_position_embeddings": True},
         **beit,
+    )
+    add(
+        "hf_beit_no_pooler",
+        "BeitModel",
+        "BeitConfig",
+        "hf",
+        args=table,
+        parts={"add_pooling_layer": False},
+        output="pooled",
+        **{**beit, "pool": "cls", "final_norm": "none"},
     )
     hf_tower_cases(add, classes, text)
     add("hf_data2vec", "Data2VecVisionForImageClassification", "Data2VecVisionConfig", "hf", args=relative, **beit)

@@ -114,7 +114,6 @@ class Maps(NamedTuple):
         blocks: Numbers of the blocks.
         maps: `{norm: maps}`, channels last, one for each block; `None` for what the library does not tell.
         prefix: Likewise, the tokens before the patches; `None` where there are none, or the library does not tell.
-        options: What `from_checkpoint` must know of the file.
     """
 
     folder: object
@@ -122,7 +121,6 @@ class Maps(NamedTuple):
     blocks: list
     maps: dict
     prefix: dict
-    options: dict = {}
 
 
 def timm_maps(name, folder):
@@ -283,12 +281,10 @@ def hugging_face_maps(name, folder):
         maps[norm] = [each.permute(0, 2, 3, 1).numpy() for each in found.feature_maps]
     if kind == "DINOv3ViTBackbone":
         maps[False][-1] = None  # it normalizes the last block's in any case
-    is_beit = kind == "BeitBackbone"  # which has no norm, and no file of it has one
-    if is_beit:
+    if kind == "BeitBackbone":  # it has no norm, and no file of it has one
         maps[True] = maps[False]
     model.save_pretrained(folder)
-    options = {"pooling": None, "final_norm": None} if is_beit else {}
-    return Maps(folder, inputs, blocks, maps, {norm: [None, None] for norm in maps}, options)
+    return Maps(folder, inputs, blocks, maps, {norm: [None, None] for norm in maps})
 
 
 def _as_taken(kind, pictures):

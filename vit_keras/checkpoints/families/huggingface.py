@@ -330,6 +330,7 @@ def _beit_table(block: str, inner: str) -> tuple[Rule, ...]:
     return array(f"{block}.{inner}{name}", f"{ATTENTION}/relative_position_bias")
 
 
+_NO_LAST_NORM = {**_CONFIG, "final_norm": None}
 BEIT = Family(
     name="huggingface-beit",
     title="Hugging Face's BEiT and Data2Vec-Vision",
@@ -359,17 +360,16 @@ BEIT = Family(
                 shared=True,
             )
         ),
-        *norm("layernorm", "Transformer/encoder_norm"),
-        *norm("pooler.layernorm", "fc_norm"),
+        *norm("layernorm", "Transformer/encoder_norm", tells={"final_norm": "tokens"}),
+        *norm("pooler.layernorm", "fc_norm", tells={"final_norm": "pooled"}),
     ),
-    outer=(*_HEADS, *norm("layernorm", "Transformer/encoder_norm")),  # of the head for masked images
+    outer=(*_HEADS, *norm("layernorm", "Transformer/encoder_norm", tells={"final_norm": "tokens"})),  # of masked images
     ignored=("embeddings.mask_token", "*relative_position_index", *_OTHER_PARTS),
-    config={**_CONFIG, "epsilon": 1e-12, "relative_resize": "bilinear"},
+    config={**_NO_LAST_NORM, "epsilon": 1e-12, "relative_resize": "bilinear"},
     heads=_WIDTHS,
     preprocessing="beit",
     format="huggingface",
 )
-_NO_LAST_NORM = {**_CONFIG, "final_norm": None}
 INTERNVL = Family(
     name="huggingface-internvl",
     title="Hugging Face's InternViT, the image tower of InternVL",
