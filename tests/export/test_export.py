@@ -216,3 +216,13 @@ def test_the_process_of_a_file_says_what_is_wrong(tmp_path):
     program = [sys.executable, "-I", runtimes.__file__, "nonsense", str(tmp_path)]
     result = subprocess.run(program, input="{}\n", capture_output=True, text=True)
     assert json.loads(result.stdout) == {"error": "KeyError: 'nonsense'"}
+
+
+def test_writing_openvino_tells_nobody(tmp_path, monkeypatch):
+    """OpenVINO's converter sends events to Intel."""
+    pytest.importorskip("openvino")
+    telemetry = pytest.importorskip("openvino_telemetry")
+    sent = []
+    monkeypatch.setattr(telemetry.Telemetry, "send_event", lambda self, *event, **more: sent.append(event))
+    vit_keras.export(tiny(), tmp_path / "a.xml", check=False)
+    assert sent == []
