@@ -1,9 +1,13 @@
 """A graph whose products with weights are computed in 8 bits.
 
 Every row that meets a matrix of weights, such as a token, is divided by its own largest magnitude and then rounded to
-one of 255 levels; of the weights each column has its own scale. So nothing is to be calibrated, a token with large
-values costs no other one its precision, and a picture's answer does not depend on the others in its batch. All is
-written in `QuantizeLinear` and `DequantizeLinear`, of which onnxruntime and OpenVINO make products of integers.
+one of 211 levels; of the weights each column has its own scale, and 155 levels. So nothing is to be calibrated, a token
+with large values costs no other one its precision, and a picture's answer does not depend on the others in its batch.
+All is written in `QuantizeLinear` and `DequantizeLinear`, of which onnxruntime and OpenVINO make products of integers.
+
+8 bits have 256 levels. But x86 processors without VNNI (all before 2019, and AMD's before Zen 4) add two products of
+bytes in 16 bits, and cut off what does not fit: with all levels, the same file computes other numbers on them. With
+these, `2 * (MIDDLE + ROWS) * WEIGHTS` fits. More levels for rows than for weights, because rows have larger outliers.
 """
 
 from __future__ import annotations
@@ -17,9 +21,9 @@ from .narrow import order
 
 __all__ = ["quantized"]
 
-LEVELS = 127
-"""The largest integer that weights and rows become; the least is its negative."""
-MIDDLE = 128
+ROWS, WEIGHTS = 105, 77
+"""The largest integer that rows and weights become; the least is its negative."""
+MIDDLE = ROWS + 1
 """What stands for zero in rows: onnxruntime is fast on x86 for unsigned rows and signed weights alone."""
 LEAST = 1024
 """Weights of a constant below which it stays as it is."""
@@ -64,7 +68,7 @@ def _product(graph: Graph, x: Value, weights: Value) -> Value:
     """Multiply rows by weights, both of 8 bits."""
     largest = graph.reduce("Max", graph.add("Abs", x), -1, keepdims=True)
     largest = graph.add("Add", largest, graph.constant(TINY, "float32"))
-    step, middle = graph.constant(1 / LEVELS, "float32"), graph.constant(MIDDLE, "uint8")
+    step, middle = graph.constant(1 / ROWS, "float32"), graph.constant(MIDDLE, "uint8")
     rows = graph.add("QuantizeLinear", graph.add("Div", x, largest), step, middle, shape=x.shape, dtype="uint8")
     rows = graph.add("DequantizeLinear", rows, step, middle, shape=x.shape, dtype="float32")
     scales = graph.derived(weights, _scales, "scales")
@@ -75,7 +79,7 @@ def _product(graph: Graph, x: Value, weights: Value) -> Value:
 
 def _scales(weights: np.ndarray) -> np.ndarray:
     """Return what one level of each column is worth."""
-    return np.maximum(np.abs(weights).max(axis=0), np.finfo("float32").tiny * LEVELS) / np.float32(LEVELS)
+    return np.maximum(np.abs(weights).max(axis=0), np.finfo("float32").tiny * WEIGHTS) / np.float32(WEIGHTS)
 
 
 def _half(graph: Graph, x: Value | None) -> Value | None:
