@@ -64,7 +64,7 @@ def test_a_product_is_that_of_integers(product):
 
 
 def test_two_products_fit_into_16_bits():
-    """The instruction `vpmaddubsw` adds them so, and saturates; onnxruntime and OpenVINO use it where there is no VNNI."""
+    """Without VNNI, onnxruntime and OpenVINO add them by `vpmaddubsw`, which saturates."""
     assert 2 * (int8.MIDDLE + int8.ROWS) * int8.WEIGHTS < 2**15
     assert int8.MIDDLE - int8.ROWS >= 0
 
