@@ -84,6 +84,25 @@ def test_outputs_and_gradients_are_those_of_the_layers(options):
         assert (first - last).abs().max() <= within * max(1e-3, first.abs().max())
 
 
+def test_a_sum_takes_the_place_of_nothing_that_is_needed():
+    """Images and weights stay, and the numbers are those of the layers to the bit, also where biases alone train."""
+    import torch
+
+    model, x = model_of(layer_scale=0.3), images()
+    for parameter in model.parameters():
+        parameter.requires_grad_(parameter.ndim == 1)
+    before = [x.clone(), *(parameter.clone() for parameter in model.parameters())]
+    found = []
+    for _ in range(replay.AFTER + 1):
+        model.zero_grad()
+        outputs = model(x, training=True)
+        outputs.square().sum().backward()
+        found.append([outputs, *(parameter.grad for parameter in model.parameters() if parameter.grad is not None)])
+    assert records(model) == 1
+    assert all(map(torch.equal, found[0], found[-1]))
+    assert all(map(torch.equal, before, [x, *model.parameters()]))
+
+
 def change_weights(model):
     model.get_layer("head").bias.assign(np.ones(5))
 

@@ -113,8 +113,9 @@ def _record(function: Callable, tensors: tuple) -> Callable:
 def _simplify(graph: Any) -> None:
     """Write a graph with PyTorch's public functions, which choose a kernel anew and have gradients.
 
-    A product and its bias stay two operations, as in the layers: as one (`addmm`), 1 % faster, they round otherwise on
-    some processors, and the first calls of a process would give other numbers than those after them.
+    A product and its bias stay two operations, as in the layers: as one (`addmm`) they round otherwise on some
+    processors, and the first calls of a process would give other numbers than those after them. A sum takes the place
+    of a term that nothing else needs.
     """
     import torch
 
@@ -144,7 +145,18 @@ def _simplify(graph: Any) -> None:
             graph.erase_node(node)
         elif node.target is aten.view.default and getattr(node.args[0], "target", None) is aten.view.default:
             node.args = (node.args[0].args[0], *node.args[1:])
+    new = {aten.mm.default, aten.add.Tensor, torch.Tensor.add_}  # whose results are no views
+    for node in graph.nodes:
+        if node.target is aten.add.Tensor and not node.kwargs:
+            for term, other in (node.args, node.args[::-1]):
+                if getattr(term, "target", None) in new and len(term.users) == 1 and _are_alike(term, node):
+                    node.target, node.args = torch.Tensor.add_, (term, other)
+                    break
     for node in graph.nodes:
         node.target = plain.get(node.target, node.target) if node.op == "call_function" else node.target
     graph.eliminate_dead_code()
     graph.lint()
+
+
+def _are_alike(*nodes: Any) -> bool:
+    return len({(node.meta["val"].shape, node.meta["val"].dtype) for node in nodes}) == 1
