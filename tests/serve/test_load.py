@@ -99,5 +99,8 @@ def test_a_server_that_ends_under_load_answers_what_it_accepted(command, tmp_pat
     lost = [error for client in clients for error in client.lost]
     print(f"{len(answers)} answers")
     assert len(answers) > 16 and set(answers) == {200}
+    if not keep:  # the system resets a connection that it has made and the server has not yet accepted
+        assert max(len(client.lost) for client in clients) <= 1
+        lost = [error for error in lost if not isinstance(error, ConnectionResetError)]
     assert lost == []
     assert (process.returncode, errors) == (0, "")
