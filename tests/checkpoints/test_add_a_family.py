@@ -314,7 +314,8 @@ def test_every_function_op_and_field_is_explained():
     } - {"bind", "detect", "read", "shape"}  # the engine's own
     explained = {re.match(r"`(\w+)\(", cell)[1] for cell, _ in rows(PAGE, "function")}
     assert explained == functions
-    ops = {name for name, value in vars(rules).items() if isinstance(value, rules.Op)}
+    modules = {**vars(rules), **vars(importlib.import_module(f"{rules.__package__}.patches"))}
+    ops = {name for name, value in modules.items() if isinstance(value, rules.Op)}
     assert {op for cell, _ in rows(PAGE, "op") for op in re.findall(r"`(\w+)`", cell)} == ops
     fields = {field.name for field in dataclasses.fields(rules.Family)}
     assert {name for cell, _ in rows(PAGE, "field") for name in re.findall(r"`(\w+)`", cell)} == fields

@@ -147,11 +147,14 @@ def assumed(family="timm", known=(), **changes):
     return assumptions.assume(FAMILIES[family], {**BASE, **changes}, dict(known))
 
 
+OPEN = ("num_heads", "mlp_activation", "epsilon", "pooling")
+
+
 def test_models_that_agree_are_believed():
     found = assumed(hidden_size=192, mlp_dim=768)
     assert found.fields["num_heads"] == 3
-    assert (dict(found.doubts), found.others) == ({}, None)
-    assert found.open == ("num_heads", "mlp_activation", "epsilon", "pooling")
+    assert (dict(found.doubts), found.others) == (dict.fromkeys(OPEN, ""), None)
+    assert found.open == OPEN
 
 
 def test_models_that_disagree_are_named():
@@ -196,9 +199,8 @@ def test_nothing_is_assumed_of_what_is_known():
 
 
 def test_a_width_that_nobody_published():
-    numerics = ("num_heads", "mlp_activation", "epsilon")
-    assert assumed(hidden_size=100) == ({}, numerics, dict.fromkeys(numerics, ""), None)
-    assert assumed(hidden_size=100, num_heads=4).doubts == {}  # the arrays show them
+    assert assumed(hidden_size=100) == ({}, OPEN, dict.fromkeys(OPEN, ""), None)
+    assert set(assumed(hidden_size=100, num_heads=4).doubts) == {*OPEN[1:]}  # the arrays show them
 
 
 def family_and_shown(model):
@@ -220,7 +222,8 @@ def test_every_architecture_is_read_right_asked_doubted_or_refused(cut, monkeypa
             continue
         monkeypatch.setattr(timm_models, "signature", lambda inferred, model=model: model.arrays)
         family, pooling = family_and_shown(model)
-        inferred = {"num_layers": 2 if cut else model.num_layers, "pooling": pooling}
+        token = "class_token=False" not in model.arrays
+        inferred = {"num_layers": 2 if cut else model.num_layers, "pooling": pooling, "class_token": token}
         same = [m for m in timm_models.models().values() if m.arrays == model.arrays]
         try:
             found = assumptions.assume(family, inferred, {})
@@ -231,7 +234,9 @@ def test_every_architecture_is_read_right_asked_doubted_or_refused(cut, monkeypa
             assert model.name in found.others or found.others.endswith(" …"), model.name
             continue
         for field, value in model.fields.items():
-            if field != "pooling" or pooling == "token":
+            if pooling == {"pooling": "token", "map_prefix": "map"}.get(field, pooling) and (
+                token or "prefix" not in field
+            ):
                 asked = field in family.choices and field not in found.fields
                 doubted = field in found.doubts and any(m.name in found.doubts[field] for m in same)
                 assert asked or doubted or found.fields[field] == value, (model.name, field)
@@ -256,7 +261,7 @@ def two_models(tmp_path, monkeypatch):
 
 def test_a_doubt_is_a_warning(two_models):
     with pytest.warns(
-        UserWarning, match=r"num_heads=2 \(as in often; 4 in seldom\)\. Pass num_heads=….*never"
+        UserWarning, match=r"num_heads=2 \(as in often; 4 in seldom\), .*Pass num_heads=….*never"
     ) as caught:
         model = from_checkpoint(two_models)
     assert [warning.filename for warning in caught] == [__file__]
@@ -282,7 +287,9 @@ def test_no_assumption_of_what_the_caller_says(two_models):
     assert "num_heads" not in str(caught[0].message)  # but the model that cannot be built is still named
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        from_checkpoint(two_models, num_heads=4, family="timm")  # until the caller says that it is another
+        from_checkpoint(
+            two_models, num_heads=4, pooling="token", family="timm"
+        )  # until the caller says that it is another
     assert set(report.assumed) == {"mlp_activation", "epsilon", "pooling"}
 
 

@@ -3,8 +3,9 @@
 import importlib
 import json
 
+import numpy as np
 import pytest
-from family_files import load, write
+from family_files import load, write, write_safetensors
 
 from vit_keras import vit
 from vit_keras.checkpoints import Weights, architecture, describe, save_weights, wording
@@ -52,3 +53,14 @@ def test_names_of_earlier_versions(tmp_path):
     weights = Weights(write(load("timm_vit"), tmp_path))
     assert architecture.architecture is architecture.infer
     assert architecture.infer(weights.shapes, weights.family)["num_layers"] == 2
+
+
+def test_what_is_chosen_of_a_file(tmp_path):
+    arrays = load("timm_vit").state_dict()
+    arrays["norm.bias"] = np.full_like(arrays["norm.bias"], np.inf)
+    found = describe.describe(write_safetensors(tmp_path / "a.safetensors", arrays), values=True)
+    assert (found["not_finite"], found["damaged"]) == (["norm.bias"], [])
+    assert found["assumed"]["pooling"] == "token"
+    lines = {heading: text for group in wording.sentences(found) for heading, text in group}
+    assert lines["not finite"] == "1 array with infinite or undefined values: norm.bias"
+    assert "pooling='token'" in lines["assumed"]

@@ -20,7 +20,7 @@ def weights(folder):
 
 
 def from_a_file(folder):
-    from_checkpoint(with_broken_config(folder), num_heads=2)
+    from_checkpoint(with_broken_config(folder), num_heads=2, pooling="token")
 
 
 def broken_processor(folder):
@@ -31,12 +31,12 @@ def broken_processor(folder):
 def not_finite(folder):
     arrays = load("timm_vit").state_dict()
     arrays["norm.bias"] = np.full_like(arrays["norm.bias"], np.nan)
-    from_checkpoint(write_safetensors(folder / "model.safetensors", arrays), num_heads=2)
+    from_checkpoint(write_safetensors(folder / "model.safetensors", arrays), num_heads=2, pooling="token")
 
 
 def other_numerics(folder):
     path = write(load("timm_vit"), folder)
-    checkpoints.load_weights(from_checkpoint(path, num_heads=2, mlp_activation="gelu_tanh"), path)
+    checkpoints.load_weights(from_checkpoint(path, num_heads=2, pooling="token", mlp_activation="gelu_tanh"), path)
 
 
 def written(folder):

@@ -465,3 +465,28 @@ def test_transformers_opens_the_folder(name, tmp_path):
     with torch.no_grad():
         logits = theirs(pixel_values=torch.tensor(golden.inputs.transpose(0, 3, 1, 2))).logits.numpy()
     np.testing.assert_allclose(logits, golden.output, rtol=0, atol=1e-5 * max(1, np.abs(golden.output).max()))
+
+
+@pytest.mark.parametrize("rotary", [{}, {"rope_theta": 10.0, "rope_kind": "mixed"}])
+@pytest.mark.parametrize("other", [{}, {"pooling": "gap"}, {"pooling": "map"}, {"registers": 2}, {"qkv_bias": False}])
+def test_a_model_without_a_table_of_positions(rotary, other, tmp_path):
+    """Its own configuration in the file says that none is missing."""
+    model = small(position=None, **rotary, **other)
+    try:
+        save_weights(model, tmp_path / "model.safetensors")
+    except ValueError as error:
+        assert rotary, error
+        return
+    assert_same_model(model, from_checkpoint(tmp_path / "model.safetensors"))
+
+
+def test_a_table_of_positions_that_is_missing(tmp_path):
+    file = tmp_path / "model.safetensors"
+    save_weights(small(position=None), file)
+    content = file.read_bytes()
+    end = 8 + int.from_bytes(content[:8], "little")
+    header = content[8:end].replace(rb"\"position\": null", rb"\"position\": \"learned\"")
+    file.write_bytes(len(header).to_bytes(8, "little") + header + content[end:])
+    assert len(header) > end - 8
+    with pytest.raises(ValueError, match=r"not a complete ViT checkpoint: .*pos_embedding' is missing"):
+        from_checkpoint(file)

@@ -49,6 +49,7 @@ MECHANISMS = {
     "openai_clip": "the image tower of two; a norm before the blocks; the quick GELU; one in_proj array",
     "hf_clip_classifier": "the mean over the patches of a model with a class token; no last norm",
     "hf_siglip": "attention pooling; no class token",
+    "timm_vit_map": "attention pooling over the patches alone, of a model with a class token and registers",
     "hf_siglip2_naflex": "the patch embedding as a linear layer",
     "torchvision_vit": "positions by bicubic interpolation with aligned corners",
     "torchvision_vit_representation": "pre_logits",

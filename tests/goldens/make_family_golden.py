@@ -179,6 +179,7 @@ def timm_case(
         adapt_layer_scale: the argument of timm's filter that DeiT III's files need.
         other_args: `args` of the model of the other size.
         table: (weights, size) to weights, the resize of the original where it is not timm's.
+        with_config (in `spec`): whether timm's config.json is stored too.
         **spec: `args` of the entry point and what `make_golden` reads.
     """
     import timm
@@ -195,6 +196,9 @@ def timm_case(
     names = shapes(model.state_dict())
     if original:
         names = original(names)
+
+    if spec.pop("with_config", False):
+        spec["config"] = timm_config(model, args, native)
 
     def run(weights, x):
         size = tuple(x.shape[2:])
@@ -221,6 +225,59 @@ def timm_case(
         "options": {"num_heads": 2},
         **spec,
     }
+
+
+def timm_config(model, args, native):
+    """The config.json that timm writes for the hub, as far as this package reads it."""
+    from timm.models._hub import save_config_for_hf
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder) / "config.json"
+        save_config_for_hf(model, str(path), model_args={**args, "img_size": native})
+        config = json.loads(path.read_text())
+    kept = ("architecture", "num_classes", "num_features", "global_pool", "model_args")
+    return {key: config[key] for key in kept if key in config}
+
+
+def rectangle_cases():
+    """Models whose own images are not squares: timm's with its config.json, transformers' with theirs."""
+    add = functools.partial(case_of, timm_case, with_config=True, native=(24, 40), other=None)
+    headless = {"args": {"num_classes": 0}, "output": "pooled", "pool": "cls"}
+    add("rectangles/timm_vit", "vit_tiny_patch16_224", "timm", notes="15 patches and a class row: 16 rows")
+    add("rectangles/timm_deit3", "deit3_small_patch16_224", "timm", native=(16, 64), notes="2 x 8 patches: 16 rows")
+    add("rectangles/timm_clip", "vit_base_patch16_clip_224", "timm-clip", notes="15 patches and a class row")
+    add("rectangles/timm_eva02", "eva02_tiny_patch14_224", "eva", **headless, notes="15 patches and a class row")
+    add(
+        "rectangles/timm_dinov2_reg4",
+        "vit_small_patch14_reg4_dinov2",
+        "timm",
+        **headless,
+        prefix_tokens=["cls", "reg", "reg", "reg", "reg"],
+        notes="15 patches, no row for the five tokens before them",
+    )
+    add("rectangles/timm_beit", "beit_base_patch16_224", "timm-beit", native=(24, 32), final_norm="pooled")
+    add = functools.partial(case_of, hf_case, native=(16, 64), other=None)
+    classes = {"num_labels": 5, "image_size": [16, 64]}
+    ratio = {"mlp_ratio": 2, "intermediate_size": None}
+    add("rectangles/hf_vit", "ViTForImageClassification", "ViTConfig", "huggingface", args=classes)
+    add(
+        "rectangles/hf_dinov2",
+        "Dinov2ForImageClassification",
+        "Dinov2Config",
+        "huggingface-dinov2",
+        args={**classes, **ratio},
+        notes="transformers reads the table of 2 x 8 patches as one of 4 x 4, and resamples it",
+    )
+    add(
+        "rectangles/hf_beit",
+        "BeitForImageClassification",
+        "BeitConfig",
+        "huggingface-beit",
+        args={**classes, "image_size": [24, 32], "use_relative_position_bias": True, "use_mean_pooling": True},
+        native=(24, 32),
+        final_norm="pooled",
+        notes="transformers reads its tables as (across, down), and resamples them to (down, across)",
+    )
 
 
 def timm_cases():
@@ -310,6 +367,25 @@ def timm_cases():
         prefix_tokens=[],
         pool="map",
         options={"num_heads": 2, "mlp_activation": "gelu_tanh"},
+    )
+    add(
+        "timm_vit_map",
+        "vit_tiny_patch16_224",
+        "timm",
+        args={"global_pool": "map", "reg_tokens": 4},
+        prefix_tokens=registers,
+        options={"num_heads": 2, "mlp_activation": "gelu"},
+        pool="attention pooling over the patches alone",
+        notes="timm leaves the class token and the registers out of the pooling",
+    )
+    add(
+        "timm_vit_all",
+        "vit_tiny_patch16_224",
+        "timm",
+        args={"global_pool": "avg", "pool_include_prefix": True},
+        options={"num_heads": 2, "pooling": "all"},
+        pool="mean of all tokens, fc_norm",
+        final_norm="pooled",
     )
     add("timm_siglip_gap", "vit_base_patch16_siglip_gap_224", "timm", prefix_tokens=[], pool="mean of patches")
     add(
@@ -1384,7 +1460,7 @@ def vit_pytorch_cases(add):
             f"{before[version]}_mean",
             args={"pool": "mean"},
             pool="mean of all tokens",
-            options={"pooling": "all"},
+            options={"num_heads": 2, "pooling": "all"},
             **fixed,
         )
         return
@@ -1580,9 +1656,9 @@ def hf_tower_cases(add, classes, text):
 def main(prefixes):
     """Make the cases whose names begin with one of these; all by default."""
     warnings.simplefilter("ignore")
-    for register in (timm_cases, original_cases, hf_cases, other_cases):
+    for register in (timm_cases, rectangle_cases, original_cases, hf_cases, other_cases):
         register()
-    DIRECTORY.mkdir(parents=True, exist_ok=True)
+    (DIRECTORY / "rectangles").mkdir(parents=True, exist_ok=True)
     for name in CASES:
         if not prefixes or name.startswith(tuple(prefixes)):
             path = make_golden(name)

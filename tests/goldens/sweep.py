@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import vision_classes
 
-GRID = 4
+GRID = (4, 4)
 CLASSES = 7
 
 
@@ -50,8 +50,8 @@ def fill(model, seed=3):
     return model.eval()
 
 
-def _picture(height, width):
-    return np.random.default_rng(5).uniform(-1, 1, (1, height, width, 3)).astype("float32")
+def _picture(height, width, channels=3):
+    return np.random.default_rng(5).uniform(-1, 1, (1, height, width, channels)).astype("float32")
 
 
 def _save(folder, arrays):
@@ -70,19 +70,19 @@ def timm_cases():
     return list(models())
 
 
-def timm_case(name, folder):
-    """Write a model of timm with two blocks as timm saves it for the hub."""
+def timm_case(name, folder, grid=GRID):
+    """Write a model of timm with two blocks, for images of these patches down and across, as timm saves it."""
     import torch
 
-    model, size = timm_model(name)
-    inputs = _picture(size, size)
+    model, size = timm_model(name, grid=grid)
+    inputs = _picture(*size)
     with torch.no_grad():
         output = model(torch.from_numpy(inputs).permute(0, 3, 1, 2)).numpy()
-    _save_timm(model, folder)
+    save_timm(model, folder)
     return Case(folder, inputs, [output])
 
 
-def timm_model(name, blocks=2):
+def timm_model(name, blocks=2, grid=GRID):
     """Return a model of timm with so many blocks, and height and width of its pictures."""
     import timm
     import torch
@@ -91,14 +91,15 @@ def timm_model(name, blocks=2):
         whole = timm.create_model(name)
     embedding = getattr(whole, "patch_embed", None) or getattr(whole, "embeds", None)
     stride = whole.stem.patch_size[0] if embedding is None else embedding.feat_ratio()
-    size = GRID * (stride if isinstance(stride, int) else max(stride))
+    stride = stride if isinstance(stride, int) else max(stride)
+    size = (grid[0] * stride, grid[1] * stride)
     is_mixer = type(whole).__name__ == "MlpMixer"  # whose functions do not take a depth
     model = timm.create_model(name, img_size=size, num_classes=CLASSES, **({} if is_mixer else {"depth": blocks}))
     model.blocks = model.blocks[:blocks]
     return fill(model), size
 
 
-def _save_timm(model, folder):
+def save_timm(model, folder):
     from timm.models._hub import save_config_for_hf
 
     _save(folder, model.state_dict())
@@ -128,7 +129,7 @@ def timm_maps(name, folder):
     import torch
 
     model, size = timm_model(name, blocks=3)
-    inputs, blocks, maps, prefix = _picture(size, size), [0, 2], {}, {}
+    inputs, blocks, maps, prefix = _picture(*size), [0, 2], {}, {}
     for norm in (False, True):
         options = {"indices": blocks, "norm": norm, "intermediates_only": True}
         if type(model).__name__ != "MlpMixer":
@@ -138,7 +139,7 @@ def timm_maps(name, folder):
         pairs = [each if isinstance(each, tuple) else (each, None) for each in found]
         maps[norm] = [each.permute(0, 2, 3, 1).numpy() for each, _ in pairs]
         prefix[norm] = [None if tokens is None else tokens.numpy() for _, tokens in pairs]
-    _save_timm(model, folder)
+    save_timm(model, folder)
     return Maps(folder, inputs, blocks, maps, prefix)
 
 
@@ -155,8 +156,7 @@ _SIZES = {
 _RATIO = {"mlp_ratio": 2, "intermediate_size": None}
 _BEIT = {"use_relative_position_bias": True}
 _GATED = {"use_gated_mlp": True, "num_register_tokens": 4}
-# name: (class, configuration, changes)
-_HUGGING_FACE = {
+HUGGING_FACE = {
     "vit": ("ViTForImageClassification", "ViTConfig", {}),
     "vit, 12 heads of 16": ("ViTForImageClassification", "ViTConfig", {"num_attention_heads": 12}),
     "vit, ReLU": ("ViTForImageClassification", "ViTConfig", {"hidden_act": "relu"}),
@@ -209,6 +209,7 @@ _HUGGING_FACE = {
     "videomae": ("VideoMAEModel", "VideoMAEConfig", {"num_frames": 2}),
     "x_clip": ("XCLIPVisionModel", "XCLIPVisionConfig", {"num_frames": 1}),
 }
+"""Models of transformers: name: (class, configuration, changes)."""
 # Of these classes, this package computes the last tokens, pooled by their class token or their mean.
 _OF_TOKENS = ("Blip", "InstructBlip", "InternVL", "Janus")
 # And of these, what comes before their decoders.
@@ -217,30 +218,52 @@ _OF_TRUNK = ("ViTForMaskedImageModeling", "DeiTForMaskedImageModeling", "DPTForD
 
 def hugging_face_cases():
     """The names of models of transformers, with what they differ in from the usual ones, and of more of its classes."""
-    return [*_HUGGING_FACE, *vision_classes.NAMES]
+    return [*HUGGING_FACE, *vision_classes.NAMES]
 
 
-def hugging_face_case(name, folder):
-    """Write a model of transformers with two blocks as transformers saves it."""
+def hugging_face_case(name, folder, grid=GRID):
+    """Write a model of transformers with two blocks as transformers saves it.
+
+    Only those of `HUGGING_FACE` can be made for other grids of patches than 4 by 4.
+    """
     import torch
-    import transformers
 
-    if name not in _HUGGING_FACE:
+    if name not in HUGGING_FACE:
         model = fill(vision_classes.build(name, CLASSES))
         model.save_pretrained(folder)
         inputs = _picture(vision_classes.PIXELS, vision_classes.PIXELS)
         return Case(folder, inputs, list(vision_classes.outputs(model, torch.from_numpy(inputs).permute(0, 3, 1, 2))))
-    kind, config, changes = _HUGGING_FACE[name]
-    sizes = {**_SIZES, **changes}
-    sizes = {field: value for field, value in sizes.items() if value is not None}
+    return hugging_face_changed(name, {} if grid == GRID else {"image_size": [8 * n for n in grid]}, folder, grid)
+
+
+def _hugging_face_config(name, changes):
+    """The class of a model, and its configuration with changes."""
+    import transformers
+
+    kind, config, usual = HUGGING_FACE[name]
+    sizes = {field: value for field, value in {**_SIZES, **usual, **changes}.items() if value is not None}
     config_class = getattr(transformers, config)
     if config in ("CLIPConfig", "SiglipConfig", "MetaClip2Config"):
         text = {**{f: v for f, v in _SIZES.items() if f not in ("image_size", "patch_size")}, "vocab_size": 9}
-        built = config_class(vision_config=sizes, text_config=text, num_labels=CLASSES)
-    else:
-        built = config_class(**sizes, **({"num_labels": CLASSES} if "Classification" in kind else {}))
+        return kind, config_class(vision_config=sizes, text_config=text, num_labels=CLASSES)
+    return kind, config_class(**sizes, **({"num_labels": CLASSES} if "Classification" in kind else {}))
+
+
+def hugging_face_fields(name):
+    """The fields of a model's configuration, of its image tower where it has two."""
+    _, built = _hugging_face_config(name, {})
+    return getattr(built, "vision_config", built).to_dict()
+
+
+def hugging_face_changed(name, changes, folder, grid=GRID):
+    """Write a model of transformers with some fields of its configuration changed."""
+    import torch
+    import transformers
+
+    kind, built = _hugging_face_config(name, changes)
     model = fill(getattr(transformers, kind)(built))
-    inputs = _picture(32, 32)
+    channels = getattr(getattr(built, "vision_config", built), "num_channels", 3)
+    inputs = _picture(8 * grid[0], 8 * grid[1], channels)
     model.save_pretrained(folder)
     pictures = torch.from_numpy(inputs).permute(0, 3, 1, 2)
     with torch.no_grad():
@@ -248,7 +271,7 @@ def hugging_face_case(name, folder):
     output = next((found[k] for k in ("logits", "image_embeds", "pooler_output") if found.get(k) is not None), None)
     if output is None or kind.startswith(_OF_TOKENS):
         output = found["feature_maps"][-1] if "feature_maps" in found else found["last_hidden_state"]
-        output = output.mean(1) if "Janus" in kind else output[:, 0]
+        output = output.mean(1) if kind.startswith(("Janus", "Siglip")) else output[:, 0]  # without a class token
     return Case(folder, inputs, [output.numpy()])
 
 
@@ -318,6 +341,7 @@ def outcome(case, alone):
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", UserWarning)
             model = from_checkpoint(case.folder, **size)
+            found = run(model, case.inputs)  # which refuses a picture of other channels than the model's
     except ValueError as error:
         return "refused", str(error).replace(f"{case.folder}/", "")
     except Exception as error:
@@ -325,8 +349,9 @@ def outcome(case, alone):
     finally:
         if alone:
             hidden.rename(case.folder / "config.json")
-    found = run(model, case.inputs)
-    said = "; ".join(str(w.message) for w in caught if issubclass(w.category, UserWarning))
+    said = "; ".join(
+        str(w.message) for w in caught if issubclass(w.category, UserWarning) and "pixels" not in str(w.message)
+    )
     said = said.replace(f"{case.folder}/", "")
     same = [output for output in case.outputs if output.shape == found.shape]
     difference = min((np.abs(found - output).max() / np.abs(output).max() for output in same), default=math.inf)
@@ -336,13 +361,13 @@ def outcome(case, alone):
     return ("warned", said) if said else ("SILENT", f"{difference:.1e}")
 
 
-def rows(write, name, folder):
-    """Yield `(alone or folder, outcome, reason)` for one case; the folder is emptied.
+def rows(write, folder):
+    """Yield `(alone or folder, outcome, reason)` for one case, which `write(folder)` makes; the folder is emptied.
 
     A model that the other library cannot make so small, or not without more packages, gives `("", "not made", reason)`.
     """
     try:
-        case = write(name, folder)
+        case = write(folder)
     except Exception as error:
         yield "", "not made", f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
         return

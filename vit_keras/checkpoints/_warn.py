@@ -1,19 +1,5 @@
 """Warnings that point to the user's own line."""
 
-from __future__ import annotations
+from .._warn import warn_caller
 
-import sys
-import warnings
-
-_PACKAGE = __name__.partition(".")[0]
-
-
-def warn_caller(message: str) -> None:
-    """Issue a `UserWarning` at the nearest caller outside of this package, however deep inside it the cause is.
-
-    `warnings.warn(skip_file_prefixes=)` does the same from Python 3.12 on.
-    """
-    frame, level = sys._getframe(), 1
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == _PACKAGE:
-        frame, level = frame.f_back, level + 1
-    warnings.warn(message, UserWarning, stacklevel=level)
+__all__ = ["warn_caller"]

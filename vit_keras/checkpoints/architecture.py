@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import operator
 import re
 from collections.abc import Mapping
 from typing import Any
 
-from ..positions import square_grid
+from . import grids
 from .families.rules import POSITIONS, Binding, Family
 
 __all__ = ["complete", "infer"]
@@ -26,7 +25,8 @@ def infer(
     Args:
         shapes: `{canonical name: shape}`, in Keras' layout.
         family: The family of the file, for what shapes do not show.
-        told: Fields that single arrays of the file imply (`rules.Binding.told`).
+        told: Fields that single arrays of the file imply (`rules.Binding.told`), and `position` where the file itself
+            states it.
 
     Returns:
         Fields of a `vit_keras.config.ViTConfig`. `num_heads` and the family's `choices` are missing if nothing shows
@@ -56,7 +56,7 @@ def infer(
         if mixer:
             tokens_mlp_dim = shapes[f"{_BLOCK}/token_mixing/Dense_0/kernel"][1]
             return {**fields, "tokens_mlp_dim": tokens_mlp_dim, "pooling": "gap", "position": None, "num_heads": 1}
-        fields |= _attention(shapes, family, hidden_size)
+        fields |= _attention(shapes, family, hidden_size) | _positions(shapes, family, told or {})
         return {**fields, **_tokens(shapes, fields, family), **_resnet(shapes)}
     except KeyError as error:
         raise ValueError(f"The file is not a complete ViT checkpoint: {error} is missing.") from None
@@ -67,6 +67,12 @@ def infer(
 def has_class_token(inferred: Mapping[str, Any]) -> bool:
     """Return whether there is a class token, of fields that `infer` returned."""
     return inferred.get("class_token", inferred["pooling"] not in ("gap", "map"))
+
+
+def has_map_prefix(fields: Mapping[str, Any]) -> bool:
+    """Return whether there are tokens before the patches that an attention pooling may or may not see."""
+    prefix = has_class_token(fields) or fields.get("distillation_token") or fields.get("registers")
+    return fields["pooling"] == "map" and bool(prefix)
 
 
 architecture = infer  # its name in earlier versions
@@ -101,18 +107,23 @@ def _attention(shapes: Mapping, family: Family, hidden_size: int) -> dict[str, A
         fields["mlp_activation"] = "silu"
     table = shapes.get(f"{_ATTENTION}/relative_position_bias")
     if table:
-        fields |= {
-            "num_heads": table[1],
-            "relative_positions": True,
-            "position": "learned" if POSITIONS in shapes else None,
-        }
-    elif POSITIONS not in shapes:
-        fields["position"] = family.config.get("position")
-        if fields["position"] is None and "rope_theta" not in family.config:
-            if family.config.get("position_prefix") is not False:  # a table with a row for the class token is learned
-                raise KeyError(POSITIONS)
-            fields["position"] = "sincos2d"
+        fields |= {"num_heads": table[1], "relative_positions": True}
     return {**fields, "inner": inner}
+
+
+def _positions(shapes: Mapping, family: Family, told: Mapping) -> dict[str, Any]:
+    if f"{_ATTENTION}/relative_position_bias" in shapes:
+        return {"position": "learned" if POSITIONS in shapes else None}
+    if POSITIONS in shapes:
+        return {}
+    position = told.get("position", family.config.get("position"))
+    if position is None and "position" not in told and "rope_theta" not in family.config:
+        position = "sincos2d"
+        if family.config.get("position_prefix") is not False:  # a table with a row for the class token is learned
+            raise KeyError(POSITIONS)
+    if position == "learned":
+        raise KeyError(POSITIONS)
+    return {"position": position}
 
 
 def _head(shapes: Mapping, hidden_size: int) -> dict[str, Any]:
@@ -150,27 +161,10 @@ def _tokens(shapes: Mapping, known: Mapping, family: Family) -> dict[str, Any]:
     if token != (fields.get("pooling", known.get("pooling")) not in ("gap", "map")):
         fields["class_token"] = token
     if POSITIONS in shapes:
-        _, rows, _ = shapes[POSITIONS]
-        prefix = int(token) + int(fields["distillation_token"])
-        usual = family.config.get("position_prefix")
-        fields["register_positions"] = _has_rows_of_registers(shapes)
-        with_prefix, without = bool(square_grid(rows - prefix)), bool(square_grid(rows))
-        if not prefix or usual or fields["register_positions"]:
-            fields["position_prefix"] = True
-        elif with_prefix != without:
-            fields["position_prefix"] = with_prefix
-        else:
-            fields["position_prefix"] = usual is None
+        if len(shapes[POSITIONS]) != 3:
+            raise ValueError
+        fields |= grids.read(shapes, family).fields
     return fields
-
-
-def _has_rows_of_registers(shapes: Mapping) -> bool:
-    """Return whether a table of positions is that of a square grid only if registers have rows too."""
-    if not all(len(shapes.get(name, ())) == 3 for name in (POSITIONS, "registers")):
-        return False
-    rows, registers = shapes[POSITIONS][1], shapes["registers"][1]
-    tokens = ("cls" in shapes) + ("dist" in shapes)
-    return bool(square_grid(rows - tokens - registers)) and not (square_grid(rows - tokens) or square_grid(rows))
 
 
 def _resnet(shapes: Mapping) -> dict[str, Any]:
@@ -191,19 +185,6 @@ def heads_of(binding: Binding, shape_of: Any) -> int | None:
         return None
     shape = shape_of(part.source)[1 if part.rule.stacked else 0 :]
     return shape[1] if len(shape) == 3 else None
-
-
-def position_rows(shapes: Mapping[str, tuple[int, ...]], fields: Mapping[str, Any]) -> int | None:
-    """Return the number of patches that a file has positions for, or `None` if it has no positions."""
-    if POSITIONS in shapes:
-        prefix = int("cls" in shapes) + int("dist" in shapes) if fields.get("position_prefix", True) else 0
-        registers = shapes["registers"][1] if fields.get("register_positions") else 0
-        return shapes[POSITIONS][1] - prefix - registers
-    table = shapes.get(f"{_ATTENTION}/relative_position_bias")
-    if table:
-        return ((math.isqrt(max(0, table[0] - 3)) + 1) // 2) ** 2
-    token_mixing = shapes.get(f"{_BLOCK}/token_mixing/Dense_0/kernel")
-    return token_mixing[0] if token_mixing else None
 
 
 def complete(fields: Mapping[str, Any], family: Family, options: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -249,6 +230,25 @@ def complete(fields: Mapping[str, Any], family: Family, options: Mapping[str, An
     if inner != fields["num_heads"] * (hidden_size // fields["num_heads"]):
         fields["dim_head"] = inner // fields["num_heads"]
     return fields
+
+
+def check_head(fields: Mapping[str, Any], options: Mapping[str, Any]) -> None:
+    """Raise an error for a head on every token, which no model of this package has, unless options replace it.
+
+    Args:
+        fields: Fields of `ViTConfig` of a file.
+        options: Fields that the caller passes.
+
+    Raises:
+        ValueError: The file has a head and pools nothing.
+    """
+    of_tokens = fields["include_top"] and fields["pooling"] is None
+    if of_tokens and "pooling" not in options and options.get("include_top", True):
+        raise ValueError(
+            "Its config.json says that nothing is pooled (global_pool=''), so that its head computes logits of every "
+            "token, which no model here does. Pass include_top=False for the tokens, or pooling='token' or 'gap' for "
+            "logits of an image."
+        )
 
 
 def check_heads(num_heads: Any, inner: int) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from . import timm_models
+from .architecture import has_map_prefix
 from .families import TIMM_FAMILIES, Family
 from .families.huggingface import FAMILIES as HUGGING_FACE_FAMILIES
 from .families.rules import ROPE
@@ -13,7 +14,7 @@ from .families.rules import ROPE
 __all__ = ["NOTHING", "Assumptions", "assume"]
 
 NUMERICS = ("num_heads", "mlp_activation", "epsilon")
-_OFTEN_SHOWN = ("pooling", *ROPE, "post_norm", "map_heads")
+_OFTEN_SHOWN = ("pooling", *ROPE, "post_norm", "map_heads", "map_prefix")
 
 
 class Assumptions(NamedTuple):
@@ -22,8 +23,8 @@ class Assumptions(NamedTuple):
     Attributes:
         fields: Fields of `ViTConfig` as in the published models that the arrays fit.
         open: Names of all fields that are assumed, also those that have the family's value.
-        doubts: Fields in which these models or other sources disagree, with who says what, in words; or without such
-            models, fields of which nothing is known, with an empty text.
+        doubts: All fields that are assumed; those in which these models or other sources disagree with who says what,
+            in words, the others with an empty text.
         others: Names of models that the arrays fit too and that cannot be built; `None` without any, or if the caller
             named the family.
     """
@@ -32,6 +33,25 @@ class Assumptions(NamedTuple):
     open: tuple[str, ...]
     doubts: Mapping[str, str]
     others: str | None
+
+    def warning(self, config: Any, doubts: Mapping[str, str], open_fields: Sequence[str], family: str) -> str:
+        """Return the warning to give about a model that is built, or an empty text.
+
+        Args:
+            config: The model's `ViTConfig`.
+            doubts: Those of `doubts` that the caller has not settled.
+            open_fields: Those of `open` that the caller did not pass.
+            family: Name of the family of the file.
+        """
+        said = []
+        if doubts:
+            values = ", ".join(f"{field}={getattr(config, field)!r}{text}" for field, text in doubts.items())
+            said.append(f"It is read with {values}. Pass {'=…, '.join(doubts)}=… to be sure.")
+        if self.others:
+            said.append(f"It may be timm's {self.others}, which cannot be built. Pass family={family!r} if it is not.")
+        if said and open_fields:
+            said.append("The file does not show it; a config.json beside it would.")
+        return " ".join(said)
 
 
 NOTHING = Assumptions({}, (), {}, None)
@@ -58,12 +78,17 @@ def assume(
     shown = {*known, *(("num_heads",) if "num_heads" in inferred else ())}
     if inferred["pooling"] != "token":
         shown.add("pooling")
+    if not has_map_prefix({**inferred, **known}):
+        shown.add("map_prefix")
+    unseen = [field for field in ("pooling", "map_prefix") if field not in shown]
     numerics = tuple(field for field in NUMERICS if field not in shown)
     in_table = family in TIMM_FAMILIES and "mlp_activation" not in shown
     candidates = timm_models.alike(inferred, family.name) if in_table else []
     if not candidates:
-        is_guess = "num_heads" in numerics and (in_table or family in HUGGING_FACE_FAMILIES)
-        return Assumptions({}, numerics, dict.fromkeys(numerics if is_guess else (), ""), None)
+        if not (in_table or (numerics and family in HUGGING_FACE_FAMILIES)):
+            return Assumptions({}, numerics, {}, None)
+        guessed = (*numerics, *(unseen if family.format == "timm" else ()))  # authors' own files have one pooling
+        return Assumptions({}, guessed, dict.fromkeys(guessed, ""), None)
     built = [model for model in candidates if not model.refused]
     if not built:
         raise ValueError(f"The arrays only fit {_reasons(candidates)}.")
@@ -85,7 +110,7 @@ def assume(
         fields["class_token"] = True
     others = [model.name for model in candidates if model.refused and not is_named]
     open_fields = dict.fromkeys((*numerics, *(field for field in _OFTEN_SHOWN if field in fields)))
-    return Assumptions(fields, tuple(open_fields), doubts, _some(others) or None)
+    return Assumptions(fields, tuple(open_fields), {**dict.fromkeys(open_fields, ""), **doubts}, _some(others) or None)
 
 
 def _most_usual(models: list[timm_models.Model]) -> Mapping[str, Any]:

@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ..config import ViTConfig, patch_stride
 from . import architecture, registry
 from .download import cached_path
@@ -27,21 +29,27 @@ SAMPLE_OF_NAMES = 2000
 
 
 def describe(
-    path: str | os.PathLike, *, family: str | None = None, key: str | None = None, names: bool = False
+    path: str | os.PathLike,
+    *,
+    family: str | None = None,
+    key: str | None = None,
+    names: bool = False,
+    values: bool = False,
 ) -> dict[str, Any]:
-    """Describe a file of weights without reading its arrays.
+    """Describe a file of weights, without reading its arrays unless `values` asks for it.
 
     Args:
         path: A file of any format that `readers.open_weights` reads, or a folder as Hugging Face writes it.
         family: Name of its family (`families.FAMILIES`). `None`: detected from the names in the file.
         key: Which of several state dicts in a PyTorch file.
         names: Whether to list all arrays, with the weights that each becomes.
+        values: Whether to read all arrays, and to list those with infinite or undefined values as `not_finite`.
 
     Returns:
         Plain JSON: `path`, `format`, `bytes`, `arrays`, `values`, `dtypes`, `family`, `published`. For a file of a
-        known family also `architecture`, `needed` (options that `from_checkpoint` needs, with their possible values;
-        `to_say` is its older name), `weights`, `parameters`, `preprocessing`, `labels`, `ignored`, `unknown`. For any
-        other file the `problem`, and the families that come `closest`.
+        known family also `architecture`, `grid` (how its positions are read), `needed` (options that `from_checkpoint`
+        needs, with their possible values; `to_say` is its older name), `weights`, `parameters`, `preprocessing`,
+        `labels`, `ignored`, `unknown`. For any other file the `problem`, and the families that come `closest`.
 
     Raises:
         FileNotFoundError: There is no such file.
@@ -59,10 +67,28 @@ def describe(
     except ValueError as error:
         reader = keras_files.readable(open_weights(path, key))  # raises the same error if the names are not the cause
         problem = str(error).removeprefix(f"{reader.path}: ")
-        return _about_file(reader, published, names) | _about_failure(reader, family, problem)
+        found = _about_file(reader, published, names) | _about_failure(reader, family, problem)
+        return found | (_about_values(reader) if values else {})
     report = _about_file(weights.reader, published, names, weights.family) | _about_model(weights)
+    report["assumed"] = {field: report["architecture"].get(field) for field in weights.assumptions.open}
+    if weights.raw_key is not None:
+        report["raw_key"] = weights.raw_key
     binding = rules.bind(weights.family, weights.reader, weights.reader.shape)
-    return report | {"ignored": sorted(binding.ignored), "unknown": sorted(binding.unknown)}
+    report |= {"ignored": sorted(binding.ignored), "unknown": sorted(binding.unknown)}
+    return report | (_about_values(weights.reader) if values else {})
+
+
+def _about_values(reader: Any) -> dict[str, list[str]]:
+    """Return the names of the arrays that have infinite or undefined values, and of those that are damaged."""
+    found: dict[str, list[str]] = {"not_finite": [], "damaged": []}
+    for name in reader:
+        if not reader.stored(name).problem:
+            try:
+                if not np.isfinite(reader[name]).all():
+                    found["not_finite"].append(name)
+            except ValueError:
+                found["damaged"].append(name)
+    return found
 
 
 def unstored_fields(path: str | os.PathLike, config: ViTConfig) -> dict[str, Any]:
@@ -93,6 +119,8 @@ def unstored_fields(path: str | os.PathLike, config: ViTConfig) -> dict[str, Any
     theirs |= {"mlp_activation": "silu"} if config.gated_mlp else {}
     theirs |= rules.bind(family, weights.reader, weights.reader.shape).told
     theirs |= dict.fromkeys(family.choices)
+    if not architecture.has_map_prefix(dataclasses.asdict(config)):
+        del theirs["map_prefix"]
     return {field: getattr(config, field) for field, value in theirs.items() if value != getattr(config, field)}
 
 
@@ -100,7 +128,7 @@ untold = unstored_fields  # its name in earlier versions
 
 _DEFAULTS = dataclasses.asdict(ViTConfig())
 _SHOWN_BY_SHAPES = ("num_heads", "pooling", "position", "final_norm")
-_SHOWN_BY_FAMILY = ("mlp_activation", "epsilon", *rules.ROPE, "post_norm", "map_heads")
+_SHOWN_BY_FAMILY = ("mlp_activation", "epsilon", *rules.ROPE, "post_norm", "map_heads", "map_prefix")
 
 
 # --- the file ------------------------------------------------------------------------------------------------
@@ -184,8 +212,11 @@ def _about_model(weights: Weights) -> dict[str, Any]:
         "preprocessing": preprocessing.replace(image_size=size or preprocessing.image_size).to_dict(),
         "labels": list(weights.labels) if isinstance(weights.labels, tuple) else weights.labels,
     }
-    if weights.positions is not None and weights.grid() is None:
-        needed["source_grid"] = f"patches down and across; together {weights.positions}"
+    table = weights.table
+    if table is not None:
+        report["grid"] = {"patches": table.grid, "shown_by": table.shown_by, "doubt": table.doubt, **table.fields}
+        if table.grid is None:
+            needed["source_grid"] = f"patches down and across; {table.question}"
     options = {"image_size": size or (64 * stride[0], 64 * stride[1]), "drop_remainder": True}
     pooling = {} if fields.get("include_top") or fields.get("pooling", "token") else {"include_top": False}
     try:
@@ -211,10 +242,10 @@ def _complete(weights: Weights) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _image_size(weights: Weights, stride: tuple[int, int]) -> tuple[int, int] | None:
-    grid = weights.grid()
-    if grid is not None:
-        return grid[0] * stride[0], grid[1] * stride[1]
-    return weights.image_size if weights.positions is None else None
+    if weights.table is None:
+        return weights.image_size
+    grid = weights.table.native
+    return grid and (grid[0] * stride[0], grid[1] * stride[1])
 
 
 def _tokens(config: ViTConfig, size: tuple[int, int] | None) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Download a URL to a verified file in the cache.
 
-The cache is described in `cache`. With `VIT_KERAS_OFFLINE=1` nothing is ever requested.
+The cache is described in `cache`. With `VIT_KERAS_OFFLINE=1` nothing is ever requested. What Hugging Face publishes is
+requested from the mirror `HF_ENDPOINT` where that is set, as by Hugging Face's own libraries.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from urllib.parse import unquote
 from ..atomic import naming, of_the_disk
 from ..progress import progress_bar
 from .cache import cached_path, home, offline
+from .checkpoint import HUB
 from .readers.sniff import Kind, sniff
 
 __all__ = ["cached_path", "download", "home", "offline"]
@@ -36,10 +38,11 @@ def download(
     *,
     size: int | None = None,
     sha256: str | None = None,
+    json: bool = False,
     timeout: float = 30.0,
     progress: bool = True,
 ) -> Path:
-    """Download a file of weights into the cache, unless it is there.
+    """Download a file of weights, or what belongs to it, into the cache, unless it is there.
 
     A broken transfer is resumed, by a later call too. The file gets its name only when it is complete and verified.
     Processes that want the same file wait for one another.
@@ -48,6 +51,7 @@ def download(
         url: `http://` or `https://` address.
         size: Bytes that the file must have, if known.
         sha256: Hash that the file must have, or the first digits of it, if known.
+        json: Whether it is a JSON file; otherwise JSON is taken for an error message of the server.
         timeout: Seconds to wait for the server at any one time.
         progress: Whether to draw a progress bar, on standard error.
 
@@ -74,7 +78,7 @@ def download(
             part = path.with_name(path.name + ".part")
             _fetch(url, part, size, timeout, progress)
             try:
-                _verify(url, part, size, sha256)
+                _verify(url, part, size, sha256, json)
             except ValueError:
                 _discard(part)
                 raise
@@ -137,7 +141,7 @@ def _transfer(url: str, part: Path, size: int | None, timeout: float, progress: 
     tag_file = Path(f"{part}.etag")
     held = part.stat().st_size if part.exists() and tag_file.exists() else 0
     start = max(0, held - 1)  # the last byte comes again, so that the server has an answer if no other is missing
-    request = urllib.request.Request(url, headers={"User-Agent": "vit_keras", "Accept-Encoding": "identity"})
+    request = urllib.request.Request(_mirrored(url), headers={"User-Agent": "vit_keras", "Accept-Encoding": "identity"})
     if start:
         request.add_header("Range", f"bytes={start}-")
         request.add_header("If-Range", tag_file.read_text())
@@ -164,12 +168,18 @@ def _transfer(url: str, part: Path, size: int | None, timeout: float, progress: 
         raise EOFError(f"{part.stat().st_size} of {total} bytes arrived")
 
 
-def _verify(url: str, path: Path, size: int | None, sha256: str | None) -> None:
+def _mirrored(url: str) -> str:
+    mirror = os.environ.get("HF_ENDPOINT")
+    return f"{mirror.rstrip('/')}/{url.removeprefix(HUB)}" if mirror and url.startswith(HUB) else url
+
+
+def _verify(url: str, path: Path, size: int | None, sha256: str | None, json: bool) -> None:
     with open(path, "rb") as file:
         kind = sniff(file.read(512))
         received = os.path.getsize(path)
-        if kind in (Kind.WEB_PAGE, Kind.GIT_LFS, Kind.MARKUP, Kind.EMPTY):
-            raise ValueError(f"{url} is {kind.words} of {received:,} bytes, not a file of weights.")
+        if kind in (Kind.WEB_PAGE, Kind.GIT_LFS, Kind.EMPTY) or (kind is Kind.MARKUP and not json):
+            wanted = "JSON" if json else "a file of weights"
+            raise ValueError(f"{url} is {kind.words} of {received:,} bytes, not {wanted}.")
         if size is not None and received != size:
             raise ValueError(
                 f"{url} has {received:,} bytes where {size:,} were expected: it is not the published file."

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from ..bounds import check_input
+from ..bounds import check_input, shortened
 from ..config import ViTConfig, patch_stride, size_pair
 from ..labels import TASKS
 from ..layers.mlp import activation_function
@@ -49,6 +49,7 @@ class Hints:
         labels: Names of its classes, the name of a list of them, or `None`.
         task: What its outputs mean, one of `vit_keras.labels.TASKS`.
         doubts: Fields of which another source says otherwise, with what it says, in words.
+        is_ours: Whether the file is from this package, with its `ViTConfig`.
     """
 
     fields: Mapping[str, Any]
@@ -57,6 +58,7 @@ class Hints:
     labels: Any
     task: str
     doubts: Mapping[str, str]
+    is_ours: bool = False
 
 
 def collect(
@@ -102,7 +104,7 @@ def collect(
     if "pooling" in fields:  # it takes no token away from the model, and gives it none
         fields.setdefault("class_token", has_class_token(inferred))
     with naming(path, "metadata"):
-        settings = _settings(reader)
+        settings = saved_settings(reader)
         saved = ViTConfig().replace(**settings.get("config", {}))
         fields |= _checked({field: getattr(saved, field) for field in settings.get("config", {})}, inferred)
         labels, task = settings.get("labels"), one_of(settings.get("task", "single"), "task", TASKS)
@@ -117,7 +119,7 @@ def collect(
         image_size = (image_size, image_size)
     doubts = {} if published or settings.get("config") else _doubts(config, fields)
     labels = labels or (published.labels if published else None)
-    return Hints(fields, image_size, preprocessing, labels, task, doubts)
+    return Hints(fields, image_size, preprocessing, labels, task, doubts, is_ours=bool(settings.get("config")))
 
 
 def _doubts(config: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, str]:
@@ -158,7 +160,7 @@ def naming(path: Path, what: str) -> Iterator[None]:
     try:
         yield
     except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
-        raise ValueError(f"{path}: invalid {what}: {error}") from None
+        raise ValueError(f"{path}: invalid {what}: {shortened(str(error))}") from None
 
 
 def _checked(fields: Mapping[str, Any], inferred: Mapping[str, Any]) -> dict[str, Any]:
@@ -166,8 +168,8 @@ def _checked(fields: Mapping[str, Any], inferred: Mapping[str, Any]) -> dict[str
     fields = dict(fields)
     for field in ("epsilon", "rope_theta", "layer_scale"):
         value = fields.get(field)
-        if value is not None and not (is_number(value) and value > 0):
-            raise ValueError(f"{field} must be a positive number. Received: {value!r}")
+        if value is not None and not (is_number(value) and value >= 0):  # ViTConfig checks the rest
+            raise ValueError(f"{field} must be a number that is not negative. Received: {value!r}")
     if "mlp_activation" in fields:
         activation_function(fields["mlp_activation"])  # raises if there is none of this name
     if fields.get("image_size") is not None:
@@ -188,8 +190,8 @@ def _checked(fields: Mapping[str, Any], inferred: Mapping[str, Any]) -> dict[str
     return fields
 
 
-def _settings(reader: Any) -> dict[str, Any]:
-    """Return what this package wrote beside the weights: config, preprocessing, labels, task."""
+def saved_settings(reader: Any) -> dict[str, Any]:
+    """Return what this package wrote next to the weights: family, config, preprocessing, labels, task."""
     metadata = reader.metadata or {}
     if SETTINGS in metadata:
         return json.loads(metadata[SETTINGS])
@@ -203,6 +205,18 @@ def _settings(reader: Any) -> dict[str, Any]:
         if activation:
             settings["config"] = {"mlp_activation": bytes(np.asarray(reader[activation], "uint8")).decode()}
     return settings
+
+
+def stated_channels(saved: Mapping[str, Any], path: Path, given: int | None = None) -> Any:
+    """Return the channels of a model's images: as this package saved them, as `config.json` says, or the given."""
+    if "channels" in saved:
+        return saved["channels"]
+    config = neighbor(path, "config.json")
+    with naming(_beside(path, "config.json"), "values"):
+        vision, timm = transformers_models.tower(config) or {}, config.get("pretrained_cfg") or {}
+        said = (vision.get("num_channels"), (config.get("model_args") or {}).get("in_chans"), config.get("in_chans"))
+        said += tuple(timm.get("input_size") or ())[:1]
+    return next((count for count in said if count is not None), given)
 
 
 def _is_about(config: Mapping[str, Any], inferred: Mapping[str, Any]) -> bool:

@@ -12,12 +12,17 @@ from typing import Any
 import keras
 import numpy as np
 
-from .. import anatomy, legacy_files
-from ..positions import resize_patch_kernel, resize_position_embeddings, resize_relative_position_bias
+from .. import anatomy, finite, legacy_files
+from ..bounds import about
+from ..positions import (
+    relative_position_rows,
+    resize_patch_kernel,
+    resize_position_embeddings,
+    resize_relative_position_bias,
+)
 from ._warn import warn_caller
-from .architecture import square_grid
 from .families.rules import POSITIONS, ROPE
-from .locate import fetch, find
+from .locate import fetch, find, path_text
 from .model_weights import ModelWeights, canonical_variables
 from .weights import Weights
 
@@ -41,6 +46,7 @@ class LoadReport:
         not_finite: Weights with infinite or undefined values.
         assumed: Fields of the model's `ViTConfig` that neither the file nor anything beside it shows, with their
             values: those of published models with such arrays, or those usual in the file's family.
+        key: The state dict that was read, of several in the file; `None` for any other file.
 
     Example:
         >>> from vit_keras import vit
@@ -56,9 +62,11 @@ class LoadReport:
     ignored: tuple[str, ...]
     not_finite: tuple[str, ...] = ()
     assumed: Mapping[str, Any] = dataclasses.field(default_factory=dict, hash=False)
+    key: str | None = None
 
     def __str__(self) -> str:
-        lines = [f"Loaded {self.loaded} weights from {self.source}", *self.adapted]
+        which = f" ({self.key!r}, one of several state dicts)" if self.key else ""
+        lines = [f"Loaded {self.loaded} weights from {self.source}{which}", *self.adapted]
         if self.fresh:
             lines.append(f"not in the file, left as they were: {', '.join(self.fresh)}")
         if self.assumed:
@@ -87,7 +95,8 @@ def load_weights(
         model: A ViT of this package, or a model with one inside.
         weights: A published name (`"B_16/imagenet21k"`), the path of a file, a URL, or an open `Weights`.
         include_head: Whether to load the head. `None`: if the model has a head of as many classes.
-        source_grid: Patches down and across of the file's position embeddings. `None`: a square.
+        source_grid: Patches down and across of the file's position embeddings. `None`: those that `config.json` or
+            the registry states, or else a square.
         resize_patches: Whether to resample a kernel for patches of another size to the model's (FlexiViT's PI-resize).
         verify: Whether to read the whole file once before. Without it, damage inside the file may be found when half of
             the model is loaded.
@@ -109,7 +118,12 @@ def load_weights(
         >>> report = load_weights(model, "Ti_16.npz")  # doctest: +SKIP
     """
     vit = anatomy.find_vit(model)
-    source = open_source(weights, **options) if isinstance(weights, (str, os.PathLike)) else weights
+    if not isinstance(weights, (Weights, ModelWeights)):
+        options.setdefault("channels", getattr(getattr(vit, "config", None), "channels", None))
+        source = open_source(path_text(weights), **options)
+    else:
+        source = weights
+    _settle_grid(vit, source, source_grid)
     _warn_of_other_numerics(vit, source)
     return fill(
         vit,
@@ -137,11 +151,12 @@ def open_source(weights: str | os.PathLike, variant: str | None = None, **option
         >>> open_source("vit_cifar10").family.name
         'google'
     """
-    published = find(os.fspath(weights), variant)
+    published = find(weights, variant)
     path = fetch(weights, variant)
     if legacy_files.is_whole_model(path):
         return ModelWeights(legacy_files.load_model(path, compile=False), path)
-    return Weights(path, published=published, **options)
+    with about(path):
+        return Weights(path, published=published, **options)
 
 
 def fill(vit, source, *, include_head=None, source_grid=None, resize_patches=False, verify=False) -> LoadReport:
@@ -194,14 +209,24 @@ def fill(vit, source, *, include_head=None, source_grid=None, resize_patches=Fal
     adapted += [f"{name} dropped" for name in sorted({name.split("/")[0] for name in unused})]
     fresh = tuple(name for name in targets if name not in plans)
     report = LoadReport(
-        str(source.path), len(plans), tuple(adapted), fresh, (*unused, *source.ignored), tuple(not_finite)
+        str(source.path),
+        len(plans),
+        tuple(adapted),
+        fresh,
+        (*unused, *source.ignored),
+        tuple(not_finite),
+        key=source.key,
     )
     logger.info("%s", report)
-    if not_finite:
+    if source.table is not None and source.table.doubt:
+        warn_caller(f"{source.path}: {source.table.doubt}")
+    if source.raw_key is not None:
         warn_caller(
-            f"{source.path} has infinite or undefined values in {', '.join(not_finite[:5])}"
-            f"{' …' if len(not_finite) > 5 else ''}; the model's outputs will be undefined too."
+            f"{source.path} holds the trained weights and their moving average. The average, {source.key!r}, is read, "
+            f"as timm does. Pass key={source.raw_key!r} for the other."
         )
+    if isinstance(source, Weights) or isinstance(source.path, str):  # who opened a whole model has warned
+        finite.warn_of(source.path, not_finite, len(plans))
     return report
 
 
@@ -220,6 +245,17 @@ def _warn_of_other_numerics(vit: keras.Model, source: Weights | ModelWeights) ->
             f"{source.path} was made for {', '.join(other)}, so the outputs will differ from the original's. "
             "vit_keras.from_checkpoint builds the model that the file is for."
         )
+
+
+def _settle_grid(vit: keras.Model, source: Weights | ModelWeights, source_grid: tuple[int, int] | None) -> None:
+    """Decide by what the model is which grid the positions of a file are for, and which tokens have rows."""
+    config = getattr(vit, "config", None)
+    if config is None:  # a plain ViT of vit-keras 0.x
+        size = tuple(vit.input_shape[1:3])
+        source.settle(source_grid, image_size=None if None in size else size, position_prefix=True)
+        return
+    fields = ("position_prefix", "register_positions") if config.position == "learned" else ()
+    source.settle(source_grid, image_size=config.image_size, **{field: getattr(config, field) for field in fields})
 
 
 def _is_pooling(name: str) -> bool:
@@ -295,7 +331,8 @@ def _plan(name, source, vit, shape, source_grid, adapted) -> Callable | None:
         old, new = source.grid(source_grid), tuple(anatomy.patch_grid(vit))
         if given == shape and old in (None, new):
             return lambda value: value
-        if old is None or given != ((2 * old[0] - 1) * (2 * old[1] - 1) + 3, shape[1]):
+        prefix = len(anatomy.prefix_names(vit))
+        if old is None or given != (relative_position_rows(old, prefix), shape[1]):
             return None
         _report(adapted, f"relative positions resampled from {old[0]}×{old[1]} to {new[0]}×{new[1]}")
         method = source.architecture.get("relative_resize", "bilinear")
@@ -313,17 +350,14 @@ def _plan_positions(source, vit, shape, source_grid, adapted):
         vit
     )
     prefix_tokens = shape[1] - math.prod(new)
-    old = source.grid(source_grid)
-    if old is None and given == shape:
-        old = new
+    old = source.grid(source_grid) or (new if source.table is None else None)
     if given[2] != shape[2] or (old is not None and given[1] - math.prod(old) != prefix_tokens):
         return None
     method = source.architecture.get("position_resize", "bilinear_align_corners")
-    old = old or square_grid(given[1] - prefix_tokens)
     if old is not None and old != tuple(new):
         _report(adapted, f"position embeddings resampled from {old[0]}×{old[1]} to {new[0]}×{new[1]}")
     if old is None:
-        resize_position_embeddings(np.broadcast_to(np.float32(0), given), new, prefix_tokens=prefix_tokens)  # raises
+        raise ValueError(source.table.question)
     return lambda value: resize_position_embeddings(
         value, new, prefix_tokens=prefix_tokens, source_grid=old, method=method
     )

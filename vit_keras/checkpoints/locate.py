@@ -8,16 +8,17 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-from ..validate import did_you_mean
+from ..validate import did_you_mean, instance
 from . import registry, timm_models
 from .augreg import AUGREG_MODELS, BUCKET, find_augreg
 from .cache import cached_path
 from .checkpoint import HUB, PACKAGE, Checkpoint
 
-__all__ = ["available", "by_filename", "fetch", "find", "is_local"]
+__all__ = ["available", "by_filename", "fetch", "find", "find_local", "is_local", "path_text"]
 
-_SUFFIXES = (".npz", ".h5", ".keras", ".safetensors", ".pth", ".bin", ".pt")
+SUFFIXES = (".npz", ".h5", ".keras", ".safetensors", ".pth", ".bin", ".pt")
 
 
 def available(
@@ -55,6 +56,8 @@ def available(
         >>> available(variant="Ti_16", image_size=384)[0].top1
         78.22
     """
+    if name is not None:
+        instance(name, str, "name")
     if family is not None and not any(c.family == family for c in registry.listed()):
         from .families import FAMILIES  # imports NumPy, which a list of names does not need
 
@@ -78,6 +81,22 @@ def _refusal(checkpoint: Checkpoint) -> str:
     return model.refused if model else ""
 
 
+def path_text(value: Any, name: str = "weights") -> str:
+    """Return a path or a name as text.
+
+    Raises:
+        TypeError: It is neither.
+
+    Example:
+        >>> path_text(Path("vit.npz"))
+        'vit.npz'
+    """
+    text = os.fspath(value) if isinstance(value, (str, os.PathLike)) else None
+    if not isinstance(text, str):
+        raise TypeError(f"{name} must be a published name, a path or a URL. Received: {value!r:.100}")
+    return text
+
+
 def find(weights: str, variant: str | None = None) -> Checkpoint | None:
     """Return the published checkpoint of a name, or `None`.
 
@@ -93,6 +112,7 @@ def find(weights: str, variant: str | None = None) -> Checkpoint | None:
         >>> find("imagenet21k", "B_16") == find("imagenet21k/ViT-B_16")
         True
     """
+    weights = path_text(weights)
     if variant is not None and (found := registry.named(f"{variant}/{weights}")):
         return found
     if found := registry.named(weights):
@@ -160,13 +180,13 @@ def fetch(
         >>> fetch("vit_cifar10").name  # part of the package
         'vit_cifar10.npz'
     """
-    text = os.fspath(weights)
+    text = path_text(weights)
     checkpoint = find(text, variant)
     if checkpoint and (reason := _refusal(checkpoint)):
         raise ValueError(f"{checkpoint.name} cannot be built: {reason}.")
     if checkpoint is None and not text.startswith(("http://", "https://")):
         return _local_file(text, variant)
-    local = checkpoint and _find_local(checkpoint)
+    local = checkpoint and find_local(checkpoint)
     if local:
         return local
     from .download import download  # imports the network, which a file that is here does not need
@@ -188,7 +208,7 @@ def _local_file(text: str, variant: str | None) -> Path:
         return path
     if "://" in text:
         raise ValueError(f"{text} is not an address of weights: only https:// and http:// are fetched.")
-    if path.suffix in _SUFFIXES or path.is_absolute() or text.startswith("."):
+    if path.suffix in SUFFIXES or path.is_absolute() or text.startswith("."):
         raise FileNotFoundError(f"There is no file of weights at {path}.")
     if variant is None:
         names = [c.name for c in available()]
@@ -211,10 +231,16 @@ def is_local(checkpoint: Checkpoint) -> bool:
         >>> is_local(find("vit_cifar10"))
         True
     """
-    return _find_local(checkpoint) is not None
+    return find_local(instance(checkpoint, Checkpoint, "checkpoint")) is not None
 
 
-def _find_local(checkpoint: Checkpoint) -> Path | None:
+def find_local(checkpoint: Checkpoint) -> Path | None:
+    """Return the path of a published checkpoint on this machine, or `None`.
+
+    Example:
+        >>> find_local(find("vit_cifar10")).name
+        'vit_cifar10.npz'
+    """
     for path, by_name in _local_copies(checkpoint):
         if path.is_file() and (by_name or checkpoint.bytes in (None, path.stat().st_size)):
             return path

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -14,8 +15,9 @@ import numpy as np
 
 from .. import anatomy
 from ..config import ViTConfig
+from ..keras_internals import full_kernel
 from ..preprocess import GOOGLE
-from .architecture import position_rows
+from . import grids
 from .assumptions import NOTHING
 from .families import family_named
 
@@ -56,6 +58,7 @@ class ModelWeights(Mapping):
 
     assumptions = NOTHING
     ignored: tuple[str, ...] = ()
+    table = key = raw_key = None
     family = family_named("keras")
 
     def __init__(self, model: keras.Model, path: str | os.PathLike | None = None):
@@ -68,15 +71,22 @@ class ModelWeights(Mapping):
         self.preprocessing = getattr(vit, "preprocessing", GOOGLE)
         self.labels, self.task = getattr(vit, "labels", None), getattr(vit, "task", "single")
         self.image_size = config.image_size
-        self.positions = position_rows(self.shapes, self.architecture)
+        self._adapted = {id(full_kernel(dense)): dense for dense in anatomy.dense_layers(vit) if dense.lora_enabled}
         self._grid = config.position_grid or config.grid
+        self.positions = math.prod(self._grid) if self._grid and grids.has_positions(self.shapes) else None
+
+    def settle(self, source_grid: tuple[int, int] | None = None, **_: Any) -> None:
+        """Take `source_grid` for the grid that the positions are for; a model knows all else."""
+        self._grid = source_grid or self._grid
 
     def grid(self, source_grid: tuple[int, int] | None = None) -> tuple[int, int] | None:
         """Return the patches down and across that the model has positions for."""
         return source_grid or self._grid
 
     def __getitem__(self, name: str) -> np.ndarray:
-        return np.asarray(keras.ops.convert_to_numpy(self.variables[name]), np.float32)
+        variable = self.variables[name]
+        adapted = self._adapted.get(id(variable))  # whose kernel is a sum
+        return np.asarray(keras.ops.convert_to_numpy(adapted.kernel if adapted else variable), np.float32)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.variables)
@@ -88,8 +98,17 @@ class ModelWeights(Mapping):
 def canonical_variables(vit: keras.Model) -> dict[str, Any]:
     """Return the variables of a ViT under their canonical names.
 
-    Layers that a user put behind the ViT in the same model have no canonical name and are left out.
+    Layers that a user put behind the ViT in the same model have no canonical name and are left out. So are low-rank
+    adapters.
+
+    Raises:
+        ValueError: The model is quantized.
     """
+    if (mode := anatomy.quantization(vit)) is not None:
+        raise ValueError(
+            f"The weights of the model {vit.name!r} are quantized ({mode}). They can be saved by model.save and "
+            "model.save_weights, and nothing else: resize, convert or load weights before model.quantize."
+        )
     variables = {}
     for layer in vit.layers:
         for variable in layer.weights:
@@ -97,7 +116,7 @@ def canonical_variables(vit: keras.Model) -> dict[str, Any]:
             name = "/".join(path[path.index(layer.name) :]) if layer.name in path else variable.path
             for keras_name, canonical in _SPELLING:
                 name = re.sub(keras_name, canonical, name)
-            if _CANONICAL.match(name):
+            if _CANONICAL.match(name) and variable.name not in ("lora_kernel_a", "lora_kernel_b"):
                 variables[name] = variable
     return variables
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import csv
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-__all__ = ["Model", "alike", "models", "named", "read_config", "signature"]
+__all__ = ["Model", "alike", "models", "named", "read_config", "signature", "usual_rows"]
 
 
 class Model(NamedTuple):
@@ -63,7 +63,7 @@ def _value(field: str, text: str) -> Any:
     if field == "rope_grid":
         return tuple(map(int, text.split("x")))
     kinds = {"num_heads": int, "map_heads": int, "epsilon": float, "rope_theta": float, "rope_offset": float}
-    return text == "True" if field == "post_norm" else kinds.get(field, str)(text)
+    return text == "True" if field in ("post_norm", "map_prefix") else kinds.get(field, str)(text)
 
 
 def of_file(published: str) -> Model | None:
@@ -145,6 +145,26 @@ def alike(inferred: Mapping[str, Any], family: str) -> list[Model]:
     return [model for model in found if model.num_layers == inferred["num_layers"]] or found
 
 
+def usual_rows(inferred: Mapping[str, Any], family: str, layouts: Iterable[Any]) -> dict[str, bool] | None:
+    """Return which tokens have rows in the tables of positions of the models that the arrays of a file fit.
+
+    Args:
+        inferred: Fields of `ViTConfig` from `architecture.infer`.
+        family: The name of the file's family.
+        layouts: The possible answers (`grids.Layout`).
+
+    Returns:
+        `position_prefix` and `register_positions`; `None` if there are no such models, or if they disagree.
+    """
+    answers = (
+        {"position_prefix": lay.position_prefix, "register_positions": lay.register_positions} for lay in layouts
+    )
+    fitting = [(rows, models) for rows in answers if (models := alike({**inferred, **rows}, family))]
+    deep = [pair for pair in fitting if any(model.num_layers == inferred["num_layers"] for model in pair[1])]
+    found = deep or fitting
+    return found[0][0] if len(found) == 1 else None
+
+
 _POOLINGS = {"token": "token", "avg": "gap", "map": "map", "": None}
 _ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_tanh", "quick_gelu": "quick_gelu", "silu": "silu", "relu": "relu"}
 _READ = {
@@ -160,6 +180,9 @@ _SHOWN = (  # by the arrays, or of training alone
     *("dynamic_img_size", "dynamic_img_pad", "strict_img_size", "weight_init", "fix_init", "head_init_scale"),
     *("device", "dtype"),
 )
+
+
+_PREFIX = "pool_include_prefix"
 
 
 def read_config(config: Mapping[str, Any], inferred: Mapping[str, Any]) -> dict[str, Any]:
@@ -183,11 +206,11 @@ def read_config(config: Mapping[str, Any], inferred: Mapping[str, Any]) -> dict[
     name = config["architecture"]
     fields = named(name, inferred)
     arguments = config.get("model_args") or {}
-    unknown = [argument for argument in arguments if argument not in (*_SHOWN, *_READ)]
+    unknown = [argument for argument in arguments if argument not in (*_SHOWN, *_READ, _PREFIX)]
     if unknown:
         raise ValueError(
             f"model_args has {unknown[0]}={arguments[unknown[0]]!r}, whose effect on {name} is not known. Known are "
-            f"{', '.join((*_READ, *_SHOWN))}."
+            f"{', '.join((*_READ, _PREFIX, *_SHOWN))}."
         )
     if "global_pool" in config:  # that of the model that was saved, which timm itself does not read
         arguments = {"global_pool": config["global_pool"], **arguments}
@@ -196,8 +219,36 @@ def read_config(config: Mapping[str, Any], inferred: Mapping[str, Any]) -> dict[
             fields[field] = _understood(argument, arguments[argument], values)
     if fields.get("pooling") == "token" and "token" in inferred["pooling"]:
         del fields["pooling"]  # a distilled model's too
+    if "no_embed_class" in arguments:
+        fields |= _rows_of_positions(inferred, bool(arguments["no_embed_class"]))
+    if _PREFIX in arguments:  # of the class token and registers: whether the mean and the attention pooling see them
+        fields["map_prefix"] = bool(arguments[_PREFIX])
+        if arguments[_PREFIX] and fields.get("pooling", inferred["pooling"]) == "gap":
+            fields["pooling"] = "all"
+    _check_arrays(name, fields, inferred)
     size = (config.get("pretrained_cfg") or {}).get("input_size")
-    return {**fields, **({"image_size": tuple(size[1:])} if size else {})}
+    size = arguments.get("img_size") or (size and size[1:])
+    return {**fields, **({"image_size": tuple(size) if isinstance(size, list) else size} if size else {})}
+
+
+def _check_arrays(name: str, fields: Mapping[str, Any], inferred: Mapping[str, Any]) -> None:
+    """Raise an error for arrays that timm's class has and does not use, or uses otherwise than this package."""
+    if fields["map_prefix"] and inferred["pooling"] == "map" and inferred.get("gated_mlp"):
+        raise ValueError(f"{name} has an attention pooling with GELU behind blocks with SiLU, which cannot be built.")
+    if inferred.get("distillation_token") and (inferred.get("registers") or inferred.get("final_norm") == "pooled"):
+        raise ValueError(f"{name} has a distillation token, with which timm leaves out registers and fc_norm.")
+
+
+_UNLESS_IN_TABLE = {
+    "rope_theta": None,
+    "rope_kind": "centered",
+    "rope_grid": None,
+    "rope_offset": 0.0,
+    "post_norm": False,
+    "map_heads": None,
+    "map_prefix": False,
+}
+"""Fields that an architecture without them in its row has, whatever is usual in the family of its arrays."""
 
 
 def named(name: str, inferred: Mapping[str, Any]) -> dict[str, Any]:
@@ -224,7 +275,17 @@ def named(name: str, inferred: Mapping[str, Any]) -> dict[str, Any]:
         raise ValueError(f"{name} cannot be built: {model.refused}.")
     shown = () if inferred["pooling"] == "token" else ("pooling",)
     fields = {field: value for field, value in model.fields.items() if field not in shown}
-    return {"hidden_size": model.hidden_size, **fields}
+    no_rows = "position_prefix=False" in model.arrays
+    no_rows |= "registers=" in model.arrays and "register_positions=True" not in model.arrays
+    rows = _rows_of_positions(inferred, no_rows)
+    return {"hidden_size": model.hidden_size, **_UNLESS_IN_TABLE, **rows, **fields}
+
+
+def _rows_of_positions(inferred: Mapping[str, Any], no_rows: bool) -> dict[str, bool]:
+    """Return which tokens have rows in timm's table of positions, if there is one: all before the patches, or none."""
+    if "position_prefix" not in inferred:
+        return {}
+    return {"position_prefix": not no_rows, "register_positions": not no_rows and inferred["registers"] > 0}
 
 
 def _understood(argument: str, value: Any, values: Mapping[Any, Any] | None) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -10,10 +11,12 @@ from typing import Any
 import numpy as np
 
 from ..config import patch_stride
-from . import architecture, hints, registry
-from .assumptions import NOTHING, Assumptions, assume
-from .families import FAMILIES, Family, family_named, keras_files, rules
+from . import architecture, grids, hints, registry, timm_models
+from .assumptions import NOTHING, assume
+from .families import FAMILIES, TIMM_FAMILIES, Family, family_named, keras_files, patches, rules
+from .families.rules import POSITIONS
 from .readers import open_weights
+from .readers.torch_pickle import RAW, is_averaged
 
 __all__ = ["Weights"]
 
@@ -27,6 +30,7 @@ class Weights(Mapping):
         strict: Whether a name that the family does not know is an error. If not, it is listed in `ignored`.
         key: Which of several state dicts in a PyTorch file (`"model_ema"`). `None`: the model's.
         published: The registry's entry of the file. `None`: looked up by the name of the file.
+        channels: Channels of its patch embedding, used where neither the arrays nor the file's settings show them.
 
     Attributes:
         path: The file.
@@ -35,9 +39,12 @@ class Weights(Mapping):
         architecture: The fields of `ViTConfig` that are known.
         assumptions: What of these is known of similar models only (`assumptions.Assumptions`).
         image_size: `(height, width)` in pixels that the model was trained at, or `None` if unknown.
+        table: How the positions in the file are read (`grids.Table`), or `None` if it has none.
         preprocessing: How its images are prepared.
         labels: Names of its classes, or `None`.
         task: What its outputs mean, one of `vit_keras.labels.TASKS`.
+        key: The state dict that is read, of several in the file; `None` for any other file.
+        raw_key: The state dict of the weights themselves, where their moving average was taken unasked.
         ignored: Names in the file that are no weights of the model (a decoder, the state of an optimizer), and the
             classes of Python objects that were left out.
 
@@ -58,9 +65,11 @@ class Weights(Mapping):
         strict: bool = True,
         key: str | None = None,
         published: registry.Checkpoint | None = None,
+        channels: int | None = None,
     ):
         self.reader = keras_files.readable(without_wrapper(open_weights(os.path.expanduser(path), key)))
         self.path = Path(self.reader.path)
+        self.key, self.raw_key = _state_dict(self.reader.metadata or {}, key)
         size = self.path.stat().st_size
         if published is None:
             published = registry.by_filename(self.path.name, size)
@@ -68,13 +77,19 @@ class Weights(Mapping):
             family = likely.name if likely and likely.prefix(self.reader) is not None else family
         else:
             family = family or published.family
+        self._is_named, self._published = family is not None, published
+        with hints.naming(self.path, "metadata"):
+            saved = hints.saved_settings(self.reader)
+            written, config = saved.get("family"), dict(saved.get("config", {}))
         try:
-            self.family = _choose(family, self.reader)
+            self.family = _choose(written if family is None else family, self.reader)
             binding = rules.bind(self.family, self.reader, self.reader.shape)
             _check(binding, self.family, strict)
-            self._parts = binding.parts
+            known = functools.partial(hints.stated_channels, config, self.path, channels)
+            self._parts = patches.settled(binding.parts, self.reader.shape, known)
+            self._implied = binding.told
             self.shapes = {name: rules.shape(p, self.reader.shape(p.source)) for name, p in self._parts.items()}
-            self.architecture = architecture.infer(self.shapes, self.family, binding.told)
+            self._inferred = architecture.infer(self.shapes, self.family, {**binding.told, **_stated(config)})
         except ValueError as error:
             raise ValueError(f"{self.path}: {error}") from None
         left_out = (f"an object of {name}" for name in (self.reader.metadata or {}).get("left_out", ()))
@@ -82,25 +97,79 @@ class Weights(Mapping):
         self._last: tuple[str, np.ndarray] | None = None
         heads = architecture.heads_of(binding, self.reader.shape)
         if heads:
-            self.architecture["num_heads"] = heads
-        known = hints.collect(self.reader, self.path, self.family, self.architecture, published)
-        self.assumptions = NOTHING if published else self._assume({**binding.told, **known.fields}, family is not None)
-        self.assumptions = self.assumptions._replace(doubts={**self.assumptions.doubts, **known.doubts})
-        self.architecture |= {**self.assumptions.fields, **known.fields}
-        self.image_size = known.image_size
-        self.preprocessing = known.preprocessing
-        self.labels, self.task = known.labels, known.task
+            self._inferred["num_heads"] = heads
+        self._known = hints.collect(self.reader, self.path, self.family, self._inferred, published)
+        layouts = grids.layouts(self.shapes, self.family)
+        in_timm = len(layouts) > 1 and self.family in TIMM_FAMILIES
+        self._usual = timm_models.usual_rows(self._inferred, self.family.name, layouts) if in_timm else None
+        self.image_size = self._known.image_size
+        self.preprocessing = self._known.preprocessing
+        self.labels, self.task = self._known.labels, self._known.task
+        self.settle()
 
-    def _assume(self, known: Mapping[str, Any], is_named: bool) -> Assumptions:
+    def settle(
+        self, source_grid: tuple[int, int] | None = None, *, image_size: tuple[int, int] | None = None, **rows: Any
+    ) -> None:
+        """Decide by what the caller says which grid the positions in the file are for, and which tokens have rows.
+
+        Sets `table`, and `architecture` and `assumptions` by it.
+
+        Args:
+            source_grid: Patches down and across of the file's positions.
+            image_size: `(height, width)` in pixels of the images that the caller wants to pass.
+            **rows: `position_prefix` and `register_positions`, where the caller knows them.
+
+        Raises:
+            ValueError: `source_grid` does not fit the file's positions, or the arrays only fit models that cannot be
+                built.
+        """
         try:
-            return assume(self.family, self.architecture, known, is_named=is_named)
+            self.table = self._read_table(source_grid, image_size, rows)
+            learned = self.table.fields if self.table and POSITIONS in self.shapes else {}
+            inferred, known = {**self._inferred, **learned}, self._known.fields
+            self.assumptions = NOTHING
+            if self._published is None:
+                self.assumptions = assume(self.family, inferred, {**self._implied, **known}, is_named=self._is_named)
         except ValueError as error:
             raise ValueError(f"{self.path}: {error}") from None
+        self.assumptions = self.assumptions._replace(doubts={**self.assumptions.doubts, **self._known.doubts})
+        self.architecture = {**inferred, **self.assumptions.fields, **known, **learned}
+        if not architecture.has_map_prefix(self.architecture):
+            self.architecture.pop("map_prefix", None)
+
+    def _read_table(self, source_grid=None, image_size=None, rows=None) -> grids.Table | None:
+        return grids.read(
+            self.shapes,
+            self.family,
+            source_grid=source_grid,
+            asked=rows,
+            saved=self._saved_grid(),
+            stated=self._patches_of(self.image_size),
+            told=self._known.fields,
+            wanted=self._patches_of(image_size),
+            usual=self._usual,
+            is_ours=self._known.is_ours,
+        )
+
+    def _patches_of(self, image_size: tuple[int, int] | None) -> tuple[int, int] | None:
+        if image_size is None:
+            return None
+        stride = patch_stride(self._inferred["patch_size"], self._inferred.get("resnet"))
+        return tuple(size // pixels for size, pixels in zip(image_size, stride))
+
+    def _saved_grid(self) -> tuple[int, int] | None:
+        """Return the grid that the file stores: in this package's .weights.h5, or as the axes of the table."""
+        saved = next((name for name in self.reader if name.endswith("/add_position_embs/vars/grid")), None)
+        if saved is not None:
+            return tuple(int(size) for size in self.reader[saved])
+        part = self._parts.get(POSITIONS)
+        shape = () if part is None else self.reader.shape(part.source)
+        return tuple(shape[1:3]) if len(shape) == 4 else None
 
     @property
     def positions(self) -> int | None:
-        """The number of patches that the file has positions for, or `None` if it has no positions."""
-        return architecture.position_rows(self.shapes, self.architecture)
+        """The number of patches that the file has positions for; `None` if it has no positions, or if it is unknown."""
+        return self.table.patches if self.table else None
 
     def __getitem__(self, name: str) -> np.ndarray:
         part = self._parts[name]
@@ -119,26 +188,32 @@ class Weights(Mapping):
         """Return the patches down and across that the file has positions for; `None` if they cannot be inferred.
 
         Args:
-            source_grid: The answer, from a caller who knows it; it is checked against the number of positions.
+            source_grid: The answer, from a caller who knows it; it is checked against the file's positions (`settle`).
 
         Raises:
-            ValueError: `source_grid` has another number of patches.
+            ValueError: `source_grid` does not fit the file's positions.
         """
-        if source_grid is not None:
-            if self.positions is not None and source_grid[0] * source_grid[1] != self.positions:
-                raise ValueError(
-                    f"{self.path} has {self.positions} patches, which is not the grid {tuple(source_grid)}."
-                )
-            return tuple(source_grid)
-        saved = next((name for name in self.reader if name.endswith("/add_position_embs/vars/grid")), None)
-        if saved is not None:  # a .weights.h5 of this package
-            return tuple(int(size) for size in self.reader[saved])
-        square = architecture.square_grid(self.positions or 0)
-        if self.image_size is None or self.positions is None:
-            return square
-        stride = patch_stride(self.architecture["patch_size"], self.architecture.get("resnet"))
-        grid = tuple(size // pixels for size, pixels in zip(self.image_size, stride))
-        return grid if grid[0] * grid[1] == self.positions else square
+        if source_grid is None:
+            return self.table.grid if self.table else None
+        try:
+            table = self._read_table(source_grid)
+        except ValueError as error:
+            raise ValueError(f"{self.path}: {error}") from None
+        return table.grid if table else tuple(source_grid)
+
+
+def _stated(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the kind of positions in the saved configuration of a model: a model without any has no array of them."""
+    return {"position": config["position"]} if "position" in config else {}
+
+
+def _state_dict(metadata: Mapping[str, Any], wanted: str | None) -> tuple[str | None, str | None]:
+    """Return the state dict that is read, of several; and the raw one that it was unasked preferred to, or `None`."""
+    keys = metadata.get("keys", ())
+    if len(keys) < 2:
+        return None, None
+    averaged = wanted is None and is_averaged(metadata["key"], keys)
+    return metadata["key"], next((key for key in keys if key in RAW), None) if averaged else None
 
 
 def without_wrapper(reader: Any, families: Iterable[Family] = tuple(FAMILIES.values())) -> Any:

@@ -61,7 +61,8 @@ def _file_in_words(report: Mapping[str, Any]) -> list[tuple[str, str]]:
     kind = FORMATS.get(report["format"], report["format"])
     lines = [("file", f"{kind}, {megabytes(report['bytes'])}, {_count(range(report['arrays']), 'array')} of {dtypes}")]
     if "keys" in report:
-        lines.append(("state dict", f"{report['key']!r}, of {', '.join(map(repr, report['keys']))}"))
+        averaged = ", the moving average of the weights, as timm takes it" if report.get("raw_key") else ""
+        lines.append(("state dict", f"{report['key']!r}, of {', '.join(map(repr, report['keys'][:20]))}{averaged}"))
     if report["family"]:
         lines.append(("family", f"{report['family']['name']}: {report['family']['title']}"))
     published = report["published"]
@@ -71,6 +72,10 @@ def _file_in_words(report: Mapping[str, Any]) -> list[tuple[str, str]]:
     if report["unreadable"]:
         name, why = next(iter(report["unreadable"].items()))
         lines.append(("unreadable", f"{_count(report['unreadable'], 'array')}, such as {name}: {why}"))
+    for field, what in (("not_finite", "with infinite or undefined values"), ("damaged", "that cannot be read")):
+        if field in report:
+            some_names = f": {some(report[field], 5)}" if report[field] else ""
+            lines.append((field.replace("_", " "), f"{_count(report[field], 'array')} {what}{some_names}"))
     return lines
 
 
@@ -87,8 +92,9 @@ def _model_in_words(report: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("patch", _patch_in_words(c)),
         *_sizes_in_words(c, report),
         ("positions", _positions_in_words(c)),
+        *_grid_in_words(report.get("grid")),
         ("norms", _norms_in_words(c)),
-        ("pooling", _POOLINGS[c["pooling"]]),
+        ("pooling", _pooling_in_words(c)),
         ("head", _head_in_words(c)),
         ("parameters", f"{report['parameters']:,} in {report['weights']:,} weights"),
     ]
@@ -103,6 +109,11 @@ _POOLINGS = {
     "map": "attention (MAP head)",
     None: "none: all tokens",
 }
+
+
+def _pooling_in_words(c: Mapping[str, Any]) -> str:
+    of_patches = c["pooling"] == "map" and c["map_prefix"] is False
+    return f"{_POOLINGS[c['pooling']]}{' over the patches alone' if of_patches else ''}"
 
 
 def _patch_in_words(c: Mapping[str, Any]) -> str:
@@ -155,6 +166,20 @@ def _positions_in_words(c: Mapping[str, Any]) -> str:
     return "; ".join(kinds) or "none"
 
 
+_GRID_SHOWN_BY = {
+    "source_grid": "as source_grid says",
+    "file": "as the file says",
+    "config": "as the size of its images shows",
+    "square": "as nothing says that it is not a square",
+}
+
+
+def _grid_in_words(grid: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+    if grid is None or grid["patches"] is None:
+        return []
+    return [("grid", f"{_by(grid['patches'])}, {_GRID_SHOWN_BY[grid['shown_by']]}. {grid['doubt']}".strip(". "))]
+
+
 def _norms_in_words(c: Mapping[str, Any]) -> str:
     extra = {
         "pre_norm": "one before the first block",
@@ -182,6 +207,9 @@ def _use_in_words(report: Mapping[str, Any]) -> list[tuple[str, str]]:
         known = names(labels) or ()
         start = labels if isinstance(labels, str) else f"{len(labels):,}"
         lines.append(("labels", f"{start}: {some((n.split(', ')[0] for n in known), 4)}" if known else start))
+    if report["assumed"]:
+        assumed = ", ".join(f"{field}={value!r}" for field, value in report["assumed"].items())
+        lines.append(("assumed", f"{assumed}, which nothing in the file or beside it shows"))
     for field, choices in report["needed"].items():
         listed = choices if isinstance(choices, str) else f"one of {', '.join(map(str, choices))}"
         lines.append(("pass", f"{field}=, which the file does not show: {listed}"))

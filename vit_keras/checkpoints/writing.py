@@ -20,9 +20,10 @@ from .. import anatomy
 from ..atomic import naming, put_together, workspace
 from ..config import ViTConfig
 from ..labels import names
-from . import architecture, transformers_json
+from ..validate import instance
+from . import architecture, grids, transformers_json
 from ._warn import warn_caller
-from .families import FAMILIES, Family, rules
+from .families import FAMILIES, Family, patches, rules
 from .hints import SETTINGS
 from .model_weights import ModelWeights
 
@@ -47,6 +48,7 @@ _NOT_IN_ARRAYS = (
     *rules.ROPE,
     "post_norm",
     "map_heads",
+    "map_prefix",
     "resnet_numerics",
     "registers",
     "merge_tokens",
@@ -87,7 +89,7 @@ def save_weights(model: keras.Model, path: str | os.PathLike, format: str | None
         >>> save_weights(model, "tiny.safetensors")  # doctest: +SKIP
         'timm'
     """
-    path = Path(path)
+    path = Path(instance(path, (str, os.PathLike), "path"))
     candidates = _candidates(path, format)
     vit = anatomy.find_vit(model)
     weights = ModelWeights(vit)
@@ -96,11 +98,11 @@ def save_weights(model: keras.Model, path: str | os.PathLike, format: str | None
         _warn_of_unstored_fields(path, family, arrays, weights)
         files = {path.name: lambda part: _write_npz(part, arrays)}
     elif path.suffix == ".safetensors" and not path.is_dir():
-        files = {path.name: lambda part: _write_safetensors(part, arrays, vit)}
+        files = {path.name: lambda part: _write_safetensors(part, arrays, vit, family)}
     else:
         config, processor = _transformers_config(vit, family, weights)
         files = {
-            "model.safetensors": lambda part: _write_safetensors(part, arrays, vit),
+            "model.safetensors": lambda part: _write_safetensors(part, arrays, vit, family),
             "preprocessor_config.json": lambda part: _write_json(part, processor),
             "config.json": lambda part: _write_json(part, config),
         }
@@ -179,7 +181,9 @@ def _problem(family: Family, arrays: rules.Arrays, weights: ModelWeights) -> str
     try:
         found = rules.detect(FAMILIES.values(), arrays, arrays.shapes.__getitem__)
         binding = rules.bind(found or family, arrays, arrays.shapes.__getitem__)
-        read = {name: rules.shape(part, arrays.shapes[part.source]) for name, part in binding.parts.items()}
+        shape_of, channels = arrays.shapes.__getitem__, weights.architecture["channels"]
+        parts = patches.settled(binding.parts, shape_of, lambda: channels)
+        read = {name: rules.shape(part, shape_of(part.source)) for name, part in parts.items()}
     except ValueError as error:
         return str(error)
     if (found or family).refused or binding.unknown or binding.doubled or read != weights.shapes:
@@ -191,6 +195,7 @@ def _limits(family: Family) -> dict[str, tuple]:
     """Return the values that a family's models can have, by field: those that its `config` implies, and its `only`."""
     config = family.config
     limits = {"post_norm": (False,), "map_heads": (None,), "rope_kind": (config.get("rope_kind", "centered"),)}
+    limits["map_prefix"] = (config.get("map_prefix", True),)
     if "rope_theta" in config:
         limits |= {"position": (None,)}
     else:
@@ -212,6 +217,7 @@ def _facts(config: Mapping[str, Any], weights: ModelWeights) -> dict[str, Any]:
         "resnet_numerics": config["resnet_numerics"] if config["resnet"] else None,
         "rope_kind": config["rope_kind"] if config["rope_theta"] else None,
         "map_heads": config["map_heads"] if config["pooling"] == "map" else None,
+        "map_prefix": config["map_prefix"] if architecture.has_map_prefix(config) else None,
     }
 
 
@@ -226,7 +232,8 @@ def _warn_of_unstored_fields(path: Path, family: Family, arrays: rules.Arrays, w
     ours = _facts(weights.architecture, weights)
     theirs = _facts({**dataclasses.asdict(ViTConfig()), **fields}, weights)
     unstored = [f"{field}={ours[field]!r}" for field in _NOT_IN_ARRAYS if ours[field] != theirs[field]]
-    if weights.positions and grid and grid[0] != grid[1]:
+    table = grids.read(weights.shapes, family)
+    if grid and table and (table.grid != tuple(grid) or table.doubt):
         unstored.append(f"source_grid={tuple(grid)}")
     if unstored:
         warn_caller(
@@ -262,9 +269,10 @@ def _write_npz(path: Path, arrays: rules.Arrays) -> None:
                 np.lib.format.write_array(file, array, version=(1, 0), allow_pickle=False)
 
 
-def _write_safetensors(path: Path, arrays: rules.Arrays, vit: keras.Model) -> None:
+def _write_safetensors(path: Path, arrays: rules.Arrays, vit: keras.Model, family: Family) -> None:
     # The library's own function needs all arrays at once. The format is a length, a JSON of offsets, and the values.
-    header: dict[str, Any] = {"__metadata__": {"format": "pt", SETTINGS: json.dumps(_settings(vit))}}
+    settings = json.dumps({"family": family.name, **_settings(vit)})
+    header: dict[str, Any] = {"__metadata__": {"format": "pt", SETTINGS: settings}}
     end = 0
     for name, shape in arrays.shapes.items():
         start, end = end, end + 4 * math.prod(shape)

@@ -8,12 +8,12 @@ from __future__ import annotations
 import dataclasses
 
 from ..._imports import moved_names
+from .patches import PATCH_LINEAR
 from .rules import (
     ATTENTION,
     BLOCK,
     CONV,
     MLP,
-    PATCH_LINEAR,
     POSITIONS,
     TABLE,
     TOKENS,

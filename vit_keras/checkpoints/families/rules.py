@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -38,15 +37,6 @@ class Op(NamedTuple):
     write: Callable[[list[np.ndarray], int], np.ndarray]
 
 
-def _read_patches_of_linear(array: np.ndarray, _: int) -> list[np.ndarray]:
-    width, inputs = array.shape
-    for channels in (3, 1, 4, 2):
-        side = math.isqrt(inputs // channels)
-        if side * side * channels == inputs:
-            return [array.reshape(width, side, side, channels).transpose(1, 2, 3, 0)]
-    raise ValueError(f"A linear patch embedding of {inputs} inputs is not for square patches of 1 to 4 channels.")
-
-
 AS_IS = Op(lambda a, n: [a], lambda parts, heads: parts[0])
 # PyTorch's (out, in), several layers stacked along the first axis. Vectors are only split.
 LINEAR = Op(
@@ -56,11 +46,6 @@ LINEAR = Op(
 TRANSPOSED = Op(lambda a, n: [a.T], lambda parts, heads: parts[0].T)
 # (out, in, down, across) becomes (down, across, in, out).
 CONV = Op(lambda a, n: [a.transpose(2, 3, 1, 0)], lambda parts, heads: parts[0].transpose(3, 2, 0, 1))
-# (out, down * across * in): a linear layer on flattened patches.
-PATCH_LINEAR = Op(
-    _read_patches_of_linear,
-    lambda parts, heads: parts[0].transpose(3, 0, 1, 2).reshape(parts[0].shape[3], -1),
-)
 # Flax keeps the heads apart: (in, heads, width) and (heads, width); on the way out (heads, width, out).
 HEADS = Op(
     lambda a, n: [a.reshape(*a.shape[:-2], -1)],

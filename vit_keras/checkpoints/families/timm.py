@@ -96,6 +96,8 @@ _RESNET = (
 _WIDTHS = {width: width // 64 for width in (192, 256, 320, 384, 512, 640, 768, 832, 896, 1024, 1536)}
 _WIDTHS |= dict.fromkeys((1152, 1280, 1408, 1664, 1792), 16)
 PYTORCH = {"mlp_activation": "gelu", "position_resize": "bicubic_antialias", "patch_resize": "bicubic_antialias"}
+PYTORCH |= {"map_prefix": False}
+_ALL_POOLED = {**PYTORCH, "map_prefix": True}  # timm's `Eva` pools all tokens by attention
 
 TIMM = Family(
     name="timm",
@@ -136,11 +138,13 @@ def _like_timm(name: str, title: str, config: dict | None = None, ignored: tuple
     return dataclasses.replace(TIMM, name=name, title=title, **{**own, **fields})
 
 
-DEIT = _like_timm("deit", "DeiT (facebookresearch/deit)", by_name_only=True, preprocessing="imagenet")
+_CLASS_ROW = {"position_prefix": True}  # in the authors' own code; timm's models may be without
+
+DEIT = _like_timm("deit", "DeiT (facebookresearch/deit)", _CLASS_ROW, by_name_only=True, preprocessing="imagenet")
 DEIT_DISTILLED = _like_timm(
     "deit-distilled",
     "distilled DeiT, with two heads (facebookresearch/deit)",
-    {"pooling": "token+dist"},
+    {"pooling": "token+dist", **_CLASS_ROW},
     marks=("dist_token",),
     preprocessing="imagenet",
 )
@@ -154,7 +158,7 @@ DEIT3 = _like_timm(
 DINO = _like_timm(
     "dino",
     "DINO (facebookresearch/dino)",
-    {"position_resize": "bicubic_dino"},
+    {"position_resize": "bicubic_dino", **_CLASS_ROW},
     ("head.*", "backbone.fc.*"),
     marks=("head.last_layer.weight_v|head.last_layer.weight",),
     preprocessing="imagenet",
@@ -162,6 +166,7 @@ DINO = _like_timm(
 MAE = _like_timm(
     "mae",
     "MAE, with its decoder left out (facebookresearch/mae)",
+    _CLASS_ROW,
     ignored=("decoder_*",),
     marks=("decoder_embed.weight",),
     preprocessing="imagenet",
@@ -169,7 +174,7 @@ MAE = _like_timm(
 DINOV2 = _like_timm(
     "dinov2",
     "DINOv2, with and without registers (facebookresearch/dinov2)",
-    {"position_resize": "bicubic_dino"},
+    {"position_resize": "bicubic_dino", **_CLASS_ROW},
     marks=("mask_token", "blocks.0.ls1.gamma"),
     rules=_first("register_tokens", "blocks.{i}.mlp.w12.", "blocks.{i}.mlp.w3."),
     preprocessing="dinov2",
@@ -238,7 +243,7 @@ DINOV3 = dataclasses.replace(
         ),
     ),
     ignored=("mask_token", "*.attn.qkv.bias_mask", "rope_embed.periods", "rope.*", "local_cls_norm.*", "*.attn.k_bias"),
-    config={**PYTORCH, "epsilon": 1e-5, "rope_theta": 100.0},
+    config={**_ALL_POOLED, "epsilon": 1e-5, "rope_theta": 100.0},
     heads={**_WIDTHS, 1280: 20, 1536: 24, 4096: 32},
     preprocessing="imagenet",
     only={},
@@ -288,6 +293,7 @@ def _eva(name: str, title: str, *own: str, **fields) -> Family:
             "rope_grid": ((16, 16),),
             "post_norm": (False, True),
         },
+        config={**_ALL_POOLED, "resnet_numerics": "timm"},
         preprocessing="clip",
         **fields,
     )
@@ -311,7 +317,7 @@ ROPE_REGISTERS = dataclasses.replace(
     marks=("reg_token", "blocks.0.gamma_1"),
     absent=("pos_embed", "cls_token", *_TABLES),
     rules=_first(*_GAMMAS),
-    config={**PYTORCH, **_EVA_ROPE},
+    config={**_ALL_POOLED, **_EVA_ROPE},
     only={"rope_grid": ((16, 16),)},
 )
 ROPE_VIT = dataclasses.replace(
@@ -325,7 +331,7 @@ ROPE_VIT = dataclasses.replace(
         *array("rope.freqs", "rotary_positions/frequencies", tells={"rope_kind": "mixed", "rope_theta": 10.0}),
         *ROPE_REGISTERS.rules,
     ),
-    config={**PYTORCH, "rope_theta": 100.0, "rope_kind": "axial_xy"},
+    config={**_ALL_POOLED, "rope_theta": 100.0, "rope_kind": "axial_xy"},
     only={"position": (None, "learned"), "rope_kind": ("axial_xy", "mixed")},
     preprocessing="imagenet",
 )
@@ -341,7 +347,7 @@ PE = dataclasses.replace(
     rules=_first(*_GAMMAS),
     choices={"rope_grid": ((14, 14), (24, 24), (32, 32))},
     config={
-        **PYTORCH,
+        **_ALL_POOLED,
         "epsilon": 1e-5,
         "rope_theta": 10000.0,
         "rope_kind": "axial_xy",

@@ -7,7 +7,8 @@ import math
 
 import numpy as np
 
-from .rules import PATCH_LINEAR, POSITIONS, TOKENS, Op, array, norm
+from .patches import PATCH_LINEAR
+from .rules import POSITIONS, TOKENS, Op, array, norm
 from .timm import LAST_NORMS, PYTORCH, TIMM
 
 

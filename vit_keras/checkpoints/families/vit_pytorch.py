@@ -5,7 +5,8 @@ They have no bias on queries, keys and values, and normalizations before and aft
 
 from __future__ import annotations
 
-from .rules import ATTENTION, BLOCK, MLP, PATCH_LINEAR, POSITIONS, TABLE, Family, array, axes, linear, norm
+from .patches import PATCH_LINEAR
+from .rules import ATTENTION, BLOCK, MLP, POSITIONS, TABLE, Family, array, axes, linear, norm
 
 _IN = "transformer.layers.{i}"
 _QKV = (f"{ATTENTION}/query", f"{ATTENTION}/key", f"{ATTENTION}/value")

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 import ml_dtypes
 import numpy as np
 
-from ...bounds import LIMIT_TEXT, too_many, too_much
+from ...bounds import LIMIT_TEXT, shortened, too_many, too_much
 from .torch_pickle import Refused
 
 __all__ = ["LIMIT_TEXT", "Reader", "Stored"]
@@ -118,9 +118,11 @@ def damage(path: Path, what: str) -> Iterator[None]:
     except (FileNotFoundError, PermissionError, MemoryError):
         raise
     except Refused as error:
-        raise ValueError(f"{path} {error}") from None
+        raise ValueError(f"{path} {shortened(str(error))}") from None
     except Exception as error:  # zipfile, zlib, json, h5py and NumPy's parser of headers raise many types
-        raise ValueError(f"{path} is damaged or incomplete: {what} ({error}). Delete it and fetch it again.") from None
+        raise ValueError(
+            f"{path} is damaged or incomplete: {what} ({shortened(str(error))}). Delete it and fetch it again."
+        ) from None
 
 
 @functools.cache

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 
-from ...bounds import too_many
+from ...bounds import shortened, too_many
 from .base import LIMIT_TEXT, Reader, damage, parse_json, refuse
 
 __all__ = ["ShardedReader"]
@@ -49,7 +49,7 @@ class ShardedReader(Reader):
 
         path = self.path.parent / piece
         if not os.path.isfile(path):
-            raise FileNotFoundError(f"{self.path} needs {piece}, and there is no such file beside it.")
+            raise FileNotFoundError(f"{self.path} needs {shortened(piece)}, and there is no such file beside it.")
         if path.name.endswith(".json"):
             raise ValueError(f"{self.path} names {piece} as a piece, which is an index itself.")
         return open_weights(path, key)

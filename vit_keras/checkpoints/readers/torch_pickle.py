@@ -587,8 +587,8 @@ def state_dicts(saved: Any, left_out: Iterable[str] = ()) -> dict[str, dict[str,
         left_out: The classes that were left out, for the error.
 
     Returns:
-        The dictionaries by their keys, joined with dots; `""` is the object itself. The preferred come first; those
-        of equal rank keep their order.
+        The dictionaries by their keys, joined with dots; `""` is the object itself. The preferred come first, the
+        moving average of the weights before the weights; those of equal rank keep their order.
 
     Raises:
         Refused: A whole module was saved, or no tensor has a name.
@@ -607,7 +607,24 @@ def state_dicts(saved: Any, left_out: Iterable[str] = ()) -> dict[str, dict[str,
         raise _refuse(min(left_out))
     if not found:
         raise Refused("holds no state dict: it has no dictionary of names and tensors.")
-    return dict(sorted(found.items(), key=lambda item: rank(item[0])))
+    keys = sorted(found, key=rank)
+    averaged = next((key for key in _AVERAGED if key in found and keys[0] in RAW), None)
+    if averaged is not None and _same_names(found[averaged], found[keys[0]]):
+        keys = [averaged, *(key for key in keys if key != averaged)]
+    return {key: found[key] for key in keys}
+
+
+# Where timm's scripts keep the moving average of the weights, which timm takes in place of the weights.
+_AVERAGED, RAW = ("state_dict_ema", "model_ema"), ("state_dict", "model")
+
+
+def _same_names(some: Iterable[str], others: Iterable[str]) -> bool:
+    return {name.removeprefix("module.") for name in some} == {name.removeprefix("module.") for name in others}
+
+
+def is_averaged(key: str, keys: Iterable[str]) -> bool:
+    """Return whether a state dict is the moving average of another one that a file holds too."""
+    return key in _AVERAGED and bool({*RAW} & {*keys})
 
 
 def rank(key: str) -> tuple[int, ...]:

@@ -1,0 +1,126 @@
+"""Requests that a server should refuse, or compute within its limits: made from a seed."""
+
+import io
+import json
+import math
+import random
+import struct
+import zlib
+
+import numpy as np
+from PIL import Image
+
+FORMATS = ("PNG", "JPEG", "GIF", "WEBP", "TIFF", "BMP")
+MODES = ("1", "L", "P", "RGB", "RGBA", "CMYK", "I;16")
+
+
+def made(seed, model):
+    """Return the path, the body and the headers of a request."""
+    rng = random.Random(seed)
+    kind = rng.choice((picture, picture, header_of_a_bomb, broken, form, tensor, tensor, lists, wrong_json))
+    path, body, headers = kind(rng)
+    return path.replace("MODEL", model), body, headers
+
+
+def side(rng, most):
+    return max(1, round(math.exp(rng.uniform(0, math.log(most)))))
+
+
+def file_of(rng, pixels=4_000_000):
+    width = side(rng, 200_000)
+    height = min(side(rng, 200_000), max(1, pixels // width))
+    mode, format = rng.choice(MODES), rng.choice(FORMATS)
+    image = Image.new("RGB", (width, height), tuple(rng.randrange(256) for _ in range(3)))
+    image = image.convert("L" if mode == "I;16" else mode)
+    with io.BytesIO() as file:
+        try:
+            image.save(file, format)
+        except (OSError, ValueError, OverflowError, KeyError, struct.error):  # not every format takes every image
+            file = io.BytesIO()
+            image.convert("RGB").save(file, "PNG")
+        return file.getvalue()
+
+
+def query(rng):
+    return rng.choice(("", "?attention=1", "?top=100000", "?attention=1&top=3", "?top=-1"))
+
+
+def picture(rng):
+    return f"/predict{query(rng)}", file_of(rng), {}
+
+
+def header_of_a_bomb(rng):
+    size = (side(rng, 2**31 - 1), side(rng, 2**31 - 1))
+    chunks = {
+        b"IHDR": struct.pack(">IIBBBBB", *size, rng.choice((1, 8, 16)), rng.choice((0, 2, 3, 6)), 0, 0, 0),
+        b"IDAT": zlib.compress(bytes(rng.choice((20, 10**6)))),
+    }
+    parts = [struct.pack(">I", len(data)) + name + data for name, data in chunks.items()]
+    data = b"\x89PNG\r\n\x1a\n" + b"".join(part + struct.pack(">I", zlib.crc32(part[4:])) for part in parts)
+    return "/predict", data, {}
+
+
+def broken(rng):
+    data = bytearray(file_of(rng, pixels=200_000))
+    for _ in range(rng.randrange(1, 20)):
+        data[rng.randrange(len(data))] = rng.randrange(256)
+    return f"/predict{query(rng)}", bytes(data[: rng.randrange(1, len(data) + 1)]), {}
+
+
+def form(rng):
+    part = b'--x\r\nContent-Disposition: form-data; name="f"; filename="f"\r\n\r\n%s\r\n'
+    count = rng.choice((1, 2, 100, 5000))
+    body = b"".join(part % (file_of(rng, 10_000) if n == 0 else b"a") for n in range(count)) + b"--x--\r\n"
+    return "/predict", body, {"Content-Type": "multipart/form-data; boundary=x"}
+
+
+def shape_of(rng):
+    """A batch of up to three million numbers: many small images, few large ones, or narrow ones."""
+    left, shape = 1_000_000, []
+    for _ in range(3):
+        shape.append(side(rng, max(1, left)))
+        left //= shape[-1]
+    rng.shuffle(shape)
+    return [*shape, 3]
+
+
+def tensor(rng):
+    shape = shape_of(rng)
+    size = math.prod(shape)
+    about = {"name": "images", "datatype": "UINT8", "shape": shape, "parameters": {"binary_data_size": size}}
+    request = {"inputs": [about], "parameters": {"binary_data_output": rng.random() < 0.5}}
+    if rng.random() < 0.5:
+        request["outputs"] = [{"name": "features"}]
+    head = json.dumps(request).encode()
+    return "/v2/models/MODEL/infer", head + bytes(size), {"Inference-Header-Content-Length": str(len(head))}
+
+
+def lists(rng):
+    shape = [*shape_of(rng)[:3], 3]
+    shape[rng.randrange(3)] = 1
+    values = np.zeros(shape, "uint8")
+    data = values.tolist() if rng.random() < 0.5 else values.ravel().tolist()
+    return "/v2/models/MODEL/infer", body_of(shape, json.dumps(data)), {}
+
+
+def body_of(shape, data):
+    tensor = json.dumps({"name": "images", "datatype": "UINT8", "shape": shape})[:-1]
+    return f'{{"inputs": [{tensor}, "data": {data}}}]}}'.encode()
+
+
+def wrong_json(rng):
+    count = rng.choice((10, 10_000, 500_000))
+    data = rng.choice(
+        (
+            lambda: json.dumps(["x" * count] + ["y"] * 300),
+            lambda: "[" + "[]," * count + "[]]",
+            lambda: "[" + "{}," * count + "{}]",
+            lambda: "[" + '{"":0},' * count + "{}]",
+            lambda: "[" * count + "]" * count,
+            lambda: "[" + "1e5," * count + "1]",
+            lambda: "[" + '"é",' * count + "1]",
+            lambda: "[1" + "0" * count + "]",
+            lambda: "[[" + "1," * count + "1],[1]]",
+        )
+    )()
+    return "/v2/models/MODEL/infer", body_of([1, 1, count, 3], data), {}

@@ -1,0 +1,326 @@
+"""Which grid of patches the positions in a file are for, and which tokens before the patches have rows in their table.
+
+The number of rows does not show it: 16 rows are 4 x 4 or 2 x 8 patches, or 3 x 5 and a row for the class token. What
+decides is, in this order: the caller's `source_grid`, the grid that the file stores, what stands beside the file
+(`config.json`, the registry, our metadata), the size of images that the caller wants, and last that tables are squares
+in which the tokens have the rows that are usual. What remains open is a question (`Table.question`), and what may be
+otherwise a doubt (`Table.doubt`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from ..positions import relative_position_rows, square_grid
+from .families.rules import ATTENTION, BLOCK, POSITIONS, Family
+
+__all__ = ["Layout", "Table", "has_positions", "layouts", "read"]
+
+Grid = tuple[int, int]
+
+SQUARE = frozenset(
+    (
+        *("huggingface-dinov2", "huggingface-internvl", "huggingface-dpt", "huggingface-clip", "huggingface-siglip"),
+        *("huggingface-owlvit", "huggingface-blip", "huggingface-janus", "dinov2", "dino", "flexivit", "torchvision"),
+    )
+)
+"""Families whose own code takes every table for a square and resamples it to any image that is not one."""
+
+TURNED = frozenset(("huggingface-beit",))
+"""Families whose own code reads a table of relative positions as (across, down), and resamples it to (down, across)."""
+
+
+NO_ROWS = frozenset(("deit3", "rope-vit"))
+"""Families in whose tables the class token has no row. Where a family's `config` has `position_prefix`, that holds."""
+
+
+class Layout(NamedTuple):
+    """Which tokens have rows in a table of positions.
+
+    Attributes:
+        position_prefix: Whether the class and distillation tokens have.
+        register_positions: Whether the registers have.
+        rows: Their number.
+    """
+
+    position_prefix: bool
+    register_positions: bool
+    rows: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """How the positions in a file are read.
+
+    Attributes:
+        grid: Patches down and across; `None` if nothing shows them.
+        native: Patches down and across of the images that the file is for. The grid, unless the family's own code reads
+            the table as another one and resamples it.
+        patches: Their number; `None` if it is not known.
+        layout: The rows before those of the patches.
+        shown_by: What decided: `"source_grid"`, `"file"`, `"config"`, `"image_size"`, `"square"`, or `None`.
+        doubt: What the table may be instead, and what to pass; empty if there is no doubt.
+        question: What is not known and what to pass; empty if the grid is known.
+    """
+
+    grid: Grid | None
+    native: Grid | None
+    patches: int | None
+    layout: Layout
+    shown_by: str | None
+    doubt: str = ""
+    question: str = ""
+
+    @property
+    def fields(self) -> dict[str, bool]:
+        """The fields of `ViTConfig` that tell which tokens have rows."""
+        return {
+            "position_prefix": self.layout.position_prefix,
+            "register_positions": self.layout.register_positions,
+        }
+
+
+class _Rows(NamedTuple):
+    """What the shapes in a file say of its grid: numbers of rows, `None` where there is no such table."""
+
+    learned: int | None
+    relative: int | None
+    mixing: int | None
+    tokens: int
+    registers: int
+
+    def fit(self, grid: Grid, layout: Layout) -> bool:
+        down, across = grid
+        return (
+            self.learned in (None, layout.rows + down * across)
+            and self.relative in (None, relative_position_rows(grid, self.tokens + self.registers))
+            and self.mixing in (None, down * across)
+        )
+
+    def patches(self, layout: Layout) -> int | None:
+        return self.mixing if self.learned is None else self.learned - layout.rows
+
+    def square(self, layout: Layout) -> Grid | None:
+        patches = self.patches(layout)
+        if patches is None:
+            of_tokens = relative_position_rows((1, 1), self.tokens + self.registers) - 1
+            patches = ((math.isqrt(max(0, self.relative - of_tokens)) + 1) // 2) ** 2
+        grid = square_grid(patches)
+        return grid if grid and self.fit(grid, layout) else None
+
+
+def _rows(shapes: Mapping[str, tuple[int, ...]]) -> _Rows | None:
+    learned, relative, mixing = (
+        shapes[name][axis] if len(shapes.get(name, ())) > axis else None
+        for name, axis in (
+            (POSITIONS, 1),
+            (f"{ATTENTION}/relative_position_bias".format(i=0), 0),
+            (f"{BLOCK}/token_mixing/Dense_0/kernel".format(i=0), 0),
+        )
+    )
+    if learned is relative is mixing is None:
+        return None
+    registers = shapes["registers"][1] if len(shapes.get("registers", ())) == 3 else 0
+    return _Rows(learned, relative, mixing, ("cls" in shapes) + ("dist" in shapes), registers)
+
+
+def has_positions(shapes: Mapping[str, tuple[int, ...]]) -> bool:
+    """Return whether the weights of a model belong to a grid of patches.
+
+    Args:
+        shapes: `{canonical name: shape}`, in Keras' layout.
+    """
+    return _rows(shapes) is not None
+
+
+def layouts(shapes: Mapping[str, tuple[int, ...]], family: Family) -> list[Layout]:
+    """Return the layouts that a table of a family can have, the most usual first.
+
+    Args:
+        shapes: `{canonical name: shape}`, in Keras' layout.
+        family: The family of the file.
+    """
+    rows = _rows(shapes)
+    if rows is None or rows.learned is None:
+        return [Layout(True, False, 0)]
+    tokens, registers = rows.tokens, rows.registers
+    of_tokens, of_none = Layout(True, False, tokens), Layout(False, False, 0)
+    found = [of_tokens, of_none] if tokens else [of_tokens]
+    if registers:
+        found.append(Layout(True, True, tokens + registers))
+    # timm's tables have rows for all tokens before the patches, or as usual with registers, for none.
+    together = registers > 0 and any({"registers", "position_prefix"} <= set(group) for group in family.excludes)
+    usual = False if together and tokens else _convention(family) is not False
+    return sorted(
+        found,
+        key=lambda layout: (
+            layout.position_prefix is not usual,
+            (together and tokens > 0) is not layout.register_positions,
+        ),
+    )
+
+
+def _convention(family: Family) -> bool | None:
+    """Return whether the class token has a row in the tables of a family; `None` if some have and some have not."""
+    return False if family.name in NO_ROWS else family.config.get("position_prefix")
+
+
+def read(
+    shapes: Mapping[str, tuple[int, ...]],
+    family: Family,
+    *,
+    source_grid: Grid | None = None,
+    asked: Mapping[str, Any] | None = None,
+    saved: Grid | None = None,
+    stated: Grid | None = None,
+    told: Mapping[str, Any] | None = None,
+    wanted: Grid | None = None,
+    usual: Mapping[str, Any] | None = None,
+    is_ours: bool = False,
+) -> Table | None:
+    """Decide which grid of patches the positions in a file are for.
+
+    Args:
+        shapes: `{canonical name: shape}`, in Keras' layout.
+        family: The family of the file.
+        source_grid: Patches down and across, by the caller.
+        asked: `position_prefix` and `register_positions`, by the caller.
+        saved: Patches down and across that are stored with the table.
+        stated: Patches down and across of the images that the file is for, by what stands beside it.
+        told: `position_prefix` and `register_positions`, by what stands beside the file.
+        wanted: Patches down and across of the images that the caller wants to pass.
+        usual: `position_prefix` and `register_positions` of published models with such arrays.
+        is_ours: Whether `stated` is from this package, whose tables are never turned.
+
+    Returns:
+        The `Table`, or `None` if the file has no positions.
+
+    Raises:
+        ValueError: `source_grid` does not fit the table.
+    """
+    rows = _rows(shapes)
+    if rows is None:
+        return None
+    hard = {"position_prefix": True} if family.config.get("position_prefix") else {}
+    possible = _agreeing(layouts(shapes, family), asked)
+    believed = _agreeing(possible, {**hard, **(told or {}), **(asked or {})})
+    if usual:
+        first = _agreeing(believed, usual)
+        believed = [*first, *(layout for layout in believed if layout not in first)]
+    if source_grid is not None and not any(rows.fit(source_grid, layout) for layout in possible):
+        raise ValueError(_mismatch(rows, believed, possible, tuple(source_grid)))
+    known = (
+        ("source_grid", source_grid, [*believed, *possible]),
+        ("file", saved, possible),
+        ("config", stated, believed),
+    )
+    shown_by, grid, layout = next(
+        (
+            (source, tuple(grid), layout)
+            for source, grid, candidates in known
+            for layout in candidates
+            if grid is not None and rows.fit(grid, layout)
+        ),
+        (None, None, None),
+    )
+    if grid is None:
+        has_convention = bool(usual) or _convention(family) is not None
+        table = _guess(rows, believed, wanted, has_convention, family.name in SQUARE)
+        question = "" if table.grid else _question(rows, believed, possible)
+        table = dataclasses.replace(table, question=question)
+    else:
+        table = Table(grid, grid, math.prod(grid), layout, shown_by)
+    if is_ours or table.grid is None:
+        return table
+    if shown_by == "config" and family.name in SQUARE:
+        return dataclasses.replace(table, grid=rows.square(layout) or grid)
+    if family.name in TURNED and rows.relative is not None:
+        return dataclasses.replace(table, grid=table.grid[::-1])
+    return table
+
+
+def _guess(rows: _Rows, believed: list[Layout], wanted: Grid | None, has_convention: bool, is_square: bool) -> Table:
+    """Read a table by the images that the caller wants to pass, or else as a square."""
+    squares = [(layout, grid) for layout in believed if (grid := rows.square(layout))]
+    conventional = has_convention and bool(squares) and squares[0][0] is believed[0]
+    if wanted is not None and (not squares or (wanted != squares[0][1] and not is_square)):
+        for layout in believed[:1] if conventional else believed:
+            if rows.fit(wanted, layout):
+                doubt = _doubt_of_wanted(rows, wanted, layout, squares)
+                return Table(wanted, wanted, math.prod(wanted), layout, "image_size", doubt)
+    if not squares:
+        return Table(None, None, rows.patches(believed[0]), believed[0], None)
+    layout, grid = squares[0]
+    doubt = ""
+    if layout is not believed[0] or (len(squares) > 1 and not has_convention):
+        other = believed[0] if layout is not believed[0] else squares[1][0]
+        doubt = _doubt_of_rows(rows, grid, layout, other)
+    return Table(grid, grid, math.prod(grid), layout, "square", doubt)
+
+
+def _agreeing(found: list[Layout], told: Mapping[str, Any] | None) -> list[Layout]:
+    """Return the layouts that agree with what is told, as far as there are any."""
+    for field in Layout._fields[:2]:
+        if field in (told or {}):
+            found = [layout for layout in found if getattr(layout, field) is bool(told[field])] or found
+    return list(found)
+
+
+# --- in words -----------------------------------------------------------------------------------------------
+
+
+def _by(grid: Grid) -> str:
+    return f"{grid[0]}×{grid[1]}"
+
+
+def _in_words(layout: Layout, rows: _Rows) -> str:
+    """Return which tokens have rows, such as "without a row for the class token"."""
+    tokens = {1: "the class token", 2: "the class and the distillation token"}.get(rows.tokens, "")
+    if layout.register_positions:
+        return f"with rows for {tokens + ' and ' if tokens else ''}{rows.registers} registers"
+    if not layout.rows:
+        return f"without a row for {tokens}" if tokens else f"without rows for {rows.registers} registers"
+    return f"with a row for {tokens}" if layout.rows == 1 else f"with rows for {tokens}"
+
+
+def _count(rows: _Rows, layout: Layout) -> str:
+    patches = rows.patches(layout)
+    return f"{rows.relative} relative positions" if patches is None else f"{patches} patches"
+
+
+def _others(rows: _Rows, believed: list[Layout], possible: list[Layout]) -> str:
+    """Say how many patches there are if other tokens have rows."""
+    others = [layout for layout in (*believed, *possible) if layout is not believed[0]]
+    texts = dict.fromkeys(f"{_count(rows, layout)} {_in_words(layout, rows)}" for layout in others)
+    return f", or {', or '.join(texts)}" if texts and rows.learned is not None else ""
+
+
+def _mismatch(rows: _Rows, believed: list[Layout], possible: list[Layout], grid: Grid) -> str:
+    others = _others(rows, believed, possible)
+    return f"it has {_count(rows, believed[0])}, which is not the grid {grid}{others}."
+
+
+def _question(rows: _Rows, believed: list[Layout], possible: list[Layout]) -> str:
+    others = _others(rows, believed, possible)
+    return f"it has {_count(rows, believed[0])}, which is not a square grid{others}. Pass source_grid=(down, across)."
+
+
+def _doubt_of_wanted(rows: _Rows, wanted: Grid, layout: Layout, squares: list[tuple[Layout, Grid]]) -> str:
+    read_as = f"Its positions are read as {_by(wanted)} patches, the grid of the images that the model is built for"
+    if not squares:
+        return f"{read_as}. Pass source_grid={wanted} to be sure."
+    other, square = squares[0]
+    rest = "" if other == layout else f" {_in_words(other, rows)}"
+    advice = f"Pass source_grid={wanted} or source_grid={square} to be sure."
+    return f"{read_as}. They may also be {_by(square)}{rest}. {advice}"
+
+
+def _doubt_of_rows(rows: _Rows, grid: Grid, layout: Layout, other: Layout) -> str:
+    return (
+        f"Its {rows.learned} positions are read as {_by(grid)} patches {_in_words(layout, rows)}. They may also be "
+        f"{rows.patches(other)} patches {_in_words(other, rows)}. Pass source_grid=(down, across) to be sure, "
+        f"source_grid={grid} for what is read."
+    )
