@@ -1,12 +1,13 @@
 """A function of a model and of batches of tensors, compiled once for all later calls.
 
 TensorFlow and JAX run a model many times slower operation by operation than as one compiled function, and a user who
-writes `model(images)` should not have to know. PyTorch needs nothing.
+writes `model(images)` should not have to know. PyTorch needs nothing (`direct`).
 """
 
 from __future__ import annotations
 
 import functools
+import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
@@ -14,9 +15,8 @@ from typing import Any
 
 import keras
 
-from . import distribution
+from . import distribution, openvino_backend
 from .keras_internals import flat_layers, own_state
-from .replay import Replayed
 
 KEPT = 32
 """Size of the cache of compiled functions of a model: the ones that were not called for longest are dropped."""
@@ -28,17 +28,19 @@ class _Cache:
     def __init__(self):
         self.state: tuple = ()
         self.functions: OrderedDict[Hashable, Callable] = OrderedDict()
+        self.lock = threading.Lock()  # a server calls one model from several threads
 
     def get(self, state: tuple, key: Hashable, compile: Callable[[], Callable]) -> Callable:
-        if state != self.state:
-            self.functions.clear()
-            self.state = state
-        if key not in self.functions:
-            self.functions[key] = compile()
-        self.functions.move_to_end(key)
-        while len(self.functions) > KEPT:
-            self.functions.popitem(last=False)
-        return self.functions[key]
+        with self.lock:
+            if state != self.state:
+                self.functions.clear()
+                self.state = state
+            if key not in self.functions:
+                self.functions[key] = compile()
+            self.functions.move_to_end(key)
+            while len(self.functions) > KEPT:
+                self.functions.popitem(last=False)
+            return self.functions[key]
 
 
 _caches: weakref.WeakKeyDictionary[keras.Model, _Cache] = weakref.WeakKeyDictionary()
@@ -57,8 +59,7 @@ def run(model: keras.Model, function: Callable, *tensors: Any, key: Hashable, tr
         function: What to compute: from the model and the tensors to a structure of tensors.
         tensors: Each `(batch, ...)`; the images first.
         key: Distinguishes this function from others that the same model is run with.
-        training: Whether the model trains, of a function that calls it and does nothing else: PyTorch then plays a
-            record of the call (`replay`). `None` for other functions, which PyTorch runs as they are.
+        training: Whether the model trains, of a function that calls it and does nothing else; `None` for others.
 
     Returns:
         What `function` returns.
@@ -71,8 +72,6 @@ def run(model: keras.Model, function: Callable, *tensors: Any, key: Hashable, tr
         shapes = [x.shape[1:] for x in model.inputs]
     specs = tuple((shape, keras.backend.standardize_dtype(t.dtype)) for shape, t in zip(shapes, tensors))
     compiler = _COMPILERS[backend]
-    if training is not None and backend == "torch":
-        compiler = functools.partial(_replay, training=training)
     cache = _caches.setdefault(model, _Cache())
     return cache.get(_state(model), (key, *specs), lambda: compiler(weakref.ref(model), function, specs))(*tensors)
 
@@ -84,6 +83,8 @@ def _state(model: keras.Model) -> tuple:
         own = vars(layer)
         state += id(layer), own.get("activation"), own.get("rate")
         state += map(id, own_state(layer))
+    if openvino_backend.is_active():  # which compiles the weights too
+        state += map(id, openvino_backend.values(model))
     return tuple(state)
 
 
@@ -117,8 +118,10 @@ def _torch(model: weakref.ref, function: Callable, specs: tuple) -> Callable:
     return functools.partial(_call, model, function)
 
 
-def _replay(model: weakref.ref, function: Callable, specs: tuple, training: bool) -> Callable:
-    return Replayed(model, function, training)
+def _openvino(model: weakref.ref, function: Callable, specs: tuple) -> Callable:
+    compiled = openvino_backend.compile_function(functools.partial(_call, model, function), specs)
+    compiled.values = openvino_backend.values(model())  # as long as these are alive, no others have their ids
+    return compiled
 
 
-_COMPILERS = {"tensorflow": _tensorflow, "jax": _jax, "torch": _torch}
+_COMPILERS = {"tensorflow": _tensorflow, "jax": _jax, "openvino": _openvino, "torch": _torch}

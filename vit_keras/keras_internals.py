@@ -56,11 +56,26 @@ def full_kernel(dense: keras.layers.Dense) -> keras.Variable:
     return dense._kernel
 
 
+def kernel_of(dense: keras.layers.Dense) -> Any:
+    """Return what a dense layer multiplies by, as its `kernel`, which takes Keras six microseconds.
+
+    Example:
+        >>> dense = keras.layers.Dense(2)
+        >>> dense.build((None, 3))
+        >>> tuple(kernel_of(dense).shape)
+        (3, 2)
+    """
+    own = None if dense.lora_enabled else vars(dense).get("_kernel")
+    return dense.kernel if own is None else own
+
+
 def forget_compiled(model: keras.Model) -> None:
     """Drop the compiled steps of a model and of the models inside it, which compute with the variables of before."""
     for layer in flat_layers(model):
         if isinstance(layer, keras.Model):
             layer.train_function = layer.test_function = layer.predict_function = None
+            if keras.backend.backend() == "openvino":
+                layer.ov_compiled_model = None
 
 
 def rate_or_schedule(optimizer: keras.optimizers.Optimizer) -> Any:
@@ -117,8 +132,23 @@ def concrete(tensor: Any) -> bool:
         import jax
 
         return isinstance(tensor, jax.Array) and not isinstance(tensor, jax.core.Tracer)
+    if backend == "openvino":
+        return keras.ops.is_tensor(tensor) and not _waits_for_inputs(tensor)
     exporting = keras.ops.is_tensor(tensor) and sys.modules["torch"].compiler.is_compiling()
     return keras.ops.is_tensor(tensor) and tensor.device.type != "meta" and not exporting
+
+
+def _waits_for_inputs(tensor: Any) -> bool:
+    """Whether a tensor of OpenVINO, a node of a graph, depends on inputs of a graph that have no values yet."""
+    nodes, seen = [tensor.output.get_node()], set()
+    while nodes:
+        node = nodes.pop()
+        if node.get_type_name() == "Parameter":
+            return True
+        sources = [each.get_node() for each in node.input_values()]
+        nodes += [each for each in sources if each.get_name() not in seen]
+        seen.update(each.get_name() for each in sources)
+    return False
 
 
 def in_stateless_scope() -> bool:
@@ -126,12 +156,99 @@ def in_stateless_scope() -> bool:
     return sys.modules["keras.src.backend.common.stateless_scope"].in_stateless_scope()
 
 
+def autocast_dtype() -> str | None:
+    """Return the name of the dtype that variables are read in here; `None` for each one's own.
+
+    Example:
+        >>> autocast_dtype() is None
+        True
+    """
+    scope = sys.modules["keras.src.backend.common.variables"].get_autocast_scope()
+    return None if scope is None else str(scope.dtype)
+
+
+def has_graph(model: keras.Model) -> bool:
+    """Return whether `run_graph` can run a model.
+
+    Example:
+        >>> has_graph(keras.Model(*2 * [keras.Input((4,))]))
+        True
+    """
+    return all(hasattr(model, name) for name in ("_nodes_by_depth", "_outputs_struct"))
+
+
+def run_graph(model: keras.Model, inputs: Any, call_of: Callable[[Any], Callable]) -> Any:
+    """Run a functional model, and let go of each tensor after its last use: Keras keeps all of them until the end.
+
+    Args:
+        model: The model.
+        inputs: Its inputs.
+        call_of: From an operation of the model to the function that is called in its place.
+
+    Example:
+        >>> model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+        >>> model = keras.Model(model.inputs, model.outputs)
+        >>> tuple(run_graph(model, np.ones((2, 4), "float32"), lambda operation: operation)[0].shape)
+        (2, 1)
+    """
+    by_depth, structure = model._nodes_by_depth, model._outputs_struct
+    nodes = [node for depth in sorted(by_depth, reverse=True) for node in by_depth[depth]]
+    nodes = [node for node in nodes if node.operation and not node.is_input]
+    last = {id(x): number for number, node in enumerate(nodes) for x in node.input_tensors}
+    last.update((id(x), None) for x in model.outputs)
+    values = dict(zip(map(id, model.inputs), keras.tree.flatten(inputs)))
+    for number, node in enumerate(nodes):
+        args, kwargs = node.arguments.fill_in(values)
+        results = call_of(node.operation)(*args, **kwargs)
+        values.update(zip(map(id, node.outputs), keras.tree.flatten(results)))
+        del args, kwargs, results
+        for x in node.input_tensors:
+            if last[id(x)] == number:
+                values.pop(id(x), None)
+    return keras.tree.pack_sequence_as(structure, [values[id(x)] for x in model.outputs])
+
+
+def values_of(*variables: Any) -> list:
+    """Return the values of variables, and all else as it is; quicker than asking each of its `value`.
+
+    Example:
+        >>> values_of(None, keras.Variable(1.0)) is not None
+        True
+    """
+    if in_stateless_scope() or autocast_dtype() is not None:
+        return [v.value if isinstance(v, keras.Variable) else v for v in variables]
+    return [v._value if type(v) is keras.Variable else v for v in variables]
+
+
+def distribution() -> Any:
+    """Return the `keras.distribution.Distribution` in force, or `None`, as the public function does in thrice the time.
+
+    Example:
+        >>> distribution() is None
+        True
+    """
+    return sys.modules["keras.src.distribution.distribution_lib"].distribution()
+
+
+def is_recomputed(layer: keras.layers.Layer) -> bool:
+    """Return whether a layer was made inside a `keras.RematScope`, so that Keras computes it again for gradients.
+
+    Example:
+        >>> is_recomputed(keras.layers.Dense(1))
+        False
+    """
+    return layer._remat_mode is not None
+
+
 def take_any_batch() -> None:
-    """Let Keras on JAX train with a batch that the devices of a `keras.distribution` do not divide.
+    """Let Keras on JAX compute with a batch that the devices of a `keras.distribution` do not divide.
 
     Keras fails on the last batch of most data, after it has taken the variables out of the model
     (github.com/keras-team/keras/issues/21167). Such a batch is placed on every device whole: the step computes what
     one device computes, and XLA divides what comes after.
+
+    Keras also takes the outputs of a layer that returns several, as a block that merges tokens does, for arrays outside
+    of the traced step, where no batch can be divided unevenly.
     """
     from keras.src.backend.jax import distribution_lib
 
@@ -156,8 +273,41 @@ def take_any_batch() -> None:
             sharding = type(sharding)(sharding.mesh, type(sharding.spec)())
         return plain(batch, sharding, *names, **options)
 
+    one_output = distribution_lib.distribute_tensor
+
+    def distribute_tensor(tensor, layout):
+        if isinstance(tensor, (tuple, list)):
+            return type(tensor)(one_output(each, layout) for each in tensor)
+        return one_output(tensor, layout)
+
     distribute_data_input.takes_any_batch = True
     distribution_lib.distribute_data_input = distribute_data_input
+    distribution_lib.distribute_tensor = distribute_tensor
+
+
+def compile_on_openvino(compile: Callable[[Any, str], Any], values: Callable[[keras.Model], tuple]) -> None:
+    """Let Keras' `predict` and `evaluate` on OpenVINO compile by a function, and compile again for other weights.
+
+    Keras passes no properties on, so that OpenVINO may compute in bfloat16. And it keeps what it has compiled, with the
+    weights inside, whatever is assigned to them later.
+
+    Args:
+        compile: From an `openvino.Model` and a device to a function from inputs to `openvino`'s outputs.
+        values: From a model to objects that are replaced when other values are assigned to its variables.
+    """
+    from keras.src.backend.openvino import trainer
+
+    plain = trainer.OpenVINOTrainer._get_compiled_model
+
+    def _get_compiled_model(self, data):
+        now, last = values(self), kept(self, "compiled on OpenVINO", dict)
+        if [*map(id, now)] != [*map(id, last.get("values", ()))]:
+            self.ov_compiled_model = None
+        last["values"] = now
+        return plain(self, data)
+
+    trainer.OpenVINOTrainer._get_compiled_model = _get_compiled_model
+    trainer.ov = types.SimpleNamespace(**{**vars(trainer.ov), "compile_model": compile})
 
 
 @contextlib.contextmanager

@@ -12,8 +12,9 @@ import functools
 import keras
 import numpy as np
 
-from . import compiled, distribution
-from .keras_internals import compile_metrics, concrete, variables_survive
+from . import compiled, distribution, openvino_backend
+from .direct import asked_once, through_keras
+from .keras_internals import compile_metrics, concrete, has_graph, run_graph, variables_survive
 from .layers import is_tapped
 
 
@@ -25,12 +26,22 @@ class FastModel(keras.Model):
 
         Operation by operation, TensorFlow and JAX take several times as long.
         """
+        if keras.backend.backend() == "torch":
+            training = bool(training) if concrete(inputs) else training  # layers that are told need not ask Keras
+            with through_keras() if self.run_eagerly else asked_once():
+                return super().call(inputs, training=training, mask=mask, **kwargs)
         plain = mask is None and not kwargs and not self.run_eagerly and not is_tapped()
         if plain and _outside_of_any_graph(inputs, training):
             images = keras.ops.convert_to_tensor(inputs, dtype=self.inputs[0].dtype)
             training = bool(training)
             return compiled.run(self, _FORWARD[training], images, key=training, training=training)
         return super().call(inputs, training=training, mask=mask, **kwargs)
+
+    def _run_through_graph(self, inputs, operation_fn=lambda operation: operation, **kwargs):
+        """Need half of the memory for large images, on PyTorch: Keras keeps what each block returned until the end."""
+        if keras.backend.backend() == "torch" and has_graph(self) and not kwargs:
+            return run_graph(self, inputs, operation_fn)
+        return super()._run_through_graph(inputs, operation_fn, **kwargs)
 
     def make_train_function(self, force=False):
         """Build the optimizer before the step: variables that are made while it is traced cost a second trace."""
@@ -49,7 +60,10 @@ class FastModel(keras.Model):
             specs = [keras.tree.map_structure(spec, tensors) for tensors in (y, y_pred)]
             with concurrent.futures.ThreadPoolExecutor(1) as thread:  # what is traced is a matter of the thread
                 thread.submit(metrics.build, *specs).result()
-        return super().compute_metrics(x, y, y_pred, sample_weight)
+        results = super().compute_metrics(x, y, y_pred, sample_weight)
+        if openvino_backend.is_active():
+            openvino_backend.compute_now(variable for metric in self.metrics for variable in metric.variables)
+        return results
 
     def make_predict_function(self, force=False):
         """Let each of several processes predict its own images: Keras fails on rows that are on another machine."""
@@ -59,6 +73,7 @@ class FastModel(keras.Model):
         return self.predict_function
 
     def fit(self, *args, **kwargs):
+        openvino_backend.refuse_gradients("fit")
         with variables_survive(self):
             return super().fit(*args, **kwargs)
 
@@ -119,6 +134,8 @@ def _outside_of_any_graph(inputs, training) -> bool:
         import jax
 
         return not training and isinstance(inputs, (jax.Array, np.ndarray)) and not isinstance(inputs, jax.core.Tracer)
+    if backend == "openvino":
+        return not training and concrete(inputs)
     return concrete(inputs)
 
 

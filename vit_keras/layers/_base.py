@@ -1,4 +1,4 @@
-"""What the layers share: registration, shapes of tokens, and what is computed again in the backward pass."""
+"""What the layers share: registration, shapes of tokens, dropout and layer normalization."""
 
 from __future__ import annotations
 
@@ -6,7 +6,11 @@ import keras
 import numpy as np
 from keras import ops
 
+from ..direct import Direct
+from ..keras_internals import flat_layers, full_kernel, kernel_of
 from ..preprocess import GOOGLE, Preprocessing
+from ._ops import linear, normalize
+from .backward import in_one_pass, layer_norm
 
 
 def register(cls: type) -> type:
@@ -16,7 +20,103 @@ def register(cls: type) -> type:
     return cls
 
 
-class EncoderBlock(keras.layers.Layer):
+class Dense(Direct, keras.layers.Dense):
+    """A dense layer whose low-rank adapter is saved with it, called as the layers here are.
+
+    Keras saves the kernel with the adapter merged into it, and nothing else. That is kept, so that a layer without an
+    adapter can load the file. The kernel alone and the two factors are saved too, under names of their own.
+    """
+
+    _reads_training = False
+
+    def call(self, inputs, training=None):
+        x = linear(inputs, kernel_of(self), self.bias)
+        if x is None:
+            return super().call(inputs)
+        return x if self.activation is None else self.activation(x)
+
+    def quantize(self, mode=None, **options):
+        return super().quantize(mode, **{**options, "type_check": False})  # Keras quantizes no class but its own
+
+    def _with_adapter(self):
+        """Return the variables that an adapter leaves as they were, and those of the adapter, by name."""
+        beside = {name: getattr(self, name, None) for name in ("kernel_scale", "kernel_zero")}
+        adapter = {name: getattr(self, name) for name in ("lora_kernel_a", "lora_kernel_b")}
+        return {name: x for name, x in {"kernel": full_kernel(self), **beside, **adapter}.items() if x is not None}
+
+    def save_own_variables(self, store):
+        super().save_own_variables(store)
+        if self.built and self.lora_enabled:
+            for name, variable in self._with_adapter().items():
+                store[name] = variable
+
+    def load_own_variables(self, store):
+        names = [*store.keys()]
+        super().load_own_variables({name: store[name] for name in names if name.isdecimal()})
+        own = self._with_adapter() if self.lora_enabled else {}
+        if own and all(name in names and store[name].shape == tuple(own[name].shape) for name in own):
+            for name, variable in own.items():
+                variable.assign(store[name])
+
+
+class Composite(Direct, keras.layers.Layer):
+    """A layer made of others, whose configuration says how its dense layers and weights were changed after building.
+
+    `model.quantize`, adapters (`vit_keras.training.add_lora`) and freezing change the layers inside. Keras knows the
+    configuration of the outermost layer alone, and would build the layers inside as they were at first.
+
+    Args:
+        dense: For each dense layer inside, its `quantization` and its `adapter`, or nothing where both are as built.
+        frozen: Numbers of the weights that are not trainable.
+        **kwargs: Arguments of `keras.layers.Layer`.
+    """
+
+    def __init__(self, dense=(), frozen=(), **kwargs):
+        super().__init__(**kwargs)
+        self._built_as = tuple(dense), tuple(frozen)
+
+    def change_as_configured(self):
+        """Quantize, adapt and freeze what the configuration names, at the end of `build`."""
+        changes, frozen = self._built_as
+        layers = dense_layers(self)
+        for layer, change in zip(layers, changes or [{}] * len(layers), strict=True):
+            if "quantization" in change:
+                mode, config = change["quantization"]
+                config = keras.saving.deserialize_keras_object(config)
+                layer.quantize(mode, **({} if config is None else {"config": config}))
+            if "adapter" in change:
+                layer.enable_lora(**change["adapter"])
+        weights = self.weights if frozen else ()
+        for number in frozen:
+            weights[number].trainable = False
+
+    def get_config(self):
+        changes, frozen = self._built_as
+        if self.built:
+            changes = [_changes(layer) for layer in dense_layers(self)]
+            frozen = [n for n, weight in enumerate(self.weights) if not weight.trainable] if self.trainable else []
+        changed = {"dense": [*changes] if any(changes) else [], "frozen": [*frozen]}
+        return {**super().get_config(), **{name: value for name, value in changed.items() if value}}
+
+
+def dense_layers(layer: keras.layers.Layer) -> list[keras.layers.Dense]:
+    """Return the dense layers in a layer, at any depth, in the order in which they were made."""
+    return [each for each in flat_layers(layer) if isinstance(each, keras.layers.Dense)]
+
+
+def _changes(dense: keras.layers.Dense) -> dict:
+    """Return the quantization and the adapter of a dense layer as plain JSON, without what it has not."""
+    mode, changes = getattr(dense, "quantization_mode", None), {}
+    if mode is not None:
+        config = getattr(dense, "quantization_config", None)
+        changes["quantization"] = mode, keras.saving.serialize_keras_object(config)
+    if dense.lora_enabled:
+        scale = getattr(dense, "lora_alpha", None)
+        changes["adapter"] = {"rank": dense.lora_rank, **({} if scale is None else {"lora_alpha": scale})}
+    return changes
+
+
+class EncoderBlock(Composite):
     """A block that remembers how the pictures of its model are prepared, and saves that if it is not Google's way.
 
     A user's functional model of a ViT's tensors, `keras.Model(vit.input, outputs)`, has the layers of the ViT and
@@ -96,22 +196,14 @@ def drop_path(rate: float, **options) -> Dropout:
     return Dropout(rate, noise_shape=(None, 1, 1), name="drop_path", **options)
 
 
-class LayerNormalization(keras.layers.LayerNormalization):
-    """Layer normalization whose result is computed again in the backward pass, not kept; see `recomputed`."""
+class LayerNormalization(Direct, keras.layers.LayerNormalization):
+    """Layer normalization of the last axis that keeps only its input for the backward pass."""
 
-    def __call__(self, inputs, training=None):
-        normalize = super().__call__
-        return recomputed(normalize)(inputs) if training else normalize(inputs)
+    _reads_training = False  # where it is called directly: PyTorch's kernel keeps little by itself
 
-
-def recomputed(function):
-    """Return a cheap function that is computed again in the backward pass, so that what is inside it need not be kept.
-
-    For element-wise functions: a training step takes a quarter less memory for 2 % of the time. (Of a matrix product at
-    the end only the gradient is computed, which does not need its result.) PyTorch's kernels keep little by themselves.
-    All tensors must be arguments: TensorFlow gives no gradient to a tensor that the function closes over (to variables
-    it does).
-    """
-    if keras.backend.backend() not in ("tensorflow", "jax"):
-        return function
-    return keras.remat(lambda *x: function(*x))  # a new lambda each time: JAX would reuse the trace of a known one
+    def call(self, inputs, training=None):
+        if not training or keras.backend.backend() == "torch":
+            outputs = normalize(inputs, self.gamma, self.beta, self.epsilon, self.compute_dtype)
+            return super().call(inputs) if outputs is None else outputs
+        scale, shift = map(ops.convert_to_tensor, (self.gamma, self.beta))
+        return ops.cast(in_one_pass(layer_norm, self.epsilon)(inputs, scale, shift), self.compute_dtype)

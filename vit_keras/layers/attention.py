@@ -5,7 +5,8 @@ from __future__ import annotations
 import keras
 from keras import ops
 
-from ._base import Dropout, one_or_all, register, symbolic, token_width
+from ._base import Composite, Dense, Dropout, LayerNormalization, one_or_all, register, symbolic, token_width
+from ._ops import reshape, transpose
 from .fused import attention_bias, fused_attention, has_fused_attention, in_chunks
 from .relative import RelativePositions
 from .rotary import rotate
@@ -16,7 +17,7 @@ MAX_SCORE_BYTES = 32 << 20
 
 
 @register
-class MultiHeadSelfAttention(RelativePositions, keras.layers.Layer):
+class MultiHeadSelfAttention(RelativePositions, Composite):
     """Multi-head self-attention (paper, appendix A).
 
     Args:
@@ -26,8 +27,8 @@ class MultiHeadSelfAttention(RelativePositions, keras.layers.Layer):
         qkv_bias: Whether queries, keys and values have a bias.
         key_bias: Whether keys have a bias; `None`: as `qkv_bias`.
         out_bias: Whether the output projection has a bias.
-        relative_grid: Patches down and across, where a learned bias for each relative position (and three for the class
-            token) is added to the logits (BEiT, arXiv 2106.08254), or `None`.
+        relative_grid: Patches down and across, where a learned bias for each relative position (and three for tokens
+            before the patches) is added to the logits (BEiT, arXiv 2106.08254), or `None`.
         relative_resize: How it is resampled; see `vit_keras.positions.resize_relative_position_bias`.
         rope_interleaved: Whether rotary positions rotate neighboring channels of a head, and not its two halves.
         attention_norm: Whether there is a layer normalization before the output projection (sub-LN, arXiv 2210.06423).
@@ -39,7 +40,8 @@ class MultiHeadSelfAttention(RelativePositions, keras.layers.Layer):
         queries: Other tokens that attend to the inputs (cross-attention), `(1 or batch, queries, hidden_size)`;
             `None`: the inputs themselves.
         sizes: Patches in each token, `(batch, tokens, 1)`, where tokens were merged: one counts as so many keys.
-        attention_mask: Booleans, `(batch, queries, tokens)`: to which tokens a query attends. `None`: to all.
+        attention_mask: Booleans: to which tokens a query attends, `(batch, queries, tokens)`, or `(batch, tokens)` for
+            all queries alike. `None`: to all.
         return_attention_scores: Whether to return `(output, scores)` instead of the output alone. The scores are the
             very tensor that multiplies the values: after the dropout. The softmax is computed in at least float32.
         with_keys: Whether to return the mean of the keys over the heads too, as the last.
@@ -51,7 +53,8 @@ class MultiHeadSelfAttention(RelativePositions, keras.layers.Layer):
         Same as the input; the scores are `(batch, num_heads, tokens, tokens)`.
 
     Raises:
-        ValueError: `hidden_size` is not divisible by `num_heads`, and `dim_head` is not given.
+        TypeError: `attention_mask` is of floats.
+        ValueError: It has another shape; or `hidden_size` is not divisible by `num_heads`, without `dim_head`.
 
     Example:
         >>> attention = MultiHeadSelfAttention(num_heads=4)
@@ -117,14 +120,15 @@ class MultiHeadSelfAttention(RelativePositions, keras.layers.Layer):
             ("value_dense", "value", self.hidden_size, inner, self.qkv_bias),
             ("combine_heads", "out", inner, self.hidden_size, self.out_bias),
         ):
-            dense = keras.layers.Dense(target, use_bias=bias, name=name, dtype=self.dtype_policy)
+            dense = Dense(target, use_bias=bias, name=name, dtype=self.dtype_policy)
             setattr(self, attribute, dense)
             dense.build((None, source))
         self.dropout_layer = Dropout(self.dropout, dtype=self.dtype_policy)
         if self.attention_norm:
-            self.norm = keras.layers.LayerNormalization(epsilon=self.epsilon, name="norm", dtype=self.dtype_policy)
+            self.norm = LayerNormalization(epsilon=self.epsilon, name="norm", dtype=self.dtype_policy)
             self.norm.build((None, inner))
-        self.build_relative_positions()
+        self.build_relative_positions(input_shape[1])
+        self.change_as_configured()
 
     def call(
         self,
@@ -138,35 +142,34 @@ class MultiHeadSelfAttention(RelativePositions, keras.layers.Layer):
         attention_mask=None,
     ):
         asking = inputs if queries is None else queries
-        query = self._project(self.query_dense, asking)
-        key = self._project(self.key_dense, inputs)
-        value = visit(self, "values", self._project(self.value_dense, inputs))
+        # One matrix of all tokens: TensorFlow adds a bias inside a product of two matrices, but not of more axes.
+        flat, asked = (reshape(x, (-1, self.hidden_size)) for x in (inputs, asking))
+        query = self._heads(self.query_dense(asked), _count(asking))
+        key = self._heads(self.key_dense(flat), _count(inputs))
+        value = visit(self, "values", self._heads(self.value_dense(flat), _count(inputs)))
         if rope is not None:
             query, key = (rotate(x, rope, self.rope_interleaved) for x in (query, key))
-        bias = attention_bias(query.dtype, self.relative_bias(query.dtype), sizes, attention_mask)
+        bias = attention_bias(query, key, self.relative_bias(query.dtype), sizes, attention_mask)
         if return_attention_scores or is_tapped() or queries is not None or (training and self.dropout):
             output, scores = self.attention(query, key, value, training=training, **bias)
         else:
             output, scores = self.attention_without_scores(query, key, value, training, **bias), None
-        output = ops.reshape(ops.transpose(output, (0, 2, 1, 3)), (-1, self.num_heads * self.projection_dim))
-        output = self.norm(output) if self.attention_norm else output
-        output = ops.reshape(self.combine_heads(output), (-1, _count(asking), self.hidden_size))
+        output = reshape(transpose(output, (0, 2, 1, 3)), (-1, self.num_heads * self.projection_dim))
+        output = self.norm(output, training=training) if self.attention_norm else output
+        output = reshape(self.combine_heads(output), (-1, _count(asking), self.hidden_size))
         keys = [ops.mean(key, axis=1)] if with_keys else []
         return one_or_all(output, *[scores] * return_attention_scores, *keys)
 
-    def _project(self, dense, tokens):
-        # Through one matrix of all tokens: TensorFlow adds the bias inside a product of two matrices, but not of more
-        # axes.
-        x = dense(ops.reshape(tokens, (-1, self.hidden_size)))
-        return self.separate_heads(ops.reshape(x, (-1, _count(tokens), self.num_heads * self.projection_dim)))
-
     def separate_heads(self, x, batch_size=None):
         """Turn `(batch, tokens, heads * width)` into `(batch, heads, tokens, width)`."""
-        return ops.transpose(ops.reshape(x, (-1, _count(x), self.num_heads, self.projection_dim)), (0, 2, 1, 3))
+        return self._heads(x, _count(x))
+
+    def _heads(self, x, tokens):
+        return transpose(reshape(x, (-1, tokens, self.num_heads, self.projection_dim)), (0, 2, 1, 3))
 
     def attention(self, query, key, value, training=None, bias=None):
         """Attend, given `(batch, heads, tokens, width)` each; return the output and the scores."""
-        scores = ops.matmul(query * (self.projection_dim**-0.5), ops.transpose(key, (0, 1, 3, 2)))
+        scores = ops.matmul(query * (self.projection_dim**-0.5), transpose(key, (0, 1, 3, 2)))
         scores = scores if bias is None else scores + bias
         at_least_float32 = keras.backend.result_type(scores.dtype, "float32")
         scores = ops.cast(ops.softmax(ops.cast(scores, at_least_float32), axis=-1), value.dtype)

@@ -42,7 +42,7 @@ class TransformerBlock(EncoderBlock):
         inputs: Tokens.
         rope: Sines and cosines of `RotaryPositions`, or `None`.
         sizes: Patches in each token, `(batch, tokens, 1)`, where blocks before merged tokens.
-        attention_mask: Booleans, `(batch, tokens, tokens)`: to which tokens (last) each attends. `None`: to all.
+        attention_mask: See `MultiHeadSelfAttention`. Not together with `merge_tokens`.
         return_attention_scores: Whether to return the scores too, as the last.
 
     Input shape:
@@ -53,7 +53,7 @@ class TransformerBlock(EncoderBlock):
         of the tokens that are left and their sizes.
 
     Raises:
-        ValueError: `remat` together with dropout or stochastic depth.
+        ValueError: `remat` together with dropout or stochastic depth, or `attention_mask` with `merge_tokens`.
 
     Example:
         >>> block = TransformerBlock(num_heads=4, mlp_dim=64, dropout=0.1)
@@ -120,7 +120,7 @@ class TransformerBlock(EncoderBlock):
         self.layernorm1 = LayerNormalization(epsilon=epsilon, name="LayerNorm_0", **shared)
         self.layernorm2 = LayerNormalization(epsilon=epsilon, name="LayerNorm_2", **shared)
         self.dropout_layer = Dropout(dropout, **shared)
-        self.layerscale1 = self.layerscale2 = _unscaled
+        self.layerscale1 = self.layerscale2 = keras.activations.linear
         if layer_scale is not None:
             self.layerscale1 = LayerScale(layer_scale, name="LayerScale_0", **shared)
             self.layerscale2 = LayerScale(layer_scale, name="LayerScale_1", **shared)
@@ -136,6 +136,7 @@ class TransformerBlock(EncoderBlock):
         scales = () if self.layer_scale is None else (self.layerscale1, self.layerscale2)
         for layer in (self.att, self.mlpblock, self.layernorm1, self.layernorm2, *scales):
             layer.build(input_shape)
+        self.change_as_configured()
 
     def call(self, inputs, training=None, return_attention_scores=False, rope=None, sizes=None, attention_mask=None):
         if self.merge_tokens and attention_mask is not None:
@@ -180,7 +181,3 @@ class TransformerBlock(EncoderBlock):
     @classmethod
     def from_config(cls, config):
         return cls(**{"mlp_activation": "gelu", **config})  # vit-keras 0.x had the exact GELU and did not write it down
-
-
-def _unscaled(x):
-    return x

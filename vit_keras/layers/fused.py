@@ -8,7 +8,9 @@ import sys
 import keras
 from keras import ops
 
-from ._base import recomputed
+from .. import openvino_backend
+from ..direct import is_direct
+from .backward import recomputed
 
 
 def has_fused_attention():
@@ -18,7 +20,7 @@ def has_fused_attention():
         import jax
 
         return jax.default_backend() != "cpu"
-    return backend == "torch"
+    return backend in ("torch", "openvino")
 
 
 def fused_attention(query, key, value, bias=None):
@@ -27,31 +29,81 @@ def fused_attention(query, key, value, bias=None):
     PyTorch's own function is called: Keras' turns the axes around it, and older ones take no bias.
     """
     if keras.backend.backend() == "torch":
+        attend = sys.modules["torch"].nn.functional.scaled_dot_product_attention
+        if bias is None and is_direct(query) and query.dtype is key.dtype is value.dtype:
+            return attend(query, key, value)
         dtype = keras.backend.result_type(*(x.dtype for x in (query, key, value)))
         query, key, value, bias = (x if x is None else ops.cast(x, dtype) for x in (query, key, value, bias))
-        return sys.modules["torch"].nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=bias)
+        return attend(query, key, value, attn_mask=bias)
+    if openvino_backend.is_active():
+        return openvino_backend.attend(query, key, value, bias)
     heads_last = (ops.transpose(x, (0, 2, 1, 3)) for x in (query, key, value))
     return ops.transpose(ops.dot_product_attention(*heads_last, bias=bias), (0, 2, 1, 3))
 
 
-def attention_bias(dtype, relative=None, sizes=None, mask=None):
+def attention_bias(query, key, relative=None, sizes=None, mask=None):
     """Return what is added to the logits of an attention, as its argument `bias=`; without any, no argument.
 
     Args:
-        dtype: Of the logits.
+        query: `(batch, heads, queries, width)`.
+        key: `(batch, heads, keys, width)`.
         relative: A bias for each relative position, `(1, heads, queries, keys)`, or `None`.
         sizes: Patches in each key, `(batch, keys, 1)`, which counts as so many; or `None`.
-        mask: Booleans, `(batch, queries, keys)`: to which keys a query attends; or `None`.
+        mask: See `boolean_mask`; or `None`.
 
     Returns:
         A dictionary, empty or with a tensor that broadcasts to `(batch, heads, queries, keys)`.
+
+    Raises:
+        TypeError: See `boolean_mask`.
+        ValueError: Likewise.
     """
     biases = [] if relative is None else [relative]
     if sizes is not None:
         biases.append(ops.transpose(ops.log(sizes), (0, 2, 1))[:, None])
     if mask is not None:
-        biases.append(ops.where(mask, ops.cast(0.0, dtype), ops.cast(-math.inf, dtype))[:, None])
+        dtype, batches = query.dtype, (query.shape[0], key.shape[0])
+        batch = None if None in batches else max(batches)
+        allowed = boolean_mask(mask, (batch, query.shape[2], key.shape[2]))[:, None]
+        # Finite: a query without any key is then still a number, as Keras' own attention has it on every backend.
+        lowest = -6e4 if keras.backend.standardize_dtype(dtype) == "float16" else -3e38
+        biases.append(ops.where(allowed, ops.cast(0.0, dtype), ops.cast(lowest, dtype)))
     return {"bias": sum(biases[1:], biases[0])} if biases else {}
+
+
+def boolean_mask(mask, shape):
+    """Return an attention mask as booleans that broadcast to `(batch, queries, keys)`.
+
+    Args:
+        mask: Booleans or integers, 0 for `False`: `(batch, keys)`, the same for all queries, or `(batch, queries,
+            keys)`. The batch or the queries may be 1.
+        shape: `(batch, queries, keys)` of the logits, with `None` for what is not fixed.
+
+    Raises:
+        TypeError: The mask is of floats: 0 is `False` in some libraries, and is added to the logits in others.
+        ValueError: The mask has another shape.
+    """
+    mask = mask if hasattr(mask, "dtype") else ops.convert_to_tensor(mask)
+    dtype = keras.backend.standardize_dtype(mask.dtype)
+    if dtype != "bool" and "int" not in dtype:
+        raise TypeError(
+            "attention_mask must be booleans, True where a query attends to a key. "
+            f"Received: {dtype}. Pass mask == 0 for a mask that is added to the logits (0 and -inf)."
+        )
+    given = tuple(mask.shape)
+    if len(given) == 2:
+        mask = mask[:, None]
+    fits = len(mask.shape) == 3 and all(
+        size in (None, own) or own is None or (axis < 2 and size == 1)
+        for axis, (size, own) in enumerate(zip(mask.shape, shape))
+    )
+    if not fits:
+        batch, queries, keys = ("any" if size is None else size for size in shape)
+        raise ValueError(
+            f"attention_mask must have the shape ({batch}, {keys}), which keys count, or ({batch}, {queries}, {keys}), "
+            f"which keys count for each query. Received: {given}"
+        )
+    return ops.cast(mask, "bool")
 
 
 def in_chunks(attend, query, key, value, bias=None, *, most, training):

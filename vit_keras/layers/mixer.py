@@ -66,6 +66,7 @@ class MixerBlock(EncoderBlock):
         self.token_mixing.build((input_shape[0], width, tokens))
         self.layernorm2.build(input_shape)
         self.channel_mixing.build(input_shape)
+        self.change_as_configured()
 
     def call(self, inputs, training=None):
         x = ops.transpose(self.layernorm1(inputs), (0, 2, 1))

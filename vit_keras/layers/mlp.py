@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 
@@ -9,13 +10,16 @@ import keras
 import numpy as np
 from keras import ops
 
-from ._base import Dropout, recomputed, register, token_width
+from ..direct import Direct
+from ._base import Composite, Dense, Dropout, LayerNormalization, register, token_width
+from ._ops import gelu, reshape
+from .backward import has_one_pass, in_one_pass, recomputed
 
 logger = logging.getLogger("vit_keras")
 
 
 @register
-class MlpBlock(keras.layers.Layer):
+class MlpBlock(Composite):
     """Two dense layers with a GELU between them (paper, section 3.1).
 
     The activation belongs to the weights: it is saved with them, and loading weights sets it. Files of vit-keras 0.x do
@@ -57,7 +61,7 @@ class MlpBlock(keras.layers.Layer):
 
         def dense(units, name):
             bias = keras.initializers.RandomNormal(stddev=1e-6)
-            return keras.layers.Dense(units, bias_initializer=bias, name=name, dtype=self.dtype_policy)
+            return Dense(units, bias_initializer=bias, name=name, dtype=self.dtype_policy)
 
         def dropout():
             return Dropout(self.dropout, dtype=self.dtype_policy)
@@ -69,26 +73,28 @@ class MlpBlock(keras.layers.Layer):
             self.gate = dense(self.mlp_dim, "Gate")
             self.gate.build((None, width))
         if self.has_norm:
-            self.norm = keras.layers.LayerNormalization(epsilon=self.epsilon, name="norm", dtype=self.dtype_policy)
+            self.norm = LayerNormalization(epsilon=self.epsilon, name="norm", dtype=self.dtype_policy)
             self.norm.build((None, self.mlp_dim))
+        self.change_as_configured()
 
     def call(self, inputs, training=None):
         dense_0, dropout_0, dense_1, dropout_1 = self.layers
-        activation = activation_function(self.activation)
+        activate = functools.partial(_activate, self.activation)
 
         def activate_and_project(x, *gate):
-            x = activation(gate[0]) * x if gate else activation(x)
-            x = dropout_0(x, training=training)
-            return dense_1(self.norm(x) if self.has_norm else x)
+            x = dropout_0(activate(x, *gate), training=training)
+            return dense_1(self.norm(x, training=training) if self.has_norm else x)
 
-        if training and not self.dropout:
+        if training and has_one_pass() and self.activation in _PURE:
+            activate = in_one_pass(_activate, self.activation)
+        elif training and not self.dropout:
             activate_and_project = recomputed(activate_and_project)
         # As one matrix of all tokens: TensorFlow computes product, bias and GELU at once for a matrix, but not for
         # more axes.
-        x = ops.reshape(inputs, (-1, inputs.shape[-1]))
+        x = reshape(inputs, (-1, inputs.shape[-1]))
         gate = (self.gate(x),) if self.gated else ()
         x = dropout_1(activate_and_project(dense_0(x), *gate), training=training)
-        return ops.reshape(x, (-1, *[size or ops.shape(inputs)[axis] for axis, size in enumerate(inputs.shape)][1:]))
+        return reshape(x, (-1, *[size or ops.shape(inputs)[axis] for axis, size in enumerate(inputs.shape)][1:]))
 
     def compute_output_shape(self, input_shape):
         return input_shape
@@ -115,7 +121,7 @@ class MlpBlock(keras.layers.Layer):
 
 
 @register
-class LayerScale(keras.layers.Layer):
+class LayerScale(Direct, keras.layers.Layer):
     """Multiply each channel by a learned factor (CaiT, arXiv 2103.17239, section 2.1).
 
     Args:
@@ -131,6 +137,8 @@ class LayerScale(keras.layers.Layer):
         >>> ops.convert_to_numpy(LayerScale(0.5)(np.ones((1, 2), "float32")))
         array([[0.5, 0.5]], dtype=float32)
     """
+
+    _reads_training = False
 
     def __init__(self, initial=1e-5, **kwargs):
         super().__init__(**kwargs)
@@ -152,20 +160,29 @@ class LayerScale(keras.layers.Layer):
 
 def _gelu(x):
     if keras.backend.backend() == "torch":
-        return ops.gelu(x, approximate=False)
+        return gelu(x)
     # Through erf and not keras.ops.gelu, whose TensorFlow form exports to ONNX as an operator that ONNX lacks.
     return 0.5 * x * (1.0 + ops.erf(x * math.sqrt(0.5)))
 
 
 def _gelu_tanh(x):
-    return ops.gelu(x, approximate=True)
+    return gelu(x, tanh=True)
 
 
 def _quick_gelu(x):
     return x * ops.sigmoid(1.702 * x)
 
 
+_OWN = {"gelu": _gelu, "gelu_tanh": _gelu_tanh, "quick_gelu": _quick_gelu}
+_PURE = {*_OWN, "silu", "relu"}
+"""Activations that read nothing but their argument; one that a user registered may."""
+
+
 def activation_function(name):
     """Return the function of an activation's name: `"gelu"`, `"gelu_tanh"`, `"quick_gelu"`, or one of Keras'."""
-    own = {"gelu": _gelu, "gelu_tanh": _gelu_tanh, "quick_gelu": _quick_gelu}
-    return own.get(name) or keras.activations.get(name)
+    return _OWN.get(name) or keras.activations.get(name)
+
+
+def _activate(name, x, *gate):
+    activation = activation_function(name)
+    return activation(gate[0]) * x if gate else activation(x)

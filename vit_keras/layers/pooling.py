@@ -5,7 +5,7 @@ from __future__ import annotations
 import keras
 from keras import ops
 
-from ._base import register, token_width
+from ._base import Composite, register, symbolic, token_width
 from .attention import MultiHeadSelfAttention
 from .mlp import MlpBlock
 
@@ -15,7 +15,7 @@ class _ProbeAttention(MultiHeadSelfAttention):
 
 
 @register
-class AttentionPooling(keras.layers.Layer):
+class AttentionPooling(Composite):
     """Multi-head attention pooling: a learned probe attends to all tokens, then an MLP (Set Transformer, arXiv
     1810.00825).
 
@@ -26,28 +26,35 @@ class AttentionPooling(keras.layers.Layer):
         mlp_dim: Hidden width of the MLP.
         mlp_activation: See `MlpBlock`.
         epsilon: Added to the variance in the layer normalization.
+        prefix_tokens: Tokens before the patches that the probe does not see.
 
     Call arguments:
         inputs: Tokens.
         sizes: Patches in each token, `(batch, tokens, 1)`, where blocks merged tokens.
-        attention_mask: Booleans, `(batch, images, tokens)`, of several images in a sequence: the tokens of each.
+        attention_mask: Booleans, `(batch, tokens)`: which tokens the probe attends to. Or, of several images in a
+            sequence, `(batch, images, tokens)`: the tokens of each, which replaces `prefix_tokens`.
 
     Input shape:
         `(batch, tokens, hidden_size)`
 
     Output shape:
-        `(batch, hidden_size)`; with `attention_mask`, `(batch, images, hidden_size)`.
+        `(batch, hidden_size)`; with an `attention_mask` of three axes, `(batch, images, hidden_size)`.
+
+    Raises:
+        ValueError: `attention_mask` has another shape.
+        TypeError: It is of floats.
 
     Example:
         >>> tuple(AttentionPooling(num_heads=2, mlp_dim=16)(np.zeros((2, 5, 8), "float32")).shape)
         (2, 8)
     """
 
-    def __init__(self, num_heads, mlp_dim, mlp_activation="gelu_tanh", epsilon=1e-6, **kwargs):
+    def __init__(self, num_heads, mlp_dim, mlp_activation="gelu_tanh", epsilon=1e-6, prefix_tokens=0, **kwargs):
         super().__init__(**kwargs)
         self.num_heads = num_heads
         self.mlp_dim = mlp_dim
         self.epsilon = epsilon
+        self.prefix_tokens = prefix_tokens
         policy = {"dtype": self.dtype_policy}
         self.att = _ProbeAttention(num_heads, name="MultiHeadDotProductAttention_0", **policy)
         self.layernorm = keras.layers.LayerNormalization(epsilon=epsilon, name="LayerNorm_0", **policy)
@@ -58,16 +65,29 @@ class AttentionPooling(keras.layers.Layer):
         self.probe = self.add_weight(shape=(1, 1, width), initializer="glorot_uniform", name="probe")
         for layer in (self.att, self.layernorm, self.mlpblock):
             layer.build((None, 1, width))
+        self.change_as_configured()
 
     def call(self, inputs, training=None, sizes=None, attention_mask=None):
-        probe, images = ops.cast(self.probe, inputs.dtype), 1 if attention_mask is None else attention_mask.shape[1]
-        probe = ops.broadcast_to(probe, (ops.shape(inputs)[0], images, inputs.shape[-1]))
-        x = self.att(inputs, training=training, queries=probe, sizes=sizes, attention_mask=attention_mask)
+        images = _images(attention_mask)
+        seen = self._patches(inputs, attention_mask) if self.prefix_tokens and images is None else attention_mask
+        probe = ops.cast(self.probe, inputs.dtype)
+        probe = ops.broadcast_to(probe, (ops.shape(inputs)[0], images or 1, inputs.shape[-1]))
+        x = self.att(inputs, training=training, queries=probe, sizes=sizes, attention_mask=seen)
         x = x + self.mlpblock(self.layernorm(x), training=training)
-        return x[:, 0] if attention_mask is None else x
+        return x[:, 0] if images is None else x
+
+    def _patches(self, inputs, mask):
+        """Return the mask of the tokens after the prefix, `(batch, tokens)`, in which `mask` holds too."""
+        seen = ops.broadcast_to(ops.arange(ops.shape(inputs)[1]) >= self.prefix_tokens, ops.shape(inputs)[:2])
+        return seen if mask is None else ops.logical_and(seen, mask)
 
     def compute_output_shape(self, input_shape):
         return input_shape[0], input_shape[2]
+
+    def compute_output_spec(self, inputs, attention_mask=None, **_):
+        batch, _, width = inputs.shape
+        images = _images(attention_mask)
+        return symbolic(self, (batch, width) if images is None else (batch, images, width))
 
     def get_config(self):
         return {
@@ -76,4 +96,10 @@ class AttentionPooling(keras.layers.Layer):
             "mlp_dim": self.mlp_dim,
             "mlp_activation": self.mlpblock.activation,
             "epsilon": self.epsilon,
+            "prefix_tokens": self.prefix_tokens,
         }
+
+
+def _images(mask):
+    """Return the number of images in a sequence; `None` where all of it is one."""
+    return mask.shape[1] if len(getattr(mask, "shape", ())) == 3 else None

@@ -9,14 +9,15 @@ import keras
 import numpy as np
 from keras import ops
 
+from ..direct import Direct
 from ..positions import resize_grid, resize_position_embeddings, sincos2d, square_grid
-from ._base import array_module, grid_of, places_in, register, token_width
+from ._base import Dropout, array_module, grid_of, places_in, register, token_width
 
 logger = logging.getLogger("vit_keras")
 
 
 @register
-class AddPositionEmbs(keras.layers.Layer):
+class AddPositionEmbs(Direct, keras.layers.Layer):
     """Add a learned embedding to each token (paper, equation 1: `E_pos`), then drop out (appendix B.1).
 
     A file of weights that was saved at another image size loads all the same: its table is resampled
@@ -53,7 +54,7 @@ class AddPositionEmbs(keras.layers.Layer):
         self.dropout = dropout
         self.resize = resize
         self.prefix_tokens = prefix_tokens
-        self.dropout_layer = keras.layers.Dropout(dropout, dtype=self.dtype_policy)
+        self.dropout_layer = Dropout(dropout, dtype=self.dtype_policy)
 
     def build(self, input_shape):
         width = token_width(self, input_shape)
@@ -122,7 +123,7 @@ class AddPositionEmbs(keras.layers.Layer):
 
 
 @register
-class AddSinCosPositionEmbs(keras.layers.Layer):
+class AddSinCosPositionEmbs(Direct, keras.layers.Layer):
     """Add fixed sines and cosines of a patch's row and column (MoCo v3, arXiv 2104.02057; big_vision's `sincos2d`).
 
     Args:
@@ -148,7 +149,7 @@ class AddSinCosPositionEmbs(keras.layers.Layer):
     def __init__(self, dropout=0.0, **kwargs):
         super().__init__(**kwargs)
         self.dropout = dropout
-        self.dropout_layer = keras.layers.Dropout(dropout, dtype=self.dtype_policy)
+        self.dropout_layer = Dropout(dropout, dtype=self.dtype_policy)
 
     def build(self, input_shape):
         token_width(self, input_shape)

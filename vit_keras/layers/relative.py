@@ -2,30 +2,46 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from keras import ops
 
-from ..positions import relative_position_index, resize_relative_position_bias
+from ..positions import relative_position_index, relative_position_rows, resize_relative_position_bias
 
 
 class RelativePositions:
     """What `MultiHeadSelfAttention` does with its `relative_grid`, if it has one."""
 
-    def build_relative_positions(self):
-        """Make the table: a row for each relative position, and three for the class token."""
-        if self.relative_grid:
-            down, across = self.relative_grid
-            self.relative_position_bias = self.add_weight(
-                shape=((2 * down - 1) * (2 * across - 1) + 3, self.num_heads),
-                initializer="zeros",
-                name="relative_position_bias",
+    def build_relative_positions(self, tokens):
+        """Make the table: a row for each relative position, and three if there are tokens before the patches.
+
+        Args:
+            tokens: How many tokens attend; `None`, where that is not fixed, stands for a class token and the grid.
+
+        Raises:
+            ValueError: They are fewer than the patches of the grid.
+        """
+        if not self.relative_grid:
+            return
+        patches = math.prod(self.relative_grid)
+        self.relative_prefix = 1 if tokens is None else tokens - patches
+        if self.relative_prefix < 0:
+            raise ValueError(
+                f"{self.name} has relative positions for a grid {self.relative_grid} of {patches} patches. Received: "
+                f"{tokens} tokens"
             )
+        self.relative_position_bias = self.add_weight(
+            shape=(relative_position_rows(self.relative_grid, self.relative_prefix), self.num_heads),
+            initializer="zeros",
+            name="relative_position_bias",
+        )
 
     def relative_bias(self, dtype):
         """`(1, heads, tokens, tokens)`, which is added to the logits; `None` without a `relative_grid`."""
         if not self.relative_grid:
             return None
-        index = relative_position_index(self.relative_grid)
+        index = relative_position_index(self.relative_grid, self.relative_prefix)
         bias = ops.take(ops.convert_to_tensor(self.relative_position_bias), index.reshape(-1), axis=0)
         return ops.cast(ops.transpose(ops.reshape(bias, (1, *index.shape, self.num_heads)), (0, 3, 1, 2)), dtype)
 

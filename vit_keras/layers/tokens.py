@@ -5,12 +5,13 @@ from __future__ import annotations
 import keras
 from keras import ops
 
+from ..direct import Direct
 from ._base import grid_of, one_or_all, register, symbolic, token_width
 from .tap import visit
 
 
 @register
-class ClassToken(keras.layers.Layer):
+class ClassToken(Direct, keras.layers.Layer):
     """Put a learned token before a sequence of tokens (paper, equation 1: `x_class`).
 
     Input shape:
@@ -23,6 +24,8 @@ class ClassToken(keras.layers.Layer):
         >>> ClassToken()(np.zeros((2, 196, 768), "float32")).shape[1]
         197
     """
+
+    _reads_training = False
 
     def build(self, input_shape):
         self.hidden_size = token_width(self, input_shape)
@@ -42,7 +45,7 @@ class ClassToken(keras.layers.Layer):
 
 
 @register
-class RegisterTokens(keras.layers.Layer):
+class RegisterTokens(Direct, keras.layers.Layer):
     """Insert learned register tokens after the class token ("Vision Transformers Need Registers", arXiv 2309.16588).
 
     Args:
@@ -59,6 +62,8 @@ class RegisterTokens(keras.layers.Layer):
         >>> RegisterTokens(4, after=1)(np.zeros((2, 197, 768), "float32")).shape[1]
         201
     """
+
+    _reads_training = False
 
     def __init__(self, count, after=1, **kwargs):
         super().__init__(**kwargs)
@@ -138,7 +143,7 @@ class PatchDropout(keras.layers.Layer):
 
 
 @register
-class ExtractToken(keras.layers.Layer):
+class ExtractToken(Direct, keras.layers.Layer):
     """Take one token of a sequence: by default the first, the class token (paper, equation 4).
 
     Args:
@@ -154,6 +159,8 @@ class ExtractToken(keras.layers.Layer):
         >>> tuple(ExtractToken()(np.zeros((2, 197, 768), "float32")).shape)
         (2, 768)
     """
+
+    _reads_training = False
 
     def __init__(self, index=0, **kwargs):
         super().__init__(**kwargs)
@@ -219,7 +226,7 @@ class PatchMap(keras.layers.Layer):
 
 
 @register
-class MeanToken(keras.layers.Layer):
+class MeanToken(Direct, keras.layers.Layer):
     """Take the mean of a sequence of tokens, without those before the patches.
 
     Args:
@@ -239,6 +246,8 @@ class MeanToken(keras.layers.Layer):
         >>> tuple(MeanToken(prefix_tokens=1)(np.zeros((2, 197, 768), "float32")).shape)
         (2, 768)
     """
+
+    _reads_training = False
 
     def __init__(self, prefix_tokens=0, **kwargs):
         super().__init__(**kwargs)

@@ -1,0 +1,64 @@
+"""What `test_openvino.py` runs in a process with Keras on OpenVINO; it prints what it found as JSON."""
+
+import concurrent.futures
+import json
+import sys
+
+import keras
+import make_google_npz
+import numpy as np
+from support import DATA
+
+import vit_keras
+from vit_keras import openvino_backend, visualize, vit
+
+
+def message(function, *args, **kwargs):
+    """Return the error of a call that must be refused."""
+    try:
+        function(*args, **kwargs)
+    except NotImplementedError as error:
+        return str(error)
+    return None
+
+
+def far(found, wanted):
+    """Return the largest difference, as a share of the largest value."""
+    return float(np.abs(keras.ops.convert_to_numpy(found) - wanted).max() / np.abs(wanted).max())
+
+
+def main(folder):
+    golden = np.load(DATA / "ViT-mu_16.npz")
+    make_google_npz.save(f"{folder}/weights.npz", make_google_npz.make("ViT-mu_16", image_size=64, classes=10))
+    model = vit.from_checkpoint(f"{folder}/weights.npz")
+    images, logits = vit.preprocess_inputs(golden["image"]), golden["logits"]
+    whole = keras.Model(model.input, model.output)
+    found = {"call": far(model(images), logits), "predict": far(model.predict(images, verbose=0), logits)}
+    found["plain predict"] = far(whole.predict(images, verbose=0), logits)
+    patches = golden["encoded"][:, 1:].reshape(len(images), 4, 4, -1)
+    found["feature_maps"] = far(vit_keras.feature_maps(model, -1)(images), patches)
+    recording = visualize.record(model, golden["image"])
+    found["record"] = far(recording.features, golden["encoded"])
+    found["scores"] = float(np.abs(recording.attention.sum(axis=-1) - 1).max())
+    found["rollout"] = visualize.attention_map(model, golden["image"][0], return_map=True).tolist()
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        found["threads"] = max(pool.map(lambda _: far(model(images), logits), range(8)))
+
+    bias = model.get_layer("head").bias
+    bias.assign(bias + 1)
+    for name, outputs in {"call": model(images), "predict": model.predict(images, verbose=0)}.items():
+        found[f"{name} after a change"] = far(outputs, logits + 1)
+    found["plain predict after a change"] = far(whole.predict(images, verbose=0), logits + 1)
+    openvino_backend.precision = "bf16"
+    found["bfloat16"] = far(model.predict(images, verbose=0), logits + 1)
+
+    found["refused"] = {
+        "fit": message(model.fit, images, np.zeros(len(images))),
+        "finetune": message(vit_keras.training.finetune, "no such folder"),
+        "relevance": message(visualize.attention_map, model, golden["image"][0], method="relevance"),
+        "distribute": message(vit_keras.distribute, "data"),
+    }
+    print(json.dumps(found))
+
+
+main(sys.argv[1])

@@ -1,0 +1,268 @@
+"""On PyTorch, layers are called directly where Keras would add nothing, and compute what they compute through Keras."""
+
+import contextlib
+import functools
+import logging
+import threading
+
+import direct_fuzz
+import keras
+import numpy as np
+import pytest
+from support import far_from_uniform, some_of
+
+from vit_keras import direct, keras_internals, layers, vit
+from vit_keras.config import ViTConfig
+from vit_keras.layers import _ops
+
+pytestmark = pytest.mark.only_on("torch", reason="on PyTorch alone layers are called directly")
+
+SIZES = {"image_size": 32, "patch_size": 8, "num_layers": 2, "hidden_size": 32, "num_heads": 2, "mlp_dim": 48}
+
+
+def model_of(dtype=None, **options):
+    model = vit.build(ViTConfig(**{**SIZES, "classes": 5, **options}), dtype=dtype)
+    return far_from_uniform(model, 0.3, eagerly=False)
+
+
+def images(count=2, seed=0):
+    import torch
+
+    return torch.rand(count, 32, 32, 3, generator=torch.Generator().manual_seed(seed)) * 2 - 1
+
+
+@contextlib.contextmanager
+def calls_of_keras():
+    """Count the calls of layers that go through Keras."""
+    called, plain = [], keras.layers.Layer._assert_input_compatibility
+
+    def counted(self, *args):
+        called.append(self.name)
+        return plain(self, *args)
+
+    keras.layers.Layer._assert_input_compatibility = counted
+    try:
+        yield called
+    finally:
+        keras.layers.Layer._assert_input_compatibility = plain
+
+
+KINDS = [
+    {},
+    {"mlp_activation": "gelu", "layer_scale": 0.3},
+    {"gated_mlp": True, "mlp_activation": "quick_gelu", "qkv_bias": False},
+    {"rope_theta": 100.0, "registers": 2},
+    {"relative_positions": True, "position": None},
+    {"pooling": "map"},
+    {"merge_tokens": 2},
+    {"resnet": (1,), "patch_size": 1},
+    {"tokens_mlp_dim": 8, "position": None, "pooling": "gap"},
+    {"dtype": "mixed_bfloat16"},
+    {"dtype": "float16"},
+]
+
+
+@pytest.mark.parametrize("options", KINDS, ids=lambda options: "-".join(options) or "plain")
+def test_blocks_are_called_directly_and_compute_the_same(options):
+    """Outputs to the bit: the same kernels are called with the same values."""
+    import torch
+
+    model, x = model_of(**options), images()
+    with torch.no_grad(), calls_of_keras() as called:
+        found = model(x)
+    directly = {"out", "MultiHeadDotProductAttention_1", "Dense_0"} if "tokens_mlp_dim" not in options else {"Dense_0"}
+    assert not directly & set(called) and model.name in called
+    with torch.no_grad(), calls_of_keras() as called, direct.through_keras():
+        expected = model(x)
+    assert directly <= set(called)
+    assert torch.equal(found, expected)
+
+
+def test_run_eagerly_and_the_switch_call_every_layer_through_keras(monkeypatch):
+    model = model_of()
+    inside = {"query", "LayerNorm_0", "MlpBlock_3", "Dense_0", "Transformer_encoderblock_1"}
+    model.run_eagerly = True
+    with calls_of_keras() as called:
+        model(images())
+    assert inside <= set(called)
+    model.run_eagerly = False
+    with calls_of_keras() as called:
+        model(images())
+    assert not inside & set(called)
+    monkeypatch.setattr(direct, "enabled", False)
+    with calls_of_keras() as called:
+        model(images())
+    assert inside <= set(called)
+
+
+PRIVATE = {
+    "HOOKS": ("_forward_hooks", "_renamed"),
+    "ANY_GLOBAL_HOOK": "_renamed",
+    "PROFILED": "_renamed",
+    "CALL": "_renamed",
+    "COMPILED": "_renamed",
+    **dict.fromkeys(("autocast_dtype", "distribution", "is_recomputed", "values_of")),
+}
+"""What is renamed: private names of PyTorch, and the functions that use Keras' own."""
+
+
+@pytest.mark.parametrize("name", PRIVATE)
+def test_without_a_private_name_the_layers_are_called_through_keras(name, monkeypatch, caplog):
+    """As after a release of PyTorch or Keras that renames something: the same numbers, and one line in the log."""
+    import torch
+
+    model, x = model_of(), images()
+    expected = model(x, training=False)
+
+    def renamed(*_):
+        raise AttributeError("it has another name")
+
+    monkeypatch.setattr(direct, "enabled", True)
+    monkeypatch.setattr(_ops if name == "values_of" else direct, name, PRIVATE[name] or renamed)
+    with caplog.at_level(logging.INFO, "vit_keras"):
+        found = [model(x, training=False) for _ in range(3)]
+    assert all(torch.equal(each, expected) for each in found)
+    assert not direct.enabled
+    assert len([each for each in caplog.records if "through Keras" in each.message]) == 1
+
+
+def test_without_keras_graph_the_model_runs_as_keras_runs_it(monkeypatch):
+    from vit_keras import keras_speed
+
+    model, x = model_of(), images()
+    expected = model(x)
+    monkeypatch.setattr(keras_speed, "has_graph", lambda model: False)
+    np.testing.assert_array_equal(model(x).detach(), expected.detach())
+
+
+def test_a_wrapper_from_before_is_respected(monkeypatch):
+    """Whoever wraps `Layer.__call__` or `Module.__call__` before this package is imported sees all calls too."""
+    import torch
+
+    assert direct._path_of_keras() == direct._path()
+    for owner in (keras.layers.Layer, torch.nn.Module):
+        plain = owner.__call__
+        monkeypatch.setattr(owner, "__call__", lambda self, *args, plain=plain, **kwargs: plain(self, *args, **kwargs))
+        assert direct._path_of_keras() is None
+        monkeypatch.undo()
+
+
+def test_tensors_are_let_go_of_after_their_last_use():
+    """The output of the first block is gone when the last block runs: Keras keeps all of them until the end."""
+    import weakref
+
+    import torch
+
+    model, alive = model_of(num_layers=4), []
+    first, last = (model.get_layer(f"Transformer_encoderblock_{n}") for n in (0, 3))
+
+    def keep(outputs):
+        alive.append(weakref.ref(outputs))
+        return outputs
+
+    call, call_of_last = first.call, last.call
+    first.call = lambda *args, **kwargs: keep(call(*args, **kwargs))
+    last.call = lambda *args, **kwargs: alive.append(alive[0]() is None) or call_of_last(*args, **kwargs)
+    with torch.no_grad():
+        model(images())
+    assert alive[1]
+
+
+def test_two_outputs_and_a_layer_that_is_used_twice():
+    import torch
+
+    model = model_of()
+    block = model.get_layer("Transformer_encoderblock_0")
+    middle = block.output
+    own = type(model)(model.input, [model.output, middle, block(block(middle))])
+    with torch.no_grad():
+        found = own(images())
+        with direct.through_keras():
+            expected = keras.Model.__call__(keras.Model(own.input, own.output), images())
+    assert all(map(torch.equal, found, expected))
+
+
+def test_eight_threads_at_once():
+    """Each gets what it asked for, from the first call of the model on, while others change the size of the batch."""
+    import torch
+
+    model = model_of()
+    expected = {count: model(images(count, seed=count), training=False).detach() for count in range(1, 9)}
+    model = model_of()
+    wrong, barrier = [], threading.Barrier(8)
+
+    def work(count):
+        barrier.wait()
+        for _ in range(5):
+            with torch.no_grad():
+                if not torch.equal(model(images(count, seed=count)), expected[count]):
+                    wrong.append(count)
+
+    threads = [threading.Thread(target=work, args=(count,)) for count in expected]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+    assert torch.nn.Module.__call__ is direct._PATH[0]
+
+
+def test_layers_of_a_user_are_called_through_keras():
+    class Own(layers.LayerScale):
+        def call(self, inputs):
+            self.add_loss(keras.ops.sum(inputs))
+            return super().call(inputs)
+
+    layer = Own(0.5)
+    layer(np.ones((1, 4), "float32"))
+    with calls_of_keras() as called:
+        layer(keras.ops.ones((1, 4)))
+    assert called == [layer.name] and len(layer.losses) == 1
+
+
+@pytest.mark.slow
+def test_what_torch_compile_makes_of_a_layer_computes_the_same():
+    """To 1e-6: it fuses nothing here, but takes Keras' way through the operations."""
+    import torch
+
+    layer = layers.MlpBlock(16)
+    tokens = torch.rand(2, 5, 8)
+    with torch.no_grad():
+        expected = layer(tokens, training=False)
+        compiled = torch.compile(functools.partial(layer, training=False), backend="eager")
+        np.testing.assert_allclose(compiled(tokens), expected, rtol=0, atol=1e-6)
+        assert torch.equal(layer(tokens, training=False), expected)
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_what_users_do_to_a_model(seed):
+    """Each quick change and each call at least once; the slow test has all in random order, four to a model."""
+    changes, calls = direct_fuzz.QUICK, direct_fuzz.CALLS
+    direct_fuzz.run(seed, 1, changes[seed % len(changes)], calls[seed % len(calls)])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", some_of(range(50, 2050, 100), 6))
+def test_what_users_do_to_a_model_at_length(first):
+    for seed in range(first, first + 100):
+        direct_fuzz.run(seed, steps=4)
+
+
+def test_after_fit_evaluate_and_predict_layers_are_still_called_directly(monkeypatch):
+    """Keras infers shapes with tensors that have no values, of which PyTorch does not tell all that is asked."""
+    monkeypatch.setattr(direct, "enabled", True)
+    for options in ({}, {"run_eagerly": True}, {"jit_compile": False}):
+        model, x, y = model_of(), images(), np.zeros(len(images()))
+        model.compile("sgd", "sparse_categorical_crossentropy", **options)
+        model.fit(x, y, verbose=0)
+        model.evaluate(x, y, verbose=0)
+        model.predict(x, verbose=0)
+        assert direct.enabled
+
+
+def test_the_values_of_variables_are_those_of_a_scope():
+    variable = keras.Variable([1.5])
+    with keras.StatelessScope(state_mapping=[(variable, keras.ops.array([2.5]))]):
+        assert keras_internals.values_of(variable)[0].item() == 2.5
+    assert keras_internals.values_of(variable)[0].item() == 1.5
+    assert keras_internals.values_of(None) == [None]

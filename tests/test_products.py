@@ -1,0 +1,219 @@
+"""Products on PyTorch's CPU: both libraries compute the same, with gradients, and the one that is chosen stays."""
+
+import logging
+import threading
+
+import keras
+import numpy as np
+import pytest
+
+from vit_keras import products, vit
+from vit_keras.config import ViTConfig
+from vit_keras.layers import MlpBlock
+
+pytestmark = pytest.mark.only_on("torch", reason="the libraries are PyTorch's")
+
+CLOSE = {"rtol": 0, "atol": 1e-5}
+"""Sums of some 50 products of numbers around 1, in another order, in float32."""
+
+
+@pytest.fixture(params=["pytorch", "onednn"])
+def library(request, monkeypatch):
+    monkeypatch.setattr(products, "_library", request.param)
+    monkeypatch.setattr(products, "LEAST", 0)
+    if request.param == "onednn" and not _has_onednn():
+        pytest.skip("this PyTorch has no oneDNN")
+    return request.param
+
+
+def _has_onednn():
+    import torch
+
+    return torch.backends.mkldnn.is_available()
+
+
+@pytest.fixture
+def seen(monkeypatch):
+    """The products that oneDNN computed."""
+    calls, plain = [], products._by_onednn
+    monkeypatch.setattr(products, "_by_onednn", lambda *args: calls.append(args[0].shape) or plain(*args))
+    return calls
+
+
+def values(rows=7, inner=48, units=20, dtype="float32"):
+    import torch
+
+    generator = torch.Generator().manual_seed(0)
+    shapes = ((rows, inner), (inner, units), (units,))
+    return [torch.randn(s, generator=generator).to(getattr(torch, dtype)).requires_grad_() for s in shapes]
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_products_and_their_gradients(library, seen, bias):
+    import torch
+
+    x, kernel, b = values()
+    found = products.linear(x, kernel, b if bias else None)
+    expected = x.double() @ kernel.double() + (b.double() if bias else 0)
+    np.testing.assert_allclose(found.detach(), expected.detach(), **CLOSE)
+    inputs = [x, kernel, b] if bias else [x, kernel]
+    weight = torch.randn(found.shape, generator=torch.Generator().manual_seed(1))
+    for one, other in zip(*(torch.autograd.grad((y * weight).sum(), inputs) for y in (found, expected))):
+        np.testing.assert_allclose(one, other, **CLOSE)
+    assert len(seen) == (3 if library == "onednn" else 0)
+    with torch.no_grad():
+        assert torch.equal(products.linear(x, kernel, b if bias else None), found)  # the same kernel in inference
+
+
+def test_gradients_alone_where_they_are_wanted(library):
+    import torch
+
+    for wanted in range(3):
+        inputs = [value.detach().requires_grad_(n == wanted) for n, value in enumerate(values())]
+        products.linear(*inputs).square().sum().backward()
+        assert [value.grad is not None for value in inputs] == [n == wanted for n in range(3)]
+    with torch.inference_mode():
+        assert products.linear(*values()).is_inference()
+
+
+def test_gradients_of_gradients(library):
+    """Those of the same product in float64, against differences: `torch.autograd.gradgradcheck` needs float64."""
+    import torch
+
+    x, kernel, b = values(3, 4, 5)
+
+    def second(product, *inputs):
+        inputs = [value.detach().requires_grad_() for value in inputs]
+        slopes = torch.autograd.grad(product(*inputs).pow(3).sum(), inputs, create_graph=True)
+        return torch.autograd.grad(sum(s.square().sum() for s in slopes), inputs)
+
+    found = second(products.linear, x, kernel, b)
+    expected = second(lambda x, k, b: x @ k + b, *(value.double() for value in (x, kernel, b)))
+    for a, e in zip(found, expected):
+        np.testing.assert_allclose(a, e, rtol=1e-4, atol=1e-4 * float(e.abs().max()))
+
+
+def test_transforms_modes_and_tracing_take_ordinary_products(library, seen):
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+
+    x, kernel, b = (value.detach() for value in values())
+    expected = torch.addmm(b, x, kernel)
+    seen.clear()
+    batch = torch.func.vmap(products.linear, in_dims=(0, None, None))(torch.stack([x, x]), kernel, b)
+    tangent = torch.func.jvp(lambda x: products.linear(x, kernel, b), (x,), (x,))[1]
+    jacobian = torch.func.jacrev(lambda x: products.linear(x, kernel, b))(x)
+    traced = torch.jit.trace(products.linear, (x, kernel, b), check_trace=False)
+    with FlopCounterMode(display=False) as flops:
+        products.linear(x, kernel, b)
+    with torch.backends.mkldnn.flags(enabled=False):
+        products.linear(x, kernel, b)
+    compiled = torch.compile(products.linear, backend="eager")(x, kernel, b)
+    for found in (batch[1], tangent + b, traced(x, kernel, b), compiled):
+        np.testing.assert_allclose(found, expected, **CLOSE)
+    assert jacobian.shape == (*expected.shape, *x.shape) and flops.get_total_flops() == 2 * 7 * 48 * 20
+    assert not seen
+
+
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16", "float16"])
+def test_other_dtypes_take_ordinary_products(library, seen, dtype):
+    x, kernel, b = values(dtype=dtype)
+    assert products.linear(x, kernel, b).dtype == x.dtype
+    assert not seen
+
+
+def test_other_shapes(library):
+    x, kernel, b = values()
+    found, expected = products.linear(x[None], kernel, b)[0].detach(), products.linear(x, kernel, b).detach()
+    np.testing.assert_allclose(found, expected, **CLOSE)
+    assert products.linear(x[:0], kernel, b).shape == (0, 20)
+    with pytest.raises(RuntimeError):
+        products.linear(x[:, :3], kernel, b)
+    assert products.library() == library or library == "onednn"  # a mistake may turn oneDNN off, and nothing else
+
+
+def test_a_model_computes_and_trains_by_either_library(library, seen):
+    sizes = {"image_size": 16, "patch_size": 8, "num_layers": 1, "hidden_size": 16, "num_heads": 2, "mlp_dim": 24}
+    model = vit.build(ViTConfig(**sizes, classes=3))
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    images = np.random.default_rng(0).uniform(-1, 1, (4, 16, 16, 3)).astype("float32")
+    before = model.get_weights()
+    model.fit(images, np.arange(4) % 3, verbose=0)
+    assert any((a != b).any() for a, b in zip(before, model.get_weights()))
+    fitted = len(seen)
+    model.predict(images, verbose=0)
+    assert (fitted == 18 and len(seen) == 24) if library == "onednn" else not seen
+
+
+@pytest.mark.parametrize("name", products.PRIVATE)
+def test_without_a_private_name_products_are_ordinary(name, monkeypatch, caplog):
+    monkeypatch.setattr(products, "LEAST", 0)
+    monkeypatch.setattr(products, "_library", None)
+    monkeypatch.setenv("VIT_KERAS_PRODUCTS", "onednn")
+    monkeypatch.setitem(products.PRIVATE, name, "ops.mkldnn._renamed")
+    products._private.cache_clear()
+    x, kernel, b = values()
+    with caplog.at_level(logging.INFO, "vit_keras"):
+        np.testing.assert_allclose(products.linear(x, kernel, b).detach(), (x @ kernel + b).detach(), **CLOSE)
+    products._private.cache_clear()
+
+
+def test_a_failure_of_onednn_is_computed_again_and_logged_once(monkeypatch, caplog):
+    def fails(*_):
+        raise RuntimeError("could not create a primitive")
+
+    monkeypatch.setattr(products, "_library", "onednn")
+    monkeypatch.setattr(products, "LEAST", 0)
+    monkeypatch.setattr(products, "_by_onednn", fails)
+    x, kernel, b = values()
+    with caplog.at_level(logging.INFO, "vit_keras"):
+        for _ in range(3):
+            np.testing.assert_allclose(products.linear(x, kernel, b).detach(), (x @ kernel + b).detach(), **CLOSE)
+    assert len(caplog.records) == 1 and products.library() == "pytorch"
+
+
+@pytest.mark.parametrize(
+    ("faster", "setting", "expected"),
+    [
+        ("onednn", "auto", "onednn"),
+        ("pytorch", "auto", "pytorch"),
+        ("onednn", "pytorch", "pytorch"),
+        ("pytorch", "onednn", "onednn"),
+        ("onednn", "nonsense", "pytorch"),
+    ],
+)
+def test_the_faster_one_is_chosen_once(faster, setting, expected, monkeypatch):
+    timed = []
+    monkeypatch.setattr(products, "_library", None)
+    monkeypatch.setenv("VIT_KERAS_PRODUCTS", setting)
+    seconds = {name: 1.0 if name == faster else 2.0 for name in ("pytorch", "onednn")}
+    monkeypatch.setattr(products, "_seconds", lambda: timed.append(1) or seconds)
+    found = []
+    threads = [threading.Thread(target=lambda: found.append(products.library())) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [expected] * 8 and len(timed) <= 1
+
+
+def test_timing_draws_no_random_numbers():
+    import torch
+
+    state = torch.get_rng_state()
+    assert set(products._seconds()) == {"pytorch", "onednn"}
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_block_alone_takes_the_same_kernels(library):
+    """Through Keras and directly, to the bit."""
+    import torch
+
+    from vit_keras import direct
+
+    layer, tokens = MlpBlock(24), torch.rand(2, 5, 16)
+    with torch.no_grad():
+        found = layer(tokens, training=False)
+        found = layer(tokens, training=False)
+        with direct.through_keras():
+            assert torch.equal(layer(tokens, training=False), found)

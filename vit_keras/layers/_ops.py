@@ -1,0 +1,69 @@
+"""Operations of a block on which Keras spends more time than PyTorch.
+
+`keras.ops.reshape` takes 15 microseconds, PyTorch's one. The numbers are the same to the bit.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from keras import ops
+
+from .. import products
+from ..direct import give_up, is_direct
+from ..keras_internals import values_of
+
+
+def reshape(x, shape):
+    """Reshape as `keras.ops.reshape` does."""
+    return x.reshape(shape) if is_direct(x) else ops.reshape(x, shape)
+
+
+def transpose(x, axes):
+    """Transpose as `keras.ops.transpose` does."""
+    return x.permute(axes) if is_direct(x) else ops.transpose(x, axes)
+
+
+def linear(x, kernel, bias):
+    """Return `x @ kernel + bias` of PyTorch (`products.linear`), or `None` where Keras has to compute it.
+
+    Not a matter of how layers are called: a model that runs eagerly has the same kernels.
+    """
+    values = _values(x, kernel, bias)
+    return None if values is None else products.linear(x, *values)
+
+
+def normalize(x, gamma, beta, epsilon, dtype):
+    """Return the layer normalization over the last axis by PyTorch, or `None`; as `linear`. Keras casts to `dtype`."""
+    values = _values(x, gamma, beta)
+    if values is None or x.dtype is not getattr(sys.modules["torch"], dtype):
+        return None
+    return sys.modules["torch"].layer_norm(x, x.shape[-1:], *values, epsilon)
+
+
+def gelu(x, tanh=False):
+    """Compute the GELU as `keras.ops.gelu` does."""
+    if not is_direct(x):
+        return ops.gelu(x, approximate=tanh)
+    return sys.modules["torch"].nn.functional.gelu(x, approximate="tanh" if tanh else "none")
+
+
+def _values(x, *variables):
+    """Return the tensors of variables, where PyTorch computes the same with them and `x` as Keras; or `None`."""
+    if not is_direct(x, always=True):
+        return None
+    try:
+        if sys.modules["torch"].is_autocast_enabled(x.device.type):
+            return None
+        values = values_of(*variables)
+    except Exception as error:
+        give_up(error)
+        return None
+    kind, dtype, device = type(x), x.dtype, x.device
+    if not dtype.is_floating_point or dtype.itemsize < 4:  # half precision: Keras computes some of it in float32
+        return None
+    return values if all(v is None or _is_like(v, kind, dtype, device) for v in values) else None
+
+
+def _is_like(value, kind, dtype, device):
+    return isinstance(value, kind) and value.dtype is dtype and value.device == device

@@ -1,0 +1,102 @@
+"""What training keeps for the backward pass, and how it computes what lies between two products of matrices.
+
+TensorFlow computes GELU's tanh form in eight passes over memory, and its gradient in about as many. XLA compiles each
+into one pass. Where it compiles the function alone, it cuts the gradient into pieces, so value and gradient are
+compiled apart, as the two halves of a custom gradient.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import keras
+from keras import ops
+
+logger = logging.getLogger("vit_keras")
+
+
+def recomputed(function: Callable) -> Callable:
+    """Return a cheap function that is computed again in the backward pass, so that what is inside it need not be kept.
+
+    For element-wise functions: a training step takes a quarter less memory for 2 % of the time. (Of a matrix product at
+    the end only the gradient is computed, which does not need its result.) PyTorch's kernels keep little by themselves.
+    All tensors must be arguments: TensorFlow gives no gradient to a tensor that the function closes over (to variables
+    it does).
+    """
+    if keras.backend.backend() not in ("tensorflow", "jax"):
+        return function
+    return keras.remat(lambda *x: function(*x))  # a new lambda each time: JAX would reuse the trace of a known one
+
+
+def in_one_pass(function: Callable, *constants: Any) -> Callable:
+    """Return a function for training that keeps only its arguments for the backward pass.
+
+    Where `has_one_pass`, its value and its gradient take one pass over memory each; it is compiled once for each
+    function, its constants, and the shapes of the tensors. Elsewhere it is `recomputed`.
+
+    Args:
+        function: Defined in a module: from `constants` and tensors to one tensor. It must read nothing else.
+        *constants: Its first arguments, hashable.
+
+    Returns:
+        A function of the tensors.
+
+    Example:
+        >>> float(in_one_pass(layer_norm, 1e-6)(ops.ones((1, 4)), ops.ones(4), ops.ones(4))[0, 0])
+        1.0
+    """
+    return _halves(function, *constants) if has_one_pass() else recomputed(functools.partial(function, *constants))
+
+
+def layer_norm(epsilon: float, x: Any, gamma: Any, beta: Any) -> Any:
+    """Return the layer normalization of the last axis, in at least float32: Keras' own, as a function.
+
+    Example:
+        >>> ops.convert_to_numpy(layer_norm(0.0, ops.convert_to_tensor([[1.0, 3.0]]), ops.ones(2), ops.zeros(2)))
+        array([[-1.,  1.]], dtype=float32)
+    """
+    dtype = keras.backend.result_type(x.dtype, "float32")
+    mean, variance = ops.moments(ops.cast(x, dtype), axes=-1, keepdims=True)
+    scale = ops.rsqrt(variance + epsilon) * ops.cast(gamma, dtype)
+    return ops.cast(ops.cast(x, dtype) * scale + (ops.cast(beta, dtype) - mean * scale), x.dtype)
+
+
+@functools.cache
+def _halves(function: Callable, *constants: Any) -> Callable:
+    import tensorflow as tf
+
+    compiled = functools.partial(tf.function, jit_compile=True, autograph=False)
+    value = compiled(functools.partial(function, *constants))
+
+    @compiled
+    def gradient(upstream, *tensors):
+        with tf.GradientTape() as tape:
+            tape.watch(tensors)
+            result = function(*constants, *tensors)
+        return tape.gradient(result, tensors, upstream)
+
+    @tf.custom_gradient
+    def whole(*tensors):
+        return value(*tensors), lambda upstream: gradient(upstream, *tensors)
+
+    return lambda *tensors: whole(*map(tf.convert_to_tensor, tensors))
+
+
+@functools.cache
+def has_one_pass() -> bool:
+    """Return whether XLA compiles functions for TensorFlow on the processor. Accelerators have kernels of their own."""
+    if keras.backend.backend() != "tensorflow":
+        return False
+    import tensorflow as tf
+
+    if any(device.device_type != "CPU" for device in tf.config.list_physical_devices()):
+        return False
+    try:
+        with tf.init_scope():
+            return float(tf.function(tf.square, jit_compile=True)(tf.constant(2.0))) == 4.0
+    except Exception as error:
+        logger.info("Training computes without XLA, which does not compile here: %s", error)
+        return False

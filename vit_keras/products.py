@@ -1,0 +1,194 @@
+"""Products of matrices on PyTorch, on CPUs by the faster of its two libraries.
+
+PyTorch multiplies float32 matrices by MKL, which on some AMD processors reaches half of what oneDNN reaches, inside the
+same PyTorch. The two are timed once a process, and the faster one is kept: in training and in inference, from the first
+product to the last. What oneDNN has no formula for (half precision, `torch.func`, compiling, tracing, gradients of
+gradients) is computed by PyTorch's ordinary products.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import sys
+import threading
+import time
+from typing import Any
+
+logger = logging.getLogger("vit_keras")
+
+LIBRARIES = ("auto", "pytorch", "onednn")
+"""Values of the environment variable `VIT_KERAS_PRODUCTS`: the faster one, PyTorch's own choice, oneDNN."""
+
+LEAST = 2**22
+"""Multiplications from which on oneDNN pays: a call of it costs some 15 microseconds more."""
+
+SHAPE = (64, 768, 3072)
+"""Rows, columns and inner size of the product that is timed: a part of the largest one of ViT-B."""
+
+PRIVATE = {
+    "product": "ops.mkldnn._linear_pointwise",
+    "transforms": "_C._functorch.peek_interpreter_stack",
+    "dispatch_mode": "utils._python_dispatch._get_current_dispatch_mode",
+    "function_mode": "overrides._get_current_function_mode",
+}
+"""The private names of PyTorch that are needed; without one of them, its ordinary products are."""
+
+_lock = threading.Lock()
+_library: str | None = None
+
+
+def linear(x: Any, kernel: Any, bias: Any = None) -> Any:
+    """Return `x @ kernel + bias` of tensors of PyTorch, all of one dtype on one device.
+
+    Args:
+        x: `(..., inputs)`.
+        kernel: `(inputs, units)`.
+        bias: `(units,)`, or `None`.
+
+    Example:
+        >>> import torch  # doctest: +SKIP
+        >>> linear(torch.ones(1, 2), torch.ones(2, 3), torch.ones(3))  # doctest: +SKIP
+        tensor([[3., 3., 3.]])
+    """
+    torch = sys.modules["torch"]
+    if x.dim() == kernel.dim() == 2:
+        if _is_for_onednn(torch, x, kernel):
+            differentiated = torch.is_grad_enabled() and (
+                x.requires_grad or kernel.requires_grad or (bias is not None and bias.requires_grad)
+            )
+            return _function().apply(x, kernel, bias) if differentiated else _multiply(x, kernel, bias)
+        return torch.mm(x, kernel) if bias is None else torch.addmm(bias, x, kernel)
+    x = torch.matmul(x, kernel)
+    return x if bias is None else x + bias
+
+
+def library() -> str:
+    """Return which library multiplies float32 matrices on the CPU, `"pytorch"` or `"onednn"`: timed at the first call.
+
+    Example:
+        >>> library() in LIBRARIES
+        True
+    """
+    global _library
+    if _library is None:
+        with _lock:
+            _library = _library or _choose()
+    return _library
+
+
+def _choose() -> str:
+    wanted = os.environ.get("VIT_KERAS_PRODUCTS", "auto").lower()
+    if wanted not in LIBRARIES:
+        logger.info("VIT_KERAS_PRODUCTS is %r, which is none of %s.", wanted, ", ".join(LIBRARIES))
+    if wanted in ("auto", "onednn"):
+        try:
+            if not sys.modules["torch"].backends.mkldnn.is_available():
+                return "pytorch"
+            _private.cache_clear()
+            seconds = _seconds()
+            if wanted == "onednn" or seconds["onednn"] < 0.95 * seconds["pytorch"]:
+                return "onednn"
+        except Exception as error:
+            logger.info("Products are not computed by oneDNN: %s: %s", type(error).__name__, error)
+    return "pytorch"
+
+
+def _seconds() -> dict[str, float]:
+    """Time a product by both libraries, in turns."""
+    torch = sys.modules["torch"]
+    rows, inner, columns = SHAPE
+    found: dict[str, list[float]] = {"pytorch": [], "onednn": []}
+    with torch.inference_mode(), torch.autocast("cpu", enabled=False):
+        x, kernel, bias = (torch.full(s, 0.5, device="cpu") for s in ((rows, inner), (inner, columns), (columns,)))
+        for _ in range(4):
+            for name in found:
+                start = time.perf_counter()
+                _by_onednn(x, kernel, bias) if name == "onednn" else torch.addmm(bias, x, kernel)
+                found[name].append(time.perf_counter() - start)
+    return {name: min(each[1:]) for name, each in found.items()}
+
+
+@functools.cache
+def _private(name: str) -> Any:
+    value = sys.modules["torch"]
+    for part in PRIVATE[name].split("."):
+        value = getattr(value, part)
+    return value
+
+
+def _is_for_onednn(torch: Any, x: Any, kernel: Any) -> bool:
+    """Whether oneDNN computes this product, and nothing watches or transforms what is computed."""
+    if x.dtype is not torch.float32 or x.device.type != "cpu":
+        return False
+    if torch.compiler.is_compiling() or torch.jit.is_tracing():
+        return False
+    if x.numel() * kernel.shape[1] < LEAST or _is_watched(torch) or library() != "onednn":
+        return False
+    return _are_plain(torch, x, kernel)
+
+
+def _are_plain(torch: Any, *tensors: Any) -> bool:
+    kinds = (torch.Tensor, torch.nn.Parameter)
+    return all(type(t) in kinds and t.layout is torch.strided and not t.is_meta for t in tensors)
+
+
+def _is_watched(torch: Any) -> bool:
+    try:
+        return (
+            _private("transforms")() is not None
+            or _private("dispatch_mode")() is not None
+            or _private("function_mode")() is not None
+            or torch.autograd.forward_ad._current_level >= 0
+            or not torch.backends.mkldnn.enabled
+            or torch.is_autocast_enabled("cpu")
+        )
+    except Exception:
+        return True
+
+
+def _multiply(x: Any, kernel: Any, bias: Any = None) -> Any:
+    """Multiply by oneDNN, or in the ordinary way where that fails; no gradient goes through it."""
+    global _library
+    try:
+        return _by_onednn(x, kernel, bias)
+    except Exception as error:
+        torch = sys.modules["torch"]
+        result = torch.mm(x, kernel) if bias is None else torch.addmm(bias, x, kernel)  # a mistake raises here, too
+        logger.info("Products are not computed by oneDNN any more: %s: %s", type(error).__name__, error)
+        _library = "pytorch"
+        return result
+
+
+def _by_onednn(x: Any, kernel: Any, bias: Any = None) -> Any:
+    return _private("product")(x, kernel.t(), bias, "none", [], "")
+
+
+@functools.cache
+def _function() -> Any:
+    """Return the product as a function of PyTorch that has gradients, by oneDNN too."""
+    torch = sys.modules["torch"]
+
+    def product(x, y):
+        watched = torch.is_grad_enabled() or _is_watched(torch) or not _are_plain(torch, x, y)
+        return torch.mm(x, y) if watched else _multiply(x, y)  # gradients of gradients go through `mm`
+
+    class Linear(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, kernel, bias):
+            ctx.save_for_backward(x, kernel)
+            return _multiply(x, kernel, bias)
+
+        @staticmethod
+        def backward(ctx, gradient):
+            x, kernel = ctx.saved_tensors
+            needs_x, needs_kernel, needs_bias = ctx.needs_input_grad
+            gradient = gradient.contiguous()
+            return (
+                product(gradient, kernel.t()) if needs_x else None,
+                product(x.t(), gradient) if needs_kernel else None,
+                gradient.sum(0) if needs_bias else None,
+            )
+
+    return Linear
