@@ -1,7 +1,10 @@
 """The server: its numbers, its errors, its limits, and that it ends in order."""
 
 import contextlib
+import functools
+import gc
 import json
+import math
 import re
 import signal
 import socket
@@ -9,8 +12,11 @@ import struct
 import sys
 import threading
 import time
+import tracemalloc
 import urllib.parse
+import weakref
 import zlib
+from typing import ClassVar
 
 import make_tiny_onnx
 import numpy as np
@@ -22,13 +28,15 @@ pytest.importorskip("uvicorn")
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnx")
 
+from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from vit_keras import serve
 from vit_keras.cli import main
 from vit_keras.images import resize_image
 from vit_keras.preprocess import Preprocessing
-from vit_keras.serve import app, engine, http, jobs, pictures
+from vit_keras.serve import app, engine, http, jobs, pictures, protocol
+from vit_keras.serve.limits import Limits
 from vit_keras.serve.multipart import first_part
 from vit_keras.visualize import attention_rollout
 
@@ -485,6 +493,180 @@ def test_more_connections_than_may_be(tiny, monkeypatch):
         status, headers, _ = ask(address, "/v2")
         assert (status, headers["retry-after"]) == (503, "1")
         client.close()
+
+
+def idle(address, source, count):
+    """Connections that wait for a request, from an address of this machine."""
+    parts = urllib.parse.urlsplit(address)
+    opened = [socket.create_connection((parts.hostname, parts.port), 20, (source, 0)) for _ in range(count)]
+    time.sleep(0.1)
+    return opened
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has all of 127.0.0.0/8")
+@pytest.mark.parametrize("limits", [{}, {"connections_per_client": 4}])
+@pytest.mark.parametrize("source", ["127.0.0.1", "127.0.0.2"])
+def test_idle_connections_shut_nobody_out(tiny, monkeypatch, limits, source):
+    monkeypatch.setattr(http, "MAX_CONNECTIONS", 8)
+    with serve.running(tiny, **limits) as address:
+        busy = waiting(address)
+        clients = idle(address, source, 30)
+        for _ in range(3):
+            assert ask(address, "/predict", encoded(random_picture()))[0] == 200
+        assert metric(address, "vit_keras_connections") <= 9
+        busy.sendall(b"12345")  # what has sent a request is not closed for others
+        assert busy.recv(100).startswith(b"HTTP/1.1 415")
+        for client in (busy, *clients):
+            client.close()
+
+
+def test_an_address_has_a_limit_unless_it_is_a_proxy(tiny):
+    for limits, statuses in [({}, [429, 200]), ({"proxies": ("127.0.0.0/8",)}, [200, 200])]:
+        with serve.running(tiny, connections_per_client=1, **limits) as address:
+            client, (second,) = waiting(address), idle(address, "127.0.0.1", 1)
+            with contextlib.suppress(ConnectionError):
+                second.sendall(b"GET /v2 HTTP/1.1\r\nHost: a\r\n\r\n")
+            found = [int(second.recv(12)[-3:])]
+            second.close()
+            client.close()
+            time.sleep(0.1)
+            assert [*found, ask(address, "/v2")[0]] == statuses
+
+
+def test_who_may_ask_for_many():
+    for limits, client, most in [
+        (Limits(), "127.0.0.1", math.inf),
+        (Limits(), "::ffff:127.0.0.9", math.inf),
+        (Limits(), "192.0.2.1", 32),
+        (Limits(), "fe80::1%eth0", 32),
+        (Limits(), "", 32),
+        (Limits(per_client=3), "127.0.0.1", 3),
+        (Limits(per_client=3, proxies=("192.0.2.0/24", "::1")), "192.0.2.9", math.inf),
+        (Limits(per_client=3, proxies=("192.0.2.0/24", "::1")), "::1", math.inf),
+    ]:
+        assert limits.requests_of(client) == most
+    with pytest.raises(ValueError, match=r"10\.0\.0\.0/8\. Received: 'nginx'"):
+        Limits(proxies=("nginx",))
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_request_that_is_given_up_leaves_the_queue(begun):
+    class Body:
+        pass
+
+    go, body = threading.Event(), Body()
+    left = weakref.ref(body)
+    workers = jobs.Workers(lambda *_: {}, threads=1)
+    work = jobs.Work(np.zeros((1, 1, 1, 3), "uint8"), (), lambda _: None)
+    blocking = workers.submit(lambda: go.wait(10) and work)
+    job = workers.submit(lambda body=body: body and work)
+    del body
+    if begun:
+        go.set()
+        job.result(10)
+        blocking.result(10)
+        assert eventually(lambda: left() is None)  # the thread waits for the next, and holds nothing
+    else:
+        job.cancel()
+        gc.collect()
+        assert left() is None
+    go.set()
+    workers.close()
+
+
+def test_a_batch_is_computed_in_parts_and_ends_when_its_time_is_over():
+    def run(images, outputs):
+        runs.append(len(images))
+        time.sleep(0.05)
+        return {"sum": images.sum((1, 2, 3), dtype="int64")}
+
+    images = np.arange(7, dtype="uint8")[:, None, None, None].repeat(3, -1)
+    workers = jobs.Workers(run, threads=1, at_once=lambda size: 3)
+    runs = []
+    found = workers.submit(lambda: jobs.Work(images, ("sum",), lambda found: found["sum"].tolist())).result(10)
+    assert (found, runs) == ([0, 3, 6, 9, 12, 15, 18], [3, 3, 1])
+    runs = []
+    late = workers.submit(lambda: jobs.Work(images, ("sum",), lambda found: found), timeout=0.07)
+    with pytest.raises(TimeoutError):
+        late.result(10)
+    assert 1 <= len(runs) < 3
+    workers.close()
+
+
+class Files:
+    """An engine of a file that resizes pictures, or that takes them in any size."""
+
+    outputs: ClassVar = {"features": ("FP32", [-1, 192]), "attention_0": ("FP32", [-1, 3, -1, -1])}
+
+    def __init__(self, image_size):
+        self.preprocessing = Preprocessing(image_size=image_size)
+        self.metadata = {"tokens": {"stride": [16, 16], "heads": 3, "width": 192}} if image_size is None else {}
+
+
+@pytest.mark.parametrize(
+    "image_size, count, size, outputs, message",
+    [
+        (224, 900, (1, 1), {"features": True}, None),
+        (224, 1000, (1, 1), {"features": True}, "1000 images of 1×1 have 50,176,000 pixels"),
+        (224, 60_000, (1, 1), {"features": True}, "3,010,560,000 pixels"),
+        (224, 1, (500_000, 1), {"features": True}, "112,000,000 pixels"),
+        (224, 1, (1, 500_000), {"features": True}, "would need about 3,60. MB of memory"),
+        (224, 16, (224, 224), {"attention_0": True}, None),
+        (224, 60, (224, 224), {"attention_0": False}, "answer to 60 images of 224×224 would have about 19. MB"),
+        (None, 1, (1024, 1024), {"features": True}, None),
+        (None, 1, (2048, 2048), {"features": True}, "image of 2048×2048 would need about 6,.* MB of memory"),
+        (None, 1, (7000, 8000), {"features": True}, "56,000,000 pixels"),
+    ],
+)
+def test_what_a_request_costs_is_known_before_it_is_computed(image_size, count, size, outputs, message):
+    check = functools.partial(Limits().check, Files(image_size), count, size, outputs)
+    if message is None:
+        check()
+        return
+    with pytest.raises(HTTPException, match=message) as error:
+        check()
+    assert error.value.status_code == 413
+
+
+def test_an_image_without_a_patch_is_refused():
+    with pytest.raises(HTTPException, match=r"at least 16×16 pixels, one patch. Received: 300×9") as error:
+        Limits().check(Files(None), 1, (9, 300), {"features": True})
+    assert error.value.status_code == 422
+    Limits().check(Files(224), 1, (9, 300), {"features": True})
+
+
+@pytest.mark.parametrize("size", [(200_000, 1), (1, 200_000), (1, 60_000)])
+def test_a_narrow_picture_is_refused(address, size):
+    status, _, answer = ask(address, "/predict", encoded(np.zeros((*size, 3), "uint8")))
+    assert status == 413 and re.search(r"pixels", answer["error"])
+
+
+@pytest.mark.parametrize(
+    "data",
+    [["x" * 800_000] + ["y"] * 300, [[], "x" * 800_000], [{}] * 900, [1.0] * 72, [None] * 72, [[1, [2]], [3, 4]]],
+    ids=["strings", "mixed", "objects", "floats", "nothing", "ragged"],
+)
+def test_numbers_are_checked_before_an_array_is_made(data):
+    body = request_with(DATA=data)
+    tracemalloc.start()
+    with pytest.raises(HTTPException) as error:
+        protocol.read_request(body, {}, None)
+    assert tracemalloc.get_traced_memory()[1] < 10 * len(body) + 1_000_000
+    tracemalloc.stop()
+    assert error.value.status_code == 400
+
+
+def test_many_objects_are_not_read():
+    with pytest.raises(HTTPException, match="more than 1000 objects"):
+        protocol.read_request(b'{"inputs": [' + b"{}," * 1000 + b"{}]}", {}, None)
+
+
+def test_answers_that_are_not_taken_are_limited(tiny):
+    with serve.running(tiny, answer=4000) as address:
+        server_app = next(each for each in gc.get_objects() if isinstance(each, app.App) and each.limits.answer == 4000)
+        server_app.unsent = lambda: 8001
+        status, headers, _ = ask(address, "/predict", encoded(random_picture()))
+        assert (status, headers["retry-after"]) == (503, "1")
 
 
 def test_jobs_are_computed_together_if_they_may():

@@ -45,7 +45,7 @@ def serve(
         on_start: Called with the address once the server listens.
         **options: `name`, of the model; `threads`, of one computation; `workers`, how many requests are computed at
             once (2); `batch`, how many are computed together (1); `timeout`, seconds for each step of a request (30);
-            and the limits `body`, `pixels`, `pending` and `per_client`, see `vit_keras.serve.app.Limits`.
+            and all other limits of `vit_keras.serve.limits.Limits`, such as `body` and `pixels`.
 
     Raises:
         FileNotFoundError: There is no such file.
@@ -126,9 +126,10 @@ def _opened(
     """Yield a server, ready to run, and its address."""
     _check_packages()
     from ..validate import positive_integer
-    from .app import App, Limits
+    from .app import App
     from .engine import Engine
     from .http import Server
+    from .limits import Limits
 
     options = dict(options)
     workers = positive_integer(options.pop("workers", 2), "workers")
@@ -148,6 +149,7 @@ def _opened(
         app = App(engine, limits, threads=workers, batch=batch)
         stack.callback(app.close)
         started = functools.partial(on_start, address) if on_start else lambda: None
-        server = Server(app, listener, timeout=limits.timeout, on_start=started)
+        server = Server(app, listener, timeout=limits.timeout, on_start=started, limits=limits)
+        app.unsent = server.unsent
         app.metrics.connections.set_function(lambda: len(server.server_state.connections))
         yield server, address

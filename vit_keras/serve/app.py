@@ -26,8 +26,10 @@ from starlette.types import Message, Receive, Scope, Send
 
 from .. import __version__, html_page
 from .engine import Engine
+from .estimate import at_once
 from .http import RETRY
 from .jobs import Work, Workers
+from .limits import Limits
 from .metrics import Metrics
 from .multipart import first_part
 from .pictures import attention_maps, read_picture, resized
@@ -41,37 +43,6 @@ _FOLDER = Path(__file__).parent
 _FOOTER = """<p>The picture goes to this server alone, and is not kept.</p>
     <p>For programs: <code>curl --data-binary @cat.jpg <span id="address"></span></code>, the Open Inference Protocol at
       <a href="v2"><code>v2</code></a>, its description at <a href="openapi.json"><code>openapi.json</code></a>.</p>"""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Limits:
-    """What a client may cost.
-
-    Attributes:
-        body: Bytes of a request.
-        pixels: Pixels of a picture, or of all images of one request.
-        pending: Requests that are read, wait or are computed; more get the status 503.
-        per_client: Those of one address; more get the status 429. `None`: any number.
-        timeout: Seconds that a request waits to be computed before it gets the status 503.
-
-    Raises:
-        ValueError: One is not positive.
-
-    Example:
-        >>> Limits(pending=8).body
-        10485760
-    """
-
-    body: int = 10 << 20
-    pixels: int = 50_000_000
-    pending: int = 64
-    per_client: int | None = None
-    timeout: float = 30.0
-
-    def __post_init__(self):
-        for name, value in dataclasses.asdict(self).items():
-            if value is not None and not value > 0:
-                raise ValueError(f"{name} must be positive. Received: {value!r}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,13 +64,16 @@ class App:
     Attributes:
         stopping: Set it to let health checks say that the server takes no more, and answers close connections.
         metrics: What is counted.
+        unsent: Returns the bytes of the answers that clients have not taken yet.
     """
 
     def __init__(self, engine: Engine, limits: Limits | None = None, *, threads: int = 2, batch: int = 1):
         self.engine, self.limits = engine, limits or Limits()
         self.metrics = Metrics()
         self.metrics.pending.set_function(lambda: self._clients.total())
-        self.workers = Workers(self._run, threads=threads, batch=batch)
+        self.unsent: Callable[[], int] = lambda: 0
+        most = functools.partial(at_once, engine)
+        self.workers = Workers(self._run, threads=threads, batch=batch, at_once=most)
         self.stopping = False
         self._clients: collections.Counter[str] = collections.Counter()
         self._names: dict[Any, str] = {}
@@ -166,8 +140,11 @@ class App:
         limits, client = self.limits, request.client.host if request.client else ""
         if self._clients.total() >= limits.pending:
             raise HTTPException(503, f"{limits.pending} requests wait, as many as may. Try again in a second.", RETRY)
-        if limits.per_client is not None and self._clients[client] >= limits.per_client:
-            message = f"{limits.per_client} of your requests wait, as many as may. Send the next after an answer."
+        if self.unsent() > 2 * limits.answer:
+            raise HTTPException(503, "Too many answers are not taken by their clients. Try again in a second.", RETRY)
+        most = limits.requests_of(client)
+        if self._clients[client] >= most:
+            message = f"{most} of your requests wait, as many as may. Send the next after an answer."
             raise HTTPException(429, message, RETRY)
         self._clients[client] += 1
         try:
@@ -213,10 +190,11 @@ class App:
         """Read the body of a request, and return what a worker makes of it."""
         with self._place(request):
             body = await self._body(request)
-            future = self.workers.submit(functools.partial(prepare, body))
+            future = self.workers.submit(functools.partial(prepare, body), self.limits.timeout)
+            body = b""  # the job has it, until it is done or given up
             try:
                 return await asyncio.wait_for(asyncio.wrap_future(future), self.limits.timeout)
-            except Late:
+            except (Late, TimeoutError):
                 message = f"It was not computed within {self.limits.timeout:g} seconds."
                 raise HTTPException(503, f"{message} Try again when less is asked for.", RETRY) from None
 
@@ -265,9 +243,8 @@ class App:
 
         def prepare(body):
             inference = read_request(body, request.headers, self.engine)
-            pixels, most = inference.images.size // 3, self.limits.pixels
-            if pixels > most:
-                raise HTTPException(413, f"The images have {pixels:,} pixels, and at most {most:,} are taken.")
+            count, *size = inference.images.shape[:3]
+            self.limits.check(self.engine, count, size, inference.outputs)
             finish = functools.partial(write_response, inference, engine=self.engine)
             return Work(inference.images, tuple(inference.outputs), finish)
 
@@ -292,6 +269,8 @@ class App:
                 raise HTTPException(400, "The body is empty. Send the bytes of a picture, or a form with one file.")
             picture = read_picture(body, self.limits.pixels)
             size = picture.shape[:2]
+            images = resized(picture, engine.preprocessing, self.limits.pixels)[None]
+            self.limits.check(engine, 1, images.shape[1:3], dict.fromkeys((*results, *attention), True))
 
             def finish(found):
                 answer = {"model": engine.name, "size": list(size)}
@@ -304,7 +283,7 @@ class App:
                     answer["attention"] = attention_maps(scores, size, engine.preprocessing) if scores else None
                 return json_response(answer)
 
-            return Work(resized(picture, engine.preprocessing)[None], (*results, *attention), finish)
+            return Work(images, (*results, *attention), finish)
 
         return await self._compute(request, prepare)
 

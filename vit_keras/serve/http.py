@@ -9,7 +9,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import h11
@@ -17,10 +17,12 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
 from uvicorn.server import HANDLED_SIGNALS
 
+from .limits import Limits
+
 __all__ = ["MAX_CONNECTIONS", "RETRY", "Protocol", "Server"]
 
 MAX_CONNECTIONS = 512
-"""More are closed at once, with the status 503."""
+"""For one more, one that waits for a request is closed."""
 RETRY = {"Retry-After": "1"}
 """Headers of an answer to what may be asked again."""
 _MAX_HEAD = 1 << 14  # bytes of the request line and the headers
@@ -31,16 +33,41 @@ _LAST_CALL = 0.5  # seconds for what is on its way when the server stops
 class Protocol(H11Protocol):
     """One connection. It has a deadline for the client to take an answer, and to send the head of the next request.
 
-    The time begins with the connection or with the answer: no byte prolongs it.
+    The time begins with the connection or with the answer: no byte prolongs it. Where there are too many connections,
+    one that waits for a request is closed for a new one: the oldest of the address that has the most.
     """
 
+    limits = Limits()
     _deadline: asyncio.TimerHandle | None = None
+    _since = 0.0
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         super().connection_made(transport)
         self._wait(self.timeout_keep_alive)
-        if len(self.connections) > MAX_CONNECTIONS:
-            self._refuse(503, f"There are {MAX_CONNECTIONS} connections, as many as may be. Try again.", RETRY)
+        by_address: dict[str, list[Protocol]] = {}
+        for each in self.connections:
+            if not each.transport.is_closing():
+                by_address.setdefault(each.address, []).append(each)
+        mine, most = by_address[self.address], self.limits.connections_of(self.address)
+        if len(mine) > most:
+            message = f"There are {most} connections from {self.address}, as many as may be. Use those."
+            self._make_room(mine, 429, message)
+        elif sum(map(len, by_address.values())) > MAX_CONNECTIONS:
+            message = f"There are {MAX_CONNECTIONS} connections, as many as may be. Try again."
+            self._make_room(max(by_address.values(), key=len), 503, message)
+
+    @property
+    def address(self) -> str:
+        """The address of the client."""
+        return self.client[0] if self.client else ""
+
+    def _make_room(self, others: Sequence[Protocol], status: int, message: str) -> None:
+        """Close the oldest of some connections that waits for a request; if there is none, refuse this one."""
+        idle = [each for each in others if each is not self and not each._is_answering]
+        if idle:
+            min(idle, key=lambda each: each._since).transport.close()
+        else:
+            self._refuse(status, message, RETRY)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._deadline.cancel()
@@ -73,6 +100,7 @@ class Protocol(H11Protocol):
     def _wait(self, seconds: float) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
+        self._since = self.loop.time()
         self._deadline = self.loop.call_later(seconds, self._end)
 
     def _end(self) -> None:
@@ -107,13 +135,22 @@ class Server(uvicorn.Server):
         listener: A socket that listens.
         timeout: Seconds for a client to send the head of a request, and to take the answer; and for everything to end
             when the server stops.
+        limits: How many connections an address may have.
         on_start: Called once signals are handled and connections accepted.
     """
 
-    def __init__(self, app: Any, listener: socket.socket, *, timeout: float, on_start: Callable[[], None]):
+    def __init__(
+        self,
+        app: Any,
+        listener: socket.socket,
+        *,
+        timeout: float,
+        on_start: Callable[[], None],
+        limits: Limits | None = None,
+    ):
         config = uvicorn.Config(
             app,
-            http=Protocol,
+            http=type("LimitedProtocol", (Protocol,), {"limits": limits or Limits()}),
             ws="none",
             lifespan="off",
             interface="asgi3",
@@ -129,6 +166,10 @@ class Server(uvicorn.Server):
         )
         super().__init__(config)
         self._app, self._listener, self._on_start = app, listener, on_start
+
+    def unsent(self) -> int:
+        """Return the bytes of answers that clients have not taken yet."""
+        return sum(each.transport.get_write_buffer_size() for each in self.server_state.connections)
 
     def run(self) -> None:
         """Serve until `should_exit` is set or, in the main thread, a signal comes."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import queue
 import threading
 import time
@@ -38,6 +39,8 @@ class Workers:
         threads: How many jobs, or batches, are done at once.
         batch: How many jobs at most are computed together. Only images of one size can be.
         wait: Seconds that an incomplete batch waits for more.
+        at_once: How many images of a `(height, width)` one run computes at most; more are computed in several. `None`:
+            any number.
 
     Example:
         >>> workers = Workers(lambda images, outputs: {"sum": images.sum((1, 2, 3))}, threads=1)
@@ -54,26 +57,29 @@ class Workers:
         threads: int = 2,
         batch: int = 1,
         wait: float = 0.005,
+        at_once: Callable[[tuple[int, int]], int] | None = None,
     ):
-        self._run, self._batch, self._wait = run, batch, wait
-        self._queue: queue.SimpleQueue[tuple[Callable[[], Work], Future] | None] = queue.SimpleQueue()
+        self._run, self._batch, self._wait, self._at_once = run, batch, wait, at_once
+        self._queue: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._threads = [threading.Thread(target=self._work, daemon=True) for _ in range(threads)]
         for thread in self._threads:
             thread.start()
 
-    def submit(self, prepare: Callable[[], Work]) -> Future:
+    def submit(self, prepare: Callable[[], Work], timeout: float | None = None) -> Future:
         """Add a job.
 
         Args:
-            prepare: Reads the request, in one of the threads.
+            prepare: Reads the request, in one of the threads. It is forgotten, with the request that it holds, as soon
+                as it has run or the job is cancelled.
+            timeout: Seconds after which the job is given up: it is not begun, and between two runs it ends.
 
         Returns:
             What will have the result, or the exception of one of the functions. A job that has not begun can be
             cancelled.
         """
-        future: Future = Future()
-        self._queue.put((prepare, future))
-        return future
+        job = _Job(prepare, math.inf if timeout is None else time.monotonic() + timeout)
+        self._queue.put(job)
+        return job.future
 
     def close(self) -> None:
         """Do the jobs that there are, and end the threads."""
@@ -85,10 +91,11 @@ class Workers:
     def _work(self) -> None:
         while (first := self._queue.get()) is not None:
             self._compute([first, *self._more()])
+            first = None  # what is waited for may be long in coming
 
-    def _more(self) -> list[tuple[Callable[[], Work], Future]]:
+    def _more(self) -> list[_Job]:
         """Return what may be computed together with a job."""
-        jobs: list[tuple[Callable[[], Work], Future]] = []
+        jobs: list[_Job] = []
         until = time.monotonic() + self._wait
         while len(jobs) < self._batch - 1:
             try:
@@ -101,28 +108,54 @@ class Workers:
             jobs.append(job)
         return jobs
 
-    def _compute(self, jobs: list[tuple[Callable[[], Work], Future]]) -> None:
-        groups: dict[Any, list[tuple[Work, Future]]] = {}
-        for prepare, future in jobs:
-            if future.set_running_or_notify_cancel():
+    def _compute(self, jobs: list[_Job]) -> None:
+        groups: dict[Any, list[tuple[Work, _Job]]] = {}
+        for job in jobs:
+            prepare = job.taken()
+            if prepare is not None and job.future.set_running_or_notify_cancel():
                 try:
                     work = prepare()
-                    groups.setdefault((work.images.shape[1:], work.outputs), []).append((work, future))
+                    groups.setdefault((work.images.shape[1:], work.outputs), []).append((work, job))
                 except Exception as error:
-                    future.set_exception(error)
+                    job.future.set_exception(error)
+            prepare = None  # it holds the request
         for (_, outputs), group in groups.items():
             try:
                 images = [work.images for work, _ in group]
-                found = self._run(images[0] if len(images) == 1 else np.concatenate(images), outputs)
+                until = max(job.until for _, job in group)
+                found = self._run_in_parts(images[0] if len(images) == 1 else np.concatenate(images), outputs, until)
             except Exception as error:
-                for _, future in group:
-                    future.set_exception(error)
+                for _, job in group:
+                    job.future.set_exception(error)
                 continue
             start = 0
-            for work, future in group:
+            for work, job in group:
                 part = slice(start, start + len(work.images))
                 start += len(work.images)
                 try:
-                    future.set_result(work.finish({name: value[part] for name, value in found.items()}))
+                    job.future.set_result(work.finish({name: value[part] for name, value in found.items()}))
                 except Exception as error:
-                    future.set_exception(error)
+                    job.future.set_exception(error)
+
+    def _run_in_parts(self, images: np.ndarray, outputs: Sequence[str], until: float) -> Mapping[str, np.ndarray]:
+        step = len(images) if self._at_once is None else self._at_once(images.shape[1:3])
+        parts = []
+        for start in range(0, len(images), step):
+            if time.monotonic() > until:
+                raise TimeoutError("The job was given up.")
+            parts.append(self._run(images[start : start + step], outputs))
+        return parts[0] if len(parts) == 1 else {n: np.concatenate([part[n] for part in parts]) for n in parts[0]}
+
+
+class _Job:
+    """A job in the queue. What is cancelled stays there until a thread meets it, but its request does not."""
+
+    def __init__(self, prepare: Callable[[], Work], until: float):
+        self.future, self.until = Future(), until
+        self._prepare: Callable[[], Work] | None = prepare
+        self.future.add_done_callback(lambda _: self.taken())
+
+    def taken(self) -> Callable[[], Work] | None:
+        """Return what reads the request, once."""
+        prepare, self._prepare = self._prepare, None
+        return prepare

@@ -12,12 +12,14 @@ import numpy as np
 from PIL import Image
 from starlette.exceptions import HTTPException
 
-from ..images import read, resize_image
+from ..images import MAX_ENLARGED, read, resize_in_steps
 from ..preprocess import Preprocessing
 from ..visualize.maps import attention_rollout
 
 __all__ = ["attention_maps", "read_picture", "resized"]
 
+MAX_SIDE = 1 << 17
+"""Pixels of the longest side that is decoded: Pillow takes six times as much memory for rows of one pixel."""
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF")
 """What is decoded. Pillow knows more formats, and would start another program for some."""
 
@@ -47,8 +49,9 @@ def read_picture(data: bytes, max_pixels: int) -> np.ndarray:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of what is checked below
             image = Image.open(io.BytesIO(data), formats=known)
-    except Image.DecompressionBombError as error:
-        raise HTTPException(413, f"{error} Send a smaller picture.") from None
+    except Image.DecompressionBombError:
+        message = f"The picture has more pixels than are taken, {max_pixels:,}. Send a smaller picture."
+        raise HTTPException(413, message) from None
     except Exception:  # Pillow's decoders raise errors of any kind
         message = f"{len(data):,} bytes were received that are no picture. Send one in {', '.join(known)}."
         raise HTTPException(415, message) from None
@@ -56,6 +59,9 @@ def read_picture(data: bytes, max_pixels: int) -> np.ndarray:
         if image.width * image.height > max_pixels:
             message = f"The picture has {image.width}×{image.height} pixels, and at most {max_pixels:,} are taken."
             raise HTTPException(413, f"{message} Send a smaller one.")
+        if max(image.size) > MAX_SIDE:
+            message = f"The picture has {image.width}×{image.height} pixels, and a side at most {MAX_SIDE:,}."
+            raise HTTPException(413, f"{message} Send another one.")
         try:
             return read(image, None)
         except ValueError:
@@ -63,15 +69,19 @@ def read_picture(data: bytes, max_pixels: int) -> np.ndarray:
             raise HTTPException(422, message) from None
 
 
-def resized(picture: np.ndarray, preprocessing: Preprocessing | None) -> np.ndarray:
+def resized(picture: np.ndarray, preprocessing: Preprocessing | None, max_pixels: int = MAX_ENLARGED) -> np.ndarray:
     """Resize a picture as the exported file would, so that it has nothing left to resize and no large picture is in it.
 
     Args:
         picture: uint8 `(height, width, 3)`.
         preprocessing: The model's; `None` to leave the picture as it is.
+        max_pixels: A picture that would be enlarged to more is refused.
 
     Returns:
         uint8 `(height, width, 3)`, not cropped.
+
+    Raises:
+        HTTPException: It would be enlarged to more pixels (status 413).
 
     Example:
         >>> resized(np.zeros((480, 640, 3), "uint8"), Preprocessing(image_size=224, crop=0.875)).shape
@@ -79,10 +89,11 @@ def resized(picture: np.ndarray, preprocessing: Preprocessing | None) -> np.ndar
     """
     if preprocessing is None or preprocessing.image_size is None:
         return picture
-    size, _ = preprocessing.geometry(picture.shape[:2], preprocessing.image_size)
-    if preprocessing.interpolation != "bilinear":
-        picture = resize_image(picture, (picture.shape[0], size[1]), preprocessing.interpolation)
-    return resize_image(picture, size, preprocessing.interpolation)
+    (height, width), (size, _) = picture.shape[:2], preprocessing.geometry(picture.shape[:2], preprocessing.image_size)
+    if size[0] * size[1] > max(max_pixels, height * width):
+        message = f"The picture of {width}×{height} pixels would be enlarged to {size[1]}×{size[0]} for the model, and"
+        raise HTTPException(413, f"{message} at most {max_pixels:,} pixels are taken. Crop it.")
+    return resize_in_steps(picture, size, preprocessing.interpolation)
 
 
 def attention_maps(

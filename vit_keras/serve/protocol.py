@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,8 @@ __all__ = ["VERSION", "Inference", "json_response", "read_request", "write_respo
 VERSION = "1"
 """The one version of the one model."""
 _LENGTH = "inference-header-content-length"
+_MAX_OBJECTS = 1000  # in JSON: an empty one takes 64 bytes of memory, and one with a name 240
+_AT_ONCE = 1 << 16  # numbers that are written at one time: as objects of Python they take ten times their memory
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +46,7 @@ def json_response(value: Any, status: int = 200, headers: Mapping[str, str] | No
         >>> json_response({"ready": True, "score": float("nan")}).body
         b'{"ready":true,"score":NaN}'
     """
-    return Response(json.dumps(value, separators=(",", ":")), status, headers, "application/json")
+    return Response(_json(value), status, headers, "application/json")
 
 
 def read_request(body: bytes, headers: Mapping[str, str], engine: Engine) -> Inference:
@@ -62,6 +65,8 @@ def read_request(body: bytes, headers: Mapping[str, str], engine: Engine) -> Inf
     """
     end = _header_end(body, headers)
     try:
+        if body.count(b"{", 0, end) > _MAX_OBJECTS:
+            raise ValueError(f"it has more than {_MAX_OBJECTS} objects")
         request = json.loads(body[:end])
     except (ValueError, RecursionError) as error:
         raise HTTPException(400, f"The first {end:,} bytes of the body are no JSON: {error}.") from None
@@ -101,25 +106,34 @@ def write_response(inference: Inference, found: Mapping[str, np.ndarray], engine
     Returns:
         JSON, with bytes after it if any output was wanted as such.
     """
-    outputs, binary = [], []
-    for name, as_bytes in inference.outputs.items():
+    about = {"model_name": engine.name, "model_version": VERSION}
+    about |= {} if inference.id is None else {"id": inference.id}
+    text, binary = [f'{_json(about)[:-1]},"outputs":['.encode()], []
+    for n, (name, as_bytes) in enumerate(inference.outputs.items()):
         value = found[name]
-        tensor = {"name": name, "datatype": engine.outputs[name][0], "shape": list(value.shape)}
+        tensor: dict[str, Any] = {"name": name, "datatype": engine.outputs[name][0], "shape": list(value.shape)}
         if as_bytes:
             data = np.ascontiguousarray(value).astype(value.dtype.newbyteorder("<"), copy=False).tobytes()
             binary.append(data)
             tensor["parameters"] = {"binary_data_size": len(data)}
-        else:
-            tensor["data"] = value.ravel().tolist()
-        outputs.append(tensor)
-    answer = {"model_name": engine.name, "model_version": VERSION, "outputs": outputs}
-    if inference.id is not None:
-        answer["id"] = inference.id
-    response = json_response(answer)
+        text.append(("," if n else "").encode() + _json(tensor)[:-1].encode())
+        text += [b"}"] if as_bytes else [b',"data":[', *_numbers(value), b"]}"]
+    text.append(b"]}")
     if not binary:
-        return response
-    headers = {"Inference-Header-Content-Length": str(len(response.body))}
-    return Response(b"".join([response.body, *binary]), 200, headers, "application/octet-stream")
+        return Response(b"".join(text), 200, media_type="application/json")
+    headers = {"Inference-Header-Content-Length": str(sum(map(len, text)))}
+    return Response(b"".join([*text, *binary]), 200, headers, "application/octet-stream")
+
+
+def _numbers(value: np.ndarray) -> Iterator[bytes]:
+    """Write numbers in JSON, some at a time."""
+    flat = value.ravel()
+    for start in range(0, flat.size, _AT_ONCE):
+        yield ("," if start else "").encode() + _json(flat[start : start + _AT_ONCE].tolist())[1:-1].encode()
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))
 
 
 def _header_end(body: bytes, headers: Mapping[str, str]) -> int:
@@ -151,17 +165,30 @@ def _tensor(tensor: Mapping[str, Any], binary: bytes) -> np.ndarray:
         return np.frombuffer(binary, "uint8").reshape(shape)
     if binary:
         raise HTTPException(400, f"{len(binary):,} bytes follow the JSON, but images has no binary_data_size.")
-    try:
-        values = np.array(tensor.get("data"))
-    except ValueError as error:  # rows of several lengths
-        raise HTTPException(400, f"data is no tensor: {error}") from None
-    if values.dtype.kind not in "iu" or values.min() < 0 or values.max() > 255:
-        raise HTTPException(
-            400, f"data is a list of whole numbers from 0 to 255. Received: {_shown(tensor.get('data'))}"
-        )
-    if values.shape not in ((count,), tuple(shape)):
-        raise HTTPException(400, f"The shape {shape} takes {count:,} numbers. Received: the shape {list(values.shape)}")
-    return values.astype("uint8").reshape(shape)
+    return _from_lists(tensor.get("data"), shape)
+
+
+def _from_lists(data: Any, shape: list[int]) -> np.ndarray:
+    """Return an array of numbers in one list, or in lists of lists. No array is made before all are known to be such.
+
+    Raises:
+        HTTPException: They are not whole numbers from 0 to 255, or not as many as the shape says.
+    """
+    count, values, found = math.prod(shape), data, []
+    while isinstance(values, list) and len(found) <= len(shape):
+        found.append(len(values) // math.prod(found))
+        if not any(isinstance(each, list) for each in values):
+            break
+        lengths = {len(each) if isinstance(each, list) else -1 for each in values}
+        if len(lengths) > 1:
+            raise HTTPException(400, f"data is no tensor: its lists have several lengths. Received: {_shown(data)}")
+        values = list(itertools.chain.from_iterable(values))
+    is_whole = isinstance(values, list) and values and set(map(type, values)) == {int}
+    if not is_whole or min(values) < 0 or max(values) > 255:
+        raise HTTPException(400, f"data is a list of whole numbers from 0 to 255. Received: {_shown(data)}")
+    if found not in ([count], shape):
+        raise HTTPException(400, f"The shape {shape} takes {count:,} numbers. Received: the shape {found}")
+    return np.frombuffer(bytes(values), "uint8").reshape(shape)
 
 
 def _parameters(owner: Mapping[str, Any]) -> Mapping[str, Any]:
