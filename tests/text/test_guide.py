@@ -1,36 +1,20 @@
-"""The guide runs from top to bottom."""
+"""The guide runs as it stands, with nothing but a server that has the model."""
 
-import re
-from pathlib import Path
-
-import numpy as np
 import pytest
-from PIL import Image
-from support import ROOT
-from text_files import LENGTH, write
+from encoded_files import write, write_tokenizer
+from hub import running_hub
+from pages import run_as_a_stranger
 
-from vit_keras import text
-
-
-def tokens(tokenizer, texts):
-    """Each text as its length, and then the end."""
-    texts = [texts] if isinstance(texts, str) else texts
-    return np.array([[6 + len(each) % 50, *[5] * (LENGTH - 1)] for each in texts], "int32")
+pytest.importorskip("skimage", reason="the guide needs scikit-image")
+NAME = "openai/clip-vit-base-patch32"
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:The pixels")
-def test_the_guide_to_zero_shot_runs_from_top_to_bottom(monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(text.Tokenizer, "__call__", tokens)
-    write("hf_clip", Path("clip-vit-base-patch32"))
-    random = np.random.default_rng(0)
-    for name in ("cat.jpg", "dog.jpg"):
-        Image.fromarray(random.integers(0, 255, (40, 50, 3), "uint8")).save(name)
-    page = (ROOT / "docs" / "zero_shot.md").read_text(encoding="utf-8")
-    names = {}
-    for snippet in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
-        exec(compile(snippet, "zero_shot.md", "exec"), names)
-    assert names["heat"].shape == (4, 4)
-    assert names["texts"].shape == (2, 2)
-    assert Path("pets.html").is_file()
+def test_the_guide_to_zero_shot_runs_as_it_stands(tmp_path):
+    write("hf_clip", tmp_path / "model")
+    write_tokenizer("clip_json", tmp_path / "model")
+    with running_hub() as hub:
+        hub.repositories[NAME] = tmp_path / "model"
+        options = {"HF_ENDPOINT": hub.address, "no_proxy": "127.0.0.1", "VIT_KERAS_OFFLINE": "0"}
+        folder = run_as_a_stranger("zero_shot.md", tmp_path / "here", **options)
+    assert {path.name for path in folder.iterdir()} >= {"pets.keras", "pets.html", "tuned.keras"}

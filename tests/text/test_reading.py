@@ -164,3 +164,24 @@ LINEN = {
     "LayerNorm_2": "LayerNorm_1",
     "MlpBlock_3": "MlpBlock_0",
 }
+
+
+@pytest.mark.parametrize("open_it", [TextWeights, open_text, open_image_text])
+@pytest.mark.parametrize("damage", [lambda content: content[:100], lambda content: b"", lambda content: content[:-9]])
+def test_an_error_of_a_damaged_file_names_it_once(open_it, damage, tmp_path):
+    path = write("hf_clip", tmp_path / "model")
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(ValueError) as caught:
+        open_it(path)
+    assert str(caught.value).count(str(path)) == 1
+
+
+@pytest.mark.parametrize("name", ["embedding/embeddings", "head/kernel"])
+def test_an_array_of_another_shape_is_an_error_that_names_the_file(name, tmp_path, monkeypatch):
+    path = write("hf_clip", tmp_path / "model")
+    source = TextWeights(path)
+    wrong = source._parts["Transformer/encoder_norm/scale"]._replace(rule=source._parts[name].rule, index=7)
+    source._parts[name] = wrong
+    with pytest.raises(ValueError, match="has the wrong shape") as caught:
+        source[name]
+    assert str(caught.value).count(str(path)) == 1

@@ -1,7 +1,7 @@
 """Text towers and tokenizers: images and sentences compared, without training (CLIP, open_clip, SigLIP, SigLIP 2).
 
     >>> from vit_keras import text
-    >>> model = text.open_image_text("clip-vit-base-patch32")  # doctest: +SKIP
+    >>> model = text.open_image_text("openai/clip-vit-base-patch32")  # doctest: +SKIP
     >>> text.zero_shot(model, "cat.jpg", ["a photo of a cat", "a photo of a dog"])  # doctest: +SKIP
 
 `docs/zero_shot.md` is the guide. On the command line: `vit-keras zero-shot`.
@@ -26,7 +26,7 @@ _NAMES = {
     "zero_shot": "matching",
     "zero_shot_classifier": "matching",
 }
-_SUBMODULES = ("config", "layers", "matching", "model", "opening", "reading", "tokenizer", "tower")
+_SUBMODULES = ("config", "layers", "matching", "model", "opening", "published", "reading", "tokenizer", "tower")
 
 __all__ = list(_NAMES)
 __getattr__, __dir__ = attach(__name__, _SUBMODULES, _NAMES)

@@ -11,6 +11,7 @@ import numpy as np
 from ..model import VisionTransformer
 from ..validate import positive_integer
 from .model import ImageText
+from .tokenizer import strings
 
 __all__ = ["encode_images", "encode_texts", "similarity", "top_k", "zero_shot", "zero_shot_classifier"]
 
@@ -28,6 +29,7 @@ def encode_images(model: ImageText, images: Any, batch_size: int = 32) -> np.nda
 
     Raises:
         FileNotFoundError: There is no such picture.
+        TypeError: `model` is not an `ImageText`.
         ValueError: It cannot be read.
 
     Example:
@@ -40,7 +42,8 @@ def encode_images(model: ImageText, images: Any, batch_size: int = 32) -> np.nda
         >>> encode_images(model, np.zeros((3, 16, 16, 3), "uint8")).shape
         (3, 8)
     """
-    inputs = model.image.preprocess(images)
+    positive_integer(batch_size, "batch_size")
+    inputs = _towers(model).image.preprocess(images)
     return _unit(model.image.predict(inputs, batch_size=batch_size, verbose=0))
 
 
@@ -62,6 +65,7 @@ def encode_texts(
     Raises:
         FileNotFoundError: There is no tokenizer beside the weights.
         ImportError: Its library is not installed.
+        TypeError: `model` is not an `ImageText`, or a text is not a string.
         ValueError: There is no text, a template has no `{}`, or the tokenizer is missing or another model's.
 
     Example:
@@ -74,8 +78,9 @@ def encode_texts(
         >>> encode_texts(model, ["a cat", "a dog"], templates=["a photo of {}.", "{}"]).shape
         (2, 8)
     """
-    texts = [texts] if isinstance(texts, str) else list(texts)
-    templates = [templates] if isinstance(templates, str) else list(templates)
+    _towers(model)
+    positive_integer(batch_size, "batch_size")
+    texts, templates = strings(texts, "texts"), strings(templates, "templates")
     if not texts or not templates or any("{}" not in template for template in templates):
         raise ValueError(f"At least one text and one template with {{}} are needed. Received: {texts}, {templates}")
     if model.tokenizer is None:
@@ -86,6 +91,12 @@ def encode_texts(
     ids = _trimmed(model.text, ids)
     features = _unit(model.text.predict(ids, batch_size=batch_size, verbose=0))
     return _unit(features.reshape(len(texts), len(templates), -1).mean(axis=1))
+
+
+def _towers(model: Any) -> ImageText:
+    if not isinstance(model, ImageText):
+        raise TypeError(f"model must be an ImageText, as open_image_text returns it. Received: {model!r:.100}")
+    return model
 
 
 def _check_tokens(tower: Any, ids: np.ndarray) -> None:
@@ -187,6 +198,8 @@ def top_k(scores: np.ndarray, k: int = 5) -> tuple[np.ndarray, np.ndarray]:
         (array([[1, 2]]), array([[0.9, 0.5]]))
     """
     scores = np.asarray(scores)
+    if scores.dtype.kind not in "fiu" or scores.ndim < 1:
+        raise TypeError(f"scores must be an array of numbers. Received: {scores!r:.100}")
     best = np.argsort(-scores, axis=-1, kind="stable")[:, : positive_integer(k, "k")]
     return best, np.take_along_axis(scores, best, axis=-1)
 
@@ -221,7 +234,8 @@ def zero_shot_classifier(
     Example:
         >>> classifier = zero_shot_classifier(model, ["cat", "dog"], "a photo of a {}.")  # doctest: +SKIP
     """
-    classes = [classes] if isinstance(classes, str) else list(classes)
+    _towers(model)
+    classes = strings(classes, "classes")
     if len(set(classes)) < len(classes):
         raise ValueError(f"Each class needs another name. Received: {classes}")
     features = encode_texts(model, classes, templates)

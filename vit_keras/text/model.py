@@ -19,7 +19,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from ..validate import one_of
+from ..validate import instance, numbers, one_of
 
 __all__ = ["ImageText", "contrastive_loss"]
 
@@ -74,7 +74,8 @@ class ImageText(keras.Model):
         self, image, text, loss="softmax", *, tokenizer=None, logit_scale=None, logit_bias=None, name="image_text"
     ):
         super().__init__(name=name)
-        widths = [tuple(tower.output_shape) for tower in (image, text)]
+        towers = (instance(image, keras.Model, "image"), instance(text, keras.Model, "text"))
+        widths = [tuple(tower.output_shape) for tower in towers]
         if len({len(width) for width in widths} | {2}) > 1 or widths[0][1] != widths[1][1]:
             raise ValueError(f"The two towers must return features of one width. Received: {widths[0]} and {widths[1]}")
         usual_scale, usual_bias = LOSSES[one_of(loss, "loss", LOSSES)]
@@ -136,6 +137,8 @@ def contrastive_loss(logits: Any, kind: str = "softmax") -> Any:
         0.6931
     """
     one_of(kind, "kind", LOSSES)
+    if len(getattr(logits, "shape", ())) != 2:
+        numbers(logits, "logits", axes=2)
     logits = ops.cast(logits, "float32")
     same = ops.eye(ops.shape(logits)[0], dtype="float32")
     if kind == "sigmoid":

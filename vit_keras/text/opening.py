@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from .. import finite
+from ..bounds import about
 from ..checkpoints.model_weights import canonical_variables
 from ..opening import ImageSize, from_checkpoint
 from .model import ImageText
+from .published import published
 from .reading import LOGITS, TextWeights
 from .tokenizer import Tokenizer
 from .tower import TextTransformer, build_text
@@ -41,13 +44,19 @@ def open_text(
         ValueError: The file is damaged, holds no text tower of a known family, or does not say all that is needed.
 
     Example:
-        >>> tower = open_text("clip-vit-base-patch32")  # doctest: +SKIP
+        >>> tower = open_text("openai/clip-vit-base-patch32")  # doctest: +SKIP
     """
+    if found := published(weights, tokenizer=False):
+        weights, options = found.path, {**found.fields, **options}
     return _text_tower(TextWeights(weights, strict=strict, key=key, **options), dtype)
 
 
 def _text_tower(source: TextWeights, dtype: Any) -> TextTransformer:
-    model = build_text(source.config, dtype=dtype)
+    with about(source.path):
+        return _filled(build_text(source.config, dtype=dtype), source)
+
+
+def _filled(model: TextTransformer, source: TextWeights) -> TextTransformer:
     variables = canonical_variables(model)
     found = {name: shape for name, shape in source.shapes.items() if name not in LOGITS}
     wanted = {name: tuple(variable.shape) for name, variable in variables.items()}
@@ -55,13 +64,14 @@ def _text_tower(source: TextWeights, dtype: Any) -> TextTransformer:
         other = sorted({name for name, _ in found.items() ^ wanted.items()})
         name = other[0]
         raise ValueError(
-            f"{source.path}: the text tower does not fit its configuration. {name} is {found.get(name, 'missing')}, "
+            f"The text tower does not fit its configuration. {name} is {found.get(name, 'missing')}, "
             f"and would be {wanted.get(name, 'absent')}" + (f"; and {len(other) - 1} more." if other[1:] else ".")
         )
     for name in source.shapes:
         source[name]  # the whole file is read before anything is used
     for name, variable in variables.items():
         variable.assign(source[name])
+    finite.check_model(source.path, model)
     return model
 
 
@@ -79,7 +89,8 @@ def open_image_text(
     """Open both towers of a model for images and text: CLIP, open_clip, SigLIP or SigLIP 2.
 
     Args:
-        weights: The path of a file or of a folder from Hugging Face, a published name, or a URL.
+        weights: A published name such as `"openai/clip-vit-base-patch32"`, whose weights, settings and tokenizer are
+            downloaded once; the path of a file or of a folder from Hugging Face; or a URL.
         tokenizer: A `Tokenizer`, the folder of one, or `None`. `"auto"`: of the files beside the weights, which are
             read when the first text is tokenized.
         text: Fields of `TextConfig` that the file does not show, such as `{"causal": True}`.
@@ -93,12 +104,16 @@ def open_image_text(
         An `ImageText`, with its temperature.
 
     Raises:
+        ConnectionError: A published file could not be downloaded.
         FileNotFoundError: There is no such file.
         ValueError: The file is damaged, one of its towers is of no known family, or it does not say all that is needed.
 
     Example:
-        >>> model = open_image_text("clip-vit-base-patch32")  # doctest: +SKIP
+        >>> model = open_image_text("openai/clip-vit-base-patch32")  # doctest: +SKIP
     """
+    folder: Any = None
+    if found := published(weights, tokenizer=tokenizer == "auto"):
+        weights, folder, options = found.path, found.folder, {**found.fields, **options}
     shared = {name: options[name] for name in ("mlp_activation",) if name in options}
     source = TextWeights(weights, strict=strict, key=key, **{**shared, **(text or {})})
     if missing := [name for name in LOGITS[:1] if name not in source.shapes]:
@@ -110,14 +125,19 @@ def open_image_text(
             f"{source.config.output_size or source.config.hidden_size}."
         )
     scale, *bias = (float(source[name].reshape(())) for name in LOGITS if name in source.shapes)
-    if tokenizer is not None and not callable(tokenizer):
-        folder = source.path.parent if tokenizer == "auto" else tokenizer
-        tokenizer = Tokenizer(folder, source.config.context_length)
     return ImageText(
         image,
         _text_tower(source, dtype),
         "sigmoid" if bias else "softmax",
-        tokenizer=tokenizer,
+        tokenizer=tokenizer_of(source, folder or "auto" if tokenizer == "auto" else tokenizer),
         logit_scale=scale,
         logit_bias=bias[0] if bias else None,
     )
+
+
+def tokenizer_of(source: TextWeights, tokenizer: Any = "auto") -> Any:
+    """Return the tokenizer of a text tower; `tokenizer` is as in `open_image_text`."""
+    if tokenizer is None or callable(tokenizer):
+        return tokenizer
+    folder = source.path.parent if tokenizer == "auto" else tokenizer
+    return Tokenizer(folder, source.config.context_length, open_clip=source.text_cfg)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ..bounds import about
 from ..checkpoints import open_clip_json
 from ..checkpoints.architecture import heads_of
 from ..checkpoints.families import keras_files, rules
@@ -53,6 +54,8 @@ class TextWeights(Mapping):
         family: Its family (`checkpoints.families.text.TEXT_FAMILIES`).
         shapes: `{canonical name: shape}`.
         config: The `TextConfig`.
+        text_cfg: For a file of open_clip or OpenAI its `text_cfg`, which is empty where it is not known; otherwise
+            `None`.
         ignored: Names in the file that are of the image tower, or nothing that is needed.
 
     Raises:
@@ -66,8 +69,9 @@ class TextWeights(Mapping):
     """
 
     def __init__(self, weights: str | os.PathLike[str], *, strict: bool = True, key: str | None = None, **fields: Any):
-        reader = open_weights(os.path.expanduser(fetch(weights)), key)
-        self.reader = without_wrapper(keras_files.readable(reader), TEXT_FAMILIES)
+        path = os.path.expanduser(fetch(weights))
+        with about(path):
+            self.reader = without_wrapper(keras_files.readable(open_weights(path, key)), TEXT_FAMILIES)
         self.path = Path(self.reader.path)
         with naming(self.path, "text tower"):
             self.family = _family(self.reader)
@@ -90,15 +94,24 @@ class TextWeights(Mapping):
 
     def _said_beside(self, inferred: Mapping[str, Any]) -> dict[str, Any]:
         """Return what a neighboring `config.json` or `open_clip_config.json` says of this tower."""
-        own = self.family in (CLIP, SIGLIP)
-        said = {} if self.family is BIG_VISION else neighbor(self.path, SETTINGS[not own])
-        if own and said:
-            return _read_config(said, self.family, inferred)
-        return open_clip_json.text_fields(said["model_cfg"]) if said.get("model_cfg") else {}
+        self.text_cfg: Mapping[str, Any] | None = None
+        if self.family is BIG_VISION:
+            return {}
+        if self.family in (CLIP, SIGLIP):
+            said = neighbor(self.path, SETTINGS[0])
+            return _read_config(said, self.family, inferred) if said else {}
+        if model := neighbor(self.path, SETTINGS[1]).get("model_cfg"):
+            fields = open_clip_json.text_fields(model)
+            self.text_cfg = model["text_cfg"]
+            return fields
+        if self.family is OPEN_CLIP and inferred["vocab_size"] == CLIP_VOCABULARY:
+            self.text_cfg = {}
+        return {}
 
     def __getitem__(self, name: str) -> np.ndarray:
         part = self._parts[name]
-        return np.asarray(rules.read(part, self.reader[part.source]), np.float32)
+        with about(self.path):
+            return np.asarray(rules.read(part, self.reader[part.source]), np.float32)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._parts)

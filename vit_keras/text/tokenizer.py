@@ -1,29 +1,34 @@
-"""From sentences to the numbers of tokens, by the libraries `tokenizers` and `sentencepiece`, offline.
+"""From sentences to the numbers of tokens, by the libraries `tokenizers`, `sentencepiece` and `ftfy`, offline.
 
-Both are in the extra `text`, and are imported when the first text is tokenized.
+They are in the extra `text`, and are imported when the first text is tokenized.
 """
 
 from __future__ import annotations
 
 import gzip
+import html
 import importlib
 import json
 import os
 import re
 import string
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..checkpoints.hints import neighbor
+from ..checkpoints.locate import path_text
 from ..validate import positive_integer
+from .published import TOKENIZERS, has_tokenizer, tokenizer_folder
 
 __all__ = ["FILES", "Tokenizer"]
 
 _START, _END = "<|startoftext|>", "<|endoftext|>"
 _WORDS = rf"{re.escape(_START)}|{re.escape(_END)}|'s|'t|'re|'ve|'m|'ll|'d|[\p{{L}}]+|[\p{{N}}]|[^\s\p{{L}}\p{{N}}]+"
+_SPACES = str.maketrans("\t\n\r", "   ")
+_OPENAI = TOKENIZERS[3]
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 _CLEANED = {  # by the class that transformers has for a vocabulary
     "SiglipTokenizer": "canonicalize",
@@ -37,10 +42,12 @@ class _Engine(NamedTuple):
     Attributes:
         encode: From texts and a number of tokens to lists of at most so many, the end of the text included.
         pad: What follows the end.
+        separator: The token that separates texts, as BERT's `[SEP]`.
     """
 
     encode: Callable[[list[str], int], list[list[int]]]
     pad: int
+    separator: int | None = None
 
 
 class Tokenizer:
@@ -48,26 +55,37 @@ class Tokenizer:
 
     The files are, the first that is there: `spiece.model` (SigLIP), `tokenizer.json`, `vocab.json` with `merges.txt`
     (CLIP), `bpe_simple_vocab_16e6.txt.gz` (CLIP's in its authors' repository), `tokenizer.model` (SigLIP 2). They are
-    read when the first text is tokenized. Texts are lowered and cleaned as transformers does it for the class in
-    `tokenizer_config.json`, or as `open_clip_config.json` says.
+    read when the first text is tokenized. Texts are cleaned and padded as transformers does it for the class in
+    `tokenizer_config.json`; or, for a model of open_clip or OpenAI, as their code does it.
 
     Args:
-        folder: The folder with the files, or a file in it.
+        folder: The folder with the files, or a file in it; or the published name of a model, whose tokenizer is
+            downloaded when the first text is tokenized.
         context_length: Tokens of a text. A longer one is cut, its end stays; a shorter one is padded on the right.
+        open_clip: The `text_cfg` of a model of open_clip, which chooses how texts are cleaned and padded. `{}`: as
+            OpenAI's CLIP, padded with 0. `None`: as transformers. `"auto"`: by `open_clip_config.json` in the folder.
 
     Raises:
-        ValueError: `context_length` is no positive integer.
+        TypeError: `folder` is not a path.
+        ValueError: `context_length` is not an integer of at least 2.
 
     Example:
-        >>> tokenizer = Tokenizer("clip-vit-base-patch32", 77)
+        >>> tokenizer = Tokenizer("openai/clip-vit-base-patch32", 77)
         >>> tokenizer("a photo of a cat").shape  # doctest: +SKIP
         (1, 77)
     """
 
-    def __init__(self, folder: str | os.PathLike[str], context_length: int = 77):
-        path = Path(folder).expanduser()
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        context_length: int = 77,
+        *,
+        open_clip: Mapping[str, Any] | str | None = "auto",
+    ):
+        path = Path(path_text(folder, "folder")).expanduser()
         self.folder = path.parent if path.is_file() else path
         self.context_length = positive_integer(context_length, "context_length", least=2)
+        self.open_clip = open_clip
         self._engine: _Engine | None = None
 
     def __call__(self, texts: str | Sequence[str]) -> np.ndarray:
@@ -81,20 +99,45 @@ class Tokenizer:
 
         Raises:
             FileNotFoundError: There is no tokenizer in the folder.
-            ImportError: The library that reads it is not installed.
+            ImportError: A library that reads it, or that repairs Unicode as open_clip does, is not installed.
             TypeError: A text is no string.
             ValueError: The files are damaged, or ask for what is not understood.
         """
-        texts = [texts] if isinstance(texts, str) else list(texts)
-        for text in texts:
-            if not isinstance(text, str):
-                raise TypeError(f"A text is a string. Received: {text!r}")
+        texts = strings(texts, "texts")
         if self._engine is None:
-            self._engine = _open(self.folder)
+            if not has_tokenizer(self.folder):
+                self.folder = tokenizer_folder(self.folder.as_posix()) or self.folder
+            engine = _open(self.folder)
+            self._engine = engine if (text_cfg := self._text_cfg()) is None else _as_open_clip(engine, text_cfg)
         ids = np.full((len(texts), self.context_length), self._engine.pad, "int32")
         for row, tokens in zip(ids, self._engine.encode(texts, self.context_length)):
             row[: len(tokens)] = tokens
         return ids
+
+    def _text_cfg(self) -> Mapping[str, Any] | None:
+        if self.open_clip != "auto":
+            return self.open_clip
+        if model := neighbor(self.folder, "open_clip_config.json").get("model_cfg"):
+            return model.get("text_cfg") or {}
+        found = next(names for names in FILES if all((self.folder / name).is_file() for name in names))
+        return {} if found == _OPENAI else None
+
+
+def strings(value: Any, name: str) -> list[str]:
+    """Return one string or several as a list.
+
+    Raises:
+        TypeError: It is neither.
+
+    Example:
+        >>> strings("a cat", "texts")
+        ['a cat']
+    """
+    found = [value] if isinstance(value, str) else list(value) if isinstance(value, Iterable) else [value]
+    for each in found:
+        if not isinstance(each, str):
+            raise TypeError(f"{name} must be a string, or several. A text is a string. Received: {each!r:.100}")
+    return found
 
 
 def _open(folder: Path) -> _Engine:
@@ -126,7 +169,7 @@ def _library(name: str) -> Any:
 def _from_json(folder: Path) -> _Engine:
     tokenizers = _library("tokenizers")
     tokenizer = tokenizers.Tokenizer.from_file(os.fspath(folder / "tokenizer.json"))
-    return _by_tokenizers(tokenizer, folder, _cleaning(folder))
+    return _by_tokenizers(tokenizer, folder, _CLEANED.get(_class(folder)))
 
 
 def _from_vocabulary(folder: Path) -> _Engine:
@@ -138,13 +181,13 @@ def _from_vocabulary(folder: Path) -> _Engine:
 def _from_gzip(folder: Path) -> _Engine:
     """Read OpenAI's file, which has the merges alone: the vocabulary follows from them."""
     ByteLevel = _library("tokenizers").pre_tokenizers.ByteLevel
-    with gzip.open(folder / "bpe_simple_vocab_16e6.txt.gz", "rt", encoding="utf-8") as file:
+    with gzip.open(folder / _OPENAI[0], "rt", encoding="utf-8") as file:
         lines = file.read(1 << 24).split("\n")
     merges = _merges(lines[: 49152 - 256 - 2 + 1])
     letters = sorted(ByteLevel.alphabet())
     words = (*letters, *(f"{letter}</w>" for letter in letters), *map("".join, merges), _START, _END)
     vocabulary = {word: number for number, word in enumerate(words)}
-    return _by_tokenizers(_clip(vocabulary, merges, (_START, _END)), folder, _OPEN_CLIP["lower"])
+    return _by_tokenizers(_clip(vocabulary, merges, (_START, _END)), folder, None)
 
 
 def _merges(lines: list[str]) -> list[tuple[str, str]]:
@@ -172,13 +215,13 @@ def _clip(vocabulary: dict[str, int], merges: list[tuple[str, str]], special: tu
     return tokenizer
 
 
-def _by_tokenizers(tokenizer: Any, folder: Path, cleaning: Callable[[str], str] | str | None) -> _Engine:
+def _by_tokenizers(tokenizer: Any, folder: Path, cleaning: str | None) -> _Engine:
     library = _library("tokenizers")
     if cleaning == "lower":
         before = [] if tokenizer.normalizer is None else [tokenizer.normalizer]
         tokenizer.normalizer = library.normalizers.Sequence([library.normalizers.Lowercase(), *before])
     described = neighbor(folder, "tokenizer_config.json")
-    names = {role: _token(folder, role) for role in ("bos", "eos", "pad")}
+    names = {role: _token(folder, role) for role in ("bos", "eos", "pad", "sep")}
     if "add_bos_token" in described or "add_eos_token" in described:
         first, last = (names[role] if described.get(f"add_{role}_token") else None for role in ("bos", "eos"))
         ends = [(name, tokenizer.token_to_id(name)) for name in (first, last) if name]
@@ -191,10 +234,10 @@ def _by_tokenizers(tokenizer: Any, folder: Path, cleaning: Callable[[str], str] 
 
     def encode(texts: list[str], length: int) -> list[list[int]]:
         tokenizer.enable_truncation(length)
-        cleaned = [cleaning(text) for text in texts] if callable(cleaning) else texts
-        return [encoding.ids for encoding in tokenizer.encode_batch(cleaned)]
+        cleaned = map(_canonicalize, texts) if cleaning == "canonicalize" else texts
+        return [encoding.ids for encoding in tokenizer.encode_batch(list(cleaned))]
 
-    return _Engine(encode, pad)
+    return _Engine(encode, pad, names["sep"] and tokenizer.token_to_id(names["sep"]))
 
 
 def _token(folder: Path, role: str) -> str | None:
@@ -213,8 +256,7 @@ def _token(folder: Path, role: str) -> str | None:
 def _from_siglip(folder: Path) -> _Engine:
     """Read SigLIP's vocabulary. Transformers encodes a text behind the unknown token, and takes that away again."""
     model = _sentencepiece(folder / "spiece.model")
-    clean = _cleaning(folder)
-    clean = clean if callable(clean) else _canonicalize
+    clean = str if (_class(folder) or "").startswith("T5") else _canonicalize
     before = "<unk>"
     skip = len(model.encode(before))
 
@@ -247,22 +289,44 @@ def _ended(texts: Any, length: int, end: int) -> list[list[int]]:
 # --- cleaning -----------------------------------------------------------------------------------------------------
 
 
-def _cleaning(folder: Path) -> Callable[[str], str] | str | None:
-    """Return what is done to a text before a tokenizer sees it, by what stands beside the tokenizer."""
-    model = neighbor(folder, "open_clip_config.json").get("model_cfg") or {}
-    options = dict((model.get("text_cfg") or {}).get("tokenizer_kwargs") or {})
-    if options:
-        kind = options.pop("clean", "whitespace")
-        if options or kind not in _OPEN_CLIP:
-            raise ValueError(f"tokenizer_kwargs has {options or kind!r}, whose effect is not known.")
-        return _OPEN_CLIP[kind]
-    kind = _CLEANED.get(neighbor(folder, "tokenizer_config.json").get("tokenizer_class"))
-    return _canonicalize if kind == "canonicalize" else kind
+def _class(folder: Path) -> str | None:
+    """Return the class that transformers has for a tokenizer."""
+    return neighbor(folder, "tokenizer_config.json").get("tokenizer_class")
 
 
 def _canonicalize(text: str) -> str:
     """Return a text in lower case, without punctuation, and with single spaces."""
     return re.sub(r"\s+", " ", text.lower().translate(_NO_PUNCTUATION)).strip()
+
+
+def _as_open_clip(engine: _Engine, text_cfg: Mapping[str, Any]) -> _Engine:
+    """Return a tokenizer that cleans and pads as open_clip does; without `hf_tokenizer_name` its own one pads with 0.
+
+    Raises:
+        ValueError: The configuration has a value that is not understood.
+    """
+    of_transformers = bool(text_cfg.get("hf_tokenizer_name"))
+    options = dict(text_cfg.get("tokenizer_kwargs") or {})
+    kind = options.pop("clean", "whitespace" if of_transformers else "lower")
+    strip = options.pop("strip_sep_token", False) if of_transformers else False
+    if mode := text_cfg.get("tokenizer_mode"):
+        options["tokenizer_mode"] = mode
+    if options or kind not in _OPEN_CLIP:
+        raise ValueError(f"text_cfg asks for {options or kind!r} of the tokenizer, whose effect is not known.")
+    clean = _OPEN_CLIP[kind]
+
+    def encode(texts: list[str], length: int) -> list[list[int]]:
+        rows = engine.encode([clean(_repaired(text)) for text in texts], length)
+        return [[0 if token == engine.separator else token for token in row] for row in rows] if strip else rows
+
+    return _Engine(encode, engine.pad if of_transformers else 0)
+
+
+def _repaired(text: str) -> str:
+    """Return a text with its Unicode repaired and HTML's entities resolved, as OpenAI's CLIP and open_clip do."""
+    if not (text.isascii() and text.translate(_SPACES).isprintable()):  # nothing else can be broken
+        text = _library("ftfy").fix_text(text)
+    return html.unescape(html.unescape(text)).strip()
 
 
 _OPEN_CLIP = {
@@ -271,11 +335,6 @@ _OPEN_CLIP = {
     "whitespace": lambda text: " ".join(text.split()),
 }
 
-FILES: dict[tuple[str, ...], Callable[[Path], _Engine]] = {
-    ("spiece.model",): _from_siglip,
-    ("tokenizer.json",): _from_json,
-    ("vocab.json", "merges.txt"): _from_vocabulary,
-    ("bpe_simple_vocab_16e6.txt.gz",): _from_gzip,
-    ("tokenizer.model",): _from_gemma,
-}
+_READERS = (_from_siglip, _from_json, _from_vocabulary, _from_gzip, _from_gemma)
+FILES: dict[tuple[str, ...], Callable[[Path], _Engine]] = dict(zip(TOKENIZERS, _READERS))
 """The files of a tokenizer and what reads them, in the order in which they are looked for."""

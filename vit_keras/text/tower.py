@@ -62,6 +62,8 @@ def build_text(config: TextConfig, *, dtype: Any = None) -> TextTransformer:
         >>> build_text(tiny).output_shape
         (None, 512)
     """
+    if not isinstance(config, TextConfig):
+        raise TypeError(f"config must be a TextConfig. Received: {config!r:.100}")
     policy = keras.dtype_policies.get(dtype) if dtype is not None else keras.config.dtype_policy()
     fixed = not config.causal or config.pooling == "last"
     ids = keras.Input((config.context_length if fixed else None,), dtype="int32", name="tokens")

@@ -1,0 +1,163 @@
+"""Published names, against a server on this machine that answers as Hugging Face does."""
+
+import numpy as np
+import pytest
+from encoded_files import ASCII, LENGTH, load, write, write_tokenizer
+from hub import running_hub
+from PIL import Image
+
+from vit_keras import cli, open_image_text, text
+from vit_keras.checkpoints.cache import cached_path
+from vit_keras.text import open_text
+from vit_keras.text.published import names, published
+
+pytestmark = pytest.mark.any_backend
+NAME, OPEN_CLIP = "openai/clip-vit-base-patch32", "laion/CLIP-ViT-B-32-laion2B-s34B-b79K"
+
+
+@pytest.fixture
+def hub(monkeypatch, tmp_path):
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    monkeypatch.setenv("VIT_KERAS_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    for name in ("VIT_KERAS_WEIGHTS", "VIT_KERAS_OFFLINE"):
+        monkeypatch.delenv(name, raising=False)
+    with running_hub() as server:
+        monkeypatch.setenv("HF_ENDPOINT", server.address)
+        for name, files, tokenizer in (
+            (NAME, "hf_clip", "clip_json"),
+            (OPEN_CLIP, "open_clip_not_causal", "clip_gzip"),
+        ):
+            folder = server.repositories[name] = tmp_path / "hub" / name
+            write(files, folder)
+            write_tokenizer(tokenizer, folder)
+            (folder / "README.md").write_text("# A model")
+            (folder / "flax_model.msgpack").write_bytes(bytes(9000))
+        yield server
+
+
+def test_weights_settings_and_tokenizer_are_downloaded_once(hub, capsys, monkeypatch):
+    model = open_image_text(NAME)
+    np.testing.assert_allclose(text.encode_texts(model, ASCII), load("hf_clip")[: len(ASCII)], rtol=0, atol=1e-5)
+    said = capsys.readouterr().err.splitlines()[0]
+    assert said.startswith(f"{NAME}: downloading model.safetensors, config.json, tokenizer.json, tokenizer_config.json")
+    assert said.endswith("kB)")
+    wanted = {"model.safetensors", "config.json", "tokenizer.json", "tokenizer_config.json"}
+    assert {path.rpartition("/")[2] for path in hub.seen if "/resolve/" in path} == wanted
+    hub.seen.clear()
+    monkeypatch.setenv("VIT_KERAS_OFFLINE", "1")
+    for open_again in (open_image_text, open_text):
+        open_again(NAME)
+    assert text.Tokenizer(NAME, LENGTH)("a photo").tolist() == model.tokenizer("a photo").tolist()
+    assert hub.seen == []
+
+
+def test_a_repository_of_open_clip(hub):
+    found = published(OPEN_CLIP, progress=False)
+    assert found.path.name == "open_clip_model.safetensors"
+    assert not open_text(OPEN_CLIP).config.causal
+    assert text.Tokenizer(OPEN_CLIP, LENGTH)("a")[0, -1] == 0
+
+
+def test_a_tokenizer_alone_needs_no_weights(hub):
+    assert text.Tokenizer(NAME, 12)("a photo").shape == (1, 12)
+    assert not any(path.endswith(".safetensors") for path in hub.seen)
+
+
+def test_weights_without_a_tokenizer_get_the_published_one(hub, tmp_path, monkeypatch):
+    """Weights that `open_model` has downloaded, or that somebody has put into a folder."""
+    folder = tmp_path / "weights" / NAME
+    write("hf_clip", folder)
+    monkeypatch.setenv("VIT_KERAS_WEIGHTS", str(tmp_path / "weights"))
+    found = published(NAME, progress=False)
+    assert found.path.parent == folder
+    assert (found.folder / "tokenizer.json").is_file()
+    assert not any(path.endswith(".safetensors") for path in hub.seen)
+
+
+def test_a_tokenizer_of_openais_own_files_is_that_of_hugging_face(hub, tmp_path, monkeypatch):
+    write("open_clip", tmp_path).rename(tmp_path / "ViT-B-32.pt")
+    monkeypatch.setenv("VIT_KERAS_WEIGHTS", str(tmp_path / "ViT-B-32.pt"))
+    found = published("openai/ViT-B-32", progress=False)
+    assert found.path == tmp_path / "ViT-B-32.pt"
+    assert found.fields == {"mlp_activation": "quick_gelu"}
+    assert (found.folder / "tokenizer.json").is_file()
+
+
+def test_a_model_in_pieces(hub):
+    folder = hub.repositories[NAME]
+    content = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").unlink()
+    for n in (1, 2):
+        (folder / f"model-0000{n}-of-00002.safetensors").write_bytes(content)
+    (folder / "model.safetensors.index.json").write_text("{}")
+    assert published(NAME, progress=False).path.name == "model.safetensors.index.json"
+    there = cached_path(f"https://huggingface.co/{NAME}/resolve/main/config.json").parent
+    assert (there / "model-00002-of-00002.safetensors").read_bytes() == content
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("model.safetensors", bytes(8) + b"{}", "bytes where"),
+        ("tokenizer.json", b"<!DOCTYPE html>", "is a web page"),
+        ("config.json", b"", "is an empty file"),
+    ],
+)
+def test_a_wrong_file_never_becomes_a_cached_one(hub, file, content, message):
+    hub.changed[file] = content
+    with pytest.raises(ValueError, match=message):
+        open_image_text(NAME)
+    assert not cached_path(f"https://huggingface.co/{NAME}/resolve/main/{file}").exists()
+    hub.changed.clear()
+    open_image_text(NAME)
+
+
+def test_an_altered_file_of_the_right_size_is_refused_by_its_hash(hub):
+    content = bytearray((hub.repositories[NAME] / "model.safetensors").read_bytes())
+    content[-1] ^= 1
+    hub.changed["model.safetensors"] = bytes(content)
+    with pytest.raises(ValueError, match="SHA-256"):
+        open_image_text(NAME)
+
+
+def test_a_server_without_the_model(hub):
+    hub.repositories.clear()
+    with pytest.raises(FileNotFoundError, match="does not exist"):
+        open_image_text(NAME)
+
+
+def test_offline_the_error_says_what_to_put_where(hub, monkeypatch):
+    monkeypatch.setenv("VIT_KERAS_OFFLINE", "1")
+    with pytest.raises(FileNotFoundError, match=rf"{NAME} is not on this machine .* Put them into .*resolve"):
+        open_image_text(NAME)
+    assert hub.seen == []
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("clip-vit-base-patch32", f"Did you mean '{NAME}'"),
+        ("openai/clip-vit-base-patch23", f"Did you mean '{NAME}'"),
+        ("vit_ti16", "is not a file, a folder or a published name. Pass a model for images and text"),
+        ("B_16/imagenet21k", "B_16/imagenet21k has no text tower"),
+    ],
+)
+def test_a_name_without_a_text_tower_is_refused_before_anything_is_requested(hub, name, message):
+    for function in (open_image_text, open_text):
+        with pytest.raises(ValueError, match=message) as refused:
+            function(name)
+        assert "vit_cifar10" not in str(refused.value)
+    assert hub.seen == []
+
+
+def test_all_names_have_a_place_for_weights_and_tokenizer():
+    assert {NAME, OPEN_CLIP, "openai/ViT-B-32", "google/siglip2-base-patch16-224"} < set(names())
+    assert {name.count("/") for name in names()} == {1}
+
+
+def test_the_command_takes_a_published_name(hub, tmp_path, capsys):
+    pixels = np.random.default_rng(0).integers(0, 255, (40, 50, 3), "uint8")
+    Image.fromarray(pixels).save(tmp_path / "cat.png")
+    assert cli.main(["zero-shot", str(tmp_path / "cat.png"), "--model", NAME, "--text", "a cat", "a dog"]) == 0
+    assert capsys.readouterr().out.count("%") == 2
