@@ -11,7 +11,7 @@ from PIL import Image
 
 from vit_keras import preprocess, vit
 from vit_keras.anatomy import name_classes
-from vit_keras.training import decoding
+from vit_keras.training import decoding, listing
 from vit_keras.training.augment import Augmentation
 from vit_keras.training.checks import check, class_weights
 from vit_keras.training.dataset import image_folder
@@ -269,7 +269,7 @@ def test_wrong_folders(tmp_path):
     [
         ({"batch_size": 0}, "batch_size must be a positive integer. Received: 0"),
         ({"workers": -1}, "workers must be an integer of at least 0"),
-        ({"validation_split": 20}, "validation_split must be None or a fraction between 0 and 1. Received: 20"),
+        ({"validation_split": 20}, "validation_split.*must be a fraction between 0 and 1. Received: 20"),
         ({"errors": "ignore"}, "errors must be one of 'raise', 'skip'. Received: 'ignore'"),
         ({"label_mode": "binary"}, "label_mode must be one of 'int', 'categorical'"),
     ],
@@ -542,3 +542,19 @@ def test_a_dataloader_is_checked(model):
     data = torch.utils.data.TensorDataset(torch.tensor(PIXELS), torch.tensor(LABELS + 1))
     with pytest.raises(ValueError, match="from 1 to 3"):
         check(model, torch.utils.data.DataLoader(data, batch_size=20))
+
+
+@pytest.mark.parametrize("hidden", [".git", ".ipynb_checkpoints", "__MACOSX"])
+@pytest.mark.parametrize("place", [".", "ant", "ant/more"])
+def test_hidden_folders_are_skipped(hidden, place, folder):
+    before = listing.pictures_in(folder)
+    save(folder / place / hidden / "deep" / "x.png", np.random.default_rng(0))
+    assert listing.pictures_in(folder) == before
+    assert listing.pictures_in(folder / place / hidden)  # the given folder itself may be hidden
+
+
+def test_hidden_files_are_skipped_and_no_others(folder):
+    for name in ("._0.png", ".x.png", "__0.png"):
+        save(folder / "ant" / name, np.random.default_rng(0))
+    found = {path.name for path in listing.pictures_in(folder / "ant")}
+    assert "__0.png" in found and not {"._0.png", ".x.png"} & found

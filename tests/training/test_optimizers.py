@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from vit_keras.training.optimizers import LayerwiseAdamW, LayerwiseLamb, LayerwiseSGD, WarmupDecay, depths, is_decayed
+from vit_keras.training.recipes import RECIPES, recipe
 
 pytestmark = pytest.mark.core
 
@@ -186,14 +187,65 @@ def test_one_fraction_thaws_all_at_once():
     )
 
 
-def test_the_schedule_is_that_of_keras():
-    keras_schedule = keras.optimizers.schedules.CosineDecay(0.0, 90, alpha=0.1, warmup_target=0.3, warmup_steps=10)
-    ours = WarmupDecay(0.3, warmup=0.1, final=0.1, steps=100)
-    steps = (0, 3, 10, 40, 99, 100, 150)
-    # float32: Keras computes with steps and we with fractions
-    np.testing.assert_allclose([float(ours(s)) for s in steps], [float(keras_schedule(s)) for s in steps], atol=1e-6)
+# optax 0.2.8: warmup_cosine_decay_schedule(0.0, 1.0, warmup_steps=2, decay_steps=10); timm 1.0's CosineLRScheduler with
+# t_initial=8, warmup_t=2, warmup_prefix=True has the same numbers.
+OPTAX = (0.0, 0.5, 1.0, 0.9619398, 0.8535534, 0.6913417, 0.5, 0.3086583, 0.1464466, 0.0380602, 0.0)
+
+
+def test_the_schedule_is_that_of_optax_with_a_warm_up_one_step_earlier():
+    ours = WarmupDecay(1.0, warmup=0.2, steps=10)
+    expected = [*OPTAX[1:3], *OPTAX[2:]]  # warm-up: the rate of the next step
+    np.testing.assert_allclose([float(ours(step)) for step in range(11)], expected, atol=1e-6)  # float32
     assert [round(float(WarmupDecay(1.0, decay="linear", steps=4)(s)), 6) for s in range(5)] == [1, 0.75, 0.5, 0.25, 0]
-    assert [float(WarmupDecay(1.0, 0.5, "constant", steps=4)(s)) for s in (0, 1, 2, 4)] == [0, 0.5, 1, 1]
+    assert [float(WarmupDecay(1.0, 0.5, "constant", steps=4)(s)) for s in (0, 1, 2, 4)] == [0.5, 1, 1, 1]
+
+
+@pytest.mark.parametrize("final", [0.0, 0.1])
+@pytest.mark.parametrize("steps", [*range(2, 12), 1000])
+def test_the_schedule_is_that_of_keras_in_every_budget(steps, final):
+    for warmup in range(1, min(steps, 12)):
+        decay = keras.optimizers.schedules.CosineDecay(0.0, steps - warmup, final, "", 0.3, warmup)
+        ours = WarmupDecay(0.3, warmup / steps, final=final, steps=steps)
+        tried = sorted({*range(min(steps, 14)), steps - 1})
+        expected = [float(decay(step + 1 if step < warmup else step)) for step in tried]
+        np.testing.assert_allclose([float(ours(step)) for step in tried], expected, atol=1e-6)  # float32
+
+
+@pytest.mark.parametrize("accumulate", [1, 3])
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_step_of_every_budget_trains(name, accumulate):
+    for steps in (1, 2, 3, 7):
+        (kernel,) = made = variables(["head/kernel"])
+        optimizer = recipe(name, accumulate=accumulate, clip_norm=None, thaw=()).make_optimizer()
+        batches = steps * accumulate + accumulate // 2  # the last batches may be too few for a step
+        optimizer.begin(batches)
+        for step in range(steps):
+            before = keras.ops.convert_to_numpy(kernel).copy()
+            for _ in range(accumulate):
+                optimizer.apply(ones(made), made)
+            assert (keras.ops.convert_to_numpy(kernel) != before).all(), f"step {step} of {steps}"
+
+
+@pytest.mark.parametrize("accumulate", [2, 4])
+def test_accumulated_batches_have_the_rates_of_as_many_steps(accumulate):
+    schedule = WarmupDecay(1.0, 0.4)
+    plain, parts = LayerwiseSGD(schedule), LayerwiseSGD(schedule, gradient_accumulation_steps=accumulate)
+    rates = []
+    for optimizer, together in ((plain, 1), (parts, accumulate)):
+        made, seen = variables(["head/kernel"]), []
+        optimizer.begin(5 * together)
+        for _ in range(5):
+            for _ in range(together):
+                seen.append(float(optimizer.learning_rate))
+                optimizer.apply(ones(made), made)
+        rates.append(seen[together - 1 :: together])
+    np.testing.assert_allclose(*rates, rtol=1e-6)
+
+
+def test_too_few_batches_to_accumulate_are_named():
+    optimizer = LayerwiseSGD(WarmupDecay(0.1), gradient_accumulation_steps=4)
+    with pytest.warns(UserWarning, match="changes no weight. It has 3 batches, and 4 are accumulated for one step"):
+        optimizer.begin(3)
 
 
 def test_a_schedule_without_an_end_says_what_to_do():

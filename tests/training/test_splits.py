@@ -65,13 +65,13 @@ def test_a_part_is_held_out():
 
 
 def test_what_cannot_be_divided():
-    with pytest.raises(ValueError, match="200 pictures cannot be divided into 201 folds"):
+    with pytest.raises(ValueError, match="200 pictures cannot be divided into 201 parts. Pass fewer folds"):
         fold_numbers(pictures("single"), 201, 0)
     with pytest.raises(ValueError, match="There are 2 groups"):
         fold_numbers(pictures("regression", np.arange(COUNT) % 2), 3, 0)
     labels = np.zeros(COUNT, "int32")
     labels[:2] = 1
-    with pytest.warns(UserWarning, match="fewer pictures than folds of 'b'"):
+    with pytest.warns(UserWarning, match="fewer than 5 pictures of 'b'"):
         fold_numbers(pictures("single", labels=labels), 5, 0)
     with pytest.raises(ValueError, match="folds"):
         fold_numbers(pictures("single"), 1, 0)

@@ -134,7 +134,7 @@ def test_what_was_assumed_is_said(photos, capsys):
         ("kinds", {}, "no column 'kinds'. Did you mean 'kind'\\?"),
         ("kind", {"task": "clustering"}, "task must be one of 'auto', 'single'"),
         ("kind", {"weight": "patient"}, "'patient' must have numbers"),
-        ("kind", {"validation_split": 0.7}, "between 0 and 0.5 for a table"),
+        ("kind", {"validation_split": 0.7}, "above 0 and at most 0.5"),
     ],
 )
 def test_labels_in_doubt_are_refused(photos, label, options, message):

@@ -261,7 +261,9 @@ class Call:
         name = self.metric or metrics.DEFAULTS[self.data.task]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # a label that one fold leaves open is in the others
-            found = [metrics.score(name, part.targets, part.outputs, self.data.task) for part in parts]
+            scales = [getattr(part, "scale", None) for part in parts]
+            task = self.data.task
+            found = [metrics.score(name, p.targets, p.outputs, task, scale=s) for p, s in zip(parts, scales)]
         return name, {name: found}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -12,7 +13,7 @@ import numpy as np
 from .. import anatomy
 from .listing import first_few
 
-__all__ = ["VALUES", "Meaning", "columns_of", "meaning_of"]
+__all__ = ["VALUES", "Meaning", "check_spelling", "columns_of", "meaning_of"]
 
 VALUES = ("auto", "names", "numbers", "probabilities")
 """Kinds of values in a submission; see `vit_keras.training.predict_table`."""
@@ -95,6 +96,52 @@ def columns_of(
     if meaning.task == "single" and meaning.outputs == 2 and titles and len(titles) == 1:
         return {titles[0]: scores[:, 1]}
     return {title: scores[:, n] for title, n in _matched(titles, meaning.names).items()}
+
+
+def check_spelling(meaning: Meaning, written: Mapping[str, np.ndarray], values: str, separator: str) -> None:
+    """Compare the values of a sample submission with the names that are to be written, before anything is predicted.
+
+    Args:
+        meaning: What the models predict.
+        written: The columns of the sample as they are written in its file.
+        values: One of `VALUES`.
+        separator: What stands between labels in one column.
+
+    Raises:
+        ValueError: A value is another spelling of a name, such as `1` of `001`.
+
+    Warns:
+        UserWarning: None of the values is a name that the models predict.
+    """
+    if len(written) != 2 or meaning.task == "regression" or values in ("numbers", "probabilities"):
+        return
+    title, column = [*written.items()][1]
+    found = {part.strip() for text in column if isinstance(text, str) for part in _parts(text, meaning, separator)}
+    unknown = sorted(found - {"", *meaning.names})
+    numbers = {float(name): name for name in meaning.names if _is_number(name)}
+    for value in unknown:
+        if _is_number(value) and float(value) in numbers and not {*meaning.names} & found:
+            raise ValueError(
+                f"The sample has {value!r} in its column {title!r}, and the models would write "
+                f"{numbers[float(value)]!r}. Set model.labels to the names as the sample spells them, or pass "
+                'values="numbers".'
+            )
+    texts = all(not _is_number(value) for value in unknown)
+    if unknown and texts and not {*meaning.names} & found:
+        warnings.warn(
+            f"The models predict none of the values in the sample's column {title!r}: {first_few(unknown)}. "
+            f"They predict: {first_few(meaning.names)}.",
+            UserWarning,
+            stacklevel=4,
+        )
+
+
+def _parts(text: str, meaning: Meaning, separator: str) -> list[str]:
+    return text.split(separator) if meaning.task == "multi" else [text]
+
+
+def _is_number(text: str) -> bool:
+    return bool(re.fullmatch(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", text))
 
 
 def _values(meaning: Meaning, sample: Mapping[str, np.ndarray] | None) -> str:

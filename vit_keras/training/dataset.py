@@ -378,7 +378,10 @@ def _unweighted(mixed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def check_share(validation_split: Any) -> None:
     """Raise a `ValueError` for a share that is no fraction."""
     if validation_split is not None and not 0 < validation_split < 1:
-        raise ValueError(f"validation_split must be None or a fraction between 0 and 1. Received: {validation_split!r}")
+        raise ValueError(
+            "The share to hold out (validation_split=, --held-out) must be a fraction between 0 and 1. Received: "
+            f"{validation_split!r}"
+        )
 
 
 def _check_choices(batch_size: Any, errors: str, label_mode: str, workers: Any) -> None:

@@ -31,6 +31,7 @@ from ..images import read
 from ..labels import class_named
 from ..opening import open_model
 from ..validate import one_of, positive_integer
+from . import metrics
 from .dataset import ImageFolder
 from .embeddings.batches import Batch, batches_of_files, run_over
 from .labeled import Labeled
@@ -138,8 +139,10 @@ class Evaluation:
 
     @property
     def macro_f1(self) -> float:
-        """The mean of F1 over the classes with pictures: small classes count as much as large ones."""
-        return float(np.mean([scores["f1"] for scores in self.per_class if scores["pictures"]]))
+        """The mean of F1 over the classes with images or predictions (`metrics.macro_f1`): small classes count as much
+        as large ones, and a class that is predicted and has no images counts as 0.
+        """
+        return metrics.macro_f1(self.confusion)
 
     def mistakes(self) -> np.ndarray:
         """Return the numbers of the wrong predictions, the worst first: those least probable for the true class."""
@@ -353,7 +356,11 @@ def relative(path: str | os.PathLike[str], root: Path) -> str:
 def _chosen(paths: Sequence[str], only: Any) -> np.ndarray:
     """Return the numbers of the pictures that `only` names."""
     if isinstance(only, (str, os.PathLike)):
-        only = json.loads(Path(only).expanduser().read_text(encoding="utf-8"))["validation"]
+        file = Path(only).expanduser()
+        try:
+            only = json.loads(file.read_text(encoding="utf-8"))["validation"]
+        except (ValueError, LookupError, TypeError) as error:
+            raise ValueError(f"{file} is not a split.json of finetune: {error!r}.") from None
     place = {path: number for number, path in enumerate(paths)}
     missing = [path for path in only if path not in place]
     if missing:

@@ -23,6 +23,7 @@ from PIL import Image
 from ..anatomy import find_vit, native_size, own_preprocessing
 from ..config import size_pair
 from ..opening import open_model
+from ..openvino_backend import refuse_gradients
 from ..validate import is_number, one_of
 from . import metrics
 from .call import Call, noted_warnings
@@ -139,6 +140,7 @@ def finetune(
         TypeError: There is no folder, or an argument is given twice.
         ValueError: The pictures, the model or the options do not fit; `output` has a finished or another run; or the
             loss is not a finite number any more.
+        NotImplementedError: Keras runs on OpenVINO, which trains nothing.
 
     Warns:
         UserWarning: Pictures were left out, or classes are unbalanced.
@@ -146,6 +148,7 @@ def finetune(
     Example:
         >>> result = finetune("flowers", weights="Ti_16.npz", epochs=10, output="flowers-ti16")  # doctest: +SKIP
     """
+    refuse_gradients("finetune")
     started = time.monotonic()
     model, folder = _model_and_folder(model, folder, options)
     output, how = Path(options.pop("out", output)).expanduser(), find_recipe(recipe)

@@ -190,7 +190,8 @@ class Job:
         found = evaluation_of(self.data.task, self.data.names, (), labels, outputs)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # what is said of a label is said at the end
-            return metrics.score(self.metric, found.targets, found.outputs, self.data.task)
+            scale = getattr(found, "scale", None)
+            return metrics.score(self.metric, found.targets, found.outputs, self.data.task, scale=scale)
 
     def plan(self, run: Run, limit: TimeLimit) -> int:
         """Return the number of epochs within the time limit, by a few steps that are then undone."""

@@ -27,7 +27,7 @@ def list_classes(
     """Return the names of the classes, the files and their labels, sorted."""
     if not path.is_dir():
         raise FileNotFoundError(f"There is no folder {path}.")
-    folders = sorted(p.name for p in path.iterdir() if p.is_dir() and not p.name.startswith((".", "__")))
+    folders = sorted(p.name for p in path.iterdir() if p.is_dir() and not _is_hidden(p.name))
     if all(re.fullmatch(r"[0-9]+", name) for name in folders):
         folders.sort(key=int)
     if not folders:
@@ -61,14 +61,21 @@ def list_classes(
 
 
 def pictures_in(folder: Path) -> list[Path]:
-    """Return all image files below a folder, sorted by name, whatever the order of the file system."""
-    found = (
-        Path(place, name)
-        for place, folders, names in os.walk(folder)
-        for name in names
-        if not name.startswith(".") and name.lower().endswith(EXTENSIONS)
-    )
+    """Return all image files below a folder, sorted by name, whatever the order of the file system.
+
+    Hidden files are left out, and hidden folders: those that begin with `.` (`.git`, `.ipynb_checkpoints`) or `__`
+    (`__MACOSX`). The given folder itself may be hidden.
+    """
+    found: list[Path] = []
+    for place, folders, names in os.walk(folder):
+        folders[:] = (name for name in folders if not _is_hidden(name))
+        names = (name for name in names if not name.startswith("."))
+        found += (Path(place, name) for name in names if name.lower().endswith(EXTENSIONS))
     return sorted(found, key=lambda path: path.relative_to(folder).as_posix())
+
+
+def _is_hidden(folder: str) -> bool:
+    return folder.startswith((".", "__"))
 
 
 def split(labels: np.ndarray, share: float, seed: int) -> list[np.ndarray]:

@@ -34,8 +34,8 @@ def add_lora(
 ) -> None:
     """Add a low-rank adapter to some projections of every block, and freeze everything but the adapters and the head.
 
-    Compile the model afterwards. In a file that Keras saves the adapters are merged; `merge_lora` merges them in the
-    model.
+    Compile the model afterwards. A saved model opens with its adapters, frozen weights and optimizer. Files of weights
+    and other formats hold the merged kernels; `merge_lora` merges the adapters in the model.
 
     Args:
         model: A Keras model with a Vision Transformer of this package in it. It is changed.
@@ -111,9 +111,9 @@ def merge_lora(model: keras.Model) -> None:
 class RestartLora(keras.callbacks.Callback):
     """A callback that lets adapters learn again after `BackupAndRestore` has restored the model.
 
-    Keras saves adapters merged into their kernels, and when it loads, it sets both of their factors to 0, where the
-    gradient of both is 0 too. This makes the first factor random again. The model is the same as before; its training
-    continues a little differently.
+    In files of earlier versions adapters are merged into their kernels, and when Keras loads one, it sets both factors
+    to 0, where the gradient of both is 0 too. This makes the first factor random again. The model is the same as
+    before; its training continues a little differently.
     """
 
     def on_epoch_begin(self, epoch, logs=None):

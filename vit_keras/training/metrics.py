@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -94,7 +95,9 @@ def greater_is_better(name: str) -> bool:
     return _METRICS[one_of(name, "metric", NAMES)].greater
 
 
-def score(name: str | None, targets: Any, outputs: Any, task: str = "single") -> float:
+def score(
+    name: str | None, targets: Any, outputs: Any, task: str = "single", *, scale: Sequence[float] | None = None
+) -> float:
     """Return a measure of predictions, as scikit-learn computes it.
 
     Means over classes and labels are macro averages, each class against the rest. A class that no target has, or all
@@ -108,6 +111,8 @@ def score(name: str | None, targets: Any, outputs: Any, task: str = "single") ->
         outputs: Probabilities `(n, classes)` (single) or `(n, labels)` (multi), numbers like the targets (regression,
             ordinal).
         task: `"single"`, `"multi"`, `"regression"` or `"ordinal"`.
+        scale: The value of each level, where these are not 0, 1, 2 …: errors (RMSE, MAE …) are on this scale. Between
+            two levels, predictions have the values between theirs.
 
     Returns:
         The measure.
@@ -141,8 +146,12 @@ def score(name: str | None, targets: Any, outputs: Any, task: str = "single") ->
         options["labels"] = np.arange(outputs.shape[1])
     elif takes == "columns":
         targets, outputs = _columns(targets, outputs, name)
+    elif takes == "numbers" and scale is not None:
+        targets, outputs = (on_scale(x, scale) for x in (targets, outputs))
     elif takes != "numbers":
         targets, outputs = _decisions(targets, outputs, task)
+        if task == "multi" and targets.shape[1] == 1 and metric.function == "f1_score":
+            options["labels"] = [1]  # of one column scikit-learn makes two classes
         if takes == "levels":
             levels = np.concatenate([targets, outputs])
             options["labels"] = np.arange(levels.min(), levels.max() + 1)
@@ -151,6 +160,30 @@ def score(name: str | None, targets: Any, outputs: Any, task: str = "single") ->
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "y_pred contains classes not in y_true")  # this is no news in validation
         return float(function(targets, outputs, **options))
+
+
+def macro_f1(confusion: np.ndarray) -> float:
+    """Return the mean of F1 over the classes that some target or some prediction has, as scikit-learn's macro average.
+
+    Args:
+        confusion: Counts by true class (rows) and predicted class (columns).
+
+    Example:
+        >>> macro_f1(np.array([[1, 1, 0], [0, 2, 0], [0, 0, 0]]))
+        0.7333333333333334
+    """
+    right, both = np.diag(confusion), confusion.sum(axis=0) + confusion.sum(axis=1)
+    return float(np.mean(2 * right[both > 0] / both[both > 0]))
+
+
+def on_scale(ranks: Any, scale: Sequence[float]) -> np.ndarray:
+    """Return the values of levels, or of numbers between them, that are counted from 0.
+
+    Example:
+        >>> on_scale([0, 1.5, 2], [0, 1, 4]).tolist()
+        [0.0, 2.5, 4.0]
+    """
+    return np.interp(np.asarray(ranks, "float64"), np.arange(len(scale)), np.asarray(scale, "float64"))
 
 
 def _checked(targets: np.ndarray, outputs: np.ndarray, task: str) -> tuple[np.ndarray, np.ndarray]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import collections
 import math
 import re
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -71,7 +72,11 @@ def is_decayed(variable: Any) -> bool:
 
 @keras.saving.register_keras_serializable("vit_keras")
 class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
-    """Linear warm-up from 0, then a decay: the reference's schedule (vit_jax, `create_learning_rate_schedule`).
+    """Linear warm-up, then a decay: the reference's schedule (vit_jax, `create_learning_rate_schedule`).
+
+    The warm-up ends one step earlier than the reference's, so that no step has the rate 0: of a warm-up over n steps
+    the first has 1/n of the peak, and the last has the peak. The decay starts at step n and reaches its end after the
+    last step.
 
     Lengths are fractions of all steps. Only `fit` knows their number: a callback
     (`vit_keras.training.callbacks.Horizon`) passes it to the optimizers of this module. Any other optimizer needs
@@ -89,8 +94,8 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
 
     Example:
         >>> schedule = WarmupDecay(0.1, warmup=0.1, steps=100)
-        >>> [round(float(schedule(step)), 3) for step in (0, 5, 10, 55, 100)]
-        [0.0, 0.05, 0.1, 0.05, 0.0]
+        >>> [round(float(schedule(step)), 3) for step in (0, 4, 9, 10, 55, 100)]
+        [0.01, 0.05, 0.1, 0.1, 0.05, 0.0]
     """
 
     def __init__(self, peak, warmup=0.0, decay="cosine", final=0.0, steps=None):
@@ -109,17 +114,18 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
     def __call__(self, step):
         if self.steps is None:
             raise ValueError(NO_HORIZON)
-        return self.at(ops.cast(step, "float32") / self.steps)
+        return self.at(step, self.steps)
 
-    def at(self, progress: Any) -> Any:
-        """Return the learning rate after this fraction of all steps."""
-        left = 1 - ops.clip((progress - self.warmup) / max(1 - self.warmup, 1e-9), 0, 1)
+    def at(self, step: Any, steps: Any) -> Any:
+        """Return the learning rate of a step, counted from 0, in a training of this many steps."""
+        step, steps = ops.cast(step, "float32"), ops.cast(steps, "float32")
+        left = 1 - ops.clip((step / steps - self.warmup) / max(1 - self.warmup, 1e-9), 0, 1)
         if self.decay == "cosine":
-            left = 0.5 - 0.5 * ops.cos(math.pi * left)
+            left = ops.sin(math.pi / 2 * left) ** 2  # 0.5 - 0.5 cos(π left), without its cancellation near 0
         elif self.decay == "constant":
             left = ops.ones_like(left)
         rate = self.peak * (self.final + (1 - self.final) * left)
-        return rate * ops.clip(progress / self.warmup, 0, 1) if self.warmup else rate
+        return rate * ops.clip((step + 1) / (steps * self.warmup), 0, 1) if self.warmup else rate
 
     def get_config(self):
         return {name: getattr(self, name) for name in ("peak", "warmup", "decay", "final", "steps")}
@@ -129,6 +135,9 @@ NO_HORIZON = (
     "The learning rate's schedule does not know the number of steps. Pass callbacks=recipe.callbacks to fit (with your "
     "own: callbacks=[*recipe.callbacks, mine]), or steps= to recipe.compile."
 )
+
+
+NO_STEP = "This training changes no weight."
 
 
 class Layerwise:
@@ -181,9 +190,20 @@ class Layerwise:
         """Start a training: let the schedule run over a number of steps, of which some may be done already.
 
         A schedule with `steps` of its own keeps them.
+
+        Warns:
+            UserWarning: All batches together are fewer than those that are accumulated for one step.
         """
         if self.needs_horizon:
             self._set_span(int(ops.convert_to_numpy(batches_seen(self))) - done, steps)
+        first, together = int(ops.convert_to_numpy(batches_seen(self))) - done, self.gradient_accumulation_steps or 1
+        if first // together == (first + steps) // together:
+            warnings.warn(
+                f"{NO_STEP} It has {steps} batches, and {together} are accumulated for one step. Train for more "
+                "epochs, or pass a smaller accumulate=.",
+                UserWarning,
+                stacklevel=2,
+            )
 
     def _set_span(self, first, steps):
         self.span.assign([first, steps])
@@ -210,10 +230,17 @@ class Layerwise:
         Raises:
             ValueError: The number of steps is unknown.
         """
+        step, steps = self._step_of_all()
+        return ops.cast(step, "float32") / ops.cast(steps, "float32")
+
+    def _step_of_all(self) -> tuple[Any, Any]:
+        """Return the number of steps that are done, and that of all. Accumulated batches make one step together."""
         if not self._has_horizon:
             raise ValueError(NO_HORIZON)
-        first, steps = self.span[0], self.span[1]
-        return ops.cast(batches_seen(self) - first, "float32") / ops.cast(steps, "float32")
+        first, last = self.span[0], self.span[0] + self.span[1]
+        batches = (ops.cast(batches, "int32") for batches in (batches_seen(self), first, last))
+        seen, first, last = (ops.floor_divide(each, self.gradient_accumulation_steps or 1) for each in batches)
+        return seen - first, ops.maximum(last - first, 1)
 
     def build(self, variables):
         if self.built:
@@ -234,7 +261,8 @@ class Layerwise:
         return self._rate_of_the_head() if self._rate_now is None else self._rate_now
 
     def _rate_of_the_head(self):
-        return super()._get_current_learning_rate() if self.schedule is None else self.schedule.at(self.progress())
+        known = self.schedule
+        return super()._get_current_learning_rate() if known is None else known.at(*self._step_of_all())
 
     def _use_weight_decay(self, variable):
         return self._decayed[index_of(self, variable)] and super()._use_weight_decay(variable)

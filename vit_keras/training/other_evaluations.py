@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import html
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from ..anatomy import levels
+from . import metrics
 
 __all__ = ["LabelsEvaluation", "NumbersEvaluation", "as_html"]
 
@@ -121,9 +124,19 @@ class LabelsEvaluation:
         return tuple(found)
 
     def mean(self, measure: str) -> float | None:
-        """Return the mean of a measure in `per_class` over the labels that have it."""
-        known = [scores[measure] for scores in self.per_class if scores[measure] is not None]
-        return float(np.mean(known)) if known else None
+        """Return the mean over the labels of a measure in `per_class`; `None` where no label has it.
+
+        The means of `"f1"`, `"roc_auc"` and `"average_precision"` are those of `metrics.score`.
+        """
+        name = {"f1": "macro_f1", "roc_auc": "roc_auc", "average_precision": "map"}.get(measure)
+        if name is None:
+            known = [scores[measure] for scores in self.per_class if scores[measure] is not None]
+            return float(np.mean(known)) if known else None
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # `per_class` shows which labels have none
+            with contextlib.suppress(ValueError):
+                return metrics.score(name, self.labels, self.probabilities, "multi")
+        return None
 
     def mistakes(self) -> np.ndarray:
         """Return the numbers of the pictures with a wrong label, those of the largest loss first."""
@@ -209,14 +222,26 @@ class NumbersEvaluation:
             return self.predictions
         return np.clip(self.predictions[:, 0], 0, len(self.class_names) - 1)
 
+    @property
+    def scale(self) -> tuple[float, ...] | None:
+        """The values of the levels, where all are numbers that rise, such as 0, 1, 4; otherwise `None`."""
+        with contextlib.suppress(ValueError):
+            values = tuple(float(name) for name in self.class_names) if self.task == "ordinal" else ()
+            return values if values and all(np.diff(values) > 0) and np.isfinite(values).all() else None
+        return None
+
+    def _on_scale(self, numbers: np.ndarray) -> np.ndarray:
+        return numbers if self.scale is None else metrics.on_scale(numbers, self.scale)
+
     @functools.cached_property
     def per_class(self) -> tuple[dict[str, Any], ...]:
         """`name`, `rmse`, `mae`, `bias` (mean error), `r2`, `mean` and `deviation` of each number; R² is `None` of a
-        number that is always the same.
+        number that is always the same. Levels that are numbers, such as 0, 1 and 4, have errors on their own scale.
         """
         names = ("level",) if self.task == "ordinal" else self.class_names
         found = []
-        for name, true, said in zip(names, self.labels.T.astype("float64"), self.predictions.T.astype("float64")):
+        columns = (self._on_scale(each.T.astype("float64")) for each in (self.labels, self.predictions))
+        for name, true, said in zip(names, *columns):
             error, variance = said - true, true.var()
             found.append(
                 {
@@ -258,13 +283,14 @@ class NumbersEvaluation:
 
     def mistakes(self) -> np.ndarray:
         """Return the numbers of all pictures, those of the largest error first, in deviations of each number."""
-        error = np.abs(self.predictions - self.labels) / [scores["deviation"] or 1 for scores in self.per_class]
+        deviations = [scores["deviation"] or 1 for scores in self.per_class]
+        error = np.abs(self._on_scale(self.predictions) - self._on_scale(self.labels)) / deviations
         return np.argsort(-error.max(axis=1), kind="stable")
 
     def caption(self, place: int) -> tuple[str, str]:
         """Return the numbers of a picture, and those that were predicted, in words."""
         if self.task == "ordinal":
-            said = f"{self.class_names[self.levels[place]]} ({number(self.outputs[place])})"
+            said = f"{self.class_names[self.levels[place]]} ({number(self._on_scale(self.outputs)[place])})"
             return self.class_names[self.targets[place]], said
         rows = (self.labels[place], self.predictions[place])
         one = len(self.class_names) == 1

@@ -53,7 +53,7 @@ class Recipe:
         scale_learning_rate: Whether the learning rate is scaled in proportion to the batch size (arXiv 1706.02677).
         epochs: A suggested number of epochs.
         schedule: Decay after the warm-up: `"cosine"`, `"linear"` or `"constant"`.
-        warmup: Fraction of all steps in which the learning rate rises from 0.
+        warmup: Fraction of all steps in which the learning rate rises to `learning_rate`.
         final_learning_rate: Learning rate at the end, as a fraction of `learning_rate`.
         momentum: Momentum of SGD.
         beta_1: Decay rate of the first moment, for AdamW and LAMB.

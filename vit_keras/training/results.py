@@ -19,6 +19,7 @@ from .. import __version__
 from ..anatomy import find_vit
 from ..atomic import complete
 from .labeled import Labeled
+from .metrics import on_scale
 from .other_evaluations import as_html
 from .recipes import Recipe
 from .run import Run
@@ -101,7 +102,9 @@ def predictions_csv(data: Labeled, rows: np.ndarray, folds: np.ndarray, evaluati
         folds: The fold of each.
         evaluation: The predictions.
     """
-    outputs = np.asarray(evaluation.outputs, "float32").reshape(len(rows), -1)
+    scale = getattr(evaluation, "scale", None)
+    outputs = evaluation.outputs if scale is None else on_scale(evaluation.outputs, scale)
+    outputs = np.asarray(outputs, "float32").reshape(len(rows), -1)
     if data.task in ("single", "ordinal"):
         said = evaluation.predictions if data.task == "single" else evaluation.levels
         named = [[data.names[true], data.names[number]] for true, number in zip(evaluation.targets, said)]

@@ -12,6 +12,7 @@ import math
 import os
 import sys
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import keras
 import numpy as np
 
 from ..atomic import complete, workspace
+from .optimizers import NO_STEP
 
 __all__: list[str] = []
 
@@ -81,13 +83,15 @@ def seconds_per_step(model: keras.Model, data: Any, callbacks: list[keras.callba
     """Train for a few steps, and return how long one takes. The first two, which compile, do not count."""
     watch = Stopwatch()
     steps = min(len(data), _TIMED_STEPS)
-    model.fit(
-        data,
-        epochs=math.ceil(_TIMED_STEPS / steps),
-        steps_per_epoch=steps,
-        verbose=0,
-        callbacks=[*callbacks, watch],
-    )
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", NO_STEP)  # of these few batches
+        model.fit(
+            data,
+            epochs=math.ceil(_TIMED_STEPS / steps),
+            steps_per_epoch=steps,
+            verbose=0,
+            callbacks=[*callbacks, watch],
+        )
     return float(np.median(watch.seconds[2:]))
 
 

@@ -37,19 +37,25 @@ def fold_numbers(data: Labeled, folds: int, seed: int) -> np.ndarray:
     Warns:
         UserWarning: A class has fewer pictures than there are folds.
     """
-    if positive_integer(folds, "folds", least=2) > len(data.paths):
-        raise ValueError(f"{len(data.paths)} pictures cannot be divided into {folds} folds.")
+    return _folds(data, positive_integer(folds, "folds", least=2), seed, "Pass fewer folds.")
+
+
+def _folds(data: Labeled, folds: int, seed: int, advice: str) -> np.ndarray:
+    """Return the fold of each picture; an error of too many folds ends in the advice."""
+    if folds > len(data.paths):
+        raise ValueError(f"{len(data.paths)} pictures cannot be divided into {folds} parts. {advice}")
     _check_duplicates(data)
     groups = data.groups
     if groups is not None and len(np.unique(groups)) < folds:
-        raise ValueError(f"There are {len(np.unique(groups))} groups, which cannot be divided into {folds} folds.")
+        count = len(np.unique(groups))
+        raise ValueError(f"There are {count} groups, which cannot be divided into {folds} parts. {advice}")
     if data.task == "multi":
         return _stratified_labels(data.labels, np.arange(len(data.labels)) if groups is None else groups, folds, seed)
     stratified = data.task in ("single", "ordinal")
     splitter = _splitter(f"{'Stratified' * stratified}{'Group' * (groups is not None)}KFold")
     targets = data.labels.reshape(-1).astype(int) if stratified else np.zeros(len(data.labels))
     if stratified:
-        _warn_of_small_classes(data, targets, folds)
+        _warn_of_small_classes(data, targets, folds, advice)
     found = np.empty(len(targets), int)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The least populated class", UserWarning)  # said already, with its name
@@ -67,8 +73,13 @@ def hold_out(data: Labeled, share: float, seed: int) -> list[np.ndarray]:
         ValueError: The share is no fraction up to one half, or the pictures cannot be divided.
     """
     if not 0 < share <= 0.5:
-        raise ValueError(f"validation_split must be between 0 and 0.5 for a table. Received: {share!r}")
-    held_out = fold_numbers(data, round(1 / share), seed) == 0
+        raise ValueError(
+            f"The share to hold out of a table (validation_split=, --held-out) must be above 0 and at most 0.5. "
+            f"Received: {share!r}"
+        )
+    parts = round(1 / share)
+    advice = f"A share of {share:g} to hold out is one image in {parts}: hold out more (validation_split=, --held-out)"
+    held_out = _folds(data, parts, seed, f"{advice}, or add images.") == 0
     return [np.flatnonzero(~held_out), np.flatnonzero(held_out)]
 
 
@@ -100,14 +111,16 @@ def _check_duplicates(data: Labeled) -> None:
         )
 
 
-def _warn_of_small_classes(data: Labeled, targets: np.ndarray, folds: int) -> None:
+def _warn_of_small_classes(data: Labeled, targets: np.ndarray, folds: int, advice: str) -> None:
     counts = np.bincount(targets, minlength=len(data.names))
     small = [data.names[number] for number in np.flatnonzero((counts > 0) & (counts < folds))]
     if (counts < folds).all():
-        raise ValueError(f"No class has {folds} pictures, one for each fold. Pass fewer folds.")
+        raise ValueError(f"No class has {folds} pictures, one for each of {folds} parts. {advice}")
     if small:
-        message = f"There are fewer pictures than folds of {first_few(small)}: some folds have none of them."
-        warnings.warn(message, UserWarning, stacklevel=4)
+        message = (
+            f"There are fewer than {folds} pictures of {first_few(small)}: some of {folds} parts have none of them."
+        )
+        warnings.warn(message, UserWarning, stacklevel=5)
 
 
 def _stratified_labels(labels: np.ndarray, groups: np.ndarray, folds: int, seed: int) -> np.ndarray:

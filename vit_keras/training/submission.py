@@ -22,7 +22,7 @@ from ..opening import open_model
 from ..preprocess import Preprocessing
 from ..progress import progress_bar
 from ..validate import one_of, positive_integer
-from .columns import VALUES, Meaning, columns_of, meaning_of
+from .columns import VALUES, Meaning, check_spelling, columns_of, meaning_of
 from .dataset import preprocessing_for
 from .decoding import Pictures, decoded_pictures
 from .labeled import folder_of
@@ -122,7 +122,13 @@ def predict_table(
         _report_failures([paths[n] for n in sorted(missing)], paths, errors)
     ensemble = _Ensemble(models, average, tta, image_size, batch_size, errors, progress)
     how = (wanted, values, threshold, separator)
-    scores, meaning = ensemble.predict(paths, lambda known: columns_of(np.zeros((1, known.outputs)), known, *how))
+
+    def check(known: Meaning) -> None:
+        columns_of(np.zeros((1, known.outputs)), known, *how)
+        if sample is not None:
+            check_spelling(known, read_columns(sample, [*wanted]), values, separator)
+
+    scores, meaning = ensemble.predict(paths, check)
     found = pandas.DataFrame({title: ids, **columns_of(scores, meaning, *how)})
     if target is not None:
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,19 +22,17 @@ import numpy as np
 
 from ..labels import TASKS
 from ..preprocess import Preprocessing
-from ..validate import did_you_mean, one_of
+from ..validate import one_of
 from .augment import Augmentation
 from .dataset import ImageFolder, datasets_of
 from .labeled import Labeled, folder_of, read_folder
 from .listing import EXTENSIONS, first_few
 from .splits import hold_out
+from .table_files import is_table, read_columns, row_numbers, whole_columns, without_label
 
 __all__ = [
     *("find_pictures", "image_table", "is_table", "read_columns", "read_pictures", "read_table", "whole_columns"),
 ]
-
-_READERS = {".csv": ",", ".tsv": "\t", ".tab": "\t", ".parquet": None, ".pq": None}
-_PACKED = (".gz", ".bz2", ".xz", ".zip", ".zst")
 
 
 def image_table(
@@ -67,7 +66,8 @@ def image_table(
 
     What stands in the column or columns `label`, and what a batch then has, depends on the `task`:
 
-    - `"single"`: names or whole numbers; int32 `(n,)`. `class_names` are the classes, sorted.
+    - `"single"`: names or whole numbers; int32 `(n,)`. `class_names` are the classes, sorted. Names in a CSV file are
+      as they are written there: `001` is not `1`.
     - `"multi"`: columns of 0 and 1, or one of names with a `separator`; float32 `(n, labels)`. They are the labels.
     - `"regression"`: one or several columns of numbers; float32 `(n, columns)`. They are the columns.
     - `"ordinal"`: levels, in an order; float32 `(n, 1)`, from 0. They are the levels.
@@ -93,7 +93,7 @@ def image_table(
         errors: `"raise"`: damaged and missing images are errors. `"skip"`: they are left out, with a warning.
         label_mode: `"categorical"`: the labels of single classes are one-hot, as they always are with mixup and cutmix.
         class_names: The classes, labels or levels in the order of the model's outputs. `None`: sorted, by number if all
-            are whole numbers. Levels that are no numbers need it.
+            are numbers. Levels that are not numbers need it.
         cache: Where the pixels are kept; see `image_folder`.
         workers: Threads that prepare the next batches; 0 for none.
         progress: Whether to show a bar, and what was assumed, on standard error.
@@ -137,93 +137,6 @@ def image_table(
     )
 
 
-def is_table(data: Any) -> bool:
-    """Return whether something is a table that `image_table` takes, and not a folder.
-
-    Example:
-        >>> is_table("train.csv"), is_table("flowers"), is_table({"image": ["1.png"]})
-        (True, False, True)
-    """
-    if isinstance(data, (str, os.PathLike)):
-        return _ending(Path(data)) in _READERS and not Path(data).expanduser().is_dir()
-    return isinstance(data, Mapping) or (hasattr(data, "columns") and hasattr(data, "__getitem__"))
-
-
-def read_columns(table: Any, texts: Sequence[str] = ()) -> dict[str, np.ndarray]:
-    """Return the columns of a table as arrays.
-
-    Args:
-        table: As in `image_table`.
-        texts: Columns of a CSV file whose values are texts even where they look like numbers: ids such as `007`.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-        ImportError: pandas is not installed, or pyarrow for Parquet.
-        TypeError: It is no table.
-        ValueError: It cannot be read, is empty, or its columns differ in length.
-
-    Example:
-        >>> read_columns({"image": ["1.png", "2.png"], "label": [0, 1]})["label"].tolist()
-        [0, 1]
-    """
-    if not is_table(table):
-        raise TypeError(
-            "A table is the path of a .csv, .tsv or .parquet file, a data frame, or a dictionary of columns. "
-            f"Received: {table!r}"
-        )
-    frame = _read_file(Path(table).expanduser(), texts) if isinstance(table, (str, os.PathLike)) else table
-    columns = {str(name): _array(frame[name]) for name in (frame if isinstance(frame, Mapping) else frame.columns)}
-    lengths = {name: len(column) for name, column in columns.items()}
-    if len(set(lengths.values())) > 1:
-        raise ValueError(f"The columns of the table differ in length: {lengths}")
-    if not columns or not next(iter(lengths.values())):
-        raise ValueError("The table has no rows.")
-    return columns
-
-
-def _array(column: Any) -> np.ndarray:
-    """Return a column as an array of numbers or booleans, or else of objects."""
-    array = column.to_numpy() if hasattr(column, "to_numpy") else column
-    if not isinstance(array, np.ndarray):  # NumPy would make "nan" of a missing value among texts
-        values = [*array]
-        array = np.empty(len(values), object)
-        array[:] = values
-    if array.ndim != 1:
-        raise ValueError(f"A column of a table has one value in each row. Received: shape {array.shape}")
-    if array.dtype.kind == "O" and all(isinstance(value, (bool, int, float, np.number, np.bool_)) for value in array):
-        return np.array(array.tolist())
-    return array if array.dtype.kind in "biuf" else array.astype(object)
-
-
-def _is_missing(value: Any) -> bool:
-    return value is None or type(value).__name__ in ("NAType", "NaTType") or value != value
-
-
-def _ending(path: Path) -> str:
-    return Path(path.stem if path.suffix.lower() in _PACKED else path.name).suffix.lower()
-
-
-def _read_file(path: Path, texts: Sequence[str]) -> Any:
-    if not path.is_file():
-        raise FileNotFoundError(f"There is no table {path}.")
-    try:
-        import pandas
-    except ImportError:
-        raise ImportError('Reading a table needs pandas: pip install "vit-keras[table]"') from None
-    separator = _READERS[_ending(path)]
-    try:
-        if separator is None:
-            return pandas.read_parquet(path)
-        # "NA", "None" and "null" are names of classes too; only an empty cell and NaN are missing.
-        kinds = dict.fromkeys(texts, str)
-        missing = ["", "NaN", "nan"]
-        return pandas.read_csv(path, sep=separator, dtype=kinds, keep_default_na=False, na_values=missing)
-    except ImportError:
-        raise ImportError('Reading Parquet needs pyarrow: pip install "vit-keras[table]"') from None
-    except (ValueError, OSError) as error:  # pandas' and pyarrow's errors are of these
-        raise ValueError(f"{path} cannot be read as a table: {error}") from None
-
-
 # --- what the columns say -----------------------------------------------------------------------------------------
 
 
@@ -244,13 +157,21 @@ def read_table(
     root = Path(root).expanduser()
     if not root.is_dir():
         raise FileNotFoundError(f"There is no folder {root}.")
-    columns = read_columns(table, [image])
-    wanted = [label] if isinstance(label, str) else list(label)
+    image, wanted = str(image), [str(label)] if isinstance(label, (str, int)) else [str(name) for name in label]
+    as_written = [image, *wanted, *filter(None, [group])]
+    columns, written = read_columns(table, [image]), read_columns(table, as_written)
+    if separator is not None and task in ("auto", "multi"):
+        for each in (columns, written):
+            each |= {name: without_label(each[name]) for name in wanted if name in each}
     ids, *targets = whole_columns(columns, image, *wanted)
     assumed = ""
     if task == "auto":
         task, reason = _guess(targets, wanted, separator)
         assumed = f"task={task!r} is assumed: {reason}."
+    if task == "ordinal":
+        _check_levels(targets, wanted, class_names)
+    if task in ("single", "ordinal") or separator is not None:
+        targets = [written[name] for name in wanted]
     names, labels = _READ[task](targets, wanted, separator, class_names)
     if (labels.ndim == 1 and len(names) < fewest) or not names:
         raise ValueError(f"The column {wanted[0]!r} has only one class, {first_few(names)}. Training needs two.")
@@ -260,7 +181,7 @@ def read_table(
         if (weights < 0).any() or not weights.any():
             raise ValueError(f"The weights in the column {weight!r} must be at least 0, and not all 0.")
     if group is not None:
-        groups = column_numbers(columns, group)
+        groups = column_numbers(written, group)
     ids = [str(value) for value in ids]
     paths, missing = find_pictures(ids, root)
     return Labeled(task, names, paths, labels, ids, root, weights, groups, missing, assumed)
@@ -283,7 +204,7 @@ def read_pictures(source: Any, images: Any, errors: str, options: Mapping[str, A
     path = Path(source).expanduser()
     given = [name for name, value in {**options, "images": images}.items() if value != _OF_A_FOLDER.get(name)]
     if given and not path.is_dir() and path.exists():
-        raise ValueError(f"{path} is no table: its name ends in none of .csv, .tsv, .parquet.")
+        raise ValueError(f"{path} is not a table: its name must end in .csv, .tsv or .parquet.")
     if given:
         raise ValueError(f"{', '.join(given)} belongs to a table. {path} is a folder of classes.")
     return read_folder(path, None, errors)
@@ -296,26 +217,6 @@ def column_numbers(columns: Mapping[str, np.ndarray], name: str) -> np.ndarray:
     """Return a number for each row of a column, the same for the same value, in the order of the values."""
     values = whole_columns(columns, name)[0]
     return np.unique([str(value) for value in values] if values.dtype.kind == "O" else values, return_inverse=True)[1]
-
-
-def whole_columns(columns: Mapping[str, np.ndarray], *names: str) -> list[np.ndarray]:
-    """Return columns without a missing value."""
-    for name in names:
-        if name not in columns:
-            hint = did_you_mean(name, columns)
-            raise ValueError(f"The table has no column {name!r}.{hint} Its columns: {', '.join(columns)}.")
-        column = columns[name]
-        rows = np.flatnonzero([_is_missing(value) for value in column.tolist()])
-        if len(rows):
-            raise ValueError(f"The column {name!r} has no value in {_rows(rows)}. Fill them in, or leave the rows out.")
-    return [columns[name] for name in names]
-
-
-def _rows(rows: Sequence[int]) -> str:
-    """Return the numbers of rows in words; the first row below the names of the columns is 1."""
-    shown = ", ".join(f"{row + 1:,}" for row in rows[:10])
-    more = f" and {len(rows) - 10:,} more" if len(rows) > 10 else ""
-    return f"row{'s' if len(rows) > 1 else ''} {shown}{more} (the first is 1)"
 
 
 def _guess(columns: list[np.ndarray], names: list[str], separator: str | None) -> tuple[str, str]:
@@ -342,11 +243,14 @@ def _guess(columns: list[np.ndarray], names: list[str], separator: str | None) -
     )
 
 
+_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
+
+
 def _order(values: set[str], class_names: Sequence[str] | None, column: str) -> tuple[str, ...]:
     """Return names in the order given or sorted, by number if all are whole numbers."""
     if class_names is None:
-        whole = all(value.lstrip("-").isdecimal() for value in values)
-        return tuple(sorted(values, key=int if whole else None))
+        numeric = all(map(_NUMBER.fullmatch, values))
+        return tuple(sorted(values, key=(lambda value: (float(value), value)) if numeric else None))
     names = tuple(map(str, class_names))
     unknown = sorted(values - set(names))
     if unknown or len(set(names)) < len(names):
@@ -376,10 +280,13 @@ def _single(columns, names, separator, class_names):
     return known, np.array([place[value] for value in values], "int32")
 
 
-def _ordinal(columns, names, separator, class_names):
+def _check_levels(columns, names, class_names):
     column = _one_column(columns, names, "ordinal")
     if column.dtype.kind not in "iuf" and class_names is None:
         raise ValueError(f"The levels in the column {names[0]!r} are texts. Pass them in their order as class_names.")
+
+
+def _ordinal(columns, names, separator, class_names):
     known, labels = _single(columns, names, separator, class_names)
     return known, labels.astype("float32")[:, None]
 
@@ -390,8 +297,8 @@ def _multi(columns, names, separator, class_names):
         wrong = np.flatnonzero(((numbers != 0) & (numbers != 1)).any(axis=1))
         if len(wrong):
             raise ValueError(
-                f"The columns of several labels have only 0 and 1. Received other values in {_rows(wrong)}. Labels in "
-                "one column, such as 'cat dog', need separator=' '."
+                f"The columns of several labels have only 0 and 1. Received other values in {row_numbers(wrong)}. "
+                "Labels in one column, such as 'cat dog', need separator=' '."
             )
         return tuple(names), numbers.astype("float32")
     texts = _one_column(columns, names, "multi").tolist()
@@ -412,7 +319,7 @@ def _numbers(column: np.ndarray, name: str) -> np.ndarray:
         raise ValueError(f"The column {name!r} must have numbers. Received: {first_few(column.tolist(), 3)}")
     rows = np.flatnonzero(~np.isfinite(column.astype("float64")))
     if len(rows):
-        raise ValueError(f"The column {name!r} has numbers that are not finite in {_rows(rows)}.")
+        raise ValueError(f"The column {name!r} has numbers that are not finite in {row_numbers(rows)}.")
     return column.astype("float64")
 
 

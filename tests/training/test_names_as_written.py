@@ -1,0 +1,180 @@
+"""Labels keep the spelling that a table has, from training to submission; generated from one list of spellings."""
+
+import itertools
+import warnings
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from vit_keras import vit
+from vit_keras.training import evaluation, metrics, predict_table
+from vit_keras.training.other_evaluations import LabelsEvaluation, NumbersEvaluation
+from vit_keras.training.table import read_columns, read_table
+
+pandas = pytest.importorskip("pandas")
+
+SPELLINGS = (
+    "001",
+    "01",
+    "1",
+    "1.0",
+    "1e3",
+    "1000",
+    "+1",
+    "-1",
+    "NA",
+    "None",
+    "True",
+    "true",
+    "0x1",
+    "1_000",
+    "ä b",
+    "1,5",
+)
+IDS = [str(number) for number in range(6)]
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("images")
+    for name in IDS:
+        Image.new("RGB", (16, 16), (int(name) * 40, 90, 200)).save(folder / f"{name}.png")
+    return folder
+
+
+def table(folder, values, separator=",", name="table.csv", title="label"):
+    quoted = (f'"{value}"' for value in values)
+    lines = [f"{number}{separator}{value}" for number, value in zip(itertools.cycle(IDS), quoted)]
+    (folder / name).write_text("\n".join([f"image{separator}{title}", *lines]) + "\n", encoding="utf-8")
+    return folder / name
+
+
+@pytest.mark.parametrize("separator", ",;\t|")
+def test_two_spellings_are_two_classes(images, tmp_path, separator):
+    for pair in itertools.combinations(SPELLINGS, 2) if separator == "," else zip(SPELLINGS, SPELLINGS[::-1]):
+        found = read_table(table(tmp_path, pair * 3, separator), root=images, task="single")
+        assert sorted(found.names) == sorted(pair)
+        assert [found.names[label] for label in found.labels] == [*pair] * 3
+
+
+def test_tab_separated_and_parquet_files(images, tmp_path):
+    assert read_table(table(tmp_path, ["01", "1"] * 3, "\t", "a.tsv"), root=images, task="single").names == ("01", "1")
+    pytest.importorskip("pyarrow")
+    pandas.DataFrame({"image": IDS, "label": [0, 1] * 3}).to_parquet(tmp_path / "a.parquet")
+    assert read_table(tmp_path / "a.parquet", root=images).names == ("0", "1")
+    pandas.DataFrame({"image": IDS, "label": ["01", "1"] * 3}).to_parquet(tmp_path / "b.parquet")
+    assert read_table(tmp_path / "b.parquet", root=images).names == ("01", "1")
+
+
+def test_an_arrow_table_is_a_table(images):
+    arrow = pytest.importorskip("pyarrow")
+    given = {"image": IDS, "label": [0, 1] * 3}
+    found = read_table(arrow.table(given), root=images)
+    assert found.names == ("0", "1") and found.labels.tolist() == [0, 1] * 3
+
+
+def test_a_column_by_a_number_is_named(images, tmp_path):
+    with pytest.raises(ValueError, match="no column '0'.* Its columns: image, label"):
+        read_table(table(tmp_path, "ab" * 3), 0, root=images)
+    found = read_table(pandas.DataFrame([[name, "ab"[int(name) % 2]] for name in IDS]), 0, 1, root=images)
+    assert found.names == ("a", "b")
+
+
+def test_an_empty_cell_is_no_label(images, tmp_path):
+    path = table(tmp_path, ["01 1", "", "1", "01", "", "1"])
+    path.write_text(path.read_text().replace('""', ""))
+    found = read_table(path, root=images, separator=" ")
+    assert found.names == ("01", "1")
+    assert found.labels.tolist() == [[1, 1], [0, 0], [0, 1], [1, 0], [0, 0], [0, 1]]
+    columns = {**read_columns(path), "label": ["a", None, "b", float("nan"), "", "a b"]}
+    assert read_table(columns, root=images, separator=" ").labels.sum(axis=1).tolist() == [1, 0, 1, 0, 0, 2]
+    with pytest.raises(ValueError, match="has no value in rows 2, 5"):
+        read_table(path, root=images)
+
+
+def test_groups_are_as_written(images, tmp_path):
+    path = table(tmp_path, ["1", "01", "001"] * 2, title="patient,label")
+    path.write_text(path.read_text().replace('"\n', '",a\n').replace(",a\n", ",b\n", 3))
+    assert len(set(read_table(path, root=images, group="patient").groups.tolist())) == 3
+
+
+@pytest.mark.parametrize(
+    ("names", "sample", "fits"),
+    [
+        (("001", "002"), "001", True),
+        (("001", "002"), "1", False),
+        (("1", "2"), "01", False),
+        (("1", "1000"), "1e3", False),
+        (("cat", "dog"), "cat", True),
+        (("1", "2"), "2", True),
+    ],
+)
+def test_a_sample_with_another_spelling_is_refused(images, tmp_path, names, sample, fits):
+    model = vit.build_model(16, 8, 1, 8, 2, "tiny", 8, classes=2)
+    model.labels = names
+    path = table(tmp_path, [sample] * 6)
+    if not fits:
+        with pytest.raises(ValueError, match=f"The sample has '{sample}'.*the models would write"):
+            predict_table(path, model, images, sample=path, progress=False)
+        return
+    found = predict_table(path, model, images, sample=path, output=tmp_path / "out.csv", progress=False)
+    assert set(found["label"]) <= set(names)
+    written = [line.split(",")[1] for line in (tmp_path / "out.csv").read_text().split()[1:]]
+    assert written == [*found["label"]]
+
+
+def test_a_sample_with_other_names_is_warned_of(images, tmp_path):
+    model = vit.build_model(16, 8, 1, 8, 2, "tiny", 8, classes=2)
+    model.labels = ("cat", "dog")
+    path = table(tmp_path, ["hund"] * 6)
+    with pytest.warns(UserWarning, match="none of the values in the sample's column 'label': 'hund'"):
+        predict_table(path, model, images, sample=path, progress=False)
+
+
+# Metrics against scikit-learn
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("name", metrics.fitting("multi"))
+def test_one_label_has_the_metrics_of_two_equal_labels(name, seed):
+    """scikit-learn takes one column for two classes; of two columns it takes the mean over labels."""
+    random = np.random.default_rng(seed)
+    truth, shares = random.integers(0, 2, (9, 1)), random.uniform(size=(9, 1))
+    truth[:2] = [[0], [1]]
+    one = metrics.score(name, truth, shares, "multi")
+    two = metrics.score(name, np.repeat(truth, 2, 1), np.repeat(shares, 2, 1), "multi")
+    assert one == pytest.approx(two, abs=1e-12)  # float64
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_report_and_the_metric_have_one_macro_f1(seed):
+    from sklearn.metrics import f1_score
+
+    random = np.random.default_rng(seed)
+    classes = 5
+    truth, shares = random.integers(0, 2 + seed % 3, 12), random.uniform(size=(12, classes))
+    found = evaluation.Evaluation(tuple("abcde"), ("",) * 12, truth, shares)
+    expected = f1_score(truth, shares.argmax(1), average="macro", zero_division=0)
+    assert found.macro_f1 == pytest.approx(expected, abs=1e-12)
+    assert metrics.score("macro_f1", truth, shares) == pytest.approx(expected, abs=1e-12)
+    several = LabelsEvaluation(tuple("abcde"), ("",) * 12, (shares > 0.8) * 1.0, random.uniform(size=(12, classes)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        for ours, name in (("f1", "macro_f1"), ("roc_auc", "roc_auc"), ("average_precision", "map")):
+            known = metrics.score(name, several.labels, several.probabilities, "multi")
+            assert several.mean(ours) == pytest.approx(known, abs=1e-12)
+
+
+@pytest.mark.parametrize("names", [("0", "1", "4"), ("1", "2", "3"), ("0.5", "1", "10"), ("-2", "0", "7")])
+def test_errors_of_levels_are_on_their_scale(names):
+    from sklearn.metrics import mean_absolute_error, root_mean_squared_error
+
+    values, ranks, said = np.array(names, float), np.array([0, 1, 2, 2]), np.array([0, 2, 2, 0])
+    found = NumbersEvaluation(names, ("",) * 4, ranks[:, None].astype(float), said[:, None].astype(float), "ordinal")
+    for name, function in (("rmse", root_mean_squared_error), ("mae", mean_absolute_error)):
+        expected = function(values[ranks], values[said])
+        assert found.per_class[0][name] == pytest.approx(expected, abs=1e-12)
+        known = metrics.score(name, found.targets, found.outputs, "ordinal", scale=found.scale)
+        assert known == pytest.approx(expected, abs=1e-12)
+    assert NumbersEvaluation(("low", "high"), ("",), ranks[:1, None], said[:1, None], "ordinal").scale is None
