@@ -22,7 +22,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: The arguments after `vit-keras`. `None`: those of the process.
 
     Returns:
-        The exit status: 0, 1 after an error message, or 130 after Ctrl-C.
+        The exit status: 0, 1 after an error message, or 130 after Ctrl-C. Options that cannot be parsed raise
+        `SystemExit` with the status 2.
 
     Example:
         >>> main(["predict", "no_such_file.jpg", "--weights", "no_such_file.npz"])
@@ -44,6 +45,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
-    except (ImportError, OSError, TypeError, ValueError) as error:
+    except (ImportError, NotImplementedError, OSError, TypeError, ValueError) as error:
         complain(error)
         return 1

@@ -7,12 +7,14 @@ from pathlib import Path
 
 from .options import DEFAULT_MODEL, setting
 
-__all__ = ["add_alias", "add_errors", "add_images", "add_json", "add_loading", "add_model", "add_output"]
+__all__ = ["IMAGE", "add_alias", "add_errors", "add_images", "add_json", "add_loading", "add_model", "add_output"]
+
+IMAGE = "image file, URL, or folder with images in it or in its folders"
 
 
 def add_images(parser: argparse.ArgumentParser) -> None:
     """Add images, and the model that sees them."""
-    parser.add_argument("images", nargs="+", metavar="IMAGE", help="image file or URL")
+    parser.add_argument("images", nargs="+", metavar="IMAGE", help=IMAGE)
     add_model(parser)
 
 

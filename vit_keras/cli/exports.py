@@ -17,7 +17,7 @@ __all__ = ["benchmark", "export"]
 
 def export(options: argparse.Namespace) -> None:
     """Export a model, compare it with the file, and print the report."""
-    from .pictures import check_not_read, open_with_options
+    from .pictures import check_not_read, files_of, open_with_options
 
     output = options.output.expanduser()
     find_format(output, options.format)
@@ -27,7 +27,8 @@ def export(options: argparse.Namespace) -> None:
     pictures = options.check or True
     if options.check and len(options.check) == 1 and Path(options.check[0]).is_dir():
         pictures = options.check[0]
-    labels = None if options.labels is None else options.labels.expanduser().read_text(encoding="utf-8").splitlines()
+        files_of(options.check)  # raises if there is none in the folder
+    labels = None if options.labels is None else _labels(options.labels.expanduser())
     options.weights = None
     model = open_with_options(options)
     output.parent.mkdir(parents=True, exist_ok=True)
@@ -46,6 +47,13 @@ def export(options: argparse.Namespace) -> None:
         print(report.to_json())
     else:
         print_pairs(report.pairs())
+
+
+def _labels(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"--labels {path} is not a text file in UTF-8: {error}.") from None
 
 
 def benchmark(options: argparse.Namespace) -> None:

@@ -6,17 +6,22 @@ import argparse
 import ast
 import contextlib
 import json
+import math
 import re
+from collections.abc import Callable
 from typing import Any
 
 from ..validate import one_of
 from ..visualize.methods import METHODS
 
-__all__ = ["DEFAULT_MODEL", "STYLES", "image_size", "loading", "method", "setting"]
+__all__ = ["DEFAULT_MODEL", "STYLES", "TABLES", "image_size", "integer", "loading", "method", "number", "setting"]
 
 # Names from modules that import Keras, which takes seconds; a test compares them with their originals.
 DEFAULT_MODEL = "vit_ti16"
 STYLES = ("overlay", "paper", "vit_keras")
+
+TABLES = {".csv": "csv", ".json": "array", ".jsonl": "json"}
+"""The suffixes of files of predictions, and the form of each."""
 
 
 def method(text: str) -> str:
@@ -33,6 +38,40 @@ def method(text: str) -> str:
         return one_of(text, "--method", METHODS)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def integer(least: int = 1, most: float = math.inf) -> Callable[[str], int]:
+    """Return the type of an option: an integer in a range.
+
+    Raises:
+        argparse.ArgumentTypeError: By the type, if a text is another one.
+
+    Example:
+        >>> integer()("3")
+        3
+    """
+    return lambda text: _in_range(text, int, "an integer", least, most)
+
+
+def number(least: float = 0.0, most: float = math.inf) -> Callable[[str], float]:
+    """Return the type of an option: a number in a range.
+
+    Raises:
+        argparse.ArgumentTypeError: By the type, if a text is another one.
+
+    Example:
+        >>> number(most=1)("0.2")
+        0.2
+    """
+    return lambda text: _in_range(text, float, "a number", least, most)
+
+
+def _in_range(text: str, kind: Callable[[str], Any], words: str, least: float, most: float) -> Any:
+    with contextlib.suppress(ValueError):
+        if math.isfinite(value := kind(text)) and least <= value <= most:
+            return value
+    limits = f"of at least {least:g}" if most == math.inf else f"from {least:g} to {most:g}"
+    raise argparse.ArgumentTypeError(f"expected {words} {limits}. Received: {text!r}")
 
 
 def setting(text: str) -> tuple[str, Any]:

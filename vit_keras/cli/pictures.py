@@ -1,4 +1,4 @@
-"""`predict`, `attention`, `zero-shot` and `explore`: what a model says about images, and what it looks at."""
+"""`attention`, `zero-shot` and `explore`: what a model looks at in images."""
 
 from __future__ import annotations
 
@@ -14,37 +14,22 @@ from ..checkpoints.checkpoint import megabytes
 from ..images import read
 from ..labels import class_named
 from ..opening import is_saved_model, open_model
+from ..training.embeddings.batches import files_in
 from .console import printable
 from .options import loading
 
-__all__ = ["attention", "explore", "predict", "zero_shot"]
-
-
-def predict(options: argparse.Namespace) -> None:
-    """Print the most probable classes of each image, and draw attention maps if asked to."""
-    if options.top < 1:
-        raise ValueError(f"--top must be at least 1. Received: {options.top}")
-    pictures = _read(options.images)
-    model = open_with_options(options)
-    for number, (name, picture) in enumerate(zip(options.images, pictures), start=1):
-        scores = _classify(model, picture)
-        print(printable(name))
-        for index in (-scores).argsort()[: options.top]:
-            _print_class(model, scores, index)
-        if options.output:
-            path = _numbered(options.output.expanduser(), number, len(pictures))
-            _save_picture(visualize.attention_map(model, picture), path)
-            print(f"attention map: {path}")
+__all__ = ["attention", "explore", "zero_shot"]
 
 
 def attention(options: argparse.Namespace) -> None:
     """Draw an attention map of each image, or all kinds of maps in one figure."""
+    options.images = files_of(options.images)
     output = options.output.expanduser()
     _check_attention(options, output)
     pictures = _read(options.images)
     count = len(pictures)
-    paths = [output if options.all_methods else _numbered(output, n, count) for n in range(1, count + 1)]
-    _check_output(paths, options.images)
+    paths = [output if options.all_methods else numbered(output, n, count) for n in range(1, count + 1)]
+    check_output(paths, options.images)
     model = open_with_options(options)
     method = options.method or ("rollout" if options.target is None else "relevance")
     if options.all_methods:
@@ -56,7 +41,7 @@ def attention(options: argparse.Namespace) -> None:
         if method in visualize.OF_A_CLASS:
             target = _print_target(model, picture, target)
         style = options.style or "overlay"
-        _save_picture(visualize.attention_map(model, picture, method=method, target=target, style=style), path)
+        save_picture(visualize.attention_map(model, picture, method=method, target=target, style=style), path)
         print(f"{method}: {path}")
 
 
@@ -64,28 +49,30 @@ def zero_shot(options: argparse.Namespace) -> None:
     """Print the probability of each sentence for each image, and draw what the most probable one sees if asked to."""
     from .. import text
 
+    options.images = files_of(options.images)
     pictures = _read(options.images)
     count, output = len(pictures), options.output and options.output.expanduser()
-    paths = [_numbered(output, n, count) for n in range(1, count + 1)] if output else []
-    _check_output(paths, options.images)
+    paths = [numbered(output, n, count) for n in range(1, count + 1)] if output else []
+    check_output(paths, options.images)
     towers = text.open_image_text(options.model, tokenizer=options.tokenizer or "auto", **loading(options))
     model = text.zero_shot_classifier(towers, options.text, options.template or "{}")
     for number, (name, picture) in enumerate(zip(options.images, pictures)):
         scores = _classify(model, picture)
         print(printable(name))
         for index in (-scores).argsort(kind="stable"):
-            _print_class(model, scores, index)
+            print_class(model, scores, index)
         if paths:
             best = int(scores.argmax())
-            _save_picture(visualize.attention_map(model, picture, method="relevance", target=best), paths[number])
+            save_picture(visualize.attention_map(model, picture, method="relevance", target=best), paths[number])
             print(f"relevance map: {paths[number]}")
 
 
 def explore(options: argparse.Namespace) -> None:
     """Write an interactive page of the attention in all images."""
+    options.images = files_of(options.images)
     output = options.output.expanduser()
     check_html(output)
-    _check_output([output], options.images)
+    check_output([output], options.images)
     _read(options.images)
     model = open_with_options(options)
     target = "auto" if options.target is None else _target(model, options.target)
@@ -140,16 +127,37 @@ def check_not_read(target: Path, source: Path) -> None:
         raise ValueError(f"{target} is an input too. Choose another name for the output.")
 
 
+def files_of(images: Sequence[str]) -> list[str]:
+    """Return the images that are named: files and URLs, and all in a folder and in those in it, sorted by name.
+
+    Raises:
+        FileNotFoundError: There is nothing at a path.
+        ValueError: A folder has no images.
+    """
+    found: list[str] = []
+    for name in images:
+        path = Path(name).expanduser()
+        if path.is_dir():
+            found += files_in(name)[0]
+        elif "://" in name or path.is_file():
+            found.append(name)
+        else:
+            raise FileNotFoundError(f"Could not find image or folder: {name}")
+    return found
+
+
 def _read(images: Sequence[str]) -> list:
     """Read all images before the model: a wrong name is reported at once."""
     return [read(image, None) for image in images]
 
 
-def _numbered(path: Path, number: int, count: int) -> Path:
+def numbered(path: Path, number: int, count: int) -> Path:
+    """Return the path of one of several outputs: `map-2.png`."""
     return path.with_name(f"{path.stem}-{number}{path.suffix}") if count > 1 else path
 
 
-def _save_picture(pixels: Any, path: Path) -> None:
+def save_picture(pixels: Any, path: Path) -> None:
+    """Write an array of pixels as an image file."""
     from PIL import Image
 
     with complete_in_new_folder(path) as part:
@@ -171,7 +179,8 @@ def _check_attention(options: argparse.Namespace, output: Path) -> None:
         raise ValueError(f"The output file must end in .png or another image format. Received: {output}")
 
 
-def _check_output(paths: Sequence[Path], images: Sequence[str]) -> None:
+def check_output(paths: Sequence[Path], images: Sequence[str]) -> None:
+    """Raise `ValueError` if an output is a folder, or would replace an image that is read."""
     for path in paths:
         if path.is_dir():
             raise ValueError(f"{path} is a folder. Pass the name of a file in it.")
@@ -188,16 +197,18 @@ def _classify(model, picture):
     return anatomy.predictions(model, model.predict(inputs, verbose=0))[0]
 
 
-def _label(model, index: int) -> str:
+def label(model, index: int) -> str:
+    """Return the name of an output of a model, or its number in words."""
     names = anatomy.output_names(model)
     if anatomy.task(model) == "ordinal":
         return "" if names is None else f"levels: {', '.join(names)}"
     return f"class {index}" if names is None else names[index]
 
 
-def _print_class(model, scores, index: int) -> None:
+def print_class(model, scores, index: int) -> None:
+    """Print the probability and the name of a class."""
     shown = f"{scores[index]:8.4g}" if anatomy.task(model) in anatomy.NUMBERS else f"{scores[index]:6.1%}"
-    print(f"  {shown}  {printable(_label(model, index))}".rstrip())
+    print(f"  {shown}  {printable(label(model, index))}".rstrip())
 
 
 def _target(model, name: str | None) -> int | str | None:
@@ -217,7 +228,7 @@ def _print_target(model, picture, target: int | str | None) -> int:
     """Print the class that is explained, by default the predicted one, and return its number."""
     scores = _classify(model, picture)
     number = int(scores.argmax()) if target in (None, "predicted") else target
-    _print_class(model, scores, number)
+    print_class(model, scores, number)
     return number
 
 
@@ -231,7 +242,7 @@ def _draw_all_methods(model, pictures: Sequence, options: argparse.Namespace, pa
         title, target = Path(name).name, _target(model, options.target)
         if target is not None or not anatomy.lack_of_classes(model):
             target = _print_target(model, picture, target)
-            title = f"{title}: {_label(model, target)}"
+            title = f"{title}: {label(model, target)}"
         title = title.replace("$", r"\$")  # or Matplotlib reads it as a formula
         rows.append((title, picture, visualize.all_maps(model, picture, target)))
     figure = _figure_of_one(*rows[0]) if len(rows) == 1 else _figure_of_several(rows)

@@ -27,6 +27,10 @@ def serve(options: argparse.Namespace) -> None:
         pixels=int(options.max_megapixels * 1e6),
         pending=options.pending,
         per_client=options.per_client,
+        connections_per_client=options.connections_per_client,
+        memory=int(options.max_memory * 2**20),
+        answer=int(options.max_answer * 2**20),
+        proxies=tuple(options.proxy),
     )
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import glob
+import inspect
 import json
 import sys
 from pathlib import Path
@@ -11,14 +13,16 @@ from typing import Any
 
 from .. import training
 from ..checkpoints.checkpoint import megabytes
-from ..opening import open_model
+from ..config import ViTConfig
+from ..opening import from_checkpoint, open_model
 from ..training.evaluation import pictures_of_mistakes
 from ..training.labeled import folder_of
 from ..training.report import report
 from ..training.table import is_table
+from ..validate import did_you_mean
 from .console import print_table, printable
 from .options import loading
-from .pictures import check_html, complete_in_new_folder, open_with_options
+from .pictures import check_html, complete_in_new_folder, files_of, open_with_options
 
 __all__ = ["embed", "evaluate", "finetune", "predict_table"]
 
@@ -29,6 +33,7 @@ def finetune(options: argparse.Namespace) -> None:
     settings = {name: value for name, value in loading(options).items() if value is not None or name in given}
     recipe = training.recipe(options.recipe)
     augmentation = recipe.augmentation or training.Augmentation(crop=None, flip=False)
+    _check_names(given, recipe, augmentation)
     changes = {name: settings.pop(name) for name in given if name in recipe.to_dict()}
     augmented = {name: settings.pop(name) for name in given if name in augmentation.to_dict()}
     if augmented:
@@ -60,6 +65,22 @@ def finetune(options: argparse.Namespace) -> None:
         command=options.command,
         **settings,
     )
+
+
+def _check_names(given: dict[str, Any], recipe: training.Recipe, augmentation: training.Augmentation) -> None:
+    """Raise a `ValueError` for a name that `--set` cannot set."""
+    of_model = [
+        *(field.name for field in dataclasses.fields(ViTConfig)),
+        *inspect.signature(from_checkpoint).parameters,
+    ]
+    known = [*recipe.to_dict(), *augmentation.to_dict(), *of_model]
+    for name in given:
+        if name not in known:
+            raise ValueError(
+                f"--set cannot set {name!r}.{did_you_mean(name, known)} It takes fields of the recipe "
+                f"({', '.join(recipe.to_dict())}), of its augmentation ({', '.join(augmentation.to_dict())}), and of "
+                "the model (ViTConfig)."
+            )
 
 
 def evaluate(options: argparse.Namespace) -> None:
@@ -148,7 +169,8 @@ def embed(options: argparse.Namespace) -> None:
     if output.suffix not in (".parquet", ".npz", ".npy"):
         raise ValueError(f"The output file must end in .parquet, .npz or .npy. Received: {output}")
     model = open_with_options(options)
-    images = options.images[0] if len(options.images) == 1 and Path(options.images[0]).is_dir() else options.images
+    one = len(options.images) == 1 and Path(options.images[0]).expanduser().is_dir()  # has names of subfolders
+    images = options.images[0] if one else files_of(options.images)
     output.parent.mkdir(parents=True, exist_ok=True)
     training.embed(
         model,

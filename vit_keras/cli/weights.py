@@ -30,7 +30,7 @@ def inspect(options: argparse.Namespace) -> None:
         from ..checkpoints.wording import sentences
 
     path = _local(options.file)
-    report = describe(path, family=options.family, key=options.key, names=options.names)
+    report = describe(path, family=options.family, key=options.key, names=options.names, values=not options.no_values)
     if options.json:
         print(json.dumps(report, indent=2, default=str))
         return

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ...export.formats import FORMATS
 from ..arguments import add_json, add_loading, add_output
+from ..options import integer, number
 
 __all__ = ["benchmark", "export", "serve"]
 
@@ -27,7 +28,9 @@ def export(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--labels", type=Path, metavar="FILE", help="text file with the name of a class in each line; default: known"
     )
-    parser.add_argument("--top", type=int, default=5, metavar="N", help="number of classes that are named; default: 5")
+    parser.add_argument(
+        "--top", type=integer(), default=5, metavar="N", help="number of classes that are named; default: 5"
+    )
     quantized = "; ".join(f"{name}: {', '.join(each.quantize)}" for name, each in FORMATS.items() if each.quantize)
     parser.add_argument("--quantize", metavar="NAME", help=f"smaller weights ({quantized}); default: float32")
     parser.add_argument(
@@ -46,8 +49,8 @@ def export(parser: argparse.ArgumentParser) -> None:
 def benchmark(parser: argparse.ArgumentParser) -> None:
     """Add the options of `benchmark`."""
     parser.add_argument("files", nargs="+", metavar="FILE", help="exported file or folder")
-    parser.add_argument("--batch-size", type=int, default=1, metavar="N", help="images per batch; default: 1")
-    parser.add_argument("--rounds", type=int, default=10, metavar="N", help="runs of each file; default: 10")
+    parser.add_argument("--batch-size", type=integer(), default=1, metavar="N", help="images per batch; default: 1")
+    parser.add_argument("--rounds", type=integer(), default=10, metavar="N", help="runs of each file; default: 10")
     add_json(parser)
 
 
@@ -61,33 +64,64 @@ def serve(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--weights", metavar="NAME|FILE|URL", help="weights of a factory; default: ImageNet-1k")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 for all; default: 127.0.0.1")
-    parser.add_argument("--port", type=int, default=8000, metavar="N", help="port; 0 for any; default: 8000")
+    parser.add_argument(
+        "--port", type=integer(0, 65535), default=8000, metavar="N", help="port; 0 for any; default: 8000"
+    )
     parser.add_argument("--name", metavar="NAME", help="name of the model in addresses; default: that in the file")
-    parser.add_argument("--workers", type=int, default=2, metavar="N", help="requests computed at once; default: 2")
-    parser.add_argument("--threads", type=int, metavar="N", help="threads of each; default: as many as cores")
+    parser.add_argument(
+        "--workers", type=integer(), default=2, metavar="N", help="requests computed at once; default: 2"
+    )
+    parser.add_argument("--threads", type=integer(), metavar="N", help="threads of each; default: as many as cores")
     parser.add_argument(
         "--batch",
-        type=int,
+        type=integer(),
         default=1,
         metavar="N",
         help="requests computed together, which pays on a GPU, not on a CPU; default: 1",
     )
     parser.add_argument(
-        "--timeout", type=float, default=30.0, metavar="N", help="seconds for each step of a request; default: 30"
+        "--timeout", type=number(), default=30.0, metavar="N", help="seconds for each step of a request; default: 30"
     )
-    parser.add_argument("--max-mb", type=float, default=10.0, metavar="MB", help="largest request; default: 10")
-    parser.add_argument("--max-megapixels", type=float, default=50.0, metavar="N", help="largest picture; default: 50")
+    parser.add_argument("--max-mb", type=number(), default=10.0, metavar="MB", help="largest request; default: 10")
+    parser.add_argument(
+        "--max-megapixels",
+        type=number(),
+        default=50.0,
+        metavar="N",
+        help="largest picture, or all images of a request; default: 50",
+    )
     parser.add_argument(
         "--pending",
-        type=int,
+        type=integer(0),
         default=64,
         metavar="N",
         help="requests that may wait; more get the status 503; default: 64",
     )
     parser.add_argument(
         "--per-client",
-        type=int,
+        type=integer(0),
         metavar="N",
-        help="requests of one address that may wait; more get the status 429; default: no limit",
+        help="requests of one address that may wait; more get the status 429; default: 32; no limit for this machine",
     )
+    parser.add_argument(
+        "--connections-per-client",
+        type=integer(0),
+        metavar="N",
+        help="connections of one address; default: 128; no limit for this machine",
+    )
+    parser.add_argument(
+        "--proxy",
+        action="append",
+        default=[],
+        metavar="ADDRESS",
+        help="address or network (10.0.0.0/8) of a proxy, for which there is no limit either; may be repeated",
+    )
+    parser.add_argument(
+        "--max-memory",
+        type=number(),
+        default=1024.0,
+        metavar="MB",
+        help="memory for one run of the model; default: 1024",
+    )
+    parser.add_argument("--max-answer", type=number(), default=160.0, metavar="MB", help="largest answer; default: 160")
     add_loading(parser)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 
 from ...visualize.methods import METHODS, OF_A_CLASS
-from ..arguments import add_images, add_loading, add_output
-from ..options import STYLES, method
+from ..arguments import IMAGE, add_errors, add_images, add_loading, add_output
+from ..options import STYLES, integer, method, number
 
 __all__ = ["attention", "explore", "predict", "zero_shot"]
 
@@ -16,14 +16,20 @@ _CLASS = "a number, a name such as tabby, or `predicted`"
 def predict(parser: argparse.ArgumentParser) -> None:
     """Add the options of `predict`."""
     add_images(parser)
-    parser.add_argument("--top", type=int, default=5, metavar="N", help="number of classes to print; default: 5")
+    parser.add_argument("--top", type=integer(), default=5, metavar="N", help="number of classes to print; default: 5")
+    parser.add_argument("--batch-size", type=integer(), default=32, metavar="N", help="images per batch; default: 32")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print a JSON object for each image, one a line")
+    form.add_argument("--csv", action="store_true", help="print CSV, one line for each class of an image")
     add_output(
         parser,
-        "map.png",
-        "also write the attention map; for several images map-1.png, map-2.png …",
+        "FILE",
+        "also write the attention maps (map.png; for several images map-1.png, map-2.png …); or write the predictions "
+        "(.csv, .json or .jsonl)",
         old="--attention",
         required=False,
     )
+    add_errors(parser)
     add_loading(parser)
 
 
@@ -62,12 +68,13 @@ def attention(parser: argparse.ArgumentParser) -> None:
 
 def zero_shot(parser: argparse.ArgumentParser) -> None:
     """Add the options of `zero-shot`."""
-    parser.add_argument("images", nargs="+", metavar="IMAGE", help="image file or URL")
+    parser.add_argument("images", nargs="+", metavar="IMAGE", help=IMAGE)
     parser.add_argument(
         "--model",
         required=True,
-        metavar="FOLDER|FILE|URL",
-        help="weights of both towers, with the files of the tokenizer beside them",
+        metavar="NAME|FOLDER|FILE|URL",
+        help="published name, such as openai/clip-vit-base-patch32, or weights of both towers with the files of the "
+        "tokenizer beside them",
     )
     parser.add_argument("--text", nargs="+", required=True, metavar="TEXT", help="sentences, or names of classes")
     parser.add_argument(
@@ -98,7 +105,7 @@ def explore(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--max-mb",
-        type=float,
+        type=number(),
         default=6.0,
         metavar="MB",
         help="largest size of the page in megabytes; layers and heads are reduced to fit; default: 6",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ...labels import TASKS
 from ..arguments import add_errors, add_json, add_loading, add_model, add_output
-from ..options import image_size
+from ..options import image_size, integer, number
 
 __all__ = ["embed", "evaluate", "finetune", "predict_table"]
 
@@ -28,10 +28,10 @@ def finetune(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="training recipe, such as finetune, lp_ft, lora or vit; default: finetune",
     )
-    parser.add_argument("--epochs", type=int, metavar="N", help="number of epochs; default: chosen by the recipe")
+    parser.add_argument("--epochs", type=integer(), metavar="N", help="number of epochs; default: chosen by the recipe")
     parser.add_argument(
         "--minutes",
-        type=float,
+        type=number(),
         metavar="N",
         help="time limit in minutes: train fewer epochs if more would exceed it; default: 12, or none with --epochs",
     )
@@ -42,10 +42,10 @@ def finetune(parser: argparse.ArgumentParser) -> None:
         help="input size in pixels, or `native`: the size of the weights; default: native, or less if the images are "
         "smaller",
     )
-    parser.add_argument("--batch-size", type=int, default=32, metavar="N", help="images per step; default: 32")
+    parser.add_argument("--batch-size", type=integer(), default=32, metavar="N", help="images per step; default: 32")
     parser.add_argument(
         "--held-out",
-        type=float,
+        type=number(most=1),
         default=0.2,
         metavar="SHARE",
         help="share of images held out for validation; default: 0.2",
@@ -67,7 +67,7 @@ def finetune(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--seed",
-        type=int,
+        type=integer(0),
         default=0,
         metavar="N",
         help="random seed of the split, the order and the augmentation; default: 0",
@@ -159,10 +159,10 @@ def predict_table(parser: argparse.ArgumentParser) -> None:
         "default: auto, by the columns of the sample",
     )
     parser.add_argument(
-        "--threshold", type=float, default=0.5, metavar="P", help="least probability of a label; default: 0.5"
+        "--threshold", type=number(most=1), default=0.5, metavar="P", help="least probability of a label; default: 0.5"
     )
     parser.add_argument("--separator", metavar="TEXT", help="text between labels in one column; default: a space")
-    parser.add_argument("--batch-size", type=int, default=32, metavar="N", help="images per batch; default: 32")
+    parser.add_argument("--batch-size", type=integer(), default=32, metavar="N", help="images per batch; default: 32")
     add_output(parser, "FILE", "file to write: .csv, .tsv or .parquet")
     add_errors(parser)
 
@@ -177,6 +177,6 @@ def embed(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="layer whose output is written, or `tokens` for all tokens; default: the input of the head",
     )
-    parser.add_argument("--batch-size", type=int, default=32, metavar="N", help="images per batch; default: 32")
+    parser.add_argument("--batch-size", type=integer(), default=32, metavar="N", help="images per batch; default: 32")
     add_errors(parser)
     add_loading(parser)

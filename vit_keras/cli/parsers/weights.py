@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ...cost import BYTES, OPTIMIZERS, STRATEGIES
 from ..arguments import add_alias, add_json, add_loading
-from ..options import image_size, setting
+from ..options import image_size, integer, setting
 
 __all__ = ["convert", "cost", "download", "inspect", "models"]
 
@@ -16,6 +16,9 @@ def inspect(parser: argparse.ArgumentParser) -> None:
     """Add the options of `inspect`."""
     parser.add_argument("file", metavar="FILE", help="weight file, Hugging Face folder or published name")
     parser.add_argument("--names", action="store_true", help="list all arrays and the weights that they become")
+    parser.add_argument(
+        "--no-values", action="store_true", help="do not read the values, which looks for infinite and undefined ones"
+    )
     add_json(parser)
     add_loading(parser, settings=False)
 
@@ -58,8 +61,8 @@ def models(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("pattern", nargs="?", metavar="PATTERN", help="part of a name; * stands for any text")
     parser.add_argument("--family", metavar="NAME", help="checkpoint family, such as timm")
     parser.add_argument("--source", metavar="NAME", help="publisher, such as facebook")
-    parser.add_argument("--classes", type=int, metavar="N", help="number of classes of the head")
-    parser.add_argument("--image-size", type=int, metavar="N", help="input size in pixels")
+    parser.add_argument("--classes", type=integer(), metavar="N", help="number of classes of the head")
+    parser.add_argument("--image-size", type=integer(), metavar="N", help="input size in pixels")
     parser.add_argument("--license", metavar="NAME", help="license, such as MIT")
     add_alias(parser, "--licence", "license")
     parser.add_argument("--all", action="store_true", help="list all; default: vit_cifar10 and Google's files")
@@ -75,10 +78,14 @@ def cost(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--image-size", type=image_size, metavar="N|HxW", help="input size in pixels; default: its own")
     parser.add_argument(
-        "--batch-size", type=int, default=1, metavar="N", help="images per step, on all devices together; default: 1"
+        "--batch-size",
+        type=integer(),
+        default=1,
+        metavar="N",
+        help="images per step, on all devices together; default: 1",
     )
     parser.add_argument("--training", action="store_true", help="a step of training; default: of prediction")
-    parser.add_argument("--devices", type=int, default=1, metavar="N", help="number of devices; default: 1")
+    parser.add_argument("--devices", type=integer(), default=1, metavar="N", help="number of devices; default: 1")
     parser.add_argument(
         "--strategy",
         choices=STRATEGIES,
@@ -88,7 +95,7 @@ def cost(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--model-devices",
-        type=int,
+        type=integer(),
         metavar="N",
         help="devices that share a model, with --strategy tensor; default: all",
     )

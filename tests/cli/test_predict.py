@@ -1,0 +1,134 @@
+"""`vit-keras predict`: files, folders, what it prints for people and for programs, and damaged images."""
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from support import uncompiled
+
+from vit_keras import vit
+from vit_keras.cli import main
+
+pytestmark = pytest.mark.any_backend
+ORDER = ["one.png", "f/a.jpg", "f/b/c/q.webp", "f/z.png"]
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch, tmp_path):
+    """Images in folders, and a damaged one, in the current folder; models run without compiling."""
+    monkeypatch.chdir(tmp_path)
+    for n, name in enumerate(ORDER):
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        pixels = np.random.default_rng(n).integers(0, 255, (20 + n, 30, 3), "uint8")
+        Image.fromarray(pixels).save(name)
+    Path("f/bad.png").write_text("not an image")
+    Path("f/notes.txt").write_text("not an image either")
+    with uncompiled():
+        yield
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """A saved model of four classes, and its path."""
+    made = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=4)
+    random = np.random.default_rng(1)
+    made.set_weights([w + 0.3 * random.standard_normal(w.shape) for w in made.get_weights()])
+    made.labels = ("cat", "dog", "red, car", "yak")
+    path = tmp_path_factory.mktemp("model") / "model.keras"
+    made.save(path)
+    return made, str(path)
+
+
+@pytest.fixture
+def expected(model):
+    """`{image: probabilities}`, each image on its own."""
+    logits = {name: model[0].predict(model[0].preprocess(name), verbose=0)[0].astype("float64") for name in ORDER}
+    return {name: np.exp(each) / np.exp(each).sum() for name, each in logits.items()}
+
+
+def run(capsys, *arguments, status=0):
+    """What the command prints: standard output and standard error."""
+    assert main(["predict", *arguments]) == status
+    return capsys.readouterr()
+
+
+def test_json_lines_have_the_classes_of_every_image_in_order(model, expected, capsys):
+    for options in (), ("--batch-size", "1"), ("--batch-size", "3"):
+        output = run(capsys, "one.png", "f", "--model", model[1], "--json", "--top", "3", *options)
+        rows = [json.loads(line) for line in output.out.splitlines()]
+        assert [row["image"] for row in rows] == ORDER
+        for row in rows:
+            best = np.argsort(-expected[row["image"]])[:3]
+            assert [found["class"] for found in row["predictions"]] == best.tolist()
+            assert [found["name"] for found in row["predictions"]] == [model[0].labels[n] for n in best]
+            found = [each["probability"] for each in row["predictions"]]
+            # float32, in batches and alone
+            np.testing.assert_allclose(found, expected[row["image"]][best], rtol=1e-5)
+        assert output.err == "vit-keras: warning: 1 damaged picture is left out: 'f/bad.png'.\n"
+
+
+def test_csv_has_a_line_for_each_class(model, expected, capsys):
+    output = run(capsys, "f", "--model", model[1], "--csv", "--top", "2")
+    rows = list(csv.DictReader(io.StringIO(output.out)))
+    assert [(row["image"], row["rank"]) for row in rows] == [(name, rank) for name in ORDER[1:] for rank in "12"]
+    for row in rows:
+        assert row["name"] == model[0].labels[int(row["class"])]
+        assert abs(float(row["probability"]) - expected[row["image"]][int(row["class"])]) < 1e-5
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".json", ".jsonl"])
+def test_a_file_of_predictions_is_what_is_printed(model, suffix, capsys):
+    output = run(capsys, "one.png", "--model", model[1], "-o", f"new/found{suffix}")
+    assert (output.out, output.err) == ("", f"new/found{suffix}, 1 image\n")
+    written = Path(f"new/found{suffix}").read_text(encoding="utf-8")
+    printed = run(capsys, "one.png", "--model", model[1], "--csv" if suffix == ".csv" else "--json").out
+    if suffix == ".json":
+        assert json.loads(written) == [json.loads(printed)]
+    else:
+        assert written == printed
+
+
+def test_a_file_of_predictions_appears_only_when_it_is_whole(model, capsys):
+    Path("found.csv").write_text("old")
+    output = run(capsys, "f", "--model", model[1], "--errors", "raise", "-o", "found.csv", status=1)
+    assert "f/bad.png" in output.err
+    assert Path("found.csv").read_text() == "old"
+    assert sorted(Path().iterdir()) == [Path("f"), Path("found.csv"), Path("one.png")]
+
+
+def test_images_may_be_in_several_folders_and_maps_are_numbered(model, capsys):
+    output = run(capsys, "f/b", "one.png", "f", "--model", model[1], "--top", "1", "-o", "maps/map.png")
+    names = [line for line in output.out.splitlines() if not line.startswith((" ", "attention"))]
+    assert names == ["f/b/c/q.webp", *ORDER]
+    # the damaged one is the fifth
+    assert sorted(path.name for path in Path("maps").iterdir()) == [f"map-{n}.png" for n in (1, 2, 3, 4, 6)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["none.png"], "Could not find image or folder: none.png"),
+        (["one.png", "f/none"], "Could not find image or folder: f/none"),
+        (["empty"], "There are no pictures in empty"),
+        (["f/bad.png"], "f/bad.png: cannot identify image file"),
+        (["f", "--errors", "raise"], "f/bad.png: cannot identify image file"),
+        (["f/a.jpg", "-o", "f/a.jpg"], "f/a.jpg is an input too"),
+    ],
+)
+def test_what_cannot_be_predicted_is_an_error_in_one_line(model, arguments, message, capsys):
+    Path("empty").mkdir()
+    output = run(capsys, *arguments, "--model", model[1], status=1)
+    assert output.err.count("\n") == 1
+    assert message in output.err
+
+
+def test_numbers_are_values(capsys, tmp_path):
+    made = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2)
+    made.task, made.labels = "regression", ("age", "height")
+    made.save("numbers.keras")
+    (row,) = run(capsys, "one.png", "--model", "numbers.keras", "--json").out.splitlines()
+    assert {tuple(found) for found in json.loads(row)["predictions"]} == {("class", "name", "value")}

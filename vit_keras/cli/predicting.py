@@ -1,0 +1,146 @@
+"""`predict`: the classes of images in files and folders, as text, JSON or CSV, batch by batch."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import csv
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from .. import anatomy, visualize
+from ..images import read
+from ..training.embeddings.batches import batches_of_files, run_over
+from .console import printable
+from .options import TABLES
+from .pictures import (
+    check_output,
+    complete_in_new_folder,
+    files_of,
+    label,
+    numbered,
+    open_with_options,
+    print_class,
+    save_picture,
+)
+
+__all__ = ["predict"]
+
+Row = Callable[[str, Any], None]
+"""What writes the name and the scores of an image."""
+
+
+def predict(options: argparse.Namespace) -> None:
+    """Print the most probable classes of each image, and write them or attention maps if asked to."""
+    files = files_of(options.images)
+    output = options.output and options.output.expanduser()
+    is_table = output is not None and output.suffix.lower() in TABLES
+    maps = [numbered(output, n + 1, len(files)) for n in range(len(files))] if output and not is_table else []
+    check_output([output] if is_table else maps, files)
+    model = open_with_options(options)
+    with contextlib.ExitStack() as opened:
+        rows: list[Row] = []
+        if options.json or options.csv or not is_table:
+            kind = "json" if options.json else "csv" if options.csv else "text"
+            rows.append(opened.enter_context(_KINDS[kind](sys.stdout, model, options.top)))
+        if is_table:
+            part = opened.enter_context(complete_in_new_folder(output))
+            file = opened.enter_context(part.open("w", encoding="utf-8", newline=""))
+            rows.append(opened.enter_context(_KINDS[TABLES[output.suffix.lower()]](file, model, options.top)))
+        place = count = 0
+        for name, scores in _scores(model, files, options):
+            count += 1
+            for row in rows:
+                row(name, scores)
+            if maps:
+                place = files.index(name, place) + 1
+                save_picture(visualize.attention_map(model, read(name, None)), maps[place - 1])
+                print(f"attention map: {maps[place - 1]}", file=sys.stderr if options.json or options.csv else None)
+    if is_table:
+        print(f"{output}, {count:,} {'image' if count == 1 else 'images'}", file=sys.stderr)
+
+
+def _scores(model: Any, files: Sequence[str], options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
+    """Yield each image that can be read with its probabilities or numbers; the next ones are read meanwhile."""
+    batches, total = batches_of_files(list(files), None, options.batch_size)
+    found = run_over(
+        batches,
+        lambda images: anatomy.predictions(model, model.predict(images, batch_size=len(images), verbose=0)),
+        anatomy.preprocessing_of(model),
+        shape=(None, None, None),
+        errors=options.errors,
+        total=total,
+        progress=total > options.batch_size and sys.stderr.isatty() and not sys.stdout.isatty(),
+    )
+    for batch in found:
+        yield from zip(batch.paths, batch.images)
+        sys.stdout.flush()
+
+
+# --- as what ------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _text(file: Any, model: Any, top: int) -> Iterator[Row]:
+    def row(name: str, scores: Any) -> None:
+        print(printable(name), file=file)
+        for index in _best(scores, top):
+            print_class(model, scores, index)
+
+    yield row
+
+
+@contextlib.contextmanager
+def _json_lines(file: Any, model: Any, top: int) -> Iterator[Row]:
+    yield lambda name, scores: print(json.dumps(_described(model, name, scores, top)), file=file)
+
+
+@contextlib.contextmanager
+def _json(file: Any, model: Any, top: int) -> Iterator[Row]:
+    """Write one array, an image a line."""
+    count = 0
+
+    def row(name: str, scores: Any) -> None:
+        nonlocal count
+        file.write(("," if count else "[") + "\n" + json.dumps(_described(model, name, scores, top)))
+        count += 1
+
+    yield row
+    file.write("\n]\n" if count else "[]\n")
+
+
+@contextlib.contextmanager
+def _csv(file: Any, model: Any, top: int) -> Iterator[Row]:
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(("image", "rank", "class", "name", _measure(model)))
+
+    def row(name: str, scores: Any) -> None:
+        for rank, found in enumerate(_described(model, name, scores, top)["predictions"], start=1):
+            writer.writerow((name, rank, found["class"], found["name"], found[_measure(model)]))
+
+    yield row
+
+
+_KINDS = {"text": _text, "json": _json_lines, "csv": _csv, "array": _json}
+
+
+def _described(model: Any, name: str, scores: Any, top: int) -> dict[str, Any]:
+    named = anatomy.output_names(model) is not None
+    measure = _measure(model)
+    found = [
+        {"class": int(index), "name": label(model, index) if named else None, measure: float(f"{scores[index]:.6g}")}
+        for index in _best(scores, top)
+    ]
+    return {"image": Path(name).as_posix() if "://" not in name else name, "predictions": found}
+
+
+def _measure(model: Any) -> str:
+    return "value" if anatomy.task(model) in anatomy.NUMBERS else "probability"
+
+
+def _best(scores: Any, top: int) -> Any:
+    """Return the classes with the highest scores, of equal ones the first."""
+    return (-scores).argsort(kind="stable")[:top]
