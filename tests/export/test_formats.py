@@ -5,6 +5,7 @@ difference.
 """
 
 import base64
+import io
 import json
 import os
 import re
@@ -130,6 +131,37 @@ def test_files_of_pictures_are_read_as_this_package_reads_them(tmp_path):
         encoded = [base64.b64encode(path.read_bytes()).decode() for path in paths]
         (answer,) = file.run([np.array(encoded)], "serving_default")
     assert answer["classes"].shape == answer["scores"].shape == (len(paths), 3)
+
+
+@pytest.mark.only_on("tensorflow", reason="decodes in TensorFlow")
+def test_the_size_of_a_picture_is_checked_before_it_is_decoded():
+    import tensorflow as tf
+
+    from vit_keras.export.decoding import decode_picture
+
+    def encoded(size, kind):
+        with io.BytesIO() as file:
+            Image.new("RGB", size, (9, 99, 199)).save(file, kind)
+            return file.getvalue()
+
+    decode = tf.function(decode_picture, input_signature=[tf.TensorSpec((), tf.string)], autograph=False)
+    for kind in ("PNG", "GIF", "JPEG", "BMP"):
+        assert decode(encoded((50, 30), kind)).shape == (30, 50, 3)
+    data = bytearray(encoded((50, 30), "BMP"))
+    data[22:26] = (-30).to_bytes(4, "little", signed=True)
+    assert decode(bytes(data)).shape == (30, 50, 3)
+    changed = [("PNG", 16, 4, "big"), ("GIF", 6, 2, "little"), ("BMP", 18, 4, "little")]
+    for kind, start, count, order in changed:
+        for size in ((60_000, 60_000), *([] if kind == "GIF" else [(1, 200_000), (200_000, 1)])):
+            data = bytearray(encoded((50, 30), kind))
+            data[start : start + 2 * count] = b"".join(n.to_bytes(count, order) for n in size)
+            with pytest.raises(tf.errors.InvalidArgumentError, match="too many pixels"):
+                decode(bytes(data))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="too many pixels"):
+        decode(encoded((10_000, 6_000), "JPEG"))
+    for data in (b"", b"x", b"\x89PNG", b"\xff\xd8\xff", b"BM"):
+        with pytest.raises((tf.errors.InvalidArgumentError, UnicodeDecodeError)):  # the error may quote the bytes
+            decode(data)
 
 
 def test_a_class_that_the_other_process_cannot_import(tmp_path):

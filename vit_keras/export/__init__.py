@@ -41,7 +41,8 @@ def export(
 ) -> Report:
     """Write a model as a file that runs without this package, run it in its own runtime, and compare.
 
-    The file computes in float32. It appears at its path only if it computes what the model computes.
+    The file computes in float32. It appears at its path only if it computes what the model computes, or if that could
+    not be checked because the process that ran it crashed.
 
     Args:
         model: A ViT of this package, or a model with one inside, of one input and one output.
@@ -65,6 +66,8 @@ def export(
         ImportError: A package that the format needs is not installed.
         ValueError: The model cannot be written in this format, an argument does not fit, or the file computes
             something else than the model; then there is no file.
+        RuntimeCrashed: A `ValueError`: the process that ran the file crashed. The file is there, and its report says
+            that it was not checked.
 
     Example:
         >>> from vit_keras import vit
@@ -78,6 +81,7 @@ def export(
     from .placing import check_place, names
     from .plan import Plan
     from .report import Report, compare, cpu, sha256
+    from .running import RuntimeCrashed
     from .timing import files_of
 
     path = Path(path).expanduser()
@@ -101,7 +105,12 @@ def export(
     with naming(path), workspace(path.parent) as folder:
         part = folder / path.name
         notes = write_in_its_backend(plan, name, part)
-        fields = compare(plan, name, part, pictures) if checked else {}
+        fields, crash = {}, None
+        if checked:
+            try:
+                fields = compare(plan, name, part, pictures)
+            except RuntimeCrashed as error:
+                crash, fields = error, {"notes": (f"It was not checked. {error}",)}
         report = Report(
             path=str(path),
             format=name,
@@ -113,6 +122,11 @@ def export(
         )
         (folder / f"{path.name}.report.json").write_text(report.to_json(), encoding="utf-8")
         put_together(folder, path.parent, names(path, name))
+    if crash is not None:
+        raise RuntimeCrashed(
+            f"{path} was written, but not checked. {crash} This says nothing of the file: try it where it will run, or "
+            "pass check=False."
+        ) from crash
     return report
 
 

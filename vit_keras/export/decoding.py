@@ -12,7 +12,11 @@ from typing import Any
 
 __all__ = ["decode_picture"]
 
-_JPEG, _PNG, _GIF = b"\xff\xd8\xff", b"\x89PNG", b"GIF8"
+MAX_PIXELS = 50_000_000
+"""Pixels of the largest picture that is decoded: a PNG takes about 60 bytes for each."""
+MAX_SIDE = 1 << 17
+"""Pixels of its longest side: the graph resizes across first, which makes a narrow picture many times larger."""
+_JPEG, _PNG, _GIF, _BMP = b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"BM"
 _EXIF_WITHIN = 1 << 16
 """Bytes of a file in which its EXIF data begins."""
 _ORIENTATION = 0x0112
@@ -25,9 +29,12 @@ def decode_picture(data: Any) -> Any:
         data: A scalar string tensor.
 
     Returns:
-        uint8 `(height, width, 3)`.
+        uint8 `(height, width, 3)`. A file whose head tells more than `MAX_PIXELS` pixels, or a side of more than
+        `MAX_SIDE`, is an error of TensorFlow's (`InvalidArgumentError`) before anything is decoded.
     """
     import tensorflow as tf
+
+    data = _of_bounded_size(data)
 
     def starts_with(prefix):
         return tf.equal(tf.strings.substr(data, 0, len(prefix)), prefix)
@@ -42,6 +49,40 @@ def decode_picture(data: Any) -> Any:
         exclusive=True,
     )
     return tf.ensure_shape(pixels, (None, None, 3))
+
+
+def _of_bounded_size(data):
+    """Return the bytes of a file, after a check of the size that its head tells."""
+    import tensorflow as tf
+
+    head = tf.cast(tf.io.decode_raw(tf.strings.substr(data, 0, 26), tf.uint8), tf.int64)
+    head = tf.pad(head, [[0, 26 - tf.shape(head)[0]]])
+
+    def size(at, count, little):
+        places = range(count) if little else range(count - 1, -1, -1)
+        return [sum(head[start + n] * 256**power for n, power in enumerate(places)) for start in (at, at + count)]
+
+    def is_(prefix):
+        return tf.equal(tf.strings.substr(data, 0, len(prefix)), prefix)
+
+    def of_jpeg():
+        height, width, _ = tf.unstack(tf.cast(tf.io.extract_jpeg_shape(data), tf.int64))
+        return [width, height]
+
+    width, height = tf.case(
+        [
+            (is_(_JPEG), of_jpeg),
+            (is_(_PNG), lambda: size(16, 4, False)),
+            (is_(_GIF), lambda: size(6, 2, True)),
+            (is_(_BMP), lambda: [tf.minimum(n, (1 << 32) - n) for n in size(18, 4, True)]),  # negative: top row first
+        ],
+        default=lambda: [tf.constant(1, tf.int64)] * 2,  # no picture, as the decoder will say
+        exclusive=True,
+    )
+    allowed = (width <= MAX_SIDE) & (height <= MAX_SIDE) & (width * height <= MAX_PIXELS)
+    message = f"The picture has too many pixels: at most {MAX_PIXELS:,} are decoded, and {MAX_SIDE:,} on a side."
+    with tf.control_dependencies([tf.debugging.Assert(allowed, [message, width, height])]):
+        return tf.identity(data)
 
 
 def _jpeg(data):

@@ -90,7 +90,9 @@ def find_format(path: str | os.PathLike[str], format: str | None = None) -> str:
     endings = ", ".join(f"{ending or 'a folder'} ({name})" for ending, name in by_suffix.items())
     if format is None:
         if suffix not in by_suffix:
-            raise ValueError(f"No format has the ending {suffix!r}. There are: {endings}; or pass format=.")
+            raise ValueError(
+                f"No format has the ending {suffix!r}. Received: {path}. There are: {endings}; or pass format=."
+            )
         return by_suffix[suffix]
     if format not in FORMATS:
         raise ValueError(f"Unknown format {format!r}.{did_you_mean(format, FORMATS)} There are: {', '.join(FORMATS)}.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import json
 import os
 import subprocess
@@ -15,6 +15,7 @@ import keras
 
 from .formats import FORMATS
 from .plan import Plan
+from .running import ending
 
 __all__ = ["write_in_its_backend"]
 
@@ -35,8 +36,8 @@ def write_in_its_backend(plan: Plan, name: str, path: Path) -> list[str]:
     Raises:
         ValueError: The model cannot be saved or opened by the other process, or not be written in this format.
     """
-    backend = FORMATS[name].backend
-    if backend in (None, keras.backend.backend()):
+    backend = backend_for(name)
+    if backend == keras.backend.backend():
         return importlib.import_module(f".{FORMATS[name].module}", __package__).write(plan, path)
     with tempfile.TemporaryDirectory() as folder:
         _save(plan, name, path, Path(folder))
@@ -45,12 +46,40 @@ def write_in_its_backend(plan: Plan, name: str, path: Path) -> list[str]:
         process = subprocess.run(command, env=environment, capture_output=True, text=True, errors="replace")
         answer = Path(folder, _ANSWER)
         if not answer.exists():
-            end = process.stderr.strip()[-1000:] or f"exit status {process.returncode}"
-            raise RuntimeError(f"The process that writes {path.name} with {backend} ended without a result: {end}")
+            end = process.stderr.strip()[-1000:]
+            raise RuntimeError(
+                f"The process that writes {path.name} with {backend} {ending(process.returncode)} without a result."
+                + (f" Its last words: {end}" if end else "")
+            )
         result = json.loads(answer.read_text(encoding="utf-8"))
     if "error" in result:
         raise ValueError(result["error"])
     return result["notes"]
+
+
+def backend_for(name: str) -> str:
+    """Return the backend that writes a format: the active one where it can.
+
+    OpenVINO's tensors cannot be in a sum with those of `onnx.trace`: an installed backend writes its ONNX files.
+
+    Raises:
+        ImportError: None of the backends that can is installed.
+
+    Example:
+        >>> backend_for("saved_model")
+        'tensorflow'
+    """
+    active = keras.backend.backend()
+    backend = FORMATS[name].backend or active
+    if backend != "openvino":
+        return backend
+    for other in ("torch", "tensorflow", "jax"):
+        if importlib.util.find_spec(other):
+            return other
+    raise ImportError(
+        f"With KERAS_BACKEND=openvino, the format {name} is written by a process with another backend, and none is "
+        "installed. Install one of torch, tensorflow and jax."
+    )
 
 
 def _save(plan: Plan, name: str, path: Path, folder: Path) -> None:
@@ -68,7 +97,7 @@ def _save(plan: Plan, name: str, path: Path, folder: Path) -> None:
     except (NotImplementedError, TypeError, ValueError) as error:
         raise ValueError(
             f"The model {plan.model.name!r} cannot be saved for the process that writes {path.name}, which needs the "
-            f"backend {FORMATS[name].backend}: {error}. Run with KERAS_BACKEND={FORMATS[name].backend} instead."
+            f"backend {backend_for(name)}: {error}. Run with KERAS_BACKEND={backend_for(name)} instead."
         ) from error
     task = {"format": name, "path": os.path.abspath(path), "options": options}
     (folder / _TASK).write_text(json.dumps(task), encoding="utf-8")

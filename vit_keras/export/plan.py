@@ -211,8 +211,17 @@ class Plan:
             "image_size": None if self.image_size is None else list(self.image_size),
             "preprocessing": None if self.preprocessing is None else self.preprocessing.to_dict(),
             "quantize": self.quantize,
+            **self._tokens(),
             **self.metadata,
         }
+
+    def _tokens(self) -> dict[str, Any]:
+        """Return what tells how much memory a picture of any size takes."""
+        config = getattr(anatomy.find_vit(self.model), "config", None)
+        if config is None or self.image_size is not None:
+            return {}
+        known = {"stride": list(config.stride), "heads": config.num_heads, "width": config.hidden_size}
+        return {"tokens": known}
 
 
 def _check(model: keras.Model) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -14,8 +16,13 @@ from typing import Any
 import numpy as np
 
 from . import runtimes
+from .formats import FORMATS
 
-__all__ = ["Running"]
+__all__ = ["Running", "RuntimeCrashed", "ending"]
+
+
+class RuntimeCrashed(ValueError):
+    """The process that runs a file ended without an answer, so that nothing is known of the file."""
 
 
 class Running:
@@ -31,6 +38,7 @@ class Running:
 
     Raises:
         ValueError: The runtime cannot open or run it.
+        RuntimeCrashed: The process ended without an answer.
 
     Example:
         >>> with Running("onnx", "model.onnx") as file:  # doctest: +SKIP
@@ -46,7 +54,9 @@ class Running:
         self._folder = tempfile.TemporaryDirectory()
         self._said = tempfile.TemporaryFile()
         pipe = subprocess.PIPE
-        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=self._said, encoding="utf-8")
+        self._process = subprocess.Popen(
+            command, stdin=pipe, stdout=pipe, stderr=self._said, encoding="utf-8", env=_environment(self.format)
+        )
         try:
             self.about = self._answer()
         except BaseException:
@@ -55,7 +65,8 @@ class Running:
         return self
 
     def __exit__(self, *_: Any) -> None:
-        self._process.stdin.close()
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
         try:
             self._process.wait(timeout=10)
         except subprocess.TimeoutExpired:
@@ -82,8 +93,9 @@ class Running:
         return self._ask({"time": repeats})["seconds"]
 
     def _ask(self, task: dict[str, Any]) -> dict[str, Any]:
-        self._process.stdin.write(json.dumps(task) + "\n")
-        self._process.stdin.flush()
+        with contextlib.suppress(BrokenPipeError):  # the answer tells
+            self._process.stdin.write(json.dumps(task) + "\n")
+            self._process.stdin.flush()
         return self._answer()
 
     def _answer(self) -> dict[str, Any]:
@@ -91,8 +103,34 @@ class Running:
         if not line:
             self._said.seek(0)
             end = self._said.read().decode(errors="replace").strip()[-1000:]
-            raise ValueError(f"The runtime of {Path(self.path).name} ended: {end or self._process.wait()}")
+            raise RuntimeCrashed(
+                f"The process that runs {Path(self.path).name} {ending(self._process.wait())} without an answer."
+                + (f" Its last words: {end}" if end else "")
+            )
         answer = json.loads(line)
         if "error" in answer:
             raise ValueError(f"The runtime cannot run {Path(self.path).name}: {answer['error']}")
         return answer
+
+
+def ending(status: int) -> str:
+    """Return how a process ended, as a phrase.
+
+    Args:
+        status: Its exit status; negative for a signal.
+
+    Example:
+        >>> ending(-11), ending(1)
+        ('was ended by the signal SIGSEGV', 'ended with the status 1')
+    """
+    if status >= 0:
+        return f"ended with the status {status}"
+    names = {int(number): number.name for number in signal.Signals}
+    return f"was ended by the signal {names.get(-status, -status)}"
+
+
+def _environment(format: str) -> dict[str, str]:
+    """Return the environment of the process: TensorFlow imports Keras, which must not import another backend there."""
+    others = {name: value for name, value in os.environ.items() if name != "KERAS_BACKEND"}
+    backend = FORMATS[format].backend
+    return others if backend is None else {**others, "KERAS_BACKEND": backend}

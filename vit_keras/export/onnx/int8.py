@@ -1,13 +1,15 @@
-"""A graph whose products with weights are computed in 8 bits.
+"""Quantize the products with weights in a graph to 8 bits.
 
-Every row that meets a matrix of weights, such as a token, is divided by its own largest magnitude and then rounded to
-one of 211 levels; of the weights each column has its own scale, and 155 levels. So nothing is to be calibrated, a token
-with large values costs no other one its precision, and a picture's answer does not depend on the others in its batch.
-All is written in `QuantizeLinear` and `DequantizeLinear`, of which onnxruntime and OpenVINO make products of integers.
+Each row that meets a weight matrix, such as a token, is divided by its own range and rounded to one of 255 levels. Each
+column of weights has a scale of its own. No calibration is needed, an outlier in one token costs the other tokens no
+precision, and the result for an image does not depend on the other images in its batch. The graph contains
+`QuantizeLinear` and `DequantizeLinear`; onnxruntime and OpenVINO run them as integer matrix multiplications.
 
-8 bits have 256 levels. But x86 processors without VNNI (all before 2019, and AMD's before Zen 4) add two products of
-bytes in 16 bits, and cut off what does not fit: with all levels, the same file computes other numbers on them. With
-these, `2 * (MIDDLE + ROWS) * WEIGHTS` fits. More levels for rows than for weights, because rows have larger outliers.
+x86 processors without VNNI (all before 2019, and AMD's before Zen 4) add the products of rows 2i and 2i + 1 of the
+weights in 16 bits (`vpmaddubsw`) and cut off what does not fit: the same file would then compute different numbers on
+different processors. A row's level is at most 2 * ROWS, so the sum fits if the weights of the same sign in such a pair
+add up to at most PAIR. Weights of opposite sign cannot overflow. The scale of each column enforces this limit.
+A column whose large weights have no large neighbor of the same sign keeps all 255 levels.
 """
 
 from __future__ import annotations
@@ -21,20 +23,25 @@ from .narrow import order
 
 __all__ = ["quantized"]
 
-ROWS, WEIGHTS = 105, 77
-"""The largest integer that rows and weights become; the least is its negative."""
-MIDDLE = ROWS + 1
-"""What stands for zero in rows: onnxruntime is fast on x86 for unsigned rows and signed weights alone."""
-LEAST = 1024
-"""Weights of a constant below which it stays as it is."""
+ROWS = 127
+"""Rows have the levels 0 to 2 * ROWS, as unsigned bytes: onnxruntime is fast on x86 only if rows are unsigned."""
+WEIGHTS = 127
+"""The largest magnitude of a weight's level."""
+PAIR = (2**15 - 1) // (2 * ROWS)
+"""The largest sum of the levels of two neighboring weights of the same sign."""
+LOWEST = {"Gelu": -0.1701, "Relu": 0.0}
+"""The smallest output of an operator. Rows from it are shifted to the middle of their range, so that no level is lost
+to negative numbers that do not occur."""
+LARGE = 1024
+"""Constants with fewer elements stay float32."""
 TINY = 1e-6
-"""What is added to a row's largest magnitude: rows of zeros stay zeros."""
+"""Added to the range of a row, so that rows of zeros stay zeros."""
 
 
 def quantized(graph: Graph) -> Graph:
-    """Return a graph that multiplies by weights in 8 bits; other large weights are stored in half precision.
+    """Return a graph that multiplies by weights in 8 bits and stores other large weights in half precision.
 
-    Products of two tensors that both depend on the inputs, as in attention, stay float32, and so does all in between.
+    Products of two tensors that both depend on the inputs, as in attention, stay float32. So do all other operations.
 
     Example:
         >>> graph = Graph()
@@ -61,25 +68,49 @@ def quantized(graph: Graph) -> Graph:
 def _large(x: Value | None, ranks: tuple[int, ...]) -> bool:
     """Return whether a value is a large constant with so many axes."""
     constant = x is not None and x.make is not None and x.dtype == "float32"
-    return constant and len(x.shape) in ranks and math.prod(x.shape) >= LEAST
+    return constant and len(x.shape) in ranks and math.prod(x.shape) >= LARGE
 
 
 def _product(graph: Graph, x: Value, weights: Value) -> Value:
-    """Multiply rows by weights, both of 8 bits."""
-    largest = graph.reduce("Max", graph.add("Abs", x), -1, keepdims=True)
-    largest = graph.add("Add", largest, graph.constant(TINY, "float32"))
-    step, middle = graph.constant(1 / ROWS, "float32"), graph.constant(MIDDLE, "uint8")
-    rows = graph.add("QuantizeLinear", graph.add("Div", x, largest), step, middle, shape=x.shape, dtype="uint8")
-    rows = graph.add("DequantizeLinear", rows, step, middle, shape=x.shape, dtype="float32")
+    """Multiply rows by weights, both in 8 bits."""
+    middle, half = _range(graph, x)
+    step, zero = graph.constant(1 / ROWS, "float32"), graph.constant(ROWS, "uint8")
+    rows = graph.add("Div", x if middle is None else graph.add("Sub", x, middle), half)
+    rows = graph.add("QuantizeLinear", rows, step, zero, shape=x.shape, dtype="uint8")
+    rows = graph.add("DequantizeLinear", rows, step, zero, shape=x.shape, dtype="float32")
     scales = graph.derived(weights, _scales, "scales")
-    columns = graph.derived(weights, lambda array: np.rint(array / _scales(array)).astype("int8"), "int8")
+    columns = graph.derived(weights, _levels, "int8")
     columns = graph.add("DequantizeLinear", columns, scales, shape=weights.shape, dtype="float32", axis=1)
-    return graph.add("Mul", graph.matmul(rows, columns), largest)
+    product = graph.add("Mul", graph.matmul(rows, columns), half)
+    if middle is None:
+        return product
+    sums = graph.derived(weights, lambda array: _levels(array).sum(axis=0, dtype="float32") * _scales(array), "sums")
+    return graph.add("Add", product, graph.add("Mul", middle, sums))
+
+
+def _range(graph: Graph, x: Value) -> tuple[Value | None, Value]:
+    """Return the middle of the range of each row, or `None` for zero, and half of its width."""
+    tiny, lowest = graph.constant(TINY, "float32"), LOWEST.get(x.operator)
+    if lowest is None:
+        return None, graph.add("Add", graph.reduce("Max", graph.add("Abs", x), -1, keepdims=True), tiny)
+    lowest = graph.constant(lowest, "float32")
+    width = graph.add("Sub", graph.reduce("Max", x, -1, keepdims=True), lowest)
+    half = graph.add("Add", graph.add("Mul", width, graph.constant(0.5, "float32")), tiny)
+    return graph.add("Add", half, lowest), half
 
 
 def _scales(weights: np.ndarray) -> np.ndarray:
-    """Return what one level of each column is worth."""
-    return np.maximum(np.abs(weights).max(axis=0), np.finfo("float32").tiny * WEIGHTS) / np.float32(WEIGHTS)
+    """Return the value of one level in each column."""
+    pairs = np.pad(weights, ((0, len(weights) % 2), (0, 0))).reshape(-1, 2, weights.shape[1])
+    largest = np.maximum(*(np.maximum(each, 0).sum(axis=1).max(axis=0) for each in (pairs, -pairs)))
+    # Two numbers with a sum below an integer do not exceed that integer after rounding: hence less than PAIR.
+    scales = np.maximum(largest / (PAIR - 0.01), np.abs(weights).max(axis=0) / WEIGHTS)
+    return np.maximum(scales, np.finfo("float32").tiny).astype("float32")
+
+
+def _levels(weights: np.ndarray) -> np.ndarray:
+    """Return the level of each weight."""
+    return np.rint(weights / _scales(weights)).clip(-WEIGHTS, WEIGHTS).astype("int8")
 
 
 def _half(graph: Graph, x: Value | None) -> Value | None:

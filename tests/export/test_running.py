@@ -1,0 +1,71 @@
+"""The process that runs an exported file: its backend, and how it may end."""
+
+import json
+import signal
+import sys
+
+import pytest
+from export_cases import tiny
+
+import vit_keras
+from vit_keras.export import FORMATS, runtimes
+from vit_keras.export.running import Running, RuntimeCrashed, ending
+
+pytestmark = [
+    pytest.mark.any_backend,
+    pytest.mark.skipif(sys.platform == "win32", reason="sends signals"),
+]
+
+
+@pytest.fixture
+def child(tmp_path, monkeypatch):
+    """Let another script take the place of the one that runs files: `child(text)`."""
+
+    def replace(text):
+        path = tmp_path / "child.py"
+        path.write_text(f"import json, os, signal, sys\n{text}\n")
+        monkeypatch.setattr(runtimes, "__file__", str(path))
+
+    return replace
+
+
+ABOUT = 'print(json.dumps({"version": "1", "dtype": "uint8", "shape": [], "alone": True, "notes": []}), flush=True)'
+START = 'print("oneDNN custom operations are on", file=sys.stderr, flush=True)'
+
+
+@pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGKILL, signal.SIGABRT])
+@pytest.mark.parametrize("opened", [True, False], ids=["while it runs", "while it opens"])
+def test_a_signal_is_named_whatever_was_said_before(child, number, opened):
+    child(f"{START}\n{f'{ABOUT}; sys.stdin.readline()' if opened else ''}\nos.kill(os.getpid(), {int(number)})")
+    message = rf"signal {number.name} without an answer.*oneDNN custom"
+    with pytest.raises(RuntimeCrashed, match=message), Running("onnx", "model.onnx") as file:
+        file.run([])
+
+
+def test_a_status_is_told(child):
+    child(f"{START}\nsys.exit(3)")
+    with pytest.raises(RuntimeCrashed, match="ended with the status 3 without an answer"):
+        Running("onnx", "model.onnx").__enter__()
+    assert ending(-300) == "was ended by the signal 300"
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_the_process_has_the_backend_of_its_format(child, monkeypatch, name):
+    monkeypatch.setenv("KERAS_BACKEND", "torch" if FORMATS[name].backend != "torch" else "jax")
+    child(
+        'print(json.dumps({"version": os.environ.get("KERAS_BACKEND"), "dtype": "", "shape": [], "alone": True}), '
+        "flush=True); sys.stdin.readline()"
+    )
+    with Running(name, "model") as file:
+        assert file.about["version"] == FORMATS[name].backend
+
+
+def test_a_file_is_kept_when_what_checks_it_crashes(child, tmp_path):
+    pytest.importorskip("onnx")
+    child(f"{START}\n{ABOUT}; sys.stdin.readline()\nos.kill(os.getpid(), signal.SIGSEGV)")
+    path = tmp_path / "model.onnx"
+    with pytest.raises(RuntimeCrashed, match=r"was written, but not checked.*SIGSEGV.*pass check=False"):
+        vit_keras.export(tiny(), path)
+    report = json.loads((tmp_path / "model.onnx.report.json").read_text())
+    assert path.stat().st_size == report["bytes"] and not report["comparisons"]
+    assert "It was not checked" in report["notes"][-1] and "SIGSEGV" in report["notes"][-1]
