@@ -30,7 +30,7 @@ SAVED = (
 )
 """Modules with a class that Keras can write into a file."""
 
-BACKENDS = ("tensorflow", "jax", "jaxlib", "torch")
+BACKENDS = ("tensorflow", "jax", "jaxlib", "torch", "openvino")
 
 
 class _AfterKeras:
@@ -58,7 +58,8 @@ class _AfterKeras:
                     raise
                 raise ImportError(
                     f"Keras runs on {error.name}, which is not installed. Install it (pip install {error.name}), or "
-                    "choose another backend by the environment variable KERAS_BACKEND (tensorflow, jax or torch)."
+                    "choose another backend by the environment variable KERAS_BACKEND (tensorflow, jax, torch, or "
+                    "openvino, which does not train)."
                 ) from None
             finally:
                 self.depth -= 1

@@ -5,8 +5,10 @@ All are far beyond any published Vision Transformer, and none depends on the mac
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
 
 from .validate import size_pair
 
@@ -15,12 +17,16 @@ __all__ = [
     "LIMIT_CHANNELS",
     "LIMIT_GROUPS",
     "LIMIT_INPUT",
+    "LIMIT_LAYERS",
+    "LIMIT_MESSAGE",
     "LIMIT_PATCHES",
     "LIMIT_TEXT",
     "LIMIT_UNPACKED",
+    "about",
     "check_input",
     "not_divisible",
     "patch_stride",
+    "shortened",
     "too_many",
     "too_much",
 ]
@@ -41,6 +47,42 @@ LIMIT_PATCHES = 1 << 16
 """Patches of that input: 256 × 256."""
 LIMIT_CHANNELS = 4096
 """Channels of that input."""
+
+
+LIMIT_LAYERS = 1_000
+"""Layers in the configuration of a saved model, which Keras takes minutes to build if they are many."""
+LIMIT_MESSAGE = 2_000
+"""Characters of a message about a file, which quotes names and values from it."""
+
+
+def shortened(message: str) -> str:
+    """Return a message without what is beyond `LIMIT_MESSAGE` characters.
+
+    Example:
+        >>> len(shortened("x" * 5_000_000))
+        2002
+    """
+    return message if len(message) <= LIMIT_MESSAGE else f"{message[:LIMIT_MESSAGE]} …"
+
+
+@contextlib.contextmanager
+def about(path: str | os.PathLike) -> Iterator[None]:
+    """Let every `ValueError` name a file, in at most `LIMIT_MESSAGE` characters.
+
+    Example:
+        >>> with about("a.npz"):
+        ...     raise ValueError("It is damaged.")
+        Traceback (most recent call last):
+        ValueError: a.npz: It is damaged.
+    """
+    try:
+        yield
+    except ValueError as error:
+        text = str(error)
+        text = shortened(text if os.fspath(path) in text[:LIMIT_MESSAGE] else f"{path}: {text}")
+        if text == str(error):
+            raise
+        raise ValueError(text) from error.__cause__
 
 
 def too_many(arrays: int) -> str | None:

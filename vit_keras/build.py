@@ -18,6 +18,7 @@ from . import layers
 from .config import ViTConfig
 from .model import VisionTransformer
 from .preprocess import GOOGLE
+from .validate import instance
 
 
 def build(config: ViTConfig, *, dtype: Any = None) -> VisionTransformer:
@@ -39,6 +40,7 @@ def build(config: ViTConfig, *, dtype: Any = None) -> VisionTransformer:
         >>> build(ViTConfig(num_layers=2, hidden_size=64, num_heads=2, mlp_dim=128, classes=10)).count_params()
         129610
     """
+    instance(config, ViTConfig, "config")
     if not isinstance(config.activation, str):  # of a string, serialize would import TensorFlow, whatever the backend
         config = config.replace(activation=keras.activations.serialize(keras.activations.get(config.activation)))
     policy = keras.dtype_policies.get(dtype) if dtype is not None else keras.config.dtype_policy()
@@ -181,6 +183,7 @@ def pool(x, merged, config, policy):
             config.map_mlp_dim or config.mlp_dim,
             config.mlp_activation,
             config.epsilon,
+            0 if config.map_prefix else config.prefix_tokens,
             name="MAPHead_0",
             dtype=policy,
         )

@@ -174,4 +174,6 @@ def load_weights_numpy(model: Any, params_path: Any, pretrained_top: bool, num_x
         >>> load_weights_numpy(model, "small.npz", True, 2, 2).loaded == len(model.weights)
         True
     """
-    return checkpoints.load_weights(model, checkpoints.Weights(params_path), include_head=bool(pretrained_top))
+    weights = checkpoints.Weights(params_path)
+    square = weights.grid()  # 0.x reads every table as a square, whatever the model's images are
+    return checkpoints.load_weights(model, weights, include_head=bool(pretrained_top), source_grid=square)

@@ -92,6 +92,7 @@ class ViTConfig:
             each with its own head; the output is the mean (DeiT, arXiv 2012.12877, section 4). `"all"`: the mean over
             all tokens. `"map"`: multi-head attention pooling (SigLIP, arXiv 2303.15343). `None`: all tokens, class
             token first.
+        map_prefix: Whether the attention pooling sees the tokens before the patches too; in timm's ViTs it does not.
         map_heads: Heads of the attention pooling; `None` for `num_heads`.
         map_mlp_dim: Hidden width of the MLP in it; `None` for `mlp_dim`.
         representation_size: Width of the tanh layer before the head (`pre_logits`), or `None`.
@@ -166,6 +167,7 @@ class ViTConfig:
     merge_tokens: int | tuple[int, ...] = 0
     # what comes out
     pooling: str | None = "token"
+    map_prefix: bool = True
     map_heads: int | None = None
     map_mlp_dim: int | None = None
     representation_size: int | None = None
@@ -206,9 +208,10 @@ class ViTConfig:
             if (rate is not None or field != "emb_dropout") and not (is_number(rate) and 0 <= rate < 1):
                 raise ValueError(f"{field} must be a rate in [0, 1). Received: {rate!r}")
         for field in ("epsilon", "rope_theta", "layer_scale"):
-            value = getattr(self, field)
-            if (value is not None or field == "epsilon") and not (is_number(value) and value >= 0):
-                raise ValueError(f"{field} must be a number that is not negative. Received: {value!r}")
+            value, least = getattr(self, field), "greater than 0" if field == "rope_theta" else "that is not negative"
+            fits = is_number(value) and value >= 0 and (value > 0 or field != "rope_theta")
+            if (value is not None or field == "epsilon") and not fits:
+                raise ValueError(f"{field} must be a number {least}. Received: {value!r}")
         if not is_number(self.rope_offset):
             raise ValueError(f"rope_offset must be a number. Received: {self.rope_offset!r}")
         if isinstance(self.pooling, str):

@@ -228,4 +228,11 @@ def _on_torch(how, devices, model, min_size):
     )
 
 
-_BACKENDS = {"jax": _on_jax, "tensorflow": _on_tensorflow, "torch": _on_torch}
+def _on_openvino(how, devices, model, min_size):
+    if how is not None:
+        raise NotImplementedError(
+            f"distribute({how!r}): Keras has nothing for several devices on OpenVINO. Use KERAS_BACKEND=jax."
+        )
+
+
+_BACKENDS = {"jax": _on_jax, "openvino": _on_openvino, "tensorflow": _on_tensorflow, "torch": _on_torch}

@@ -42,12 +42,17 @@ def names(labels: Any) -> tuple[str, ...] | None:
     Args:
         labels: The names, the name of a list of them (`"imagenet-1k"` or `"cifar-10"`), or `None`.
 
+    Raises:
+        TypeError: `labels` is none of these.
+
     Example:
         >>> names("cifar-10")[3]
         'cat'
     """
     if isinstance(labels, str):
         return tuple(_LISTS[labels]()) if labels in _LISTS else None
+    if labels is not None and not isinstance(labels, Iterable):
+        raise TypeError(f"labels must be the names of classes. Received: {labels!r:.100}")
     return None if labels is None else tuple(labels)
 
 
@@ -59,6 +64,7 @@ def class_named(name: str, labels: Sequence[str] | None) -> int:
         labels: The names of all classes, in the order of the outputs; `None` if they are not known.
 
     Raises:
+        TypeError: `name` is not a string.
         ValueError: No class has the name, several have it, or `labels` is `None`.
 
     Example:
@@ -67,6 +73,8 @@ def class_named(name: str, labels: Sequence[str] | None) -> int:
         >>> class_named("Tinca tinca", get_imagenet_classes())
         0
     """
+    if not isinstance(name, str):
+        raise TypeError(f"name must be the name of a class. Received: {name!r:.100}")
     if labels is None:
         raise ValueError(f"The model knows no names of classes. Pass the number of the class. Received: {name!r}")
     wanted = name.strip().lower()

@@ -21,10 +21,8 @@ from typing import Any
 
 import keras
 
-from . import sharded_files
-from .bounds import LIMIT_INPUT, LIMIT_TEXT, too_many, too_much
-
-LIMIT_MESSAGE = 1000  # characters of another library's error
+from . import finite, sharded_files
+from .bounds import LIMIT_INPUT, LIMIT_LAYERS, LIMIT_TEXT, shortened, too_many, too_much
 
 
 def load_model(
@@ -48,6 +46,9 @@ def load_model(
     Returns:
         The model.
 
+    Warns:
+        UserWarning: Some of its weights are infinite or undefined.
+
     Raises:
         FileNotFoundError: There is no such file.
         ValueError: The file is not a Keras model, it is damaged, it names a class that is not known, or it claims
@@ -68,6 +69,7 @@ def load_model(
     try:
         config, keras_2 = _read_keras(path) if is_archive else _read_h5(path)
         _check_sizes((config or {}).get("config"))
+        _check_layers(config)
         modern = _modernise(config)
         modern = _modernise_keras_2(modern) if keras_2 else modern
         with tempfile.TemporaryDirectory() as folder:
@@ -75,17 +77,20 @@ def load_model(
             if opened is not path:
                 (_write_keras if is_archive else _write_h5)(path, opened, modern, keras_2)
             with _bounded_variables(path.stat().st_size):
-                return keras.models.load_model(
+                model = keras.models.load_model(
                     opened, custom_objects=custom_objects, compile=compile, safe_mode=safe_mode
                 )
     except Exception as error:  # zipfile, json, h5py and Keras raise many types
         raise ValueError(_why_not(path, error, config, custom_objects)) from error
+    finite.check_model(path, model)
+    return model
 
 
 def _from_orbax(path, custom_objects, compile, safe_mode):
     config, state = sharded_files.read(path)
     try:
         _check_sizes(config.get("config"))
+        _check_layers(config)
         config = config if compile else {**config, "compile_config": None}
         model = keras.saving.deserialize_keras_object(config, custom_objects=custom_objects, safe_mode=safe_mode)
         sharded_files.assign(state, model)
@@ -134,12 +139,11 @@ def _why_not(path: Path, error: Exception, config: Any, custom_objects: Mapping[
     unknown = _unknown_class(config, custom_objects) if isinstance(error, TypeError) else None
     if unknown is not None:
         return (
-            f"{path} names {unknown[:LIMIT_MESSAGE]}, which is not known here; nothing was imported. Import the module "
+            f"{path} names {shortened(unknown)}, which is not known here; nothing was imported. Import the module "
             "that defines it, with @keras.saving.register_keras_serializable() before it, or pass custom_objects=."
         )
     text = str(error) or type(error).__name__
-    short = text if len(text) <= LIMIT_MESSAGE else f"{text[:LIMIT_MESSAGE]} …"
-    return f"{path} cannot be opened as a Keras model: {short}"
+    return f"{path} cannot be opened as a Keras model: {shortened(text)}"
 
 
 def is_whole_model(path: str | os.PathLike) -> bool:
@@ -339,6 +343,27 @@ def _check_sizes(config: Any, key: str = "") -> None:
             _check_sizes(value, key)
     elif isinstance(config, int) and config > LIMIT_INPUT and not any(word in key for word in _MAY_BE_LARGE):
         raise ValueError(f"its configuration has {key}={config:,}, and at most {LIMIT_INPUT:,} is possible")
+
+
+def _check_layers(config: Any) -> None:
+    """Raise an error for a configuration with more layers than a model has, in whatever they are nested."""
+    count, waiting = 0, [(config, False)]
+    while waiting:
+        value, listed = waiting.pop()
+        if isinstance(value, Mapping):
+            count += listed or _is_nested_layer(value)
+            waiting.extend((each, False) for key, each in value.items() if key != "layers")
+            inside = value.get("layers")
+            waiting.extend((each, True) for each in (inside if isinstance(inside, list) else (inside,)))
+        elif isinstance(value, list):
+            waiting.extend((each, False) for each in value)
+    if count > LIMIT_LAYERS:
+        raise ValueError(f"its configuration has {count:,} layers, and at most {LIMIT_LAYERS:,} are built")
+
+
+def _is_nested_layer(entry: Mapping[str, Any]) -> bool:
+    """Return whether an object in a configuration is a layer by itself, as those inside a wrapper are."""
+    return str(entry.get("module")).startswith(("keras.layers", "keras.src.layers")) and "config" in entry
 
 
 _MAY_BE_LARGE = ("seed", "steps", "iterations", "value", "_id")

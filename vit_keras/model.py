@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import warnings
 from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
+from PIL import Image
 
-from . import anatomy, legacy_files
+from . import anatomy, finite, legacy_files
 from .config import ViTConfig
 from .keras_internals import concrete, forget_compiled
 from .keras_speed import FastModel
@@ -102,18 +104,20 @@ class VisionTransformer(FastModel):
         return super().predict(x, *args, **kwargs)
 
     def check_images(self, images: Any) -> None:
-        """Refuse images of another shape than the model's; of the first batch in the model's life, look at the pixels
-        too.
+        """Refuse what is not images, and images of another shape than the model's; of the first batch in the model's
+        life, look at the pixels too.
 
         Args:
-            images: A batch of images, an array or a tensor; whatever has no known shape passes.
+            images: A batch of images, an array or a tensor; whatever has no known shape passes, such as a dataset.
 
         Raises:
+            TypeError: It is a path, a PIL image, a list of these, or a number: `preprocess` makes a batch of images.
             ValueError: The channels are not last, or not as many as the model's; or the size is another one.
 
         Warns:
             UserWarning: The pixels of the first batch are not in the range that the model was trained with.
         """
+        self._check_type(images)
         self._check_shape(images)
         if not self._range_checked and concrete(images):
             self._range_checked = True
@@ -122,8 +126,27 @@ class VisionTransformer(FastModel):
                 advice = " model.preprocess(images) converts images to the model's input."
                 warnings.warn(doubt + advice, UserWarning, stacklevel=3)
 
+    def _check_type(self, images: Any) -> None:
+        one = images
+        while isinstance(one, (list, tuple)) and one:
+            one = one[0]
+        files = (str, bytes, os.PathLike, Image.Image)
+        others = (type(None), bool, int, float, list, tuple)
+        text = getattr(getattr(one, "dtype", None), "kind", "") in ("U", "S", "O")
+        if isinstance(one, (*files, *others)) or text:
+            read = ": it reads and resizes images as vit_keras.preprocess describes" if isinstance(one, files) else ""
+            raise TypeError(
+                f"The model {self.name!r} takes a batch of images, an array or a tensor {_shown(self.input_shape)}. "
+                f"Received: {images!r:.100}. Pass model.preprocess(images){read}."
+            )
+
     def _check_shape(self, images: Any) -> None:
         shape, wanted = tuple(getattr(images, "shape", ())), tuple(self.input_shape)
+        if len(shape) == 3 and len(wanted) == 4:
+            raise ValueError(
+                f"The model {self.name!r} takes a batch of images {_shown(wanted)}. Received: {_shown(shape)}. "
+                "A single image is a batch of one: images[None]."
+            )
         if len(shape) != 4 or len(wanted) != 4:
             return
         if shape[3] is not None and shape[3] != wanted[3]:
@@ -144,6 +167,17 @@ class VisionTransformer(FastModel):
                 f"The model {self.name!r} takes images of at least one patch, {stride} pixels. Received: {size}"
             )
 
+    def save(self, filepath, *args, **kwargs):
+        """Save the model as `keras.Model.save` does, and refuse what could not be opened again.
+
+        Raises:
+            ValueError: Keras' older format, .h5, cannot hold the quantization.
+        """
+        mode = anatomy.quantization(self)
+        if mode is not None and "float8" in mode and str(filepath).endswith((".h5", ".hdf5")):
+            raise ValueError(f"A .h5 file cannot hold the {mode} weights of {self.name!r}. Save it as .keras.")
+        return super().save(filepath, *args, **kwargs)
+
     def load_weights(self, filepath, skip_mismatch=False, **kwargs):
         """Load weights as `keras.Model.load_weights` does; files of vit-keras 0.x work too.
 
@@ -154,6 +188,7 @@ class VisionTransformer(FastModel):
         before = [mlp.activation for mlp in mlps]
         with legacy_files.readable_weights(filepath) as (path, activation_unknown):
             super().load_weights(path, skip_mismatch=skip_mismatch, **kwargs)
+        finite.check_model(filepath, self)
         if activation_unknown:
             for mlp in mlps:
                 mlp.activation = "gelu"  # the one that vit-keras 0.x had

@@ -18,9 +18,12 @@ import keras
 
 from . import checkpoints
 from .anatomy import find_vit
+from .bounds import about
 from .build import build
 from .checkpoints._warn import warn_caller
-from .config import ViTConfig, check_names, patch_stride
+from .checkpoints.architecture import check_head
+from .checkpoints.locate import path_text
+from .config import ViTConfig, check_names, patch_stride, size_pair
 from .legacy_files import is_whole_model, load_model
 from .model import VisionTransformer
 from .preprocess import GOOGLE
@@ -69,7 +72,7 @@ def open_model(
         return load_model(model, compile=False)
     if model is None and weights is not None:
         return from_checkpoint(weights, **options)
-    name = os.fspath(DEFAULT_MODEL if model is None else model)
+    name = path_text(DEFAULT_MODEL if model is None else model, "model")
     variant = FACTORIES.get(name.replace("-", "_"))
     if variant is None:
         if weights is not None:
@@ -88,7 +91,7 @@ def open_model(
         if not recommended:
             raise ValueError(f"No ImageNet-1k weights are published for {name}. Pass weights= (--weights).")
         weights = max(recommended, key=lambda c: (c.image_size == 224, c.top1 or 0)).name
-    elif found := checkpoints.find(os.fspath(weights), variant):
+    elif found := checkpoints.find(weights, variant):
         weights = found.name
     opened = from_checkpoint(weights, **options)
     if opened.name != VARIANTS[variant].name:
@@ -141,7 +144,8 @@ def from_checkpoint(
             path of a file or of a folder from Hugging Face, or a URL.
         image_size: Pixels of the input, `(height, width)` or one integer for a square. `"native"`: those that the file
             was trained at. `None`: images of any size.
-        source_grid: Patches down and across of the file's position embeddings; `None` for a square.
+        source_grid: Patches down and across of the file's position embeddings. `None`: those that `config.json` or
+            the registry states, or else a square (docs/checkpoints.md, "Which grid").
         dtype: Keras dtype policy; `None` for the global one.
         family: Name of the family (`checkpoints.families.FAMILIES`), where the names in the file do not tell.
         strict: Whether names in the file that its family does not know are an error.
@@ -162,8 +166,9 @@ def from_checkpoint(
         >>> model = from_checkpoint("Ti_16.npz", classes=10, image_size=384)  # doctest: +SKIP
     """
     check_names(options)  # before a download
-    source = checkpoints.open_source(weights, family=family, strict=strict, key=key)
-    config, native = _configure(None, source, {"image_size": image_size, **options}, source_grid)
+    source = checkpoints.open_source(weights, family=family, strict=strict, key=key, channels=options.get("channels"))
+    with about(source.path):
+        config, native = _configure(None, source, {"image_size": image_size, **options}, source_grid)
     model = build(config, dtype=dtype)
     _load_and_describe(model, source, native, source_grid=source_grid, resize_patches="patch_size" in options)
     _report_assumptions(model, source, options)
@@ -190,7 +195,7 @@ def create(
     wishes = {"image_size": image_size, "classes": classes, "activation": activation, "include_top": include_top}
     wishes = {name: value for name, value in wishes.items() if name != "classes" or value is not None} | options
     _configure(preset, None, wishes)  # a wrong argument must not cost a download
-    published = None if weights is None else checkpoints.find(os.fspath(weights), variant)
+    published = None if weights is None else checkpoints.find(weights, variant)
     source, native = None, preset.image_size
     if pretrained and weights is not None:
         source = checkpoints.open_source(weights, variant)
@@ -220,7 +225,7 @@ def create(
     if source is not None:
         include_head = obstacle is None and pretrained_top is not False
         _load_and_describe(model, source, native, include_head=include_head)
-        _report_assumptions(model, source, {**options, "num_heads": preset.num_heads})
+        _report_assumptions(model, source, {**options, "num_heads": preset.num_heads, "pooling": preset.pooling})
     return model
 
 
@@ -232,7 +237,7 @@ def wrong_classes(weights: Any, classes: int | None) -> str:
 _FIXED = ("num_layers", "hidden_size", "num_heads", "mlp_dim", "patch_size", "channels", "name")
 """What a preset decides whatever the file says: a file of other sizes is refused when it is loaded."""
 
-_READ_FROM_FILE = ("position_resize", "patch_resize", "relative_resize", "position_prefix")
+_READ_FROM_FILE = ("position_resize", "patch_resize", "relative_resize")
 """What the file's own arrays are read by, where the user knows better."""
 
 
@@ -257,6 +262,7 @@ def _configure(
     fields = {} if preset is None else dataclasses.asdict(preset)
     native = fields.get("image_size")
     if source is not None:
+        _settle_grid(source, options, source_grid)
         fixed = {name: fields[name] for name in _FIXED if name in fields}
         fields |= _said_by_file(source, fixed, options) | fixed
         source.architecture |= {name: options[name] for name in _READ_FROM_FILE if name in options}
@@ -272,7 +278,7 @@ def _configure(
     if options.get("image_size", "native") == "native":
         options = {**options, "image_size": native}
     elif options["image_size"] is None:
-        grid = source and source.grid(source_grid)
+        grid = source and (source.grid() or source_grid)
         fields["position_grid"] = grid or (preset and preset.grid)
     fields |= options
     if not fields.get("include_top", True) or fields.get("pooling", "token") is None:  # without a head, no pre_logits
@@ -285,6 +291,7 @@ def _said_by_file(source: checkpoints.Weights, fixed: dict[str, Any], options: d
     said = {name: options[name] for name in options if name != "image_size"}
     known = {"num_heads": fixed["num_heads"]} if "num_heads" in fixed else {}
     try:
+        check_head(source.architecture, options)
         return checkpoints.complete(source.architecture, source.family, {**known, **said})
     except ValueError as error:
         raise ValueError(f"{source.path}: {error}") from None
@@ -308,16 +315,21 @@ def _with_its_class_token(source: checkpoints.Weights, options: dict[str, Any]) 
     return options if implied else {"class_token": token, **options}
 
 
+def _settle_grid(source: Any, options: dict[str, Any], source_grid: tuple[int, int] | None) -> None:
+    """Decide by what the caller says which grid the positions of a file are for."""
+    size = options.get("image_size", "native")
+    wanted = size_pair(size, "image_size") if size not in ("native", None) and "patch_size" not in options else None
+    rows = {name: options[name] for name in ("position_prefix", "register_positions") if name in options}
+    source.settle(source_grid, image_size=wanted, **rows)
+
+
 def _native_size(source: checkpoints.Weights, stride: tuple[int, int], source_grid) -> tuple[int, int]:
-    """Pixels that a file was trained at, by its positions, or else by what stands beside it."""
-    grid = source.grid(source_grid)
+    """Return the pixels that a file was trained at, by its positions, or else by what stands beside it."""
+    grid = source.table.native if source.table else source.grid(source_grid)
     if grid is not None:
         return grid[0] * stride[0], grid[1] * stride[1]
-    if source.positions is not None:
-        raise ValueError(
-            f"{source.path} has {source.positions} patches, which is not a square grid. "
-            "Pass source_grid=(down, across)."
-        )
+    if source.table is not None:
+        raise ValueError(f"{source.path}: {source.table.question}")
     if source.image_size is not None:
         return source.image_size
     return tuple(224 // pixels * pixels for pixels in stride)
@@ -340,19 +352,9 @@ def _report_assumptions(model: VisionTransformer, source: Any, options: dict[str
     model.load_report = dataclasses.replace(model.load_report, assumed=assumed)
     doubts = {field: text for field, text in source.assumptions.doubts.items() if field not in options}
     if "num_heads" in options:  # who knows these knows the rest, as far as no published models disagree
-        doubts = {field: text for field, text in doubts.items() if text}
-    said = []
-    if doubts:
-        values = ", ".join(f"{field}={getattr(model.config, field)!r}{text}" for field, text in doubts.items())
-        said.append(f"It is read with {values}. Pass {'=…, '.join(doubts)}=… to be sure.")
-    if others := source.assumptions.others:
-        said.append(
-            f"It may be timm's {others}, which cannot be built. Pass family={source.family.name!r} if it is not."
-        )
-    if open_fields:
-        said.append("The file does not show it; a config.json beside it would.")
-    if len(said) > bool(open_fields):
-        warn_caller(f"{source.path}: {' '.join(said)}")
+        doubts = {field: text for field, text in doubts.items() if text or field == "pooling"}
+    if warning := source.assumptions.warning(model.config, doubts, open_fields, source.family.name):
+        warn_caller(f"{source.path}: {warning}")
 
 
 def resize(model: keras.Model, image_size: ImageSize, **options: Any) -> VisionTransformer:

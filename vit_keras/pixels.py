@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from .validate import numbers
+
 __all__ = ["check_pixels", "pixel_range", "preprocess_inputs", "to_pixels", "to_uint8"]
+
+_AT_ONCE = 1 << 20  # values that are in float64 at one time
 
 
 def to_pixels(image: np.ndarray) -> np.ndarray:
@@ -31,26 +36,8 @@ def to_pixels(image: np.ndarray) -> np.ndarray:
         >>> to_pixels(np.array([-1.0, 0.0, 1.0]))
         array([  0. , 127.5, 255. ])
     """
-    image = np.asarray(image)
-    if image.dtype == bool:
-        return image * 255.0
-    if not np.issubdtype(image.dtype, np.integer) and not np.issubdtype(image.dtype, np.floating):
-        raise TypeError(f"Pixels are numbers. Received: an array of dtype {image.dtype}")
-    pixels = image.astype("float64")
-    if not np.isfinite(pixels).all():
-        raise ValueError("The image has pixels that are not finite numbers.")
-    if np.issubdtype(image.dtype, np.integer):
-        return pixels / 257 if image.dtype == np.uint16 or pixels.max(initial=0) > 255 else pixels
-    found = pixel_range(image)
-    if found != "[-1, 1]":
-        warnings.warn(
-            f"A float image is meant to be in [-1, 1] (vit.preprocess_inputs); this one is read as {found}. "
-            "Pass 8-bit pixels to be sure.",
-            UserWarning,
-            stacklevel=3,
-        )
-    scale, offset = {"[-1, 1]": (127.5, 127.5), "[0, 1]": (255.0, 0.0), "[0, 255]": (1.0, 0.0)}[found]
-    return pixels * scale + offset
+    image = numbers(image, "image")
+    return _conversion(image)(image)
 
 
 def to_uint8(image: np.ndarray) -> np.ndarray:
@@ -60,8 +47,38 @@ def to_uint8(image: np.ndarray) -> np.ndarray:
         >>> to_uint8(np.array([0, 65535], "uint16"))
         array([  0, 255], dtype=uint8)
     """
-    image = np.asarray(image)
-    return image if image.dtype == np.uint8 else np.clip(np.rint(to_pixels(image)), 0, 255).astype("uint8")
+    image = numbers(image, "image")
+    if image.dtype == np.uint8:
+        return image
+    convert, result = _conversion(image), np.empty(image.shape, "uint8")
+    flat, pixels = image.reshape(-1), result.reshape(-1)
+    for start in range(0, flat.size, _AT_ONCE):
+        part = slice(start, start + _AT_ONCE)
+        pixels[part] = np.clip(np.rint(convert(flat[part])), 0, 255)
+    return result
+
+
+def _conversion(image: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+    """Return what converts an image, or a part of it, to float64 pixels in [0, 255]; see `to_pixels`."""
+    if image.dtype == bool:
+        return lambda part: part * 255.0
+    if not np.issubdtype(image.dtype, np.integer) and not np.issubdtype(image.dtype, np.floating):
+        raise TypeError(f"Pixels are numbers. Received: an array of dtype {image.dtype}")
+    if not np.isfinite(image).all():
+        raise ValueError("The image has pixels that are not finite numbers.")
+    if np.issubdtype(image.dtype, np.integer):
+        wide = image.dtype == np.uint16 or image.max(initial=0) > 255
+        return lambda part: part.astype("float64") / 257 if wide else part.astype("float64")
+    found = pixel_range(image)
+    if found != "[-1, 1]":
+        warnings.warn(
+            f"A float image is meant to be in [-1, 1] (vit.preprocess_inputs); this one is read as {found}. "
+            "Pass 8-bit pixels to be sure.",
+            UserWarning,
+            stacklevel=4,
+        )
+    scale, offset = {"[-1, 1]": (127.5, 127.5), "[0, 1]": (255.0, 0.0), "[0, 255]": (1.0, 0.0)}[found]
+    return lambda part: part.astype("float64") * scale + offset
 
 
 def pixel_range(images: np.ndarray) -> str:
@@ -71,7 +88,7 @@ def pixel_range(images: np.ndarray) -> str:
         >>> pixel_range(np.array([0.0, 0.7]))
         '[0, 1]'
     """
-    images = np.asarray(images)
+    images = numbers(images, "images")
     low, high = (float(images.min()), float(images.max())) if images.size else (0.0, 0.0)
     if high > 2 or np.issubdtype(images.dtype, np.integer):  # resampling may overshoot 1 a little
         return "[0, 255]"
@@ -97,7 +114,7 @@ def check_pixels(images: Any, expected: str = "[-1, 1]") -> bool:
         >>> check_pixels(np.array([-1.0, 1.0], "float32"))
         True
     """
-    array = np.asarray(images)
+    array = numbers(images, "images")
     found = pixel_range(array)
     if found != expected:
         warnings.warn(
@@ -145,7 +162,7 @@ def preprocess_inputs(X: Any) -> Any:
         array([-1.,  1.], dtype=float32)
     """
     if isinstance(X, (np.ndarray, np.generic, list, tuple)) or not hasattr(X, "dtype"):
-        return (np.asarray(X, "float32") - np.float32(127.5)) / np.float32(127.5)
+        return (numbers(X, "X").astype("float32") - np.float32(127.5)) / np.float32(127.5)
     from keras.layers import Rescaling
 
     return Rescaling(1 / 127.5, offset=-1.0, dtype="float32")(X)

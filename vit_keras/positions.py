@@ -20,13 +20,14 @@ from .resampling import (
     resize_patch_kernel,
     table_filter,
 )
-from .validate import one_of
+from .validate import is_number, numbers, one_of, positive_integer
 
 __all__ = [
     "GEOMETRIC",
     "METHODS",
     "places_of",
     "relative_position_index",
+    "relative_position_rows",
     "resampling_matrix",
     "resize_bilinear",
     "resize_grid",
@@ -72,7 +73,7 @@ def resize_position_embeddings(
         (1, 289, 8)
     """
     method = table_filter(method)
-    table = np.asarray(table, np.float32)
+    table = numbers(table, "table", axes=3).astype(np.float32)
     source_grid = source_grid or square_grid(table.shape[1] - prefix_tokens)
     if source_grid is None or source_grid[0] * source_grid[1] != table.shape[1] - prefix_tokens:
         raise ValueError(
@@ -121,6 +122,8 @@ def sincos2d(grid, width: int, temperature: float = 10000.0, *, places=None, xp=
         >>> sincos2d((14, 14), 768).shape
         (1, 196, 768)
     """
+    if not (is_number(temperature) and temperature > 0):
+        raise ValueError(f"temperature must be a positive number. Received: {temperature!r}")
     if width < 8 or width % 4:
         raise ValueError(f"Position embeddings of sines and cosines need a multiple of 4 from 8 on. Received: {width}")
     waves = temperature ** -np.linspace(0, 1, width // 4)
@@ -178,6 +181,8 @@ def rope_sincos(
         raise ValueError(
             f"Rotary position embeddings need heads of a width that is a multiple of 4. Received: {dim_head}"
         )
+    if not (is_number(theta) and theta > 0):
+        raise ValueError(f"theta must be a positive number. Received: {theta!r}")
     frequencies = theta ** -(np.arange(dim_head // 4) * 4 / dim_head)
     places = places_of(grid, xp=xp) if places is None else places
     if kind == "centered":
@@ -205,17 +210,30 @@ def places_of(grid, *, xp=np):
     return [xp.reshape(places, (-1,)) for places in xp.meshgrid(*axes, indexing="ij")]
 
 
-def relative_position_index(grid: tuple[int, int]) -> np.ndarray:
+def relative_position_rows(grid: tuple[int, int], prefix_tokens: int = 1) -> int:
+    """Return the rows of a table of relative position biases.
+
+    Example:
+        >>> relative_position_rows((14, 14)), relative_position_rows((14, 14), prefix_tokens=0)
+        (732, 729)
+    """
+    prefix_tokens = positive_integer(prefix_tokens, "prefix_tokens", least=0)
+    return math.prod(2 * n - 1 for n in grid) + (3 if prefix_tokens else 0)
+
+
+def relative_position_index(grid: tuple[int, int], prefix_tokens: int = 1) -> np.ndarray:
     """Return the row of BEiT's table of relative position biases for each pair of tokens.
 
     Reference: microsoft/unilm, `beit/modeling_finetune.py` (`RelativePositionBias`), arXiv:2106.08254.
 
     Args:
-        grid: `(patches down, patches across)`; a class token comes before them.
+        grid: `(patches down, patches across)`.
+        prefix_tokens: Tokens before the patches: BEiT's class token. Several share its rows.
 
     Returns:
-        int32 of shape `(1 + h * w, 1 + h * w)`, from the attending token to the attended one. The table's
-        last three rows are for class token to patch, patch to class token and class token to itself.
+        int32 of shape `(prefix_tokens + h * w, prefix_tokens + h * w)`, from the attending token to the attended one.
+        The table's last three rows are for class token to patch, patch to class token and class token to itself;
+        without a class token there are none.
 
     Example:
         >>> relative_position_index((1, 2))
@@ -223,12 +241,14 @@ def relative_position_index(grid: tuple[int, int]) -> np.ndarray:
                [4, 1, 0],
                [4, 2, 1]], dtype=int32)
     """
+    prefix_tokens = positive_integer(prefix_tokens, "prefix_tokens", least=0)
     y, x = np.indices(grid).reshape(2, -1)
     across = 2 * grid[1] - 1
     pairs = across * (2 * grid[0] - 1)
-    index = np.empty((1 + y.size, 1 + y.size), np.int32)
-    index[1:, 1:] = (y[:, None] - y + grid[0] - 1) * across + x[:, None] - x + grid[1] - 1
-    index[0, :], index[:, 0], index[0, 0] = pairs, pairs + 1, pairs + 2
+    index = (y[:, None] - y + grid[0] - 1) * across + x[:, None] - x + grid[1] - 1
+    index = np.pad(index.astype(np.int32), (prefix_tokens, 0))
+    prefix, patches = slice(None, prefix_tokens), slice(prefix_tokens, None)
+    index[prefix, patches], index[patches, prefix], index[prefix, prefix] = pairs, pairs + 1, pairs + 2
     return index
 
 
@@ -238,7 +258,8 @@ def resize_relative_position_bias(
     """Resample a table of relative position biases to another grid of patches.
 
     Args:
-        table: `((2h - 1) * (2w - 1) + 3, heads)`, for `relative_position_index(source_grid)`.
+        table: `((2h - 1) * (2w - 1) + 3, heads)`, for `relative_position_index(source_grid)`; without the last three
+            rows of a model that has no tokens before the patches.
         source_grid: Patches down and across of `table`.
         grid: New `(patches down, patches across)`.
         method: One of
@@ -250,7 +271,7 @@ def resize_relative_position_bias(
             - "bilinear": Hugging Face's (`BeitRelativePositionBias`), or another of `METHODS`.
 
     Returns:
-        float32 table for `grid`. The last three rows are copied, and for the same grid all are.
+        float32 table for `grid`. The rows of the class token are copied, and for the same grid all are.
 
     Raises:
         ValueError: The table does not belong to `source_grid`, or there is no such method.
@@ -262,20 +283,21 @@ def resize_relative_position_bias(
     method = table_filter(method, GEOMETRIC)
     table = np.asarray(table, np.float32)
     old, new = ([2 * n - 1 for n in sizes] for sizes in (source_grid, grid))
-    if table.ndim != 2 or table.shape[0] != math.prod(old) + 3:
+    pairs = math.prod(old)
+    if table.ndim != 2 or table.shape[0] not in (pairs, pairs + 3):
         raise ValueError(
-            f"The relative position biases of a grid {tuple(source_grid)} have the shape "
-            f"({math.prod(old) + 3}, heads). Received: shape {table.shape}"
+            f"The relative position biases of a grid {tuple(source_grid)} have the shape ({pairs + 3}, heads), or "
+            f"({pairs}, heads) without a class token. Received: shape {table.shape}"
         )
     if old == new:
         return table
-    biases = table[:-3].reshape(*old, -1)
+    biases = table[:pairs].reshape(*old, -1)
     if method in GEOMETRIC:
         matrices = [_geometric_matrix(source, target, GEOMETRIC[method]) for source, target in zip(old, new)]
         biases = apply_matrices(matrices, biases.astype(np.float64))
     else:
         biases = resize_grid(biases, new, method)
-    return np.concatenate([biases.reshape(math.prod(new), -1).astype(np.float32), table[-3:]])
+    return np.concatenate([biases.reshape(math.prod(new), -1).astype(np.float32), table[pairs:]])
 
 
 def _geometric_matrix(source: int, target: int, degree: int) -> np.ndarray:

@@ -28,7 +28,7 @@ import numpy as np
 from ._imports import moved_names
 from .bounds import LIMIT_CHANNELS
 from .config import size_pair
-from .images import gray, read, resize_image
+from .images import gray, read, resize_in_steps
 from .pixels import is_plausible_range, preprocess_inputs
 from .preprocess_json import IMAGENET_MEAN, IMAGENET_STD, crop_fraction, hugging_face_fields, timm_fields
 from .resampling import PICTURES, picture_filter
@@ -57,6 +57,7 @@ __all__ = [
 
 INTERPOLATIONS = PICTURES
 """How pictures can be resized; see `vit_keras.resampling`."""
+_AT_ONCE = 1 << 20  # pixels that are in float64 at one time
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -156,9 +157,7 @@ class Preprocessing:
         if size is None:
             return image
         resized, (top, left) = self.geometry(image.shape[:2], size)
-        if self.interpolation != "bilinear":  # across, then down: otherwise the order depends on Pillow's version
-            image = resize_image(image, (image.shape[0], resized[1]), self.interpolation)
-        return resize_image(image, resized, self.interpolation)[top : top + size[0], left : left + size[1]]
+        return resize_in_steps(image, resized, self.interpolation)[top : top + size[0], left : left + size[1]]
 
     def geometry(self, source: tuple[Any, Any], size: tuple[int, int]) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
         """Return the size an image is resized to and where it is cropped, by timm's and torchvision's rules.
@@ -207,7 +206,12 @@ class Preprocessing:
         pixels = np.asarray(pixels)
         _check_channels(pixels.shape, self.channels)
         scale, offset = self._affine()
-        return (pixels * scale + offset).astype("float32")
+        result = np.empty(pixels.shape, "float32")
+        flat, made = pixels.reshape(-1, self.channels), result.reshape(-1, self.channels)
+        for start in range(0, len(flat), _AT_ONCE):
+            part = slice(start, start + _AT_ONCE)
+            made[part] = flat[part] * scale + offset
+        return result
 
     def denormalize(self, inputs: Any) -> np.ndarray:
         """Convert the model's input back to pixels.

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from .validate import positive_integer
+
 __all__ = ["PIL_CODES", "crop_fraction", "hugging_face_fields", "timm_fields"]
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -83,7 +85,7 @@ def crop_fraction(size: int, edge: int) -> float:
         >>> crop_fraction(224, 256)
         0.875
     """
-    crop = size / edge
+    crop = positive_integer(size, "size") / positive_integer(edge, "edge")
     return math.nextafter(crop, 0) if math.floor(size / crop) < edge else crop
 
 

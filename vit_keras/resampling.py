@@ -39,7 +39,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .validate import did_you_mean, one_of
+from .validate import did_you_mean, numbers, one_of
 
 __all__ = [
     "METHODS",
@@ -254,7 +254,7 @@ def resize_grid(array, size, method: str, *, xp=np):
         >>> resize_grid(np.array([[0.0, 2.0]]), (1, 3), "bilinear_align_corners")
         array([[0., 1., 2.]])
     """
-    array = as_real(array, xp)
+    array = as_real(numbers(array, "array", axes=2) if xp is np else array, xp)
     return apply_matrices(resizing_matrices(array.shape[:2], size, method, xp=xp), array, xp)
 
 
@@ -280,7 +280,9 @@ def resizing_matrices(source, target, method: str, *, xp=np):
     return matrices
 
 
-def resize_bilinear(array: np.ndarray, size: tuple[int, int], *, align_corners: bool) -> np.ndarray:
+def resize_bilinear(
+    array: np.ndarray, size: tuple[int, int], *, align_corners: bool, rows: slice = slice(None)
+) -> np.ndarray:
     """Resize the first two axes by bilinear interpolation, without antialiasing.
 
     The result is that of `resize_grid` by "bilinear_align_corners" or "bilinear", but faster for images: it reads two
@@ -291,28 +293,55 @@ def resize_bilinear(array: np.ndarray, size: tuple[int, int], *, align_corners: 
         size: New `(height, width)`.
         align_corners: `True` keeps the centers of the corner cells in place (Google's rule for position embeddings).
             `False` keeps the outer edges in place (half-pixel centers: `tf.image.resize`, Google's rule for images).
+        rows: The new rows that are wanted.
 
     Returns:
-        float64 array of shape `(*size, ...)`.
+        float64 array of shape `(*size, ...)`, or fewer `rows` of it. The memory needed besides is a few times the
+        result's, however large the old array is.
 
     Example:
         >>> resize_bilinear(np.array([[0.0, 2.0]]), (1, 3), align_corners=True)
         array([[0., 1., 2.]])
     """
-    array = np.asarray(array, dtype=np.float64)
-    for axis, target in enumerate(size):
-        source = array.shape[axis]
-        if source == target:
-            continue
-        if align_corners:
-            at = np.linspace(0, source - 1, target)
-        else:
-            at = np.clip((np.arange(target) + 0.5) * source / target - 0.5, 0, source - 1)
-        low = np.minimum(np.floor(at).astype(int), source - 1)
-        high = np.minimum(low + 1, source - 1)
-        weight = (at - low).reshape([-1 if a == axis else 1 for a in range(array.ndim)])
-        array = np.take(array, low, axis) * (1 - weight) + np.take(array, high, axis) * weight
+    array = np.asarray(array)
+    parts = (rows, slice(None))
+    neighbors = [_neighbors(*axis, align_corners) for axis in zip(array.shape, size, parts)]
+    array = array if neighbors[0] else array[rows]
+    for axis, pair in enumerate(neighbors):  # first leave out the cells that no new one reads: most of a photograph
+        if pair is not None and len(pair.read) < array.shape[axis]:
+            array = np.take(array, pair.read, axis)
+    array = array.astype(np.float64)
+    for axis, pair in enumerate(neighbors):
+        if pair is not None:
+            inner = array.shape[2:] if axis else (1,) * (array.ndim - 1)  # NumPy is slow at rows of three channels
+            weight = np.repeat(pair.weight, math.prod(inner)).reshape(-1, *inner)
+            before, after = (np.take(array, places, axis) for places in (pair.low, pair.high))
+            before *= 1 - weight
+            after *= weight
+            array = np.add(before, after, out=before)
     return array
+
+
+class _Neighbors(NamedTuple):
+    read: np.ndarray  # the old cells that are read, in order
+    low: np.ndarray  # for each new cell the place in `read` of the old one before it
+    high: np.ndarray  # and of the one after it
+    weight: np.ndarray  # of the one after it
+
+
+def _neighbors(source: int, target: int, part: slice, align_corners: bool) -> _Neighbors | None:
+    """Return which old cells linear interpolation reads for each new cell of a part; `None` if nothing changes."""
+    if source == target:
+        return None
+    if align_corners:
+        at = np.linspace(0, source - 1, target)
+    else:
+        at = np.clip((np.arange(target) + 0.5) * source / target - 0.5, 0, source - 1)
+    at = at[part]
+    low = np.minimum(np.floor(at).astype(int), source - 1)
+    high = np.minimum(low + 1, source - 1)
+    read, places = np.unique(np.concatenate([low, high]), return_inverse=True)
+    return _Neighbors(read, places[: len(at)], places[len(at) :], at - low)
 
 
 def resize_patch_kernel(kernel: np.ndarray, size: tuple[int, int], method: str = "bilinear") -> np.ndarray:

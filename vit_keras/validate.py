@@ -6,9 +6,12 @@ import difflib
 import math
 import operator
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["did_you_mean", "is_number", "one_of", "positive_integer"]
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = ["did_you_mean", "instance", "is_number", "numbers", "one_of", "positive_integer"]
 
 
 def positive_integer(value: Any, name: str, least: int = 1) -> int:
@@ -55,6 +58,57 @@ def size_pair(value: Any, argument: str) -> tuple[int, int]:
     return pair
 
 
+def instance(value: Any, kind: Any, name: str) -> Any:
+    """Return a value of a type.
+
+    Args:
+        value: The value.
+        kind: The type, or several.
+        name: What an error calls it.
+
+    Raises:
+        TypeError: It is of another type.
+
+    Example:
+        >>> instance("a", (str, bytes), "name")
+        'a'
+    """
+    if isinstance(value, kind):
+        return value
+    kinds = " or ".join(each.__name__ for each in (kind if isinstance(kind, tuple) else (kind,)))
+    raise TypeError(f"{name} must be of the type {kinds}. Received: {value!r:.100}")
+
+
+def numbers(value: Any, name: str, axes: int = 0) -> np.ndarray:
+    """Return numbers as an array of their own dtype.
+
+    Args:
+        value: An array, or what becomes one.
+        name: What an error calls it.
+        axes: The least number of axes.
+
+    Raises:
+        TypeError: They are not numbers.
+        ValueError: They have fewer axes, or rows of different lengths.
+
+    Example:
+        >>> numbers([1, 2], "scores").shape
+        (2,)
+    """
+    import numpy as np  # the checks of names do without
+
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise ValueError(f"{name} is not an array of numbers: {error}") from None
+    if array.dtype.kind in "OUSMm":
+        received = f"an array of dtype {array.dtype}" if array.ndim else f"{value!r:.100}"
+        raise TypeError(f"{name} must be an array of numbers. Received: {received}")
+    if array.ndim < axes:
+        raise ValueError(f"{name} must have at least {axes} axes. Received: an array of shape {array.shape}")
+    return array
+
+
 def is_number(value: Any) -> bool:
     """Return whether a value is a finite real number and not a bool.
 
@@ -85,6 +139,37 @@ def one_of(value: Any, name: str, choices: Iterable[Any]) -> Any:
     return value
 
 
+ALIASES = {
+    **dict.fromkeys(("lr", "base_lr", "max_lr", "eta"), ("learning_rate", "peak")),
+    **dict.fromkeys(("bs", "batch", "batchsize", "per_device_train_batch_size"), ("batch_size",)),
+    **dict.fromkeys(("wd", "decay", "l2"), ("weight_decay",)),
+    **dict.fromkeys(("dp", "ddp", "data_parallel", "mirrored", "replicate"), ("data",)),
+    **dict.fromkeys(("zero", "zero3", "fully_sharded"), ("fsdp",)),
+    **dict.fromkeys(("tp", "tensor_parallel", "model_parallel"), ("tensor", "model")),
+    **dict.fromkeys(("epoch", "num_epochs", "n_epochs", "num_train_epochs"), ("epochs",)),
+    **dict.fromkeys(("num_classes", "nb_classes", "n_classes", "num_labels"), ("classes",)),
+    **dict.fromkeys(("img_size", "resolution", "input_size"), ("image_size",)),
+    **dict.fromkeys(("drop_path", "drop_path_rate"), ("stochastic_depth",)),
+    **dict.fromkeys(("drop", "drop_rate", "dropout_rate"), ("dropout",)),
+    **dict.fromkeys(("clip", "grad_clip", "clipnorm", "clip_grad", "max_grad_norm"), ("clip_norm",)),
+    **dict.fromkeys(("ls", "smoothing", "label_smooth"), ("label_smoothing",)),
+    **dict.fromkeys(("accum", "accum_iter", "grad_accum_steps", "gradient_accumulation_steps"), ("accumulate",)),
+    **dict.fromkeys(("opt", "optim"), ("optimizer",)),
+    **dict.fromkeys(("depth", "layers", "num_hidden_layers"), ("num_layers",)),
+    **dict.fromkeys(("dim", "embed_dim", "width"), ("hidden_size",)),
+    **dict.fromkeys(("heads", "num_attention_heads"), ("num_heads",)),
+    **dict.fromkeys(("patch", "patchsize"), ("patch_size",)),
+    **dict.fromkeys(("llrd", "layerwise_decay"), ("layer_decay",)),
+    **dict.fromkeys(("warmup_ratio", "warmup_epochs", "warmup_steps"), ("warmup",)),
+    **dict.fromkeys(("scheduler", "sched", "lr_scheduler_type"), ("schedule",)),
+    **dict.fromkeys(("acc", "top1"), ("accuracy",)),
+    **dict.fromkeys(("auc", "auroc"), ("roc_auc",)),
+    **dict.fromkeys(("f1",), ("macro_f1",)),
+    **dict.fromkeys(("kappa", "qwk"), ("quadratic_kappa",)),
+}
+"""What others call a name: the first that is possible where it was typed is suggested."""
+
+
 def did_you_mean(value: Any, choices: Iterable[Any]) -> str:
     """Return a hint for an error, with a space before it: the choices nearest to a misspelled name, or nothing.
 
@@ -93,10 +178,26 @@ def did_you_mean(value: Any, choices: Iterable[Any]) -> str:
         " Did you mean 'cat'?"
         >>> did_you_mean("zebra", ["cat", "dog"])
         ''
+        >>> did_you_mean("lr", ["lora", "learning_rate"])
+        " Did you mean 'learning_rate'?"
     """
     by_spelling = {str(choice).lower().replace("-", "_"): choice for choice in choices if choice is not None}
-    near = difflib.get_close_matches(str(value).lower().replace("-", "_"), list(by_spelling), n=3, cutoff=0.6)
+    name = str(value).lower().replace("-", "_")
+    near = [each for each in ALIASES.get(name, ()) if each in by_spelling][:1]
+    if not near:
+        near = difflib.get_close_matches(name, list(by_spelling), n=3, cutoff=0.6 if len(name) > 2 else 1.0)
+        near = [each for each in near if each.startswith(name) or name.startswith(each) or _is_near(each, name)]
     return f" Did you mean {' or '.join(repr(by_spelling[name]) for name in near)}?" if near else ""
+
+
+def _is_near(one: str, other: str) -> bool:
+    """Return whether at most a third of the letters must be changed, added or removed to make one word the other."""
+    row = [*range(len(other) + 1)]
+    for number, letter in enumerate(one, start=1):
+        before, row[0] = row[0], number
+        for place, wanted in enumerate(other, start=1):
+            before, row[place] = row[place], min(row[place] + 1, row[place - 1] + 1, before + (letter != wanted))
+    return row[-1] <= max(1, max(len(one), len(other)) // 3)
 
 
 def merge_schedule(value: Any, blocks: int, patches: int | None) -> int | tuple[int, ...]:

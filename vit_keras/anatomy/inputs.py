@@ -13,7 +13,7 @@ from ..keras_internals import flat_layers, kept, origin
 from ..preprocess import GOOGLE, Preprocessing
 from ..preprocess_layer import Preprocess
 from ..validate import size_pair
-from .parts import blocks, find_vit
+from .parts import blocks, checked, find_vit
 
 _NORMALIZING = (Preprocess, keras.layers.Rescaling, keras.layers.Normalization)
 _RESIZING = (Preprocess, keras.layers.Resizing, keras.layers.CenterCrop)
@@ -61,7 +61,7 @@ class _Entry:
 
 
 def _entry(model: keras.Model) -> _Entry:
-    return kept(model, "entry", lambda: _Entry(model, find_vit(model)))
+    return kept(checked(model), "entry", lambda: _Entry(model, find_vit(model)))
 
 
 def _is_layer(operation):
@@ -134,12 +134,20 @@ def image_shape(model: keras.Model) -> tuple[int | None, ...]:
 
     Of a model with several inputs it is that of the one that leads to the ViT; of one without a graph, the ViT's.
 
+    Raises:
+        ValueError: It takes no images, as a packed model does; the error names the model inside that does.
+
     Example:
         >>> from vit_keras import vit
         >>> tiny = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2)
         >>> image_shape(tiny)
         (None, 32, 32, 3)
     """
+    if takes := getattr(model, "takes", None):
+        raise ValueError(
+            f"The model {model.name!r} takes {takes}, not images. Pass the model in it, {find_vit(model).name!r}: "
+            "anatomy.find_vit(model) returns it, and they share their weights."
+        )
     image = _entry(model).image
     return tuple(find_vit(model).input_shape if image is None else image.shape)
 

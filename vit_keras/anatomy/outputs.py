@@ -13,6 +13,7 @@ from keras import ops
 from .. import labels
 from ..keras_internals import origin
 from ..validate import one_of
+from .parts import checked
 
 
 def outputs_of(model: keras.Model) -> list:
@@ -27,7 +28,7 @@ def outputs_of(model: keras.Model) -> list:
         >>> [tensor.shape for tensor in outputs_of(tiny)]
         [(None, 2)]
     """
-    outputs = getattr(model, "outputs", None)
+    outputs = getattr(checked(model), "outputs", None)
     if not outputs:
         raise ValueError(
             f"Cannot infer what the output of the model {model.name!r} comes from: it is a subclass of keras.Model."
@@ -59,7 +60,7 @@ def last_layer(model: keras.Model) -> Any:
         >>> last_layer(keras.Sequential([tiny])).name
         'head'
     """
-    layer: Any = model
+    layer: Any = checked(model)
     while isinstance(layer, keras.Model):
         outputs = getattr(layer, "outputs", None)
         one = outputs is not None and len(outputs) == 1 and not isinstance(layer, keras.Sequential)
@@ -164,7 +165,7 @@ def lack_of_classes(model: keras.Model) -> str | None:
         >>> lack_of_classes(vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2, include_top=False))
         'it has no head, and returns 16 features'
     """
-    outputs = getattr(model, "outputs", None)
+    outputs = getattr(checked(model), "outputs", None)
     if outputs is not None and len(outputs) != 1:
         return f"it has {len(outputs)} outputs"
     shape = tuple(getattr(model, "output_shape", None) or ())
@@ -291,7 +292,7 @@ def class_names(model: keras.Model) -> tuple[str, ...] | None:
         >>> class_names(vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=1000))[0]
         'tench, Tinca tinca'
     """
-    shape = getattr(model, "output_shape", None)
+    shape = getattr(checked(model), "output_shape", None)
     count = shape[-1] if isinstance(shape, tuple) and len(shape) == 2 else None
     if task(model) in NUMBERS:
         return None
@@ -338,7 +339,7 @@ def task(model: keras.Model) -> str:
 
 def _owned(model: keras.Model, attribute: str) -> Any:
     """Return what the outermost of the models that the output comes through knows."""
-    return next((value for owner in _classifiers(model) if (value := getattr(owner, attribute, None))), None)
+    return next((value for owner in _classifiers(checked(model)) if (value := getattr(owner, attribute, None))), None)
 
 
 def name_classes(model: keras.Model, names: Sequence[str], task: str = "single") -> bool:
@@ -362,6 +363,7 @@ def name_classes(model: keras.Model, names: Sequence[str], task: str = "single")
         >>> name_classes(model, ("cat", "dog"))
         True
     """
+    checked(model)
     count = 1 if one_of(task, "task", labels.TASKS) == "ordinal" else len(names)
     fit = tuple(getattr(model, "output_shape", ()))[1:] == (count,)
     if fit:

@@ -18,6 +18,22 @@ HEAD = ("pre_logits", "head", "head_dist")
 _PARTS = (layers.AddPositionEmbs, layers.AddSinCosPositionEmbs, layers.TransformerBlock, layers.MixerBlock)
 
 
+def checked(model: Any) -> keras.Model:
+    """Return a Keras model; functions of this package that are given another object get their error here.
+
+    Raises:
+        TypeError: It is not a Keras model.
+
+    Example:
+        >>> checked("vit.keras")
+        Traceback (most recent call last):
+        TypeError: Expected a Keras model. Received: 'vit.keras'
+    """
+    if not isinstance(model, keras.Model):
+        raise TypeError(f"Expected a Keras model. Received: {model!r:.100}")
+    return model
+
+
 def find_vit(model: keras.Model) -> keras.Model:
     """Find the Vision Transformer in a model: the model itself, or one nested in it at any depth.
 
@@ -38,9 +54,7 @@ def find_vit(model: keras.Model) -> keras.Model:
         >>> find_vit(keras.Sequential([keras.layers.RandomFlip(), tiny, keras.layers.Dropout(0.1)])).name
         'tiny'
     """
-    if not isinstance(model, keras.Model):
-        raise TypeError(f"Expected a Keras model. Received: {type(model).__name__}")
-    models = [layer for layer in flat_layers(model) if isinstance(layer, keras.Model)]
+    models = [layer for layer in flat_layers(checked(model)) if isinstance(layer, keras.Model)]
     found = [m for m in models if any(isinstance(layer, _PARTS) for layer in m.layers)]
     if len(found) != 1:
         raise ValueError(
@@ -78,7 +92,8 @@ def blocks(model: keras.Model) -> list[keras.layers.Layer]:
         >>> len(blocks(vit.build_model(32, 16, 3, 16, 2, "tiny", 32, classes=2)))
         3
     """
-    return [layer for layer in flat_layers(model) if isinstance(layer, (layers.TransformerBlock, layers.MixerBlock))]
+    inside = flat_layers(checked(model))
+    return [layer for layer in inside if isinstance(layer, (layers.TransformerBlock, layers.MixerBlock))]
 
 
 def attention_blocks(model: keras.Model) -> list[layers.TransformerBlock]:
@@ -129,7 +144,7 @@ def final_norm(vit: keras.Model) -> keras.layers.Layer | None:
         >>> final_norm(vit.build_model(32, 16, 3, 16, 2, "tiny", 32, classes=2)).name
         'Transformer_encoder_norm'
     """
-    return next((layer for layer in vit.layers if layer.name == "Transformer_encoder_norm"), None)
+    return next((layer for layer in checked(vit).layers if layer.name == "Transformer_encoder_norm"), None)
 
 
 def has_attention(model: Any) -> bool:
@@ -153,7 +168,7 @@ def prefix_names(vit: keras.Model) -> tuple[str, ...]:
         >>> prefix_names(tiny)
         ('cls',)
     """
-    inside = flat_layers(vit)
+    inside = flat_layers(checked(vit))
     single = ["dist" if "dist" in layer.name else "cls" for layer in inside if isinstance(layer, layers.ClassToken)]
     registers = sum(layer.count for layer in inside if isinstance(layer, layers.RegisterTokens))
     return (*sorted(single), *(f"reg{n}" for n in range(registers)))  # the class token comes before the other
@@ -168,7 +183,7 @@ def readout(vit: keras.Model) -> list[slice]:
         >>> readout(tiny)  # the class token
         [slice(0, 1, None)]
     """
-    inside = flat_layers(vit)
+    inside = flat_layers(checked(vit))
     single = [slice(layer.index, layer.index + 1) for layer in inside if isinstance(layer, layers.ExtractToken)]
     means = [slice(layer.prefix_tokens, None) for layer in inside if isinstance(layer, layers.MeanToken)]
     prefix = prefix_names(vit)
@@ -192,7 +207,7 @@ def patch_grid(vit: keras.Model, image_size: tuple[int, int] | None = None) -> t
         >>> patch_grid(tiny)
         (2, 2)
     """
-    config = getattr(vit, "config", None)
+    config = getattr(checked(vit), "config", None)
     if config is not None and config.image_size is None:
         if image_size is None:
             raise ValueError(f"The model {vit.name!r} takes images of any size. Pass image_size=(height, width).")
@@ -220,7 +235,7 @@ def patch_stride(vit: keras.Model, image_size: tuple[int, int]) -> tuple[int, in
         >>> patch_stride(tiny, (32, 32))
         (16, 16)
     """
-    config = getattr(vit, "config", None)
+    config = getattr(checked(vit), "config", None)
     if config is not None:
         return config.stride
     return tuple(pixels // cells for pixels, cells in zip(image_size, patch_grid(vit, image_size)))
@@ -234,8 +249,34 @@ def heads(vit: keras.Model) -> list[keras.layers.Dense]:
         >>> [layer.name for layer in heads(vit.build_model(32, 8, 2, 64, 2, "tiny", 128, classes=10))]
         ['head']
     """
-    dense = [layer for layer in vit.layers if isinstance(layer, keras.layers.Dense) and layer.name != "pre_logits"]
+    dense = [
+        layer for layer in checked(vit).layers if isinstance(layer, keras.layers.Dense) and layer.name != "pre_logits"
+    ]
     return [layer for layer in dense if layer.name in HEAD] or dense[-1:]
+
+
+def dense_layers(model: keras.Model) -> list[keras.layers.Dense]:
+    """Return all dense layers of a model, at any depth.
+
+    Example:
+        >>> from vit_keras import vit
+        >>> model = vit.build_model(32, 8, 2, 64, 2, "tiny", 128, classes=10)
+        >>> len(dense_layers(model))  # six in each block, and the head
+        13
+    """
+    return [layer for layer in flat_layers(checked(model)) if isinstance(layer, keras.layers.Dense)]
+
+
+def quantization(model: keras.Model) -> str | None:
+    """Return how the weights of a model are quantized, such as `"int8"` after `model.quantize("int8")`, or `None`.
+
+    Example:
+        >>> from vit_keras import vit
+        >>> quantization(vit.build_model(32, 8, 2, 64, 2, "tiny", 128, classes=10)) is None
+        True
+    """
+    modes = {getattr(layer, "quantization_mode", None) for layer in flat_layers(checked(model))} - {None}
+    return " and ".join(sorted(modes)) or None
 
 
 def head_layers(model: keras.Model) -> list[keras.layers.Layer]:
@@ -281,7 +322,11 @@ def leaves(model: keras.Model) -> list[keras.layers.Layer]:
         >>> [layer.name for layer in leaves(keras.Sequential([tiny, keras.layers.Softmax(name="softmax")]))][-2:]
         ['head', 'softmax']
     """
-    return [leaf for layer in model.layers for leaf in (leaves(layer) if isinstance(layer, keras.Model) else [layer])]
+    return [
+        leaf
+        for layer in checked(model).layers
+        for leaf in (leaves(layer) if isinstance(layer, keras.Model) else [layer])
+    ]
 
 
 def set_rates(vit: keras.Model, dropout: float | None = None, stochastic_depth: float | None = None) -> None:
@@ -304,7 +349,7 @@ def set_rates(vit: keras.Model, dropout: float | None = None, stochastic_depth: 
     """
     given = {"dropout": dropout, "stochastic_depth": stochastic_depth}
     given = {field: rate for field, rate in given.items() if rate is not None}
-    config = getattr(vit, "config", None)
+    config = getattr(checked(vit), "config", None)
     if config is not None:
         # The rate after the embedding followed the old one, and stays.
         after_embedding = {"emb_dropout": config.embedding_dropout} if "dropout" in given else {}

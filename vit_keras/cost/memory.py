@@ -98,8 +98,8 @@ def _kept_by_head(config: ViTConfig, tokens: int) -> int:
 def alive(config: ViTConfig, share: int) -> int:
     """Values of one image that exist at once when it is predicted, in the MLP of the last block.
 
-    Without a compiler, Keras' functional models hold the output of every layer until the end.
+    The output of a block is let go of after the next one.
     """
     tokens, width = tokens_of(config, False), config.hidden_size
     image = math.prod(config.image_size) * config.channels
-    return image + tokens * ((config.num_layers + 8) * width + 2 * config.mlp_dim // share)
+    return image + tokens * (8 * width + 2 * config.mlp_dim // share)

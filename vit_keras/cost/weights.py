@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from ..config import ViTConfig
+from ..positions import relative_position_rows
 
 __all__ = ["Weight", "flops_of", "resnet", "tokens_of", "weights_of"]
 
@@ -99,8 +100,7 @@ def _block(config: ViTConfig, tokens: int) -> Iterator[Weight]:
     yield from _norm("LayerNorm_0", width)
     yield from _attention("MultiHeadDotProductAttention_1", config, inner, tokens, tokens)
     if config.relative_positions:
-        down, across = config.grid
-        rows = (2 * down - 1) * (2 * across - 1) + 3
+        rows = relative_position_rows(config.grid, config.prefix_tokens)
         yield Weight("MultiHeadDotProductAttention_1/relative_position_bias", (rows, config.num_heads))
     yield from _norm("LayerNorm_2", width)
     yield from _dense("MlpBlock_3/Dense_0", width, config.mlp_dim, tokens)

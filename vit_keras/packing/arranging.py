@@ -35,6 +35,7 @@ class Packing:
         slots: int `(images, 2)`: row of each image, and its number there.
         spans: int `(images, 2)`: its first token, and the first one after it.
         grids: Patches down and across of each image.
+        of_tokens: Whether the model returns a vector for each token (`pooling=None`), and not one for each image.
 
     Example:
         >>> from vit_keras import packing, vit
@@ -48,6 +49,7 @@ class Packing:
     slots: np.ndarray
     spans: np.ndarray
     grids: tuple[tuple[int, int], ...]
+    of_tokens: bool = False
 
     @property
     def fill(self) -> float:
@@ -62,11 +64,17 @@ class Packing:
 
         Returns:
             An array `(images, width)`; of tokens, a list of `(tokens of the image, width)`.
+
+        Raises:
+            ValueError: These are not outputs for this packing.
         """
-        outputs = np.asarray(outputs)
-        if outputs.shape[1] == self.inputs["starts"].shape[1]:
-            return outputs[self.slots[:, 0], self.slots[:, 1]]
-        return [outputs[row, start:stop] for row, (start, stop) in zip(self.slots[:, 0], self.spans)]
+        outputs, places = np.asarray(outputs), self.inputs["images" if self.of_tokens else "starts"].shape
+        if outputs.shape[:2] != places:
+            what = "tokens" if self.of_tokens else "images"
+            raise ValueError(f"The outputs for this packing are (rows, {what}) = {places}. Received: {outputs.shape}")
+        if self.of_tokens:
+            return [outputs[row, start:stop] for row, (start, stop) in zip(self.slots[:, 0], self.spans)]
+        return outputs[self.slots[:, 0], self.slots[:, 1]]
 
     def spread(self, values: Sequence[Any]) -> tuple[np.ndarray, np.ndarray]:
         """Return one value an image, such as its label, as `fit` needs them beside `inputs`.
@@ -248,7 +256,8 @@ def _fill(images, config, grids, counts, places, shape) -> Packing:
                 grid, config.grid or config.position_grid, config.position_resize
             )
     spans = np.array([(start, start + count) for (_, _, start), count in zip(places, counts)])
-    return Packing(inputs, np.array([place[:2] for place in places]), spans, tuple(grids))
+    slots_of_images = np.array([place[:2] for place in places])
+    return Packing(inputs, slots_of_images, spans, tuple(grids), of_tokens=config.pooling is None)
 
 
 @functools.lru_cache(1024)

@@ -13,7 +13,7 @@ from keras import ops
 from .. import anatomy
 from ..config import ViTConfig
 from ..images import read
-from ..validate import positive_integer
+from ..validate import instance, positive_integer
 from .arranging import Packing, arrange, batches_of, fitting_size, grids_and_tokens
 
 __all__ = ["PackedBatches", "PackedTransformer", "pack"]
@@ -23,7 +23,8 @@ def pack(model: keras.Model, tokens: int = 512, images: int = 8) -> PackedTransf
     """Return a model that takes images of several sizes in each sequence, with the layers and weights of a model.
 
     Each image attends to itself alone, and has the positions of its own grid of patches: the outputs are those of the
-    images one by one, of `vit_keras.resize(model, size)`. Short sequences waste less on attention, long ones less on
+    images one by one, of `vit_keras.resize(model, size)`. An image with values that are not finite has outputs of NaN,
+    and changes no others. Short sequences waste less on attention, long ones less on
     padding: one to two times the tokens of the largest image was the fastest length in `docs/packing.md`.
 
     Args:
@@ -72,8 +73,10 @@ class PackedTransformer(keras.Model):
         (True, 16)
     """
 
+    takes = "packed sequences of patches"  # what `anatomy.image_shape` says where images are needed
+
     def __init__(self, vit, tokens=512, images=8, **kwargs):
-        _check(vit)
+        _check(instance(vit, keras.Model, "vit"))
         super().__init__(**{"dtype": vit.get_layer("embedding").dtype_policy, **kwargs})
         self.vit = vit
         self.tokens = positive_integer(tokens, "tokens")
@@ -87,7 +90,9 @@ class PackedTransformer(keras.Model):
 
     def call(self, inputs, training=None):
         config, there = self.config, inputs["images"]
-        x = self._embed(inputs, training)
+        # A NaN would spread: the attention multiplies the tokens that an image must not see by 0, and 0 * NaN is NaN.
+        patches, lost = _bounded(ops.convert_to_tensor(inputs["patches"]))
+        x = self._embed({**inputs, "patches": patches}, training)
         beside = self._rotations(inputs)
         same = ops.equal(there[:, :, None], there[:, None, :])  # padding attends to padding
         if config.pre_norm:
@@ -95,10 +100,20 @@ class PackedTransformer(keras.Model):
         for n in range(config.num_layers):
             block = self.vit.get_layer(f"Transformer_encoderblock_{n}")
             rope = {} if beside is None else {"rope": beside[n]}
+            if n == 0 or self.compute_dtype == "float16":  # which overflows within a model, too
+                x, lost = _bounded(x, lost)
             x = block(x, training=training, attention_mask=same, **rope)
+        x, lost = _bounded(x, lost)
         if config.final_norm == "tokens":
             x = self.vit.get_layer("Transformer_encoder_norm")(x)
-        return x if config.pooling is None else self._classify(self._pool(x, inputs, training))
+        of_image = same if config.pooling is None else self._members(inputs)
+        x = x if config.pooling is None else self._classify(self._pool(x, inputs, training))
+        lost = ops.any(ops.logical_and(of_image, lost[:, None]), axis=-1, keepdims=True)
+        return ops.where(lost, ops.cast(math.nan, x.dtype), x)
+
+    def _members(self, inputs):
+        """Return which tokens each image has, booleans `(rows, images, tokens)`."""
+        return ops.equal(inputs["images"][:, None], ops.arange(self.images, dtype="int32")[None, :, None])
 
     def _embed(self, inputs, training):
         """Return the tokens: each patch is an image of one patch (compare `build.embed_patches`, `add_positions`)."""
@@ -136,7 +151,7 @@ class PackedTransformer(keras.Model):
         down, across = self.config.grid or self.config.position_grid
         rows = ops.matmul(shares[..., :down], ops.reshape(table, (down, -1)))
         rows = ops.reshape(rows, (-1, self.tokens, across, self.config.hidden_size))
-        return ops.sum(rows * shares[..., down:, None], axis=2)
+        return ops.sum(rows * ops.expand_dims(shares[..., down:], -1), axis=2)
 
     def _rotations(self, inputs):
         """Return the rotary positions of each block; what is no patch is not rotated."""
@@ -149,8 +164,7 @@ class PackedTransformer(keras.Model):
 
     def _pool(self, x, inputs, training):
         """Return what the head sees of each image, `(rows, images, ...)`, as a list (compare `build.pool`)."""
-        config, there, starts = self.config, inputs["images"], inputs["starts"]
-        members = ops.equal(there[:, None], ops.arange(self.images, dtype="int32")[None, :, None])
+        config, members, starts = self.config, self._members(inputs), inputs["starts"]
 
         def token(index):
             return ops.take_along_axis(x, starts[..., None] + index, axis=1)
@@ -161,7 +175,8 @@ class PackedTransformer(keras.Model):
         everywhere = ops.cast(members, x.dtype)
         patches = everywhere * (1 - ops.cast(ops.sum(inputs["roles"], axis=-1), x.dtype)[:, None])
         if config.pooling == "map":
-            seen = ops.logical_or(members, ops.logical_not(ops.any(members, axis=-1, keepdims=True)))
+            asked = members if config.map_prefix else ops.greater(patches, 0)
+            seen = ops.logical_or(asked, ops.logical_not(ops.any(asked, axis=-1, keepdims=True)))
             pooled = [self.vit.get_layer("MAPHead_0")(x, training=training, attention_mask=seen)]
         else:
             pooled = {
@@ -293,6 +308,17 @@ class PackedBatches(keras.utils.PyDataset):
     def on_epoch_end(self):
         if self.shuffle is not None:
             self.shuffle.shuffle(self.groups)
+
+
+_HUGE = 1e18
+"""Squares of such values overflow in a layer normalization; in float16 it is infinity."""
+
+
+def _bounded(x: Any, lost: Any = None) -> tuple[Any, Any]:
+    """Return tokens `(rows, tokens, ...)`, zeros where they are NaN or huge, and which were that, here or before."""
+    kept = ops.all(ops.abs(x) < ops.cast(_HUGE, x.dtype), axis=tuple(range(2, len(x.shape))), keepdims=True)
+    gone = ops.logical_not(ops.reshape(kept, ops.shape(x)[:2]))
+    return ops.where(kept, x, ops.zeros((), x.dtype)), gone if lost is None else ops.logical_or(lost, gone)
 
 
 def _check(vit: keras.Model) -> None:

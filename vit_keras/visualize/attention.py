@@ -23,6 +23,8 @@ STYLES: dict[str, Callable | None] = {
     "vit_keras": vit_keras_style,
     "raw": None,
 }
+MAX_DRAWN = 2048
+"""Longest side of the picture that is returned for a larger one, in pixels, where the caller names no size."""
 
 
 def attention_map(
@@ -53,7 +55,7 @@ def attention_map(
         style: `"overlay"`, color over a dimmed image; `"paper"`, as in the ViT paper: the image shows where the map
             is high; `"vit_keras"`, what vit-keras 0.x drew; `"raw"`, no picture but the map.
         size: Size of the returned picture, to draw a small one large: its longest side, or `(height, width)`.
-            `None`: that of `image`. Maps have no such size.
+            `None`: that of `image`, at most 2048 pixels on its longest side. Maps have no such size.
         return_map: Whether to return the map itself instead of a picture, as `style="raw"`.
         preprocess: See `Recorder`.
         grid: See `Recorder`.
@@ -190,7 +192,8 @@ def _size(size: Any) -> int | tuple[int, int] | None:
 
 
 def _resized(picture: np.ndarray, size: int | tuple[int, int] | None) -> np.ndarray:
-    """Return a uint8 picture in another size: its longest side, or `(height, width)`."""
+    """Return a uint8 picture in another size: its longest side, or `(height, width)`; `None`: no larger than drawn."""
+    size = MAX_DRAWN if size is None and max(picture.shape) > MAX_DRAWN else size
     if size is None:
         return picture
     if isinstance(size, int):

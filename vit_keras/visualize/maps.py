@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ..validate import instance, numbers
 from .overlays import mass_mask as mass_mask
 from .recording import Recording, fuse_heads
 
@@ -89,6 +90,7 @@ def cls_attention(recording: Recording, layer: int | None = None, head: int | No
         >>> cls_attention(visualize.record(model, np.zeros((32, 32, 3), "uint8"))).shape
         (1, 2, 4, 4)
     """
+    instance(recording, Recording, "recording")
     if layer is None and recording.pooling_attention is not None:
         rows = recording.pooling_attention
     else:
@@ -266,6 +268,7 @@ def legrad(recording: Recording, start_layer: int = 0) -> np.ndarray:
         >>> legrad(visualize.record(model, picture, target="cat", exits=True)).shape
         (1, 8, 8)
     """
+    instance(recording, Recording, "recording")
     if not recording.exits:
         raise ValueError("legrad needs gradients of each layer's own exit: record(..., target=..., exits=True)")
     slopes = _from(recording, _need(recording, "gradients"), start_layer)
@@ -385,6 +388,7 @@ _REMEDY = {
 
 
 def _need(recording: Recording, field: str) -> np.ndarray:
+    instance(recording, Recording, "recording")
     value = getattr(recording, field)
     if value is None:
         raise ValueError(f"The recording has no {field.replace('_', ' ')}: {_REMEDY[field]}.")
@@ -393,6 +397,7 @@ def _need(recording: Recording, field: str) -> np.ndarray:
 
 def _index(recording: Recording, layer: int) -> int:
     """Return the place of a block in the recording."""
+    instance(recording, Recording, "recording")
     layers = recording.layers
     layer = operator.index(layer)
     if -len(layers) <= layer < 0:
@@ -408,6 +413,7 @@ def _from(recording: Recording, layers: np.ndarray, start_layer: int) -> np.ndar
 
 def _start(recording: Recording, query: Any) -> np.ndarray:
     """Return a weight for each token whose map is wanted: `(batch, tokens)`."""
+    instance(recording, Recording, "recording")
     readout = recording.readout.astype("float64")
     if isinstance(query, str) and query == "auto":
         return readout
@@ -432,14 +438,13 @@ def _start(recording: Recording, query: Any) -> np.ndarray:
 def _as_recording(attention: Any, grid: tuple[int, int] | None) -> Recording:
     if grid is None:
         raise ValueError("The patches of an array of attention cannot be inferred. Pass grid=(down, across).")
-    attention = np.asarray(attention)
+    attention = numbers(attention, "recording", axes=4)
     layers, batch, tokens = attention.shape[:3]
-    patches = grid[0] * grid[1]
-    prefix = tokens - patches
+    patches, prefix = grid[0] * grid[1], tokens - grid[0] * grid[1]
     if prefix < 0:
         raise ValueError(f"{tokens} tokens are fewer than the {patches} patches of the grid {grid}.")
     readout = np.zeros((batch, tokens))
     readout[:, 0 if prefix else slice(None)] = 1.0 if prefix else 1 / patches
     names = ("cls", *(f"reg{n}" for n in range(prefix - 1)))[:prefix]
-    fields = {"head_fusion": "mean", "attention": attention}
-    return Recording((), tuple(grid), names, tuple(range(layers)), (1, 1), readout, **fields)
+    blocks = tuple(range(layers))
+    return Recording((), tuple(grid), names, blocks, (1, 1), readout, head_fusion="mean", attention=attention)

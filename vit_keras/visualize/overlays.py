@@ -11,6 +11,7 @@ from PIL import Image, ImageFilter
 
 from ..images import gray, read
 from ..positions import resize_bilinear
+from ..validate import numbers
 from .colors import Clip, Cmap, color_and_opacity, percentiles, stretch
 
 __all__ = ["mass_mask", "overlay", "paper_style", "upsample", "vit_keras_style"]
@@ -134,7 +135,8 @@ def mass_mask(maps: np.ndarray, mass: float = 0.6) -> np.ndarray:
     """
     if not 0 < mass < 1:
         raise ValueError(f"mass must be between 0 and 1. Received: {mass}")
-    flat = np.asarray(maps, "float64").reshape(*maps.shape[:-2], -1)
+    maps = numbers(maps, "maps", axes=2)
+    flat = maps.astype("float64").reshape(*maps.shape[:-2], -1)
     order = np.argsort(flat, axis=-1, kind="stable")
     rising = np.take_along_axis(flat, order, axis=-1)
     total = rising.sum(axis=-1, keepdims=True)

@@ -69,17 +69,18 @@ def record_packed(packed: PackedTransformer, images: Sequence[np.ndarray]) -> li
     recordings = []
     for image, grid, (row, slot), (start, stop) in zip(images, packing.grids, packing.slots, packing.spans):
         own = slice(start, stop)
-        pooling = arrays["pooling"][0][row, :, slot, own][None] if arrays["pooling"] else None
+        here = 1.0 if np.isfinite(image).all() else np.nan  # packed, such an image is computed as zeros
+        pooling = arrays["pooling"][0][row, :, slot, own][None] * here if arrays["pooling"] else None
         recordings.append(
             Recording(
                 images=(displayable(packed.vit.preprocessing.denormalize(image).astype("float32")),),
                 grid=grid,
                 readout=readout_of(packed.vit, stop - start, pooling, 1),
                 logits=outputs[row, slot][None] if packed.config.include_top else None,
-                attention=np.stack([x[row, :, own, own] for x in arrays["attention"]])[:, None],
-                values=np.stack([x[row, :, own] for x in arrays["values"]])[:, None],
-                tokens=np.stack([x[row, own] for x in arrays["tokens"]])[:, None],
-                features=features[row, own][None],
+                attention=np.stack([x[row, :, own, own] for x in arrays["attention"]])[:, None] * here,
+                values=np.stack([x[row, :, own] for x in arrays["values"]])[:, None] * here,
+                tokens=np.stack([x[row, own] for x in arrays["tokens"]])[:, None] * here,
+                features=features[row, own][None] * here,
                 pooling_attention=pooling,
                 **shared,
             )

@@ -14,7 +14,7 @@ import numpy as np
 from PIL import Image
 
 from .. import anatomy
-from ..validate import one_of
+from ..validate import numbers, one_of
 from .analysis import embedding_filters, mean_attention_distance, position_similarity
 from .attention import attention_map
 from .colors import Clip
@@ -215,11 +215,11 @@ def plot_position_similarity(
     ax = _axes(ax, 4.4, 3.6)
     picture = ax.imshow(_mosaic(tiles, np.nan), cmap="viridis", vmin=-1, vmax=1, interpolation_stage="rgba")
     gap = _gap(tiles)
-    for axis, numbers, size in ((ax.yaxis, chosen[0], down), (ax.xaxis, chosen[1], across)):
-        every = math.ceil(len(numbers) / 7)
+    for axis, shown, size in ((ax.yaxis, chosen[0], down), (ax.xaxis, chosen[1], across)):
+        every = math.ceil(len(shown) / 7)
         axis.set_ticks(
-            [i * (size + gap) + (size - 1) / 2 for i in range(0, len(numbers), every)],
-            [str(n) for n in numbers[::every]],
+            [i * (size + gap) + (size - 1) / 2 for i in range(0, len(shown), every)],
+            [str(n) for n in shown[::every]],
         )
     ax.tick_params(length=0)
     ax.set_anchor("N")
@@ -286,6 +286,7 @@ def plot_cka(cka: np.ndarray, *, labels: tuple[str, str] = ("Layer", "Layer"), a
         >>> plot_cka(np.eye(13)).axes[0].get_xlabel()
         'Layer'
     """
+    cka = numbers(cka, "cka", axes=2)
     ax = _axes(ax, 4.4, 3.6)
     picture = ax.imshow(cka, cmap="viridis", vmin=0, vmax=1, origin="lower", interpolation="nearest")
     ax.set(ylabel=labels[0], xlabel=labels[1])

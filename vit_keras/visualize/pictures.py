@@ -26,7 +26,7 @@ MOST_SQUEEZED = 3.0
 
 
 def read_pictures(images: Any, channels: int) -> list[np.ndarray]:
-    """Read one picture or many as float arrays `(height, width, channels)` of pixels in [0, 255].
+    """Read one picture or many as new arrays `(height, width, channels)` of pixels in [0, 255], uint8 or floats.
 
     Args:
         images: What `record` takes.
@@ -46,7 +46,7 @@ def read_pictures(images: Any, channels: int) -> list[np.ndarray]:
         raise ValueError(
             f"An image has the shape (height, width[, channels]), a batch one more axis. Received: {image.shape}"
         )
-    pixels = to_pixels(image)
+    pixels = image.copy() if image.dtype == np.uint8 else to_pixels(image)  # floats of a photograph take 400 MB
     if image.shape[-1] == 1 and channels == 3:
         pixels = np.repeat(pixels, 3, axis=-1)
     elif image.shape[-1] == 3 and channels == 1:
@@ -77,6 +77,8 @@ def displayable(pixels: np.ndarray) -> np.ndarray:
     """Return pixels in [0, 255] of any number of channels as a uint8 picture in RGB."""
     if pixels.shape[-1] != 3:
         pixels = np.repeat(pixels.mean(axis=-1, keepdims=True), 3, axis=-1)
+    if pixels.dtype == np.uint8:
+        return pixels
     return np.clip(np.rint(pixels), 0, 255).astype("uint8")
 
 
@@ -115,9 +117,9 @@ class ModelInputs:
         return tuple(fixed[0]) if fixed else size
 
     def resized(self, pictures: Sequence[np.ndarray]) -> np.ndarray:
-        """Return `(batch, height, width, channels)` in [0, 255], stretched to the model's size."""
+        """Return floats `(batch, height, width, channels)` in [0, 255], stretched to the model's size."""
         size = self.size_of(pictures)
-        return np.stack([resize_image(picture, size, self._interpolation) for picture in pictures])
+        return np.stack([resize_image(picture, size, self._interpolation, rounded=False) for picture in pictures])
 
     def __call__(self, pictures: Sequence[np.ndarray]) -> np.ndarray:
         """Return float32 `(batch, height, width, channels)` as the model takes it."""

@@ -15,6 +15,7 @@ from .. import anatomy
 from ..keras_internals import flat_layers
 from ..labels import class_numbers
 from ..layers import TransformerBlock
+from ..openvino_backend import refuse_gradients
 from .forward_pass import watch
 from .options import check_options, parameters_of
 from .pictures import ModelInputs, displayable, outside_level, read_pictures
@@ -122,6 +123,8 @@ class Recorder:
         self.inputs = ModelInputs(model, preprocess)
 
     def __call__(self, images: Any, target: Any = None) -> Recording:
+        if target is not None:
+            refuse_gradients("A map or a recording for a class")
         pictures = read_pictures(images, self.inputs.channels)
         inputs, size = self.inputs(pictures), self.inputs.seen_size(self.inputs.size_of(pictures))
         labels = anatomy.class_names(self.model)

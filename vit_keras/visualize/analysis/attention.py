@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...validate import one_of
+from ...validate import instance, one_of
 from ..recording import Recording
 
 __all__ = ["attention_entropy", "attention_sinks", "mean_attention_distance"]
@@ -36,6 +36,7 @@ def mean_attention_distance(recording: Recording, renormalize: bool = False, uni
         >>> mean_attention_distance(recording).round(1)
         array([[116.5]], dtype=float32)
     """
+    instance(recording, Recording, "recording")
     steps = recording.patch_size if one_of(unit, "unit", ("px", "patch")) == "px" else (1, 1)
     y, x = np.indices(recording.grid).reshape(2, -1)
     distances = np.hypot(steps[0] * (y[:, None] - y), steps[1] * (x[:, None] - x)).astype("float32")
@@ -73,6 +74,7 @@ def attention_entropy(recording: Recording, query: str = "all", *, rows: str | N
         >>> np.exp(attention_entropy(recording)).round(2)
         array([[196.]], dtype=float32)
     """
+    instance(recording, Recording, "recording")
     asking = _queries(recording, query if rows is None else rows)
     smallest = np.finfo("float32").tiny
     result = []
@@ -104,6 +106,7 @@ def attention_sinks(recording: Recording, query: str = "all", *, queries: str | 
         >>> attention_sinks(recording).shape
         (1, 1, 196)
     """
+    instance(recording, Recording, "recording")
     asking = _queries(recording, query if queries is None else queries)
     layers = (scores[..., asking, :] for scores in _attention(recording, (None, "mean")))
     shares = [scores.mean(axis=tuple(range(1, scores.ndim - 1)), dtype="float64") for scores in layers]

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ...validate import instance
 from ..recording import Recording
 from .attention import attention_sinks, kept
 from .components import principal_components, unit
@@ -57,6 +58,7 @@ def token_pca(
         >>> token_pca(recording).shape
         (1, 4, 4, 3)
     """
+    instance(recording, Recording, "recording")
     if len(clip) != 2 or not 0 <= clip[0] < clip[1] <= 100:
         raise ValueError(f"clip is two percentiles, 0 <= low < high <= 100. Received: {clip!r}")
     patches = _patches(recording, layer)
@@ -140,6 +142,7 @@ def token_norms(recording: Recording) -> np.ndarray:
         >>> token_norms(recording)[:, 0].tolist()
         [[[3.0, 3.0], [3.0, 3.0]], [[3.0, 3.0], [3.0, 30.0]]]
     """
+    instance(recording, Recording, "recording")
     return recording.patches(np.stack([np.linalg.norm(tokens, axis=-1) for tokens in kept(recording, "tokens")]))
 
 
@@ -178,6 +181,7 @@ def outlier_tokens(recording: Recording, ratio: float = 3.0) -> list[OutlierToke
         >>> outlier_tokens(recording)
         [OutlierToken(layer=1, image=0, patch=(1, 1), norm=10.0, attention=None)]
     """
+    instance(recording, Recording, "recording")
     if not ratio > 1:
         raise ValueError(f"ratio must be a multiple of the median length, above 1. Received: {ratio!r}")
     norms = token_norms(recording).astype("float64")
@@ -220,6 +224,7 @@ def layer_cka(recording: Recording, other: Recording | None = None, unit_length:
         >>> layer_cka(recording).round(3).tolist()
         [[1.0, 1.0], [1.0, 1.0]]
     """
+    instance(recording, Recording, "recording")
     left, right = _layers_of_patches(recording), _layers_of_patches(recording if other is None else other)
     if left.shape[1:3] != right.shape[1:3] or (other is not None and recording.grid != other.grid):
         raise ValueError(
