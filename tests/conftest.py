@@ -1,6 +1,7 @@
 """Settings of the whole suite, and fixtures that several folders use."""
 
 import collections
+import gc
 import itertools
 import os
 import shutil
@@ -22,6 +23,7 @@ os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1]
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
+import budget
 from support import SHARED
 
 # About files, messages, pictures and pages: what they say of one backend holds for all, but for those that are `core`.
@@ -29,10 +31,23 @@ ANY_BACKEND = (
     *("checkpoints", "hostile", "serve", "cli/test_cli.py", "cli/test_start.py", "training/test_report.py"),
     *("docs/test_benchmarks.py", "docs/test_docs.py", "docs/test_packaging.py", "docs/test_versions.py"),
     *("export/test_web.py", "export/onnx/test_int8.py", "export/onnx/test_narrow.py"),
-    *("test_bounds.py", "test_faults.py", "test_images.py", "test_labels.py", "test_layout.py", "test_validate.py"),
+    *("test_bounds.py", "test_faults.py", "test_image_bounds.py", "test_images.py", "test_labels.py"),
+    "test_openvino.py",
+    *("test_layout.py", "test_validate.py"),
     *("text/test_reading.py", "text/test_tokenizer.py"),
     *("visualize/test_explorer.py", "visualize/test_figures.py", "visualize/test_overlays.py"),
 )
+
+
+def pytest_addoption(parser):
+    """Add `--budget`, which `make test` passes."""
+    budget.add_option(parser)
+
+
+def pytest_configure(config):
+    """Measure the processor time of each test where the table is asked for."""
+    if config.getoption("budget"):
+        config.pluginmanager.register(budget.Budget(), "budget")
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
@@ -62,6 +77,16 @@ def pytest_collection_modifyitems(config, items):
 def _belongs_to(item, backend):
     only = item.get_closest_marker("only_on")
     return only is None or backend in only.args
+
+
+@pytest.fixture(scope="module", autouse=True)
+def little_garbage():
+    """What is there before a module stays, and is not searched for garbage again: that takes half a second each time.
+
+    Keras has all garbage collected for each attribute that it deletes, as when a layer is quantized.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -1,11 +1,15 @@
-"""Where data and programs are, and what tests of several folders use."""
+"""Where data and programs are, and what tests of several folders use.
+
+Nothing here imports Keras at the top: conftest.py is read by the process that only starts those that run the tests.
+"""
 
 import contextlib
 import importlib.util
+import itertools
 from pathlib import Path
 
-import keras
 import numpy as np
+import pytest
 
 ROOT = Path(__file__).parents[1]
 DATA = ROOT / "tests" / "data"
@@ -15,6 +19,8 @@ SHARED = ROOT.parent / "shared"
 @contextlib.contextmanager
 def uncompiled():
     """Run TensorFlow's functions operation by operation: faster for what is run once."""
+    import keras
+
     if keras.backend.backend() != "tensorflow":
         yield
         return
@@ -25,6 +31,14 @@ def uncompiled():
         yield
     finally:
         tf.config.run_functions_eagerly(False)
+
+
+def one_at_a_time(*axes):
+    """Return all combinations of values, as cases; those that differ from the first in more than one value are slow."""
+    return [
+        pytest.param(*values, marks=[pytest.mark.slow] if sum(v is not a[0] for v, a in zip(values, axes)) > 1 else [])
+        for values in itertools.product(*map(list, axes))
+    ]
 
 
 def script(path):
@@ -40,8 +54,30 @@ def far_from_uniform(model, scale, seed=1, eagerly=True):
 
     It runs without compiling, which takes most of the time of a tiny one, unless many tests run it (`eagerly=False`).
     """
+    import keras
+
     rng = np.random.default_rng(seed)
     for weight in model.weights:
         weight.assign(scale * rng.standard_normal(weight.shape) + (weight.name == "gamma"))
     model.run_eagerly = eagerly and keras.backend.backend() != "jax"  # which compiles operations one by one then
     return model
+
+
+@contextlib.contextmanager
+def peak_memory():
+    """Measure a block: what is yielded returns how many bytes more the process held at its peak than before (Linux)."""
+    status = Path("/proc/self/status")
+
+    def kilobytes(name):
+        return int(next(line for line in status.read_text().splitlines() if line.startswith(name)).split()[1])
+
+    Path("/proc/self/clear_refs").write_text("5")  # forget the peak until now
+    before = kilobytes("VmRSS")
+    found = []
+    yield lambda: found[0]
+    found.append(1024 * (kilobytes("VmHWM") - before))
+
+
+def some_of(cases, count):
+    """Return cases as parameters of a test; those after the first few are exhaustive."""
+    return [pytest.param(case, marks=() if n < count else pytest.mark.exhaustive) for n, case in enumerate(cases)]

@@ -20,7 +20,7 @@ def test_apply_embedding_weights_resamples_as_load_weights_does(google_npz):
     path = google_npz()  # 4 × 4 patches
     table = np.load(path)["Transformer/posembed_input/pos_embedding"]
     loaded, applied = tiny((32, 128)), tiny((32, 128))
-    checkpoints.load_weights(loaded, path)
+    checkpoints.load_weights(loaded, path, source_grid=(4, 4))
     with pytest.warns(UserWarning, match="Resizing position embeddings from 4, 4 to 8, 2"):
         utils.apply_embedding_weights(positions(applied), table, num_x_patches=8, num_y_patches=2)
     np.testing.assert_array_equal(positions(applied).get_weights()[0], positions(loaded).get_weights()[0])
@@ -48,7 +48,7 @@ def test_apply_embedding_weights_refuses_a_source_that_is_no_square():
 def test_load_weights_numpy_is_load_weights(google_npz, pretrained_top):
     path = google_npz()
     old, new = tiny((32, 128)), tiny((32, 128))
-    expected = checkpoints.load_weights(new, path, include_head=pretrained_top)
+    expected = checkpoints.load_weights(new, path, include_head=pretrained_top, source_grid=(4, 4))
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
         report = utils.load_weights_numpy(old, str(path), pretrained_top, num_x_patches=8, num_y_patches=2)

@@ -444,7 +444,7 @@ def test_a_damaged_avif():
 
 
 def test_a_decompression_bomb_is_refused_unopened():
-    with pytest.raises(ValueError, match=r"An error occurred reading .*decompression bomb"):
+    with pytest.raises(ValueError, match=r"the image has 900,000,000 pixels; at most 178,956,970 are read"):
         images.read(png_header(30_000, 30_000), 8)
 
 
@@ -487,7 +487,7 @@ def test_likely_mistakes_in_shapes_are_named(shape, hint):
 
 @pytest.mark.parametrize("dtype", ["complex64", "object", "U1", "datetime64[s]"])
 def test_wrong_dtypes_of_arrays(dtype):
-    with pytest.raises(TypeError, match="Pixels are numbers"):
+    with pytest.raises(TypeError, match="numbers. Received: an array of dtype"):
         images.read(np.zeros((8, 8), dtype), 8)
 
 

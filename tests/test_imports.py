@@ -88,18 +88,59 @@ assert vit_keras.load_model("recipe.keras").optimizer is not None
     assert run(code, tmp_path) == "LayerwiseSGD\n"
 
 
-def test_importing_is_light(tmp_path):
-    heavy = ["keras", "numpy", "tensorflow", "jax", "torch", "matplotlib", "PIL", "sklearn", "rich"]
-    code = f"import sys, vit_keras; print([name for name in {heavy!r} if name in sys.modules])"
-    assert run(code, tmp_path) == "[]\n"
-    loaded = f"print(sorted(name for name in {heavy[5:]!r} if name in sys.modules))"
-    ours = """
-others = {"augment", "dataset", "embeddings", "evaluation", "finetuning", "lora", "recipes", "report"}
-print([name for name in others if "vit_keras.training." + name in sys.modules])
-print("vit_keras.visualize" in sys.modules, "vit_keras.training.optimizers" in sys.modules)
+LIGHT = """
+import sys
+import vit_keras
+heavy = ["keras", "numpy", "tensorflow", "jax", "torch", "matplotlib", "PIL", "sklearn", "rich"]
+assert not [name for name in heavy if name in sys.modules]
+import vit_keras.preprocess, vit_keras.images, vit_keras.labels, vit_keras.config
+import numpy as np
+picture = np.zeros((20, 30, 3), "uint8")
+assert vit_keras.preprocess.PRESETS["clip"](picture, image_size=16).shape == (1, 16, 16, 3)
+assert vit_keras.labels.class_named("cat", vit_keras.labels.CIFAR10) == 3
+assert "keras" not in sys.modules
 """
-    keras_alone = run(f"import sys, keras; {loaded}", tmp_path)
-    assert run(f"import sys, keras, vit_keras; {loaded}{ours}", tmp_path) == f"{keras_alone}[]\nFalse True\n"
+
+
+def test_importing_is_light_and_what_only_describes_leaves_keras_alone(tmp_path):
+    run(LIGHT, tmp_path)
+
+
+BESIDE_KERAS = """
+import sys
+import keras
+
+def loaded():
+    return {name for name in ("matplotlib", "PIL", "sklearn", "rich") if name in sys.modules}
+
+keras_alone = loaded()
+import vit_keras
+assert loaded() == keras_alone
+others = {"augment", "dataset", "embeddings", "evaluation", "finetuning", "lora", "recipes", "report"}
+assert not [name for name in others if "vit_keras.training." + name in sys.modules]
+assert "vit_keras.visualize" not in sys.modules and "vit_keras.training.optimizers" in sys.modules
+for name in ("training", "visualize"):  # subpackages are attributes
+    assert getattr(vit_keras, name).__name__ == f"vit_keras.{name}"
+
+import warnings
+import numpy as np
+from vit_keras import vit, visualize
+warnings.simplefilter("ignore")
+model = vit.build_model(32, 8, 2, 64, 2, "tiny", 128, classes=10)
+image = np.zeros((1, 32, 32, 3), "float32")
+model(image)
+model.predict(image, verbose=0)
+model.compile("sgd", "sparse_categorical_crossentropy")
+model.fit(image, np.zeros(1), verbose=0)
+visualize.attention_map(model, image[0])
+assert "tensorflow" not in sys.modules
+"""
+
+
+@pytest.mark.core
+@pytest.mark.only_on("jax", "torch", reason="what is not imported is TensorFlow")
+def test_beside_keras_only_what_is_needed_is_imported_and_tensorflow_nowhere_else(tmp_path):
+    run(BESIDE_KERAS, tmp_path, KERAS_BACKEND=keras.backend.backend())
 
 
 @pytest.mark.parametrize("name", training.__all__)
@@ -108,26 +149,8 @@ def test_every_name_of_training_is_there(name):
     assert name in dir(training)
 
 
-@pytest.mark.parametrize("name", ["training", "visualize"])
-def test_every_subpackage_is_an_attribute(name, tmp_path):
-    assert run(f"import vit_keras; print(vit_keras.{name}.__name__)", tmp_path) == f"vit_keras.{name}\n"
-
-
 def test_a_missing_backend_is_named_with_what_to_do(tmp_path):
     (tmp_path / "jax.py").write_text("raise ModuleNotFoundError('No module named jax', name='jax')")
     code = "import vit_keras\ntry:\n    vit_keras.vit\nexcept ImportError as error:\n    print(error)"
     said = run(code, tmp_path, KERAS_BACKEND="jax")
     assert "pip install jax" in said and "KERAS_BACKEND" in said
-
-
-def test_what_only_describes_leaves_keras_alone(tmp_path):
-    code = """
-import sys
-import vit_keras.preprocess, vit_keras.images, vit_keras.labels, vit_keras.config
-import numpy as np
-picture = np.zeros((20, 30, 3), "uint8")
-assert vit_keras.preprocess.PRESETS["clip"](picture, image_size=16).shape == (1, 16, 16, 3)
-assert vit_keras.labels.class_named("cat", vit_keras.labels.CIFAR10) == 3
-assert "keras" not in sys.modules
-"""
-    run(code, tmp_path)

@@ -55,3 +55,21 @@ def test_a_choice_that_there_is_not():
 )
 def test_hints(value, hint):
     assert validate.did_you_mean(value, ["grad_cam", "rollout", None]) == hint
+
+
+@pytest.mark.parametrize(
+    ("value", "choices", "hint"),
+    [
+        ("lr", ["lora", "learning_rate"], "learning_rate"),
+        ("bs", ["batch_size", "loss"], "batch_size"),
+        ("wd", ["weight_decay"], "weight_decay"),
+        ("ddp", ["data", "fsdp"], "data"),
+        ("dp", ["data", "fsdp"], "data"),
+        ("lr", ["lora"], None),  # suggested only where it is possible
+        ("vit_ti16", ["vit_cifar10"], None),  # too far
+        ("lerning_rate", ["learning_rate"], "learning_rate"),
+    ],
+)
+def test_usual_abbreviations_are_known_and_far_names_are_not_suggested(value, choices, hint):
+    expected = "" if hint is None else f" Did you mean {hint!r}?"
+    assert validate.did_you_mean(value, choices) == expected

@@ -102,6 +102,27 @@ def here(monkeypatch, tmp_path):
     return tmp_path
 
 
+@pytest.fixture(autouse=True)
+def trained(monkeypatch):
+    """Each training of a page, in either column, changes weights; each page has one."""
+    fit, found = keras.Model.fit, []
+
+    def values(model):
+        return [keras.ops.convert_to_numpy(variable) for variable in model.trainable_variables]
+
+    def checked(model, *args, **options):
+        before = values(model)
+        history = fit(model, *args, **options)
+        changed = [np.any(one != other) for one, other in zip(before, values(model))]
+        assert any(changed), f"No weight of {model.name!r} was changed."
+        found.append(model.name)
+        return history
+
+    monkeypatch.setattr(keras.Model, "fit", checked)
+    yield found
+    assert found, "The page has no training."
+
+
 def torch_array(tensor):
     return tensor.detach().cpu().numpy()
 

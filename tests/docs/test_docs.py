@@ -18,12 +18,30 @@ import vit_keras
 MODULES = sorted(
     name for _, name, _ in pkgutil.walk_packages(vit_keras.__path__, "vit_keras.") if not name.endswith("__main__")
 )
+PACKAGES = ["", *sorted({name.split(".")[1] for name in MODULES if name.count(".") > 1})]
+"""The folders of the package, and the package itself."""
 
 
-@pytest.mark.filterwarnings("ignore:Even though")
-@pytest.mark.parametrize("name", MODULES)
-def test_examples_in_docstrings(name, monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
+def documented():
+    """The modules that define the names that packages show: those of the reference."""
+    for package in ("vit_keras", *(name for name in MODULES if hasattr(importlib.import_module(name), "__path__"))):
+        package = importlib.import_module(package)
+        for name in getattr(package, "__all__", ()):
+            yield getattr(getattr(package, name), "__module__", package.__name__)
+
+
+def within(package):
+    return [name for name in MODULES if (name.split(".")[1] if name.count(".") > 1 else "") == package]
+
+
+def failed_examples(names, monkeypatch, tmp_path):
+    """Run the examples of modules, each in a folder of its own; return the modules whose examples fail."""
+    return [name for name in names if doctest_of(name, monkeypatch, tmp_path / name).failed]
+
+
+def doctest_of(name, monkeypatch, folder):
+    folder.mkdir()
+    monkeypatch.chdir(folder)
     for kind in ("daisy", "dandelion", "rose", "sunflower", "tulip") if ".training" in name else ():
         Path("flowers", kind).mkdir(parents=True)
         for n in range(2):
@@ -31,21 +49,29 @@ def test_examples_in_docstrings(name, monkeypatch, tmp_path):
     module = importlib.import_module(name)
     names = {"np": np, "keras": keras, **vars(module)}
     with uncompiled():  # each example runs once
-        result = doctest.testmod(module, extraglobs=names, optionflags=doctest.NORMALIZE_WHITESPACE)
-    assert not result.failed
+        return doctest.testmod(module, extraglobs=names, optionflags=doctest.NORMALIZE_WHITESPACE)
 
 
-def public():
+@pytest.mark.filterwarnings("ignore:Even though")
+@pytest.mark.parametrize("package", PACKAGES)
+def test_examples_of_the_reference(package, monkeypatch, tmp_path):
+    assert not failed_examples({*within(package)} & {*documented()}, monkeypatch, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:Even though")
+@pytest.mark.parametrize("package", PACKAGES)
+def test_examples_of_all_else(package, monkeypatch, tmp_path):
+    assert not failed_examples({*within(package)} - {*documented()}, monkeypatch, tmp_path)
+
+
+def test_public_names_are_documented():
+    bare = []
     for name in MODULES:
-        module = importlib.import_module(name)
-        for attribute, value in vars(module).items():
+        for attribute, value in vars(importlib.import_module(name)).items():
             if not attribute.startswith("_") and getattr(value, "__module__", None) == name and callable(value):
-                yield f"{name}.{attribute}", value
-
-
-@pytest.mark.parametrize(("name", "value"), list(public()), ids=lambda v: v if isinstance(v, str) else "")
-def test_public_names_are_documented(name, value):
-    assert inspect.getdoc(value), name
+                bare += [] if inspect.getdoc(value) else [f"{name}.{attribute}"]
+    assert not bare
 
 
 @pytest.mark.slow
@@ -59,7 +85,7 @@ def test_the_guide_to_training_runs_from_top_to_bottom(monkeypatch, tmp_path):
             pixels = random.randint(0, 255, (70, 70, 3)).astype("uint8")
             Image.fromarray(pixels).save(f"flowers/{kind}/{n}.png")
     text = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
-    names = {"pictures": random.uniform(-1, 1, (8, 32, 32, 3)).astype("float32")}
+    names = {}
     for snippet in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
         exec(compile(snippet, "training.md", "exec"), names)
     assert names["seen"].shape == (len(names["train"].paths), 128)

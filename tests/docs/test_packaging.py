@@ -24,6 +24,7 @@ DATA_FILES = {
     "checkpoints/vit_cifar10.npz",
     "export/web.js",
     "serve/openapi.json",
+    "text/open_clip.txt",
     "training/report.html",
     "visualize/explore/explorer.html",
 }

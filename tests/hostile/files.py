@@ -344,6 +344,14 @@ def keras(folder, canary):
         yield f"metadata-{i}", "model", saved({}, metadata=config)
     for i, value in enumerate(ABSURD):
         yield f"units-{i}", "model", saved(sequential(start, ("keras.layers", "Dense", {"units": value})))
+    dense = ("keras.layers", "Dense", {"units": 4})
+    yield "layers", "model", saved(sequential(start, *[dense] * 2000))
+    inside = {"module": "keras.layers", "class_name": "Dense", "config": {"units": 4}}
+    nested = ("keras.layers", "TimeDistributed", {"layer": inside})
+    yield "nested-layers", "model", saved(sequential(start, *[nested] * 2000))
+    for i, config in enumerate(({"units": "x" * 5_000_000}, {"y" * 5_000_000: 1}, {"y" * 5_000_000: 10**12})):
+        yield f"long-{i}", "model", saved(sequential(start, ("keras.layers", "Dense", config)))
+    yield "long-class", "model", saved(sequential(start, ("keras.layers", "D" * 5_000_000, {})))
     wide = ("keras.layers", "InputLayer", {"batch_shape": [None, 10**5]})
     yield "product", "model", saved(sequential(wide, ("keras.layers", "Dense", {"units": 10**5})))
     for place in ("config", "weights", "other"):
@@ -370,6 +378,11 @@ def hub(folder, canary):
     ):
         write(folder / "config.json", json.dumps({**config, "pretrained_cfg": {field: value}}).encode())
         yield f"timm-{field}-{str(value)[:12]}", "model", folder
+    for i, (field, value) in enumerate(
+        (("global_pool", "x" * 5_000_000), ("x" * 5_000_000, 1), ("architecture", "x" * 9**7))
+    ):
+        write(folder / "config.json", json.dumps({**config, field: value, "model_args": {field: value}}).encode())
+        yield f"long-{i}", "model", folder
     (folder / "config.json").unlink()
     good = {"do_normalize": True, "image_mean": [0.5] * 3, "image_std": [0.5] * 3, "size": {"height": 32, "width": 32}}
     more = {"size": {"height": 10**9, "width": 10**9}, "crop_size": 10**9}

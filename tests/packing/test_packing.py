@@ -44,6 +44,7 @@ def one_by_one(model, pictures):
     [
         {},
         {"pooling": "map", "position_resize": "bilinear_antialias"},
+        {"pooling": "map", "map_prefix": False, "class_token": True, "registers": 2},
         {"rope_theta": 100.0, "rope_kind": "axial", "rope_grid": (3, 3), "registers": 2},
         {"pooling": "gap", "pre_norm": True, "final_norm": "pooled"},
         {"pooling": "token+gap", "registers": 2, "register_positions": True},
@@ -67,6 +68,84 @@ def test_packed_is_one_by_one(options):
     assert len(outputs) == len(pictures)
     for packed, alone in zip(outputs, one_by_one(model, pictures), strict=True):
         np.testing.assert_allclose(packed, alone, rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize("count", [1, 2, 8, 40, 100])
+@pytest.mark.parametrize("pooling", ["token", None])
+def test_as_many_images_as_tokens(pooling, count):
+    """Which outputs a model returns does not depend on how many images a sequence may have."""
+    model = model_of(pooling=pooling, include_top=False)
+    outputs = vit_keras.pack(model, tokens=40, images=count).predict_images(images())
+    for packed, alone in zip(outputs, one_by_one(model, images()), strict=True):
+        np.testing.assert_allclose(packed, alone, rtol=0, atol=2e-5)
+
+
+def test_outputs_of_another_packing_are_refused():
+    packed = vit_keras.pack(model_of(), tokens=40, images=3)
+    packing = packed.arrange(images())
+    with pytest.raises(ValueError, match=r"\(rows, images\) = \(3, 3\). Received: \(4, 40, 5\)"):
+        packing.unpack(np.zeros((4, 40, 5)))
+
+
+SPOILED = {
+    "token": {},
+    "map": {"pooling": "map"},
+    "token+gap": {"pooling": "token+gap", "registers": 1},
+    "all": {"pooling": "all", "post_norm": True},
+    "tokens": {"pooling": None, "include_top": False},
+    "patch_norm": {"pooling": "gap", "patch_norm": True, "pre_norm": True},
+}
+
+
+@pytest.mark.core
+@pytest.mark.three_cases
+@pytest.mark.parametrize("kind", SPOILED)
+@pytest.mark.parametrize("value", [np.nan, np.inf, -3e38])
+def test_an_image_that_is_not_finite_changes_no_other(value, kind):
+    """The others are exactly as with zeros in its place; its own outputs are NaN."""
+    packed, pictures = vit_keras.pack(model_of(**SPOILED[kind]), tokens=40, images=3), images()
+    pictures[1][3, 5, 1] = 0
+    pictures[4][:] = 0
+    expected = packed.predict_images(pictures, rows=2)
+    pictures[1][3, 5, 1] = value
+    pictures[4][:] = value
+    for n, (spoiled, whole) in enumerate(zip(packed.predict_images(pictures, rows=2), expected, strict=True)):
+        if n in (1, 4):
+            assert np.isnan(spoiled).all()
+        else:
+            np.testing.assert_array_equal(spoiled, whole)
+
+
+@pytest.mark.core
+@pytest.mark.compiles_long
+def test_an_image_that_is_not_finite_trains_nothing():
+    """One step of SGD: the change is that of the other images alone, whose share of the mean is 6 of 7 here."""
+    pictures, labels, changes = images(), np.array([0, 1, 2, 3, 4, 0, 1]), []
+    pictures[2][1, 1, 1] = np.nan
+    for chosen in (range(7), [0, 1, 3, 4, 5, 6]):
+        model = model_of()
+        start = [np.array(w) for w in model.get_weights()]
+        packed = vit_keras.pack(model, tokens=40, images=3)
+        packed.compile(keras.optimizers.SGD(1.0), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        packing = packed.arrange([pictures[n] for n in chosen], rows=4)
+        packed.train_on_batch(packing.inputs, *packing.spread(labels[[*chosen]]))
+        changes.append([new - old for new, old in zip(model.get_weights(), start, strict=True)])
+    for spoiled, without in zip(*changes, strict=True):
+        np.testing.assert_allclose(spoiled, without * 6 / 7, rtol=0, atol=2e-5)  # gradients of size 1
+    assert any(abs(change).max() > 1e-2 for change in changes[0])
+
+
+def test_a_recording_of_an_image_that_is_not_finite_changes_no_other():
+    packed, pictures = vit_keras.pack(model_of(pooling="map"), tokens=40), images(SIZES[:3])
+    pictures[1][0, 0, 0] = 0
+    expected = visualize.record_packed(packed, pictures)
+    pictures[1][0, 0, 0] = np.nan
+    for n, (found, whole) in enumerate(zip(visualize.record_packed(packed, pictures), expected, strict=True)):
+        for field in ("attention", "values", "tokens", "features", "logits", "pooling_attention"):
+            if n == 1:
+                assert np.isnan(getattr(found, field)).all()
+            else:
+                np.testing.assert_array_equal(getattr(found, field), getattr(whole, field))
 
 
 def test_no_image_sees_another():
@@ -208,6 +287,22 @@ def test_the_model_that_was_packed_is_as_before():
     vit_keras.pack(model, tokens=40).predict_images(images())
     assert model.get_layer("ExtractToken").output.shape == (None, 32)  # no layer has a second output
     assert len(model.variables) == len(model_of().variables)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        *(lambda model, path, end=end: vit_keras.export(model, path / f"tiny{end}") for end in (".onnx", ".pt2", "")),
+        lambda model, path: visualize.attention_map(model, np.zeros((32, 32, 3), "uint8")),
+        lambda model, path: visualize.record(model, np.zeros((32, 32, 3), "uint8")),
+    ],
+)
+def test_where_images_are_needed_a_packed_model_is_refused(use, tmp_path):
+    model = vit.build_model(32, 8, 1, 32, 2, "tiny", 32, classes=2)
+    message = "'tiny_packed' takes packed sequences of patches, not images. Pass the model in it, 'tiny'"
+    with pytest.raises(ValueError, match=message):
+        use(vit_keras.pack(model, tokens=17), tmp_path)
+    assert not [*tmp_path.iterdir()]
 
 
 def test_sequences_are_filled():

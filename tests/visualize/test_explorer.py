@@ -467,24 +467,44 @@ def test_model_without_images(model):
 # --- the page in a browser ----------------------------------------------------------------------------------------
 
 
+DESKTOP = {"width": 1200, "height": 900}
+
+
+@pytest.fixture(scope="module")
+def desktop(browser):
+    """A tab that the tests take in turns: to open one takes as long as most tests."""
+    with contextlib.closing(browser.new_context(offline=True, viewport=DESKTOP)) as context:
+        yield context.new_page()
+
+
 @pytest.fixture
-def show(browser, tmp_path):
+def show(browser, desktop, tmp_path):
     """Open a page offline; at the end nothing may have been asked for and no error printed."""
-    contexts, requests, errors = [], [], []
+    contexts, pages, requests, errors = [], [], [], []
+
+    def listen(message):
+        errors.extend([message.text] if message.type in ("error", "warning") else [])
+
+    listeners = {
+        "request": lambda request: requests.append(request.url),
+        "console": listen,
+        "pageerror": lambda error: errors.append(str(error)),
+    }
+
+    def tab_for(**options):
+        if not options and desktop not in pages:
+            return desktop
+        contexts.append(browser.new_context(offline=True, **{"viewport": DESKTOP, **options}))
+        return contexts[-1].new_page()
 
     def show(page, address="", *, opening=False, frame=False, allow_errors=False, **options):
         if not opening and "mode=" not in address:
             address = f"{address}&mode=attention" if address else "#mode=attention"
-        context = browser.new_context(offline=True, **{"viewport": {"width": 1200, "height": 900}, **options})
-        contexts.append(context)
-        tab = context.new_page()
-        if not allow_errors:
-            tab.on("request", lambda request: requests.append(request.url))
-            tab.on(
-                "console", lambda message: errors.append(message.text) if message.type in ("error", "warning") else None
-            )
-            tab.on("pageerror", lambda error: errors.append(str(error)))
-        path = tmp_path / f"page{len(contexts)}.html"
+        tab = tab_for(**options)
+        pages.append(tab)
+        for event, listener in () if allow_errors else listeners.items():
+            tab.on(event, listener)
+        path = tmp_path / f"page{len(pages)}.html"
         if frame:
             path.write_text(f"<!doctype html><body>{page._repr_html_()}</body>", "utf-8")
         else:
@@ -497,6 +517,13 @@ def show(browser, tmp_path):
     yield show
     for context in contexts:
         context.close()
+    if desktop in pages:
+        for event, listener in listeners.items():
+            with contextlib.suppress(KeyError):  # errors were allowed
+                desktop.remove_listener(event, listener)
+        desktop.mouse.move(0, 0)
+        desktop.emulate_media(media="null")
+        desktop.goto("about:blank")
     assert [url for url in requests if not url.startswith(("file:", "data:", "about:"))] == []
     assert errors == []
 

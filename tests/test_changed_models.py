@@ -1,0 +1,217 @@
+"""Models that were changed after building: what is saved opens again with the same outputs and optimizer."""
+
+import itertools
+import subprocess
+import sys
+import warnings
+
+import keras
+import numpy as np
+import pytest
+from support import one_at_a_time
+
+import vit_keras
+from vit_keras import vit
+from vit_keras.training import Distillation, add_lora
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:Layer .* does not have a `quantize` method", "ignore::UserWarning:keras"
+)
+RNG = np.random.RandomState(0)
+IMAGES, LABELS = RNG.uniform(-1, 1, (4, 16, 16, 3)).astype("float32"), np.arange(4) % 3
+
+
+def tiny(**options):
+    base = {
+        "image_size": 16,
+        "patch_size": 8,
+        "num_layers": 1,
+        "hidden_size": 8,
+        "num_heads": 2,
+        "mlp_dim": 16,
+        "dropout": 0.0,
+    }
+    model = vit.build_model(name="tiny", classes=3, **{**base, **options})
+    for weight in model.trainable_variables:
+        weight.assign(weight + RNG.normal(0, 0.1, weight.shape))
+    return model
+
+
+def nested():
+    vit = tiny(include_top=False)
+    return keras.Sequential([keras.Input((16, 16, 3)), vit, keras.layers.Dense(3)])
+
+
+MODELS = {
+    "plain": tiny,
+    "nested": nested,
+    "map": lambda: tiny(pooling="map"),
+    "mean": lambda: tiny(pooling="gap"),
+    "registers": lambda: tiny(registers=2, layer_scale=0.1),
+    "gated": lambda: tiny(gated_mlp=True, mlp_norm=True),
+    "merging": lambda: tiny(merge_tokens=1),
+    "relative": lambda: tiny(relative_positions=True),
+    "any size": lambda: tiny(image_size=None, position_grid=(2, 2)),
+    "mixer": lambda: tiny(tokens_mlp_dim=4, class_token=False, pooling="gap", position=None),
+    "bfloat16": lambda: tiny(dtype="mixed_bfloat16"),
+}
+
+
+def with_lora(model):
+    add_lora(model, 2, ("query", "value", "Dense_0"))
+    for weight in model.trainable_variables:  # factors that are 0 hide mistakes
+        weight.assign(weight + RNG.normal(0, 0.1, weight.shape))
+
+
+def frozen(model):
+    find = vit_keras.anatomy.find_vit(model)
+    find.layers[1].trainable = False  # a layer, a layer in a layer, a single weight
+    block = vit_keras.anatomy.attention_blocks(find)[0]
+    block.mlpblock.trainable = False
+    block.layernorm1.weights[0].trainable = False
+
+
+def both(model):
+    with_lora(model)
+    model.quantize("int8")
+
+
+CHANGES = {
+    "unchanged": lambda model: None,
+    "frozen": frozen,
+    "lora": with_lora,
+    **{mode: lambda model, mode=mode: model.quantize(mode) for mode in ("int8", "int4", "float8")},
+    "lora, int8": both,
+}
+
+
+def changed(kind, change, trained=True):
+    model = MODELS[kind]()
+    CHANGES[change](model)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.SGD(1e-3, momentum=0.9), loss, run_eagerly=True)
+    if trained:
+        model.fit(IMAGES, LABELS, verbose=0, batch_size=4)
+    return model
+
+
+def values(variables):
+    return [keras.ops.convert_to_numpy(variable).astype("float32") for variable in variables]
+
+
+def outputs(model):
+    return values([model(IMAGES, training=False)])[0]
+
+
+def assert_same(model, again):
+    np.testing.assert_array_equal(outputs(again), outputs(model))
+    trainable = [
+        sorted((v.path.split("/")[-2:], tuple(v.shape)) for v in each.trainable_variables) for each in (model, again)
+    ]
+    assert trainable[0] == trainable[1]
+    assert len(model.optimizer.variables) == len(again.optimizer.variables)
+    for ours, theirs in zip(values(model.optimizer.variables), values(again.optimizer.variables)):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+QUICK = [*(("plain", change) for change in ("frozen", "lora", "int8", "float8")), ("map", "int8")]
+ALL = [each for each in itertools.product(MODELS, CHANGES) if each not in QUICK]
+ALL = [(kind, change) for kind, change in ALL if kind != "mixer" or change in ("unchanged", "int8", "int4")]
+FILES = ["tiny.npz", "tiny.safetensors", "folder"]
+QUICK_AND_ALL = [*QUICK, *[pytest.param(*each, marks=pytest.mark.slow) for each in ALL]]
+
+
+@pytest.mark.parametrize(("kind", "change"), QUICK_AND_ALL)
+def test_a_saved_model_opens_with_its_outputs_and_its_optimizer(kind, change, tmp_path):
+    model = changed(kind, change)
+    model.save(tmp_path / "model.keras")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "Skipping variable loading")
+        assert_same(model, keras.models.load_model(tmp_path / "model.keras"))
+        again = vit_keras.load_model(tmp_path / "model.keras")
+    again.fit(IMAGES, LABELS, verbose=0, batch_size=4)
+    model.fit(IMAGES, LABELS, verbose=0, batch_size=4)
+    if change != "float8":  # its scales follow the largest values of several steps
+        np.testing.assert_allclose(outputs(again), outputs(model), atol=1e-5)  # a step in float32
+
+
+def changes(*quick):
+    """Return all changes, as cases; those that a test takes no other way through are slow."""
+    return [pytest.param(each, marks=() if each in quick else pytest.mark.slow) for each in CHANGES]
+
+
+@pytest.mark.parametrize(("kind", "change"), QUICK_AND_ALL)
+def test_saved_weights_load_into_a_model_that_was_changed_alike(kind, change, tmp_path):
+    model, again = changed(kind, change, trained=False), changed(kind, change, trained=False)
+    model.save_weights(tmp_path / "model.weights.h5")
+    again.load_weights(tmp_path / "model.weights.h5")
+    np.testing.assert_array_equal(outputs(again), outputs(model))
+
+
+@pytest.mark.parametrize(("change", "name"), one_at_a_time(["lora", *sorted({*CHANGES} - {"lora"})], FILES))
+def test_other_formats_hold_the_same_or_are_refused(change, name, tmp_path):
+    model, path = changed("plain", change, trained=False), tmp_path / name
+    if vit_keras.anatomy.quantization(model):
+        with pytest.raises(ValueError, match=r"quantized \((int|float)[48]\)"):
+            vit_keras.save_weights(model, path, "huggingface" if name == "folder" else None)
+        assert not [*tmp_path.iterdir()]
+        return
+    vit_keras.save_weights(model, path, "huggingface" if name == "folder" else None)
+    again = vit_keras.from_checkpoint(path)
+    np.testing.assert_allclose(outputs(again), outputs(model), atol=1e-6)  # the adapters are merged: float32
+
+
+@pytest.mark.parametrize("change", changes("unchanged", "lora", "int8"))
+def test_a_resized_model_has_the_same_outputs_or_is_refused(change):
+    model = changed("plain", change, trained=False)
+    if vit_keras.anatomy.quantization(model):
+        with pytest.raises(ValueError, match="before model.quantize"):
+            vit_keras.resize(model, 16)
+        with pytest.raises(ValueError, match="before model.quantize"):
+            vit_keras.resize(model, 32)
+        return
+    np.testing.assert_allclose(outputs(vit_keras.resize(model, 16)), outputs(model), atol=1e-6)
+
+
+@pytest.mark.parametrize("change", changes("frozen", "lora, int8", "float8"))
+def test_the_older_format_of_keras_opens_or_is_refused(change, tmp_path):
+    model = changed("plain", change, trained=False)
+    if change == "float8":
+        with pytest.raises(ValueError, match=r"cannot hold the float8 weights of 'tiny'. Save it as \.keras"):
+            model.save(tmp_path / "model.h5")
+        assert not [*tmp_path.iterdir()]
+        return
+    model.save(tmp_path / "model.h5")
+    np.testing.assert_array_equal(outputs(keras.models.load_model(tmp_path / "model.h5")), outputs(model))
+
+
+def test_an_unchanged_model_has_the_configuration_of_before():
+    assert not {"dense", "frozen"} & {*tiny().get_layer("Transformer_encoderblock_0").get_config()}
+
+
+@pytest.mark.slow
+def test_a_distilled_model_opens_without_its_teacher(tmp_path):
+    student = changed("plain", "lora", trained=False)
+    model = Distillation(student, tiny())
+    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True), run_eagerly=True)
+    model.fit(IMAGES, LABELS, verbose=0)
+    student.save(tmp_path / "student.keras")
+    again = keras.models.load_model(tmp_path / "student.keras")
+    np.testing.assert_array_equal(outputs(again), outputs(student))
+
+
+@pytest.mark.slow
+def test_saved_models_open_in_a_fresh_process(tmp_path):
+    for number, change in enumerate(CHANGES):
+        model = changed("plain", change)
+        model.save(tmp_path / f"{number}.keras")
+        np.save(tmp_path / f"{number}.npy", outputs(model))
+    np.save(tmp_path / "images", IMAGES)
+    program = (
+        "import sys, keras, numpy as np, vit_keras\n"
+        "for n in range(int(sys.argv[2])):\n"
+        "    model = keras.models.load_model(f'{sys.argv[1]}/{n}.keras')\n"
+        "    found = keras.ops.convert_to_numpy(model(np.load(f'{sys.argv[1]}/images.npy'), training=False))\n"
+        "    np.testing.assert_array_equal(found, np.load(f'{sys.argv[1]}/{n}.npy'))\n"
+    )
+    subprocess.run([sys.executable, "-c", program, str(tmp_path), str(len(CHANGES))], check=True)

@@ -1,0 +1,131 @@
+"""Arguments of another type than the function takes: an error in words that names the argument or what was received."""
+
+import functools
+import inspect
+
+import numpy as np
+import pytest
+
+from vit_keras import (
+    anatomy,
+    checkpoints,
+    images,
+    labels,
+    open_model,
+    positions,
+    preprocess_json,
+    text,
+    utils,
+    visualize,
+    vit,
+)
+from vit_keras.text import ImageText, TextConfig, Tokenizer, build_text
+
+pytestmark = pytest.mark.any_backend
+OPENED = "what the fixture opens"
+WRONG = (None, "x!", -1, object())
+
+
+@pytest.fixture(scope="module")
+def model():
+    """Both towers of a tiny model."""
+    sizes = {"num_layers": 1, "hidden_size": 16, "num_heads": 2, "mlp_dim": 32}
+    tower = build_text(TextConfig(vocab_size=9, output_size=3, **sizes))
+    both = ImageText(vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=3), tower)
+    both.tokenizer = lambda texts: np.full((len(texts), 4), 8, "int32")
+    return both
+
+
+NOT_OF_MODELS = ("block_numbers", "levels", "sigmoid", "softmax", "has_vit", "has_attention")
+OF_MODELS = [name for name in anatomy.__all__ if name.islower() and name not in NOT_OF_MODELS]
+OF_RECORDINGS = (
+    *("cls_attention", "relevance_map", "gradient_rollout", "grad_cam", "legrad", "token_contributions", "token_pca"),
+    *("token_norms", "outlier_tokens", "layer_cka", "mean_attention_distance", "attention_entropy", "attention_sinks"),
+)
+
+
+def by_model(function):
+    """Return a function of the model alone; it has to be looked at before what else is missing."""
+    _, *others = inspect.signature(function).parameters.values()
+    missing = [None for other in others if other.default is other.empty]
+    return functools.wraps(function)(lambda model: function(model, *missing))
+
+
+NUMBERS = np.full((2, 2, 3), 0.5)
+IMAGES = [np.zeros((9, 9, 3), "uint8")]
+# The function, its valid arguments, and those of WRONG that are valid too.
+CASES = [
+    (text.encode_images, {"model": OPENED, "images": IMAGES}, {}),
+    (text.encode_texts, {"model": OPENED, "texts": ["a"], "templates": "{}", "batch_size": 2}, {"texts": ["x!"]}),
+    (text.similarity, {"model": OPENED, "images": IMAGES, "texts": ["a"]}, {"texts": ["x!"]}),
+    (text.zero_shot, {"model": OPENED, "images": IMAGES, "texts": ["a", "b"]}, {"texts": ["x!"]}),
+    (text.zero_shot_classifier, {"model": OPENED, "classes": ["a", "b"]}, {"classes": ["x!"]}),
+    (text.top_k, {"scores": np.zeros((2, 3)), "k": 1}, {}),
+    (text.build_text, {"config": TextConfig()}, {}),
+    (text.open_text, {"weights": "./none.npz"}, {}),
+    (text.open_image_text, {"weights": "./none.npz"}, {}),
+    (Tokenizer, {"folder": ".", "context_length": 8}, {"folder": ["x!"]}),
+    (checkpoints.find, {"weights": "x"}, {"weights": ["x!"]}),
+    (checkpoints.fetch, {"weights": "./none.npz"}, {}),
+    (open_model, {"model": "vit_cifar10"}, {"model": [None]}),
+    (vit.from_checkpoint, {"weights": "./none.npz"}, {}),
+    (utils.resize_image, {"image": IMAGES[0], "size": 3, "interpolation": "bilinear"}, {}),
+    (utils.read, {"filepath_or_buffer": IMAGES[0], "size": 3}, {"size": [None]}),
+    (images.gray, {"image": NUMBERS}, {}),
+    (images.pixel_range, {"images": NUMBERS}, {"images": [-1]}),
+    (images.check_pixels, {"images": NUMBERS}, {"images": [-1]}),
+    (images.to_pixels, {"image": NUMBERS}, {"image": [-1]}),
+    (images.to_uint8, {"image": NUMBERS}, {"image": [-1]}),
+    (vit.preprocess_inputs, {"X": NUMBERS}, {"X": [-1]}),
+    (preprocess_json.crop_fraction, {"size": 224, "edge": 256}, {}),
+    (labels.names, {"labels": ["a"]}, {"labels": [None, "x!"]}),
+    (checkpoints.available, {"name": "x"}, {"name": [None, "x!"]}),
+    (checkpoints.is_local, {"checkpoint": checkpoints.find("vit_cifar10")}, {}),
+    (lambda vit, weights: checkpoints.load_weights(vit, weights), {"vit": OPENED, "weights": "./none.npz"}, {}),
+    (lambda vit, path: checkpoints.save_weights(vit, path), {"vit": OPENED, "path": "x.npz"}, {}),
+    (vit.build, {"config": vit.ViTConfig()}, {}),
+    (text.contrastive_loss, {"logits": np.zeros((2, 2)), "kind": "softmax"}, {}),
+    (text.ImageText, {"image": OPENED, "text": OPENED}, {}),
+    (
+        positions.resize_position_embeddings,
+        {"table": np.zeros((1, 5, 4)), "grid": (3, 3), "source_grid": (2, 2)},
+        {"source_grid": [None]},
+    ),
+    (positions.square_grid, {"patches": 4}, {"patches": [-1]}),
+    (positions.sincos2d, {"grid": (2, 2), "width": 8, "temperature": 10.0}, {"grid": ["x!"]}),
+    (positions.rope_sincos, {"grid": (2, 2), "dim_head": 8, "theta": 10.0, "kind": "axial"}, {"grid": ["x!"]}),
+    (positions.relative_position_index, {"grid": (2, 2), "prefix_tokens": 1}, {}),
+    (positions.relative_position_rows, {"grid": (2, 2), "prefix_tokens": 1}, {}),
+    (positions.places_of, {"grid": (2, 2)}, {"grid": ["x!"]}),  # sides may be anything that counts, in a graph too
+    (positions.resize_grid, {"array": np.zeros((2, 2, 3)), "size": (3, 3), "method": "bilinear"}, {}),
+    (positions.resize_patch_kernel, {"kernel": np.zeros((2, 2, 3, 4)), "size": (3, 3), "method": "bilinear"}, {}),
+    (visualize.mass_mask, {"maps": np.ones((1, 2, 2)), "mass": 0.5}, {}),
+    *((getattr(visualize, name), {"recording": None}, {}) for name in OF_RECORDINGS),
+    *((by_model(getattr(anatomy, name)), {"model": None}, {}) for name in OF_MODELS),
+    (lambda name: labels.class_named(name, ("cat", "dog")), {"name": "cat"}, {}),
+]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("function", "arguments", "valid"), CASES, ids=lambda x: getattr(x, "__name__", ""))
+def test_a_value_of_another_type_is_an_error_that_names_it(model, function, arguments, valid, monkeypatch):
+    monkeypatch.setenv("VIT_KERAS_OFFLINE", "1")
+    given = {"model": model, "vit": model.image, "image": model.image, "text": model.text}
+    arguments = {name: given[name] if value is OPENED else value for name, value in arguments.items()}
+    wrong = []
+    for name in arguments:
+        for value in WRONG:
+            if value in valid.get(name, []):
+                continue
+            try:
+                function(**{**arguments, name: value})
+                wrong.append((name, value, "no error"))
+            except (ValueError, TypeError, FileNotFoundError) as error:
+                said = str(error)
+                if not (
+                    name in said or name.rstrip("s") in said or str(value)[:20] in said or type(value).__name__ in said
+                ):
+                    wrong.append((name, value, said))
+            except Exception as error:
+                wrong.append((name, value, repr(error)))
+    assert not wrong
