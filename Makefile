@@ -5,6 +5,8 @@ VENV ?= .venv
 TORCH ?= torch==2.13.0
 # Tests run in two processes; each takes up to 3 GB, of the slow ones up to 8 GB.
 WORKERS ?= -n 2 --dist worksteal
+# On the other backends few tests run: to start two processes for each takes longer. Both backends run at once.
+ALONE := OMP_NUM_THREADS=1 TF_NUM_INTRAOP_THREADS=1
 SLOWEST := --durations 20
 # Pinned: a newer formatter may format otherwise.
 RUFF ?= ruff==0.17.6
@@ -26,12 +28,16 @@ quickstart: $(VENV)/examples.stamp
 # TensorFlow what only it needs. JAX compiles without optimizing here: that takes longer than what is tested.
 test: $(VENV)/test.stamp
 ifneq ($(strip $(TORCH)),)
-	KERAS_BACKEND=torch $(BIN)/python -m pytest $(WORKERS) -m "not slow"
-	KERAS_BACKEND=tensorflow $(BIN)/python -m pytest $(WORKERS) -m "first_case or (only_on and not slow)"
+	KERAS_BACKEND=torch $(BIN)/python -m pytest $(WORKERS) --budget -m "not slow"
+	mkdir -p .pytest_cache
+	$(ALONE) KERAS_BACKEND=tensorflow $(BIN)/python -m pytest --budget -m "first_case or (only_on and not slow)" & \
+	$(ALONE) KERAS_BACKEND=jax JAX_DISABLE_MOST_OPTIMIZATIONS=1 $(BIN)/python -m pytest -q --budget -m first_case \
+		> .pytest_cache/jax.log 2>&1; jax=$$?; wait $$!; tensorflow=$$?; cat .pytest_cache/jax.log; \
+	exit $$((jax + tensorflow))
 else
-	KERAS_BACKEND=tensorflow $(BIN)/python -m pytest $(WORKERS) -m "not slow"
+	KERAS_BACKEND=tensorflow $(BIN)/python -m pytest $(WORKERS) --budget -m "not slow"
+	KERAS_BACKEND=jax JAX_DISABLE_MOST_OPTIMIZATIONS=1 $(BIN)/python -m pytest $(WORKERS) --budget -m first_case
 endif
-	KERAS_BACKEND=jax JAX_DISABLE_MOST_OPTIMIZATIONS=1 $(BIN)/python -m pytest $(WORKERS) -m first_case
 
 # The slow tests, half an hour. `pytest -m exhaustive` is left to be run by hand: every kind of model in every exported
 # format, a quarter of an hour a backend, and a distillation on real pictures.
@@ -42,10 +48,12 @@ else
 	KERAS_BACKEND=tensorflow $(BIN)/python -m pytest $(WORKERS) $(SLOWEST) -m "slow and not exhaustive"
 endif
 
-# On TensorFlow every test that depends on the backend, and every case of the numeric core on JAX: an hour.
+# On TensorFlow every test that depends on the backend, every case of the numeric core on JAX, and on OpenVINO, which
+# trains nothing, the original's numbers: an hour.
 test-backends: $(VENV)/test.stamp $(WEB)
 	KERAS_BACKEND=tensorflow $(BIN)/python -m pytest $(WORKERS) $(SLOWEST) -m "not (first_case or any_backend or exhaustive)"
 	KERAS_BACKEND=jax $(BIN)/python -m pytest $(WORKERS) $(SLOWEST) -m "core and not first_case"
+	KERAS_BACKEND=openvino $(BIN)/python -m pytest $(WORKERS) $(SLOWEST) -m core tests/test_golden.py
 
 # The site, strictly and without a network: open build/docs/index.html.
 docs: $(VENV)/docs.stamp

@@ -12,6 +12,7 @@ import os
 
 os.environ.setdefault("KERAS_BACKEND", "torch")  # starts fastest, and compiles nothing
 
+import ray
 from ray.data import ActorPoolStrategy, DataContext, read_binary_files
 
 from vit_keras.training import Embedder
@@ -21,6 +22,9 @@ BATCH = 32
 
 def main(pictures, features, model="vit_cifar10", workers=2, embedder=Embedder):
     """Write Parquet files with the columns path, features and error into the folder `features`."""
+    ray.init(ignore_reinit_error=True)
+    processors = ray.cluster_resources().get("CPU", 1)
+    share = min(1, (processors - 1) / workers)  # leave one to read and write: workers that hold all would wait for ever
     DataContext.get_current().target_max_block_size = 16 << 20  # bytes; a small machine has no room for Ray's 128 MiB
     rows = read_binary_files(pictures, include_paths=True, file_extensions=["jpg", "jpeg", "png", "webp"])
     made = {"model": model, "batch_size": BATCH}
@@ -28,7 +32,7 @@ def main(pictures, features, model="vit_cifar10", workers=2, embedder=Embedder):
         embedder,
         fn_constructor_kwargs=made,
         batch_size=BATCH,
-        num_cpus=1,  # or num_gpus=1
+        num_cpus=share,  # or num_gpus=1
         compute=ActorPoolStrategy(size=workers),
     )
     computed.write_parquet(features)

@@ -11,8 +11,10 @@ ours, of medians: above 1, ours is faster.
 import argparse
 import functools
 import os
+import platform
 import statistics
 import time
+from pathlib import Path
 
 os.environ.setdefault("KERAS_BACKEND", "torch")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -20,7 +22,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import timm
 import torch
 
-from vit_keras import vit
+from vit_keras import products, vit
 
 NAMES = {"ti16": "vit_tiny_patch16_224", "s16": "vit_small_patch16_224", "b16": "vit_base_patch16_224"}
 
@@ -33,6 +35,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=20)
     given = parser.parse_args()
     torch.set_num_threads(1)
+    print(f"{processor()}; PyTorch {torch.__version__}; our products by {products.library()}.\n")
     print("| model | batch | predict | train |\n| --- | --- | --- | --- |")
     for name in given.models:
         theirs = timm.create_model(NAMES[name], pretrained=False)  # without dropout, so the same in training
@@ -42,6 +45,19 @@ def main():
             runs = (functools.partial(run, model, images) for run in (predicted, trained) for model in (theirs, ours))
             predict, train = (ratio(given.rounds, *pair) for pair in zip(runs, runs))
             print(f"| {name} | {batch} | {predict:.2f} | {train:.2f} |", flush=True)
+
+
+def processor():
+    """Return the name of the processor, its family and model, and which wide instructions it has."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").partition("\n\n")[0].splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    known = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    flags = known.get("flags", "").split()
+    wide = [flag for flag in ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_tile") if flag in flags]
+    numbers = f"family {known.get('cpu family')} model {known.get('model')}"
+    return f"{known.get('model name', platform.machine())} ({numbers}; {', '.join(wide)})"
 
 
 def inputs(model, images):

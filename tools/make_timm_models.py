@@ -100,15 +100,12 @@ def fields(model) -> dict:
         return {"mlp_activation": activation(model), "epsilon": epsilon(model)}
     only("attention", {path(b.attn) for b in model.blocks}, ATTENTIONS)
     only("pooling", {model.global_pool}, POOLINGS)
-    if getattr(model, "pool_include_prefix", False) and model.global_pool == "avg":
-        raise Refused("it pools its class token and registers too")
+    prefix_is_pooled = getattr(model, "pool_include_prefix", type(model).__name__ == "Eva")
     heads, map_heads = {b.attn.num_heads for b in model.blocks}, {}
     if model.global_pool == "map":
         map_heads = {"map_heads": model.attn_pool.num_heads} if model.attn_pool.num_heads not in heads else {}
         if model.attn_pool.latent.shape[1] != 1 or getattr(model.attn_pool, "pos_embed", None) is not None:
             raise Refused("its attention pooling has several queries or positions")
-        if model.num_prefix_tokens and not getattr(model, "pool_include_prefix", True):
-            raise Refused("its attention pooling leaves out the registers")
     if len(heads) > 1:
         raise Refused(f"its layers have different numbers of heads ({', '.join(map(str, sorted(heads)))})")
     query = getattr(block.attn, "qkv", None) or block.attn.q_proj
@@ -117,9 +114,11 @@ def fields(model) -> dict:
         raise Refused("its attention is scaled in another way")
     table = resampled(model.embeds) if hasattr(model, "embeds") else {}
     distilled = {"pooling": "token+dist"} if hasattr(model, "dist_token") else {}
-    pooling = {"pooling": POOLINGS[model.global_pool], **distilled}
+    mean_of_all = model.global_pool == "avg" and getattr(model, "pool_include_prefix", False)
+    pooling = {"pooling": "all" if mean_of_all else POOLINGS[model.global_pool], **distilled}
+    seen = {"map_prefix": True} if prefix_is_pooled else {}  # whatever the pooling: a config.json can change it
     own = {"num_heads": heads.pop(), "mlp_activation": activation(model), "epsilon": epsilon(model)}
-    return {**own, **pooling, **map_heads, **post_norm, **rope, **table}
+    return {**own, **pooling, **seen, **map_heads, **post_norm, **rope, **table}
 
 
 def resampled(embeds) -> dict:

@@ -217,7 +217,7 @@ def measure(operation: Operation, kills: int, inputs: Path, seed: int) -> tuple[
                 (INTERRUPTED, trial.interrupt, -(-kills // 3)),
                 (FULL, trial.fill, -(-kills // 3)),
             ):
-                for number in range(3 * wanted):  # some come too late
+                for number in range(10 * wanted):  # some come too late
                     if trial.counts[kind] >= wanted:
                         break
                     disturb(number % wanted, wanted)

@@ -1,12 +1,12 @@
-"""Print the table of docs/export.md: what `quantize="int8"` makes of a model, by format.
+"""Print the table of docs/export.md: size, accuracy and time of int8 files next to float files, by format.
 
-    KERAS_BACKEND=torch python tools/measure_int8.py WEIGHTS PICTURES [PICTURES ...]
+    KERAS_BACKEND=torch python tools/measure_int8.py WEIGHTS FOLDER [FOLDER ...]
 
-PICTURES are folders. A folder with a `labels.json`, `{file name: number of its class}`, counts for top-1; all pictures
-count for agreement, the share of them whose most probable class is that of the float file in the same runtime. The
-error is the norm of all differences of the logits as a share of the norm of the logits. The time is that of the
-processor on one thread for one picture, the two files in turns; printed is the ratio of the least ones, int8 ÷ float.
-WEIGHTS may also be the name of a variant, such as `vit_b16`, which gets random weights.
+A folder with a `labels.json`, `{file name: number of its class}`, counts for top-1; the images of all folders count for
+agreement, the share of images that keep the class of the float file in the same runtime. The error is the norm of all
+differences of the logits, divided by the norm of the float file's logits. The time is processor time for one image on
+one thread, with the two files in turns; the ratio of the minima, int8 ÷ float, is printed. WEIGHTS may also be the name
+of a variant, such as `vit_b16`, which gets random weights.
 """
 
 import argparse
@@ -84,7 +84,7 @@ def main():
     prepare = model.preprocessing.replace(image_size=model.input_shape[1:3])  # of a random model it resizes nothing
     inputs = [prepare(path) for path in paths]
     known = labels >= 0
-    print(f"{len(paths)} pictures, {known.sum()} of them with labels\n")
+    print(f"{len(paths)} images, {known.sum()} of them with labels\n")
     print("| Format | MB (float) | Agreement | Error | Top-1 (float) | Lost, won | Time |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
     for name in arguments.formats:
