@@ -20,7 +20,7 @@ pytest.importorskip("uvicorn")
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnx")
 
-MEMORY = (1 << 30) + 25 * (10 << 20) + 4 * (160 << 20)  # for one worker: --max-memory, reading 10 MB of JSON, an answer
+MEMORY = (1 << 30) + 25 * (10 << 20)  # for one worker: --max-memory, reading 10 MB of JSON
 SECONDS = 35  # --timeout, and one run of the model
 ANSWERS = {200, 400, 413, 415, 422, 503}
 

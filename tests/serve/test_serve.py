@@ -574,6 +574,21 @@ def test_a_request_that_is_given_up_leaves_the_queue(begun):
     workers.close()
 
 
+def test_a_result_is_freed_with_its_future():
+    """It may have 160 MB, so no circle may hold it until garbage is collected."""
+    workers = jobs.Workers(lambda *_: {}, threads=1)
+    work = jobs.Work(np.zeros((1, 1, 1, 3), "uint8"), (), lambda _: np.zeros(5))
+    gc.disable()
+    try:
+        job = workers.submit(lambda: work)
+        left = weakref.ref(job.result(10))
+        del job
+        assert eventually(lambda: left() is None)
+    finally:
+        gc.enable()
+    workers.close()
+
+
 def test_a_batch_is_computed_in_parts_and_ends_when_its_time_is_over():
     def run(images, outputs):
         runs.append(len(images))
@@ -706,14 +721,14 @@ def test_jobs_are_computed_together_if_they_may():
 
 
 def test_what_takes_too_long_is_given_up(tiny, monkeypatch):
-    monkeypatch.setattr(engine.Engine, "run", lambda *_: time.sleep(0.5) or {})
+    monkeypatch.setattr(engine.Engine, "run", lambda *_, **__: time.sleep(0.5) or {})
     with serve.running(tiny, timeout=0.2) as address:
         status, headers, answer = ask(address, "/predict", encoded(random_picture()))
         assert (status, headers["retry-after"]) == (503, "1") and "not computed within 0.2" in answer["error"]
 
 
 def test_an_error_of_ours_is_said_and_survived(address, monkeypatch, capfd):
-    monkeypatch.setattr(engine.Engine, "run", lambda *_: 1 / 0)
+    monkeypatch.setattr(engine.Engine, "run", lambda *_, **__: 1 / 0)
     status, _, answer = ask(address, "/predict", encoded(random_picture()))
     assert (status, answer) == (500, {"error": "The server failed. Its log tells why."})
     assert "ZeroDivisionError" in capfd.readouterr().err

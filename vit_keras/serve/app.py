@@ -26,7 +26,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from .. import __version__, html_page
 from .engine import Engine
-from .estimate import at_once
+from .estimate import at_once, bytes_of_run
 from .http import RETRY
 from .jobs import Work, Workers
 from .limits import Limits
@@ -39,6 +39,8 @@ __all__ = ["App", "Limits"]
 
 Late = asyncio.exceptions.TimeoutError
 """What `asyncio.wait_for` raises: `TimeoutError`, from Python 3.11 on."""
+KEPT = 256 << 20
+"""Bytes that a run may need if its memory is to be kept for the next one."""
 _FOLDER = Path(__file__).parent
 _FOOTER = """<p>The picture goes to this server alone, and is not kept.</p>
     <p>For programs: <code>curl --data-binary @cat.jpg <span id="address"></span></code>, the Open Inference Protocol at
@@ -180,7 +182,8 @@ class App:
 
     def _run(self, images: np.ndarray, outputs: Sequence[str]) -> Mapping[str, np.ndarray]:
         start = time.monotonic()
-        found = self.engine.run(images, outputs)
+        keep = bytes_of_run(self.engine, len(images), images.shape[1:3]) <= KEPT
+        found = self.engine.run(images, outputs, keep=keep)
         self.metrics.inference_seconds.observe(time.monotonic() - start)
         self.metrics.batches.inc()
         self.metrics.images.inc(len(images))

@@ -139,23 +139,33 @@ class Workers:
 
     def _run_in_parts(self, images: np.ndarray, outputs: Sequence[str], until: float) -> Mapping[str, np.ndarray]:
         step = len(images) if self._at_once is None else self._at_once(images.shape[1:3])
-        parts = []
+        if len(images) <= step:
+            return self._run(images, outputs)
+        found: dict[str, np.ndarray] = {}
         for start in range(0, len(images), step):
             if time.monotonic() > until:
                 raise TimeoutError("The job was given up.")
-            parts.append(self._run(images[start : start + step], outputs))
-        return parts[0] if len(parts) == 1 else {n: np.concatenate([part[n] for part in parts]) for n in parts[0]}
+            for name, value in self._run(images[start : start + step], outputs).items():
+                if name not in found:
+                    found[name] = np.empty((len(images), *value.shape[1:]), value.dtype)
+                found[name][start : start + step] = value  # of one run at a time, two copies are in memory
+        return found
 
 
 class _Job:
-    """A job in the queue. What is cancelled stays there until a thread meets it, but its request does not."""
+    """A job in the queue. What is cancelled stays there until a thread meets it, but its request does not.
+
+    Its future does not refer to it: in a circle, the result would stay in memory until garbage is collected.
+    """
 
     def __init__(self, prepare: Callable[[], Work], until: float):
         self.future, self.until = Future(), until
-        self._prepare: Callable[[], Work] | None = prepare
-        self.future.add_done_callback(lambda _: self.taken())
+        self._prepare = held = [prepare]
+        self.future.add_done_callback(lambda _: held.clear())
 
     def taken(self) -> Callable[[], Work] | None:
         """Return what reads the request, once."""
-        prepare, self._prepare = self._prepare, None
-        return prepare
+        try:
+            return self._prepare.pop()
+        except IndexError:  # taken or cancelled
+            return None

@@ -16,7 +16,7 @@ from .estimate import bytes_of_answer, bytes_of_run, least, pixels_of
 __all__ = ["Limits"]
 
 COPIES = 4
-"""Of the outputs of a request in memory at once: those of single runs, all together, as bytes, and as the body."""
+"""Of the outputs of a request in memory at once: as arrays, as the body, and twice while it goes to the socket."""
 
 _THIS_MACHINE = ("127.0.0.0/8", "::1")
 

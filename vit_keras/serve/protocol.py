@@ -113,9 +113,8 @@ def write_response(inference: Inference, found: Mapping[str, np.ndarray], engine
         value = found[name]
         tensor: dict[str, Any] = {"name": name, "datatype": engine.outputs[name][0], "shape": list(value.shape)}
         if as_bytes:
-            data = np.ascontiguousarray(value).astype(value.dtype.newbyteorder("<"), copy=False).tobytes()
-            binary.append(data)
-            tensor["parameters"] = {"binary_data_size": len(data)}
+            binary.append(np.ascontiguousarray(value, value.dtype.newbyteorder("<")))
+            tensor["parameters"] = {"binary_data_size": value.nbytes}
         text.append(("," if n else "").encode() + _json(tensor)[:-1].encode())
         text += [b"}"] if as_bytes else [b',"data":[', *_numbers(value), b"]}"]
     text.append(b"]}")
