@@ -49,11 +49,12 @@ else
 endif
 
 # On TensorFlow every test that depends on the backend, every case of the numeric core on JAX, and on OpenVINO, which
-# trains nothing, the original's numbers: an hour.
+# trains nothing, the numbers of the original of each family and each pair of towers: an hour.
+OPENVINO_TESTS := test_golden.py checkpoints/test_families.py text/test_towers.py text/test_encoded.py text/test_reading.py
 test-backends: $(VENV)/test.stamp $(WEB)
 	KERAS_BACKEND=tensorflow $(BIN)/python -m pytest $(WORKERS) $(SLOWEST) -m "not (first_case or any_backend or exhaustive)"
 	KERAS_BACKEND=jax $(BIN)/python -m pytest $(WORKERS) $(SLOWEST) -m "core and not first_case"
-	KERAS_BACKEND=openvino $(BIN)/python -m pytest $(WORKERS) $(SLOWEST) -m core tests/test_golden.py
+	KERAS_BACKEND=openvino $(BIN)/python -m pytest $(WORKERS) $(SLOWEST) -m "not slow" $(addprefix tests/,$(OPENVINO_TESTS))
 
 # The site, strictly and without a network: open build/docs/index.html.
 docs: $(VENV)/docs.stamp
