@@ -31,6 +31,7 @@ COMMANDS = (
     "download",
     "models",
     "cost",
+    "doctor",
 )
 
 PROGRAM = """

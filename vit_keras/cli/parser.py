@@ -14,6 +14,7 @@ from .parsers import exports, pictures, training, weights
 __all__ = ["build_parser"]
 
 _OPTIONS = {
+    "doctor": weights,
     "exports": exports,
     "pictures": pictures,
     "predicting": pictures,
@@ -68,6 +69,7 @@ _COMMANDS = (
         "compute what a model costs: parameters, operations, memory, communication",
         "cost vit_l16 --batch-size 512 --training --devices 8 --strategy fsdp",
     ),
+    ("doctor.doctor", "describe this machine for a bug report, and find what is wrong with it", "doctor"),
 )
 """The function that runs each command, its help, and an example."""
 

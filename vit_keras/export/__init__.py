@@ -80,9 +80,9 @@ def export(
     from .pictures import check_pictures
     from .placing import check_place, names
     from .plan import Plan
-    from .report import Report, compare, cpu, sha256
+    from .report import Report, compare, sha256
     from .running import RuntimeCrashed
-    from .timing import files_of
+    from .timing import cpu, files_of
 
     path = Path(path).expanduser()
     name = find_format(path, format)

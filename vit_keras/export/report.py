@@ -6,8 +6,6 @@ import base64
 import dataclasses
 import hashlib
 import json
-import os
-import platform
 import statistics
 import time
 from collections.abc import Iterable, Sequence
@@ -26,7 +24,7 @@ from .plan import Plan, in_float32
 from .running import Running
 from .timing import files_of
 
-__all__ = ["Comparison", "Report", "compare", "cpu", "sha256"]
+__all__ = ["Comparison", "Report", "compare", "sha256"]
 
 TOLERANCE = 1e-4
 """Largest difference of an output for the same pixels, as a share of its largest value where that is above 1."""
@@ -303,19 +301,3 @@ def sha256(path: Path) -> str:
     if len(hashes) == 1:
         return hashes[0][1]
     return hashlib.sha256(json.dumps(hashes).encode()).hexdigest()
-
-
-def cpu() -> str:
-    """Return what the processor can do that decides how fast a file runs.
-
-    Example:
-        >>> "cores" in cpu()
-        True
-    """
-    flags: set[str] = set()
-    if os.path.exists("/proc/cpuinfo"):
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-        flags = set(next((line for line in lines if line.startswith(("flags", "Features"))), "").split())
-    known = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8", "asimd", "bf16", "i8mm")
-    found = [flag for flag in known if flag in flags]
-    return f"{platform.machine()}, {os.cpu_count()} cores{', ' if found else ''}{', '.join(found)}"

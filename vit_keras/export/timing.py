@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import platform
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +17,7 @@ from ..validate import positive_integer
 from .formats import FORMATS, find_format
 from .running import Running
 
-__all__ = ["Row", "benchmark", "files_of"]
+__all__ = ["Row", "benchmark", "cpu", "files_of"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,3 +126,19 @@ def files_of(path: Path) -> list[Path]:
     beside = {".xml": path.with_suffix(".bin"), FORMATS["onnx"].suffix: path.with_name(f"{path.name}.data")}
     more = beside.get(path.suffix.lower())  # the weights of OpenVINO, and of ONNX above 2 GiB
     return [path, more] if more is not None and more.is_file() else [path]
+
+
+def cpu() -> str:
+    """Return what the processor can do that decides how fast a file runs.
+
+    Example:
+        >>> "cores" in cpu()
+        True
+    """
+    flags: set[str] = set()
+    if os.path.exists("/proc/cpuinfo"):
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+        flags = set(next((line for line in lines if line.startswith(("flags", "Features"))), "").split())
+    known = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8", "asimd", "bf16", "i8mm")
+    found = [flag for flag in known if flag in flags]
+    return f"{platform.machine()}, {os.cpu_count()} cores{', ' if found else ''}{', '.join(found)}"

@@ -1,4 +1,4 @@
-"""The options of `inspect`, `convert`, `download`, `models` and `cost`."""
+"""The options of `inspect`, `convert`, `download`, `models`, `cost` and `doctor`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ...cost import BYTES, OPTIMIZERS, STRATEGIES
 from ..arguments import add_alias, add_json, add_loading
 from ..options import image_size, integer, setting
 
-__all__ = ["convert", "cost", "download", "inspect", "models"]
+__all__ = ["convert", "cost", "doctor", "download", "inspect", "models"]
 
 
 def inspect(parser: argparse.ArgumentParser) -> None:
@@ -110,3 +110,7 @@ def cost(parser: argparse.ArgumentParser) -> None:
         help="set a field of ViTConfig, such as remat=true or classes=10; may be repeated",
     )
     add_json(parser)
+
+
+def doctor(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `doctor`: none."""
