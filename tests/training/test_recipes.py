@@ -8,6 +8,7 @@ import pytest
 from support import uncompiled
 
 from vit_keras import training, vit
+from vit_keras.keras_internals import rate_or_schedule
 from vit_keras.training.freeze import head_layers, train_only
 from vit_keras.training.recipe_table import RECIPE_TABLE
 from vit_keras.training.recipes import RECIPES, CrossEntropy, Horizon, Recipe, accuracy, recipe
@@ -87,7 +88,7 @@ def test_mistakes_in_a_recipe_are_named(make, message):
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_the_optimizer_is_what_the_recipe_says(name):
-    known = RECIPES[name]
+    known = RECIPES[name].for_model(tiny())
     optimizer = known.make_optimizer(batch_size=known.batch_size * 2, steps=10)
     schedule = optimizer._learning_rate
     assert schedule.peak == pytest.approx(known.learning_rate * (2 if known.scale_learning_rate else 1))
@@ -433,6 +434,24 @@ def test_half_precision_scales_its_loss_and_ends_its_schedule():
     inner = getattr(model.optimizer, "inner_optimizer", model.optimizer)
     assert inner.has_horizon
     assert np.asarray(keras.ops.convert_to_numpy(inner.span)).tolist() == [0, 8]
+
+
+@pytest.mark.parametrize(
+    "wrap", [lambda m: m, lambda m: keras.Sequential([m]), lambda m: training.Distillation(m, tiny())]
+)
+def test_the_rate_follows_the_width_of_the_model(wrap):
+    """In inverse proportion between 192 and 768: what the paper's Ti, S, B and L have is 192, 384, 768 and 1024."""
+    for hidden_size, rate in ((16, 2e-3), (192, 2e-3), (384, 1e-3), (1024, 5e-4)):
+        model = wrap(vit.build_model(16, 8, 1, hidden_size, 1, f"w{hidden_size}", 16, classes=3))
+        recipe("finetune").compile(model, steps=10)
+        assert rate_or_schedule(model.optimizer).peak == pytest.approx(rate)
+        recipe("finetune", learning_rate=1e-4).compile(model, steps=10)
+        assert rate_or_schedule(model.optimizer).peak == 1e-4
+
+
+def test_the_rate_of_a_model_without_one_vit_is_that_of_wide_ones():
+    assert recipe("finetune").for_model(dense(3)).learning_rate == 5e-4
+    assert recipe("vit").for_model(tiny()) == recipe("vit")
 
 
 def test_the_table_of_recipes_names_each_once():
