@@ -2,12 +2,11 @@
 
 python tools/version_matrix.py [--only py=3.11,keras=3.10,backend=jax] [--again] [--dry-run]
 
-A cell is a Python, a Keras and a backend, all from pyproject.toml: each Python of the classifiers, the oldest Keras and the
-newest, each backend, and the oldest version of a backend where one is stated. For each cell, a fresh virtual
+A cell is a Python, a Keras and a backend, all from pyproject.toml: each Python of the classifiers, the oldest Keras and
+the newest, each backend, and the oldest version of a backend where one is stated. For each cell, a fresh virtual
 environment gets the wheel of the package, the backend, and the test extra without the other backends. Then `pip check`
 and the first cases of the numeric core of the tests run there. The environment is deleted, its log is kept.
 
-The script can be stopped and started again: cells that have a row of this version of the package are left out. A Python
 is looked for on PATH, among pyenv's and with uv. pip's own variables (PIP_EXTRA_INDEX_URL, PIP_FIND_LINKS …) hold here
 too; only wheels are installed. The exit status is 1 if tests failed, or a Python was not found.
 """
