@@ -7,6 +7,7 @@ the newest, each backend, and the oldest version of a backend where one is state
 environment gets the wheel of the package, the backend, and the test extra without the other backends. Then `pip check`
 and the first cases of the numeric core of the tests run there. The environment is deleted, its log is kept.
 
+The script can be stopped and started again: cells that have a row of this version of the package are left out. A Python
 is looked for on PATH, among pyenv's and with uv. pip's own variables (PIP_EXTRA_INDEX_URL, PIP_FIND_LINKS …) hold here
 too; only wheels are installed. The exit status is 1 if tests failed, or a Python was not found.
 """
