@@ -21,7 +21,7 @@ from .preprocess import GOOGLE, Preprocessing
 from .validate import one_of
 
 if TYPE_CHECKING:
-    from .checkpoints import LoadReport
+    from .checkpoints.loading import LoadReport
 
 
 @keras.saving.register_keras_serializable("vit_keras")
