@@ -92,7 +92,7 @@ def validate_pretrained_top(include_top: bool, pretrained: bool, classes: int | 
 
 def load_pretrained(
     size: str,
-    weights: str | os.PathLike,
+    weights: str | os.PathLike[str],
     pretrained_top: bool,
     model: keras.Model,
     image_size: ImageSizeArg,
