@@ -80,11 +80,11 @@ $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; (3, 10) <= v <= (3, 13) or sys.exit("vit_keras needs Python 3.10 to 3.13; this is %d.%d. Choose one: make PYTHON=python3.12 ..." % v)'
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/examples.stamp: setup.cfg | $(VENV)/bin/python
+$(VENV)/examples.stamp: pyproject.toml | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --editable ".[examples]"
 	touch $@
 
-$(VENV)/test.stamp: setup.cfg | $(VENV)/bin/python
+$(VENV)/test.stamp: pyproject.toml | $(VENV)/bin/python
 ifneq ($(strip $(TORCH)),)
 	$(BIN)/python -m pip install --quiet "$(TORCH)"
 endif
@@ -95,7 +95,7 @@ endif
 $(WEB): vit_keras/export/web.py | $(VENV)/test.stamp
 	-VIT_KERAS_HOME=$(CACHE) $(BIN)/python -c "from vit_keras.export import web; web.onnxruntime_web()" && touch $@
 
-$(VENV)/docs.stamp: setup.cfg | $(VENV)/bin/python
+$(VENV)/docs.stamp: pyproject.toml | $(VENV)/bin/python
 ifneq ($(strip $(TORCH)),)
 	$(BIN)/python -m pip install --quiet "$(TORCH)"
 	$(BIN)/python -m pip install --quiet --editable ".[docs]"
@@ -104,10 +104,10 @@ else
 endif
 	touch $@
 
-$(VENV)/benchmark.stamp: setup.cfg | $(VENV)/bin/python
+$(VENV)/benchmark.stamp: pyproject.toml | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet matplotlib
 	touch $@
 
-$(VENV)/lint.stamp: setup.cfg | $(VENV)/bin/python
+$(VENV)/lint.stamp: pyproject.toml | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet "$(RUFF)"
 	touch $@

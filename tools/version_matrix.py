@@ -2,8 +2,8 @@
 
 python tools/version_matrix.py [--only py=3.11,keras=3.10,backend=jax] [--again] [--dry-run]
 
-A cell is a Python, a Keras and a backend, all from setup.cfg: each Python of the classifiers, the oldest Keras and the
-newest, each backend, and the oldest version of a backend where one is stated. For each cell, a fresh virtual
+A cell is a Python, a Keras and a backend, all from pyproject.toml: each Python of the classifiers, the oldest Keras and
+the newest, each backend, and the oldest version of a backend where one is stated. For each cell, a fresh virtual
 environment gets the wheel of the package, the backend, and the test extra without the other backends. Then `pip check`
 and the first cases of the numeric core of the tests run there. The environment is deleted, its log is kept.
 
@@ -13,7 +13,6 @@ too; only wheels are installed. The exit status is 1 if tests failed, or a Pytho
 """
 
 import argparse
-import configparser
 import datetime
 import functools
 import itertools
@@ -27,6 +26,11 @@ import tempfile
 import xml.etree.ElementTree
 from pathlib import Path
 from typing import NamedTuple
+
+try:
+    import tomllib
+except ModuleNotFoundError:  # Python 3.10
+    import tomli as tomllib
 
 ROOT = Path(__file__).resolve().parents[1]
 TABLE = ROOT / "docs" / "versions.md"
@@ -70,19 +74,20 @@ class Cell(NamedTuple):
         return f"Python {self.python}, Keras {self.keras}, {self.backend}"
 
 
-def stated(setup=ROOT / "setup.cfg"):
-    """Return what setup.cfg states: all cells, and the requirements of the test extra."""
-    config = configparser.ConfigParser()
-    config.read(setup, encoding="utf-8")
-    pythons = re.findall(r"Python :: (3\.\d+)", config["metadata"]["classifiers"])
-    oldest_keras = re.search(r"^keras>=(\S+)", config["options"]["install_requires"], re.MULTILINE)[1]
-    extras = config["options.extras_require"]
+def stated(path=ROOT / "pyproject.toml"):
+    """Return what pyproject.toml states: all cells, and the requirements of the test extra."""
+    project = tomllib.loads(path.read_text(encoding="utf-8"))["project"]
+    pythons = re.findall(r"Python :: (3\.\d+)", "\n".join(project["classifiers"]))
+    oldest_keras = re.search(r"^keras>=(\S+)", "\n".join(project["dependencies"]), re.MULTILINE)[1]
+    extras = project["optional-dependencies"]
     backends = []
     for name in BACKENDS:
-        bound = re.search(r">=(\S+)", extras[name])
+        bound = re.search(r">=(\S+)", extras[name][0])
         backends += [name, f"{name}=={bound[1]}"] if bound else [name]
     cells = [Cell(*cell) for cell in itertools.product(pythons, (oldest_keras, NEWEST), backends)]
-    return cells, [line for line in extras["test"].splitlines() if line]
+    examples = f"{project['name']}[examples]"
+    test = [line for own in extras["test"] for line in (extras["examples"] if own == examples else [own])]
+    return cells, test
 
 
 def selected(cells, only):

@@ -29,15 +29,15 @@ _NAMES = {
     "from_checkpoint": "opening",
     "load_model": "legacy_files",
     "merge_tokens": "opening",
-    "open_image_text": "text",
+    "open_image_text": "text.opening",
     "open_model": "opening",
-    "pack": "packing",
+    "pack": "packing.model",
     "preprocessing": "vit",
     "preprocessing_layer": "opening",
     "resize": "opening",
-    "save_weights": "checkpoints",
-    "zero_shot": "text",
-    "zero_shot_classifier": "text",
+    "save_weights": "checkpoints.writing",
+    "zero_shot": "text.matching",
+    "zero_shot_classifier": "text.matching",
 }
 
 __all__ = [*_SUBMODULES, *_NAMES]

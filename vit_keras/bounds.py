@@ -66,7 +66,7 @@ def shortened(message: str) -> str:
 
 
 @contextlib.contextmanager
-def about(path: str | os.PathLike) -> Iterator[None]:
+def about(path: str | os.PathLike[str]) -> Iterator[None]:
     """Let every `ValueError` name a file, in at most `LIMIT_MESSAGE` characters.
 
     Example:

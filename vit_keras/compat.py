@@ -9,7 +9,9 @@ from typing import Any, TypedDict
 import keras
 import numpy as np
 
-from . import checkpoints
+from .checkpoints.loading import LoadReport, load_weights
+from .checkpoints.locate import fetch
+from .checkpoints.weights import Weights
 from .config import size_pair
 from .opening import wrong_classes
 from .positions import resize_position_embeddings, square_grid
@@ -90,12 +92,12 @@ def validate_pretrained_top(include_top: bool, pretrained: bool, classes: int | 
 
 def load_pretrained(
     size: str,
-    weights: str | os.PathLike,
+    weights: str | os.PathLike[str],
     pretrained_top: bool,
     model: keras.Model,
     image_size: ImageSizeArg,
     patch_size: int | tuple[int, int],
-) -> checkpoints.LoadReport:
+) -> LoadReport:
     """Load published weights into a model; see `checkpoints.load_weights`.
 
     Args:
@@ -116,8 +118,8 @@ def load_pretrained(
         >>> load_pretrained("B_16", "small.weights.h5", True, model, 32, 16).loaded == len(model.weights)
         True
     """
-    source = checkpoints.Weights(checkpoints.fetch(weights, size))
-    return checkpoints.load_weights(model, source, include_head=pretrained_top)
+    source = Weights(fetch(weights, size))
+    return load_weights(model, source, include_head=pretrained_top)
 
 
 def apply_embedding_weights(
@@ -168,12 +170,12 @@ def load_weights_numpy(model: Any, params_path: Any, pretrained_top: bool, num_x
         A `vit_keras.checkpoints.LoadReport`.
 
     Example:
-        >>> from vit_keras import vit
+        >>> from vit_keras import checkpoints, vit
         >>> model = vit.build_model(32, 16, 2, 64, 2, "small", 128, classes=3)
         >>> path = checkpoints.save_weights(model, "small.npz")
         >>> load_weights_numpy(model, "small.npz", True, 2, 2).loaded == len(model.weights)
         True
     """
-    weights = checkpoints.Weights(params_path)
+    weights = Weights(params_path)
     square = weights.grid()  # 0.x reads every table as a square, whatever the model's images are
-    return checkpoints.load_weights(model, weights, include_head=bool(pretrained_top), source_grid=square)
+    return load_weights(model, weights, include_head=bool(pretrained_top), source_grid=square)

@@ -15,7 +15,7 @@ __all__ = ["check_model", "warn_of"]
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
-def warn_of(path: str | os.PathLike | None, names: Sequence[str], count: int) -> None:
+def warn_of(path: str | os.PathLike[str] | None, names: Sequence[str], count: int) -> None:
     """Warn of weights that are not finite, if there are any.
 
     Args:
@@ -34,7 +34,7 @@ def warn_of(path: str | os.PathLike | None, names: Sequence[str], count: int) ->
         )
 
 
-def check_model(path: str | os.PathLike, model: keras.Model) -> None:
+def check_model(path: str | os.PathLike[str], model: keras.Model) -> None:
     """Warn if a model that was read from a file has weights that are not finite.
 
     Warns:

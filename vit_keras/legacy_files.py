@@ -26,7 +26,7 @@ from .bounds import LIMIT_INPUT, LIMIT_LAYERS, LIMIT_TEXT, shortened, too_many, 
 
 
 def load_model(
-    filepath: str | os.PathLike,
+    filepath: str | os.PathLike[str],
     custom_objects: dict[str, Any] | None = None,
     compile: bool = True,
     safe_mode: bool = True,
@@ -146,7 +146,7 @@ def _why_not(path: Path, error: Exception, config: Any, custom_objects: Mapping[
     return f"{path} cannot be opened as a Keras model: {shortened(text)}"
 
 
-def is_whole_model(path: str | os.PathLike) -> bool:
+def is_whole_model(path: str | os.PathLike[str]) -> bool:
     """Whether a file holds a Keras model, and not weights alone."""
     path = Path(path)
     if sharded_files.is_checkpoint(path):
@@ -186,7 +186,7 @@ def _hdf5(path: Path, mode: str = "r"):
 
 
 @contextlib.contextmanager
-def readable_weights(filepath: str | os.PathLike) -> Iterator[tuple[str | os.PathLike, bool]]:
+def readable_weights(filepath: str | os.PathLike[str]) -> Iterator[tuple[str | os.PathLike[str], bool]]:
     """A file of weights in a form that Keras 3 reads, and whether nothing but its age tells the activation.
 
     Keras 2 wrote two forms: `.weights.h5` with other group names, which are renamed in a copy, and a plain `.h5`,

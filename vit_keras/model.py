@@ -21,7 +21,7 @@ from .preprocess import GOOGLE, Preprocessing
 from .validate import one_of
 
 if TYPE_CHECKING:
-    from .checkpoints import LoadReport
+    from .checkpoints.loading import LoadReport
 
 
 @keras.saving.register_keras_serializable("vit_keras")
@@ -130,7 +130,7 @@ class VisionTransformer(FastModel):
         one = images
         while isinstance(one, (list, tuple)) and one:
             one = one[0]
-        files = (str, bytes, os.PathLike, Image.Image)
+        files = (str, bytes, os.PathLike[str], Image.Image)
         others = (type(None), bool, int, float, list, tuple)
         text = getattr(getattr(one, "dtype", None), "kind", "") in ("U", "S", "O")
         if isinstance(one, (*files, *others)) or text:

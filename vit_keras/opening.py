@@ -16,13 +16,15 @@ from typing import Any
 
 import keras
 
-from . import checkpoints
 from .anatomy import find_vit
 from .bounds import about
 from .build import build
 from .checkpoints._warn import warn_caller
-from .checkpoints.architecture import check_head
-from .checkpoints.locate import path_text
+from .checkpoints.architecture import check_head, complete
+from .checkpoints.loading import fill, open_source
+from .checkpoints.locate import available, find, path_text
+from .checkpoints.model_weights import ModelWeights
+from .checkpoints.weights import Weights
 from .config import ViTConfig, check_names, patch_stride, size_pair
 from .legacy_files import is_whole_model, load_model
 from .model import VisionTransformer
@@ -79,7 +81,7 @@ def open_model(
             raise ValueError(
                 f"weights= chooses the weights of a factory ({', '.join(FACTORIES)}). Received: model={name!r}"
             )
-        if not (checkpoints.find(name) or "://" in name or os.path.exists(os.path.expanduser(name)) or _is_path(name)):
+        if not (find(name) or "://" in name or os.path.exists(os.path.expanduser(name)) or _is_path(name)):
             raise ValueError(
                 f"Unknown model {name}.{did_you_mean(name, [*FACTORIES, 'vit_cifar10'])} There are: "
                 f"{', '.join(FACTORIES)}, vit_cifar10, published names (checkpoints.available()), files of weights, "
@@ -87,11 +89,11 @@ def open_model(
             )
         return from_checkpoint(name, **options)
     if weights is None:
-        recommended = [c for c in checkpoints.available(variant=variant) if c.classes == 1000]
+        recommended = [c for c in available(variant=variant) if c.classes == 1000]
         if not recommended:
             raise ValueError(f"No ImageNet-1k weights are published for {name}. Pass weights= (--weights).")
         weights = max(recommended, key=lambda c: (c.image_size == 224, c.top1 or 0)).name
-    elif found := checkpoints.find(weights, variant):
+    elif found := find(weights, variant):
         weights = found.name
     opened = from_checkpoint(weights, **options)
     if opened.name != VARIANTS[variant].name:
@@ -166,7 +168,7 @@ def from_checkpoint(
         >>> model = from_checkpoint("Ti_16.npz", classes=10, image_size=384)  # doctest: +SKIP
     """
     check_names(options)  # before a download
-    source = checkpoints.open_source(weights, family=family, strict=strict, key=key, channels=options.get("channels"))
+    source = open_source(weights, family=family, strict=strict, key=key, channels=options.get("channels"))
     with about(source.path):
         config, native = _configure(None, source, {"image_size": image_size, **options}, source_grid)
     model = build(config, dtype=dtype)
@@ -195,10 +197,10 @@ def create(
     wishes = {"image_size": image_size, "classes": classes, "activation": activation, "include_top": include_top}
     wishes = {name: value for name, value in wishes.items() if name != "classes" or value is not None} | options
     _configure(preset, None, wishes)  # a wrong argument must not cost a download
-    published = None if weights is None else checkpoints.find(weights, variant)
+    published = None if weights is None else find(weights, variant)
     source, native = None, preset.image_size
     if pretrained and weights is not None:
-        source = checkpoints.open_source(weights, variant)
+        source = open_source(weights, variant)
         head_classes = source.architecture["classes"] if source.architecture["include_top"] else None
         representation_size = source.architecture.get("representation_size")
     else:
@@ -243,7 +245,7 @@ _READ_FROM_FILE = ("position_resize", "patch_resize", "relative_resize")
 
 def _configure(
     preset: ViTConfig | None,
-    source: checkpoints.Weights | None,
+    source: Weights | None,
     options: dict[str, Any],
     source_grid: tuple[int, int] | None = None,
 ) -> tuple[ViTConfig, tuple[int, int] | None]:
@@ -286,18 +288,18 @@ def _configure(
     return ViTConfig().replace(**fields), native
 
 
-def _said_by_file(source: checkpoints.Weights, fixed: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
+def _said_by_file(source: Weights, fixed: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
     """The fields that a file and what stands beside it give."""
     said = {name: options[name] for name in options if name != "image_size"}
     known = {"num_heads": fixed["num_heads"]} if "num_heads" in fixed else {}
     try:
         check_head(source.architecture, options)
-        return checkpoints.complete(source.architecture, source.family, {**known, **said})
+        return complete(source.architecture, source.family, {**known, **said})
     except ValueError as error:
         raise ValueError(f"{source.path}: {error}") from None
 
 
-def _of_same_size(source: checkpoints.Weights, fields: dict[str, Any]) -> dict[str, Any]:
+def _of_same_size(source: Weights, fields: dict[str, Any]) -> dict[str, Any]:
     """The name of the published size that a file has; of Google's files also the dropout for fine-tuning."""
     sizes = ("num_layers", "hidden_size", "num_heads", "mlp_dim")
     patch_size = source.architecture["patch_size"]
@@ -308,7 +310,7 @@ def _of_same_size(source: checkpoints.Weights, fields: dict[str, Any]) -> dict[s
     return {}
 
 
-def _with_its_class_token(source: checkpoints.Weights, options: dict[str, Any]) -> dict[str, Any]:
+def _with_its_class_token(source: Weights, options: dict[str, Any]) -> dict[str, Any]:
     """Another pooling than the file's takes no token away from its model, and gives it none."""
     token = "cls" in source.shapes
     implied = "pooling" not in options or token == (options["pooling"] not in ("gap", "mean", "map"))
@@ -323,7 +325,7 @@ def _settle_grid(source: Any, options: dict[str, Any], source_grid: tuple[int, i
     source.settle(source_grid, image_size=wanted, **rows)
 
 
-def _native_size(source: checkpoints.Weights, stride: tuple[int, int], source_grid) -> tuple[int, int]:
+def _native_size(source: Weights, stride: tuple[int, int], source_grid) -> tuple[int, int]:
     """Return the pixels that a file was trained at, by its positions, or else by what stands beside it."""
     grid = source.table.native if source.table else source.grid(source_grid)
     if grid is not None:
@@ -337,7 +339,7 @@ def _native_size(source: checkpoints.Weights, stride: tuple[int, int], source_gr
 
 def _load_and_describe(model: VisionTransformer, source: Any, native: Any, **options: Any) -> None:
     """Fill a new model with weights, and let it know what else the file says."""
-    model.load_report = checkpoints.fill(model, source, **options)
+    model.load_report = fill(model, source, **options)
     config = model.config
     preprocessing = source.preprocessing.for_channels(config.channels)
     model.preprocessing = preprocessing.replace(image_size=config.image_size or preprocessing.image_size or native)
@@ -380,7 +382,7 @@ def resize(model: keras.Model, image_size: ImageSize, **options: Any) -> VisionT
         >>> resize(model, (48, 64)).input_shape
         (None, 48, 64, 3)
     """
-    source = checkpoints.ModelWeights(model)
+    source = ModelWeights(model)
     vit, config = find_vit(model), ViTConfig(**source.architecture)
     source.architecture |= {field: value for field, value in options.items() if field.endswith("_resize")}
     fields = {"image_size": image_size, "position_grid": source.grid() if image_size is None else None, **options}

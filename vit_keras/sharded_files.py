@@ -16,7 +16,7 @@ import numpy as np
 __all__ = ["assign", "is_checkpoint", "read"]
 
 
-def is_checkpoint(path: str | os.PathLike) -> bool:
+def is_checkpoint(path: str | os.PathLike[str]) -> bool:
     """Return whether a path is a folder of checkpoints of Orbax with a model in them, or one of these.
 
     Example:
@@ -33,7 +33,7 @@ def _last(folder: Path) -> Path | None:
     return max(whole, key=lambda step: int(step.name) if step.name.isdigit() else -1, default=None)
 
 
-def read(path: str | os.PathLike) -> tuple[dict[str, Any], dict[str, Any]]:
+def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Read the last checkpoint of a folder.
 
     Args:

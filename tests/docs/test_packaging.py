@@ -105,7 +105,7 @@ def test_archives_hold_the_whole_package(archives, kind):
     package = ROOT / "vit_keras"
     files = {path.relative_to(package).as_posix() for path in package.rglob("*") if path.is_file()}
     files = {name for name in files if "__pycache__" not in name}
-    assert {name for name in files if not name.endswith(".py")} == DATA_FILES
+    assert {name for name in files if not name.endswith((".py", ".pyi"))} == DATA_FILES
     assert {f"vit_keras/{name}" for name in files} == {n for n in names(archives[kind]) if n.startswith("vit_keras/")}
 
 

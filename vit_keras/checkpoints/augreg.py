@@ -159,7 +159,7 @@ def find_augreg(stem: str) -> Checkpoint | None:
     return checkpoint if checkpoint.path == f"augreg/{stem}.npz" else None
 
 
-def query_augreg(index: str | os.PathLike | None = None, **filters: Any) -> list[Checkpoint]:
+def query_augreg(index: str | os.PathLike[str] | None = None, **filters: Any) -> list[Checkpoint]:
     """Return the AugReg checkpoints that were published, from Google's index of them, the best first.
 
     The paper recommends the first one with `ds="i21k"`: it has the highest accuracy on held-out data of the

@@ -29,7 +29,7 @@ SAMPLE_OF_NAMES = 2000
 
 
 def describe(
-    path: str | os.PathLike,
+    path: str | os.PathLike[str],
     *,
     family: str | None = None,
     key: str | None = None,
@@ -91,7 +91,7 @@ def _about_values(reader: Any) -> dict[str, list[str]]:
     return found
 
 
-def unstored_fields(path: str | os.PathLike, config: ViTConfig) -> dict[str, Any]:
+def unstored_fields(path: str | os.PathLike[str], config: ViTConfig) -> dict[str, Any]:
     """Return the fields of a configuration that the names and shapes in a file do not show.
 
     Args:

@@ -77,7 +77,7 @@ class LoadReport:
 
 def load_weights(
     model: keras.Model,
-    weights: str | os.PathLike | Weights | ModelWeights,
+    weights: str | os.PathLike[str] | Weights | ModelWeights,
     *,
     include_head: bool | None = None,
     source_grid: tuple[int, int] | None = None,
@@ -135,7 +135,7 @@ def load_weights(
     )
 
 
-def open_source(weights: str | os.PathLike, variant: str | None = None, **options: Any) -> Weights | ModelWeights:
+def open_source(weights: str | os.PathLike[str], variant: str | None = None, **options: Any) -> Weights | ModelWeights:
     """Open the weights of a published name, a path or a URL.
 
     Args:

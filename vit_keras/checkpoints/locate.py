@@ -152,7 +152,7 @@ def by_filename(basename: str, bytes: int | None = None) -> Checkpoint | None:
 
 
 def fetch(
-    weights: str | os.PathLike, variant: str | None = None, *, timeout: float = 30.0, progress: bool = True
+    weights: str | os.PathLike[str], variant: str | None = None, *, timeout: float = 30.0, progress: bool = True
 ) -> Path:
     """Return the path of a file of weights on this machine, after downloading it if it is not here.
 

@@ -61,7 +61,7 @@ class ModelWeights(Mapping):
     table = key = raw_key = None
     family = family_named("keras")
 
-    def __init__(self, model: keras.Model, path: str | os.PathLike | None = None):
+    def __init__(self, model: keras.Model, path: str | os.PathLike[str] | None = None):
         vit = anatomy.find_vit(model)
         self.path = f"the model {vit.name!r}" if path is None else Path(path)
         self.variables = canonical_variables(vit)

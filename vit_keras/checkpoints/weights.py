@@ -59,7 +59,7 @@ class Weights(Mapping):
 
     def __init__(
         self,
-        path: str | os.PathLike,
+        path: str | os.PathLike[str],
         *,
         family: str | None = None,
         strict: bool = True,

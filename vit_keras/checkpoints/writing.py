@@ -55,7 +55,7 @@ _NOT_IN_ARRAYS = (
 )
 
 
-def save_weights(model: keras.Model, path: str | os.PathLike, format: str | None = None) -> str:
+def save_weights(model: keras.Model, path: str | os.PathLike[str], format: str | None = None) -> str:
     """Write the weights of a ViT as a file of another framework. Read again, they are the same bit for bit.
 
     The values are float32. A .safetensors file also holds the model's `ViTConfig`, preprocessing and labels for this
@@ -89,7 +89,7 @@ def save_weights(model: keras.Model, path: str | os.PathLike, format: str | None
         >>> save_weights(model, "tiny.safetensors")  # doctest: +SKIP
         'timm'
     """
-    path = Path(instance(path, (str, os.PathLike), "path"))
+    path = Path(instance(path, (str, os.PathLike[str]), "path"))
     candidates = _candidates(path, format)
     vit = anatomy.find_vit(model)
     weights = ModelWeights(vit)

@@ -91,7 +91,7 @@ def _try_keras() -> Iterator[str]:
             import keras
             import numpy as np
 
-            from .. import open_model
+            from ..opening import open_model
 
             model = open_model("vit_cifar10")
             logits = model.predict(np.zeros((1, 32, 32, 3), "float32"), verbose=0)

@@ -8,13 +8,17 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from .. import anatomy, visualize
+from .. import anatomy
 from ..atomic import complete
 from ..checkpoints.checkpoint import megabytes
 from ..images import read
 from ..labels import class_named
 from ..opening import is_saved_model, open_model
 from ..training.embeddings.batches import files_in
+from ..visualize.attention import all_maps, attention_map
+from ..visualize.explore import explorer
+from ..visualize.figures import new_figure, plot_maps
+from ..visualize.methods import OF_A_CLASS
 from .console import printable
 from .options import loading
 
@@ -38,24 +42,25 @@ def attention(options: argparse.Namespace) -> None:
     for name, picture, path in zip(options.images, pictures, paths):
         print(printable(name))
         target = _target(model, options.target)
-        if method in visualize.OF_A_CLASS:
+        if method in OF_A_CLASS:
             target = _print_target(model, picture, target)
         style = options.style or "overlay"
-        save_picture(visualize.attention_map(model, picture, method=method, target=target, style=style), path)
+        save_picture(attention_map(model, picture, method=method, target=target, style=style), path)
         print(f"{method}: {path}")
 
 
 def zero_shot(options: argparse.Namespace) -> None:
     """Print the probability of each sentence for each image, and draw what the most probable one sees if asked to."""
-    from .. import text
+    from ..text.matching import zero_shot_classifier
+    from ..text.opening import open_image_text
 
     options.images = files_of(options.images)
     pictures = _read(options.images)
     count, output = len(pictures), options.output and options.output.expanduser()
     paths = [numbered(output, n, count) for n in range(1, count + 1)] if output else []
     check_output(paths, options.images)
-    towers = text.open_image_text(options.model, tokenizer=options.tokenizer or "auto", **loading(options))
-    model = text.zero_shot_classifier(towers, options.text, options.template or "{}")
+    towers = open_image_text(options.model, tokenizer=options.tokenizer or "auto", **loading(options))
+    model = zero_shot_classifier(towers, options.text, options.template or "{}")
     for number, (name, picture) in enumerate(zip(options.images, pictures)):
         scores = _classify(model, picture)
         print(printable(name))
@@ -63,7 +68,7 @@ def zero_shot(options: argparse.Namespace) -> None:
             print_class(model, scores, index)
         if paths:
             best = int(scores.argmax())
-            save_picture(visualize.attention_map(model, picture, method="relevance", target=best), paths[number])
+            save_picture(attention_map(model, picture, method="relevance", target=best), paths[number])
             print(f"relevance map: {paths[number]}")
 
 
@@ -76,7 +81,7 @@ def explore(options: argparse.Namespace) -> None:
     _read(options.images)
     model = open_with_options(options)
     target = "auto" if options.target is None else _target(model, options.target)
-    page = visualize.explorer(model, options.images, target=target, max_mb=options.max_mb)
+    page = explorer(model, options.images, target=target, max_mb=options.max_mb)
     with complete_in_new_folder(output) as part:
         page.save(part)
     print(f"{output}, {megabytes(output.stat().st_size)}")
@@ -172,7 +177,7 @@ def _check_attention(options: argparse.Namespace, output: Path) -> None:
         for name in ("method", "style"):
             if getattr(options, name) is not None:
                 raise ValueError(f"--all-methods draws all methods as overlays. Remove --{name}.")
-        known = [f".{ending}" for ending in visualize.new_figure(1, 1).canvas.get_supported_filetypes()]
+        known = [f".{ending}" for ending in new_figure(1, 1).canvas.get_supported_filetypes()]
     else:
         known = [ending for ending, kind in Image.registered_extensions().items() if kind in Image.SAVE]
     if output.suffix.lower() not in known:
@@ -244,7 +249,7 @@ def _draw_all_methods(model, pictures: Sequence, options: argparse.Namespace, pa
             target = _print_target(model, picture, target)
             title = f"{title}: {label(model, target)}"
         title = title.replace("$", r"\$")  # or Matplotlib reads it as a formula
-        rows.append((title, picture, visualize.all_maps(model, picture, target)))
+        rows.append((title, picture, all_maps(model, picture, target)))
     figure = _figure_of_one(*rows[0]) if len(rows) == 1 else _figure_of_several(rows)
     with complete_in_new_folder(path) as part:
         figure.savefig(part, dpi=200)
@@ -252,7 +257,7 @@ def _draw_all_methods(model, pictures: Sequence, options: argparse.Namespace, pa
 
 
 def _figure_of_one(title: str, picture, maps: dict):
-    figure = visualize.plot_maps(picture, maps)
+    figure = plot_maps(picture, maps)
     figure.suptitle(title, size=11)
     return figure
 
@@ -260,9 +265,9 @@ def _figure_of_one(title: str, picture, maps: dict):
 def _figure_of_several(rows: Sequence[tuple[str, Any, dict]]):
     width = 1.6  # inches of a map
     heights = [width * len(picture) / picture.shape[1] + 0.8 for _, picture, _ in rows]
-    figure = visualize.new_figure(width * (len(rows[0][2]) + 1), sum(heights))
+    figure = new_figure(width * (len(rows[0][2]) + 1), sum(heights))
     axes = figure.subplots(len(rows), 1, height_ratios=heights)
     for ax, (title, picture, maps) in zip(axes, rows):
-        visualize.plot_maps(picture, maps, ax, columns=len(maps) + 1)
+        plot_maps(picture, maps, ax, columns=len(maps) + 1)
         ax.set_title(title, loc="left", size=9)
     return figure

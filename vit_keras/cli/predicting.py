@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from .. import anatomy, visualize
+from .. import anatomy
 from ..images import read
 from ..training.embeddings.batches import batches_of_files, run_over
+from ..visualize.attention import attention_map
 from .console import printable
 from .options import TABLES
 from .pictures import (
@@ -57,7 +58,7 @@ def predict(options: argparse.Namespace) -> None:
                 row(name, scores)
             if maps:
                 place = files.index(name, place) + 1
-                save_picture(visualize.attention_map(model, read(name, None)), maps[place - 1])
+                save_picture(attention_map(model, read(name, None)), maps[place - 1])
                 print(f"attention map: {maps[place - 1]}", file=sys.stderr if options.json or options.csv else None)
     if is_table:
         print(f"{output}, {count:,} {'image' if count == 1 else 'images'}", file=sys.stderr)

@@ -11,10 +11,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from .. import training
 from ..checkpoints.checkpoint import megabytes
 from ..config import ViTConfig
 from ..opening import from_checkpoint, open_model
+from ..training import augment, embeddings, evaluation, finetuning, recipes, submission
 from ..training.evaluation import pictures_of_mistakes
 from ..training.labeled import folder_of
 from ..training.report import report
@@ -31,14 +31,14 @@ def finetune(options: argparse.Namespace) -> None:
     """Fine-tune a model; `--set` changes the recipe, its augmentation, or the model."""
     given = dict(options.set)
     settings = {name: value for name, value in loading(options).items() if value is not None or name in given}
-    recipe = training.recipe(options.recipe)
-    augmentation = recipe.augmentation or training.Augmentation(crop=None, flip=False)
+    recipe = recipes.recipe(options.recipe)
+    augmentation = recipe.augmentation or augment.Augmentation(crop=None, flip=False)
     _check_names(given, recipe, augmentation)
     changes = {name: settings.pop(name) for name in given if name in recipe.to_dict()}
     augmented = {name: settings.pop(name) for name in given if name in augmentation.to_dict()}
     if augmented:
         changes["augmentation"] = augmentation.replace(**augmented)
-    training.finetune(
+    finetuning.finetune(
         options.folder,
         model=options.model,
         weights=options.weights,
@@ -67,7 +67,7 @@ def finetune(options: argparse.Namespace) -> None:
     )
 
 
-def _check_names(given: dict[str, Any], recipe: training.Recipe, augmentation: training.Augmentation) -> None:
+def _check_names(given: dict[str, Any], recipe: recipes.Recipe, augmentation: augment.Augmentation) -> None:
     """Raise a `ValueError` for a name that `--set` cannot set."""
     of_model = [
         *(field.name for field in dataclasses.fields(ViTConfig)),
@@ -88,7 +88,7 @@ def evaluate(options: argparse.Namespace) -> None:
     if options.output is not None:
         check_html(options.output)
     model = open_model(options.model)
-    found = training.evaluate(
+    found = evaluation.evaluate(
         model,
         options.folder,
         images=options.images,
@@ -144,7 +144,7 @@ def predict_table(options: argparse.Namespace) -> None:
     """Write the predictions for a table of images, averaged over models and views."""
     output = options.output.expanduser()
     models = [path for name in options.models for path in sorted(glob.glob(name)) or [name]]  # not every shell does it
-    found = training.predict_table(
+    found = submission.predict_table(
         options.table,
         models,
         options.images,
@@ -172,7 +172,7 @@ def embed(options: argparse.Namespace) -> None:
     one = len(options.images) == 1 and Path(options.images[0]).expanduser().is_dir()  # has names of subfolders
     images = options.images[0] if one else files_of(options.images)
     output.parent.mkdir(parents=True, exist_ok=True)
-    training.embed(
+    embeddings.embed(
         model,
         images,
         batch_size=options.batch_size,

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from .. import checkpoints
 from ..checkpoints.checkpoint import megabytes
+from ..checkpoints.locate import available, fetch, find, is_local
 from ..cost import Cost
 from ..cost import cost as compute_cost
 from ..validate import one_of
@@ -47,13 +47,13 @@ def inspect(options: argparse.Namespace) -> None:
 def _local(name: str) -> Path:
     """Return the file of a path or a published name; nothing is downloaded in order to look at it."""
     path = Path(os.path.expanduser(name))
-    checkpoint = None if os.path.exists(path) else checkpoints.find(name)
-    if checkpoint is not None and not checkpoints.is_local(checkpoint):
+    checkpoint = None if os.path.exists(path) else find(name)
+    if checkpoint is not None and not is_local(checkpoint):
         raise FileNotFoundError(
             f"{checkpoint.name} is published and not here yet. Run: vit-keras download {checkpoint.name}"
         )
     if checkpoint is not None:
-        return checkpoints.fetch(checkpoint.url, progress=False)
+        return fetch(checkpoint.url, progress=False)
     if not os.path.exists(path):
         raise FileNotFoundError(f"There is no file at {path}, and no published weights of that name.")
     return path
@@ -104,7 +104,7 @@ def _writer(target: Path, format: str | None) -> Callable[[Any], str]:
         ValueError: The path has an unknown extension, or the format does not fit it. Nothing has been read yet.
     """
     from ..checkpoints.families import FAMILIES
-    from ..checkpoints.writing import FORMATS
+    from ..checkpoints.writing import FORMATS, save_weights
     from .pictures import complete_in_new_folder
 
     if target.is_dir():
@@ -112,7 +112,7 @@ def _writer(target: Path, format: str | None) -> Callable[[Any], str]:
     if target.suffix in (".npz", ".safetensors"):
         if format is not None:
             one_of(format, "--format", (*FORMATS, *FAMILIES))
-        return lambda model: f"names of the family {checkpoints.save_weights(model, target, format)}"
+        return lambda model: f"names of the family {save_weights(model, target, format)}"
     if not target.name.endswith((".keras", ".weights.h5")):
         raise ValueError(f"OUT must end in .keras, .weights.h5, .npz or .safetensors. Received: {target}")
     if format is not None:
@@ -163,11 +163,11 @@ def download(options: argparse.Namespace) -> int:
         print(f"{len(wanted)} files, {total}{f' and {unknown} of unknown size' if unknown else ''}")
     for url, checkpoint in wanted.items():
         known = checkpoint is not url
-        here = known and checkpoints.is_local(checkpoint)
+        here = known and is_local(checkpoint)
         print(f"{checkpoint.name}  {megabytes(checkpoint.bytes)}  {checkpoint.license}" if known else url, flush=True)
         try:
             if here or not options.dry_run:
-                print(f"  {checkpoints.fetch(url, progress=sys.stderr.isatty())}")
+                print(f"  {fetch(url, progress=sys.stderr.isatty())}")
             else:
                 print(f"  not here: {url}")
         except (OSError, ValueError) as error:
@@ -180,13 +180,13 @@ def download(options: argparse.Namespace) -> int:
 
 def _wanted(name: str) -> list:
     """Return the published files of a name or a pattern, or the URL itself."""
-    if checkpoints.find(name):
-        return [checkpoints.find(name)]
+    if find(name):
+        return [find(name)]
     if name.startswith(("http://", "https://")):
         return [name]
-    if found := checkpoints.available(name=name):
+    if found := available(name=name):
         return found
-    close = checkpoints.available(name=f"*{name.strip('*')}*")
+    close = available(name=f"*{name.strip('*')}*")
     hint = f"Did you mean {', '.join(c.name for c in close[:3])}?" if close else "`vit-keras models --all` lists them."
     raise ValueError(f"No published weights have the name {name}. {hint}")
 
@@ -200,9 +200,9 @@ def models(options: argparse.Namespace) -> None:
     pattern = options.pattern
     if pattern is not None:
         filters["name"] = pattern if re.search(r"[*?\[]", pattern) else f"*{pattern}*"
-    found = checkpoints.available(**filters)
-    if not found and pattern is not None and checkpoints.find(pattern):
-        found = [checkpoints.find(pattern)]
+    found = available(**filters)
+    if not found and pattern is not None and find(pattern):
+        found = [find(pattern)]
     if not found:
         raise ValueError("No published weights match. `vit-keras models --all` lists all.")
     shown = found if filters or options.all else [c for c in found if c.variant is not None or c.source == "vit_keras"]
@@ -241,7 +241,7 @@ def _row(checkpoint) -> tuple[str, ...]:
         "-" if checkpoint.classes is None else str(checkpoint.classes),
         "-" if checkpoint.bytes is None else f"{checkpoint.bytes / 1e6:.0f}",
         "" if checkpoint.top1 is None else f"{checkpoint.top1:.1f}",
-        "yes" if checkpoints.is_local(checkpoint) else "",
+        "yes" if is_local(checkpoint) else "",
         "" if checkpoint.license == "Apache-2.0" else checkpoint.license,
     )
 
@@ -249,7 +249,7 @@ def _row(checkpoint) -> tuple[str, ...]:
 def _entry(checkpoint) -> dict[str, Any]:
     fields = dataclasses.asdict(checkpoint) | {"options": dict(checkpoint.options)}
     fields["preprocessing"] = checkpoint.preprocessing.to_dict()
-    return {"name": checkpoint.name, **fields, "here": checkpoints.is_local(checkpoint)}
+    return {"name": checkpoint.name, **fields, "here": is_local(checkpoint)}
 
 
 # --- cost ---------------------------------------------------------------------------------------------------------

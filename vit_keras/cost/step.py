@@ -187,7 +187,7 @@ def config_of(model: str | os.PathLike[str] | ViTConfig | keras.Model) -> ViTCon
         name = os.fspath(model)
         if name.replace("-", "_") in SIZES:
             return SIZES[name.replace("-", "_")]
-        from ..checkpoints import find  # here, as the help of the command line needs the tables above alone
+        from ..checkpoints.locate import find  # here, as the help of the command line needs the tables above alone
 
         published = find(name)
         if published is not None and published.variant in VARIANTS:

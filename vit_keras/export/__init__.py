@@ -19,7 +19,9 @@ from .formats import FORMATS, Format, find_format
 if TYPE_CHECKING:
     import keras
 
+    from .plan import Plan as Plan
     from .report import Report
+    from .timing import benchmark as benchmark
 
 _NAMES = {"Plan": "plan", "Report": "report", "benchmark": "timing"}
 
@@ -79,7 +81,7 @@ def export(
     from .other_backend import write_in_its_backend
     from .pictures import check_pictures
     from .placing import check_place, names
-    from .plan import Plan
+    from .plan import Plan as Plan
     from .report import Report, compare, sha256
     from .running import RuntimeCrashed
     from .timing import cpu, files_of
@@ -134,9 +136,7 @@ class _Callable(types.ModuleType):
     """A module that is called like its function of the same name."""
 
     __signature__ = inspect.signature(export)
-
-    def __call__(self, *args, **kwargs):
-        return export(*args, **kwargs)
+    __call__ = staticmethod(export)
 
 
 sys.modules[__name__].__class__ = _Callable

@@ -15,7 +15,6 @@ import keras
 import numpy as np
 from PIL import Image
 
-from .. import visualize
 from ..anatomy import (
     NUMBERS,
     class_names,
@@ -31,6 +30,7 @@ from ..images import read
 from ..labels import class_named
 from ..opening import open_model
 from ..validate import one_of, positive_integer
+from ..visualize.attention import attention_map
 from . import metrics
 from .dataset import ImageFolder
 from .embeddings.batches import Batch, batches_of_files, run_over
@@ -395,7 +395,7 @@ def explained_pictures(
     if has_attention(model):
         overlays = []
         for first in range(0, len(pictures), _MAP_BATCH):
-            overlays.extend(visualize.attention_map(model, pictures[first : first + _MAP_BATCH], method="relevance"))
+            overlays.extend(attention_map(model, pictures[first : first + _MAP_BATCH], method="relevance"))
     return dict(zip(chosen, zip(pictures, overlays)))
 
 

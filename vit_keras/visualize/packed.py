@@ -12,7 +12,7 @@ from keras import ops
 from .. import anatomy
 from ..keras_internals import no_gradients
 from ..layers import tap
-from ..packing import PackedTransformer
+from ..packing.model import PackedTransformer
 from .pictures import displayable
 from .recorder import projection_of, readout_of
 from .recording import Recording

@@ -58,7 +58,7 @@ _IN_A_FOLDER = (  # the names in Hugging Face's folders, the preferred first
 _SUFFIXES = (".npz", ".safetensors", ".pth", ".pt", ".bin", ".h5", ".keras")
 
 
-def open_weights(path: str | os.PathLike, key: str | None = None) -> Reader:
+def open_weights(path: str | os.PathLike[str], key: str | None = None) -> Reader:
     """Open a file of weights.
 
     Args:

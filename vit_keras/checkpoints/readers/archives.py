@@ -139,7 +139,7 @@ class NpzReader(Reader):
 
     format = "npz"
 
-    def __init__(self, path: str | os.PathLike):
+    def __init__(self, path: str | os.PathLike[str]):
         super().__init__(path)
         kind = kind_of(self.path)
         if kind is not Kind.ZIP:

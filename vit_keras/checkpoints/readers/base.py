@@ -57,7 +57,7 @@ class Reader(Mapping):
 
     format: str
 
-    def __init__(self, path: str | os.PathLike):
+    def __init__(self, path: str | os.PathLike[str]):
         self.path = Path(path)
         self.metadata: dict[str, Any] = {}
         self._arrays: dict[str, Stored] = {}

@@ -50,7 +50,7 @@ class HDF5Reader(Reader):
         ValueError: The file is damaged, or it holds no weights.
     """
 
-    def __init__(self, path: str | os.PathLike, content: BinaryIO | None = None):
+    def __init__(self, path: str | os.PathLike[str], content: BinaryIO | None = None):
         super().__init__(path)
         self._content = content
         with damage(self.path, "it cannot be opened"), self._open() as file:
@@ -177,7 +177,7 @@ class KerasReader(HDF5Reader):
         ValueError: The file is damaged, or it is not a Keras model.
     """
 
-    def __init__(self, path: str | os.PathLike):
+    def __init__(self, path: str | os.PathLike[str]):
         path = Path(path)
         with damage(path, "it cannot be opened"):
             archive = Zip(path)

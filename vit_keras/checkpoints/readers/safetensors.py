@@ -41,7 +41,7 @@ class SafetensorsReader(Reader):
 
     format = "safetensors"
 
-    def __init__(self, path: str | os.PathLike):
+    def __init__(self, path: str | os.PathLike[str]):
         super().__init__(path)
         with damage(self.path, "its header cannot be read"):
             size = self.path.stat().st_size

@@ -23,7 +23,7 @@ class ShardedReader(Reader):
         ValueError: It is not an index, or it names an array that is not in its piece.
     """
 
-    def __init__(self, path: str | os.PathLike, key: str | None = None):
+    def __init__(self, path: str | os.PathLike[str], key: str | None = None):
         super().__init__(path)
         with damage(self.path, "it is not an index of a file in pieces"):
             if self.path.stat().st_size > LIMIT_TEXT:

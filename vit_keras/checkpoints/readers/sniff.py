@@ -78,7 +78,7 @@ def sniff(start: bytes) -> Kind:
     return Kind.UNKNOWN
 
 
-def kind_of(path: str | os.PathLike) -> Kind:
+def kind_of(path: str | os.PathLike[str]) -> Kind:
     """Return the kind of the file at a path.
 
     Raises:

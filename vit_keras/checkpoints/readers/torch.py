@@ -38,7 +38,7 @@ class TorchReader(Reader):
 
     format = "torch"
 
-    def __init__(self, path: str | os.PathLike, key: str | None = None):
+    def __init__(self, path: str | os.PathLike[str], key: str | None = None):
         super().__init__(path)
         zipped = kind_of(self.path) is Kind.ZIP
         with damage(self.path, "it cannot be opened"):

@@ -35,7 +35,7 @@ def explorer(
     target: Any = "auto",
     max_mb: float = 6.0,
     compare: Any = None,
-    path: str | os.PathLike | None = None,
+    path: str | os.PathLike[str] | None = None,
     title: str | None = None,
     **options: Any,
 ) -> AttentionExplorer:
@@ -131,7 +131,7 @@ class AttentionExplorer:
             self._made = make_page(self._sources, self._title, self._max_mb, side, self._packed)
         return self._made
 
-    def save(self, path: str | os.PathLike) -> Path:
+    def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the page to a file, which appears only when it is whole.
 
         Returns:

@@ -1,0 +1,25 @@
+# Written by tools/make_stubs.py.
+from . import config as config
+from . import layers as layers
+from . import matching as matching
+from . import model as model
+from . import opening as opening
+from . import published as published
+from . import reading as reading
+from . import tokenizer as tokenizer
+from . import tower as tower
+from .config import TextConfig as TextConfig
+from .matching import encode_images as encode_images
+from .matching import encode_texts as encode_texts
+from .matching import similarity as similarity
+from .matching import top_k as top_k
+from .matching import zero_shot as zero_shot
+from .matching import zero_shot_classifier as zero_shot_classifier
+from .model import ImageText as ImageText
+from .model import contrastive_loss as contrastive_loss
+from .opening import open_image_text as open_image_text
+from .opening import open_text as open_text
+from .reading import TextWeights as TextWeights
+from .tokenizer import Tokenizer as Tokenizer
+from .tower import TextTransformer as TextTransformer
+from .tower import build_text as build_text
