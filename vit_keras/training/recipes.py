@@ -276,7 +276,7 @@ class Recipe:
             batch_size = batch_size or len(inputs)
         return batch_size, labels if labels is None or isinstance(labels, (dict, list, tuple)) else as_array(labels)
 
-    def for_model(self, model: keras.Model) -> Recipe:
+    def for_model(self, model: keras.Model, *, images: int | None = None, seen: int | None = None) -> Recipe:
         """Return the recipe with the learning rate for a model, where it has `None`.
 
         Args:
