@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from ..figure import GREY, INK, LIGHT, STYLE
 from .data import TASKS
-from .suite import BUDGETS, OURS, RATES
+from .suite import BUDGETS, OURS, RATES, key
 
 ADAM = "Keras, Adam"
 BEST = f"{ADAM}, best of {len(RATES)} rates"
@@ -77,7 +77,8 @@ def table(rows: list[dict[str, Any]]) -> str:
         best = max((cell.mean for name, cell in known.items() if name in names), default=math.nan)
         shown = [_shown(known.get(name), best) for name in names]
         lines.append([data, budget, *shown])
-    errors = collections.Counter((row["contender"], row["error"]) for row in rows if "error" in row)
+    last = {key(row): row for row in rows}.values()
+    errors = collections.Counter((row["contender"], row["error"]) for row in last if "error" in row)
     failed = [f"{name} failed {count} times: {error}" for (name, error), count in errors.items()]
     return "\n".join([*(f"| {' | '.join(line)} |" for line in lines), "", describe(rows), *failed])
 

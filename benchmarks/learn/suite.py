@@ -40,12 +40,12 @@ CONTENDERS = (
     Contender(OURS, "ours", "torch", "finetune"),
     Contender("Keras, Adam", "ours", "torch", "adam"),
     *(Contender(f"Keras, Adam {rate}", "ours", "torch", f"adam {rate}") for rate in RATES if rate != "1e-3"),
-    Contender("timm, AdamW", "torch_side", "torch", "adamw"),
-    Contender("transformers Trainer", "torch_side", "torch", "Trainer"),
+    Contender("timm, AdamW", "torch_image_models", "torch", "adamw"),
+    Contender("transformers Trainer", "hugging_face", "torch", "Trainer"),
     Contender("KerasHub ImageClassifier", "hub", "keras-hub", "fit"),
     Contender("vit_keras linear_probe", "ours", "torch", "linear_probe", trains=False),
     Contender("vit_keras knn", "ours", "torch", "knn", trains=False),
-    Contender("scikit-learn on timm's features", "torch_side", "torch", "logistic", trains=False),
+    Contender("scikit-learn on timm's features", "torch_image_models", "torch", "logistic", trains=False),
 )
 """Keras' own default is a rate of 1e-3, one of the five."""
 
