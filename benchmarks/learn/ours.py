@@ -85,15 +85,13 @@ def _steps(model: keras.Model, data: Data, request: dict[str, Any]) -> int:
 
 
 def _finetune(model: keras.Model, data: Data, request: dict[str, Any]) -> dict[str, Any]:
-    how = training.recipe("finetune")
-    loss = "mse" if data.kind == "regression" else None
+    how, loss = training.recipe("finetune"), "mse" if data.kind == "regression" else None
     how.compile(model, Stream(data, BATCH, 1, 0), loss=loss, steps=1)
-    seen = BATCH * _steps(model, data, request)
-    how = how.for_model(model, images=len(data.pixels), seen=seen)
-    steps = max(1, seen // how.batch_size)
-    stream = Stream(data, how.batch_size, steps, request["seed"], how.augmentation)
+    steps = _steps(model, data, request)
+    how = how.for_model(model, images=len(data.pixels), epochs=max(1, steps * BATCH // len(data.pixels)))
+    stream = Stream(data, BATCH, steps, request["seed"], how.augmentation)
     how.compile(model, stream, loss=loss, steps=steps)
-    return _fit(model, stream, list(how.callbacks)) | {"batch": how.batch_size, "rate": how.learning_rate}
+    return _fit(model, stream, list(how.callbacks))
 
 
 def _adam(model: keras.Model, data: Data, request: dict[str, Any], rate: str) -> dict[str, Any]:

@@ -49,7 +49,9 @@ def learn(folder, *options):
     return command.read(folder / "learn.jsonl")
 
 
+@pytest.mark.slow
 def test_each_task_is_learned_within_the_budget(folder, capsys):
+    pytest.importorskip("torch")
     options = ["--only", "vit_keras*", "Keras, Adam", "transformers*", "--seeds", "1", "--budgets", "10 steps", "none"]
     rows = {suite.key(row): row for row in learn(folder, *options)}
     assert {run.data for run in rows} == set(TINY)

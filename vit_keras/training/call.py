@@ -93,6 +93,7 @@ class Call:
                 passes = 1 if job.metric is None else 2  # over the held-out pictures
                 limit = TimeLimit(end, wanted, len(job.train), passes * len(job.held_out))
             run.begin(epochs or (wanted if limit is None else job.plan(run, limit)))
+            job.say_plan(run.epochs)
         job.fit(run, limit)
         return run
 
@@ -132,6 +133,7 @@ class Call:
         before = self.baseline(job)
         run = self.fit(job, self.output, end=self.end)
         evaluation = job.evaluate()
+        how = self.recipe.for_epochs(run.epochs)
         job.say(f"On the held-out pictures: {evaluation.headline}")
         if before is not None:
             self.notes.append(before.verdict(evaluation.accuracy))
@@ -146,20 +148,20 @@ class Call:
             notes=[*self.notes, *remarks(run, self._wanted)],
             pictures=pictures_of_mistakes(tuned, evaluation, self.data.root, self.mistakes),
             command=self.command,
-            recipe=self.recipe.to_dict(),
+            recipe=how.to_dict(),
             facts=self._facts(job, run.epochs, run.seconds),
         )
         told = {"best_epoch": run.best, "seconds": run.seconds, "history": run.history, **_told(before)}
         files = {
             "report.html": page,
             "history.json": {**told, "held_out": evaluation.to_dict()},
-            "recipe.json": self.recipe.to_dict(),
+            "recipe.json": how.to_dict(),
             "split.json": job.split(),
         }
         write(self.output, files, tuned, frozen)
         run.remove()
         job.say(f"Wrote {self.output / 'model.keras'} and, beside it, {', '.join(files)}")
-        return FinetuneResult(tuned, evaluation, run.history, run.best, self.recipe, self.output)
+        return FinetuneResult(tuned, evaluation, run.history, run.best, how, self.output)
 
     # --- folds ------------------------------------------------------------------------------------------------------
 
@@ -213,7 +215,8 @@ class Call:
             np.savez(file, rows=held_out.rows, outputs=_outputs(evaluation))
         told["facts"] = {name: str(value) for name, value in self._facts(job, run.epochs, run.seconds).items()}
         told["held_out"] = evaluation.to_dict()
-        files = {"history.json": told, "recipe.json": self.recipe.to_dict(), "split.json": job.split()}
+        how = self.recipe.for_epochs(run.epochs)
+        files = {"history.json": told, "recipe.json": how.to_dict(), "split.json": job.split()}
         write(place, files, job.model)
         run.remove()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 import sys
 import warnings
 from typing import Any
@@ -201,6 +202,16 @@ class Job:
         self.say(f"A step takes {step:.2g} seconds: {planned(limit, step)}")
         return max(1, limit.epochs(step))
 
+    def say_plan(self, epochs: int) -> None:
+        """Print how the training goes, and why."""
+        how, steps = self.recipe.for_epochs(epochs), len(self.train)
+        why = [f"{epochs} epochs of {steps:,} steps at a rate of up to {how.learning_rate:g}"]
+        if epochs == self.recipe.epochs == math.ceil(how.least_steps / steps):
+            why.append(f"so many epochs because few images need at least {how.least_steps} steps")
+        if how.augmentation != self.recipe.augmentation:
+            why.append(f"no augmentation, which pays from {self.recipe.augment_from} epochs on")
+        self.say(f"Plan: {'; '.join(why)}")
+
     def _callbacks(self) -> list[keras.callbacks.Callback]:
         return [*self.recipe.callbacks, *self.train.callbacks]
 
@@ -237,6 +248,7 @@ class Job:
 
     def _fit(self, run: Run, keep: Keep) -> None:
         callbacks = self._callbacks()
+        self.train.augmentation = self.recipe.for_epochs(run.epochs).augmentation
         self.model.fit(
             self.train,
             validation_data=self.held_out,
