@@ -88,7 +88,7 @@ def _finetune(model: keras.Model, data: Data, request: dict[str, Any]) -> dict[s
     how, loss = training.recipe("finetune"), "mse" if data.kind == "regression" else None
     how.compile(model, Stream(data, BATCH, 1, 0), loss=loss, steps=1)
     steps = _steps(model, data, request)
-    how = how.for_model(model, images=len(data.pixels), epochs=max(1, steps * BATCH // len(data.pixels)))
+    how = how.for_steps(steps)
     stream = Stream(data, BATCH, steps, request["seed"], how.augmentation)
     how.compile(model, stream, loss=loss, steps=steps)
     return _fit(model, stream, list(how.callbacks))

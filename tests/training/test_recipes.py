@@ -473,16 +473,11 @@ def test_recipes_compile_models_with_a_loss_of_their_own(kind):
     assert np.isfinite(history["loss"]).all() and ("accuracy" in history) == (kind is training.Distillation)
 
 
-def test_what_a_recipe_leaves_open_follows_from_the_training():
-    """By hand: 10 images are one step of 32, 500 are 16, 10,000 are 313."""
-    model = vit.build_model(32, 16, 1, 192, 3, "small", 64, classes=2)
-    how = recipe("finetune", epochs=10, least_steps=100, augment_from=4)
-    assert [how.for_model(model, images=n).epochs for n in (10, 320, 500, 10_000)] == [100, 10, 10, 10]
-    assert how.for_model(model, images=64, batch_size=8).epochs == 13  # 8 steps each
-    assert how.for_model(model, images=10, epochs=3).epochs == 3
-    assert [how.for_epochs(n).augmentation == how.augmentation for n in (3, 4, 5)] == [False, True, True]
-    assert how.for_epochs(3).augmentation == Augmentation(crop=None, flip=False)
-    assert how.for_epochs(3).for_epochs(3) == how.for_epochs(3)
-    assert how.replace(augmentation={"crop": 0.3}).for_epochs(1).augmentation.crop == 0.3  # whoever asks for it gets it
-    assert recipe("deit").for_epochs(1).augmentation == recipe("deit").augmentation
-    assert recipe("finetune", augmentation=None).for_epochs(1).augmentation is None
+def test_a_short_training_does_not_augment_unless_it_is_asked_to():
+    how = recipe("finetune", augment_from=4)
+    assert [how.for_steps(n).augmentation == how.augmentation for n in (3, 4, 5)] == [False, True, True]
+    assert how.for_steps(3).augmentation == Augmentation(crop=None, flip=False)
+    assert how.for_steps(3).for_steps(3) == how.for_steps(3)
+    assert how.replace(augmentation={"crop": 0.3}).for_steps(1).augmentation.crop == 0.3
+    assert recipe("deit").for_steps(1) == recipe("deit")
+    assert recipe("finetune", augmentation=None).for_steps(1).augmentation is None

@@ -133,7 +133,7 @@ class Call:
         before = self.baseline(job)
         run = self.fit(job, self.output, end=self.end)
         evaluation = job.evaluate()
-        how = self.recipe.for_epochs(run.epochs)
+        how = job.plan_of(run.epochs)
         job.say(f"On the held-out pictures: {evaluation.headline}")
         if before is not None:
             self.notes.append(before.verdict(evaluation.accuracy))
@@ -215,7 +215,7 @@ class Call:
             np.savez(file, rows=held_out.rows, outputs=_outputs(evaluation))
         told["facts"] = {name: str(value) for name, value in self._facts(job, run.epochs, run.seconds).items()}
         told["held_out"] = evaluation.to_dict()
-        how = self.recipe.for_epochs(run.epochs)
+        how = job.plan_of(run.epochs)
         files = {"history.json": told, "recipe.json": how.to_dict(), "split.json": job.split()}
         write(place, files, job.model)
         run.remove()

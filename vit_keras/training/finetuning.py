@@ -170,7 +170,7 @@ def finetune(
         given = model
         if not isinstance(model, keras.Model):
             given = open_model(model, weights, **options, **({} if how.dtype is None else {"dtype": how.dtype}))
-        how = how.for_model(given, images=len(parts[0]), batch_size=batch_size)
+        how = how.for_model(given)
         sets = datasets_of(
             data,
             parts,

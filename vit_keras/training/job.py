@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import math
 import sys
 import warnings
 from typing import Any
@@ -202,15 +201,16 @@ class Job:
         self.say(f"A step takes {step:.2g} seconds: {planned(limit, step)}")
         return max(1, limit.epochs(step))
 
+    def plan_of(self, epochs: int) -> Recipe:
+        """Return the recipe for a number of epochs."""
+        return self.recipe.for_steps(epochs * len(self.train)).replace(epochs=epochs)
+
     def say_plan(self, epochs: int) -> None:
         """Print how the training goes, and why."""
-        how, steps = self.recipe.for_epochs(epochs), len(self.train)
-        why = [f"{epochs} epochs of {steps:,} steps at a rate of up to {how.learning_rate:g}"]
-        if epochs == self.recipe.epochs == math.ceil(how.least_steps / steps):
-            why.append(f"so many epochs because few images need at least {how.least_steps} steps")
-        if how.augmentation != self.recipe.augmentation:
-            why.append(f"no augmentation, which pays from {self.recipe.augment_from} epochs on")
-        self.say(f"Plan: {'; '.join(why)}")
+        how, steps = self.plan_of(epochs), epochs * len(self.train)
+        why = f", because {steps:,} steps are fewer than {self.recipe.augment_from}"
+        augmented = "augmented" if how.augmentation == self.recipe.augmentation else f"not augmented{why}"
+        self.say(f"Plan: {steps:,} steps at a rate of up to {how.learning_rate:g}; images are {augmented}")
 
     def _callbacks(self) -> list[keras.callbacks.Callback]:
         return [*self.recipe.callbacks, *self.train.callbacks]
@@ -248,7 +248,7 @@ class Job:
 
     def _fit(self, run: Run, keep: Keep) -> None:
         callbacks = self._callbacks()
-        self.train.augmentation = self.recipe.for_epochs(run.epochs).augmentation
+        self.train.augmentation = self.plan_of(run.epochs).augmentation
         self.model.fit(
             self.train,
             validation_data=self.held_out,

@@ -16,14 +16,13 @@ _FINETUNE = dict(
     learning_rate=None,
     batch_size=32,
     epochs=10,
-    least_steps=160,
     warmup=0.1,
     weight_decay=0.05,
     layer_decay=0.75,
     clip_norm=1.0,
     label_smoothing=0.1,
     augmentation=dict(crop=0.5, flip=True),
-    augment_from=5,
+    augment_from=60,
 )
 
 RECIPE_TABLE = {

@@ -13,7 +13,6 @@ layer_decay=0.65)`.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -71,7 +70,6 @@ class Recipe:
         batch_size: The batch size that `learning_rate` is for.
         scale_learning_rate: Whether the learning rate is scaled in proportion to the batch size (arXiv 1706.02677).
         epochs: A suggested number of epochs.
-        least_steps: Steps that few images get at least, by more epochs (see `for_model`).
         schedule: Decay after the warm-up: `"cosine"`, `"linear"` or `"constant"`.
         warmup: Fraction of all steps in which the learning rate rises to `learning_rate`.
         final_learning_rate: Learning rate at the end, as a fraction of `learning_rate`.
@@ -99,7 +97,7 @@ class Recipe:
         lora_projections: Projections with an adapter (see `lora.add_lora`).
         augmentation: Augmentation of the training images, as an `augment.Augmentation` or its fields. The dataset
             applies it.
-        augment_from: Number of epochs from which on images are augmented (see `for_model`). 0 if the augmentation is
+        augment_from: Number of steps from which on `finetune` augments (see `for_steps`). 0 if the augmentation is
             changed and this is not.
         dtype: Keras dtype policy to build the model with, or `None` for the global one.
 
@@ -118,7 +116,6 @@ class Recipe:
     batch_size: int = 512
     scale_learning_rate: bool = False
     epochs: int = 10
-    least_steps: int = 0
     schedule: str = "cosine"
     warmup: float = 0.0
     final_learning_rate: float = 0.0
@@ -162,7 +159,7 @@ class Recipe:
             **dict.fromkeys((*below_one, "dropout", "stochastic_depth"), (0, 1)),
             **{field: (1, float("inf")) for field in ("batch_size", "epochs", "accumulate", "lora")},
             **{field: (0, float("inf")) for field in ("learning_rate", "epsilon", "weight_decay", "clip_norm")},
-            **{field: (0, float("inf")) for field in ("least_steps", "augment_from")},
+            "augment_from": (0, float("inf")),
         }
         for field, (low, high) in ranges.items():
             value = getattr(self, field)
@@ -287,20 +284,11 @@ class Recipe:
             batch_size = batch_size or len(inputs)
         return batch_size, labels if labels is None or isinstance(labels, (dict, list, tuple)) else as_array(labels)
 
-    def for_model(
-        self, model: keras.Model, *, images: int | None = None, batch_size: int | None = None, epochs: int | None = None
-    ) -> Recipe:
-        """Return the recipe for a model and a training: with a learning rate, epochs and augmentation that fit them.
-
-        - The learning rate follows from the model's hidden size, where it is `None` (see `rate_for`).
-        - So few images that `epochs` have less than `least_steps` steps get more epochs.
-        - A training of fewer than `augment_from` epochs does not augment: it sees each image too few times.
+    def for_model(self, model: keras.Model) -> Recipe:
+        """Return the recipe with the learning rate for a model, where it has `None`.
 
         Args:
             model: Any Keras model. One without a Vision Transformer, or with several, counts as wide.
-            images: Number of images to learn from, if known.
-            batch_size: Images in a step; `None`: the recipe's.
-            epochs: Number of epochs, if that is decided.
 
         Example:
             >>> from vit_keras import vit
@@ -308,28 +296,24 @@ class Recipe:
             >>> recipe("finetune").for_model(model).learning_rate
             0.001
         """
-        found = self
-        if self.learning_rate is None:
-            try:
-                config = getattr(anatomy.find_vit(getattr(model, "student", model)), "config", None)
-            except ValueError:
-                config = None
-            found = found.replace(learning_rate=rate_for(getattr(config, "hidden_size", None)))
-        if epochs is None and images is not None:
-            steps = math.ceil(images / (batch_size or self.batch_size))
-            found = found.replace(epochs=max(self.epochs, math.ceil(self.least_steps / steps)))
-        return found if epochs is None else found.for_epochs(epochs)
+        if self.learning_rate is not None:
+            return self
+        try:
+            config = getattr(anatomy.find_vit(getattr(model, "student", model)), "config", None)
+        except ValueError:
+            config = None
+        return self.replace(learning_rate=rate_for(getattr(config, "hidden_size", None)))
 
-    def for_epochs(self, epochs: int) -> Recipe:
-        """Return the recipe for a number of epochs: without augmentation if they are fewer than `augment_from`.
+    def for_steps(self, steps: int) -> Recipe:
+        """Return the recipe for a training of so many steps: without augmentation if they are below `augment_from`.
 
         Example:
-            >>> recipe("finetune").for_epochs(1).augmentation.crop is None
+            >>> recipe("finetune").for_steps(10).augmentation.crop is None
             True
         """
-        if self.augmentation is None or epochs >= self.augment_from:
-            return self.replace(epochs=epochs)
-        return self.replace(epochs=epochs, augmentation=PLAIN)
+        if self.augmentation is None or steps >= self.augment_from:
+            return self
+        return self.replace(augmentation=PLAIN)
 
     def make_optimizer(self, batch_size: int | None = None, steps: int | None = None) -> keras.optimizers.Optimizer:
         """Return the optimizer of this recipe for a batch size; see `compile`."""
