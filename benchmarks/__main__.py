@@ -1,4 +1,7 @@
-"""Run the command line: `python -m benchmarks [SUITE ...]`, `python -m benchmarks figure RESULTS.json OUT.png`."""
+"""Run the command line: `python -m benchmarks [SUITE ...]`, `python -m benchmarks figure RESULTS.json OUT.png`.
+
+`python -m benchmarks learn` is about training; it has a command line of its own.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,12 @@ import datetime
 import itertools
 import json
 import os
-import platform
 import sys
 from pathlib import Path
 from typing import Any
 
 from . import environments, figure, report, runner
+from .learn import command as learn
 from .suites import LIBRARIES, MODELS, QUICK, SUITES, Cell
 
 FOLDER = "VIT_KERAS_BENCHMARKS"
@@ -61,28 +64,13 @@ def cells(arguments: argparse.Namespace) -> list[Cell]:
     return [dataclasses.replace(cell, rounds=arguments.rounds or cell.rounds) for cell in chosen]
 
 
-def machine(processors: list[int]) -> dict[str, Any]:
-    """Return a description of this machine."""
-    cpuinfo, meminfo = Path("/proc/cpuinfo"), Path("/proc/meminfo")
-    lines = cpuinfo.read_text().splitlines() if cpuinfo.is_file() else []
-    names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
-    memory = int(meminfo.read_text().split()[1]) / 2**20 if meminfo.is_file() else None
-    return {
-        "processor": names[0] if names else platform.processor() or platform.machine(),
-        "cores": len(processors),
-        "memory_gib": memory and round(memory),
-        "system": f"{platform.system()} {platform.release()}",
-        "python": platform.python_version(),
-    }
-
-
 def run(arguments: argparse.Namespace) -> None:
     """Measure, print a table after each cell, and write all results to a file."""
     processors = runner.physical_processors()[: arguments.threads]
     settings = runner.Settings(arguments.environments.resolve(), processors, arguments.checkout.resolve())
     results: dict[str, Any] = {
         "date": datetime.date.today().isoformat(),
-        "machine": machine(processors),
+        "machine": runner.machine(processors),
         "only": arguments.only,
         "environments": {},
         "cells": [],
@@ -137,6 +125,10 @@ def show() -> None:
 
 def main(argv: list[str] | None = None) -> None:
     """Run the command line."""
+    argv = sys.argv[1:] if argv is None else argv
+    if argv[:1] == ["learn"]:
+        learn.main(argv[1:])
+        return
     arguments = parser().parse_args(argv)
     what = arguments.what
     if what == ["list"]:

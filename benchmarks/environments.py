@@ -35,8 +35,8 @@ ENVIRONMENTS: dict[str, tuple[tuple[str, ...], ...]] = {
     "jax": ((*KERAS, JAX, *OURS),),
     "torch": (
         (TORCH,),
-        (*KERAS, *OURS, *HUGGING_FACE, "onnx==1.23.2", "onnxscript"),
-        ("--no-deps", "timm==1.0.31", "transformers==5.23.0"),
+        (*KERAS, *OURS, *HUGGING_FACE, "onnx==1.23.2", "onnxscript", "psutil", "scikit-learn"),
+        ("--no-deps", "timm==1.0.31", "transformers==5.23.0", "accelerate"),
     ),
     "vit-keras-0.2": ((*KERAS, TENSORFLOW, "vit-keras==0.2.0", "opencv-python-headless", "typing_extensions"),),
     "keras-hub": (

@@ -7,6 +7,7 @@ import dataclasses
 import json
 import math
 import os
+import platform
 import subprocess
 import sys
 import tempfile
@@ -57,6 +58,21 @@ def physical_processors() -> list[int]:
         siblings = Path(f"/sys/devices/system/cpu/cpu{processor}/topology/thread_siblings_list")
         cores.setdefault(siblings.read_text() if siblings.is_file() else processor, processor)
     return list(cores.values())
+
+
+def machine(processors: list[int]) -> dict[str, Any]:
+    """Return a description of this machine."""
+    cpuinfo, meminfo = Path("/proc/cpuinfo"), Path("/proc/meminfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.is_file() else []
+    names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
+    memory = int(meminfo.read_text().split()[1]) / 2**20 if meminfo.is_file() else None
+    return {
+        "processor": names[0] if names else platform.processor() or platform.machine(),
+        "cores": len(processors),
+        "memory_gib": memory and round(memory),
+        "system": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+    }
 
 
 def environment_variables(backend: str, threads: int) -> dict[str, str]:

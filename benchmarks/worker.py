@@ -63,6 +63,10 @@ def serve(spec: dict[str, Any], requests, answer) -> None:
     if "save" in spec:
         return answer({"saved": timed(lambda: module.save(cell, spec["save"]))[0]})
     prepare = getattr(module, cell["suite"])
+    if cell["suite"] == "learn":  # one answer for each training
+        for line in requests:
+            answer(_tried(lambda request: prepare(json.loads(request)), line))
+        return None
     build_seconds, job = timed(lambda: prepare(cell))
     if cell["suite"] == "startup":
         stages = {name: timed(stage)[0] for name, stage in job}
@@ -77,12 +81,17 @@ def serve(spec: dict[str, Any], requests, answer) -> None:
         }
     )
     for line in requests:
-        try:
-            answer(_do(job, json.loads(line)))
-        except Exception as error:  # the other styles may work
-            traceback.print_exc()
-            answer(failure(error))
+        answer(_tried(lambda request: _do(job, json.loads(request)), line))
     return None
+
+
+def _tried(function, *arguments) -> dict[str, Any]:
+    """Return the answer of a function, or its exception as an answer: the next request may work."""
+    try:
+        return function(*arguments)
+    except Exception as error:
+        traceback.print_exc()
+        return failure(error)
 
 
 def failure(error: Exception) -> dict[str, str]:

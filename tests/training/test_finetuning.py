@@ -22,6 +22,8 @@ from vit_keras import visualize, vit
 from vit_keras.training import finetuning as module
 from vit_keras.training import job
 from vit_keras.training import run as running
+from vit_keras.training.augment import Augmentation
+from vit_keras.training.dataset import ImageFolder
 from vit_keras.training.evaluation import evaluate, pictures_of_mistakes
 from vit_keras.training.finetuning import finetune
 from vit_keras.training.recipes import recipe
@@ -63,7 +65,7 @@ def tiny(**options):
 
 
 SETTINGS = {
-    "recipe": recipe("finetune", learning_rate=3e-3),
+    "recipe": recipe("finetune", learning_rate=3e-3, augment_from=12),
     "epochs": 3,
     "batch_size": 8,
     "image_size": 32,
@@ -90,7 +92,8 @@ def finished(photos, tmp_path_factory):
 def test_a_run_learns_and_leaves_everything(finished, photos):
     result, _ = finished
     files = {path.name for path in result.folder.iterdir()}
-    assert files == {"model.keras", "report.html", "history.json", "recipe.json", "split.json"}
+    wanted = {"model.keras", "report.html", "history.json", "recipe.json", "split.json"}
+    assert wanted <= files <= {*wanted, "probe.keras"}
     assert result.evaluation.accuracy > 0.6  # of three colours, one in three by chance
     assert len(result.history["val_loss"]) == 3 and result.history["val_loss"][-1] < result.history["val_loss"][0]
     assert result.model.labels == tuple(COLOURS)
@@ -105,7 +108,7 @@ def test_the_files_say_what_was_done(finished):
     told = {name: json.loads((result.folder / f"{name}.json").read_text()) for name in ("history", "recipe", "split")}
     assert told["history"]["history"] == result.history
     assert told["history"]["held_out"]["accuracy"] == result.evaluation.accuracy
-    assert told["recipe"]["learning_rate"] == 3e-3 and recipe("finetune", learning_rate=3e-3) == result.recipe
+    assert told["recipe"]["learning_rate"] == 3e-3 and result.recipe == SETTINGS["recipe"].replace(epochs=3)
     training, validation = told["split"]["training"], told["split"]["validation"]
     assert set(result.evaluation.paths) == set(validation) and not set(training) & set(validation)
     assert len(training) + len(validation) == 30 + 5
@@ -411,6 +414,18 @@ def test_the_time_is_planned_again_once_steps_are_warm(
     assert least <= len(result.history["loss"]) <= most
     assert clock.now - 1000 <= 12 * 60
     assert not (tmp_path / "run" / ".state").exists()
+
+
+def test_a_short_training_does_not_augment_and_says_so(photos, tmp_path, monkeypatch, capsys):
+    applied, begin = [], ImageFolder.on_epoch_begin
+    monkeypatch.setattr(ImageFolder, "on_epoch_begin", lambda self: applied.append(self.augmentation) or begin(self))
+    how = {**SETTINGS, "recipe": recipe("finetune", augment_from=5), "epochs": 1}
+    result = finetune(tiny(), photos, output=tmp_path / "run", **how)
+    plain = Augmentation(crop=None, flip=False)
+    assert {*applied} <= {plain, None} and plain in applied  # None: the images held out
+    assert result.recipe.augmentation == plain and result.recipe.epochs == 1
+    said = "Plan: 4 steps at a rate of up to 0.002; images are not augmented, because 4 steps are fewer than 5"
+    assert said in capsys.readouterr().out
 
 
 def test_the_head_is_new_unless_it_is_of_these_classes():

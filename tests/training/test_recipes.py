@@ -9,6 +9,7 @@ from support import uncompiled
 
 from vit_keras import training, vit
 from vit_keras.keras_internals import rate_or_schedule
+from vit_keras.training.augment import Augmentation
 from vit_keras.training.freeze import head_layers, train_only
 from vit_keras.training.recipe_table import RECIPE_TABLE
 from vit_keras.training.recipes import RECIPES, CrossEntropy, Horizon, Recipe, accuracy, recipe
@@ -470,3 +471,13 @@ def test_recipes_compile_models_with_a_loss_of_their_own(kind):
     images = np.random.default_rng(0).uniform(-1, 1, (8, *model.input_shape[1:])).astype("float32")
     history = wrapped.fit(images, labels, batch_size=4, verbose=0).history
     assert np.isfinite(history["loss"]).all() and ("accuracy" in history) == (kind is training.Distillation)
+
+
+def test_a_short_training_does_not_augment_unless_it_is_asked_to():
+    how = recipe("finetune", augment_from=4)
+    assert [how.for_steps(n).augmentation == how.augmentation for n in (3, 4, 5)] == [False, True, True]
+    assert how.for_steps(3).augmentation == Augmentation(crop=None, flip=False)
+    assert how.for_steps(3).for_steps(3) == how.for_steps(3)
+    assert how.replace(augmentation={"crop": 0.3}).for_steps(1).augmentation.crop == 0.3
+    assert recipe("deit").for_steps(1) == recipe("deit")
+    assert recipe("finetune", augmentation=None).for_steps(1).augmentation is None

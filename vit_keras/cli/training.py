@@ -58,6 +58,7 @@ def finetune(options: argparse.Namespace) -> None:
         weight=options.weight,
         class_names=options.class_names,
         balance=options.balance_by or options.balance,
+        probe=options.probe,
         out=options.output,
         overwrite=options.overwrite,
         seed=options.seed,

@@ -17,9 +17,10 @@ import numpy as np
 from ..atomic import complete
 from ..opening import open_model
 from . import metrics
+from .baseline import Baseline
 from .dataset import ImageFolder
 from .evaluation import evaluation_of, explained_pictures, pictures_of_mistakes, relative
-from .job import Job, digest, duration
+from .job import Job, digest, duration, with_head
 from .labeled import Labeled
 from .recipes import Recipe
 from .report import report
@@ -74,6 +75,7 @@ class Call:
     mistakes: int
     command: str | None
     progress: bool
+    probe: bool
     notes: list[str]
 
     def job(self, train: ImageFolder, held_out: ImageFolder) -> Job:
@@ -91,8 +93,23 @@ class Call:
                 passes = 1 if job.metric is None else 2  # over the held-out pictures
                 limit = TimeLimit(end, wanted, len(job.train), passes * len(job.held_out))
             run.begin(epochs or (wanted if limit is None else job.plan(run, limit)))
+            job.say_plan(run.epochs)
         job.fit(run, limit)
         return run
+
+    def baseline(self, job: Job) -> Baseline | None:
+        """Return what the features tell before the training, where that is wanted and a picture has one class."""
+        if not self.probe or self.data.task != "single":
+            return None
+        found = Baseline.of(job.model, job.train, job.held_out, seconds=self.seconds, seed=self.seed)
+        if found is not None:
+            job.say(
+                f"Without training, of {found.held_out:,} held-out pictures ({duration(found.seconds)}): {found.text}"
+            )
+        return found
+
+    def _untrained(self, train: ImageFolder) -> keras.Model:
+        return with_head(self.given, train.image_size, self.data.names, self.data.task)[0]
 
     @property
     def _wanted(self) -> int:
@@ -113,9 +130,15 @@ class Call:
             f"{job.pictures}; {tuned.name} for {pixels(tuned)} pixels, {tuned.count_params():,} weights; recipe "
             f"{self.recipe.name}"
         )
+        before = self.baseline(job)
         run = self.fit(job, self.output, end=self.end)
         evaluation = job.evaluate()
+        how = job.plan_of(run.epochs)
         job.say(f"On the held-out pictures: {evaluation.headline}")
+        if before is not None:
+            self.notes.append(before.verdict(evaluation.accuracy))
+            job.say(self.notes[-1])
+        frozen = before.put_into(self._untrained(train)) if before and before.beats(evaluation.accuracy) else None
         page = report(
             evaluation,
             title=f"{tuned.name}, fine-tuned on {self.title}",
@@ -125,20 +148,20 @@ class Call:
             notes=[*self.notes, *remarks(run, self._wanted)],
             pictures=pictures_of_mistakes(tuned, evaluation, self.data.root, self.mistakes),
             command=self.command,
-            recipe=self.recipe.to_dict(),
+            recipe=how.to_dict(),
             facts=self._facts(job, run.epochs, run.seconds),
         )
-        told = {"best_epoch": run.best, "seconds": run.seconds, "history": run.history}
+        told = {"best_epoch": run.best, "seconds": run.seconds, "history": run.history, **_told(before)}
         files = {
             "report.html": page,
             "history.json": {**told, "held_out": evaluation.to_dict()},
-            "recipe.json": self.recipe.to_dict(),
+            "recipe.json": how.to_dict(),
             "split.json": job.split(),
         }
-        write(self.output, files, tuned)
+        write(self.output, files, tuned, frozen)
         run.remove()
         job.say(f"Wrote {self.output / 'model.keras'} and, beside it, {', '.join(files)}")
-        return FinetuneResult(tuned, evaluation, run.history, run.best, self.recipe, self.output)
+        return FinetuneResult(tuned, evaluation, run.history, run.best, how, self.output)
 
     # --- folds ------------------------------------------------------------------------------------------------------
 
@@ -181,16 +204,19 @@ class Call:
         keras.utils.set_random_seed(self.seed + number)
         job = self.job(train, held_out)
         job.say(f"Fold {number} of {count}: {job.pictures}")
+        before = self.baseline(job)
         end = None if self.end is None else self.end - self.seconds * (count - 1) / count
         run = self.fit(job, place, whole.epochs, end)
         evaluation = job.evaluate()
         job.say(f"On fold {number}: {evaluation.headline}")
         told = {"best_epoch": run.best, "epochs": run.epochs, "seconds": run.seconds, "history": run.history}
+        told |= _told(before)
         with complete(place / "predictions.npz") as part, open(part, "wb") as file:
             np.savez(file, rows=held_out.rows, outputs=_outputs(evaluation))
         told["facts"] = {name: str(value) for name, value in self._facts(job, run.epochs, run.seconds).items()}
         told["held_out"] = evaluation.to_dict()
-        files = {"history.json": told, "recipe.json": self.recipe.to_dict(), "split.json": job.split()}
+        how = job.plan_of(run.epochs)
+        files = {"history.json": told, "recipe.json": how.to_dict(), "split.json": job.split()}
         write(place, files, job.model)
         run.remove()
 
@@ -222,6 +248,10 @@ class Call:
             )
             for result, part, value in zip(results, parts, scores[name])
         ]
+        if all("before_training" in result for result in results):
+            before = Baseline.joined([result["before_training"] for result in results])
+            self.notes.append(before.verdict(evaluation.accuracy, "linear probes (training.linear_probe)"))
+            told["before_training"] = before.to_dict()
         page = report(
             evaluation,
             title=f"{results[0]['facts']['model'].partition(',')[0]}, fine-tuned on {len(pairs)} folds of {self.title}",
@@ -265,6 +295,10 @@ class Call:
             task = self.data.task
             found = [metrics.score(name, p.targets, p.outputs, task, scale=s) for p, s in zip(parts, scales)]
         return name, {name: found}
+
+
+def _told(before: Baseline | None) -> dict[str, Any]:
+    return {} if before is None else {"before_training": before.to_dict()}
 
 
 def _outputs(evaluation: Any) -> np.ndarray:

@@ -351,15 +351,18 @@ class ImageFolder(keras.utils.PyDataset):
         """
         return self._pictures.plain(range(len(self.paths))[index])
 
-    def arrays(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return all images, without augmentation, and their labels, in the order of `paths`.
+    def arrays(self, chosen: Sequence[int] | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """Return images, without augmentation, and their labels.
+
+        Args:
+            chosen: The numbers of the images in `paths`; `None`: all, in that order.
 
         Returns:
             The model's inputs, float32 `(n, height, width, channels)`, and the labels in the form of the batches'.
         """
-        inputs = np.stack([self._normalize(self.pixels(i)) for i in range(len(self.paths))])
-        labels = np.eye(len(self.class_names), dtype="float32")[self.labels] if self.one_hot else self.labels
-        return inputs, labels
+        chosen = range(len(self.paths)) if chosen is None else chosen
+        inputs, labels = np.stack([self._normalize(self.pixels(i)) for i in chosen]), self.labels[list(chosen)]
+        return inputs, np.eye(len(self.class_names), dtype="float32")[labels] if self.one_hot else labels
 
 
 def _weighted(labels: np.ndarray, weights: np.ndarray) -> np.ndarray:

@@ -47,6 +47,13 @@ _MAP_SIDE = 384
 _MAP_BATCH = 8
 
 
+def wilson(share: float, count: int) -> tuple[float, float]:
+    """Return the 95 % interval of a share of so many images (Wilson's)."""
+    z, n, p = 1.96, count, share
+    center, spread = p + z * z / (2 * n), z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
+    return (center - spread) / (1 + z * z / n), (center + spread) / (1 + z * z / n)
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Evaluation:
     """The predictions of a classifier on labeled pictures, and the measures that follow from them.
@@ -99,9 +106,7 @@ class Evaluation:
     @property
     def interval(self) -> tuple[float, float]:
         """The 95 % interval of the accuracy (Wilson's)."""
-        z, n, p = 1.96, len(self.labels), self.accuracy
-        center, spread = p + z * z / (2 * n), z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
-        return (center - spread) / (1 + z * z / n), (center + spread) / (1 + z * z / n)
+        return wilson(self.accuracy, len(self.labels))
 
     @property
     def loss(self) -> float:

@@ -71,6 +71,7 @@ def finetune(
     folds: int | str | None = None,
     metric: str | None = None,
     balance: bool | str = False,
+    probe: bool = True,
     output: str | os.PathLike[str] = "finetuned",
     overwrite: bool = False,
     seed: int = 0,
@@ -123,6 +124,10 @@ def finetune(
             learn how frequent each class is (`vit_keras.training.losses.CrossEntropy`), the better one where it was
             measured; `"weights"` or `True`, by weights of the classes in the loss. The metric `"balanced_accuracy"` or
             `"macro_f1"` then chooses the epoch by the same rule.
+        probe: Whether to find out first how well simple classifiers of the model's features do without training
+            (nearest neighbors, class means, a linear probe), where an image has one class of several. This costs one
+            forward pass of each image, at most a twentieth of the time limit. If fine-tuning does not beat the linear
+            ones, the report says so, and the better of these is saved too, as `probe.keras`.
         output: Folder for the results; it is made. (Also accepted as `out`.)
         overwrite: Whether to begin anew if `output` has a finished run, or one with other settings.
         seed: Seed of the split, the order and the augmentation.
@@ -195,6 +200,7 @@ def finetune(
         mistakes=mistakes,
         command=command,
         progress=progress,
+        probe=probe,
         notes=notes,
     )
     return call.one(*sets) if folds is None else call.folds([*zip(sets[::2], sets[1::2])])

@@ -201,6 +201,17 @@ class Job:
         self.say(f"A step takes {step:.2g} seconds: {planned(limit, step)}")
         return max(1, limit.epochs(step))
 
+    def plan_of(self, epochs: int) -> Recipe:
+        """Return the recipe for a number of epochs."""
+        return self.recipe.for_steps(epochs * len(self.train)).replace(epochs=epochs)
+
+    def say_plan(self, epochs: int) -> None:
+        """Print how the training goes, and why."""
+        how, steps = self.plan_of(epochs), epochs * len(self.train)
+        why = f", because {steps:,} steps are fewer than {self.recipe.augment_from}"
+        augmented = "augmented" if how.augmentation == self.recipe.augmentation else f"not augmented{why}"
+        self.say(f"Plan: {steps:,} steps at a rate of up to {how.learning_rate:g}; images are {augmented}")
+
     def _callbacks(self) -> list[keras.callbacks.Callback]:
         return [*self.recipe.callbacks, *self.train.callbacks]
 
@@ -237,6 +248,7 @@ class Job:
 
     def _fit(self, run: Run, keep: Keep) -> None:
         callbacks = self._callbacks()
+        self.train.augmentation = self.plan_of(run.epochs).augmentation
         self.model.fit(
             self.train,
             validation_data=self.held_out,

@@ -22,6 +22,7 @@ _FINETUNE = dict(
     clip_norm=1.0,
     label_smoothing=0.1,
     augmentation=dict(crop=0.5, flip=True),
+    augment_from=60,
 )
 
 RECIPE_TABLE = {

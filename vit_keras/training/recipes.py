@@ -38,6 +38,8 @@ OPTIMIZERS = {
     "lamb": (LayerwiseLamb, ("beta_1", "beta_2", "epsilon")),
 }
 LOSSES = ("auto", "binary")
+PLAIN = Augmentation(crop=None, flip=False)
+"""No augmentation, of images that are kept large enough for one."""
 
 
 def rate_for(hidden_size: int | None) -> float:
@@ -95,6 +97,8 @@ class Recipe:
         lora_projections: Projections with an adapter (see `lora.add_lora`).
         augmentation: Augmentation of the training images, as an `augment.Augmentation` or its fields. The dataset
             applies it.
+        augment_from: Number of steps from which on `finetune` augments (see `for_steps`). 0 if the augmentation is
+            changed and this is not.
         dtype: Keras dtype policy to build the model with, or `None` for the global one.
 
     Raises:
@@ -133,6 +137,7 @@ class Recipe:
     lora: int | None = None
     lora_projections: tuple[str, ...] = ("query", "value")
     augmentation: Augmentation | None = None
+    augment_from: int = 0
     dtype: str | None = None
 
     def __post_init__(self) -> None:
@@ -154,6 +159,7 @@ class Recipe:
             **dict.fromkeys((*below_one, "dropout", "stochastic_depth"), (0, 1)),
             **{field: (1, float("inf")) for field in ("batch_size", "epochs", "accumulate", "lora")},
             **{field: (0, float("inf")) for field in ("learning_rate", "epsilon", "weight_decay", "clip_norm")},
+            "augment_from": (0, float("inf")),
         }
         for field, (low, high) in ranges.items():
             value = getattr(self, field)
@@ -171,6 +177,8 @@ class Recipe:
         if unknown:
             hint = did_you_mean(unknown[0], known)
             raise ValueError(f"A recipe has no field {', '.join(unknown)}.{hint} Its fields: {', '.join(known)}.")
+        if "augmentation" in changes:
+            changes.setdefault("augment_from", 0)
         return dataclasses.replace(self, **changes)
 
     def to_dict(self) -> dict[str, Any]:
@@ -295,6 +303,17 @@ class Recipe:
         except ValueError:
             config = None
         return self.replace(learning_rate=rate_for(getattr(config, "hidden_size", None)))
+
+    def for_steps(self, steps: int) -> Recipe:
+        """Return the recipe for a training of so many steps: without augmentation if they are below `augment_from`.
+
+        Example:
+            >>> recipe("finetune").for_steps(10).augmentation.crop is None
+            True
+        """
+        if self.augmentation is None or steps >= self.augment_from:
+            return self
+        return self.replace(augmentation=PLAIN)
 
     def make_optimizer(self, batch_size: int | None = None, steps: int | None = None) -> keras.optimizers.Optimizer:
         """Return the optimizer of this recipe for a batch size; see `compile`."""

@@ -158,8 +158,19 @@ def pixels(model: keras.Model) -> str:
     return "×".join(map(str, model.config.image_size))
 
 
-def write(output: Path, texts: dict[str, Any], model: keras.Model | None) -> None:
-    """Write all files, the model last: where it is, everything is."""
+def write(output: Path, texts: dict[str, Any], model: keras.Model | None, frozen: keras.Model | None = None) -> None:
+    """Write all files, the model last: where it is, everything is.
+
+    Args:
+        output: The folder.
+        texts: Text, or what becomes JSON, by the name of the file.
+        model: `model.keras`.
+        frozen: `probe.keras`; `None` removes what an earlier run has left of it.
+    """
+    (output / "probe.keras").unlink(missing_ok=True)
+    if frozen is not None:
+        with complete(output / "probe.keras") as part:
+            frozen.save(part)
     for name, text in texts.items():
         with complete(output / name) as part:
             part.write_text(text if isinstance(text, str) else json.dumps(text, indent=1), encoding="utf-8")

@@ -66,6 +66,12 @@ def finetune(parser: argparse.ArgumentParser) -> None:
         "the model from learning how frequent they are; default: neither",
     )
     parser.add_argument(
+        "--no-probe",
+        dest="probe",
+        action="store_false",
+        help="do not measure first how well classifiers of the model's features do without training",
+    )
+    parser.add_argument(
         "--seed",
         type=integer(0),
         default=0,

@@ -1,0 +1,1 @@
+"""How well libraries fine-tune a Vision Transformer in a given processor time: `python -m benchmarks learn`."""

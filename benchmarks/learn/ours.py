@@ -1,0 +1,118 @@
+"""vit_keras: `recipe("finetune")`, plain Keras on the same model, the linear probe and the nearest neighbors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+
+import vit_keras
+from vit_keras import training
+
+from . import common
+from .common import BATCH, Data, Processor
+
+_models: dict[tuple, tuple[keras.Model, list[np.ndarray]]] = {}
+
+
+def learn(request: dict[str, Any]) -> dict[str, Any]:
+    """Train as a contender does, and return its score, its steps and its processor time."""
+    keras.utils.set_random_seed(request["seed"])
+    data = common.read(request)
+    style, _, rate = request["style"].partition(" ")
+    if style in ("linear_probe", "knn"):
+        return _frozen(data, style, request)
+    model = _model(request, data)
+    return _finetune(model, data, request) if style == "finetune" else _adam(model, data, request, rate)
+
+
+def _model(request: dict[str, Any], data: Data) -> keras.Model:
+    """Return a model with the weights of the file and a new head, built once."""
+    size, key = data.pixels.shape[1], (request["weights"], data.pixels.shape[1], data.outputs)
+    if key not in _models:
+        model = vit_keras.from_checkpoint(request["weights"], image_size=size, classes=data.outputs)
+        _models[key] = model, model.get_weights()
+    model, weights = _models[key]
+    model.set_weights(weights)
+    return model
+
+
+class Stream(keras.utils.PyDataset):
+    """Batches of a data set, as many as there are steps."""
+
+    def __init__(self, data: Data, batch: int, steps: int, seed: int, augmentation: Any = None):
+        super().__init__()
+        self.data, self.seed, self.augmentation = data, seed, augmentation
+        self.order = [chosen for _, chosen in zip(range(steps), common.order(len(data.pixels), batch, seed))]
+
+    def __len__(self):
+        return len(self.order)
+
+    def __getitem__(self, index):
+        chosen = self.order[index]
+        pixels = self.data.pixels[chosen]
+        if self.augmentation is not None:
+            rng, size = np.random.default_rng([self.seed, index]), pixels.shape[1:3]
+            pixels = np.stack([self.augmentation.picture(each, size, rng) for each in pixels])
+        return common.prepared(pixels), self.data.labels[chosen]
+
+
+def _loss(data: Data) -> Any:
+    return {
+        "single": keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        "multi": keras.losses.BinaryCrossentropy(from_logits=True),
+        "regression": "mse",
+    }[data.kind]
+
+
+def _fit(model: keras.Model, stream: Stream, callbacks: list) -> dict[str, Any]:
+    with Processor() as processor:
+        model.fit(stream, epochs=1, verbose=0, callbacks=callbacks)
+    model.optimizer.finalize_variable_values(model.trainable_variables)
+    batches = (stream.data.test_pixels[n : n + 100] for n in range(0, len(stream.data.test_pixels), 100))
+    outputs = np.concatenate([model.predict_on_batch(common.prepared(batch)) for batch in batches])
+    return {"score": stream.data.score(outputs), "steps": len(stream), "processor": processor.seconds}
+
+
+def _steps(model: keras.Model, data: Data, request: dict[str, Any]) -> int:
+    """Return the steps of a batch of 32 within the budget; the model is compiled, and gets its weights back."""
+    weights = model.get_weights()
+    batch = Stream(data, BATCH, 1, 0)[0]
+    steps = common.steps_within(request["budget"], lambda: model.train_on_batch(*batch))
+    model.set_weights(weights)
+    return steps
+
+
+def _finetune(model: keras.Model, data: Data, request: dict[str, Any]) -> dict[str, Any]:
+    how, loss = training.recipe("finetune"), "mse" if data.kind == "regression" else None
+    how.compile(model, Stream(data, BATCH, 1, 0), loss=loss, steps=1)
+    steps = _steps(model, data, request)
+    how = how.for_steps(steps)
+    stream = Stream(data, BATCH, steps, request["seed"], how.augmentation)
+    how.compile(model, stream, loss=loss, steps=steps)
+    return _fit(model, stream, list(how.callbacks))
+
+
+def _adam(model: keras.Model, data: Data, request: dict[str, Any], rate: str) -> dict[str, Any]:
+    def compile_model():
+        model.compile(keras.optimizers.Adam(float(rate)) if rate else "adam", _loss(data))
+
+    compile_model()
+    steps = _steps(model, data, request)
+    compile_model()
+    return _fit(model, Stream(data, BATCH, steps, request["seed"]), [])
+
+
+def _frozen(data: Data, style: str, request: dict[str, Any]) -> dict[str, Any]:
+    if data.kind != "single":
+        return {"skipped": f"{style} is for one class of several"}
+    model = _model(request, data)
+    test = training.embed(model, data.test_pixels, image_size=data.pixels.shape[1], progress=False)
+    with Processor() as processor:
+        seen = training.embed(model, data.pixels, image_size=data.pixels.shape[1], progress=False)
+        if style == "knn":
+            found = training.knn(seen, data.labels, test, k=min(20, len(seen)))
+        else:
+            found = training.linear_probe(seen, data.labels).predict(test)
+    return {"score": data.score(np.eye(data.outputs)[found]), "steps": 0, "processor": processor.seconds}

@@ -1,0 +1,120 @@
+"""What the features tell before a fine-tuning: right numbers, in the report, and a model where they are the better."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+from PIL import Image
+
+from vit_keras import training, vit
+from vit_keras.training.baseline import Baseline, _centroids
+from vit_keras.training.evaluation import evaluate
+from vit_keras.training.finetuning import finetune
+from vit_keras.training.recipes import recipe
+
+COLOURS = {"blue": (30, 60, 220), "green": (40, 200, 60), "red": (220, 40, 40)}
+IDLE = {"recipe": recipe("finetune", learning_rate=1e-9), "epochs": 1, "batch_size": 8, "mistakes": 0}
+
+
+def tiny():
+    keras.utils.set_random_seed(5)
+    return vit.build_model(32, 8, 1, 16, 2, "tiny", 32, classes=7)
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    folder, random = tmp_path_factory.mktemp("data") / "photos", np.random.default_rng(0)
+    for name, colour in COLOURS.items():
+        (folder / name).mkdir(parents=True)
+        for n in range(12):
+            pixels = np.clip(np.array(colour) + random.normal(0, 60, (32, 32, 3)), 0, 255).astype("uint8")
+            Image.fromarray(pixels).save(folder / name / f"{n}.png")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def untrained(photos, tmp_path_factory):
+    """A fine-tuning that learned nothing."""
+    folder = tmp_path_factory.mktemp("runs") / "idle"
+    return finetune(tiny(), photos, output=folder, progress=False, **IDLE)
+
+
+@pytest.mark.core
+@pytest.mark.compiles_long
+def test_the_numbers_are_those_of_the_features(untrained, photos):
+    """Computed once more from the files of the split, without the datasets of `finetune`."""
+    told = json.loads((untrained.folder / "history.json").read_text())["before_training"]
+    parts = json.loads((untrained.folder / "split.json").read_text())
+    names = sorted(COLOURS)
+    seen, held = (
+        (
+            training.embed(tiny(), [photos / path for path in parts[part]], progress=False),
+            np.array([names.index(path.split("/")[0]) for path in parts[part]]),
+        )
+        for part in ("training", "validation")
+    )
+    assert told["held_out"] == len(held[1]) == 6 and told["learned"] == len(seen[1]) == 30
+    wanted = {
+        "nearest neighbors": training.knn(*seen, held[0]),
+        "class means": _centroids(*seen, 3).predict(held[0]),
+        "linear probe": training.linear_probe(*seen).predict(held[0]),
+    }
+    assert told["right"] == {name: int((found == held[1]).sum()) for name, found in wanted.items()}
+    assert told["right"][told["best"]] >= 5
+
+
+def test_what_is_better_than_the_training_is_saved_and_named(untrained, photos):
+    told = json.loads((untrained.folder / "history.json").read_text())["before_training"]
+    assert untrained.evaluation.accuracy < told["right"][told["best"]] / 6
+    found = evaluate(untrained.folder / "probe.keras", photos, only=untrained.folder / "split.json", progress=False)
+    assert found.accuracy == pytest.approx(told["right"][told["best"]] / 6)
+    page = (untrained.folder / "report.html").read_text("utf-8")
+    assert "ship probe.keras" in page and told["best"] in page
+
+
+def test_without_a_probe_the_training_is_the_same(untrained, photos, tmp_path, capsys):
+    how = {**IDLE, "recipe": recipe("finetune", learning_rate=3e-3), "epochs": 2}
+    plain = finetune(tiny(), photos, output=tmp_path / "plain", probe=False, **how)
+    assert "Without fine-tuning" not in capsys.readouterr().out
+    assert "before_training" not in json.loads((tmp_path / "plain" / "history.json").read_text())
+    other = finetune(tiny(), photos, output=tmp_path / "plain", overwrite=True, **how)
+    said = capsys.readouterr().out
+    assert "Without fine-tuning" in said and "95 % interval" in said and "Without fine-tuning, a linear" in said
+    assert other.history == plain.history
+
+
+def test_folds_are_counted_together(photos, tmp_path):
+    table = {"image": [f"{name}/{n}.png" for name in COLOURS for n in range(12)]}
+    table["label"] = [path.split("/")[0] for path in table["image"]]
+    finetune(table, model=tiny(), images=photos, folds=2, output=tmp_path / "folds", progress=False, **IDLE)
+    told = json.loads((tmp_path / "folds" / "report.json").read_text())
+    each = [json.loads((tmp_path / "folds" / f"fold{n}" / "history.json").read_text()) for n in range(2)]
+    right = [fold["before_training"]["right"]["class means"] for fold in each]
+    assert told["before_training"]["held_out"] == 36 and told["before_training"]["right"]["class means"] == sum(right)
+    assert "ship linear probes" in (tmp_path / "folds" / "report.html").read_text("utf-8")
+
+
+def test_a_short_time_is_enough_for_some_images(photos):
+    train, held_out = training.image_folder(photos, model=tiny(), validation_split=0.5, batch_size=4, progress=False)
+    found = Baseline.of(tiny(), train, held_out, seconds=1e-6)
+    assert found is None or (found.learned == 4 and found.held_out == 4)
+    found = Baseline.of(tiny(), train, held_out, seconds=1e6)
+    assert (found.learned, found.held_out) == (18, 18)
+
+
+def test_class_means_are_compared_by_their_angles():
+    features = np.array([[9.0, 1.0], [1.0, 0.0], [0.1, 0.9]])
+    probe = _centroids(features, np.array([0, 0, 2]), 3)
+    assert [*probe.predict([[0.01, 0.001], [3.0, 30.0], [-1.0, -1.0]])] == [0, 2, 0]  # never 1, which has no image
+
+
+@pytest.mark.parametrize("right, accuracy, said", [
+    ((8, 90), 0.97, "fine-tuning gave 97.0%."), ((8, 90), 0.91, "more held-out images would tell"),
+    ((8, 90), 0.9, "ship probe.keras"), ((91, 90), 0.905, "(class means) is right on 91.0%"),
+])  # fmt: skip
+def test_the_verdict_depends_on_the_interval(right, accuracy, said):
+    counts = dict(zip(("class means", "linear probe"), right))
+    found = Baseline({"nearest neighbors": 99, **counts}, 100, 400, 3.0, max(counts, key=counts.get))
+    assert said in found.verdict(accuracy)
+    assert found.beats(accuracy) == ("ship" in found.verdict(accuracy))
