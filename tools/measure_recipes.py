@@ -92,6 +92,7 @@ class Measurement:
             table = {name: [column[n] for n in kept] for name, column in table.items()}
         keras.utils.set_random_seed(seed)
         model = from_checkpoint(options.weights, image_size=options.size, classes=len(self.classes))
+        model.labels = tuple(self.classes)
         unchanged = not (changes or known or grow or folds)
         begun = time.process_time()
         self.fit(model, recipe, table, recipe.epochs - bool(grow), seed, [Averages(folder)] if unchanged else [])
@@ -99,7 +100,6 @@ class Measurement:
             model, rate = resize(model, grow), recipe.for_model(model).learning_rate / recipe.epochs
             self.fit(model, recipe.replace(learning_rate=rate, warmup=0.0), table, 1, seed + 1, [])
         seconds = time.process_time() - begun
-        model.labels = tuple(self.classes)
         model.save(folder / "model.keras")
         return seconds
 
