@@ -1,6 +1,6 @@
 """Measure what changes of a recipe gain: a ViT fine-tuned on few images, tested on images of the same folder.
 
-python tools/measure_recipes.py FOLDER "mixup=0.2" "ema=0.9" "tta=flip" --weights Ti_16.npz --output runs/flowers
+python tools/measure_recipes.py FOLDER "mixup=0.2" "ema=0.9" "tta=flip" --weights Ti_16.npz --output runs
 
 FOLDER holds class/image. `--tested` images, evenly of all classes and the same for all seeds, are the test; each seed
 draws `--pictures` others of each class to learn from. A change is one text of one or several NAME=VALUE, divided by
@@ -13,8 +13,9 @@ spaces. Its names are fields of `training.Recipe` and `training.Augmentation`, `
 - `folds`: as many models learn from all folds of the images but one; `join` says whether their `"weights"` or their
   `"predictions"` are averaged, or the accuracies of the single models (`"nothing"`).
 
-Every result is kept in `--output`, so a call that was killed continues. Printed is, for each change, the gain over the
-unchanged recipe in points of accuracy, with its standard error over the seeds, and the time of training.
+Every model and result is kept in a folder inside `--output`, one for each FOLDER and each set of options but
+`--weights`; so a call that was killed continues. Printed is, for each change, the gain over the unchanged recipe in
+points of accuracy, with its standard error over the seeds, and the time of training.
 """
 
 import argparse
@@ -35,27 +36,20 @@ AT_TEST = ("last", "ema", "tta", "size", "join")
 
 
 class Averages(keras.callbacks.Callback):
-    """Saves the model after each epoch, and at the end with moving averages of its weights, as Keras computes them."""
+    """Keeps the weights after each epoch, and moving averages of them, as Keras computes them, by a name."""
 
-    def __init__(self, folder):
+    def __init__(self):
         super().__init__()
-        self.folder, self.averages = folder, {}
+        self.kept = {}
 
     def on_train_batch_end(self, batch, logs=None):
         now = self.model.get_weights()
         for momentum in EMA:
-            before = self.averages.get(momentum, now)
-            self.averages[momentum] = [momentum * old + (1 - momentum) * new for old, new in zip(before, now)]
+            before = self.kept.get(f"ema{momentum}", now)
+            self.kept[f"ema{momentum}"] = [momentum * old + (1 - momentum) * new for old, new in zip(before, now)]
 
     def on_epoch_end(self, epoch, logs=None):
-        self.model.save(self.folder / f"epoch{epoch}.keras")
-
-    def on_train_end(self, logs=None):
-        last = self.model.get_weights()
-        for momentum, average in self.averages.items():
-            self.model.set_weights(average)
-            self.model.save(self.folder / f"ema{momentum}.keras")
-        self.model.set_weights(last)
+        self.kept[f"epoch{epoch}"] = self.model.get_weights()
 
 
 class Measurement:
@@ -63,6 +57,8 @@ class Measurement:
 
     def __init__(self, options):
         self.options, self.folder = options, options.folder
+        told = (options.folder.resolve().name, options.pictures, options.tested, options.epochs, options.size)
+        self.output = options.output / "-".join(map(str, told))
         groups = sorted(path for path in self.folder.iterdir() if path.is_dir())
         self.classes = [group.name for group in groups]
         self.files = [sorted(str(path.relative_to(self.folder)) for path in group.iterdir()) for group in groups]
@@ -81,6 +77,7 @@ class Measurement:
 
     def train(self, changes, seed, folder, fold=None):
         """Train as the recipe with some changes says, and save the model and how long it took."""
+        averages = [] if changes else [Averages()]
         changes, options = dict(changes), self.options
         grow, folds = changes.pop("grow", None), changes.pop("folds", None)
         recipe = training.recipe(changes.pop("recipe", "finetune"), epochs=options.epochs)
@@ -93,14 +90,16 @@ class Measurement:
         keras.utils.set_random_seed(seed)
         model = from_checkpoint(options.weights, image_size=options.size, classes=len(self.classes))
         model.labels = tuple(self.classes)
-        unchanged = not (changes or known or grow or folds)
         begun = time.process_time()
-        self.fit(model, recipe, table, recipe.epochs - bool(grow), seed, [Averages(folder)] if unchanged else [])
+        self.fit(model, recipe, table, recipe.epochs - bool(grow), seed, averages)
         if grow:  # as the last epoch of the schedule would begin, and decaying to 0
             model, rate = resize(model, grow), recipe.for_model(model).learning_rate / recipe.epochs
             self.fit(model, recipe.replace(learning_rate=rate, warmup=0.0), table, 1, seed + 1, [])
         seconds = time.process_time() - begun
-        model.save(folder / "model.keras")
+        kept = {"model": model.get_weights(), **{name: w for each in averages for name, w in each.kept.items()}}
+        for name, weights in kept.items():
+            model.set_weights(weights)
+            model.save(folder / f"{name}.keras")
         return seconds
 
     def fit(self, model, recipe, table, epochs, seed, callbacks):
@@ -124,7 +123,7 @@ class Measurement:
         """Return the folder of a training, which is done now if it is not there."""
         changes = {name: value for name, value in changes.items() if name not in AT_TEST}
         name = " ".join(f"{name}={value}" for name, value in changes.items()).replace("/", "_") or "unchanged"
-        folder = self.options.output / f"{name} {seed}{'' if fold is None else f' fold{fold}'}"
+        folder = self.output / f"{name} {seed}{'' if fold is None else f' fold{fold}'}"
         if not (folder / "seconds.json").exists():
             folder.mkdir(parents=True, exist_ok=True)
             seconds = self.train(changes, seed, folder, fold)
@@ -161,11 +160,12 @@ class Measurement:
 
     def result(self, text, seed):
         """Return what `measure` does, from the file of an earlier call if it is there."""
-        place = self.options.output / "results.json"
+        place = self.output / "results.json"
         known = json.loads(place.read_text()) if place.exists() else {}
         key = f"{text} | {seed}"
         if key not in known:
             known[key] = self.measure(dict(setting(each) for each in text.split()), seed)
+            place.parent.mkdir(parents=True, exist_ok=True)
             with complete(place) as part:
                 part.write_text(json.dumps(known, indent=1))
             print(f"seed {seed}  {known[key][0]:5.1f}  {known[key][1]:5.0f} s  {text}", flush=True)
