@@ -24,6 +24,7 @@ _SUBMODULES = (
     "vit",
 )
 _NAMES = {
+    "average": "training.averaging",
     "distribute": "distribution",
     "feature_maps": "backbone",
     "from_checkpoint": "opening",

@@ -117,6 +117,7 @@ PATHS = {
     "finetune": ["PATH", "--model", "vit_cifar10"],
     "evaluate": ["vit_cifar10", "PATH"],
     "predict-table": ["PATH", "--models", "model.keras", "-o", "found.csv"],
+    "average": ["PATH", "-o", "found.keras"],
     "embed": ["PATH", "--model", "vit_cifar10", "-o", "found.npy"],
     "export": ["PATH", "-o", "found.onnx"],
     "benchmark": ["PATH"],

@@ -51,6 +51,15 @@ def test_a_submission_of_all_folds(contest, capsys):
     np.testing.assert_allclose(found[["cat", "dog"]], expected[["cat", "dog"]], atol=1e-6)
 
 
+def test_the_average_of_all_folds(contest, capsys):
+    assert main(["average", "fold*/model.keras", "-o", "new/soup.keras"]) == 0
+    assert capsys.readouterr().out == "new/soup.keras, the average of 2 models\n"
+    models = [keras.saving.load_model(f"{place}/model.keras") for place in ("fold0", "fold1")]
+    soup = keras.saving.load_model("new/soup.keras")
+    for ours, *both in zip(*(model.get_weights() for model in (soup, *models))):
+        np.testing.assert_allclose(ours, np.mean(both, axis=0), atol=1e-6)  # float32
+
+
 def test_damaged_pictures_are_skipped_unless_asked_otherwise(contest, capsys):
     (contest / "test/1.png").write_bytes(b"no picture")
     assert main([*ARGUMENTS, "-o", "submission.csv"]) == 0

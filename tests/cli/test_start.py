@@ -22,6 +22,7 @@ COMMANDS = (
     "finetune",
     "evaluate",
     "predict-table",
+    "average",
     "embed",
     "export",
     "benchmark",

@@ -5,8 +5,10 @@ import json
 import keras
 import numpy as np
 import pytest
+from PIL import Image
 
 from vit_keras.training.augment import Augmentation
+from vit_keras.training.trivial import OPERATIONS, trivial_augment
 
 PLAIN = {"crop": None, "flip": False}
 
@@ -44,6 +46,54 @@ def test_half_of_the_pictures_are_flipped(photos):
     np.testing.assert_array_equal(Augmentation(crop=None)(many, seed=0)[~flipped], many[~flipped])
 
 
+def blended(one, other, factor):
+    """Return the image on the line through two others, at a factor: 0 is the first, 1 the second."""
+    return np.clip(one + factor * (other.astype("float64") - one), 0, 255)
+
+
+@pytest.mark.parametrize("strength", [-1, -0.5, 0, 2 / 3, 1])
+def test_operations_of_trivial_augment_are_those_of_the_paper(strength):
+    pixels = np.random.default_rng(0).integers(0, 256, (28, 28, 3), "uint8")
+    seen = {name: np.asarray(apply(Image.fromarray(pixels), strength)) for name, apply in OPERATIONS.items()}
+    assert len(seen) == 14 and np.array_equal(seen["identity"], pixels)
+    gray = np.asarray(Image.fromarray(pixels).convert("L"))
+    for name, origin in (("brightness", 0), ("color", gray[..., None]), ("contrast", round(gray.mean()))):
+        expected = blended(np.broadcast_to(origin, pixels.shape), pixels, 1 + 0.99 * strength)
+        np.testing.assert_allclose(seen[name], expected, atol=1.01)  # of 255; rounded or cut off
+    assert np.array_equal(seen["posterize"], pixels >> round(6 * abs(strength)) << round(6 * abs(strength)))
+    inverted = pixels >= 255 * (1 - abs(strength))
+    assert np.array_equal(seen["solarize"], np.where(inverted, 255 - pixels, pixels))
+    moved, side = np.zeros((28 * 3, 28 * 3, 3)), slice(28, 56)
+    moved[side, side] = pixels
+    if strength in (-1, -0.5, 0, 1):  # whole pixels
+        by = round(4 * strength)
+        assert np.array_equal(seen["translate_x"], moved[side, 28 + by : 56 + by])
+        assert np.array_equal(seen["translate_y"], moved[28 + by : 56 + by, side])
+    if strength == 2 / 3:  # 90 degrees
+        np.testing.assert_array_equal(seen["rotate"], np.rot90(pixels))
+    row = np.arange(28)  # shears move row n by 0.99 n strength
+    for name, image in (("shear_x", seen["shear_x"]), ("shear_y", seen["shear_y"].swapaxes(0, 1))):
+        source = pixels if name == "shear_x" else pixels.swapaxes(0, 1)
+        for n in (0, 5, 20):
+            place = row + 0.99 * strength * (n + 0.5)
+            inside = (place >= 0) & (place <= 27)
+            expected = np.stack([np.interp(place, row, source[n, :, c]) for c in range(3)], axis=-1)
+            np.testing.assert_allclose(image[n][inside], expected[inside], atol=1.01)
+
+
+def test_trivial_augment_applies_each_operation_as_often_with_all_strengths(monkeypatch):
+    seen = []
+    for name in OPERATIONS:
+        monkeypatch.setitem(OPERATIONS, name, lambda image, x, name=name: seen.append((name, x)))
+    rng = np.random.default_rng(0)
+    for _ in range(6000):
+        trivial_augment(None, rng)
+    names, strengths = zip(*seen)
+    shares = [names.count(name) / 6000 for name in OPERATIONS]
+    assert min(shares) > 1 / 14 - 0.015 and max(shares) < 1 / 14 + 0.015  # 4.5 standard errors
+    np.testing.assert_allclose(np.unique(np.round(strengths, 9)), np.arange(-30, 31) / 30, atol=1e-9)
+
+
 def test_three_augment_makes_grey_or_inverts_or_blurs():
     photos = np.random.default_rng(0).integers(0, 256, (60, 8, 8, 3), "uint8")
     seen = Augmentation(three_augment=True, **PLAIN)(photos, seed=0)
@@ -58,7 +108,7 @@ def test_three_augment_makes_grey_or_inverts_or_blurs():
 @pytest.mark.core
 def test_everything_follows_from_the_seed(photos, options):
     labels = np.eye(6, dtype="float32")
-    augmentation = Augmentation(crop=0.3, three_augment=True, **options)
+    augmentation = Augmentation(crop=0.3, three_augment=True, trivial_augment=True, **options)
     state = np.random.get_state()[1].copy()
     first, again, other = (augmentation(photos, labels, seed=seed) for seed in (5, 5, 6))
     for a, b in zip(first, again):
@@ -120,6 +170,8 @@ def test_random_erasing_makes_noise_of_a_rectangle():
 def test_one_picture_and_grey_ones(photos):
     np.testing.assert_array_equal(Augmentation(**PLAIN)(photos[0], seed=0), photos[0])
     assert Augmentation(three_augment=True)(photos[..., :1], seed=0).shape == (6, 24, 32, 1)
+    for seed in range(20):  # all operations
+        assert Augmentation(trivial_augment=True)(photos[..., :1], seed=seed).shape == (6, 24, 32, 1)
 
 
 @pytest.mark.only_on("tensorflow", reason="tf.data needs TensorFlow")

@@ -52,6 +52,11 @@ _COMMANDS = (
         "predict every row of a table of images, by the average of several models",
         "predict-table test.csv --models fold*/model.keras --images test --like sample.csv -o submission.csv",
     ),
+    (
+        "training.average",
+        "average the weights of several models, such as one for each fold, into one model",
+        "average folds/fold*/model.keras -o soup.keras",
+    ),
     ("training.embed", "compute one feature vector per image", "embed flowers --model vit_ti16 -o flowers.npz"),
     (
         "exports.export",

@@ -1,4 +1,4 @@
-"""`finetune`, `evaluate`, `predict-table` and `embed`: models and many images."""
+"""`finetune`, `evaluate`, `predict-table`, `average` and `embed`: models and many images."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .console import print_table, printable
 from .options import loading
 from .pictures import check_html, complete_in_new_folder, files_of, open_with_options
 
-__all__ = ["embed", "evaluate", "finetune", "predict_table"]
+__all__ = ["average", "embed", "evaluate", "finetune", "predict_table"]
 
 
 def finetune(options: argparse.Namespace) -> None:
@@ -144,7 +144,7 @@ def _print_evaluation(found: Any) -> None:
 def predict_table(options: argparse.Namespace) -> None:
     """Write the predictions for a table of images, averaged over models and views."""
     output = options.output.expanduser()
-    models = [path for name in options.models for path in sorted(glob.glob(name)) or [name]]  # not every shell does it
+    models = _paths(options.models)
     found = submission.predict_table(
         options.table,
         models,
@@ -162,6 +162,18 @@ def predict_table(options: argparse.Namespace) -> None:
         progress=sys.stderr.isatty(),
     )
     print(f"{output}, {len(found):,} rows: {printable(', '.join(map(str, found.columns)))}")
+
+
+def _paths(names: list[str]) -> list[str]:
+    """Return the paths that patterns such as `fold*/model.keras` stand for, which not every shell finds out."""
+    return [path for name in names for path in sorted(glob.glob(name)) or [name]]
+
+
+def average(options: argparse.Namespace) -> None:
+    """Write the average of several models."""
+    models = _paths(options.models)
+    training.average(models, output=options.output)
+    print(f"{options.output}, the average of {len(models)} models")
 
 
 def embed(options: argparse.Namespace) -> None:

@@ -33,6 +33,7 @@ _NAMES = {
     "Sample": "sampling",
     "WarmupDecay": "optimizers",
     "add_lora": "lora",
+    "average": "averaging",
     "check": "checks",
     "class_weights": "checks",
     "embed": "embeddings",
@@ -52,6 +53,7 @@ _NAMES = {
 }
 _SUBMODULES = (
     "augment",
+    "averaging",
     "call",
     "callbacks",
     "charts",
@@ -83,6 +85,7 @@ _SUBMODULES = (
     "splits",
     "submission",
     "table",
+    "trivial",
     "views",
 )
 

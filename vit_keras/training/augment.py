@@ -1,6 +1,6 @@
 """Augmentation as data, in one frozen dataclass.
 
-Pillow does what applies to each image alone (crop, flip, three-augment), which is cheap enough for two cores.
+Pillow does what applies to each image alone (crop, flip, three-augment, TrivialAugment), which two cores have time for.
 RandAugment, color jitter and random erasing are Keras' own layers, on whole batches. A seed determines everything: no
 generator is shared between threads, and no global one is used.
 
@@ -21,6 +21,7 @@ from PIL import Image, ImageFilter, ImageOps
 
 from ..images import pixel_range
 from ..validate import did_you_mean, is_number
+from .trivial import trivial_augment
 
 if TYPE_CHECKING:
     import keras
@@ -40,6 +41,8 @@ class Augmentation:
         aspect: Range of the crop's width / height, sampled uniformly on a logarithmic scale.
         flip: Whether images are mirrored left to right with a probability of one half. Not for text or digits.
         three_augment: DeiT-III's 3-Augment: each image becomes gray, solarized or blurred (arXiv 2204.07118).
+        trivial_augment: TrivialAugment: each image undergoes one of 14 operations, at random and of a random strength
+            (arXiv 2103.10158, the wide space).
         color_jitter: Brightness, contrast and saturation change by up to this factor (`RandomColorJitter` of
             Keras).
         rand_augment: `(layers, magnitude)` of RandAugment, the magnitude from 0 to 10 (`RandAugment` of Keras,
@@ -62,6 +65,7 @@ class Augmentation:
     aspect: tuple[float, float] = (3 / 4, 4 / 3)
     flip: bool = True
     three_augment: bool = False
+    trivial_augment: bool = False
     color_jitter: float | None = None
     rand_augment: tuple[int, float] | None = None
     random_erasing: float | None = None
@@ -129,7 +133,7 @@ class Augmentation:
         return batch if labels is None else (batch, new_labels)
 
     def picture(self, pixels: np.ndarray, size: tuple[int, int], rng: np.random.Generator) -> np.ndarray:
-        """Apply what is done to each image alone: crop, resize, flip, three-augment.
+        """Apply what is done to each image alone: crop, resize, flip, three-augment, TrivialAugment.
 
         Args:
             pixels: uint8 `(height, width, 1 or 3)`, of any size.
@@ -150,6 +154,8 @@ class Augmentation:
             image = ImageOps.mirror(image)
         if self.three_augment:
             image = _three_augment(image, rng)
+        if self.trivial_augment:
+            image = trivial_augment(image, rng)
         return np.asarray(image).reshape(*size, channels)
 
     def _window(self, height: int, width: int, rng: np.random.Generator) -> tuple[float, float, float, float]:

@@ -1,4 +1,4 @@
-"""The options of `finetune`, `evaluate`, `predict-table` and `embed`."""
+"""The options of `finetune`, `evaluate`, `predict-table`, `average` and `embed`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ...labels import TASKS
 from ..arguments import add_errors, add_json, add_loading, add_model, add_output
 from ..options import image_size, integer, number
 
-__all__ = ["embed", "evaluate", "finetune", "predict_table"]
+__all__ = ["average", "embed", "evaluate", "finetune", "predict_table"]
 
 _FOLDER_OR_TABLE = (
     "folder with one subfolder per class: DIR/class/image.jpg; or a table of images and labels: .csv, .tsv or .parquet"
@@ -171,6 +171,12 @@ def predict_table(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch-size", type=integer(), default=32, metavar="N", help="images per batch; default: 32")
     add_output(parser, "FILE", "file to write: .csv, .tsv or .parquet")
     add_errors(parser)
+
+
+def average(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `average`."""
+    parser.add_argument("models", nargs="+", metavar="MODEL", help="saved models (.keras, .h5) of one architecture")
+    add_output(parser, "model.keras", "file to write")
 
 
 def embed(parser: argparse.ArgumentParser) -> None:

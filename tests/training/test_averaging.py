@@ -1,0 +1,121 @@
+"""The average of models: PyTorch's own, the classes and the task of all, and refusals that name what differs."""
+
+import keras
+import numpy as np
+import pytest
+
+import vit_keras
+from vit_keras import anatomy, training, vit
+
+
+def made(seed, **options):
+    """A tiny ViT of random weights."""
+    fields = {"classes": 3, "dropout": 0.0, **options}
+    model = vit.build_model(16, 8, 1, 16, 2, "tiny", 16, **fields)
+    rng = np.random.default_rng(seed)
+    model.set_weights([rng.normal(scale=0.3, size=weight.shape) for weight in model.get_weights()])
+    model.labels = tuple(f"class {n}" for n in range(model.output_shape[-1]))
+    return model
+
+
+@pytest.mark.core
+def test_weights_are_those_of_the_averaged_model_of_pytorch():
+    torch = pytest.importorskip("torch")
+    models = [made(seed) for seed in range(3)]
+    total = None
+    for model in models:
+        values = map(torch.from_numpy, model.get_weights())
+        peer = torch.nn.ParameterList([torch.nn.Parameter(value) for value in values])
+        total = torch.optim.swa_utils.AveragedModel(peer) if total is None else total
+        total.update_parameters(peer)
+    before = [model.get_weights() for model in models]
+    soup = vit_keras.average(models)
+    for ours, theirs in zip(soup.get_weights(), total.module.parameters(), strict=True):
+        np.testing.assert_allclose(ours, theirs.detach().numpy(), atol=1e-6)  # float32
+    for model, weights in zip(models, before):
+        assert all(map(np.array_equal, model.get_weights(), weights))
+
+
+def test_the_average_of_files_has_their_classes_task_and_preprocessing(tmp_path):
+    models = [made(seed) for seed in range(2)]
+    for number, model in enumerate(models):
+        model.task, model.preprocessing = "multi", model.preprocessing.replace(crop=0.9)
+        model.save(tmp_path / f"{number}.keras")
+    files = [tmp_path / "0.keras", str(tmp_path / "1.keras")]
+    training.average(files, weights=[3, 1], output=tmp_path / "new" / "soup.keras")
+    soup = vit_keras.open_model(tmp_path / "new" / "soup.keras")
+    for ours, one, other in zip(soup.get_weights(), *(model.get_weights() for model in models), strict=True):
+        np.testing.assert_allclose(ours, 0.75 * one + 0.25 * other, atol=1e-6)  # float32
+    assert (anatomy.task(soup), anatomy.output_names(soup)) == ("multi", ("class 0", "class 1", "class 2"))
+    assert soup.preprocessing.crop == 0.9 and soup.config == models[0].config
+
+
+def test_a_model_with_a_vit_inside_is_averaged():
+    whole = [keras.Sequential([keras.Input((16, 16, 3)), made(n), keras.layers.Dense(2)]) for n in range(2)]
+    whole[1].layers[-1].set_weights([np.ones((3, 2)), np.ones(2)])
+    soup = training.average(whole)
+    np.testing.assert_allclose(soup.layers[-1].get_weights()[1], [0.5, 0.5])
+    assert anatomy.find_vit(soup).labels == ("class 0", "class 1", "class 2")
+
+
+def test_models_may_differ_in_what_only_training_uses():
+    training.average([made(0, dropout=0.1), made(1)])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"classes": 2}, "the same names of the classes"),
+        ({"activation": "softmax"}, "the same activation. model 0, 'tiny': linear. model 1, 'tiny': softmax"),
+        ({"pooling": "gap"}, "the same pooling"),
+        ({"mlp_activation": "relu"}, "the same mlp_activation"),
+    ],
+)
+def test_another_architecture_is_refused_by_its_name(options, message):
+    with pytest.raises(ValueError, match=message):
+        training.average([made(0), made(1, **options)])
+
+
+def test_other_classes_tasks_and_pixels_are_refused():
+    other = made(1)
+    other.labels = ("class 1", "class 0", "class 2")
+    with pytest.raises(ValueError, match="the same names of the classes"):
+        training.average([made(0), other])
+    other = made(1)
+    other.task = "multi"
+    with pytest.raises(ValueError, match="the same task. model 0, 'tiny': single"):
+        training.average([made(0), other])
+    other = made(1)
+    other.preprocessing = other.preprocessing.replace(mean=0.0)
+    with pytest.raises(ValueError, match="the same preprocessing"):
+        training.average([made(0), other])
+
+
+def test_weights_that_have_no_average_are_refused():
+    adapted, undefined, small = made(1), made(1), made(1)
+    training.add_lora(adapted, rank=2)
+    with pytest.raises(ValueError, match="has low-rank adapters. Merge them"):
+        training.average([adapted, adapted])
+    undefined.get_layer("head").bias.assign([0.0, np.nan, 0.0])
+    with pytest.raises(ValueError, match="model 1, 'tiny' has infinite or undefined values in head/bias"):
+        training.average([made(0), undefined])
+    small.quantize("int8")
+    with pytest.raises(ValueError, match="has int8 weights"):
+        training.average([small, small])
+
+
+@pytest.mark.parametrize("weights", [[1], [1, 2, 3], [0, 0], [1, -1], [1, np.nan], ["1", 1]])
+def test_shares_that_do_not_fit(weights):
+    with pytest.raises(ValueError, match="weights must be 2 numbers"):
+        training.average([made(0), made(1)], weights=weights)
+
+
+def test_mistakes(tmp_path):
+    with pytest.raises(ValueError, match="There are no models"):
+        training.average([])
+    with pytest.raises(ValueError, match="output must end in .keras"):
+        training.average([made(0)], output=tmp_path / "soup.npz")
+    with pytest.raises(TypeError, match="models must be Keras models or files. Received: 3"):
+        training.average([3])
+    with pytest.raises(FileNotFoundError):
+        training.average([tmp_path / "none.keras"])

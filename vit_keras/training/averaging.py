@@ -1,0 +1,132 @@
+"""The average of models in weight space, a model soup (arXiv 2203.05482): one model of the cost of one.
+
+>>> model = average(["folds/fold0/model.keras", "folds/fold1/model.keras"])  # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+from .. import anatomy
+from ..atomic import complete
+from ..opening import open_model
+from ..validate import is_number
+
+__all__ = ["average"]
+
+_FREE = ("name", "dropout", "stochastic_depth", "patch_dropout")
+"""Fields of `ViTConfig` in which the models may differ: they change nothing after the training."""
+
+
+def average(
+    models: Iterable[keras.Model | str | os.PathLike[str]],
+    weights: Sequence[float] | None = None,
+    output: str | os.PathLike[str] | None = None,
+) -> keras.Model:
+    """Return a model whose weights are the average of those of several models, such as one for each fold.
+
+    The models must have begun with the same pre-trained weights: between models that were trained independently, the
+    average is of no use. It predicts about as well as the average of all predictions, at the cost of one model.
+
+    Args:
+        models: Models, or files as `open_model` takes them, which are opened one after the other. They stay as they
+            are.
+        weights: How much each model counts, relative to the others. `None`: all the same.
+        output: A .keras file to write; its folder is made.
+
+    Returns:
+        A new model, with the classes, the task and the preprocessing of all.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        TypeError: One is neither a model nor a path.
+        ValueError: There are no models; they differ in their architecture, preprocessing, task or classes; they have
+            weights that cannot be averaged: quantized, with low-rank adapters, infinite or undefined; or `weights` or
+            `output` do not fit.
+
+    Example:
+        >>> from vit_keras import vit
+        >>> one, other = (vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2) for _ in range(2))
+        >>> soup = average([one, other])
+        >>> both = [(a + b) / 2 for a, b in zip(one.get_weights(), other.get_weights())]
+        >>> all(np.allclose(*pair) for pair in zip(soup.get_weights(), both))
+        True
+    """
+    models = [models] if isinstance(models, (str, os.PathLike, keras.Model)) else list(models)
+    shares = _shares(models, weights)
+    target = None if output is None else Path(output).expanduser()
+    if target is not None and target.suffix != ".keras":
+        raise ValueError(f"output must end in .keras. Received: {target}")
+    result, first, begin, totals = None, {}, "", []
+    for number, (given, share) in enumerate(zip(models, shares)):
+        model, name = _opened(given, number)
+        facts = _facts(model)
+        if result is None:
+            result, first, begin = type(model).from_config(model.get_config()), facts, name
+            totals = [np.zeros(weight.shape) for weight in model.weights]
+        for what, known in first.items():
+            if facts.get(what) != known:
+                raise ValueError(
+                    f"All models must have the same {what}. {begin}: {known!s:.200}. {name}: {facts.get(what)!s:.200}."
+                )
+        _check(model, name)
+        for total, weight in zip(totals, model.weights):
+            total += share * keras.ops.convert_to_numpy(weight).astype("float64")
+        del model  # before the next one is opened
+    for weight, total in zip(result.weights, totals):
+        weight.assign(total if "float" in keras.backend.standardize_dtype(weight.dtype) else np.rint(total))
+    if target is not None:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with complete(target) as part:
+            result.save(part)
+    return result
+
+
+def _shares(models: Sequence[Any], weights: Sequence[float] | None) -> list[float]:
+    """Return the share of each model; all of them together are 1."""
+    if not models:
+        raise ValueError("There are no models. Pass a list of models or of files.")
+    given = [1.0] * len(models) if weights is None else [*weights]
+    if len(given) != len(models) or not all(is_number(each) and each >= 0 for each in given) or not sum(given):
+        raise ValueError(
+            f"weights must be {len(models)} numbers of at least 0, one for each model, and not all 0. "
+            f"Received: {weights!r}"
+        )
+    return [each / sum(given) for each in given]
+
+
+def _opened(given: Any, number: int) -> tuple[keras.Model, str]:
+    """Return a model, and what errors call it."""
+    if isinstance(given, keras.Model):
+        return given, f"model {number}, {given.name!r}"
+    if isinstance(given, (str, os.PathLike)):
+        return open_model(given), os.fspath(given)
+    raise TypeError(f"models must be Keras models or files. Received: {given!r:.100}")
+
+
+def _facts(model: keras.Model) -> dict[str, Any]:
+    """Return what must be the same in all models, by what an error calls it."""
+    facts = {"task": anatomy.task(model), "names of the classes": anatomy.output_names(model)}
+    if anatomy.has_vit(model):
+        settings = getattr(anatomy.find_vit(model), "settings", dict)()
+        facts["preprocessing"] = settings.get("preprocessing")
+        facts |= {name: value for name, value in (settings.get("config") or {}).items() if name not in _FREE}
+    return {**facts, "shapes of weights": [tuple(weight.shape) for weight in model.weights]}
+
+
+def _check(model: keras.Model, name: str) -> None:
+    """Raise a `ValueError` if an average with these weights would not be a model."""
+    mode = anatomy.quantization(model)
+    if mode is not None:
+        raise ValueError(f"{name} has {mode} weights, which cannot be averaged. Average the models, then quantize.")
+    for weight in model.weights:
+        if "lora_kernel" in weight.path:
+            raise ValueError(f"{name} has low-rank adapters. Merge them first: training.merge_lora(model).")
+        if not np.isfinite(keras.ops.convert_to_numpy(weight).astype("float64")).all():
+            raise ValueError(f"{name} has infinite or undefined values in {weight.path}.")
