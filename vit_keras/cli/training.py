@@ -58,6 +58,8 @@ def finetune(options: argparse.Namespace) -> None:
         weight=options.weight,
         class_names=options.class_names,
         balance=options.balance_by or options.balance,
+        calibrate=options.calibrate,
+        look=options.look,
         out=options.output,
         overwrite=options.overwrite,
         seed=options.seed,
