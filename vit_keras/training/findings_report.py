@@ -10,7 +10,7 @@ from PIL import Image
 from ..html_page import data_uri, escape
 from .charts import image_curve_chart
 from .evaluation import small
-from .findings import Findings
+from .findings import IMPROBABLE, Findings
 from .labeled import Labeled
 
 __all__: list[str] = []
@@ -57,9 +57,9 @@ def _wrong(findings: Findings, data: Labeled) -> str:
         return ""
     count, shown = len(findings.wrong), findings.wrong[:_SHOWN]
     text = (
-        f"{count:,} images look more like another class than like their label, by confident learning (arXiv "
-        f"1911.00068). The judge is {escape(findings.judge)}: where it is often wrong itself, many of these labels are "
-        f"right. {_first(count)}"
+        f"{f'{count:,} images look' if count != 1 else 'One image looks'} like another class, with a probability of the "
+        f"label below {IMPROBABLE:.0%}, by confident learning (arXiv 1911.00068). The judge is "
+        f"{escape(findings.judge)}: where it is often wrong itself, so are these. {_first(count)}"
     )
     cards = "".join(
         _card(

@@ -290,14 +290,18 @@ def _calibration(evaluation: Any, by: float | None) -> str:
         f"mean gap (expected calibration error) is <b>{percent(before.error)}</b>. By chance alone it would exceed "
         f"{percent(before.chance)} on so few images in one of twenty perfectly calibrated models."
     )
-    would = "The model was calibrated: its logits are" if by is not None else "Calibration would help: with logits"
-    text += (
-        f"</p><p>{would} divided by the temperature <b>{number(best)}</b>, which changes no prediction, "
-        f"{'and the gap is' if by is not None else 'the gap would be'} <b>{percent(after.error)}</b> (each half of the "
-        "images with the temperature of the other half)."
-    )
+    half = "(each half of the images with the temperature of the other half)"
     if by is None:
-        text += " <code>training.calibrate</code> does this, and <code>--calibrate</code>."
+        text += (
+            f"</p><p>With logits divided by a temperature of {number(best)}, which changes no prediction, it would be "
+            f"<b>{percent(after.error)}</b> {half}. <code>training.calibrate</code> does this, and "
+            "<code>finetune --calibrate</code>."
+        )
+    else:
+        text += (
+            f"</p><p>The model was calibrated: its logits are divided by the temperature {number(best)}, which changes "
+            f"no prediction. That leaves <b>{percent(after.error)}</b> {half}."
+        )
     key = _key(("train", "before calibration"), ("val", "after"))
     return section("Calibration", f"<p>{text}</p>", key, reliability_chart(before, after))
 

@@ -26,12 +26,12 @@ class LabelIssues:
     Attributes:
         images: int array, their numbers.
         suggested: int array, the class that each seems to be.
-        margins: How much more probable that class is than the label.
+        probabilities: The probability of the label.
     """
 
     images: np.ndarray
     suggested: np.ndarray
-    margins: np.ndarray
+    probabilities: np.ndarray
 
     def __len__(self) -> int:
         return len(self.images)
@@ -42,8 +42,8 @@ def label_issues(probabilities: Any, labels: Any) -> LabelIssues:
 
     Each class has a threshold of its own: the mean probability that it gets on the images with its label. An image is
     an issue if another class reaches its threshold, is the most probable one of those that do, and is the most probable
-    one of all: the images off the diagonal of the confident joint (arXiv 1911.00068, section 3.1). They come in the
-    order of the margin between the two classes.
+    one of all: the images off the diagonal of the confident joint (arXiv 1911.00068, section 3.1). Those
+    of the least probable labels come first, which finds more than the margin between the two classes does.
 
     Args:
         probabilities: `(n, classes)` of images that the model has not learned from: out of fold, as those in `oof.csv`
@@ -74,9 +74,8 @@ def label_issues(probabilities: Any, labels: Any) -> LabelIssues:
     suggested = sure.argmax(axis=1)
     found = (sure.max(axis=1) > 0) & (suggested != labels) & (suggested == shares.argmax(axis=1))
     images = np.flatnonzero(found)
-    margins = shares[images, suggested[images]] - shares[images, labels[images]]
-    order = np.argsort(-margins, kind="stable")
-    return LabelIssues(images[order], suggested[images[order]], margins[order])
+    images = images[np.argsort(shares[images, labels[images]], kind="stable")]
+    return LabelIssues(images, suggested[images], shares[images, labels[images]])
 
 
 def out_of_fold(
