@@ -255,5 +255,5 @@ def test_names_are_texts(show):
 
 def test_without_scripts(show):
     tab = show(whole(), java_script_enabled=False)
-    assert tab.locator("section").count() == 6 and tab.locator("svg[role=img]").count() == 2
+    assert tab.locator("section").count() == 7 and tab.locator("svg[role=img]").count() == 3
     assert not tab.locator("#theme").is_visible()

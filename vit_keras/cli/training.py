@@ -14,7 +14,7 @@ from typing import Any
 from ..checkpoints.checkpoint import megabytes
 from ..config import ViTConfig
 from ..opening import from_checkpoint, open_model
-from ..training import augment, embeddings, evaluation, finetuning, recipes, submission
+from ..training import augment, averaging, embeddings, evaluation, finetuning, recipes, submission
 from ..training.evaluation import pictures_of_mistakes
 from ..training.labeled import folder_of
 from ..training.report import report
@@ -59,6 +59,8 @@ def finetune(options: argparse.Namespace) -> None:
         class_names=options.class_names,
         balance=options.balance_by or options.balance,
         probe=options.probe,
+        calibrate=options.calibrate,
+        look=options.look,
         out=options.output,
         overwrite=options.overwrite,
         seed=options.seed,
@@ -172,7 +174,7 @@ def _paths(names: list[str]) -> list[str]:
 def average(options: argparse.Namespace) -> None:
     """Write the average of several models."""
     models = _paths(options.models)
-    training.average(models, output=options.output)
+    averaging.average(models, output=options.output)
     print(f"{options.output}, the average of {len(models)} models")
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from .dataset import ImageFolder
 from .embeddings import Probe, embed, knn, linear_probe
-from .evaluation import wilson
+from .metrics import wilson
 
 __all__ = ["Baseline"]
 

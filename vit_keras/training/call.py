@@ -18,8 +18,10 @@ from ..atomic import complete
 from ..opening import open_model
 from . import metrics
 from .baseline import Baseline
+from .calibration import calibrate, tempered
 from .dataset import ImageFolder
 from .evaluation import evaluation_of, explained_pictures, pictures_of_mistakes, relative
+from .findings import Findings, look_at, wrong_labels
 from .job import Job, digest, duration, with_head
 from .labeled import Labeled
 from .recipes import Recipe
@@ -69,6 +71,8 @@ class Call:
     seconds: float | None
     epochs: int | None
     balance: bool | str
+    calibrate: bool
+    look: bool
     metric: str | None
     overwrite: bool
     seed: int
@@ -120,6 +124,21 @@ class Call:
         metric = {} if self.metric is None else {"metric": self.metric}
         return {**facts(job.model, self.given, self.model), **told, **metric}
 
+    def _look(self, pairs: Sequence[tuple[ImageFolder, ImageFolder]]) -> Findings:
+        """Look at the images before the training."""
+        if not self.look:
+            return Findings()
+        batch_size = pairs[0][0].batch_size
+        return look_at(self.given, self.data, pairs, seconds=self.seconds, batch_size=batch_size, seed=self.seed)
+
+    def _calibrated(self, model: keras.Model, evaluation: Any) -> tuple[Any, float | None]:
+        """Calibrate a model by its evaluation, if that is wanted, and return what it predicts now."""
+        if not self.calibrate:
+            return evaluation, None
+        by = calibrate(model, evaluation)
+        shares = tempered(evaluation.probabilities, by, evaluation.task).astype("float32")
+        return dataclasses.replace(evaluation, probabilities=shares), by
+
     # --- one training -----------------------------------------------------------------------------------------------
 
     def one(self, train: ImageFolder, held_out: ImageFolder) -> FinetuneResult:
@@ -131,8 +150,11 @@ class Call:
             f"{self.recipe.name}"
         )
         before = self.baseline(job)
+        findings = self._look([(train, held_out)])
+        for line in findings.lines:
+            job.say(line)
         run = self.fit(job, self.output, end=self.end)
-        evaluation = job.evaluate()
+        evaluation, by = self._calibrated(tuned, job.evaluate())
         how = job.plan_of(run.epochs)
         job.say(f"On the held-out pictures: {evaluation.headline}")
         if before is not None:
@@ -145,13 +167,17 @@ class Call:
             subtitle=job.pictures,
             history=run.history,
             best_epoch=run.best,
-            notes=[*self.notes, *remarks(run, self._wanted)],
+            notes=[*self.notes, *findings.remarks, *remarks(run, self._wanted)],
             pictures=pictures_of_mistakes(tuned, evaluation, self.data.root, self.mistakes),
             command=self.command,
             recipe=how.to_dict(),
             facts=self._facts(job, run.epochs, run.seconds),
+            temperature=by,
+            findings=findings,
+            data=self.data,
         )
-        told = {"best_epoch": run.best, "seconds": run.seconds, "history": run.history, **_told(before)}
+        told = {"best_epoch": run.best, "seconds": run.seconds, "history": run.history, "temperature": by}
+        told |= {**_told(before), "images": findings.to_dict(self.data)}
         files = {
             "report.html": page,
             "history.json": {**told, "held_out": evaluation.to_dict()},
@@ -168,6 +194,7 @@ class Call:
     def folds(self, pairs: Sequence[tuple[ImageFolder, ImageFolder]]) -> FoldsResult:
         """Train one model for each fold, and write one report of all; folds that are finished are not trained again."""
         whole = self._begun(pairs)
+        findings = self._look(pairs)
         results: list[dict[str, Any]] = []
         for number, (train, held_out) in enumerate(pairs):
             place = self.output / f"fold{number}"
@@ -177,7 +204,7 @@ class Call:
             results.append({"fold": number, **json.loads((place / "history.json").read_text(encoding="utf-8"))})
             if whole.epochs is None:
                 whole.begin(results[0]["epochs"])
-        return self._joined(pairs, results, whole)
+        return self._joined(pairs, results, whole, findings)
 
     def _begun(self, pairs: Sequence[tuple[ImageFolder, ImageFolder]]) -> Run:
         """Return the run of all folds: what it depends on, and the number of epochs, which all folds share."""
@@ -207,21 +234,25 @@ class Call:
         before = self.baseline(job)
         end = None if self.end is None else self.end - self.seconds * (count - 1) / count
         run = self.fit(job, place, whole.epochs, end)
-        evaluation = job.evaluate()
+        evaluation, by = self._calibrated(job.model, job.evaluate())
         job.say(f"On fold {number}: {evaluation.headline}")
         told = {"best_epoch": run.best, "epochs": run.epochs, "seconds": run.seconds, "history": run.history}
         told |= _told(before)
         with complete(place / "predictions.npz") as part, open(part, "wb") as file:
             np.savez(file, rows=held_out.rows, outputs=_outputs(evaluation))
         told["facts"] = {name: str(value) for name, value in self._facts(job, run.epochs, run.seconds).items()}
-        told["held_out"] = evaluation.to_dict()
+        told |= {"held_out": evaluation.to_dict(), "temperature": by}
         how = job.plan_of(run.epochs)
         files = {"history.json": told, "recipe.json": how.to_dict(), "split.json": job.split()}
         write(place, files, job.model)
         run.remove()
 
     def _joined(
-        self, pairs: Sequence[tuple[ImageFolder, ImageFolder]], results: list[dict[str, Any]], whole: Run
+        self,
+        pairs: Sequence[tuple[ImageFolder, ImageFolder]],
+        results: list[dict[str, Any]],
+        whole: Run,
+        findings: Findings,
     ) -> FoldsResult:
         """Join the predictions of all folds, and write what there is to know of them."""
         places = [self.output / f"fold{number}" for number in range(len(pairs))]
@@ -231,12 +262,17 @@ class Call:
         folds = np.concatenate([np.full(len(each["rows"]), number) for number, each in enumerate(saved)])
         evaluation = self._evaluation(rows, np.concatenate([each["outputs"] for each in saved]))
         name, scores = self._scores(parts)
+        if self.look and self.data.task == "single":
+            judge = "the model of the fold that has not learned the image"
+            asked = (rows, evaluation.probabilities, evaluation.labels)
+            findings = dataclasses.replace(findings, **wrong_labels(*asked, judge))
         told = {
             "task": self.data.task,
             "scores": scores,
             "mean": {name: float(np.mean(values)) for name, values in scores.items()},
             "folds": [{**r, "pictures": len(part.labels)} for r, part in zip(results, parts)],
             "out_of_fold": evaluation.to_dict(),
+            "images": findings.to_dict(self.data),
         }
         table = [
             (
@@ -258,11 +294,13 @@ class Call:
             subtitle=f"{len(rows):,} pictures of {self.data.words}, each predicted by the model that has not seen it",
             folds=(("Fold", "Pictures", name, "Best epoch", "Time"), table, f"{name}: {spread(scores[name])}"),
             histories=[(result["history"], result["best_epoch"]) for result in results],
-            notes=self.notes,
+            notes=[*self.notes, *findings.remarks],
             pictures=self._mistakes_of_folds(evaluation, folds, places),
             command=self.command,
             recipe=self.recipe.to_dict(),
             facts={**results[0]["facts"], "time": duration(sum(result["seconds"] for result in results))},
+            findings=findings,
+            data=self.data,
         )
         files = {"report.html": page, "report.json": told, "recipe.json": self.recipe.to_dict()}
         write(self.output, {**files, "oof.csv": predictions_csv(self.data, rows, folds, evaluation)}, None)

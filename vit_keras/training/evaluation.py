@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-import math
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -45,13 +44,6 @@ _MAP_SIDE = 384
 """Longest side, in pixels, of the pictures that maps are drawn over."""
 
 _MAP_BATCH = 8
-
-
-def wilson(share: float, count: int) -> tuple[float, float]:
-    """Return the 95 % interval of a share of so many images (Wilson's)."""
-    z, n, p = 1.96, count, share
-    center, spread = p + z * z / (2 * n), z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
-    return (center - spread) / (1 + z * z / n), (center + spread) / (1 + z * z / n)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -106,7 +98,7 @@ class Evaluation:
     @property
     def interval(self) -> tuple[float, float]:
         """The 95 % interval of the accuracy (Wilson's)."""
-        return wilson(self.accuracy, len(self.labels))
+        return metrics.wilson(self.accuracy, len(self.labels))
 
     @property
     def loss(self) -> float:
@@ -395,7 +387,7 @@ def explained_pictures(
         By the number of the picture: uint8 pixels, and the same with the relevance of the predicted class or `None`.
     """
     chosen = [int(number) for number in numbers]
-    pictures = [_small(Path(folder).expanduser() / evaluation.paths[number]) for number in chosen]
+    pictures = [small(Path(folder).expanduser() / evaluation.paths[number]) for number in chosen]
     overlays: list[np.ndarray | None] = [None] * len(pictures)
     if has_attention(model):
         overlays = []
@@ -404,7 +396,8 @@ def explained_pictures(
     return dict(zip(chosen, zip(pictures, overlays)))
 
 
-def _small(path: Path) -> np.ndarray:
+def small(path: Path) -> np.ndarray:
+    """Return a picture in a size that is large enough for a report."""
     picture = Image.fromarray(read(path, None))
     picture.thumbnail((_MAP_SIDE, _MAP_SIDE), Image.Resampling.LANCZOS)
     return np.asarray(picture)

@@ -20,7 +20,7 @@ import keras
 import numpy as np
 from PIL import Image
 
-from ..anatomy import find_vit, native_size, own_preprocessing
+from ..anatomy import NUMBERS, find_vit, native_size, own_preprocessing
 from ..config import size_pair
 from ..opening import open_model
 from ..openvino_backend import refuse_gradients
@@ -72,6 +72,8 @@ def finetune(
     metric: str | None = None,
     balance: bool | str = False,
     probe: bool = True,
+    calibrate: bool = False,
+    look: bool = True,
     output: str | os.PathLike[str] = "finetuned",
     overwrite: bool = False,
     seed: int = 0,
@@ -128,6 +130,12 @@ def finetune(
             (nearest neighbors, class means, a linear probe), where an image has one class of several. This costs one
             forward pass of each image, at most a twentieth of the time limit. If fine-tuning does not beat the linear
             ones, the report says so, and the better of these is saved too, as `probe.keras`.
+        calibrate: Whether to calibrate the model on the held-out images (see `vit_keras.training.calibrate`): no
+            prediction changes, and its probabilities are as often right as they say. It costs nothing.
+        look: Whether to look at the images through the frozen model before the training. The report then has
+            near-duplicates between training and held-out images and, for classes, likely wrong labels and what twice as
+            many images would give. It takes about as long as a third of an epoch, at most a tenth of `minutes`; needs
+            scikit-learn, and is left out without it.
         output: Folder for the results; it is made. (Also accepted as `out`.)
         overwrite: Whether to begin anew if `output` has a finished run, or one with other settings.
         seed: Seed of the split, the order and the augmentation.
@@ -165,7 +173,7 @@ def finetune(
         data = read_pictures(folder, images, errors, {**of_table, "class_names": class_names})
         if data.assumed and progress:
             print(data.assumed, flush=True)
-        _check_measure(data, metric, balance)
+        _check_measure(data, metric, balance, calibrate)
         parts = _parts(data, folder, validation_split, folds, seed)
         given = model
         if not isinstance(model, keras.Model):
@@ -194,6 +202,8 @@ def finetune(
         seconds=60 * minutes if minutes else None,
         epochs=epochs,
         balance=balance,
+        calibrate=calibrate,
+        look=look,
         metric=metric,
         overwrite=overwrite,
         seed=seed,
@@ -255,11 +265,13 @@ def _parts(data: Labeled, source: Any, share: float, folds: int | str | None, se
     return [np.flatnonzero(part) for each in held_out for part in (~each, each)]
 
 
-def _check_measure(data: Labeled, metric: str | None, balance: bool | str) -> None:
+def _check_measure(data: Labeled, metric: str | None, balance: bool | str, calibrate: bool) -> None:
     one_of(balance, "balance", (False, True, "weights", "prior"))
     if metric is not None and one_of(metric, "metric", metrics.NAMES) not in metrics.fitting(data.task):
         fitting = ", ".join(metrics.fitting(data.task))
         raise ValueError(f"The metric {metric!r} does not fit the task {data.task!r}, which these fit: {fitting}.")
+    if calibrate and data.task in NUMBERS:
+        raise ValueError(f"calibrate=True is about probabilities, and the task is {data.task!r}. Leave it out.")
     if balance and (data.task != "single" or data.weights is not None):
         why = "the pictures have weights" if data.task == "single" else f"the task is {data.task!r}"
         raise ValueError(f"balance={balance!r} weighs classes, one for each picture, and {why}. Pass weight= alone.")

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -15,7 +16,7 @@ import numpy as np
 
 from ..validate import one_of
 
-__all__ = ["DEFAULTS", "NAMES", "fitting", "greater_is_better", "score"]
+__all__ = ["DEFAULTS", "NAMES", "fitting", "greater_is_better", "score", "wilson"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -174,6 +175,18 @@ def macro_f1(confusion: np.ndarray) -> float:
     """
     right, both = np.diag(confusion), confusion.sum(axis=0) + confusion.sum(axis=1)
     return float(np.mean(2 * right[both > 0] / both[both > 0]))
+
+
+def wilson(share: float, count: int) -> tuple[float, float]:
+    """Return the 95 % interval of a share of so many images (Wilson, "Probable Inference", 1927).
+
+    Example:
+        >>> [round(each, 3) for each in wilson(0.9, 100)]
+        [0.826, 0.945]
+    """
+    z = 1.96
+    center, spread = share + z * z / (2 * count), z * math.sqrt(share * (1 - share) / count + (z / (2 * count)) ** 2)
+    return (center - spread) / (1 + z * z / count), (center + spread) / (1 + z * z / count)
 
 
 def on_scale(ranks: Any, scale: Sequence[float]) -> np.ndarray:

@@ -6,18 +6,21 @@ read without scripts, printed and mailed; its script only sorts tables and chang
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image
 
-from ..html_page import data_uri, escape, fill
-from .charts import chart, scatters
+from ..html_page import escape, fill
+from .calibration import Reliability, half_by_half, tempered
+from .calibration import temperature as best_temperature
+from .charts import chart, reliability_chart, scatters
 from .evaluation import Evaluation
+from .findings import Findings
+from .findings_report import jpeg, section, sections
+from .labeled import Labeled
 from .other_evaluations import LabelsEvaluation, NumbersEvaluation, number, percent
 
 __all__ = ["report"]
@@ -28,9 +31,6 @@ _MOST_CLASSES = 40
 
 _PAIRS = 12
 """Rows in the table of the most frequent confusions."""
-
-_SIDE = 256
-"""Longest side of a picture, in pixels."""
 
 History = Mapping[str, Sequence[float]]
 Folds = tuple[Sequence[str], Sequence[Sequence[str]], str]
@@ -50,6 +50,9 @@ def report(
     command: str | None = None,
     recipe: Mapping[str, Any] | None = None,
     facts: Mapping[str, Any] | None = None,
+    temperature: float | None = None,
+    findings: Findings | None = None,
+    data: Labeled | None = None,
 ) -> str:
     """Return the page of an evaluation, and of the training before it.
 
@@ -67,6 +70,9 @@ def report(
         command: The command that made it.
         recipe: All settings of the training, nested at most once.
         facts: Other facts, such as versions.
+        temperature: What the model was calibrated with, on these images; `None` if it was not.
+        findings: What was found in the images before the training.
+        data: The images that they are about.
 
     Returns:
         The page, to be written as UTF-8.
@@ -80,18 +86,16 @@ def report(
         _figures(evaluation),
         _notes(notes),
         _folds(folds),
-        _curves(history or {}, best_epoch),
+        _curves(history or {}, best_epoch, len(evaluation.labels) if evaluation.task == "single" else None),
         *_measures(evaluation),
+        _calibration(evaluation, temperature),
+        *([] if findings is None or data is None else sections(findings, data)),
         _mistakes(evaluation, pictures or {}),
         _curves_of_folds(histories),
         _making(command, recipe or {}, facts or {}),
     ]
     places = {"title": escape(title), "subtitle": escape(subtitle), "main": "\n".join(filter(None, parts))}
     return fill(_TEMPLATE.read_text(encoding="utf-8"), places)
-
-
-def _section(heading: str, *parts: str) -> str:
-    return f"<section><h2>{heading}</h2>{''.join(parts)}</section>"
 
 
 # --- numbers ----------------------------------------------------------------------------------------------------
@@ -108,7 +112,7 @@ def _folds(folds: Folds | None) -> str:
     if folds is None:
         return ""
     header, rows, text = folds
-    return _section("Folds", f"<p>{escape(text)}</p>", _table(header, rows, sortable=True))
+    return section("Folds", f"<p>{escape(text)}</p>", _table(header, rows, sortable=True))
 
 
 def _measures(evaluation: Any) -> list[str]:
@@ -119,7 +123,7 @@ def _measures(evaluation: Any) -> list[str]:
         return [_labels(evaluation)]
     if evaluation.task == "ordinal":
         fits = len(evaluation.class_names) <= _MOST_CLASSES
-        return [_section("Levels", _matrix(evaluation))] if fits else [scatters(evaluation)]
+        return [section("Levels", _matrix(evaluation))] if fits else [scatters(evaluation)]
     return [scatters(evaluation), _numbers(evaluation)]
 
 
@@ -135,7 +139,7 @@ def _labels(evaluation: Any) -> str:
         "the label.</p>"
     )
     header = ("Label", "Pictures", "Average precision", "AUC", "Precision", "Recall", "F1")
-    return _section("Labels", text, _table(header, rows, sortable=True))
+    return section("Labels", text, _table(header, rows, sortable=True))
 
 
 def _numbers(evaluation: Any) -> str:
@@ -149,7 +153,7 @@ def _numbers(evaluation: Any) -> str:
         "is predicted.</p>"
     )
     header = ("Number", "RMSE", "MAE", "Bias", "True mean", "True deviation", "R²")
-    return _section("Numbers", text, _table(header, rows, sortable=True))
+    return section("Numbers", text, _table(header, rows, sortable=True))
 
 
 def _notes(notes: Iterable[str]) -> str:
@@ -165,7 +169,7 @@ def _confusion(evaluation: Evaluation) -> str:
         matrix = f"<p>A matrix of {len(evaluation.class_names):,} classes is too large to be shown.</p>"
     else:
         matrix = _matrix(evaluation)
-    return _section(
+    return section(
         "Confusions", f'<div class="beside">{matrix}{pairs or "<p>No picture was predicted wrongly.</p>"}</div>'
     )
 
@@ -206,7 +210,7 @@ def _classes(evaluation: Evaluation) -> str:
         "class that are predicted as it. F1: harmonic mean of the two.</p>"
     )
     header = ("Class", "Pictures", "Precision", "Recall", "F1", "Most often mistaken for")
-    return _section("Classes", text, _table(header, rows, texts=[5], sortable=True))
+    return section("Classes", text, _table(header, rows, texts=[5], sortable=True))
 
 
 def _table(
@@ -233,7 +237,7 @@ def _table(
 # --- curves -----------------------------------------------------------------------------------------------------
 
 
-def _curves(history: History, best: int | None) -> str:
+def _curves(history: History, best: int | None, images: int | None = None) -> str:
     epochs = max(map(len, history.values()), default=0)
     if not epochs:
         return ""
@@ -241,17 +245,24 @@ def _curves(history: History, best: int | None) -> str:
     for name in dict.fromkeys(["accuracy", "loss", *(k.removeprefix("val_") for k in history if k.startswith("val_"))]):
         lines = {kind: history[k] for kind, k in (("train", name), ("val", f"val_{name}")) if k in history}
         if lines:
-            charts.append(chart(name.replace("_", " ").capitalize(), lines, best))
-    key = "".join(
-        f'<span><svg viewBox="0 0 28 8" aria-hidden="true"><path class="line {kind}" d="M0 4H28"/></svg>{name}</span>'
-        for kind, name in (("train", "training, augmented"), ("val", "held out"))
-    )
+            count = images if name == "accuracy" else None
+            charts.append(chart(name.replace("_", " ").capitalize(), lines, best, count))
+    if "learning_rate" in history:
+        charts.append(chart("Learning rate at the end of each epoch", {"rate": history["learning_rate"]}, best))
+    key = _key(("train", "training, augmented"), ("val", "held out"))
     kept = "" if best is None else f"<p>The weights after epoch {best + 1} (dotted line) were kept.</p>"
+    kept += "<p>The band is the 95 % interval of the held-out accuracy.</p>" if images else ""
     rows = [(n + 1, *(number(values[n]) for values in history.values())) for n in range(epochs)]
     numbers = f"<details><summary>Numbers</summary>{_table(('Epoch', *history), rows)}</details>"
-    return _section(
-        "Training", kept, f'<div class="key">{key}</div><div class="curves">{"".join(charts)}</div>', numbers
+    return section("Training", kept, f'{key}<div class="curves">{"".join(charts)}</div>', numbers)
+
+
+def _key(*lines: tuple[str, str]) -> str:
+    items = "".join(
+        f'<span><svg viewBox="0 0 28 8" aria-hidden="true"><path class="line {kind}" d="M0 4H28"/></svg>{name}</span>'
+        for kind, name in lines
     )
+    return f'<div class="key">{items}</div>'
 
 
 def _curves_of_folds(histories: Sequence[tuple[History, int]]) -> str:
@@ -259,7 +270,40 @@ def _curves_of_folds(histories: Sequence[tuple[History, int]]) -> str:
         f"<details><summary>Fold {fold}</summary>{_curves(history, best)}</details>"
         for fold, (history, best) in enumerate(histories)
     ]
-    return _section("Training of each fold", *parts) if parts else ""
+    return section("Training of each fold", *parts) if parts else ""
+
+
+# --- calibration ------------------------------------------------------------------------------------------------
+
+
+def _calibration(evaluation: Any, by: float | None) -> str:
+    if evaluation.task not in ("single", "multi"):
+        return ""
+    shares, labels, task = evaluation.probabilities, evaluation.labels, evaluation.task
+    if by is not None:
+        shares = tempered(shares, 1 / by, task)
+    before, after = Reliability.of(shares, labels), Reliability.of(half_by_half(shares, labels, task), labels)
+    best = best_temperature(shares, labels) if by is None else by
+    of = "a prediction" if task == "single" else "a label"
+    text = (
+        f"Across how sure the model was of {of}, up how often it was right; on the dotted line both are the same. The "
+        f"mean gap (expected calibration error) is <b>{percent(before.error)}</b>. By chance alone it would exceed "
+        f"{percent(before.chance)} on so few images in one of twenty perfectly calibrated models."
+    )
+    half = "(each half of the images with the temperature of the other half)"
+    if by is None:
+        text += (
+            f"</p><p>With logits divided by a temperature of {number(best)}, which changes no prediction, it would be "
+            f"<b>{percent(after.error)}</b> {half}. <code>training.calibrate</code> does this, and "
+            "<code>finetune --calibrate</code>."
+        )
+    else:
+        text += (
+            f"</p><p>The model was calibrated: its logits are divided by the temperature {number(best)}, which changes "
+            f"no prediction. That leaves <b>{percent(after.error)}</b> {half}."
+        )
+    key = _key(("train", "before calibration"), ("val", "after"))
+    return section("Calibration", f"<p>{text}</p>", key, reliability_chart(before, after))
 
 
 # --- mistakes ---------------------------------------------------------------------------------------------------
@@ -272,7 +316,7 @@ def _mistakes(evaluation: Any, pictures: Mapping[int, tuple[np.ndarray, np.ndarr
     heading, text = _WORST[evaluation.task]
     text += " Beside each, what in the picture supports the prediction." if mapped else ""
     cards = "".join(_card(evaluation, number, *pictures[number]) for number in pictures)
-    return _section(heading, f"<p>{text}</p>", f'<div class="cards">{cards}</div>')
+    return section(heading, f"<p>{text}</p>", f'<div class="cards">{cards}</div>')
 
 
 _WORST = {
@@ -288,20 +332,12 @@ def _card(evaluation: Any, number: int, picture: np.ndarray, overlay: np.ndarray
     images = [(picture, f"A picture that is {true}")]
     if overlay is not None:
         images.append((overlay, f"The same picture, with the map of what supports {said}"))
-    tags = "".join(f'<img src="{_jpeg(pixels)}" alt="{escape(alt)}">' for pixels, alt in images)
+    tags = "".join(f'<img src="{jpeg(pixels)}" alt="{escape(alt)}">' for pixels, alt in images)
     return (
         f'<figure><div class="pair">{tags}</div><figcaption>'
         f"<b>{escape(true)}</b>, predicted as <b>{escape(said)}</b>"
         f"<small>{escape(evaluation.paths[number])}</small></figcaption></figure>"
     )
-
-
-def _jpeg(pixels: np.ndarray) -> str:
-    picture = Image.fromarray(np.ascontiguousarray(pixels))
-    picture.thumbnail((_SIDE, _SIDE), Image.Resampling.LANCZOS)
-    file = io.BytesIO()
-    picture.save(file, "JPEG", quality=82, optimize=True)
-    return data_uri(file.getvalue(), "image/jpeg")
 
 
 # --- how it was made --------------------------------------------------------------------------------------------
@@ -319,7 +355,7 @@ def _making(command: str | None, recipe: Mapping[str, Any], facts: Mapping[str, 
             parts.append(f'<div><h3>{heading}</h3><table class="plain"><tbody>{rows}</tbody></table></div>')
     tables = "".join(parts[1:] if command else parts)
     return (
-        _section("How it was made", parts[0] if command else "", f'<div class="beside">{tables}</div>') if parts else ""
+        section("How it was made", parts[0] if command else "", f'<div class="beside">{tables}</div>') if parts else ""
     )
 
 

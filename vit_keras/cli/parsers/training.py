@@ -72,6 +72,18 @@ def finetune(parser: argparse.ArgumentParser) -> None:
         help="do not measure first how well classifiers of the model's features do without training",
     )
     parser.add_argument(
+        "--calibrate",
+        action="store_true",
+        help="divide the logits by the temperature that fits the held-out images best: no prediction changes, and "
+        "probabilities are as often right as they say",
+    )
+    parser.add_argument(
+        "--no-look",
+        dest="look",
+        action="store_false",
+        help="do not look for near-duplicates and wrong labels before the training, which takes a third of an epoch",
+    )
+    parser.add_argument(
         "--seed",
         type=integer(0),
         default=0,

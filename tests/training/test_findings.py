@@ -1,0 +1,143 @@
+"""What is found in the images: wrong labels, near-duplicates, what more would give; and the report of it."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+from PIL import Image
+
+from vit_keras import training, vit
+from vit_keras.training.curve_over_images import image_curve
+from vit_keras.training.recipes import recipe
+
+pytest.importorskip("sklearn")
+
+
+def blobs(classes=10, each=100, features=24, distance=1.0, seed=0):
+    """Features like those of sign digits: classes that overlap a little."""
+    random = np.random.default_rng(seed)
+    centers = np.random.default_rng(99).normal(0, distance, (classes, features))
+    labels = np.repeat(np.arange(classes), each)
+    return centers[labels] + random.normal(size=(len(labels), features)), labels
+
+
+def flipped(labels, share=0.05, seed=0):
+    """Give a share of the labels another class; return them, and which."""
+    random, given = np.random.default_rng(seed), labels.copy()
+    wrong = random.permutation(len(labels))[: round(share * len(labels))]
+    given[wrong] = (labels[wrong] + random.integers(1, labels.max() + 1, len(wrong))) % (labels.max() + 1)
+    return given, wrong
+
+
+def test_flipped_labels_are_found():
+    """Of 5 % flipped labels nine in ten are found, nine in ten of what is found are such, and the class is right."""
+    features, labels = blobs()
+    given, wrong = flipped(labels)
+    found = training.label_issues(training.out_of_fold(features, given), given)
+    hits = np.isin(found.images, wrong)
+    assert hits.sum() >= 0.9 * len(wrong) and hits.mean() >= 0.9
+    assert np.mean(found.suggested[hits] == labels[found.images[hits]]) >= 0.95
+    assert (np.diff(found.probabilities) >= 0).all()
+
+
+def test_they_are_those_of_cleanlab():
+    cleanlab = pytest.importorskip("cleanlab.filter")
+    features, labels = blobs(distance=0.6)
+    given, _ = flipped(labels)
+    shares = training.out_of_fold(features, given)
+    theirs = cleanlab.find_label_issues(given, shares, filter_by="confident_learning", n_jobs=1)
+    ours = np.zeros(len(given), bool)
+    ours[training.label_issues(shares, given).images] = True
+    assert theirs.sum() > 20 and (ours ^ theirs).sum() <= 0.02 * theirs.sum()
+
+
+def test_wrong_probabilities_are_named():
+    with pytest.raises(ValueError, match="one class number for each image"):
+        training.label_issues(np.ones((3, 2)), [0, 1])
+    with pytest.raises(ValueError, match="from 0 to 1"):
+        training.label_issues(np.ones((3, 2)) / 2, [0, 1, 2])
+
+
+def test_copies_are_near_duplicates_and_new_images_are_not():
+    features, _ = blobs(each=200)
+    random = np.random.default_rng(1)
+    order = random.permutation(len(features))
+    train, new = features[order[:1500]], features[order[1500:]]
+    assert len(training.near_duplicates(train, new)) == 0
+    copies = train[:20] + random.normal(0, 0.05, (20, train.shape[1]))
+    found = training.near_duplicates(train, np.concatenate([new, copies]))
+    assert sorted(found.held_out) == [*range(500, 520)] and set(found.train) == {*range(20)}
+    assert (found.distances < found.threshold).all()
+
+
+def test_half_of_the_images_tell_what_all_give():
+    features, labels = blobs(each=400, features=64, distance=0.25)
+    order = np.random.default_rng(0).permutation(len(labels))
+    train, half, held_out = order[:2000], order[:1000], order[2000:]
+    data = features[held_out], labels[held_out]
+    of_half = image_curve(features[half], labels[half], *data)
+    of_all = image_curve(features[train], labels[train], *data)
+    gained = of_all.accuracies[-1] - of_half.accuracies[-1]
+    assert gained > 0.01 and abs(of_half.gain - gained) < 0.02
+    assert of_half.interval[0] <= of_half.gain <= of_half.interval[1] and "Twice as many" in of_half.headline
+
+
+# --- in finetune --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    """Three kinds of noise; one image is in two classes, so that it is held out and learned, or in two folds."""
+    folder, random = tmp_path_factory.mktemp("data") / "photos", np.random.default_rng(0)
+    for kind, color in (("blue", (0, 0, 180)), ("green", (0, 180, 0)), ("red", (180, 0, 0))):
+        (folder / kind).mkdir(parents=True)
+        for n in range(40):
+            pixels = random.normal(0, 60, (4, 4, 3)).repeat(8, 0).repeat(8, 1) + color
+            Image.fromarray(np.clip(pixels, 0, 255).astype("uint8")).save(folder / kind / f"{n}.png")
+    for n in range(8):
+        (folder / "red" / f"copy{n}.png").write_bytes((folder / "blue" / f"{n}.png").read_bytes())
+    return folder
+
+
+def run(photos, output, **options):
+    keras.utils.set_random_seed(5)
+    model = vit.build_model(32, 16, 1, 32, 2, "tiny", 64, classes=3)
+    how = recipe("finetune", learning_rate=3e-3)
+    same = {"recipe": how, "epochs": 2, "batch_size": 16, "image_size": 32, "mistakes": 0, "progress": False}
+    return training.finetune(model, photos, output=output, **{**same, **options})
+
+
+def test_a_report_shows_what_was_found(photos, tmp_path):
+    result = run(photos, tmp_path / "run", calibrate=True)
+    page = (result.folder / "report.html").read_text("utf-8")
+    for heading in ("Calibration", "More images", "Likely wrong labels", "Near-duplicates"):
+        assert f"<h2>{heading}</h2>" in page
+    assert "The model was calibrated" in page and "nearly the same as" in page
+    told = json.loads((result.folder / "history.json").read_text())
+    pairs = told["images"]["near_duplicates"]
+    assert pairs and {
+        tuple(sorted(name.split("/")[0] for name in pair.values() if isinstance(name, str))) for pair in pairs
+    } == {("blue", "red")}
+    wrong = [each["image"] for each in told["images"]["likely_wrong_labels"]]
+    assert any("red/copy" in name for name in wrong)
+    # The saved model is the calibrated one, and no epoch was chosen by other predictions.
+    again = training.evaluate(result.folder / "model.keras", photos, only=result.folder / "split.json", progress=False)
+    np.testing.assert_allclose(again.probabilities, result.evaluation.probabilities, atol=1e-5)
+    assert again.accuracy == pytest.approx(result.history["val_accuracy"][result.best_epoch], abs=1e-6)
+    assert told["temperature"] != 1
+
+
+def test_folds_are_looked_at_too(photos, tmp_path):
+    result = run(photos, tmp_path / "folds", folds=2, epochs=1)
+    found = json.loads((result.folder / "report.json").read_text())["images"]
+    assert found["near_duplicates"] and found["images"] == 128
+    page = (result.folder / "report.html").read_text("utf-8")
+    assert "the model of the fold that has not learned the image" in page and "<h2>More images</h2>" in page
+
+
+def test_nobody_has_to_look(photos, tmp_path):
+    result = run(photos, tmp_path / "run", look=False, epochs=1)
+    page = (result.folder / "report.html").read_text("utf-8")
+    assert "<h2>More images</h2>" not in page and "<h2>Near-duplicates</h2>" not in page
+    assert json.loads((result.folder / "history.json").read_text())["images"]["images"] == 0
