@@ -229,6 +229,10 @@ def _open(source: Any, timeout: float | None, max_bytes: int, max_pixels: int) -
         return _decode(io.BytesIO(source), "the bytes given", max_pixels)
     if isinstance(source, (str, os.PathLike)):
         path = os.path.expanduser(os.fspath(source))
+        if os.path.isdir(path):
+            raise FileNotFoundError(
+                f"Could not find image at path: {path} is a folder. Pass the path of an image in it."
+            )
         if not os.path.isfile(path):
             raise FileNotFoundError(f"Could not find image at path: {path}")
         return _decode(path, path, max_pixels)
