@@ -4,8 +4,10 @@ import contextlib
 import io
 import itertools
 import sys
+import time
 from pathlib import Path
 
+import hostile_requests
 import numpy as np
 import pytest
 from PIL import Image
@@ -45,6 +47,25 @@ def test_a_narrow_image_costs_little_more_than_its_pixels(size, interpolation):
             Preprocessing(image_size=224, interpolation=interpolation, crop=0.9)(data)
     assert peak() < bound
     assert (read == (10, 200, 30)).all() and made.shape == (1, 224, 224, 3)
+
+
+@pytest.mark.parametrize("way", ["bytes", "file", "PIL"])
+def test_a_jpeg_of_many_scans_is_refused_before_it_is_decoded(way, tmp_path):
+    path = tmp_path / "scans.jpg"
+    path.write_bytes(data := hostile_requests.scans(2000, 1500, 300))
+    source = {"bytes": data, "file": path, "PIL": Image.open(io.BytesIO(data))}[way]
+    start = time.process_time()
+    with pytest.raises(ValueError, match=rf"{path if way == 'file' else 'The image'} has more than 100 scans"):
+        images.read(source, 224)
+    assert time.process_time() - start < 0.3
+
+
+def test_only_scans_of_the_image_itself_are_counted():
+    """Not those in a thumbnail, nor what looks like one in data behind the image, as of a photograph with a video."""
+    data = hostile_requests.scans(80, 60, 5)
+    exif = b"\xff\xe1" + (2 + 200 * 4 + 2).to_bytes(2, "big") + b"\xff\xda\0\0" * 200 + b"\xff\xd9"
+    read = images.read(data[:2] + exif + data[2:] + b"\xff\xda" * 500, None)
+    np.testing.assert_array_equal(read, images.read(data, None))
 
 
 def test_an_image_resized_down_first_is_pillows():

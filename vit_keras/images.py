@@ -27,6 +27,7 @@ __all__ = [
     "MAX_DOWNLOAD",
     "MAX_ENLARGED",
     "MAX_PIXELS",
+    "MAX_SCANS",
     "ImageInputType",
     "check_pixels",
     "gray",
@@ -45,10 +46,15 @@ MAX_PIXELS = 178_956_970
 """Pixels of the largest image that is decoded."""
 MAX_ENLARGED = 1 << 26
 """Pixels to which an image is enlarged for a model: a narrow image whose short side gets a model's size is long."""
+MAX_SCANS = 100
+"""Scans of a JPEG that is decoded: a few bytes make one, which costs a pass over all pixels. Ten are usual."""
 MAX_DOWNLOAD = 100 << 20
 """Bytes of the largest image that is downloaded."""
 _AT_ONCE = 1 << 20  # pixels that are converted at one time: a copy of a whole photograph in floats takes a gigabyte
 _RESIZED_AT_ONCE = 1 << 14  # pixels of the result: small arrays are not given back to the system and asked for again
+
+_MARKER = re.compile(rb"\xff[\x02-\xcf\xd8-\xfe]")  # of a JPEG; others have no length
+_END, _SCAN, _START = b"\xff\xd9", b"\xff\xda", b"\xff\xd8"
 
 _PILLOW = {
     "nearest": Image.Resampling.NEAREST,
@@ -223,6 +229,10 @@ def _open(source: Any, timeout: float | None, max_bytes: int, max_pixels: int) -
         return _decode(io.BytesIO(source), "the bytes given", max_pixels)
     if isinstance(source, (str, os.PathLike)):
         path = os.path.expanduser(os.fspath(source))
+        if os.path.isdir(path):
+            raise FileNotFoundError(
+                f"Could not find image at path: {path} is a folder. Pass the path of an image in it."
+            )
         if not os.path.isfile(path):
             raise FileNotFoundError(f"Could not find image at path: {path}")
         return _decode(path, path, max_pixels)
@@ -273,16 +283,41 @@ def _upright_rgb(image: Image.Image | np.ndarray, what: Any, max_pixels: int) ->
     width, height = image.size if isinstance(image, Image.Image) else (width, height)
     if width * height > max_pixels:
         raise ValueError(
-            f"The image has {width}×{height} pixels; at most {max_pixels:,} are read. Pass a larger max_pixels=."
+            f"{_called(what)} has {width}×{height} pixels; at most {max_pixels:,} are read. Pass a larger max_pixels=."
         )
     if isinstance(image, np.ndarray):
         return _array_to_rgb(image)
+    if _scans(image) > MAX_SCANS:
+        raise ValueError(f"{_called(what)} has more than {MAX_SCANS} scans, which no program writes. Save it again.")
     try:
         image.load()
         return _upright(_image_to_rgb(image), image.getexif().get(ExifTags.Base.Orientation, 1))
     except Exception as error:  # Pillow's decoders raise errors of any kind
         name = what if isinstance(what, (str, os.PathLike)) else type(what).__name__
         raise ValueError(f"An error occurred reading {name}: {error}. The file is damaged.") from None
+
+
+def _called(what: Any) -> str:
+    return str(what) if isinstance(what, (str, os.PathLike)) else "The image"
+
+
+def _scans(image: Image.Image) -> int:
+    """Return how many scans a JPEG has that is not decoded yet. Thumbnails, further images and videos do not count."""
+    if image.format not in ("JPEG", "MPO") or not getattr(image, "tile", None):
+        return 0
+    place = image.fp.tell()
+    image.fp.seek(0)
+    data = image.fp.read()
+    image.fp.seek(place)
+    count = data.count(_SCAN)
+    if count <= MAX_SCANS:  # without a look at what they are in
+        return count
+    count, found = 0, _MARKER.search(data)
+    while found and found[0] != _END:
+        count += found[0] == _SCAN
+        length = 0 if found[0] == _START else int.from_bytes(data[found.end() : found.end() + 2], "big")
+        found = _MARKER.search(data, found.end() + length)
+    return count
 
 
 def _upright(pixels: np.ndarray, orientation: int) -> np.ndarray:

@@ -182,22 +182,32 @@ def did_you_mean(value: Any, choices: Iterable[Any]) -> str:
         " Did you mean 'learning_rate'?"
     """
     by_spelling = {str(choice).lower().replace("-", "_"): choice for choice in choices if choice is not None}
-    name = str(value).lower().replace("-", "_")
+    name = str(value)[:100].lower().replace("-", "_")
     near = [each for each in ALIASES.get(name, ()) if each in by_spelling][:1]
     if not near:
         near = difflib.get_close_matches(name, list(by_spelling), n=3, cutoff=0.6 if len(name) > 2 else 1.0)
+        far = {each: _changes(each, name) for each in near}
         near = [each for each in near if each.startswith(name) or name.startswith(each) or _is_near(each, name)]
+        near = [each for each in near if far[each] == min(far[other] for other in near)]
     return f" Did you mean {' or '.join(repr(by_spelling[name]) for name in near)}?" if near else ""
 
 
 def _is_near(one: str, other: str) -> bool:
-    """Return whether at most a third of the letters must be changed, added or removed to make one word the other."""
-    row = [*range(len(other) + 1)]
+    """Return whether changes of at most a third of the letters make one word the other."""
+    return _changes(one, other) <= max(1, max(len(one), len(other)) // 3)
+
+
+def _changes(one: str, other: str) -> int:
+    """Return how many letters must be changed, added, removed or exchanged with the next."""
+    rows = [[*range(len(other) + 1)]]
     for number, letter in enumerate(one, start=1):
-        before, row[0] = row[0], number
+        above, row = rows[-1], [number]
         for place, wanted in enumerate(other, start=1):
-            before, row[place] = row[place], min(row[place] + 1, row[place - 1] + 1, before + (letter != wanted))
-    return row[-1] <= max(1, max(len(one), len(other)) // 3)
+            row.append(min(above[place] + 1, row[-1] + 1, above[place - 1] + (letter != wanted)))
+            if min(number, place) > 1 and one[number - 2 : number] == other[place - 2 : place][::-1]:
+                row[-1] = min(row[-1], rows[-2][place - 2] + 1)
+        rows.append(row)
+    return rows[-1][-1]
 
 
 def merge_schedule(value: Any, blocks: int, patches: int | None) -> int | tuple[int, ...]:

@@ -6,21 +6,23 @@ difference.
 
 import base64
 import io
+import itertools
 import json
 import os
 import re
 import subprocess
 import sys
 
+import hostile_requests
 import keras
 import numpy as np
 import pytest
 from export_cases import CASES, often, tiny
 from PIL import Image
-from support import ROOT
+from support import ROOT, peak_memory
 
 import vit_keras
-from vit_keras import from_checkpoint
+from vit_keras import from_checkpoint, images
 from vit_keras.cli import main
 from vit_keras.export.running import Running
 
@@ -162,6 +164,36 @@ def test_the_size_of_a_picture_is_checked_before_it_is_decoded():
     for data in (b"", b"x", b"\x89PNG", b"\xff\xd8\xff", b"BM"):
         with pytest.raises((tf.errors.InvalidArgumentError, UnicodeDecodeError)):  # the error may quote the bytes
             decode(data)
+
+
+@pytest.mark.only_on("tensorflow", reason="decodes in TensorFlow")
+def test_of_an_animation_only_the_first_frame_is_decoded():
+    import tensorflow as tf
+
+    from vit_keras.export.decoding import decode_picture
+
+    decode = tf.function(decode_picture, input_signature=[tf.TensorSpec((), tf.string)], autograph=False)
+    rng = np.random.default_rng(0)
+    for colors, side in itertools.product((2, 16, 256), (1, 7, 90)):
+        frames = [Image.fromarray(rng.integers(0, colors, (side, side + 3), dtype="uint8")) for _ in range(3)]
+        for n, frame in enumerate(frames):
+            frame.putpalette(np.random.default_rng(n).bytes(3 * colors))
+        with io.BytesIO() as file:
+            frames[0].save(file, "GIF", save_all=True, append_images=frames[1:], comment=b"c" * 600, loop=0)
+            data = file.getvalue()
+        np.testing.assert_array_equal(decode(data), images.read(data, None))
+    whole = hostile_requests.gif(5000, 4000, 100)
+    assert len(whole) < 3_000_000
+    with peak_memory() as peak:
+        assert decode(whole).shape == (4000, 5000, 3)
+    assert peak() < 500 << 20
+    large = bytearray(hostile_requests.gif(10, 10, 1))
+    at = large.index(b"\x2c") + 5
+    large[at : at + 4] = b"\xff" * 4
+    with pytest.raises(tf.errors.InvalidArgumentError, match="its first frame has more"):
+        decode(bytes(large))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="too many scans"):
+        decode(hostile_requests.scans(3000, 2000, 1000))
 
 
 def test_a_class_that_the_other_process_cannot_import(tmp_path):

@@ -17,7 +17,7 @@ MODES = ("1", "L", "P", "RGB", "RGBA", "CMYK", "I;16")
 def made(seed, model):
     """Return the path, the body and the headers of a request."""
     rng = random.Random(seed)
-    kind = rng.choice((picture, picture, header_of_a_bomb, broken, form, tensor, tensor, lists, wrong_json))
+    kind = rng.choice((picture, picture, header_of_a_bomb, bomb, broken, form, tensor, tensor, lists, wrong_json))
     path, body, headers = kind(rng)
     return path.replace("MODEL", model), body, headers
 
@@ -58,6 +58,29 @@ def header_of_a_bomb(rng):
     parts = [struct.pack(">I", len(data)) + name + data for name, data in chunks.items()]
     data = b"\x89PNG\r\n\x1a\n" + b"".join(part + struct.pack(">I", zlib.crc32(part[4:])) for part in parts)
     return "/predict", data, {}
+
+
+def bomb(rng):
+    """A few bytes that cost a decoder as much as thousands of pictures."""
+    make, most = rng.choice(((scans, 20_000), (gif, 300)))
+    return "/predict", make(side(rng, 7000), side(rng, 7000), side(rng, most)), {}
+
+
+def scans(width, height, count):
+    """A progressive JPEG whose last scan is there several times."""
+    with io.BytesIO() as file:
+        Image.new("L", (width, height), 90).save(file, "JPEG", progressive=True)
+        data = file.getvalue()
+    return data[:-2] + data[data.rindex(b"\xff\xda") : -2] * count + data[-2:]
+
+
+def gif(width, height, count):
+    """An animation of equal frames."""
+    with io.BytesIO() as file:
+        Image.new("L", (width, height), 90).save(file, "GIF")
+        data = file.getvalue()
+    frame = data[data.rindex(b"\x2c" + bytes(4) + struct.pack("<HH", width, height)) : -1]
+    return data[:-1] + frame * (count - 1) + data[-1:]
 
 
 def broken(rng):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import operator
+import os
 from collections.abc import Iterable
 from typing import Any
 
@@ -30,7 +31,8 @@ def checked(model: Any) -> keras.Model:
         TypeError: Expected a Keras model. Received: 'vit.keras'
     """
     if not isinstance(model, keras.Model):
-        raise TypeError(f"Expected a Keras model. Received: {model!r:.100}")
+        hint = ". Open it first: vit_keras.open_model(…)" if isinstance(model, (str, os.PathLike)) else ""
+        raise TypeError(f"Expected a Keras model. Received: {model!r:.100}{hint}")
     return model
 
 

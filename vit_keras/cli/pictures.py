@@ -24,13 +24,15 @@ from .options import loading
 
 __all__ = ["attention", "explore", "zero_shot"]
 
+_KEPT = 256 << 20  # bytes of images in memory at one time: a folder of photographs takes gigabytes
+
 
 def attention(options: argparse.Namespace) -> None:
     """Draw an attention map of each image, or all kinds of maps in one figure."""
     options.images = files_of(options.images)
     output = options.output.expanduser()
     _check_attention(options, output)
-    pictures = _read(options.images)
+    pictures = _Pictures(options.images)
     count = len(pictures)
     paths = [output if options.all_methods else numbered(output, n, count) for n in range(1, count + 1)]
     check_output(paths, options.images)
@@ -55,7 +57,7 @@ def zero_shot(options: argparse.Namespace) -> None:
     from ..text.opening import open_image_text
 
     options.images = files_of(options.images)
-    pictures = _read(options.images)
+    pictures = _Pictures(options.images)
     count, output = len(pictures), options.output and options.output.expanduser()
     paths = [numbered(output, n, count) for n in range(1, count + 1)] if output else []
     check_output(paths, options.images)
@@ -78,7 +80,7 @@ def explore(options: argparse.Namespace) -> None:
     output = options.output.expanduser()
     check_html(output)
     check_output([output], options.images)
-    _read(options.images)
+    _Pictures(options.images)
     model = open_with_options(options)
     target = "auto" if options.target is None else _target(model, options.target)
     page = explorer(model, options.images, target=target, max_mb=options.max_mb)
@@ -151,9 +153,23 @@ def files_of(images: Sequence[str]) -> list[str]:
     return found
 
 
-def _read(images: Sequence[str]) -> list:
-    """Read all images before the model: a wrong name is reported at once."""
-    return [read(image, None) for image in images]
+class _Pictures:
+    """Images, all read before the model so that a wrong name is reported at once. Many or large ones are read again."""
+
+    def __init__(self, names: Sequence[str]):
+        self.names, self._kept, left = names, {}, _KEPT
+        for name in names:
+            picture = read(name, None)
+            left -= picture.nbytes
+            if left >= 0:
+                self._kept[name] = picture
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __iter__(self) -> Iterator[Any]:
+        for name in self.names:
+            yield self._kept[name] if name in self._kept else read(name, None)
 
 
 def numbered(path: Path, number: int, count: int) -> Path:
@@ -240,7 +256,7 @@ def _print_target(model, picture, target: int | str | None) -> int:
 # --- a figure of all methods --------------------------------------------------------------------------------------
 
 
-def _draw_all_methods(model, pictures: Sequence, options: argparse.Namespace, path: Path) -> None:
+def _draw_all_methods(model, pictures: _Pictures, options: argparse.Namespace, path: Path) -> None:
     rows = []
     for name, picture in zip(options.images, pictures):
         print(printable(name))

@@ -14,6 +14,8 @@ __all__ = ["decode_picture"]
 
 MAX_PIXELS = 50_000_000
 """Pixels of the largest picture that is decoded: a PNG takes about 60 bytes for each."""
+MAX_DECODED = 100 * MAX_PIXELS
+"""Pixels of all scans of a JPEG together: a few bytes make a scan, which costs a pass over the picture."""
 MAX_SIDE = 1 << 17
 """Pixels of its longest side: the graph resizes across first, which makes a narrow picture many times larger."""
 _JPEG, _PNG, _GIF, _BMP = b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"BM"
@@ -43,7 +45,7 @@ def decode_picture(data: Any) -> Any:
         [
             (starts_with(_JPEG), lambda: _jpeg(data)),
             (starts_with(_PNG), lambda: _png(data)),
-            (starts_with(_GIF), lambda: tf.io.decode_gif(data)[0]),
+            (starts_with(_GIF), lambda: tf.io.decode_gif(_first_frame(data))[0]),
         ],
         default=lambda: _other(data),
         exclusive=True,
@@ -67,7 +69,11 @@ def _of_bounded_size(data):
 
     def of_jpeg():
         height, width, _ = tf.unstack(tf.cast(tf.io.extract_jpeg_shape(data), tf.int64))
-        return [width, height]
+        raw = tf.io.decode_raw(data, tf.uint8)
+        scans = tf.math.count_nonzero(tf.equal(raw[:-1], 0xFF) & tf.equal(raw[1:], 0xDA))
+        message = f"The picture has too many scans: at most {MAX_DECODED:,} pixels are decoded in all."
+        with tf.control_dependencies([tf.debugging.Assert(width * height * scans <= MAX_DECODED, [message, scans])]):
+            return [tf.identity(width), height]
 
     width, height = tf.case(
         [
@@ -140,9 +146,49 @@ def _png(data):
     return tf.cast(tf.floor(pixels[..., :3] * opacity + 255 * (1 - opacity) + 0.5), tf.uint8)
 
 
+def _first_frame(data):
+    """Return a GIF up to the end of its first frame: TensorFlow decodes all, and a few bytes can make gigabytes."""
+    import tensorflow as tf
+
+    raw = tf.cast(tf.io.decode_raw(data, tf.uint8), tf.int32)
+    block, extension, frame, end = range(4)
+
+    def byte(at):
+        return tf.gather(raw, tf.minimum(at, tf.size(raw) - 1))
+
+    def colors(flags):  # bytes of a table of them
+        return tf.where(flags >= 128, 3 * tf.bitwise.left_shift(2, flags % 8), 0)
+
+    def step(at, inside, pixels):
+        first, flags = byte(at), byte(at + 9)
+        is_frame, is_extension = tf.equal(first, 0x2C), tf.equal(first, 0x21)
+        skipped = tf.where(is_frame, 11 + colors(flags), tf.where(is_extension, 2, 0))
+        opened = tf.where(is_frame, frame, tf.where(is_extension, extension, end))
+        closed = tf.where(tf.equal(inside, frame), end, block)
+        within = tf.not_equal(inside, block)
+        then = tf.where(first > 0, inside, closed)  # its parts tell their lengths, the last is 0
+        width, height = (tf.cast(byte(at + n) + 256 * byte(at + n + 1), tf.int64) for n in (5, 7))
+        pixels = tf.where(~within & is_frame, width * height, pixels)
+        return at + tf.where(within, first + 1, skipped), tf.where(within, then, opened), pixels
+
+    def goes_on(at, inside, pixels):
+        return tf.not_equal(inside, end) & (at < tf.size(raw))
+
+    start = 13 + colors(byte(10))
+    none = tf.constant(0, tf.int64)
+    stop, _, pixels = tf.while_loop(goes_on, step, (start, tf.constant(block), none), parallel_iterations=1)
+    message = f"The picture has too many pixels: its first frame has more than {MAX_PIXELS:,}."
+    with tf.control_dependencies([tf.debugging.Assert(pixels <= MAX_PIXELS, [message, pixels])]):
+        return tf.strings.join([tf.strings.substr(data, 0, stop), b";"])
+
+
 def _other(data):
     import tensorflow as tf
 
     pixels = tf.io.decode_image(data, expand_animations=False)
+    size = tf.shape(pixels, tf.int64)
+    message = f"The picture has too many pixels: at most {MAX_PIXELS:,} are taken."  # a WebP has at most 268 million
+    with tf.control_dependencies([tf.debugging.Assert(size[0] * size[1] <= MAX_PIXELS, [message, size])]):
+        pixels = tf.identity(pixels)
     gray = tf.equal(tf.shape(pixels)[-1], 1)
     return tf.cond(gray, lambda: tf.image.grayscale_to_rgb(pixels[..., :1]), lambda: pixels[..., :3])

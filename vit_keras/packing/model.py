@@ -246,7 +246,7 @@ class PackedTransformer(keras.Model):
         patches = min(most, math.prod(table) if table else most) if patches is None else patches
         whole = self.vit.preprocessing.replace(crop=None)
         pictures = pictures if isinstance(pictures, (list, tuple)) else [pictures]
-        pixels = [read(picture, None) for picture in pictures]
+        pixels = (read(picture, None) for picture in pictures)  # one at a time: photographs are large
         return [whole(x, fitting_size(x.shape[:2], config.stride, patches))[0] for x in pixels]
 
     def batches(

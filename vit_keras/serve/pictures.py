@@ -65,7 +65,7 @@ def read_picture(data: bytes, max_pixels: int) -> np.ndarray:
         try:
             return read(image, None)
         except ValueError:
-            message = f"The picture ({image.format}, {image.width}×{image.height}) is damaged. Send a whole one."
+            message = f"The picture ({image.format}, {image.width}×{image.height}) cannot be decoded. Send a whole one."
             raise HTTPException(422, message) from None
 
 

@@ -9,10 +9,12 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import inspect
 import math
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +23,10 @@ import numpy as np
 from PIL import Image
 
 from ..anatomy import NUMBERS, find_vit, native_size, own_preprocessing
-from ..config import size_pair
+from ..config import ViTConfig, size_pair
 from ..opening import open_model
 from ..openvino_backend import refuse_gradients
-from ..validate import is_number, one_of
+from ..validate import ALIASES, did_you_mean, is_number, one_of
 from . import metrics
 from .call import Call, noted_warnings
 from .dataset import check_share, datasets_of
@@ -166,6 +168,7 @@ def finetune(
     model, folder = _model_and_folder(model, folder, options)
     output, how = Path(options.pop("out", output)).expanduser(), find_recipe(recipe)
     of_table = {"image": image, "label": label, "task": task, "separator": separator, "weight": weight, "group": group}
+    _check_options(model, weights, options)
     _check(output, overwrite, errors, epochs=epochs, minutes=minutes)
     keras.utils.set_random_seed(seed)
     notes: list[str] = []
@@ -231,6 +234,25 @@ def _model_and_folder(first: Any, second: Any, options: dict[str, Any]) -> tuple
     if folder is None:
         raise TypeError("finetune needs a folder of pictures: finetune(folder) or finetune(model, folder).")
     return model, folder
+
+
+def _check_options(model: Any, weights: Any, options: Mapping[str, Any]) -> None:
+    """Raise `TypeError` for options that nobody would read: a recipe's, and those of opening a model that is open."""
+    is_open = isinstance(model, keras.Model)
+    own = [name for name in inspect.signature(finetune).parameters if name != "options"]
+    of_opening = () if is_open else {field.name for field in dataclasses.fields(ViTConfig)}
+    fields = {field.name for field in dataclasses.fields(Recipe)} - {*own, *of_opening}
+    for name in options:
+        found = next((each for each in (name, *ALIASES.get(name, ())) if each in {*own, *fields}), None)
+        if found in fields:
+            message = f'Pass recipe=vit_keras.training.recipe("finetune", {found}=…)'
+            raise TypeError(f"finetune has no argument {name}. {message}, or --set {found}=… on the command line.")
+        if is_open or found:
+            known = "An open model takes no options of opening."
+            hint = did_you_mean(name, own).strip() or known
+            raise TypeError(f"finetune has no argument {name}. {hint}")
+    if is_open and weights is not None:
+        raise ValueError(f"An open model has its weights. Remove weights={weights!r:.100}.")
 
 
 def _check(output: Path, overwrite: bool, errors: str, **numbers: float | None) -> None:

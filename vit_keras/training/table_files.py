@@ -55,7 +55,7 @@ def read_columns(table: Any, texts: Sequence[str] = ()) -> dict[str, np.ndarray]
     if not is_table(table):
         raise TypeError(
             "A table is the path of a .csv, .tsv or .parquet file, a data frame, or a dictionary of columns. "
-            f"Received: {table!r}"
+            f"Received: {table!r:.100}"
         )
     frame = _read_file(Path(table).expanduser(), texts) if isinstance(table, (str, os.PathLike)) else table
     names = frame if isinstance(frame, Mapping) else getattr(frame, "column_names", None) or frame.columns  # of Arrow
