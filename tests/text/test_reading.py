@@ -119,6 +119,32 @@ def test_the_image_tower_follows_the_json_file_of_open_clip(tmp_path):
     assert (preprocessing.mean, preprocessing.crop) == ((0.5, 0.5, 0.5), None)
 
 
+@pytest.mark.parametrize(
+    ("changes", "pooling"),
+    [
+        ({}, "token"),
+        ({"pool_type": "tok", "final_ln_after_pool": True}, "token"),
+        ({"pool_type": "avg"}, "gap"),
+        ({"pool_type": "none"}, "pool_type must be one of tok, avg"),
+        ({"pool_type": "avg", "final_ln_after_pool": True}, "a mean of the patches before the last norm"),
+        ({"attentional_pool": True}, "attentional_pool must be False"),
+        ({"qk_norm": True}, "qk_norm must be False"),
+        ({"rope": True}, "rope=True, whose effect is not known"),
+    ],
+)
+def test_the_pooling_of_images_is_the_one_that_open_clip_states(changes, pooling, tmp_path):
+    path = write("open_clip", tmp_path / "model")
+    file = path.parent / "open_clip_config.json"
+    described = json.loads(file.read_text())
+    described["model_cfg"]["vision_cfg"] |= changes
+    file.write_text(json.dumps(described))
+    if pooling in ("token", "gap"):
+        assert from_checkpoint(path).config.pooling == pooling
+    else:
+        with pytest.raises(ValueError, match=pooling):
+            from_checkpoint(path)
+
+
 @pytest.mark.parametrize("prefix", ["params/", ""])
 @pytest.mark.parametrize("stacked", [True, False])
 def test_a_file_of_big_vision_holds_the_same_tower(prefix, stacked, tmp_path):

@@ -58,6 +58,27 @@ def test_two_spellings_are_two_classes(images, tmp_path, separator):
         assert [found.names[label] for label in found.labels] == [*pair] * 3
 
 
+@pytest.mark.parametrize("separator", ",;\t|")
+@pytest.mark.parametrize("more", [1, 2])
+def test_rows_longer_than_the_first_line_are_read_or_refused(images, tmp_path, separator, more):
+    """An empty value at the end is none; others would move the columns by one."""
+    for end in ("", "x"):
+        path = tmp_path / "table.csv"
+        rows = (separator.join([number, "ab"[int(number) % 2], *[end] * more]) for number in IDS)
+        path.write_text("\n".join([f"image{separator}label", *rows]), encoding="utf-8")
+        if end or more > 1:
+            with pytest.raises(ValueError, match="more values in its rows than names of columns"):
+                read_table(path, root=images)
+        else:
+            assert read_table(path, root=images).names == ("a", "b")
+
+
+def test_a_column_without_any_label_is_refused(images, tmp_path):
+    for separator in " |":
+        with pytest.raises(ValueError, match="'label' has no label in any row"):
+            read_table(table(tmp_path, [""] * 3), root=images, separator=separator)
+
+
 def test_tab_separated_and_parquet_files(images, tmp_path):
     assert read_table(table(tmp_path, ["01", "1"] * 3, "\t", "a.tsv"), root=images, task="single").names == ("01", "1")
     pytest.importorskip("pyarrow")

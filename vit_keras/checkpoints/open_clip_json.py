@@ -25,6 +25,19 @@ _ONLY = {
 _READ = ("heads", "no_causal_mask", "pool_type", "eos_id", "act_kwargs", "norm_kwargs")
 _POOLINGS = ("argmax", "eos", "last")
 
+_IMAGE_SHOWN = (  # by the arrays, or of training alone
+    *("layers", "width", "mlp_ratio", "patch_size", "no_ln_pre", "pos_embed_type", "patch_dropout", "output_tokens"),
+    *("ls_init_value", "attn_pooler_queries", "attn_pooler_heads"),
+    *("timm_model_name", "timm_model_pretrained", "timm_proj", "timm_proj_bias", "timm_drop", "timm_drop_path"),
+)
+_IMAGE_ONLY = {"attentional_pool": (False,), **_ONLY}
+del _IMAGE_ONLY["ls_init_value"], _IMAGE_ONLY["embed_cls"], _IMAGE_ONLY["final_ln_after_pool"]
+_IMAGE_READ = (
+    *("image_size", "head_width", "act_kwargs", "norm_kwargs", "pool_type", "final_ln_after_pool", "timm_pool"),
+)
+_IMAGE_POOLINGS = {"tok": "token", "avg": "gap"}
+_TIMM_POOLINGS = {"token": "token", "avg": "gap", "map": "map", "": None}
+
 
 def text_fields(model: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of `vit_keras.text.TextConfig` that a `model_cfg` shows.
@@ -45,15 +58,9 @@ def text_fields(model: Mapping[str, Any]) -> dict[str, Any]:
     text = model["text_cfg"]
     if "hf_model_name" in text:
         raise ValueError(f"text_cfg: the encoder {text['hf_model_name']!r} cannot be built.")
-    unknown = [key for key in text if key not in (*_WITHOUT_EFFECT, *_SHOWN, *_ONLY, *_READ)]
-    if unknown:
-        raise ValueError(f"text_cfg has {unknown[0]}={text[unknown[0]]!r}, whose effect is not known.")
-    for key, values in _ONLY.items():
-        if text.get(key, values[0]) not in values:
-            raise ValueError(f"text_cfg: {key} must be {values[0]!r}. Received: {text[key]!r}")
+    _check("text_cfg", text, (*_WITHOUT_EFFECT, *_SHOWN, *_READ), _ONLY)
     pooling = text.get("pool_type", "argmax")
-    if pooling not in _POOLINGS:
-        raise ValueError(f"text_cfg: pool_type must be one of {', '.join(_POOLINGS)}. Received: {pooling!r}")
+    _one_of("text_cfg", "pool_type", pooling, dict.fromkeys(_POOLINGS))
     return {
         "num_heads": text.get("heads", 8),
         "causal": not text.get("no_causal_mask", False),
@@ -82,15 +89,38 @@ def image_fields(model: Mapping[str, Any], inferred: Mapping[str, Any]) -> dict[
         {'num_heads': 12, 'mlp_activation': 'gelu', 'epsilon': 1e-05}
     """
     vision = model["vision_cfg"]
+    _check("vision_cfg", vision, (*_IMAGE_SHOWN, *_IMAGE_READ), _IMAGE_ONLY)
     if vision.get("timm_model_name"):
         fields = timm_models.named(vision["timm_model_name"].partition(".")[0], inferred)
+        pooling = _one_of("vision_cfg", "timm_pool", vision.get("timm_pool", "avg"), _TIMM_POOLINGS)
     else:
         fields = {
             "num_heads": vision.get("width", 768) // vision.get("head_width", 64),
             "mlp_activation": _activation(model, vision),
             "epsilon": (vision.get("norm_kwargs") or {}).get("eps", 1e-5),
         }
+        pooling = _one_of("vision_cfg", "pool_type", vision.get("pool_type", "tok"), _IMAGE_POOLINGS)
+        if vision.get("final_ln_after_pool") and pooling == "gap":  # of one token, the norm is the same
+            raise ValueError("vision_cfg: a mean of the patches before the last norm cannot be built.")
+    if pooling and inferred.get("pooling") == "token":  # which no array shows
+        fields["pooling"] = pooling
     return {**fields, **({"image_size": vision["image_size"]} if "image_size" in vision else {})}
+
+
+def _check(tower: str, described: Mapping[str, Any], known: tuple[str, ...], only: Mapping[str, tuple]) -> None:
+    """Raise an error for a key that is not known, or a value that cannot be built."""
+    unknown = [key for key in described if key not in (*known, *only)]
+    if unknown:
+        raise ValueError(f"{tower} has {unknown[0]}={described[unknown[0]]!r}, whose effect is not known.")
+    for key, values in only.items():
+        if described.get(key, values[0]) not in values:
+            raise ValueError(f"{tower}: {key} must be {values[0]!r}. Received: {described[key]!r}")
+
+
+def _one_of(tower: str, key: str, value: Any, values: Mapping[str, Any]) -> Any:
+    if value not in values:
+        raise ValueError(f"{tower}: {key} must be one of {', '.join(values)}. Received: {value!r}")
+    return values[value]
 
 
 def _activation(model: Mapping[str, Any], tower: Mapping[str, Any]) -> str:

@@ -173,7 +173,9 @@ def read_table(
     if task in ("single", "ordinal") or separator is not None:
         targets = [written[name] for name in wanted]
     names, labels = _READ[task](targets, wanted, separator, class_names)
-    if (labels.ndim == 1 and len(names) < fewest) or not names:
+    if not names:
+        raise ValueError(f"The column {wanted[0]!r} has no label in any row.")
+    if labels.ndim == 1 and len(names) < fewest:
         raise ValueError(f"The column {wanted[0]!r} has only one class, {first_few(names)}. Training needs two.")
     weights = groups = None
     if weight is not None:

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -112,9 +113,13 @@ def _read_file(path: Path, texts: Sequence[str]) -> Any:
         titles = [*pandas.read_csv(path, sep=separator, nrows=0)]
         if len(titles) == 1:  # whatever its ending, such a file has another separator
             separator = next((other for other in ",;\t|" if other in titles[0]), separator)
-        return pandas.read_csv(path, sep=separator, **options)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", pandas.errors.ParserWarning)  # rows that are longer than the header
+            return pandas.read_csv(path, sep=separator, index_col=False, **options)
     except ImportError:
         raise ImportError('Reading Parquet needs pyarrow: pip install "vit-keras[table]"') from None
+    except pandas.errors.ParserWarning:
+        raise ValueError(f"{path} has more values in its rows than names of columns in its first line.") from None
     except (ValueError, OSError) as error:  # pandas' and pyarrow's errors are of these
         raise ValueError(f"{path} cannot be read as a table: {error}") from None
 
