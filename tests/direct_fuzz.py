@@ -454,17 +454,6 @@ def counted(model, images):
     return torch.cat([outputs.detach().flatten().double(), torch.tensor([flops.get_total_flops()]).double()])
 
 
-def torch_compile(model, images):
-    """A block, whose layers Keras calls while PyTorch traces it."""
-    import torch
-
-    block, tokens = _block_and_tokens(model, images)
-    try:
-        return torch.compile(functools.partial(block, training=False), backend="eager")(tokens)
-    finally:
-        torch.compiler.reset()
-
-
 def eight_threads(model, images):
     import contextvars
 
@@ -488,7 +477,7 @@ CALLS = [
     *(plainly, autocast, inference_mode, functional_call, stateless_call, vmap, double_backward, forward_mode),
     *(checkpointed, profiled, counted, eight_threads),
 ]
-"""Without `torch_compile`, which takes seconds each time."""
+"""`torch.compile` has a test of its own: it takes a minute each time."""
 
 
 def run(seed, steps=3, change=None, call=None):

@@ -234,12 +234,6 @@ def test_what_torch_compile_makes_of_a_layer_computes_the_same():
         assert torch.equal(layer(tokens, training=False), expected)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("change", some_of(direct_fuzz.QUICK, 4))
-def test_a_block_is_compiled_after_a_change(change):
-    direct_fuzz.run(direct_fuzz.QUICK.index(change), 1, change, direct_fuzz.torch_compile)
-
-
 @pytest.mark.parametrize("seed", range(50))
 def test_what_users_do_to_a_model(seed):
     """Each quick change and each call at least once; the slow test has all in random order, four to a model."""
