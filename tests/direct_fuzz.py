@@ -477,7 +477,7 @@ CALLS = [
     *(plainly, autocast, inference_mode, functional_call, stateless_call, vmap, double_backward, forward_mode),
     *(checkpointed, profiled, counted, eight_threads),
 ]
-"""`torch.compile` has a test of its own: it takes a minute each time."""
+"""`torch.compile` has a test of its own, which is slow."""
 
 
 def run(seed, steps=3, change=None, call=None):
