@@ -8,6 +8,7 @@ import contextlib
 import copy
 import functools
 import pickle
+import tempfile
 import threading
 
 import keras
@@ -119,6 +120,14 @@ def set_weights(case):
     case.model.set_weights([1.1 * value for value in case.model.get_weights()])
 
 
+def load(case):
+    """Of a model of the same parts, whose weights are changed in between."""
+    with tempfile.TemporaryDirectory() as folder, contextlib.suppress(ValueError):  # a part that Keras cannot save
+        case.model.save_weights(f"{folder}/model.weights.h5")
+        set_weights(case)
+        case.model.load_weights(f"{folder}/model.weights.h5")
+
+
 def freeze(case):
     layer = case.pick()
     layer.trainable = not layer.trainable
@@ -143,6 +152,20 @@ def swap_for_a_layer_of_the_user(case):
     mlp.build((None, None, 16))
     block._tracker.unlock()
     block.mlpblock = mlp
+
+
+def wrap(case):
+    class Half(keras.layers.Layer):
+        def __init__(self, inner):
+            super().__init__()
+            self.inner, self.built = inner, True
+
+        def call(self, inputs, training=None):
+            return 0.5 * self.inner(inputs, training=training)
+
+    block = case.pick(layers.TransformerBlock)
+    block._tracker.unlock()
+    block.mlpblock = Half(block.mlpblock)
 
 
 def patch_a_call(case):
@@ -206,6 +229,13 @@ def quantize(case):
         dense.quantize("int8")
 
 
+def quantize_all(case):
+    inside = [layer for layer in case.model._flatten_layers() if isinstance(layer, keras.layers.Dense)]
+    plain = all(not each.lora_enabled and each.quantization_mode is None for each in inside)
+    if plain and all(each.dtype_policy.name == "float32" for each in case.model._flatten_layers()):
+        case.model.quantize("int8")
+
+
 def dtype_policy(case):
     layer = case.pick()
     if getattr(layer, "quantization_mode", None) is None:
@@ -225,6 +255,11 @@ def rate(case):
 
 def regularize(case):
     case.pick(direct.Direct, keras.layers.Dense).activity_regularizer = keras.regularizers.L2(0.1)
+
+
+def regularize_a_weight(case):
+    variable = case.model.trainable_variables[case.rng.integers(len(case.model.trainable_variables))]
+    variable.regularizer = keras.regularizers.L2(0.1)
 
 
 def hook(case):
@@ -250,7 +285,8 @@ def hook_of_all(case):
 
     registers = torch.nn.modules.module
     register = [registers.register_module_forward_hook, registers.register_module_forward_pre_hook]
-    handle = register[case.rng.integers(2)](lambda module, *_: case.seen.append(type(module).__name__))
+    register += [registers.register_module_full_backward_hook]
+    handle = register[case.rng.integers(3)](lambda module, *_: case.seen.append(type(module).__name__))
     case.undo.callback(handle.remove)
 
 
@@ -315,13 +351,14 @@ def nothing(case):
 
 
 CHANGES = [
-    *(assign, set_weights, freeze, swap, swap_for_a_layer_of_the_user, patch_a_call, patch_the_call_of_a_class),
-    *(patch_keras, patch_forward, lora, lora_of_the_model, quantize, dtype_policy, epsilon, rate, regularize, hook),
-    *(hook_of_gradients, hook_of_all, activation, activation_of_the_user, state_of_the_activation),
-    *(activation_of_a_dense_layer, remove_a_bias, copy_deeply, through_pickle, nothing),
+    *(assign, set_weights, load, freeze, swap, swap_for_a_layer_of_the_user, wrap, patch_a_call),
+    *(patch_the_call_of_a_class, patch_keras, patch_forward, lora, lora_of_the_model, quantize, quantize_all),
+    *(dtype_policy, epsilon, rate, regularize, regularize_a_weight, hook, hook_of_gradients, hook_of_all, activation),
+    *(activation_of_the_user, state_of_the_activation, activation_of_a_dense_layer, remove_a_bias, copy_deeply),
+    *(through_pickle, nothing),
 ]
 
-QUICK = [change for change in CHANGES if change not in (copy_deeply, through_pickle)]
+QUICK = [change for change in CHANGES if change not in (copy_deeply, through_pickle, load)]
 """Those without files: where TensorFlow is installed, Keras imports it to write one."""
 
 
@@ -440,6 +477,7 @@ CALLS = [
     *(plainly, autocast, inference_mode, functional_call, stateless_call, vmap, double_backward, forward_mode),
     *(checkpointed, profiled, counted, eight_threads),
 ]
+"""`torch.compile` has a test of its own, which is slow."""
 
 
 def run(seed, steps=3, change=None, call=None):

@@ -120,7 +120,7 @@ def _private(name: str) -> Any:
 
 def _is_for_onednn(torch: Any, x: Any, kernel: Any) -> bool:
     """Whether oneDNN computes this product, and nothing watches or transforms what is computed."""
-    if x.dtype is not torch.float32 or x.device.type != "cpu":
+    if _library == "pytorch" or x.dtype is not torch.float32 or x.device.type != "cpu":
         return False
     if torch.compiler.is_compiling() or torch.jit.is_tracing():
         return False

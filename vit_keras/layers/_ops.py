@@ -7,21 +7,25 @@ from __future__ import annotations
 
 import sys
 
+import keras
 from keras import ops
 
 from .. import products
 from ..direct import give_up, is_direct
 from ..keras_internals import values_of
 
+_Tensor = sys.modules["torch"].Tensor if keras.backend.backend() == "torch" else None
+"""PyTorch's tensors, and those of no subclass: Keras calls the same three functions for them, after many questions."""
+
 
 def reshape(x, shape):
     """Reshape as `keras.ops.reshape` does."""
-    return x.reshape(shape) if is_direct(x) else ops.reshape(x, shape)
+    return x.reshape(shape) if type(x) is _Tensor else ops.reshape(x, shape)
 
 
 def transpose(x, axes):
     """Transpose as `keras.ops.transpose` does."""
-    return x.permute(axes) if is_direct(x) else ops.transpose(x, axes)
+    return x.permute(axes) if type(x) is _Tensor else ops.transpose(x, axes)
 
 
 def linear(x, kernel, bias):
@@ -43,7 +47,7 @@ def normalize(x, gamma, beta, epsilon, dtype):
 
 def gelu(x, tanh=False):
     """Compute the GELU as `keras.ops.gelu` does."""
-    if not is_direct(x):
+    if type(x) is not _Tensor:
         return ops.gelu(x, approximate=tanh)
     return sys.modules["torch"].nn.functional.gelu(x, approximate="tanh" if tanh else "none")
 
@@ -62,8 +66,7 @@ def _values(x, *variables):
     kind, dtype, device = type(x), x.dtype, x.device
     if not dtype.is_floating_point or dtype.itemsize < 4:  # half precision: Keras computes some of it in float32
         return None
-    return values if all(v is None or _is_like(v, kind, dtype, device) for v in values) else None
-
-
-def _is_like(value, kind, dtype, device):
-    return isinstance(value, kind) and value.dtype is dtype and value.device == device
+    for value in values:  # some hundred times an image: no function for each
+        if value is not None and not (isinstance(value, kind) and value.dtype is dtype and value.device == device):
+            return None
+    return values
