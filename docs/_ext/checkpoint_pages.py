@@ -95,9 +95,8 @@ Fine-tune at the size of your task: `classes=` replaces the head, and `image_siz
 ## All {published} published names
 
 *top-1* is the accuracy on ImageNet-1k in percent. The column *by* names who measured it; it was not measured here, and
-the cell is empty where nobody of them published it. *MB* is the size of the file. With ~, it is the size of its parameters in
-float32. *GMAC* is 10⁹ multiplications for one image, and the time of a prediction follows it. Parameters and GMAC are
-computed from the architecture (`python tools/make_sizes.py`); torchvision and timm publish the same numbers for theirs.
+the cell is empty where none is known. *MB* is the size of the file. With ~, it is the
+size of its parameters in float32. *GMAC* is 10⁹ multiplications for one image. Parameters and GMAC are computed from the architecture (`python tools/make_sizes.py`).
 Point at the figure, or press ← and → in it; a click shows the row.
 
 {table}
@@ -159,8 +158,9 @@ def table(columns, rows, label, **data):
     body = "\n".join(
         "<tr>" + "".join(cell(v if v.startswith("<") else html.escape(v)) for v in row) + "</tr>" for row in rows
     )
+    name = html.escape(label)
     return (
-        f'```{{raw}} html\n<div class="pst-scrollable-table-container filterable" data-label="{html.escape(label)}"{data}>'
+        f'```{{raw}} html\n<div class="pst-scrollable-table-container filterable" data-label="{name}"{data}>'
         f'<table class="table"><thead><tr>{head}</tr></thead><tbody>\n{body}\n</tbody></table></div>\n```'
     )
 
@@ -192,7 +192,7 @@ def choice_rows():
     for purpose, name, why in CHOICES:
         c = registry.named(name)
         facts = [why, f"{c.megabytes:.0f} MB", f"top-1 {c.top1:.1f} %" if c.top1 else "", c.license]
-        yield f"- **{purpose}**: `{name}`. {', '.join(filter(None, facts))}."
+        yield f"- **{purpose[0].upper()}{purpose[1:]}**: `{name}`: {', '.join(filter(None, facts))}."
 
 
 def published_rows():
