@@ -94,9 +94,10 @@ Fine-tune at the size of your task: `classes=` replaces the head, and `image_siz
 
 ## All {published} published names
 
-*top-1* is the accuracy on ImageNet-1k in percent. The column *by* names who measured it; it was not measured here, and
-the cell is empty where none is known. *MB* is the size of the file. With ~, it is the
-size of its parameters in float32. *GMAC* is 10⁹ multiplications for one image. Parameters and GMAC are computed from the architecture (`python tools/make_sizes.py`).
+*top-1* is the accuracy on ImageNet-1k in percent. The column *by* names who measured it: it was not measured here.
+The cell is empty where none is known. *MB* is the size of the file. With ~, it is the
+size of its parameters in float32. *GMAC* is 10⁹ multiplications for one image. Parameters and GMAC are computed from
+the architecture (`python tools/make_sizes.py`).
 Point at the figure, or press ← and → in it; a click shows the row.
 
 {table}

@@ -96,9 +96,35 @@ def vit_keras_command(line):
     return main(shlex.split(line)[1:])
 
 
-@pytest.mark.parametrize(("page", "outputs"), [("classify.md", 6), ("explain.md", 4), ("embed.md", 3)])
+@pytest.mark.parametrize(
+    ("page", "outputs"), [("classify.md", 6), ("explain.md", 4), ("embed.md", 3), ("troubleshooting.md", 4)]
+)
 def test_a_page_to_learn_from_runs_from_top_to_bottom(here, page, outputs):
     assert run(page)[1] == outputs
+
+
+def symptoms():
+    """`{anchor: text}` of the sections of the page of symptoms."""
+    text = (DOCS / "troubleshooting.md").read_text(encoding="utf-8")
+    parts = re.split(r"^\(([\w-]+)\)=\n", text, flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2]))
+
+
+@pytest.mark.any_backend
+def test_each_symptom_has_a_cause_a_check_and_a_remedy():
+    found = symptoms()
+    assert len(found) >= 10
+    for anchor, text in found.items():
+        places = [text.find(f"**{word}.**") for word in ("Cause", "Check", "Remedy")]
+        assert -1 not in places and places == sorted(places), anchor
+        assert "`" in text[places[1] : places[2]], anchor  # something to type
+
+
+@pytest.mark.any_backend
+def test_messages_lead_to_sections_that_there_are():
+    sources = (path.read_text(encoding="utf-8") for path in (ROOT / "vit_keras").rglob("*.py"))
+    named = {name for text in sources for name in re.findall(r"""\bsee\(['"]([\w-]+)['"]\)""", text)}
+    assert len(named) >= 5 and named <= set(symptoms())
 
 
 @pytest.mark.slow
@@ -127,7 +153,7 @@ QUESTIONS = {
         "What a file takes and returns",
         "For LiteRT and `torch`, resize the pictures",
     ),
-    "Which weights may I use commercially?": ("docs/checkpoints.md", "Checkpoints", "allow commercial use"),
+    "Which weights may I use commercially?": ("docs/checkpoints.md", "Choose a model", "allow commercial use"),
     "How do I train on four GPUs?": (
         "docs/scale.md",
         "What to use when: several devices, several machines",
@@ -337,7 +363,8 @@ def test_a_model_is_chosen(site, browser, size):
     tab.close()
 
 
-def test_recommended_models_are_published_and_free_to_use():
+def test_recommended_models_are_published_and_free_to_use(monkeypatch):
+    monkeypatch.syspath_prepend(DOCS / "_ext")
     pages = script(DOCS / "_ext" / "checkpoint_pages.py")
     found = [registry.named(name) for _, name, _ in pages.CHOICES]
     assert 8 <= len(found) <= 12 and all(c and c.license in ("Apache-2.0", "MIT") for c in found)
@@ -351,7 +378,14 @@ def test_recommended_models_are_published_and_free_to_use():
 @pytest.mark.any_backend
 @pytest.mark.parametrize(
     ("words", "page"),
-    [("attention rollout", "visualize"), ("offline", "checkpoints"), ("quantize int8", "export")],
+    [
+        ("attention rollout", "visualize"),
+        ("offline", "checkpoints"),
+        ("quantize int8", "export"),
+        ("384", "checkpoints"),
+        ("cite", "cite"),
+        ("bounding box", "feature_maps"),
+    ],
 )
 def test_the_search_finds_pages(site, browser, words, page):
     tab = browser.new_page(viewport=DESKTOP)
@@ -360,4 +394,15 @@ def test_the_search_finds_pages(site, browser, words, page):
     tab.wait_for_timeout(1000)
     found = " ".join(link.get_attribute("href") for link in tab.locator("#search-results li a").all())
     assert page in found
+    tab.close()
+
+
+@pytest.mark.slow
+@pytest.mark.any_backend
+@pytest.mark.parametrize("words", ["black", "out of memory", "NaN", "accuracy low", "file refused"])
+def test_the_search_finds_symptoms_first_with_an_excerpt(site, browser, words):
+    tab = browser.new_page(viewport=DESKTOP)
+    tab.goto(f"{(site / 'search.html').as_uri()}?q={words.replace(' ', '+')}")
+    tab.wait_for_selector("#search-results li p.context")
+    assert "troubleshooting" in tab.locator("#search-results li a").first.get_attribute("href")
     tab.close()
