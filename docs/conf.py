@@ -32,6 +32,7 @@ extensions = [
     "sphinx_gallery.gen_gallery",
     "reference_pages",
     "repository_pages",
+    "search_texts",
     "checkpoint_pages",
     "code_links",
     "internal_links",
@@ -74,7 +75,8 @@ html_title = "vit_keras"
 html_theme = "pydata_sphinx_theme"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
-html_js_files = [("tables.js", {"defer": "defer"})]
+html_js_files = [("tables.js", {"defer": "defer"}), ("search.js", {"defer": "defer"})]
+html_search_scorer = str(HERE / "_static" / "search_scores.js")
 html_favicon = "_static/logo.svg"
 html_show_sphinx = False
 html_copy_source = True
@@ -93,3 +95,22 @@ html_theme_options = {
     "footer_end": [],
     "secondary_sidebar_items": ["page-toc", "sourcelink"],
 }
+
+
+NOTEBOOK = "examples/kaggle.ipynb"
+REPOSITORY = os.environ.get("VIT_KERAS_REPOSITORY")  # OWNER/NAME on GitHub: the notebook then has buttons that open it
+
+
+def add_buttons(app, page, source):
+    """Write the buttons that open the notebook on Kaggle and Colab, where the address of the repository is known."""
+    place = f"{REPOSITORY}/blob/main/{NOTEBOOK}"
+    buttons = (
+        f"[Open in Colab](https://colab.research.google.com/github/{place}) · "
+        f"[Open on Kaggle](https://kaggle.com/kernels/welcome?src=https://github.com/{place})"
+    )
+    upload = "On Kaggle, *File → Import Notebook* takes the file or its address; in Colab, *File → Upload notebook*."
+    source[0] = source[0].replace("<!-- buttons of the notebook -->", buttons if REPOSITORY else upload)
+
+
+def setup(app):
+    app.connect("source-read", add_buttons)

@@ -13,6 +13,7 @@ import types
 from collections.abc import Callable, Mapping, Sequence
 
 from ._moved import MOVED, MOVED_NAMES
+from .validate import see
 
 ROOT = __package__
 
@@ -59,7 +60,7 @@ class _AfterKeras:
                 raise ImportError(
                     f"Keras runs on {error.name}, which is not installed. Install it (pip install {error.name}), or "
                     "choose another backend by the environment variable KERAS_BACKEND (tensorflow, jax, torch, or "
-                    "openvino, which does not train)."
+                    f"openvino, which does not train).{see('backend')}"
                 ) from None
             finally:
                 self.depth -= 1

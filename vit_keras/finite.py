@@ -9,6 +9,7 @@ import keras
 import numpy as np
 
 from ._warn import warn_caller
+from .validate import see
 
 __all__ = ["check_model", "warn_of"]
 
@@ -30,7 +31,7 @@ def warn_of(path: str | os.PathLike[str] | None, names: Sequence[str], count: in
         some = f"{', '.join(names[:5])}{' …' if len(names) > 5 else ''}"
         warn_caller(
             f"{path} has infinite or undefined values in {len(names)} of {count} weights: {some}. What the model "
-            "computes with them is undefined too."
+            f"computes with them is undefined too.{see('nan')}"
         )
 
 

@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["did_you_mean", "instance", "is_number", "numbers", "one_of", "positive_integer"]
+__all__ = ["did_you_mean", "instance", "is_number", "numbers", "one_of", "positive_integer", "see"]
+
+
+def see(symptom: str) -> str:
+    """Return the end of a message that leads to a section of docs/troubleshooting.md, by its anchor.
+
+    Example:
+        >>> see("nan")
+        ' See troubleshooting: nan.'
+    """
+    return f" See troubleshooting: {symptom}."
 
 
 def positive_integer(value: Any, name: str, least: int = 1) -> int:

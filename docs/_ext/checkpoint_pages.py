@@ -2,6 +2,7 @@
 
 import csv
 import html
+import json
 import re
 
 from generated import DOCS, write
@@ -9,12 +10,11 @@ from generated import DOCS, write
 from vit_keras import checkpoints
 from vit_keras.checkpoints import families, registry
 from vit_keras.checkpoints.augreg import AUGREG_ADAPTED, AUGREG_AUGMENTATIONS, AUGREG_MODELS
-from vit_keras.checkpoints.checkpoint import megabytes
 
 INDEX = """# Checkpoints
 
 `open_model` and `from_checkpoint` take the name of a published file, or any file that you have. The tables below are
-made from the tables that the package itself reads; each can be sorted by a click and filtered by a word.
+made from the tables that the package itself reads. A click sorts them; a word filters them.
 
 ::::{{grid}} 1 2 2 2
 :gutter: 3
@@ -29,10 +29,10 @@ Formats, families, offline use, what is adapted, what is written.
 :link-type: doc
 Whose files they are, how they were compared with their originals, and the largest difference found.
 :::
-:::{{grid-item-card}} {published} published names
+:::{{grid-item-card}} Choose one of {published} published models
 :link: published
 :link-type: doc
-Google, timm, Meta, OpenAI, Microsoft, torchvision, Hugging Face; and AugReg's 52,268 files.
+By size, accuracy, license and task, with a figure; and AugReg's 52,268 files.
 :::
 :::{{grid-item-card}} {tried} architectures tried
 :link: tried
@@ -81,10 +81,24 @@ Known, and refused with the reason: {refused}.
 PUBLISHED = """---
 html_theme.sidebar_secondary.remove: true
 ---
-# Published names
+# Choose a model
 
-Pass a name to `open_model` or `from_checkpoint`; the file is downloaded once, and verified. *Top-1* is the accuracy on
-ImageNet-1k in percent that its publisher, or timm, reports: we did not measure it.
+Pass a name to `open_model` or `from_checkpoint`. The file is downloaded once and verified. On the command line,
+`vit-keras models --max-mb 30 --sort top1 --license apache-2.0 --task classify` does the same as the filters below.
+
+## Which one for …?
+
+{choices}
+
+Fine-tune at the size of your task: `classes=` replaces the head, and `image_size=` resamples the positions.
+
+## All {published} published names
+
+*top-1* is the accuracy on ImageNet-1k in percent. The column *by* names who measured it: it was not measured here.
+The cell is empty where none is known. *MB* is the size of the file. With ~, it is the
+size of its parameters in float32. *GMAC* is 10⁹ multiplications for one image. Parameters and GMAC are computed from
+the architecture (`python tools/make_sizes.py`).
+Point at the figure, or press ← and → in it; a click shows the row.
 
 {table}
 
@@ -103,6 +117,25 @@ The file name is enough to open one, such as
 `from_checkpoint("augreg/Ti_16-i21k-300ep-lr_0.001-aug_none-wd_0.03-do_0.0-sd_0.0--imagenet2012-steps_20k-lr_0.03-res_224.npz")`.
 """
 
+CHOICES = (
+    ("a first try, a test", "vit_cifar10", "it is part of the package: ten classes, no download"),
+    ("ImageNet on a phone or in a browser", "timm/vit_tiny_patch16_224.augreg_in21k_ft_in1k", ""),
+    ("ImageNet on a CPU", "timm/deit3_small_patch16_224.fb_in22k_ft_in1k", ""),
+    ("the best below 100 MB", "timm/eva02_small_patch14_336.mim_in22k_ft_in1k", "but slower: 336 pixels"),
+    ("the best below 400 MB", "timm/eva02_base_patch14_448.mim_in22k_ft_in22k_in1k", "but slower: 448 pixels"),
+    ("the best of all", "timm/eva02_large_patch14_448.mim_m38m_ft_in22k_in1k", ""),
+    (
+        "fine-tuning on your classes",
+        "timm/vit_base_patch16_224.augreg2_in21k_ft_in1k",
+        "trained on 21,000 classes before",
+    ),
+    ("embeddings, search, few labels", "facebook/dinov2-with-registers-base", "trained without labels"),
+    ("segmentation, depth, detection", "facebook/dinov2-with-registers-large", "clean feature maps"),
+    ("classes in words", "google/siglip2-base-patch16-224", "has a text tower: `open_image_text`"),
+    ("the paper's numbers", "B_16/imagenet21k+imagenet2012", "Google's file of 2020"),
+)
+"""What a model is for, its name, and why."""
+
 TRIED = """---
 html_theme.sidebar_secondary.remove: true
 ---
@@ -114,15 +147,21 @@ html_theme.sidebar_secondary.remove: true
 """
 
 
-def table(columns, rows, label):
-    """Return an HTML table that the page's script sorts and filters. Cells are text, or HTML that begins with `<`."""
+def table(columns, rows, label, **data):
+    """Return an HTML table that the page's script sorts and filters. Cells are text, or HTML that begins with `<`.
+
+    `data` is for the script: `choose` has `[column, limit, …]` of menus, without limits with the values of the column;
+    `plot` has the columns of a scatter, up and across (two to choose from); `sort` the column to begin with.
+    """
+    data = "".join(f" data-{name}='{html.escape(json.dumps(value))}'" for name, value in data.items())
     cell = "<td>{}</td>".format
     head = "".join(f'<th scope="col">{html.escape(column)}</th>' for column in columns)
     body = "\n".join(
         "<tr>" + "".join(cell(v if v.startswith("<") else html.escape(v)) for v in row) + "</tr>" for row in rows
     )
+    name = html.escape(label)
     return (
-        f'```{{raw}} html\n<div class="pst-scrollable-table-container filterable" data-label="{html.escape(label)}">'
+        f'```{{raw}} html\n<div class="pst-scrollable-table-container filterable" data-label="{name}"{data}>'
         f'<table class="table"><thead><tr>{head}</tr></thead><tbody>\n{body}\n</tbody></table></div>\n```'
     )
 
@@ -149,15 +188,29 @@ def family_rows():
             yield code(name), family.title, str(published.get(name, "")), str(count), shown
 
 
+def choice_rows():
+    """Return the lines of the list of recommendations, with what the registry knows of each file."""
+    for purpose, name, why in CHOICES:
+        c = registry.named(name)
+        facts = [why, f"{c.megabytes:.0f} MB", f"top-1 {c.top1:.1f} %" if c.top1 else "", c.license]
+        yield f"- **{purpose[0].upper()}{purpose[1:]}**: `{name}`: {', '.join(filter(None, facts))}."
+
+
 def published_rows():
     known = {checkpoint.name for checkpoint in checkpoints.available()}
     for c in registry.listed():
         if c.name in known:
-            top1 = f"{c.top1:.1f}" if c.top1 else ""
-            size = megabytes(c.bytes) if c.bytes else ""
+            name = re.sub(r"(?<=[/_.+-])", "<wbr>", html.escape(c.name))
             yield (
-                *(code(c.name), c.family, str(c.image_size), str(c.classes or ""), c.labels or "", top1),
-                *(size, c.license),
+                *(
+                    f"<code>{name}</code>",
+                    f"{c.top1:.1f}" if c.top1 else "",
+                    f"{'' if c.bytes else '~'}{c.megabytes:.0f}",
+                ),
+                *(f"{c.macs / 1e9:.{1 if c.macs >= 1e9 else 2}f}", str(c.image_size)),
+                *(f'<a href="{html.escape(c.license_url)}">{html.escape(c.license)}</a>', c.task),
+                *(c.labels or (str(c.classes) if c.classes else ""), f"{c.parameters / 1e6:.1f}"),
+                *(c.family, c.top1_source or ""),
             )
 
 
@@ -173,7 +226,7 @@ def write_pages(app):
     built = [family for family in families.FAMILIES.values() if family.refused is None]
     refused = [family.title for family in families.FAMILIES.values() if family.refused is not None]
     columns = ("family=", "whose files", "published names", "comparisons", "difference")
-    names = ("name", "family", "pixels", "classes", "labels", "top-1", "size", "license")
+    names = ("name", "top-1", "MB", "GMAC", "px", "license", "task", "classes", "M params", "family", "by")
     write(
         "tables/index.md",
         INDEX.format(
@@ -187,11 +240,15 @@ def write_pages(app):
         "tables/families.md",
         FAMILIES.format(table=table(columns, rows, "families"), refused=", ".join(refused)),
     )
-    listed = table(names, published_rows(), "checkpoints")
+    menus = [["MB", 30, 100, 400, 1500], ["task"], ["px"], ["license"], ["family"]]
+    plot = ["top-1", "MB", "GMAC"]
+    listed = table(names, published_rows(), "checkpoints", choose=menus, plot=plot, sort="top-1")
     write(
         "tables/published.md",
         PUBLISHED.format(
             table=listed,
+            choices="\n".join(choice_rows()),
+            published=len(checkpoints.available()),
             models=", ".join(f"`{model}`" for model in AUGREG_MODELS),
             augmentations=", ".join(f"`{each}`" for each in AUGREG_AUGMENTATIONS),
             adapted=", ".join(f"`{each}`" for each in AUGREG_ADAPTED),

@@ -17,8 +17,10 @@ import vit_keras
 from vit_keras import checkpoints, preprocess
 from vit_keras.checkpoints import Checkpoint, families, find, registry, timm_models
 from vit_keras.checkpoints.locate import by_filename
+from vit_keras.checkpoints.published import published_config
 from vit_keras.checkpoints.registry import select
 from vit_keras.config import ViTConfig
+from vit_keras.cost import cost
 
 ALL = registry.listed()
 GOOGLE = [c for c in ALL if c.variant is not None]
@@ -69,6 +71,69 @@ def check_row(checkpoint):
     assert find(checkpoint.name) is checkpoint
     assert find(checkpoint.url) is checkpoint
     hash(checkpoint)
+
+
+def test_every_file_has_a_size():
+    assert not [c.name for c in ALL if not (c.parameters and c.macs and c.megabytes)]
+    assert not [c.name for c in ALL if c.license_url is None]
+
+
+@pytest.mark.parametrize("start", range(10))
+def test_sizes_are_those_of_the_architectures(start):
+    """`python tools/make_sizes.py` writes the table; a row in ten is computed again in each case."""
+    for checkpoint in ALL[start::10]:
+        found = cost(published_config(checkpoint))
+        assert (found.parameters, found.flops // 2) == (checkpoint.parameters, checkpoint.macs), checkpoint.name
+
+
+def test_parameters_are_those_that_the_publishers_name():
+    """torchvision's are exact (`num_params`, `_ops`), timm's are in millions (results-imagenet.csv)."""
+    exact = {
+        "vit_b_16.IMAGENET1K_V1": (86567656, 17.564),
+        "vit_b_16.IMAGENET1K_SWAG_E2E_V1": (86859496, 55.484),
+        "vit_l_16.IMAGENET1K_SWAG_E2E_V1": (305174504, 361.986),
+        "vit_l_32.IMAGENET1K_V1": (306535400, 15.378),
+        "vit_h_14.IMAGENET1K_SWAG_E2E_V1": (633470440, 1016.717),
+    }
+    for name, (parameters, gmacs) in exact.items():
+        checkpoint = find(f"torchvision/{name}")
+        assert (checkpoint.parameters, round(checkpoint.macs / 1e9, 3)) == (parameters, gmacs)
+    millions = {
+        "beit_large_patch16_512.in22k_ft_in22k_in1k": 305.67,
+        "deit_base_distilled_patch16_384.fb_in1k": 87.63,
+        "eva02_large_patch14_448.mim_in22k_ft_in1k": 305.08,
+        "eva_giant_patch14_560.m30m_ft_in22k_in1k": 1014.45,
+        "flexivit_small.1200ep_in1k": 22.06,
+        "mixer_l16_224.goog_in21k_ft_in1k": 208.20,
+        "vit_huge_patch14_clip_336.laion2b_ft_in12k_in1k": 632.46,
+        "vit_large_r50_s32_384.augreg_in21k_ft_in1k": 329.09,
+        "vit_mediumd_patch16_reg4_gap_384.sbb2_e200_in12k_ft_in1k": 64.27,
+        "vit_tiny_r_s16_p8_384.augreg_in21k_ft_in1k": 6.36,
+    }
+    for name, number in millions.items():
+        assert round(find(f"timm/{name}").parameters / 1e6, 2) == number, name
+
+
+def test_megabytes_of_googles_files_are_those_of_their_parameters():
+    known = [c for c in GOOGLE if c.bytes]
+    assert len(known) > 40
+    for checkpoint in known:
+        assert checkpoint.bytes == pytest.approx(4 * checkpoint.parameters, rel=3e-3), checkpoint.name
+
+
+@pytest.mark.parametrize(
+    "name, task",
+    [
+        ("vit_cifar10", "classify"),
+        ("timm/vit_base_patch16_clip_224.openai", "image-text"),
+        ("timm/vit_base_patch16_clip_224.openai_ft_in1k", "classify"),
+        ("google/siglip2-base-patch16-224", "image-text"),
+        ("lit/LiT-B16B", "image-text"),
+        ("facebook/dinov2-small", "features"),
+    ],
+)
+def test_task_of_a_file(name, task):
+    assert find(name).task == task
 
 
 @EACH_FAMILY

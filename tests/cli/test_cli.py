@@ -421,6 +421,7 @@ def test_models_shows_ours_and_googles_and_says_how_many_more_there_are(capsys):
         (["--license", "mit"], {"licence": "mit"}),
         (["timm/vit_base*"], {"name": "timm/vit_base*"}),
         (["dinov2", "--source", "facebook"], {"name": "*dinov2*", "source": "facebook"}),
+        (["timm/vit_base*", "--sort", "mb"], {"name": "timm/vit_base*"}),
     ],
 )
 def test_models_of_a_kind(capsys, arguments, filters):
@@ -429,10 +430,10 @@ def test_models_of_a_kind(capsys, arguments, filters):
     assert expected and sorted(listed(capsys.readouterr().out)) == sorted(expected)
 
 
-def test_models_fits_a_hundred_columns_and_is_aligned(capsys):
+def test_models_fits_110_columns_and_is_aligned(capsys):
     main(["models", "--all"])
     table = capsys.readouterr().out.partition("\n\n")[0].splitlines()
-    assert max(map(len, table)) <= 100
+    assert max(map(len, table)) <= 110
     end = table[0].index("PX") + len("PX")
     assert {line[end - 3 : end].strip().isdigit() and line[end] == " " for line in table[1:]} == {True}
 
@@ -445,8 +446,34 @@ def test_models_names_licences_and_what_is_not_known(capsys):
         assert line.endswith(f" {checkpoint.licence}") == (checkpoint.licence != "Apache-2.0")
         assert line.split()[1:3] == [
             "-" if checkpoint.classes is None else str(checkpoint.classes),
-            "-" if checkpoint.bytes is None else str(round(checkpoint.bytes / 1e6)),
+            f"{'' if checkpoint.bytes else '~'}{checkpoint.megabytes:.0f}",
         ]
+
+
+def test_models_sorts_by_top1_and_keeps_to_a_size_and_a_task(capsys):
+    assert main(["models", "--max-mb", "30", "--sort", "top1", "--license", "apache-2.0", "--task", "classify"]) == 0
+    names = listed(capsys.readouterr().out)
+    found = [checkpoints.find(name) for name in names]
+    assert found[0].name == "timm/vit_tiny_patch16_384.augreg_in21k_ft_in1k"
+    scores = [c.top1 or 0 for c in found]
+    assert scores == sorted(scores, reverse=True)
+    assert {c.license for c in found} == {"Apache-2.0"} and {c.task for c in found} == {"classify"}
+    every = checkpoints.available(license="apache-2.0")
+    assert set(names) == {c.name for c in every if c.megabytes <= 30 and c.task == "classify"}
+
+
+@pytest.mark.parametrize("column, field", [("mb", "megabytes"), ("params", "parameters"), ("gmac", "macs")])
+def test_models_sorts_by_a_size_with_the_smallest_first(capsys, column, field):
+    assert main(["models", "--sort", column, "--task", "image-text"]) == 0
+    sizes = [getattr(checkpoints.find(name), field) for name in listed(capsys.readouterr().out)]
+    assert len(sizes) > 50 and sizes == sorted(sizes)
+
+
+def test_models_names_the_text_of_a_license_that_is_not_usual(capsys):
+    main(["models", "dinov3"])
+    assert "DINOv3: https://ai.meta.com/" in capsys.readouterr().out
+    main(["models", "timm/deit_tiny*"])
+    assert "https://" not in capsys.readouterr().out
 
 
 def test_models_for_programs(capsys):
@@ -468,6 +495,8 @@ def test_models_knows_an_augreg_file_that_is_in_no_table(capsys):
         (["no-such-name"], "No published weights"),
         (["--family", "resnet"], "Unknown family 'resnet'.*timm"),
         (["--classes", "7"], "No published"),
+        (["--max-mb", "1"], "No published"),
+        (["--sort", "price"], "must be one of name, top1.*price"),
     ],
 )
 def test_models_that_are_not(capsys, arguments, message):

@@ -18,6 +18,7 @@ from PIL import Image
 from support import ROOT, script
 
 import vit_keras
+from vit_keras.checkpoints import registry
 
 DOCS = ROOT / "docs"
 public = script(DOCS / "_ext" / "public.py")
@@ -110,9 +111,35 @@ def vit_keras_command(line):
     return main(shlex.split(line)[1:])
 
 
-@pytest.mark.parametrize(("page", "outputs"), [("classify.md", 6), ("explain.md", 4), ("embed.md", 3)])
+@pytest.mark.parametrize(
+    ("page", "outputs"), [("classify.md", 6), ("explain.md", 4), ("embed.md", 3), ("troubleshooting.md", 4)]
+)
 def test_a_page_to_learn_from_runs_from_top_to_bottom(here, page, outputs):
     assert run(page)[1] == outputs
+
+
+def symptoms():
+    """`{anchor: text}` of the sections of the page of symptoms."""
+    text = (DOCS / "troubleshooting.md").read_text(encoding="utf-8")
+    parts = re.split(r"^\(([\w-]+)\)=\n", text, flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2]))
+
+
+@pytest.mark.any_backend
+def test_each_symptom_has_a_cause_a_check_and_a_remedy():
+    found = symptoms()
+    assert len(found) >= 10
+    for anchor, text in found.items():
+        places = [text.find(f"**{word}.**") for word in ("Cause", "Check", "Remedy")]
+        assert -1 not in places and places == sorted(places), anchor
+        assert "`" in text[places[1] : places[2]], anchor  # something to type
+
+
+@pytest.mark.any_backend
+def test_messages_lead_to_sections_that_there_are():
+    sources = (path.read_text(encoding="utf-8") for path in (ROOT / "vit_keras").rglob("*.py"))
+    named = {name for text in sources for name in re.findall(r"""\bsee\(['"]([\w-]+)['"]\)""", text)}
+    assert len(named) >= 5 and named <= set(symptoms())
 
 
 @pytest.mark.slow
@@ -141,7 +168,7 @@ QUESTIONS = {
         "What a file takes and returns",
         "For LiteRT and `torch`, resize the pictures",
     ),
-    "Which weights may I use commercially?": ("docs/checkpoints.md", "Checkpoints", "allow commercial use"),
+    "Which weights may I use commercially?": ("docs/checkpoints.md", "Choose a model", "allow commercial use"),
     "How do I train on four GPUs?": (
         "docs/scale.md",
         "What to use when: several devices, several machines",
@@ -313,21 +340,67 @@ def test_a_browser_clicks_through_the_site(site, browser, size, scheme):
 def test_tables_are_filtered_and_sorted(site, browser):
     tab = browser.new_page(viewport=DESKTOP)
     tab.goto((site / "tables" / "published.html").as_uri())
-    tab.get_by_role("searchbox", name="Filter the checkpoints").fill("dinov2 518")
     shown = tab.locator(".filterable tbody tr:visible")
+    scores = [float(text) for text in shown.locator("td:nth-child(2)").all_inner_texts() if text]
+    assert len(scores) > 150 and scores == sorted(scores, reverse=True)  # the best first
+    tab.get_by_role("searchbox", name="Filter the checkpoints").fill("dinov2 518")
     expected = vit_keras.checkpoints.available(name="*dinov2*", image_size=518)
     assert shown.count() == len(expected) > 0
-    tab.locator(".filterable th", has_text="size").click()
-    sizes = [float(text.split()[0]) for text in shown.locator("td:nth-child(7)").all_inner_texts() if text]
+    tab.locator(".filterable th", has_text="MB").click()
+    sizes = [float(text.strip("~")) for text in shown.locator("td:nth-child(3)").all_inner_texts()]
     assert sizes == sorted(sizes)
     tab.close()
 
 
 @pytest.mark.slow
 @pytest.mark.any_backend
+@pytest.mark.parametrize("size", [PHONE, DESKTOP], ids=["phone", "desktop"])
+def test_a_model_is_chosen(site, browser, size):
+    tab = browser.new_page(viewport=size)
+    tab.goto((site / "tables" / "published.html").as_uri())
+    for menu, value in (("MB", "100"), ("license", "Apache-2.0"), ("task", "classify"), ("px", "224")):
+        tab.get_by_role("combobox", name=menu, exact=True).select_option(value)
+    found = vit_keras.checkpoints.available(license="Apache-2.0", image_size=224)
+    expected = {c.name for c in found if c.megabytes <= 100 and c.task == "classify"}
+    shown = tab.locator(".filterable tbody tr:visible")
+    assert {text.strip() for text in shown.locator("td:first-child").all_inner_texts()} == expected
+    for place in range(1, 4):  # name, top-1 and MB are seen without scrolling to the right
+        box = shown.first.locator(f"td:nth-child({place})").bounding_box()
+        assert box["x"] + box["width"] <= size["width"]
+    best = max((registry.named(name) for name in expected), key=lambda c: c.top1 or 0)
+    points = tab.locator(".table-plot circle")
+    assert points.count() == sum(registry.named(name).top1 is not None for name in expected)
+    points.nth(0).hover(force=True)
+    assert " MB, " in tab.locator(".table-plot figcaption").inner_text()
+    assert shown.first.locator("td:first-child").inner_text().strip() == best.name
+    tab.get_by_role("button", name="Show GMAC across").click()
+    assert "GMAC (logarithmic)" in tab.locator(".table-plot svg").inner_html()
+    tab.close()
+
+
+def test_recommended_models_are_published_and_free_to_use(monkeypatch):
+    monkeypatch.syspath_prepend(DOCS / "_ext")
+    pages = script(DOCS / "_ext" / "checkpoint_pages.py")
+    found = [registry.named(name) for _, name, _ in pages.CHOICES]
+    assert 8 <= len(found) <= 12 and all(c and c.license in ("Apache-2.0", "MIT") for c in found)
+    by_purpose = {purpose: c for (purpose, *_), c in zip(pages.CHOICES, found)}
+    for purpose, limit in (("the best below 100 MB", 100), ("the best below 400 MB", 400), ("the best of all", 1e9)):
+        allowed = (c for c in vit_keras.checkpoints.available() if c.megabytes <= limit and c.top1)
+        assert by_purpose[purpose].top1 == max(c.top1 for c in allowed)
+
+
+@pytest.mark.slow
+@pytest.mark.any_backend
 @pytest.mark.parametrize(
     ("words", "page"),
-    [("attention rollout", "visualize"), ("offline", "checkpoints"), ("quantize int8", "export")],
+    [
+        ("attention rollout", "visualize"),
+        ("offline", "checkpoints"),
+        ("quantize int8", "export"),
+        ("384", "checkpoints"),
+        ("cite", "cite"),
+        ("bounding box", "feature_maps"),
+    ],
 )
 def test_the_search_finds_pages(site, browser, words, page):
     tab = browser.new_page(viewport=DESKTOP)
@@ -336,4 +409,15 @@ def test_the_search_finds_pages(site, browser, words, page):
     tab.wait_for_timeout(1000)
     found = " ".join(link.get_attribute("href") for link in tab.locator("#search-results li a").all())
     assert page in found
+    tab.close()
+
+
+@pytest.mark.slow
+@pytest.mark.any_backend
+@pytest.mark.parametrize("words", ["black", "out of memory", "NaN", "accuracy low", "file refused"])
+def test_the_search_finds_symptoms_first_with_an_excerpt(site, browser, words):
+    tab = browser.new_page(viewport=DESKTOP)
+    tab.goto(f"{(site / 'search.html').as_uri()}?q={words.replace(' ', '+')}")
+    tab.wait_for_selector("#search-results li p.context")
+    assert "troubleshooting" in tab.locator("#search-results li a").first.get_attribute("href")
     tab.close()

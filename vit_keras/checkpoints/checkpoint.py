@@ -18,6 +18,21 @@ STORAGE = "https://storage.googleapis.com/"
 HUB = "https://huggingface.co/"
 PACKAGE = "package:"  # the scheme of a file that comes with this package, beside this module
 
+TASKS = ("classify", "features", "image-text")
+"""What a published file is for: it classifies, or its tower goes with a text tower, or it has no classes."""
+
+_IMAGE_TEXT = re.compile(r"clip|siglip|\blit/", re.IGNORECASE)
+
+LICENSES = {
+    "Apache-2.0": "https://www.apache.org/licenses/LICENSE-2.0",
+    "BSD-3-Clause": "https://opensource.org/license/bsd-3-clause",
+    "CC-BY-NC-4.0": "https://creativecommons.org/licenses/by-nc/4.0/legalcode",
+    "DINOv3": "https://ai.meta.com/resources/models-and-libraries/dinov3-license/",
+    "MIT": "https://opensource.org/license/mit",
+    "apple-ascl": "https://huggingface.co/apple/DFN5B-CLIP-ViT-H-14/blob/main/LICENSE",
+}
+"""Where the text of each license in the registry is."""
+
 
 @functools.cache
 def preset(text: str, image_size: int) -> Preprocessing:
@@ -79,7 +94,11 @@ class Checkpoint:
         sha256: Hash of the file; `None` if none is public.
         representation_size: Width of `pre_logits`; `None` without that layer.
         top1: ImageNet-1k top-1 accuracy in percent, or `None`.
-        top1_source: Who measured it: `"google"` or `"timm"`.
+        top1_source: Who measured it: `"google"`, `"timm"`, `"facebook"` or `"torchvision"`.
+        architecture: timm's name of the architecture, and fields of `ViTConfig` in which the file differs from it;
+            `None` for timm's own files and Google's ViTs, whose names say it.
+        parameters: Numbers in the weights of the model that the file becomes; `None` for AugReg's files.
+        macs: Multiplications with their additions for one image of `image_size`; likewise.
         license: SPDX name if there is one (`licence` is an alias).
 
     Example:
@@ -102,6 +121,9 @@ class Checkpoint:
     representation_size: int | None = None
     top1: float | None = None
     top1_source: str | None = None
+    architecture: str | None = None
+    parameters: int | None = None
+    macs: int | None = None
     license: str = "Apache-2.0"
 
     @property
@@ -119,6 +141,30 @@ class Checkpoint:
     def filename(self) -> str:
         """The last part of the URL. On some servers all files have the same one."""
         return self.path.rpartition("/")[2]
+
+    @property
+    def megabytes(self) -> float | None:
+        """The size of the file in MB: `bytes` if they are known, otherwise that of its parameters in float32."""
+        if self.bytes is not None:
+            return self.bytes / 1e6
+        return None if self.parameters is None else 4 * self.parameters / 1e6
+
+    @property
+    def task(self) -> str:
+        """What the file is for, one of `TASKS`.
+
+        Example:
+            >>> Checkpoint(weights="mine", url="https://example.org/mine.npz", labels="imagenet-1k").task
+            'classify'
+        """
+        if self.labels is not None:
+            return "classify"
+        return "image-text" if _IMAGE_TEXT.search(f"{self.family} {self.weights}") else "features"
+
+    @property
+    def license_url(self) -> str | None:
+        """Where the text of the license is; `None` if it is not known here."""
+        return LICENSES.get(self.license)
 
     @property
     def sha256_prefix(self) -> str | None:

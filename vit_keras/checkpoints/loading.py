@@ -20,6 +20,7 @@ from ..positions import (
     resize_position_embeddings,
     resize_relative_position_bias,
 )
+from ..validate import see
 from ._warn import warn_caller
 from .families.rules import POSITIONS, ROPE
 from .locate import fetch, find, path_text
@@ -196,6 +197,7 @@ def fill(vit, source, *, include_head=None, source_grid=None, resize_patches=Fal
             f"{source.path} does not fit the model {vit.name!r}; nothing was loaded. "
             + "; ".join(problems[:5])
             + (f"; and {len(problems) - 5} more." if len(problems) > 5 else ".")
+            + see("file-refused")
         )
     if verify:
         for name in plans:

@@ -1,7 +1,8 @@
 """The list of published checkpoints, as data.
 
-`registry.csv` is kept by hand, and `tools/make_registry.py` writes `registry_timm.csv`; each row is a file. AugReg's
-52,268 files are described by a grammar instead (`augreg`). The tables are read when they are first needed.
+`registry.csv` is kept by hand, and `tools/make_registry.py` writes `registry_timm.csv`; each row is a file.
+`tools/make_sizes.py` writes `sizes.csv`, their parameters and operations. AugReg's 52,268 files are described by a
+grammar instead (`augreg`). The tables are read when they are first needed.
 
 Sources: the file lists of google-research/vision_transformer (README, `configs/models.py`) and big_vision, the AugReg
 paper (arXiv 2106.10270), timm's configurations, torchvision's, OpenAI's and Hugging Face's. The sizes of Google's files
@@ -16,7 +17,7 @@ import csv
 import fnmatch
 import functools
 import importlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
@@ -44,9 +45,17 @@ def listed() -> tuple[Checkpoint, ...]:
         >>> listed()[0].name
         'B_8/imagenet21k'
     """
-    tables = (Path(__file__).with_name(name) for name in ("registry.csv", "registry_timm.csv"))
-    lines = (table.read_text(encoding="utf-8").splitlines() for table in tables)
-    return tuple(_checkpoint(row) for table in lines for row in csv.DictReader(table))
+    sizes = {row["name"]: row for row in _table("sizes.csv")}
+    rows = [*_table("registry.csv"), *_table("registry_timm.csv")]
+    return tuple(_checkpoint(row, sizes.get(_full_name(row), {})) for row in rows)
+
+
+def _table(name: str) -> Iterator[dict[str, str]]:
+    return csv.DictReader(Path(__file__).with_name(name).read_text(encoding="utf-8").splitlines())
+
+
+def _full_name(row: Mapping[str, str]) -> str:
+    return f"{row['variant']}/{row['name']}" if row["variant"] else row["name"]
 
 
 def select(
@@ -140,8 +149,8 @@ def _filenames() -> collections.Counter:
     return collections.Counter(c.filename for c in listed())
 
 
-def _checkpoint(row: Mapping[str, str]) -> Checkpoint:
-    fields = {field: row[field] or None for field in ("variant", "sha256", "top1_source")}
+def _checkpoint(row: Mapping[str, str], size: Mapping[str, str]) -> Checkpoint:
+    fields = {field: row[field] or None for field in ("variant", "sha256", "top1_source", "architecture")}
     numbers = {field: int(row[field]) if row[field] else None for field in ("classes", "bytes", "representation_size")}
     return Checkpoint(
         **fields,
@@ -153,7 +162,9 @@ def _checkpoint(row: Mapping[str, str]) -> Checkpoint:
         image_size=int(row["image_size"]),
         labels=LABELS.get(numbers["classes"] or 0),
         preprocessing=row["preprocessing"],
-        options=dict(_option(part) for part in row["options"].split()),
+        options=read_options(row["options"]),
+        parameters=int(size["parameters"]) if size else None,
+        macs=int(size["macs"]) if size else None,
         top1=float(row["top1"]) if row["top1"] else None,
         license=row["license"],
     )
@@ -175,8 +186,20 @@ def _url(name: str, url: str) -> str:
     return f"{HUB}{name}/resolve/main/{url or 'model.safetensors'}"
 
 
+def read_options(text: str) -> dict[str, Any]:
+    """Return the fields of `ViTConfig` in a text such as `num_heads=16 epsilon=1e-05`.
+
+    Example:
+        >>> read_options("num_heads=16 pooling=gap")
+        {'num_heads': 16, 'pooling': 'gap'}
+    """
+    return dict(_option(part) for part in text.split())
+
+
 def _option(text: str) -> tuple[str, Any]:
     name, _, value = text.partition("=")
+    if value in ("True", "False"):
+        return name, value == "True"
     for read in (int, float):
         try:
             return name, read(value)

@@ -18,6 +18,7 @@ from .. import __version__
 from ..checkpoints.cache import home, offline
 from ..checkpoints.checkpoint import megabytes
 from ..export.timing import cpu
+from ..validate import see
 from .console import print_pairs, quietly
 
 __all__ = ["doctor"]
@@ -79,7 +80,7 @@ def _conflicts() -> Iterator[str]:
     if installed and installed.startswith("0."):
         yield (
             f"vit-keras {installed}, another package of the same name, is installed too: "
-            f"pip uninstall {_OURS}, and install this one again"
+            f"pip uninstall {_OURS}, and install this one again.{see('wrong-package')}"
         )
 
 

@@ -14,11 +14,25 @@ from typing import Any
 from ..validate import one_of
 from ..visualize.methods import METHODS
 
-__all__ = ["DEFAULT_MODEL", "STYLES", "TABLES", "image_size", "integer", "loading", "method", "number", "setting"]
+__all__ = [
+    "DEFAULT_MODEL",
+    "SORTS",
+    "STYLES",
+    "TABLES",
+    "image_size",
+    "integer",
+    "loading",
+    "method",
+    "number",
+    "setting",
+]
 
 # Names from modules that import Keras, which takes seconds; a test compares them with their originals.
 DEFAULT_MODEL = "vit_ti16"
 STYLES = ("overlay", "paper", "vit_keras")
+
+SORTS = ("name", "top1", "mb", "params", "gmac", "px")
+"""The columns that `models` sorts by."""
 
 TABLES = {".csv": "csv", ".json": "array", ".jsonl": "json"}
 """The suffixes of files of predictions, and the form of each."""

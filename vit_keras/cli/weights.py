@@ -203,22 +203,45 @@ def models(options: argparse.Namespace) -> None:
     found = available(**filters)
     if not found and pattern is not None and find(pattern):
         found = [find(pattern)]
+    if options.task is not None:
+        found = [c for c in found if c.task == options.task]
+    if options.max_mb is not None:
+        found = [c for c in found if c.megabytes is not None and c.megabytes <= options.max_mb]
     if not found:
         raise ValueError("No published weights match. `vit-keras models --all` lists all.")
-    shown = found if filters or options.all else [c for c in found if c.variant is not None or c.source == "vit_keras"]
-    shown = sorted(shown, key=_order)
+    chosen = filters or options.all or options.task or options.max_mb is not None or options.sort
+    shown = found if chosen else [c for c in found if c.variant is not None or c.source == "vit_keras"]
+    shown = sorted(sorted(shown, key=_order), key=_KEYS[options.sort or "name"])
     if options.json:
         print(json.dumps([_entry(c) for c in shown], indent=2))
         return
-    header = ("WEIGHTS", "PX", "HEAD", "MB", "TOP-1", "HERE", "LICENSE")
+    header = ("WEIGHTS", "PX", "HEAD", "MB", "GMAC", "TOP-1", "HERE", "LICENSE")
     rows = [_row(c) for c in shown]
     header = header if any(row[-1] for row in rows) else header[:-1]
-    print_table(header, rows, "<>>>><<", least=100)
-    print("\nHEAD: classes, or width of the embedding. TOP-1: accuracy on ImageNet-1k in percent, as published.")
+    print_table(header, rows, "<>>>>><<", least=110)
+    print("\nHEAD: classes, or width of the embedding. MB: size of the file; ~: of its parameters in float32.")
+    print("GMAC: 10^9 multiplications for an image. TOP-1: accuracy on ImageNet-1k in percent, as published.")
     print("License: Apache-2.0 unless the table names another.")
+    for name, url in sorted({(c.license, c.license_url) for c in shown if c.license != "Apache-2.0"}):
+        print(f"  {name}: {url}")
     if len(shown) < len(found):
         more = len(found) - len(shown)
         print(f"{more} more from other publishers and families: vit-keras models --all, or pass a PATTERN.")
+
+
+def _ascending(field: str) -> Callable[[Any], tuple[bool, float]]:
+    """Return a key that sorts by a number, with those that are not known last."""
+    return lambda checkpoint: (getattr(checkpoint, field) is None, getattr(checkpoint, field) or 0)
+
+
+_KEYS: dict[str, Callable[[Any], Any]] = {
+    "name": lambda checkpoint: 0,  # as `_order` has sorted them
+    "top1": lambda checkpoint: -(checkpoint.top1 or 0),
+    "mb": _ascending("megabytes"),
+    "params": _ascending("parameters"),
+    "gmac": _ascending("macs"),
+    "px": _ascending("image_size"),
+}
 
 
 _SIZES = ("Ti", "S", "B", "L", "H")
@@ -239,17 +262,25 @@ def _row(checkpoint) -> tuple[str, ...]:
         checkpoint.name,
         str(checkpoint.image_size),
         "-" if checkpoint.classes is None else str(checkpoint.classes),
-        "-" if checkpoint.bytes is None else f"{checkpoint.bytes / 1e6:.0f}",
+        _megabytes(checkpoint),
+        "-" if checkpoint.macs is None else f"{checkpoint.macs / 1e9:.{0 if checkpoint.macs >= 1e11 else 1}f}",
         "" if checkpoint.top1 is None else f"{checkpoint.top1:.1f}",
         "yes" if is_local(checkpoint) else "",
         "" if checkpoint.license == "Apache-2.0" else checkpoint.license,
     )
 
 
+def _megabytes(checkpoint) -> str:
+    if checkpoint.megabytes is None:
+        return "-"
+    return f"{'' if checkpoint.bytes else '~'}{checkpoint.megabytes:.0f}"
+
+
 def _entry(checkpoint) -> dict[str, Any]:
     fields = dataclasses.asdict(checkpoint) | {"options": dict(checkpoint.options)}
     fields["preprocessing"] = checkpoint.preprocessing.to_dict()
-    return {"name": checkpoint.name, **fields, "here": is_local(checkpoint)}
+    more = {name: getattr(checkpoint, name) for name in ("megabytes", "task", "license_url")}
+    return {"name": checkpoint.name, **fields, **more, "here": is_local(checkpoint)}
 
 
 # --- cost ---------------------------------------------------------------------------------------------------------

@@ -188,12 +188,11 @@ def config_of(model: str | os.PathLike[str] | ViTConfig | keras.Model) -> ViTCon
         if name.replace("-", "_") in SIZES:
             return SIZES[name.replace("-", "_")]
         from ..checkpoints.locate import find  # here, as the help of the command line needs the tables above alone
+        from ..checkpoints.published import published_config
 
         published = find(name)
-        if published is not None and published.variant in VARIANTS:
-            head = {"classes": published.classes} if published.classes else {"include_top": False}
-            own = {"image_size": published.image_size, "representation_size": published.representation_size}
-            return VARIANTS[published.variant].replace(**own, **head)
+        if published is not None and (config := published_config(published)) is not None:
+            return config
         from ..opening import open_model  # this imports Keras
 
         model = open_model(model)

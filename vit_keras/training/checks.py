@@ -11,6 +11,7 @@ import numpy as np
 from ..anatomy import find_vit, input_range, last_activation, outputs_of, preprocessing_of
 from ..anatomy import task as task_of
 from ..pixels import is_plausible_range
+from ..validate import see
 
 __all__ = ["check", "check_range", "class_weights", "last_activation", "outputs_of"]
 
@@ -112,7 +113,7 @@ def check_range(model: keras.Model, inputs: Any) -> None:
         return
     pixels = as_array(_reaching(vit, model, inputs)).astype("float32")
     if not np.isfinite(pixels).all():
-        raise ValueError("The first batch has pixels that are not finite numbers.")
+        raise ValueError(f"The first batch has pixels that are not finite numbers.{see('nan')}")
     preprocessing = preprocessing_of(vit)  # for the pixels that the ViT itself takes
     mean, std = np.array(preprocessing.mean), np.array(preprocessing.std)
     received, expected = (float(pixels.min()), float(pixels.max())), preprocessing.range
@@ -120,7 +121,8 @@ def check_range(model: keras.Model, inputs: Any) -> None:
     if scaled_twice or not is_plausible_range(received, expected):
         warnings.warn(
             f"The pixels that reach the ViT are from {received[0]:.3g} to {received[1]:.3g}. It was trained with "
-            f"pixels from {expected[0]:.3g} to {expected[1]:.3g}. {_REMEDIES[input_range(model)]}",
+            f"pixels from {expected[0]:.3g} to {expected[1]:.3g}. "
+            f"{_REMEDIES[input_range(model)]}{see('accuracy-low')}",
             UserWarning,
             stacklevel=3,
         )
@@ -200,7 +202,8 @@ def _check_classes(first: np.ndarray, counts: np.ndarray | None) -> None:
     """Warn if the first batch has a single class, or if the dataset, where its counts are known, is very unbalanced."""
     if len(first) >= 16 and np.count_nonzero(_counts(first)) == 1 and (counts is None or np.count_nonzero(counts) > 1):
         warnings.warn(
-            f"All {len(first)} images of the first batch are of one class. Is the dataset shuffled?",
+            f"All {len(first)} images of the first batch are of one class. Is the dataset shuffled?"
+            f"{see('loss-does-not-move')}",
             UserWarning,
             stacklevel=3,
         )

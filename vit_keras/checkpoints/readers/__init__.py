@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from ...validate import see
 from .archives import NpzReader, kind_of_zip
 from .base import LIMIT_TEXT, Reader, Stored
 from .hdf5 import HDF5Reader, KerasReader
@@ -88,7 +89,7 @@ def open_weights(path: str | os.PathLike[str], key: str | None = None) -> Reader
         kind = kind_of_zip(path)
     reader = _READERS.get(kind)
     if reader is None:
-        raise ValueError(f"{path} is {kind.words}. Supported formats: {_FORMATS}.")
+        raise ValueError(f"{path} is {kind.words}. Supported formats: {_FORMATS}.{see('file-refused')}")
     if reader is TorchReader:
         return TorchReader(path, key)
     if key is not None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from ...checkpoints.checkpoint import TASKS
 from ...cost import BYTES, OPTIMIZERS, STRATEGIES
 from ..arguments import add_alias, add_json, add_loading
-from ..options import image_size, integer, setting
+from ..options import SORTS, image_size, integer, number, setting
 
 __all__ = ["convert", "cost", "doctor", "download", "inspect", "models"]
 
@@ -65,6 +66,11 @@ def models(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--image-size", type=integer(), metavar="N", help="input size in pixels")
     parser.add_argument("--license", metavar="NAME", help="license, such as MIT")
     add_alias(parser, "--licence", "license")
+    parser.add_argument("--task", choices=TASKS, help="what the file is for; features: it has no classes")
+    parser.add_argument("--max-mb", type=number(), metavar="N", help="size of the file, at most, in MB")
+    parser.add_argument(
+        "--sort", choices=SORTS, help="column to sort by; top1: best first, others: smallest first; default: by name"
+    )
     parser.add_argument("--all", action="store_true", help="list all; default: vit_cifar10 and Google's files")
     add_json(parser)
 
