@@ -15,7 +15,8 @@ import keras
 import numpy as np
 from support import far_from_uniform
 
-from vit_keras import direct, layers, training, vit
+from vit_keras import layers, training, vit
+from vit_keras.backend import direct
 from vit_keras.config import ViTConfig
 
 SIZES = {"patch_size": 8, "num_layers": 1, "hidden_size": 16, "num_heads": 2, "mlp_dim": 24, "classes": 3}

@@ -10,7 +10,8 @@ import numpy as np
 from support import DATA
 
 import vit_keras
-from vit_keras import openvino_backend, visualize, vit
+from vit_keras import visualize, vit
+from vit_keras.backend import openvino
 
 
 def message(function, *args, **kwargs):
@@ -49,7 +50,7 @@ def main(folder):
     for name, outputs in {"call": model(images), "predict": model.predict(images, verbose=0)}.items():
         found[f"{name} after a change"] = far(outputs, logits + 1)
     found["plain predict after a change"] = far(whole.predict(images, verbose=0), logits + 1)
-    openvino_backend.precision = "bf16"
+    openvino.precision = "bf16"
     found["bfloat16"] = far(model.predict(images, verbose=0), logits + 1)
 
     found["refused"] = {

@@ -12,11 +12,12 @@ from family_files import load, write, write_safetensors
 from torch_pickles import state_dict, tensor, text, torch_zip
 
 import vit_keras
-from vit_keras import bounds, checkpoints
+from vit_keras import checkpoints
+from vit_keras._internal import bounds
 from vit_keras.checkpoints.describe import describe
 from vit_keras.checkpoints.readers import hdf5, open_weights
-from vit_keras.images import resize_image
 from vit_keras.preprocess import PRESETS, Preprocessing
+from vit_keras.preprocess.images import resize_image
 
 
 def test_phrases():

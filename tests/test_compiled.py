@@ -8,9 +8,10 @@ import keras
 import numpy as np
 import pytest
 
-from vit_keras import compiled, layers, vit
+from vit_keras import layers, vit
+from vit_keras.backend import backward, compiled
 from vit_keras.layers import attention as attention_module
-from vit_keras.layers import backward, fused, mlp
+from vit_keras.layers import fused, mlp
 
 numpy = keras.ops.convert_to_numpy
 BACKEND = keras.backend.backend()

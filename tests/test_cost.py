@@ -8,11 +8,11 @@ import pytest
 from support import ROOT, script
 
 from vit_keras import vit
+from vit_keras.backend.sharding import MIN_SIZE
 from vit_keras.cli import main
 from vit_keras.config import ViTConfig
 from vit_keras.cost import SIZES, config_of, cost
 from vit_keras.cost.weights import weights_of
-from vit_keras.sharding import MIN_SIZE
 from vit_keras.variants import CIFAR10, VARIANTS
 
 SMALL = ViTConfig(image_size=(32, 48), patch_size=8, num_layers=3, hidden_size=32, num_heads=4, mlp_dim=64, classes=7)

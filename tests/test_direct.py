@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from support import far_from_uniform, some_of
 
-from vit_keras import direct, keras_internals, layers, vit
+from vit_keras import layers, vit
+from vit_keras.backend import direct, keras_internals
 from vit_keras.config import ViTConfig
 from vit_keras.layers import _ops
 
@@ -127,7 +128,7 @@ def test_without_a_private_name_the_layers_are_called_through_keras(name, monkey
 
 
 def test_without_keras_graph_the_model_runs_as_keras_runs_it(monkeypatch):
-    from vit_keras import keras_speed
+    from vit_keras.backend import keras_speed
 
     model, x = model_of(), images()
     expected = model(x)

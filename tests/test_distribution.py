@@ -19,7 +19,7 @@ from support import ROOT
 
 import vit_keras
 from vit_keras import vit
-from vit_keras.sharding import divided_axis
+from vit_keras.backend.sharding import divided_axis
 
 BACKEND = keras.backend.backend()
 

@@ -16,10 +16,11 @@ import pytest
 from PIL import Image
 from support import ROOT
 
-from vit_keras import atomic, vit
+from vit_keras import vit
+from vit_keras._internal import atomic
 from vit_keras.checkpoints import save_weights
 from vit_keras.training import embed, features, image_folder
-from vit_keras.training import run as running
+from vit_keras.training.finetuning import run as running
 
 resource = pytest.importorskip("resource", reason="limits on the size of files are for Linux and macOS")
 

@@ -13,8 +13,8 @@ import pytest
 from PIL import Image
 from support import one_at_a_time, peak_memory
 
-from vit_keras import images, pixels, preprocess, resampling
-from vit_keras.preprocess import PRESETS, Preprocessing
+from vit_keras import preprocess, resampling
+from vit_keras.preprocess import PRESETS, Preprocessing, images, pixels
 from vit_keras.visualize.attention import MAX_DRAWN, _resized
 from vit_keras.visualize.pictures import read_pictures
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from PIL import Image, features
 
-from vit_keras import images
+from vit_keras.preprocess import images
 
 H, W = 6, 10  # not a square, so that swapped axes show
 

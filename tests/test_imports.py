@@ -93,7 +93,7 @@ import sys
 import vit_keras
 heavy = ["keras", "numpy", "tensorflow", "jax", "torch", "matplotlib", "PIL", "sklearn", "rich"]
 assert not [name for name in heavy if name in sys.modules]
-import vit_keras.preprocess, vit_keras.images, vit_keras.labels, vit_keras.config
+import vit_keras.preprocess, vit_keras.preprocess.images, vit_keras.labels, vit_keras.config
 import numpy as np
 picture = np.zeros((20, 30, 3), "uint8")
 assert vit_keras.preprocess.PRESETS["clip"](picture, image_size=16).shape == (1, 16, 16, 3)
@@ -116,7 +116,7 @@ def loaded():
 keras_alone = loaded()
 import vit_keras
 assert loaded() == keras_alone
-others = {"augment", "dataset", "embeddings", "evaluation", "finetuning", "lora", "recipes", "report"}
+others = {"data.augment", "data.dataset", "embeddings", "evaluation", "finetuning", "lora", "recipes"}
 assert not [name for name in others if "vit_keras.training." + name in sys.modules]
 assert "vit_keras.visualize" not in sys.modules and "vit_keras.training.optimizers" in sys.modules
 for name in ("training", "visualize"):  # subpackages are attributes

@@ -6,7 +6,8 @@ import keras
 import numpy as np
 import pytest
 
-from vit_keras import pixels, vit
+from vit_keras import vit
+from vit_keras.preprocess import pixels
 
 H, W = 6, 10
 

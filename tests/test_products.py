@@ -7,7 +7,8 @@ import keras
 import numpy as np
 import pytest
 
-from vit_keras import products, vit
+from vit_keras import vit
+from vit_keras.backend import products
 from vit_keras.config import ViTConfig
 from vit_keras.layers import MlpBlock
 
@@ -209,7 +210,7 @@ def test_a_block_alone_takes_the_same_kernels(library):
     """Through Keras and directly, to the bit."""
     import torch
 
-    from vit_keras import direct
+    from vit_keras.backend import direct
 
     layer, tokens = MlpBlock(24), torch.rand(2, 5, 16)
     with torch.no_grad():

@@ -5,7 +5,7 @@ import types
 
 import pytest
 
-from vit_keras.progress import progress_bar
+from vit_keras._internal.progress import progress_bar
 
 pytestmark = pytest.mark.any_backend
 
@@ -30,7 +30,7 @@ def test_a_notebook_has_one_output_that_is_replaced(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "IPython.display", notebook)
     monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
     clock = types.SimpleNamespace(monotonic=iter(n / 100 for n in range(4000)).__next__)
-    monkeypatch.setattr("vit_keras.progress.time", clock)
+    monkeypatch.setattr("vit_keras._internal.progress.time", clock)
     with progress_bar("cats & dogs", 1000) as advance:
         for _ in range(1000):
             advance(1)

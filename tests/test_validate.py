@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from vit_keras import validate
+from vit_keras._internal import validate
 
 
 @pytest.mark.parametrize("value", [3, np.int64(3), np.array(3)])

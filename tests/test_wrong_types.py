@@ -6,19 +6,8 @@ import inspect
 import numpy as np
 import pytest
 
-from vit_keras import (
-    anatomy,
-    checkpoints,
-    images,
-    labels,
-    open_model,
-    positions,
-    preprocess_json,
-    text,
-    utils,
-    visualize,
-    vit,
-)
+from vit_keras import anatomy, checkpoints, labels, open_model, positions, text, utils, visualize, vit
+from vit_keras.preprocess import images, json_formats
 from vit_keras.text import ImageText, TextConfig, Tokenizer, build_text
 
 pytestmark = pytest.mark.any_backend
@@ -77,7 +66,7 @@ CASES = [
     (images.to_pixels, {"image": NUMBERS}, {"image": [-1]}),
     (images.to_uint8, {"image": NUMBERS}, {"image": [-1]}),
     (vit.preprocess_inputs, {"X": NUMBERS}, {"X": [-1]}),
-    (preprocess_json.crop_fraction, {"size": 224, "edge": 256}, {}),
+    (json_formats.crop_fraction, {"size": 224, "edge": 256}, {}),
     (labels.names, {"labels": ["a"]}, {"labels": [None, "x!"]}),
     (checkpoints.available, {"name": "x"}, {"name": [None, "x!"]}),
     (checkpoints.is_local, {"checkpoint": checkpoints.find("vit_cifar10")}, {}),

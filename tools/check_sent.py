@@ -35,8 +35,8 @@ def step(strategy, model, size, images, together):
     import keras
 
     from vit_keras import vit
+    from vit_keras.backend.distribution import distribute
     from vit_keras.cost import SIZES
-    from vit_keras.distribution import distribute
 
     distribute(strategy, **({"model": together} if strategy == "tensor" else {}))
     built = vit.build(SIZES[model].replace(image_size=size, num_layers=LAYERS, dropout=0.0))

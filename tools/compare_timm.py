@@ -22,7 +22,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import timm
 import torch
 
-from vit_keras import products, vit
+from vit_keras import vit
+from vit_keras.backend import products
 
 NAMES = {"ti16": "vit_tiny_patch16_224", "s16": "vit_small_patch16_224", "b16": "vit_base_patch16_224"}
 

@@ -17,8 +17,8 @@ import numpy as np
 from PIL import Image
 
 from vit_keras import training, vit
-from vit_keras.training.augment import Augmentation
-from vit_keras.training.dataset import image_folder
+from vit_keras.training.data.augment import Augmentation
+from vit_keras.training.data.dataset import image_folder
 
 BATCH = 32
 

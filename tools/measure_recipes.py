@@ -27,7 +27,7 @@ import keras
 import numpy as np
 
 from vit_keras import training
-from vit_keras.atomic import complete
+from vit_keras._internal.atomic import complete
 from vit_keras.cli.options import setting
 from vit_keras.opening import from_checkpoint, open_model, resize
 

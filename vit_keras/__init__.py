@@ -1,6 +1,6 @@
 """Vision Transformers for Keras 3, on TensorFlow, JAX and PyTorch."""
 
-from ._imports import attach, keep_old_paths, register_with_keras
+from ._internal.imports import attach, keep_old_paths, register_with_keras
 
 __version__ = "1.0.0rc1"
 
@@ -9,7 +9,6 @@ _SUBMODULES = (
     "checkpoints",
     "config",
     "cost",
-    "distribution",
     "export",
     "labels",
     "layers",
@@ -25,10 +24,10 @@ _SUBMODULES = (
 )
 _NAMES = {
     "average": "training.averaging",
-    "distribute": "distribution",
+    "distribute": "backend.distribution",
     "feature_maps": "backbone",
     "from_checkpoint": "opening",
-    "load_model": "legacy_files",
+    "load_model": "checkpoints.saved_models",
     "merge_tokens": "opening",
     "open_image_text": "text.opening",
     "open_model": "opening",

@@ -3,7 +3,6 @@ from . import anatomy as anatomy
 from . import checkpoints as checkpoints
 from . import config as config
 from . import cost as cost
-from . import distribution as distribution
 from . import labels as labels
 from . import layers as layers
 from . import opening as opening
@@ -16,9 +15,9 @@ from . import utils as utils
 from . import visualize as visualize
 from . import vit as vit
 from .backbone import feature_maps as feature_maps
+from .backend.distribution import distribute as distribute
+from .checkpoints.saved_models import load_model as load_model
 from .checkpoints.writing import save_weights as save_weights
-from .distribution import distribute as distribute
-from .legacy_files import load_model as load_model
 from .opening import from_checkpoint as from_checkpoint
 from .opening import merge_tokens as merge_tokens
 from .opening import open_model as open_model

@@ -16,7 +16,7 @@ from . import anatomy
 from .config import ViTConfig
 from .layers import PatchDropout, PatchMap
 from .model import VisionTransformer
-from .preprocess_layer import InferenceMode
+from .preprocess.layer import InferenceMode
 
 __all__ = ["feature_maps"]
 

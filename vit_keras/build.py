@@ -15,10 +15,10 @@ from typing import Any
 import keras
 
 from . import layers
+from ._internal.validate import instance
 from .config import ViTConfig
 from .model import VisionTransformer
 from .preprocess import GOOGLE
-from .validate import instance
 
 
 def build(config: ViTConfig, *, dtype: Any = None) -> VisionTransformer:

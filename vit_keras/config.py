@@ -11,10 +11,10 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from ._imports import moved_names
-from .bounds import not_divisible, patch_stride
+from ._internal.bounds import not_divisible, patch_stride
+from ._internal.imports import moved_names
+from ._internal.validate import did_you_mean, is_number, merge_schedule, one_of, positive_integer, size_pair
 from .positions import GEOMETRIC, METHODS
-from .validate import did_you_mean, is_number, merge_schedule, one_of, positive_integer, size_pair
 
 __all__ = ["ViTConfig"]
 

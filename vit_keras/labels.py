@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ._imports import moved_names
-from .validate import did_you_mean
+from ._internal.imports import moved_names
+from ._internal.validate import did_you_mean
 
 __all__ = ["CIFAR10", "TASKS", "class_named", "class_numbers", "get_imagenet_classes", "names"]
 

@@ -11,14 +11,16 @@ import keras
 import numpy as np
 from PIL import Image
 
-from . import anatomy, finite, legacy_files
+from . import anatomy
+from ._internal import finite
+from ._internal.validate import one_of
+from .backend.keras_internals import concrete, forget_compiled
+from .backend.keras_speed import FastModel
+from .checkpoints import saved_models
 from .config import ViTConfig
-from .keras_internals import concrete, forget_compiled
-from .keras_speed import FastModel
 from .labels import TASKS
 from .layers import TransformerBlock
 from .preprocess import GOOGLE, Preprocessing
-from .validate import one_of
 
 if TYPE_CHECKING:
     from .checkpoints.loading import LoadReport
@@ -186,7 +188,7 @@ class VisionTransformer(FastModel):
         """
         mlps = [layer.mlpblock for layer in self.layers if isinstance(layer, TransformerBlock)]
         before = [mlp.activation for mlp in mlps]
-        with legacy_files.readable_weights(filepath) as (path, activation_unknown):
+        with saved_models.readable_weights(filepath) as (path, activation_unknown):
             super().load_weights(path, skip_mismatch=skip_mismatch, **kwargs)
         finite.check_model(filepath, self)
         if activation_unknown:

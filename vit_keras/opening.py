@@ -16,21 +16,21 @@ from typing import Any
 
 import keras
 
+from ._internal.bounds import about
+from ._internal.validate import did_you_mean
 from .anatomy import find_vit
-from .bounds import about
 from .build import build
 from .checkpoints._warn import warn_caller
 from .checkpoints.architecture import check_head, complete
 from .checkpoints.loading import fill, open_source
 from .checkpoints.locate import available, find, path_text
 from .checkpoints.model_weights import ModelWeights
+from .checkpoints.saved_models import is_whole_model, load_model
 from .checkpoints.weights import Weights
 from .config import ViTConfig, check_names, patch_stride, size_pair
-from .legacy_files import is_whole_model, load_model
 from .model import VisionTransformer
 from .preprocess import GOOGLE
-from .preprocess_layer import Preprocess
-from .validate import did_you_mean
+from .preprocess.layer import Preprocess
 from .variants import CIFAR10, VARIANTS
 
 __all__ = ["from_checkpoint", "is_saved_model", "merge_tokens", "open_model", "preprocessing_layer", "resize"]

@@ -10,6 +10,7 @@ import math
 
 import numpy as np
 
+from ._internal.validate import is_number, numbers, one_of, positive_integer
 from .resampling import (
     METHODS,
     apply_matrices,
@@ -20,7 +21,6 @@ from .resampling import (
     resize_patch_kernel,
     table_filter,
 )
-from .validate import is_number, numbers, one_of, positive_integer
 
 __all__ = [
     "GEOMETRIC",

@@ -39,7 +39,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .validate import did_you_mean, numbers, one_of
+from ._internal.validate import did_you_mean, numbers, one_of
 
 __all__ = [
     "METHODS",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .images import MAX_DOWNLOAD, MAX_PIXELS, ImageInputType, gray, grey, read, resize, resize_image
 from .labels import get_imagenet_classes
-from .pixels import check_pixels, pixel_range, to_pixels, to_uint8
+from .preprocess.images import MAX_DOWNLOAD, MAX_PIXELS, ImageInputType, gray, grey, read, resize, resize_image
+from .preprocess.pixels import check_pixels, pixel_range, to_pixels, to_uint8
 
 if TYPE_CHECKING:
     from .compat import apply_embedding_weights, load_weights_numpy

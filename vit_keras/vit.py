@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from ._imports import moved_names
+from ._internal.imports import moved_names
 from .build import build
 from .compat import (
     BASE_URL,

@@ -17,7 +17,6 @@ MODULES = {
     "Sentences, sizes, devices": [
         "vit_keras.text",
         "vit_keras.packing",
-        "vit_keras.distribution",
         "vit_keras.cost",
     ],
     "Parts of a model": ["vit_keras.layers", "vit_keras.opening"],

@@ -12,7 +12,7 @@ from support import one_at_a_time
 from torch_pickles import state_dict, tensor, torch_zip
 
 from vit_keras import checkpoints, from_checkpoint, load_model, open_model, vit
-from vit_keras.bounds import LIMIT_LAYERS, LIMIT_MESSAGE
+from vit_keras._internal.bounds import LIMIT_LAYERS, LIMIT_MESSAGE
 
 TIMM = {"architecture": "vit_tiny_patch16_224", "model_args": {"embed_dim": 64, "num_heads": 2, "depth": 2}}
 

@@ -10,7 +10,7 @@ from PIL import Image
 from vit_keras import training, vit
 from vit_keras.anatomy import name_classes
 from vit_keras.cli import main, parser
-from vit_keras.training.columns import VALUES
+from vit_keras.training.data.columns import VALUES
 
 pd = pytest.importorskip("pandas")
 

@@ -16,7 +16,7 @@ from support import ROOT
 pytestmark = pytest.mark.slow
 DATA_FILES = {
     "imagenet2012.txt",
-    "picture_page.html",
+    "_internal/picture_page.html",
     "py.typed",
     "checkpoints/registry.csv",
     "checkpoints/registry_timm.csv",
@@ -25,7 +25,7 @@ DATA_FILES = {
     "export/web.js",
     "serve/openapi.json",
     "text/open_clip.txt",
-    "training/report.html",
+    "training/evaluation/report.html",
     "visualize/explore/explorer.html",
 }
 BUILD = "import sys; from setuptools import build_meta; print(getattr(build_meta, 'build_' + sys.argv[1])(sys.argv[2]))"

@@ -22,9 +22,10 @@ from PIL import Image
 from support import ROOT, peak_memory
 
 import vit_keras
-from vit_keras import from_checkpoint, images
+from vit_keras import from_checkpoint
 from vit_keras.cli import main
 from vit_keras.export.running import Running
+from vit_keras.preprocess import images
 
 pytestmark = pytest.mark.slow
 

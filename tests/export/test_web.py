@@ -17,7 +17,7 @@ import vit_keras
 from vit_keras import from_checkpoint, preprocess, vit
 from vit_keras.checkpoints.cache import cached_path
 from vit_keras.export import Plan, report, runtimes, web
-from vit_keras.images import read, resize_image
+from vit_keras.preprocess.images import read, resize_image
 
 pytestmark = pytest.mark.any_backend
 LABELS = ("</script><b>tabby</b>", "zebra & co", "<!--")
@@ -215,7 +215,7 @@ def test_texts_are_escaped(tmp_path, made_up):
     assert "connect-src 'none'" in page and "sourceMappingURL" not in page
     assert "Permission is hereby granted" in page
     with pytest.raises(ValueError, match="cannot be put into a page"):
-        vit_keras.html_page.picture_page("a", "", modules=("const a = '</Script>'",))
+        vit_keras._internal.html_page.picture_page("a", "", modules=("const a = '</Script>'",))
 
 
 def test_a_page_has_attention_unless_told(tmp_path, made_up, monkeypatch):

@@ -8,7 +8,8 @@ import pytest
 from keras import ops
 
 from vit_keras import layers
-from vit_keras.layers import _base, backward, mlp
+from vit_keras.backend import backward
+from vit_keras.layers import _base, mlp
 
 only_tensorflow = pytest.mark.only_on("tensorflow", reason="only TensorFlow computes in one pass")
 

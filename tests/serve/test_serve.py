@@ -33,8 +33,8 @@ from starlette.responses import Response
 
 from vit_keras import serve
 from vit_keras.cli import main
-from vit_keras.images import resize_image
 from vit_keras.preprocess import Preprocessing
+from vit_keras.preprocess.images import resize_image
 from vit_keras.serve import app, engine, http, jobs, pictures, protocol
 from vit_keras.serve.limits import Limits
 from vit_keras.serve.multipart import first_part

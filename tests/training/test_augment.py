@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vit_keras.training.augment import Augmentation
-from vit_keras.training.trivial import OPERATIONS, trivial_augment
+from vit_keras.training.data.augment import Augmentation
+from vit_keras.training.data.trivial import OPERATIONS, trivial_augment
 
 PLAIN = {"crop": None, "flip": False}
 

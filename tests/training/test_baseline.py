@@ -8,9 +8,9 @@ import pytest
 from PIL import Image
 
 from vit_keras import training, vit
-from vit_keras.training.baseline import Baseline, _centroids
 from vit_keras.training.evaluation import evaluate
 from vit_keras.training.finetuning import finetune
+from vit_keras.training.finetuning.baseline import Baseline, _centroids
 from vit_keras.training.recipes import recipe
 
 COLOURS = {"blue": (30, 60, 220), "green": (40, 200, 60), "red": (220, 40, 40)}

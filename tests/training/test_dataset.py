@@ -11,10 +11,10 @@ from PIL import Image
 
 from vit_keras import preprocess, vit
 from vit_keras.anatomy import name_classes
-from vit_keras.training import decoding, listing
-from vit_keras.training.augment import Augmentation
 from vit_keras.training.checks import check, class_weights
-from vit_keras.training.dataset import image_folder
+from vit_keras.training.data import decoding, listing
+from vit_keras.training.data.augment import Augmentation
+from vit_keras.training.data.dataset import image_folder
 
 pytestmark = pytest.mark.filterwarnings("ignore:batch_size=32, but")
 

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from vit_keras import training, vit
-from vit_keras.training.curve_over_images import image_curve
+from vit_keras.training.evaluation.curve_over_images import image_curve
 from vit_keras.training.recipes import recipe
 
 pytest.importorskip("sklearn")

@@ -20,12 +20,11 @@ from support import ROOT
 
 from vit_keras import visualize, vit
 from vit_keras.training import finetuning as module
-from vit_keras.training import job
-from vit_keras.training import run as running
-from vit_keras.training.augment import Augmentation
-from vit_keras.training.dataset import ImageFolder
+from vit_keras.training.data.augment import Augmentation
+from vit_keras.training.data.dataset import ImageFolder
 from vit_keras.training.evaluation import evaluate, pictures_of_mistakes
-from vit_keras.training.finetuning import finetune
+from vit_keras.training.finetuning import finetune, job
+from vit_keras.training.finetuning import run as running
 from vit_keras.training.recipes import recipe
 
 COLOURS = {"blue": (30, 60, 220), "green": (40, 200, 60), "red & <b>": (220, 40, 40)}

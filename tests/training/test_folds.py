@@ -18,10 +18,10 @@ from support import ROOT
 
 from vit_keras import anatomy, vit
 from vit_keras.training import metrics
-from vit_keras.training import report as report_module
-from vit_keras.training import run as running
 from vit_keras.training.evaluation import explained_pictures
+from vit_keras.training.evaluation import report as report_module
 from vit_keras.training.finetuning import finetune
+from vit_keras.training.finetuning import run as running
 from vit_keras.training.recipes import recipe
 
 pytest.importorskip("sklearn")

@@ -9,8 +9,8 @@ from PIL import Image
 
 from vit_keras import vit
 from vit_keras.training import evaluation, metrics, predict_table
-from vit_keras.training.other_evaluations import LabelsEvaluation, NumbersEvaluation
-from vit_keras.training.table import read_columns, read_table
+from vit_keras.training.data.table import read_columns, read_table
+from vit_keras.training.evaluation.other_evaluations import LabelsEvaluation, NumbersEvaluation
 
 pandas = pytest.importorskip("pandas")
 

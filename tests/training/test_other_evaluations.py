@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from vit_keras.training.other_evaluations import LabelsEvaluation, NumbersEvaluation
-from vit_keras.training.report import report
+from vit_keras.training.evaluation.other_evaluations import LabelsEvaluation, NumbersEvaluation
+from vit_keras.training.evaluation.report import report
 
 sklearn = pytest.importorskip("sklearn.metrics")
 

@@ -8,8 +8,8 @@ import pytest
 from support import uncompiled
 
 from vit_keras import training, vit
-from vit_keras.keras_internals import rate_or_schedule
-from vit_keras.training.augment import Augmentation
+from vit_keras.backend.keras_internals import rate_or_schedule
+from vit_keras.training.data.augment import Augmentation
 from vit_keras.training.freeze import head_layers, train_only
 from vit_keras.training.recipe_table import RECIPE_TABLE
 from vit_keras.training.recipes import RECIPES, CrossEntropy, Horizon, Recipe, accuracy, recipe

@@ -6,9 +6,9 @@ import re
 import numpy as np
 import pytest
 
-from vit_keras.training.charts import ticks_of
 from vit_keras.training.evaluation import Evaluation
-from vit_keras.training.report import report
+from vit_keras.training.evaluation.charts import ticks_of
+from vit_keras.training.evaluation.report import report
 
 HOSTILE = "</script><img src=x onerror=\"document.title='owned'\"> &amp; {{main}} \u2028 'cat'"
 

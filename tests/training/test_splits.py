@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vit_keras.training.labeled import Labeled
-from vit_keras.training.splits import fold_numbers, hold_out
+from vit_keras.training.data.labeled import Labeled
+from vit_keras.training.data.splits import fold_numbers, hold_out
 
 pytest.importorskip("sklearn")
 

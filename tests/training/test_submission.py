@@ -6,9 +6,9 @@ import pytest
 from PIL import Image
 
 from vit_keras import training, vit
-from vit_keras.images import read
-from vit_keras.training.columns import Meaning, columns_of
-from vit_keras.training.views import VIEWS, SeveralViews, cut
+from vit_keras.preprocess.images import read
+from vit_keras.training.data.columns import Meaning, columns_of
+from vit_keras.training.evaluation.views import VIEWS, SeveralViews, cut
 
 pd = pytest.importorskip("pandas")
 NAMES = ["b", "a", "d", "c", "e"]
@@ -100,7 +100,9 @@ def test_models_are_files_and_pictures_are_decoded_once(folder, tmp_path, monkey
     models, seen = [make(0), make(1, mean=0.2)], []
     for n, model in enumerate(models):
         model.save(tmp_path / f"{n}.keras")
-    monkeypatch.setattr("vit_keras.training.views.read", lambda path, size: seen.append(path) or read(path, size))
+    monkeypatch.setattr(
+        "vit_keras.training.evaluation.views.read", lambda path, size: seen.append(path) or read(path, size)
+    )
     found = predict([tmp_path / "0.keras", str(tmp_path / "1.keras")], folder, values="probabilities", tta="flip")
     np.testing.assert_allclose(found.iloc[:, 1:], by_hand(models, folder, "flip"), atol=1e-6)
     assert len(seen) == len(NAMES)
@@ -175,7 +177,7 @@ def test_damaged_and_missing_pictures_are_all_named(folder):
 
 
 def test_nothing_is_computed_or_written_where_the_columns_do_not_fit(folder, monkeypatch):
-    monkeypatch.setattr("vit_keras.training.submission.decoded_pictures", lambda *_: pytest.fail("decoded"))
+    monkeypatch.setattr("vit_keras.training.evaluation.submission.decoded_pictures", lambda *_: pytest.fail("decoded"))
     sample = {"id": NAMES, "class 0": [0.5] * 5, "other": [0.5] * 5}
     with pytest.raises(ValueError, match="Not predicted: 'other'; not in the sample: 'class 1', 'class 2'"):
         predict(make(), folder, sample=sample, output=folder / "submission.csv")

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vit_keras.training.augment import Augmentation
-from vit_keras.training.dataset import image_folder
-from vit_keras.training.table import image_table, read_columns, read_table
+from vit_keras.training.data.augment import Augmentation
+from vit_keras.training.data.dataset import image_folder
+from vit_keras.training.data.table import image_table, read_columns, read_table
 
 pytestmark = pytest.mark.filterwarnings("ignore:batch_size=32, but")
 

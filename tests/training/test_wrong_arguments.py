@@ -6,8 +6,8 @@ import keras
 import pytest
 
 from vit_keras import vit
+from vit_keras._internal.validate import ALIASES, did_you_mean
 from vit_keras.training import Recipe, finetune
-from vit_keras.validate import ALIASES, did_you_mean
 
 FIELDS = [field.name for field in dataclasses.fields(Recipe)]
 

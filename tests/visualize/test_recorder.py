@@ -369,7 +369,7 @@ def test_a_recorder_is_compiled_once(monkeypatch):
 
 @pytest.mark.only_on("tensorflow", "jax", reason="PyTorch runs eagerly")
 def test_no_end_of_functions_as_target_fills_the_memory():
-    from vit_keras import compiled
+    from vit_keras.backend import compiled
 
     model = build(num_layers=1, eagerly=False)
     for _ in range(3):

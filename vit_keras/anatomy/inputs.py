@@ -9,10 +9,10 @@ import keras
 import numpy as np
 from keras import ops
 
-from ..keras_internals import flat_layers, kept, origin
+from .._internal.validate import size_pair
+from ..backend.keras_internals import flat_layers, kept, origin
 from ..preprocess import GOOGLE, Preprocessing
-from ..preprocess_layer import Preprocess
-from ..validate import size_pair
+from ..preprocess.layer import Preprocess
 from .parts import blocks, checked, find_vit
 
 _NORMALIZING = (Preprocess, keras.layers.Rescaling, keras.layers.Normalization)

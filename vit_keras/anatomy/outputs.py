@@ -11,8 +11,8 @@ import numpy as np
 from keras import ops
 
 from .. import labels
-from ..keras_internals import origin
-from ..validate import one_of
+from .._internal.validate import one_of
+from ..backend.keras_internals import origin
 from .parts import checked
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import keras
 
 from .. import layers
-from ..keras_internals import add_seed_generator, flat_layers
+from ..backend.keras_internals import add_seed_generator, flat_layers
 
 HEAD = ("pre_logits", "head", "head_dist")
 """Names of the layers of a ViT that are made anew for other classes."""

@@ -5,7 +5,7 @@
 ['Ti_16/augreg-imagenet21k', 'Ti_16/augreg-imagenet21k+imagenet2012-224']
 """
 
-from .._imports import attach
+from .._internal.imports import attach
 
 _SUBMODULES = (
     "architecture",

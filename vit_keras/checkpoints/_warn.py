@@ -1,5 +1,5 @@
 """Warnings that point to the user's own line."""
 
-from .._warn import warn_caller
+from .._internal.warn import warn_caller
 
 __all__ = ["warn_caller"]

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..validate import one_of
+from .._internal.validate import one_of
 from . import registry
 from .checkpoint import STORAGE, Checkpoint
 

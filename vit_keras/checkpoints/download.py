@@ -18,8 +18,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import unquote
 
-from ..atomic import naming, of_the_disk
-from ..progress import progress_bar
+from .._internal.atomic import naming, of_the_disk
+from .._internal.progress import progress_bar
 from .cache import cached_path, home, offline
 from .checkpoint import HUB
 from .readers.sniff import Kind, sniff

@@ -17,12 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from ..bounds import check_input, shortened
+from .._internal.bounds import check_input, shortened
+from .._internal.validate import is_number, one_of
 from ..config import ViTConfig, patch_stride, size_pair
 from ..labels import TASKS
 from ..layers.mlp import activation_function
 from ..preprocess import PRESETS, Preprocessing
-from ..validate import is_number, one_of
 from . import architecture, open_clip_json, registry, timm_models, transformers_models
 from ._warn import warn_caller
 from .architecture import has_class_token

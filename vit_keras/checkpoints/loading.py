@@ -12,15 +12,17 @@ from typing import Any
 import keras
 import numpy as np
 
-from .. import anatomy, finite, legacy_files
-from ..bounds import about
+from .. import anatomy
+from .._internal import finite
+from .._internal.bounds import about
+from .._internal.validate import see
 from ..positions import (
     relative_position_rows,
     resize_patch_kernel,
     resize_position_embeddings,
     resize_relative_position_bias,
 )
-from ..validate import see
+from . import saved_models
 from ._warn import warn_caller
 from .families.rules import POSITIONS, ROPE
 from .locate import fetch, find, path_text
@@ -154,8 +156,8 @@ def open_source(weights: str | os.PathLike[str], variant: str | None = None, **o
     """
     published = find(weights, variant)
     path = fetch(weights, variant)
-    if legacy_files.is_whole_model(path):
-        return ModelWeights(legacy_files.load_model(path, compile=False), path)
+    if saved_models.is_whole_model(path):
+        return ModelWeights(saved_models.load_model(path, compile=False), path)
     with about(path):
         return Weights(path, published=published, **options)
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ..validate import did_you_mean, instance
+from .._internal.validate import did_you_mean, instance
 from . import registry, timm_models
 from .augreg import AUGREG_MODELS, BUCKET, find_augreg
 from .cache import cached_path

@@ -14,8 +14,8 @@ import keras
 import numpy as np
 
 from .. import anatomy
+from ..backend.keras_internals import full_kernel
 from ..config import ViTConfig
-from ..keras_internals import full_kernel
 from ..preprocess import GOOGLE
 from . import grids
 from .assumptions import NOTHING

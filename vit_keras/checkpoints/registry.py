@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
 
-from ..validate import did_you_mean
+from .._internal.validate import did_you_mean
 from .checkpoint import HUB, PACKAGE, STORAGE, Checkpoint
 
 __all__ = ["Checkpoint", "listed", "select"]

@@ -17,10 +17,10 @@ import keras
 import numpy as np
 
 from .. import anatomy
-from ..atomic import naming, put_together, workspace
+from .._internal.atomic import naming, put_together, workspace
+from .._internal.validate import instance
 from ..config import ViTConfig
 from ..labels import names
-from ..validate import instance
 from . import architecture, grids, transformers_json
 from ._warn import warn_caller
 from .families import FAMILIES, Family, patches, rules

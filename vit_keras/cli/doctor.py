@@ -15,10 +15,10 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 from .. import __version__
+from .._internal.validate import see
 from ..checkpoints.cache import home, offline
 from ..checkpoints.checkpoint import megabytes
 from ..export.timing import cpu
-from ..validate import see
 from .console import print_pairs, quietly
 
 __all__ = ["doctor"]

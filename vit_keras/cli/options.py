@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from ..validate import one_of
+from .._internal.validate import one_of
 from ..visualize.methods import METHODS
 
 __all__ = [

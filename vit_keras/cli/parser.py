@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .. import __version__
-from ..validate import did_you_mean
+from .._internal.validate import did_you_mean
 from .parsers import exports, pictures, training, weights
 
 __all__ = ["build_parser"]

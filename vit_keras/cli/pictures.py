@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from .. import anatomy
-from ..atomic import complete
+from .._internal.atomic import complete
 from ..checkpoints.checkpoint import megabytes
-from ..images import read
 from ..labels import class_named
 from ..opening import is_saved_model, open_model
+from ..preprocess.images import read
 from ..training.embeddings.batches import files_in
 from ..visualize.attention import all_maps, attention_map
 from ..visualize.explore import explorer

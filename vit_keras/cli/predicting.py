@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import anatomy
-from ..images import read
+from ..preprocess.images import read
 from ..training.embeddings.batches import batches_of_files, run_over
 from ..visualize.attention import attention_map
 from .console import printable

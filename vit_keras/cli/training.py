@@ -11,15 +11,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from .._internal.validate import did_you_mean
 from ..checkpoints.checkpoint import megabytes
 from ..config import ViTConfig
 from ..opening import from_checkpoint, open_model
-from ..training import augment, averaging, embeddings, evaluation, finetuning, recipes, submission
-from ..training.evaluation import pictures_of_mistakes
-from ..training.labeled import folder_of
-from ..training.report import report
-from ..training.table import is_table
-from ..validate import did_you_mean
+from ..training import averaging, embeddings, evaluation, finetuning, recipes
+from ..training.data import augment
+from ..training.data.labeled import folder_of
+from ..training.data.table import is_table
+from ..training.evaluation import pictures_of_mistakes, submission
+from ..training.evaluation.report import report
 from .console import print_table, printable
 from .options import loading
 from .pictures import check_html, complete_in_new_folder, files_of, open_with_options

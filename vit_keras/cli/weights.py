@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from .._internal.validate import one_of
 from ..checkpoints.checkpoint import megabytes
 from ..checkpoints.locate import available, fetch, find, is_local
 from ..cost import Cost
 from ..cost import cost as compute_cost
-from ..validate import one_of
 from .console import complain, print_pairs, print_table, quietly
 from .options import loading
 

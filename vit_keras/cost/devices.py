@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from .._internal.validate import positive_integer
+from ..backend.sharding import KINDS, divided_axis
 from ..config import ViTConfig
-from ..sharding import KINDS, divided_axis
-from ..validate import positive_integer
 from .weights import Weight, tokens_of
 
 __all__ = ["STRATEGIES", "parts_of", "sent_by", "share_of"]

@@ -7,8 +7,8 @@ import math
 import os
 from typing import TYPE_CHECKING, Any
 
+from .._internal.validate import one_of, positive_integer
 from ..config import ViTConfig
-from ..validate import one_of, positive_integer
 from ..variants import CIFAR10, UNPUBLISHED, VARIANTS
 from .devices import STRATEGIES, parts_of, sent_by, share_of
 from .memory import alive, copied, kept_of

@@ -13,7 +13,7 @@ import types
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .._imports import attach
+from .._internal.imports import attach
 from .formats import FORMATS, Format, find_format
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def export(
         >>> report = export(model, "tiny.pt2")  # doctest: +SKIP
     """
     from .. import anatomy
-    from ..atomic import naming, put_together, workspace
+    from .._internal.atomic import naming, put_together, workspace
     from .other_backend import write_in_its_backend
     from .pictures import check_pictures
     from .placing import check_place, names

@@ -1,4 +1,4 @@
-"""Encoded pictures inside a TensorFlow graph, read as `vit_keras.images.read` reads them: upright 8-bit RGB.
+"""Encoded pictures inside a TensorFlow graph, read as `vit_keras.preprocess.images.read` reads them: upright 8-bit RGB.
 
 The orientation in a JPEG's EXIF data is applied, transparency of a PNG is put on white, 16 bits become 8 by the same
 rules, gray becomes RGB, and of an animation the first frame is taken. Differences that remain: a JPEG can be one or two

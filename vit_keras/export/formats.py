@@ -6,7 +6,7 @@ import dataclasses
 import os
 from pathlib import Path
 
-from ..validate import did_you_mean
+from .._internal.validate import did_you_mean
 
 __all__ = ["FORMATS", "Format", "find_format"]
 

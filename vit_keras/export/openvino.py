@@ -6,7 +6,7 @@ import json
 import os
 from pathlib import Path
 
-from ..atomic import workspace
+from .._internal.atomic import workspace
 from .onnx import write as write_onnx
 from .plan import Plan
 

@@ -105,7 +105,7 @@ def _save(plan: Plan, name: str, path: Path, folder: Path) -> None:
 
 def _work(folder: Path) -> dict[str, Any]:
     """Do what `_save` has left in a folder, and return the notes or the error."""
-    from ..legacy_files import load_model
+    from ..checkpoints.saved_models import load_model
 
     task = json.loads((folder / _TASK).read_text(encoding="utf-8"))
     backend = keras.backend.backend()

@@ -12,9 +12,9 @@ import numpy as np
 from PIL import Image
 
 from .. import anatomy
-from ..images import read
 from ..preprocess import Preprocessing
-from ..training.listing import pictures_in
+from ..preprocess.images import read
+from ..training.data.listing import pictures_in
 from .plan import Plan
 
 __all__ = ["check_pictures", "model_inputs", "picture_files", "pictures_of_own_size", "unresized"]

@@ -16,11 +16,11 @@ from keras import ops
 
 from .. import __version__, anatomy, layers
 from .. import labels as known_labels
+from .._internal.validate import positive_integer
+from ..backend.keras_internals import flat_layers, forget_compiled
 from ..checkpoints.describe import published_as
-from ..keras_internals import flat_layers, forget_compiled
 from ..preprocess import Preprocessing
-from ..preprocess_layer import Preprocess
-from ..validate import positive_integer
+from ..preprocess.layer import Preprocess
 
 __all__ = ["Plan", "in_float32"]
 

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from keras import ops
 
+from ..backend.keras_internals import no_gradients
 from ..checkpoints.checkpoint import megabytes
-from ..images import read
-from ..keras_internals import no_gradients
+from ..preprocess.images import read
 from .formats import FORMATS
 from .pictures import model_inputs, picture_files, pictures_of_own_size, unresized
 from .plan import Plan, in_float32

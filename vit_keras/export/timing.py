@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..validate import positive_integer
+from .._internal.validate import positive_integer
 from .formats import FORMATS, find_format
 from .running import Running
 

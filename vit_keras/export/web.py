@@ -14,11 +14,12 @@ import os
 import tarfile
 from pathlib import Path
 
-from .. import anatomy, html_page
-from ..atomic import workspace
+from .. import anatomy
+from .._internal import html_page
+from .._internal.atomic import workspace
+from ..backend.keras_internals import flat_layers
 from ..checkpoints.download import download
-from ..keras_internals import flat_layers
-from ..preprocess_layer import Preprocess
+from ..preprocess.layer import Preprocess
 from .onnx import write as write_onnx
 from .plan import Plan
 

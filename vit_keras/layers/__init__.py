@@ -8,9 +8,9 @@ same code runs on TensorFlow, JAX and PyTorch. Names of attributes and weights a
 vit-keras 0.x, so that its files of weights load here.
 """
 
-from .._imports import moved_names
+from .._internal.imports import moved_names
 
-from .tap import is_tapped, record_attention, tap  # isort: skip  (the others show what they compute to it)
+from .._internal.tap import is_tapped, record_attention, tap  # isort: skip  (the others show what they compute to it)
 from .resnet import GroupNorm, ResidualUnit, StdConv2D, resnet_root  # isort: skip
 from .patches import PatchNormalization  # isort: skip
 from .tokens import ClassToken, ExtractToken, MeanToken, PatchDropout, PatchMap, RegisterTokens  # isort: skip

@@ -6,11 +6,11 @@ import keras
 import numpy as np
 from keras import ops
 
-from ..direct import Direct
-from ..keras_internals import flat_layers, full_kernel, kernel_of
+from ..backend.backward import in_one_pass, layer_norm
+from ..backend.direct import Direct
+from ..backend.keras_internals import flat_layers, full_kernel, kernel_of
 from ..preprocess import GOOGLE, Preprocessing
 from ._ops import linear, normalize
-from .backward import in_one_pass, layer_norm
 
 
 def register(cls: type) -> type:

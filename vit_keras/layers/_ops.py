@@ -10,9 +10,9 @@ import sys
 import keras
 from keras import ops
 
-from .. import products
-from ..direct import give_up, is_direct
-from ..keras_internals import values_of
+from ..backend import products
+from ..backend.direct import give_up, is_direct
+from ..backend.keras_internals import values_of
 
 _Tensor = sys.modules["torch"].Tensor if keras.backend.backend() == "torch" else None
 """PyTorch's tensors, and those of no subclass: Keras calls the same three functions for them, after many questions."""

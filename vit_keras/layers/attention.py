@@ -5,12 +5,12 @@ from __future__ import annotations
 import keras
 from keras import ops
 
+from .._internal.tap import is_tapped, visit
 from ._base import Composite, Dense, Dropout, LayerNormalization, one_or_all, register, symbolic, token_width
 from ._ops import reshape, transpose
 from .fused import attention_bias, fused_attention, has_fused_attention, in_chunks
 from .relative import RelativePositions
 from .rotary import rotate
-from .tap import is_tapped, visit
 
 MAX_SCORE_BYTES = 32 << 20
 """Scores of one image and layer that may exist at once, in float32, where there is no fused kernel."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import keras
 
+from .._internal.tap import is_tapped, visit
 from ..config import NO_REMAT_WITH_DROPOUT
 from ._base import Dropout, EncoderBlock, LayerNormalization, drop_path, one_or_all, register, symbolic, token_width
 from .attention import MultiHeadSelfAttention
 from .merging import merge
 from .mlp import LayerScale, MlpBlock
-from .tap import is_tapped, visit
 
 
 @register

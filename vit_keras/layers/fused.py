@@ -8,9 +8,9 @@ import sys
 import keras
 from keras import ops
 
-from .. import openvino_backend
-from ..direct import is_direct
-from .backward import recomputed
+from ..backend import openvino
+from ..backend.backward import recomputed
+from ..backend.direct import is_direct
 
 
 def has_fused_attention():
@@ -35,8 +35,8 @@ def fused_attention(query, key, value, bias=None):
         dtype = keras.backend.result_type(*(x.dtype for x in (query, key, value)))
         query, key, value, bias = (x if x is None else ops.cast(x, dtype) for x in (query, key, value, bias))
         return attend(query, key, value, attn_mask=bias)
-    if openvino_backend.is_active():
-        return openvino_backend.attend(query, key, value, bias)
+    if openvino.is_active():
+        return openvino.attend(query, key, value, bias)
     heads_last = (ops.transpose(x, (0, 2, 1, 3)) for x in (query, key, value))
     return ops.transpose(ops.dot_product_attention(*heads_last, bias=bias), (0, 2, 1, 3))
 

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from .tap import is_tapped, visit
+from .._internal.tap import is_tapped, visit
 
 
 def merge(block, tokens, sizes, keys):

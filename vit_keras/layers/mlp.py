@@ -10,10 +10,10 @@ import keras
 import numpy as np
 from keras import ops
 
-from ..direct import Direct
+from ..backend.backward import has_one_pass, in_one_pass, recomputed
+from ..backend.direct import Direct
 from ._base import Composite, Dense, Dropout, LayerNormalization, register, token_width
 from ._ops import gelu, reshape
-from .backward import has_one_pass, in_one_pass, recomputed
 
 logger = logging.getLogger("vit_keras")
 

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from ..direct import Direct
+from ..backend.direct import Direct
 from ..positions import resize_grid, resize_position_embeddings, sincos2d, square_grid
 from ._base import Dropout, array_module, grid_of, places_in, register, token_width
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import keras
 from keras import ops
 
-from ..direct import Direct
+from .._internal.tap import visit
+from ..backend.direct import Direct
 from ._base import grid_of, one_or_all, register, symbolic, token_width
-from .tap import visit
 
 
 @register

@@ -11,7 +11,7 @@ Packing: NaViT (arXiv 2307.06304). With one image a sequence, it is NaFlex' padd
     (3, 10)
 """
 
-from .._imports import attach
+from .._internal.imports import attach
 
 _NAMES = {
     "PackedBatches": "model",

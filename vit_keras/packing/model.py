@@ -11,9 +11,9 @@ import numpy as np
 from keras import ops
 
 from .. import anatomy
+from .._internal.validate import instance, positive_integer
 from ..config import ViTConfig
-from ..images import read
-from ..validate import instance, positive_integer
+from ..preprocess.images import read
 from .arranging import Packing, arrange, batches_of, fitting_size, grids_and_tokens
 
 __all__ = ["PackedBatches", "PackedTransformer", "pack"]

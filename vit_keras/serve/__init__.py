@@ -125,7 +125,7 @@ def _opened(
 ) -> Iterator[tuple[Server, str]]:
     """Yield a server, ready to run, and its address."""
     _check_packages()
-    from ..validate import positive_integer
+    from .._internal.validate import positive_integer
     from .app import App
     from .engine import Engine
     from .http import Server

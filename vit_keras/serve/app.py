@@ -24,7 +24,8 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
-from .. import __version__, html_page
+from .. import __version__
+from .._internal import html_page
 from .engine import Engine
 from .estimate import at_once, bytes_of_run
 from .http import RETRY

@@ -12,8 +12,8 @@ import numpy as np
 from PIL import Image
 from starlette.exceptions import HTTPException
 
-from ..images import MAX_ENLARGED, read, resize_in_steps
 from ..preprocess import Preprocessing
+from ..preprocess.images import MAX_ENLARGED, read, resize_in_steps
 from ..visualize.maps import attention_rollout
 
 __all__ = ["attention_maps", "read_picture", "resized"]

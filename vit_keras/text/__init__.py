@@ -7,7 +7,7 @@
 `docs/zero_shot.md` is the guide. On the command line: `vit-keras zero-shot`.
 """
 
-from .._imports import attach
+from .._internal.imports import attach
 
 _NAMES = {
     "ImageText": "model",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from ..validate import did_you_mean, is_number, one_of, positive_integer
+from .._internal.validate import did_you_mean, is_number, one_of, positive_integer
 
 __all__ = ["POOLINGS", "TextConfig"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import keras
 from keras import ops
 
+from .._internal.validate import one_of
 from ..layers._base import register, token_width
-from ..validate import one_of
 from .config import POOLINGS
 
 __all__ = ["AddTextPositions", "CausalMask", "TextPooling"]

@@ -8,8 +8,8 @@ from typing import Any
 import keras
 import numpy as np
 
+from .._internal.validate import positive_integer
 from ..model import VisionTransformer
-from ..validate import positive_integer
 from .model import ImageText
 from .tokenizer import strings
 

@@ -19,7 +19,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from ..validate import instance, numbers, one_of
+from .._internal.validate import instance, numbers, one_of
 
 __all__ = ["ImageText", "contrastive_loss"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from .. import finite
-from ..bounds import about
+from .._internal import finite
+from .._internal.bounds import about
 from ..checkpoints.model_weights import canonical_variables
 from ..opening import ImageSize, from_checkpoint
 from .model import ImageText

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..bounds import about
+from .._internal.bounds import about
 from ..checkpoints import open_clip_json
 from ..checkpoints.architecture import heads_of
 from ..checkpoints.families import keras_files, rules

@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .._internal.validate import positive_integer
 from ..checkpoints.hints import neighbor
 from ..checkpoints.locate import path_text
-from ..validate import positive_integer
 from .published import TOKENIZERS, has_tokenizer, tokenizer_folder
 
 __all__ = ["FILES", "Tokenizer"]

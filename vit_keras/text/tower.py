@@ -8,7 +8,7 @@ from typing import Any
 import keras
 
 from .. import layers
-from ..keras_speed import FastModel
+from ..backend.keras_speed import FastModel
 from .config import TextConfig
 from .layers import AddTextPositions, CausalMask, TextPooling
 

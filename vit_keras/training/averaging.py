@@ -14,9 +14,9 @@ import keras
 import numpy as np
 
 from .. import anatomy
-from ..atomic import complete
+from .._internal.atomic import complete
+from .._internal.validate import is_number
 from ..opening import open_model
-from ..validate import is_number
 
 __all__ = ["average"]
 

@@ -8,10 +8,10 @@ from typing import Any
 import keras
 import numpy as np
 
+from .._internal.validate import see
 from ..anatomy import find_vit, input_range, last_activation, outputs_of, preprocessing_of
 from ..anatomy import task as task_of
-from ..pixels import is_plausible_range
-from ..validate import see
+from ..preprocess.pixels import is_plausible_range
 
 __all__ = ["check", "check_range", "class_weights", "last_activation", "outputs_of"]
 

@@ -13,8 +13,8 @@ from __future__ import annotations
 import keras
 from keras import ops
 
+from .._internal.validate import is_number, one_of
 from ..anatomy import front, has_vit, last_activation, preprocessing_of
-from ..validate import is_number, one_of
 from . import replicas
 
 __all__ = ["Distillation"]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import keras
 
+from .._internal.validate import one_of
 from ..anatomy import HEAD, blocks, find_vit, head_layers, leaves
-from ..keras_internals import flat_layers
-from ..validate import one_of
+from ..backend.keras_internals import flat_layers
 
 __all__ = ["HEAD", "head_layers", "train_only"]
 

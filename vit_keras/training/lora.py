@@ -16,9 +16,9 @@ import keras
 import numpy as np
 from keras import ops
 
+from .._internal.validate import positive_integer
 from ..anatomy import attention_blocks, find_vit
-from ..keras_internals import flat_layers, forget_compiled, full_kernel
-from ..validate import positive_integer
+from ..backend.keras_internals import flat_layers, forget_compiled, full_kernel
 from .freeze import train_only
 
 __all__ = ["RestartLora", "add_lora", "merge_lora"]

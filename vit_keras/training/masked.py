@@ -18,10 +18,10 @@ from typing import Any
 import keras
 from keras import ops
 
+from .._internal.validate import is_number
 from ..anatomy import blocks, final_norm, find_vit
 from ..layers import TransformerBlock
 from ..positions import sincos2d
-from ..validate import is_number
 from . import replicas
 
 __all__ = ["MaskedAutoencoder", "MaskedPatchPrediction", "patchify"]

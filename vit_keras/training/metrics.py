@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ..validate import one_of
+from .._internal.validate import one_of
 
 __all__ = ["DEFAULTS", "NAMES", "fitting", "greater_is_better", "score", "wilson"]
 

@@ -17,8 +17,8 @@ from typing import Any
 import keras
 from keras import ops
 
-from ..keras_internals import batches_seen, index_of, rate_or_schedule
-from ..validate import is_number, one_of
+from .._internal.validate import is_number, one_of
+from ..backend.keras_internals import batches_seen, index_of, rate_or_schedule
 from . import replicas
 
 __all__ = ["LayerwiseAdamW", "LayerwiseLamb", "LayerwiseSGD", "WarmupDecay", "depths", "is_decayed"]

@@ -20,12 +20,12 @@ import keras
 import numpy as np
 
 from .. import anatomy
-from ..validate import did_you_mean, is_number, one_of
+from .._internal.validate import did_you_mean, is_number, one_of
 from . import lora as low_rank
 from . import replicas
-from .augment import Augmentation
 from .callbacks import Horizon, Reseed, check_horizon_before_training
 from .checks import as_array, check, first_batch
+from .data.augment import Augmentation
 from .distill import Distillation
 from .freeze import train_only
 from .losses import CrossEntropy, accuracy

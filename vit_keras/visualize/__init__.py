@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from .._imports import attach
+from .._internal.imports import attach
 
 _START_HERE = {
     "attention_map": "attention",

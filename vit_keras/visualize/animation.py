@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageChops, ImageDraw, ImageFont, ImageStat
 
-from ..atomic import complete
-from ..validate import one_of, positive_integer
+from .._internal.atomic import complete
+from .._internal.validate import one_of, positive_integer
 from .figures import Look, of_one_image, sized
 from .overlays import as_picture
 

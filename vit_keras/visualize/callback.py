@@ -16,8 +16,8 @@ import keras
 import numpy as np
 from PIL import Image, ImageDraw
 
-from ..atomic import complete
-from ..validate import one_of, positive_integer
+from .._internal.atomic import complete
+from .._internal.validate import one_of, positive_integer
 from .animation import caption_font
 from .attention import STYLES, attention_map, check_arguments
 from .figures import columns_for

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ..validate import did_you_mean
+from .._internal.validate import did_you_mean
 
 __all__ = ["COLORS", "color", "stretch"]
 

@@ -16,8 +16,10 @@ import keras
 import numpy as np
 from keras import ops
 
-from .. import anatomy, compiled
-from ..layers import AttentionPooling, tap
+from .. import anatomy
+from .._internal import tap
+from ..backend import compiled
+from ..layers import AttentionPooling
 from .gradients import gradients_of, logits_only, torch_gradients
 from .plan import Plan
 from .recording import fuse_heads

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..validate import instance, numbers
+from .._internal.validate import instance, numbers
 from .overlays import mass_mask as mass_mask
 from .recording import Recording, fuse_heads
 

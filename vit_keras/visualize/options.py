@@ -6,7 +6,7 @@ import functools
 import inspect
 from collections.abc import Callable, Iterable
 
-from ..validate import did_you_mean
+from .._internal.validate import did_you_mean
 
 
 def parameters_of(function: Callable, without: Iterable[str] = ()) -> tuple[str, ...]:

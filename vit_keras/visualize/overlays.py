@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageFilter
 
-from ..images import gray, read
+from .._internal.validate import numbers
 from ..positions import resize_bilinear
-from ..validate import numbers
+from ..preprocess.images import gray, read
 from .colors import Clip, Cmap, color_and_opacity, percentiles, stretch
 
 __all__ = ["mass_mask", "overlay", "paper_style", "upsample", "vit_keras_style"]

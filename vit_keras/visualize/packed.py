@@ -10,8 +10,8 @@ import numpy as np
 from keras import ops
 
 from .. import anatomy
-from ..keras_internals import no_gradients
-from ..layers import tap
+from .._internal import tap
+from ..backend.keras_internals import no_gradients
 from ..packing.model import PackedTransformer
 from .pictures import displayable
 from .recorder import projection_of, readout_of

@@ -14,7 +14,7 @@ import numpy as np
 from PIL import Image
 
 from .. import anatomy
-from ..validate import numbers, one_of
+from .._internal.validate import numbers, one_of
 from .analysis import embedding_filters, mean_attention_distance, position_similarity
 from .attention import attention_map
 from .colors import Clip

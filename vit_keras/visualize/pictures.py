@@ -18,8 +18,8 @@ import numpy as np
 from keras import ops
 
 from .. import anatomy
-from ..images import gray, read, resize_image
-from ..pixels import to_pixels
+from ..preprocess.images import gray, read, resize_image
+from ..preprocess.pixels import to_pixels
 
 MOST_SQUEEZED = 3.0
 """A picture whose aspect ratio differs from the model's by more than this factor is worth a hint."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from .._internal.validate import did_you_mean, one_of
 from ..anatomy import block_numbers
-from ..validate import did_you_mean, one_of
 from .recording import FUSIONS, GRADIENT_FUSIONS
 
 KEPT = ("attention", "values", "tokens", "normed")

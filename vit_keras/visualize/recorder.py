@@ -12,10 +12,10 @@ import numpy as np
 from keras import ops
 
 from .. import anatomy
-from ..keras_internals import flat_layers
+from ..backend.keras_internals import flat_layers
+from ..backend.openvino import refuse_gradients
 from ..labels import class_numbers
 from ..layers import TransformerBlock
-from ..openvino_backend import refuse_gradients
 from .forward_pass import watch
 from .options import check_options, parameters_of
 from .pictures import ModelInputs, displayable, outside_level, read_pictures

@@ -11,12 +11,12 @@ from keras import ops
 
 import vit_keras
 from vit_keras import preprocess
+from vit_keras.backend.keras_internals import flat_layers
 from vit_keras.export import Plan
 from vit_keras.export.onnx import graph_of, write
 from vit_keras.export.onnx.file import save
 from vit_keras.export.onnx.trace import trace
 from vit_keras.export.plan import in_float32
-from vit_keras.keras_internals import flat_layers
 
 pytest.importorskip("onnx")
 ort = pytest.importorskip("onnxruntime")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from ..._imports import moved_names
+from ..._internal.imports import moved_names
 from .patches import PATCH_LINEAR
 from .rules import (
     ATTENTION,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from ...validate import see
+from ..._internal.validate import see
 from .archives import NpzReader, kind_of_zip
 from .base import LIMIT_TEXT, Reader, Stored
 from .hdf5 import HDF5Reader, KerasReader

@@ -15,7 +15,7 @@ from typing import BinaryIO
 import ml_dtypes
 import numpy as np
 
-from ...bounds import too_many
+from ..._internal.bounds import too_many
 from .base import CHUNK, LIMIT_DEFLATE, Reader, Stored, damage, numeric, read_values, refuse
 from .sniff import Kind, kind_of
 from .torch_pickle import Refused

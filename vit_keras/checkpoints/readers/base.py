@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 import ml_dtypes
 import numpy as np
 
-from ...bounds import LIMIT_TEXT, shortened, too_many, too_much
+from ..._internal.bounds import LIMIT_TEXT, shortened, too_many, too_much
 from .torch_pickle import Refused
 
 __all__ = ["LIMIT_TEXT", "Reader", "Stored"]

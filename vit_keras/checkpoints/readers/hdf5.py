@@ -12,7 +12,7 @@ from typing import BinaryIO
 import ml_dtypes
 import numpy as np
 
-from ...bounds import LIMIT_GROUPS, too_many, too_much
+from ..._internal.bounds import LIMIT_GROUPS, too_many, too_much
 from .archives import Zip
 from .base import (
     CHUNK,

@@ -11,7 +11,7 @@ import struct
 
 import numpy as np
 
-from ...bounds import too_many
+from ..._internal.bounds import too_many
 from .base import LIMIT_TEXT, Reader, damage, little_endian, numeric, parse_json, read_values, refuse, unreadable
 
 __all__ = ["SafetensorsReader"]

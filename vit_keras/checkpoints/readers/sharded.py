@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 
-from ...bounds import shortened, too_many
+from ..._internal.bounds import shortened, too_many
 from .base import LIMIT_TEXT, Reader, damage, parse_json, refuse
 
 __all__ = ["ShardedReader"]

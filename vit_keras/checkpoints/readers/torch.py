@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ...bounds import too_many
+from ..._internal.bounds import too_many
 from . import torch_pickle
 from .archives import Zip, torch_pickles
 from .base import Reader, Stored, damage, little_endian, numeric, read_values, refuse, unreadable

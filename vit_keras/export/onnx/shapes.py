@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ...keras_internals import SymbolicTensor
+from ...backend.keras_internals import SymbolicTensor
 from .graph import Value, broadcast
 from .table import on
 

@@ -16,7 +16,7 @@ import numpy as np
 from keras import ops, tree
 
 from ... import layers
-from ...keras_internals import SymbolicTensor, answering
+from ...backend.keras_internals import SymbolicTensor, answering
 from . import elementwise, reductions, shapes  # noqa: F401  (they fill the table)
 from .graph import Dimension, Graph, Value
 from .table import OPERATIONS

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 
+from ..._internal.progress import progress_bar
+from ..._internal.validate import positive_integer
 from ...preprocess import Preprocessing
-from ...progress import progress_bar
-from ...validate import positive_integer
-from ..decoding import report_damaged
-from ..listing import pictures_in
+from ..data.decoding import report_damaged
+from ..data.listing import pictures_in
 
 __all__: list[str] = []
 

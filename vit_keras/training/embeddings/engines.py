@@ -9,10 +9,10 @@ from typing import Any
 import keras
 import numpy as np
 
+from ..._internal.validate import one_of, positive_integer
 from ...anatomy import preprocessing_of
-from ...keras_internals import no_gradients
+from ...backend.keras_internals import no_gradients
 from ...opening import open_model
-from ...validate import one_of, positive_integer
 from .extraction import Extractor
 
 __all__ = ["Embedder"]

@@ -11,12 +11,12 @@ from typing import Any
 import keras
 import numpy as np
 
+from ..._internal.atomic import complete
+from ..._internal.validate import one_of
 from ...anatomy import blocks, final_norm, find_vit, front, heads, image_shape, preprocessing_of
-from ...atomic import complete
-from ...keras_internals import kept, no_gradients
+from ...backend.keras_internals import kept, no_gradients
 from ...model import VisionTransformer
 from ...preprocess import Preprocessing
-from ...validate import one_of
 from ..checks import check_range
 from .batches import batches_of, joined_labels, run_over
 from .writers import writer_for

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...validate import instance, one_of
+from ..._internal.validate import instance, one_of
 from ..recording import Recording
 
 __all__ = ["attention_entropy", "attention_sinks", "mean_attention_distance"]

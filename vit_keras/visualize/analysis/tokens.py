@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...validate import instance
+from ..._internal.validate import instance
 from ..recording import Recording
 from .attention import attention_sinks, kept
 from .components import principal_components, unit

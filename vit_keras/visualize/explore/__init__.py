@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ...atomic import complete
+from ..._internal.atomic import complete
 from ..recording import Recording
 from .pack import decode, encode, pack, unpack  # noqa: F401  (part of this module in earlier versions)
 from .page import make_page

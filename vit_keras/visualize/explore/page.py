@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from ... import html_page
+from ..._internal import html_page
 from .fit import Plan, notes_on, plans, rows_of
 from .pack import pack, pack_similarity
 from .source import Source, predictions

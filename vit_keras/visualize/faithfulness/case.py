@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from ... import anatomy, compiled
+from ... import anatomy
+from ..._internal.validate import one_of
+from ...backend import compiled
 from ...labels import class_numbers
-from ...validate import one_of
 from ..attention import attention_map
 from ..gradients import torch_gradients
 from ..methods import METHODS

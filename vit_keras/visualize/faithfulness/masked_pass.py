@@ -16,8 +16,9 @@ import numpy as np
 from keras import ops
 
 from ... import anatomy
-from ...keras_internals import flat_layers
-from ...layers import AttentionPooling, ExtractToken, MeanToken, tap
+from ..._internal import tap
+from ...backend.keras_internals import flat_layers
+from ...layers import AttentionPooling, ExtractToken, MeanToken
 
 
 def read(kind: Any, model: keras.Model, images: Any, masks: Any = None) -> Any:

@@ -13,7 +13,7 @@ import numpy as np
 from keras import ops
 
 from ... import anatomy
-from ...keras_internals import flat_layers
+from ...backend.keras_internals import flat_layers
 from ..plan import block_numbers
 from .case import Case, MapMethod, wants_target
 from .tables import table

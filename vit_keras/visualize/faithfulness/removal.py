@@ -12,7 +12,7 @@ import keras
 import numpy as np
 
 from ... import anatomy
-from ...validate import one_of
+from ..._internal.validate import one_of
 from .case import Case, MapMethod, wants_target
 from .masked_pass import pools
 from .tables import standard_error, table, with_error

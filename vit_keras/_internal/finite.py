@@ -1,0 +1,50 @@
+"""Weights with infinite or undefined values, which nothing that a model computes survives."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import keras
+import numpy as np
+
+from .validate import see
+from .warn import warn_caller
+
+__all__ = ["check_model", "warn_of"]
+
+_FLOATS = ("float16", "bfloat16", "float32", "float64")
+
+
+def warn_of(path: str | os.PathLike[str] | None, names: Sequence[str], count: int) -> None:
+    """Warn of weights that are not finite, if there are any.
+
+    Args:
+        path: The file that they were read from.
+        names: Their names.
+        count: Number of all weights that were read.
+
+    Warns:
+        UserWarning: There are some; it names the first five.
+    """
+    if names:
+        some = f"{', '.join(names[:5])}{' …' if len(names) > 5 else ''}"
+        warn_caller(
+            f"{path} has infinite or undefined values in {len(names)} of {count} weights: {some}. What the model "
+            f"computes with them is undefined too.{see('nan')}"
+        )
+
+
+def check_model(path: str | os.PathLike[str], model: keras.Model) -> None:
+    """Warn if a model that was read from a file has weights that are not finite.
+
+    Warns:
+        UserWarning: It has some; it names the first five.
+    """
+    weights = [variable for variable in model.weights if keras.backend.standardize_dtype(variable.dtype) in _FLOATS]
+    warn_of(path, [each.path for each in weights if not _is_finite(each)], len(weights))
+
+
+def _is_finite(variable) -> bool:
+    # NumPy takes a few hundredths of a second for a ViT-B/16, and Keras' operations on some backends a few seconds.
+    return bool(np.isfinite(keras.ops.convert_to_numpy(variable)).all())

@@ -1,0 +1,162 @@
+"""How this package is imported: its parts on first use, and its classes known to Keras as soon as Keras is there.
+
+`import vit_keras` and `vit-keras --help` must be fast, and importing Keras takes seconds. But a saved model must open
+once `vit_keras` is imported, in whatever order the two are. So nothing here imports Keras; when somebody does, the
+modules that define what a file can hold are imported right after it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import types
+from collections.abc import Callable, Mapping, Sequence
+
+from .moved import MOVED, MOVED_NAMES
+from .validate import see
+
+ROOT = __package__.partition(".")[0]
+
+SAVED = (
+    "layers",
+    "preprocess.layer",
+    "model",
+    "packing.model",
+    "text.model",
+    "text.tower",
+    "training.distill",
+    "training.losses",
+    "training.masked",
+    "training.optimizers",
+)
+"""Modules with a class that Keras can write into a file."""
+
+BACKENDS = ("tensorflow", "jax", "jaxlib", "torch", "openvino")
+
+
+class _AfterKeras:
+    """A finder that registers this package's classes, once, after the outermost import of Keras or of this package."""
+
+    def __init__(self):
+        self.depth = 0
+
+    def find_spec(self, name, path=None, target=None):
+        if name != "keras" and not name.startswith(f"{ROOT}."):
+            return None
+        finders = (finder for finder in sys.meta_path if finder is not self and hasattr(finder, "find_spec"))
+        spec = next((found for finder in finders if (found := finder.find_spec(name, path, target))), None)
+        if spec is not None and hasattr(spec.loader, "exec_module"):
+            spec.loader.exec_module = self._watched(spec.loader.exec_module)
+        return spec
+
+    def _watched(self, execute: Callable) -> Callable:
+        def exec_module(module):
+            self.depth += 1
+            try:
+                execute(module)
+            except ModuleNotFoundError as error:
+                if error.name not in BACKENDS:
+                    raise
+                raise ImportError(
+                    f"Keras runs on {error.name}, which is not installed. Install it (pip install {error.name}), or "
+                    "choose another backend by the environment variable KERAS_BACKEND (tensorflow, jax, torch, or "
+                    f"openvino, which does not train).{see('backend')}"
+                ) from None
+            finally:
+                self.depth -= 1
+            if not self.depth and self in sys.meta_path and "keras" in sys.modules:
+                sys.meta_path.remove(self)
+                register()
+
+        return exec_module
+
+
+def register() -> None:
+    """Import every module with a class that Keras can write into a file."""
+    for name in SAVED:
+        importlib.import_module(f"{ROOT}.{name}")
+
+
+def register_with_keras() -> None:
+    """Call `register` now if Keras is imported already, or else as soon as it is."""
+    if "keras" in sys.modules:
+        register()
+    else:
+        sys.meta_path.insert(0, _AfterKeras())
+
+
+class _Moved(types.ModuleType):
+    """A module of an earlier version whose names live elsewhere now."""
+
+    def __init__(self, name: str, homes: Sequence[str]):
+        super().__init__(name, f"Names that have moved to {', '.join(homes)}.")
+        self.__homes = tuple(homes)
+
+    def __getattr__(self, name):
+        if not name.startswith("__"):
+            for home in map(importlib.import_module, self.__homes):
+                if hasattr(home, name):
+                    return getattr(home, name)
+        raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+
+    def __setattr__(self, name, value):
+        if not name.startswith("_") and len(self.__homes) == 1:
+            setattr(importlib.import_module(self.__homes[0]), name, value)
+        else:
+            super().__setattr__(name, value)
+
+    def __dir__(self):
+        return sorted({name for home in map(importlib.import_module, self.__homes) for name in dir(home)})
+
+
+def keep_old_paths() -> None:
+    """Let the modules of earlier versions be imported."""
+    for old, homes in MOVED.items():
+        name = f"{ROOT}.{old}"
+        sys.modules[name] = _Moved(name, [f"{ROOT}.{home}" for home in homes])
+
+
+def moved_names(module: str) -> Callable:
+    """Return the `__getattr__` of a module from which names have moved.
+
+    Args:
+        module: The module's `__name__`.
+    """
+    homes = MOVED_NAMES[module.removeprefix(f"{ROOT}.")]
+
+    def __getattr__(name):
+        if name in homes:
+            return getattr(importlib.import_module(f"{ROOT}.{homes[name]}"), name)
+        raise AttributeError(f"module {module!r} has no attribute {name!r}")
+
+    return __getattr__
+
+
+def attach(package: str, submodules: Sequence[str] = (), names: Mapping[str, str] | None = None):
+    """Return the two functions that make a package's parts appear on first use (PEP 562).
+
+    Args:
+        package: The package's `__name__`.
+        submodules: Its submodules that are attributes.
+        names: `{public name: submodule that defines it}`.
+
+    Returns:
+        `__getattr__` and `__dir__`, to be assigned in the package.
+    """
+    names = dict(names or {})
+
+    def __getattr__(name):
+        if name in names:
+            value = getattr(importlib.import_module(f"{package}.{names[name]}"), name)
+            setattr(sys.modules[package], name, value)
+            return value
+        if name in submodules:
+            return importlib.import_module(f"{package}.{name}")
+        if f"{package}.{name}" in sys.modules:  # a module of an earlier version
+            return sys.modules[f"{package}.{name}"]
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+
+    def __dir__():
+        return sorted({*names, *submodules, "__doc__", "__name__", "__file__", "__path__"})
+
+    return __getattr__, __dir__

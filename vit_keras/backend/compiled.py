@@ -1,0 +1,127 @@
+"""A function of a model and of batches of tensors, compiled once for all later calls.
+
+TensorFlow and JAX run a model many times slower operation by operation than as one compiled function, and a user who
+writes `model(images)` should not have to know. PyTorch needs nothing (`direct`).
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import keras
+
+from . import distribution, openvino
+from .keras_internals import flat_layers, own_state
+
+KEPT = 32
+"""Size of the cache of compiled functions of a model: the ones that were not called for longest are dropped."""
+
+
+class _Cache:
+    """The compiled functions of one model, and the state of the model that they were compiled in."""
+
+    def __init__(self):
+        self.state: tuple = ()
+        self.functions: OrderedDict[Hashable, Callable] = OrderedDict()
+        self.lock = threading.Lock()  # a server calls one model from several threads
+
+    def get(self, state: tuple, key: Hashable, compile: Callable[[], Callable]) -> Callable:
+        with self.lock:
+            if state != self.state:
+                self.functions.clear()
+                self.state = state
+            if key not in self.functions:
+                self.functions[key] = compile()
+            self.functions.move_to_end(key)
+            while len(self.functions) > KEPT:
+                self.functions.popitem(last=False)
+            return self.functions[key]
+
+
+_caches: weakref.WeakKeyDictionary[keras.Model, _Cache] = weakref.WeakKeyDictionary()
+
+
+def run(model: keras.Model, function: Callable, *tensors: Any, key: Hashable, training: bool | None = None) -> Any:
+    """Call `function(model, *tensors)` compiled; it must not change a variable, except for drawing random numbers.
+
+    There is one compilation for each `key`, image size and dtype; the batch may be of any size (JAX compiles for
+    each). On TensorFlow there is one for all images in the plain calls of a model that takes any size. What is set on
+    the model's layers and read while compiling (which variables there are, activations, rates of dropout) is watched:
+    after a change the functions are compiled again. A model with `run_eagerly` set is not compiled.
+
+    Args:
+        model: Any Keras model that is built.
+        function: What to compute: from the model and the tensors to a structure of tensors.
+        tensors: Each `(batch, ...)`; the images first.
+        key: Distinguishes this function from others that the same model is run with.
+        training: Whether the model trains, of a function that calls it and does nothing else; `None` for others.
+
+    Returns:
+        What `function` returns.
+    """
+    if model.run_eagerly:
+        return function(model, *tensors)
+    backend = keras.backend.backend()
+    shapes = [tuple(t.shape[1:]) for t in tensors]
+    if training is not None and backend == "tensorflow":
+        shapes = [x.shape[1:] for x in model.inputs]
+    specs = tuple((shape, keras.backend.standardize_dtype(t.dtype)) for shape, t in zip(shapes, tensors))
+    compiler = _COMPILERS[backend]
+    cache = _caches.setdefault(model, _Cache())
+    return cache.get(_state(model), (key, *specs), lambda: compiler(weakref.ref(model), function, specs))(*tensors)
+
+
+def _state(model: keras.Model) -> tuple:
+    # Asked at every call: two dictionaries are quicker than as many attributes, which PyTorch looks up in Python.
+    state: list = []
+    for layer in flat_layers(model):
+        own = vars(layer)
+        state += id(layer), own.get("activation"), own.get("rate")
+        state += map(id, own_state(layer))
+    if openvino.is_active():  # which compiles the weights too
+        state += map(id, openvino.values(model))
+    return tuple(state)
+
+
+def _tensorflow(model: weakref.ref, function: Callable, specs: tuple) -> Callable:
+    import tensorflow as tf
+
+    signature = [tf.TensorSpec((None, *shape), dtype) for shape, dtype in specs]
+    # A partial, and no function defined here: TensorFlow would take all of these for one that is traced again and
+    # again.
+    return tf.function(functools.partial(_call, model, function), input_signature=signature, autograph=False)
+
+
+def _call(model: weakref.ref, function: Callable, *tensors: Any) -> Any:
+    return function(model(), *tensors)
+
+
+def _jax(model: weakref.ref, function: Callable, specs: tuple) -> Callable:
+    import jax
+
+    variables = model().variables  # in this order for good: freezing a layer must not change it
+
+    @functools.partial(jax.jit, out_shardings=distribution.whole_outputs())
+    def compiled(values, *x):
+        with keras.StatelessScope(state_mapping=list(zip(variables, values))):
+            return function(model(), *x)
+
+    return lambda *x: compiled([v.value for v in variables], *x)
+
+
+def _torch(model: weakref.ref, function: Callable, specs: tuple) -> Callable:
+    return functools.partial(_call, model, function)
+
+
+def _openvino(model: weakref.ref, function: Callable, specs: tuple) -> Callable:
+    compiled = openvino.compile_function(functools.partial(_call, model, function), specs)
+    compiled.values = openvino.values(model())  # as long as these are alive, no others have their ids
+    return compiled
+
+
+_COMPILERS = {"tensorflow": _tensorflow, "jax": _jax, "openvino": _openvino, "torch": _torch}

@@ -1,0 +1,218 @@
+"""PyTorch without Keras' bookkeeping: a layer's `call` is called directly where `Layer.__call__` would add nothing.
+
+Of a small model, two fifths of the time were spent in `Layer.__call__`, some 130 times an image. What it does (casting,
+hooks, regularizers, masks, building, scopes) is looked up at each call. If there is nothing to do, `call` runs alone.
+In any doubt Keras runs as ever. Nothing is recorded, so that nothing can be out of date.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+
+from .keras_internals import autocast_dtype, distribution, is_recomputed
+
+logger = logging.getLogger("vit_keras")
+
+_PACKAGE = __package__.partition(".")[0]
+
+enabled = os.environ.get("VIT_KERAS_DIRECT", "1").lower() not in ("0", "false", "no", "off")
+"""Whether calls may be direct: the environment variable `VIT_KERAS_DIRECT`, until a check of a layer fails."""
+
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+"""Attributes of PyTorch's modules that hold the hooks of each. These names are private, as are the next two."""
+
+ANY_GLOBAL_HOOK = "_has_any_global_hook"
+"""PyTorch's function that tells whether there are hooks of all modules."""
+
+PROFILED = "_is_profiler_enabled"
+"""PyTorch's variable that tells whether a profiler runs, which may look for the calls of modules."""
+
+CALL = "_call_impl"
+"""Method of PyTorch's modules that `Module.__call__` calls."""
+
+COMPILED = "_compiled_call_impl"
+"""Attribute of PyTorch's modules: what `Module.compile` made of a module."""
+
+_through_keras: contextvars.ContextVar[bool] = contextvars.ContextVar("vit_keras_through_keras", default=False)
+_is_plain: contextvars.ContextVar[bool | None] = contextvars.ContextVar("vit_keras_is_plain", default=None)
+
+
+@contextlib.contextmanager
+def through_keras() -> Iterator[None]:
+    """Call every layer through Keras inside the block.
+
+    Example:
+        >>> from vit_keras.layers import LayerScale
+        >>> layer = LayerScale(0.5)
+        >>> with through_keras():
+        ...     outputs = layer(np.ones((1, 4), "float32"))
+    """
+    token = _through_keras.set(True)
+    asked_again = _is_plain.set(None)
+    try:
+        yield
+    finally:
+        _is_plain.reset(asked_again)
+        _through_keras.reset(token)
+
+
+@contextlib.contextmanager
+def asked_once() -> Iterator[None]:
+    """Look once for all layers inside the block whether anything takes part in the calls of all layers.
+
+    Asked for each layer, that takes as long as half of what PyTorch's own Python takes.
+
+    Example:
+        >>> with asked_once():
+        ...     pass
+    """
+    token = _is_plain.set(None if _PATH is None or _torch.compiler.is_compiling() else _process_is_plain())
+    try:
+        yield
+    finally:
+        _is_plain.reset(token)
+
+
+class Direct:
+    """A base of layers, before `keras.layers.Layer`: `call` runs alone where nothing else is to be done."""
+
+    _is_ours = False
+    _reads_training = True  # whether `training=None` stands for that of the layer around
+
+    def __init_subclass__(cls, **kwargs):
+        super().__init_subclass__(**kwargs)
+        cls._is_ours = cls.__module__.partition(".")[0] == _PACKAGE  # a user's own class may rely on anything
+
+    def __call__(self, *args, **kwargs):
+        if may_skip_keras(self, args, kwargs):
+            if not self._reads_training:
+                kwargs.pop("training", None)  # as Keras does
+            return self.call(*args, **kwargs)
+        return super().__call__(*args, **kwargs)
+
+
+def may_skip_keras(layer: Any, args: tuple, kwargs: dict[str, Any]) -> bool:
+    """Return whether `layer(*args, **kwargs)` does no more than `layer.call(*args, **kwargs)`; false in any doubt.
+
+    Example:
+        >>> from vit_keras.layers import LayerScale
+        >>> may_skip_keras(LayerScale(), (np.zeros((1, 4), "float32"),), {})  # not built, and no tensor of PyTorch
+        False
+    """
+    if not enabled or _PATH is None or len(args) != 1 or _torch.compiler.is_compiling():
+        return False
+    try:
+        is_plain = _is_plain.get()
+        return (_process_is_plain() if is_plain is None else is_plain) and _adds_nothing(layer, args[0], kwargs)
+    except Exception as error:
+        give_up(error)
+        return False
+
+
+def is_direct(x: Any, always: bool = False) -> bool:
+    """Return whether operations on a tensor may be PyTorch's own, and need not be those of `keras.ops`.
+
+    Args:
+        x: What is computed with.
+        always: Whether that is so inside `through_keras` too.
+
+    Example:
+        >>> is_direct(np.zeros(3))
+        False
+    """
+    if _PATH is None and not (always and _torch is not None):
+        return False
+    if type(x) is not _torch.Tensor or x.is_meta or _torch.compiler.is_compiling():
+        return False  # Keras infers shapes with tensors of the device "meta"
+    return always or (enabled and not _through_keras.get())
+
+
+def give_up(error: Exception) -> None:
+    """Call every layer through Keras from now on, and log why."""
+    global enabled
+    if enabled:
+        enabled = False
+        logger.info("All layers are called through Keras now: %s: %s", type(error).__name__, error)
+
+
+def _path() -> tuple:
+    """The functions that the call of a layer goes through."""
+    module, layer = _torch.nn.Module, keras.layers.Layer
+    return module.__call__, getattr(module, CALL), layer.__call__, layer.forward, keras.Operation.__call__
+
+
+def _path_of_keras() -> tuple | None:
+    """That path, if it is PyTorch's and Keras' own: where somebody has wrapped it before, nothing is direct."""
+    if keras.backend.backend() != "torch":
+        return None
+    packages = tuple(os.path.dirname(module.__file__) for module in (keras, _torch))
+    try:
+        path = _path()
+        whole = all(function.__code__.co_filename.startswith(packages) for function in path)
+    except AttributeError:
+        return None
+    return path if whole else None
+
+
+_torch = sys.modules.get("torch") if keras.backend.backend() == "torch" else None
+_PATH = _path_of_keras()
+
+
+def _process_is_plain() -> bool:
+    """Whether nothing takes part in the calls of all layers."""
+    try:
+        if _through_keras.get() or _path() != _PATH or getattr(_torch.nn.modules.module, ANY_GLOBAL_HOOK)():
+            return False
+        return not (getattr(_torch.autograd.profiler, PROFILED) or _torch.jit.is_tracing()) and distribution() is None
+    except Exception as error:
+        give_up(error)
+        return False
+
+
+def _adds_nothing(layer: Any, x: Any, kwargs: dict[str, Any]) -> bool:
+    """Whether Keras has nothing to do for this call of this layer."""
+    # Asked 150 times an image: every microsecond here is half a percent of the smallest model.
+    kind, own, policy = type(layer), vars(layer), layer.dtype_policy
+    for name in HOOKS:
+        if own[name]:
+            return False
+    if not (kind._is_ours and layer.built) or kind.forward is not _PATH[3] or "forward" in own:
+        return False
+    if getattr(layer, COMPILED) is not None or layer.activity_regularizer is not None or is_recomputed(layer):
+        return False
+    if type(policy) is not keras.DTypePolicy:
+        return False  # one that quantizes
+    dtype, scope, spec = policy.compute_dtype, autocast_dtype(), layer.input_spec
+    if not (dtype == policy.variable_dtype if scope is None else dtype == scope and layer.autocast):
+        return False  # variables are read in another dtype here
+    if layer._reads_training and kwargs.get("training") is None:
+        return False  # Keras looks for it
+    dtype = getattr(_torch, dtype)
+    if not _is_passed_on(x, dtype) or (spec is not None and not _fits(x, spec)):
+        return False
+    for value in kwargs.values():
+        if value is not None and value is not False and value is not True and not _is_passed_on(value, dtype):
+            return False
+    return True
+
+
+def _is_passed_on(x: Any, dtype: Any) -> bool:
+    """Whether Keras would pass this tensor on as it is."""
+    if type(x) is not _torch.Tensor or (x.dtype is not dtype and x.is_floating_point()):
+        return False
+    return not x.is_meta and getattr(x, "_keras_mask", None) is None
+
+
+def _fits(x: Any, spec: Any) -> bool:
+    """Whether a tensor is what a layer says that it takes, in the way in which a dense layer says it."""
+    if spec.shape or spec.ndim or spec.max_ndim or spec.dtype:
+        return False
+    return x.ndim >= (spec.min_ndim or 0) and all(x.shape[axis] == n for axis, n in spec.axes.items())

@@ -1,0 +1,147 @@
+"""What is overridden in Keras, for speed and for several devices: on one, a model without this file computes the same.
+
+Each trick has a test in `tests/test_keras_speed.py`, which fails when the trick stops working, and one that fails when
+Keras no longer needs it.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import functools
+
+import keras
+import numpy as np
+
+from .._internal.tap import is_tapped
+from . import compiled, distribution, openvino
+from .direct import asked_once, through_keras
+from .keras_internals import compile_metrics, concrete, has_graph, run_graph, variables_survive
+
+
+class FastModel(keras.Model):
+    """A functional model whose plain call, `predict` and first training step cost what the model costs."""
+
+    def call(self, inputs, training=None, mask=None, **kwargs):
+        """Run the model: compiled where images come in outside of any graph, unless `run_eagerly` is set.
+
+        Operation by operation, TensorFlow and JAX take several times as long.
+        """
+        if keras.backend.backend() == "torch":
+            training = bool(training) if concrete(inputs) else training  # layers that are told need not ask Keras
+            with through_keras() if self.run_eagerly else asked_once():
+                return super().call(inputs, training=training, mask=mask, **kwargs)
+        plain = mask is None and not kwargs and not self.run_eagerly and not is_tapped()
+        if plain and _outside_of_any_graph(inputs, training):
+            images = keras.ops.convert_to_tensor(inputs, dtype=self.inputs[0].dtype)
+            training = bool(training)
+            return compiled.run(self, _FORWARD[training], images, key=training, training=training)
+        return super().call(inputs, training=training, mask=mask, **kwargs)
+
+    def _run_through_graph(self, inputs, operation_fn=lambda operation: operation, **kwargs):
+        """Need half of the memory for large images, on PyTorch: Keras keeps what each block returned until the end."""
+        if keras.backend.backend() == "torch" and has_graph(self) and not kwargs:
+            return run_graph(self, inputs, operation_fn)
+        return super()._run_through_graph(inputs, operation_fn, **kwargs)
+
+    def make_train_function(self, force=False):
+        """Build the optimizer before the step: variables that are made while it is traced cost a second trace."""
+        if self._on_one_tensorflow_device() and self.optimizer is not None and not self.optimizer.built:
+            self.optimizer.build(self.trainable_variables)
+        return super().make_train_function(force)
+
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        """Build metrics that are named by a string outside of the trace: their variables would cost a second one."""
+        metrics = compile_metrics(self)
+        if metrics is not None and not metrics.built and y is not None and self._on_one_tensorflow_device():
+
+            def spec(tensor):
+                return keras.KerasTensor(tensor.shape, tensor.dtype.name)
+
+            specs = [keras.tree.map_structure(spec, tensors) for tensors in (y, y_pred)]
+            with concurrent.futures.ThreadPoolExecutor(1) as thread:  # what is traced is a matter of the thread
+                thread.submit(metrics.build, *specs).result()
+        results = super().compute_metrics(x, y, y_pred, sample_weight)
+        if openvino.is_active():
+            openvino.compute_now(variable for metric in self.metrics for variable in metric.variables)
+        return results
+
+    def make_predict_function(self, force=False):
+        """Let each of several processes predict its own images: Keras fails on rows that are on another machine."""
+        if self.predict_function is None or force:
+            super().make_predict_function(force)
+            self.predict_function = distribution.of_this_process(self.predict_function, self.steps_per_execution)
+        return self.predict_function
+
+    def fit(self, *args, **kwargs):
+        openvino.refuse_gradients("fit")
+        with variables_survive(self):
+            return super().fit(*args, **kwargs)
+
+    def evaluate(self, *args, **kwargs):
+        with variables_survive(self):
+            return super().evaluate(*args, **kwargs)
+
+    def predict(self, x, batch_size=None, verbose="auto", steps=None, callbacks=None):
+        """Predict as `keras.Model.predict` does.
+
+        Batches of an array or a tensor are cut here: the input pipeline that Keras builds for them, anew at every
+        call, costs TensorFlow 40 ms, more than the model itself for an image or two.
+        """
+        one_device = self._on_one_tensorflow_device()
+        if one_device and keras.ops.is_tensor(x):
+            x = keras.ops.convert_to_numpy(x)
+        in_memory = isinstance(x, np.ndarray) and len(x) > 0
+        if not (one_device and in_memory and steps is None and self.steps_per_execution == 1):
+            with variables_survive(self):
+                return super().predict(x, batch_size, verbose, steps, callbacks)
+        x = x.astype(keras.config.floatx()) if x.dtype.kind == "f" else x
+        batch_size = batch_size or 32
+        batches = [x[i : i + batch_size] for i in range(0, len(x), batch_size)]
+        if not isinstance(callbacks, keras.callbacks.CallbackList):
+            callbacks = keras.callbacks.CallbackList(
+                callbacks, add_progbar=verbose != 0, verbose=verbose, epochs=1, steps=len(batches), model=self
+            )
+        self.stop_predicting = False
+        outputs = []
+        callbacks.on_predict_begin()
+        for step, batch in enumerate(batches):
+            callbacks.on_predict_batch_begin(step)
+            outputs.append(self.predict_on_batch(batch))
+            callbacks.on_predict_batch_end(step, {"outputs": outputs[-1]})
+            if self.stop_predicting:
+                break
+        callbacks.on_predict_end()
+        return keras.tree.map_structure(lambda *parts: np.concatenate(parts), *outputs)
+
+    def predict_on_batch(self, x):
+        """Predict one batch. Keras would let each of several replicas of TensorFlow predict all of it."""
+        if keras.backend.backend() != "tensorflow" or self._on_one_tensorflow_device():
+            return super().predict_on_batch(x)
+        return self.predict(x, batch_size=len(x), verbose=0)
+
+    def _on_one_tensorflow_device(self) -> bool:
+        return keras.backend.backend() == "tensorflow" and self.distribute_strategy.num_replicas_in_sync == 1
+
+
+def _outside_of_any_graph(inputs, training) -> bool:
+    """Whether these images come from a plain `model(images)` that is worth compiling for."""
+    backend = keras.backend.backend()
+    if backend == "tensorflow":
+        import tensorflow as tf
+
+        return tf.executing_eagerly() and isinstance(inputs, (tf.Tensor, np.ndarray))
+    if backend == "jax":
+        import jax
+
+        return not training and isinstance(inputs, (jax.Array, np.ndarray)) and not isinstance(inputs, jax.core.Tracer)
+    if backend == "openvino":
+        return not training and concrete(inputs)
+    return concrete(inputs)
+
+
+def _forward(model, images, training):
+    return super(FastModel, model).call(images, training)
+
+
+_FORWARD = {training: functools.partial(_forward, training=training) for training in (False, True)}
+"""The model as Keras runs it, which is what is compiled; the same function each time."""

@@ -1,0 +1,398 @@
+"""Opening whole models, those of vit-keras 0.1 and 0.2 included.
+
+Models that this package saves open with `keras.models.load_model` once `vit_keras` is imported. Those of
+vit-keras 0.x hold a Lambda layer, which is Python bytecode that Keras rightly refuses to run, and 0.1.x put
+slashes into layer names, which Keras 3 does not allow. `load_model` opens them without running anything.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import shutil
+import tempfile
+import threading
+import zipfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import keras
+
+from .._internal import finite
+from .._internal.bounds import LIMIT_INPUT, LIMIT_LAYERS, LIMIT_TEXT, shortened, too_many, too_much
+from . import orbax
+
+
+def load_model(
+    filepath: str | os.PathLike[str],
+    custom_objects: dict[str, Any] | None = None,
+    compile: bool = True,
+    safe_mode: bool = True,
+) -> keras.Model:
+    """Open a saved model: `.keras` or `.h5`, of this package or of vit-keras 0.1 and 0.2, or a folder of Orbax.
+
+    Arguments are those of `keras.models.load_model`. A model of vit-keras 0.x gives the outputs it gave there;
+    saved again, it opens with Keras' own function too.
+
+    Args:
+        filepath: The file, or the folder that `keras.callbacks.OrbaxCheckpoint` wrote on any number of devices; of
+            its checkpoints the last is opened.
+        custom_objects: Further classes by name; those of this package need not be named.
+        compile: Whether to compile the model as it was when it was saved.
+        safe_mode: Whether to refuse other Lambda layers than vit-keras's own, which is replaced, not run.
+
+    Returns:
+        The model.
+
+    Warns:
+        UserWarning: Some of its weights are infinite or undefined.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ValueError: The file is not a Keras model, it is damaged, it names a class that is not known, or it claims
+            more than it can hold.
+
+    Example:
+        >>> model = load_model("vit_keras_0_2.keras")  # doctest: +SKIP
+    """
+    path = Path(filepath)
+    if orbax.is_checkpoint(path):
+        return _from_orbax(path, custom_objects, compile, safe_mode)
+    if not os.path.isfile(path):
+        raise FileNotFoundError(f"There is no model file at {path}.")
+    is_archive = _is_keras_archive(path)
+    if not (is_archive or _is_hdf5(path)):
+        raise ValueError(f"{path} is not a Keras model: neither a .keras archive nor an HDF5 file, whatever its name.")
+    config = None
+    try:
+        config, keras_2 = _read_keras(path) if is_archive else _read_h5(path)
+        _check_sizes((config or {}).get("config"))
+        _check_layers(config)
+        modern = _modernise(config)
+        modern = _modernise_keras_2(modern) if keras_2 else modern
+        with tempfile.TemporaryDirectory() as folder:
+            opened = path if modern == config else Path(folder, path.name)
+            if opened is not path:
+                (_write_keras if is_archive else _write_h5)(path, opened, modern, keras_2)
+            with _bounded_variables(path.stat().st_size):
+                model = keras.models.load_model(
+                    opened, custom_objects=custom_objects, compile=compile, safe_mode=safe_mode
+                )
+    except Exception as error:  # zipfile, json, h5py and Keras raise many types
+        raise ValueError(_why_not(path, error, config, custom_objects)) from error
+    finite.check_model(path, model)
+    return model
+
+
+def _from_orbax(path, custom_objects, compile, safe_mode):
+    config, state = orbax.read(path)
+    try:
+        _check_sizes(config.get("config"))
+        _check_layers(config)
+        config = config if compile else {**config, "compile_config": None}
+        model = keras.saving.deserialize_keras_object(config, custom_objects=custom_objects, safe_mode=safe_mode)
+        orbax.assign(state, model)
+    except Exception as error:
+        raise ValueError(_why_not(path, error, config, custom_objects)) from error
+    return model
+
+
+_COUNTING = threading.RLock()
+
+
+@contextlib.contextmanager
+def _bounded_variables(size: int) -> Iterator[None]:
+    """Raise an error before this thread makes more variables than a file of so many bytes can fill.
+
+    A model is built before its weights are read. Layers that are harmless one by one can have a huge product, which
+    only the building shows; the values of what Keras saved are in its file, so that the file is not much smaller.
+    """
+    thread, claimed, problem = threading.get_ident(), 0, None
+
+    def make_bounded(variable, initializer, shape=None, *args, **kwargs):
+        nonlocal claimed, problem
+        if threading.get_ident() == thread:
+            claimed += 4 * math.prod(shape or ())
+            problem = problem or too_much(claimed, size)
+            if problem:
+                raise ValueError(problem)
+        make(variable, initializer, shape, *args, **kwargs)
+
+    owner = next(kind for kind in keras.Variable.__mro__ if "__init__" in vars(kind))
+    with _COUNTING:
+        make = owner.__init__
+        owner.__init__ = make_bounded
+        try:
+            yield
+        except Exception as error:
+            if problem:  # Keras writes the whole configuration before it
+                raise ValueError(f"it {problem}") from error
+            raise
+        finally:
+            owner.__init__ = make
+
+
+def _why_not(path: Path, error: Exception, config: Any, custom_objects: Mapping[str, Any] | None) -> str:
+    """Return why a model cannot be opened; Keras' own words can have the length of the file."""
+    unknown = _unknown_class(config, custom_objects) if isinstance(error, TypeError) else None
+    if unknown is not None:
+        return (
+            f"{path} names {shortened(unknown)}, which is not known here; nothing was imported. Import the module "
+            "that defines it, with @keras.saving.register_keras_serializable() before it, or pass custom_objects=."
+        )
+    text = str(error) or type(error).__name__
+    return f"{path} cannot be opened as a Keras model: {shortened(text)}"
+
+
+def is_whole_model(path: str | os.PathLike[str]) -> bool:
+    """Whether a file holds a Keras model, and not weights alone."""
+    path = Path(path)
+    if orbax.is_checkpoint(path):
+        return True
+    if not os.path.isfile(path):
+        return False
+    if _is_keras_archive(path):
+        return True
+    if not _is_hdf5(path):
+        return False
+    with _hdf5(path) as file:
+        return "model_config" in file.attrs
+
+
+def _is_keras_archive(path: Path) -> bool:
+    if not zipfile.is_zipfile(path):
+        return False
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return {"config.json", "metadata.json"} <= set(archive.namelist())
+    except (OSError, ValueError, NotImplementedError, zipfile.BadZipFile):  # a damaged one
+        return False
+
+
+def _is_hdf5(path: Path) -> bool:
+    with open(path, "rb") as file:
+        return file.read(8) == b"\x89HDF\r\n\x1a\n"
+
+
+def _hdf5(path: Path, mode: str = "r"):
+    import h5py
+
+    try:
+        return h5py.File(path, mode)
+    except OSError as error:
+        raise ValueError(f"{path} is damaged or incomplete: {error}") from None
+
+
+@contextlib.contextmanager
+def readable_weights(filepath: str | os.PathLike[str]) -> Iterator[tuple[str | os.PathLike[str], bool]]:
+    """A file of weights in a form that Keras 3 reads, and whether nothing but its age tells the activation.
+
+    Keras 2 wrote two forms: `.weights.h5` with other group names, which are renamed in a copy, and a plain `.h5`,
+    which Keras 3 reads itself but which holds no more than arrays.
+    """
+    path = Path(filepath)
+    if path.suffix != ".h5" or not os.path.isfile(path) or not _is_hdf5(path):
+        yield filepath, False
+        return
+    with _hdf5(path) as file:
+        keras_2_groups = _KERAS_2_GROUP in file
+        plain = not path.name.endswith(".weights.h5")
+        activation_unknown = plain and "mlp_activation" not in str(file.attrs.get("model_config", ""))
+    if not keras_2_groups:
+        yield filepath, activation_unknown
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        modern = Path(folder, path.name)
+        shutil.copyfile(path, modern)
+        _rename_groups(modern)
+        yield modern, False
+
+
+_KERAS_2_GROUP = "_layer_checkpoint_dependencies"
+
+
+def _rename_groups(path: Path) -> None:
+    """Give a file of Keras 2 the names of Keras 3.
+
+    Keras 2 met layers with weights twice and numbered them `dense`, `dense_2`, `dense_4`; Keras 3 counts by one.
+    """
+    with _hdf5(path, "r+") as file:
+        names: list[str] = []
+        file.visit(names.append)
+        for name in sorted(names, key=len, reverse=True):  # the innermost first, so that the other names still hold
+            if name.endswith(_KERAS_2_GROUP):
+                group = file[name]
+                seen: dict[str, int] = {}
+                for child in sorted(group, key=_kind_and_number):
+                    kind, _ = _kind_and_number(child)
+                    count = seen[kind] = seen.get(kind, -1) + 1
+                    renumbered = f"{kind}_{count}" if count else kind
+                    if renumbered != child:
+                        group.move(child, renumbered)
+                file.move(name, name[: -len(_KERAS_2_GROUP)] + "layers")
+
+
+def _kind_and_number(name: str) -> tuple[str, int]:
+    kind, _, number = name.rpartition("_")
+    return (kind, int(number)) if kind and number.isdigit() else (name, 0)
+
+
+def _modernise(config: Any) -> Any:
+    """A model's configuration with vit-keras 0.x's Lambda as `ExtractToken` and no slash in a layer's name."""
+    if isinstance(config, list):
+        return [_modernise(item) for item in config]
+    if isinstance(config, str):
+        return config.replace("Transformer/", "Transformer_", 1) if config.startswith("Transformer/") else config
+    if not isinstance(config, dict):
+        return config
+    config = {key: _modernise(value) for key, value in config.items()}
+    inner = config.get("config")
+    if config.get("class_name") == "Lambda" and isinstance(inner, dict) and inner.get("name") == "ExtractToken":
+        kept = {key: inner[key] for key in ("name", "trainable", "dtype") if key in inner}
+        config.update(class_name="Custom>ExtractToken", config=kept)
+        if "registered_name" in config:  # Keras 3's format
+            config.update(module=None, class_name="ExtractToken", registered_name="vit_keras>ExtractToken")
+        for node in config.get("inbound_nodes", ()):
+            if isinstance(node, dict):
+                node["kwargs"].pop("mask", None)
+    if any(layer.get("name") == "ExtractToken" for layer in config.get("layers", ()) if isinstance(layer, dict)):
+        config = _unlist_ends(config)
+    return config
+
+
+def _unlist_ends(config: dict) -> dict:
+    """A functional model whose one input and output are themselves and not lists of one.
+
+    Keras 2 and some releases of Keras 3 wrote lists where the model had none, and a model so read cannot be nested.
+    """
+    ends = {
+        key: config[key][0]
+        for key in ("input_layers", "output_layers")
+        if key in config and len(config[key]) == 1 and isinstance(config[key][0], list)
+    }
+    return {**config, **ends}
+
+
+def _modernise_keras_2(config: Any) -> Any:
+    """What Keras 2 wrote differently in any model."""
+    if isinstance(config, list):
+        return [_modernise_keras_2(item) for item in config]
+    if isinstance(config, str):
+        return config.replace("keras.src.engine.", "keras.src.models.")
+    if not isinstance(config, dict):
+        return config
+    return _unlist_ends({key: _modernise_keras_2(value) for key, value in config.items()})
+
+
+def _read_keras(path: Path) -> tuple[Any, bool]:
+    """Return the configuration in an archive, and whether Keras 2 wrote it."""
+    with zipfile.ZipFile(path) as archive:
+        members = archive.infolist()
+        unpacked = sum(member.file_size for member in members)
+        if problem := too_many(len(members)) or too_much(unpacked, path.stat().st_size):
+            raise ValueError(f"it {problem}")
+        texts = [archive.getinfo(name) for name in ("config.json", "metadata.json")]
+        if max(text.file_size for text in texts) > LIMIT_TEXT:
+            raise ValueError(f"its configuration is longer than {LIMIT_TEXT:,} bytes")
+        config, metadata = (json.loads(archive.read(text)) for text in texts)
+    return config, metadata.get("keras_version", "").startswith("2.")
+
+
+def _write_keras(source: Path, target: Path, config: Any, keras_2: bool) -> None:
+    """Write an archive with another configuration, and with the names of Keras 3."""
+    with (
+        zipfile.ZipFile(source) as old,
+        zipfile.ZipFile(target, "w") as new,
+        tempfile.TemporaryDirectory() as folder,
+    ):
+        for item in old.infolist():
+            path = old.extract(item, folder)
+            if item.filename == "config.json":
+                Path(path).write_text(json.dumps(config))
+            elif item.filename == "model.weights.h5" and keras_2:
+                _rename_groups(Path(path))
+            new.write(path, item.filename)
+
+
+def _read_h5(path: Path) -> tuple[Any, bool]:
+    """Return the configuration in an HDF5 file, `None` if there is none, and whether Keras 2 wrote it."""
+    with _hdf5(path) as file:
+        text = file.attrs.get("model_config")
+        keras_2 = str(file.attrs.get("keras_version", "")).startswith("2.")
+    if text is not None and len(text) > LIMIT_TEXT:
+        raise ValueError(f"its configuration is longer than {LIMIT_TEXT:,} bytes")
+    return None if text is None else json.loads(text), keras_2
+
+
+def _write_h5(source: Path, target: Path, config: Any, _keras_2: bool) -> None:
+    """Write an HDF5 file with another configuration."""
+    shutil.copyfile(source, target)
+    with _hdf5(target, "r+") as new:
+        new.attrs["model_config"] = json.dumps(config)
+
+
+def _check_sizes(config: Any, key: str = "") -> None:
+    """Raise an error for a whole number in a configuration that no layer has."""
+    if isinstance(config, Mapping):
+        for name, value in config.items():
+            _check_sizes(value, name)
+    elif isinstance(config, list):
+        for value in config:
+            _check_sizes(value, key)
+    elif isinstance(config, int) and config > LIMIT_INPUT and not any(word in key for word in _MAY_BE_LARGE):
+        raise ValueError(f"its configuration has {key}={config:,}, and at most {LIMIT_INPUT:,} is possible")
+
+
+def _check_layers(config: Any) -> None:
+    """Raise an error for a configuration with more layers than a model has, in whatever they are nested."""
+    count, waiting = 0, [(config, False)]
+    while waiting:
+        value, listed = waiting.pop()
+        if isinstance(value, Mapping):
+            count += listed or _is_nested_layer(value)
+            waiting.extend((each, False) for key, each in value.items() if key != "layers")
+            inside = value.get("layers")
+            waiting.extend((each, True) for each in (inside if isinstance(inside, list) else (inside,)))
+        elif isinstance(value, list):
+            waiting.extend((each, False) for each in value)
+    if count > LIMIT_LAYERS:
+        raise ValueError(f"its configuration has {count:,} layers, and at most {LIMIT_LAYERS:,} are built")
+
+
+def _is_nested_layer(entry: Mapping[str, Any]) -> bool:
+    """Return whether an object in a configuration is a layer by itself, as those inside a wrapper are."""
+    return str(entry.get("module")).startswith(("keras.layers", "keras.src.layers")) and "config" in entry
+
+
+_MAY_BE_LARGE = ("seed", "steps", "iterations", "value", "_id")
+
+
+def _unknown_class(config: Any, custom_objects: Mapping[str, Any] | None) -> str | None:
+    """Return the first class or function in a configuration that is neither Keras' own nor registered."""
+    if isinstance(config, list):
+        return next(filter(None, (_unknown_class(value, custom_objects) for value in config)), None)
+    if not isinstance(config, Mapping):
+        return None
+    module, name = config.get("module") or "", config.get("class_name")
+    if name == "function":
+        name = config.get("config")
+    if isinstance(name, str) and "config" in config and not name.startswith("__"):
+        registered = config.get("registered_name") or name
+        known = any(
+            keras.saving.get_registered_object(text, custom_objects) is not None
+            for text in (registered, name)
+            if isinstance(text, str)
+        )
+        if not known and not _is_of_keras(module, name):
+            return f"{module}.{name}" if module else name
+    return next(filter(None, (_unknown_class(value, custom_objects) for value in config.values())), None)
+
+
+def _is_of_keras(module: Any, name: str) -> bool:
+    """Return whether Keras has a class or function of this name; an older file does not say where."""
+    if module:
+        return str(module).split(".")[0] in ("keras", "builtins")
+    return any(hasattr(place, name) for place in (keras.layers, keras.models, keras.Model, keras))

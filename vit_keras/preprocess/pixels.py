@@ -1,0 +1,168 @@
+"""The range of pixels: detect it, convert to [0, 255], and check what goes into a model."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from .._internal.validate import numbers
+
+__all__ = ["check_pixels", "pixel_range", "preprocess_inputs", "to_pixels", "to_uint8"]
+
+_AT_ONCE = 1 << 20  # values that are in float64 at one time
+
+
+def to_pixels(image: np.ndarray) -> np.ndarray:
+    """Convert an image to pixels in [0, 255]. The range it has is inferred from its dtype and values.
+
+    Args:
+        image: 8-bit or 16-bit unsigned integers; wider integers (8-bit values if none is over 255, else 16-bit);
+            booleans; or floats in [-1, 1] (if any is negative), [0, 1] or [0, 255]. Any shape.
+
+    Returns:
+        float64 of the same shape.
+
+    Raises:
+        ValueError: Values are not finite.
+        TypeError: The dtype is not that of a number.
+
+    Warns:
+        UserWarning: Floats are not in [-1, 1], the models' range. They are read as the range that they look like.
+
+    Example:
+        >>> to_pixels(np.array([-1.0, 0.0, 1.0]))
+        array([  0. , 127.5, 255. ])
+    """
+    image = numbers(image, "image")
+    return _conversion(image)(image)
+
+
+def to_uint8(image: np.ndarray) -> np.ndarray:
+    """Convert an image to 8-bit pixels: `to_pixels`, rounded and clipped.
+
+    Example:
+        >>> to_uint8(np.array([0, 65535], "uint16"))
+        array([  0, 255], dtype=uint8)
+    """
+    image = numbers(image, "image")
+    if image.dtype == np.uint8:
+        return image
+    convert, result = _conversion(image), np.empty(image.shape, "uint8")
+    flat, pixels = image.reshape(-1), result.reshape(-1)
+    for start in range(0, flat.size, _AT_ONCE):
+        part = slice(start, start + _AT_ONCE)
+        pixels[part] = np.clip(np.rint(convert(flat[part])), 0, 255)
+    return result
+
+
+def _conversion(image: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+    """Return what converts an image, or a part of it, to float64 pixels in [0, 255]; see `to_pixels`."""
+    if image.dtype == bool:
+        return lambda part: part * 255.0
+    if not np.issubdtype(image.dtype, np.integer) and not np.issubdtype(image.dtype, np.floating):
+        raise TypeError(f"Pixels are numbers. Received: an array of dtype {image.dtype}")
+    if not np.isfinite(image).all():
+        raise ValueError("The image has pixels that are not finite numbers.")
+    if np.issubdtype(image.dtype, np.integer):
+        wide = image.dtype == np.uint16 or image.max(initial=0) > 255
+        return lambda part: part.astype("float64") / 257 if wide else part.astype("float64")
+    found = pixel_range(image)
+    if found != "[-1, 1]":
+        warnings.warn(
+            f"A float image is meant to be in [-1, 1] (vit.preprocess_inputs); this one is read as {found}. "
+            "Pass 8-bit pixels to be sure.",
+            UserWarning,
+            stacklevel=4,
+        )
+    scale, offset = {"[-1, 1]": (127.5, 127.5), "[0, 1]": (255.0, 0.0), "[0, 255]": (1.0, 0.0)}[found]
+    return lambda part: part.astype("float64") * scale + offset
+
+
+def pixel_range(images: np.ndarray) -> str:
+    """Infer the range of pixels: `"[-1, 1]"`, `"[0, 1]"` or `"[0, 255]"`.
+
+    Example:
+        >>> pixel_range(np.array([0.0, 0.7]))
+        '[0, 1]'
+    """
+    images = numbers(images, "images")
+    low, high = (float(images.min()), float(images.max())) if images.size else (0.0, 0.0)
+    if high > 2 or np.issubdtype(images.dtype, np.integer):  # resampling may overshoot 1 a little
+        return "[0, 255]"
+    return "[-1, 1]" if low < 0 else "[0, 1]"
+
+
+def check_pixels(images: Any, expected: str = "[-1, 1]") -> bool:
+    """Warn if images are not in the range that the model expects, the most common reason why a ViT does not learn.
+
+    Call it on a batch before `fit` or `predict`.
+
+    Args:
+        images: A batch of images as it goes into the model.
+        expected: The range that the model was trained with.
+
+    Returns:
+        Whether the range is the expected one.
+
+    Warns:
+        UserWarning: It is another one; the warning says what to do.
+
+    Example:
+        >>> check_pixels(np.array([-1.0, 1.0], "float32"))
+        True
+    """
+    array = numbers(images, "images")
+    found = pixel_range(array)
+    if found != expected:
+        warnings.warn(
+            f"These pixels look like {found} (from {array.min():.3g} to {array.max():.3g}), but the model expects "
+            f"{expected}. Use vit_keras.vit.preprocess_inputs on pixels in [0, 255].",
+            UserWarning,
+            stacklevel=2,
+        )
+    return found == expected
+
+
+def is_plausible_range(received: tuple[float, float], expected: tuple[float, float]) -> bool:
+    """Return whether pixels are within a range (augmentation may exceed it a little), and not in another common one.
+
+    Args:
+        received: Least and largest value of a batch of images.
+        expected: Those of black and of white images.
+
+    Example:
+        >>> is_plausible_range((-0.9, 0.8), (-1, 1)), is_plausible_range((0, 0.8), (-1, 1))
+        (True, False)
+    """
+    (low, high), (least, most) = received, expected
+    margin = 0.25 * (most - least)
+    if low < least - margin or high > most + margin:
+        return False
+    others = [other for other in ((0, 255), (0, 1), (-1, 1)) if max(np.abs(np.subtract(other, expected))) > 0.02]
+    if any(abs(low - first) < 0.02 and abs(high - last) < 0.02 for first, last in others):
+        return False
+    return not (least < -margin and low >= 0 and high <= 1)  # without a dark pixel: in [0, 1]
+
+
+def preprocess_inputs(X: Any) -> Any:
+    """Convert pixels from [0, 255] to the [-1, 1] that Google's models take: `(x - 127.5) / 127.5`.
+
+    Args:
+        X: Pixels in [0, 255] of any shape and real dtype: an array, a list, a PIL image, or a tensor (also inside
+            `tf.data`, whatever the backend). It is not changed.
+
+    Returns:
+        float32 of the same shape: a NumPy array, or a tensor if a tensor came in.
+
+    Example:
+        >>> preprocess_inputs(np.array([0, 255], "uint8"))
+        array([-1.,  1.], dtype=float32)
+    """
+    if isinstance(X, (np.ndarray, np.generic, list, tuple)) or not hasattr(X, "dtype"):
+        return (numbers(X, "X").astype("float32") - np.float32(127.5)) / np.float32(127.5)
+    from keras.layers import Rescaling
+
+    return Rescaling(1 / 127.5, offset=-1.0, dtype="float32")(X)

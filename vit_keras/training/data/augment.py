@@ -1,0 +1,328 @@
+"""Augmentation as data, in one frozen dataclass.
+
+Pillow does what applies to each image alone (crop, flip, three-augment, TrivialAugment), which two cores have time for.
+RandAugment, color jitter and random erasing are Keras' own layers, on whole batches. A seed determines everything: no
+generator is shared between threads, and no global one is used.
+
+>>> import numpy as np
+>>> Augmentation(crop=0.25)(np.zeros((2, 32, 32, 3), "uint8"), seed=0).shape
+(2, 32, 32, 3)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from PIL import Image, ImageFilter, ImageOps
+
+from ..._internal.validate import did_you_mean, is_number
+from ...preprocess.images import pixel_range
+from .trivial import trivial_augment
+
+if TYPE_CHECKING:
+    import keras
+
+__all__ = ["Augmentation"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Augmentation:
+    """Augmentation of training images, applied in this order to pixels in [0, 255].
+
+    The default, a mild crop and a flip, takes about a millisecond an image.
+
+    Args:
+        crop: Smallest fraction of an image's area that a random crop may have; the largest is 1. The crop is resized
+            to the target size. `None`: no crop.
+        aspect: Range of the crop's width / height, sampled uniformly on a logarithmic scale.
+        flip: Whether images are mirrored left to right with a probability of one half. Not for text or digits.
+        three_augment: DeiT-III's 3-Augment: each image becomes gray, solarized or blurred (arXiv 2204.07118).
+        trivial_augment: TrivialAugment: each image undergoes one of 14 operations, at random and of a random strength
+            (arXiv 2103.10158, the wide space).
+        color_jitter: Brightness, contrast and saturation change by up to this factor (`RandomColorJitter` of
+            Keras).
+        rand_augment: `(layers, magnitude)` of RandAugment, the magnitude from 0 to 10 (`RandAugment` of Keras,
+            which is slow: it chooses one operation for a batch, not for each image, and computes all of them).
+        random_erasing: Probability that a random rectangle of an image becomes noise (`RandomErasing` of Keras).
+        mixup: Images are blended in pairs, and their labels too, with weights from Beta(mixup, mixup) (arXiv
+            1710.09412).
+        cutmix: Rectangles of another image are pasted, with areas from Beta(cutmix, cutmix) (arXiv 1905.04899). With
+            both mixup and cutmix, each batch gets one of them, at random.
+
+    Raises:
+        ValueError: A value is out of range.
+
+    Example:
+        >>> Augmentation(mixup=0.8, cutmix=1.0).mixes
+        True
+    """
+
+    crop: float | None = 0.5
+    aspect: tuple[float, float] = (3 / 4, 4 / 3)
+    flip: bool = True
+    three_augment: bool = False
+    trivial_augment: bool = False
+    color_jitter: float | None = None
+    rand_augment: tuple[int, float] | None = None
+    random_erasing: float | None = None
+    mixup: float | None = None
+    cutmix: float | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "aspect", _numbers(self.aspect, "aspect"))
+        if not 0 < self.aspect[0] <= self.aspect[1]:
+            raise ValueError(
+                f"aspect must be (smallest, largest) width / height, both positive. Received: {self.aspect}"
+            )
+        for name, largest in (("crop", 1), ("color_jitter", 1), ("random_erasing", 1), ("mixup", 1e6), ("cutmix", 1e6)):
+            value = getattr(self, name)
+            if value is not None and not (is_number(value) and 0 < value <= largest):
+                raise ValueError(f"{name} must be None or a number above 0, at most {largest:g}. Received: {value!r}")
+        if self.rand_augment is not None:
+            layers, magnitude = _numbers(self.rand_augment, "rand_augment")
+            if layers != int(layers) or layers < 1 or not 0 <= magnitude <= 10:
+                raise ValueError(
+                    "rand_augment must be (layers, magnitude from 0 to 10), such as (2, 9). "
+                    f"Received: {self.rand_augment!r}"
+                )
+            object.__setattr__(self, "rand_augment", (int(layers), magnitude))
+
+    @property
+    def mixes(self) -> bool:
+        """Whether labels are mixed, and so must have one number for each class."""
+        return bool(self.mixup or self.cutmix)
+
+    def __call__(self, images: Any, labels: Any = None, *, seed: Any = None) -> Any:
+        """Augment a batch, or one image; also inside `tf.data.Dataset.map`.
+
+        Args:
+            images: `(n, height, width, channels)`, or one image without `n`, of pixels in [0, 255].
+            labels: `(n, classes)` for mixup or cutmix; else anything.
+            seed: Integer that determines everything random. In `map`, a number that differs from batch to batch:
+                `dataset.enumerate().map(lambda n, batch: augmentation(*batch, seed=n))`. `None`: a random one.
+
+        Returns:
+            float32 images in [0, 255] of the same shape; with the labels, if they were given.
+
+        Raises:
+            ValueError: The pixels are in another range, or the labels cannot be mixed.
+        """
+        if _in_tensorflow_graph(images):
+            return self._in_graph(images, labels, seed)
+        images = np.asarray(images)
+        if images.ndim not in (3, 4):
+            raise ValueError(f"Images must have the shape (n, height, width, channels). Received: {images.shape}")
+        batch = images if images.ndim == 4 else images[None]
+        if self.mixes and images.ndim == 3:
+            raise ValueError("mixup and cutmix need a batch of images: call this after dataset.batch().")
+        if images.dtype != np.uint8 and images.any() and pixel_range(images) != "[0, 255]":
+            raise ValueError(
+                f"Augmentation takes pixels in [0, 255], before preprocess_inputs. Received: {pixel_range(images)}"
+            )
+        batch = np.clip(np.rint(batch), 0, 255).astype("uint8")
+        root = np.random.SeedSequence(None if seed is None else int(seed))
+        *pictures, rest = (np.random.default_rng(child) for child in root.spawn(len(batch) + 1))
+        size = batch.shape[1:3]
+        batch = np.stack([self.picture(pixels, size, rng) for pixels, rng in zip(batch, pictures)])
+        batch, new_labels = self.batch(batch, labels, rest)
+        batch = batch if images.ndim == 4 else batch[0]
+        return batch if labels is None else (batch, new_labels)
+
+    def picture(self, pixels: np.ndarray, size: tuple[int, int], rng: np.random.Generator) -> np.ndarray:
+        """Apply what is done to each image alone: crop, resize, flip, three-augment, TrivialAugment.
+
+        Args:
+            pixels: uint8 `(height, width, 1 or 3)`, of any size.
+            size: `(height, width)` of the result.
+            rng: Source of randomness.
+
+        Returns:
+            uint8 `(*size, channels)`.
+        """
+        height, width, channels = pixels.shape
+        image = Image.fromarray(pixels[..., 0] if channels == 1 else pixels)
+        if self.crop is not None:
+            window = self._window(height, width, rng)
+            image = image.resize(size[::-1], Image.Resampling.BILINEAR, box=window)
+        elif (height, width) != tuple(size):
+            image = image.resize(size[::-1], Image.Resampling.BILINEAR)
+        if self.flip and rng.random() < 0.5:
+            image = ImageOps.mirror(image)
+        if self.three_augment:
+            image = _three_augment(image, rng)
+        if self.trivial_augment:
+            image = trivial_augment(image, rng)
+        return np.asarray(image).reshape(*size, channels)
+
+    def _window(self, height: int, width: int, rng: np.random.Generator) -> tuple[float, float, float, float]:
+        """Return (left, top, right, bottom) of a random crop; after ten failed draws, of the largest centered one."""
+        narrow, wide = self.aspect
+        for _ in range(10):
+            area = rng.uniform(self.crop, 1) * height * width
+            aspect = math.exp(rng.uniform(math.log(narrow), math.log(wide)))
+            w, h = math.sqrt(area * aspect), math.sqrt(area / aspect)
+            if w <= width and h <= height:
+                left, top = rng.uniform(0, width - w), rng.uniform(0, height - h)
+                return left, top, left + w, top + h
+        w, h = min(width, height * wide), min(height, width / narrow)
+        left, top = (width - w) / 2, (height - h) / 2
+        return left, top, left + w, top + h
+
+    def batch(self, images: np.ndarray, labels: Any, rng: np.random.Generator) -> tuple[np.ndarray, Any]:
+        """Apply what is done to whole batches: color jitter, RandAugment, random erasing, mixup, cutmix.
+
+        Args:
+            images: `(n, height, width, channels)` of pixels in [0, 255].
+            labels: `(n, classes)` for mixup or cutmix; else anything.
+            rng: Source of randomness.
+
+        Returns:
+            float32 pixels in [0, 255], and the labels.
+
+        Raises:
+            ValueError: The labels cannot be mixed.
+        """
+        images = images.astype("float32")
+        import keras  # here: processes that only read pictures do without it
+
+        with keras.device("cpu:0" if keras.backend.backend() == "jax" else "cpu"):  # Keras 3.10 on JAX knows no "cpu"
+            for layer in self._layers(rng):
+                images = np.clip(keras.ops.convert_to_numpy(layer(images, training=True)), 0.0, 255.0)
+        return self._mix(images, labels, rng) if self.mixes else (images, labels)
+
+    def _layers(self, rng: np.random.Generator) -> list[keras.layers.Layer]:
+        wanted: dict[str, dict[str, Any]] = {}
+        if self.color_jitter:
+            factors = ("brightness_factor", "contrast_factor", "saturation_factor")
+            wanted["RandomColorJitter"] = dict.fromkeys(factors, self.color_jitter)
+        if self.rand_augment:
+            wanted["RandAugment"] = {"num_ops": self.rand_augment[0], "factor": self.rand_augment[1] / 10}
+        if self.random_erasing:
+            wanted["RandomErasing"] = {"factor": (self.random_erasing,) * 2}
+        seeds = rng.integers(2**31, size=len(wanted))
+        return [_layer(name, int(seed), **options) for (name, options), seed in zip(wanted.items(), seeds)]
+
+    def _mix(self, images: np.ndarray, labels: Any, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        """Apply mixup or cutmix. On PyTorch, Keras' own layers use the global generator, as other threads do."""
+        labels = np.asarray(labels, "float32")
+        if labels.ndim != 2 or len(labels) != len(images):
+            raise ValueError(
+                f"mixup and cutmix need labels of shape (n, classes), as from keras.utils.to_categorical, for "
+                f"{len(images)} images. Received: {labels.shape}"
+            )
+        cut = bool(self.cutmix) and (not self.mixup or rng.random() < 0.5)
+        alpha = self.cutmix if cut else self.mixup
+        kept = rng.beta(alpha, alpha, len(images))
+        partner = rng.permutation(len(images))
+        if cut:
+            other = _rectangles(1 - kept, images.shape[1:3], rng)
+            kept = 1 - other.mean((1, 2))
+            images = np.where(other[..., None], images[partner], images)
+        else:
+            weight = kept.astype("float32")[:, None, None, None]
+            images = weight * images + (1 - weight) * images[partner]
+        weight = kept.astype("float32")[:, None]
+        return images, weight * labels + (1 - weight) * labels[partner]
+
+    def _in_graph(self, images: Any, labels: Any, seed: Any) -> Any:
+        import tensorflow as tf
+
+        given = (images, labels, seed)
+        types = [tf.float32] if labels is None else [tf.float32, tf.float32 if self.mixes else labels.dtype]
+
+        def run(*arrays):
+            values = iter(arrays)
+            images, labels, seed = (None if t is None else next(values) for t in given)
+            return self(images, labels, seed=seed)
+
+        results = tf.numpy_function(run, [t for t in given if t is not None], types if len(types) > 1 else types[0])
+        for result, source in zip(results if labels is not None else [results], (images, labels)):
+            result.set_shape(source.shape)
+        return tuple(results) if labels is not None else results
+
+    def replace(self, **changes: Any) -> Augmentation:
+        """Return a copy with some fields changed.
+
+        Raises:
+            ValueError: A field does not exist, or a value is out of range.
+
+        Example:
+            >>> Augmentation().replace(flip=False).flip
+            False
+        """
+        _check_fields(changes)
+        return dataclasses.replace(self, **changes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as plain JSON.
+
+        Example:
+            >>> Augmentation(rand_augment=(2, 9)).to_dict()["rand_augment"]
+            [2, 9.0]
+        """
+        fields = dataclasses.asdict(self)
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()}
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> Augmentation:
+        """Invert `to_dict`. A field that is left out has its default.
+
+        Raises:
+            ValueError: A field does not exist, or a value is out of range.
+
+        Example:
+            >>> Augmentation.from_dict(Augmentation().to_dict()) == Augmentation()
+            True
+        """
+        _check_fields(fields)
+        return cls(**fields)
+
+
+def _check_fields(fields: Mapping[str, Any]) -> None:
+    known = [f.name for f in dataclasses.fields(Augmentation)]
+    unknown = sorted(set(fields) - set(known))
+    if unknown:
+        hint = did_you_mean(unknown[0], known)
+        raise ValueError(f"Augmentation has no {', '.join(map(repr, unknown))}.{hint} Its fields: {', '.join(known)}.")
+
+
+def _numbers(pair: Any, name: str) -> tuple[float, float]:
+    if not isinstance(pair, Sequence) or len(pair) != 2 or not all(isinstance(n, (int, float)) for n in pair):
+        raise ValueError(f"{name} must be a pair of numbers. Received: {pair!r}")
+    return float(pair[0]), float(pair[1])
+
+
+def _layer(name: str, seed: int, **options: Any) -> keras.layers.Layer:
+    import keras
+
+    layer = getattr(keras.layers, name)
+    return layer(value_range=(0, 255), seed=seed, dtype="float32", data_format="channels_last", **options)
+
+
+def _three_augment(image: Image.Image, rng: np.random.Generator) -> Image.Image:
+    """Apply one of DeiT-III's three, with its values."""
+    choice = rng.integers(3)
+    if choice == 0:
+        return ImageOps.grayscale(image).convert(image.mode)
+    if choice == 1:
+        return ImageOps.solarize(image, 128)
+    return image.filter(ImageFilter.GaussianBlur(rng.uniform(0.1, 2.0)))
+
+
+def _rectangles(areas: np.ndarray, size: tuple[int, int], rng: np.random.Generator) -> np.ndarray:
+    """Return booleans `(n, *size)`: rectangles of these fractions of the area, clipped at the edges (CutMix)."""
+    inside = []
+    for length in size:
+        half = np.sqrt(areas) * length / 2
+        center = rng.uniform(0, length, len(areas))
+        pixels = np.arange(length) + 0.5
+        inside.append((pixels >= (center - half)[:, None]) & (pixels < (center + half)[:, None]))
+    return inside[0][:, :, None] & inside[1][:, None, :]
+
+
+def _in_tensorflow_graph(images: Any) -> bool:
+    return type(images).__module__.startswith("tensorflow.") and not hasattr(images, "numpy")

@@ -1,0 +1,201 @@
+"""The columns of a submission: what models predict, under the names and in the order that a competition asks for."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+
+from ... import anatomy
+from .listing import first_few
+
+__all__ = ["VALUES", "Meaning", "check_spelling", "columns_of", "meaning_of"]
+
+VALUES = ("auto", "names", "numbers", "probabilities")
+"""Kinds of values in a submission; see `vit_keras.training.predict_table`."""
+
+
+class Meaning(NamedTuple):
+    """What the outputs of a model stand for.
+
+    Attributes:
+        task: See `anatomy.task`.
+        names: Names of the classes, labels, numbers or levels; without any, their numbers.
+        outputs: How many outputs there are.
+    """
+
+    task: str
+    names: tuple[str, ...]
+    outputs: int
+
+    def __str__(self) -> str:
+        return f"task {self.task!r}, {self.outputs} outputs, {first_few(self.names, 10)}"
+
+
+def meaning_of(model: keras.Model) -> Meaning:
+    """Return what the outputs of a model stand for.
+
+    Raises:
+        ValueError: The model has not one output `(batch, n)` of a head.
+
+    Example:
+        >>> from vit_keras import vit
+        >>> print(meaning_of(vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2)))
+        task 'single', 2 outputs, '0', '1'
+    """
+    if lack := anatomy.lack_of_classes(model):
+        raise ValueError(f"The model {model.name!r} predicts nothing for a table: {lack}.")
+    count, task, names = model.output_shape[-1], anatomy.task(model), anatomy.output_names(model)
+    if names is None:
+        if task == "ordinal":
+            raise ValueError(f"The model {model.name!r} does not know its levels: set model.labels to their names.")
+        names = ("prediction",) if count == 1 else map(str, range(count))
+    return Meaning(task, tuple(names), count)
+
+
+def columns_of(
+    scores: np.ndarray,
+    meaning: Meaning,
+    sample: Mapping[str, np.ndarray] | None = None,
+    values: str = "auto",
+    threshold: float = 0.5,
+    separator: str = " ",
+) -> dict[str, Any]:
+    """Return predictions as columns, under the names and in the order that is wanted.
+
+    Args:
+        scores: `(n, outputs)`: probabilities or numbers, as `anatomy.predictions` returns them.
+        meaning: What they stand for.
+        sample: The columns of a sample submission; the first is that of the ids.
+        values: One of `VALUES`; see `predict_table`.
+        threshold: Least probability of a label that is said to be there.
+        separator: What stands between labels in one column.
+
+    Raises:
+        ValueError: The models do not predict such values, or not what the sample's columns are called.
+
+    Example:
+        >>> columns_of(np.array([[0.9, 0.6]]), Meaning("multi", ("cat", "dog"), 2), values="names")
+        {'label': ['cat dog']}
+    """
+    titles = None if sample is None else [*sample][1:]
+    values = _values(meaning, sample) if values == "auto" else values
+    if values == "probabilities" and meaning.task in anatomy.NUMBERS:
+        raise ValueError(f"There are no probabilities to write: the task of the models is {meaning.task!r}.")
+    one_column = {"names": ("single", "multi", "ordinal"), "numbers": ("single", "ordinal")}
+    if meaning.task in one_column.get(values, ()):
+        return {_only(titles): _decisions(scores, meaning, values, threshold, separator)}
+    if (values, meaning.task) == ("numbers", "multi"):
+        scores = (scores >= threshold).astype(int)
+    else:
+        scores = scores.astype("float32")
+    if meaning.task == "single" and meaning.outputs == 2 and titles and len(titles) == 1:
+        return {titles[0]: scores[:, 1]}
+    return {title: scores[:, n] for title, n in _matched(titles, meaning.names).items()}
+
+
+def check_spelling(meaning: Meaning, written: Mapping[str, np.ndarray], values: str, separator: str) -> None:
+    """Compare the values of a sample submission with the names that are to be written, before anything is predicted.
+
+    Args:
+        meaning: What the models predict.
+        written: The columns of the sample as they are written in its file.
+        values: One of `VALUES`.
+        separator: What stands between labels in one column.
+
+    Raises:
+        ValueError: A value is another spelling of a name, such as `1` of `001`.
+
+    Warns:
+        UserWarning: None of the values is a name that the models predict.
+    """
+    if len(written) != 2 or meaning.task == "regression" or values in ("numbers", "probabilities"):
+        return
+    title, column = [*written.items()][1]
+    found = {part.strip() for text in column if isinstance(text, str) for part in _parts(text, meaning, separator)}
+    unknown = sorted(found - {"", *meaning.names})
+    numbers = {float(name): name for name in meaning.names if _is_number(name)}
+    for value in unknown:
+        if _is_number(value) and float(value) in numbers and not {*meaning.names} & found:
+            raise ValueError(
+                f"The sample has {value!r} in its column {title!r}, and the models would write "
+                f"{numbers[float(value)]!r}. Set model.labels to the names as the sample spells them, or pass "
+                'values="numbers".'
+            )
+    texts = all(not _is_number(value) for value in unknown)
+    if unknown and texts and not {*meaning.names} & found:
+        warnings.warn(
+            f"The models predict none of the values in the sample's column {title!r}: {first_few(unknown)}. "
+            f"They predict: {first_few(meaning.names)}.",
+            UserWarning,
+            stacklevel=4,
+        )
+
+
+def _parts(text: str, meaning: Meaning, separator: str) -> list[str]:
+    return text.split(separator) if meaning.task == "multi" else [text]
+
+
+def _is_number(text: str) -> bool:
+    return bool(re.fullmatch(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", text))
+
+
+def _values(meaning: Meaning, sample: Mapping[str, np.ndarray] | None) -> str:
+    """Return the kind of values that a sample submission asks for."""
+    usual = {"single": "names", "multi": "probabilities", "regression": "numbers", "ordinal": "names"}[meaning.task]
+    if sample is None or meaning.task == "regression":
+        return usual
+    if len(sample) != 2:
+        return usual if meaning.task == "ordinal" else "probabilities"
+    title, column = [*sample.items()][1]
+    empty = column.dtype.kind == "f" and np.isnan(column).all()
+    kind = "O" if empty else column.dtype.kind
+    if meaning.task == "multi":
+        return "probabilities" if kind in _NUMERIC and meaning.outputs == 1 else "names"
+    if kind == "f" and meaning.task == "single":
+        if meaning.outputs == 2:
+            return "probabilities"
+        raise ValueError(
+            f"The sample has one column of decimal numbers, {title!r}, and the models have "
+            f'{meaning.outputs} classes. Pass values="names" or "numbers".'
+        )
+    whole = all(re.fullmatch("-?[0-9]+", name) for name in meaning.names)  # such names are the numbers asked for
+    return "numbers" if kind in _NUMERIC and not whole else "names"
+
+
+_NUMERIC = "iufb"
+
+
+def _only(titles: list[str] | None) -> str:
+    """Return the title of the only column of predictions."""
+    if titles is not None and len(titles) != 1:
+        raise ValueError(
+            f"The predictions are one column, and the sample has {len(titles)} after the ids: {first_few(titles)}"
+        )
+    return "label" if titles is None else titles[0]
+
+
+def _decisions(scores: np.ndarray, meaning: Meaning, values: str, threshold: float, separator: str) -> list[Any]:
+    if meaning.task == "multi":
+        return [separator.join(name for name, s in zip(meaning.names, row) if s >= threshold) for row in scores]
+    ordinal = meaning.task == "ordinal"
+    numbers = anatomy.levels(scores[:, 0], len(meaning.names)) if ordinal else scores.argmax(axis=1)
+    return numbers.tolist() if values == "numbers" else [meaning.names[n] for n in numbers]
+
+
+def _matched(titles: list[str] | None, names: Sequence[str]) -> dict[str, int]:
+    """Return the number of the output for each title."""
+    if titles is None or len(titles) == len(names) == 1:
+        return {title: n for n, title in enumerate(titles or names)}
+    place = {name.strip(): n for n, name in enumerate(names)}
+    missing, extra = [t for t in titles if t.strip() not in place], {*place} - {t.strip() for t in titles}
+    if missing or extra:
+        raise ValueError(
+            "The columns of the sample are not what the models predict. "
+            f"Not predicted: {first_few(missing) or 'none'}; not in the sample: {first_few(sorted(extra)) or 'none'}."
+        )
+    return {title: place[title.strip()] for title in titles}

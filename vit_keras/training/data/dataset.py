@@ -1,0 +1,408 @@
+"""Images with labels as a dataset for `model.fit`: decoded once, reproducible batch by batch, checked before training.
+
+>>> from vit_keras import vit
+>>> model = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=5)
+>>> train, validation = image_folder(
+...     "flowers", model=model, validation_split=0.5, augmentation=Augmentation(), batch_size=5
+... )
+>>> model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+>>> model.fit(train, validation_data=validation, epochs=5, callbacks=train.callbacks)  # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+from ... import anatomy
+from ..._internal.validate import one_of, positive_integer
+from ...config import size_pair
+from ...preprocess import GOOGLE, Preprocessing
+from ..checks import class_weights
+from .augment import Augmentation
+from .decoding import Decoder, Pictures, decoded_pictures, report_damaged
+from .labeled import Labeled, read_folder
+from .listing import split
+from .read_ahead import ReadAhead, SetEpoch
+
+__all__ = ["ImageFolder", "SetEpoch", "image_folder", "preprocessing_for"]
+
+
+def image_folder(
+    path: str | os.PathLike[str],
+    image_size: int | tuple[int, int] | str | None = "native",
+    *,
+    model: keras.Model | None = None,
+    preprocessing: Preprocessing | None = None,
+    batch_size: int = 32,
+    validation_split: float | None = None,
+    seed: int = 0,
+    shuffle: bool | None = None,
+    augmentation: Augmentation | None = None,
+    errors: str = "raise",
+    label_mode: str = "int",
+    class_names: Sequence[str] | None = None,
+    cache: str | bool | os.PathLike[str] = "auto",
+    workers: int = 2,
+    progress: bool = True,
+) -> ImageFolder | tuple[ImageFolder, ImageFolder]:
+    """Read a folder of images, PATH/class/image.jpg, as a dataset for `fit`, `evaluate` and `predict` on any backend.
+
+    Every image is decoded once, at the start, which finds the damaged ones. Its pixels are kept in 8 bits, in a file
+    that is mapped into memory. Images of a validation set, and those without a random crop, are resized exactly as the
+    model's preprocessing does it. Folders inside the folder of a class count too. Hidden files, and files that are no
+    images, are ignored.
+
+    A model that normalizes its inputs itself (with `Rescaling`, `Preprocess` or other operations before its ViT) is
+    given pixels. One that also resizes images of any size is given all images in the one size that its own resizing
+    leaves as it is: that of its ViT or, where the model crops, the larger one before the crop
+    (`anatomy.batch_preprocessing_of`).
+
+    Args:
+        path: The folder, with one folder for each class.
+        image_size: `(height, width)` or one integer. `"native"` or `None`: the model's, else the preprocessing's.
+        model: The model to train. It determines image size and preprocessing.
+        preprocessing: How an image becomes an input of the model. `None`: the model's own; without a model Google's, to
+            [-1, 1].
+        batch_size: Images in a batch. The last batch may have fewer.
+        validation_split: Fraction of every class to hold out. The split depends only on the seed and on the names of
+            the files, not on their order on disk. A class of a single image stays in the training set.
+        seed: Seed of everything random.
+        shuffle: `True`: a new order in every epoch. `False`: the order of the names. `None`: `True` for a training
+            set, which is one with an augmentation, or the first of a split; `False` for the second of a split. Any
+            other dataset is shuffled once, here, so that `paths` and `labels` are in the order of what `predict`
+            returns.
+        augmentation: Augmentation of the training images. The second dataset of a split never has it.
+        errors: `"raise"`: damaged images and empty classes are errors. `"skip"`: they are left out, with a warning.
+        label_mode: `"int"`: int32 class numbers. `"categorical"`: float32 one-hot; always so with mixup and cutmix.
+        class_names: The folders of classes, in the order of the model's outputs. `None`: all of them, sorted by name,
+            or by number if all names are integers.
+        cache: `"auto"`: keep the pixels in a temporary file, which is removed with the dataset, unless it needs more
+            than half of the free space. A folder: keep them there for the next time. `False`: decode in every epoch.
+        workers: Threads that prepare the next batches; 0 for none.
+        progress: Whether to show a bar, on standard error, when decoding takes more than a few seconds.
+
+    Returns:
+        An `ImageFolder`; with `validation_split` two: training and validation.
+
+    Raises:
+        FileNotFoundError: There is no such folder.
+        ValueError: The folder has no classes or no images, an image is damaged (the error names it), or an argument is
+            wrong.
+
+    Warns:
+        UserWarning: Images or classes were left out, or a training set has fewer images than a batch.
+
+    Example:
+        >>> data = image_folder("flowers", 128, shuffle=False)
+        >>> data.class_names
+        ('daisy', 'dandelion', 'rose', 'sunflower', 'tulip')
+    """
+    check_share(validation_split)
+    _check_choices(batch_size, errors, label_mode, workers)
+    data = read_folder(path, class_names, errors)
+    return datasets_of(
+        data,
+        None if validation_split is None else split(data.labels, validation_split, seed),
+        image_size=image_size,
+        model=model,
+        preprocessing=preprocessing,
+        batch_size=batch_size,
+        seed=seed,
+        shuffle=shuffle,
+        augmentation=augmentation,
+        errors=errors,
+        label_mode=label_mode,
+        cache=cache,
+        workers=workers,
+        progress=progress,
+    )
+
+
+def datasets_of(
+    data: Labeled,
+    parts: Sequence[np.ndarray] | None,
+    *,
+    image_size: int | tuple[int, int] | str | None = "native",
+    model: keras.Model | None = None,
+    preprocessing: Preprocessing | None = None,
+    batch_size: int = 32,
+    seed: int = 0,
+    shuffle: bool | None = None,
+    augmentation: Augmentation | None = None,
+    errors: str = "raise",
+    label_mode: str = "int",
+    cache: str | bool | os.PathLike[str] = "auto",
+    workers: int = 2,
+    progress: bool = True,
+) -> ImageFolder | tuple[ImageFolder, ...]:
+    """Return pictures as one dataset, or as one for each part; the arguments are those of `image_folder`.
+
+    The parts are numbers of pictures, for training and for validation in turn: one pair, or one for each fold. A
+    picture is decoded once, however many parts have it.
+    """
+    _check_choices(batch_size, errors, label_mode, workers)
+    preprocessing = preprocessing_for(model, preprocessing, image_size)
+    if parts is None:
+        everything, shuffled = np.arange(len(data.paths)), bool(augmentation) if shuffle is None else shuffle
+        if shuffle is None and not shuffled:
+            everything = np.random.default_rng(seed).permutation(everything)
+        roles = [(everything, augmentation, shuffled)]
+    else:
+        learns = [number % 2 == 0 for number in range(len(parts))]
+        roles = [(p, augmentation if s else None, s and shuffle is not False) for p, s in zip(parts, learns)]
+    data.check_missing(errors)
+    decoded, failures = {}, {}
+    for roomy in sorted({_needs_room(applied) for _, applied, _ in roles}, reverse=True):
+        rows = np.unique(np.concatenate([part for part, applied, _ in roles if _needs_room(applied) == roomy]))
+        rows = np.array([row for row in rows if row not in data.missing], "int64")
+        files = [data.paths[row] for row in rows]
+        decoded[roomy] = rows, decoded_pictures(files, Decoder(preprocessing, roomy), cache, workers, progress)
+        failures |= decoded[roomy][1].failures
+    report_damaged([*failures.items()], len(data.paths) - len(data.missing), errors)
+    datasets = []
+    for part, applied, shuffled in roles:
+        rows, pictures = decoded[_needs_room(applied)]
+        good = np.array([row for row in part if row not in data.missing and data.paths[row] not in failures], "int64")
+        dataset = ImageFolder(
+            pictures.select(np.searchsorted(rows, good)),
+            data.labels[good],
+            data.names,
+            task=data.task,
+            weights=None if data.weights is None else data.weights[good],
+            rows=good,
+            preprocessing=preprocessing,
+            batch_size=batch_size,
+            seed=seed,
+            shuffle=shuffled,
+            augmentation=applied,
+            one_hot=label_mode == "categorical" or bool(augmentation and augmentation.mixes),
+            workers=workers,
+        )
+        datasets.append(dataset)
+    return datasets[0] if parts is None else tuple(datasets)
+
+
+def _needs_room(augmentation: Augmentation | None) -> bool:
+    return bool(augmentation and augmentation.crop)
+
+
+class ImageFolder(keras.utils.PyDataset):
+    """The images of a folder or a table in batches `(inputs, labels)`; made by `image_folder` and `image_table`.
+
+    Where the images have weights, a batch is `(inputs, labels, weights)`.
+
+    Number, epoch and seed determine a batch, whatever the number of threads, also in a run that is continued. For that
+    the dataset must know the epoch: pass `callbacks=[*recipe.callbacks, *data.callbacks]` to `fit`. Without them,
+    epochs are counted from the first that this object has served. With `shuffle=True`, `fit` asks for batches in an
+    order of Python's global random numbers; they are served in this dataset's own order instead.
+
+    Attributes:
+        class_names: The names of the classes; or of the labels, numbers or levels of another task.
+        task: What the labels mean, one of `vit_keras.labels.TASKS`.
+        paths: The files, in the order of `labels`.
+        labels: int32 class numbers; float32 `(n, labels)` of another task (see `image_table`).
+        weights: float32 weight of each image in the loss, or `None`.
+        rows: Number of each image in the table, or in the sorted list of the folder's files.
+        counts: Number of images of each class or label; `None` where labels are numbers.
+        class_weight: `{class: weight}` for `fit(class_weight=…)`, which makes all classes count the same. Keras before
+            3.8 ignores it for datasets like this one.
+        image_size: `(height, width)` of the inputs.
+        preprocessing: How an image becomes an input of the model.
+        epoch: The epoch whose batches are served.
+
+    Example:
+        >>> train = image_folder("flowers", image_size=32, batch_size=4)
+        >>> train.class_names[:2], train[0][0].shape
+        (('daisy', 'dandelion'), (4, 32, 32, 3))
+    """
+
+    def __init__(
+        self,
+        pictures: Pictures,
+        labels: np.ndarray,
+        class_names: Sequence[str],
+        *,
+        task: str = "single",
+        weights: np.ndarray | None = None,
+        rows: np.ndarray | None = None,
+        preprocessing: Preprocessing,
+        batch_size: int,
+        seed: int,
+        shuffle: bool,
+        augmentation: Augmentation | None,
+        one_hot: bool,
+        workers: int,
+    ):
+        super().__init__()  # Keras' own threads would keep batches from building the model for the first epoch
+        self.paths = tuple(pictures.paths)
+        self.task, self.labels = task, np.asarray(labels, "int32" if task == "single" else "float32")
+        self.weights = None if weights is None else np.asarray(weights, "float32")
+        self.rows = np.arange(len(self.paths)) if rows is None else rows
+        self.class_names = tuple(class_names)
+        self.preprocessing, self.augmentation = preprocessing, augmentation
+        self.batch_size, self.seed, self.shuffle = batch_size, seed, shuffle
+        self.one_hot = one_hot and task == "single"
+        self.threads = workers
+        self.epoch = 0
+        self._pictures = pictures
+        self._ahead: ReadAhead | None = None
+        if shuffle and batch_size > len(self.paths):
+            warnings.warn(
+                f"batch_size={batch_size}, but there are only {len(self.paths)} images: an epoch is one step.",
+                UserWarning,
+                stacklevel=3,
+            )
+
+    @property
+    def image_size(self) -> tuple[int, int]:
+        """`(height, width)` of the inputs."""
+        return self.preprocessing.image_size
+
+    @property
+    def counts(self) -> np.ndarray | None:
+        """Number of images of each class or label; `None` where labels are numbers."""
+        if self.task == "single":
+            return np.bincount(self.labels, minlength=len(self.class_names))
+        return self.labels.sum(axis=0).astype("int64") if self.task == "multi" else None
+
+    @property
+    def class_weight(self) -> dict[int, float]:
+        """Weights for `fit(class_weight=…)` that make all classes count the same.
+
+        Raises:
+            ValueError: The images have not one class each.
+        """
+        if self.task != "single":
+            raise ValueError(f"Only images of one class each can be balanced. The task is {self.task!r}.")
+        return class_weights(self.labels)
+
+    @property
+    def callbacks(self) -> list[keras.callbacks.Callback]:
+        """Callbacks for `fit` that tell this dataset the epoch, also in a run that is continued."""
+        return [SetEpoch(self)]
+
+    def __len__(self) -> int:
+        return math.ceil(len(self.paths) / self.batch_size)
+
+    def __getitem__(self, index: int) -> tuple[np.ndarray, ...]:
+        index = range(len(self))[index]
+        return self._batch(self.epoch, index) if self._ahead is None else self._ahead.get(index)
+
+    def __iter__(self) -> Iterator[tuple[np.ndarray, ...]]:
+        ahead = ReadAhead(self, self.epoch)
+        try:
+            yield from map(ahead.get, range(len(self)))
+        finally:
+            ahead.close()
+
+    def on_epoch_begin(self) -> None:
+        self._close()
+        self._ahead = ReadAhead(self, self.epoch)
+
+    def on_epoch_end(self) -> None:
+        if self._close():
+            self.epoch += 1
+
+    def _close(self) -> bool:
+        """Stop reading ahead. Return whether the epoch was served to its end."""
+        ahead, self._ahead = self._ahead, None
+        return ahead is not None and ahead.close()
+
+    def _batch(self, epoch: int, index: int) -> tuple[np.ndarray, ...]:
+        order = np.arange(len(self.paths))
+        if self.shuffle:
+            order = np.random.default_rng([self.seed, epoch]).permutation(order)
+        chosen = order[index * self.batch_size : (index + 1) * self.batch_size]
+        labels = self.labels[chosen]
+        if self.one_hot:
+            labels = np.eye(len(self.class_names), dtype="float32")[labels]
+        pixels = [self._pictures[i] for i in chosen]
+        weights = () if self.weights is None else (self.weights[chosen],)
+        if self.augmentation is None:
+            return self._normalize(np.stack(pixels)), labels, *weights
+        rngs = [np.random.default_rng([self.seed, epoch, 1, i]) for i in chosen]
+        images = np.stack([self.augmentation.picture(p, self.image_size, rng) for p, rng in zip(pixels, rngs)])
+        mixed = bool(weights) and self.augmentation.mixes
+        given = _weighted(labels, *weights) if mixed else labels
+        images, labels = self.augmentation.batch(images, given, np.random.default_rng([self.seed, epoch, 2, index]))
+        labels, *weights = _unweighted(labels) if mixed else (labels, *weights)
+        return self._normalize(images), labels, *weights
+
+    def _normalize(self, pixels: np.ndarray) -> np.ndarray:
+        """Like `preprocessing.normalize`, in float32 and in place, which is several times faster."""
+        std = np.array(self.preprocessing.std)
+        inputs = pixels.astype("float32")
+        inputs *= (1 / (255 * std)).astype("float32")
+        inputs -= (self.preprocessing.mean / std).astype("float32")
+        return inputs
+
+    def pixels(self, index: int) -> np.ndarray:
+        """Return image `index`, of `paths[index]`, in 8 bits, as the model sees it in evaluation.
+
+        Returns:
+            uint8 `(height, width, channels)`.
+        """
+        return self._pictures.plain(range(len(self.paths))[index])
+
+    def arrays(self, chosen: Sequence[int] | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """Return images, without augmentation, and their labels.
+
+        Args:
+            chosen: The numbers of the images in `paths`; `None`: all, in that order.
+
+        Returns:
+            The model's inputs, float32 `(n, height, width, channels)`, and the labels in the form of the batches'.
+        """
+        chosen = range(len(self.paths)) if chosen is None else chosen
+        inputs, labels = np.stack([self._normalize(self.pixels(i)) for i in chosen]), self.labels[list(chosen)]
+        return inputs, np.eye(len(self.class_names), dtype="float32")[labels] if self.one_hot else labels
+
+
+def _weighted(labels: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Return labels times weights, with the weights behind them, so that mixing mixes losses: a blend of two images
+    costs the blend of what each would cost with its own weight.
+    """
+    return np.concatenate([labels * weights[:, None], weights[:, None]], axis=1)
+
+
+def _unweighted(mixed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the labels and the weights of images that were mixed after `_weighted`."""
+    weights = mixed[:, -1]
+    return mixed[:, :-1] / np.where(weights > 0, weights, 1)[:, None], weights
+
+
+def check_share(validation_split: Any) -> None:
+    """Raise a `ValueError` for a share that is no fraction."""
+    if validation_split is not None and not 0 < validation_split < 1:
+        raise ValueError(
+            "The share to hold out (validation_split=, --held-out) must be a fraction between 0 and 1. Received: "
+            f"{validation_split!r}"
+        )
+
+
+def _check_choices(batch_size: Any, errors: str, label_mode: str, workers: Any) -> None:
+    positive_integer(batch_size, "batch_size")
+    positive_integer(workers, "workers", least=0)
+    one_of(errors, "errors", ("raise", "skip"))
+    one_of(label_mode, "label_mode", ("int", "categorical"))
+
+
+def preprocessing_for(model: keras.Model | None, preprocessing: Preprocessing | None, image_size: Any) -> Preprocessing:
+    """What makes of an image an input of the model, with a size."""
+    given = None if image_size in (None, "native") else size_pair(image_size, "image_size")
+    if preprocessing is None:
+        preprocessing = GOOGLE if model is None else anatomy.batch_preprocessing_of(model)
+        size = preprocessing.image_size
+    else:
+        fixed = (None,) if model is None else tuple(model.input_shape[1:3])
+        size = preprocessing.image_size if None in fixed else fixed
+    if given is None and size is None:
+        raise ValueError("Pass image_size=, such as 224: neither a model nor the preprocessing has a size of its own.")
+    return preprocessing.replace(image_size=given or size)

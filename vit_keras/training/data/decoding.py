@@ -1,0 +1,213 @@
+"""Image files decoded once, to pixels in 8 bits that are mapped into memory."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import dataclasses
+import hashlib
+import json
+import math
+import shutil
+import tempfile
+import time
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from ..._internal.atomic import complete, delete_left, naming
+from ..._internal.progress import progress_bar
+from ...preprocess import Preprocessing
+from ...preprocess.images import read
+from .listing import first_few
+
+__all__ = ["report_damaged"]
+
+_ROOM = 1.25  # the shortest side of an image kept for random crops, relative to the model's input
+_BLOCK = 256  # images decoded between two updates of the progress bar
+_PATIENCE = 3.0  # seconds of decoding before there is a bar
+_FORMAT = 1  # version of the files of the cache
+
+
+class Decoder:
+    """Turns a file into pixels: as the preprocessing does in evaluation (`plain`), or with room for random crops.
+
+    Args:
+        preprocessing: How an image is resized; with a size.
+        roomy: Whether images are kept larger than that size, for random crops.
+    """
+
+    def __init__(self, preprocessing: Preprocessing, roomy: bool):
+        self.preprocessing = preprocessing.replace(mean=0.0, std=1 / 255)  # pixels stay as they are
+        self.size, self.roomy = preprocessing.image_size, roomy
+        self.shortest = math.ceil(_ROOM * max(self.size))
+
+    def __call__(self, path: Path) -> np.ndarray:
+        return self.with_room(path) if self.roomy else self.plain(path)
+
+    def plain(self, path: Path) -> np.ndarray:
+        return np.rint(self.preprocessing(path, self.size)[0]).astype("uint8")
+
+    def with_room(self, path: Path) -> np.ndarray:
+        """Return the whole image, upright. A large one is reduced; of a JPEG no more is decoded than is needed."""
+        try:
+            with Image.open(path) as image:
+                image.draft(None, (self.shortest,) * 2)
+                pixels = read(image, None)
+        except (OSError, ValueError) as error:
+            raise ValueError(f"An error occurred reading {path}: {error}") from None
+        height, width = pixels.shape[:2]
+        if min(height, width) > self.shortest:
+            scale = self.shortest / min(height, width)
+            smaller = (max(1, round(width * scale)), max(1, round(height * scale)))
+            pixels = np.asarray(Image.fromarray(pixels).resize(smaller, Image.Resampling.BOX))
+        if self.preprocessing.channels == 1:
+            pixels = np.asarray(Image.fromarray(pixels).convert("L"))[..., None]
+        return pixels
+
+    def bytes(self) -> int:
+        """Return about how many bytes an image takes at most."""
+        height, width = (self.shortest, 1.5 * self.shortest) if self.roomy else self.size
+        return int(height * width * self.preprocessing.channels)
+
+    def key(self) -> str:
+        return json.dumps([_FORMAT, self.roomy, self.size, self.preprocessing.to_dict()])
+
+
+class Pictures:
+    """The pixels of image files by number: mapped into memory where they are kept, or else decoded each time."""
+
+    def __init__(self, paths: list[Path], decoder: Decoder, decoded: _Decoded, store: np.ndarray | None):
+        self.paths, self.decoder, self.store, self.failures = paths, decoder, store, decoded.failures
+        self.shapes = decoded.shapes
+        self.starts = np.cumsum([0, *(math.prod(shape) for shape in decoded.shapes)], dtype="int64")[:-1]
+
+    def select(self, numbers: np.ndarray) -> Pictures:
+        """Return only these images, in this order."""
+        chosen = copy.copy(self)
+        chosen.paths, chosen.shapes = [self.paths[n] for n in numbers], [self.shapes[n] for n in numbers]
+        chosen.starts = self.starts[numbers]
+        return chosen
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        if self.store is None:
+            return self.decoder(self.paths[index])
+        start, shape = self.starts[index], self.shapes[index]
+        return np.asarray(self.store[start : start + math.prod(shape)]).reshape(shape)
+
+    def plain(self, index: int) -> np.ndarray:
+        return self.decoder.plain(self.paths[index]) if self.decoder.roomy else self[index]
+
+
+@dataclasses.dataclass
+class _Decoded:
+    """The result of decoding files: the shape of each, (0,) for a damaged one, and what is wrong with those."""
+
+    shapes: list[tuple[int, ...]] = dataclasses.field(default_factory=list)
+    failures: dict[Path, str] = dataclasses.field(default_factory=dict)
+
+
+def decoded_pictures(paths: list[Path], decoder: Decoder, cache: Any, workers: int, progress: bool) -> Pictures:
+    """Decode all files once: into a file or, with `cache=False`, only to find the damaged ones."""
+    if cache == "auto":
+        needed, free = decoder.bytes() * len(paths), shutil.disk_usage(tempfile.gettempdir()).free
+        if needed > free / 2:
+            warnings.warn(
+                f"The pixels of {len(paths):,} images may need {needed / 1e9:.0f} GB, and {tempfile.gettempdir()} has "
+                f"{free / 1e9:.0f} GB: they are decoded in every epoch instead. cache=FOLDER keeps them elsewhere.",
+                UserWarning,
+                stacklevel=3,
+            )
+            cache = False
+    if cache is False:
+        return Pictures(paths, decoder, _decode_all(paths, decoder, None, workers, progress), None)
+    if cache != "auto":
+        return _kept(paths, decoder, Path(cache).expanduser(), workers, progress)
+    file = tempfile.TemporaryFile(prefix="vit_keras-")  # noqa: SIM115  (it lives as long as the array mapped to it)
+    with naming(f"the decoded images to {tempfile.gettempdir()}"):
+        decoded = _decode_all(paths, decoder, file, workers, progress)
+    return Pictures(paths, decoder, decoded, _mapped(file, decoded))
+
+
+def _kept(paths: list[Path], decoder: Decoder, folder: Path, workers: int, progress: bool) -> Pictures:
+    """Keep the pixels in a folder, under a name that changes with the files and with how they are decoded."""
+    folder.mkdir(parents=True, exist_ok=True)
+    files = [(str(path.resolve()), (info := path.stat()).st_size, info.st_mtime_ns) for path in paths]
+    key = hashlib.sha256((decoder.key() + json.dumps(files)).encode()).hexdigest()[:32]
+    pixels, index = folder / f"{key}.pixels", folder / f"{key}.json"
+    if pixels.exists() and index.exists():
+        delete_left(folder)
+    else:
+        with complete(pixels) as part, open(part, "wb") as file:
+            decoded = _decode_all(paths, decoder, file, workers, progress)
+        failures = [[paths.index(path), text] for path, text in decoded.failures.items()]
+        with complete(index) as part:
+            part.write_text(json.dumps({"shapes": decoded.shapes, "failures": failures}), encoding="utf-8")
+    found = json.loads(index.read_text(encoding="utf-8"))
+    decoded = _Decoded(list(map(tuple, found["shapes"])), {paths[n]: text for n, text in found["failures"]})
+    return Pictures(paths, decoder, decoded, _mapped(pixels, decoded))
+
+
+def _mapped(file: Any, decoded: _Decoded) -> np.ndarray:
+    return np.memmap(file, "uint8", "r") if any(map(math.prod, decoded.shapes)) else np.empty(0, "uint8")
+
+
+def _decode_all(paths: list[Path], decoder: Decoder, file: Any, workers: int, progress: bool) -> _Decoded:
+    """Decode all files, and write their pixels one after another if there is a file for them."""
+
+    def attempt(path: Path) -> np.ndarray | str:
+        try:
+            return decoder(path)
+        except (ValueError, OSError) as error:
+            return str(error)
+
+    decoded, advance, started = _Decoded(), None, time.monotonic()
+    with ThreadPoolExecutor(max(1, workers)) as pool, contextlib.ExitStack() as late:
+        for first in range(0, len(paths), _BLOCK):
+            block = paths[first : first + _BLOCK]
+            for path, result in zip(block, pool.map(attempt, block)):
+                if isinstance(result, str):
+                    decoded.failures[path] = result
+                elif file is not None:
+                    file.write(np.ascontiguousarray(result))
+                decoded.shapes.append((0,) if isinstance(result, str) else result.shape)
+            if advance is not None:
+                advance(len(block))
+            elif progress and time.monotonic() - started > _PATIENCE:
+                advance = late.enter_context(progress_bar("Decoding", len(paths), start=len(decoded.shapes)))
+    if file is not None:
+        file.flush()
+    return decoded
+
+
+def report_damaged(failures: list[tuple[Path, str]], pictures: int, errors: str) -> None:
+    """Raise an error for damaged images, or warn that they are left out.
+
+    Args:
+        failures: The damaged files, and what is wrong with each.
+        pictures: Number of images in all, damaged or not.
+        errors: `"raise"` or `"skip"`.
+
+    Raises:
+        ValueError: There are damaged images and `errors` is `"raise"`, or there are no others.
+
+    Warns:
+        UserWarning: Damaged images are left out.
+
+    Example:
+        >>> report_damaged([], 3, "raise")
+    """
+    if failures and (errors == "raise" or len(failures) == pictures):
+        (path, text), others = failures[0], len(failures) - 1
+        text = text if str(path) in text else f"{path}: {text}"
+        more = f" There {'is 1' if others == 1 else f'are {others:,}'} more." if others else ""
+        skip = ' errors="skip" leaves damaged pictures out.' if errors == "raise" else " No other image is left."
+        raise ValueError(f"{text.rstrip('.')}.{more}{skip}")
+    if failures:
+        names = first_few([str(path) for path, _ in failures])
+        plural = "pictures are" if len(failures) > 1 else "picture is"
+        warnings.warn(f"{len(failures):,} damaged {plural} left out: {names}.", UserWarning, stacklevel=3)

@@ -1,0 +1,98 @@
+"""One picture as a model takes it: what any library that streams data calls, in any process, without a backend."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...preprocess import Preprocessing
+from .augment import Augmentation
+from .decoding import Decoder
+
+if TYPE_CHECKING:
+    import keras
+
+__all__ = ["Sample", "sample"]
+
+_OF_A_BATCH = ("color_jitter", "rand_augment", "random_erasing", "mixup", "cutmix")
+
+
+@dataclasses.dataclass(frozen=True)
+class Sample:
+    """A function from a picture to an input of a model. Made by `sample`; can be pickled, and imports no backend.
+
+    Attributes:
+        preprocessing: How a picture becomes an input of the model; with a size.
+        augmentation: What is done to a picture of a training set, or `None`.
+
+    Example:
+        >>> from vit_keras.preprocess import GOOGLE
+        >>> Sample(GOOGLE.replace(image_size=32))("flowers/daisy/0.png").shape
+        (32, 32, 3)
+    """
+
+    preprocessing: Preprocessing
+    augmentation: Augmentation | None = None
+
+    def __call__(self, picture: Any, rng: np.random.Generator | int | None = None) -> np.ndarray:
+        """Read a picture, augment it, and make of it what the model takes.
+
+        Args:
+            picture: The bytes of a file (JPEG, PNG …), or its path.
+            rng: Source of randomness, or a seed. Without an augmentation nothing is random.
+
+        Returns:
+            float32 `(height, width, channels)`. The same picture and the same seed give the same result in every
+            process; without an augmentation it is what `model.preprocess` returns.
+
+        Raises:
+            ValueError: The picture is damaged, or there is an augmentation and no `rng`.
+        """
+        if self.augmentation is None:
+            return self.preprocessing(picture)[0]
+        if rng is None:
+            raise ValueError("An augmentation needs rng: a numpy.random.Generator or a seed. Received: None")
+        decoder = Decoder(self.preprocessing, roomy=self.augmentation.crop is not None)
+        source = io.BytesIO(picture) if isinstance(picture, bytes) else picture
+        pixels = self.augmentation.picture(decoder(source), self.preprocessing.image_size, np.random.default_rng(rng))
+        return self.preprocessing.normalize(pixels)
+
+
+def sample(
+    model: keras.Model | None = None,
+    augmentation: Augmentation | None = None,
+    *,
+    preprocessing: Preprocessing | None = None,
+    image_size: int | tuple[int, int] | str | None = "native",
+) -> Sample:
+    """Return a function from the bytes of a picture to an input of a model, for the `map` of any data library.
+
+    Args:
+        model: The model to train, which determines preprocessing and size.
+        augmentation: Augmentation of each picture, such as `recipe.augmentation`, without what needs whole batches.
+        preprocessing: How a picture becomes an input. `None`: the model's own; without a model Google's.
+        image_size: `(height, width)` or one integer. `"native"` or `None`: the model's.
+
+    Returns:
+        A `Sample`: (bytes or path, rng) → float32 `(height, width, channels)`.
+
+    Raises:
+        ValueError: There is no size, or the augmentation needs whole batches.
+
+    Example:
+        >>> prepared = sample(augmentation=Augmentation(), image_size=32)
+        >>> prepared("flowers/rose/0.png", np.random.default_rng(0)).shape
+        (32, 32, 3)
+    """
+    whole = [name for name in _OF_A_BATCH if getattr(augmentation, name, None)]
+    if whole:
+        raise ValueError(
+            f"{', '.join(whole)}: these need whole batches. Pass augmentation.replace({whole[0]}=None) here, and apply "
+            "Keras' own layers (RandomErasing, MixUp, CutMix …) to the batches."
+        )
+    from .dataset import preprocessing_for
+
+    return Sample(preprocessing_for(model, preprocessing, image_size), augmentation)

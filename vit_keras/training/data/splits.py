@@ -1,0 +1,149 @@
+"""Folds: which pictures are held out together, so that each fold is like the whole and no group is divided."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+
+from ..._internal.validate import positive_integer
+from .labeled import Labeled
+from .listing import first_few
+
+__all__ = ["fold_numbers", "hold_out"]
+
+
+def fold_numbers(data: Labeled, folds: int, seed: int) -> np.ndarray:
+    """Return the fold of each picture: scikit-learn's splitters, and iterative stratification for several labels.
+
+    Classes and levels are divided evenly (`StratifiedKFold`, `StratifiedGroupKFold`), numbers at random (`KFold`,
+    `GroupKFold`). Pictures of several labels are divided so that each label is divided evenly, the rarest first
+    (Sechidis, Tsoumakas and Vlahavas 2011, "On the Stratification of Multi-Label Data"); where there are groups, group
+    by group.
+
+    Args:
+        data: The pictures.
+        folds: How many folds.
+        seed: Seed of the order.
+
+    Returns:
+        int `(n,)`, from 0 to `folds - 1`.
+
+    Raises:
+        ImportError: scikit-learn is not installed.
+        ValueError: There are too few pictures or groups, or one picture in several rows may be divided.
+
+    Warns:
+        UserWarning: A class has fewer pictures than there are folds.
+    """
+    return _folds(data, positive_integer(folds, "folds", least=2), seed, "Pass fewer folds.")
+
+
+def _folds(data: Labeled, folds: int, seed: int, advice: str) -> np.ndarray:
+    """Return the fold of each picture; an error of too many folds ends in the advice."""
+    if folds > len(data.paths):
+        raise ValueError(f"{len(data.paths)} pictures cannot be divided into {folds} parts. {advice}")
+    _check_duplicates(data)
+    groups = data.groups
+    if groups is not None and len(np.unique(groups)) < folds:
+        count = len(np.unique(groups))
+        raise ValueError(f"There are {count} groups, which cannot be divided into {folds} parts. {advice}")
+    if data.task == "multi":
+        return _stratified_labels(data.labels, np.arange(len(data.labels)) if groups is None else groups, folds, seed)
+    stratified = data.task in ("single", "ordinal")
+    splitter = _splitter(f"{'Stratified' * stratified}{'Group' * (groups is not None)}KFold")
+    targets = data.labels.reshape(-1).astype(int) if stratified else np.zeros(len(data.labels))
+    if stratified:
+        _warn_of_small_classes(data, targets, folds, advice)
+    found = np.empty(len(targets), int)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The least populated class", UserWarning)  # said already, with its name
+        parts = splitter(folds, shuffle=True, random_state=seed).split(targets, targets, groups)
+        for number, (_, held_out) in enumerate(parts):
+            found[held_out] = number
+    return found
+
+
+def hold_out(data: Labeled, share: float, seed: int) -> list[np.ndarray]:
+    """Return the numbers of the pictures for training and for validation: the first of about 1/share folds is held out.
+
+    Raises:
+        ImportError: scikit-learn is not installed.
+        ValueError: The share is no fraction up to one half, or the pictures cannot be divided.
+    """
+    if not 0 < share <= 0.5:
+        raise ValueError(
+            f"The share to hold out of a table (validation_split=, --held-out) must be above 0 and at most 0.5. "
+            f"Received: {share!r}"
+        )
+    parts = round(1 / share)
+    advice = f"A share of {share:g} to hold out is one image in {parts}: hold out more (validation_split=, --held-out)"
+    held_out = _folds(data, parts, seed, f"{advice}, or add images.") == 0
+    return [np.flatnonzero(~held_out), np.flatnonzero(held_out)]
+
+
+def _splitter(name: str) -> Any:
+    try:
+        from sklearn import model_selection
+    except ImportError:
+        raise ImportError('Folds need scikit-learn: pip install "vit-keras[table]"') from None
+    return getattr(model_selection, name)
+
+
+def _check_duplicates(data: Labeled) -> None:
+    """Raise a `ValueError` where one picture stands in several rows, and not in one group: a model would be measured on
+    pictures that it has learned.
+    """
+    rows: dict[Any, list[int]] = {}
+    for row, path in enumerate(data.paths):
+        rows.setdefault(path, []).append(row)
+    apart = [
+        data.ids[same[0]]
+        for same in rows.values()
+        if len(same) > 1 and (data.groups is None or len(set(data.groups[same].tolist())) > 1)
+    ]
+    if apart:
+        raise ValueError(
+            f"{len(apart):,} pictures stand in several rows, and could be learned and held out at once: "
+            f"{first_few(apart)}. Keep one row of each, or pass as group= a column that keeps them together, such as "
+            "that of the picture."
+        )
+
+
+def _warn_of_small_classes(data: Labeled, targets: np.ndarray, folds: int, advice: str) -> None:
+    counts = np.bincount(targets, minlength=len(data.names))
+    small = [data.names[number] for number in np.flatnonzero((counts > 0) & (counts < folds))]
+    if (counts < folds).all():
+        raise ValueError(f"No class has {folds} pictures, one for each of {folds} parts. {advice}")
+    if small:
+        message = (
+            f"There are fewer than {folds} pictures of {first_few(small)}: some of {folds} parts have none of them."
+        )
+        warnings.warn(message, UserWarning, stacklevel=5)
+
+
+def _stratified_labels(labels: np.ndarray, groups: np.ndarray, folds: int, seed: int) -> np.ndarray:
+    """Return the fold of each row: the rarest label is given out first, to the fold that lacks it most."""
+    _, group = np.unique(groups, return_inverse=True)
+    count = group.max() + 1
+    held = np.zeros((count, labels.shape[1]))
+    np.add.at(held, group, labels)
+    sizes = np.bincount(group)
+    random = np.random.default_rng(seed)
+    order = random.permutation(count)
+    lacking, room = np.tile(held.sum(0) / folds, (folds, 1)), np.full(folds, len(labels) / folds)
+    found, left = np.full(count, -1), np.ones(count, bool)
+    while left.any():
+        remaining = (held[left] > 0).sum(0)
+        rarest = int(np.where(remaining > 0, remaining, np.inf).argmin()) if remaining.any() else None
+        members = [g for g in order if left[g] and (rarest is None or held[g, rarest] > 0)]
+        for member in members:
+            wish = room if rarest is None else lacking[:, rarest]
+            best = np.flatnonzero(wish == wish.max())
+            best = best[room[best] == room[best].max()]
+            fold = int(random.choice(best))
+            found[member], left[member] = fold, False
+            lacking[fold] -= held[member]
+            room[fold] -= sizes[member]
+    return found[group]

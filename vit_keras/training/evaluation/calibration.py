@@ -1,0 +1,225 @@
+"""Calibration: whether probabilities are as often right as they say, and the temperature that makes them so.
+
+A reliability diagram compares, in bins of the probability, how sure a model was with how often it was right. The
+expected calibration error is the mean gap between the two, weighted by the images in each bin (Guo et al., "On
+Calibration of Modern Neural Networks", arXiv 1706.04599). One number, the temperature, divides the logits: it changes
+no prediction, only how sure the model is.
+
+>>> sure = np.array([[0.9, 0.1]] * 10)
+>>> said = Reliability.of(sure, np.array([0] * 6 + [1] * 4))
+>>> round(said.error, 3)  # 90 % sure, and right in 60 %
+0.3
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import keras
+import numpy as np
+
+from ...anatomy import find_vit, heads, image_shape, output_source, preprocessing_of, probabilities
+from ...anatomy import task as task_of
+from ..embeddings.batches import batches_of, joined_labels, run_over
+from . import Evaluation
+from .other_evaluations import LabelsEvaluation
+
+__all__ = ["Reliability", "calibrate", "temperature"]
+
+_BINS = 15
+"""As in the paper."""
+
+_WIDEST = 100.0
+"""The largest temperature, and one over the smallest."""
+
+_DRAWS = 200
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Reliability:
+    """How often a model was right, by how sure it was; made by `Reliability.of`.
+
+    Attributes:
+        counts: Predictions in each bin of the probability, all bins equally wide.
+        sure: Mean probability in each bin that is not empty; else `nan`.
+        right: Share of right predictions in each bin that is not empty; else `nan`.
+        error: The expected calibration error: the mean gap between `sure` and `right`.
+        chance: The error that only one in twenty perfectly calibrated models would exceed on so few images (consistency
+            resampling, Bröcker and Smith 2007): a smaller error says nothing.
+    """
+
+    counts: np.ndarray
+    sure: np.ndarray
+    right: np.ndarray
+    error: float
+    chance: float
+
+    @classmethod
+    def of(cls, probabilities: Any, labels: Any) -> Reliability:
+        """Compare probabilities with labels.
+
+        Args:
+            probabilities: `(n, classes)`.
+            labels: Class numbers `(n,)`, of which the most probable class counts; or 0 and 1 `(n, classes)` of
+                independent labels, of which each counts.
+        """
+        shares, labels = np.asarray(probabilities, "float64"), np.asarray(labels)
+        if labels.ndim == 1:
+            shares, right = shares.max(axis=1), shares.argmax(axis=1) == labels
+        else:
+            shares, right = shares.ravel(), labels.ravel() > 0.5
+        bins = np.minimum((shares * _BINS).astype(int), _BINS - 1)
+
+        def mean(values):
+            return np.bincount(bins, values, _BINS) / np.where(counts, counts, np.nan)
+
+        def error(right):
+            return float(np.abs(np.bincount(bins, shares - right, _BINS)).sum() / len(shares))
+
+        counts, random = np.bincount(bins, minlength=_BINS), np.random.default_rng(0)
+        chance = np.quantile([error(random.random(len(shares)) < shares) for _ in range(_DRAWS)], 0.95)
+        return cls(counts, mean(shares), mean(right), error(right), float(chance))
+
+
+def temperature(probabilities: Any, labels: Any) -> float:
+    """Return the number to divide a model's logits by so that its probabilities fit the labels best.
+
+    It is the temperature of the least cross-entropy, which is convex in one over it. So that a model without a mistake
+    does not become infinitely sure, the true class of one of `n` images counts as `(n + 1) / (n + 2)` (Platt,
+    "Probabilistic Outputs for Support Vector Machines", 1999).
+
+    Args:
+        probabilities: `(n, classes)`, of images that the model has not learned from.
+        labels: Class numbers `(n,)`; or 0 and 1 `(n, classes)` of independent labels.
+
+    Returns:
+        More than 1 for a model that is too sure, less than 1 for one that is not sure enough.
+
+    Raises:
+        ValueError: There are no images, or the shapes do not fit.
+
+    Example:
+        >>> sure = np.array([[0.9, 0.1]] * 10)
+        >>> temperature(sure, [0] * 10) < 1 < temperature(sure, [0] * 6 + [1] * 4)
+        True
+    """
+    shares, labels = np.asarray(probabilities, "float64"), np.asarray(labels)
+    if shares.ndim != 2 or not len(shares) or labels.shape not in (shares.shape[:1], shares.shape):
+        raise ValueError(
+            "temperature needs probabilities (n, classes) and labels (n,) or (n, classes). Received: shapes "
+            f"{shares.shape} and {labels.shape}"
+        )
+    shares, trust = np.clip(shares, 1e-12, 1 - 1e-12), (len(shares) + 1) / (len(shares) + 2)
+    if labels.ndim == 1:
+        logits, true = np.log(shares), np.eye(shares.shape[1])[labels]
+        target = true * trust + (1 - true) * (1 - trust) / max(1, shares.shape[1] - 1)
+        normal = _softmax
+    else:
+        logits, normal = np.log(shares / (1 - shares)), _sigmoid
+        target = np.where(labels > 0.5, trust, 1 - trust)
+    low, high = -np.log(_WIDEST), np.log(_WIDEST)  # of one over the temperature
+    for _ in range(50):
+        middle = (low + high) / 2
+        slope = np.sum((normal(np.exp(middle) * logits) - target) * logits)
+        low, high = (low, middle) if slope > 0 else (middle, high)
+    return float(np.exp(-(low + high) / 2))
+
+
+def tempered(probabilities: np.ndarray, by: float, task: str = "single") -> np.ndarray:
+    """Return the probabilities of a model whose logits are divided by a temperature.
+
+    Example:
+        >>> tempered(np.array([[0.8, 0.2]]), 2.0).round(3)
+        array([[0.667, 0.333]])
+    """
+    shares = np.clip(np.asarray(probabilities, "float64"), 1e-12, 1 - 1e-12)
+    return _sigmoid(np.log(shares / (1 - shares)) / by) if task == "multi" else _softmax(np.log(shares) / by)
+
+
+def _softmax(logits: np.ndarray) -> np.ndarray:
+    powers = np.exp(logits - logits.max(axis=1, keepdims=True))
+    return powers / powers.sum(axis=1, keepdims=True)
+
+
+def _sigmoid(logits: np.ndarray) -> np.ndarray:
+    return 0.5 + 0.5 * np.tanh(0.5 * logits)
+
+
+def half_by_half(probabilities: np.ndarray, labels: np.ndarray, task: str = "single") -> np.ndarray:
+    """Return probabilities after calibration, of each half of the images by the temperature of the other half."""
+    half = np.random.default_rng(0).permutation(len(labels)) % 2
+    found = np.array(probabilities, "float64")
+    for part in (half == 0, half == 1):
+        if part.any() and not part.all():
+            found[part] = tempered(probabilities[part], temperature(probabilities[~part], labels[~part]), task)
+    return found
+
+
+def calibrate(model: keras.Model, data: Any, *, batch_size: int = 32) -> float:
+    """Calibrate a classifier on images that it has not learned from, and return the temperature.
+
+    The weights and the bias of its head are divided by the temperature (Guo et al., arXiv 1706.04599). So every file
+    that the model is saved or exported to has the calibrated probabilities, no prediction changes, and nothing is
+    slower. It takes one pass over the images, or none with an evaluation.
+
+    Args:
+        model: A classifier whose output comes from its head, with or without a softmax or sigmoid. It is changed.
+        data: Held-out images with labels: an `ImageFolder`, arrays `(images, labels)`, or a dataset of batches; or the
+            evaluation of them that `evaluate` or `finetune` returned for this model.
+        batch_size: Images in a batch; datasets have their own.
+
+    Raises:
+        ValueError: The model predicts no classes, has no head that makes its output, or the data have no labels.
+
+    Example:
+        >>> from vit_keras import vit
+        >>> model = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2)
+        >>> photos = np.random.default_rng(0).integers(0, 256, (8, 32, 32, 3), "uint8")
+        >>> by = calibrate(model, (photos, np.arange(8) % 2))
+        >>> by > 0
+        True
+    """
+    found = _heads(model)
+    if isinstance(data, (Evaluation, LabelsEvaluation)):
+        shares, labels = data.probabilities, data.labels
+    else:
+        shares, labels = _predicted(model, data, batch_size)
+    by = temperature(shares, labels)
+    for head in found:
+        for variable in (head.kernel, head.bias) if head.use_bias else (head.kernel,):
+            variable.assign(keras.ops.convert_to_numpy(variable) / by)
+    return by
+
+
+def _heads(model: keras.Model) -> list[keras.layers.Dense]:
+    """Return the layers that make the logits."""
+    probabilities(model, np.zeros((1, model.output_shape[-1])))  # raises where there are none
+    source = output_source(model)
+    found = heads(find_vit(model))
+    found = found if source in found else [source]
+    if not all(isinstance(head, keras.layers.Dense) for head in found):
+        raise ValueError(
+            f"Only a model whose output comes from a Dense layer can be calibrated. That of {model.name!r} comes from "
+            f"{type(source).__name__}."
+        )
+    if changed := [head.name for head in found if head.lora_enabled or getattr(head, "quantization_mode", None)]:
+        raise ValueError(
+            f"The layer {changed[0]!r} of {model.name!r} has low-rank weights or is quantized. Call "
+            "training.merge_lora(model) first, or calibrate before the quantization."
+        )
+    return found
+
+
+def _predicted(model: keras.Model, data: Any, batch_size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the probabilities and the labels of a dataset."""
+    batches, total = batches_of(data, batch_size)
+    shape, run = image_shape(model)[1:], model.predict_on_batch
+    rows = list(run_over(batches, run, preprocessing_of(model), shape=shape, errors="raise", total=total))
+    labels = joined_labels(rows)
+    if labels is None:
+        raise ValueError("calibrate needs images with labels: an ImageFolder, (images, labels), or batches of both.")
+    labels = np.asarray(labels)
+    if labels.ndim == 2 and task_of(model) != "multi":
+        labels = labels[:, 0] if labels.shape[1] == 1 else labels.argmax(axis=1)
+    return probabilities(model, np.concatenate([row.images for row in rows])), labels

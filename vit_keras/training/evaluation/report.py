@@ -1,0 +1,369 @@
+"""The report of a training or an evaluation: one HTML file that works without a network.
+
+The template is `report.html` beside this module. All numbers and pictures are in the page as HTML and SVG, so it can be
+read without scripts, printed and mailed; its script only sorts tables and changes the theme.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..._internal.html_page import escape, fill
+from ..data.labeled import Labeled
+from . import Evaluation
+from .calibration import Reliability, half_by_half, tempered
+from .calibration import temperature as best_temperature
+from .charts import chart, reliability_chart, scatters
+from .findings import Findings
+from .findings_report import jpeg, section, sections
+from .other_evaluations import LabelsEvaluation, NumbersEvaluation, number, percent
+
+__all__ = ["report"]
+
+_TEMPLATE = Path(__file__).with_name("report.html")
+_MOST_CLASSES = 40
+"""Classes in the largest matrix that can still be read."""
+
+_PAIRS = 12
+"""Rows in the table of the most frequent confusions."""
+
+History = Mapping[str, Sequence[float]]
+Folds = tuple[Sequence[str], Sequence[Sequence[str]], str]
+
+
+def report(
+    evaluation: Evaluation | LabelsEvaluation | NumbersEvaluation,
+    *,
+    title: str,
+    subtitle: str = "",
+    history: History | None = None,
+    best_epoch: int | None = None,
+    folds: Folds | None = None,
+    histories: Sequence[tuple[History, int]] = (),
+    notes: Iterable[str] = (),
+    pictures: Mapping[int, tuple[np.ndarray, np.ndarray | None]] | None = None,
+    command: str | None = None,
+    recipe: Mapping[str, Any] | None = None,
+    facts: Mapping[str, Any] | None = None,
+    temperature: float | None = None,
+    findings: Findings | None = None,
+    data: Labeled | None = None,
+) -> str:
+    """Return the page of an evaluation, and of the training before it.
+
+    Args:
+        evaluation: The evaluation.
+        title: Heading of the page.
+        subtitle: A line below it.
+        history: Values after each epoch by name, as Keras' `History.history` has them.
+        best_epoch: Number, from 0, of the epoch whose weights were kept.
+        folds: Of several folds a table, as its header and its rows, and a sentence about it.
+        histories: `history` and `best_epoch` of each fold.
+        notes: Sentences to read before the numbers.
+        pictures: Mistakes, by their number in the evaluation: uint8 pixels, and the same with a map over them or
+            `None`.
+        command: The command that made it.
+        recipe: All settings of the training, nested at most once.
+        facts: Other facts, such as versions.
+        temperature: What the model was calibrated with, on these images; `None` if it was not.
+        findings: What was found in the images before the training.
+        data: The images that they are about.
+
+    Returns:
+        The page, to be written as UTF-8.
+
+    Example:
+        >>> said = Evaluation(("cat", "dog"), ("1.jpg", "2.jpg"), np.array([0, 1]), np.array([[0.9, 0.1], [0.6, 0.4]]))
+        >>> "Confusions" in report(said, title="Cats and dogs")
+        True
+    """
+    parts = [
+        _figures(evaluation),
+        _notes(notes),
+        _folds(folds),
+        _curves(history or {}, best_epoch, len(evaluation.labels) if evaluation.task == "single" else None),
+        *_measures(evaluation),
+        _calibration(evaluation, temperature),
+        *([] if findings is None or data is None else sections(findings, data)),
+        _mistakes(evaluation, pictures or {}),
+        _curves_of_folds(histories),
+        _making(command, recipe or {}, facts or {}),
+    ]
+    places = {"title": escape(title), "subtitle": escape(subtitle), "main": "\n".join(filter(None, parts))}
+    return fill(_TEMPLATE.read_text(encoding="utf-8"), places)
+
+
+# --- numbers ----------------------------------------------------------------------------------------------------
+
+
+def _figures(evaluation: Any) -> str:
+    items = "".join(
+        f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in evaluation.figures.items()
+    )
+    return f'<section aria-label="Result"><dl class="figures">{items}</dl></section>'
+
+
+def _folds(folds: Folds | None) -> str:
+    if folds is None:
+        return ""
+    header, rows, text = folds
+    return section("Folds", f"<p>{escape(text)}</p>", _table(header, rows, sortable=True))
+
+
+def _measures(evaluation: Any) -> list[str]:
+    """Return the sections that fit the task."""
+    if evaluation.task == "single":
+        return [_confusion(evaluation), _classes(evaluation)]
+    if evaluation.task == "multi":
+        return [_labels(evaluation)]
+    if evaluation.task == "ordinal":
+        fits = len(evaluation.class_names) <= _MOST_CLASSES
+        return [section("Levels", _matrix(evaluation))] if fits else [scatters(evaluation)]
+    return [scatters(evaluation), _numbers(evaluation)]
+
+
+def _labels(evaluation: Any) -> str:
+    measures = ("average_precision", "roc_auc", "precision", "recall", "f1")
+    rows = [
+        (scores["name"], f"{scores['pictures']:,}", *(percent(scores[measure]) for measure in measures))
+        for scores in evaluation.per_class
+    ]
+    text = (
+        "<p>Average precision and the area under the ROC curve (AUC) tell how well the probabilities rank pictures "
+        "with the label before those without it. Precision, recall and F1 count a probability of at least one half as "
+        "the label.</p>"
+    )
+    header = ("Label", "Pictures", "Average precision", "AUC", "Precision", "Recall", "F1")
+    return section("Labels", text, _table(header, rows, sortable=True))
+
+
+def _numbers(evaluation: Any) -> str:
+    measures = ("rmse", "mae", "bias", "mean", "deviation")
+    rows = [
+        (scores["name"], *(number(scores[measure]) for measure in measures), percent(scores["r2"]))
+        for scores in evaluation.per_class
+    ]
+    text = (
+        "<p>RMSE: root mean squared error. MAE: mean absolute error. Bias: mean error. R²: share of the variance that "
+        "is predicted.</p>"
+    )
+    header = ("Number", "RMSE", "MAE", "Bias", "True mean", "True deviation", "R²")
+    return section("Numbers", text, _table(header, rows, sortable=True))
+
+
+def _notes(notes: Iterable[str]) -> str:
+    items = "".join(f"<li>{escape(note)}</li>" for note in notes)
+    return items and f'<ul class="notes">{items}</ul>'
+
+
+def _confusion(evaluation: Evaluation) -> str:
+    confused = evaluation.confused()
+    rows = [(true, said, f"{count:,}") for true, said, count in confused[:_PAIRS]]
+    pairs = rows and _table(("True class", "Predicted", "Pictures"), rows, "Most frequent confusions", texts=[1])
+    if len(evaluation.class_names) > _MOST_CLASSES:
+        matrix = f"<p>A matrix of {len(evaluation.class_names):,} classes is too large to be shown.</p>"
+    else:
+        matrix = _matrix(evaluation)
+    return section(
+        "Confusions", f'<div class="beside">{matrix}{pairs or "<p>No picture was predicted wrongly.</p>"}</div>'
+    )
+
+
+def _matrix(evaluation: Any) -> str:
+    names, counts = [escape(name) for name in evaluation.class_names], evaluation.confusion
+    heads = "".join(f'<th scope="col" title="{name}"><span>{name}</span></th>' for name in names)
+    rows = []
+    for i, name in enumerate(names):
+        cells = []
+        for j, count in enumerate(counts[i]):
+            step = math.ceil(10 * count / max(1, counts[i].sum()))
+            kind = f"{'right' if i == j else 'wrong'} s{step}" if count else "zero"
+            title = f"{name}, predicted {names[j]}: {count}"
+            cells.append(f'<td class="{kind}" title="{title}">{count}</td>')
+        rows.append(f'<tr><th scope="row" title="{name}">{name}</th>{"".join(cells)}</tr>')
+    caption = "Rows are true classes, columns predicted ones. The darker a cell, the larger its share of the row."
+    return (
+        '<div class="wide" tabindex="0" role="region" aria-label="Confusion matrix">'
+        f'<table class="matrix"><caption>{caption}</caption><thead><tr><td></td>{heads}</tr></thead>'
+        f"<tbody>{''.join(rows)}</tbody></table></div>"
+    )
+
+
+def _classes(evaluation: Evaluation) -> str:
+    confused = {true: said for true, said, _ in reversed(evaluation.confused())}
+    rows = [
+        (
+            scores["name"],
+            f"{scores['pictures']:,}",
+            *(percent(scores[measure]) for measure in ("precision", "recall", "f1")),
+            confused.get(scores["name"], "–"),
+        )
+        for scores in evaluation.per_class
+    ]
+    text = (
+        "<p>Precision: share of the pictures predicted as a class that are of it. Recall: share of the pictures of a "
+        "class that are predicted as it. F1: harmonic mean of the two.</p>"
+    )
+    header = ("Class", "Pictures", "Precision", "Recall", "F1", "Most often mistaken for")
+    return section("Classes", text, _table(header, rows, texts=[5], sortable=True))
+
+
+def _table(
+    header: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    caption: str = "",
+    texts: Sequence[int] = (),
+    sortable: bool = False,
+) -> str:
+    """Return a table of numbers, with texts in its first column and in those of `texts`."""
+    kinds = [' class="text"' if column in texts else "" for column in range(len(header))]
+    heads = "".join(f'<th scope="col"{kind}>{escape(name)}</th>' for kind, name in zip(kinds, header))
+    body = "".join(
+        f'<tr><th scope="row">{escape(first)}</th>'
+        + "".join(f"<td{kind}>{escape(cell)}</td>" for kind, cell in zip(kinds[1:], cells))
+        + "</tr>"
+        for first, *cells in rows
+    )
+    caption = caption and f"<caption>{caption}</caption>"
+    kind = ' class="sortable"' if sortable else ""
+    return f'<div class="wide"><table{kind}>{caption}<thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+# --- curves -----------------------------------------------------------------------------------------------------
+
+
+def _curves(history: History, best: int | None, images: int | None = None) -> str:
+    epochs = max(map(len, history.values()), default=0)
+    if not epochs:
+        return ""
+    charts = []
+    for name in dict.fromkeys(["accuracy", "loss", *(k.removeprefix("val_") for k in history if k.startswith("val_"))]):
+        lines = {kind: history[k] for kind, k in (("train", name), ("val", f"val_{name}")) if k in history}
+        if lines:
+            count = images if name == "accuracy" else None
+            charts.append(chart(name.replace("_", " ").capitalize(), lines, best, count))
+    if "learning_rate" in history:
+        charts.append(chart("Learning rate at the end of each epoch", {"rate": history["learning_rate"]}, best))
+    key = _key(("train", "training, augmented"), ("val", "held out"))
+    kept = "" if best is None else f"<p>The weights after epoch {best + 1} (dotted line) were kept.</p>"
+    kept += "<p>The band is the 95 % interval of the held-out accuracy.</p>" if images else ""
+    rows = [(n + 1, *(number(values[n]) for values in history.values())) for n in range(epochs)]
+    numbers = f"<details><summary>Numbers</summary>{_table(('Epoch', *history), rows)}</details>"
+    return section("Training", kept, f'{key}<div class="curves">{"".join(charts)}</div>', numbers)
+
+
+def _key(*lines: tuple[str, str]) -> str:
+    items = "".join(
+        f'<span><svg viewBox="0 0 28 8" aria-hidden="true"><path class="line {kind}" d="M0 4H28"/></svg>{name}</span>'
+        for kind, name in lines
+    )
+    return f'<div class="key">{items}</div>'
+
+
+def _curves_of_folds(histories: Sequence[tuple[History, int]]) -> str:
+    parts = [
+        f"<details><summary>Fold {fold}</summary>{_curves(history, best)}</details>"
+        for fold, (history, best) in enumerate(histories)
+    ]
+    return section("Training of each fold", *parts) if parts else ""
+
+
+# --- calibration ------------------------------------------------------------------------------------------------
+
+
+def _calibration(evaluation: Any, by: float | None) -> str:
+    if evaluation.task not in ("single", "multi"):
+        return ""
+    shares, labels, task = evaluation.probabilities, evaluation.labels, evaluation.task
+    if by is not None:
+        shares = tempered(shares, 1 / by, task)
+    before, after = Reliability.of(shares, labels), Reliability.of(half_by_half(shares, labels, task), labels)
+    best = best_temperature(shares, labels) if by is None else by
+    of = "a prediction" if task == "single" else "a label"
+    text = (
+        f"Across how sure the model was of {of}, up how often it was right; on the dotted line both are the same. The "
+        f"mean gap (expected calibration error) is <b>{percent(before.error)}</b>. By chance alone it would exceed "
+        f"{percent(before.chance)} on so few images in one of twenty perfectly calibrated models."
+    )
+    half = "(each half of the images with the temperature of the other half)"
+    if by is None:
+        text += (
+            f"</p><p>With logits divided by a temperature of {number(best)}, which changes no prediction, it would be "
+            f"<b>{percent(after.error)}</b> {half}. <code>training.calibrate</code> does this, and "
+            "<code>finetune --calibrate</code>."
+        )
+    else:
+        text += (
+            f"</p><p>The model was calibrated: its logits are divided by the temperature {number(best)}, which changes "
+            f"no prediction. That leaves <b>{percent(after.error)}</b> {half}."
+        )
+    key = _key(("train", "before calibration"), ("val", "after"))
+    return section("Calibration", f"<p>{text}</p>", key, reliability_chart(before, after))
+
+
+# --- mistakes ---------------------------------------------------------------------------------------------------
+
+
+def _mistakes(evaluation: Any, pictures: Mapping[int, tuple[np.ndarray, np.ndarray | None]]) -> str:
+    if not pictures:
+        return ""
+    mapped = any(overlay is not None for _, overlay in pictures.values())
+    heading, text = _WORST[evaluation.task]
+    text += " Beside each, what in the picture supports the prediction." if mapped else ""
+    cards = "".join(_card(evaluation, number, *pictures[number]) for number in pictures)
+    return section(heading, f"<p>{text}</p>", f'<div class="cards">{cards}</div>')
+
+
+_WORST = {
+    "single": ("Worst mistakes", "The mistakes with the lowest probability of the true class."),
+    "multi": ("Worst mistakes", "The mistakes with the largest loss. A label counts from a probability of one half."),
+    "regression": ("Largest errors", "The pictures with the largest errors."),
+    "ordinal": ("Largest errors", "The pictures with the largest errors."),
+}
+
+
+def _card(evaluation: Any, number: int, picture: np.ndarray, overlay: np.ndarray | None) -> str:
+    true, said = evaluation.caption(number)
+    images = [(picture, f"A picture that is {true}")]
+    if overlay is not None:
+        images.append((overlay, f"The same picture, with the map of what supports {said}"))
+    tags = "".join(f'<img src="{jpeg(pixels)}" alt="{escape(alt)}">' for pixels, alt in images)
+    return (
+        f'<figure><div class="pair">{tags}</div><figcaption>'
+        f"<b>{escape(true)}</b>, predicted as <b>{escape(said)}</b>"
+        f"<small>{escape(evaluation.paths[number])}</small></figcaption></figure>"
+    )
+
+
+# --- how it was made --------------------------------------------------------------------------------------------
+
+
+def _making(command: str | None, recipe: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
+    parts = []
+    if command:
+        parts.append(f"<h3>Command</h3><pre>{escape(command)}</pre>")
+    for heading, values in (("Recipe", recipe), ("Run", facts)):
+        if values:
+            rows = "".join(
+                f'<tr><th scope="row">{escape(k)}</th><td>{escape(_value(v))}</td></tr>' for k, v in values.items()
+            )
+            parts.append(f'<div><h3>{heading}</h3><table class="plain"><tbody>{rows}</tbody></table></div>')
+    tables = "".join(parts[1:] if command else parts)
+    return (
+        section("How it was made", parts[0] if command else "", f'<div class="beside">{tables}</div>') if parts else ""
+    )
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {_value(inner)}" for name, inner in value.items())
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(_value, value))
+    if value is None or isinstance(value, bool):
+        return {None: "–", True: "yes", False: "no"}[value]
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

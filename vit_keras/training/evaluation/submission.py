@@ -1,0 +1,269 @@
+"""Predictions for a table of pictures, averaged over models and views, in the columns that a competition asks for.
+
+>>> table = predict_table("test.csv", ["fold0/model.keras", "fold1/model.keras"], "images")  # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import os
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import keras
+import numpy as np
+
+from ... import anatomy
+from ..._internal.atomic import complete
+from ..._internal.progress import progress_bar
+from ..._internal.validate import one_of, positive_integer
+from ...opening import open_model
+from ...preprocess import Preprocessing
+from ..data.columns import VALUES, Meaning, check_spelling, columns_of, meaning_of
+from ..data.dataset import preprocessing_for
+from ..data.decoding import Pictures, decoded_pictures
+from ..data.labeled import folder_of
+from ..data.listing import first_few
+from ..data.table import find_pictures, read_columns, whole_columns
+from .views import SeveralViews
+
+if TYPE_CHECKING:
+    import pandas
+
+__all__ = ["predict_table"]
+
+
+def predict_table(
+    table: Any,
+    models: Any,
+    images: str | os.PathLike[str] | None = None,
+    *,
+    image: str | None = None,
+    sample: Any = None,
+    output: str | os.PathLike[str] | None = None,
+    tta: str | Iterable[str] = (),
+    average: str = "probabilities",
+    values: str = "auto",
+    threshold: float = 0.5,
+    separator: str = " ",
+    image_size: int | tuple[int, int] | str | None = "native",
+    batch_size: int = 32,
+    errors: str = "raise",
+    progress: bool = True,
+) -> pandas.DataFrame:
+    """Predict every row of a table of pictures, by the average of several models and views.
+
+    Models are opened one after the other. Each picture is decoded once for all models of one size and way to resize.
+
+    Args:
+        table: A CSV, TSV or Parquet file, a data frame, or a dictionary of columns, as in
+            `vit_keras.training.image_table`. A sample submission will do.
+        models: Models, or paths of saved ones; one, or a list such as one for each fold. Their tasks, and the names of
+            their classes, must be the same.
+        images: Folder of the pictures. `None`: the table's own, or paths as they are.
+        image: Column with the names of the files; their suffix may be missing. `None`: the first column of the sample
+            if the table has it, or else the first column of the table.
+        sample: A sample submission, like `table`. The result gets its columns, in its order; its first column holds the
+            ids. The ids in it and those in the table must be the same.
+        output: File to write, .csv, .tsv or .parquet; its folder is made.
+        tta: Views of each image besides the whole: `"flip"`, `"crops"`, or both (`views.VIEWS`).
+        average: `"probabilities"`, or `"logits"` (before the softmax or sigmoid). Numbers are averaged as they are.
+        values: `"names"`: of the class, of the labels (joined by the separator), or of the level. `"numbers"`: of the
+            class or level, a column of 0 and 1 for each label, or the predicted numbers. `"probabilities"`: a column
+            for each class or label. `"auto"`: what the sample's columns tell: a column for each class is for
+            probabilities, one of texts for names, one of integers for numbers, and one of decimal numbers for the
+            probability of the second class of two. Without a sample: probabilities of labels, else names or numbers.
+        threshold: Least probability of a label that is said to be there.
+        separator: What stands between labels in one column.
+        image_size: Pixels, for models that take any size; `"native"` or `None`: the size of the checkpoint.
+        batch_size: Pictures in a batch.
+        errors: `"raise"`: damaged and missing pictures are errors. `"skip"`: their rows get the mean prediction of all
+            others, with a warning.
+        progress: Whether to draw progress bars.
+
+    Returns:
+        A DataFrame with the rows of the table, in its order: the ids, then the predictions.
+
+    Raises:
+        FileNotFoundError: There is no such table, folder or model.
+        ImportError: pandas is not installed.
+        ValueError: Pictures are missing or damaged, the models differ in what they predict, or the sample has other ids
+            or columns.
+
+    Warns:
+        UserWarning: Pictures could not be read.
+
+    Example:
+        >>> from vit_keras import vit
+        >>> tiny = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2)
+        >>> table = predict_table({"id": ["daisy/0", "rose/1.png"]}, tiny, "flowers", tta="flip")
+        >>> table.to_dict("list")
+        {'id': ['daisy/0', 'rose/1.png'], 'label': ['0', '0']}
+    """
+    one_of(average, "average", ("probabilities", "logits"))
+    one_of(values, "values", VALUES)
+    one_of(errors, "errors", ("raise", "skip"))
+    positive_integer(batch_size, "batch_size")
+    target = None if output is None else _target(output)
+    models = [models] if isinstance(models, (str, os.PathLike, keras.Model)) else list(models)
+    if not models:
+        raise ValueError("There are no models. Pass one, or a list of models or of paths.")
+    try:
+        import pandas
+    except ImportError:
+        raise ImportError('Predictions of a table need pandas: pip install "vit-keras[table]"') from None
+    wanted = None if sample is None else read_columns(sample, [*read_columns(sample)][:1])
+    title, ids, names = _ids_and_names(table, wanted, image)
+    paths, missing = find_pictures(names, folder_of(table, images))
+    if missing and errors == "raise":
+        _report_failures([paths[n] for n in sorted(missing)], paths, errors)
+    ensemble = _Ensemble(models, average, tta, image_size, batch_size, errors, progress)
+    how = (wanted, values, threshold, separator)
+
+    def check(known: Meaning) -> None:
+        columns_of(np.zeros((1, known.outputs)), known, *how)
+        if sample is not None:
+            check_spelling(known, read_columns(sample, [*wanted]), values, separator)
+
+    scores, meaning = ensemble.predict(paths, check)
+    found = pandas.DataFrame({title: ids, **columns_of(scores, meaning, *how)})
+    if target is not None:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with complete(target) as part:
+            _WRITERS[target.suffix.lower()](found, part)
+    return found
+
+
+_WRITERS = {
+    ".csv": lambda table, path: table.to_csv(path, index=False),
+    ".tsv": lambda table, path: table.to_csv(path, index=False, sep="\t"),
+    ".parquet": lambda table, path: table.to_parquet(path, index=False),
+}
+
+
+def _target(output: Any) -> Path:
+    """Return the file to write, if its format is known."""
+    target = Path(output).expanduser()
+    if target.suffix.lower() not in _WRITERS:
+        raise ValueError(f"The output file must end in {', '.join(_WRITERS)}. Received: {target}")
+    return target
+
+
+def _ids_and_names(
+    table: Any, wanted: Mapping[str, np.ndarray] | None, image: str | None
+) -> tuple[str, np.ndarray, list[str]]:
+    """Return the title of the ids, the ids, and the names of the pictures.
+
+    Raises:
+        ValueError: There is no such column, or the ids are not the sample's, in any order.
+    """
+    there, first = [*read_columns(table)], [*(wanted or ())][:1]
+    image = image or next((name for name in first if name in there), there[0])
+    title = first[0] if first else image
+    column = title if title in there else image
+    columns = read_columns(table, [image, column])
+    names, ids = whole_columns(columns, image, column)
+    if wanted is not None:
+        here, asked = (collections.Counter(map(str, values)) for values in (ids, wanted[title]))
+        missing, extra = [*(asked - here).elements()], [*(here - asked).elements()]
+        lacks = f"the table lacks {len(missing):,} of them: {first_few(missing)}" if missing else ""
+        more = f"the table has {len(extra):,} more: {first_few(extra)}" if extra else ""
+        if missing or extra:
+            raise ValueError(f"The ids of the sample, {title!r}: {'; '.join(filter(None, (lacks, more)))}.")
+    return title, ids, [*map(str, names)]
+
+
+@dataclasses.dataclass
+class _Ensemble:
+    """Several models, and how their predictions are averaged."""
+
+    models: Sequence[Any]
+    average: str
+    tta: Any
+    image_size: Any
+    batch_size: int
+    errors: str
+    progress: bool
+
+    def predict(self, paths: list[Path], check: Callable[[Meaning], Any]) -> tuple[np.ndarray, Meaning]:
+        """Return the mean prediction of each picture, float64 `(n, outputs)`, and what it stands for.
+
+        `check` is called once that is known, before anything is computed.
+        """
+        total, meaning, decoded = np.zeros(()), None, {}
+        for number, given in enumerate(self.models, start=1):
+            model = given if isinstance(given, keras.Model) else open_model(given)
+            found = meaning_of(model)
+            if meaning is None:
+                check(meaning := found)
+            if found != meaning:
+                name = model.name if given is model else given
+                raise ValueError(f"All models must predict the same. The first: {meaning}. {name}: {found}.")
+            preprocessing = preprocessing_for(model, None, self.image_size)
+            views = SeveralViews(preprocessing, self.tta)
+            if views.key() not in decoded:
+                decoded[views.key()] = decoded_pictures(paths, views, "auto", 2, self.progress)
+            pictures = decoded[views.key()]
+            if number == 1:
+                _report_failures([*pictures.failures], paths, self.errors)
+            good = np.array([path not in pictures.failures for path in paths])
+            show = f"model {number} of {len(self.models)}" if self.progress else None
+            total = total + self._run(model, pictures.select(np.flatnonzero(good)), views, preprocessing, show)
+            del model  # before the next one is opened
+        total /= len(self.models)
+        if self.average == "logits":
+            total = {"single": anatomy.softmax, "multi": anatomy.sigmoid}.get(meaning.task, np.asarray)(total)
+        everything = np.empty((len(paths), total.shape[1]))
+        everything[good], everything[~good] = total, total.mean(axis=0)
+        return everything, meaning
+
+    def _run(
+        self,
+        model: keras.Model,
+        pictures: Pictures,
+        views: SeveralViews,
+        preprocessing: Preprocessing,
+        show: str | None,
+    ) -> np.ndarray:
+        """Return what is averaged, of one model: the mean over all views, float64 `(n, outputs)`."""
+        rows, count, size = [], len(pictures.paths), self.batch_size
+        with progress_bar(show or "", count, show=bool(show)) as advance:
+            for first in range(0, count, size):
+                chosen = range(first, min(first + size, count))
+                batch = np.stack([pictures[n] for n in chosen])
+                if len(batch) < size < count:  # JAX compiles for each size of a batch: keep to one
+                    batch = np.concatenate([batch, np.repeat(batch[-1:], size - len(batch), axis=0)])
+                seen = [self._scores(model, inputs) for inputs in views.inputs(batch, preprocessing.normalize)]
+                rows.append(np.mean(seen, axis=0)[: len(chosen)])
+                advance(len(chosen))
+        return np.concatenate(rows)
+
+    def _scores(self, model: keras.Model, inputs: np.ndarray) -> np.ndarray:
+        """Return what is averaged, of one batch: predictions, or logits."""
+        outputs = keras.ops.convert_to_numpy(model.predict_on_batch(inputs))
+        task = anatomy.task(model)
+        if self.average == "logits" and task not in anatomy.NUMBERS and anatomy.output_kind(model) == "logits":
+            return np.asarray(outputs, "float64")
+        predictions = anatomy.predictions(model, outputs).astype("float64")
+        if self.average == "probabilities" or task in anatomy.NUMBERS:
+            return predictions
+        known = np.clip(predictions, 1e-7, 1 - 1e-7)
+        return np.log(known) - (np.log1p(-known) if task == "multi" else 0)
+
+
+def _report_failures(failures: list[Path], paths: list[Path], errors: str) -> None:
+    """Raise an error that names the pictures that are missing or damaged, or warn of them."""
+    if not failures:
+        return
+    missing = [str(path) for path in failures if not path.is_file()]
+    damaged = [str(path) for path in failures if path.is_file()]
+    kinds = ((missing, "missing"), (damaged, "damaged"))
+    said = "; ".join(f"{len(found):,} {kind}: {first_few(found)}" for found, kind in kinds if found)
+    if errors == "raise" or len(failures) == len({*paths}):
+        raise ValueError(f'Pictures cannot be read; {said}. errors="skip" gives these rows the mean of all others.')
+    warnings.warn(
+        f"Pictures cannot be read; {said}. Their predictions are the mean of all others.", UserWarning, stacklevel=4
+    )

@@ -1,0 +1,97 @@
+"""Test-time augmentation: each picture is seen several times, and the predictions are averaged.
+
+>>> from vit_keras.preprocess import GOOGLE
+>>> pictures = SeveralViews(GOOGLE.replace(image_size=32), ("flip", "crops"))
+>>> pictures("flowers/rose/0.png").shape, pictures.count
+((5, 32, 32, 3), 10)
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from ..._internal.validate import one_of
+from ...preprocess import Preprocessing
+from ...preprocess.images import read
+from ..data.decoding import Decoder
+
+__all__ = ["VIEWS", "SeveralViews", "cut"]
+
+_SIDE = 7 / 8
+_WHOLE = (0.0, 0.0, 1.0, 1.0)
+
+VIEWS = {
+    "flip": (),
+    "crops": tuple((y, x, y + _SIDE, x + _SIDE) for y in (0, 1 - _SIDE) for x in (0, 1 - _SIDE)),
+}
+"""The boxes that each name adds to the whole picture: `(top, left, bottom, right)` as shares of its sides.
+
+`"crops"` are its four corners, of seven eighths of each side. `"flip"` adds the mirror image of every view."""
+
+
+class SeveralViews(Decoder):
+    """Turns a file into the pixels of all its views, which is decoding it once.
+
+    Args:
+        preprocessing: How a picture is resized; with a size.
+        tta: Names of `VIEWS`, or one with commas between them.
+
+    Attributes:
+        count: Views of a picture, mirror images included.
+
+    Raises:
+        ValueError: There are no such views.
+    """
+
+    def __init__(self, preprocessing: Preprocessing, tta: str | Iterable[str] = ()):
+        super().__init__(preprocessing, roomy=False)
+        names = [name.strip() for name in tta.split(",") if name.strip()] if isinstance(tta, str) else [*tta]
+        chosen = {one_of(name, "tta", VIEWS) for name in names}
+        self.boxes = [_WHOLE, *(box for name, boxes in VIEWS.items() if name in chosen for box in boxes)]
+        self.mirrored = "flip" in chosen
+        self.count = len(self.boxes) * (1 + self.mirrored)
+
+    def __call__(self, path: Any) -> np.ndarray:
+        """Return uint8 `(boxes, height, width, channels)`, without the mirror images."""
+        picture = read(path, None)
+        return np.stack([self.plain(cut(picture, box)) for box in self.boxes])
+
+    def inputs(self, pictures: np.ndarray, normalize: Any) -> Iterator[np.ndarray]:
+        """Yield the inputs of a model for each view in turn, mirror images included.
+
+        Args:
+            pictures: uint8 `(n, boxes, height, width, channels)`.
+            normalize: From pixels to the model's input.
+        """
+        for n in range(len(self.boxes)):
+            view = normalize(pictures[:, n])
+            yield view
+            if self.mirrored:
+                yield view[:, :, ::-1]
+
+    def bytes(self) -> int:
+        return super().bytes() * len(self.boxes)
+
+    def key(self) -> str:
+        return json.dumps([super().key(), self.boxes])
+
+
+def cut(picture: np.ndarray, box: tuple[float, float, float, float]) -> np.ndarray:
+    """Return a part of a picture, at least one pixel.
+
+    Args:
+        picture: `(height, width, channels)`.
+        box: `(top, left, bottom, right)` as shares of its sides.
+
+    Example:
+        >>> cut(np.zeros((16, 8, 3)), VIEWS["crops"][3]).shape
+        (14, 7, 3)
+    """
+    height, width = picture.shape[:2]
+    top, left, bottom, right = (round(share * side) for share, side in zip(box, (height, width) * 2))
+    top, left = min(top, height - 1), min(left, width - 1)
+    return picture[top : max(bottom, top + 1), left : max(right, left + 1)]

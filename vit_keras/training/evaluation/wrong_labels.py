@@ -1,0 +1,125 @@
+"""Likely wrong labels, by confident learning: images that a model which has not seen them is sure to be another class.
+
+Northcutt, Jiang and Chuang, "Confident Learning: Estimating Uncertainty in Dataset Labels" (arXiv 1911.00068), which
+the library cleanlab implements.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from typing import Any
+
+import numpy as np
+
+from ..embeddings.probe import linear_probe
+
+__all__ = ["LabelIssues", "label_issues", "out_of_fold"]
+
+_FOLDS = 5
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class LabelIssues:
+    """Images whose label is likely wrong, the most likely first; made by `label_issues`.
+
+    Attributes:
+        images: int array, their numbers.
+        suggested: int array, the class that each seems to be.
+        probabilities: The probability of the label.
+    """
+
+    images: np.ndarray
+    suggested: np.ndarray
+    probabilities: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+
+def label_issues(probabilities: Any, labels: Any) -> LabelIssues:
+    """Find images whose label is likely wrong.
+
+    Each class has a threshold of its own: the mean probability that it gets on the images with its label. An image is
+    an issue if another class reaches its threshold, is the most probable one of those that do, and is the most probable
+    one of all: the images off the diagonal of the confident joint (arXiv 1911.00068, section 3.1). Those
+    of the least probable labels come first, which finds more than the margin between the two classes does.
+
+    Args:
+        probabilities: `(n, classes)` of images that the model has not learned from: out of fold, as those in `oof.csv`
+            or of `out_of_fold`. A model is sure of the wrong labels that it has learned.
+        labels: The given class numbers, `(n,)`.
+
+    Raises:
+        ValueError: The shapes do not fit each other, or a label is no class.
+
+    Example:
+        >>> shares = np.array([[0.9, 0.1], [0.8, 0.2], [0.1, 0.9], [0.2, 0.8], [0.95, 0.05]])
+        >>> found = label_issues(shares, [0, 0, 1, 1, 1])
+        >>> found.images, found.suggested
+        (array([4]), array([0]))
+    """
+    shares, labels = np.asarray(probabilities, "float64"), np.asarray(labels)
+    if shares.ndim != 2 or labels.shape != shares.shape[:1] or labels.dtype.kind not in "ui":
+        raise ValueError(
+            "label_issues needs probabilities (n, classes) and one class number for each image. Received: shapes "
+            f"{shares.shape} and {labels.shape}, labels of {labels.dtype}"
+        )
+    if len(labels) and not 0 <= labels.min() <= labels.max() < shares.shape[1]:
+        raise ValueError(f"Labels are from 0 to {shares.shape[1] - 1}. Received: {labels.min()} to {labels.max()}")
+    given = np.eye(shares.shape[1])[labels]
+    counts = given.sum(axis=0)
+    thresholds = np.where(counts > 0, (given * shares).sum(axis=0) / np.maximum(counts, 1), np.inf)
+    sure = np.where(shares >= thresholds - 1e-9, shares, -1.0)
+    suggested = sure.argmax(axis=1)
+    found = (sure.max(axis=1) > 0) & (suggested != labels) & (suggested == shares.argmax(axis=1))
+    images = np.flatnonzero(found)
+    images = images[np.argsort(shares[images, labels[images]], kind="stable")]
+    return LabelIssues(images, suggested[images], shares[images, labels[images]])
+
+
+def out_of_fold(
+    features: np.ndarray, labels: Any, *, classes: int | None = None, l2: float | str = "auto", seed: int = 0
+) -> np.ndarray:
+    """Return the probability of each class for each image, from the features of the others alone.
+
+    A logistic regression learns four fifths of the images and predicts the last (scikit-learn's `cross_val_predict`
+    with `StratifiedKFold`). It takes some five times as long as one `linear_probe` of known weight decay.
+
+    Args:
+        features: `(n, features)`, of a model that has not learned these labels.
+        labels: Class numbers `(n,)`.
+        classes: How many there are; `None`: one more than the highest label.
+        l2: The weight decay; see `linear_probe`.
+        seed: How the images are divided.
+
+    Returns:
+        `(n, classes)`; a class with one image is never predicted for it.
+
+    Raises:
+        ImportError: scikit-learn is not installed.
+        ValueError: There is only one class, or each image has its own.
+
+    Example:
+        >>> points = np.array([[0.0, 1.0], [0.2, 0.8], [1.0, 0.1], [0.9, 0.0]])
+        >>> out_of_fold(points, [0, 0, 1, 1]).argmax(axis=1)
+        array([0, 0, 1, 1])
+    """
+    if l2 == "auto":
+        l2 = linear_probe(features, labels, classes=classes, seed=seed).l2
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.model_selection import StratifiedKFold, cross_val_predict
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    labels = np.asarray(labels)
+    present, counts = np.unique(labels, return_counts=True)
+    if len(present) < 2 or counts.max() < 2:
+        raise ValueError("out_of_fold needs two classes, one of them with two images.")
+    folds = StratifiedKFold(min(_FOLDS, int(counts.max())), shuffle=True, random_state=seed)
+    model = make_pipeline(StandardScaler(), LogisticRegression(C=1 / (l2 * len(labels)), tol=1e-3, max_iter=300))
+    found = np.zeros((len(labels), int(labels.max()) + 1 if classes is None else classes))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The least populated class|Number of classes in training fold")
+        found[:, present] = cross_val_predict(model, features, labels, cv=folds, method="predict_proba")
+    return found

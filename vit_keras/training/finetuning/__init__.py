@@ -1,0 +1,316 @@
+"""Fine-tune a model on a folder of pictures in one call that survives a kill, and write a report.
+
+>>> from vit_keras.training.finetuning import finetune
+>>> result = finetune("vit_ti16", "flowers", output="finetuned")  # doctest: +SKIP
+>>> result.evaluation.accuracy  # doctest: +SKIP
+0.91
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import inspect
+import math
+import os
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+from PIL import Image
+
+from ..._internal.validate import ALIASES, did_you_mean, is_number, one_of
+from ...anatomy import NUMBERS, find_vit, native_size, own_preprocessing
+from ...backend.openvino import refuse_gradients
+from ...config import ViTConfig, size_pair
+from ...opening import open_model
+from .. import metrics
+from ..data.dataset import check_share, datasets_of
+from ..data.labeled import Labeled
+from ..data.listing import split
+from ..data.splits import fold_numbers, hold_out
+from ..data.table import column_numbers, is_table, read_columns, read_pictures
+from ..recipes import Recipe
+from ..recipes import recipe as find_recipe
+from .call import Call, noted_warnings
+from .results import FinetuneResult, FoldsResult
+
+__all__ = ["FinetuneResult", "FoldsResult", "finetune"]
+
+MINUTES = 12.0
+"""The time limit where neither minutes nor epochs are given."""
+
+_FEWEST_PATCHES = 10
+"""Patches down and across: a pre-trained ViT that sees fewer is not worth the time that it saves."""
+
+_SAMPLED = 1000
+"""Pictures to look at for their size."""
+
+
+def finetune(
+    model: keras.Model | str | os.PathLike[str] | None = None,
+    folder: Any = None,
+    /,
+    *,
+    images: str | os.PathLike[str] | None = None,
+    image: str = "image",
+    label: str | Sequence[str] = "label",
+    task: str = "auto",
+    separator: str | None = None,
+    group: str | None = None,
+    weight: str | None = None,
+    class_names: Sequence[str] | None = None,
+    weights: str | os.PathLike[str] | None = None,
+    recipe: str | Recipe = "finetune",
+    epochs: int | None = None,
+    minutes: float | None = None,
+    image_size: int | tuple[int, int] | str | None = "auto",
+    batch_size: int = 32,
+    validation_split: float = 0.2,
+    folds: int | str | None = None,
+    metric: str | None = None,
+    balance: bool | str = False,
+    probe: bool = True,
+    calibrate: bool = False,
+    look: bool = True,
+    output: str | os.PathLike[str] = "finetuned",
+    overwrite: bool = False,
+    seed: int = 0,
+    errors: str = "raise",
+    mistakes: int = 24,
+    command: str | None = None,
+    progress: bool = True,
+    **options: Any,
+) -> FinetuneResult | FoldsResult:
+    """Fine-tune a model on a folder of pictures, one subfolder for each class, or on a table, and write a report.
+
+    A part of the pictures is held out, the same share of each class. The weights of the best epoch are kept, by the
+    metric on the held-out pictures, or else the accuracy (one class of several) or the loss; training ends early if a
+    third of the epochs bring no improvement. A call that was interrupted continues when it is made again, to the same
+    result.
+
+    The loss follows the task: cross-entropy over the classes, one of its own for each of several labels, or the mean
+    squared error of numbers and levels, which are standardized inside and come out in their own unit. With `folds`, one
+    model is trained for each fold, in `output/fold0` and so on; the report is of all of them. After a kill, the same
+    call goes on: finished folds stay.
+
+    Args:
+        model: The name of a factory, the path of a saved model (see `vit_keras.opening.open_model`), or a model with
+            a ViT in it; the ViT is copied. It gets a new head, unless its `labels` are the names of the classes.
+            `None`: what `weights` say. A single positional argument is the folder: `finetune(folder)`,
+            `finetune(folder, model=…)`.
+        folder: The pictures, `folder/class/picture.jpg` (see `vit_keras.training.image_folder`); or a table (see
+            `vit_keras.training.image_table`).
+        images: Of a table, the folder of its pictures; `None`: that of the table.
+        image: Of a table, the column of the pictures.
+        label: Of a table, the column of the labels, or several.
+        task: Of a table, what the labels are: `"single"`, `"multi"`, `"regression"`, `"ordinal"`, or `"auto"`.
+        separator: Of a table, what stands between several labels in one column.
+        group: Of a table, a column whose values are not divided between training and validation.
+        weight: Of a table, a column of weights of the pictures in the loss.
+        class_names: Of a table, the classes or levels in their order.
+        weights: A published name, a file or a URL.
+        recipe: How to train (see `vit_keras.training.recipes`).
+        epochs: Number of epochs; `None`: the recipe's.
+        minutes: Time limit, approximate, kept by training fewer epochs. The number of epochs follows from the time of
+            the first steps, and again from later ones, while the training is young, if these are much faster or slower.
+            0: no limit; `None`: 12, or no limit if `epochs` is given.
+        image_size: Pixels, `(height, width)` or one integer; `"native"`: the model's own; `"auto"` or `None`: the same,
+            or fewer where the pictures are smaller.
+        batch_size: Pictures in a step.
+        validation_split: Share of the pictures to hold out, without `folds`.
+        folds: How many folds (see `splits.fold_numbers`), or the column of a table that has their numbers.
+        metric: Name of the measure that chooses the epoch, one of `vit_keras.training.metrics.NAMES`.
+        balance: Whether rare classes count as much as frequent ones: `"prior"`, by a loss that does not let the model
+            learn how frequent each class is (`vit_keras.training.losses.CrossEntropy`), the better one where it was
+            measured; `"weights"` or `True`, by weights of the classes in the loss. The metric `"balanced_accuracy"` or
+            `"macro_f1"` then chooses the epoch by the same rule.
+        probe: Whether to find out first how well simple classifiers of the model's features do without training
+            (nearest neighbors, class means, a linear probe), where an image has one class of several. This costs one
+            forward pass of each image, at most a twentieth of the time limit. If fine-tuning does not beat the linear
+            ones, the report says so, and the better of these is saved too, as `probe.keras`.
+        calibrate: Whether to calibrate the model on the held-out images (see `vit_keras.training.calibrate`): no
+            prediction changes, and its probabilities are as often right as they say. It costs nothing.
+        look: Whether to look at the images through the frozen model before the training. The report then has
+            near-duplicates between training and held-out images and, for classes, likely wrong labels and what twice as
+            many images would give. It takes about as long as a third of an epoch, at most a tenth of `minutes`; needs
+            scikit-learn, and is left out without it.
+        output: Folder for the results; it is made. (Also accepted as `out`.)
+        overwrite: Whether to begin anew if `output` has a finished run, or one with other settings.
+        seed: Seed of the split, the order and the augmentation.
+        errors: `"raise"` to refuse damaged pictures, `"skip"` to leave them out with a warning.
+        mistakes: Largest number of mistakes in the report.
+        command: The command to show in the report.
+        progress: Whether to print what happens.
+        **options: Options of `vit_keras.from_checkpoint`, such as `family`.
+
+    Returns:
+        A `FinetuneResult`; with `folds` a `FoldsResult`.
+
+    Raises:
+        FileNotFoundError: There is no such folder or weights.
+        TypeError: There is no folder, or an argument is given twice.
+        ValueError: The pictures, the model or the options do not fit; `output` has a finished or another run; or the
+            loss is not a finite number any more.
+        NotImplementedError: Keras runs on OpenVINO, which trains nothing.
+
+    Warns:
+        UserWarning: Pictures were left out, or classes are unbalanced.
+
+    Example:
+        >>> result = finetune("flowers", weights="Ti_16.npz", epochs=10, output="flowers-ti16")  # doctest: +SKIP
+    """
+    refuse_gradients("finetune")
+    started = time.monotonic()
+    model, folder = _model_and_folder(model, folder, options)
+    output, how = Path(options.pop("out", output)).expanduser(), find_recipe(recipe)
+    of_table = {"image": image, "label": label, "task": task, "separator": separator, "weight": weight, "group": group}
+    _check_options(model, weights, options)
+    _check(output, overwrite, errors, epochs=epochs, minutes=minutes)
+    keras.utils.set_random_seed(seed)
+    notes: list[str] = []
+    with noted_warnings(notes):
+        data = read_pictures(folder, images, errors, {**of_table, "class_names": class_names})
+        if data.assumed and progress:
+            print(data.assumed, flush=True)
+        _check_measure(data, metric, balance, calibrate)
+        parts = _parts(data, folder, validation_split, folds, seed)
+        given = model
+        if not isinstance(model, keras.Model):
+            given = open_model(model, weights, **options, **({} if how.dtype is None else {"dtype": how.dtype}))
+        how = how.for_model(given)
+        sets = datasets_of(
+            data,
+            parts,
+            image_size=_size(image_size, find_vit(given), data.paths),
+            preprocessing=own_preprocessing(find_vit(given)),
+            batch_size=batch_size,
+            seed=seed,
+            augmentation=how.augmentation,
+            errors=errors,
+            progress=progress,
+        )
+    minutes = (MINUTES if epochs is None else 0) if minutes is None else minutes
+    call = Call(
+        data=data,
+        given=given,
+        model=model,
+        title=Path(folder).resolve().name if isinstance(folder, (str, os.PathLike)) else "a table",
+        recipe=how,
+        output=output,
+        end=started + 60 * minutes if minutes else None,
+        seconds=60 * minutes if minutes else None,
+        epochs=epochs,
+        balance=balance,
+        calibrate=calibrate,
+        look=look,
+        metric=metric,
+        overwrite=overwrite,
+        seed=seed,
+        mistakes=mistakes,
+        command=command,
+        progress=progress,
+        probe=probe,
+        notes=notes,
+    )
+    return call.one(*sets) if folds is None else call.folds([*zip(sets[::2], sets[1::2])])
+
+
+# --- what is trained ----------------------------------------------------------------------------------------------
+
+
+def _model_and_folder(first: Any, second: Any, options: dict[str, Any]) -> tuple[Any, Any]:
+    """Return the model and the folder, by position or by name; a single position is the folder unless that is named."""
+    named = {name: options.pop(name) for name in ("model", "folder") if name in options}
+    by_position = [argument for argument in (first, second) if argument is not None]
+    if second is None and first is not None and "folder" not in named:
+        return named.get("model"), first
+    if len(by_position) + len(named) > 2:
+        raise TypeError(f"finetune takes one model and one folder. Received twice: {', '.join(named)}")
+    model, folder = named.get("model", first), named.get("folder", second)
+    if folder is None:
+        raise TypeError("finetune needs a folder of pictures: finetune(folder) or finetune(model, folder).")
+    return model, folder
+
+
+def _check_options(model: Any, weights: Any, options: Mapping[str, Any]) -> None:
+    """Raise `TypeError` for options that nobody would read: a recipe's, and those of opening a model that is open."""
+    is_open = isinstance(model, keras.Model)
+    own = [name for name in inspect.signature(finetune).parameters if name != "options"]
+    of_opening = () if is_open else {field.name for field in dataclasses.fields(ViTConfig)}
+    fields = {field.name for field in dataclasses.fields(Recipe)} - {*own, *of_opening}
+    for name in options:
+        found = next((each for each in (name, *ALIASES.get(name, ())) if each in {*own, *fields}), None)
+        if found in fields:
+            message = f'Pass recipe=vit_keras.training.recipe("finetune", {found}=…)'
+            raise TypeError(f"finetune has no argument {name}. {message}, or --set {found}=… on the command line.")
+        if is_open or found:
+            known = "An open model takes no options of opening."
+            hint = did_you_mean(name, own).strip() or known
+            raise TypeError(f"finetune has no argument {name}. {hint}")
+    if is_open and weights is not None:
+        raise ValueError(f"An open model has its weights. Remove weights={weights!r:.100}.")
+
+
+def _check(output: Path, overwrite: bool, errors: str, **numbers: float | None) -> None:
+    """Raise what can be known before anything is loaded."""
+    one_of(errors, "errors", ("raise", "skip"))
+    for name, value in numbers.items():
+        if value is not None and (not is_number(value) or value < 0 or (name == "epochs" and value < 1)):
+            raise ValueError(f"{name} must be positive. Received: {value!r}")
+    if output.exists() and not output.is_dir():
+        raise ValueError(f"{output} is a file. Pass another folder for the results as output= (--output).")
+    done = (output / "model.keras").exists() or (output / "oof.csv").exists()
+    if done and not (output / ".state").exists() and not overwrite:
+        raise ValueError(
+            f"{output} has a finished run. Pass another folder as output= (--output), or overwrite=True (--overwrite)."
+        )
+
+
+def _parts(data: Labeled, source: Any, share: float, folds: int | str | None, seed: int) -> list[np.ndarray]:
+    """Return the numbers of the pictures for training and for validation, in turn for each fold."""
+    if folds is None:
+        check_share(share)
+        return hold_out(data, share, seed) if is_table(source) else split(data.labels, share, seed)
+    if isinstance(folds, str):
+        if not is_table(source):
+            raise ValueError(f"folds={folds!r} names a column of a table. Of a folder, pass their number.")
+        numbers = column_numbers(read_columns(source), folds)
+        if numbers.max() < 1:
+            raise ValueError(f"The column {folds!r} has one value. Folds are two or more.")
+    else:
+        numbers = fold_numbers(data, folds, seed)
+    held_out = [numbers == fold for fold in range(numbers.max() + 1)]
+    return [np.flatnonzero(part) for each in held_out for part in (~each, each)]
+
+
+def _check_measure(data: Labeled, metric: str | None, balance: bool | str, calibrate: bool) -> None:
+    one_of(balance, "balance", (False, True, "weights", "prior"))
+    if metric is not None and one_of(metric, "metric", metrics.NAMES) not in metrics.fitting(data.task):
+        fitting = ", ".join(metrics.fitting(data.task))
+        raise ValueError(f"The metric {metric!r} does not fit the task {data.task!r}, which these fit: {fitting}.")
+    if calibrate and data.task in NUMBERS:
+        raise ValueError(f"calibrate=True is about probabilities, and the task is {data.task!r}. Leave it out.")
+    if balance and (data.task != "single" or data.weights is not None):
+        why = "the pictures have weights" if data.task == "single" else f"the task is {data.task!r}"
+        raise ValueError(f"balance={balance!r} weighs classes, one for each picture, and {why}. Pass weight= alone.")
+
+
+def _size(wanted: Any, model: keras.Model, paths: Sequence[Path]) -> tuple[int, int]:
+    """Return the size wanted, or the model's own, or fewer patches where nine in ten pictures need no more."""
+    if wanted not in (None, "auto", "native"):
+        return size_pair(wanted, "image_size")
+    native, stride = native_size(model), model.config.stride
+    if wanted == "native":
+        return native
+    longest = []
+    for path in paths[:: math.ceil(len(paths) / _SAMPLED) or 1]:
+        with contextlib.suppress(OSError, ValueError), Image.open(path) as picture:  # damaged ones are named later
+            longest.append(max(picture.size))
+    if not longest:
+        return native
+    needed = np.quantile(longest, 0.9)
+    return tuple(min(own, max(_FEWEST_PATCHES, math.ceil(needed / step)) * step) for own, step in zip(native, stride))

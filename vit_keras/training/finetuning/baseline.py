@@ -1,0 +1,180 @@
+"""What a model's features tell before it is fine-tuned: how often simple classifiers of them are right.
+
+>>> Baseline({NEIGHBORS: 180, PROBE: 186}, held_out=200, learned=800, seconds=4.0, best=PROBE).text
+'linear probe 93.0% (95 % interval: 88.6% to 95.8%); nearest neighbors 90.0%'
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+from ..data.dataset import ImageFolder
+from ..embeddings import Probe, embed, knn, linear_probe
+from ..metrics import wilson
+
+__all__ = ["Baseline"]
+
+SHARE = 0.05
+"""Share of the time limit that the features may take: of images that do not fit, a random part is left out."""
+
+_MOST_WORK = 1e8
+"""Images × features × classes up to which a linear probe takes seconds rather than minutes."""
+
+_TEMPERATURE = 0.07
+"""Of cosine similarities, as in `knn`."""
+
+NEIGHBORS, CENTROIDS, PROBE = "nearest neighbors", "class means", "linear probe"
+
+
+@dataclasses.dataclass(frozen=True)
+class Baseline:
+    """How many held-out images classifiers of frozen features classify correctly.
+
+    Attributes:
+        right: Their number by the name of the classifier.
+        held_out: Held-out images that were classified.
+        learned: Images that the classifiers learned from.
+        seconds: Time that it took, most of it one forward pass of each image.
+        best: The linear classifier that is right most often.
+        probe: It, ready to be the head of the model.
+    """
+
+    right: dict[str, int]
+    held_out: int
+    learned: int
+    seconds: float
+    best: str
+    probe: Probe | None = None
+
+    @classmethod
+    def of(
+        cls,
+        model: keras.Model,
+        train: ImageFolder,
+        held_out: ImageFolder,
+        *,
+        seconds: float | None = None,
+        seed: int = 0,
+    ) -> Baseline | None:
+        """Compute the features of the images, and classify those held out.
+
+        Args:
+            model: The model before its fine-tuning, for images of the size that the datasets have.
+            train: The images to learn from.
+            held_out: The images to classify.
+            seconds: The time limit of the whole call; `None` for no limit.
+            seed: Which images are left out if the time is too short for all.
+
+        Returns:
+            `None` if the images that fit into the time are of one class.
+        """
+        started, count = time.monotonic(), len(train.paths) + len(held_out.paths)
+        parts = []
+        for part in (held_out, train):
+            limit = None if seconds is None else SHARE * seconds * len(part.paths) / count
+            parts.append(_features(model, part, limit, seed))
+        (queries, wanted), (features, labels) = parts
+        classes = len(train.class_names)
+        if len(np.unique(labels)) < 2:
+            return None
+        right = {NEIGHBORS: int((knn(features, labels, queries, k=min(20, len(features))) == wanted).sum())}
+        probes = {CENTROIDS: _centroids(features, labels, classes)}
+        if features.size * classes <= _MOST_WORK:
+            with contextlib.suppress(ImportError):  # scikit-learn is an extra
+                probes[PROBE] = linear_probe(features, labels, classes=classes)
+        right |= {name: int((probe.predict(queries) == wanted).sum()) for name, probe in probes.items()}
+        best = _best(right)
+        return cls(right, len(wanted), len(labels), time.monotonic() - started, best, probes[best])
+
+    @classmethod
+    def joined(cls, parts: Sequence[dict[str, Any]]) -> Baseline:
+        """Return the baseline of all folds, of what `to_dict` returned for each."""
+        names = set.intersection(*({*part["right"]} for part in parts))
+        right = {name: sum(part["right"][name] for part in parts) for name in parts[0]["right"] if name in names}
+        held_out, learned, seconds = (sum(part[name] for part in parts) for name in ("held_out", "learned", "seconds"))
+        return cls(right, held_out, learned, seconds, _best(right))
+
+    @property
+    def accuracy(self) -> float:
+        """The accuracy of the best linear classifier."""
+        return self.right[self.best] / self.held_out
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The 95 % interval of `accuracy` (Wilson's)."""
+        return wilson(self.accuracy, self.held_out)
+
+    @property
+    def text(self) -> str:
+        """The accuracies in a line."""
+        low, high = self.interval
+        others = "; ".join(f"{name} {n / self.held_out:.1%}" for name, n in self.right.items() if name != self.best)
+        return f"{self.best} {self.accuracy:.1%} (95 % interval: {low:.1%} to {high:.1%}); {others}"
+
+    def beats(self, accuracy: float) -> bool:
+        """Return whether the best linear classifier is as good as a fine-tuned model of this accuracy."""
+        return self.accuracy >= accuracy
+
+    def verdict(self, accuracy: float, saved: str = "probe.keras") -> str:
+        """Return which model to ship if fine-tuning gave this accuracy, in words; `saved` is where the other one is."""
+        low, high = self.interval
+        found = (
+            f"Without fine-tuning, a linear classifier of the model's features ({self.best}) is right on "
+            f"{self.accuracy:.1%} of {self.held_out:,} held-out images (95 % interval: {low:.1%} to {high:.1%}); "
+            f"fine-tuning gave {accuracy:.1%}."
+        )
+        if self.beats(accuracy):
+            return f"{found} It did not help: ship {saved}, or train longer or on more images."
+        if accuracy <= high:
+            return f"{found} Only more held-out images would tell whether it helped."
+        return found
+
+    def put_into(self, model: keras.Model) -> keras.Model:
+        """Return a model that was given the best linear classifier as its head."""
+        self.probe.apply_to(model)
+        return model
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the numbers, as plain JSON."""
+        return {name: getattr(self, name) for name in ("right", "held_out", "learned", "seconds", "best")}
+
+
+def _best(right: dict[str, int]) -> str:
+    """Return the linear classifier that is right most often; the linear probe if both are."""
+    return max((name for name in (PROBE, CENTROIDS) if name in right), key=right.__getitem__)
+
+
+def _unit(rows: np.ndarray) -> np.ndarray:
+    return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
+
+
+def _centroids(features: np.ndarray, labels: np.ndarray, classes: int) -> Probe:
+    """Return a classifier by the mean of each class that has the largest cosine similarity.
+
+    It is linear: the length of an image's own features is the same for all classes.
+    """
+    kernel, bias = np.zeros((features.shape[1], classes), "float32"), np.full(classes, -2 / _TEMPERATURE, "float32")
+    for kind in np.unique(labels):
+        kernel[:, kind], bias[kind] = _unit(_unit(features[labels == kind]).mean(axis=0)[None])[0] / _TEMPERATURE, 0
+    return Probe(kernel, bias, l2=0.0)
+
+
+def _features(model: keras.Model, data: ImageFolder, seconds: float | None, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the features and the labels of the images, or of as many random ones as the time allows."""
+    rows, started = np.random.default_rng(seed).permutation(len(data.paths)), time.monotonic()
+
+    def batches():
+        for n in range(0, len(rows), data.batch_size):
+            if n and seconds is not None and time.monotonic() - started > seconds:
+                return
+            yield data.arrays(rows[n : n + data.batch_size])[0]
+
+    found = embed(model, batches(), progress=False)
+    return found, data.labels[rows[: len(found)]]

@@ -1,0 +1,344 @@
+"""One call of `finetune`: one training with its report, or one for each fold and a report of all."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import json
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+from ..._internal.atomic import complete
+from ...opening import open_model
+from .. import metrics
+from ..data.dataset import ImageFolder
+from ..data.labeled import Labeled
+from ..evaluation import evaluation_of, explained_pictures, pictures_of_mistakes, relative
+from ..evaluation.calibration import calibrate, tempered
+from ..evaluation.findings import Findings, look_at, wrong_labels
+from ..evaluation.report import report
+from ..recipes import Recipe
+from .baseline import Baseline
+from .job import Job, digest, duration, with_head
+from .results import FinetuneResult, FoldsResult, facts, pixels, predictions_csv, remarks, spread, write
+from .run import Run, TimeLimit
+
+__all__: list[str] = []
+
+
+@contextmanager
+def noted_warnings(notes: list[str]) -> Iterator[None]:
+    """Add the texts of all warnings to a list, for the report; the warnings are shown all the same."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        yield
+    for warning in caught:
+        if warning.category is UserWarning and str(warning.message) not in notes:
+            notes.append(str(warning.message))
+        warnings.warn(warning.message, warning.category, stacklevel=4)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Call:
+    """What was asked for, and the pictures and the model that were found.
+
+    Attributes:
+        data: The pictures.
+        given: The model to begin with.
+        model: How it was named.
+        title: What the pictures are called.
+        recipe: How to train.
+        output: Folder for the results.
+        end: When everything must be done, as `time.monotonic()` counts; `None` for no limit.
+        seconds: Seconds that the time limit allows; `None` for no limit.
+        notes: Warnings, for the report.
+        Others: Arguments of `finetune`.
+    """
+
+    data: Labeled
+    given: keras.Model
+    model: Any
+    title: str
+    recipe: Recipe
+    output: Path
+    end: float | None
+    seconds: float | None
+    epochs: int | None
+    balance: bool | str
+    calibrate: bool
+    look: bool
+    metric: str | None
+    overwrite: bool
+    seed: int
+    mistakes: int
+    command: str | None
+    progress: bool
+    probe: bool
+    notes: list[str]
+
+    def job(self, train: ImageFolder, held_out: ImageFolder) -> Job:
+        """Return the job of training on one part of the pictures."""
+        options = {"balance": self.balance, "progress": self.progress, "metric": self.metric}
+        with noted_warnings(self.notes):
+            return Job.of(self.given, self.recipe, train, held_out, self.data, **options)
+
+    def fit(self, job: Job, output: Path, epochs: int | None = None, end: float | None = None) -> Run:
+        """Train, or continue, in a folder, and return the run, whose state is still there."""
+        settings = {**job.settings(), "epochs": self.epochs, "seed": self.seed}
+        run, wanted, limit = Run(output / ".state", settings, self.overwrite, job.best_by), self._wanted, None
+        if run.epochs is None:
+            if end is not None and epochs is None:
+                passes = 1 if job.metric is None else 2  # over the held-out pictures
+                limit = TimeLimit(end, wanted, len(job.train), passes * len(job.held_out))
+            run.begin(epochs or (wanted if limit is None else job.plan(run, limit)))
+            job.say_plan(run.epochs)
+        job.fit(run, limit)
+        return run
+
+    def baseline(self, job: Job) -> Baseline | None:
+        """Return what the features tell before the training, where that is wanted and a picture has one class."""
+        if not self.probe or self.data.task != "single":
+            return None
+        found = Baseline.of(job.model, job.train, job.held_out, seconds=self.seconds, seed=self.seed)
+        if found is not None:
+            job.say(
+                f"Without training, of {found.held_out:,} held-out pictures ({duration(found.seconds)}): {found.text}"
+            )
+        return found
+
+    def _untrained(self, train: ImageFolder) -> keras.Model:
+        return with_head(self.given, train.image_size, self.data.names, self.data.task)[0]
+
+    @property
+    def _wanted(self) -> int:
+        return self.epochs or self.recipe.epochs
+
+    def _facts(self, job: Job, epochs: int, seconds: float) -> dict[str, Any]:
+        told = {"epochs": epochs, "time": duration(seconds), "batch": job.train.batch_size, "seed": self.seed}
+        metric = {} if self.metric is None else {"metric": self.metric}
+        return {**facts(job.model, self.given, self.model), **told, **metric}
+
+    def _look(self, pairs: Sequence[tuple[ImageFolder, ImageFolder]]) -> Findings:
+        """Look at the images before the training."""
+        if not self.look:
+            return Findings()
+        batch_size = pairs[0][0].batch_size
+        return look_at(self.given, self.data, pairs, seconds=self.seconds, batch_size=batch_size, seed=self.seed)
+
+    def _calibrated(self, model: keras.Model, evaluation: Any) -> tuple[Any, float | None]:
+        """Calibrate a model by its evaluation, if that is wanted, and return what it predicts now."""
+        if not self.calibrate:
+            return evaluation, None
+        by = calibrate(model, evaluation)
+        shares = tempered(evaluation.probabilities, by, evaluation.task).astype("float32")
+        return dataclasses.replace(evaluation, probabilities=shares), by
+
+    # --- one training -----------------------------------------------------------------------------------------------
+
+    def one(self, train: ImageFolder, held_out: ImageFolder) -> FinetuneResult:
+        """Train one model, and write its report."""
+        job = self.job(train, held_out)
+        tuned = job.model
+        job.say(
+            f"{job.pictures}; {tuned.name} for {pixels(tuned)} pixels, {tuned.count_params():,} weights; recipe "
+            f"{self.recipe.name}"
+        )
+        before = self.baseline(job)
+        findings = self._look([(train, held_out)])
+        for line in findings.lines:
+            job.say(line)
+        run = self.fit(job, self.output, end=self.end)
+        evaluation, by = self._calibrated(tuned, job.evaluate())
+        how = job.plan_of(run.epochs)
+        job.say(f"On the held-out pictures: {evaluation.headline}")
+        if before is not None:
+            self.notes.append(before.verdict(evaluation.accuracy))
+            job.say(self.notes[-1])
+        frozen = before.put_into(self._untrained(train)) if before and before.beats(evaluation.accuracy) else None
+        page = report(
+            evaluation,
+            title=f"{tuned.name}, fine-tuned on {self.title}",
+            subtitle=job.pictures,
+            history=run.history,
+            best_epoch=run.best,
+            notes=[*self.notes, *findings.remarks, *remarks(run, self._wanted)],
+            pictures=pictures_of_mistakes(tuned, evaluation, self.data.root, self.mistakes),
+            command=self.command,
+            recipe=how.to_dict(),
+            facts=self._facts(job, run.epochs, run.seconds),
+            temperature=by,
+            findings=findings,
+            data=self.data,
+        )
+        told = {"best_epoch": run.best, "seconds": run.seconds, "history": run.history, "temperature": by}
+        told |= {**_told(before), "images": findings.to_dict(self.data)}
+        files = {
+            "report.html": page,
+            "history.json": {**told, "held_out": evaluation.to_dict()},
+            "recipe.json": how.to_dict(),
+            "split.json": job.split(),
+        }
+        write(self.output, files, tuned, frozen)
+        run.remove()
+        job.say(f"Wrote {self.output / 'model.keras'} and, beside it, {', '.join(files)}")
+        return FinetuneResult(tuned, evaluation, run.history, run.best, how, self.output)
+
+    # --- folds ------------------------------------------------------------------------------------------------------
+
+    def folds(self, pairs: Sequence[tuple[ImageFolder, ImageFolder]]) -> FoldsResult:
+        """Train one model for each fold, and write one report of all; folds that are finished are not trained again."""
+        whole = self._begun(pairs)
+        findings = self._look(pairs)
+        results: list[dict[str, Any]] = []
+        for number, (train, held_out) in enumerate(pairs):
+            place = self.output / f"fold{number}"
+            if not (place / "model.keras").exists():
+                self._fold(place, number, len(pairs), whole, train, held_out)
+                gc.collect()
+            results.append({"fold": number, **json.loads((place / "history.json").read_text(encoding="utf-8"))})
+            if whole.epochs is None:
+                whole.begin(results[0]["epochs"])
+        return self._joined(pairs, results, whole, findings)
+
+    def _begun(self, pairs: Sequence[tuple[ImageFolder, ImageFolder]]) -> Run:
+        """Return the run of all folds: what it depends on, and the number of epochs, which all folds share."""
+        rows = [held_out.rows for _, held_out in pairs]
+        weights = [array for array in (self.data.weights,) if array is not None]
+        told = json.dumps([self.data.ids, self.data.names])
+        settings = {
+            "pictures": digest(told, self.data.labels, *weights, *rows),
+            "model": digest(self.given.name, *self.given.get_weights()),
+            "recipe": self.recipe.to_dict(),
+            "batch_size": pairs[0][0].batch_size,
+            **{name: getattr(self, name) for name in ("balance", "metric", "epochs", "seed")},
+        }
+        whole = Run(self.output / ".state", settings, self.overwrite)
+        if not whole.begun:  # what an earlier run has left is none of this one
+            for left in self.output.glob("fold*/model.keras"):
+                left.unlink()
+            whole.begin(None)
+        return whole
+
+    def _fold(
+        self, place: Path, number: int, count: int, whole: Run, train: ImageFolder, held_out: ImageFolder
+    ) -> None:
+        keras.utils.set_random_seed(self.seed + number)
+        job = self.job(train, held_out)
+        job.say(f"Fold {number} of {count}: {job.pictures}")
+        before = self.baseline(job)
+        end = None if self.end is None else self.end - self.seconds * (count - 1) / count
+        run = self.fit(job, place, whole.epochs, end)
+        evaluation, by = self._calibrated(job.model, job.evaluate())
+        job.say(f"On fold {number}: {evaluation.headline}")
+        told = {"best_epoch": run.best, "epochs": run.epochs, "seconds": run.seconds, "history": run.history}
+        told |= _told(before)
+        with complete(place / "predictions.npz") as part, open(part, "wb") as file:
+            np.savez(file, rows=held_out.rows, outputs=_outputs(evaluation))
+        told["facts"] = {name: str(value) for name, value in self._facts(job, run.epochs, run.seconds).items()}
+        told |= {"held_out": evaluation.to_dict(), "temperature": by}
+        how = job.plan_of(run.epochs)
+        files = {"history.json": told, "recipe.json": how.to_dict(), "split.json": job.split()}
+        write(place, files, job.model)
+        run.remove()
+
+    def _joined(
+        self,
+        pairs: Sequence[tuple[ImageFolder, ImageFolder]],
+        results: list[dict[str, Any]],
+        whole: Run,
+        findings: Findings,
+    ) -> FoldsResult:
+        """Join the predictions of all folds, and write what there is to know of them."""
+        places = [self.output / f"fold{number}" for number in range(len(pairs))]
+        saved = [np.load(place / "predictions.npz") for place in places]
+        parts = [self._evaluation(each["rows"], each["outputs"]) for each in saved]
+        rows = np.concatenate([each["rows"] for each in saved])
+        folds = np.concatenate([np.full(len(each["rows"]), number) for number, each in enumerate(saved)])
+        evaluation = self._evaluation(rows, np.concatenate([each["outputs"] for each in saved]))
+        name, scores = self._scores(parts)
+        if self.look and self.data.task == "single":
+            judge = "the model of the fold that has not learned the image"
+            asked = (rows, evaluation.probabilities, evaluation.labels)
+            findings = dataclasses.replace(findings, **wrong_labels(*asked, judge))
+        told = {
+            "task": self.data.task,
+            "scores": scores,
+            "mean": {name: float(np.mean(values)) for name, values in scores.items()},
+            "folds": [{**r, "pictures": len(part.labels)} for r, part in zip(results, parts)],
+            "out_of_fold": evaluation.to_dict(),
+            "images": findings.to_dict(self.data),
+        }
+        table = [
+            (
+                str(result["fold"]),
+                f"{len(part.labels):,}",
+                f"{value:.4f}",
+                f"{result['best_epoch'] + 1} of {len(result['history']['loss'])}",
+                duration(result["seconds"]),
+            )
+            for result, part, value in zip(results, parts, scores[name])
+        ]
+        if all("before_training" in result for result in results):
+            before = Baseline.joined([result["before_training"] for result in results])
+            self.notes.append(before.verdict(evaluation.accuracy, "linear probes (training.linear_probe)"))
+            told["before_training"] = before.to_dict()
+        page = report(
+            evaluation,
+            title=f"{results[0]['facts']['model'].partition(',')[0]}, fine-tuned on {len(pairs)} folds of {self.title}",
+            subtitle=f"{len(rows):,} pictures of {self.data.words}, each predicted by the model that has not seen it",
+            folds=(("Fold", "Pictures", name, "Best epoch", "Time"), table, f"{name}: {spread(scores[name])}"),
+            histories=[(result["history"], result["best_epoch"]) for result in results],
+            notes=[*self.notes, *findings.remarks],
+            pictures=self._mistakes_of_folds(evaluation, folds, places),
+            command=self.command,
+            recipe=self.recipe.to_dict(),
+            facts={**results[0]["facts"], "time": duration(sum(result["seconds"] for result in results))},
+            findings=findings,
+            data=self.data,
+        )
+        files = {"report.html": page, "report.json": told, "recipe.json": self.recipe.to_dict()}
+        write(self.output, {**files, "oof.csv": predictions_csv(self.data, rows, folds, evaluation)}, None)
+        whole.remove()
+        if self.progress:
+            print(f"{name}: {spread(scores[name])} over {len(pairs)} folds; out of fold: {evaluation.headline}")
+            print(f"Wrote {self.output / 'report.html'} and, beside it, oof.csv, report.json and fold*/model.keras")
+        return FoldsResult(evaluation, scores, tuple(p / "model.keras" for p in places), self.recipe, self.output)
+
+    def _mistakes_of_folds(self, evaluation: Any, folds: np.ndarray, places: Sequence[Path]) -> dict[int, Any]:
+        """Return the pictures of the worst mistakes of all folds, each with the map of the model that made it."""
+        worst, found = evaluation.mistakes()[: self.mistakes], {}
+        for fold in np.unique(folds[worst]):
+            model = open_model(places[fold] / "model.keras")
+            found |= explained_pictures(model, evaluation, self.data.root, worst[folds[worst] == fold])
+            del model
+            gc.collect()
+        return {int(number): found[number] for number in worst}
+
+    def _evaluation(self, rows: np.ndarray, outputs: np.ndarray) -> Any:
+        paths = tuple(relative(self.data.paths[row], self.data.root) for row in rows)
+        return evaluation_of(self.data.task, self.data.names, paths, self.data.labels[rows], outputs)
+
+    def _scores(self, parts: Sequence[Any]) -> tuple[str, dict[str, list[float]]]:
+        """Return the name of the metric that counts, and the metric of each fold."""
+        name = self.metric or metrics.DEFAULTS[self.data.task]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # a label that one fold leaves open is in the others
+            scales = [getattr(part, "scale", None) for part in parts]
+            task = self.data.task
+            found = [metrics.score(name, p.targets, p.outputs, task, scale=s) for p, s in zip(parts, scales)]
+        return name, {name: found}
+
+
+def _told(before: Baseline | None) -> dict[str, Any]:
+    return {} if before is None else {"before_training": before.to_dict()}
+
+
+def _outputs(evaluation: Any) -> np.ndarray:
+    """Return what the model predicted, as `anatomy.predictions` returns it."""
+    return evaluation.probabilities if hasattr(evaluation, "probabilities") else evaluation.predictions

@@ -1,0 +1,275 @@
+"""One training: a compiled model, the pictures that it learns from and those held out, and what to do with them."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import sys
+import warnings
+from typing import Any
+
+import keras
+import numpy as np
+
+from ...anatomy import NUMBERS, find_vit, heads, last_activation, name_classes, output_names, predictions
+from ...anatomy import task as task_of
+from ...model import VisionTransformer
+from ...opening import resize
+from .. import metrics
+from ..checks import UNBALANCED
+from ..data.dataset import ImageFolder
+from ..data.labeled import Labeled
+from ..evaluation import evaluate_decoded, evaluation_of
+from ..lora import merge_lora
+from ..losses import CrossEntropy, accuracy
+from ..recipes import Recipe
+from .run import Keep, Run, TimeLimit, seconds_per_step
+
+__all__: list[str] = []
+
+_MOST_PLANS = 4
+
+
+class Score(keras.callbacks.Callback):
+    """Adds the metric of the held-out pictures to the values of an epoch.
+
+    Args:
+        job: What is trained.
+        averages: The callbacks that put averages of the weights in their place for as long as a model predicts.
+    """
+
+    def __init__(self, job: Job, averages: list[keras.callbacks.Callback]):
+        super().__init__()
+        self.job, self.averages = job, averages
+
+    def on_epoch_end(self, epoch, logs=None):
+        for each in self.averages:
+            each.on_predict_begin()
+        logs[f"val_{self.job.metric}"] = self.job.score()
+        for each in self.averages:
+            each.on_predict_end()
+
+
+def with_head(
+    given: keras.Model, size: tuple[int, int], names: tuple[str, ...], task: str = "single"
+) -> tuple[VisionTransformer, bool]:
+    """Return a copy for pictures of this size and this task, and whether it keeps its head.
+
+    The head is kept if the model's outputs mean the same already. A new one starts at zero, as the reference's.
+    """
+    vit = find_vit(given)
+    kept = task_of(vit) == task and output_names(vit) == names and bool(getattr(vit, "labels", None))
+    linear = {} if task == "single" else {"activation": "linear"}
+    tuned = resize(given, size, classes=1 if task == "ordinal" else len(names), include_top=True, **linear)
+    if not kept:
+        for head in heads(tuned):
+            for variable in head.variables:
+                variable.assign(np.zeros(variable.shape))
+    name_classes(tuned, names, task)
+    return tuned, kept
+
+
+def scale_head(model: keras.Model, scale: np.ndarray, shift: np.ndarray) -> None:
+    """Let a model return `scale` times its outputs plus `shift`, by changing the weights of its heads."""
+    for head in heads(model):
+        kernel, bias = (keras.ops.convert_to_numpy(variable) for variable in (head.kernel, head.bias))
+        head.kernel.assign(kernel * scale)
+        head.bias.assign(bias * scale + shift)
+
+
+def _without_prior(model: keras.Model, recipe: Recipe, train: ImageFolder) -> dict[str, Any]:
+    """Return the options of `compile` by which a model does not learn how frequent each class is."""
+    logits = last_activation(model) == "linear"
+    loss = CrossEntropy(from_logits=logits, label_smoothing=recipe.label_smoothing, prior=np.maximum(train.counts, 1))
+    return {"loss": loss, "metrics": [accuracy]}
+
+
+def digest(text: str, *arrays: np.ndarray) -> str:
+    """Return a short hash of a text and of arrays."""
+    found = hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=16)
+    for array in arrays:
+        found.update(np.ascontiguousarray(array).view("uint8").data)
+    return found.hexdigest()
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """A compiled model, and what it is trained on.
+
+    Where the labels are numbers, they are standardized for the training, and the head with them; `fit` takes both back
+    at its end, so that the model predicts in the unit of the labels.
+    """
+
+    model: keras.Model
+    recipe: Recipe
+    train: ImageFolder
+    held_out: ImageFolder
+    data: Labeled
+    balance: bool | str
+    progress: bool
+    metric: str | None = None
+    unit: tuple[np.ndarray, np.ndarray] | None = None
+
+    @classmethod
+    def of(
+        cls,
+        given: keras.Model,
+        recipe: Recipe,
+        train: ImageFolder,
+        held_out: ImageFolder,
+        data: Labeled,
+        *,
+        balance: bool | str = False,
+        progress: bool = True,
+        metric: str | None = None,
+    ) -> Job:
+        """Return the job of training a copy of a model; the labels of the datasets are standardized from here on."""
+        model, kept = with_head(given, train.image_size, data.names, data.task)
+        unit = None
+        if data.task in NUMBERS:
+            spread = train.labels.std(axis=0, dtype="float64")
+            unit = train.labels.mean(axis=0, dtype="float64"), np.where(spread > 0, spread, 1.0)
+            for part in (train, held_out):
+                part.labels = ((part.labels - unit[0]) / unit[1]).astype("float32")
+            if kept:
+                scale_head(model, 1 / unit[1], -unit[0] / unit[1])
+        how = _without_prior(model, recipe, train) if balance == "prior" else {}
+        with warnings.catch_warnings():
+            if balance:  # what the warning advises
+                warnings.filterwarnings("ignore", UNBALANCED)
+            recipe.compile(model, train, batch_size=train.batch_size, **how)
+        return cls(model, recipe, train, held_out, data, balance, progress, metric, unit)
+
+    def say(self, text: str) -> None:
+        """Print a line, if that is wanted."""
+        if self.progress:
+            print(text, flush=True)
+
+    @property
+    def pictures(self) -> str:
+        """The numbers of pictures, in words."""
+        held_out = f"{len(self.held_out.paths):,} held out"
+        return f"{len(self.train.paths):,} pictures of {self.data.words} to learn from, {held_out}"
+
+    @property
+    def best_by(self) -> tuple[str, bool]:
+        """The value by which an epoch is the best, and whether more of it is better."""
+        if self.metric is not None:
+            return f"val_{self.metric}", metrics.greater_is_better(self.metric)
+        return ("val_accuracy", True) if self.data.task == "single" else ("val_loss", False)
+
+    def split(self) -> dict[str, list[str]]:
+        """Return the pictures to learn from and those held out."""
+        parts = {"training": self.train, "validation": self.held_out}
+        return {name: [self.data.ids[row] for row in part.rows] for name, part in parts.items()}
+
+    def settings(self) -> dict[str, Any]:
+        """Return what the result depends on, apart from the number of epochs and the seed."""
+        weights = () if self.data.weights is None else (self.data.weights,)
+        return {
+            "pictures": digest(json.dumps([self.split(), self.data.names]), self.data.labels, *weights),
+            "model": digest(json.dumps(self.model.settings()), *self.model.get_weights()),
+            "recipe": self.recipe.to_dict(),
+            "batch_size": self.train.batch_size,
+            "balance": self.balance,
+            "metric": self.metric,
+        }
+
+    def evaluate(self) -> Any:
+        """Return the evaluation of the held-out pictures, in the unit of the labels; after `fit`."""
+        return evaluate_decoded(self.model, self.held_out, self.data.root, batch_size=self.train.batch_size)
+
+    def score(self) -> float:
+        """Return the metric of the held-out pictures in the middle of the training."""
+        batches = (self.held_out[n][0] for n in range(len(self.held_out)))
+        outputs = predictions(self.model, np.concatenate([self.model.predict_on_batch(batch) for batch in batches]))
+        labels = self.held_out.labels
+        if self.unit is not None:
+            outputs, labels = outputs * self.unit[1] + self.unit[0], self.data.labels[self.held_out.rows]
+        found = evaluation_of(self.data.task, self.data.names, (), labels, outputs)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # what is said of a label is said at the end
+            scale = getattr(found, "scale", None)
+            return metrics.score(self.metric, found.targets, found.outputs, self.data.task, scale=scale)
+
+    def plan(self, run: Run, limit: TimeLimit) -> int:
+        """Return the number of epochs within the time limit, by a few steps that are then undone."""
+        run.save_start(self.model)
+        step = seconds_per_step(self.model, self.train, self._callbacks())
+        run.restore_start(self.model)
+        self.say(f"A step takes {step:.2g} seconds: {planned(limit, step)}")
+        return max(1, limit.epochs(step))
+
+    def plan_of(self, epochs: int) -> Recipe:
+        """Return the recipe for a number of epochs."""
+        return self.recipe.for_steps(epochs * len(self.train)).replace(epochs=epochs)
+
+    def say_plan(self, epochs: int) -> None:
+        """Print how the training goes, and why."""
+        how, steps = self.plan_of(epochs), epochs * len(self.train)
+        why = f", because {steps:,} steps are fewer than {self.recipe.augment_from}"
+        augmented = "augmented" if how.augmentation == self.recipe.augmentation else f"not augmented{why}"
+        self.say(f"Plan: {steps:,} steps at a rate of up to {how.learning_rate:g}; images are {augmented}")
+
+    def _callbacks(self) -> list[keras.callbacks.Callback]:
+        return [*self.recipe.callbacks, *self.train.callbacks]
+
+    def _scoring(self, callbacks: list[keras.callbacks.Callback]) -> list[keras.callbacks.Callback]:
+        averages = [each for each in callbacks if isinstance(each, keras.callbacks.SwapEMAWeights)]
+        return [] if self.metric is None else [Score(self, averages)]
+
+    def fit(self, run: Run, limit: TimeLimit | None) -> None:
+        """Train, or continue, to the last epoch, and take the weights of the best."""
+        if run.done:
+            run.restore(self.model, run.done - 1)
+            self.say(f"Continuing after epoch {run.done} of {run.epochs}")
+        try:
+            for attempt in range(_MOST_PLANS):
+                keep = Keep(run, self.train.seed, limit if attempt + 1 < _MOST_PLANS else None)
+                if not run.ended:
+                    self._fit(run, keep)
+                if keep.planned is None:
+                    break
+                run.restore_start(self.model)
+                run.begin(keep.planned)
+                self.say(f"Steps take another time now: beginning anew with {keep.planned} of {limit.wanted} epochs")
+        except KeyboardInterrupt:
+            self.say(f"\nStopped after epoch {run.done} of {run.epochs}. The same call continues from there")
+            raise
+        run.restore(self.model, run.best)
+        self.model.optimizer.finalize_variable_values(self.model.trainable_variables)  # their average, if one is kept
+        if self.recipe.lora is not None:
+            merge_lora(self.model)
+        if self.unit is not None:
+            scale_head(self.model, self.unit[1], self.unit[0])
+            for part in (self.train, self.held_out):
+                part.labels = self.data.labels[part.rows]
+
+    def _fit(self, run: Run, keep: Keep) -> None:
+        callbacks = self._callbacks()
+        self.train.augmentation = self.plan_of(run.epochs).augmentation
+        self.model.fit(
+            self.train,
+            validation_data=self.held_out,
+            initial_epoch=run.done,
+            epochs=run.epochs,
+            class_weight=self.train.class_weight if self.balance in (True, "weights") else None,
+            verbose=(1 if sys.stdout.isatty() else 2) if self.progress else 0,
+            callbacks=[*callbacks, *self._scoring(callbacks), keep],
+        )
+
+
+def planned(limit: TimeLimit, step: float) -> str:
+    """Return how many epochs fit into the time, in words."""
+    possible = limit.epochs(step)
+    if possible >= limit.wanted:
+        return f"{possible} epochs take about {duration(possible * limit.epoch(step))}"
+    if possible:
+        return f"the time limit allows {possible} of {limit.wanted} epochs (minutes=0 or --minutes 0: no limit)"
+    return f"one epoch takes {duration(limit.epoch(step))}, more than the time limit allows. Training one epoch"
+
+
+def duration(seconds: float) -> str:
+    """Return seconds in words."""
+    return f"{seconds / 60:.1f} minutes" if seconds >= 100 else f"{seconds:.0f} seconds"

@@ -1,0 +1,179 @@
+"""What a fine-tuning leaves: its files, its results, and what a reader of the report must know."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import json
+import platform
+import statistics
+import sys
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+from ... import __version__
+from ..._internal.atomic import complete
+from ...anatomy import find_vit
+from ..data.labeled import Labeled
+from ..evaluation.other_evaluations import as_html
+from ..metrics import on_scale
+from ..recipes import Recipe
+from .run import Run
+
+__all__ = ["FinetuneResult", "FoldsResult"]
+
+
+@dataclasses.dataclass(frozen=True)
+class FinetuneResult:
+    """The result of fine-tuning.
+
+    Attributes:
+        model: The model with the weights of the best epoch; its `labels` are the names of the classes.
+        evaluation: The evaluation of the held-out pictures: an `Evaluation`, or of another task a `LabelsEvaluation` or
+            a `NumbersEvaluation`.
+        history: Values after each epoch, by name.
+        best_epoch: Number, from 0, of the epoch whose weights were kept.
+        recipe: How it was trained.
+        folder: Where `model.keras`, `report.html`, `history.json`, `recipe.json` and `split.json` are.
+
+    Example:
+        >>> [field.name for field in dataclasses.fields(FinetuneResult)][:3]
+        ['model', 'evaluation', 'history']
+    """
+
+    model: keras.Model
+    evaluation: Any
+    history: dict[str, list[float]]
+    best_epoch: int
+    recipe: Recipe
+    folder: Path
+
+    def _repr_html_(self) -> str:
+        return as_html({**self.evaluation.figures, "report": str(self.folder / "report.html")})
+
+
+@dataclasses.dataclass(frozen=True)
+class FoldsResult:
+    """The result of fine-tuning one model for each fold.
+
+    Attributes:
+        evaluation: The evaluation of all pictures, each predicted by the model that has not learned it.
+        scores: The measures of each fold by name: the metric that was asked for, or else the task's own.
+        models: The files of the models.
+        recipe: How they were trained.
+        folder: Where `report.html`, `report.json` and `oof.csv` are, and a folder for each fold.
+
+    Example:
+        >>> [field.name for field in dataclasses.fields(FoldsResult)][:3]
+        ['evaluation', 'scores', 'models']
+    """
+
+    evaluation: Any
+    scores: dict[str, list[float]]
+    models: tuple[Path, ...]
+    recipe: Recipe
+    folder: Path
+
+    def _repr_html_(self) -> str:
+        told = {f"{name}, mean of {len(values)} folds": spread(values) for name, values in self.scores.items()}
+        return as_html({**told, **self.evaluation.figures, "report": str(self.folder / "report.html")})
+
+
+def spread(values: list[float]) -> str:
+    """Return the mean of the folds, and the deviation between them.
+
+    Example:
+        >>> spread([0.5, 0.7])
+        '0.6000 ± 0.1414'
+    """
+    return f"{statistics.fmean(values):.4f}" + (f" ± {statistics.stdev(values):.4f}" if len(values) > 1 else "")
+
+
+def predictions_csv(data: Labeled, rows: np.ndarray, folds: np.ndarray, evaluation: Any) -> str:
+    """Return predictions as a table: id, fold, what is true, what is predicted.
+
+    Args:
+        data: The pictures.
+        rows: The number of each predicted picture in the data; the table is in the order of these.
+        folds: The fold of each.
+        evaluation: The predictions.
+    """
+    scale = getattr(evaluation, "scale", None)
+    outputs = evaluation.outputs if scale is None else on_scale(evaluation.outputs, scale)
+    outputs = np.asarray(outputs, "float32").reshape(len(rows), -1)
+    if data.task in ("single", "ordinal"):
+        said = evaluation.predictions if data.task == "single" else evaluation.levels
+        named = [[data.names[true], data.names[number]] for true, number in zip(evaluation.targets, said)]
+        numbers = [f"probability_{name}" for name in data.names] if data.task == "single" else ["number"]
+        header = ["target", "prediction", *numbers]
+    else:
+        named = [[str(value) for value in row] for row in np.asarray(evaluation.labels, "float32")]
+        kind = "probability" if data.task == "multi" else "prediction"
+        header = [f"{what}_{name}" for what in ("target", kind) for name in data.names]
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(["id", "fold", *header])
+    for place in np.argsort(rows, kind="stable"):
+        row = [str(value) for value in outputs[place]]  # the shortest text that reads as the same float32
+        table.writerow([data.ids[rows[place]], int(folds[place]), *named[place], *row])
+    return text.getvalue()
+
+
+def remarks(run: Run, wanted: int) -> list[str]:
+    """Return what a reader of the report must know besides the numbers."""
+    found, name = [], run.best_by[0]
+    if run.best < run.done - 1:
+        found.append(
+            "The epoch was chosen by the same held-out pictures, so the result on new pictures may be a little worse; "
+            f"after the last epoch {name} was {run.history[name][-1]:.4g}."
+        )
+    if run.epochs < wanted:
+        found.append(f"The time limit allowed {run.epochs} of {wanted} epochs. More epochs may improve the accuracy.")
+    if run.done < run.epochs:
+        found.append(
+            f"Training ended after {run.done} of {run.epochs} epochs, because the last ones brought no improvement."
+        )
+    return found
+
+
+def facts(tuned: keras.Model, given: keras.Model, model: Any) -> dict[str, Any]:
+    """Return what else there is to know of a training."""
+    backend = keras.backend.backend()
+    versions = f"{backend} {sys.modules[backend].__version__}, Python {platform.python_version()}"
+    read = getattr(find_vit(given), "load_report", None)
+    return {
+        "model": f"{tuned.name}, {tuned.count_params():,} weights",
+        "begun with": getattr(read, "source", None) or (given.name if given is model else model),
+        "pixels": pixels(tuned),
+        "versions": f"vit_keras {__version__}, Keras {keras.__version__}, {versions}",
+    }
+
+
+def pixels(model: keras.Model) -> str:
+    """Return the size of a model's images, in words."""
+    return "×".join(map(str, model.config.image_size))
+
+
+def write(output: Path, texts: dict[str, Any], model: keras.Model | None, frozen: keras.Model | None = None) -> None:
+    """Write all files, the model last: where it is, everything is.
+
+    Args:
+        output: The folder.
+        texts: Text, or what becomes JSON, by the name of the file.
+        model: `model.keras`.
+        frozen: `probe.keras`; `None` removes what an earlier run has left of it.
+    """
+    (output / "probe.keras").unlink(missing_ok=True)
+    if frozen is not None:
+        with complete(output / "probe.keras") as part:
+            frozen.save(part)
+    for name, text in texts.items():
+        with complete(output / name) as part:
+            part.write_text(text if isinstance(text, str) else json.dumps(text, indent=1), encoding="utf-8")
+    if model is not None:
+        with complete(output / "model.keras") as part:
+            model.save(part)

@@ -1,0 +1,293 @@
+"""A training run that survives a kill: its state on disk, and how many epochs fit into its time.
+
+A run keeps its state in a folder: after each epoch the weights with those of the optimizer, and `state.json`, which has
+the settings, the number of epochs and the history. The same call continues from there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import sys
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+from ..._internal.atomic import complete, workspace
+from ..optimizers import NO_STEP
+
+__all__: list[str] = []
+
+_FORWARD = 0.35
+"""Cost of a batch of validation, in steps of training."""
+
+_LATER = 15.0
+"""Seconds for what follows the training: the maps and the report."""
+
+_TIMED_STEPS = 6
+_CHANGED = 1.5
+"""Factor by which the number of epochs that fit must change for the training to begin anew."""
+
+
+# --- time -------------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class TimeLimit:
+    """When a training must be done, and what there is to do.
+
+    Attributes:
+        end: When everything must be done, as `time.monotonic()` counts; infinite for no limit.
+        wanted: Epochs to train if there is time.
+        steps: Steps of training in an epoch.
+        validation_steps: Batches of validation after each epoch.
+    """
+
+    end: float
+    wanted: int
+    steps: int
+    validation_steps: int
+
+    def epoch(self, step: float) -> float:
+        """Return the seconds that an epoch takes if a step takes so many."""
+        return step * (self.steps + _FORWARD * self.validation_steps)
+
+    def epochs(self, step: float) -> int:
+        """Return how many of the wanted epochs fit into the time from now on; 0 if not even one does."""
+        left = self.end - time.monotonic() - _FORWARD * self.validation_steps * step - _LATER
+        return self.wanted if math.isinf(left) else max(0, min(self.wanted, int(left / self.epoch(step))))
+
+
+class Stopwatch(keras.callbacks.Callback):
+    """Measures the seconds of each step."""
+
+    def on_train_begin(self, logs=None):
+        self.seconds = []
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self._last = time.monotonic()
+
+    def on_train_batch_end(self, batch, logs=None):
+        now = time.monotonic()
+        self.seconds.append(now - self._last)
+        self._last = now
+
+
+def seconds_per_step(model: keras.Model, data: Any, callbacks: list[keras.callbacks.Callback]) -> float:
+    """Train for a few steps, and return how long one takes. The first two, which compile, do not count."""
+    watch = Stopwatch()
+    steps = min(len(data), _TIMED_STEPS)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", NO_STEP)  # of these few batches
+        model.fit(
+            data,
+            epochs=math.ceil(_TIMED_STEPS / steps),
+            steps_per_epoch=steps,
+            verbose=0,
+            callbacks=[*callbacks, watch],
+        )
+    return float(np.median(watch.seconds[2:]))
+
+
+# --- the state --------------------------------------------------------------------------------------------------
+
+
+class Run:
+    """A training on disk: its settings, its history, and the weights of its last and its best epoch.
+
+    `state.json` is written after the weights that it names, and weights that it does not name are removed last, so that
+    a kill at any moment leaves a complete state.
+
+    Args:
+        folder: Where the state is kept.
+        settings: What the result depends on, as plain JSON.
+        overwrite: Whether to begin anew if the folder has a run with other settings.
+        best_by: The value in the history by which an epoch is the best, and whether more of it is better.
+
+    Raises:
+        ValueError: It has one, and it must not be overwritten.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        settings: dict[str, Any],
+        overwrite: bool,
+        best_by: tuple[str, bool] = ("val_accuracy", True),
+    ):
+        self.folder, self.best_by = folder, best_by
+        self._settings = json.loads(json.dumps(settings))
+        self._state: dict[str, Any] = {"settings": self._settings, "epochs": None, "seconds": 0.0, "history": {}}
+        self._found = False
+        if self._file.exists():
+            found = json.loads(self._file.read_text(encoding="utf-8"))
+            other = [name for name, value in self._settings.items() if found["settings"].get(name) != value]
+            if not other:
+                self._state, self._found = found, True
+            elif not overwrite:
+                raise ValueError(
+                    f"{folder.parent} has an unfinished run with another {', '.join(other)}. Repeat the first call to "
+                    "continue it, name another folder (output=, --output), or begin anew (overwrite=True, --overwrite)."
+                )
+        self._begun = time.monotonic()
+
+    @property
+    def _file(self) -> Path:
+        return self.folder / "state.json"
+
+    @property
+    def epochs(self) -> int | None:
+        """Number of epochs to train; `None` until it is decided."""
+        return self._state["epochs"]
+
+    @property
+    def begun(self) -> bool:
+        """Whether the folder has the state of a run with these settings."""
+        return self._found
+
+    @property
+    def history(self) -> dict[str, list[float]]:
+        """Values after each epoch, by name."""
+        return self._state["history"]
+
+    @property
+    def seconds(self) -> float:
+        """Duration of the training so far."""
+        return self._state["seconds"]
+
+    @property
+    def done(self) -> int:
+        """Number of epochs trained."""
+        return len(self.history.get("loss", ()))
+
+    @property
+    def best(self) -> int:
+        """The epoch of the best held-out accuracy, or what `best_by` names; of several, that of the smallest loss."""
+        name, greater = self.best_by
+        value, loss = self.history.get(name), self.history.get("val_loss")
+        return max(range(self.done), key=lambda n: (value[n] if greater else -value[n], -loss[n]), default=0)
+
+    @property
+    def ended(self) -> bool:
+        """Whether all epochs are trained, or a third of them without an improvement."""
+        since_best = self.done - 1 - self.best
+        return self.done >= self.epochs or (self.done > 0 and since_best >= max(3, math.ceil(self.epochs / 3)))
+
+    def begin(self, epochs: int | None) -> None:
+        """Decide the number of epochs (`None`: not yet), and forget those trained before."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._state |= {"epochs": epochs, "history": {}}
+        self._save()
+
+    def record(self, logs: dict[str, float], model: keras.Model) -> None:
+        """Save the end of an epoch."""
+        now = time.monotonic()
+        self._state["seconds"] += now - self._begun
+        self._begun = now
+        _write_values(self._values_of(self.done), model)
+        for name, value in logs.items():
+            self.history.setdefault(name, []).append(float(value))
+        self._save()
+        needed = {self._values_of(self.done - 1), self._values_of(self.best)}
+        for path in set(self.folder.glob("epoch-*.npz")) - needed:
+            path.unlink()
+
+    def restore(self, model: keras.Model, epoch: int) -> None:
+        """Set a model to its state at the end of an epoch, the last or the best."""
+        _read_values(self._values_of(epoch), model)
+
+    def save_start(self, model: keras.Model) -> None:
+        """Save the state of a model before the training."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        _write_values(self.folder / "start.npz", model)
+
+    def restore_start(self, model: keras.Model) -> None:
+        """Set a model to its state before the training."""
+        _read_values(self.folder / "start.npz", model)
+
+    def remove(self) -> None:
+        """Delete the state, all at once: a kill leaves the whole state or none."""
+        with workspace(self.folder.parent) as away:
+            os.replace(self.folder, away / self.folder.name)
+
+    def _values_of(self, epoch: int) -> Path:
+        return self.folder / f"epoch-{epoch + 1:04}.npz"
+
+    def _save(self) -> None:
+        with complete(self._file) as part:
+            part.write_text(json.dumps(self._state, indent=1), encoding="utf-8")
+
+
+def _variables(model: keras.Model) -> list:
+    """Return all that training changes: weights, the state of the optimizer and of random numbers."""
+    if not model.optimizer.built:
+        model.optimizer.build(model.trainable_variables)
+    return [*model.variables, *model.optimizer.variables]
+
+
+def _write_values(path: Path, model: keras.Model) -> None:
+    values = [keras.ops.convert_to_numpy(variable) for variable in _variables(model)]
+    values = [value.astype("float32") if value.dtype.name == "bfloat16" else value for value in values]
+    with complete(path) as part:
+        np.savez(part, *values)
+
+
+def _read_values(path: Path, model: keras.Model) -> None:
+    with np.load(path) as file:
+        for variable, name in zip(_variables(model), file.files, strict=True):
+            variable.assign(file[name])
+
+
+class Keep(Stopwatch):
+    """Records each epoch, and stops a training that does not improve, diverges, or was planned at another speed.
+
+    Args:
+        run: Where to record.
+        seed: Seed of PyTorch's generator, which Keras' dropout draws from and nobody saves.
+        limit: The time limit; `None` to keep to the number of epochs.
+
+    Attributes:
+        planned: A new number of epochs, after which the training was stopped; `None` as long as the old one holds.
+    """
+
+    def __init__(self, run: Run, seed: int = 0, limit: TimeLimit | None = None):
+        super().__init__()
+        self.run, self.seed, self.limit = run, seed, limit
+        self.planned: int | None = None
+
+    def on_epoch_begin(self, epoch, logs=None):
+        super().on_epoch_begin(epoch, logs)
+        if keras.backend.backend() == "torch":
+            sys.modules["torch"].manual_seed(self.seed + epoch)
+
+    def on_train_batch_end(self, batch, logs=None):
+        super().on_train_batch_end(batch, logs)
+        if self.limit is not None and self.planned is None:
+            self.planned = self._other_plan(self.limit)
+            self.model.stop_training = self.planned is not None
+
+    def _other_plan(self, limit: TimeLimit) -> int | None:
+        """Return a number of epochs that fits the present speed much better, early enough to begin anew."""
+        early = 3 * self.run.done < self.run.epochs
+        if not early or len(self.seconds) < min(_TIMED_STEPS, limit.steps):
+            return None
+        possible = max(1, limit.epochs(float(np.median(self.seconds[-_TIMED_STEPS:]))))
+        slower = possible * _CHANGED <= self.run.epochs and len(self.seconds) <= 2 * _TIMED_STEPS
+        return possible if slower or possible >= _CHANGED * self.run.epochs else None
+
+    def on_epoch_end(self, epoch, logs=None):
+        if self.planned is not None:  # the epoch was stopped
+            return
+        if not all(map(math.isfinite, logs.values())):
+            raise ValueError(
+                f"The loss is not a finite number in epoch {epoch + 1}: {logs}. Lower the learning rate: "
+                "recipe('finetune', learning_rate=…) or --set learning_rate=…"
+            )
+        self.run.record(logs, self.model)
+        self.model.stop_training = self.run.ended
