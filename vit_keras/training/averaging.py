@@ -32,7 +32,8 @@ def average(
     """Return a model whose weights are the average of those of several models, such as one for each fold.
 
     The models must have begun with the same pre-trained weights: between models that were trained independently, the
-    average is of no use. It predicts about as well as the average of all predictions, at the cost of one model.
+    average is of no use. Its predictions cost as much as those of one model. The average of all predictions
+    (`predict_table`) is often better, and costs as much as all models.
 
     Args:
         models: Models, or files as `open_model` takes them, which are opened one after the other. They stay as they
