@@ -21,6 +21,7 @@ import numpy as np
 
 from ...anatomy import find_vit, heads, image_shape, output_source, preprocessing_of, probabilities
 from ...anatomy import task as task_of
+from ...backend.keras_internals import origin
 from ..embeddings.batches import batches_of, joined_labels, run_over
 from . import Evaluation
 from .other_evaluations import LabelsEvaluation
@@ -110,13 +111,13 @@ def temperature(probabilities: Any, labels: Any) -> float:
             "temperature needs probabilities (n, classes) and labels (n,) or (n, classes). Received: shapes "
             f"{shares.shape} and {labels.shape}"
         )
-    shares, trust = np.clip(shares, 1e-12, 1 - 1e-12), (len(shares) + 1) / (len(shares) + 2)
+    trust = (len(shares) + 1) / (len(shares) + 2)
     if labels.ndim == 1:
-        logits, true = np.log(shares), np.eye(shares.shape[1])[labels]
+        logits, true = _logits(shares, "single"), np.eye(shares.shape[1])[labels]
         target = true * trust + (1 - true) * (1 - trust) / max(1, shares.shape[1] - 1)
         normal = _softmax
     else:
-        logits, normal = np.log(shares / (1 - shares)), _sigmoid
+        logits, normal = _logits(shares, "multi"), _sigmoid
         target = np.where(labels > 0.5, trust, 1 - trust)
     low, high = -np.log(_WIDEST), np.log(_WIDEST)  # of one over the temperature
     for _ in range(50):
@@ -133,8 +134,12 @@ def tempered(probabilities: np.ndarray, by: float, task: str = "single") -> np.n
         >>> tempered(np.array([[0.8, 0.2]]), 2.0).round(3)
         array([[0.667, 0.333]])
     """
-    shares = np.clip(np.asarray(probabilities, "float64"), 1e-12, 1 - 1e-12)
-    return _sigmoid(np.log(shares / (1 - shares)) / by) if task == "multi" else _softmax(np.log(shares) / by)
+    return (_sigmoid if task == "multi" else _softmax)(_logits(probabilities, task) / by)
+
+
+def _logits(probabilities: Any, task: str) -> np.ndarray:
+    shares = np.maximum(np.asarray(probabilities, "float64"), 1e-37)  # the least of float32
+    return np.log(shares / np.maximum(1 - shares, 1e-12)) if task == "multi" else np.log(shares)
 
 
 def _softmax(logits: np.ndarray) -> np.ndarray:
@@ -196,6 +201,9 @@ def _heads(model: keras.Model) -> list[keras.layers.Dense]:
     """Return the layers that make the logits."""
     probabilities(model, np.zeros((1, model.output_shape[-1])))  # raises where there are none
     source = output_source(model)
+    if isinstance(source, (keras.layers.Softmax, keras.layers.Activation)):
+        source, _ = origin(source.input)
+        source = output_source(source) if isinstance(source, keras.Model) else source
     found = heads(find_vit(model))
     found = found if source in found else [source]
     if not all(isinstance(head, keras.layers.Dense) for head in found):

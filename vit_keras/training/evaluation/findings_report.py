@@ -57,8 +57,8 @@ def _wrong(findings: Findings, data: Labeled) -> str:
         return ""
     count, shown = len(findings.wrong), findings.wrong[:_SHOWN]
     text = (
-        f"{f'{count:,} images look' if count != 1 else 'One image looks'} like another class, with a probability "
-        f"of the label below {IMPROBABLE:.0%}, by confident learning (arXiv 1911.00068). The judge is "
+        f"{f'{count:,} images look' if count != 1 else 'One image looks'} like another class, with a probability of "
+        f"the label below {IMPROBABLE:.0%}, by confident learning (arXiv 1911.00068). The judge is "
         f"{escape(findings.judge)}: where it is often wrong itself, so are these. {_first(count)}"
     )
     cards = "".join(
