@@ -52,7 +52,7 @@ def cells(rows: list[dict[str, Any]]) -> dict[tuple[str, str], dict[str, Cell]]:
     }
     for contenders in made.values():
         rates = [cell for name, cell in contenders.items() if name.startswith(ADAM)]
-        if len(rates) > 1:
+        if len(rates) == len(RATES):
             contenders[BEST] = max(rates, key=lambda cell: cell.mean)
     order = [*BUDGETS, "none"]
     tasks = list(TASKS)

@@ -12,7 +12,8 @@ __all__ = ["RECIPE_TABLE"]
 
 _FINETUNE = dict(
     source="our choice for few pictures: AdamW with layer-wise decay as in BEiT (arXiv 2106.08254, appendix "
-    "H), the paper's clipping; a rate by the model's width (recipes.rate_for)",
+    "H), the paper's clipping; a rate by the model's width (recipes.rate_for); augmentation from 60 steps on, as "
+    "measured in docs/training.md",
     learning_rate=None,
     batch_size=32,
     epochs=10,
