@@ -132,7 +132,7 @@ class VisionTransformer(FastModel):
         one = images
         while isinstance(one, (list, tuple)) and one:
             one = one[0]
-        files = (str, bytes, os.PathLike[str], Image.Image)
+        files = (str, bytes, os.PathLike, Image.Image)
         others = (type(None), bool, int, float, list, tuple)
         text = getattr(getattr(one, "dtype", None), "kind", "") in ("U", "S", "O")
         if isinstance(one, (*files, *others)) or text:
