@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 from keras import ops
 
@@ -14,17 +15,17 @@ from ..direct import give_up, is_direct
 from ..keras_internals import values_of
 
 
-def reshape(x, shape):
+def reshape(x: Any, shape: Any) -> Any:
     """Reshape as `keras.ops.reshape` does."""
     return x.reshape(shape) if is_direct(x) else ops.reshape(x, shape)
 
 
-def transpose(x, axes):
+def transpose(x: Any, axes: Any) -> Any:
     """Transpose as `keras.ops.transpose` does."""
     return x.permute(axes) if is_direct(x) else ops.transpose(x, axes)
 
 
-def linear(x, kernel, bias):
+def linear(x: Any, kernel: Any, bias: Any) -> Any:
     """Return `x @ kernel + bias` of PyTorch (`products.linear`), or `None` where Keras has to compute it.
 
     Not a matter of how layers are called: a model that runs eagerly has the same kernels.
@@ -33,7 +34,7 @@ def linear(x, kernel, bias):
     return None if values is None else products.linear(x, *values)
 
 
-def normalize(x, gamma, beta, epsilon, dtype):
+def normalize(x: Any, gamma: Any, beta: Any, epsilon: Any, dtype: Any) -> Any:
     """Return the layer normalization over the last axis by PyTorch, or `None`; as `linear`. Keras casts to `dtype`."""
     values = _values(x, gamma, beta)
     if values is None or x.dtype is not getattr(sys.modules["torch"], dtype):
@@ -41,14 +42,14 @@ def normalize(x, gamma, beta, epsilon, dtype):
     return sys.modules["torch"].layer_norm(x, x.shape[-1:], *values, epsilon)
 
 
-def gelu(x, tanh=False):
+def gelu(x: Any, tanh: bool = False) -> Any:
     """Compute the GELU as `keras.ops.gelu` does."""
     if not is_direct(x):
         return ops.gelu(x, approximate=tanh)
     return sys.modules["torch"].nn.functional.gelu(x, approximate="tanh" if tanh else "none")
 
 
-def _values(x, *variables):
+def _values(x: Any, *variables: Any) -> Any:
     """Return the tensors of variables, where PyTorch computes the same with them and `x` as Keras; or `None`."""
     if not is_direct(x, always=True):
         return None
@@ -65,5 +66,5 @@ def _values(x, *variables):
     return values if all(v is None or _is_like(v, kind, dtype, device) for v in values) else None
 
 
-def _is_like(value, kind, dtype, device):
+def _is_like(value: Any, kind: Any, dtype: Any, device: Any) -> Any:
     return isinstance(value, kind) and value.dtype is dtype and value.device == device
