@@ -156,7 +156,9 @@ def apply_embedding_weights(
     target_layer.set_weights([table])
 
 
-def load_weights_numpy(model: Any, params_path: Any, pretrained_top: bool, num_x_patches: int, num_y_patches: int):
+def load_weights_numpy(
+    model: Any, params_path: Any, pretrained_top: bool, num_x_patches: int, num_y_patches: int
+) -> Any:
     """Load an .npz file of Google's into a model; see `vit_keras.checkpoints.load_weights`.
 
     Args:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ._internal.bounds import not_divisible, patch_stride
 from ._internal.imports import moved_names
@@ -370,4 +370,5 @@ def check_names(options: Iterable[str]) -> None:
         raise ValueError(f"Unknown option {', '.join(unknown)}.{near}")
 
 
-__getattr__ = moved_names(__name__)
+if not TYPE_CHECKING:  # a misspelled name must not pass for a moved one
+    __getattr__ = moved_names(__name__)

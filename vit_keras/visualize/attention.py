@@ -17,7 +17,7 @@ from .overlays import overlay, paper_style, vit_keras_style
 from .pictures import is_one_picture
 from .recorder import record, values_add_up
 
-STYLES: dict[str, Callable | None] = {
+STYLES: dict[str, Callable[..., Any] | None] = {
     "overlay": overlay,
     "paper": paper_style,
     "vit_keras": vit_keras_style,
@@ -36,7 +36,7 @@ def attention_map(
     style: str = "overlay",
     size: int | tuple[int, int] | None = None,
     return_map: bool = False,
-    preprocess: Callable | str | None = "own",
+    preprocess: Callable[..., Any] | str | None = "own",
     grid: tuple[int, int] | None = None,
     **options: Any,
 ) -> np.ndarray | list[np.ndarray]:
@@ -111,7 +111,7 @@ def all_maps(
     image: Any,
     target: Any = None,
     *,
-    preprocess: Callable | str | None = "own",
+    preprocess: Callable[..., Any] | str | None = "own",
     grid: tuple[int, int] | None = None,
 ) -> dict[str, np.ndarray]:
     """Return a map by each method, from two passes through the model, or from one without a target.
