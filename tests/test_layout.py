@@ -10,10 +10,10 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 
 FLOORS = [
     "_moved",
+    "validate",
     "_imports",
     "_warn",
     "finite",
-    "validate",
     "bounds",
     "progress",
     "atomic",
