@@ -9,10 +9,10 @@ from typing import Any, TypedDict
 import keras
 import numpy as np
 
+from ._internal.validate import size_pair
 from .checkpoints.loading import LoadReport, load_weights
 from .checkpoints.locate import fetch
 from .checkpoints.weights import Weights
-from .config import size_pair
 from .opening import wrong_classes
 from .positions import resize_position_embeddings, square_grid
 from .variants import VARIANTS

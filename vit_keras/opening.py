@@ -16,8 +16,8 @@ from typing import Any
 
 import keras
 
-from ._internal.bounds import about
-from ._internal.validate import did_you_mean
+from ._internal.bounds import about, patch_stride
+from ._internal.validate import did_you_mean, size_pair
 from .anatomy import find_vit
 from .build import build
 from .checkpoints._warn import warn_caller
@@ -27,7 +27,7 @@ from .checkpoints.locate import available, find, path_text
 from .checkpoints.model_weights import ModelWeights
 from .checkpoints.saved_models import is_whole_model, load_model
 from .checkpoints.weights import Weights
-from .config import ViTConfig, check_names, patch_stride, size_pair
+from .config import ViTConfig, check_names
 from .model import VisionTransformer
 from .preprocess import GOOGLE
 from .preprocess.layer import Preprocess

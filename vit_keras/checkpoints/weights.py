@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..config import patch_stride
+from .._internal.bounds import patch_stride
 from ..preprocess import Preprocessing
 from . import architecture, grids, hints, registry, timm_models
 from .assumptions import NOTHING, Assumptions, assume

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 
 from .._internal.tap import is_tapped, visit
-from ..config import NO_REMAT_WITH_DROPOUT
+from ..config_checks import NO_REMAT_WITH_DROPOUT
 from ._base import Dropout, EncoderBlock, LayerNormalization, drop_path, one_or_all, register, symbolic, token_width
 from .attention import MultiHeadSelfAttention
 from .merging import merge

@@ -9,8 +9,7 @@ import keras
 import numpy as np
 from PIL import Image
 
-from .._internal.validate import one_of, positive_integer
-from ..config import size_pair
+from .._internal.validate import one_of, positive_integer, size_pair
 from .methods import METHODS, Method
 from .options import check_options, parameters_of
 from .overlays import overlay, paper_style, vit_keras_style

@@ -22,8 +22,7 @@ import keras
 import numpy as np
 
 from ... import anatomy
-from ..._internal.validate import one_of, positive_integer
-from ...config import size_pair
+from ..._internal.validate import one_of, positive_integer, size_pair
 from ...preprocess import GOOGLE, Preprocessing
 from ..checks import class_weights
 from .augment import Augmentation

@@ -22,10 +22,10 @@ import keras
 import numpy as np
 from PIL import Image
 
-from ..._internal.validate import ALIASES, did_you_mean, is_number, one_of
+from ..._internal.validate import ALIASES, did_you_mean, is_number, one_of, size_pair
 from ...anatomy import NUMBERS, find_vit, native_size, own_preprocessing
 from ...backend.openvino import refuse_gradients
-from ...config import ViTConfig, size_pair
+from ...config import ViTConfig
 from ...opening import open_model
 from .. import metrics
 from ..data.dataset import check_share, datasets_of

@@ -11,7 +11,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from ...config import size_pair
+from ..._internal.validate import size_pair
 from ...resampling import resize_bilinear
 from .case import Case, MapMethod, wants_target
 from .tables import standard_error, with_error
