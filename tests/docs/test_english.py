@@ -1,4 +1,4 @@
-"""README and the guides in plain English: turns of phrase that a native reader stumbles over, each with a better one."""
+"""README and the guides in plain English: phrases that a native reader stumbles over, each with a better one."""
 
 import re
 
