@@ -13,7 +13,7 @@ from typing import Any
 
 from ._internal.bounds import not_divisible, patch_stride
 from ._internal.imports import moved_names
-from ._internal.validate import did_you_mean, is_number, merge_schedule, one_of, positive_integer, size_pair
+from ._internal.validate import activation, did_you_mean, is_number, merge_schedule, one_of, positive_integer, size_pair
 from .positions import GEOMETRIC, METHODS
 
 __all__ = ["ViTConfig"]
@@ -216,6 +216,7 @@ class ViTConfig:
             raise ValueError(f"rope_offset must be a number. Received: {self.rope_offset!r}")
         if isinstance(self.pooling, str):
             put("pooling", _ALIASES.get(self.pooling, self.pooling))
+        activation(vars(self))
         for field, choices in _CHOICES.items():
             one_of(getattr(self, field), field, choices)
         put("merge_tokens", merge_schedule(self.merge_tokens, self.num_layers, self.grid and math.prod(self.grid)))
