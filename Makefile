@@ -8,8 +8,9 @@ WORKERS ?= -n 2 --dist worksteal
 # On the other backends few tests run: to start two processes for each takes longer. Both backends run at once.
 ALONE := OMP_NUM_THREADS=1 TF_NUM_INTRAOP_THREADS=1
 SLOWEST := --durations 20
-# Pinned: a newer formatter may format otherwise.
+# Pinned: a newer formatter may format otherwise, and a newer checker find more.
 RUFF ?= ruff==0.17.6
+PYRIGHT ?= basedpyright==1.40.2
 # Where `make docs` puts the site.
 SITE ?= build/docs
 
@@ -68,6 +69,7 @@ benchmark: $(VENV)/benchmark.stamp
 lint: $(VENV)/lint.stamp
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python tools/check_types.py
 
 format: $(VENV)/lint.stamp
 	$(BIN)/ruff check --fix .
@@ -109,5 +111,5 @@ $(VENV)/benchmark.stamp: pyproject.toml | $(VENV)/bin/python
 	touch $@
 
 $(VENV)/lint.stamp: pyproject.toml | $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet "$(RUFF)"
+	$(BIN)/python -m pip install --quiet "$(RUFF)" "$(PYRIGHT)" --editable .
 	touch $@

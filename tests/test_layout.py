@@ -14,6 +14,7 @@ FLOORS = [
     "resampling",
     "positions",
     "preprocess",
+    "config_checks",
     "config",
     "variants",
     "backend",
@@ -79,7 +80,7 @@ def test_a_file_is_one_idea():
 
 def test_the_model_reads_in_one_sitting():
     path = ("config.py", "build.py", "layers/block.py", "layers/attention.py")
-    assert sum(len((PACKAGE / name).read_text(encoding="utf-8").splitlines()) for name in path) < 1000
+    assert sum(len((PACKAGE / name).read_text(encoding="utf-8").splitlines()) for name in path) < 950
 
 
 def test_private_names_of_keras_stand_in_one_place():

@@ -25,6 +25,6 @@ def test_stubs_are_those_of_the_tables():
 @pytest.mark.parametrize("package", make_stubs.WITHOUT_STUB)
 def test_a_package_without_a_stub_imports_its_lazy_names_for_type_checkers(package):
     tree = ast.parse(ROOT.joinpath(*package.split("."), "__init__.py").read_text(encoding="utf-8"))
-    (block,) = (node for node in tree.body if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test))
+    (block,) = (node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
     imports = [node for node in block.body if isinstance(node, ast.ImportFrom) and node.level == 1]
     assert {alias.name: node.module for node in imports for alias in node.names} == make_stubs.table(package)[1]

@@ -55,7 +55,7 @@ def build(config: ViTConfig, *, dtype: Any = None) -> VisionTransformer:
     return model
 
 
-def embed_patches(x, config, policy):
+def embed_patches(x: Any, config: ViTConfig, policy: Any) -> Any:
     """Turn an image into a grid of tokens, `(batch, down, across, hidden_size)` (paper, equation 1: `E`)."""
     if config.resnet is not None:
         x = layers.resnet_root(x, config.resnet, numerics=config.resnet_numerics, dtype=policy)
@@ -75,7 +75,7 @@ def embed_patches(x, config, policy):
     return _norm("embedding_norm", config, policy)(x) if config.patch_norm else x
 
 
-def add_positions(patches, config, policy):
+def add_positions(patches: Any, config: ViTConfig, policy: Any) -> Any:
     """Put the class token and its like before the patches, and add position embeddings (paper, equation 1)."""
     count = -1 if config.grid is None else math.prod(config.grid)
     x = keras.layers.Reshape((count, config.hidden_size), dtype=policy)(patches)
@@ -117,7 +117,7 @@ def _add_registers(x, config, policy):
     return layers.RegisterTokens(config.registers, after, name="register_tokens", dtype=policy)(x)
 
 
-def encode(x, patches, config, policy):
+def encode(x: Any, patches: Any, config: ViTConfig, policy: Any) -> Any:
     """Run the blocks and the final layer normalization (paper, equations 2 to 4); return sizes of merged tokens too."""
     if config.pre_norm:
         x = _norm("Transformer_norm_pre", config, policy)(x)
@@ -159,7 +159,7 @@ def _mixer(config, named):
     )
 
 
-def pool(x, merged, config, policy):
+def pool(x: Any, merged: Any, config: ViTConfig, policy: Any) -> Any:
     """Make of the tokens what the head sees: a list of one vector, of two where there is a distillation token."""
 
     def token(name, index=0):
@@ -196,7 +196,7 @@ def pool(x, merged, config, policy):
     return pooled
 
 
-def classify(pooled, config, policy):
+def classify(pooled: Any, config: ViTConfig, policy: Any) -> Any:
     """Turn what was pooled into logits; without a head, return it as features."""
     x = pooled[0]
     if config.representation_size is not None:

@@ -9,10 +9,10 @@ from typing import Any, TypedDict
 import keras
 import numpy as np
 
+from ._internal.validate import size_pair
 from .checkpoints.loading import LoadReport, load_weights
 from .checkpoints.locate import fetch
 from .checkpoints.weights import Weights
-from .config import size_pair
 from .opening import wrong_classes
 from .positions import resize_position_embeddings, square_grid
 from .variants import VARIANTS
@@ -156,7 +156,9 @@ def apply_embedding_weights(
     target_layer.set_weights([table])
 
 
-def load_weights_numpy(model: Any, params_path: Any, pretrained_top: bool, num_x_patches: int, num_y_patches: int):
+def load_weights_numpy(
+    model: Any, params_path: Any, pretrained_top: bool, num_x_patches: int, num_y_patches: int
+) -> Any:
     """Load an .npz file of Google's into a model; see `vit_keras.checkpoints.load_weights`.
 
     Args:

@@ -7,32 +7,15 @@ table of the published sizes.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ._internal.bounds import not_divisible, patch_stride
+from ._internal.bounds import patch_stride
 from ._internal.imports import moved_names
-from ._internal.validate import activation, did_you_mean, is_number, merge_schedule, one_of, positive_integer, size_pair
-from .positions import GEOMETRIC, METHODS
+from ._internal.validate import did_you_mean
+from .config_checks import check_combination, checked_fields, checked_merging
 
 __all__ = ["ViTConfig"]
-
-NO_REMAT_WITH_DROPOUT = (
-    "remat=True computes a block twice, and Keras would drop out other values the second time. It needs dropout=0, "
-    "attention_dropout=0 and stochastic_depth=0. Received: dropout={}, attention_dropout={}, stochastic_depth={}"
-)
-_ALIASES = {"cls": "token", "mean": "gap"}
-_CHOICES = {
-    "pooling": ("token", "gap", "token+gap", "token+dist", "all", "map", None),
-    "position": ("learned", "sincos2d", None),
-    "rope_kind": ("centered", "axial", "axial_xy", "mixed"),
-    "final_norm": ("tokens", "pooled", None),
-    "resnet_numerics": ("google", "timm"),
-    "relative_resize": (*METHODS, *GEOMETRIC),
-    "position_resize": METHODS,
-    "patch_resize": METHODS,
-}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -190,97 +173,12 @@ class ViTConfig:
     name: str = "vit"
 
     def __post_init__(self) -> None:
-        def put(field: str, value: Any) -> None:
+        for field, value in checked_fields(self).items():
             object.__setattr__(self, field, value)
-
-        for field in ("patch_size", "image_size", "position_grid", "rope_grid"):
-            if getattr(self, field) is not None or field == "patch_size":
-                put(field, size_pair(getattr(self, field), field))
-        for field in ("channels", "num_layers", "hidden_size", "num_heads", "mlp_dim", "classes"):
-            put(field, positive_integer(getattr(self, field), field))
-        for field in ("dim_head", "representation_size", "tokens_mlp_dim", "registers", "map_heads", "map_mlp_dim"):
-            if getattr(self, field) is not None and (field, getattr(self, field)) != ("registers", 0):
-                put(field, positive_integer(getattr(self, field), field))
-        if self.resnet is not None:
-            put("resnet", tuple(positive_integer(units, "resnet") for units in self.resnet))
-        for field in ("dropout", "emb_dropout", "attention_dropout", "stochastic_depth", "patch_dropout"):
-            rate = getattr(self, field)
-            if (rate is not None or field != "emb_dropout") and not (is_number(rate) and 0 <= rate < 1):
-                raise ValueError(f"{field} must be a rate in [0, 1). Received: {rate!r}")
-        for field in ("epsilon", "rope_theta", "layer_scale"):
-            value, least = getattr(self, field), "greater than 0" if field == "rope_theta" else "that is not negative"
-            fits = is_number(value) and value >= 0 and (value > 0 or field != "rope_theta")
-            if (value is not None or field == "epsilon") and not fits:
-                raise ValueError(f"{field} must be a number {least}. Received: {value!r}")
-        if not is_number(self.rope_offset):
-            raise ValueError(f"rope_offset must be a number. Received: {self.rope_offset!r}")
-        if isinstance(self.pooling, str):
-            put("pooling", _ALIASES.get(self.pooling, self.pooling))
-        activation(vars(self))
-        for field, choices in _CHOICES.items():
-            one_of(getattr(self, field), field, choices)
-        put("merge_tokens", merge_schedule(self.merge_tokens, self.num_layers, self.grid and math.prod(self.grid)))
-        self._check_combination()
-        if self.image_size is None:
-            if self.position == "learned" and self.position_grid is None:
-                raise ValueError(
-                    "image_size=None needs position_grid: patches down and across of the position embeddings."
-                )
-            return
-        put("position_grid", None)
-        if min(self.grid) < 1:
-            raise ValueError(f"image_size={self.image_size} is smaller than one patch of {self.stride} pixels.")
-        cells = zip(self._cells(self.image_size), self.patch_size)
-        if not self.drop_remainder and any(count % patch for count, patch in cells):
-            raise ValueError(not_divisible(self.image_size, self.stride))
-
-    def _check_combination(self) -> None:
-        if self.pooling is None and (self.include_top or self.representation_size):
-            raise ValueError("pooling=None returns all tokens, which a head cannot take. Pass include_top=False too.")
-        if self.pooling in ("token", "token+gap", "token+dist") and not self.has_class_token:
-            raise ValueError(f"pooling={self.pooling!r} needs a class token. Received: class_token={self.class_token}")
-        if self.pooling == "token+dist" and (not self.distillation_token or self.representation_size):
-            raise ValueError("pooling='token+dist' needs distillation_token=True and no representation_size.")
-        rates = (self.dropout, self.attention_dropout, self.stochastic_depth)
-        if self.remat and any(rates):
-            raise ValueError(NO_REMAT_WITH_DROPOUT.format(*rates))
-        if self.stochastic_depth and self.tokens_mlp_dim is not None:
-            raise ValueError(f"A Mixer (tokens_mlp_dim) has no stochastic_depth. Received: {self.stochastic_depth}")
-        whole = self.rope_theta is not None or self.relative_positions or self.tokens_mlp_dim is not None
-        for field, others in (("patch_dropout", False), ("merge_tokens", self.pooling is None or self.patch_dropout)):
-            if getattr(self, field) and (whole or others):
-                more = ", pooling=None, patch_dropout" if field == "merge_tokens" else ""
-                raise ValueError(
-                    f"{field}: rope_theta, relative_positions, a Mixer (tokens_mlp_dim){more} need all patches, in "
-                    f"their places. Received: {field}={getattr(self, field)!r}"
-                )
-        if self.dim_head is None and self.hidden_size % self.num_heads and self.tokens_mlp_dim is None:
-            raise ValueError(
-                f"hidden_size={self.hidden_size} is not divisible by num_heads={self.num_heads}: "
-                "change one of them, or pass dim_head."
-            )
-        if self.position == "sincos2d" and self.hidden_size % 4:
-            raise ValueError(f"position='sincos2d' needs a hidden_size divisible by 4. Received: {self.hidden_size}")
-        if self.rope_theta is not None and self.head_width % 4:
-            raise ValueError(f"rope_theta needs heads of a width divisible by 4. Received: num_heads={self.num_heads}")
-        if (self.rope_grid or self.rope_offset) and not (self.rope_theta and self.rope_kind.startswith("axial")):
-            raise ValueError(
-                "rope_grid and rope_offset need rope_theta and rope_kind='axial' or 'axial_xy'. "
-                f"Received: rope_theta={self.rope_theta}, rope_kind={self.rope_kind!r}"
-            )
-        if self.register_positions and not (self.registers and self.position == "learned" and self.position_prefix):
-            raise ValueError("register_positions=True needs registers, position='learned' and position_prefix=True.")
-        if self.pooling == "map" and self.hidden_size % (self.map_heads or self.num_heads):
-            raise ValueError(f"hidden_size={self.hidden_size} is not divisible by map_heads={self.map_heads}.")
-        if self.tokens_mlp_dim is not None and (self.prefix_tokens or self.position is not None):
-            raise ValueError(
-                "A Mixer (tokens_mlp_dim) has no class token, registers or positions: pooling='gap', position=None."
-            )
-        if self.image_size is None and (self.relative_positions or self.tokens_mlp_dim is not None):
-            raise ValueError(
-                "image_size=None: a table of relative positions and a Mixer are made for one grid of patches. Pass "
-                "image_size; vit_keras.resize makes a model of another size."
-            )
+        object.__setattr__(self, "merge_tokens", checked_merging(self))
+        check_combination(self)
+        if self.image_size is not None:
+            object.__setattr__(self, "position_grid", None)
 
     @property
     def stride(self) -> tuple[int, int]:
@@ -289,10 +187,10 @@ class ViTConfig:
 
     def grid_of(self, image_size: tuple[int, int]) -> tuple[int, int]:
         """Patches down and across of an image of so many pixels."""
-        height, width = self._cells(image_size)
+        height, width = self.cells(image_size)
         return height // self.patch_size[0], width // self.patch_size[1]
 
-    def _cells(self, image_size: tuple[int, int]) -> tuple[int, int]:
+    def cells(self, image_size: tuple[int, int]) -> tuple[int, int]:
         """What the patch embedding sees: pixels, or in a hybrid cells of the ResNet's output, which pads."""
         root = self.stride[0] // self.patch_size[0]
         return tuple(-(-size // root) for size in image_size)
@@ -371,4 +269,5 @@ def check_names(options: Iterable[str]) -> None:
         raise ValueError(f"Unknown option {', '.join(unknown)}.{near}")
 
 
-__getattr__ = moved_names(__name__)
+if not TYPE_CHECKING:  # a misspelled name must not pass for a moved one
+    __getattr__ = moved_names(__name__)

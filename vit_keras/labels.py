@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.resources
 import operator
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -138,4 +138,5 @@ def _class_number(target: Any, labels: Sequence[str] | None) -> int:
     return number
 
 
-__getattr__ = moved_names(__name__)
+if not TYPE_CHECKING:  # a misspelled name must not pass for a moved one
+    __getattr__ = moved_names(__name__)

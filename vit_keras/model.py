@@ -97,11 +97,11 @@ class VisionTransformer(FastModel):
             **({} if self.task == "single" else {"task": self.task}),  # files of classifiers stay as they were
         }
 
-    def __call__(self, inputs, *args, **kwargs):
+    def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         self.check_images(inputs)
         return super().__call__(inputs, *args, **kwargs)
 
-    def predict(self, x, *args, **kwargs):
+    def predict(self, x: Any, *args: Any, **kwargs: Any) -> Any:
         self.check_images(x)
         return super().predict(x, *args, **kwargs)
 
@@ -171,7 +171,7 @@ class VisionTransformer(FastModel):
                 f"The model {self.name!r} takes images of at least one patch, {stride} pixels. Received: {size}"
             )
 
-    def save(self, filepath, *args, **kwargs):
+    def save(self, filepath: Any, *args: Any, **kwargs: Any) -> Any:
         """Save the model as `keras.Model.save` does, and refuse what could not be opened again.
 
         Raises:
@@ -182,7 +182,7 @@ class VisionTransformer(FastModel):
             raise ValueError(f"A .h5 file cannot hold the {mode} weights of {self.name!r}. Save it as .keras.")
         return super().save(filepath, *args, **kwargs)
 
-    def load_weights(self, filepath, skip_mismatch=False, **kwargs):
+    def load_weights(self, filepath: Any, skip_mismatch: bool = False, **kwargs: Any) -> None:
         """Load weights as `keras.Model.load_weights` does; files of vit-keras 0.x work too.
 
         Position embeddings of another image size are resampled to this model's. The MLP's activation becomes the one
@@ -200,12 +200,12 @@ class VisionTransformer(FastModel):
             forget_compiled(self)  # those functions have the other activation
             self.config = self.config and self.config.replace(mlp_activation=mlps[0].activation)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         settings = self.settings()
         return {**super().get_config(), "vit": settings.pop("config"), **settings}
 
     @classmethod
-    def from_config(cls, config, custom_objects=None):
+    def from_config(cls, config: Any, custom_objects: Any = None) -> Any:
         config = dict(config)
         vit, preprocessing, labels = (config.pop(key, None) for key in ("vit", "preprocessing", "labels"))
         task = one_of(config.pop("task", "single"), "task", TASKS)
@@ -222,7 +222,7 @@ class VisionTransformer(FastModel):
         return model
 
 
-def _shown(shape: tuple) -> str:
+def _shown(shape: tuple[Any, ...]) -> str:
     return f"({', '.join('any' if n is None else str(n) for n in ('batch', *shape[1:]))})"
 
 

@@ -16,8 +16,8 @@ from typing import Any
 
 import keras
 
-from ._internal.bounds import about
-from ._internal.validate import activation, did_you_mean, path_text
+from ._internal.bounds import about, patch_stride
+from ._internal.validate import check_activations, did_you_mean, path_text, size_pair
 from .anatomy import find_vit
 from .build import build
 from .checkpoints._warn import warn_caller
@@ -27,7 +27,7 @@ from .checkpoints.locate import available, find
 from .checkpoints.model_weights import ModelWeights
 from .checkpoints.saved_models import is_whole_model, load_model
 from .checkpoints.weights import Weights
-from .config import ViTConfig, check_names, patch_stride, size_pair
+from .config import ViTConfig, check_names
 from .model import VisionTransformer
 from .preprocess import GOOGLE
 from .preprocess.layer import Preprocess
@@ -169,7 +169,7 @@ def from_checkpoint(
         >>> model = from_checkpoint("Ti_16.npz", classes=10, image_size=384)  # doctest: +SKIP
     """
     check_names(options)  # before a download
-    activation(options)
+    check_activations(options)
     source = open_source(weights, family=family, strict=strict, key=key, channels=options.get("channels"))
     with about(source.path):
         config, native = _configure(None, source, {"image_size": image_size, **options}, source_grid)

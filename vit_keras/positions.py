@@ -7,6 +7,7 @@ Tables are resampled by the filters of `resampling`. Functions that take `xp` co
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -99,7 +100,7 @@ def square_grid(patches: int) -> tuple[int, int] | None:
     return (side, side) if side and side * side == patches else None
 
 
-def sincos2d(grid, width: int, temperature: float = 10000.0, *, places=None, xp=np):
+def sincos2d(grid: Any, width: int, temperature: float = 10000.0, *, places: Any = None, xp: Any = np) -> Any:
     """Return fixed position embeddings of sines and cosines: big_vision's `posemb_sincos_2d` (arXiv:2205.01580).
 
     A token's embedding is `[sin x, cos x, sin y, cos y]`, MoCo v3's order, with the frequencies
@@ -133,16 +134,16 @@ def sincos2d(grid, width: int, temperature: float = 10000.0, *, places=None, xp=
 
 
 def rope_sincos(
-    grid,
+    grid: Any,
     dim_head: int,
     theta: float = 100.0,
     kind: str = "centered",
-    reference_grid=None,
+    reference_grid: Any = None,
     offset: float = 0.0,
     *,
-    places=None,
-    xp=np,
-):
+    places: Any = None,
+    xp: Any = np,
+) -> Any:
     """Return sines and cosines of rotary position embeddings on the two axes of a grid of patches.
 
     The angles of one axis are the patch's place times the frequencies `theta ** -(4 j / dim_head)`. Those of both axes
@@ -199,7 +200,7 @@ def rope_sincos(
     return _float32(xp.sin(angles), xp), _float32(xp.cos(angles), xp)
 
 
-def places_of(grid, *, xp=np):
+def places_of(grid: Any, *, xp: Any = np) -> Any:
     """Return row and column of each patch, as real numbers of shape `(grid[0] * grid[1],)`.
 
     Example:

@@ -91,8 +91,8 @@ def _lanczos(distance, xp):
 
 
 class _Filter(NamedTuple):
-    place: Callable  # (i, source, target, xp) -> numerator and denominator of the place on the old axis
-    kernel: Callable  # (distance in cells, xp) -> weight
+    place: Callable[..., Any]  # (i, source, target, xp) -> numerator and denominator of the place on the old axis
+    kernel: Callable[..., Any]  # (distance in cells, xp) -> weight
     radius: int  # of the kernel, in cells
     antialias: bool = False  # whether the kernel widens as the axis shrinks; the border is then cut off, not repeated
 
@@ -187,7 +187,9 @@ def _underscored(name):
     return name.replace("-", "_") if isinstance(name, str) else name
 
 
-def resampling_matrix(source, target, method: str, *, rows: tuple[Any, int] | None = None, xp=np, dtype="float32"):
+def resampling_matrix(
+    source: Any, target: Any, method: str, *, rows: tuple[Any, int] | None = None, xp: Any = np, dtype: Any = "float32"
+) -> Any:
     """Return the matrix that resamples an axis of `source` cells to `target` cells.
 
     Args:
@@ -233,7 +235,7 @@ def resampling_matrix(source, target, method: str, *, rows: tuple[Any, int] | No
     return weights / xp.sum(weights, axis=1, keepdims=True)
 
 
-def resize_grid(array, size, method: str, *, xp=np):
+def resize_grid(array: Any, size: Any, method: str, *, xp: Any = np) -> Any:
     """Resample the first two axes of an array.
 
     Args:
@@ -258,7 +260,7 @@ def resize_grid(array, size, method: str, *, xp=np):
     return apply_matrices(resizing_matrices(array.shape[:2], size, method, xp=xp), array, xp)
 
 
-def resizing_matrices(source, target, method: str, *, xp=np):
+def resizing_matrices(source: Any, target: Any, method: str, *, xp: Any = np) -> Any:
     """Return the two matrices of `resize_grid`: from old to new rows, and from old to new columns.
 
     Args:
@@ -379,7 +381,7 @@ def resize_patch_kernel(kernel: np.ndarray, size: tuple[int, int], method: str =
     )
 
 
-def apply_matrices(matrices, array, xp=np):
+def apply_matrices(matrices: Any, array: Any, xp: Any = np) -> Any:
     """Multiply the first two axes of an array by a matrix each.
 
     Example:
@@ -391,6 +393,6 @@ def apply_matrices(matrices, array, xp=np):
     return array
 
 
-def as_real(value, xp, dtype="float32"):
+def as_real(value: Any, xp: Any, dtype: Any = "float32") -> Any:
     """Return real numbers: float64 of NumPy, or a tensor of `dtype`."""
     return np.asarray(value, np.float64) if xp is np else xp.cast(value, dtype)

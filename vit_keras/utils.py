@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .labels import get_imagenet_classes
 from .preprocess.images import MAX_DOWNLOAD, MAX_PIXELS, ImageInputType, gray, grey, read, resize, resize_image
@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name):
+def __getattr__(name: str) -> Any:
     if name not in ("apply_embedding_weights", "load_weights_numpy"):  # of vit-keras 0.x; these need Keras
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from . import compat
@@ -38,5 +38,5 @@ def __getattr__(name):
     return getattr(compat, name)
 
 
-def __dir__():
+def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})

@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ._internal.imports import moved_names
 from .build import build
@@ -348,8 +348,9 @@ def build_model(
     return build(config, dtype=dtype)
 
 
-def __dir__():
+def __dir__() -> list[str]:
     return sorted(__all__)
 
 
-__getattr__ = moved_names(__name__)
+if not TYPE_CHECKING:  # a misspelled name must not pass for a moved one
+    __getattr__ = moved_names(__name__)

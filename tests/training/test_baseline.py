@@ -9,6 +9,7 @@ from PIL import Image
 
 from vit_keras import training, vit
 from vit_keras.training.evaluation import evaluate
+from vit_keras.training.evaluation.frozen import Frozen
 from vit_keras.training.finetuning import finetune
 from vit_keras.training.finetuning.baseline import Baseline, _centroids
 from vit_keras.training.recipes import recipe
@@ -97,9 +98,13 @@ def test_folds_are_counted_together(photos, tmp_path):
 
 def test_a_short_time_is_enough_for_some_images(photos):
     train, held_out = training.image_folder(photos, model=tiny(), validation_split=0.5, batch_size=4, progress=False)
-    found = Baseline.of(tiny(), train, held_out, seconds=1e-6)
-    assert found is None or (found.learned == 4 and found.held_out == 4)
-    found = Baseline.of(tiny(), train, held_out, seconds=1e6)
+    for seconds, images in ((1e-6, 4), (1e6, 36)):
+        frozen = Frozen.of(tiny(), train, held_out, seconds=seconds, seed=1)
+        assert len(frozen.rows) == len(frozen.features) == images
+        labels = np.empty(36, int)
+        labels[train.rows], labels[held_out.rows] = train.labels, held_out.labels
+        found = Baseline.of(frozen, labels, train.rows, held_out.rows, classes=3)
+        assert found is None or found.learned + found.held_out == images
     assert (found.learned, found.held_out) == (18, 18)
 
 

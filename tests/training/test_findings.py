@@ -137,7 +137,7 @@ def test_folds_are_looked_at_too(photos, tmp_path):
 
 
 def test_nobody_has_to_look(photos, tmp_path):
-    result = run(photos, tmp_path / "run", look=False, epochs=1)
+    result = run(photos, tmp_path / "run", probe=False, epochs=1)
     page = (result.folder / "report.html").read_text("utf-8")
     assert "<h2>More images</h2>" not in page and "<h2>Near-duplicates</h2>" not in page
     assert json.loads((result.folder / "history.json").read_text())["images"]["images"] == 0

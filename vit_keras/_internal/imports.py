@@ -11,6 +11,7 @@ import importlib
 import sys
 import types
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from .moved import MOVED, MOVED_NAMES
 from .validate import see
@@ -49,7 +50,7 @@ class _AfterKeras:
             spec.loader.exec_module = self._watched(spec.loader.exec_module)
         return spec
 
-    def _watched(self, execute: Callable) -> Callable:
+    def _watched(self, execute: Callable[..., Any]) -> Callable[..., Any]:
         def exec_module(module):
             self.depth += 1
             try:
@@ -116,7 +117,7 @@ def keep_old_paths() -> None:
         sys.modules[name] = _Moved(name, [f"{ROOT}.{home}" for home in homes])
 
 
-def moved_names(module: str) -> Callable:
+def moved_names(module: str) -> Callable[[str], Any]:
     """Return the `__getattr__` of a module from which names have moved.
 
     Args:
@@ -132,7 +133,9 @@ def moved_names(module: str) -> Callable:
     return __getattr__
 
 
-def attach(package: str, submodules: Sequence[str] = (), names: Mapping[str, str] | None = None):
+def attach(
+    package: str, submodules: Sequence[str] = (), names: Mapping[str, str] | None = None
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return the two functions that make a package's parts appear on first use (PEP 562).
 
     Args:

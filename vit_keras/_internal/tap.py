@@ -66,14 +66,14 @@ def is_tapped() -> bool:
     return _visitor.get() is not None
 
 
-def visit(layer, name, tensor):
+def visit(layer: Any, name: str, tensor: Any) -> Any:
     """Return what the visitor of the current `tap` makes of a tensor; without a tap, the tensor."""
     visitor = _visitor.get()
     return tensor if visitor is None else visitor(layer, name, tensor)
 
 
 @contextlib.contextmanager
-def record_attention() -> Iterator[list]:
+def record_attention() -> Iterator[list[Any]]:
     """Collect the attention scores of every `MultiHeadSelfAttention` that is called inside: a `tap` of one kind.
 
     Yields:
@@ -86,7 +86,7 @@ def record_attention() -> Iterator[list]:
         >>> tuple(scores[0].shape)
         (1, 2, 5, 5)
     """
-    scores: list = []
+    scores: list[Any] = []
 
     def collect(layer, name, tensor):
         if name == "attention":

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 __all__ = [
-    "activation",
+    "check_activations",
     "did_you_mean",
     "instance",
     "is_number",
@@ -200,14 +200,14 @@ def one_of(value: Any, name: str, choices: Iterable[Any]) -> Any:
 _OF_AN_MLP = ("gelu", "gelu_tanh", "quick_gelu")
 
 
-def activation(options: Mapping[str, Any]) -> None:
+def check_activations(options: Mapping[str, Any]) -> None:
     """Check the names of activations among the fields of a `ViTConfig`.
 
     Raises:
         ValueError: One is neither Keras' nor, of an MLP, ours.
 
     Example:
-        >>> activation({"activation": "sofmax"})
+        >>> check_activations({"activation": "sofmax"})
         Traceback (most recent call last):
         ValueError: activation must be the name of an activation. Did you mean 'softmax'? Received: 'sofmax'
     """

@@ -16,7 +16,7 @@ from ..backend.keras_internals import origin
 from .parts import checked
 
 
-def outputs_of(model: keras.Model) -> list:
+def outputs_of(model: keras.Model) -> list[Any]:
     """Return the symbolic outputs of a model.
 
     Raises:

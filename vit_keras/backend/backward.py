@@ -15,10 +15,10 @@ from typing import Any
 import keras
 from keras import ops
 
-logger = logging.getLogger("vit_keras")
+logger: logging.Logger = logging.getLogger("vit_keras")
 
 
-def recomputed(function: Callable) -> Callable:
+def recomputed(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a cheap function that is computed again in the backward pass, so that what is inside it need not be kept.
 
     For element-wise functions: a training step takes a quarter less memory for 2 % of the time. (Of a matrix product at
@@ -31,7 +31,7 @@ def recomputed(function: Callable) -> Callable:
     return keras.remat(lambda *x: function(*x))  # a new lambda each time: JAX would reuse the trace of a known one
 
 
-def in_one_pass(function: Callable, *constants: Any) -> Callable:
+def in_one_pass(function: Callable[..., Any], *constants: Any) -> Callable[..., Any]:
     """Return a function for training that keeps only its arguments for the backward pass.
 
     Where `has_one_pass`, its value and its gradient take one pass over memory each; it is compiled once for each
@@ -65,7 +65,7 @@ def layer_norm(epsilon: float, x: Any, gamma: Any, beta: Any) -> Any:
 
 
 @functools.cache
-def _halves(function: Callable, *constants: Any) -> Callable:
+def _halves(function: Callable[..., Any], *constants: Any) -> Callable[..., Any]:
     import tensorflow as tf
 
     compiled = functools.partial(tf.function, jit_compile=True, autograph=False)

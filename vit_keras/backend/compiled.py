@@ -26,11 +26,13 @@ class _Cache:
     """The compiled functions of one model, and the state of the model that they were compiled in."""
 
     def __init__(self):
-        self.state: tuple = ()
-        self.functions: OrderedDict[Hashable, Callable] = OrderedDict()
+        self.state: tuple[Any, ...] = ()
+        self.functions: OrderedDict[Hashable, Callable[..., Any]] = OrderedDict()
         self.lock = threading.Lock()  # a server calls one model from several threads
 
-    def get(self, state: tuple, key: Hashable, compile: Callable[[], Callable]) -> Callable:
+    def get(
+        self, state: tuple[Any, ...], key: Hashable, compile: Callable[[], Callable[..., Any]]
+    ) -> Callable[..., Any]:
         with self.lock:
             if state != self.state:
                 self.functions.clear()
@@ -46,7 +48,9 @@ class _Cache:
 _caches: weakref.WeakKeyDictionary[keras.Model, _Cache] = weakref.WeakKeyDictionary()
 
 
-def run(model: keras.Model, function: Callable, *tensors: Any, key: Hashable, training: bool | None = None) -> Any:
+def run(
+    model: keras.Model, function: Callable[..., Any], *tensors: Any, key: Hashable, training: bool | None = None
+) -> Any:
     """Call `function(model, *tensors)` compiled; it must not change a variable, except for drawing random numbers.
 
     There is one compilation for each `key`, image size and dtype; the batch may be of any size (JAX compiles for
@@ -76,9 +80,9 @@ def run(model: keras.Model, function: Callable, *tensors: Any, key: Hashable, tr
     return cache.get(_state(model), (key, *specs), lambda: compiler(weakref.ref(model), function, specs))(*tensors)
 
 
-def _state(model: keras.Model) -> tuple:
+def _state(model: keras.Model) -> tuple[Any, ...]:
     # Asked at every call: two dictionaries are quicker than as many attributes, which PyTorch looks up in Python.
-    state: list = []
+    state: list[Any] = []
     for layer in flat_layers(model):
         own = vars(layer)
         state += id(layer), own.get("activation"), own.get("rate")
@@ -88,7 +92,7 @@ def _state(model: keras.Model) -> tuple:
     return tuple(state)
 
 
-def _tensorflow(model: weakref.ref, function: Callable, specs: tuple) -> Callable:
+def _tensorflow(model: weakref.ref, function: Callable[..., Any], specs: tuple[Any, ...]) -> Callable[..., Any]:
     import tensorflow as tf
 
     signature = [tf.TensorSpec((None, *shape), dtype) for shape, dtype in specs]
@@ -97,11 +101,11 @@ def _tensorflow(model: weakref.ref, function: Callable, specs: tuple) -> Callabl
     return tf.function(functools.partial(_call, model, function), input_signature=signature, autograph=False)
 
 
-def _call(model: weakref.ref, function: Callable, *tensors: Any) -> Any:
+def _call(model: weakref.ref, function: Callable[..., Any], *tensors: Any) -> Any:
     return function(model(), *tensors)
 
 
-def _jax(model: weakref.ref, function: Callable, specs: tuple) -> Callable:
+def _jax(model: weakref.ref, function: Callable[..., Any], specs: tuple[Any, ...]) -> Callable[..., Any]:
     import jax
 
     variables = model().variables  # in this order for good: freezing a layer must not change it
@@ -114,11 +118,11 @@ def _jax(model: weakref.ref, function: Callable, specs: tuple) -> Callable:
     return lambda *x: compiled([v.value for v in variables], *x)
 
 
-def _torch(model: weakref.ref, function: Callable, specs: tuple) -> Callable:
+def _torch(model: weakref.ref, function: Callable[..., Any], specs: tuple[Any, ...]) -> Callable[..., Any]:
     return functools.partial(_call, model, function)
 
 
-def _openvino(model: weakref.ref, function: Callable, specs: tuple) -> Callable:
+def _openvino(model: weakref.ref, function: Callable[..., Any], specs: tuple[Any, ...]) -> Callable[..., Any]:
     compiled = openvino.compile_function(functools.partial(_call, model, function), specs)
     compiled.values = openvino.values(model())  # as long as these are alive, no others have their ids
     return compiled

@@ -19,11 +19,11 @@ import keras
 
 from .keras_internals import autocast_dtype, distribution, is_recomputed
 
-logger = logging.getLogger("vit_keras")
+logger: logging.Logger = logging.getLogger("vit_keras")
 
-_PACKAGE = __package__.partition(".")[0]
+_PACKAGE: str = __package__.partition(".")[0]
 
-enabled = os.environ.get("VIT_KERAS_DIRECT", "1").lower() not in ("0", "false", "no", "off")
+enabled: bool = os.environ.get("VIT_KERAS_DIRECT", "1").lower() not in ("0", "false", "no", "off")
 """Whether calls may be direct: the environment variable `VIT_KERAS_DIRECT`, until a check of a layer fails."""
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -87,11 +87,11 @@ class Direct:
     _is_ours = False
     _reads_training = True  # whether `training=None` stands for that of the layer around
 
-    def __init_subclass__(cls, **kwargs):
+    def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         cls._is_ours = cls.__module__.partition(".")[0] == _PACKAGE  # a user's own class may rely on anything
 
-    def __call__(self, *args, **kwargs):
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if may_skip_keras(self, args, kwargs):
             if not self._reads_training:
                 kwargs.pop("training", None)  # as Keras does
@@ -99,7 +99,7 @@ class Direct:
         return super().__call__(*args, **kwargs)
 
 
-def may_skip_keras(layer: Any, args: tuple, kwargs: dict[str, Any]) -> bool:
+def may_skip_keras(layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Return whether `layer(*args, **kwargs)` does no more than `layer.call(*args, **kwargs)`; false in any doubt.
 
     Example:
@@ -143,13 +143,13 @@ def give_up(error: Exception) -> None:
         logger.info("All layers are called through Keras now: %s: %s", type(error).__name__, error)
 
 
-def _path() -> tuple:
+def _path() -> tuple[Any, ...]:
     """The functions that the call of a layer goes through."""
     module, layer = _torch.nn.Module, keras.layers.Layer
     return module.__call__, getattr(module, CALL), layer.__call__, layer.forward, keras.Operation.__call__
 
 
-def _path_of_keras() -> tuple | None:
+def _path_of_keras() -> tuple[Any, ...] | None:
     """That path, if it is PyTorch's and Keras' own: where somebody has wrapped it before, nothing is direct."""
     if keras.backend.backend() != "torch":
         return None

@@ -155,7 +155,7 @@ def _of_several_processes() -> keras.distribution.Distribution | None:
     return current if current is not None and current.num_processes > 1 else None
 
 
-def of_this_process(step: Callable, steps_per_execution: int = 1) -> Callable:
+def of_this_process(step: Callable[..., Any], steps_per_execution: int = 1) -> Callable[..., Any]:
     """Return a step of `predict` that returns the rows of this process's images, where there are several processes.
 
     Args:

@@ -26,7 +26,7 @@ def flat_layers(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
     return list(layer._flatten_layers(include_self=True))
 
 
-def own_state(layer: keras.layers.Layer) -> list:
+def own_state(layer: keras.layers.Layer) -> list[Any]:
     """Return the variables and random generators of a layer itself; `variables` asks the layers inside it too.
 
     Example:
@@ -38,7 +38,7 @@ def own_state(layer: keras.layers.Layer) -> list:
     return [*layer._trainable_variables, *layer._non_trainable_variables, *layer._seed_generators]
 
 
-def origin(tensor: Any) -> tuple[Any, list]:
+def origin(tensor: Any) -> tuple[Any, list[Any]]:
     """Return the operation that a symbolic tensor comes from, and the tensors that went into it.
 
     Example:
@@ -102,7 +102,7 @@ def add_seed_generator(dropout: keras.layers.Layer) -> None:
     dropout._tracker.lock()
 
 
-def no_gradients() -> contextlib.AbstractContextManager:
+def no_gradients() -> contextlib.AbstractContextManager[Any]:
     """Return a context in which PyTorch records nothing for gradients; other backends record nothing anyway.
 
     Keras has no such context: `model(images, training=False)` records on PyTorch all the same.
@@ -114,7 +114,7 @@ def no_gradients() -> contextlib.AbstractContextManager:
     return sys.modules["torch"].no_grad() if keras.backend.backend() == "torch" else contextlib.nullcontext()
 
 
-def compile_metrics(model: keras.Model):
+def compile_metrics(model: keras.Model) -> Any:
     """Return the metrics that `compile` was given, which Keras keeps apart from the loss; `None` if there are none."""
     return getattr(model, "_compile_metrics", None)
 
@@ -177,7 +177,7 @@ def has_graph(model: keras.Model) -> bool:
     return all(hasattr(model, name) for name in ("_nodes_by_depth", "_outputs_struct"))
 
 
-def run_graph(model: keras.Model, inputs: Any, call_of: Callable[[Any], Callable]) -> Any:
+def run_graph(model: keras.Model, inputs: Any, call_of: Callable[[Any], Callable[..., Any]]) -> Any:
     """Run a functional model, and let go of each tensor after its last use: Keras keeps all of them until the end.
 
     Args:
@@ -208,7 +208,7 @@ def run_graph(model: keras.Model, inputs: Any, call_of: Callable[[Any], Callable
     return keras.tree.pack_sequence_as(structure, [values[id(x)] for x in model.outputs])
 
 
-def values_of(*variables: Any) -> list:
+def values_of(*variables: Any) -> list[Any]:
     """Return the values of variables, and all else as it is; quicker than asking each of its `value`.
 
     Example:
@@ -285,7 +285,7 @@ def take_any_batch() -> None:
     distribution_lib.distribute_tensor = distribute_tensor
 
 
-def compile_on_openvino(compile: Callable[[Any, str], Any], values: Callable[[keras.Model], tuple]) -> None:
+def compile_on_openvino(compile: Callable[[Any, str], Any], values: Callable[[keras.Model], tuple[Any, ...]]) -> None:
     """Let Keras' `predict` and `evaluate` on OpenVINO compile by a function, and compile again for other weights.
 
     Keras passes no properties on, so that OpenVINO may compute in bfloat16. And it keeps what it has compiled, with the
@@ -369,7 +369,7 @@ class SymbolicTensor(keras.KerasTensor):
 
     # Arrays of NumPy and JAX leave the operators to it: for JAX, that attribute must seem not to be there.
     __array_ufunc__ = None
-    __jax_array__ = property(lambda self: object.__getattribute__(self, "missing"))
+    __jax_array__: Any = property(lambda self: object.__getattribute__(self, "missing"))
     # Keras writes where a tensor comes from into the layer that it comes from; of these it learns nothing.
     _keras_history = property(lambda self: types.SimpleNamespace(operation=None, node_index=0), lambda self, _: None)
 
@@ -379,7 +379,7 @@ class SymbolicTensor(keras.KerasTensor):
 
 
 @contextlib.contextmanager
-def answering(answer: Callable[[Any, tuple, dict], Any]) -> Iterator[None]:
+def answering(answer: Callable[[Any, tuple[Any, ...], dict[Any, Any]], Any]) -> Iterator[None]:
     """Let a function compute what operations and layers return for `SymbolicTensor`s, while the block runs.
 
     Args:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import functools
+from typing import Any
 
 import keras
 import numpy as np
@@ -21,7 +22,7 @@ from .keras_internals import compile_metrics, concrete, has_graph, run_graph, va
 class FastModel(keras.Model):
     """A functional model whose plain call, `predict` and first training step cost what the model costs."""
 
-    def call(self, inputs, training=None, mask=None, **kwargs):
+    def call(self, inputs: Any, training: bool | None = None, mask: Any = None, **kwargs: Any) -> Any:
         """Run the model: compiled where images come in outside of any graph, unless `run_eagerly` is set.
 
         Operation by operation, TensorFlow and JAX take several times as long.
@@ -43,13 +44,13 @@ class FastModel(keras.Model):
             return run_graph(self, inputs, operation_fn)
         return super()._run_through_graph(inputs, operation_fn, **kwargs)
 
-    def make_train_function(self, force=False):
+    def make_train_function(self, force: bool = False) -> Any:
         """Build the optimizer before the step: variables that are made while it is traced cost a second trace."""
         if self._on_one_tensorflow_device() and self.optimizer is not None and not self.optimizer.built:
             self.optimizer.build(self.trainable_variables)
         return super().make_train_function(force)
 
-    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+    def compute_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> Any:
         """Build metrics that are named by a string outside of the trace: their variables would cost a second one."""
         metrics = compile_metrics(self)
         if metrics is not None and not metrics.built and y is not None and self._on_one_tensorflow_device():
@@ -65,23 +66,25 @@ class FastModel(keras.Model):
             openvino.compute_now(variable for metric in self.metrics for variable in metric.variables)
         return results
 
-    def make_predict_function(self, force=False):
+    def make_predict_function(self, force: bool = False) -> Any:
         """Let each of several processes predict its own images: Keras fails on rows that are on another machine."""
         if self.predict_function is None or force:
             super().make_predict_function(force)
-            self.predict_function = distribution.of_this_process(self.predict_function, self.steps_per_execution)
+            self.predict_function: Any = distribution.of_this_process(self.predict_function, self.steps_per_execution)
         return self.predict_function
 
-    def fit(self, *args, **kwargs):
+    def fit(self, *args: Any, **kwargs: Any) -> Any:
         openvino.refuse_gradients("fit")
         with variables_survive(self):
             return super().fit(*args, **kwargs)
 
-    def evaluate(self, *args, **kwargs):
+    def evaluate(self, *args: Any, **kwargs: Any) -> Any:
         with variables_survive(self):
             return super().evaluate(*args, **kwargs)
 
-    def predict(self, x, batch_size=None, verbose="auto", steps=None, callbacks=None):
+    def predict(
+        self, x: Any, batch_size: Any = None, verbose: Any = "auto", steps: Any = None, callbacks: Any = None
+    ) -> Any:
         """Predict as `keras.Model.predict` does.
 
         Batches of an array or a tensor are cut here: the input pipeline that Keras builds for them, anew at every
@@ -113,7 +116,7 @@ class FastModel(keras.Model):
         callbacks.on_predict_end()
         return keras.tree.map_structure(lambda *parts: np.concatenate(parts), *outputs)
 
-    def predict_on_batch(self, x):
+    def predict_on_batch(self, x: Any) -> Any:
         """Predict one batch. Keras would let each of several replicas of TensorFlow predict all of it."""
         if keras.backend.backend() != "tensorflow" or self._on_one_tensorflow_device():
             return super().predict_on_batch(x)

@@ -20,7 +20,7 @@ from .keras_internals import compile_on_openvino, values_of
 PRECISIONS = ("f32", "bf16", "f16")
 """What OpenVINO computes in; a processor computes f16 only if it has instructions for it."""
 
-precision = os.environ.get("VIT_KERAS_OPENVINO_PRECISION", "f32")
+precision: str = os.environ.get("VIT_KERAS_OPENVINO_PRECISION", "f32")
 """The property `INFERENCE_PRECISION_HINT` of all models on Keras' OpenVINO backend."""
 
 
@@ -63,7 +63,7 @@ class Compiled:
 
         one_of(precision, "VIT_KERAS_OPENVINO_PRECISION", PRECISIONS)
         self._compiled = openvino.compile_model(model, device, {"INFERENCE_PRECISION_HINT": precision})
-        self._idle: list = []
+        self._idle: list[Any] = []
 
     def __call__(self, inputs: Any) -> Any:
         """Return the outputs, as `openvino.CompiledModel` does."""
@@ -76,7 +76,7 @@ class Compiled:
         return outputs
 
 
-def compile_function(function: Callable, specs: Sequence[tuple]) -> Callable:
+def compile_function(function: Callable[..., Any], specs: Sequence[tuple[Any, ...]]) -> Callable[..., Any]:
     """Compile a function of tensors.
 
     Args:
@@ -131,7 +131,7 @@ def compute_now(variables: Iterable[keras.Variable]) -> None:
         variable.assign(number)
 
 
-def values(model: keras.Model) -> tuple:
+def values(model: keras.Model) -> tuple[Any, ...]:
     """Return what is compiled besides the layers: the precision, and what the variables of a model hold."""
     return (precision, *values_of(*model.variables))
 

@@ -16,7 +16,7 @@ import threading
 import time
 from typing import Any
 
-logger = logging.getLogger("vit_keras")
+logger: logging.Logger = logging.getLogger("vit_keras")
 
 LIBRARIES = ("auto", "pytorch", "onednn")
 """Values of the environment variable `VIT_KERAS_PRODUCTS`: the faster one, PyTorch's own choice, oneDNN."""

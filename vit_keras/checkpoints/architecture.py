@@ -78,14 +78,14 @@ def has_map_prefix(fields: Mapping[str, Any]) -> bool:
 architecture = infer  # its name in earlier versions
 
 
-def _blocks(shapes: Mapping) -> dict[str, Any]:
+def _blocks(shapes: Mapping[str, Any]) -> dict[str, Any]:
     numbers = {int(m[1]) for name in shapes if (m := re.match(r"Transformer/encoderblock_(\d+)/", name))}
     if numbers != set(range(len(numbers))):
         raise KeyError(f"Transformer/encoderblock_{min(set(range(len(numbers))) - numbers)}")
     return {"num_layers": len(numbers)}
 
 
-def _attention(shapes: Mapping, family: Family, hidden_size: int) -> dict[str, Any]:
+def _attention(shapes: Mapping[str, Any], family: Family, hidden_size: int) -> dict[str, Any]:
     inner = shapes[f"{_ATTENTION}/query/kernel"][1]
     scale = f"{_BLOCK}/LayerScale_0/scale" in shapes
     gated = f"{_MLP}/Gate/kernel" in shapes
@@ -111,7 +111,7 @@ def _attention(shapes: Mapping, family: Family, hidden_size: int) -> dict[str, A
     return {**fields, "inner": inner}
 
 
-def _positions(shapes: Mapping, family: Family, told: Mapping) -> dict[str, Any]:
+def _positions(shapes: Mapping[str, Any], family: Family, told: Mapping[str, Any]) -> dict[str, Any]:
     if f"{_ATTENTION}/relative_position_bias" in shapes:
         return {"position": "learned" if POSITIONS in shapes else None}
     if POSITIONS in shapes:
@@ -126,7 +126,7 @@ def _positions(shapes: Mapping, family: Family, told: Mapping) -> dict[str, Any]
     return {"position": position}
 
 
-def _head(shapes: Mapping, hidden_size: int) -> dict[str, Any]:
+def _head(shapes: Mapping[str, Any], hidden_size: int) -> dict[str, Any]:
     fields: dict[str, Any] = {"include_top": "head/kernel" in shapes or "head/bias" in shapes}
     inputs = hidden_size
     if "pre_logits/kernel" in shapes:
@@ -141,7 +141,7 @@ def _head(shapes: Mapping, hidden_size: int) -> dict[str, Any]:
     return fields
 
 
-def _tokens(shapes: Mapping, known: Mapping, family: Family) -> dict[str, Any]:
+def _tokens(shapes: Mapping[str, Any], known: Mapping[str, Any], family: Family) -> dict[str, Any]:
     token, pooled_norm = "cls" in shapes, "fc_norm/scale" in shapes
     of_token = family.config.get("pooling", "gap" if pooled_norm else "token")
     if of_token == "token+dist" and "head/kernel" in shapes and "head_dist/kernel" not in shapes:
@@ -167,7 +167,7 @@ def _tokens(shapes: Mapping, known: Mapping, family: Family) -> dict[str, Any]:
     return fields
 
 
-def _resnet(shapes: Mapping) -> dict[str, Any]:
+def _resnet(shapes: Mapping[str, Any]) -> dict[str, Any]:
     if "conv_root/kernel" not in shapes:
         return {}
     units: dict[int, int] = {}

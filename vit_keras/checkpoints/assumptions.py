@@ -115,7 +115,7 @@ def assume(
 
 def _most_usual(models: list[timm_models.Model]) -> Mapping[str, Any]:
     """Return the fields that most published files have."""
-    files: dict[tuple, int] = {}
+    files: dict[tuple[Any, ...], int] = {}
     for model in models:
         key = tuple(sorted(model.fields.items()))
         files[key] = files.get(key, 0) + model.files

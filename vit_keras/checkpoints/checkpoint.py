@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import unquote, urlsplit
 
 if TYPE_CHECKING:
@@ -173,11 +173,11 @@ class Checkpoint:
         return self.sha256[:8] if self.sha256 else found and found[1]
 
     # Names of earlier versions.
-    licence = property(lambda self: self.license)
-    mean = property(lambda self: self.preprocessing.mean)
-    std = property(lambda self: self.preprocessing.std)
-    interpolation = property(lambda self: self.preprocessing.interpolation)
-    crop = property(lambda self: self.preprocessing.crop)
+    licence: ClassVar[Any] = property(lambda self: self.license)
+    mean: ClassVar[Any] = property(lambda self: self.preprocessing.mean)
+    std: ClassVar[Any] = property(lambda self: self.preprocessing.std)
+    interpolation: ClassVar[Any] = property(lambda self: self.preprocessing.interpolation)
+    crop: ClassVar[Any] = property(lambda self: self.preprocessing.crop)
 
 
 _init = Checkpoint.__init__

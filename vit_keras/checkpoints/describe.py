@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from ..config import ViTConfig, patch_stride
+from .._internal.bounds import patch_stride
+from ..config import ViTConfig
 from . import architecture, registry
 from .download import cached_path
 from .families import FAMILIES, Family, family_named, keras_files, rules

@@ -26,7 +26,7 @@ from .readers.sniff import Kind, sniff
 
 __all__ = ["cached_path", "download", "home", "offline"]
 
-logger = logging.getLogger("vit_keras")
+logger: logging.Logger = logging.getLogger("vit_keras")
 
 CHUNK = 1 << 20
 ATTEMPTS = 4

@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from .._internal.bounds import check_input, shortened
-from .._internal.validate import is_number, one_of
-from ..config import ViTConfig, patch_stride, size_pair
+from .._internal.bounds import check_input, patch_stride, shortened
+from .._internal.validate import is_number, one_of, size_pair
+from ..config import ViTConfig
 from ..labels import TASKS
 from ..layers.mlp import activation_function
 from ..preprocess import PRESETS, Preprocessing

@@ -31,7 +31,7 @@ from .weights import Weights
 
 __all__ = ["LoadReport", "adapt_channels", "fill", "load_weights", "open_source"]
 
-logger = logging.getLogger("vit_keras")
+logger: logging.Logger = logging.getLogger("vit_keras")
 
 _NUMERICS = ("mlp_activation", "epsilon", *ROPE, "post_norm", "resnet_numerics")
 
@@ -162,7 +162,15 @@ def open_source(weights: str | os.PathLike[str], variant: str | None = None, **o
         return Weights(path, published=published, **options)
 
 
-def fill(vit, source, *, include_head=None, source_grid=None, resize_patches=False, verify=False) -> LoadReport:
+def fill(
+    vit: Any,
+    source: Any,
+    *,
+    include_head: bool | None = None,
+    source_grid: Any = None,
+    resize_patches: bool = False,
+    verify: bool = False,
+) -> LoadReport:
     """Load open weights into a ViT, without a warning about other numerics; for arguments see `load_weights`.
 
     Example:
@@ -175,7 +183,7 @@ def fill(vit, source, *, include_head=None, source_grid=None, resize_patches=Fal
     head = _head_names(source, targets, include_head)
     adapted: list[str] = []
     problems: list[str] = []
-    plans: dict[str, Callable] = {}
+    plans: dict[str, Callable[..., Any]] = {}
     for name, variable in targets.items():
         if name in source.shapes and not (_is_top(name) and name not in head):
             try:
@@ -271,7 +279,7 @@ def _is_top(name: str) -> bool:
     return name.startswith(("head/", "head_dist/", "pre_logits/"))
 
 
-def _head_names(source: Weights | ModelWeights, targets: dict, include_head: bool | None) -> set[str]:
+def _head_names(source: Weights | ModelWeights, targets: dict[Any, Any], include_head: bool | None) -> set[str]:
     """Return the weights after the pooling that will be loaded. A head is useless without its pre_logits."""
     names = {name for name in (*source.shapes, *targets) if _is_top(name)}
     shared = {n for n in names if n in source.shapes and n in targets and _same_size(source, targets, n)}
@@ -287,7 +295,7 @@ def _head_names(source: Weights | ModelWeights, targets: dict, include_head: boo
     return shared - head
 
 
-def _same_size(source: Weights | ModelWeights, targets: dict, name: str) -> bool:
+def _same_size(source: Weights | ModelWeights, targets: dict[Any, Any], name: str) -> bool:
     return tuple(source.shapes[name]) == tuple(targets[name].shape)
 
 
@@ -297,7 +305,9 @@ def _top(shapes: Mapping[str, tuple[int, ...]]) -> str:
     return ", ".join(parts) or "none"
 
 
-def _check_architecture(vit: keras.Model, source: Weights | ModelWeights, targets: dict, resize_patches: bool) -> None:
+def _check_architecture(
+    vit: keras.Model, source: Weights | ModelWeights, targets: dict[Any, Any], resize_patches: bool
+) -> None:
     """Compare what the shapes of fused kernels hide, and what one sentence says better than a list of shapes."""
     file = source.architecture
     num_heads = anatomy.attention_blocks(vit)[0].num_heads if anatomy.has_attention(vit) else file.get("num_heads")
@@ -326,7 +336,7 @@ def _check_architecture(vit: keras.Model, source: Weights | ModelWeights, target
         )
 
 
-def _plan(name, source, vit, shape, source_grid, adapted) -> Callable | None:
+def _plan(name, source, vit, shape, source_grid, adapted) -> Callable[..., Any] | None:
     """Return the function that brings a weight to the shape of the model's, or `None` if there is no way."""
     given = tuple(source.shapes[name])
     if name == POSITIONS:

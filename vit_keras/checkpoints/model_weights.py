@@ -19,7 +19,7 @@ from ..config import ViTConfig
 from ..preprocess import GOOGLE
 from . import grids
 from .assumptions import NOTHING
-from .families import family_named
+from .families import Family, family_named
 
 __all__ = ["ModelWeights"]
 
@@ -39,7 +39,7 @@ _CANONICAL = re.compile(
 _PLAIN = re.compile(r"(embedding|Transformer/(posembed_input|encoderblock_\d+|encoder_norm)|pre_logits|head)/|cls$")
 
 
-class ModelWeights(Mapping):
+class ModelWeights(Mapping[str, Any]):
     """The weights of a model under canonical names, with the attributes that `Weights` has for a file.
 
     Args:
@@ -56,24 +56,29 @@ class ModelWeights(Mapping):
         (1, 1, 64)
     """
 
+    labels: Any
+    task: Any
+
     assumptions = NOTHING
     ignored: tuple[str, ...] = ()
     table = key = raw_key = None
-    family = family_named("keras")
+    family: Family = family_named("keras")
 
     def __init__(self, model: keras.Model, path: str | os.PathLike[str] | None = None):
         vit = anatomy.find_vit(model)
-        self.path = f"the model {vit.name!r}" if path is None else Path(path)
-        self.variables = canonical_variables(vit)
-        self.shapes = {name: tuple(variable.shape) for name, variable in self.variables.items()}
+        self.path: str | Path = f"the model {vit.name!r}" if path is None else Path(path)
+        self.variables: dict[str, Any] = canonical_variables(vit)
+        self.shapes: dict[str, tuple[Any, ...]] = {
+            name: tuple(variable.shape) for name, variable in self.variables.items()
+        }
         config = getattr(vit, "config", None) or _infer_plain_config(vit, self.shapes)
-        self.architecture = dataclasses.asdict(config)
-        self.preprocessing = getattr(vit, "preprocessing", GOOGLE)
+        self.architecture: dict[str, Any] = dataclasses.asdict(config)
+        self.preprocessing: Any = getattr(vit, "preprocessing", GOOGLE)
         self.labels, self.task = getattr(vit, "labels", None), getattr(vit, "task", "single")
-        self.image_size = config.image_size
+        self.image_size: Any | tuple[int, int] | None = config.image_size
         self._adapted = {id(full_kernel(dense)): dense for dense in anatomy.dense_layers(vit) if dense.lora_enabled}
         self._grid = config.position_grid or config.grid
-        self.positions = math.prod(self._grid) if self._grid and grids.has_positions(self.shapes) else None
+        self.positions: int | None = math.prod(self._grid) if self._grid and grids.has_positions(self.shapes) else None
 
     def settle(self, source_grid: tuple[int, int] | None = None, **_: Any) -> None:
         """Take `source_grid` for the grid that the positions are for; a model knows all else."""

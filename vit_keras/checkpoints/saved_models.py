@@ -265,7 +265,7 @@ def _modernise(config: Any) -> Any:
     return config
 
 
-def _unlist_ends(config: dict) -> dict:
+def _unlist_ends(config: dict[Any, Any]) -> dict[Any, Any]:
     """A functional model whose one input and output are themselves and not lists of one.
 
     Keras 2 and some releases of Keras 3 wrote lists where the model had none, and a model so read cannot be nested.

@@ -33,7 +33,7 @@ class Model(NamedTuple):
     model_type: str
     family: Family
     prefix: str
-    computes: Mapping[str, tuple]
+    computes: Mapping[str, tuple[Any, ...]]
 
 
 _ANY_SHAPE = ("vit", "deit", "dinov3_vit")  # the others take square images only

@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from ..config import patch_stride
+from .._internal.bounds import patch_stride
+from ..preprocess import Preprocessing
 from . import architecture, grids, hints, registry, timm_models
-from .assumptions import NOTHING, assume
+from .assumptions import NOTHING, Assumptions, assume
 from .families import FAMILIES, TIMM_FAMILIES, Family, family_named, keras_files, patches, rules
 from .families.rules import POSITIONS
 from .readers import open_weights
@@ -21,7 +22,7 @@ from .readers.torch_pickle import RAW, is_averaged
 __all__ = ["Weights"]
 
 
-class Weights(Mapping):
+class Weights(Mapping[str, Any]):
     """The weights of a model in a file, read one by one under their canonical names.
 
     Args:
@@ -57,6 +58,11 @@ class Weights(Mapping):
         12
     """
 
+    key: str | None
+    labels: Any
+    raw_key: str | None
+    task: str
+
     def __init__(
         self,
         path: str | os.PathLike[str],
@@ -67,8 +73,8 @@ class Weights(Mapping):
         published: registry.Checkpoint | None = None,
         channels: int | None = None,
     ):
-        self.reader = keras_files.readable(without_wrapper(open_weights(os.path.expanduser(path), key)))
-        self.path = Path(self.reader.path)
+        self.reader: Any = keras_files.readable(without_wrapper(open_weights(os.path.expanduser(path), key)))
+        self.path: Path = Path(self.reader.path)
         self.key, self.raw_key = _state_dict(self.reader.metadata or {}, key)
         size = self.path.stat().st_size
         if published is None:
@@ -82,18 +88,20 @@ class Weights(Mapping):
             saved = hints.saved_settings(self.reader)
             written, config = saved.get("family"), dict(saved.get("config", {}))
         try:
-            self.family = _choose(written if family is None else family, self.reader)
+            self.family: Family = _choose(written if family is None else family, self.reader)
             binding = rules.bind(self.family, self.reader, self.reader.shape)
             _check(binding, self.family, strict)
             known = functools.partial(hints.stated_channels, config, self.path, channels)
             self._parts = patches.settled(binding.parts, self.reader.shape, known)
             self._implied = binding.told
-            self.shapes = {name: rules.shape(p, self.reader.shape(p.source)) for name, p in self._parts.items()}
+            self.shapes: dict[str, tuple[int, ...]] = {
+                name: rules.shape(p, self.reader.shape(p.source)) for name, p in self._parts.items()
+            }
             self._inferred = architecture.infer(self.shapes, self.family, {**binding.told, **_stated(config)})
         except ValueError as error:
             raise ValueError(f"{self.path}: {error}") from None
         left_out = (f"an object of {name}" for name in (self.reader.metadata or {}).get("left_out", ()))
-        self.ignored = (*sorted((*binding.ignored, *binding.unknown)), *left_out)
+        self.ignored: tuple[str, ...] = (*sorted((*binding.ignored, *binding.unknown)), *left_out)
         self._last: tuple[str, np.ndarray] | None = None
         heads = architecture.heads_of(binding, self.reader.shape)
         if heads:
@@ -102,8 +110,8 @@ class Weights(Mapping):
         layouts = grids.layouts(self.shapes, self.family)
         in_timm = len(layouts) > 1 and self.family in TIMM_FAMILIES
         self._usual = timm_models.usual_rows(self._inferred, self.family.name, layouts) if in_timm else None
-        self.image_size = self._known.image_size
-        self.preprocessing = self._known.preprocessing
+        self.image_size: tuple[int, int] | None = self._known.image_size
+        self.preprocessing: Preprocessing = self._known.preprocessing
         self.labels, self.task = self._known.labels, self._known.task
         self.settle()
 
@@ -124,16 +132,16 @@ class Weights(Mapping):
                 built.
         """
         try:
-            self.table = self._read_table(source_grid, image_size, rows)
+            self.table: grids.Table | None = self._read_table(source_grid, image_size, rows)
             learned = self.table.fields if self.table and POSITIONS in self.shapes else {}
             inferred, known = {**self._inferred, **learned}, self._known.fields
-            self.assumptions = NOTHING
+            self.assumptions: Assumptions = NOTHING
             if self._published is None:
                 self.assumptions = assume(self.family, inferred, {**self._implied, **known}, is_named=self._is_named)
         except ValueError as error:
             raise ValueError(f"{self.path}: {error}") from None
         self.assumptions = self.assumptions._replace(doubts={**self.assumptions.doubts, **self._known.doubts})
-        self.architecture = {**inferred, **self.assumptions.fields, **known, **learned}
+        self.architecture: dict[str, Any | bool] = {**inferred, **self.assumptions.fields, **known, **learned}
         if not architecture.has_map_prefix(self.architecture):
             self.architecture.pop("map_prefix", None)
 
@@ -253,7 +261,7 @@ def _choose(name: str | None, reader: Any) -> Family:
     return family
 
 
-def _nearest(names: Mapping) -> str:
+def _nearest(names: Mapping[str, Any]) -> str:
     """Say which family a file comes closest to, and which names are missing."""
     text = "\n".join((*names, ""))
 

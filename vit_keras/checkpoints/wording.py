@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ..config import patch_stride
+from .._internal.bounds import patch_stride
 from ..labels import names
 from ..preprocess import Preprocessing
 from .checkpoint import megabytes

@@ -191,7 +191,7 @@ def _problem(family: Family, arrays: rules.Arrays, weights: ModelWeights) -> str
     return None
 
 
-def _limits(family: Family) -> dict[str, tuple]:
+def _limits(family: Family) -> dict[str, tuple[Any, ...]]:
     """Return the values that a family's models can have, by field: those that its `config` implies, and its `only`."""
     config = family.config
     limits = {"post_norm": (False,), "map_heads": (None,), "rope_kind": (config.get("rope_kind", "centered"),)}
@@ -309,7 +309,9 @@ def _size_of_positions(vit: keras.Model) -> tuple[int, int] | None:
     return tuple(patches * pixels for patches, pixels in zip(config.position_grid, config.stride))
 
 
-def _transformers_config(vit: keras.Model, family: Family, weights: ModelWeights) -> tuple[dict, dict]:
+def _transformers_config(
+    vit: keras.Model, family: Family, weights: ModelWeights
+) -> tuple[dict[Any, Any], dict[Any, Any]]:
     """Return the `config.json` and the `preprocessor_config.json` with which transformers gives the same outputs."""
     config = weights.architecture
     model, different = transformers_json.model_of(family, config)

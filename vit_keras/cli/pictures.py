@@ -94,7 +94,7 @@ def explore(options: argparse.Namespace) -> None:
 # --- models and images, in and out --------------------------------------------------------------------------------
 
 
-def open_with_options(options: argparse.Namespace):
+def open_with_options(options: argparse.Namespace) -> Any:
     """Open the model of `--model`, `--weights` and the options of loading.
 
     Raises:
@@ -218,7 +218,7 @@ def _classify(model, picture):
     return anatomy.predictions(model, model.predict(inputs, verbose=0))[0]
 
 
-def label(model, index: int) -> str:
+def label(model: Any, index: int) -> str:
     """Return the name of an output of a model, or its number in words."""
     names = anatomy.output_names(model)
     if anatomy.task(model) == "ordinal":
@@ -226,7 +226,7 @@ def label(model, index: int) -> str:
     return f"class {index}" if names is None else names[index]
 
 
-def print_class(model, scores, index: int) -> None:
+def print_class(model: Any, scores: Any, index: int) -> None:
     """Print the probability and the name of a class."""
     shown = f"{scores[index]:8.4g}" if anatomy.task(model) in anatomy.NUMBERS else f"{scores[index]:6.1%}"
     print(f"  {shown}  {printable(label(model, index))}".rstrip())
@@ -256,7 +256,7 @@ def _print_target(model, picture, target: int | str | None) -> int:
 # --- a figure of all methods --------------------------------------------------------------------------------------
 
 
-def _draw_all_methods(model, pictures: _Pictures, options: argparse.Namespace, path: Path) -> None:
+def _draw_all_methods(model: Any, pictures: _Pictures, options: argparse.Namespace, path: Path) -> None:
     rows = []
     for name, picture in zip(options.images, pictures):
         print(printable(name))
@@ -272,13 +272,13 @@ def _draw_all_methods(model, pictures: _Pictures, options: argparse.Namespace, p
     print(f"{len(rows[0][2])} methods: {path}")
 
 
-def _figure_of_one(title: str, picture, maps: dict):
+def _figure_of_one(title: str, picture, maps: dict[Any, Any]):
     figure = plot_maps(picture, maps)
     figure.suptitle(title, size=11)
     return figure
 
 
-def _figure_of_several(rows: Sequence[tuple[str, Any, dict]]):
+def _figure_of_several(rows: Sequence[tuple[str, Any, dict[Any, Any]]]):
     width = 1.6  # inches of a map
     heights = [width * len(picture) / picture.shape[1] + 0.8 for _, picture, _ in rows]
     figure = new_figure(width * (len(rows[0][2]) + 1), sum(heights))

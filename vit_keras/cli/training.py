@@ -61,7 +61,6 @@ def finetune(options: argparse.Namespace) -> None:
         balance=options.balance_by or options.balance,
         probe=options.probe,
         calibrate=options.calibrate,
-        look=options.look,
         out=options.output,
         overwrite=options.overwrite,
         seed=options.seed,

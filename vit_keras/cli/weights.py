@@ -178,7 +178,7 @@ def download(options: argparse.Namespace) -> int:
     return status
 
 
-def _wanted(name: str) -> list:
+def _wanted(name: str) -> list[Any]:
     """Return the published files of a name or a pattern, or the URL itself."""
     if find(name):
         return [find(name)]
@@ -247,7 +247,7 @@ _KEYS: dict[str, Callable[[Any], Any]] = {
 _SIZES = ("Ti", "S", "B", "L", "H")
 
 
-def _order(checkpoint) -> tuple:
+def _order(checkpoint) -> tuple[Any, ...]:
     """Return a key to sort by: the file in this package, Google's by size of the model, others by name and number."""
     size, _, patch = (checkpoint.variant or "").partition("_")
     place = _SIZES.index(size) if size in _SIZES else len(_SIZES)

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 _NAMES = {"Plan": "plan", "Report": "report", "benchmark": "timing"}
 
 __all__ = ["FORMATS", "Format", "export", "find_format", *_NAMES]
-__getattr__, __dir__ = attach(__name__, (), _NAMES)
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = attach(__name__, (), _NAMES)
 
 
 def export(
@@ -140,7 +141,7 @@ def export(
 class _Callable(types.ModuleType):
     """A module that is called like its function of the same name."""
 
-    __signature__ = inspect.signature(export)
+    __signature__: inspect.Signature = inspect.signature(export)
     __call__ = staticmethod(export)
 
 

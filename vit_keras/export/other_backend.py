@@ -125,6 +125,6 @@ def _work(folder: Path) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    work = Path(sys.argv[1])
-    result = _work(work)
+    work: Path = Path(sys.argv[1])
+    result: dict[str, Any] = _work(work)
     (work / _ANSWER).write_text(json.dumps(result), encoding="utf-8")

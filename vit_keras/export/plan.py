@@ -320,7 +320,7 @@ def in_float32(model: keras.Model) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _listening(model: keras.Model) -> Iterator[list]:
+def _listening(model: keras.Model) -> Iterator[list[Any]]:
     """Yield a list that grows by what each head of the ViT is called with; without a head, by what the ViT returns.
 
     Inside, no model compiles itself: what is collected belongs to the graph, or to none, that the caller is in.

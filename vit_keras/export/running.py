@@ -45,6 +45,9 @@ class Running:
         ...     outputs = file.run([np.zeros((1, 224, 224, 3), "uint8")])
     """
 
+    format: str
+    path: str
+
     def __init__(self, format: str, path: str | os.PathLike[str]):
         self.format, self.path = format, os.fspath(path)
 
@@ -58,7 +61,7 @@ class Running:
             command, stdin=pipe, stdout=pipe, stderr=self._said, encoding="utf-8", env=_environment(self.format)
         )
         try:
-            self.about = self._answer()
+            self.about: dict[str, Any] = self._answer()
         except BaseException:
             self.__exit__()
             raise

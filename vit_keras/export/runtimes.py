@@ -14,6 +14,7 @@ import json
 import os
 import sys
 import time
+from typing import Any
 
 import numpy as np
 
@@ -21,22 +22,26 @@ import numpy as np
 class SavedModel:
     """TensorFlow's SavedModel; files of pictures are given in base64."""
 
-    def __init__(self, path):
+    tf: Any
+    version: str
+
+    def __init__(self, path: Any):
         import tensorflow as tf
 
         self.tf, self.version = tf, f"tensorflow {tf.__version__}"
-        self.model = tf.saved_model.load(path)
-        self.signatures = self.model.signatures
+        self.model: Any = tf.saved_model.load(path)
+        self.signatures: Any = self.model.signatures
         first = "images" if "images" in self.signatures else "pixels"
-        self.default = self.signatures[first]
+        self.default: Any = self.signatures[first]
         spec = self._input(self.default)
-        self.dtype, self.shape = spec.dtype.name, spec.shape.as_list()
+        self.dtype: str = spec.dtype.name
+        self.shape: list[int | None] = spec.shape.as_list()
 
     @staticmethod
     def _input(function):
         return next(iter(function.structured_input_signature[1].values()))
 
-    def __call__(self, inputs, signature=None):
+    def __call__(self, inputs: Any, signature: str | None = None) -> Any:
         function = self.signatures[signature] if signature else self.default
         spec = self._input(function)
         if spec.dtype == self.tf.string:  # NumPy's strings of bytes would lose zeros at their ends
@@ -49,35 +54,38 @@ class SavedModel:
 class Onnx:
     """ONNX in onnxruntime."""
 
-    def __init__(self, path):
+    input: Any
+    names: list[Any]
+
+    def __init__(self, path: Any):
         import onnxruntime
 
-        self.version = f"onnxruntime {onnxruntime.__version__}"
-        self.session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+        self.version: str = f"onnxruntime {onnxruntime.__version__}"
+        self.session: Any = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
         (only,) = self.session.get_inputs()
         self.input, self.names = only.name, [output.name for output in self.session.get_outputs()]
-        self.dtype = {"tensor(uint8)": "uint8"}.get(only.type, "float32")
-        self.shape = [size if isinstance(size, int) else None for size in only.shape]
+        self.dtype: str = {"tensor(uint8)": "uint8"}.get(only.type, "float32")
+        self.shape: list[int | None] = [size if isinstance(size, int) else None for size in only.shape]
 
-    def __call__(self, inputs, signature=None):
+    def __call__(self, inputs: Any, signature: str | None = None) -> Any:
         return dict(zip(self.names, self.session.run(None, {self.input: inputs})))
 
 
 class OpenVino:
     """OpenVINO's IR; computes in float32, and with the signature "default" in what the runtime chooses by itself."""
 
-    def __init__(self, path):
+    def __init__(self, path: Any):
         import openvino
 
-        self.version = f"openvino {openvino.__version__.partition('-')[0]}"
-        self.core = openvino.Core()
-        self.model = self.core.read_model(path)
-        self.compiled = {}
+        self.version: str = f"openvino {openvino.__version__.partition('-')[0]}"
+        self.core: Any = openvino.Core()
+        self.model: Any = self.core.read_model(path)
+        self.compiled: dict[Any, Any] = {}
         (only,) = self.model.inputs
         self.dtype = "uint8" if only.element_type.to_string() == "u8" else "float32"
-        self.shape = [None if size.is_dynamic else size.get_length() for size in only.partial_shape]
+        self.shape: list[Any | None] = [None if size.is_dynamic else size.get_length() for size in only.partial_shape]
 
-    def __call__(self, inputs, signature=None):
+    def __call__(self, inputs: Any, signature: str | None = None) -> Any:
         if signature not in self.compiled:
             hint = {} if signature else {"INFERENCE_PRECISION_HINT": "f32"}
             self.compiled[signature] = self.core.compile_model(self.model, "CPU", hint)
@@ -88,20 +96,20 @@ class OpenVino:
 class LiteRt:
     """LiteRT (TensorFlow Lite)."""
 
-    def __init__(self, path):
+    def __init__(self, path: Any):
         import importlib.metadata
 
         from ai_edge_litert.interpreter import Interpreter
 
-        self.version = f"ai-edge-litert {importlib.metadata.version('ai-edge-litert')}"
-        self.interpreter = Interpreter(path, num_threads=os.cpu_count())
+        self.version: str = f"ai-edge-litert {importlib.metadata.version('ai-edge-litert')}"
+        self.interpreter: Any = Interpreter(path, num_threads=os.cpu_count())
         (only,) = self.interpreter.get_input_details()
         self.dtype = np.dtype(only["dtype"]).name
-        self.shape = [None if size == -1 else int(size) for size in only["shape_signature"]]
-        self.signature = next(iter(self.interpreter.get_signature_list()))
-        self.input = self.interpreter.get_signature_list()[self.signature]["inputs"][0]
+        self.shape: list[int | None] = [None if size == -1 else int(size) for size in only["shape_signature"]]
+        self.signature: str = next(iter(self.interpreter.get_signature_list()))
+        self.input: Any = self.interpreter.get_signature_list()[self.signature]["inputs"][0]
 
-    def __call__(self, inputs, signature=None):
+    def __call__(self, inputs: Any, signature: str | None = None) -> Any:
         runner = self.interpreter.get_signature_runner(self.signature)
         return runner(**{self.input: inputs})
 
@@ -109,18 +117,21 @@ class LiteRt:
 class Torch:
     """A program of torch.export."""
 
-    def __init__(self, path):
+    torch: Any
+    version: str
+
+    def __init__(self, path: Any):
         import torch
 
         self.torch, self.version = torch, f"torch {torch.__version__}"
         program = torch.export.load(path)
-        self.module = program.module()
+        self.module: Any = program.module()
         name = program.graph_signature.user_inputs[0]
         value = next(node.meta["val"] for node in program.graph.nodes if node.name == name)
-        self.dtype = str(value.dtype).removeprefix("torch.")
-        self.shape = [size if isinstance(size, int) else None for size in value.shape]
+        self.dtype: str = str(value.dtype).removeprefix("torch.")
+        self.shape: list[int | None] = [size if isinstance(size, int) else None for size in value.shape]
 
-    def __call__(self, inputs, signature=None):
+    def __call__(self, inputs: Any, signature: str | None = None) -> Any:
         with self.torch.inference_mode():
             return {name: value.numpy() for name, value in self.module(self.torch.from_numpy(inputs)).items()}
 
@@ -133,7 +144,8 @@ class Page:
         OSError: There is no Chromium, or it does not start.
     """
 
-    dtype, shape = "uint8", [None, None, None, 3]
+    dtype: str = "uint8"
+    shape: list[int | None] = [None, None, None, 3]
     compute = """async ([text, dimensions]) => {
         const pixels = Uint8Array.from(atob(text), (c) => c.charCodeAt(0)), start = performance.now();
         const outputs = await window.compute(pixels, dimensions), seconds = (performance.now() - start) / 1000;
@@ -146,7 +158,7 @@ class Page:
         return { outputs, seconds };
     }"""
 
-    def __init__(self, path):
+    def __init__(self, path: Any):
         import atexit
         import pathlib
         import shutil
@@ -165,17 +177,17 @@ class Page:
         except Error as error:
             raise OSError(f"{chromium} does not start: {error}") from error
         context = browser.new_context(offline=True)
-        self.tab = context.new_page()
+        self.tab: Any = context.new_page()
         self.tab.set_default_timeout(0)
         self.tab.goto(pathlib.Path(path).absolute().as_uri())
-        self.version = f"{self.tab.evaluate('window.opened')} in Chromium {browser.version}"
+        self.version: str = f"{self.tab.evaluate('window.opened')} in Chromium {browser.version}"
 
-    def __call__(self, inputs, signature=None):
+    def __call__(self, inputs: Any, signature: str | None = None) -> Any:
         found = self._compute(inputs)["outputs"]
         decoded = {name: (base64.b64decode(data.partition(",")[2]), shape) for name, (data, shape) in found.items()}
         return {name: np.frombuffer(data, "<f4").reshape(shape) for name, (data, shape) in decoded.items()}
 
-    def seconds(self, inputs, signature=None):
+    def seconds(self, inputs: Any, signature: str | None = None) -> Any:
         return self._compute(inputs)["seconds"]
 
     def _compute(self, inputs):
@@ -185,17 +197,17 @@ class Page:
 class OnnxOfPage(Onnx):
     """The ONNX file in a page, in onnxruntime."""
 
-    def __init__(self, path, reason):
+    def __init__(self, path: Any, reason: str):
         import gzip
         import re
 
         with open(path, encoding="utf-8") as file:
             packed = re.search('id="model">([^<]*)<', file.read())[1]
         super().__init__(gzip.decompress(base64.b64decode(packed)))
-        self.notes = [f"The page was not run: {reason}. The ONNX file in it was run in onnxruntime instead."]
+        self.notes: list[str] = [f"The page was not run: {reason}. The ONNX file in it was run in onnxruntime instead."]
 
 
-def html(path):
+def html(path: Any) -> Any:
     """Return a page at work in a browser; without one, the ONNX file in it."""
     try:
         return Page(path)
@@ -213,14 +225,14 @@ RUNTIMES = {
 }
 
 
-def seconds(runtime, inputs, signature):
+def seconds(runtime: Any, inputs: Any, signature: str | None) -> Any:
     """Return how long a runtime takes."""
     start = time.perf_counter()
     runtime(inputs, signature)
     return time.perf_counter() - start
 
 
-def work(format, path, lines, answer):
+def work(format: Any, path: Any, lines: Any, answer: Any) -> None:
     """Open a file and answer tasks; see the top of this module."""
     runtime = RUNTIMES[format](path)
     others = {"vit_keras"} if format == "saved_model" else {"vit_keras", "keras"}  # TensorFlow imports Keras itself
@@ -250,7 +262,7 @@ def work(format, path, lines, answer):
             return
 
 
-def main():
+def main() -> None:
     """Answer on the real standard output, where no library can write in between."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)

@@ -53,7 +53,7 @@ def _signatures(plan: Plan) -> dict[str, Any]:
     """Return the functions of a SavedModel by the names of their signatures."""
     import tensorflow as tf
 
-    def signature(function: Callable, name: str, shape: tuple, dtype: Any) -> Any:
+    def signature(function: Callable[..., Any], name: str, shape: tuple[Any, ...], dtype: Any) -> Any:
         return tf.function(function, input_signature=[tf.TensorSpec(shape, dtype, name=name)], autograph=False)
 
     found = {"pixels": signature(plan.outputs, "images", plan.input_shape, tf.float32)}
@@ -70,7 +70,7 @@ def _signatures(plan: Plan) -> dict[str, Any]:
     return found | {name: signature(run, "image_bytes", (None,), tf.string) for name, run in of_bytes.items()}
 
 
-def _from_bytes(plan: Plan, prepare: Callable) -> Callable[[Any], dict[str, Any]]:
+def _from_bytes(plan: Plan, prepare: Callable[..., Any]) -> Callable[[Any], dict[str, Any]]:
     """Return the function from files to outputs: of pictures that get one size in one batch, of others one by one."""
     import tensorflow as tf
 

@@ -13,6 +13,7 @@ import json
 import os
 import tarfile
 from pathlib import Path
+from typing import Any
 
 from .. import anatomy
 from .._internal import html_page
@@ -138,7 +139,7 @@ def _as_module(script: str) -> str:
     return f"{script[:start]}window.onnxruntime={{{','.join(f'{name}:{own}' for own, name in pairs)}}};"
 
 
-def _about(plan: Plan) -> dict:
+def _about(plan: Plan) -> dict[Any, Any]:
     """Return what the page has to know of a model to show its answers."""
     vit = anatomy.find_vit(plan.model)
     inside = (layer.preprocessing for layer in flat_layers(plan.model) if isinstance(layer, Preprocess))

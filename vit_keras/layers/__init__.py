@@ -8,6 +8,8 @@ same code runs on TensorFlow, JAX and PyTorch. Names of attributes and weights a
 vit-keras 0.x, so that its files of weights load here.
 """
 
+from typing import TYPE_CHECKING
+
 from .._internal.imports import moved_names
 
 from .._internal.tap import is_tapped, record_attention, tap  # isort: skip  (the others show what they compute to it)
@@ -49,4 +51,5 @@ __all__ = [
     "tap",
 ]
 
-__getattr__ = moved_names(__name__)
+if not TYPE_CHECKING:  # a misspelled name must not pass for a moved one
+    __getattr__ = moved_names(__name__)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, TypeVar
+
 import keras
 import numpy as np
 from keras import ops
@@ -12,8 +14,10 @@ from ..backend.keras_internals import flat_layers, full_kernel, kernel_of
 from ..preprocess import GOOGLE, Preprocessing
 from ._ops import linear, normalize
 
+_Class = TypeVar("_Class", bound=type)
 
-def register(cls: type) -> type:
+
+def register(cls: _Class) -> _Class:
     """Make a layer loadable under its own name and under the one that vit-keras 0.x saved."""
     keras.saving.register_keras_serializable("vit_keras")(cls)
     keras.saving.get_custom_objects().setdefault(f"Custom>{cls.__name__}", cls)
@@ -29,28 +33,28 @@ class Dense(Direct, keras.layers.Dense):
 
     _reads_training = False
 
-    def call(self, inputs, training=None):
+    def call(self, inputs: Any, training: bool | None = None) -> Any:
         x = linear(inputs, kernel_of(self), self.bias)
         if x is None:
             return super().call(inputs)
         return x if self.activation is None else self.activation(x)
 
-    def quantize(self, mode=None, **options):
+    def quantize(self, mode: Any = None, **options: Any) -> Any:
         return super().quantize(mode, **{**options, "type_check": False})  # Keras quantizes no class but its own
 
-    def _with_adapter(self):
+    def _with_adapter(self) -> Any:
         """Return the variables that an adapter leaves as they were, and those of the adapter, by name."""
         beside = {name: getattr(self, name, None) for name in ("kernel_scale", "kernel_zero")}
         adapter = {name: getattr(self, name) for name in ("lora_kernel_a", "lora_kernel_b")}
         return {name: x for name, x in {"kernel": full_kernel(self), **beside, **adapter}.items() if x is not None}
 
-    def save_own_variables(self, store):
+    def save_own_variables(self, store: Any) -> None:
         super().save_own_variables(store)
         if self.built and self.lora_enabled:
             for name, variable in self._with_adapter().items():
                 store[name] = variable
 
-    def load_own_variables(self, store):
+    def load_own_variables(self, store: Any) -> None:
         names = [*store.keys()]
         super().load_own_variables({name: store[name] for name in names if name.isdecimal()})
         own = self._with_adapter() if self.lora_enabled else {}
@@ -71,11 +75,11 @@ class Composite(Direct, keras.layers.Layer):
         **kwargs: Arguments of `keras.layers.Layer`.
     """
 
-    def __init__(self, dense=(), frozen=(), **kwargs):
+    def __init__(self, dense: Any = (), frozen: Any = (), **kwargs: Any):
         super().__init__(**kwargs)
         self._built_as = tuple(dense), tuple(frozen)
 
-    def change_as_configured(self):
+    def change_as_configured(self) -> None:
         """Quantize, adapt and freeze what the configuration names, at the end of `build`."""
         changes, frozen = self._built_as
         layers = dense_layers(self)
@@ -90,7 +94,7 @@ class Composite(Direct, keras.layers.Layer):
         for number in frozen:
             weights[number].trainable = False
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         changes, frozen = self._built_as
         if self.built:
             changes = [_changes(layer) for layer in dense_layers(self)]
@@ -104,7 +108,7 @@ def dense_layers(layer: keras.layers.Layer) -> list[keras.layers.Dense]:
     return [each for each in flat_layers(layer) if isinstance(each, keras.layers.Dense)]
 
 
-def _changes(dense: keras.layers.Dense) -> dict:
+def _changes(dense: keras.layers.Dense) -> dict[Any, Any]:
     """Return the quantization and the adapter of a dense layer as plain JSON, without what it has not."""
     mode, changes = getattr(dense, "quantization_mode", None), {}
     if mode is not None:
@@ -123,17 +127,19 @@ class EncoderBlock(Composite):
     nothing else of it. `anatomy` asks the first block.
     """
 
-    def __init__(self, preprocessing=None, **kwargs):
+    def __init__(self, preprocessing: Any = None, **kwargs: Any):
         super().__init__(**kwargs)
-        self.preprocessing = None if preprocessing is None else Preprocessing.from_dict(preprocessing)
+        self.preprocessing: Preprocessing | None = (
+            None if preprocessing is None else Preprocessing.from_dict(preprocessing)
+        )
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         own = self.preprocessing
         is_usual = own is None or own == GOOGLE.for_channels(own.channels)
         return {**super().get_config(), **({} if is_usual else {"preprocessing": own.to_dict()})}
 
 
-def token_width(layer: keras.layers.Layer, shape: tuple, ndim: int | None = 3) -> int:
+def token_width(layer: keras.layers.Layer, shape: tuple[Any, ...], ndim: int | None = 3) -> int:
     """Return the hidden size of the tokens that a layer is built for.
 
     Raises:
@@ -147,22 +153,22 @@ def token_width(layer: keras.layers.Layer, shape: tuple, ndim: int | None = 3) -
     return shape[-1]
 
 
-def one_or_all(*outputs):
+def one_or_all(*outputs: Any) -> Any:
     """Return what a layer returns: its output, or a tuple of this and what else was asked for."""
     return outputs if outputs[1:] else outputs[0]
 
 
-def symbolic(layer, *shapes):
+def symbolic(layer: Any, *shapes: Any) -> Any:
     """Return the symbolic outputs of a layer, of these shapes."""
     return one_or_all(*(keras.KerasTensor(shape, dtype=layer.compute_dtype) for shape in shapes))
 
 
-def grid_of(patches):
+def grid_of(patches: Any) -> Any:
     """Return the cells down and across of a feature map: integers, or scalar tensors known to the graph alone."""
     return tuple(fixed or ops.shape(patches)[axis] for axis, fixed in enumerate(patches.shape))[1:3]
 
 
-def places_in(where):
+def places_in(where: Any) -> Any:
     """Return what positions are computed from: the grid, the places of the patches in it, and NumPy or `keras.ops`.
 
     Args:
@@ -179,7 +185,7 @@ def places_in(where):
     return {"grid": grid, "places": None, "xp": array_module(grid)}
 
 
-def array_module(grid):
+def array_module(grid: Any) -> Any:
     """Return NumPy for a grid that is known, `keras.ops` for one that only the graph knows."""
     return np if all(isinstance(size, int) for size in grid) else ops
 
@@ -187,11 +193,11 @@ def array_module(grid):
 class Dropout(keras.layers.Dropout):
     """Dropout that costs nothing at rate 0: on PyTorch the call of a layer takes 0.1 ms, and most rates here are 0."""
 
-    def __call__(self, inputs, training=None):
+    def __call__(self, inputs: Any, training: bool | None = None) -> Any:
         return super().__call__(inputs, training=training) if self.rate else inputs
 
 
-def drop_path(rate: float, **options) -> Dropout:
+def drop_path(rate: float, **options: Any) -> Dropout:
     """Return dropout of whole images from a batch of tokens: before a residual sum, that is stochastic depth."""
     return Dropout(rate, noise_shape=(None, 1, 1), name="drop_path", **options)
 
@@ -201,7 +207,7 @@ class LayerNormalization(Direct, keras.layers.LayerNormalization):
 
     _reads_training = False  # where it is called directly: PyTorch's kernel keeps little by itself
 
-    def call(self, inputs, training=None):
+    def call(self, inputs: Any, training: bool | None = None) -> Any:
         if not training or keras.backend.backend() == "torch":
             outputs = normalize(inputs, self.gamma, self.beta, self.epsilon, self.compute_dtype)
             return super().call(inputs) if outputs is None else outputs

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import keras
 from keras import ops
@@ -18,17 +19,17 @@ _Tensor = sys.modules["torch"].Tensor if keras.backend.backend() == "torch" else
 """PyTorch's tensors, and those of no subclass: Keras calls the same three functions for them, after many questions."""
 
 
-def reshape(x, shape):
+def reshape(x: Any, shape: Any) -> Any:
     """Reshape as `keras.ops.reshape` does."""
     return x.reshape(shape) if type(x) is _Tensor else ops.reshape(x, shape)
 
 
-def transpose(x, axes):
+def transpose(x: Any, axes: Any) -> Any:
     """Transpose as `keras.ops.transpose` does."""
     return x.permute(axes) if type(x) is _Tensor else ops.transpose(x, axes)
 
 
-def linear(x, kernel, bias):
+def linear(x: Any, kernel: Any, bias: Any) -> Any:
     """Return `x @ kernel + bias` of PyTorch (`products.linear`), or `None` where Keras has to compute it.
 
     Not a matter of how layers are called: a model that runs eagerly has the same kernels.
@@ -37,7 +38,7 @@ def linear(x, kernel, bias):
     return None if values is None else products.linear(x, *values)
 
 
-def normalize(x, gamma, beta, epsilon, dtype):
+def normalize(x: Any, gamma: Any, beta: Any, epsilon: Any, dtype: Any) -> Any:
     """Return the layer normalization over the last axis by PyTorch, or `None`; as `linear`. Keras casts to `dtype`."""
     values = _values(x, gamma, beta)
     if values is None or x.dtype is not getattr(sys.modules["torch"], dtype):
@@ -45,14 +46,14 @@ def normalize(x, gamma, beta, epsilon, dtype):
     return sys.modules["torch"].layer_norm(x, x.shape[-1:], *values, epsilon)
 
 
-def gelu(x, tanh=False):
+def gelu(x: Any, tanh: bool = False) -> Any:
     """Compute the GELU as `keras.ops.gelu` does."""
     if type(x) is not _Tensor:
         return ops.gelu(x, approximate=tanh)
     return sys.modules["torch"].nn.functional.gelu(x, approximate="tanh" if tanh else "none")
 
 
-def _values(x, *variables):
+def _values(x: Any, *variables: Any) -> Any:
     """Return the tensors of variables, where PyTorch computes the same with them and `x` as Keras; or `None`."""
     if not is_direct(x, always=True):
         return None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import keras
 from keras import ops
 
@@ -74,18 +76,18 @@ class MultiHeadSelfAttention(RelativePositions, Composite):
 
     def __init__(
         self,
-        num_heads,
-        dim_head=None,
-        dropout=0.0,
-        qkv_bias=True,
-        key_bias=None,
-        out_bias=True,
-        relative_grid=None,
-        relative_resize="bilinear",
-        rope_interleaved=False,
-        attention_norm=False,
-        epsilon=1e-6,
-        **kwargs,
+        num_heads: int,
+        dim_head: int | None = None,
+        dropout: float = 0.0,
+        qkv_bias: bool = True,
+        key_bias: bool | None = None,
+        out_bias: bool = True,
+        relative_grid: Any = None,
+        relative_resize: str = "bilinear",
+        rope_interleaved: bool = False,
+        attention_norm: bool = False,
+        epsilon: float = 1e-6,
+        **kwargs: Any,
     ):
         super().__init__(**kwargs)
         self.num_heads = num_heads
@@ -94,24 +96,24 @@ class MultiHeadSelfAttention(RelativePositions, Composite):
         self.qkv_bias = qkv_bias
         self.key_bias = key_bias
         self.out_bias = out_bias
-        self.relative_grid = None if relative_grid is None else tuple(relative_grid)
+        self.relative_grid: tuple[Any, ...] | None = None if relative_grid is None else tuple(relative_grid)
         self.relative_resize = relative_resize
         self.rope_interleaved = rope_interleaved
         self.attention_norm = attention_norm
         self.epsilon = epsilon
 
-    def switches(self):
+    def switches(self) -> Any:
         """Return the arguments named in `SWITCHES`."""
         return {name: getattr(self, name) for name in self.SWITCHES}
 
-    def build(self, input_shape):
-        self.hidden_size = token_width(self, input_shape)
+    def build(self, input_shape: Any) -> None:
+        self.hidden_size: int = token_width(self, input_shape)
         if self.dim_head is None and self.hidden_size % self.num_heads:
             raise ValueError(
                 f"embedding dimension = {self.hidden_size} should be divisible by number of heads = {self.num_heads}. "
                 "Change one of them, or pass dim_head."
             )
-        self.projection_dim = self.dim_head or self.hidden_size // self.num_heads
+        self.projection_dim: int = self.dim_head or self.hidden_size // self.num_heads
         inner = self.num_heads * self.projection_dim
         key_bias = self.qkv_bias if self.key_bias is None else self.key_bias
         for attribute, name, source, target, bias in (
@@ -123,24 +125,26 @@ class MultiHeadSelfAttention(RelativePositions, Composite):
             dense = Dense(target, use_bias=bias, name=name, dtype=self.dtype_policy)
             setattr(self, attribute, dense)
             dense.build((None, source))
-        self.dropout_layer = Dropout(self.dropout, dtype=self.dtype_policy)
+        self.dropout_layer: Dropout = Dropout(self.dropout, dtype=self.dtype_policy)
         if self.attention_norm:
-            self.norm = LayerNormalization(epsilon=self.epsilon, name="norm", dtype=self.dtype_policy)
+            self.norm: LayerNormalization = LayerNormalization(
+                epsilon=self.epsilon, name="norm", dtype=self.dtype_policy
+            )
             self.norm.build((None, inner))
         self.build_relative_positions(input_shape[1])
         self.change_as_configured()
 
     def call(
         self,
-        inputs,
-        training=None,
-        return_attention_scores=False,
-        rope=None,
-        queries=None,
-        sizes=None,
-        with_keys=False,
-        attention_mask=None,
-    ):
+        inputs: Any,
+        training: bool | None = None,
+        return_attention_scores: bool = False,
+        rope: Any = None,
+        queries: Any = None,
+        sizes: Any = None,
+        with_keys: bool = False,
+        attention_mask: Any = None,
+    ) -> Any:
         asking = inputs if queries is None else queries
         # One matrix of all tokens: TensorFlow adds a bias inside a product of two matrices, but not of more axes.
         flat, asked = (reshape(x, (-1, self.hidden_size)) for x in (inputs, asking))
@@ -160,14 +164,14 @@ class MultiHeadSelfAttention(RelativePositions, Composite):
         keys = [ops.mean(key, axis=1)] if with_keys else []
         return one_or_all(output, *[scores] * return_attention_scores, *keys)
 
-    def separate_heads(self, x, batch_size=None):
+    def separate_heads(self, x: Any, batch_size: Any = None) -> Any:
         """Turn `(batch, tokens, heads * width)` into `(batch, heads, tokens, width)`."""
         return self._heads(x, _count(x))
 
-    def _heads(self, x, tokens):
+    def _heads(self, x: Any, tokens: Any) -> Any:
         return transpose(reshape(x, (-1, tokens, self.num_heads, self.projection_dim)), (0, 2, 1, 3))
 
-    def attention(self, query, key, value, training=None, bias=None):
+    def attention(self, query: Any, key: Any, value: Any, training: bool | None = None, bias: Any = None) -> Any:
         """Attend, given `(batch, heads, tokens, width)` each; return the output and the scores."""
         scores = ops.matmul(query * (self.projection_dim**-0.5), transpose(key, (0, 1, 3, 2)))
         scores = scores if bias is None else scores + bias
@@ -176,7 +180,9 @@ class MultiHeadSelfAttention(RelativePositions, Composite):
         scores = visit(self, self.tapped_as, self.dropout_layer(scores, training=training))
         return ops.matmul(scores, value), scores
 
-    def attention_without_scores(self, query, key, value, training=None, bias=None):
+    def attention_without_scores(
+        self, query: Any, key: Any, value: Any, training: bool | None = None, bias: Any = None
+    ) -> Any:
         """Attend as `attention` does, but return the output alone, without dropout and without one large score matrix.
 
         PyTorch, and JAX on an accelerator, have a fused kernel, which is not used where a subclass overrides
@@ -191,18 +197,20 @@ class MultiHeadSelfAttention(RelativePositions, Composite):
         bias = () if bias is None else (bias,)
         return in_chunks(attend, query, key, value, *bias, most=MAX_SCORE_BYTES, training=training)
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Any) -> Any:
         return input_shape
 
-    def compute_output_spec(self, inputs, return_attention_scores=False, queries=None, with_keys=False, **_):
+    def compute_output_spec(
+        self, inputs: Any, return_attention_scores: bool = False, queries: Any = None, with_keys: bool = False, **_: Any
+    ) -> Any:
         (batch, tokens, _), asking = inputs.shape, (inputs if queries is None else queries).shape[1:]
         scores, keys = (batch, self.num_heads, asking[0], tokens), (batch, tokens, self.projection_dim)
         return symbolic(self, (batch, *asking), *[scores] * return_attention_scores, *[keys] * with_keys)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         own = {name: getattr(self, name) for name in ("num_heads", "dim_head", "dropout", "epsilon")}
         return {**super().get_config(), **own, **self.switches()}
 
 
-def _count(tokens):
+def _count(tokens: Any) -> Any:
     return tokens.shape[1] or ops.shape(tokens)[1]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import keras
 
 from .._internal.tap import is_tapped, visit
-from ..config import NO_REMAT_WITH_DROPOUT
+from ..config_checks import NO_REMAT_WITH_DROPOUT
 from ._base import Dropout, EncoderBlock, LayerNormalization, drop_path, one_or_all, register, symbolic, token_width
 from .attention import MultiHeadSelfAttention
 from .merging import merge
@@ -69,22 +71,22 @@ class TransformerBlock(EncoderBlock):
 
     def __init__(
         self,
-        num_heads,
-        mlp_dim,
-        dropout=0.0,
-        dim_head=None,
-        attention_dropout=0.0,
-        mlp_activation="gelu_tanh",
-        epsilon=1e-6,
-        remat=False,
-        layer_scale=None,
-        gated_mlp=False,
-        mlp_norm=False,
-        post_norm=False,
-        stochastic_depth=0.0,
-        merge_tokens=0,
-        prefix_tokens=0,
-        **kwargs,
+        num_heads: int,
+        mlp_dim: int,
+        dropout: float = 0.0,
+        dim_head: int | None = None,
+        attention_dropout: float = 0.0,
+        mlp_activation: str = "gelu_tanh",
+        epsilon: float = 1e-6,
+        remat: bool = False,
+        layer_scale: float | None = None,
+        gated_mlp: bool = False,
+        mlp_norm: bool = False,
+        post_norm: bool = False,
+        stochastic_depth: float = 0.0,
+        merge_tokens: Any = 0,
+        prefix_tokens: int = 0,
+        **kwargs: Any,
     ):
         switches = {name: kwargs.pop(name) for name in MultiHeadSelfAttention.SWITCHES if name in kwargs}
         super().__init__(**kwargs)
@@ -105,7 +107,7 @@ class TransformerBlock(EncoderBlock):
         self.prefix_tokens = prefix_tokens
         # The numbers in these names are those of Google's files, which count all modules of a block.
         shared = {"dtype": self.dtype_policy}
-        self.att = MultiHeadSelfAttention(
+        self.att: MultiHeadSelfAttention = MultiHeadSelfAttention(
             num_heads,
             dim_head,
             attention_dropout,
@@ -114,31 +116,40 @@ class TransformerBlock(EncoderBlock):
             **switches,
             **shared,
         )
-        self.mlpblock = MlpBlock(
+        self.mlpblock: MlpBlock = MlpBlock(
             mlp_dim, dropout, mlp_activation, gated_mlp, mlp_norm, epsilon, name="MlpBlock_3", **shared
         )
-        self.layernorm1 = LayerNormalization(epsilon=epsilon, name="LayerNorm_0", **shared)
-        self.layernorm2 = LayerNormalization(epsilon=epsilon, name="LayerNorm_2", **shared)
-        self.dropout_layer = Dropout(dropout, **shared)
-        self.layerscale1 = self.layerscale2 = keras.activations.linear
+        self.layernorm1: LayerNormalization = LayerNormalization(epsilon=epsilon, name="LayerNorm_0", **shared)
+        self.layernorm2: LayerNormalization = LayerNormalization(epsilon=epsilon, name="LayerNorm_2", **shared)
+        self.dropout_layer: Dropout = Dropout(dropout, **shared)
+        self.layerscale1: Any = keras.activations.linear
+        self.layerscale2: Any = keras.activations.linear
         if layer_scale is not None:
             self.layerscale1 = LayerScale(layer_scale, name="LayerScale_0", **shared)
             self.layerscale2 = LayerScale(layer_scale, name="LayerScale_1", **shared)
-        self.drop_path = drop_path(stochastic_depth, **shared)
+        self.drop_path: Dropout = drop_path(stochastic_depth, **shared)
 
     @property
-    def mlp_activation(self):
+    def mlp_activation(self) -> Any:
         """The MLP's activation, which loading weights sets."""
         return self.mlpblock.activation
 
-    def build(self, input_shape):
+    def build(self, input_shape: Any) -> None:
         token_width(self, input_shape)
         scales = () if self.layer_scale is None else (self.layerscale1, self.layerscale2)
         for layer in (self.att, self.mlpblock, self.layernorm1, self.layernorm2, *scales):
             layer.build(input_shape)
         self.change_as_configured()
 
-    def call(self, inputs, training=None, return_attention_scores=False, rope=None, sizes=None, attention_mask=None):
+    def call(
+        self,
+        inputs: Any,
+        training: bool | None = None,
+        return_attention_scores: bool = False,
+        rope: Any = None,
+        sizes: Any = None,
+        attention_mask: Any = None,
+    ) -> Any:
         if self.merge_tokens and attention_mask is not None:
             raise ValueError(f"merge_tokens={self.merge_tokens} would merge tokens that attention_mask keeps apart.")
         beside = (("rope", rope), ("sizes", sizes), ("attention_mask", attention_mask))
@@ -148,7 +159,9 @@ class TransformerBlock(EncoderBlock):
             return forward(inputs, *given.values())  # nothing drops out
         return self._forward(inputs, training, return_attention_scores, **given)
 
-    def _forward(self, x, training, return_attention_scores=False, sizes=None, **beside):
+    def _forward(
+        self, x: Any, training: bool | None, return_attention_scores: bool = False, sizes: Any = None, **beside: Any
+    ) -> Any:
         if self.merge_tokens or sizes is not None:
             beside = {**beside, "sizes": sizes, "with_keys": self.merge_tokens > 0}
         x = visit(self, "tokens", x)
@@ -164,20 +177,22 @@ class TransformerBlock(EncoderBlock):
         x = visit(self, "output", x + self.drop_path(self.layerscale2(y), training))  # equation 3
         return one_or_all(x, *([visit(self, "sizes", sizes)] if sizes is not None else []), *beside)
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Any) -> Any:
         batch, tokens, width = input_shape
         return batch, None if tokens is None else tokens - self.merge_tokens, width
 
-    def compute_output_spec(self, inputs, return_attention_scores=False, sizes=None, **_):
+    def compute_output_spec(
+        self, inputs: Any, return_attention_scores: bool = False, sizes: Any = None, **_: Any
+    ) -> Any:
         left, sizes_left = self.compute_output_shape(inputs.shape), bool(self.merge_tokens) or sizes is not None
         scores = (inputs.shape[0], self.num_heads, inputs.shape[1], inputs.shape[1])
         return symbolic(self, left, *[(*left[:2], 1)] * sizes_left, *[scores] * return_attention_scores)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         own = {**{name: getattr(self, name) for name in self.SWITCHES}, **self.att.switches()}
         varying = {"stochastic_depth": self.drop_path.rate, "merge_tokens": self.merge_tokens}
         return {**super().get_config(), **own, **varying}
 
     @classmethod
-    def from_config(cls, config):
+    def from_config(cls, config: Any) -> Any:
         return cls(**{"mlp_activation": "gelu", **config})  # vit-keras 0.x had the exact GELU and did not write it down

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from typing import Any
 
 import keras
 from keras import ops
@@ -13,7 +14,7 @@ from ..backend.backward import recomputed
 from ..backend.direct import is_direct
 
 
-def has_fused_attention():
+def has_fused_attention() -> bool:
     """Return whether there is a fused kernel here: on PyTorch, and on JAX's accelerators."""
     backend = keras.backend.backend()
     if backend == "jax":
@@ -23,7 +24,7 @@ def has_fused_attention():
     return backend in ("torch", "openvino")
 
 
-def fused_attention(query, key, value, bias=None):
+def fused_attention(query: Any, key: Any, value: Any, bias: Any = None) -> Any:
     """Attend by the fused kernel, given `(batch, heads, tokens, width)` each; return the output.
 
     PyTorch's own function is called: Keras' turns the axes around it, and older ones take no bias.
@@ -41,7 +42,7 @@ def fused_attention(query, key, value, bias=None):
     return ops.transpose(ops.dot_product_attention(*heads_last, bias=bias), (0, 2, 1, 3))
 
 
-def attention_bias(query, key, relative=None, sizes=None, mask=None):
+def attention_bias(query: Any, key: Any, relative: Any = None, sizes: Any = None, mask: Any = None) -> Any:
     """Return what is added to the logits of an attention, as its argument `bias=`; without any, no argument.
 
     Args:
@@ -71,7 +72,7 @@ def attention_bias(query, key, relative=None, sizes=None, mask=None):
     return {"bias": sum(biases[1:], biases[0])} if biases else {}
 
 
-def boolean_mask(mask, shape):
+def boolean_mask(mask: Any, shape: Any) -> Any:
     """Return an attention mask as booleans that broadcast to `(batch, queries, keys)`.
 
     Args:
@@ -106,7 +107,9 @@ def boolean_mask(mask, shape):
     return ops.cast(mask, "bool")
 
 
-def in_chunks(attend, query, key, value, bias=None, *, most, training):
+def in_chunks(
+    attend: Any, query: Any, key: Any, value: Any, bias: Any = None, *, most: Any, training: bool | None
+) -> Any:
     """Attend for one chunk of the queries after the other, where the scores are many.
 
     Args:
@@ -141,7 +144,7 @@ def in_chunks(attend, query, key, value, bias=None, *, most, training):
     return ops.reshape(output, (-1, heads, chunks * rows, width))[:, :, :tokens]
 
 
-def _in_turn(function, chunks, *others):
+def _in_turn(function: Any, chunks: Any, *others: Any) -> Any:
     """Return what a function makes of each chunk, of the chunk's shape; `others` are cut in as many.
 
     On JAX each result takes the place of its chunk. `ops.map` would allocate one more array, and XLA does that for all

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import keras
 import numpy as np
 from keras import ops
@@ -9,7 +11,7 @@ from keras import ops
 from .._internal.tap import is_tapped, visit
 
 
-def merge(block, tokens, sizes, keys):
+def merge(block: Any, tokens: Any, sizes: Any, keys: Any) -> Any:
     """Merge the most similar tokens of a block into their partners (section 3: bipartite soft matching).
 
     The tokens after the prefix are dealt into two sets in turn. Each of the first set has a partner: the most similar
@@ -36,7 +38,7 @@ def merge(block, tokens, sizes, keys):
     return ops.cast(total(x * sizes) / merged, tokens.dtype), ops.cast(merged, tokens.dtype)
 
 
-def _merging(keys, count, prefix):
+def _merging(keys: Any, count: int, prefix: Any) -> Any:
     """Return a function from `(batch, tokens, width)` to fewer tokens: those that are merged are added together."""
     even, odd = prefix + prefix % 2, prefix + 1 - prefix % 2
 
@@ -61,5 +63,5 @@ def _merging(keys, count, prefix):
     return total
 
 
-def _one_hot(numbers, places, dtype):
+def _one_hot(numbers: Any, places: Any, dtype: Any) -> Any:
     return ops.cast(ops.equal(ops.cast(numbers, "int32"), places.astype("int32")), dtype)

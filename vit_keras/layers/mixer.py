@@ -6,6 +6,8 @@ Reference: google-research/vision_transformer, `vit_jax/models_mixer.py`.
 
 from __future__ import annotations
 
+from typing import Any
+
 import keras
 from keras import ops
 
@@ -41,19 +43,27 @@ class MixerBlock(EncoderBlock):
         (1, 9, 32)
     """
 
-    def __init__(self, tokens_mlp_dim, mlp_dim, dropout=0.0, activation="gelu_tanh", epsilon=1e-6, **kwargs):
+    def __init__(
+        self,
+        tokens_mlp_dim: int,
+        mlp_dim: int,
+        dropout: float = 0.0,
+        activation: str = "gelu_tanh",
+        epsilon: float = 1e-6,
+        **kwargs: Any,
+    ):
         super().__init__(**kwargs)
         self.tokens_mlp_dim = tokens_mlp_dim
         self.mlp_dim = mlp_dim
         self.dropout = dropout
         self.epsilon = epsilon
         policy = {"dtype": self.dtype_policy}
-        self.token_mixing = MlpBlock(tokens_mlp_dim, dropout, activation, name="token_mixing", **policy)
-        self.channel_mixing = MlpBlock(mlp_dim, dropout, activation, name="channel_mixing", **policy)
-        self.layernorm1 = keras.layers.LayerNormalization(epsilon=epsilon, name="LayerNorm_0", **policy)
-        self.layernorm2 = keras.layers.LayerNormalization(epsilon=epsilon, name="LayerNorm_1", **policy)
+        self.token_mixing: MlpBlock = MlpBlock(tokens_mlp_dim, dropout, activation, name="token_mixing", **policy)
+        self.channel_mixing: MlpBlock = MlpBlock(mlp_dim, dropout, activation, name="channel_mixing", **policy)
+        self.layernorm1: Any = keras.layers.LayerNormalization(epsilon=epsilon, name="LayerNorm_0", **policy)
+        self.layernorm2: Any = keras.layers.LayerNormalization(epsilon=epsilon, name="LayerNorm_1", **policy)
 
-    def build(self, input_shape):
+    def build(self, input_shape: Any) -> None:
         width = token_width(self, input_shape)
         tokens = input_shape[1]
         if tokens is None:
@@ -61,22 +71,22 @@ class MixerBlock(EncoderBlock):
                 f"{self.name} needs a fixed number of tokens, because a Mixer has weights for each. Give the model a "
                 f"fixed image size. Received: input shape {tuple(input_shape)}"
             )
-        self.input_spec = keras.layers.InputSpec(shape=(None, tokens, width))
+        self.input_spec: Any = keras.layers.InputSpec(shape=(None, tokens, width))
         self.layernorm1.build(input_shape)
         self.token_mixing.build((input_shape[0], width, tokens))
         self.layernorm2.build(input_shape)
         self.channel_mixing.build(input_shape)
         self.change_as_configured()
 
-    def call(self, inputs, training=None):
+    def call(self, inputs: Any, training: bool | None = None) -> Any:
         x = ops.transpose(self.layernorm1(inputs), (0, 2, 1))
         x = inputs + ops.transpose(self.token_mixing(x, training=training), (0, 2, 1))
         return x + self.channel_mixing(self.layernorm2(x), training=training)
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Any) -> Any:
         return input_shape
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {
             **super().get_config(),
             "tokens_mlp_dim": self.tokens_mlp_dim,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import math
+from typing import Any
 
 import keras
 import numpy as np
@@ -15,7 +16,7 @@ from ..backend.direct import Direct
 from ._base import Composite, Dense, Dropout, LayerNormalization, register, token_width
 from ._ops import gelu, reshape
 
-logger = logging.getLogger("vit_keras")
+logger: logging.Logger = logging.getLogger("vit_keras")
 
 
 @register
@@ -46,7 +47,16 @@ class MlpBlock(Composite):
         (1, 5, 32)
     """
 
-    def __init__(self, mlp_dim, dropout=0.0, activation="gelu_tanh", gated=False, norm=False, epsilon=1e-6, **kwargs):
+    def __init__(
+        self,
+        mlp_dim: int,
+        dropout: float = 0.0,
+        activation: str = "gelu_tanh",
+        gated: bool = False,
+        norm: bool = False,
+        epsilon: float = 1e-6,
+        **kwargs: Any,
+    ):
         super().__init__(**kwargs)
         self.mlp_dim = mlp_dim
         self.dropout = dropout
@@ -56,7 +66,7 @@ class MlpBlock(Composite):
         self.epsilon = epsilon
         activation_function(activation)
 
-    def build(self, input_shape):
+    def build(self, input_shape: Any) -> None:
         width = token_width(self, input_shape, ndim=None)
 
         def dense(units, name):
@@ -66,18 +76,25 @@ class MlpBlock(Composite):
         def dropout():
             return Dropout(self.dropout, dtype=self.dtype_policy)
 
-        self.layers = [dense(self.mlp_dim, "Dense_0"), dropout(), dense(width, "Dense_1"), dropout()]
+        self.layers: list[Dense | Dropout] = [
+            dense(self.mlp_dim, "Dense_0"),
+            dropout(),
+            dense(width, "Dense_1"),
+            dropout(),
+        ]
         self.layers[0].build((None, width))
         self.layers[2].build((None, self.mlp_dim))
         if self.gated:
-            self.gate = dense(self.mlp_dim, "Gate")
+            self.gate: Dense = dense(self.mlp_dim, "Gate")
             self.gate.build((None, width))
         if self.has_norm:
-            self.norm = LayerNormalization(epsilon=self.epsilon, name="norm", dtype=self.dtype_policy)
+            self.norm: LayerNormalization = LayerNormalization(
+                epsilon=self.epsilon, name="norm", dtype=self.dtype_policy
+            )
             self.norm.build((None, self.mlp_dim))
         self.change_as_configured()
 
-    def call(self, inputs, training=None):
+    def call(self, inputs: Any, training: bool | None = None) -> Any:
         dense_0, dropout_0, dense_1, dropout_1 = self.layers
         activate = functools.partial(_activate, self.activation)
 
@@ -96,19 +113,19 @@ class MlpBlock(Composite):
         x = dropout_1(activate_and_project(dense_0(x), *gate), training=training)
         return reshape(x, (-1, *[size or ops.shape(inputs)[axis] for axis, size in enumerate(inputs.shape)][1:]))
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Any) -> Any:
         return input_shape
 
-    def save_own_variables(self, store):
+    def save_own_variables(self, store: Any) -> None:
         store["activation"] = np.frombuffer(self.activation.encode(), "uint8")
 
-    def load_own_variables(self, store):
+    def load_own_variables(self, store: Any) -> None:
         saved = bytes(np.asarray(store["activation"])).decode() if "activation" in store.keys() else "gelu"
         if saved != self.activation:
             logger.info("These weights were made with the activation %r: %s uses it now.", saved, self.name)
-            self.activation = saved
+            self.activation: str = saved
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {
             **super().get_config(),
             "mlp_dim": self.mlp_dim,
@@ -140,36 +157,36 @@ class LayerScale(Direct, keras.layers.Layer):
 
     _reads_training = False
 
-    def __init__(self, initial=1e-5, **kwargs):
+    def __init__(self, initial: float = 1e-5, **kwargs: Any):
         super().__init__(**kwargs)
         self.initial = initial
 
-    def build(self, input_shape):
+    def build(self, input_shape: Any) -> None:
         initializer = keras.initializers.Constant(self.initial)
-        self.gamma = self.add_weight(shape=(input_shape[-1],), initializer=initializer, name="gamma")
+        self.gamma: Any = self.add_weight(shape=(input_shape[-1],), initializer=initializer, name="gamma")
 
-    def call(self, inputs):
+    def call(self, inputs: Any) -> Any:
         return inputs * ops.cast(self.gamma, inputs.dtype)
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Any) -> Any:
         return input_shape
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "initial": self.initial}
 
 
-def _gelu(x):
+def _gelu(x: Any) -> Any:
     if keras.backend.backend() == "torch":
         return gelu(x)
     # Through erf and not keras.ops.gelu, whose TensorFlow form exports to ONNX as an operator that ONNX lacks.
     return 0.5 * x * (1.0 + ops.erf(x * math.sqrt(0.5)))
 
 
-def _gelu_tanh(x):
+def _gelu_tanh(x: Any) -> Any:
     return gelu(x, tanh=True)
 
 
-def _quick_gelu(x):
+def _quick_gelu(x: Any) -> Any:
     return x * ops.sigmoid(1.702 * x)
 
 
@@ -178,11 +195,11 @@ _PURE = {*_OWN, "silu", "relu"}
 """Activations that read nothing but their argument; one that a user registered may."""
 
 
-def activation_function(name):
+def activation_function(name: str) -> Any:
     """Return the function of an activation's name: `"gelu"`, `"gelu_tanh"`, `"quick_gelu"`, or one of Keras'."""
     return _OWN.get(name) or keras.activations.get(name)
 
 
-def _activate(name, x, *gate):
+def _activate(name: str, x: Any, *gate: Any) -> Any:
     activation = activation_function(name)
     return activation(gate[0]) * x if gate else activation(x)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import keras
 from keras import ops
@@ -29,16 +30,16 @@ class PatchNormalization(keras.layers.Layer):
         (1, 16, 24, 3)
     """
 
-    def __init__(self, patch_size, epsilon=1e-5, **kwargs):
+    def __init__(self, patch_size: Any, epsilon: float = 1e-5, **kwargs: Any):
         super().__init__(**kwargs)
-        self.patch_size = tuple(patch_size)
+        self.patch_size: tuple[Any, ...] = tuple(patch_size)
         self.epsilon = epsilon
-        self.norm = keras.layers.LayerNormalization(epsilon=epsilon, name="norm", dtype=self.dtype_policy)
+        self.norm: Any = keras.layers.LayerNormalization(epsilon=epsilon, name="norm", dtype=self.dtype_policy)
 
-    def build(self, input_shape):
+    def build(self, input_shape: Any) -> None:
         self.norm.build((None, math.prod(self.patch_size) * input_shape[-1]))
 
-    def call(self, inputs):
+    def call(self, inputs: Any) -> Any:
         (height, width), channels = self.patch_size, inputs.shape[-1]
         down, across = grid_of(inputs)
         down, across = down // height, across // width
@@ -49,10 +50,10 @@ class PatchNormalization(keras.layers.Layer):
         x = ops.transpose(ops.reshape(x, (-1, down, across, height, width, channels)), (0, 1, 3, 2, 4, 5))
         return ops.reshape(x, (-1, down * height, across * width, channels))
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Any) -> Any:
         batch, *size, channels = input_shape
         whole = (None if n is None else n // patch * patch for n, patch in zip(size, self.patch_size))
         return (batch, *whole, channels)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "patch_size": self.patch_size, "epsilon": self.epsilon}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import keras
 from keras import ops
 
@@ -49,25 +51,33 @@ class AttentionPooling(Composite):
         (2, 8)
     """
 
-    def __init__(self, num_heads, mlp_dim, mlp_activation="gelu_tanh", epsilon=1e-6, prefix_tokens=0, **kwargs):
+    def __init__(
+        self,
+        num_heads: int,
+        mlp_dim: int,
+        mlp_activation: str = "gelu_tanh",
+        epsilon: float = 1e-6,
+        prefix_tokens: int = 0,
+        **kwargs: Any,
+    ):
         super().__init__(**kwargs)
         self.num_heads = num_heads
         self.mlp_dim = mlp_dim
         self.epsilon = epsilon
         self.prefix_tokens = prefix_tokens
         policy = {"dtype": self.dtype_policy}
-        self.att = _ProbeAttention(num_heads, name="MultiHeadDotProductAttention_0", **policy)
-        self.layernorm = keras.layers.LayerNormalization(epsilon=epsilon, name="LayerNorm_0", **policy)
-        self.mlpblock = MlpBlock(mlp_dim, activation=mlp_activation, name="MlpBlock_0", **policy)
+        self.att: _ProbeAttention = _ProbeAttention(num_heads, name="MultiHeadDotProductAttention_0", **policy)
+        self.layernorm: Any = keras.layers.LayerNormalization(epsilon=epsilon, name="LayerNorm_0", **policy)
+        self.mlpblock: MlpBlock = MlpBlock(mlp_dim, activation=mlp_activation, name="MlpBlock_0", **policy)
 
-    def build(self, input_shape):
+    def build(self, input_shape: Any) -> None:
         width = token_width(self, input_shape)
-        self.probe = self.add_weight(shape=(1, 1, width), initializer="glorot_uniform", name="probe")
+        self.probe: Any = self.add_weight(shape=(1, 1, width), initializer="glorot_uniform", name="probe")
         for layer in (self.att, self.layernorm, self.mlpblock):
             layer.build((None, 1, width))
         self.change_as_configured()
 
-    def call(self, inputs, training=None, sizes=None, attention_mask=None):
+    def call(self, inputs: Any, training: bool | None = None, sizes: Any = None, attention_mask: Any = None) -> Any:
         images = _images(attention_mask)
         seen = self._patches(inputs, attention_mask) if self.prefix_tokens and images is None else attention_mask
         probe = ops.cast(self.probe, inputs.dtype)
@@ -76,20 +86,20 @@ class AttentionPooling(Composite):
         x = x + self.mlpblock(self.layernorm(x), training=training)
         return x[:, 0] if images is None else x
 
-    def _patches(self, inputs, mask):
+    def _patches(self, inputs: Any, mask: Any) -> Any:
         """Return the mask of the tokens after the prefix, `(batch, tokens)`, in which `mask` holds too."""
         seen = ops.broadcast_to(ops.arange(ops.shape(inputs)[1]) >= self.prefix_tokens, ops.shape(inputs)[:2])
         return seen if mask is None else ops.logical_and(seen, mask)
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Any) -> Any:
         return input_shape[0], input_shape[2]
 
-    def compute_output_spec(self, inputs, attention_mask=None, **_):
+    def compute_output_spec(self, inputs: Any, attention_mask: Any = None, **_: Any) -> Any:
         batch, _, width = inputs.shape
         images = _images(attention_mask)
         return symbolic(self, (batch, width) if images is None else (batch, images, width))
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {
             **super().get_config(),
             "num_heads": self.num_heads,
@@ -100,6 +110,6 @@ class AttentionPooling(Composite):
         }
 
 
-def _images(mask):
+def _images(mask: Any) -> Any:
     """Return the number of images in a sequence; `None` where all of it is one."""
     return mask.shape[1] if len(getattr(mask, "shape", ())) == 3 else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from typing import Any
 
 import keras
 import numpy as np
@@ -13,7 +14,7 @@ from ..backend.direct import Direct
 from ..positions import resize_grid, resize_position_embeddings, sincos2d, square_grid
 from ._base import Dropout, array_module, grid_of, places_in, register, token_width
 
-logger = logging.getLogger("vit_keras")
+logger: logging.Logger = logging.getLogger("vit_keras")
 
 
 @register
@@ -48,32 +49,39 @@ class AddPositionEmbs(Direct, keras.layers.Layer):
         393
     """
 
-    def __init__(self, grid=None, dropout=0.0, resize="bilinear_align_corners", prefix_tokens=None, **kwargs):
+    def __init__(
+        self,
+        grid: Any = None,
+        dropout: float = 0.0,
+        resize: str = "bilinear_align_corners",
+        prefix_tokens: Any = None,
+        **kwargs: Any,
+    ):
         super().__init__(**kwargs)
-        self.grid = None if grid is None else tuple(grid)
+        self.grid: tuple[Any, ...] | None = None if grid is None else tuple(grid)
         self.dropout = dropout
         self.resize = resize
         self.prefix_tokens = prefix_tokens
-        self.dropout_layer = Dropout(dropout, dtype=self.dtype_policy)
+        self.dropout_layer: Dropout = Dropout(dropout, dtype=self.dtype_policy)
 
-    def build(self, input_shape):
+    def build(self, input_shape: Any) -> None:
         width = token_width(self, input_shape)
         rows = input_shape[1]
         if self.grid is not None and self.prefix_tokens is not None:
             rows = self.prefix_tokens + math.prod(self.grid)
         if rows is None:
             raise ValueError(f"{self.name} needs a fixed number of tokens. Received: input shape {input_shape}")
-        self.pe = self.add_weight(
+        self.pe: Any = self.add_weight(
             shape=(1, rows, width),
             initializer=keras.initializers.RandomNormal(stddev=0.02),
             name="pos_embedding",
         )
 
-    def call(self, inputs, training=None, patches=None):
+    def call(self, inputs: Any, training: bool | None = None, patches: Any = None) -> Any:
         table = self.pe if patches is None else self._table_for(grid_of(patches))
         return self.dropout_layer(inputs + ops.cast(table, inputs.dtype), training=training)
 
-    def _table_for(self, grid):
+    def _table_for(self, grid: Any) -> Any:
         """The table resampled to a grid that only the graph may know, by the same matrices as in NumPy."""
         table = ops.convert_to_tensor(self.pe)
         if array_module(grid) is np and tuple(grid) == self.grid:
@@ -83,7 +91,7 @@ class AddPositionEmbs(Direct, keras.layers.Layer):
         patches = resize_grid(ops.reshape(patches, (*self.grid, width)), grid, self.resize, xp=ops)
         return ops.concatenate([prefix, ops.reshape(patches, (1, -1, width))], axis=1)
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Any) -> Any:
         return input_shape
 
     @property
@@ -92,12 +100,12 @@ class AddPositionEmbs(Direct, keras.layers.Layer):
         tokens = self.pe.shape[1]
         return self.grid or square_grid(tokens - 1) or square_grid(tokens)
 
-    def save_own_variables(self, store):
+    def save_own_variables(self, store: Any) -> None:
         super().save_own_variables(store)
         if self.grid:
             store["grid"] = np.array(self.grid, "int32")
 
-    def load_own_variables(self, store):
+    def load_own_variables(self, store: Any) -> None:
         table = np.asarray(store["0"])
         if self.patch_grid:
             grid = self.patch_grid
@@ -112,7 +120,7 @@ class AddPositionEmbs(Direct, keras.layers.Layer):
                 logger.info("Resampled the position embeddings of %s to the grid %s.", self.name, grid)
         self.pe.assign(table)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {
             **super().get_config(),
             "grid": self.grid,
@@ -146,20 +154,20 @@ class AddSinCosPositionEmbs(Direct, keras.layers.Layer):
         (1, 24, 8)
     """
 
-    def __init__(self, dropout=0.0, **kwargs):
+    def __init__(self, dropout: float = 0.0, **kwargs: Any):
         super().__init__(**kwargs)
         self.dropout = dropout
-        self.dropout_layer = Dropout(dropout, dtype=self.dtype_policy)
+        self.dropout_layer: Dropout = Dropout(dropout, dtype=self.dtype_policy)
 
-    def build(self, input_shape):
+    def build(self, input_shape: Any) -> None:
         token_width(self, input_shape)
 
-    def call(self, inputs, patches, training=None):
+    def call(self, inputs: Any, patches: Any, training: bool | None = None) -> Any:
         table = sincos2d(width=inputs.shape[-1], **places_in(patches))
         return self.dropout_layer(inputs + ops.cast(table, inputs.dtype), training=training)
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Any) -> Any:
         return input_shape
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "dropout": self.dropout}

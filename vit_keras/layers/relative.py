@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 from keras import ops
@@ -13,7 +14,7 @@ from ..positions import relative_position_index, relative_position_rows, resize_
 class RelativePositions:
     """What `MultiHeadSelfAttention` does with its `relative_grid`, if it has one."""
 
-    def build_relative_positions(self, tokens):
+    def build_relative_positions(self, tokens: Any) -> None:
         """Make the table: a row for each relative position, and three if there are tokens before the patches.
 
         Args:
@@ -25,19 +26,19 @@ class RelativePositions:
         if not self.relative_grid:
             return
         patches = math.prod(self.relative_grid)
-        self.relative_prefix = 1 if tokens is None else tokens - patches
+        self.relative_prefix: int = 1 if tokens is None else tokens - patches
         if self.relative_prefix < 0:
             raise ValueError(
                 f"{self.name} has relative positions for a grid {self.relative_grid} of {patches} patches. Received: "
                 f"{tokens} tokens"
             )
-        self.relative_position_bias = self.add_weight(
+        self.relative_position_bias: Any = self.add_weight(
             shape=(relative_position_rows(self.relative_grid, self.relative_prefix), self.num_heads),
             initializer="zeros",
             name="relative_position_bias",
         )
 
-    def relative_bias(self, dtype):
+    def relative_bias(self, dtype: Any) -> Any:
         """`(1, heads, tokens, tokens)`, which is added to the logits; `None` without a `relative_grid`."""
         if not self.relative_grid:
             return None
@@ -45,12 +46,12 @@ class RelativePositions:
         bias = ops.take(ops.convert_to_tensor(self.relative_position_bias), index.reshape(-1), axis=0)
         return ops.cast(ops.transpose(ops.reshape(bias, (1, *index.shape, self.num_heads)), (0, 3, 1, 2)), dtype)
 
-    def save_own_variables(self, store):
+    def save_own_variables(self, store: Any) -> None:
         super().save_own_variables(store)
         if self.relative_grid:
             store["grid"] = np.array(self.relative_grid, "int32")
 
-    def load_own_variables(self, store):
+    def load_own_variables(self, store: Any) -> Any:
         if not self.relative_grid:
             return super().load_own_variables(store)
         source_grid = tuple(np.asarray(store["grid"]).tolist())

@@ -13,6 +13,8 @@ The same published weights are run with two sets of small constants, which diffe
 
 from __future__ import annotations
 
+from typing import Any
+
 import keras
 from keras import ops
 
@@ -51,23 +53,23 @@ class StdConv2D(keras.layers.Conv2D):
         (1, 8, 8, 8)
     """
 
-    def __init__(self, filters, kernel_size, strides=1, numerics="google", **kwargs):
+    def __init__(self, filters: int, kernel_size: Any, strides: Any = 1, numerics: str = "google", **kwargs: Any):
         defaults = {"padding": "same", "use_bias": False, "kernel_initializer": "lecun_normal"}
         kwargs = {**defaults, "data_format": "channels_last", **kwargs}
         if kwargs["data_format"] != "channels_last":
             raise ValueError(f"StdConv2D takes data_format='channels_last'. Received: {kwargs['data_format']!r}")
         super().__init__(filters, kernel_size, strides=strides, **kwargs)
-        self.numerics = _known_numerics(numerics)
+        self.numerics: Any = _known_numerics(numerics)
 
-    def add_weight(self, *args, **kwargs):
+    def add_weight(self, *args: Any, **kwargs: Any) -> Any:
         if kwargs.get("name") == "kernel":  # it must reach `convolution_op` before it is rounded to half precision
             kwargs["autocast"] = False
         return super().add_weight(*args, **kwargs)
 
-    def convolution_op(self, inputs, kernel):
+    def convolution_op(self, inputs: Any, kernel: Any) -> Any:
         return super().convolution_op(inputs, ops.cast(self.standardize(kernel), inputs.dtype))
 
-    def standardize(self, kernel):
+    def standardize(self, kernel: Any) -> Any:
         """Return the kernel that is applied to the input, in float32 at least."""
         kernel = ops.cast(kernel, keras.backend.result_type(kernel.dtype, "float32"))
         kernel = kernel - ops.mean(kernel, axis=(0, 1, 2), keepdims=True)
@@ -76,7 +78,7 @@ class StdConv2D(keras.layers.Conv2D):
             return kernel * ops.rsqrt(variance + 1e-8)
         return kernel / (ops.sqrt(variance) + 1e-5)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "numerics": self.numerics}
 
 
@@ -104,10 +106,10 @@ class GroupNorm(keras.layers.GroupNormalization):
         (1, 7, 7, 64)
     """
 
-    def __init__(self, groups=32, epsilon=1e-6, **kwargs):
+    def __init__(self, groups: int = 32, epsilon: float = 1e-6, **kwargs: Any):
         super().__init__(groups, epsilon=epsilon, **kwargs)
 
-    def call(self, inputs):
+    def call(self, inputs: Any) -> Any:
         height, width = (size or ops.shape(inputs)[axis] for axis, size in enumerate(inputs.shape[1:3], start=1))
         channels = inputs.shape[3]
         x = ops.cast(inputs, keras.backend.result_type(inputs.dtype, "float32"))
@@ -149,7 +151,7 @@ class ResidualUnit(keras.layers.Layer):
         (1, 8, 8, 128)
     """
 
-    def __init__(self, filters, strides=1, numerics="google", **kwargs):
+    def __init__(self, filters: int, strides: Any = 1, numerics: str = "google", **kwargs: Any):
         super().__init__(**kwargs)
         if filters < 1 or filters % GROUPS:
             raise ValueError(
@@ -157,9 +159,9 @@ class ResidualUnit(keras.layers.Layer):
             )
         self.filters = filters
         self.strides = strides
-        self.numerics = _known_numerics(numerics)
+        self.numerics: Any = _known_numerics(numerics)
 
-    def build(self, input_shape):
+    def build(self, input_shape: Any) -> None:
         if len(input_shape) != 4 or input_shape[-1] is None:
             raise ValueError(
                 "ResidualUnit takes feature maps of shape (batch, height, width, channels) with a fixed number of "
@@ -169,11 +171,11 @@ class ResidualUnit(keras.layers.Layer):
         self._add("1", 1, 1, channels, self.filters)
         self._add("2", 3, self.strides, self.filters, self.filters)
         self._add("3", 1, 1, self.filters, wide)
-        self.has_projection = channels != wide or self.strides != 1
+        self.has_projection: Any = channels != wide or self.strides != 1
         if self.has_projection:
             self._add("_proj", 1, self.strides, channels, wide)
 
-    def _add(self, suffix, kernel_size, strides, channels, filters):
+    def _add(self, suffix: Any, kernel_size: Any, strides: Any, channels: Any, filters: int) -> None:
         options = {"numerics": self.numerics, "dtype": self.dtype_policy}
         conv = StdConv2D(filters, kernel_size, strides, name=f"conv{suffix}", **options)
         norm = _group_norm(f"gn{suffix}", **options)
@@ -182,17 +184,17 @@ class ResidualUnit(keras.layers.Layer):
         conv.build((None, None, None, channels))
         norm.build((None, None, None, filters))
 
-    def call(self, inputs):
+    def call(self, inputs: Any) -> Any:
         residual = self.gn_proj(self.conv_proj(inputs)) if self.has_projection else inputs
         x = ops.relu(self.gn1(self.conv1(inputs)))
         x = ops.relu(self.gn2(self.conv2(x)))
         return ops.relu(residual + self.gn3(self.conv3(x)))
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Any) -> Any:
         batch, height, width, _ = input_shape
         return batch, _ceil_divide(height, self.strides), _ceil_divide(width, self.strides), 4 * self.filters
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {
             **super().get_config(),
             "filters": self.filters,
@@ -201,7 +203,7 @@ class ResidualUnit(keras.layers.Layer):
         }
 
 
-def resnet_root(x: keras.KerasTensor, units: tuple[int, ...], *, numerics: str = "google", dtype=None):
+def resnet_root(x: keras.KerasTensor, units: tuple[int, ...], *, numerics: str = "google", dtype: Any = None) -> Any:
     """Put the layers of the ResNet behind a symbolic image.
 
     They are `conv_root`, `gn_root`, `relu_root`, `pool_root`, and then `block1_unit1`, `block1_unit2` …
@@ -239,15 +241,15 @@ def resnet_root(x: keras.KerasTensor, units: tuple[int, ...], *, numerics: str =
     return x
 
 
-def _group_norm(name, numerics, dtype):
+def _group_norm(name: str, numerics: Any, dtype: Any) -> Any:
     return GroupNorm(GROUPS, GROUP_NORM_EPSILON[numerics], name=name, dtype=dtype)
 
 
-def _mean_of_groups(x):
+def _mean_of_groups(x: Any) -> Any:
     return ops.mean(ops.mean(x, axis=(2, 4), keepdims=True), axis=1, keepdims=True)
 
 
-def _known_numerics(numerics):
+def _known_numerics(numerics: Any) -> Any:
     if numerics not in GROUP_NORM_EPSILON:
         raise ValueError(
             f"The numerics argument must be one of {', '.join(GROUP_NORM_EPSILON)}. Received: {numerics!r}"
@@ -255,7 +257,7 @@ def _known_numerics(numerics):
     return numerics
 
 
-def _checked_units(units):
+def _checked_units(units: Any) -> Any:
     if not isinstance(units, (tuple, list)) or not all(type(count) is int and count > 0 for count in units):
         raise ValueError(
             f"The units of a ResNet must be a tuple of positive integers, such as (3, 4, 9), or (). Received: {units!r}"
@@ -263,5 +265,5 @@ def _checked_units(units):
     return tuple(units)
 
 
-def _ceil_divide(size, divisor):
+def _ceil_divide(size: Any, divisor: Any) -> Any:
     return None if size is None else -(-size // divisor)

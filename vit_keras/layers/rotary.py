@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import keras
 import numpy as np
@@ -35,27 +36,35 @@ class RotaryPositions(keras.layers.Layer):
         (2, 24, 64)
     """
 
-    def __init__(self, dim_head, theta=100.0, kind="centered", reference_grid=None, offset=0.0, **kwargs):
+    def __init__(
+        self,
+        dim_head: int,
+        theta: float = 100.0,
+        kind: str = "centered",
+        reference_grid: Any = None,
+        offset: float = 0.0,
+        **kwargs: Any,
+    ):
         super().__init__(**kwargs)
         self.dim_head = dim_head
         self.theta = theta
         self.kind = kind
-        self.reference_grid = None if reference_grid is None else tuple(reference_grid)
+        self.reference_grid: tuple[Any, ...] | None = None if reference_grid is None else tuple(reference_grid)
         self.offset = offset
 
-    def build(self, input_shape):
+    def build(self, input_shape: Any) -> None:
         pass
 
-    def call(self, patches):
+    def call(self, patches: Any) -> Any:
         how = {"kind": self.kind, "reference_grid": self.reference_grid, "offset": self.offset}
         sines_and_cosines = rope_sincos(dim_head=self.dim_head, theta=self.theta, **how, **places_in(patches))
         rotations = ops.cast(ops.stack(sines_and_cosines), self.compute_dtype)
         return rotations if len(rotations.shape) == 3 else rotations[:, :, None]
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Any) -> Any:
         return 2, _count(input_shape), self.dim_head
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         own = ("dim_head", "theta", "kind", "reference_grid", "offset")
         return {**super().get_config(), **{name: getattr(self, name) for name in own}}
 
@@ -85,7 +94,15 @@ class MixedRotaryPositions(keras.layers.Layer):
         (3, (2, 2, 24, 8))
     """
 
-    def __init__(self, num_layers, num_heads, dim_head, theta=10.0, seed=None, **kwargs):
+    def __init__(
+        self,
+        num_layers: int,
+        num_heads: int,
+        dim_head: int,
+        theta: float = 10.0,
+        seed: int | None = None,
+        **kwargs: Any,
+    ):
         super().__init__(**kwargs)
         self.num_layers = num_layers
         self.num_heads = num_heads
@@ -93,7 +110,7 @@ class MixedRotaryPositions(keras.layers.Layer):
         self.theta = theta
         self.seed = seed
 
-    def build(self, input_shape):
+    def build(self, input_shape: Any) -> None:
         def directions(shape, dtype=None):
             sizes = self.theta ** -(np.arange(self.dim_head // 4) * 4 / self.dim_head)
             turns = keras.random.uniform((*shape[1:3], 1), maxval=2 * math.pi, seed=self.seed, dtype="float32")
@@ -102,9 +119,9 @@ class MixedRotaryPositions(keras.layers.Layer):
             return ops.cast(ops.reshape(ways, shape), dtype or "float32")
 
         shape = (2, self.num_layers, self.num_heads, self.dim_head // 2)
-        self.frequencies = self.add_weight(shape=shape, initializer=directions, name="frequencies", autocast=False)
+        self.frequencies: Any = self.add_weight(shape=shape, initializer=directions, name="frequencies", autocast=False)
 
-    def call(self, patches):
+    def call(self, patches: Any) -> Any:
         where = places_in(patches)
         places = where["places"] or places_of(where["grid"], xp=where["xp"])
         down, across = (ops.convert_to_tensor(place, "float32") for place in places)
@@ -115,20 +132,20 @@ class MixedRotaryPositions(keras.layers.Layer):
         rotations = ops.cast(ops.stack([ops.sin(angles), ops.cos(angles)], axis=1), self.compute_dtype)
         return [rotations[block] for block in range(self.num_layers)]
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Any) -> Any:
         return [(2, self.num_heads, _count(input_shape), self.dim_head)] * self.num_layers
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         own = ("num_layers", "num_heads", "dim_head", "theta", "seed")
         return {**super().get_config(), **{name: getattr(self, name) for name in own}}
 
 
-def _count(shape):
+def _count(shape: Any) -> Any:
     down, across = shape[1:3]
     return None if down is None or across is None else down * across
 
 
-def rotate(x, rope, interleaved=False):
+def rotate(x: Any, rope: Any, interleaved: bool = False) -> Any:
     """Rotate queries or keys of the patches, which are the last tokens.
 
     Args:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import keras
 from keras import ops
 
@@ -27,20 +29,20 @@ class ClassToken(Direct, keras.layers.Layer):
 
     _reads_training = False
 
-    def build(self, input_shape):
-        self.hidden_size = token_width(self, input_shape)
-        self.cls = self.add_weight(shape=(1, 1, self.hidden_size), initializer="zeros", name="cls")
+    def build(self, input_shape: Any) -> None:
+        self.hidden_size: int = token_width(self, input_shape)
+        self.cls: Any = self.add_weight(shape=(1, 1, self.hidden_size), initializer="zeros", name="cls")
 
-    def call(self, inputs):
+    def call(self, inputs: Any) -> Any:
         cls = ops.cast(self.cls, inputs.dtype)
         cls = ops.broadcast_to(cls, (ops.shape(inputs)[0], 1, self.hidden_size))
         return ops.concatenate([cls, inputs], axis=1)
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Any) -> Any:
         batch, tokens, width = input_shape
         return batch, None if tokens is None else tokens + 1, width
 
-    def get_config(self):  # Keras wants to see this method where a dtype policy may have been given
+    def get_config(self) -> dict[str, Any]:  # Keras wants to see this method where a dtype policy may have been given
         return super().get_config()
 
 
@@ -65,27 +67,27 @@ class RegisterTokens(Direct, keras.layers.Layer):
 
     _reads_training = False
 
-    def __init__(self, count, after=1, **kwargs):
+    def __init__(self, count: int, after: int = 1, **kwargs: Any):
         super().__init__(**kwargs)
         self.count = count
         self.after = after
 
-    def build(self, input_shape):
+    def build(self, input_shape: Any) -> None:
         shape = (1, self.count, token_width(self, input_shape))
-        self.registers = self.add_weight(
+        self.registers: Any = self.add_weight(
             shape=shape, initializer=keras.initializers.RandomNormal(stddev=0.02), name="registers"
         )
 
-    def call(self, inputs):
+    def call(self, inputs: Any) -> Any:
         registers = ops.cast(self.registers, inputs.dtype)
         registers = ops.broadcast_to(registers, (ops.shape(inputs)[0], *self.registers.shape[1:]))
         return ops.concatenate([inputs[:, : self.after], registers, inputs[:, self.after :]], axis=1)
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Any) -> Any:
         batch, tokens, width = input_shape
         return batch, None if tokens is None else tokens + self.count, width
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "count": self.count, "after": self.after}
 
 
@@ -111,17 +113,17 @@ class PatchDropout(keras.layers.Layer):
         99
     """
 
-    def __init__(self, rate, prefix_tokens=0, seed=None, **kwargs):
+    def __init__(self, rate: float, prefix_tokens: int = 0, seed: int | None = None, **kwargs: Any):
         super().__init__(**kwargs)
         self.rate = rate
         self.prefix_tokens = prefix_tokens
         self.seed = seed
-        self.seed_generator = keras.random.SeedGenerator(seed)
+        self.seed_generator: Any = keras.random.SeedGenerator(seed)
 
-    def build(self, input_shape):
+    def build(self, input_shape: Any) -> None:
         token_width(self, input_shape)
 
-    def call(self, inputs, training=None):
+    def call(self, inputs: Any, training: bool | None = None) -> Any:
         if not training or not self.rate:
             return inputs
         prefix, patches = inputs[:, : self.prefix_tokens], inputs[:, self.prefix_tokens :]
@@ -134,10 +136,10 @@ class PatchDropout(keras.layers.Layer):
         patches = ops.take_along_axis(patches, order[:, :kept, None], axis=1)
         return ops.concatenate([prefix, patches], axis=1)
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Any) -> Any:
         return input_shape
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         own = {"rate": self.rate, "prefix_tokens": self.prefix_tokens, "seed": self.seed}
         return {**super().get_config(), **own}
 
@@ -162,17 +164,17 @@ class ExtractToken(Direct, keras.layers.Layer):
 
     _reads_training = False
 
-    def __init__(self, index=0, **kwargs):
+    def __init__(self, index: int = 0, **kwargs: Any):
         super().__init__(**kwargs)
         self.index = index
 
-    def call(self, inputs):
+    def call(self, inputs: Any) -> Any:
         return inputs[:, self.index]
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Any) -> Any:
         return input_shape[0], input_shape[2]
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "index": self.index}
 
 
@@ -201,26 +203,26 @@ class PatchMap(keras.layers.Layer):
         (2, 14, 14, 768)
     """
 
-    def __init__(self, prefix_tokens=0, grid=None, return_prefix=False, **kwargs):
+    def __init__(self, prefix_tokens: int = 0, grid: Any = None, return_prefix: bool = False, **kwargs: Any):
         super().__init__(**kwargs)
         self.prefix_tokens = prefix_tokens
-        self.grid = None if grid is None else tuple(grid)
+        self.grid: tuple[Any, ...] | None = None if grid is None else tuple(grid)
         self.return_prefix = return_prefix
 
-    def build(self, input_shape):
+    def build(self, input_shape: Any) -> None:
         token_width(self, input_shape)
 
-    def call(self, inputs, patches=None):
+    def call(self, inputs: Any, patches: Any = None) -> Any:
         grid = self.grid or grid_of(patches)
         patch_map = ops.reshape(inputs[:, self.prefix_tokens :], (-1, *grid, inputs.shape[-1]))
         return one_or_all(patch_map, *[inputs[:, : self.prefix_tokens]] * self.return_prefix)
 
-    def compute_output_spec(self, inputs, patches=None):
+    def compute_output_spec(self, inputs: Any, patches: Any = None) -> Any:
         batch, _, width = inputs.shape
         patch_map = (batch, *(self.grid or patches.shape[1:3]), width)
         return symbolic(self, patch_map, *[(batch, self.prefix_tokens, width)] * self.return_prefix)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         own = {"prefix_tokens": self.prefix_tokens, "grid": self.grid, "return_prefix": self.return_prefix}
         return {**super().get_config(), **own}
 
@@ -249,19 +251,19 @@ class MeanToken(Direct, keras.layers.Layer):
 
     _reads_training = False
 
-    def __init__(self, prefix_tokens=0, **kwargs):
+    def __init__(self, prefix_tokens: int = 0, **kwargs: Any):
         super().__init__(**kwargs)
         self.prefix_tokens = prefix_tokens
 
-    def call(self, inputs, sizes=None):
+    def call(self, inputs: Any, sizes: Any = None) -> Any:
         tokens = visit(self, "tokens", inputs)[:, self.prefix_tokens :]
         if sizes is None:
             return ops.mean(tokens, axis=1)
         sizes = sizes[:, self.prefix_tokens :]
         return ops.sum(tokens * (sizes / ops.sum(sizes, axis=1, keepdims=True)), axis=1)
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Any) -> Any:
         return input_shape[0], input_shape[2]
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "prefix_tokens": self.prefix_tokens}

@@ -75,7 +75,7 @@ class PackedTransformer(keras.Model):
 
     takes = "packed sequences of patches"  # what `anatomy.image_shape` says where images are needed
 
-    def __init__(self, vit, tokens=512, images=8, **kwargs):
+    def __init__(self, vit: Any, tokens: int = 512, images: int = 8, **kwargs: Any):
         _check(instance(vit, keras.Model, "vit"))
         super().__init__(**{"dtype": vit.get_layer("embedding").dtype_policy, **kwargs})
         self.vit = vit
@@ -88,7 +88,7 @@ class PackedTransformer(keras.Model):
         """The configuration of the Vision Transformer."""
         return self.vit.config
 
-    def call(self, inputs, training=None):
+    def call(self, inputs: Any, training: bool | None = None) -> Any:
         config, there = self.config, inputs["images"]
         # A NaN would spread: the attention multiplies the tokens that an image must not see by 0, and 0 * NaN is NaN.
         patches, lost = _bounded(ops.convert_to_tensor(inputs["patches"]))
@@ -265,12 +265,12 @@ class PackedTransformer(keras.Model):
         """
         return PackedBatches(self, images, targets, positive_integer(rows, "rows"), seed)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         vit = keras.saving.serialize_keras_object(self.vit)
         return {**super().get_config(), "vit": vit, "tokens": self.tokens, "images": self.images}
 
     @classmethod
-    def from_config(cls, config, custom_objects=None):
+    def from_config(cls, config: Any, custom_objects: Any = None) -> Any:
         vit = keras.saving.deserialize_keras_object(config["vit"], custom_objects)
         return cls(**{**config, "vit": vit})
 
@@ -287,25 +287,30 @@ class PackedBatches(keras.utils.PyDataset):
         1
     """
 
-    def __init__(self, model, images, targets, rows, seed):
+    images: Any
+    model: Any
+    rows: Any
+    targets: np.ndarray
+
+    def __init__(self, model: Any, images: Any, targets: Any, rows: Any, seed: int | None):
         super().__init__()
         if len(images) != len(targets):
             raise ValueError(f"There must be a target for each image. Received: {len(images)} and {len(targets)}")
         self.model, self.images, self.targets, self.rows = model, images, np.asarray(targets), rows
-        self.shuffle = None if seed is None else np.random.default_rng(seed)
+        self.shuffle: np.random.Generator | None = None if seed is None else np.random.default_rng(seed)
         order = range(len(images)) if self.shuffle is None else self.shuffle.permutation(len(images)).tolist()
         _, counts = grids_and_tokens(images, model.config, model.tokens)
-        self.groups = batches_of(counts, model.tokens, model.images, rows, order)
+        self.groups: list[list[int]] = batches_of(counts, model.tokens, model.images, rows, order)
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self.groups)
 
-    def __getitem__(self, number):
+    def __getitem__(self, number: Any) -> Any:
         group = self.groups[number]
         packing = self.model.arrange([self.images[n] for n in group], self.rows)
         return packing.inputs, *packing.spread(self.targets[group])
 
-    def on_epoch_end(self):
+    def on_epoch_end(self) -> None:
         if self.shuffle is not None:
             self.shuffle.shuffle(self.groups)
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -233,7 +233,8 @@ class Preprocessing:
         scale, offset = self._affine()
         return np.clip(np.rint((inputs - offset) / scale), 0, 255).astype("uint8")
 
-    normalise, denormalise = normalize, denormalize  # their British names
+    normalise: ClassVar[Callable[..., np.ndarray]] = normalize  # their British names
+    denormalise: ClassVar[Callable[..., np.ndarray]] = denormalize
 
     def _affine(self) -> tuple[np.ndarray, np.ndarray]:
         """Return scale and offset, float64: `normalize` is `pixels * scale + offset`."""
@@ -400,7 +401,7 @@ def _to_numpy(images: Any) -> Any:
     return ops.convert_to_numpy(images) if ops.is_tensor(images) else images
 
 
-def _maximum(sizes: Iterable[Any]) -> Callable:
+def _maximum(sizes: Iterable[Any]) -> Callable[..., Any]:
     """Return the maximum function for such sizes: integers, or integer tensors."""
     if all(isinstance(size, int) for size in sizes):
         return max
@@ -444,4 +445,5 @@ GOOGLE, IMAGENET, CLIP, SIGLIP, BEIT = (PRESETS[name] for name in ("google", "im
 """The preset of this name in `PRESETS`: how the authors of such checkpoints prepare pictures."""
 
 
-__getattr__ = moved_names(__name__)
+if not TYPE_CHECKING:  # a misspelled name must not pass for a moved one
+    __getattr__ = moved_names(__name__)

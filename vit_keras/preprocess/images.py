@@ -13,7 +13,7 @@ import urllib.parse
 import urllib.request
 import warnings
 from collections.abc import Callable
-from typing import IO, Any, Union
+from typing import IO, Any, TypeAlias, Union
 
 import numpy as np
 from PIL import ExifTags, Image
@@ -38,7 +38,7 @@ __all__ = [
     "to_uint8",
 ]
 
-ImageInputType = Union[str, "os.PathLike[str]", bytes, IO[bytes], Image.Image, np.ndarray]
+ImageInputType: TypeAlias = Union[str, "os.PathLike[str]", bytes, IO[bytes], "Image.Image", np.ndarray]
 """What `read` reads."""
 
 MAX_PIXELS = 178_956_970

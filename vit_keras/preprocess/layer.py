@@ -54,7 +54,7 @@ class Preprocess(keras.layers.Layer):
             preprocessing = preprocessing.replace(image_size=image_size)
         self.preprocessing = preprocessing
 
-    def build(self, input_shape):
+    def build(self, input_shape: Any) -> None:
         channels = self.preprocessing.channels
         if len(input_shape) != 4 or input_shape[-1] not in {1, channels, 3 if channels == 1 else channels}:
             first = len(input_shape) == 4 and input_shape[1] == channels
@@ -65,7 +65,7 @@ class Preprocess(keras.layers.Layer):
             )
         self.built = True
 
-    def call(self, pixels):
+    def call(self, pixels: Any) -> Any:
         settings = self.preprocessing
         pixels = ops.cast(pixels, "float32")
         if settings.image_size is not None:
@@ -89,11 +89,11 @@ class Preprocess(keras.layers.Layer):
         pixels = ops.matmul(down, ops.reshape(pixels, (batch, height, size[1] * channels)))
         return ops.reshape(_whole(pixels, name), (batch, *size, channels))
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Any) -> Any:
         size = self.preprocessing.image_size or input_shape[1:3]
         return (input_shape[0], *size, self.preprocessing.channels)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "preprocessing": self.preprocessing.to_dict()}
 
 
@@ -117,10 +117,10 @@ class InferenceMode(keras.layers.Wrapper):
         True
     """
 
-    def call(self, inputs):
+    def call(self, inputs: Any) -> Any:
         return self.layer(inputs, training=False)
 
-    def compute_output_spec(self, inputs):
+    def compute_output_spec(self, inputs: Any) -> Any:
         return self.layer.compute_output_spec(inputs)
 
 

@@ -70,13 +70,16 @@ class App:
         unsent: Returns the bytes of the answers that clients have not taken yet.
     """
 
+    engine: Engine
+    limits: Limits
+
     def __init__(self, engine: Engine, limits: Limits | None = None, *, threads: int = 2, batch: int = 1):
         self.engine, self.limits = engine, limits or Limits()
-        self.metrics = Metrics()
+        self.metrics: Metrics = Metrics()
         self.metrics.pending.set_function(lambda: self._clients.total())
         self.unsent: Callable[[], int] = lambda: 0
         most = functools.partial(at_once, engine)
-        self.workers = Workers(self._run, threads=threads, batch=batch, at_once=most)
+        self.workers: Workers = Workers(self._run, threads=threads, batch=batch, at_once=most)
         self.stopping = False
         self._clients: collections.Counter[str] = collections.Counter()
         self._names: dict[Any, str] = {}

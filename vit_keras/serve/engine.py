@@ -58,12 +58,14 @@ class Engine:
             raise ValueError(f"{path} is no ONNX file that onnxruntime opens: {error}") from None
         self._shrinking = onnxruntime.RunOptions()
         self._shrinking.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
-        self.metadata = _metadata(self._session.get_modelmeta().custom_metadata_map)
-        self.labels = self.metadata.get("labels")
+        self.metadata: dict[str, Any] = _metadata(self._session.get_modelmeta().custom_metadata_map)
+        self.labels: Any = self.metadata.get("labels")
         fields = self.metadata.get("preprocessing")
-        self.preprocessing = Preprocessing.from_dict(fields) if fields else None
-        self.name = re.sub(r"[^\w.-]", "_", name or str(self.metadata.get("name") or path.stem))
-        self.outputs = {each.name: _described(each) for each in self._session.get_outputs()}
+        self.preprocessing: Preprocessing | None = Preprocessing.from_dict(fields) if fields else None
+        self.name: str = re.sub(r"[^\w.-]", "_", name or str(self.metadata.get("name") or path.stem))
+        self.outputs: dict[Any, tuple[str, list[int]]] = {
+            each.name: _described(each) for each in self._session.get_outputs()
+        }
         inputs = {each.name: _described(each) for each in self._session.get_inputs()}
         if inputs != {"images": ("UINT8", [-1, -1, -1, 3])}:
             raise ValueError(

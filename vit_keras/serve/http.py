@@ -37,7 +37,7 @@ class Protocol(H11Protocol):
     one that waits for a request is closed for a new one: the oldest of the address that has the most.
     """
 
-    limits = Limits()
+    limits: Limits = Limits()
     _deadline: asyncio.TimerHandle | None = None
     _since = 0.0
 

@@ -65,7 +65,7 @@ class Workers:
         for thread in self._threads:
             thread.start()
 
-    def submit(self, prepare: Callable[[], Work], timeout: float | None = None) -> Future:
+    def submit(self, prepare: Callable[[], Work], timeout: float | None = None) -> Future[Any]:
         """Add a job.
 
         Args:

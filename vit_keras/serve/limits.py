@@ -57,7 +57,7 @@ class Limits:
     proxies: Sequence[str] = ()
     timeout: float = 30.0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name, value in dataclasses.asdict(self).items():
             if name != "proxies" and value is not None and not value > 0:
                 raise ValueError(f"{name} must be positive. Received: {value!r}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 __all__ = ["Metrics"]
@@ -23,17 +25,17 @@ class Metrics:
     """
 
     def __init__(self):
-        self.registry = CollectorRegistry()
+        self.registry: Any = CollectorRegistry()
 
         def new(kind, name, about, labels=(), **options):
             return kind(f"vit_keras_{name}", about, labels, registry=self.registry, **options)
 
         times = {"buckets": _BUCKETS}
-        self.requests = new(Counter, "requests", "Requests that were answered.", ("route", "status"))
+        self.requests: Any = new(Counter, "requests", "Requests that were answered.", ("route", "status"))
         about = "Time from the head of a request to its answer, reading included."
-        self.request_seconds = new(Histogram, "request_seconds", about, ("route",), **times)
-        self.images = new(Counter, "images", "Images that the model computed.")
-        self.batches = new(Counter, "batches", "Runs of the model.")
-        self.inference_seconds = new(Histogram, "inference_seconds", "Time of a run of the model.", **times)
-        self.pending = new(Gauge, "pending", "Requests that are read, wait or are computed.")
-        self.connections = new(Gauge, "connections", "Open connections.")
+        self.request_seconds: Any = new(Histogram, "request_seconds", about, ("route",), **times)
+        self.images: Any = new(Counter, "images", "Images that the model computed.")
+        self.batches: Any = new(Counter, "batches", "Runs of the model.")
+        self.inference_seconds: Any = new(Histogram, "inference_seconds", "Time of a run of the model.", **times)
+        self.pending: Any = new(Gauge, "pending", "Requests that are read, wait or are computed.")
+        self.connections: Any = new(Gauge, "connections", "Open connections.")

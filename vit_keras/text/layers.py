@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import keras
 from keras import ops
 
@@ -30,29 +32,29 @@ class AddTextPositions(keras.layers.Layer):
         5
     """
 
-    def __init__(self, context_length, **kwargs):
+    def __init__(self, context_length: int, **kwargs: Any):
         super().__init__(**kwargs)
         self.context_length = context_length
 
-    def build(self, input_shape):
+    def build(self, input_shape: Any) -> None:
         shape = (1, self.context_length, token_width(self, input_shape))
-        self.pe = self.add_weight(
+        self.pe: Any = self.add_weight(
             shape=shape, initializer=keras.initializers.RandomNormal(stddev=0.01), name="pos_embedding"
         )
 
-    def call(self, inputs):
+    def call(self, inputs: Any) -> Any:
         tokens = inputs.shape[1] or ops.shape(inputs)[1]
         if isinstance(tokens, int) and tokens > self.context_length:
             raise ValueError(f"A text has at most {self.context_length} tokens. Received: {tokens}")
         return inputs + ops.cast(ops.convert_to_tensor(self.pe)[:, :tokens], inputs.dtype)
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Any) -> Any:
         return input_shape
 
-    def compute_output_spec(self, inputs):
+    def compute_output_spec(self, inputs: Any) -> Any:
         return keras.KerasTensor(inputs.shape, dtype=self.compute_dtype)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "context_length": self.context_length}
 
 
@@ -72,17 +74,17 @@ class CausalMask(keras.layers.Layer):
                 [ True,  True]]])
     """
 
-    def call(self, inputs):
+    def call(self, inputs: Any) -> Any:
         places = ops.arange(inputs.shape[1] or ops.shape(inputs)[1])
         return (places[:, None] >= places[None, :])[None]
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Any) -> Any:
         return (1, input_shape[1], input_shape[1])
 
-    def compute_output_spec(self, inputs):
+    def compute_output_spec(self, inputs: Any) -> Any:
         return keras.KerasTensor(self.compute_output_shape(inputs.shape), dtype="bool")
 
-    def get_config(self):  # Keras wants to see this method where a dtype policy may have been given
+    def get_config(self) -> dict[str, Any]:  # Keras wants to see this method where a dtype policy may have been given
         return super().get_config()
 
 
@@ -110,20 +112,20 @@ class TextPooling(keras.layers.Layer):
         1.0
     """
 
-    def __init__(self, pooling, eos_id=None, **kwargs):
+    def __init__(self, pooling: str, eos_id: int | None = None, **kwargs: Any):
         super().__init__(**kwargs)
-        self.pooling = one_of(pooling, "pooling", POOLINGS)
+        self.pooling: Any = one_of(pooling, "pooling", POOLINGS)
         self.eos_id = eos_id
 
-    def call(self, inputs, ids):
+    def call(self, inputs: Any, ids: Any) -> Any:
         if self.pooling == "last":
             return inputs[:, -1]
         ids = ops.cast(ids, "int32")
         place = ops.argmax(ids if self.pooling == "argmax" else ops.cast(ops.equal(ids, self.eos_id), "int32"), axis=-1)
         return ops.take_along_axis(inputs, ops.cast(place, "int32")[:, None, None], axis=1)[:, 0]
 
-    def compute_output_spec(self, inputs, ids):
+    def compute_output_spec(self, inputs: Any, ids: Any) -> Any:
         return keras.KerasTensor((inputs.shape[0], inputs.shape[2]), dtype=self.compute_dtype)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "pooling": self.pooling, "eos_id": self.eos_id}

@@ -71,7 +71,15 @@ class ImageText(keras.Model):
     """
 
     def __init__(
-        self, image, text, loss="softmax", *, tokenizer=None, logit_scale=None, logit_bias=None, name="image_text"
+        self,
+        image: Any,
+        text: Any,
+        loss: Any = "softmax",
+        *,
+        tokenizer: Any = None,
+        logit_scale: Any = None,
+        logit_bias: Any = None,
+        name: str = "image_text",
     ):
         super().__init__(name=name)
         towers = (instance(image, keras.Model, "image"), instance(text, keras.Model, "text"))
@@ -91,28 +99,30 @@ class ImageText(keras.Model):
         constant = keras.initializers.Constant(float(value))
         return self.add_weight(shape=(), initializer=constant, name=name, dtype="float32")
 
-    def call(self, inputs, training=None):
+    def call(self, inputs: Any, training: bool | None = None) -> Any:
         image, text = (
             _unit(tower(inputs[name], training=bool(training) and bool(tower.trainable)))
             for name, tower in (("image", self.image), ("text", self.text))
         )
         return self.logits(image, text)
 
-    def logits(self, image, text):
+    def logits(self, image: Any, text: Any) -> Any:
         """Return the logits, `(n, m)`, of features of length 1, `(n, width)` and `(m, width)`."""
         logits = ops.exp(ops.convert_to_tensor(self.logit_scale)) * ops.matmul(image, ops.transpose(text))
         return logits if self.logit_bias is None else logits + self.logit_bias
 
-    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+    def compute_loss(
+        self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None, training: bool | None = True
+    ) -> Any:
         return contrastive_loss(y_pred, self.loss_kind)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         towers = {name: keras.saving.serialize_keras_object(getattr(self, name)) for name in ("image", "text")}
         bias = None if self.logit_bias is None else 0.0  # the values are weights
         return {"name": self.name, **towers, "loss": self.loss_kind, "logit_bias": bias}
 
     @classmethod
-    def from_config(cls, config, custom_objects=None):
+    def from_config(cls, config: Any, custom_objects: Any = None) -> Any:
         towers = {
             name: keras.saving.deserialize_keras_object(config[name], custom_objects) for name in ("image", "text")
         }

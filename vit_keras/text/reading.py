@@ -40,7 +40,7 @@ _TYPES = {
 _MORE = ("max_position_embeddings", "projection_size", "projection_dim", "text_config_dict", "vision_config")
 
 
-class TextWeights(Mapping):
+class TextWeights(Mapping[str, Any]):
     """The arrays of the text tower in a file, under canonical names.
 
     Args:
@@ -71,10 +71,10 @@ class TextWeights(Mapping):
     def __init__(self, weights: str | os.PathLike[str], *, strict: bool = True, key: str | None = None, **fields: Any):
         path = os.path.expanduser(fetch(weights))
         with about(path):
-            self.reader = without_wrapper(keras_files.readable(open_weights(path, key)), TEXT_FAMILIES)
-        self.path = Path(self.reader.path)
+            self.reader: Any = without_wrapper(keras_files.readable(open_weights(path, key)), TEXT_FAMILIES)
+        self.path: Path = Path(self.reader.path)
         with naming(self.path, "text tower"):
-            self.family = _family(self.reader)
+            self.family: rules.Family = _family(self.reader)
             binding = rules.bind(self.family, self.reader, self.reader.shape)
             if binding.unknown and strict:
                 some = ", ".join(map(repr, binding.unknown[:4]))
@@ -83,14 +83,16 @@ class TextWeights(Mapping):
                     f"{' …' if len(binding.unknown) > 4 else ''}. Pass strict=False to leave them out."
                 )
             self._parts = binding.parts
-            self.shapes = {name: rules.shape(p, self.reader.shape(p.source)) for name, p in self._parts.items()}
-            self.ignored = (*sorted((*binding.ignored, *binding.unknown)),)
+            self.shapes: dict[str, tuple[int, ...]] = {
+                name: rules.shape(p, self.reader.shape(p.source)) for name, p in self._parts.items()
+            }
+            self.ignored: tuple[str, ...] = (*sorted((*binding.ignored, *binding.unknown)),)
             inferred = _infer(self.shapes)
             known = _usual(self.family, self.shapes, custom=any(n.startswith("text.") for n in self.reader))
             if heads := heads_of(binding, self.reader.shape):
                 known["num_heads"] = heads
             known |= self._said_beside(inferred)
-            self.config = _complete(self.family, {**known, **inferred}, fields)
+            self.config: TextConfig = _complete(self.family, {**known, **inferred}, fields)
 
     def _said_beside(self, inferred: Mapping[str, Any]) -> dict[str, Any]:
         """Return what a neighboring `config.json` or `open_clip_config.json` says of this tower."""

@@ -83,7 +83,7 @@ class Tokenizer:
     ):
         path = Path(path_text(folder, "folder")).expanduser()
         self.folder = path.parent if path.is_file() else path
-        self.context_length = positive_integer(context_length, "context_length", least=2)
+        self.context_length: int = positive_integer(context_length, "context_length", least=2)
         self.open_clip = open_clip
         self._engine: _Engine | None = None
 
@@ -105,7 +105,7 @@ class Tokenizer:
         texts = strings(texts, "texts")
         if self._engine is None:
             if not has_tokenizer(self.folder):
-                self.folder = tokenizer_folder(self.folder.as_posix()) or self.folder
+                self.folder: Path = tokenizer_folder(self.folder.as_posix()) or self.folder
             engine = _open(self.folder)
             self._engine = engine if (text_cfg := self._text_cfg()) is None else _as_open_clip(engine, text_cfg)
         ids = np.full((len(texts), self.context_length), self._engine.pad, "int32")

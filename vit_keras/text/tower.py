@@ -31,12 +31,12 @@ class TextTransformer(FastModel):
 
     config: TextConfig | None = None
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         config = self.config and dataclasses.asdict(self.config)
         return {**super().get_config(), "text": config}
 
     @classmethod
-    def from_config(cls, config, custom_objects=None):
+    def from_config(cls, config: Any, custom_objects: Any = None) -> Any:
         config = dict(config)
         text = config.pop("text", None)
         model = super().from_config(config, custom_objects)

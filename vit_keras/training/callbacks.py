@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import keras
 import numpy as np
@@ -23,12 +24,12 @@ class Horizon(keras.callbacks.Callback):
         ValueError: The number of batches in an epoch is unknown.
     """
 
-    def set_model(self, model):
+    def set_model(self, model: Any) -> None:
         super().set_model(model)
         if self._optimizer() is not None:
             self._optimizer().awaits_horizon = True
 
-    def on_train_begin(self, logs=None):
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         self._begun = False
         optimizer = self._optimizer()
         if optimizer is not None and self.params["steps"] is None and optimizer.needs_horizon:
@@ -38,14 +39,14 @@ class Horizon(keras.callbacks.Callback):
                 "Pass steps_per_epoch= to fit (with data.repeat()), or steps= (all steps) to recipe.compile."
             )
 
-    def on_epoch_begin(self, epoch, logs=None):
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         # Not earlier: only here the number of the first epoch is known, and no step has run yet.
         optimizer, steps = self._optimizer(), self.params["steps"]
         if optimizer is not None and steps is not None and not self._begun:
             optimizer.begin(self.params["epochs"] * steps, done=epoch * steps)
         self._begun = True
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         if logs is not None and self._optimizer() is not None:
             logs["learning_rate"] = float(ops.convert_to_numpy(self._optimizer().learning_rate))
 
@@ -88,7 +89,7 @@ class Reseed(keras.callbacks.Callback):
     (`keras.utils.set_random_seed`). On PyTorch, Keras' plain dropout draws from PyTorch's own generator instead.
     """
 
-    def on_epoch_begin(self, epoch, logs=None):
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         steps = int(ops.convert_to_numpy(self.model.optimizer.iterations))
         for variable in self.model.variables:
             if variable.path.endswith("seed_generator_state"):

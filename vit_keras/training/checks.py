@@ -155,7 +155,7 @@ def _reaching(vit: keras.Model, model: keras.Model, inputs: Any) -> Any:
     return keras.ops.convert_to_numpy(seen[0]) if seen else inputs
 
 
-def _check_shape(shape: tuple, outputs: int, loss: str) -> None:
+def _check_shape(shape: tuple[Any, ...], outputs: int, loss: str) -> None:
     numbers = shape[1:] in ((), (1,))
     if not numbers and shape[1:] != (outputs,):
         raise ValueError(

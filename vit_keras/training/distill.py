@@ -10,6 +10,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import keras
 from keras import ops
 
@@ -70,7 +72,15 @@ class Distillation(keras.Model):
         ['loss']
     """
 
-    def __init__(self, student, teacher=None, kind="soft", alpha=None, temperature=None, **kwargs):
+    def __init__(
+        self,
+        student: Any,
+        teacher: Any = None,
+        kind: str = "soft",
+        alpha: Any = None,
+        temperature: Any = None,
+        **kwargs: Any,
+    ):
         super().__init__(**kwargs)
         usual_alpha, usual_temperature = KINDS[one_of(kind, "kind", KINDS)]
         self.kind = kind
@@ -88,10 +98,12 @@ class Distillation(keras.Model):
         self._heads = keras.Model(student.inputs[0], _outputs(student))
         self.built = True
 
-    def call(self, images, training=None):
+    def call(self, images: Any, training: bool | None = None) -> Any:
         return self._heads(images, training=training)
 
-    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+    def compute_loss(
+        self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None, training: bool | None = True
+    ) -> Any:
         label, teacher_logits = self._teach(x, y)
         label_loss = super().compute_loss(x, label, y_pred["label"], sample_weight, training)
         losses = self.teacher_loss(teacher_logits, y_pred["teacher"])
@@ -117,7 +129,7 @@ class Distillation(keras.Model):
             )
         return labels["label"]
 
-    def teacher_loss(self, teacher, student):
+    def teacher_loss(self, teacher: Any, student: Any) -> Any:
         """Return the loss of each image, `(batch,)`, from the logits `(batch, classes)` of teacher and student."""
         teacher, student = (ops.cast(x, "float32") for x in (teacher, student))
         if self.kind == "hard":
@@ -125,10 +137,10 @@ class Distillation(keras.Model):
         teacher, student = (ops.log_softmax(x / self.temperature, axis=-1) for x in (teacher, student))
         return self.temperature**2 * ops.sum(ops.exp(teacher) * (teacher - student), axis=-1)
 
-    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+    def compute_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> Any:
         return super().compute_metrics(x, self._label(y), y_pred["prediction"], sample_weight)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         models = {
             name: model and keras.saving.serialize_keras_object(model)
             for name, model in (("student", self.student), ("teacher", self.teacher))
@@ -137,7 +149,7 @@ class Distillation(keras.Model):
         return {**super().get_config(), **models, **options}
 
     @classmethod
-    def from_config(cls, config, custom_objects=None):
+    def from_config(cls, config: Any, custom_objects: Any = None) -> Any:
         models = {
             name: config[name] and keras.saving.deserialize_keras_object(config[name], custom_objects)
             for name in ("student", "teacher")

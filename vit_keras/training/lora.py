@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import keras
 import numpy as np
@@ -116,7 +117,7 @@ class RestartLora(keras.callbacks.Callback):
     before; its training continues a little differently.
     """
 
-    def on_epoch_begin(self, epoch, logs=None):
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         for dense in _adapted(self.model):
             if not np.any(ops.convert_to_numpy(dense.lora_kernel_a)):
                 fresh = keras.initializers.HeUniform()(dense.lora_kernel_a.shape, dense.lora_kernel_a.dtype)

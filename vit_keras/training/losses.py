@@ -38,13 +38,13 @@ class CrossEntropy(keras.losses.Loss):
 
     def __init__(
         self,
-        from_logits=False,
-        label_smoothing=0.0,
-        binary=False,
-        reduction="sum_over_batch_size",
-        name="cross_entropy",
-        prior=None,
-        **options,
+        from_logits: bool = False,
+        label_smoothing: float = 0.0,
+        binary: bool = False,
+        reduction: str = "sum_over_batch_size",
+        name: str = "cross_entropy",
+        prior: Any = None,
+        **options: Any,
     ):
         super().__init__(name=name, reduction=reduction, **options)
         self.binary = binary
@@ -55,7 +55,7 @@ class CrossEntropy(keras.losses.Loss):
             what = "a binary cross-entropy" if binary else f"the prior {self.prior}"
             raise ValueError(f"A prior is a share above 0 of each class of several. Received: {what}")
 
-    def call(self, y_true, y_pred):
+    def call(self, y_true: Any, y_pred: Any) -> Any:
         classes = y_pred.shape[-1]
         if not _are_distributions(y_true, y_pred):
             y_true = ops.one_hot(ops.cast(ops.reshape(y_true, ops.shape(y_pred)[:-1]), "int32"), classes)
@@ -67,7 +67,7 @@ class CrossEntropy(keras.losses.Loss):
         loss = keras.losses.binary_crossentropy if self.binary else keras.losses.categorical_crossentropy
         return loss(y_true, y_pred, from_logits, self.label_smoothing)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         own = ("from_logits", "label_smoothing", "binary", "prior")
         return {**super().get_config(), **{name: getattr(self, name) for name in own}}
 

@@ -33,7 +33,7 @@ class _MaskedPretraining(keras.Model):
     The `call` of a subclass returns a dictionary with `"masked"`, `(batch, patches)`: the patches that have a loss.
     """
 
-    def __init__(self, encoder, seed=None, **kwargs):
+    def __init__(self, encoder: Any, seed: int | None = None, **kwargs: Any):
         super().__init__(**kwargs)
         vit = _trainable_on_patches(encoder)
         # Not tracked by Keras: the head is not trained here, so it must have neither weight decay nor a warning that
@@ -46,11 +46,13 @@ class _MaskedPretraining(keras.Model):
         normal = keras.initializers.RandomNormal(stddev=0.02)
         self.mask_token = self.add_weight(shape=(width,), initializer=normal, name="mask_token")
 
-    def loss_of_patches(self, images, outputs):
+    def loss_of_patches(self, images: Any, outputs: Any) -> Any:
         """Return the loss of every patch, `(batch, patches)`."""
         raise NotImplementedError
 
-    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+    def compute_loss(
+        self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None, training: bool | None = True
+    ) -> Any:
         """Return the mean loss of the masked patches. Labels are ignored."""
         losses = self.loss_of_patches(ops.cast(x, "float32"), y_pred)
         masked = ops.cast(y_pred["masked"], losses.dtype)
@@ -59,18 +61,18 @@ class _MaskedPretraining(keras.Model):
             masked = masked * ops.reshape(ops.cast(sample_weight, losses.dtype), (-1, 1))
         return replicas.share(ops.sum(losses * masked) / count + sum(self.losses))
 
-    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+    def compute_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> Any:
         return self.get_metrics_result()
 
-    def save_own_variables(self, store):
+    def save_own_variables(self, store: Any) -> None:
         super().save_own_variables(store)
         store["seed"] = self.seed_generator.state  # Keras leaves it out, and a resumed run must mask the same patches
 
-    def load_own_variables(self, store):
+    def load_own_variables(self, store: Any) -> None:
         self.mask_token.assign(store["0"])
         self.seed_generator.state.assign(store["seed"])
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {
             **super().get_config(),
             "encoder": keras.saving.serialize_keras_object(self.encoder),
@@ -78,7 +80,7 @@ class _MaskedPretraining(keras.Model):
         }
 
     @classmethod
-    def from_config(cls, config, custom_objects=None):
+    def from_config(cls, config: Any, custom_objects: Any = None) -> Any:
         encoder = keras.saving.deserialize_keras_object(config["encoder"], custom_objects)
         return cls(**{**config, "encoder": encoder})
 
@@ -120,7 +122,17 @@ class MaskedPatchPrediction(_MaskedPretraining):
         (4, 16, 512)
     """
 
-    def __init__(self, encoder, corrupt=0.5, mask=0.8, random=0.1, keep=0.1, bits=3, seed=None, **kwargs):
+    def __init__(
+        self,
+        encoder: Any,
+        corrupt: float = 0.5,
+        mask: float = 0.8,
+        random: float = 0.1,
+        keep: float = 0.1,
+        bits: int = 3,
+        seed: int | None = None,
+        **kwargs: Any,
+    ):
         super().__init__(encoder, seed, **kwargs)
         config = self.encoder.config
         _check_part("corrupt", corrupt)
@@ -142,7 +154,7 @@ class MaskedPatchPrediction(_MaskedPretraining):
         self.colours.build((None, config.hidden_size))
         self.built = True
 
-    def call(self, images, training=None):
+    def call(self, images: Any, training: bool | None = None) -> Any:
         patches = self._embed(images, training=training)
         fate = keras.random.uniform(ops.shape(patches)[:-1], seed=self.seed_generator)
         tokens = self._mix(self._corrupted(patches, fate[..., None]), training=training)
@@ -158,7 +170,7 @@ class MaskedPatchPrediction(_MaskedPretraining):
         replaced = ops.where(fate < self.corrupt * (self.mask + self.random), others, patches)
         return ops.where(fate < self.corrupt * self.mask, ops.cast(self.mask_token, patches.dtype), replaced)
 
-    def classes_of(self, images):
+    def classes_of(self, images: Any) -> Any:
         """Return the class of each patch's mean color, `(batch, patches)`, in which blue changes fastest."""
         config, preprocessing, levels = self.encoder.config, self.encoder.preprocessing, 2**self.bits
         pixels = patchify(images, config.patch_size)
@@ -168,12 +180,12 @@ class MaskedPatchPrediction(_MaskedPretraining):
         weights = ops.convert_to_tensor([levels**n for n in reversed(range(config.channels))], "float32")
         return ops.cast(ops.sum(ops.clip(places, 0, levels - 1) * weights, axis=-1), "int32")
 
-    def loss_of_patches(self, images, outputs):
+    def loss_of_patches(self, images: Any, outputs: Any) -> Any:
         return keras.losses.sparse_categorical_crossentropy(
             self.classes_of(images), outputs["colours"], from_logits=True
         )
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         parts = {name: getattr(self, name) for name in ("corrupt", "mask", "random", "keep", "bits")}
         return {**super().get_config(), **parts}
 
@@ -217,14 +229,14 @@ class MaskedAutoencoder(_MaskedPretraining):
 
     def __init__(
         self,
-        encoder,
-        mask_ratio=0.75,
-        decoder_depth=8,
-        decoder_width=512,
-        decoder_heads=16,
-        norm_pixels=True,
-        seed=None,
-        **kwargs,
+        encoder: Any,
+        mask_ratio: float = 0.75,
+        decoder_depth: int = 8,
+        decoder_width: int = 512,
+        decoder_heads: int = 16,
+        norm_pixels: bool = True,
+        seed: int | None = None,
+        **kwargs: Any,
     ):
         super().__init__(encoder, seed, **kwargs)
         config = self.encoder.config
@@ -272,7 +284,7 @@ class MaskedAutoencoder(_MaskedPretraining):
         for layer in (*self.decoder_blocks, self.decoder_norm, self.decoder_pixels):
             layer.build((None, None, width))
 
-    def call(self, images, training=None):
+    def call(self, images: Any, training: bool | None = None) -> Any:
         prefix_tokens = self.encoder.config.prefix_tokens
         tokens = self._embed(images, training=training)
         prefix, patches = tokens[:, :prefix_tokens], tokens[:, prefix_tokens:]
@@ -283,7 +295,7 @@ class MaskedAutoencoder(_MaskedPretraining):
         places = ops.argsort(order, axis=1)
         return {"pixels": self._decode(x, places)[:, prefix_tokens:], "masked": places >= self._visible}
 
-    def draw_order(self, batch):
+    def draw_order(self, batch: int) -> Any:
         """Return the patches of each image in random order, `(batch, patches)`. The encoder sees the first of them."""
         noise = keras.random.uniform((batch, math.prod(self.encoder.config.grid)), seed=self.seed_generator)
         return ops.argsort(noise, axis=1)
@@ -304,7 +316,7 @@ class MaskedAutoencoder(_MaskedPretraining):
             x = layer(x)
         return x
 
-    def loss_of_patches(self, images, outputs):
+    def loss_of_patches(self, images: Any, outputs: Any) -> Any:
         pixels = patchify(images, self.encoder.config.patch_size)
         if self.norm_pixels:
             count = pixels.shape[-1]
@@ -312,12 +324,12 @@ class MaskedAutoencoder(_MaskedPretraining):
             pixels = (pixels - ops.mean(pixels, axis=-1, keepdims=True)) / ops.sqrt(variance + 1e-6)
         return ops.mean(ops.square(outputs["pixels"] - pixels), axis=-1)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         fields = ("mask_ratio", "decoder_depth", "decoder_width", "decoder_heads", "norm_pixels")
         return {**super().get_config(), **{field: getattr(self, field) for field in fields}}
 
 
-def patchify(images, patch_size: tuple[int, int]):
+def patchify(images: Any, patch_size: tuple[int, int]) -> Any:
     """Cut images into patches.
 
     Args:

@@ -98,7 +98,7 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         [0.01, 0.05, 0.1, 0.1, 0.05, 0.0]
     """
 
-    def __init__(self, peak, warmup=0.0, decay="cosine", final=0.0, steps=None):
+    def __init__(self, peak: Any, warmup: Any = 0.0, decay: str = "cosine", final: float = 0.0, steps: Any = None):
         one_of(decay, "decay", DECAYS)
         for name, value in (("warmup", warmup), ("final", final)):
             if not (is_number(value) and 0 <= value <= 1):
@@ -111,7 +111,7 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         self.final = final
         self.steps = steps
 
-    def __call__(self, step):
+    def __call__(self, step: Any) -> Any:
         if self.steps is None:
             raise ValueError(NO_HORIZON)
         return self.at(step, self.steps)
@@ -127,7 +127,7 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         rate = self.peak * (self.final + (1 - self.final) * left)
         return rate * ops.clip((step + 1) / (steps * self.warmup), 0, 1) if self.warmup else rate
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in ("peak", "warmup", "decay", "final", "steps")}
 
 
@@ -159,7 +159,7 @@ class Layerwise:
         ValueError: An argument is out of range, `thaw` has no `WarmupDecay`, or there are no blocks to thaw.
     """
 
-    def __init__(self, learning_rate=1e-3, *, layer_decay=1.0, thaw=(), **options):
+    def __init__(self, learning_rate: Any = 1e-3, *, layer_decay: float = 1.0, thaw: Any = (), **options: Any):
         thaw = tuple(thaw) if isinstance(thaw, (tuple, list)) else (thaw,)
         if not (is_number(layer_decay) and 0 < layer_decay <= 1):
             raise ValueError(f"layer_decay must be above 0 and at most 1. Received: {layer_decay!r}")
@@ -173,7 +173,7 @@ class Layerwise:
         self.layer_decay = layer_decay
         self.thaw = thaw
         # A variable, because compiled steps must see it change.
-        self.span = self.add_variable((2,), dtype="int", name="span")
+        self.span: Any = self.add_variable((2,), dtype="int", name="span")
         self.awaits_horizon = False
         self._has_horizon = False
         self._rate_now = None
@@ -242,7 +242,7 @@ class Layerwise:
         seen, first, last = (ops.floor_divide(each, self.gradient_accumulation_steps or 1) for each in batches)
         return seen - first, ops.maximum(last - first, 1)
 
-    def build(self, variables):
+    def build(self, variables: Any) -> None:
         if self.built:
             return
         depth = depths(variables)
@@ -293,11 +293,11 @@ class Layerwise:
                 self._rate_now = None
             super()._backend_update_step(gradients, variables, rate)
 
-    def load_own_variables(self, store):
+    def load_own_variables(self, store: Any) -> None:
         super().load_own_variables(store)
         self._has_horizon = self._has_horizon or bool(ops.convert_to_numpy(self.span)[1])
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "layer_decay": self.layer_decay, "thaw": list(self.thaw)}
 
 

@@ -9,15 +9,14 @@ import keras
 import numpy as np
 from PIL import Image
 
-from .._internal.validate import one_of, positive_integer
-from ..config import size_pair
+from .._internal.validate import one_of, positive_integer, size_pair
 from .methods import METHODS, Method
 from .options import check_options, parameters_of
 from .overlays import overlay, paper_style, vit_keras_style
 from .pictures import is_one_picture
 from .recorder import record, values_add_up
 
-STYLES: dict[str, Callable | None] = {
+STYLES: dict[str, Callable[..., Any] | None] = {
     "overlay": overlay,
     "paper": paper_style,
     "vit_keras": vit_keras_style,
@@ -36,7 +35,7 @@ def attention_map(
     style: str = "overlay",
     size: int | tuple[int, int] | None = None,
     return_map: bool = False,
-    preprocess: Callable | str | None = "own",
+    preprocess: Callable[..., Any] | str | None = "own",
     grid: tuple[int, int] | None = None,
     **options: Any,
 ) -> np.ndarray | list[np.ndarray]:
@@ -111,7 +110,7 @@ def all_maps(
     image: Any,
     target: Any = None,
     *,
-    preprocess: Callable | str | None = "own",
+    preprocess: Callable[..., Any] | str | None = "own",
     grid: tuple[int, int] | None = None,
 ) -> dict[str, np.ndarray]:
     """Return a map by each method, from two passes through the model, or from one without a target.

@@ -69,6 +69,9 @@ class AttentionMapCallback(keras.callbacks.Callback):
         ['epoch-000.png', 'epoch-001.png', 'epoch-002.png']
     """
 
+    every: int
+    size: int
+
     def __init__(
         self,
         images: Any,
@@ -92,34 +95,34 @@ class AttentionMapCallback(keras.callbacks.Callback):
         of_method = {name: value for name, value in options.items() if name not in ("preprocess", "grid")}
         check_arguments(method, target, style, of_method)
         self.every, self.size = positive_integer(every, "every"), positive_integer(size, "size")
-        self.columns = None if columns is None else positive_integer(columns, "columns")
-        self.images = _held(images if is_list_of_pictures(images) else [images])
+        self.columns: int | None = None if columns is None else positive_integer(columns, "columns")
+        self.images: list[Any] = _held(images if is_list_of_pictures(images) else [images])
         if not self.images:
             raise ValueError("There are no images to draw maps of.")
-        self.folder = None if folder is None else Path(folder).expanduser()
-        self.options = {"method": method, "target": target, "style": style, **options}
+        self.folder: Path | None = None if folder is None else Path(folder).expanduser()
+        self.options: dict[str, str | Any | None] = {"method": method, "target": target, "style": style, **options}
         self.paths: list[Path] = []
         self._open = None if tensorboard is None else _tensorboard(Path(tensorboard).expanduser())
         self._writer: Any = None
         self._begun = False
         self._warned: set[str] = set()
 
-    def on_train_begin(self, logs=None):
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         self._begun = False
 
-    def on_epoch_begin(self, epoch, logs=None):
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         if not self._begun:
             with self._warnings_once():
                 warnings.filterwarnings("ignore", "All gradients are zero", UserWarning)  # a new head is of zeros
                 self._draw(epoch)
         self._begun = True
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         if (epoch + 1) % self.every == 0:
             with self._warnings_once():
                 self._draw(epoch + 1)
 
-    def on_train_end(self, logs=None):
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         if self._writer is not None:
             self._writer.close()
             self._writer = None
@@ -152,7 +155,7 @@ class AttentionMapCallback(keras.callbacks.Callback):
                 warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
 
 
-def _held(images: list) -> list:
+def _held(images: list[Any]) -> list[Any]:
     """Copy pictures into arrays that nobody else can change."""
     return [
         _held(image)

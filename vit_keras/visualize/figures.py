@@ -187,7 +187,7 @@ class Look:
     interpolation: str = "bilinear"
     scale: str = "each"
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.scale not in ("each", "same"):
             raise ValueError(f"scale must be 'each' or 'same'. Received: {self.scale!r}")
 

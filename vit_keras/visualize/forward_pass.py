@@ -81,18 +81,18 @@ def _observe(plan: Plan, model: keras.Model, images: Any, classes: Any = None) -
 class _Visitor:
     """Keep what the plan asks for while a model runs; tensors that need gradients go through `watch(name, tensor)`."""
 
-    def __init__(self, vit: keras.Model, plan: Plan, watch: Callable):
+    def __init__(self, vit: keras.Model, plan: Plan, watch: Callable[..., Any]):
         self.blocks = anatomy.attention_blocks(vit)
         self.numbers = {id(layer): n for n, block in enumerate(self.blocks) for layer in (block, block.att)}
         self.pooling = {id(layer.att) for layer in vit.layers if isinstance(layer, AttentionPooling)}
         self.prefix = len(anatomy.prefix_names(vit))
         self.vit, self.plan, self.watch = vit, plan, watch
-        self.watched: dict[str, list] = {}
+        self.watched: dict[str, list[Any]] = {}
         self.seen: dict[str, Any] = {}
-        self.exits: list = []
+        self.exits: list[Any] = []
         self.calls: list[int] = []
         self.source = None  # which patches are in each token now, where tokens were merged
-        self.sources: list = []
+        self.sources: list[Any] = []
 
     def __call__(self, layer, name, tensor):
         number, plan = self.numbers.get(id(layer)), self.plan
@@ -188,7 +188,9 @@ _FIELDS = {
 }
 
 
-def _reduced(watched: dict, gradients: dict, plan: Plan, vit: keras.Model, sources: list) -> dict[str, Any]:
+def _reduced(
+    watched: dict[Any, Any], gradients: dict[Any, Any], plan: Plan, vit: keras.Model, sources: list[Any]
+) -> dict[str, Any]:
     """Return what was watched and its gradients, in float32, with heads fused and rows chosen as planned.
 
     The sources (see `unmerge`) are those of each recorded block, and of the tokens after the last block.

@@ -18,12 +18,12 @@ from .. import anatomy
 Forward = Callable[[Callable[[str, Any], Any]], tuple]
 
 
-def gradients_of(forward: Forward) -> tuple[dict[str, list], dict[str, list], Any]:
+def gradients_of(forward: Forward) -> tuple[dict[str, list[Any]], dict[str, list[Any]], Any]:
     """Return `(gradients, watched, seen)` of `forward`; `gradients` is `{name: [tensors]}` as `watched` is."""
     return _GRADIENTS[keras.backend.backend()](forward)
 
 
-def _tensorflow(forward: Forward) -> tuple:
+def _tensorflow(forward: Forward) -> tuple[Any, ...]:
     import tensorflow as tf
 
     with tf.GradientTape(watch_accessed_variables=False) as tape:
@@ -36,12 +36,12 @@ def _tensorflow(forward: Forward) -> tuple:
     return tape.gradient(score, watched, unconnected_gradients=tf.UnconnectedGradients.ZERO), watched, seen
 
 
-def _jax(forward: Forward) -> tuple:
+def _jax(forward: Forward) -> tuple[Any, ...]:
     import jax
     import jax.numpy as jnp
 
     # The gradient with respect to a tensor inside a model is that with respect to a zero which is added to it.
-    shapes: dict[str, list] = {}
+    shapes: dict[str, list[Any]] = {}
     jax.eval_shape(lambda: forward(lambda name, t: shapes.setdefault(name, []).append((t.shape, t.dtype)) or t)[0])
     zeros = {name: [jnp.zeros(*shape) for shape in shapes[name]] for name in shapes}
 
@@ -54,7 +54,7 @@ def _jax(forward: Forward) -> tuple:
     return gradients, watched, seen
 
 
-def _torch(forward: Forward) -> tuple:
+def _torch(forward: Forward) -> tuple[Any, ...]:
     import torch
 
     score, watched, seen = forward(lambda name, t: t if t.requires_grad else t.detach().requires_grad_())
@@ -67,7 +67,7 @@ def _torch(forward: Forward) -> tuple:
 _GRADIENTS = {"tensorflow": _tensorflow, "jax": _jax, "torch": _torch}
 
 
-def torch_gradients(wanted: bool) -> contextlib.AbstractContextManager:
+def torch_gradients(wanted: bool) -> contextlib.AbstractContextManager[Any]:
     """Return a context in which PyTorch keeps what gradients need, or does not; on other backends it does nothing.
 
     Example:

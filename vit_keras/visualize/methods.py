@@ -76,7 +76,7 @@ class Method:
             recorded["layers"], made["layer"] = made["layer"], -1  # the only one recorded
         return recorded, made
 
-    def __iter__(self) -> Iterator:
+    def __iter__(self) -> Iterator[Any]:
         """Yield the options of `record` and the function: a method was such a pair in earlier versions."""
         return iter(({"keep": self.keep, **self.needs}, self.function))
 

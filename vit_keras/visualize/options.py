@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from .._internal.validate import did_you_mean
 
 
-def parameters_of(function: Callable, without: Iterable[str] = ()) -> tuple[str, ...]:
+def parameters_of(function: Callable[..., Any], without: Iterable[str] = ()) -> tuple[str, ...]:
     """Return the names of a function's parameters, less those that a `functools.partial` has bound.
 
     Example:

@@ -42,7 +42,7 @@ def record_packed(packed: PackedTransformer, images: Sequence[np.ndarray]) -> li
         >>> [visualize.attention_rollout(recording).shape for recording in visualize.record_packed(packed, images)]
         [(1, 8, 4), (1, 3, 6)]
     """
-    seen: dict[str, list] = collections.defaultdict(list)
+    seen: dict[str, list[Any]] = collections.defaultdict(list)
 
     def collect(layer, name, tensor):
         seen[name].append(tensor)

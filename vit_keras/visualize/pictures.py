@@ -96,10 +96,11 @@ class ModelInputs:
         ValueError: `preprocess` is none of these.
     """
 
-    def __init__(self, model: keras.Model, preprocess: Callable | str | None = "own"):
+    def __init__(self, model: keras.Model, preprocess: Callable[..., Any] | str | None = "own"):
         if isinstance(preprocess, str) and preprocess != "own":
             raise ValueError(f"preprocess must be 'own', None or a function of pixels. Received: {preprocess!r}")
         self.model = model
+        self.channels: int | None
         _, *self._size, self.channels = anatomy.image_shape(model)
         own = anatomy.preprocessing_of(model)
         self._interpolation = own.interpolation

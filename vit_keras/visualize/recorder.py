@@ -109,18 +109,18 @@ class Recorder:
         head_fusion: str | None = None,
         query: str = "all",
         exits: bool = False,
-        preprocess: Callable | str | None = "own",
+        preprocess: Callable[..., Any] | str | None = "own",
         grid: tuple[int, int] | None = None,
         heads: str | None = None,
         rows: str | None = None,
     ):
         self.model = model
-        self.vit = anatomy.find_vit(model)
+        self.vit: Any = anatomy.find_vit(model)
         self.grid = grid
         count = len(anatomy.attention_blocks(self.vit))
         fusion = head_fusion if heads is None else heads
-        self.plan = Plan.of(count, layers, keep, fusion, query if rows is None else rows, exits)
-        self.inputs = ModelInputs(model, preprocess)
+        self.plan: Plan = Plan.of(count, layers, keep, fusion, query if rows is None else rows, exits)
+        self.inputs: ModelInputs = ModelInputs(model, preprocess)
 
     def __call__(self, images: Any, target: Any = None) -> Recording:
         if target is not None:
@@ -202,7 +202,7 @@ def patch_logit_lens(
     images: Any,
     layers: Sequence[int] | int | None = None,
     *,
-    preprocess: Callable | str | None = "own",
+    preprocess: Callable[..., Any] | str | None = "own",
     grid: tuple[int, int] | None = None,
 ) -> np.ndarray:
     """Return the logits of each patch after each block, as if it were the only token that the head reads.
@@ -292,4 +292,6 @@ def projection_of(block: TransformerBlock) -> np.ndarray:
     return kernel.reshape(att.num_heads, att.projection_dim, -1)
 
 
-blocks_of = anatomy.attention_blocks  # for `from vit_keras.visualize.record import blocks_of` in code that exists
+blocks_of: Callable[[keras.Model], list[Any]] = (
+    anatomy.attention_blocks
+)  # for `from vit_keras.visualize.record import blocks_of` in code that exists

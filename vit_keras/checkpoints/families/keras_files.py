@@ -18,8 +18,13 @@ from .rules import ATTENTION, BLOCK, MLP, POSITIONS, Family, Rule, array
 _PROJECTIONS = (("query", "query_dense"), ("key", "key_dense"), ("value", "value_dense"), ("out", "combine_heads"))
 
 
-class Renamed(Mapping):
+class Renamed(Mapping[str, Any]):
     """The arrays of a reader under other names; arrays of two and four axes may be returned in PyTorch's layout."""
+
+    format: Any
+    metadata: Any
+    path: Any
+    reader: Any
 
     def __init__(self, reader: Any, names: dict[str, str], transposed: frozenset[str] = frozenset()):
         self.reader, self.path, self.format, self.metadata = reader, reader.path, reader.format, reader.metadata
@@ -79,7 +84,7 @@ def _unslashed(name: str) -> str:
     return re.sub(r"^(Transformer_encoderblock_\d+)/(?:MlpBlock_3/)?(?:\w*_)?(Dense_[01])/", r"\1/MlpBlock_3/\2/", name)
 
 
-def _count_blocks(reader: Mapping) -> dict[str, str]:
+def _count_blocks(reader: Mapping[str, Any]) -> dict[str, str]:
     """Return names with a number on every block, dense layer and normalization.
 
     Keras leaves out the first number, and Keras 2 counts in steps of two.

@@ -129,20 +129,20 @@ def norm(source: str, target: str, **options: Any) -> tuple[Rule, ...]:
     )
 
 
-def packed(wide: str, narrow: str) -> Callable:
+def packed(wide: str, narrow: str) -> Callable[..., Any]:
     """Return the condition that a gated MLP has its first two layers in one array.
 
     The array has twice as many rows as the last layer has inputs.
     """
 
-    def is_packed(shape_of: Callable) -> bool:
+    def is_packed(shape_of: Callable[..., Any]) -> bool:
         first, last = shape_of(wide), shape_of(narrow)
         return bool(first and last) and first[0] == 2 * last[-1]
 
     return is_packed
 
 
-def axes(name: str, count: int) -> Callable:
+def axes(name: str, count: int) -> Callable[..., Any]:
     """Return the condition that an array has a number of axes."""
     return lambda shape_of: len(shape_of(name) or ()) == count
 
@@ -192,14 +192,14 @@ class Family:
     written_prefix: str = ""
     ignored: tuple[str, ...] = ()
     config: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    choices: Mapping[str, tuple] = dataclasses.field(default_factory=dict)
+    choices: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
     heads: Mapping[int, int] = dataclasses.field(default_factory=dict)
     dim_head: int | None = None
     preprocessing: str = "google"
     refused: str | None = None
     format: str | None = None
     suffix: str | None = ".safetensors"
-    only: Mapping[str, tuple] = dataclasses.field(default_factory=dict)
+    only: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
     excludes: tuple[tuple[str, ...], ...] = ()
 
     def prefix(self, names: Iterable[str], *, marked: bool = False) -> str | None:
@@ -374,7 +374,7 @@ def shape(part: Part, source_shape: tuple[int, ...]) -> tuple[int, ...]:
     return read(part, np.broadcast_to(np.float32(0), source_shape)).shape
 
 
-class Arrays(Mapping):
+class Arrays(Mapping[str, Any]):
     """The arrays of a file that is made of a model's weights: a family's table run backwards, array by array on
     request.
 
@@ -391,6 +391,8 @@ class Arrays(Mapping):
         problem: Why a weight has no form in the family's files, or `None`.
     """
 
+    shapes: dict[Any, Any]
+
     def __init__(self, family: Family, weights: Any, num_heads: int, prefix: str = ""):
         self._weights, self._num_heads = weights, num_heads
         self._sources: dict[str, tuple[Op, list[str]]] = {}
@@ -403,8 +405,9 @@ class Arrays(Mapping):
                     self._sources[name] = (rule.op, targets)
                     for target in targets:
                         del left[target]
-        self.unnamed = tuple(left)
-        self.shapes, self.problem = {}, None
+        self.unnamed: tuple[Any, ...] = tuple(left)
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        self.problem: str | None = None
         for name, (op, targets) in self._sources.items():
             empty = [np.broadcast_to(np.float32(0), weights.shapes[t]) for t in targets]
             try:
@@ -423,7 +426,9 @@ class Arrays(Mapping):
         return len(self._sources)
 
 
-def _written(rule: Rule, left: Mapping[str, Any], known: Mapping[str, Any]) -> Iterator[tuple[dict, list[str]]]:
+def _written(
+    rule: Rule, left: Mapping[str, Any], known: Mapping[str, Any]
+) -> Iterator[tuple[dict[Any, Any], list[str]]]:
     """Yield the numbers and the weights of all arrays that a rule makes of the weights that are left."""
     if not rule.targets or None in rule.targets or rule.stacked or rule.shared:
         return

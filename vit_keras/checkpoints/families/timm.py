@@ -7,6 +7,7 @@ The families differ in the names listed below. A file with none of these is read
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 from .rules import (
     ATTENTION,
@@ -127,7 +128,9 @@ def _first(*sources: str) -> tuple[Rule, ...]:
 _GAMMAS = ("blocks.{i}.gamma_",)
 
 
-def _like_timm(name: str, title: str, config: dict | None = None, ignored: tuple = (), **fields) -> Family:
+def _like_timm(
+    name: str, title: str, config: dict[Any, Any] | None = None, ignored: tuple[Any, ...] = (), **fields
+) -> Family:
     own = {
         "config": {**PYTORCH, **(config or {})},
         "ignored": TIMM.ignored + ignored,

@@ -33,7 +33,7 @@ class Zip:
 
     def __init__(self, path: Path):
         self.path = path
-        self.size = path.stat().st_size
+        self.size: int = path.stat().st_size
         self._archive = zipfile.ZipFile(path)
         self.members: dict[str, zipfile.ZipInfo] = {}
         refuse(too_many(len(self._archive.infolist())))

@@ -42,7 +42,7 @@ class Stored:
     problem: str | None = None
 
 
-class Reader(Mapping):
+class Reader(Mapping[str, Any]):
     """The arrays of a file, by name.
 
     A mapping that reads an array from the file each time it is asked for. Floats of any width come out as
@@ -58,7 +58,7 @@ class Reader(Mapping):
     format: str
 
     def __init__(self, path: str | os.PathLike[str]):
-        self.path = Path(path)
+        self.path: Path = Path(path)
         self.metadata: dict[str, Any] = {}
         self._arrays: dict[str, Stored] = {}
 
@@ -192,14 +192,14 @@ def read_values(file: BinaryIO, count: int, dtype: np.dtype, crc: int | None = N
     return result
 
 
-def parse_json(data: bytes) -> dict:
+def parse_json(data: bytes) -> dict[Any, Any]:
     """Parse a JSON object in which no name comes twice.
 
     Raises:
         ValueError: A name comes twice, or it is no JSON object.
     """
 
-    def unique(pairs: list[tuple[str, Any]]) -> dict:
+    def unique(pairs: list[tuple[str, Any]]) -> dict[Any, Any]:
         result = dict(pairs)
         if len(result) != len(pairs):
             raise ValueError("a name comes twice")

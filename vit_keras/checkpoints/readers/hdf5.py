@@ -7,7 +7,7 @@ import os
 import re
 import tempfile
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import ml_dtypes
 import numpy as np
@@ -189,4 +189,4 @@ class KerasReader(HDF5Reader):
             config = archive.members.get("config.json") and parse_json(archive.read("config.json", LIMIT_TEXT))
         super().__init__(path, content)
         self.format = "keras"
-        self.metadata = {"config": config}
+        self.metadata: dict[str, Any] = {"config": config}

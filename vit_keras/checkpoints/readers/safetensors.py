@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import os
 import struct
+from typing import Any
 
 import numpy as np
 
@@ -50,7 +51,7 @@ class SafetensorsReader(Reader):
                 if length > min(size - 8, LIMIT_TEXT):
                     raise ValueError(f"a header of {length:,} bytes in a file of {size:,}")
                 header = parse_json(file.read(length))
-            self.metadata = header.pop("__metadata__", {})
+            self.metadata: dict[str, Any] = header.pop("__metadata__", {})
             if not isinstance(self.metadata, dict):
                 raise ValueError("its metadata are not a JSON object")
             refuse(too_many(len(header)))
@@ -61,7 +62,7 @@ class SafetensorsReader(Reader):
                 raise ValueError(f"the arrays end at byte {8 + length + end:,} of {size:,}")
             self._keep({name: self._arrays[name] for name in header})
 
-    def _add(self, name: str, entry: dict, base: int, previous_end: int) -> int:
+    def _add(self, name: str, entry: dict[Any, Any], base: int, previous_end: int) -> int:
         shape = tuple(entry["shape"])
         start, end = entry["data_offsets"]
         if any(type(n) is not int or n < 0 for n in (*shape, start, end)):

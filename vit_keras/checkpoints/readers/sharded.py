@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from typing import Any
 
 from ..._internal.bounds import shortened, too_many
 from .base import LIMIT_TEXT, Reader, damage, parse_json, refuse
@@ -31,7 +32,7 @@ class ShardedReader(Reader):
             index = parse_json(self.path.read_bytes())
             pieces: dict[str, str] = index["weight_map"]
             refuse(too_many(len(pieces)))
-            self.metadata = dict(index.get("metadata") or {})
+            self.metadata: dict[str, Any] = dict(index.get("metadata") or {})
             for piece in set(pieces.values()):
                 if not isinstance(piece, str) or not re.fullmatch(r"[^/\\:\0]+", piece) or piece in (".", ".."):
                     raise ValueError(f"a piece has the name {piece!r}; pieces are files beside the index")
@@ -41,7 +42,7 @@ class ShardedReader(Reader):
         for name, piece in pieces.items():
             if name not in readers[piece]:
                 raise ValueError(f"{self.path} says that {name!r} is in {piece}, but it is not.")
-        self.format = next(iter(readers.values())).format
+        self.format: str = next(iter(readers.values())).format
         self._arrays = {name: readers[piece].stored(name) for name, piece in pieces.items()}
 
     def _open(self, piece: str, key: str | None) -> Reader:

@@ -59,7 +59,7 @@ class TorchReader(Reader):
             raise Refused(f"has no state dict under {key!r}. It has {choice}.")
         if key is None and len(keys) > 1 and torch_pickle.rank(keys[0]) == torch_pickle.rank(keys[1]):
             raise Refused(f"holds several state dicts. Pass one of {choice}.")
-        self.metadata = {"key": keys[0] if key is None else key, "keys": keys}
+        self.metadata: dict[str, Any] = {"key": keys[0] if key is None else key, "keys": keys}
 
 
 class _ZipStorages:

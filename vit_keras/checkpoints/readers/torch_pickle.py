@@ -148,7 +148,7 @@ def _first(value: Any, *_rest: Any) -> Any:
     return value
 
 
-def _dictionary(*arguments: Any) -> dict:
+def _dictionary(*arguments: Any) -> dict[Any, Any]:
     """Build an `OrderedDict`, empty or of pairs; Python 2 wrote the latter."""
     result = {}
     for pair in arguments[0] if arguments and isinstance(arguments[0], list) else ():
@@ -157,7 +157,7 @@ def _dictionary(*arguments: Any) -> dict:
     return result
 
 
-def _copied_dictionary(*arguments: Any) -> dict:
+def _copied_dictionary(*arguments: Any) -> dict[Any, Any]:
     return dict(arguments[0]) if arguments and isinstance(arguments[0], dict) else {}
 
 
@@ -325,7 +325,7 @@ _TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 class _Machine:
     """The stack machine. `persistent` turns a persistent id, a tuple, into a value."""
 
-    def __init__(self, persistent: Callable[[tuple], Any], left_out: set[str] | None = None):
+    def __init__(self, persistent: Callable[[tuple[Any, ...]], Any], left_out: set[str] | None = None):
         self.persistent = persistent
         self.left_out = set() if left_out is None else left_out
         self.stack: list[Any] = []
@@ -634,7 +634,7 @@ def rank(key: str) -> tuple[int, ...]:
     return (places[0] if places else len(_PREFERRED) - 0.5, *places[1:])
 
 
-def _search(value: Any, path: tuple[str, ...], found: dict, modules: list, seen: set[int]) -> None:
+def _search(value: Any, path: tuple[str, ...], found: dict[Any, Any], modules: list[Any], seen: set[int]) -> None:
     if isinstance(value, Opaque) and isinstance(value.state, dict) and "_parameters" in value.state:
         modules.append(value)
     if not isinstance(value, dict) or id(value) in seen or len(path) > 4:

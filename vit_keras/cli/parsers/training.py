@@ -69,19 +69,14 @@ def finetune(parser: argparse.ArgumentParser) -> None:
         "--no-probe",
         dest="probe",
         action="store_false",
-        help="do not measure first how well classifiers of the model's features do without training",
+        help="do not look at the images before the training: no probe, and no near-duplicates, wrong labels and curve "
+        "over the number of images in the report",
     )
     parser.add_argument(
         "--calibrate",
         action="store_true",
         help="divide the logits by the temperature that fits the held-out images best: no prediction changes, and "
         "probabilities are as often right as they say",
-    )
-    parser.add_argument(
-        "--no-look",
-        dest="look",
-        action="store_false",
-        help="do not look for near-duplicates and wrong labels before the training, which takes a third of an epoch",
     )
     parser.add_argument(
         "--seed",

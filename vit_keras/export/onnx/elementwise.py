@@ -13,7 +13,7 @@ from .table import OPERATIONS, on
 # Element by element
 
 
-def _two(operator: str, *more: Any) -> Callable:
+def _two(operator: str, *more: Any) -> Callable[..., Any]:
     """Return a handler of an operator with two operands of one type; `more` operands of Keras' rules for types."""
 
     def handle(t, op, x1, x2):
@@ -23,14 +23,14 @@ def _two(operator: str, *more: Any) -> Callable:
     return handle
 
 
-def _one(operator: str, **attributes: Any) -> Callable:
+def _one(operator: str, **attributes: Any) -> Callable[..., Any]:
     def handle(t, op, x):
         return t.graph.add(operator, t.value(x), **attributes)
 
     return handle
 
 
-def _real(operator: str, **attributes: Any) -> Callable:
+def _real(operator: str, **attributes: Any) -> Callable[..., Any]:
     """Return a handler of an operator whose result is real, of integers too."""
 
     def handle(t, op, x):

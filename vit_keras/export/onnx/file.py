@@ -66,7 +66,7 @@ def save(graph: Graph, path: Path, *, name: str, metadata: Mapping[str, str], la
     return [path, outside]
 
 
-def _named(graph: Graph) -> tuple[list, dict[str, Value]]:
+def _named(graph: Graph) -> tuple[list[Any], dict[str, Value]]:
     """Return `(name, (operator, inputs, outputs), attributes)` of every node, and the constants by name."""
     names: dict[Value, str] = {x: name for name, x in graph.inputs.items()}
     constants: dict[str, Value] = {}

@@ -126,7 +126,7 @@ class Graph:
         scope, self.scope = self.scope, ""
         vector = self.add("Shape", value, shape=(1,), dtype="int64", start=axis, end=axis + 1)
         scalar = self._sizes[dimension] = self.add("Squeeze", vector, shape=())
-        self.scope = scope
+        self.scope: str = scope
         self._names[scalar] = dimension
         return scalar
 
@@ -197,7 +197,9 @@ class Graph:
         value.shape = tuple(shape)
         return value
 
-    def _simpler(self, operator: str, inputs: tuple, dtype: str | None, attributes: dict[str, Any]) -> Value | None:
+    def _simpler(
+        self, operator: str, inputs: tuple[Any, ...], dtype: str | None, attributes: dict[str, Any]
+    ) -> Value | None:
         """Return what an element-wise operator comes to where it need not be added as it is."""
         neutral = {"Add": 0, "Sub": 0, "Mul": 1, "Div": 1}.get(operator)
         if neutral is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -222,13 +222,15 @@ def _piece(node: Node, cells: _Range) -> tuple[Value, _Range] | None:
     return None
 
 
-def _few(graph: Graph, x: Value, cells: _Range, made: dict, wanted: dict) -> Value:
+def _few(graph: Graph, x: Value, cells: _Range, made: dict[Any, Any], wanted: dict[Any, Any]) -> Value:
     """Return some cells of a value, of which the new graph may have but few already."""
     there = wanted[x].start if x in wanted else 0
     return graph.slice(made[x], cells.axis, cells.start - there, cells.stop - there)
 
 
-def _fewer(graph: Graph, node: Node, cells: _Range, made: dict, wanted: dict, uses: Counter) -> Value:
+def _fewer(
+    graph: Graph, node: Node, cells: _Range, made: dict[Any, Any], wanted: dict[Any, Any], uses: Counter
+) -> Value:
     """Add a node that computes only some cells of what it did."""
     below = _below(node, cells)
     if node.operator == "Concat" and node.attributes["axis"] == cells.axis:

@@ -26,7 +26,7 @@ def _log_softmax(t, op, x):
     return t.graph.add("LogSoftmax", t.value(x), axis=op.axis % len(x.shape))
 
 
-def _reduce(kind: str) -> Callable:
+def _reduce(kind: str) -> Callable[..., Any]:
     def handle(t, op, x):
         x = t.value(x, t.dtype(x, float) if kind == "Mean" else None)
         return t.graph.reduce(kind, x, op.axis, op.keepdims)

@@ -11,7 +11,7 @@ from .graph import Value, broadcast
 from .table import on
 
 
-def _sizes(t, shape: Any, x: Value | None = None) -> list:
+def _sizes(t, shape: Any, x: Value | None = None) -> list[Any]:
     """Return a shape of Keras as dimensions: `None` at a place is the dimension that `x` has there."""
     return [
         x.shape[axis] if n is None else t.graph.dimension(n.value) if isinstance(n, SymbolicTensor) else int(n)

@@ -14,7 +14,7 @@ __all__ = ["OPERATIONS", "on"]
 OPERATIONS: dict[str, Callable[..., Any]] = {}
 
 
-def on(*names: str) -> Callable:
+def on(*names: str) -> Callable[..., Any]:
     """Return a decorator that puts a handler into the table under the names of operations."""
 
     def put(handler):

@@ -119,7 +119,7 @@ class _Tracer:
             for name, function in plain.items():
                 setattr(ops, name, function)
 
-    def answer(self, operation: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+    def answer(self, operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Return what an operation or a layer makes of symbolic tensors."""
         name = type(operation).__name__
         handler = OPERATIONS.get(name)
@@ -134,7 +134,7 @@ class _Tracer:
         results = handler(self, operation, *args, **kwargs)
         return tree.map_structure(self.tensor, results)
 
-    def enter(self, layer: keras.Layer, args: tuple, kwargs: dict[str, Any]) -> Any:
+    def enter(self, layer: keras.Layer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call a layer's `call`."""
         outer = self.graph.scope
         self._layers.append(layer)

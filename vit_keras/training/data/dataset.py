@@ -15,14 +15,14 @@ import math
 import os
 import warnings
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
 
 from ... import anatomy
-from ..._internal.validate import one_of, positive_integer
-from ...config import size_pair
+from ..._internal.validate import one_of, positive_integer, size_pair
 from ...preprocess import GOOGLE, Preprocessing
 from ..checks import class_weights
 from .augment import Augmentation
@@ -223,6 +223,15 @@ class ImageFolder(keras.utils.PyDataset):
         (('daisy', 'dandelion'), (4, 32, 32, 3))
     """
 
+    augmentation: Augmentation | None
+    batch_size: int
+    epoch: int
+    labels: np.ndarray
+    preprocessing: Preprocessing
+    seed: int
+    shuffle: bool
+    task: str
+
     def __init__(
         self,
         pictures: Pictures,
@@ -241,14 +250,14 @@ class ImageFolder(keras.utils.PyDataset):
         workers: int,
     ):
         super().__init__()  # Keras' own threads would keep batches from building the model for the first epoch
-        self.paths = tuple(pictures.paths)
+        self.paths: tuple[Path, ...] = tuple(pictures.paths)
         self.task, self.labels = task, np.asarray(labels, "int32" if task == "single" else "float32")
-        self.weights = None if weights is None else np.asarray(weights, "float32")
-        self.rows = np.arange(len(self.paths)) if rows is None else rows
-        self.class_names = tuple(class_names)
+        self.weights: np.ndarray | None = None if weights is None else np.asarray(weights, "float32")
+        self.rows: np.ndarray = np.arange(len(self.paths)) if rows is None else rows
+        self.class_names: tuple[str, ...] = tuple(class_names)
         self.preprocessing, self.augmentation = preprocessing, augmentation
         self.batch_size, self.seed, self.shuffle = batch_size, seed, shuffle
-        self.one_hot = one_hot and task == "single"
+        self.one_hot: bool = one_hot and task == "single"
         self.threads = workers
         self.epoch = 0
         self._pictures = pictures

@@ -41,10 +41,13 @@ class Decoder:
         roomy: Whether images are kept larger than that size, for random crops.
     """
 
+    roomy: bool
+    size: tuple[int, int] | None
+
     def __init__(self, preprocessing: Preprocessing, roomy: bool):
-        self.preprocessing = preprocessing.replace(mean=0.0, std=1 / 255)  # pixels stay as they are
+        self.preprocessing: Preprocessing = preprocessing.replace(mean=0.0, std=1 / 255)  # pixels stay as they are
         self.size, self.roomy = preprocessing.image_size, roomy
-        self.shortest = math.ceil(_ROOM * max(self.size))
+        self.shortest: int = math.ceil(_ROOM * max(self.size))
 
     def __call__(self, path: Path) -> np.ndarray:
         return self.with_room(path) if self.roomy else self.plain(path)
@@ -81,10 +84,15 @@ class Decoder:
 class Pictures:
     """The pixels of image files by number: mapped into memory where they are kept, or else decoded each time."""
 
+    decoder: Decoder
+    failures: dict[Path, str]
+    paths: list[Path]
+    store: np.ndarray | None
+
     def __init__(self, paths: list[Path], decoder: Decoder, decoded: _Decoded, store: np.ndarray | None):
         self.paths, self.decoder, self.store, self.failures = paths, decoder, store, decoded.failures
-        self.shapes = decoded.shapes
-        self.starts = np.cumsum([0, *(math.prod(shape) for shape in decoded.shapes)], dtype="int64")[:-1]
+        self.shapes: list[tuple[int, ...]] = decoded.shapes
+        self.starts: np.ndarray = np.cumsum([0, *(math.prod(shape) for shape in decoded.shapes)], dtype="int64")[:-1]
 
     def select(self, numbers: np.ndarray) -> Pictures:
         """Return only these images, in this order."""

@@ -23,7 +23,7 @@ class SetEpoch(keras.callbacks.Callback):
         super().__init__()
         self.data = data
 
-    def on_epoch_begin(self, epoch, logs=None):
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self.data.epoch = epoch
 
 
@@ -34,12 +34,16 @@ class ReadAhead:
     again.
     """
 
+    data: Any
+    epoch: int
+    submitted: int
+
     def __init__(self, data: Any, epoch: int):
         self.data, self.epoch = data, epoch
         self.place: dict[int, int] = {}
-        self.waiting: dict[int, Future] = {}
+        self.waiting: dict[int, Future[Any]] = {}
         self.submitted = 0
-        self.lock = threading.Lock()
+        self.lock: threading.Lock = threading.Lock()
         self.pool = ThreadPoolExecutor(data.threads, "vit_keras-data") if data.threads else None
 
     def get(self, index: int) -> tuple[np.ndarray, ...]:

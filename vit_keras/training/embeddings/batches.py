@@ -213,7 +213,7 @@ def _joined(outputs: list[np.ndarray]) -> np.ndarray:
     return np.concatenate(outputs)
 
 
-def _ahead(function: Callable, items: Iterable[Any], workers: int = 2) -> Iterator[Any]:
+def _ahead(function: Callable[..., Any], items: Iterable[Any], workers: int = 2) -> Iterator[Any]:
     """`map` in threads, which are never more than a few items ahead."""
     with concurrent.futures.ThreadPoolExecutor(workers) as pool:
         waiting: collections.deque = collections.deque()

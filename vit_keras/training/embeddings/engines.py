@@ -53,9 +53,11 @@ class Embedder:
         image_size: int | tuple[int, int] | str | None = "native",
         **options: Any,
     ) -> None:
-        self.outputs = one_of(outputs, "outputs", ("features", "predictions"))
-        self.batch_size = positive_integer(batch_size, "batch_size")
-        self.model = model if isinstance(model, keras.Model) else open_model(model, **options)
+        self.outputs: Any = one_of(outputs, "outputs", ("features", "predictions"))
+        self.batch_size: int = positive_integer(batch_size, "batch_size")
+        self.model: str | os.PathLike[str] | Any = (
+            model if isinstance(model, keras.Model) else open_model(model, **options)
+        )
         if outputs == "features":
             self._run = Extractor.of(self.model, layer, image_size)
             self._preprocessing, last = self._run.preprocessing, self._run.parts[-1]

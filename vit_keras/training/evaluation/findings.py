@@ -4,26 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-import keras
 import numpy as np
 
-from ...opening import resize
 from ..data.dataset import ImageFolder
 from ..data.duplicates import near_duplicates
 from ..data.labeled import Labeled
-from ..embeddings import embed, linear_probe
+from ..embeddings import linear_probe
 from .calibration import temperature, tempered
 from .curve_over_images import ImageCurve, image_curve
+from .frozen import Frozen
 from .wrong_labels import label_issues, out_of_fold
 
 __all__: list[str] = []
-
-_CHUNK = 128
-_SHARE = 0.1
-"""Share of a time limit that the features may take. Images of which there are none until then are left out."""
 
 IMPROBABLE = 0.05
 """Labels that are less probable are likely wrong. Of 5 % that were made wrong among sign digits and flowers, a logistic
@@ -117,31 +111,19 @@ class Findings:
         }
 
 
-def look_at(
-    given: keras.Model,
-    data: Labeled,
-    pairs: Sequence[tuple[ImageFolder, ImageFolder]],
-    *,
-    seconds: float | None,
-    batch_size: int,
-    seed: int,
-) -> Findings:
+def look_at(frozen: Frozen, data: Labeled, pairs: Sequence[tuple[ImageFolder, ImageFolder]], *, seed: int) -> Findings:
     """Look at the images through a model that has not learned their labels.
 
     Args:
-        given: The model.
+        frozen: The features of the images.
         data: The images.
         pairs: The images to learn from and those held out; several for folds.
-        seconds: The time limit of the whole training, of which a tenth may be used here; `None` for none.
-        batch_size: Images in a batch.
         seed: Seed of everything random.
     """
     if importlib.util.find_spec("sklearn") is None:
         return Findings()
-    rows, features = _features(given, data, pairs[0], seconds, batch_size, seed)
-    place = np.full(len(data.paths), -1)
-    place[rows] = np.arange(len(rows))
-    parts = [[place[each.rows][place[each.rows] >= 0] for each in pair] for pair in pairs]
+    rows, features = frozen.rows, frozen.features
+    parts = [[frozen.places(each.rows) for each in pair] for pair in pairs]
     found, threshold = {}, None
     for train, held_out in parts:
         if len(train) < 16 or not len(held_out):
@@ -157,24 +139,6 @@ def look_at(
 
 def _distance(pair: Pair) -> float:
     return pair.distance
-
-
-def _features(given, data, pair, seconds, batch_size, seed) -> tuple[np.ndarray, np.ndarray]:
-    """Return the numbers of the images and their features, as far as the time goes, in a random order."""
-    rows = np.random.default_rng(seed).permutation(np.concatenate([each.rows for each in pair]))
-    model, begun, found = resize(given, pair[0].image_size), time.monotonic(), []
-    for chunk in _chunks(rows):
-        paths = [str(data.paths[row]) for row in chunk]
-        found.append(embed(model, paths, batch_size=batch_size, progress=False))
-        if seconds is not None and time.monotonic() - begun > _SHARE * seconds:
-            break
-    features = np.concatenate(found)
-    return rows[: len(features)], features
-
-
-def _chunks(rows: np.ndarray) -> Iterator[np.ndarray]:
-    for first in range(0, len(rows), _CHUNK):
-        yield rows[first : first + _CHUNK]
 
 
 def _learned(data, rows, features, parts, seed) -> dict[str, object]:

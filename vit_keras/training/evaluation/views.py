@@ -51,9 +51,12 @@ class SeveralViews(Decoder):
         super().__init__(preprocessing, roomy=False)
         names = [name.strip() for name in tta.split(",") if name.strip()] if isinstance(tta, str) else [*tta]
         chosen = {one_of(name, "tta", VIEWS) for name in names}
-        self.boxes = [_WHOLE, *(box for name, boxes in VIEWS.items() if name in chosen for box in boxes)]
-        self.mirrored = "flip" in chosen
-        self.count = len(self.boxes) * (1 + self.mirrored)
+        self.boxes: list[tuple[float, float, float, float]] = [
+            _WHOLE,
+            *(box for name, boxes in VIEWS.items() if name in chosen for box in boxes),
+        ]
+        self.mirrored: bool = "flip" in chosen
+        self.count: int = len(self.boxes) * (1 + self.mirrored)
 
     def __call__(self, path: Any) -> np.ndarray:
         """Return uint8 `(boxes, height, width, channels)`, without the mirror images."""

@@ -22,10 +22,10 @@ import keras
 import numpy as np
 from PIL import Image
 
-from ..._internal.validate import ALIASES, did_you_mean, is_number, one_of, path_text, received
+from ..._internal.validate import ALIASES, did_you_mean, is_number, one_of, path_text, received, size_pair
 from ...anatomy import NUMBERS, find_vit, native_size, own_preprocessing
 from ...backend.openvino import refuse_gradients
-from ...config import ViTConfig, size_pair
+from ...config import ViTConfig
 from ...opening import open_model
 from .. import metrics
 from ..data.dataset import check_share, datasets_of
@@ -75,7 +75,6 @@ def finetune(
     balance: bool | str = False,
     probe: bool = True,
     calibrate: bool = False,
-    look: bool = True,
     output: str | os.PathLike[str] = "finetuned",
     overwrite: bool = False,
     seed: int = 0,
@@ -128,16 +127,14 @@ def finetune(
             learn how frequent each class is (`vit_keras.training.losses.CrossEntropy`), the better one where it was
             measured; `"weights"` or `True`, by weights of the classes in the loss. The metric `"balanced_accuracy"` or
             `"macro_f1"` then chooses the epoch by the same rule.
-        probe: Whether to find out first how well simple classifiers of the model's features do without training
-            (nearest neighbors, class means, a linear probe), where an image has one class of several. This costs one
-            forward pass of each image, at most a twentieth of the time limit. If fine-tuning does not beat the linear
-            ones, the report says so, and the better of these is saved too, as `probe.keras`.
+        probe: Whether to look at the images first through the model as it is, which costs one forward pass of each, at
+            most a tenth of the time limit. Where an image has one class of several, simple classifiers of the features
+            (nearest neighbors, class means, a linear probe) are measured; if fine-tuning does not beat the linear ones,
+            the report says so, and the better of these is saved too, as `probe.keras`. With scikit-learn, the report
+            also has near-duplicates between training and held-out images, likely wrong labels, and what twice as many
+            images would give.
         calibrate: Whether to calibrate the model on the held-out images (see `vit_keras.training.calibrate`): no
             prediction changes, and its probabilities are as often right as they say. It costs nothing.
-        look: Whether to look at the images through the frozen model before the training. The report then has
-            near-duplicates between training and held-out images and, for classes, likely wrong labels and what twice as
-            many images would give. It takes about as long as a third of an epoch, at most a tenth of `minutes`; needs
-            scikit-learn, and is left out without it.
         output: Folder for the results; it is made. (Also accepted as `out`.)
         overwrite: Whether to begin anew if `output` has a finished run, or one with other settings.
         seed: Seed of the split, the order and the augmentation.
@@ -207,7 +204,6 @@ def finetune(
         epochs=epochs,
         balance=balance,
         calibrate=calibrate,
-        look=look,
         metric=metric,
         overwrite=overwrite,
         seed=seed,

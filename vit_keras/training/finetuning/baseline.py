@@ -15,14 +15,11 @@ from typing import Any
 import keras
 import numpy as np
 
-from ..data.dataset import ImageFolder
-from ..embeddings import Probe, embed, knn, linear_probe
+from ..embeddings import Probe, knn, linear_probe
+from ..evaluation.frozen import Frozen
 from ..metrics import wilson
 
 __all__ = ["Baseline"]
-
-SHARE = 0.05
-"""Share of the time limit that the features may take: of images that do not fit, a random part is left out."""
 
 _MOST_WORK = 1e8
 """Images × features × classes up to which a linear probe takes seconds rather than minutes."""
@@ -55,43 +52,34 @@ class Baseline:
 
     @classmethod
     def of(
-        cls,
-        model: keras.Model,
-        train: ImageFolder,
-        held_out: ImageFolder,
-        *,
-        seconds: float | None = None,
-        seed: int = 0,
+        cls, frozen: Frozen, labels: np.ndarray, train: np.ndarray, held_out: np.ndarray, *, classes: int
     ) -> Baseline | None:
-        """Compute the features of the images, and classify those held out.
+        """Classify the images held out by their features.
 
         Args:
-            model: The model before its fine-tuning, for images of the size that the datasets have.
-            train: The images to learn from.
-            held_out: The images to classify.
-            seconds: The time limit of the whole call; `None` for no limit.
-            seed: Which images are left out if the time is too short for all.
+            frozen: The features.
+            labels: The class number of each image of the data.
+            train: The numbers of the images to learn from.
+            held_out: The numbers of the images to classify.
+            classes: The number of classes.
 
         Returns:
-            `None` if the images that fit into the time are of one class.
+            `None` if no image held out has features, or those to learn from are of one class.
         """
-        started, count = time.monotonic(), len(train.paths) + len(held_out.paths)
-        parts = []
-        for part in (held_out, train):
-            limit = None if seconds is None else SHARE * seconds * len(part.paths) / count
-            parts.append(_features(model, part, limit, seed))
-        (queries, wanted), (features, labels) = parts
-        classes = len(train.class_names)
-        if len(np.unique(labels)) < 2:
+        started = time.monotonic()
+        seen, asked = frozen.places(train), frozen.places(held_out)
+        features, known = frozen.features[seen], labels[frozen.rows[seen]]
+        queries, wanted = frozen.features[asked], labels[frozen.rows[asked]]
+        if len(np.unique(known)) < 2 or not len(wanted):
             return None
-        right = {NEIGHBORS: int((knn(features, labels, queries, k=min(20, len(features))) == wanted).sum())}
-        probes = {CENTROIDS: _centroids(features, labels, classes)}
+        right = {NEIGHBORS: int((knn(features, known, queries, k=min(20, len(features))) == wanted).sum())}
+        probes = {CENTROIDS: _centroids(features, known, classes)}
         if features.size * classes <= _MOST_WORK:
             with contextlib.suppress(ImportError):  # scikit-learn is an extra
-                probes[PROBE] = linear_probe(features, labels, classes=classes)
+                probes[PROBE] = linear_probe(features, known, classes=classes)
         right |= {name: int((probe.predict(queries) == wanted).sum()) for name, probe in probes.items()}
-        best = _best(right)
-        return cls(right, len(wanted), len(labels), time.monotonic() - started, best, probes[best])
+        best, seconds = _best(right), frozen.seconds + time.monotonic() - started
+        return cls(right, len(wanted), len(known), seconds, best, probes[best])
 
     @classmethod
     def joined(cls, parts: Sequence[dict[str, Any]]) -> Baseline:
@@ -164,17 +152,3 @@ def _centroids(features: np.ndarray, labels: np.ndarray, classes: int) -> Probe:
     for kind in np.unique(labels):
         kernel[:, kind], bias[kind] = _unit(_unit(features[labels == kind]).mean(axis=0)[None])[0] / _TEMPERATURE, 0
     return Probe(kernel, bias, l2=0.0)
-
-
-def _features(model: keras.Model, data: ImageFolder, seconds: float | None, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the features and the labels of the images, or of as many random ones as the time allows."""
-    rows, started = np.random.default_rng(seed).permutation(len(data.paths)), time.monotonic()
-
-    def batches():
-        for n in range(0, len(rows), data.batch_size):
-            if n and seconds is not None and time.monotonic() - started > seconds:
-                return
-            yield data.arrays(rows[n : n + data.batch_size])[0]
-
-    found = embed(model, batches(), progress=False)
-    return found, data.labels[rows[: len(found)]]

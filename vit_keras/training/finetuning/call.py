@@ -22,6 +22,7 @@ from ..data.labeled import Labeled
 from ..evaluation import evaluation_of, explained_pictures, pictures_of_mistakes, relative
 from ..evaluation.calibration import calibrate, tempered
 from ..evaluation.findings import Findings, look_at, wrong_labels
+from ..evaluation.frozen import Frozen
 from ..evaluation.report import report
 from ..recipes import Recipe
 from .baseline import Baseline
@@ -72,7 +73,6 @@ class Call:
     epochs: int | None
     balance: bool | str
     calibrate: bool
-    look: bool
     metric: str | None
     overwrite: bool
     seed: int
@@ -101,14 +101,21 @@ class Call:
         job.fit(run, limit)
         return run
 
-    def baseline(self, job: Job) -> Baseline | None:
-        """Return what the features tell before the training, where that is wanted and a picture has one class."""
-        if not self.probe or self.data.task != "single":
+    def _frozen(self, train: ImageFolder, held_out: ImageFolder) -> Frozen | None:
+        """Return the features of all images before the training, where that is wanted."""
+        if not self.probe:
             return None
-        found = Baseline.of(job.model, job.train, job.held_out, seconds=self.seconds, seed=self.seed)
+        return Frozen.of(self.given, train, held_out, seconds=self.seconds, seed=self.seed)
+
+    def _baseline(self, frozen: Frozen | None, job: Job) -> Baseline | None:
+        """Return what the features tell before the training, where an image has one class."""
+        if frozen is None or self.data.task != "single":
+            return None
+        parts, classes = (job.train.rows, job.held_out.rows), len(self.data.names)
+        found = Baseline.of(frozen, self.data.labels, *parts, classes=classes)
         if found is not None:
             job.say(
-                f"Without training, of {found.held_out:,} held-out pictures ({duration(found.seconds)}): {found.text}"
+                f"Without training, of {found.held_out:,} held-out images ({duration(found.seconds)}): {found.text}"
             )
         return found
 
@@ -124,12 +131,9 @@ class Call:
         metric = {} if self.metric is None else {"metric": self.metric}
         return {**facts(job.model, self.given, self.model), **told, **metric}
 
-    def _look(self, pairs: Sequence[tuple[ImageFolder, ImageFolder]]) -> Findings:
+    def _look(self, frozen: Frozen | None, pairs: Sequence[tuple[ImageFolder, ImageFolder]]) -> Findings:
         """Look at the images before the training."""
-        if not self.look:
-            return Findings()
-        batch_size = pairs[0][0].batch_size
-        return look_at(self.given, self.data, pairs, seconds=self.seconds, batch_size=batch_size, seed=self.seed)
+        return Findings() if frozen is None else look_at(frozen, self.data, pairs, seed=self.seed)
 
     def _calibrated(self, model: keras.Model, evaluation: Any) -> tuple[Any, float | None]:
         """Calibrate a model by its evaluation, if that is wanted, and return what it predicts now."""
@@ -149,8 +153,8 @@ class Call:
             f"{job.pictures}; {tuned.name} for {pixels(tuned)} pixels, {tuned.count_params():,} weights; recipe "
             f"{self.recipe.name}"
         )
-        before = self.baseline(job)
-        findings = self._look([(train, held_out)])
+        frozen = self._frozen(train, held_out)
+        before, findings = self._baseline(frozen, job), self._look(frozen, [(train, held_out)])
         for line in findings.lines:
             job.say(line)
         run = self.fit(job, self.output, end=self.end)
@@ -160,7 +164,7 @@ class Call:
         if before is not None:
             self.notes.append(before.verdict(evaluation.accuracy))
             job.say(self.notes[-1])
-        frozen = before.put_into(self._untrained(train)) if before and before.beats(evaluation.accuracy) else None
+        probed = before.put_into(self._untrained(train)) if before and before.beats(evaluation.accuracy) else None
         page = report(
             evaluation,
             title=f"{tuned.name}, fine-tuned on {self.title}",
@@ -184,7 +188,7 @@ class Call:
             "recipe.json": how.to_dict(),
             "split.json": job.split(),
         }
-        write(self.output, files, tuned, frozen)
+        write(self.output, files, tuned, probed)
         run.remove()
         job.say(f"Wrote {self.output / 'model.keras'} and, beside it, {', '.join(files)}")
         return FinetuneResult(tuned, evaluation, run.history, run.best, how, self.output)
@@ -194,12 +198,13 @@ class Call:
     def folds(self, pairs: Sequence[tuple[ImageFolder, ImageFolder]]) -> FoldsResult:
         """Train one model for each fold, and write one report of all; folds that are finished are not trained again."""
         whole = self._begun(pairs)
-        findings = self._look(pairs)
+        frozen = self._frozen(*pairs[0])
+        findings = self._look(frozen, pairs)
         results: list[dict[str, Any]] = []
         for number, (train, held_out) in enumerate(pairs):
             place = self.output / f"fold{number}"
             if not (place / "model.keras").exists():
-                self._fold(place, number, len(pairs), whole, train, held_out)
+                self._fold(place, number, len(pairs), whole, frozen, train, held_out)
                 gc.collect()
             results.append({"fold": number, **json.loads((place / "history.json").read_text(encoding="utf-8"))})
             if whole.epochs is None:
@@ -226,12 +231,19 @@ class Call:
         return whole
 
     def _fold(
-        self, place: Path, number: int, count: int, whole: Run, train: ImageFolder, held_out: ImageFolder
+        self,
+        place: Path,
+        number: int,
+        count: int,
+        whole: Run,
+        frozen: Frozen | None,
+        train: ImageFolder,
+        held_out: ImageFolder,
     ) -> None:
         keras.utils.set_random_seed(self.seed + number)
         job = self.job(train, held_out)
         job.say(f"Fold {number} of {count}: {job.pictures}")
-        before = self.baseline(job)
+        before = self._baseline(frozen, job)
         end = None if self.end is None else self.end - self.seconds * (count - 1) / count
         run = self.fit(job, place, whole.epochs, end)
         evaluation, by = self._calibrated(job.model, job.evaluate())
@@ -262,7 +274,7 @@ class Call:
         folds = np.concatenate([np.full(len(each["rows"]), number) for number, each in enumerate(saved)])
         evaluation = self._evaluation(rows, np.concatenate([each["outputs"] for each in saved]))
         name, scores = self._scores(parts)
-        if self.look and self.data.task == "single":
+        if self.probe and self.data.task == "single":
             judge = "the model of the fold that has not learned the image"
             asked = (rows, evaluation.probabilities, evaluation.labels)
             findings = dataclasses.replace(findings, **wrong_labels(*asked, judge))

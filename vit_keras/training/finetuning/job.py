@@ -39,11 +39,14 @@ class Score(keras.callbacks.Callback):
         averages: The callbacks that put averages of the weights in their place for as long as a model predicts.
     """
 
+    averages: list[Any]
+    job: Job
+
     def __init__(self, job: Job, averages: list[keras.callbacks.Callback]):
         super().__init__()
         self.job, self.averages = job, averages
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         for each in self.averages:
             each.on_predict_begin()
         logs[f"val_{self.job.metric}"] = self.job.score()

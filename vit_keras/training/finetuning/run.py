@@ -67,13 +67,13 @@ class TimeLimit:
 class Stopwatch(keras.callbacks.Callback):
     """Measures the seconds of each step."""
 
-    def on_train_begin(self, logs=None):
-        self.seconds = []
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        self.seconds: list[Any] = []
 
-    def on_epoch_begin(self, epoch, logs=None):
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self._last = time.monotonic()
 
-    def on_train_batch_end(self, batch, logs=None):
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         now = time.monotonic()
         self.seconds.append(now - self._last)
         self._last = now
@@ -113,6 +113,9 @@ class Run:
     Raises:
         ValueError: It has one, and it must not be overwritten.
     """
+
+    best_by: tuple[str, bool]
+    folder: Path
 
     def __init__(
         self,
@@ -224,7 +227,7 @@ class Run:
             part.write_text(json.dumps(self._state, indent=1), encoding="utf-8")
 
 
-def _variables(model: keras.Model) -> list:
+def _variables(model: keras.Model) -> list[Any]:
     """Return all that training changes: weights, the state of the optimizer and of random numbers."""
     if not model.optimizer.built:
         model.optimizer.build(model.trainable_variables)
@@ -256,17 +259,21 @@ class Keep(Stopwatch):
         planned: A new number of epochs, after which the training was stopped; `None` as long as the old one holds.
     """
 
+    limit: TimeLimit | None
+    run: Run
+    seed: int
+
     def __init__(self, run: Run, seed: int = 0, limit: TimeLimit | None = None):
         super().__init__()
         self.run, self.seed, self.limit = run, seed, limit
         self.planned: int | None = None
 
-    def on_epoch_begin(self, epoch, logs=None):
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         super().on_epoch_begin(epoch, logs)
         if keras.backend.backend() == "torch":
             sys.modules["torch"].manual_seed(self.seed + epoch)
 
-    def on_train_batch_end(self, batch, logs=None):
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         super().on_train_batch_end(batch, logs)
         if self.limit is not None and self.planned is None:
             self.planned = self._other_plan(self.limit)
@@ -281,7 +288,7 @@ class Keep(Stopwatch):
         slower = possible * _CHANGED <= self.run.epochs and len(self.seconds) <= 2 * _TIMED_STEPS
         return possible if slower or possible >= _CHANGED * self.run.epochs else None
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         if self.planned is not None:  # the epoch was stopped
             return
         if not all(map(math.isfinite, logs.values())):

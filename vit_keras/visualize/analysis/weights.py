@@ -9,7 +9,7 @@ import keras
 import numpy as np
 
 from ... import anatomy
-from ...config import size_pair
+from ..._internal.validate import size_pair
 from ...layers import AddPositionEmbs, AddSinCosPositionEmbs, RotaryPositions, TransformerBlock
 from ...positions import resize_position_embeddings, sincos2d
 from .components import principal_components, unit

@@ -112,7 +112,7 @@ class AttentionExplorer:
         self._sources = tuple(sources)
         self._title = title
         self._max_mb = max_mb
-        self._packed: dict[tuple, Any] = {}
+        self._packed: dict[tuple[Any, ...], Any] = {}
         self._made: tuple[str, tuple[str, ...]] | None = None
 
     @property

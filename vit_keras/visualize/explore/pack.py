@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import zlib
+from typing import Any
 
 import numpy as np
 
@@ -82,7 +83,7 @@ def compress(data: bytes) -> bytes:
     return packer.compress(data) + packer.flush()
 
 
-def pack_similarity(tokens: np.ndarray) -> tuple[dict, bytes]:
+def pack_similarity(tokens: np.ndarray) -> tuple[dict[Any, Any], bytes]:
     """Pack the cosines of all pairs of tokens `(tokens, hidden_size)`.
 
     Returns:

@@ -6,6 +6,7 @@ import base64
 import io
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -19,7 +20,7 @@ _TEMPLATE = Path(__file__).with_name("explorer.html")
 
 
 def make_page(
-    sources: Sequence[Source], title: str, max_mb: float, side: int, packed: dict
+    sources: Sequence[Source], title: str, max_mb: float, side: int, packed: dict[Any, Any]
 ) -> tuple[str, tuple[str, ...]]:
     """Return the page with as much as fits, and what it says of the rest."""
     template = _TEMPLATE.read_text(encoding="utf-8")
@@ -38,7 +39,9 @@ def make_page(
     )
 
 
-def _fixed(sources: Sequence[Source], title: str, side: int, packed: dict) -> tuple[dict, dict[str, bytes]]:
+def _fixed(
+    sources: Sequence[Source], title: str, side: int, packed: dict[Any, Any]
+) -> tuple[dict[Any, Any], dict[str, bytes]]:
     """Return all but the attention: pictures, maps, similarities."""
     pictures, views, blocks = [], [], {}
     for s, source in enumerate(sources):
@@ -72,7 +75,7 @@ def _fixed(sources: Sequence[Source], title: str, side: int, packed: dict) -> tu
     return {"pictures": pictures, "views": views}, blocks
 
 
-def _meta(fixed: dict, sources: Sequence[Source], plan: Plan, notes: list[str], title: str) -> dict:
+def _meta(fixed: dict[Any, Any], sources: Sequence[Source], plan: Plan, notes: list[str], title: str) -> dict[Any, Any]:
     described = []
     for source in sources:
         rec = source.recording
@@ -93,7 +96,9 @@ def _meta(fixed: dict, sources: Sequence[Source], plan: Plan, notes: list[str], 
     return {"title": title, **fixed, "sources": described, "notes": notes}
 
 
-def _pack_attention(sources: Sequence[Source], plan: Plan, budget: float, packed: dict) -> dict[str, bytes] | None:
+def _pack_attention(
+    sources: Sequence[Source], plan: Plan, budget: float, packed: dict[Any, Any]
+) -> dict[str, bytes] | None:
     """Return the blocks of attention, or None as soon as they exceed the budget of bytes."""
     blocks, number = {}, 0
     for s, source in enumerate(sources):
@@ -121,7 +126,7 @@ def _picture(image: np.ndarray, side: int) -> str:
     return html_page.data_uri(file.getvalue(), "image/jpeg")
 
 
-def _fill(template: str, meta: dict, blocks: dict[str, bytes], title: str) -> str:
+def _fill(template: str, meta: dict[Any, Any], blocks: dict[str, bytes], title: str) -> str:
     written = "\n".join(_block(name, data) for name, data in blocks.items())
     return html_page.fill(
         template, {"title": html_page.escape(title), "meta": html_page.to_json(meta), "blocks": written}

@@ -53,7 +53,7 @@ def of_recording(rec: Recording) -> Source:
     return Source(rec, "", _picture_names(None, len(rec.images)), _maps([rec]))
 
 
-def of_model(model: Any, images: Any, target: Any, options: dict) -> Source:
+def of_model(model: Any, images: Any, target: Any, options: dict[Any, Any]) -> Source:
     """Record a model on images, and return what to show of it."""
     if not callable(model):
         raise TypeError(f"Pass a model and images, or a Recording. Received: {type(model).__name__}")
@@ -72,7 +72,7 @@ def of_model(model: Any, images: Any, target: Any, options: dict) -> Source:
     return Source(recordings[0], str(getattr(model, "name", "")), names, _maps(recordings), activation)
 
 
-def _record_prediction(model: Any, images: Any, options: dict) -> Recording:
+def _record_prediction(model: Any, images: Any, options: dict[Any, Any]) -> Recording:
     """Record with gradients of the predicted class, where there is a head and it has learned something."""
     # Of a model without a graph only its last layer is known.
     dense = anatomy.output_kind(model) is not None or isinstance(anatomy.last_layer(model), keras.layers.Dense)

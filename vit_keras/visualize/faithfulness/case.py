@@ -22,40 +22,48 @@ from ..methods import METHODS
 from ..pictures import ModelInputs, read_pictures
 from . import masked_pass
 
-MapMethod = str | Mapping[str, Any] | Callable
+MapMethod = str | Mapping[str, Any] | Callable[..., Any]
 """What makes a map: see `vit_keras.visualize.faithfulness`."""
 
 
 class Case:
     """A model, and pictures in the size that it takes."""
 
-    def __init__(self, model, images, preprocess, grid, batch_size):
+    batch_size: Any
+    given_grid: Any
+    model: Any
+    preprocess: Any
+    vit: Any
+
+    def __init__(self, model: Any, images: Any, preprocess: Any, grid: Any, batch_size: Any):
         if batch_size < 1:
             raise ValueError(f"batch_size must be 1 or more. Received: {batch_size}")
         self.model, self.vit = model, anatomy.find_vit(model)
         self.preprocess, self.given_grid, self.batch_size = preprocess, grid, batch_size
-        self.model_inputs = ModelInputs(model, preprocess)
-        self.originals = read_pictures(images, self.model_inputs.channels)
-        self.pictures = np.clip(np.rint(self.model_inputs.resized(self.originals)), 0, 255).astype("uint8")
+        self.model_inputs: ModelInputs = ModelInputs(model, preprocess)
+        self.originals: list[np.ndarray] = read_pictures(images, self.model_inputs.channels)
+        self.pictures: np.ndarray = np.clip(np.rint(self.model_inputs.resized(self.originals)), 0, 255).astype("uint8")
         size = self.model_inputs.seen_size(self.model_inputs.size_of(self.originals))
-        self.grid = tuple(grid) if grid is not None else anatomy.patch_grid(self.vit, size)
+        self.grid: tuple[Any, ...] | tuple[int, int] = (
+            tuple(grid) if grid is not None else anatomy.patch_grid(self.vit, size)
+        )
         if not model.built:
             model(self.inputs(self.pictures[:1]))
 
-    def showing(self, pictures):
+    def showing(self, pictures: Any) -> Any:
         """Return the same case with other pictures, of the right size."""
         case = copy.copy(self)
         case.pictures = pictures
         return case
 
-    def inputs(self, pictures):
+    def inputs(self, pictures: Any) -> Any:
         """Return pictures, of the right size, as the model takes them."""
         return self.model_inputs(pictures.astype("float64"))
 
     def _chunks(self):
         return (slice(n, n + self.batch_size) for n in range(0, len(self.pictures), self.batch_size))
 
-    def maps(self, method, classes=None):
+    def maps(self, method: Any, classes: Any = None) -> Any:
         """Return float64 maps `(images, down, across)` by a method."""
         maps = []
         for c in self._chunks():
@@ -71,7 +79,7 @@ class Case:
             options["target"] = list(classes)
         return attention_map(self.model, pictures, **options, return_map=True)
 
-    def masks(self, removed=None):
+    def masks(self, removed: Any = None) -> Any:
         """Return float32 `(images, tokens)`, 0 for the removed patches, given by their numbers."""
         patches = np.ones((len(self.pictures), math.prod(self.grid)), "float32")
         if removed is not None:
@@ -79,7 +87,7 @@ class Case:
         prefix = np.ones((len(patches), len(anatomy.prefix_names(self.vit))), "float32")
         return np.concatenate([prefix, patches], axis=1)
 
-    def without(self, kind, removed, filler):
+    def without(self, kind: Any, removed: Any, filler: Any) -> Any:
         """Return what the model reads without some patches, given by their numbers `(images, removed)`."""
         if filler is None:
             return self.read(kind, masks=self.masks(removed))
@@ -90,7 +98,7 @@ class Case:
             lost = np.take(lost, np.arange(size) * self.grid[axis - 1] // size, axis=axis)
         return self.read(kind, np.where(lost[..., None], filler, self.pictures))
 
-    def read(self, kind, pictures=None, masks=None):
+    def read(self, kind: Any, pictures: Any = None, masks: Any = None) -> Any:
         """Return what the model makes of the pictures, `(images, ...)`; see `masked_pass.read`."""
         pictures = self.pictures if pictures is None else pictures
         if kind == "probability":
@@ -104,7 +112,7 @@ class Case:
             results.append(ops.convert_to_numpy(seen))
         return np.concatenate(results).astype("float64")
 
-    def classes(self, target, probabilities=None):
+    def classes(self, target: Any, probabilities: Any = None) -> Any:
         """Return the class of each picture, by number, from what a caller passed."""
         classes = class_numbers(target, len(self.pictures), anatomy.class_names(self.model))
         if probabilities is None and (classes < 0).any():

@@ -11,7 +11,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from ...config import size_pair
+from ..._internal.validate import size_pair
 from ...resampling import resize_bilinear
 from .case import Case, MapMethod, wants_target
 from .tables import standard_error, with_error
@@ -83,7 +83,7 @@ def grid_pointing_game(
     mosaics: int | None = None,
     seed: int = 0,
     batch_size: int = 16,
-    preprocess: Callable | str | None = "own",
+    preprocess: Callable[..., Any] | str | None = "own",
     grid: int | tuple[int, int] | None = None,
 ) -> GridPointing:
     """Put pictures of different classes side by side, and measure whether a map for a class points at its picture.

@@ -57,7 +57,7 @@ def randomization_check(
     target: Any = "predicted",
     seed: int = 0,
     batch_size: int = 16,
-    preprocess: Callable | str | None = "own",
+    preprocess: Callable[..., Any] | str | None = "own",
     grid: tuple[int, int] | None = None,
 ) -> RandomizationCheck:
     """Randomize a model from its head down to its first layer, and measure how long a map stays the same.

@@ -118,7 +118,7 @@ def evaluate_maps(
     baseline: Any = "mean",
     seed: int = 0,
     batch_size: int = 16,
-    preprocess: Callable | str | None = "own",
+    preprocess: Callable[..., Any] | str | None = "own",
     grid: tuple[int, int] | None = None,
 ) -> MapEvaluation:
     """Remove the patches that a map calls most, or least, important, and compare the model's scores.

@@ -1,0 +1,71 @@
+"""The features of the images before a training: one forward pass of each, which all that looks at them shares."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+
+import keras
+import numpy as np
+
+from ...opening import resize
+from ..data.dataset import ImageFolder
+from ..embeddings import embed
+
+__all__ = ["Frozen"]
+
+SHARE = 0.1
+"""Share of a time limit that the features may take: of images that do not fit, a random part is left out."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen:
+    """What a model that has not learned the images makes of them.
+
+    Attributes:
+        rows: The numbers of the images in the data, in a random order.
+        features: `(images, width)`.
+        seconds: The time that it took.
+    """
+
+    rows: np.ndarray
+    features: np.ndarray
+    seconds: float = 0.0
+
+    @classmethod
+    def of(
+        cls, given: keras.Model, train: ImageFolder, held_out: ImageFolder, *, seconds: float | None, seed: int
+    ) -> Frozen:
+        """Compute the features of the images.
+
+        Args:
+            given: The model before its training, for images of any size.
+            train: The images to learn from; with those held out, all that there are.
+            held_out: The images held out.
+            seconds: The time limit of the whole training; `None` for no limit.
+            seed: Which images are left out if the time is too short for all.
+        """
+        begun, model = time.monotonic(), resize(given, train.image_size)
+        order = np.random.default_rng(seed).permutation(len(train.paths) + len(held_out.paths))
+
+        def batches():
+            for first in range(0, len(order), train.batch_size):
+                if first and seconds is not None and time.monotonic() - begun > SHARE * seconds:
+                    return
+                chosen = order[first : first + train.batch_size]
+                learned = chosen < len(train.paths)
+                images = np.empty((len(chosen), *model.input_shape[1:]), "float32")
+                for part, where, shift in ((train, learned, 0), (held_out, ~learned, len(train.paths))):
+                    if where.any():
+                        images[where] = part.arrays(chosen[where] - shift)[0]
+                yield images
+
+        features = embed(model, batches(), progress=False)
+        rows = np.concatenate([train.rows, held_out.rows])[order]
+        return cls(rows[: len(features)], features, time.monotonic() - begun)
+
+    def places(self, rows: np.ndarray) -> np.ndarray:
+        """Return where in `features` those of some images are; images without features are left out."""
+        place = np.full(1 + max(self.rows.max(initial=0), np.max(rows, initial=0)), -1)
+        place[self.rows] = np.arange(len(self.rows))
+        return place[rows][place[rows] >= 0]
