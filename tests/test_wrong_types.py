@@ -2,13 +2,28 @@
 
 import functools
 import inspect
+import pathlib
+import re
 
 import numpy as np
 import pytest
 
-from vit_keras import anatomy, checkpoints, labels, open_model, positions, text, utils, visualize, vit
-from vit_keras.preprocess import images, json_formats
+from vit_keras import (
+    anatomy,
+    checkpoints,
+    export,
+    labels,
+    load_model,
+    open_model,
+    positions,
+    text,
+    utils,
+    visualize,
+    vit,
+)
+from vit_keras.preprocess import Preprocessing, images, json_formats
 from vit_keras.text import ImageText, TextConfig, Tokenizer, build_text
+from vit_keras.training import embed, finetune, knn, linear_probe
 
 pytestmark = pytest.mark.any_backend
 OPENED = "what the fixture opens"
@@ -118,3 +133,99 @@ def test_a_value_of_another_type_is_an_error_that_names_it(model, function, argu
             except Exception as error:
                 wrong.append((name, value, repr(error)))
     assert not wrong
+
+
+class Table:
+    """What a data frame looks like."""
+
+    columns = ("image", "label")
+
+    def __getitem__(self, name):
+        return ["1.png"]
+
+    def __iter__(self):
+        return iter(self.columns)
+
+
+TABLE = "a table with the columns 'image', 'label'"
+OPEN = "<VisionTransformer"
+# What is called with an open model, what the error says was received, and what it says would work.
+MISTAKEN = [
+    (load_model, OPEN, ".keras, .h5"),
+    (open_model, OPEN, "A model that is open is used as it is"),
+    (checkpoints.fetch, OPEN, "a published name, a path or a URL"),
+    (lambda model: export.export("a.onnx", model), "'a.onnx'", "export(model, 'a.onnx')"),
+    (lambda model: export.export(pathlib.Path("a.onnx"), model), "'a.onnx'", "export(model, 'a.onnx')"),
+    (lambda model: export.export("a.keras", "a.onnx"), "'a.keras'", "open_model"),
+    (lambda model: export.export(model, None), "None", "path must be the path of the file"),
+    (lambda model: finetune("images", model), OPEN, "finetune(model, 'images')"),
+    (finetune, OPEN, "finetune(model, folder)"),
+    (lambda model: finetune(model, "images", output=None), "None", "output must be the path of a folder"),
+    (lambda model: finetune(model, "images", out=3), "3", "output must be the path of a folder"),
+    (lambda model: linear_probe(model, "images"), OPEN, "training.embed(model, images)"),
+    (lambda model: linear_probe("images", [0]), "'images'", "training.embed(model, images)"),
+    (lambda model: knn(model, [0], [[0.0]]), OPEN, "training.embed(model, images)"),
+    (lambda model: embed(model, Table()), TABLE, "list(table['image'])"),
+    (lambda model: embed(model, {"image": [], "label": []}), TABLE, "list(table['image'])"),
+    (lambda model: embed(model, IMAGES, output=3), "3", "output must be the path of a file"),
+    (lambda model: model.predict(Table()), TABLE, "model.preprocess(paths of images)"),
+    (lambda model: model(Table()), TABLE, "model.preprocess(paths of images)"),
+]
+
+
+@pytest.mark.parametrize(("call", "received", "works"), MISTAKEN)
+def test_an_argument_in_the_place_of_another_is_an_error_that_says_what_would_work(model, call, received, works):
+    with pytest.raises(TypeError) as raised:
+        call(model.image)
+    assert received in str(raised.value)
+    assert works in str(raised.value)
+    assert len(str(raised.value)) < 400
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("dinov2", ["facebook/dinov2-base", "facebook/dinov2-small"]),
+        ("clip", ["openai/clip-vit-base-patch32"]),
+        ("google/vit-base-patch16", ["google/vit-base-patch16-224"]),
+        ("vit-base-patch16-224-in21k", ["google/vit-base-patch16-224-in21k"]),
+        ("siglip-base-patch16-224", ["google/siglip-base-patch16-224"]),
+        ("deit_tiny_patch16_224.fb_in1k", ["timm/deit_tiny_patch16_224.fb_in1k"]),
+        ("vitb16", ["vit_b16"]),
+    ],
+)
+def test_a_part_of_a_published_name_is_answered_with_names_that_open(name, meant):
+    with pytest.raises(ValueError, match="Did you mean") as raised:
+        open_model(name)
+    suggested = re.findall(r"'([^']+)'", str(raised.value).split("Did you mean")[1].split("?")[0])
+    assert set(meant) <= set(suggested)
+    assert 1 <= len(suggested) <= 3
+    assert all(checkpoints.find(each) or hasattr(vit, each) for each in suggested)
+
+
+@pytest.mark.parametrize("field", ["activation", "mlp_activation"])
+@pytest.mark.parametrize(("value", "meant"), [("sofmax", "softmax"), ("Sigmoid", "sigmoid"), ("x!", "There are: ")])
+def test_an_activation_that_does_not_exist_is_refused_before_a_download(field, value, meant, monkeypatch):
+    monkeypatch.setattr(checkpoints.locate, "find_local", lambda found: pytest.fail("a file was looked for"))
+    for call in (vit.vit_b16, functools.partial(open_model, "google/vit-base-patch16-224"), vit.ViTConfig):
+        with pytest.raises(ValueError, match=f"{field} must be the name of an activation") as raised:
+            call(**{field: value})
+        assert meant in str(raised.value)
+        assert repr(value) in str(raised.value)
+
+
+@pytest.mark.parametrize("value", ["silu", "relu", "tanh", "gelu", None, np.tanh])
+def test_an_activation_that_exists_is_taken(value):
+    assert vit.ViTConfig(activation=value).activation is value
+
+
+def test_the_short_name_of_a_filter_is_answered_with_ours():
+    for call, meant in (
+        (lambda: images.read(IMAGES[0], 3, interpolation="cubic"), "'bicubic_antialias'"),
+        (lambda: images.read(IMAGES[0], 3, interpolation="linear"), "'bilinear'"),
+        (lambda: Preprocessing(image_size=32, interpolation="cubic"), "'bicubic_antialias'"),
+        (lambda: vit.ViTConfig(position_resize="cubic"), "'bicubic'"),
+    ):
+        with pytest.raises(ValueError, match="cubic|linear") as raised:
+            call()
+        assert f"Did you mean {meant}?" in str(raised.value)

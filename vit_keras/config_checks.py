@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from ._internal.bounds import not_divisible
-from ._internal.validate import is_number, merge_schedule, one_of, positive_integer, size_pair
+from ._internal.validate import check_activations, is_number, merge_schedule, one_of, positive_integer, size_pair
 from .positions import GEOMETRIC, METHODS
 
 __all__ = ["NO_REMAT_WITH_DROPOUT", "check_combination", "checked_fields", "checked_merging"]
@@ -48,6 +48,7 @@ def checked_fields(config: Any) -> dict[str, Any]:
     _check_numbers(config)
     if isinstance(config.pooling, str):
         found["pooling"] = _ALIASES.get(config.pooling, config.pooling)
+    check_activations(vars(config))
     for field, choices in _CHOICES.items():
         one_of(found.get(field, getattr(config, field)), field, choices)
     return found

@@ -13,7 +13,7 @@ from PIL import Image
 
 from . import anatomy
 from ._internal import finite
-from ._internal.validate import one_of
+from ._internal.validate import one_of, received
 from .backend.keras_internals import concrete, forget_compiled
 from .backend.keras_speed import FastModel
 from .checkpoints import saved_models
@@ -135,11 +135,13 @@ class VisionTransformer(FastModel):
         files = (str, bytes, os.PathLike, Image.Image)
         others = (type(None), bool, int, float, list, tuple)
         text = getattr(getattr(one, "dtype", None), "kind", "") in ("U", "S", "O")
-        if isinstance(one, (*files, *others)) or text:
+        table = hasattr(one, "columns")
+        if isinstance(one, (*files, *others)) or text or table:
             read = ": it reads and resizes images as vit_keras.preprocess describes" if isinstance(one, files) else ""
+            given = "paths of images" if table else "images"
             raise TypeError(
                 f"The model {self.name!r} takes a batch of images, an array or a tensor {_shown(self.input_shape)}. "
-                f"Received: {images!r:.100}. Pass model.preprocess(images){read}."
+                f"Received: {received(images)}. Pass model.preprocess({given}){read}."
             )
 
     def _check_shape(self, images: Any) -> None:

@@ -17,13 +17,13 @@ from typing import Any
 import keras
 
 from ._internal.bounds import about, patch_stride
-from ._internal.validate import did_you_mean, size_pair
+from ._internal.validate import check_activations, did_you_mean, path_text, size_pair
 from .anatomy import find_vit
 from .build import build
 from .checkpoints._warn import warn_caller
 from .checkpoints.architecture import check_head, complete
 from .checkpoints.loading import fill, open_source
-from .checkpoints.locate import available, find, path_text
+from .checkpoints.locate import available, find
 from .checkpoints.model_weights import ModelWeights
 from .checkpoints.saved_models import is_whole_model, load_model
 from .checkpoints.weights import Weights
@@ -82,8 +82,9 @@ def open_model(
                 f"weights= chooses the weights of a factory ({', '.join(FACTORIES)}). Received: model={name!r}"
             )
         if not (find(name) or "://" in name or os.path.exists(os.path.expanduser(name)) or _is_path(name)):
+            published = [checkpoint.name for checkpoint in available()]
             raise ValueError(
-                f"Unknown model {name}.{did_you_mean(name, [*FACTORIES, 'vit_cifar10'])} There are: "
+                f"Unknown model {name}.{did_you_mean(name, [*FACTORIES, *published])} There are: "
                 f"{', '.join(FACTORIES)}, vit_cifar10, published names (checkpoints.available()), files of weights, "
                 "folders, URLs, and saved models (.keras, .h5)."
             )
@@ -168,6 +169,7 @@ def from_checkpoint(
         >>> model = from_checkpoint("Ti_16.npz", classes=10, image_size=384)  # doctest: +SKIP
     """
     check_names(options)  # before a download
+    check_activations(options)
     source = open_source(weights, family=family, strict=strict, key=key, channels=options.get("channels"))
     with about(source.path):
         config, native = _configure(None, source, {"image_size": image_size, **options}, source_grid)

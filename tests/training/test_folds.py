@@ -125,7 +125,7 @@ def test_a_model_of_numbers_goes_on_in_its_unit(photos, columns, tmp_path):
         ({"label": "kind", "metric": "rmse"}, "'rmse' does not fit the task 'single'.*macro_f1"),
         ({"label": "kind", "metric": "f2"}, "metric must be one of"),
         ({"label": "age", "balance": True}, "balance=True weighs classes.*'regression'"),
-        ({"label": "kind", "folds": 100}, "48 pictures cannot be divided into 100 parts. Pass fewer folds"),
+        ({"label": "kind", "folds": 100}, "48 images cannot be divided into 100 parts. Pass folds=48, or"),
         ({"label": "kind", "folds": "fold"}, "no column 'fold'"),
     ],
 )

@@ -1,5 +1,7 @@
 """Folds: every picture in one, like the whole, no group divided, the same every time."""
 
+import re
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -65,7 +67,7 @@ def test_a_part_is_held_out():
 
 
 def test_what_cannot_be_divided():
-    with pytest.raises(ValueError, match="200 pictures cannot be divided into 201 parts. Pass fewer folds"):
+    with pytest.raises(ValueError, match="200 images cannot be divided into 201 parts. Pass folds=200"):
         fold_numbers(pictures("single"), 201, 0)
     with pytest.raises(ValueError, match="There are 2 groups"):
         fold_numbers(pictures("regression", np.arange(COUNT) % 2), 3, 0)
@@ -75,3 +77,25 @@ def test_what_cannot_be_divided():
         fold_numbers(pictures("single", labels=labels), 5, 0)
     with pytest.raises(ValueError, match="folds"):
         fold_numbers(pictures("single"), 1, 0)
+
+
+@pytest.mark.parametrize("divide", [lambda data: fold_numbers(data, 5, 0), lambda data: hold_out(data, 0.2, 0)])
+@pytest.mark.parametrize("counts", [(4, 4, 4), (2, 4, 3), (1, 4, 4), (1, 1, 4), (0, 3, 3)])
+def test_the_parts_that_an_error_suggests_are_possible(divide, counts):
+    """With fewer than two images of a class no number of folds is suggested."""
+    labels = np.repeat(np.arange(3), counts).astype("int32")
+    paths = [Path(f"{n}.png") for n in range(len(labels))]
+    data = Labeled("single", tuple("abc"), paths, labels, [p.name for p in paths], Path(), None)
+    with pytest.raises(ValueError, match="the smallest, '.', has") as raised:
+        divide(data)
+    said, least = str(raised.value), min(count for count in counts if count)
+    assert f"has {least}" in said and "leave out" in said and "merge" in said
+    suggested = re.findall(r"folds=(\d+)|at least (0\.\d+)", said)
+    assert bool(suggested) == (least > 1)
+    for folds, share in suggested:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            if folds:
+                assert len(np.unique(fold_numbers(data, int(folds), 0))) == int(folds) == least
+            else:
+                hold_out(data, float(share), 0)

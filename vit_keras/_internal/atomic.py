@@ -12,6 +12,8 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from .validate import path_text
+
 try:
     import fcntl
 except ImportError:  # Windows
@@ -36,6 +38,7 @@ def complete(target: str | os.PathLike[str]) -> Iterator[Path]:
     Raises:
         FileNotFoundError: There is no such folder.
         OSError: The disk is full or failed; the error names the target.
+        TypeError: The target is not a path.
         ValueError: The target is a folder.
 
     Example:
@@ -43,7 +46,7 @@ def complete(target: str | os.PathLike[str]) -> Iterator[Path]:
         ...     part.write_text("complete")
         8
     """
-    target = Path(target)
+    target = Path(path_text(target, "The file to write", "a path"))
     if not target.parent.is_dir():
         raise FileNotFoundError(f"There is no folder {target.parent} to write {target.name} to.")
     if target.is_dir():

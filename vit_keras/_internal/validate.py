@@ -5,13 +5,25 @@ from __future__ import annotations
 import difflib
 import math
 import operator
-from collections.abc import Iterable, Sequence
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["did_you_mean", "instance", "is_number", "numbers", "one_of", "positive_integer", "see"]
+__all__ = [
+    "check_activations",
+    "did_you_mean",
+    "instance",
+    "is_number",
+    "numbers",
+    "one_of",
+    "path_text",
+    "positive_integer",
+    "received",
+    "see",
+]
 
 
 def see(symptom: str) -> str:
@@ -86,7 +98,43 @@ def instance(value: Any, kind: Any, name: str) -> Any:
     if isinstance(value, kind):
         return value
     kinds = " or ".join(each.__name__ for each in (kind if isinstance(kind, tuple) else (kind,)))
-    raise TypeError(f"{name} must be of the type {kinds}. Received: {value!r:.100}")
+    raise TypeError(f"{name} must be of the type {kinds}. Received: {received(value)}")
+
+
+def path_text(value: Any, name: str = "weights", kinds: str = "a published name, a path or a URL") -> str:
+    """Return a path or a name as text.
+
+    Args:
+        value: The value.
+        name: What an error calls it.
+        kinds: What else an error says would work.
+
+    Raises:
+        TypeError: It is neither.
+
+    Example:
+        >>> from pathlib import Path
+        >>> path_text(Path("vit.npz"))
+        'vit.npz'
+    """
+    text = os.fspath(value) if isinstance(value, (str, os.PathLike)) else None
+    if not isinstance(text, str):
+        is_open = ". A model that is open is used as it is." if hasattr(value, "predict") else ""
+        raise TypeError(f"{name} must be {kinds}. Received: {received(value)}{is_open}")
+    return text
+
+
+def received(value: Any) -> str:
+    """Return what an error says was received: the columns of a table, and the first letters of anything else.
+
+    Example:
+        >>> received({"image": ["1.png"], "label": [0]}), received("x" * 200)[-3:]
+        ("a table with the columns 'image', 'label'", 'xxx')
+    """
+    columns = getattr(value, "columns", value if isinstance(value, Mapping) else None)
+    if columns is not None and not callable(columns):
+        return f"a table with the columns {', '.join(map(repr, columns)):.100}"
+    return f"{value!r:.100}"
 
 
 def numbers(value: Any, name: str, axes: int = 0) -> np.ndarray:
@@ -112,8 +160,8 @@ def numbers(value: Any, name: str, axes: int = 0) -> np.ndarray:
     except ValueError as error:
         raise ValueError(f"{name} is not an array of numbers: {error}") from None
     if array.dtype.kind in "OUSMm":
-        received = f"an array of dtype {array.dtype}" if array.ndim else f"{value!r:.100}"
-        raise TypeError(f"{name} must be an array of numbers. Received: {received}")
+        given = f"an array of dtype {array.dtype}" if array.ndim else received(value)
+        raise TypeError(f"{name} must be an array of numbers. Received: {given}")
     if array.ndim < axes:
         raise ValueError(f"{name} must have at least {axes} axes. Received: an array of shape {array.shape}")
     return array
@@ -149,6 +197,34 @@ def one_of(value: Any, name: str, choices: Iterable[Any]) -> Any:
     return value
 
 
+_OF_AN_MLP = ("gelu", "gelu_tanh", "quick_gelu")
+
+
+def check_activations(options: Mapping[str, Any]) -> None:
+    """Check the names of activations among the fields of a `ViTConfig`.
+
+    Raises:
+        ValueError: One is neither Keras' nor, of an MLP, ours.
+
+    Example:
+        >>> check_activations({"activation": "sofmax"})
+        Traceback (most recent call last):
+        ValueError: activation must be the name of an activation. Did you mean 'softmax'? Received: 'sofmax'
+    """
+    for name, own in (("activation", ()), ("mlp_activation", _OF_AN_MLP)):
+        value = options.get(name)
+        if not isinstance(value, str) or value in (*own, "linear", "softmax", "sigmoid"):
+            continue
+        from keras import activations as of_keras  # the names above do without
+
+        try:
+            of_keras.get(value)
+        except ValueError:
+            known = {*own, *(each for each in dir(of_keras) if each[0] != "_")} - {"get", "serialize", "deserialize"}
+            near = did_you_mean(value, known) or f" There are: {', '.join(sorted(known))}."
+            raise ValueError(f"{name} must be the name of an activation.{near} Received: {value!r:.100}") from None
+
+
 ALIASES = {
     **dict.fromkeys(("lr", "base_lr", "max_lr", "eta"), ("learning_rate", "peak")),
     **dict.fromkeys(("bs", "batch", "batchsize", "per_device_train_batch_size"), ("batch_size",)),
@@ -172,6 +248,8 @@ ALIASES = {
     **dict.fromkeys(("llrd", "layerwise_decay"), ("layer_decay",)),
     **dict.fromkeys(("warmup_ratio", "warmup_epochs", "warmup_steps"), ("warmup",)),
     **dict.fromkeys(("scheduler", "sched", "lr_scheduler_type"), ("schedule",)),
+    **dict.fromkeys(("cubic",), ("bicubic", "bicubic_antialias")),
+    **dict.fromkeys(("linear",), ("bilinear",)),
     **dict.fromkeys(("acc", "top1"), ("accuracy",)),
     **dict.fromkeys(("auc", "auroc"), ("roc_auc",)),
     **dict.fromkeys(("f1",), ("macro_f1",)),
@@ -190,6 +268,8 @@ def did_you_mean(value: Any, choices: Iterable[Any]) -> str:
         ''
         >>> did_you_mean("lr", ["lora", "learning_rate"])
         " Did you mean 'learning_rate'?"
+        >>> did_you_mean("dinov2", ["timm/vit_dinov2", "facebook/dinov2-base"])
+        " Did you mean 'facebook/dinov2-base' or 'timm/vit_dinov2'?"
     """
     by_spelling = {str(choice).lower().replace("-", "_"): choice for choice in choices if choice is not None}
     name = str(value)[:100].lower().replace("-", "_")
@@ -199,6 +279,9 @@ def did_you_mean(value: Any, choices: Iterable[Any]) -> str:
         far = {each: _changes(each, name) for each in near}
         near = [each for each in near if each.startswith(name) or name.startswith(each) or _is_near(each, name)]
         near = [each for each in near if far[each] == min(far[other] for other in near)]
+    if not near and len(name) > 3:  # a part of a longer name: at its beginning or that of its last part, if there are
+        parts = [each for each in by_spelling if name in each]
+        near = sorted(parts, key=lambda each: (f"/{name}" not in f"/{each}", len(each)))[:3]
     return f" Did you mean {' or '.join(repr(by_spelling[name]) for name in near)}?" if near else ""
 
 

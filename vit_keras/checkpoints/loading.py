@@ -15,7 +15,7 @@ import numpy as np
 from .. import anatomy
 from .._internal import finite
 from .._internal.bounds import about
-from .._internal.validate import see
+from .._internal.validate import path_text, see
 from ..positions import (
     relative_position_rows,
     resize_patch_kernel,
@@ -25,7 +25,7 @@ from ..positions import (
 from . import saved_models
 from ._warn import warn_caller
 from .families.rules import POSITIONS, ROPE
-from .locate import fetch, find, path_text
+from .locate import fetch, find
 from .model_weights import ModelWeights, canonical_variables
 from .weights import Weights
 

@@ -8,15 +8,14 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-from .._internal.validate import did_you_mean, instance
+from .._internal.validate import did_you_mean, instance, path_text
 from . import registry, timm_models
 from .augreg import AUGREG_MODELS, BUCKET, find_augreg
 from .cache import cached_path
 from .checkpoint import HUB, PACKAGE, Checkpoint
 
-__all__ = ["available", "by_filename", "fetch", "find", "find_local", "is_local", "path_text"]
+__all__ = ["available", "by_filename", "fetch", "find", "find_local", "is_local"]
 
 SUFFIXES = (".npz", ".h5", ".keras", ".safetensors", ".pth", ".bin", ".pt")
 
@@ -79,22 +78,6 @@ def available(
 def _refusal(checkpoint: Checkpoint) -> str:
     model = timm_models.of_file(checkpoint.name)
     return model.refused if model else ""
-
-
-def path_text(value: Any, name: str = "weights") -> str:
-    """Return a path or a name as text.
-
-    Raises:
-        TypeError: It is neither.
-
-    Example:
-        >>> path_text(Path("vit.npz"))
-        'vit.npz'
-    """
-    text = os.fspath(value) if isinstance(value, (str, os.PathLike)) else None
-    if not isinstance(text, str):
-        raise TypeError(f"{name} must be a published name, a path or a URL. Received: {value!r:.100}")
-    return text
 
 
 def find(weights: str, variant: str | None = None) -> Checkpoint | None:

@@ -23,6 +23,7 @@ import keras
 
 from .._internal import finite
 from .._internal.bounds import LIMIT_INPUT, LIMIT_LAYERS, LIMIT_TEXT, shortened, too_many, too_much
+from .._internal.validate import path_text
 from . import orbax
 
 
@@ -52,13 +53,14 @@ def load_model(
 
     Raises:
         FileNotFoundError: There is no such file.
+        TypeError: It is not a path.
         ValueError: The file is not a Keras model, it is damaged, it names a class that is not known, or it claims
             more than it can hold.
 
     Example:
         >>> model = load_model("vit_keras_0_2.keras")  # doctest: +SKIP
     """
-    path = Path(filepath)
+    path = Path(path_text(filepath, "filepath", "the path of a saved model (.keras, .h5)"))
     if orbax.is_checkpoint(path):
         return _from_orbax(path, custom_objects, compile, safe_mode)
     if not os.path.isfile(path):

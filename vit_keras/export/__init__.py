@@ -79,6 +79,8 @@ def export(
     """
     from .. import anatomy
     from .._internal.atomic import naming, put_together, workspace
+    from .._internal.validate import path_text
+    from ..anatomy.parts import checked as checked_model
     from .other_backend import write_in_its_backend
     from .pictures import check_pictures
     from .placing import check_place, names
@@ -87,7 +89,10 @@ def export(
     from .running import RuntimeCrashed
     from .timing import cpu, files_of
 
-    path = Path(path).expanduser()
+    if isinstance(model, (str, os.PathLike)) and hasattr(path, "predict"):
+        raise TypeError(f"The model comes first, then the file: export(model, {os.fspath(model)!r}).")
+    checked_model(model)
+    path = Path(path_text(path, "path", "the path of the file to write")).expanduser()
     name = find_format(path, format)
     kind = FORMATS[name]
     if quantize is not None and quantize not in kind.quantize:

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from .._internal.validate import path_text
 from ..checkpoints import locate, registry
 from ..checkpoints.cache import cached_path, offline
 from ..checkpoints.checkpoint import HUB, Checkpoint, megabytes
@@ -103,7 +104,7 @@ def published(name: str | os.PathLike[str], *, tokenizer: bool = True, progress:
     Example:
         >>> published("./clip-folder")  # not a published name
     """
-    text = locate.path_text(name)
+    text = path_text(name)
     if os.path.exists(os.path.expanduser(text)) or "://" in text:
         return None
     if text not in names():

@@ -18,9 +18,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._internal.validate import positive_integer
+from .._internal.validate import path_text, positive_integer
 from ..checkpoints.hints import neighbor
-from ..checkpoints.locate import path_text
 from .published import TOKENIZERS, has_tokenizer, tokenizer_folder
 
 __all__ = ["FILES", "Tokenizer"]

@@ -17,7 +17,7 @@ import numpy as np
 from keras import ops
 
 from .. import anatomy
-from .._internal import tap
+from .._internal.tap import tap
 from ..backend import compiled
 from ..layers import AttentionPooling
 from .gradients import gradients_of, logits_only, torch_gradients

@@ -10,7 +10,7 @@ import numpy as np
 from keras import ops
 
 from .. import anatomy
-from .._internal import tap
+from .._internal.tap import tap
 from ..backend.keras_internals import no_gradients
 from ..packing.model import PackedTransformer
 from .pictures import displayable

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -37,17 +39,20 @@ def fold_numbers(data: Labeled, folds: int, seed: int) -> np.ndarray:
     Warns:
         UserWarning: A class has fewer pictures than there are folds.
     """
-    return _folds(data, positive_integer(folds, "folds", least=2), seed, "Pass fewer folds.")
+    return _folds(data, positive_integer(folds, "folds", least=2), seed, lambda most: f"Pass folds={most}")
 
 
-def _folds(data: Labeled, folds: int, seed: int, advice: str) -> np.ndarray:
-    """Return the fold of each picture; an error of too many folds ends in the advice."""
-    if folds > len(data.paths):
-        raise ValueError(f"{len(data.paths)} pictures cannot be divided into {folds} parts. {advice}")
+def _folds(data: Labeled, folds: int, seed: int, fewer: Callable[[int], str]) -> np.ndarray:
+    """Return the fold of each picture; `fewer` says how the caller asks for a number of folds that is possible."""
+    images = len(data.paths)
+    if folds > images:
+        advice = _advice(images, fewer, "Add images")
+        raise ValueError(f"{images} images cannot be divided into {folds} parts. {advice}")
     _check_duplicates(data)
     groups = data.groups
     if groups is not None and len(np.unique(groups)) < folds:
         count = len(np.unique(groups))
+        advice = _advice(count, fewer, "Add groups, or divide without group=")
         raise ValueError(f"There are {count} groups, which cannot be divided into {folds} parts. {advice}")
     if data.task == "multi":
         return _stratified_labels(data.labels, np.arange(len(data.labels)) if groups is None else groups, folds, seed)
@@ -55,7 +60,7 @@ def _folds(data: Labeled, folds: int, seed: int, advice: str) -> np.ndarray:
     splitter = _splitter(f"{'Stratified' * stratified}{'Group' * (groups is not None)}KFold")
     targets = data.labels.reshape(-1).astype(int) if stratified else np.zeros(len(data.labels))
     if stratified:
-        _warn_of_small_classes(data, targets, folds, advice)
+        _warn_of_small_classes(data, targets, folds, fewer)
     found = np.empty(len(targets), int)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The least populated class", UserWarning)  # said already, with its name
@@ -78,8 +83,12 @@ def hold_out(data: Labeled, share: float, seed: int) -> list[np.ndarray]:
             f"Received: {share!r}"
         )
     parts = round(1 / share)
-    advice = f"A share of {share:g} to hold out is one image in {parts}: hold out more (validation_split=, --held-out)"
-    held_out = _folds(data, parts, seed, f"{advice}, or add images.") == 0
+    given = f"A share of {share:g} to hold out is one image in {parts}: hold out"
+
+    def fewer(most: int) -> str:
+        return f"{given} at least {math.ceil(100 / most) / 100:g} (validation_split=, --held-out)"
+
+    held_out = _folds(data, parts, seed, fewer) == 0
     return [np.flatnonzero(~held_out), np.flatnonzero(held_out)]
 
 
@@ -111,11 +120,22 @@ def _check_duplicates(data: Labeled) -> None:
         )
 
 
-def _warn_of_small_classes(data: Labeled, targets: np.ndarray, folds: int, advice: str) -> None:
+def _advice(most: int, fewer: Callable[[int], str], other: str) -> str:
+    """Return what would work: the most parts that are possible, where they are two, or something else."""
+    return f"{fewer(most)}, or {other[0].lower()}{other[1:]}." if most > 1 else f"{other}."
+
+
+def _warn_of_small_classes(data: Labeled, targets: np.ndarray, folds: int, fewer: Callable[[int], str]) -> None:
     counts = np.bincount(targets, minlength=len(data.names))
     small = [data.names[number] for number in np.flatnonzero((counts > 0) & (counts < folds))]
     if (counts < folds).all():
-        raise ValueError(f"No class has {folds} pictures, one for each of {folds} parts. {advice}")
+        least = int(counts[counts > 0].min())
+        smallest = data.names[int(np.flatnonzero(counts == least)[0])]
+        advice = _advice(least, fewer, "Add images, leave out the classes of fewest images, or merge them")
+        raise ValueError(
+            f"No class has {folds} images, one for each of {folds} parts: the smallest, {smallest!r}, has {least}. "
+            f"{advice}"
+        )
     if small:
         message = (
             f"There are fewer than {folds} pictures of {first_few(small)}: some of {folds} parts have none of them."

@@ -14,10 +14,11 @@ import keras
 import numpy as np
 
 from ..._internal.progress import progress_bar
-from ..._internal.validate import positive_integer
+from ..._internal.validate import positive_integer, received
 from ...preprocess import Preprocessing
 from ..data.decoding import report_damaged
 from ..data.listing import pictures_in
+from ..data.table_files import is_table
 
 __all__: list[str] = []
 
@@ -53,10 +54,12 @@ def batches_of(images: Any, batch_size: int) -> tuple[Iterator[Batch], int | Non
         return _slices(batch_size, images), len(images)
     if isinstance(images, keras.utils.PyDataset):
         return (_of_dataset(images[n]) for n in range(images.num_batches)), None
-    if not isinstance(images, Iterable):
+    table = is_table(images)
+    if table or not isinstance(images, Iterable):
+        paths = ". Pass the paths in one of its columns: list(table['image'])" if table else ""
         raise TypeError(
-            "images must be a folder, an array (n, height, width, channels), a list of pictures or a dataset. "
-            f"Received: {type(images).__name__}"
+            "images must be a folder, an array (n, height, width, channels), a list of images or a dataset. "
+            f"Received: {received(images)}{paths}"
         )
     rest = iter(images)
     first = list(itertools.islice(rest, 1))

@@ -9,6 +9,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from ..._internal.validate import numbers, received
 from ...anatomy import find_vit, heads, softmax
 
 __all__ = ["Probe", "knn", "linear_probe"]
@@ -225,7 +226,12 @@ def knn(
 
 
 def _checked(features: Any, labels: Any, what: str, width: int | None = None) -> tuple[np.ndarray, np.ndarray]:
-    features = np.asarray(features, "float32")
+    if isinstance(features, (keras.Model, str)):
+        raise TypeError(
+            f"{what} must be an array of numbers, as training.embed(model, images) returns. "
+            f"Received: {received(features)}"
+        )
+    features = numbers(features, what).astype("float32")
     if features.ndim != 2 or 0 in features.shape or width not in (None, features.shape[1]):
         shape = f"(n, {width or 'features'})"
         raise ValueError(f"{what} must have the shape {shape}. Received: {features.shape}")

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ..._internal.validate import path_text
 from .batches import Batch, joined_labels
 
 __all__: list[str] = []
@@ -23,9 +24,10 @@ def writer_for(output: str | os.PathLike[str]) -> Callable[[Path, Iterable[Batch
 
     Raises:
         ImportError: It is `.parquet`, and PyArrow is not installed.
+        TypeError: It is not a path.
         ValueError: It is none of `.npy`, `.npz`, `.parquet`.
     """
-    suffix = Path(output).suffix.lower()
+    suffix = Path(path_text(output, "output", "the path of a file")).suffix.lower()
     if suffix not in _WRITERS:
         raise ValueError(f"output must end in {', '.join(_WRITERS)}. Received: {os.fspath(output)!r}")
     if suffix == ".parquet":

@@ -22,7 +22,7 @@ import keras
 import numpy as np
 from PIL import Image
 
-from ..._internal.validate import ALIASES, did_you_mean, is_number, one_of, size_pair
+from ..._internal.validate import ALIASES, did_you_mean, is_number, one_of, path_text, received, size_pair
 from ...anatomy import NUMBERS, find_vit, native_size, own_preprocessing
 from ...backend.openvino import refuse_gradients
 from ...config import ViTConfig
@@ -163,7 +163,8 @@ def finetune(
     refuse_gradients("finetune")
     started = time.monotonic()
     model, folder = _model_and_folder(model, folder, options)
-    output, how = Path(options.pop("out", output)).expanduser(), find_recipe(recipe)
+    output = Path(path_text(options.pop("out", output), "output", "the path of a folder for the results")).expanduser()
+    how = find_recipe(recipe)
     of_table = {"image": image, "label": label, "task": task, "separator": separator, "weight": weight, "group": group}
     _check_options(model, weights, options)
     _check(output, overwrite, errors, epochs=epochs, minutes=minutes)
@@ -223,12 +224,17 @@ def _model_and_folder(first: Any, second: Any, options: dict[str, Any]) -> tuple
     named = {name: options.pop(name) for name in ("model", "folder") if name in options}
     by_position = [argument for argument in (first, second) if argument is not None]
     if second is None and first is not None and "folder" not in named:
-        return named.get("model"), first
-    if len(by_position) + len(named) > 2:
+        first, second = None, first
+    elif len(by_position) + len(named) > 2:
         raise TypeError(f"finetune takes one model and one folder. Received twice: {', '.join(named)}")
     model, folder = named.get("model", first), named.get("folder", second)
+    if isinstance(folder, keras.Model):
+        images = "folder" if model is None else f"{model!r:.100}"
+        raise TypeError(
+            f"The model comes first, then the images: finetune(model, {images}). Received: {received(folder)}"
+        )
     if folder is None:
-        raise TypeError("finetune needs a folder of pictures: finetune(folder) or finetune(model, folder).")
+        raise TypeError("finetune needs a folder of images or a table: finetune(folder) or finetune(model, folder).")
     return model, folder
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from keras import ops
 
 from ... import anatomy
-from ..._internal import tap
+from ..._internal.tap import tap
 from ...backend.keras_internals import flat_layers
 from ...layers import AttentionPooling, ExtractToken, MeanToken
 
