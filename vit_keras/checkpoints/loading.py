@@ -207,7 +207,7 @@ def fill(vit, source, *, include_head=None, source_grid=None, resize_patches=Fal
     not_finite = []
     for name, plan in plans.items():
         value = plan(source[name])
-        if not np.isfinite(value).all():
+        if not finite.is_finite(value, targets[name].dtype):
             not_finite.append(name)
         targets[name].assign(value)
     adapted += [f"{name} dropped" for name in sorted({name.split("/")[0] for name in unused})]
