@@ -11,7 +11,8 @@ from family_files import load, run, write, write_safetensors
 from support import one_at_a_time
 from torch_pickles import state_dict, tensor, torch_zip
 
-from vit_keras import checkpoints, from_checkpoint, load_model, open_model, vit
+import vit_keras
+from vit_keras import checkpoints, from_checkpoint, load_model, open_model, training, vit
 from vit_keras._internal.bounds import LIMIT_LAYERS, LIMIT_MESSAGE
 
 TIMM = {"architecture": "vit_tiny_patch16_224", "model_args": {"embed_dim": 64, "num_heads": 2, "depth": 2}}
@@ -91,6 +92,39 @@ def test_weights_that_are_not_finite_are_a_warning(suffix, value, tmp_path):
     assert len(said) == 1
     assert f"{path} has infinite or undefined values in 1 of " in said[0]
     assert "head/kernel" in said[0]
+
+
+def test_a_weight_that_float16_cannot_hold_is_a_warning(tmp_path):
+    path = tmp_path / "a.safetensors"
+    model = vit.build_model(32, 16, 1, 64, 2, "small", 64, classes=2)
+    kernel = next(weight for weight in model.weights if weight.path == "embedding/kernel")
+    kernel.assign(np.full(kernel.shape, 1e6))
+    checkpoints.save_weights(model, path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        open_model(path)
+    with pytest.warns(UserWarning, match="infinite or undefined values in 1 of .*: embedding/kernel"):
+        open_model(path, dtype="float16")
+
+
+WRAPPED = {
+    "packed": lambda model: vit_keras.pack(model, tokens=8, images=1),
+    "distilled": lambda model: training.Distillation(model, alpha=0.5),
+    "masked": lambda model: training.MaskedAutoencoder(model, decoder_depth=1, decoder_width=16, decoder_heads=2),
+}
+
+
+@pytest.mark.parametrize("kind", WRAPPED)
+def test_a_model_around_another_warns_of_its_weights(kind, tmp_path):
+    def make():
+        return WRAPPED[kind](vit.build_model(32, 16, 1, 64, 2, "small", 64, classes=2))
+
+    model = make()
+    kernel = next(weight for weight in model.weights if weight.path == "embedding/kernel")
+    kernel.assign(np.full(kernel.shape, np.nan))
+    model.save_weights(tmp_path / "a.weights.h5")
+    with pytest.warns(UserWarning, match="infinite or undefined values in 1 of .*: embedding/kernel"):
+        make().load_weights(tmp_path / "a.weights.h5")
 
 
 def saved(folder, layers):

@@ -1,14 +1,17 @@
 """The process that runs an exported file: its backend, and how it may end."""
 
+import importlib.util
 import json
 import signal
+import subprocess
 import sys
 
+import keras
 import pytest
 from export_cases import tiny
 
 import vit_keras
-from vit_keras.export import FORMATS, runtimes
+from vit_keras.export import FORMATS, other_backend, runtimes
 from vit_keras.export.running import Running, RuntimeCrashed, ending
 
 pytestmark = [
@@ -69,3 +72,41 @@ def test_a_file_is_kept_when_what_checks_it_crashes(child, tmp_path):
     report = json.loads((tmp_path / "model.onnx.report.json").read_text())
     assert path.stat().st_size == report["bytes"] and not report["comparisons"]
     assert "It was not checked" in report["notes"][-1] and "SIGSEGV" in report["notes"][-1]
+
+
+def everything_is_installed(monkeypatch):
+    """Let modules be found that a process in which nothing is run does not need."""
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *package: find(name, *package) or name)
+
+
+def test_a_folder_is_kept_when_what_checks_it_crashes(child, monkeypatch, tmp_path):
+    """What TensorFlow wrote, in a process of its own, stays whole."""
+
+    def write(plan, name, path):
+        (path / "variables").mkdir(parents=True)
+        (path / "saved_model.pb").write_bytes(b"12")
+        (path / "variables" / "variables.index").write_bytes(b"345")
+        return []
+
+    monkeypatch.setattr(other_backend, "write_in_its_backend", write)
+    everything_is_installed(monkeypatch)
+    child(f"{START}\nos.kill(os.getpid(), signal.SIGSEGV)")
+    path = tmp_path / "model"
+    with pytest.raises(RuntimeCrashed, match=r"was written, but not checked.*SIGSEGV.*pass check=False"):
+        vit_keras.export(tiny(), path, format="saved_model")
+    assert (path / "variables" / "variables.index").read_bytes() == b"345"
+    assert "SIGSEGV" in json.loads((tmp_path / "model.report.json").read_text())["notes"][-1]
+
+
+def test_a_killed_writer_leaves_nothing(monkeypatch, tmp_path):
+    name, other = ("saved_model", "tensorflow") if keras.backend.backend() != "tensorflow" else ("pt2", "torch")
+    run = subprocess.run
+    dies = "import os, signal, sys; print('oneDNN', file=sys.stderr, flush=True); os.kill(os.getpid(), signal.SIGSEGV)"
+    everything_is_installed(monkeypatch)
+    monkeypatch.setattr(
+        other_backend.subprocess, "run", lambda _, **options: run([sys.executable, "-c", dies], **options)
+    )
+    with pytest.raises(RuntimeError, match=rf"with {other} was ended by the signal SIGSEGV without a result.*oneDNN"):
+        vit_keras.export(tiny(), tmp_path / "model", format=name, check=False)
+    assert not list(tmp_path.iterdir())

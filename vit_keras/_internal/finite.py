@@ -11,7 +11,7 @@ import numpy as np
 from .validate import see
 from .warn import warn_caller
 
-__all__ = ["check_model", "warn_of"]
+__all__ = ["CheckedModel", "check_model", "is_finite", "warn_of"]
 
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 
@@ -42,9 +42,30 @@ def check_model(path: str | os.PathLike[str], model: keras.Model) -> None:
         UserWarning: It has some; it names the first five.
     """
     weights = [variable for variable in model.weights if keras.backend.standardize_dtype(variable.dtype) in _FLOATS]
-    warn_of(path, [each.path for each in weights if not _is_finite(each)], len(weights))
-
-
-def _is_finite(variable) -> bool:
     # NumPy takes a few hundredths of a second for a ViT-B/16, and Keras' operations on some backends a few seconds.
-    return bool(np.isfinite(keras.ops.convert_to_numpy(variable)).all())
+    found = [each.path for each in weights if not is_finite(keras.ops.convert_to_numpy(each), each.dtype)]
+    warn_of(path, found, len(weights))
+
+
+def is_finite(value: np.ndarray, dtype: str) -> bool:
+    """Return whether all values are finite, also in a variable of this type: 1e6 is infinite as float16.
+
+    Example:
+        >>> is_finite(np.array([1e6]), "float32"), is_finite(np.array([1e6]), "float16")
+        (True, False)
+    """
+    with np.errstate(over="ignore"):
+        return bool(np.isfinite(value.astype("float16") if dtype == "float16" else value).all())
+
+
+class CheckedModel(keras.Model):
+    """A model that warns of infinite and undefined weights when it loads some."""
+
+    def load_weights(self, filepath, *args, **kwargs):
+        """Load weights as `keras.Model.load_weights` does.
+
+        Warns:
+            UserWarning: Some are infinite or undefined.
+        """
+        super().load_weights(filepath, *args, **kwargs)
+        check_model(filepath, self)

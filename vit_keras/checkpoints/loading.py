@@ -215,7 +215,7 @@ def fill(
     not_finite = []
     for name, plan in plans.items():
         value = plan(source[name])
-        if not np.isfinite(value).all():
+        if not finite.is_finite(value, targets[name].dtype):
             not_finite.append(name)
         targets[name].assign(value)
     adapted += [f"{name} dropped" for name in sorted({name.split("/")[0] for name in unused})]

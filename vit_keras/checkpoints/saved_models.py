@@ -99,6 +99,7 @@ def _from_orbax(path, custom_objects, compile, safe_mode):
         orbax.assign(state, model)
     except Exception as error:
         raise ValueError(_why_not(path, error, config, custom_objects)) from error
+    finite.check_model(path, model)
     return model
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from keras import ops
 
 from .. import anatomy
+from .._internal.finite import CheckedModel
 from .._internal.validate import instance, positive_integer
 from ..config import ViTConfig
 from ..preprocess.images import read
@@ -50,7 +51,7 @@ def pack(model: keras.Model, tokens: int = 512, images: int = 8) -> PackedTransf
 
 
 @keras.saving.register_keras_serializable("vit_keras")
-class PackedTransformer(keras.Model):
+class PackedTransformer(CheckedModel):
     """A Vision Transformer on packed sequences. Made by `pack`.
 
     Args:

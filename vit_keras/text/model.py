@@ -19,6 +19,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from .._internal.finite import CheckedModel
 from .._internal.validate import instance, numbers, one_of
 
 __all__ = ["ImageText", "contrastive_loss"]
@@ -28,7 +29,7 @@ LOSSES = {"softmax": (np.log(1 / 0.07), None), "sigmoid": (np.log(10.0), -10.0)}
 
 
 @keras.saving.register_keras_serializable("vit_keras")
-class ImageText(keras.Model):
+class ImageText(CheckedModel):
     """An image tower and a text tower whose features are compared: CLIP (arXiv 2103.00020) or SigLIP (2303.15343).
 
     The logits are `exp(logit_scale) * cosine + logit_bias`. `fit` trains the towers to tell which text belongs to which

@@ -15,6 +15,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from .._internal.finite import CheckedModel
 from .._internal.validate import is_number, one_of
 from ..anatomy import front, has_vit, last_activation, preprocessing_of
 from . import replicas
@@ -26,7 +27,7 @@ KINDS = {"soft": (0.9, 3.0), "hard": (0.5, 1.0)}
 
 
 @keras.saving.register_keras_serializable("vit_keras")
-class Distillation(keras.Model):
+class Distillation(CheckedModel):
     """Distillation as in DeiT (arXiv 2012.12877, section 4 and equations 2 and 3).
 
     The loss is `(1 - alpha) * label_loss + alpha * teacher_loss`. The label loss is the one passed to `compile`. The

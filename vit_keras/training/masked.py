@@ -18,6 +18,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from .._internal.finite import CheckedModel
 from .._internal.validate import is_number
 from ..anatomy import blocks, final_norm, find_vit
 from ..layers import TransformerBlock
@@ -27,7 +28,7 @@ from . import replicas
 __all__ = ["MaskedAutoencoder", "MaskedPatchPrediction", "patchify"]
 
 
-class _MaskedPretraining(keras.Model):
+class _MaskedPretraining(CheckedModel):
     """Base class of both kinds: an encoder, random numbers, and a loss on some of the patches.
 
     The `call` of a subclass returns a dictionary with `"masked"`, `(batch, patches)`: the patches that have a loss.
