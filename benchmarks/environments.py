@@ -12,6 +12,7 @@ _X86_LINUX = (platform.system(), platform.machine()) == ("Linux", "x86_64")
 TENSORFLOW = "tensorflow-cpu==2.21.0" if _X86_LINUX else "tensorflow==2.21.0"
 TORCH = "torch==2.13.0"
 JAX = "jax==0.10.2"
+OPENVINO = "openvino==2026.4.1"
 KERAS = ("keras==3.15.1", "numpy==2.4.6")
 OURS = ("filelock", "h5py", "pillow", "rich")  # vit_keras needs these too; its checkout is put on the path
 HUB = (
@@ -44,7 +45,8 @@ ENVIRONMENTS: dict[str, tuple[tuple[str, ...], ...]] = {
         (*KERAS, TENSORFLOW, JAX, "pillow", *HUB),
         ("--no-deps", "tensorflow-text==2.21.0", "keras-hub==0.32.0"),
     ),
-    "runtimes": (("numpy==2.4.6", "pillow", "onnxruntime==1.31.1", "openvino==2026.4.1"),),
+    "runtimes": (("numpy==2.4.6", "pillow", "onnxruntime==1.31.1", OPENVINO),),
+    "openvino": ((*KERAS, OPENVINO, *OURS),),
 }
 
 

@@ -12,7 +12,7 @@ from .suites import LIBRARIES, OURS
 
 BLUE, GREY, LIGHT, INK = "#0072B2", "#8C8C8C", "#C4C4C4", "#333333"  # the blue of Okabe and Ito
 SHADES = {True: ("#004B76", "#0072B2", "#56A5D8", "#A8D3EE"), False: ("#5C5C5C", "#8C8C8C", "#B4B4B4", "#DADADA")}
-BACKENDS = {"tensorflow": "TensorFlow", "jax": "JAX", "torch": "PyTorch"}
+BACKENDS = {"tensorflow": "TensorFlow", "jax": "JAX", "torch": "PyTorch", "openvino": "OpenVINO"}
 NAMES = {
     "vit-keras-0.2": "vit-keras 0.2",
     "keras-hub": "KerasHub",

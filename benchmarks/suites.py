@@ -65,6 +65,9 @@ LIBRARIES = (
     Library(OURS, "tensorflow", "ours", "tensorflow", {**_KERAS, **_FILES, **_MAPS}),
     Library(OURS, "jax", "ours", "jax", {**_KERAS, **_FILES, **_MAPS}),
     Library(OURS, "torch", "ours", "torch", {**_KERAS_TORCH, **_FILES, **_MAPS}),
+    Library(
+        OURS, "openvino", "ours", "openvino", {**_MAPS, "inference": ("predict", "call"), "startup": ("weights.h5",)}
+    ),
     Library("vit-keras-0.2", "tensorflow", "vit_keras_0_2", "vit-keras-0.2", {**_KERAS, **_FILES, **_MAPS}),
     Library("keras-hub", "tensorflow", "hub", "keras-hub", {**_KERAS, "features": ("read+predict",)}),
     Library("keras-hub", "jax", "hub", "keras-hub", {**_KERAS, "features": ("read+predict",)}),

@@ -328,15 +328,19 @@ def remove_a_bias(case):
     case.pick(keras.layers.Dense).bias = None
 
 
+NOT_COPIED = (ValueError, TypeError, AttributeError)
+"""What a block raises whose MLP is another layer, which has no activation, or whose quantized parts are."""
+
+
 def copy_deeply(case):
     if not _is_patched(case):
-        with contextlib.suppress(ValueError, TypeError):  # Keras cannot load what it saved of a layer with other parts
+        with contextlib.suppress(*NOT_COPIED):  # Keras cannot load what it saved of a layer with other parts
             case.model = copy.deepcopy(case.model)
 
 
 def through_pickle(case):
     if not _is_patched(case):
-        with contextlib.suppress(ValueError, TypeError):  # likewise
+        with contextlib.suppress(*NOT_COPIED):
             case.model = pickle.loads(pickle.dumps(case.model))
 
 

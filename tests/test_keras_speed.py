@@ -154,3 +154,29 @@ def test_keras_still_traces_a_step_twice_whose_metrics_are_named_by_a_string():
 
     model = short()
     assert traces_of_a_step(WithOptimizer(model.input, model.output), ["accuracy"])[0] == 2
+
+
+def calls_to_forget_losses(model, monkeypatch):
+    """Count how often Keras' own method is called for a layer of a model, in one call of the model."""
+    called, plain = [], keras.layers.Layer._clear_losses
+    monkeypatch.setattr(keras.layers.Layer, "_clear_losses", lambda self: called.append(self.name) or plain(self))
+    model(np.zeros((1, *model.input_shape[1:]), "float32"))
+    monkeypatch.undo()
+    return len(called)
+
+
+def test_losses_are_forgotten_at_each_call_and_only_looked_for(monkeypatch):
+    model = tiny()
+    assert calls_to_forget_losses(model, monkeypatch) == 0
+    norm = next(layer for layer in model._flatten_layers() if layer.name == "LayerNorm_2")
+    model.run_eagerly = True  # a compiled call adds no losses
+    norm.activity_regularizer = keras.regularizers.L2(0.1)
+    for _ in range(3):
+        model(np.ones((1, *model.input_shape[1:]), "float32"))
+        assert len(model.losses) == 1
+    assert calls_to_forget_losses(model, monkeypatch) > 1
+
+
+def test_keras_still_calls_a_method_of_each_layer_to_forget_losses(monkeypatch):
+    model = tiny()
+    assert calls_to_forget_losses(keras.Model(model.inputs, model.outputs), monkeypatch) > len(model.layers)

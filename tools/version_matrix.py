@@ -34,7 +34,8 @@ except ModuleNotFoundError:  # Python 3.10
 
 ROOT = Path(__file__).resolve().parents[1]
 TABLE = ROOT / "docs" / "versions.md"
-BACKENDS = ("torch", "jax", "tensorflow")
+BACKENDS = ("torch", "jax", "tensorflow", "openvino")
+ALONE = BACKENDS[:3]  # none of which is installed beside another backend; OpenVINO also reads and writes files
 NEWEST = "newest"
 KEY = ("Python", "Keras", "Backend")
 COUNTS = ("Passed", "Failed", "Skipped", "Seconds")
@@ -48,7 +49,8 @@ TEXT = """\
 # Versions
 
 `tools/version_matrix.py` wrote this page. For each row it made a fresh virtual environment with one backend, installed
-the wheel and the test extra, and ran the first cases of the numeric core of the tests (`-m first_case`). *Newest* is
+the wheel and the test extra, and ran the first cases of the numeric core of the tests (`-m first_case`). OpenVINO is
+installed in all of them, since the tests export to it. *Newest* is
 the newest Keras that pip finds for this Python and backend; a backend without a version is the newest, too. One
 package is held back: onnx below 1.19 beside TensorFlow 2.16 (with which a newer one cannot be imported). *Seconds* are
 those of the tests. A row without numbers is a combination that pip cannot install, with pip's reason.
@@ -115,7 +117,7 @@ def requirements(cell, test_extra):
     def framework(requirement):
         return re.match(r"[\w-]+", requirement)[0].removesuffix("-cpu")
 
-    needed = [line for line in test_extra if framework(line) not in {*BACKENDS} - {cell.framework}]
+    needed = [line for line in test_extra if framework(line) not in {*ALONE} - {cell.framework}]
     if cell.framework not in map(framework, needed):
         needed.append(cell.framework)
     constraints = [] if cell.keras == NEWEST else [f"keras=={cell.keras}.*"]

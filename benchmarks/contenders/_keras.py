@@ -18,12 +18,14 @@ def inference(model: keras.Model, cell: dict[str, Any]) -> Job:
     x = images(cell)
     tensor = keras.ops.convert_to_tensor(x)
     numpy = keras.ops.convert_to_numpy
-    fast = {"tensorflow": _graph, "jax": _jit, "torch": _no_grad}[keras.backend.backend()](model)
     calls = {
-        "no_grad" if keras.backend.backend() == "torch" else "compiled": lambda: numpy(fast(tensor)),
         "predict": lambda: model.predict(x, verbose=0),
         "call": lambda: numpy(model(tensor, training=False)),
     }
+    by_hand = {"tensorflow": _graph, "jax": _jit, "torch": _no_grad}.get(keras.backend.backend())
+    if by_hand:  # on OpenVINO there is no such way
+        fast = by_hand(model)
+        calls["no_grad" if by_hand is _no_grad else "compiled"] = lambda: numpy(fast(tensor))
     return Job(model.count_params(), calls, (cell["batch"], CLASSES))
 
 

@@ -147,6 +147,23 @@ def test_a_runtime_computes_the_file_in_its_precision(name, module, tolerance, m
     np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance * np.abs(expected).max())  # 8 bits: 0.4 % a step
 
 
+@pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch", "openvino"])
+def test_ours_has_the_calls_of_its_suite_on_each_backend(backend):
+    """In a process of that backend: each call computes the same finite logits."""
+    pytest.importorskip(backend)
+    (library,) = (each for each in suites.LIBRARIES if (each.name, each.backend) == (suites.OURS, backend))
+    program = f"""
+import numpy as np
+from benchmarks.contenders import ours
+job = ours.inference({{"model": "Ti/16", "image_size": 32, "batch": 2}})
+found = {{name: job.calls[name]() for name in {library.styles["inference"]}}}
+assert found.keys() == job.calls.keys() and np.isfinite([*found.values()]).all()
+np.testing.assert_allclose([*found.values()][1:], [found["predict"]] * (len(found) - 1), atol=1e-5)
+"""
+    env = {**runner.environment_variables(backend, 1), "PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, "-c", program], env=env, check=True, timeout=600)
+
+
 def test_each_begins_a_round_in_turn():
     asked = []
 

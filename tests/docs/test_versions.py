@@ -21,8 +21,9 @@ dependencies = ["keras>=3.10", "numpy"]
 tensorflow = ["tensorflow>=2.16"]
 jax = ["jax"]
 torch = ["torch"]
+openvino = ["onnx", "openvino"]
 examples = ['tensorflow-cpu; platform_system == "Linux"', 'tensorflow; platform_system != "Linux"']
-test = ["vit-keras[examples]", "jax", "pytest"]
+test = ["vit-keras[examples]", "jax", "openvino", "pytest"]
 """
 
 
@@ -41,22 +42,28 @@ def test_cells_are_what_the_project_states(matrix, project):
     cells, extra = matrix.stated(project)
     assert {cell.python for cell in cells} == {"3.10", "3.11"}
     assert {cell.keras for cell in cells} == {"3.10", "newest"}
-    assert [cell.backend for cell in cells[:4]] == ["torch", "jax", "tensorflow", "tensorflow==2.16"]
-    assert len(cells) == len(set(cells)) == 2 * 2 * 4
+    assert [cell.backend for cell in cells[:5]] == ["torch", "jax", "tensorflow", "tensorflow==2.16", "openvino"]
+    assert len(cells) == len(set(cells)) == 2 * 2 * 5
     tensorflow = ['tensorflow-cpu; platform_system == "Linux"', 'tensorflow; platform_system != "Linux"']
-    assert extra == [*tensorflow, "jax", "pytest"]
+    assert extra == [*tensorflow, "jax", "openvino", "pytest"]
 
 
 @pytest.mark.parametrize(
     ("keras", "backend", "needed", "constraints"),
     [
-        ("newest", "torch", ["pytest", "torch"], []),
-        ("3.10", "jax", ["jax", "pytest"], ["keras==3.10.*"]),
-        ("newest", "jax", ["jax", "pytest"], []),
+        ("newest", "torch", ["openvino", "pytest", "torch"], []),
+        ("3.10", "jax", ["jax", "openvino", "pytest"], ["keras==3.10.*"]),
+        ("newest", "jax", ["jax", "openvino", "pytest"], []),
+        ("newest", "openvino", ["openvino", "pytest"], []),
         (
             "3.10",
             "tensorflow==2.16",
-            ['tensorflow-cpu; platform_system == "Linux"', 'tensorflow; platform_system != "Linux"', "pytest"],
+            [
+                'tensorflow-cpu; platform_system == "Linux"',
+                'tensorflow; platform_system != "Linux"',
+                "openvino",
+                "pytest",
+            ],
             ["keras==3.10.*", "onnx<1.19", "tensorflow==2.16.*", "tensorflow-cpu==2.16.*"],
         ),
     ],
@@ -92,7 +99,9 @@ def test_pages_are_read_as_they_were_written(matrix, project, tmp_path):
     assert found["3.11", "newest", "jax"]["Passed"] == "5"
     assert found["3.11", "3.10", "jax"]["Remark"] == "a / b c"
     text = page.read_text(encoding="utf-8")
-    assert "Not tried yet:\n\n- Python 3.10 with Keras 3.10: torch, jax, tensorflow, tensorflow==2.16\n" in text
+    assert (
+        "Not tried yet:\n\n- Python 3.10 with Keras 3.10: torch, jax, tensorflow, tensorflow==2.16, openvino\n" in text
+    )
     matrix.write(page, {cell: {} for cell in cells}, cells)
     assert "Every combination was tried." in page.read_text(encoding="utf-8")
 

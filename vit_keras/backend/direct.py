@@ -12,12 +12,12 @@ import contextvars
 import logging
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
 
-from .keras_internals import autocast_dtype, distribution, is_recomputed
+from .keras_internals import OWN_POLICY, OWN_REMAT, OWN_SPEC, POLICY_DTYPES, distribution, thread_state
 
 logger: logging.Logger = logging.getLogger("vit_keras")
 
@@ -40,6 +40,9 @@ CALL = "_call_impl"
 
 COMPILED = "_compiled_call_impl"
 """Attribute of PyTorch's modules: what `Module.compile` made of a module."""
+
+STOCK = (keras.layers.Conv2D, keras.layers.Dense, keras.layers.LayerNormalization, keras.layers.Reshape)
+"""Keras' own layers in a ViT, which rely on nothing but their `call`; a subclass may rely on anything."""
 
 _through_keras: contextvars.ContextVar[bool] = contextvars.ContextVar("vit_keras_through_keras", default=False)
 _is_plain: contextvars.ContextVar[bool | None] = contextvars.ContextVar("vit_keras_is_plain", default=None)
@@ -92,26 +95,55 @@ class Direct:
         cls._is_ours = cls.__module__.partition(".")[0] == _PACKAGE  # a user's own class may rely on anything
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if may_skip_keras(self, args, kwargs):
+        if self._is_ours and may_skip_keras(self, args, kwargs, self._reads_training):
             if not self._reads_training:
                 kwargs.pop("training", None)  # as Keras does
             return self.call(*args, **kwargs)
         return super().__call__(*args, **kwargs)
 
 
-def may_skip_keras(layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def stock_call(layer: Any, call: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function that calls an operation of a model: directly, where it is one of Keras' own few layers.
+
+    Args:
+        layer: The operation.
+        call: How Keras calls it, which is for all that is not in `STOCK`, and in any doubt.
+
+    Example:
+        >>> stock_call(keras.layers.Flatten(), len) is len
+        True
+    """
+    kind = type(layer)
+    if kind not in STOCK or _PATH is None or kind.__call__ is not _PATH[2]:
+        return call
+
+    def directly(*args, **kwargs):
+        return (layer.call if may_skip_keras(layer, args, kwargs, False) else call)(*args, **kwargs)
+
+    return directly
+
+
+def may_skip_keras(layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any], reads_training: bool) -> bool:
     """Return whether `layer(*args, **kwargs)` does no more than `layer.call(*args, **kwargs)`; false in any doubt.
+
+    Args:
+        layer: A layer of a class that relies on nothing else.
+        args: What it is called with.
+        kwargs: Likewise.
+        reads_training: Whether `training=None` stands for that of the layer around.
 
     Example:
         >>> from vit_keras.layers import LayerScale
-        >>> may_skip_keras(LayerScale(), (np.zeros((1, 4), "float32"),), {})  # not built, and no tensor of PyTorch
+        >>> may_skip_keras(LayerScale(), (np.zeros((1, 4), "float32"),), {}, False)  # not built, no tensor of PyTorch
         False
     """
     if not enabled or _PATH is None or len(args) != 1 or _torch.compiler.is_compiling():
         return False
     try:
         is_plain = _is_plain.get()
-        return (_process_is_plain() if is_plain is None else is_plain) and _adds_nothing(layer, args[0], kwargs)
+        if not (_process_is_plain() if is_plain is None else is_plain):
+            return False
+        return _adds_nothing(layer, args[0], kwargs, reads_training)
     except Exception as error:
         give_up(error)
         return False
@@ -177,27 +209,36 @@ def _process_is_plain() -> bool:
         return False
 
 
-def _adds_nothing(layer: Any, x: Any, kwargs: dict[str, Any]) -> bool:
+def _adds_nothing(layer: Any, x: Any, kwargs: dict[str, Any], reads_training: bool) -> bool:
     """Whether Keras has nothing to do for this call of this layer."""
-    # Asked 150 times an image: every microsecond here is half a percent of the smallest model.
-    kind, own, policy = type(layer), vars(layer), layer.dtype_policy
+    # Asked 140 times an image: every microsecond here is half a percent of the smallest model. So attributes are read
+    # where they are kept: a property is a call, and a call takes as long as three lines here.
+    own = layer.__dict__
     for name in HOOKS:
         if own[name]:
             return False
-    if not (kind._is_ours and layer.built) or kind.forward is not _PATH[3] or "forward" in own:
+    if not own["built"] or type(layer).forward is not _PATH[3] or "forward" in own:
         return False
-    if getattr(layer, COMPILED) is not None or layer.activity_regularizer is not None or is_recomputed(layer):
+    if getattr(layer, COMPILED) is not None or own["activity_regularizer"] is not None or own[OWN_REMAT] is not None:
         return False
+    policy, scope, spec = own[OWN_POLICY], thread_state().get("autocast_scope"), own[OWN_SPEC]
     if type(policy) is not keras.DTypePolicy:
         return False  # one that quantizes
-    dtype, scope, spec = policy.compute_dtype, autocast_dtype(), layer.input_spec
-    if not (dtype == policy.variable_dtype if scope is None else dtype == scope and layer.autocast):
+    dtypes = policy.__dict__
+    computed, kept = dtypes[POLICY_DTYPES[0]], dtypes[POLICY_DTYPES[1]]
+    if not (computed == kept if scope is None else scope.dtype == computed and own["autocast"]):
         return False  # variables are read in another dtype here
-    if layer._reads_training and kwargs.get("training") is None:
+    if reads_training and kwargs.get("training") is None:
         return False  # Keras looks for it
-    dtype = getattr(_torch, dtype)
-    if not _is_passed_on(x, dtype) or (spec is not None and not _fits(x, spec)):
+    dtype = getattr(_torch, computed)
+    if not _is_passed_on(x, dtype):
         return False
+    if spec is not None:  # what a layer takes, in the way in which a dense layer says it
+        if spec.shape or spec.ndim or spec.max_ndim or spec.dtype or x.ndim < (spec.min_ndim or 0):
+            return False
+        for axis, size in spec.axes.items():
+            if x.shape[axis] != size:
+                return False
     for value in kwargs.values():
         if value is not None and value is not False and value is not True and not _is_passed_on(value, dtype):
             return False
@@ -209,10 +250,3 @@ def _is_passed_on(x: Any, dtype: Any) -> bool:
     if type(x) is not _torch.Tensor or (x.dtype is not dtype and x.is_floating_point()):
         return False
     return not x.is_meta and getattr(x, "_keras_mask", None) is None
-
-
-def _fits(x: Any, spec: Any) -> bool:
-    """Whether a tensor is what a layer says that it takes, in the way in which a dense layer says it."""
-    if spec.shape or spec.ndim or spec.max_ndim or spec.dtype:
-        return False
-    return x.ndim >= (spec.min_ndim or 0) and all(x.shape[axis] == n for axis, n in spec.axes.items())

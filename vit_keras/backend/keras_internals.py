@@ -151,20 +151,25 @@ def _waits_for_inputs(tensor: Any) -> bool:
     return False
 
 
-def in_stateless_scope() -> bool:
-    """Return whether variables have other values here, those of a `keras.StatelessScope`."""
-    return sys.modules["keras.src.backend.common.stateless_scope"].in_stateless_scope()
+_GLOBAL_STATE = sys.modules["keras.src.backend.common.global_state"]
+
+OWN_POLICY, OWN_SPEC, OWN_REMAT = "_dtype_policy", "_input_spec", "_remat_mode"
+"""Attributes of a layer that its `dtype_policy`, its `input_spec` and a `keras.RematScope` around its making are in."""
+
+POLICY_DTYPES = ("_compute_dtype", "_variable_dtype")
+"""Attributes of a `keras.DTypePolicy` that its two dtypes are in."""
 
 
-def autocast_dtype() -> str | None:
-    """Return the name of the dtype that variables are read in here; `None` for each one's own.
+def thread_state() -> dict[str, Any]:
+    """Return what Keras remembers for this thread, by name: the scopes `"stateless_scope"` and `"autocast_scope"`.
+
+    Its own functions look for each name by three calls, which a model would make a thousand times an image.
 
     Example:
-        >>> autocast_dtype() is None
+        >>> thread_state().get("autocast_scope") is None
         True
     """
-    scope = sys.modules["keras.src.backend.common.variables"].get_autocast_scope()
-    return None if scope is None else str(scope.dtype)
+    return _GLOBAL_STATE.GLOBAL_STATE_TRACKER.__dict__  # `clear_session` makes another one
 
 
 def has_graph(model: keras.Model) -> bool:
@@ -200,7 +205,8 @@ def run_graph(model: keras.Model, inputs: Any, call_of: Callable[[Any], Callable
     for number, node in enumerate(nodes):
         args, kwargs = node.arguments.fill_in(values)
         results = call_of(node.operation)(*args, **kwargs)
-        values.update(zip(map(id, node.outputs), keras.tree.flatten(results)))
+        flat = [results] if keras.ops.is_tensor(results) else keras.tree.flatten(results)
+        values.update(zip(map(id, node.outputs), flat))
         del args, kwargs, results
         for x in node.input_tensors:
             if last[id(x)] == number:
@@ -215,9 +221,10 @@ def values_of(*variables: Any) -> list[Any]:
         >>> values_of(None, keras.Variable(1.0)) is not None
         True
     """
-    if in_stateless_scope() or autocast_dtype() is not None:
-        return [v.value if isinstance(v, keras.Variable) else v for v in variables]
-    return [v._value if type(v) is keras.Variable else v for v in variables]
+    state, kind = thread_state(), keras.Variable
+    if state.get("stateless_scope") is not None or state.get("autocast_scope") is not None:
+        return [v.value if isinstance(v, kind) else v for v in variables]
+    return [v._value if type(v) is kind else v for v in variables]
 
 
 def distribution() -> Any:
@@ -230,14 +237,35 @@ def distribution() -> Any:
     return sys.modules["keras.src.distribution.distribution_lib"].distribution()
 
 
-def is_recomputed(layer: keras.layers.Layer) -> bool:
-    """Return whether a layer was made inside a `keras.RematScope`, so that Keras computes it again for gradients.
+def clear_losses(layer: keras.layers.Layer, by_keras: Callable[[], None]) -> None:
+    """Forget what a layer and the layers inside it have added to the loss, as Keras does at the start of each call.
+
+    Keras calls four methods for each layer. Here the layers are looked at, and Keras is asked only if one has losses.
+
+    Args:
+        layer: The layer.
+        by_keras: Keras' method for it.
 
     Example:
-        >>> is_recomputed(keras.layers.Dense(1))
-        False
+        >>> layer = keras.layers.ActivityRegularization(1.0)
+        >>> _ = layer(np.ones((1, 2), "float32"))
+        >>> clear_losses(layer, layer._clear_losses)
+        >>> layer.losses
+        []
     """
-    return layer._remat_mode is not None
+    is_usual = thread_state().get("stateless_scope") is None
+    try:
+        inside, usual = [layer], keras.layers.Layer._clear_losses
+        for each in inside:  # which grows
+            own = each.__dict__
+            is_usual = is_usual and (each is layer or type(each)._clear_losses is usual)
+            if own["_losses"] or own["_loss_ids"]:
+                is_usual = False
+            inside += own["_layers"]
+    except (AttributeError, KeyError):
+        is_usual = False
+    if not is_usual:
+        by_keras()
 
 
 def take_any_batch() -> None:

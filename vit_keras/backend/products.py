@@ -144,8 +144,15 @@ def _is_watched(torch: Any) -> bool:
             or not torch.backends.mkldnn.enabled
             or torch.is_autocast_enabled("cpu")
         )
-    except Exception:
+    except Exception as error:
+        _cannot_tell(str(error))
         return True
+
+
+@functools.cache
+def _cannot_tell(error: str) -> None:
+    """Log once that products are ordinary, as nothing tells whether they are watched."""
+    logger.info("Products are not computed by oneDNN: %s", error)
 
 
 def _multiply(x: Any, kernel: Any, bias: Any = None) -> Any:

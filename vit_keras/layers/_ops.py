@@ -18,6 +18,8 @@ from ..backend.keras_internals import values_of
 _Tensor = sys.modules["torch"].Tensor if keras.backend.backend() == "torch" else None
 """PyTorch's tensors, and those of no subclass: Keras calls the same three functions for them, after many questions."""
 
+_KINDS = () if _Tensor is None else (_Tensor, sys.modules["torch"].nn.Parameter)
+
 
 def reshape(x: Any, shape: Any) -> Any:
     """Reshape as `keras.ops.reshape` does."""
@@ -55,7 +57,7 @@ def gelu(x: Any, tanh: bool = False) -> Any:
 
 def _values(x: Any, *variables: Any) -> Any:
     """Return the tensors of variables, where PyTorch computes the same with them and `x` as Keras; or `None`."""
-    if not is_direct(x, always=True):
+    if type(x) is not _Tensor or not is_direct(x, always=True):
         return None
     try:
         if sys.modules["torch"].is_autocast_enabled(x.device.type):
@@ -64,10 +66,10 @@ def _values(x: Any, *variables: Any) -> Any:
     except Exception as error:
         give_up(error)
         return None
-    kind, dtype, device = type(x), x.dtype, x.device
+    dtype, device = x.dtype, x.device
     if not dtype.is_floating_point or dtype.itemsize < 4:  # half precision: Keras computes some of it in float32
         return None
     for value in values:  # some hundred times an image: no function for each
-        if value is not None and not (isinstance(value, kind) and value.dtype is dtype and value.device == device):
+        if value is not None and not (type(value) in _KINDS and value.dtype is dtype and value.device == device):
             return None
     return values
