@@ -3,6 +3,7 @@
 import contextlib
 import io
 import itertools
+import os
 import sys
 import time
 from pathlib import Path
@@ -13,10 +14,10 @@ import pytest
 from PIL import Image
 from support import one_at_a_time, peak_memory
 
-from vit_keras import preprocess, resampling
+from vit_keras import preprocess, resampling, vit
 from vit_keras.preprocess import PRESETS, Preprocessing, images, pixels
-from vit_keras.visualize.attention import MAX_DRAWN, _resized
-from vit_keras.visualize.pictures import read_pictures
+from vit_keras.visualize import record
+from vit_keras.visualize.pictures import MAX_DRAWN, no_larger, read_pictures
 
 MB = 1 << 20
 on_linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc/self")
@@ -58,6 +59,15 @@ def test_a_jpeg_of_many_scans_is_refused_before_it_is_decoded(way, tmp_path):
     with pytest.raises(ValueError, match=rf"{path if way == 'file' else 'The image'} has more than 100 scans"):
         images.read(source, 224)
     assert time.process_time() - start < 0.3
+
+
+def test_a_server_says_that_a_jpeg_has_too_many_scans():
+    pytest.importorskip("starlette")
+    from vit_keras.serve.pictures import read_picture
+
+    with pytest.raises(Exception, match="more than 100 scans") as raised:
+        read_picture(hostile_requests.scans(200, 150, 300), max_pixels=1 << 20)
+    assert raised.value.status_code == 422
 
 
 def test_only_scans_of_the_image_itself_are_counted():
@@ -167,9 +177,23 @@ def test_a_photograph_is_not_held_in_floats(mode):
 
 def test_a_drawn_photograph_has_at_most_a_stated_size():
     photograph = np.zeros((3000, 4000, 3), "uint8")
-    assert _resized(photograph, None).shape == (1536, MAX_DRAWN, 3)
-    assert _resized(photograph, 4000).shape == photograph.shape
-    assert _resized(photograph[:50, :70], None).shape == (50, 70, 3)
+    assert no_larger(photograph).shape == (1536, MAX_DRAWN, 3)
+    assert no_larger(photograph[:50, :70]).shape == (50, 70, 3)
+
+
+@on_linux
+def test_a_recording_holds_one_photograph_at_a_time(tmp_path):
+    paths = [str(tmp_path / f"{n}.png") for n in range(5)]
+    Image.effect_noise((4000, 3000), 50).convert("RGB").save(paths[0], compress_level=0)
+    for path in paths[1:]:
+        os.link(paths[0], path)
+    model = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2)
+    record(model, paths[:1])
+    with peak_memory() as peak:
+        found = record(model, paths)
+    assert [image.shape for image in found.images] == [(1536, MAX_DRAWN, 3)] * 5
+    assert peak() < 60 * MB + 2 * 36_000_000 + 5 * 1536 * MAX_DRAWN * 3
+    np.testing.assert_array_equal(record(model, paths[1:2]).tokens, found.tokens[:, 1:2])
 
 
 def test_what_read_pictures_returns_is_not_the_callers():

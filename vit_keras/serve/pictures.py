@@ -13,7 +13,7 @@ from PIL import Image
 from starlette.exceptions import HTTPException
 
 from ..preprocess import Preprocessing
-from ..preprocess.images import MAX_ENLARGED, read, resize_in_steps
+from ..preprocess.images import MAX_ENLARGED, ManyScans, read, resize_in_steps
 from ..visualize.maps import attention_rollout
 
 __all__ = ["attention_maps", "read_picture", "resized"]
@@ -64,6 +64,8 @@ def read_picture(data: bytes, max_pixels: int) -> np.ndarray:
             raise HTTPException(413, f"{message} Send another one.")
         try:
             return read(image, None)
+        except ManyScans as error:
+            raise HTTPException(422, str(error)) from None
         except ValueError:
             message = f"The picture ({image.format}, {image.width}×{image.height}) cannot be decoded. Send a whole one."
             raise HTTPException(422, message) from None

@@ -7,13 +7,12 @@ from typing import Any
 
 import keras
 import numpy as np
-from PIL import Image
 
 from .._internal.validate import one_of, positive_integer, size_pair
 from .methods import METHODS, Method
 from .options import check_options, parameters_of
 from .overlays import overlay, paper_style, vit_keras_style
-from .pictures import is_one_picture
+from .pictures import in_size, is_one_picture
 from .recorder import record, values_add_up
 
 STYLES: dict[str, Callable[..., Any] | None] = {
@@ -22,8 +21,6 @@ STYLES: dict[str, Callable[..., Any] | None] = {
     "vit_keras": vit_keras_style,
     "raw": None,
 }
-MAX_DRAWN = 2048
-"""Longest side of the picture that is returned for a larger one, in pixels, where the caller names no size."""
 
 
 def attention_map(
@@ -89,7 +86,10 @@ def attention_map(
     maps = list(chosen.function(recording, **options))
     draw = None if return_map else STYLES[style]
     if draw is not None:
-        maps = [draw(_resized(picture, size), heat) for picture, heat in zip(recording.images, maps)]
+        maps = [
+            draw(picture if size is None else in_size(picture, size), heat)
+            for picture, heat in zip(recording.images, maps)
+        ]
     if is_one_picture(image):
         return maps[0]
     return np.stack(maps) if len({m.shape for m in maps}) == 1 else maps
@@ -188,14 +188,3 @@ def _size(size: Any) -> int | tuple[int, int] | None:
     if size is None or not np.ndim(size):
         return None if size is None else positive_integer(size, "size")
     return size_pair(size, "size")
-
-
-def _resized(picture: np.ndarray, size: int | tuple[int, int] | None) -> np.ndarray:
-    """Return a uint8 picture in another size: its longest side, or `(height, width)`; `None`: no larger than drawn."""
-    size = MAX_DRAWN if size is None and max(picture.shape) > MAX_DRAWN else size
-    if size is None:
-        return picture
-    if isinstance(size, int):
-        scale = size / max(picture.shape[:2])
-        size = tuple(max(1, round(n * scale)) for n in picture.shape[:2])
-    return np.asarray(Image.fromarray(picture).resize(size[::-1], Image.Resampling.BICUBIC))

@@ -10,23 +10,31 @@ import math
 import sys
 import warnings
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
+from PIL import Image
 
 from .. import anatomy
 from ..preprocess.images import gray, read, resize_image
 from ..preprocess.pixels import to_pixels
 
+MAX_DRAWN = 2048
+"""Longest side in pixels of a picture that is kept to draw on; a larger one is reduced."""
 MOST_SQUEEZED = 3.0
 """A picture whose aspect ratio differs from the model's by more than this factor is worth a hint."""
 
 
 def read_pictures(images: Any, channels: int) -> list[np.ndarray]:
-    """Read one picture or many as new arrays `(height, width, channels)` of pixels in [0, 255], uint8 or floats.
+    """Read one picture or many as new arrays; see `pictures_of`."""
+    return [*pictures_of(images, channels)]
+
+
+def pictures_of(images: Any, channels: int) -> Iterator[np.ndarray]:
+    """Read one picture after the other as new arrays `(height, width, channels)` in [0, 255], uint8 or floats.
 
     Args:
         images: What `record` takes.
@@ -38,7 +46,9 @@ def read_pictures(images: Any, channels: int) -> list[np.ndarray]:
     if is_list_of_pictures(images):
         if not images:
             raise ValueError("There are no images.")
-        return [picture for image in images for picture in read_pictures(image, channels)]
+        for image in images:
+            yield from pictures_of(image, channels)
+        return
     image = images if isinstance(images, np.ndarray) else read_picture(images)
     if image.ndim == 2:
         image = image[..., None]
@@ -53,7 +63,7 @@ def read_pictures(images: Any, channels: int) -> list[np.ndarray]:
         pixels = gray(pixels)
     elif image.shape[-1] != channels:
         raise ValueError(f"The model takes images of {channels} channels. Received: {image.shape[-1]} channels")
-    return list(pixels) if image.ndim == 4 else [pixels]
+    yield from pixels if image.ndim == 4 else [pixels]
 
 
 def is_list_of_pictures(images: Any) -> bool:
@@ -80,6 +90,19 @@ def displayable(pixels: np.ndarray) -> np.ndarray:
     if pixels.dtype == np.uint8:
         return pixels
     return np.clip(np.rint(pixels), 0, 255).astype("uint8")
+
+
+def no_larger(picture: np.ndarray) -> np.ndarray:
+    """Return a uint8 picture in RGB with at most `MAX_DRAWN` pixels on its longest side."""
+    return in_size(picture, MAX_DRAWN) if max(picture.shape[:2]) > MAX_DRAWN else picture
+
+
+def in_size(picture: np.ndarray, size: int | tuple[int, int]) -> np.ndarray:
+    """Return a uint8 picture in RGB in another size: its longest side, or `(height, width)`."""
+    if isinstance(size, int):
+        scale = size / max(picture.shape[:2])
+        size = tuple(max(1, round(n * scale)) for n in picture.shape[:2])
+    return np.asarray(Image.fromarray(picture).resize(size[::-1], Image.Resampling.BICUBIC))
 
 
 class ModelInputs:
@@ -122,13 +145,26 @@ class ModelInputs:
         size = self.size_of(pictures)
         return np.stack([resize_image(picture, size, self._interpolation, rounded=False) for picture in pictures])
 
-    def __call__(self, pictures: Sequence[np.ndarray]) -> np.ndarray:
-        """Return float32 `(batch, height, width, channels)` as the model takes it."""
-        for picture in pictures:
+    def __call__(self, images: Any) -> tuple[np.ndarray, list[np.ndarray]]:
+        """Read images, one after the other: of a photograph more is not needed than what is returned.
+
+        Returns:
+            float32 `(batch, height, width, channels)` as the model takes it; and pictures to draw on, in uint8 RGB.
+        """
+        size, rows, drawn = None, [], []
+        for picture in pictures_of(images, self.channels):
             self._hint_at_resize(picture.shape[:2])
-        inputs = self.resized(pictures)
-        inputs = inputs if self._normalize is None else np.asarray(self._normalize(inputs))
-        return inputs.astype("float32")
+            size = size or self.size_of([picture])
+            rows.append(resize_image(picture, size, self._interpolation, rounded=False))
+            drawn.append(no_larger(displayable(picture)))
+        return self._normalized(np.stack(rows)), drawn
+
+    def prepared(self, pictures: Sequence[np.ndarray]) -> np.ndarray:
+        """Return float32 `(batch, height, width, channels)` as the model takes pixels in [0, 255]."""
+        return self._normalized(self.resized(pictures))
+
+    def _normalized(self, inputs: np.ndarray) -> np.ndarray:
+        return (inputs if self._normalize is None else np.asarray(self._normalize(inputs))).astype("float32")
 
     def _hint_at_resize(self, size: tuple[int, int]) -> None:
         if None in self._size or self.model in _hinted:

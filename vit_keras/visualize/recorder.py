@@ -18,7 +18,7 @@ from ..labels import class_numbers
 from ..layers import TransformerBlock
 from .forward_pass import watch
 from .options import check_options, parameters_of
-from .pictures import ModelInputs, displayable, outside_level, read_pictures
+from .pictures import ModelInputs, outside_level
 from .plan import Plan
 from .recording import GRADIENT_FUSIONS, Recording
 
@@ -125,8 +125,8 @@ class Recorder:
     def __call__(self, images: Any, target: Any = None) -> Recording:
         if target is not None:
             refuse_gradients("A map or a recording for a class")
-        pictures = read_pictures(images, self.inputs.channels)
-        inputs, size = self.inputs(pictures), self.inputs.seen_size(self.inputs.size_of(pictures))
+        inputs, pictures = self.inputs(images)
+        size = self.inputs.seen_size(inputs.shape[1:3])
         labels = anatomy.class_names(self.model)
         plan = self.plan.with_target(target)
         classes = self._classes(plan, target, inputs, labels) if plan.target == "class" else None
@@ -143,7 +143,7 @@ class Recorder:
             seen["projections"] = np.stack([projection_of(blocks[n]) for n in plan.layers])
         known = getattr(self.vit, "config", None) is not None or self.grid is None
         return Recording(
-            images=tuple(displayable(p) for p in pictures),
+            images=tuple(pictures),
             grid=grid,
             prefix=prefix,
             layers=plan.layers,

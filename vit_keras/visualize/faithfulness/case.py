@@ -58,7 +58,7 @@ class Case:
 
     def inputs(self, pictures: Any) -> Any:
         """Return pictures, of the right size, as the model takes them."""
-        return self.model_inputs(pictures.astype("float64"))
+        return self.model_inputs.prepared(pictures.astype("float64"))
 
     def _chunks(self):
         return (slice(n, n + self.batch_size) for n in range(0, len(self.pictures), self.batch_size))
