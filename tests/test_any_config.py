@@ -271,6 +271,14 @@ def test_what_a_configuration_allows_works(first, count, tmp_path):
     check(range(first, first + count), tmp_path, share=3)
 
 
+@pytest.mark.core
+@pytest.mark.parametrize("image_size", [(9, 15), (12, 7)])
+def test_a_hybrid_of_a_size_that_its_stride_does_not_divide(image_size, tmp_path):
+    """Its ResNet pads: images of 9 by 15 pixels have 3 by 4 patches of 4 by 4."""
+    hybrid = {"patch_size": (1, 1), "resnet": (1,), "drop_remainder": True, "image_size": image_size}
+    assert not [*problems(ViTConfig(**{**SMALL, **hybrid}), tmp_path, [is_written_for_others])]
+
+
 @pytest.mark.slow
 @pytest.mark.core
 @pytest.mark.parametrize("first", some_of(range(0, 500, 50), 2))

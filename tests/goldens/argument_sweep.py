@@ -30,7 +30,7 @@ TIMM_BASES = {
     "eva_giant_patch14_clip_224": {"embed_dim": 192, "num_heads": 3, "mlp_ratio": 4},
     "vit_pe_core_tiny_patch16_384": {},
     "beit_base_patch16_224": {"embed_dim": 192, "num_heads": 3},
-    "mixer_s32_224": {},
+    "mixer_s32_224": {"num_blocks": 2, "patch_size": 32, "embed_dim": 512},  # all that its function fixes
     "naflexvit_base_patch16_gap": {"embed_dim": 192, "num_heads": 3},
     "naflexvit_base_patch16_map": {"embed_dim": 192, "num_heads": 3},
 }
@@ -160,18 +160,28 @@ def timm_case(base, changes, folder):
     import torch
 
     name = base.partition(",")[0]
-    depth = {"num_blocks" if name.startswith("mixer") else "depth": 2}
-    arguments = {**depth, "num_classes": sweep.CLASSES, **TIMM_BASES[base], **changes}
+    is_mixer = name.startswith("mixer")
+    arguments = {"num_classes": sweep.CLASSES, **({} if is_mixer else {"depth": 2}), **TIMM_BASES[base], **changes}
     stride = 14 if "_patch14_" in name else 32 if "32_" in name or "_r_" in name else 16
-    size = sweep.GRID * (16 if "patch_size" in changes and "_r_" not in name else stride)
+    size = sweep.GRID[0] * (16 if "patch_size" in changes and "_r_" not in name else stride)
     if "naflex" not in name:
         arguments["img_size"] = size
-    model = sweep.fill(timm.create_model(name, **arguments))
+    model = sweep.fill(_mixer(name, arguments) if is_mixer else timm.create_model(name, **arguments))
     inputs = np.random.default_rng(5).uniform(-1, 1, (1, size, size, model.in_chans)).astype("float32")
     with torch.no_grad():
         output = model(torch.from_numpy(inputs).permute(0, 3, 1, 2)).numpy()
-    sweep.save_timm(model, folder)
+    # As timm asks for: it does not know the arguments of a Mixer that it did not make itself.
+    sweep.save_timm(model, folder, arguments if is_mixer else None)
     return sweep.Case(folder, inputs, [output])
+
+
+def _mixer(name, arguments):
+    """Return a Mixer. timm's own functions take no argument that they set, and the class takes no names of layers."""
+    from timm.layers import get_act_layer, get_norm_layer
+    from timm.models.mlp_mixer import _create_mixer
+
+    kinds = {"norm_layer": get_norm_layer, "act_layer": get_act_layer}
+    return _create_mixer(name, **{key: kinds[key](each) if key in kinds else each for key, each in arguments.items()})
 
 
 # --- transformers -------------------------------------------------------------------------------------------------

@@ -99,11 +99,12 @@ def timm_model(name, blocks=2, grid=GRID):
     return fill(model), size
 
 
-def save_timm(model, folder):
+def save_timm(model, folder, arguments=None):
+    """Write a model of timm; `arguments`: of its constructor, where timm has not recorded them."""
     from timm.models._hub import save_config_for_hf
 
     _save(folder, model.state_dict())
-    save_config_for_hf(model, str(folder / "config.json"))
+    save_config_for_hf(model, str(folder / "config.json"), model_args=arguments)
 
 
 class Maps(NamedTuple):

@@ -8,6 +8,7 @@ from family_files import write_safetensors
 from text_files import arrays_of, write
 
 from vit_keras import from_checkpoint, open_image_text
+from vit_keras.checkpoints import open_clip_json
 from vit_keras.text import TextWeights, open_text
 
 
@@ -143,6 +144,28 @@ def test_the_pooling_of_images_is_the_one_that_open_clip_states(changes, pooling
     else:
         with pytest.raises(ValueError, match=pooling):
             from_checkpoint(path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "pooling"),
+    [
+        ({}, "gap"),
+        ({"timm_pool": "avg", "timm_proj": ""}, "gap"),
+        ({"timm_pool": "token"}, "token"),
+        ({"timm_pool": ""}, "token"),
+        ({"timm_pool": "", "timm_proj": ""}, "projects every token"),
+        ({"timm_pool": "avgmax"}, "timm_pool must be one of token, avg, map"),
+        ({"timm_pool": "rot_attn"}, "timm_pool must be one of token, avg, map"),
+    ],
+)
+def test_the_pooling_of_timm_towers_is_the_one_that_open_clip_states(changes, pooling):
+    model = {"vision_cfg": {"timm_model_name": "vit_tiny_patch16_224", **changes}}
+    inferred = {"pooling": "token", "hidden_size": 192}
+    if pooling in ("token", "gap"):
+        assert open_clip_json.image_fields(model, inferred)["pooling"] == pooling
+    else:
+        with pytest.raises(ValueError, match=pooling):
+            open_clip_json.image_fields(model, inferred)
 
 
 @pytest.mark.parametrize("prefix", ["params/", ""])

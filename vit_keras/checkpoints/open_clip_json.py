@@ -93,6 +93,8 @@ def image_fields(model: Mapping[str, Any], inferred: Mapping[str, Any]) -> dict[
     if vision.get("timm_model_name"):
         fields = timm_models.named(vision["timm_model_name"].partition(".")[0], inferred)
         pooling = _one_of("vision_cfg", "timm_pool", vision.get("timm_pool", "avg"), _TIMM_POOLINGS)
+        if pooling is None and not vision.get("timm_proj", "linear"):  # with one, it is the architecture's own
+            raise ValueError("vision_cfg: timm_pool='' without timm_proj projects every token, which cannot be built.")
     else:
         fields = {
             "num_heads": vision.get("width", 768) // vision.get("head_width", 64),

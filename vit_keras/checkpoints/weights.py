@@ -162,8 +162,9 @@ class Weights(Mapping[str, Any]):
     def _patches_of(self, image_size: tuple[int, int] | None) -> tuple[int, int] | None:
         if image_size is None:
             return None
-        stride = patch_stride(self._inferred["patch_size"], self._inferred.get("resnet"))
-        return tuple(size // pixels for size, pixels in zip(image_size, stride))
+        patch = self._inferred["patch_size"]
+        stride = patch_stride(patch, self._inferred.get("resnet"))  # a ResNet pads, a patch embedding does not
+        return tuple(-(-size // (step // side)) // side for size, step, side in zip(image_size, stride, patch))
 
     def _saved_grid(self) -> tuple[int, int] | None:
         """Return the grid that the file stores: in this package's .weights.h5, or as the axes of the table."""
