@@ -50,7 +50,8 @@ TEXT = """\
 
 `tools/version_matrix.py` wrote this page. For each row it made a fresh virtual environment with one backend, installed
 the wheel and the test extra, and ran the first cases of the numeric core of the tests (`-m first_case`). OpenVINO is
-installed in all of them, since the tests export to it. *Newest* is
+installed in all of them, since the tests export to it. With Keras on OpenVINO, which trains nothing, the tests of a few
+files run. *Newest* is
 the newest Keras that pip finds for this Python and backend; a backend without a version is the newest, too. One
 package is held back: onnx below 1.19 beside TensorFlow 2.16 (with which a newer one cannot be imported). *Seconds* are
 those of the tests. A row without numbers is a combination that pip cannot install, with pip's reason.
@@ -126,6 +127,14 @@ def requirements(cell, test_extra):
     if version:
         constraints += [f"{name}=={version}.*" for name in (cell.framework, f"{cell.framework}-cpu")]
     return needed, constraints
+
+
+def files(cell):
+    """Return the files of tests that run in a cell; none for all. On OpenVINO, which trains nothing, the Makefile's."""
+    if cell.framework != "openvino":
+        return ()
+    listed = re.search(r"^OPENVINO_TESTS := (.+)$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)[1]
+    return tuple(f"tests/{name}" for name in listed.split())
 
 
 def run(*command, timeout=3600, **options):
@@ -236,6 +245,7 @@ def measure(cell, base, wheel, source, test_extra, folder, workers):
         report = folder / "report.xml"
         report.unlink(missing_ok=True)
         tests = (python, "-m", "pytest", "-n", workers, "--dist", "worksteal", "-m", "first_case", "--junitxml", report)
+        tests += files(cell)
         settings = {
             "KERAS_BACKEND": cell.framework,
             "TF_CPP_MIN_LOG_LEVEL": "3",

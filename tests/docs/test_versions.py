@@ -73,6 +73,12 @@ def test_pip_is_asked_for_one_backend(matrix, project, keras, backend, needed, c
     assert matrix.requirements(cell, matrix.stated(project)[1]) == (needed, constraints)
 
 
+def test_openvino_runs_the_files_of_the_makefile(matrix):
+    assert matrix.files(matrix.Cell("3.11", "newest", "torch")) == ()
+    found = matrix.files(matrix.Cell("3.11", "newest", "openvino"))
+    assert "tests/test_golden.py" in found and all((ROOT / name).is_file() for name in found)
+
+
 def test_cells_are_selected(matrix, project):
     cells, _ = matrix.stated(project)
     assert matrix.selected(cells, "") == cells

@@ -149,22 +149,16 @@ def may_skip_keras(layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any], re
         return False
 
 
-def is_direct(x: Any, always: bool = False) -> bool:
+def is_direct(x: Any) -> bool:
     """Return whether operations on a tensor may be PyTorch's own, and need not be those of `keras.ops`.
-
-    Args:
-        x: What is computed with.
-        always: Whether that is so inside `through_keras` too.
 
     Example:
         >>> is_direct(np.zeros(3))
         False
     """
-    if _PATH is None and not (always and _torch is not None):
-        return False
-    if type(x) is not _torch.Tensor or x.is_meta or _torch.compiler.is_compiling():
+    if _PATH is None or type(x) is not _torch.Tensor or x.is_meta or _torch.compiler.is_compiling():
         return False  # Keras infers shapes with tensors of the device "meta"
-    return always or (enabled and not _through_keras.get())
+    return enabled and not _through_keras.get()
 
 
 def give_up(error: Exception) -> None:

@@ -54,7 +54,7 @@ def linear(x: Any, kernel: Any, bias: Any = None) -> Any:
     """
     torch = sys.modules["torch"]
     if x.dim() == kernel.dim() == 2:
-        if _is_for_onednn(torch, x, kernel):
+        if _library != "pytorch" and _is_for_onednn(torch, x, kernel):
             differentiated = torch.is_grad_enabled() and (
                 x.requires_grad or kernel.requires_grad or (bias is not None and bias.requires_grad)
             )
@@ -120,7 +120,7 @@ def _private(name: str) -> Any:
 
 def _is_for_onednn(torch: Any, x: Any, kernel: Any) -> bool:
     """Whether oneDNN computes this product, and nothing watches or transforms what is computed."""
-    if _library == "pytorch" or x.dtype is not torch.float32 or x.device.type != "cpu":
+    if x.dtype is not torch.float32 or x.device.type != "cpu":
         return False
     if torch.compiler.is_compiling() or torch.jit.is_tracing():
         return False

@@ -12,7 +12,7 @@ import keras
 from keras import ops
 
 from ..backend import products
-from ..backend.direct import give_up, is_direct
+from ..backend.direct import give_up
 from ..backend.keras_internals import values_of
 
 _Tensor = sys.modules["torch"].Tensor if keras.backend.backend() == "torch" else None
@@ -57,10 +57,11 @@ def gelu(x: Any, tanh: bool = False) -> Any:
 
 def _values(x: Any, *variables: Any) -> Any:
     """Return the tensors of variables, where PyTorch computes the same with them and `x` as Keras; or `None`."""
-    if type(x) is not _Tensor or not is_direct(x, always=True):
+    torch = sys.modules.get("torch")
+    if type(x) is not _Tensor or x.is_meta or torch.compiler.is_compiling():  # Keras infers shapes on "meta"
         return None
     try:
-        if sys.modules["torch"].is_autocast_enabled(x.device.type):
+        if torch.is_autocast_enabled(x.device.type):
             return None
         values = values_of(*variables)
     except Exception as error:
