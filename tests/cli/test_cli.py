@@ -496,7 +496,6 @@ def test_models_knows_an_augreg_file_that_is_in_no_table(capsys):
         (["--family", "resnet"], "Unknown family 'resnet'.*timm"),
         (["--classes", "7"], "No published"),
         (["--max-mb", "1"], "No published"),
-        (["--sort", "price"], "must be one of name, top1.*price"),
     ],
 )
 def test_models_that_are_not(capsys, arguments, message):

@@ -99,8 +99,10 @@ PAGES = ["README.md", "CHANGELOG.md", "benchmarks/README.md", *(f"docs/{p.name}"
 @pytest.mark.parametrize("page", PAGES)
 def test_links_lead_to_files_and_sections(page):
     def sections(path):
-        titles = re.findall(r"^#+ (.*)", path.read_text(encoding="utf-8"), re.MULTILINE)
-        return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+        text = path.read_text(encoding="utf-8")
+        titles = re.findall(r"^#+ (.*)", text, re.MULTILINE)
+        named = re.findall(r"^\(([\w-]+)\)=$", text, re.MULTILINE)  # anchors that error messages name
+        return {*named, *(re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles)}
 
     here = ROOT / page
     for target, section in re.findall(r"\]\((?!http)([^)#\s]*)#?([^)\s]*)\)", here.read_text(encoding="utf-8")):

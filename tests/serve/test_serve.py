@@ -147,7 +147,7 @@ def bomb(width, height):
         (b"/etc/passwd", 415, "no picture. Send one in JPEG"),
         (b"http://127.0.0.1/a.png", 415, "no picture"),
         (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n", 415, "no picture"),
-        (encoded(random_picture())[:3000], 422, "PNG, 64×48) is damaged"),
+        (encoded(random_picture())[:3000], 422, "PNG, 64×48) cannot be decoded"),
         (bomb(400, 300), 413, "400×300 pixels, and at most 100,000"),
         (bomb(60_000, 60_000), 413, "Send a smaller picture"),
         (bytes(200_001), 413, "200,001 bytes, and at most 200,000"),

@@ -189,7 +189,7 @@ def test_a_headless_and_a_nested_model_and_one_of_any_size():
         ("nowhere", FileNotFoundError, "nowhere"),
         ([("a.png", 1)], TypeError, "Received as x: str"),
         ([{"x": np.zeros((2, 16, 16, 3))}], TypeError, "Received as x: dict"),
-        (7, TypeError, "Received: int"),
+        (7, TypeError, "Received: 7"),
         (np.zeros((2, 8, 8, 3), "float32"), ValueError, r"\('batch', 16, 16, 3\). Received: \(2, 8, 8, 3\)"),
     ],
 )

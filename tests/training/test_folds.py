@@ -19,7 +19,7 @@ from support import ROOT
 from vit_keras import anatomy, vit
 from vit_keras.training import metrics
 from vit_keras.training.evaluation import explained_pictures
-from vit_keras.training.evaluation import report as report_module
+from vit_keras.training.evaluation.findings_report import jpeg
 from vit_keras.training.finetuning import finetune
 from vit_keras.training.finetuning import run as running
 from vit_keras.training.recipes import recipe
@@ -203,7 +203,7 @@ def test_each_mistake_is_explained_by_the_model_that_made_it(photos, columns, tm
     for number in result.evaluation.mistakes()[:3]:
         model = keras.saving.load_model(result.models[fold_of[Path(result.evaluation.paths[number]).stem]])
         _, overlay = explained_pictures(model, result.evaluation, photos, [number])[number]
-        places.append(page.index(report_module._jpeg(overlay)))
+        places.append(page.index(jpeg(overlay)))
     assert places == sorted(places) and page.count("The same picture, with the map") == 3
 
 

@@ -28,7 +28,7 @@ def checked(model: Any) -> keras.Model:
     Example:
         >>> checked("vit.keras")
         Traceback (most recent call last):
-        TypeError: Expected a Keras model. Received: 'vit.keras'
+        TypeError: Expected a Keras model. Received: 'vit.keras'. Open it first: vit_keras.open_model(…)
     """
     if not isinstance(model, keras.Model):
         hint = ". Open it first: vit_keras.open_model(…)" if isinstance(model, (str, os.PathLike)) else ""

@@ -91,7 +91,6 @@ def export(
 
     if isinstance(model, (str, os.PathLike)) and hasattr(path, "predict"):
         raise TypeError(f"The model comes first, then the file: export(model, {os.fspath(model)!r}).")
-    checked_model(model)
     path = Path(path_text(path, "path", "the path of the file to write")).expanduser()
     name = find_format(path, format)
     kind = FORMATS[name]
@@ -105,6 +104,7 @@ def export(
         raise ImportError(
             f'The format {name!r} needs {", ".join(missing)}, not installed: pip install "vit-keras[{kind.extra}]".'
         )
+    checked_model(model)
     check_place(path, name)
     if attention is None:
         attention = kind.shows_attention and anatomy.has_attention(model)

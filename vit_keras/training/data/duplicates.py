@@ -28,6 +28,11 @@ class Duplicates:
         held_out: int array, the number of the held-out image.
         distances: Cosine distance between the features of the two.
         threshold: The distance from which on two images are different.
+
+    Example:
+        >>> found = near_duplicates(np.eye(20), np.eye(20)[:1], threshold=0.1)
+        >>> len(found), int(found.train[0])
+        (1, 0)
     """
 
     train: np.ndarray

@@ -48,6 +48,11 @@ class Reliability:
         error: The expected calibration error: the mean gap between `sure` and `right`.
         chance: The error that only one in twenty perfectly calibrated models would exceed on so few images (consistency
             resampling, Bröcker and Smith 2007): a smaller error says nothing.
+
+    Example:
+        >>> found = Reliability.of([[0.9, 0.1], [0.2, 0.8]], [0, 0])
+        >>> round(found.error, 2)
+        0.45
     """
 
     counts: np.ndarray

@@ -30,6 +30,11 @@ class ImageCurve:
         fitted: What the power law gives for each, and for twice the last.
         gain: How much twice as many images would add to the accuracy.
         interval: The 95 % interval of the gain.
+
+    Example:
+        >>> shares = np.array([0.8, 0.85])
+        >>> ImageCurve(np.array([50, 100]), shares, np.array([0.8, 0.85, 0.88]), 0.03, (0.01, 0.05)).gain
+        0.03
     """
 
     counts: np.ndarray

@@ -27,6 +27,11 @@ class LabelIssues:
         images: int array, their numbers.
         suggested: int array, the class that each seems to be.
         probabilities: The probability of the label.
+
+    Example:
+        >>> found = LabelIssues(np.array([3]), np.array([1]), np.array([0.02]))
+        >>> len(found)
+        1
     """
 
     images: np.ndarray
