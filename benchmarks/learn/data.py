@@ -46,7 +46,7 @@ TASKS = {
     "mosaic": Task("cifar10.zip", 600, "multi"),
 }
 
-TUNED_ON = ("flowers", "cifar-25", "cifar-100")
+TUNED_ON = ("flowers", "cifar-5", "cifar-25", "cifar-100")
 """The data sets that the rule of `vit_keras.training.recipes` was found with; the others check it."""
 
 
