@@ -20,6 +20,7 @@ DATA_FILES = {
     "py.typed",
     "checkpoints/registry.csv",
     "checkpoints/registry_timm.csv",
+    "checkpoints/sizes.csv",
     "checkpoints/timm_models.csv",
     "checkpoints/vit_cifar10.npz",
     "export/web.js",
