@@ -328,7 +328,7 @@ def remove_a_bias(case):
     case.pick(keras.layers.Dense).bias = None
 
 
-NOT_COPIED = (ValueError, TypeError, AttributeError)
+NOT_COPIED = (ValueError, TypeError)
 """What a block raises whose MLP is another layer, which has no activation, or whose quantized parts are."""
 
 

@@ -502,6 +502,12 @@ def test_models_that_are_not(capsys, arguments, message):
     assert_refused(capsys, ["models", *arguments], message)
 
 
+def test_models_cannot_be_sorted_by_what_is_not_known(capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(["models", "--sort", "price"])
+    assert stopped.value.code == 2 and re.search("must be one of name, top1.*price", capsys.readouterr().err)
+
+
 # --------------------------------------------------------------------- inspect --
 
 

@@ -132,6 +132,11 @@ class TransformerBlock(EncoderBlock):
     @property
     def mlp_activation(self) -> Any:
         """The MLP's activation, which loading weights sets."""
+        if not isinstance(self.mlpblock, MlpBlock):
+            raise TypeError(
+                f"The MLP of {self.name!r} is a {type(self.mlpblock).__name__}, and a configuration describes an "
+                "MlpBlock alone. Put it back before you copy or save the block."
+            )
         return self.mlpblock.activation
 
     def build(self, input_shape: Any) -> None:
