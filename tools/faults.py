@@ -211,7 +211,9 @@ def content(path: Path) -> Any:
         return arrays
     if suffix == ".json":
         changing = ("seconds", "sha256", "bytes")  # TensorFlow gives each SavedModel a number of its own
-        return {name: value for name, value in json.loads(path.read_text()).items() if name not in changing}
+        return json.loads(
+            path.read_text(), object_pairs_hook=lambda pairs: {k: v for k, v in pairs if k not in changing}
+        )
     if path.name == "variables.index":
         return _of_tensorflow(path.with_suffix(""))
     if path.name == "fingerprint.pb" or path.name.startswith("variables.data"):

@@ -48,10 +48,25 @@ def checked_fields(config: Any) -> dict[str, Any]:
     _check_numbers(config)
     if isinstance(config.pooling, str):
         found["pooling"] = _ALIASES.get(config.pooling, config.pooling)
+    if not isinstance(config.mlp_activation, str):
+        found["mlp_activation"] = _name_of(config.mlp_activation)
     check_activations(vars(config))
     for field, choices in _CHOICES.items():
         one_of(found.get(field, getattr(config, field)), field, choices)
     return found
+
+
+def _name_of(activation: Any) -> str:
+    """Return the name of a function of Keras: a file stores the MLP's activation by its name."""
+    from keras import activations  # only a function needs it
+
+    name = getattr(activation, "__name__", "")
+    if getattr(activations, name or "-", None) is not activation:
+        raise ValueError(
+            'mlp_activation must be the name of an activation of Keras, such as "gelu", or one of its functions, such '
+            f"as keras.activations.gelu. Received: {activation!r:.100}"
+        )
+    return name
 
 
 def checked_merging(config: Any) -> int | tuple[int, ...]:

@@ -14,12 +14,12 @@ from PIL import Image
 from . import anatomy
 from ._internal import finite
 from ._internal.validate import one_of, received
-from .backend.keras_internals import concrete, forget_compiled
+from .backend.keras_internals import concrete, flat_layers, forget_compiled
 from .backend.keras_speed import FastModel
 from .checkpoints import saved_models
 from .config import ViTConfig
 from .labels import TASKS
-from .layers import TransformerBlock
+from .layers import MlpBlock, TransformerBlock
 from .preprocess import GOOGLE, Preprocessing
 
 if TYPE_CHECKING:
@@ -175,11 +175,18 @@ class VisionTransformer(FastModel):
         """Save the model as `keras.Model.save` does, and refuse what could not be opened again.
 
         Raises:
-            ValueError: Keras' older format, .h5, cannot hold the quantization.
+            ValueError: Keras' older format, .h5, cannot hold the quantization, or no file an activation that is a
+                function.
         """
         mode = anatomy.quantization(self)
         if mode is not None and "float8" in mode and str(filepath).endswith((".h5", ".hdf5")):
             raise ValueError(f"A .h5 file cannot hold the {mode} weights of {self.name!r}. Save it as .keras.")
+        mlps = [layer for layer in flat_layers(self) if isinstance(layer, MlpBlock)]
+        if unnamed := next((mlp.activation for mlp in mlps if not isinstance(mlp.activation, str)), None):
+            raise ValueError(
+                f"A file cannot hold the function {unnamed!r:.100} that is the activation of an MLP of {self.name!r}. "
+                "Save the weights alone by model.save_weights, or set the activation to a name of Keras."
+            )
         return super().save(filepath, *args, **kwargs)
 
     def load_weights(self, filepath: Any, skip_mismatch: bool = False, **kwargs: Any) -> None:
@@ -188,7 +195,8 @@ class VisionTransformer(FastModel):
         Position embeddings of another image size are resampled to this model's. The MLP's activation becomes the one
         that the weights were made with.
         """
-        mlps = [layer.mlpblock for layer in self.layers if isinstance(layer, TransformerBlock)]
+        blocks = [layer.mlpblock for layer in self.layers if isinstance(layer, TransformerBlock)]
+        mlps = [mlp for mlp in blocks if isinstance(mlp, MlpBlock)]  # others have taken the place of ours
         before = [mlp.activation for mlp in mlps]
         with saved_models.readable_weights(filepath) as (path, activation_unknown):
             super().load_weights(path, skip_mismatch=skip_mismatch, **kwargs)

@@ -331,6 +331,37 @@ def leaves(model: keras.Model) -> list[keras.layers.Layer]:
     ]
 
 
+def check_settings(vit: keras.Model) -> None:
+    """Check that the layers of a ViT compute as its `ViTConfig` says: another model made from that would differ.
+
+    Raises:
+        ValueError: A layer's activation or epsilon was changed after the model was built.
+
+    Example:
+        >>> from vit_keras import vit
+        >>> tiny = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2)
+        >>> blocks(tiny)[0].mlpblock.activation = "relu"
+        >>> check_settings(tiny)  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        ValueError: The layer 'MlpBlock_3' of the model 'tiny' has activation='relu', its config mlp_activation=...
+    """
+    config = vit.config
+    pooling = [layer for layer in vit.layers if isinstance(layer, layers.AttentionPooling)]
+    parts = [*blocks(vit), *pooling, *filter(None, [final_norm(vit)])]
+    for layer in (layer for part in parts for layer in flat_layers(part)):
+        for kind, name, field in (
+            (layers.MlpBlock, "activation", "mlp_activation"),
+            (keras.layers.LayerNormalization, "epsilon", "epsilon"),
+        ):
+            if isinstance(layer, kind) and getattr(layer, name) != getattr(config, field):
+                ours, theirs = getattr(layer, name), getattr(config, field)
+                raise ValueError(
+                    f"The layer {layer.name!r} of the model {vit.name!r} has {name}={ours!r}, its config "
+                    f"{field}={theirs!r}: another model or file made from it would compute something else. Set the "
+                    f"layer back, or build the model with {field}={ours!r}; model.save keeps both."
+                )
+
+
 def set_rates(vit: keras.Model, dropout: float | None = None, stochastic_depth: float | None = None) -> None:
     """Change the rates of dropout and of stochastic depth in the blocks of a model that exists; compile it afterwards.
 

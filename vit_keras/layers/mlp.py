@@ -117,11 +117,12 @@ class MlpBlock(Composite):
         return input_shape
 
     def save_own_variables(self, store: Any) -> None:
-        store["activation"] = np.frombuffer(self.activation.encode(), "uint8")
+        name = self.activation if isinstance(self.activation, str) else ""  # a function stays that of the layer
+        store["activation"] = np.frombuffer(name.encode(), "uint8")
 
     def load_own_variables(self, store: Any) -> None:
         saved = bytes(np.asarray(store["activation"])).decode() if "activation" in store.keys() else "gelu"
-        if saved != self.activation:
+        if saved not in ("", self.activation):
             logger.info("These weights were made with the activation %r: %s uses it now.", saved, self.name)
             self.activation: str = saved
 
