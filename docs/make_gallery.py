@@ -1,5 +1,5 @@
 """Make the figures of gallery.md from its own code: every block runs, in order, and its `figure` becomes the picture
-below it.
+below it, or the one that a comment below it names.
 
     python docs/make_gallery.py [--weights FILE] [--out FOLDER] [NAME …]
 
@@ -43,7 +43,7 @@ class Example(NamedTuple):
 def examples(page: str) -> list[Example]:
     """Return the blocks of Python in a page, in order."""
     block = re.compile(
-        r'^```python\n(.*?)^```\n(?:\n<img src="gallery/([^"]+)" width="(\d+)")?', re.DOTALL | re.MULTILINE
+        r'^```python\n(.*?)^```\n(?:\n(?:<!-- )?<img src="gallery/([^"]+)" width="(\d+)")?', re.DOTALL | re.MULTILINE
     )
     return [
         Example(match[1], page.count("\n", 0, match.start(1)), match[2], int(match[3]) if match[2] else None)

@@ -896,8 +896,8 @@ def test_finetune_on_folds_of_a_table(capsys, photos, weights, tmp_path):
     pytest.importorskip("pandas")
     rows = [f"{kind}/{n},{kind},{n // 2}" for kind in ("cat", "dog") for n in range(6)]
     (tmp_path / "train.csv").write_text("\n".join(["photo,kind,who", *rows]))
-    arguments = ["finetune", str(tmp_path / "train.csv"), "--images", photos, "--weights", weights, "--epochs", "1"]
-    arguments += ["--image-column", "photo", "--label-column", "kind", "--group", "who", "--folds", "3"]
+    arguments = ["finetune", str(tmp_path / "train.csv"), "--images-dir", photos, "--weights", weights, "--epochs", "1"]
+    arguments += ["--image-column", "photo", "--label-column", "kind", "--group-column", "who", "--folds", "3"]
     arguments += ["--metric", "macro_f1", "-o", str(tmp_path / "folds")]
     assert main(arguments) == 0
     said = capsys.readouterr().out
@@ -947,7 +947,10 @@ def test_finetune_evaluate_embed(capsys, photos, weights, tmp_path):
         (["finetune", "PHOTOS", "--weights", "WEIGHTS", "--recipe", "magic"], "no recipe 'magic'.*lp_ft"),
         (["finetune", "PHOTOS", "--weights", "WEIGHTS", "--set", "colour=red"], "--set cannot set 'colour'"),
         (["finetune", "PHOTOS", "--weights", "WEIGHTS", "--set", "learning_rate=fast"], "learning_rate must be"),
-        (["finetune", "PHOTOS", "--weights", "WEIGHTS", "--group", "patient"], "group belongs to a table"),
+        (
+            ["finetune", "PHOTOS", "--weights", "WEIGHTS", "--group-column", "patient"],
+            "group_column belongs to a table",
+        ),
         (["finetune", "PHOTOS", "--weights", "WEIGHTS", "--metric", "rmse"], "rmse.*does not fit.*single.*macro_f1"),
         (["evaluate", "none.keras", "PHOTOS"], r"no model file at none\.keras"),
         (["evaluate", "none.keras", "PHOTOS", "-o", "page.txt"], r"must end in \.html"),

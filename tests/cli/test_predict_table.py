@@ -36,7 +36,16 @@ def contest(tmp_path, monkeypatch):
     return tmp_path
 
 
-ARGUMENTS = ["predict-table", "test.csv", "--models", "fold*/model.keras", "--images", "test", "--like", "sample.csv"]
+ARGUMENTS = [
+    "predict-table",
+    "test.csv",
+    "--models",
+    "fold*/model.keras",
+    "--images-dir",
+    "test",
+    "--like",
+    "sample.csv",
+]
 
 
 def test_a_submission_of_all_folds(contest, capsys):
@@ -85,10 +94,10 @@ def test_the_measures_of_a_table_of_images(contest, capsys, task):
     name_classes(model, ("cat", "dog"), task)
     model.save("model.keras")
     pd.DataFrame({"id": [2, 0, 1], **columns}).to_csv("valid.csv", index=False)
-    arguments = ["evaluate", "model.keras", "valid.csv", "--images", "test", "--image-column", "id"]
+    arguments = ["evaluate", "model.keras", "valid.csv", "--images-dir", "test", "--image-column", "id"]
     assert main([*arguments, "-o", "report.html"]) == 0
     printed = capsys.readouterr().out
-    expected = training.evaluate(model, {"image": ["2", "0", "1"], **columns}, images="test")
+    expected = training.evaluate(model, {"image": ["2", "0", "1"], **columns}, images_dir="test")
     if task == "single":
         assert f"accuracy {expected.accuracy:.1%} on 3 pictures" in printed
     else:

@@ -88,7 +88,7 @@ def test_without_a_probe_the_training_is_the_same(untrained, photos, tmp_path, c
 def test_folds_are_counted_together(photos, tmp_path):
     table = {"image": [f"{name}/{n}.png" for name in COLOURS for n in range(12)]}
     table["label"] = [path.split("/")[0] for path in table["image"]]
-    finetune(table, model=tiny(), images=photos, folds=2, output=tmp_path / "folds", progress=False, **IDLE)
+    finetune(table, model=tiny(), images_dir=photos, folds=2, output=tmp_path / "folds", progress=False, **IDLE)
     told = json.loads((tmp_path / "folds" / "report.json").read_text())
     each = [json.loads((tmp_path / "folds" / f"fold{n}" / "history.json").read_text()) for n in range(2)]
     right = [fold["before_training"]["right"]["class means"] for fold in each]

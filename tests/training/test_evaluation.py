@@ -211,9 +211,13 @@ def test_what_is_refused(folders, tmp_path):
 TASKS = {  # the task, the names of the outputs, the columns of the labels, options
     "single": (("ant", "bee", "cow"), {"label": ["cow", "ant", "bee", "ant"]}, {}),
     "named columns": (("bee", "ant"), {"ant": [0, 1, 1, 0], "bee": [1, 1, 0, 0]}, {}),
-    "separated": (("ant", "bee", "cow"), {"tags": ["cow|ant", "", "bee", "ant"]}, {"label": "tags", "separator": "|"}),
+    "separated": (
+        ("ant", "bee", "cow"),
+        {"tags": ["cow|ant", "", "bee", "ant"]},
+        {"label_column": "tags", "separator": "|"},
+    ),
     "regression": (("height", "age"), {"age": [3.5, 1, 2, 4], "height": [1.5, 2, 3, 4]}, {}),
-    "ordinal": (("mild", "medium", "hot"), {"taste": ["hot", "mild", "mild", "medium"]}, {"label": "taste"}),
+    "ordinal": (("mild", "medium", "hot"), {"taste": ["hot", "mild", "mild", "medium"]}, {"label_column": "taste"}),
 }
 
 
@@ -231,7 +235,7 @@ def test_a_table_of_every_task(kind, tmp_path):
     task = {"named columns": "multi", "separated": "multi"}.get(kind, kind)
     model = make(classes=1 if task == "ordinal" else len(names))
     name_classes(model, names, task)
-    found = evaluate(model, table_of(tmp_path, labels), images=tmp_path, **options)
+    found = evaluate(model, table_of(tmp_path, labels), images_dir=tmp_path, **options)
     outputs = predictions(model, model.predict(model.preprocess([tmp_path / f"p{n}.png" for n in range(4)]), verbose=0))
     said = found.predictions if task in NUMBERS else found.probabilities
     np.testing.assert_allclose(said, outputs, atol=1e-5)  # float32, another batch
@@ -253,10 +257,10 @@ def test_rows_of_a_table_that_are_left_out(tmp_path):
     table["image"][2] = "gone"
     (tmp_path / "p3.png").write_bytes(b"no picture")
     with pytest.raises(ValueError, match="1 picture is not in .*: 'gone'"):
-        evaluate(model, table, images=tmp_path)
+        evaluate(model, table, images_dir=tmp_path)
     with pytest.warns(UserWarning, match="left out"):
-        assert evaluate(model, table, images=tmp_path, errors="skip").paths == ("p0.png", "p1.png")
-    assert evaluate(model, table, images=tmp_path, errors="skip", only=["p1"]).paths == ("p1.png",)
+        assert evaluate(model, table, images_dir=tmp_path, errors="skip").paths == ("p0.png", "p1.png")
+    assert evaluate(model, table, images_dir=tmp_path, errors="skip", only=["p1"]).paths == ("p1.png",)
 
 
 @pytest.mark.parametrize(
@@ -264,14 +268,14 @@ def test_rows_of_a_table_that_are_left_out(tmp_path):
     [
         ({"label": ["ant", "ape", "bee", "cow"]}, {}, "no class 'ape'|'ape'"),
         ({"kind": ["ant", "bee", "cow", "ant"]}, {}, "no column 'label'"),
-        ({"label": ["ant"] * 4}, {"image": "id"}, "no column 'id'"),
+        ({"label": ["ant"] * 4}, {"image_column": "id"}, "no column 'id'"),
     ],
 )
 def test_a_table_that_does_not_fit_the_model(labels, options, message, tmp_path):
     model = make()
     model.labels = ("ant", "bee", "cow")
     with pytest.raises(ValueError, match=message):
-        evaluate(model, table_of(tmp_path, labels), images=tmp_path, **options)
+        evaluate(model, table_of(tmp_path, labels), images_dir=tmp_path, **options)
 
 
 def test_other_columns_than_the_models(tmp_path):
@@ -279,8 +283,8 @@ def test_other_columns_than_the_models(tmp_path):
     name_classes(model, ("ant", "bee"), "multi")
     table = table_of(tmp_path, {"ant": [0, 1, 1, 0], "cow": [1, 1, 0, 0]})
     with pytest.raises(ValueError, match="no column 'bee'"):
-        evaluate(model, table, images=tmp_path)
+        evaluate(model, table, images_dir=tmp_path)
     with pytest.raises(ValueError, match="predicts 'ant', 'bee'. Received columns: 'ant', 'cow'"):
-        evaluate(model, table, images=tmp_path, label=["ant", "cow"])
+        evaluate(model, table, images_dir=tmp_path, label_column=["ant", "cow"])
     with pytest.raises(ValueError, match="its task is 'multi'.*Pass a table"):
         evaluate(model, tmp_path.parent)

@@ -64,7 +64,14 @@ HOW = recipe("finetune", learning_rate=3e-3)
 
 
 def options(photos, **others):
-    same = {"images": photos, "image": "id", "recipe": HOW, "batch_size": 8, "image_size": SIZE, "mistakes": 0}
+    same = {
+        "images_dir": photos,
+        "image_column": "id",
+        "recipe": HOW,
+        "batch_size": 8,
+        "image_size": SIZE,
+        "mistakes": 0,
+    }
     return {**same, "progress": False, **others}
 
 
@@ -83,7 +90,7 @@ def options(photos, **others):
 )
 def test_every_task_learns_and_is_saved(photos, columns, tmp_path, task, label, metric):
     how = recipe("finetune", learning_rate=1e-2, augmentation=None)
-    chosen = options(photos, label=label, task=task, metric=metric, recipe=how, epochs=8)
+    chosen = options(photos, label_column=label, task=task, metric=metric, recipe=how, epochs=8)
     result = finetune(columns, model=tiny(), output=tmp_path / "run", **chosen)
     found = result.evaluation
     if task == "multi":
@@ -113,7 +120,9 @@ def test_a_model_of_numbers_goes_on_in_its_unit(photos, columns, tmp_path):
     anatomy.name_classes(model, ("age",), "regression")
     model.get_layer("head").bias.assign([1030.0])
     none = recipe("finetune", learning_rate=1e-9, augmentation=None)
-    result = finetune(columns, model=model, output=tmp_path, **options(photos, label="age", epochs=1, recipe=none))
+    result = finetune(
+        columns, model=model, output=tmp_path, **options(photos, label_column="age", epochs=1, recipe=none)
+    )
     before = model.predict(np.zeros((1, SIZE, SIZE, 3)), verbose=0)
     after = result.model.predict(np.zeros((1, SIZE, SIZE, 3)), verbose=0)
     np.testing.assert_allclose(after, before, rtol=1e-4)
@@ -122,11 +131,11 @@ def test_a_model_of_numbers_goes_on_in_its_unit(photos, columns, tmp_path):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"label": "kind", "metric": "rmse"}, "'rmse' does not fit the task 'single'.*macro_f1"),
-        ({"label": "kind", "metric": "f2"}, "metric must be one of"),
-        ({"label": "age", "balance": True}, "balance=True weighs classes.*'regression'"),
-        ({"label": "kind", "folds": 100}, "48 images cannot be divided into 100 parts. Pass folds=48, or"),
-        ({"label": "kind", "folds": "fold"}, "no column 'fold'"),
+        ({"label_column": "kind", "metric": "rmse"}, "'rmse' does not fit the task 'single'.*macro_f1"),
+        ({"label_column": "kind", "metric": "f2"}, "metric must be one of"),
+        ({"label_column": "age", "balance": True}, "balance=True weighs classes.*'regression'"),
+        ({"label_column": "kind", "folds": 100}, "48 images cannot be divided into 100 parts. Pass folds=48, or"),
+        ({"label_column": "kind", "folds": "fold"}, "no column 'fold'"),
     ],
 )
 def test_what_does_not_fit(photos, columns, tmp_path, given, message):
@@ -138,7 +147,7 @@ def test_what_does_not_fit(photos, columns, tmp_path, given, message):
 @pytest.mark.parametrize("balance", [False, "weights", "prior"])
 def test_unbalanced_classes_are_warned_of_unless_they_are_balanced(photos, columns, tmp_path, balance):
     table = {**columns, "kind": ["rare"] * 3 + ["common"] * 45}
-    how = options(photos, label="kind", epochs=1, balance=balance, validation_split=0.34)
+    how = options(photos, label_column="kind", epochs=1, balance=balance, validation_split=0.34)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         finetune(table, model=tiny(), output=tmp_path / "run", **how)
@@ -146,13 +155,13 @@ def test_unbalanced_classes_are_warned_of_unless_they_are_balanced(photos, colum
 
 
 def test_a_folder_takes_no_columns(photos, columns, tmp_path):
-    with pytest.raises(ValueError, match="group belongs to a table"):
-        finetune(photos, model=tiny(), output=tmp_path / "run", group="patient")
+    with pytest.raises(ValueError, match="group_column belongs to a table"):
+        finetune(photos, model=tiny(), output=tmp_path / "run", group_column="patient")
 
 
 # --- folds --------------------------------------------------------------------------------------------------------
 
-FOLDS = {"label": "kind", "folds": 4, "group": "patient", "metric": "macro_f1", "epochs": 2}
+FOLDS = {"label_column": "kind", "folds": 4, "group_column": "patient", "metric": "macro_f1", "epochs": 2}
 
 
 @pytest.fixture(scope="module")
@@ -194,7 +203,7 @@ def test_a_fold_predicts_what_its_model_predicts(whole, photos):
 
 
 def test_each_mistake_is_explained_by_the_model_that_made_it(photos, columns, tmp_path):
-    chosen = {"label": "age", "folds": 2, "epochs": 1, "mistakes": 3}
+    chosen = {"label_column": "age", "folds": 2, "epochs": 1, "mistakes": 3}
     result = finetune(columns, model=tiny(), output=tmp_path / "run", **options(photos, **chosen))
     page = (result.folder / "report.html").read_text("utf-8")
     with open(result.folder / "oof.csv", newline="") as file:
@@ -238,7 +247,7 @@ def test_folds_that_were_stopped_go_on_to_the_same_result(whole, photos, columns
 @pytest.mark.slow
 def test_a_column_says_the_folds(photos, columns, tmp_path):
     table = {**columns, "fold": [n % 2 for n in range(48)]}
-    given = options(photos, label="kind", folds="fold", epochs=1)
+    given = options(photos, label_column="kind", folds="fold", epochs=1)
     finetune(table, model=tiny(), output=tmp_path / "run", **given)
     with open(tmp_path / "run" / "oof.csv", newline="") as file:
         assert [int(row["fold"]) for row in csv.DictReader(file)] == table["fold"]
@@ -267,9 +276,9 @@ def large(folder):
 
 
 LARGE = {
-    "image": "id",
-    "label": ["red", "green", "blue"],
-    "group": "patient",
+    "image_column": "id",
+    "label_column": ["red", "green", "blue"],
+    "group_column": "patient",
     "folds": 5,
     "metric": "map",
     "epochs": 1,
@@ -288,7 +297,7 @@ def test_5000_rows_killed_in_fold_3(tmp_path):
     large(tmp_path)
     with pytest.warns(UserWarning) as warned:
         whole = finetune(
-            tmp_path / "train.csv", model=tiny(), images=tmp_path / "images", output=tmp_path / "whole", **LARGE
+            tmp_path / "train.csv", model=tiny(), images_dir=tmp_path / "images", output=tmp_path / "whole", **LARGE
         )
     said = [str(each.message) for each in warned]
     assert any("2 pictures are not in" in each and "'00011', '04011'" in each for each in said)
@@ -305,7 +314,7 @@ import sys; sys.path[:0] = [{str(Path(__file__).parent)!r}, {str(ROOT / "tests")
 import test_folds as t
 from pathlib import Path
 folder = Path({str(tmp_path)!r})
-t.finetune(folder / "train.csv", model=t.tiny(), images=folder / "images", output=folder / "run", **t.LARGE)
+t.finetune(folder / "train.csv", model=t.tiny(), images_dir=folder / "images", output=folder / "run", **t.LARGE)
 """
     process = subprocess.Popen([sys.executable, "-c", script], env=os.environ.copy())
     while process.poll() is None and not (tmp_path / "run" / "fold3" / ".state" / "state.json").exists():
@@ -313,7 +322,7 @@ t.finetune(folder / "train.csv", model=t.tiny(), images=folder / "images", outpu
     process.send_signal(signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL and not (tmp_path / "run" / "fold3" / "model.keras").exists()
     with pytest.warns(UserWarning):
-        finetune(tmp_path / "train.csv", model=tiny(), images=tmp_path / "images", output=tmp_path / "run", **LARGE)
+        finetune(tmp_path / "train.csv", model=tiny(), images_dir=tmp_path / "images", output=tmp_path / "run", **LARGE)
     assert (tmp_path / "run" / "oof.csv").read_text() == (tmp_path / "whole" / "oof.csv").read_text()
     for ours, theirs in zip(weights_of(tmp_path / "run"), weights_of(tmp_path / "whole"), strict=True):
         for one, other in zip(ours, theirs, strict=True):

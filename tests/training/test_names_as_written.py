@@ -53,7 +53,7 @@ def table(folder, values, separator=",", name="table.csv", title="label"):
 @pytest.mark.parametrize("separator", ",;\t|")
 def test_two_spellings_are_two_classes(images, tmp_path, separator):
     for pair in itertools.combinations(SPELLINGS, 2) if separator == "," else zip(SPELLINGS, SPELLINGS[::-1]):
-        found = read_table(table(tmp_path, pair * 3, separator), root=images, task="single")
+        found = read_table(table(tmp_path, pair * 3, separator), images_dir=images, task="single")
         assert sorted(found.names) == sorted(pair)
         assert [found.names[label] for label in found.labels] == [*pair] * 3
 
@@ -68,56 +68,59 @@ def test_rows_longer_than_the_first_line_are_read_or_refused(images, tmp_path, s
         path.write_text("\n".join([f"image{separator}label", *rows]), encoding="utf-8")
         if end or more > 1:
             with pytest.raises(ValueError, match="more values in its rows than names of columns"):
-                read_table(path, root=images)
+                read_table(path, images_dir=images)
         else:
-            assert read_table(path, root=images).names == ("a", "b")
+            assert read_table(path, images_dir=images).names == ("a", "b")
 
 
 def test_a_column_without_any_label_is_refused(images, tmp_path):
     for separator in " |":
         with pytest.raises(ValueError, match="'label' has no label in any row"):
-            read_table(table(tmp_path, [""] * 3), root=images, separator=separator)
+            read_table(table(tmp_path, [""] * 3), images_dir=images, separator=separator)
 
 
 def test_tab_separated_and_parquet_files(images, tmp_path):
-    assert read_table(table(tmp_path, ["01", "1"] * 3, "\t", "a.tsv"), root=images, task="single").names == ("01", "1")
+    assert read_table(table(tmp_path, ["01", "1"] * 3, "\t", "a.tsv"), images_dir=images, task="single").names == (
+        "01",
+        "1",
+    )
     pytest.importorskip("pyarrow")
     pandas.DataFrame({"image": IDS, "label": [0, 1] * 3}).to_parquet(tmp_path / "a.parquet")
-    assert read_table(tmp_path / "a.parquet", root=images).names == ("0", "1")
+    assert read_table(tmp_path / "a.parquet", images_dir=images).names == ("0", "1")
     pandas.DataFrame({"image": IDS, "label": ["01", "1"] * 3}).to_parquet(tmp_path / "b.parquet")
-    assert read_table(tmp_path / "b.parquet", root=images).names == ("01", "1")
+    assert read_table(tmp_path / "b.parquet", images_dir=images).names == ("01", "1")
 
 
 def test_an_arrow_table_is_a_table(images):
     arrow = pytest.importorskip("pyarrow")
     given = {"image": IDS, "label": [0, 1] * 3}
-    found = read_table(arrow.table(given), root=images)
+    found = read_table(arrow.table(given), images_dir=images)
     assert found.names == ("0", "1") and found.labels.tolist() == [0, 1] * 3
 
 
 def test_a_column_by_a_number_is_named(images, tmp_path):
     with pytest.raises(ValueError, match="no column '0'.* Its columns: image, label"):
-        read_table(table(tmp_path, "ab" * 3), 0, root=images)
-    found = read_table(pandas.DataFrame([[name, "ab"[int(name) % 2]] for name in IDS]), 0, 1, root=images)
+        read_table(table(tmp_path, "ab" * 3), 0, images_dir=images)
+    found = read_table(pandas.DataFrame([[name, "ab"[int(name) % 2]] for name in IDS]), 0, 1, images_dir=images)
     assert found.names == ("a", "b")
 
 
 def test_an_empty_cell_is_no_label(images, tmp_path):
     path = table(tmp_path, ["01 1", "", "1", "01", "", "1"])
     path.write_text(path.read_text().replace('""', ""))
-    found = read_table(path, root=images, separator=" ")
+    found = read_table(path, images_dir=images, separator=" ")
     assert found.names == ("01", "1")
     assert found.labels.tolist() == [[1, 1], [0, 0], [0, 1], [1, 0], [0, 0], [0, 1]]
     columns = {**read_columns(path), "label": ["a", None, "b", float("nan"), "", "a b"]}
-    assert read_table(columns, root=images, separator=" ").labels.sum(axis=1).tolist() == [1, 0, 1, 0, 0, 2]
+    assert read_table(columns, images_dir=images, separator=" ").labels.sum(axis=1).tolist() == [1, 0, 1, 0, 0, 2]
     with pytest.raises(ValueError, match="has no value in rows 2, 5"):
-        read_table(path, root=images)
+        read_table(path, images_dir=images)
 
 
 def test_groups_are_as_written(images, tmp_path):
     path = table(tmp_path, ["1", "01", "001"] * 2, title="patient,label")
     path.write_text(path.read_text().replace('"\n', '",a\n').replace(",a\n", ",b\n", 3))
-    assert len(set(read_table(path, root=images, group="patient").groups.tolist())) == 3
+    assert len(set(read_table(path, images_dir=images, group_column="patient").groups.tolist())) == 3
 
 
 @pytest.mark.parametrize(

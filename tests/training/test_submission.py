@@ -129,7 +129,7 @@ def test_a_submission_has_the_rows_of_the_table_and_the_columns_of_the_sample(fo
 def test_other_columns_name_files_and_ids(folder):
     rows = {"file": [f"{name}.png" for name in NAMES], "id": [7, 3, 5, 1, 9]}
     sample = {"id": [1, 3, 5, 7, 9], "kind": ["class 0"] * 5}
-    found = training.predict_table(rows, make(), folder, image="file", sample=sample)
+    found = training.predict_table(rows, make(), folder, image_column="file", sample=sample)
     assert found["id"].tolist() == rows["id"]
     assert found["kind"].tolist() == [f"class {n}" for n in by_hand([make()], folder).argmax(-1)]
 
@@ -197,7 +197,7 @@ def test_models_must_predict_the_same(folder):
         ({"tta": "flop"}, ValueError, "Did you mean 'flip'"),
         ({"average": "log"}, ValueError, "average must be one of"),
         ({"values": "name"}, ValueError, "Did you mean 'names'"),
-        ({"image": "file"}, ValueError, "no column 'file'. Its columns: id"),
+        ({"image_column": "file"}, ValueError, "no column 'file'. Its columns: id"),
         ({"output": "submission.xls"}, ValueError, "must end in .csv, .tsv, .parquet"),
     ],
 )

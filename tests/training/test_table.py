@@ -1,9 +1,12 @@
 """Tables as datasets: what the columns mean, which files they name, and mistakes that are said with their rows."""
 
+import inspect
+
 import numpy as np
 import pytest
 from PIL import Image
 
+from vit_keras import training
 from vit_keras.training.data.augment import Augmentation
 from vit_keras.training.data.dataset import image_folder
 from vit_keras.training.data.table import image_table, read_columns, read_table
@@ -39,7 +42,9 @@ COLUMNS = {
 
 
 def table(photos, *arguments, columns=COLUMNS, **options):
-    return image_table(columns, "image", *arguments, root=photos, **{"image_size": SIZE, "progress": False, **options})
+    return image_table(
+        columns, "image", *arguments, images_dir=photos, **{"image_size": SIZE, "progress": False, **options}
+    )
 
 
 # --- what labels are ----------------------------------------------------------------------------------------------
@@ -104,7 +109,10 @@ def test_all_forms_of_a_table_are_the_same(photos, tmp_path, kind):
         given = tmp_path / f"table.{kind}"
         frame.to_csv(given, index=False, sep="\t" if kind == "tsv" else ",")
     for label in ("kind", ["cat", "dog"], "age"):
-        found, expected = read_table(given, label=label, root=photos), read_table(COLUMNS, label=label, root=photos)
+        found, expected = (
+            read_table(given, label_column=label, images_dir=photos),
+            read_table(COLUMNS, label_column=label, images_dir=photos),
+        )
         assert found.ids == expected.ids == IDS  # not 0, 1, 2, as they would be as numbers
         assert (found.task, found.names, found.paths) == (expected.task, expected.names, expected.paths)
         np.testing.assert_array_equal(found.labels, expected.labels)
@@ -133,7 +141,7 @@ def test_what_was_assumed_is_said(photos, capsys):
         (["kind", "level"], {"task": "single"}, "has one column of labels"),
         ("kinds", {}, "no column 'kinds'. Did you mean 'kind'\\?"),
         ("kind", {"task": "clustering"}, "task must be one of 'auto', 'single'"),
-        ("kind", {"weight": "patient"}, "'patient' must have numbers"),
+        ("kind", {"weight_column": "patient"}, "'patient' must have numbers"),
         ("kind", {"validation_split": 0.7}, "above 0 and at most 0.5"),
     ],
 )
@@ -149,27 +157,27 @@ def test_missing_values_are_named_by_their_rows(photos, column, value):
     values = [value if n in (1, 7) else each for n, each in enumerate(COLUMNS[column])]
     label = column if column != "image" and column != "patient" else "kind"
     with pytest.raises(ValueError, match=rf"'{column}' has no value in rows 2, 8 \(the first is 1\)"):
-        table(photos, label, columns={**COLUMNS, column: values}, group="patient")
+        table(photos, label, columns={**COLUMNS, column: values}, group_column="patient")
 
 
 def test_other_tables_are_refused(photos, tmp_path):
     with pytest.raises(FileNotFoundError, match=r"no table .*none\.csv"):
-        image_table(tmp_path / "none.csv", root=photos)
+        image_table(tmp_path / "none.csv", images_dir=photos)
     with pytest.raises(FileNotFoundError, match="no folder"):
-        image_table(COLUMNS, root=tmp_path / "none")
+        image_table(COLUMNS, images_dir=tmp_path / "none")
     with pytest.raises(TypeError, match="A table is the path of"):
-        image_table([1, 2], root=photos)
+        image_table([1, 2], images_dir=photos)
     with pytest.raises(ValueError, match="differ in length"):
-        image_table({"image": ["1"], "label": [1, 2]}, root=photos)
+        image_table({"image": ["1"], "label": [1, 2]}, images_dir=photos)
     with pytest.raises(ValueError, match="only one class, 'a'"):
-        image_table({"image": ["000"], "label": ["a"]}, root=photos)
+        image_table({"image": ["000"], "label": ["a"]}, images_dir=photos)
 
 
 # --- weights ------------------------------------------------------------------------------------------------------
 
 
 def test_weights_are_the_third_of_a_batch(photos):
-    data = table(photos, "kind", weight="weight", shuffle=False, batch_size=4)
+    data = table(photos, "kind", weight_column="weight", shuffle=False, batch_size=4)
     assert [len(batch) for batch in data] == [3] * 3
     np.testing.assert_array_equal(data[1][2], np.array(COLUMNS["weight"][4:8], "float32"))
 
@@ -179,9 +187,9 @@ def test_mixing_mixes_losses_with_their_weights(photos, label):
     """A blend costs the blend of what each of both would cost: weight × label is mixed, and so is the weight."""
     mixed = Augmentation(crop=None, flip=False, mixup=1.0)
     options = {"label_mode": "categorical", "augmentation": mixed, "shuffle": False}
-    _, labels, weights = table(photos, label, weight="weight", **options)[0]
+    _, labels, weights = table(photos, label, weight_column="weight", **options)[0]
     _, alone = table(photos, label, **options)[0]
-    plain = table(photos, label, weight="weight", label_mode="categorical", shuffle=False)[0]
+    plain = table(photos, label, weight_column="weight", label_mode="categorical", shuffle=False)[0]
     # The same random numbers mix a unit matrix: it says how much of each picture is in each blend.
     rng = np.random.default_rng([0, 0, 2, 0])
     pixels = np.zeros((9, SIZE, SIZE, 3), "float32")
@@ -220,12 +228,53 @@ def test_an_id_of_two_files_is_refused(photos):
 
 def test_groups_and_duplicates_are_not_divided(photos):
     pytest.importorskip("sklearn")
-    train, held_out = table(photos, "age", group="patient", validation_split=0.34, shuffle=False)
+    train, held_out = table(photos, "age", group_column="patient", validation_split=0.34, shuffle=False)
     groups = [{COLUMNS["patient"][row] for row in part.rows} for part in (train, held_out)]
     assert not groups[0] & groups[1] and sorted([*train.rows, *held_out.rows]) == [*range(9)]
     twice = {**COLUMNS, "image": ["000", "000", *IDS[2:]]}
     with pytest.raises(ValueError, match="1 pictures stand in several rows.*'000'"):
         table(photos, "age", columns=twice, validation_split=0.34)
     assert len(table(photos, "age", columns=twice)) == 1  # nothing is held out
-    train, held_out = table(photos, "age", columns=twice, validation_split=0.34, group="image")
+    train, held_out = table(photos, "age", columns=twice, validation_split=0.34, group_column="image")
     assert {0, 1} <= set(train.rows) or {0, 1} <= set(held_out.rows)
+
+
+# --- the names of arguments in earlier versions ---
+
+
+OLD_NAMES = {
+    training.image_table: {"image": "id", "label": "kind", "weight": "w", "group": "g", "root": "PHOTOS"},
+    training.evaluate: {"image": "id", "label": "kind", "images": "PHOTOS"},
+    training.finetune: {"image": "id", "label": "kind", "weight": "w", "group": "g", "images": "PHOTOS"},
+    training.predict_table: {"image": "id", "images": "PHOTOS"},
+}
+
+
+def new_name(old):
+    return "images_dir" if old in ("root", "images") else f"{old}_column"
+
+
+def test_an_argument_under_its_old_name_is_read_with_a_warning(photos):
+    columns = {"id": IDS, "kind": COLUMNS["kind"], "w": COLUMNS["weight"], "g": COLUMNS["patient"]}
+    given = {**OLD_NAMES[training.image_table], "root": photos}
+    options = {"image_size": SIZE, "progress": False, "shuffle": False}
+    with pytest.warns(DeprecationWarning) as caught:
+        old = image_table(columns, **given, **options)
+    assert {f"image_table({name}=…) is now {new_name(name)}=. Pass {new_name(name)}." for name in given} == {
+        str(each.message) for each in caught if each.category is DeprecationWarning
+    }
+    assert {each.filename for each in caught if each.category is DeprecationWarning} == {__file__}
+    new = image_table(columns, **{new_name(name): value for name, value in given.items()}, **options)
+    assert old.paths == new.paths
+    for (_, *one), (_, *two) in zip(old, new):
+        for first, second in zip(one, two):
+            np.testing.assert_array_equal(first, second)
+
+
+@pytest.mark.parametrize("function", OLD_NAMES, ids=lambda function: function.__name__)
+def test_every_old_name_is_known_and_refused_beside_the_new_one(function):
+    for old, value in OLD_NAMES[function].items():
+        new = new_name(old)
+        assert new in inspect.signature(function).parameters
+        with pytest.raises(TypeError, match=f"{function.__name__} received {new} twice: {old} is the old name"):
+            function("a", "b", **{old: value, new: value})

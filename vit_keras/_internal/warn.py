@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import warnings
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
 
 LIMIT = 4_000
 """Characters of a warning, which may quote a file."""
@@ -11,12 +14,47 @@ LIMIT = 4_000
 _PACKAGE = __name__.partition(".")[0]
 
 
-def warn_caller(message: str) -> None:
-    """Issue a `UserWarning` at the nearest caller outside of this package, however deep inside it the cause is.
+_P, _R = ParamSpec("_P"), TypeVar("_R")
+
+
+def warn_caller(message: str, category: type[Warning] = UserWarning) -> None:
+    """Issue a warning at the nearest caller outside of this package, however deep inside it the cause is.
 
     `warnings.warn(skip_file_prefixes=)` does the same from Python 3.12 on.
     """
     frame, level = sys._getframe(), 1
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == _PACKAGE:
         frame, level = frame.f_back, level + 1
-    warnings.warn(message if len(message) <= LIMIT else f"{message[:LIMIT]} …", UserWarning, stacklevel=level)
+    warnings.warn(message if len(message) <= LIMIT else f"{message[:LIMIT]} …", category, stacklevel=level)
+
+
+def renamed_arguments(**names: str) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
+    """Return a decorator that accepts arguments under the names of an earlier version, with a `DeprecationWarning`.
+
+    Args:
+        **names: The new name of each old one.
+
+    Example:
+        >>> @renamed_arguments(root="images_dir")
+        ... def read(images_dir="."):
+        ...     return images_dir
+        >>> read(images_dir="flowers")
+        'flowers'
+    """
+
+    def decorate(function: Callable[_P, _R]) -> Callable[_P, _R]:
+        @functools.wraps(function)
+        def with_old_names(*args: Any, **kwargs: Any) -> _R:
+            for old in [name for name in kwargs if name in names]:
+                new = names[old]
+                if new in kwargs:
+                    raise TypeError(
+                        f"{function.__name__} received {new} twice: {old} is the old name of it. Pass {new} alone."
+                    )
+                warn_caller(f"{function.__name__}({old}=…) is now {new}=. Pass {new}.", DeprecationWarning)
+                kwargs[new] = kwargs.pop(old)
+            return function(*args, **kwargs)
+
+        return with_old_names
+
+    return decorate

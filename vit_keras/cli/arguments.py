@@ -50,7 +50,7 @@ def add_output(
         add_alias(parser, old, "output", type=Path)
 
 
-def add_alias(parser: argparse.ArgumentParser, old: str, dest: str, type: type = str) -> None:
+def add_alias(parser: argparse._ActionsContainer, old: str, dest: str, type: type = str) -> None:
     """Accept the spelling of an earlier version, without showing it."""
     parser.add_argument(old, dest=dest, type=type, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
 

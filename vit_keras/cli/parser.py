@@ -50,7 +50,7 @@ _COMMANDS = (
     (
         "training.predict_table",
         "predict every row of a table of images, by the average of several models",
-        "predict-table test.csv --models fold*/model.keras --images test --like sample.csv -o submission.csv",
+        "predict-table test.csv --models fold*/model.keras --images-dir test --like sample.csv -o submission.csv",
     ),
     (
         "training.average",

@@ -50,13 +50,13 @@ def finetune(options: argparse.Namespace) -> None:
         validation_split=options.held_out,
         folds=int(options.folds) if (options.folds or "").isdecimal() else options.folds,
         metric=options.metric,
-        images=options.images,
-        image=options.image_column,
-        label=_columns(options.label_column) or "label",
+        images_dir=options.images_dir,
+        image_column=options.image_column,
+        label_column=_columns(options.label_column) or "label",
         task=options.task,
         separator=options.separator,
-        group=options.group,
-        weight=options.weight,
+        group_column=options.group_column,
+        weight_column=options.weight_column,
         class_names=options.class_names,
         balance=options.balance_by or options.balance,
         probe=options.probe,
@@ -94,9 +94,9 @@ def evaluate(options: argparse.Namespace) -> None:
     found = evaluation.evaluate(
         model,
         options.folder,
-        images=options.images,
-        image=options.image_column,
-        label=_columns(options.label_column),
+        images_dir=options.images_dir,
+        image_column=options.image_column,
+        label_column=_columns(options.label_column),
         separator=options.separator,
         only=options.only,
         errors=options.errors,
@@ -107,7 +107,7 @@ def evaluate(options: argparse.Namespace) -> None:
     else:
         _print_evaluation(found)
     if options.output is not None:
-        root = folder_of(options.folder, options.images) if is_table(options.folder) else options.folder
+        root = folder_of(options.folder, options.images_dir) if is_table(options.folder) else options.folder
         page = report(
             found,
             title=f"{model.name} on {Path(options.folder).resolve().name}",
@@ -150,8 +150,8 @@ def predict_table(options: argparse.Namespace) -> None:
     found = submission.predict_table(
         options.table,
         models,
-        options.images,
-        image=options.image_column,
+        options.images_dir,
+        image_column=options.image_column,
         sample=options.like,
         output=output,
         tta=options.tta,

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from ...labels import TASKS
-from ..arguments import add_errors, add_json, add_loading, add_model, add_output
+from ..arguments import add_alias, add_errors, add_json, add_loading, add_model, add_output
 from ..options import image_size, integer, number
 
 __all__ = ["average", "embed", "evaluate", "finetune", "predict_table"]
@@ -99,15 +99,20 @@ def _add_table(parser: argparse.ArgumentParser) -> None:
         default="auto",
         help="one class of several, several labels, numbers, or levels; default: auto",
     )
-    table.add_argument("--group", metavar="NAME", help="column, such as the patient, that no split divides")
-    table.add_argument("--weight", metavar="NAME", help="column of the weight of each image in the loss")
+    table.add_argument("--group-column", metavar="NAME", help="column, such as the patient, that no split divides")
+    add_alias(table, "--group", "group_column")
+    table.add_argument("--weight-column", metavar="NAME", help="column of the weight of each image in the loss")
+    add_alias(table, "--weight", "weight_column")
     table.add_argument("--class-names", metavar="NAME", nargs="+", help="classes or levels, in their order")
 
 
 def _add_columns(parser: argparse.ArgumentParser, labels: str) -> argparse._ArgumentGroup:
     """Add where the images and the labels of a table are."""
     table = parser.add_argument_group("tables")
-    table.add_argument("--images", type=Path, metavar="DIR", help="folder of the images; default: that of the table")
+    table.add_argument(
+        "--images-dir", type=Path, metavar="DIR", help="folder of the images; default: that of the table"
+    )
+    add_alias(table, "--images", "images_dir", type=Path)
     table.add_argument("--image-column", metavar="NAME", default="image", help="images or their ids; default: image")
     table.add_argument("--label-column", metavar="NAME", nargs="+", help=labels)
     table.add_argument("--separator", metavar="TEXT", help="what stands between several labels in one column")
@@ -146,7 +151,10 @@ def predict_table(parser: argparse.ArgumentParser) -> None:
         metavar="MODEL",
         help="saved models (.keras, .h5), such as one for each fold; their predictions are averaged",
     )
-    parser.add_argument("--images", type=Path, metavar="DIR", help="folder of the images; default: that of the table")
+    parser.add_argument(
+        "--images-dir", type=Path, metavar="DIR", help="folder of the images; default: that of the table"
+    )
+    add_alias(parser, "--images", "images_dir", type=Path)
     parser.add_argument(
         "--image-column",
         metavar="NAME",

@@ -51,7 +51,7 @@ def near_duplicates(train: Any, held_out: Any, *, threshold: float | None = None
     to learn from decide: the logarithm of the distance of each to its nearest neighbor has quartiles, and what lies
     three times their range below the lower one is "far out" (Tukey, "Exploratory Data Analysis", 1977). Of distances
     like those of different images, about one in a million does. Where a quarter of the images to learn from are
-    duplicates of each other, as in frames of a video, nothing is unusually near: divide by `group=` there.
+    duplicates of each other, as in frames of a video, nothing is unusually near: pass `group_column=` there.
 
     The search takes a second for 2,000 images and grows with the product of both numbers.
 

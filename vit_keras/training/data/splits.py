@@ -52,7 +52,7 @@ def _folds(data: Labeled, folds: int, seed: int, fewer: Callable[[int], str]) ->
     groups = data.groups
     if groups is not None and len(np.unique(groups)) < folds:
         count = len(np.unique(groups))
-        advice = _advice(count, fewer, "Add groups, or divide without group=")
+        advice = _advice(count, fewer, "Add groups, or divide without group_column=")
         raise ValueError(f"There are {count} groups, which cannot be divided into {folds} parts. {advice}")
     if data.task == "multi":
         return _stratified_labels(data.labels, np.arange(len(data.labels)) if groups is None else groups, folds, seed)
@@ -115,8 +115,8 @@ def _check_duplicates(data: Labeled) -> None:
     if apart:
         raise ValueError(
             f"{len(apart):,} pictures stand in several rows, and could be learned and held out at once: "
-            f"{first_few(apart)}. Keep one row of each, or pass as group= a column that keeps them together, such as "
-            "that of the picture."
+            f"{first_few(apart)}. Keep one row of each, or pass as group_column= a column that keeps them "
+            "together, such as that of the image."
         )
 
 

@@ -3,7 +3,7 @@
 >>> from vit_keras import vit
 >>> model = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=5)
 >>> columns = {"image": ["daisy/0.png", "daisy/1.png", "rose/0"], "label": ["daisy", "daisy", "rose"]}
->>> train = image_table(columns, root="flowers", model=model, progress=False, shuffle=True, batch_size=2)
+>>> train = image_table(columns, images_dir="flowers", model=model, progress=False, shuffle=True, batch_size=2)
 >>> train.class_names, train.counts.tolist()
 (('daisy', 'rose'), [2, 1])
 """
@@ -21,6 +21,7 @@ import keras
 import numpy as np
 
 from ..._internal.validate import one_of
+from ..._internal.warn import renamed_arguments
 from ...labels import TASKS
 from ...preprocess import Preprocessing
 from .augment import Augmentation
@@ -35,16 +36,26 @@ __all__ = [
 ]
 
 
+RENAMED = {
+    "image": "image_column",
+    "label": "label_column",
+    "weight": "weight_column",
+    "group": "group_column",
+}
+"""Arguments of a table by the names that they had, and have now; the folder had another one in each function."""
+
+
+@renamed_arguments(root="images_dir", **RENAMED)
 def image_table(
     table: Any,
-    image: str = "image",
-    label: str | Sequence[str] = "label",
+    image_column: str = "image",
+    label_column: str | Sequence[str] = "label",
     *,
-    root: str | os.PathLike[str] = ".",
+    images_dir: str | os.PathLike[str] = ".",
     task: str = "auto",
     separator: str | None = None,
-    weight: str | None = None,
-    group: str | None = None,
+    weight_column: str | None = None,
+    group_column: str | None = None,
     image_size: int | tuple[int, int] | str | None = "native",
     model: keras.Model | None = None,
     preprocessing: Preprocessing | None = None,
@@ -64,7 +75,7 @@ def image_table(
 
     Batches, checks, caching and random numbers are those of `vit_keras.training.image_folder`.
 
-    What stands in the column or columns `label`, and what a batch then has, depends on the `task`:
+    What stands in the column or columns `label_column`, and what a batch then has, depends on the `task`:
 
     - `"single"`: names or whole numbers; int32 `(n,)`. `class_names` are the classes, sorted. Names in a CSV file are
       as they are written there: `001` is not `1`.
@@ -74,14 +85,14 @@ def image_table(
 
     Args:
         table: The path of a .csv, .tsv or .parquet file; a data frame of pandas or polars; or a dictionary of columns.
-        image: The column of the pictures: files relative to `root`. A name without an ending, such as an id, stands for
-            the file of that name with the ending of an image.
-        label: The column of the labels, or several.
-        root: The folder of the pictures.
+        image_column: The column of the images: files relative to `images_dir`. A name without an ending, such as an id,
+            stands for the file of that name with the ending of an image.
+        label_column: The column of the labels, or several.
+        images_dir: The folder of the pictures.
         task: What the labels are; `"auto"` finds out where there is no doubt, and says what it found.
         separator: What stands between the labels of one picture, such as `" "` or `"|"`. An empty text is no label.
-        weight: A column of numbers: how much each picture counts in the loss. Batches have them as a third element.
-        group: A column, such as that of the patient. Its values are not divided between training and validation.
+        weight_column: A column of numbers: the weight of each image in the loss. Batches have them as a third element.
+        group_column: A column, such as that of the patient. Its values are not divided between training and validation.
         image_size: `(height, width)` or one integer. `"native"` or `None`: the model's, else the preprocessing's.
         model: The model to train. It determines image size and preprocessing.
         preprocessing: How an image becomes an input of the model. `None`: the model's own, or Google's.
@@ -112,11 +123,13 @@ def image_table(
 
     Example:
         >>> columns = {"id": ["daisy/0", "rose/0"], "red": [0, 1], "white": [1, 1]}
-        >>> data = image_table(columns, "id", ["red", "white"], root="flowers", image_size=32, task="multi")
+        >>> data = image_table(columns, "id", ["red", "white"], images_dir="flowers", image_size=32, task="multi")
         >>> data.class_names, data.labels.tolist(), data.paths[0].name
         (('red', 'white'), [[0.0, 1.0], [1.0, 1.0]], '0.png')
     """
-    data = read_table(table, image, label, root, task, separator, weight, group, class_names)
+    data = read_table(
+        table, image_column, label_column, images_dir, task, separator, weight_column, group_column, class_names
+    )
     if data.assumed and progress:
         print(data.assumed, file=sys.stderr)
     return datasets_of(
@@ -142,22 +155,24 @@ def image_table(
 
 def read_table(
     table: Any,
-    image: str = "image",
-    label: str | Sequence[str] = "label",
-    root: str | os.PathLike[str] = ".",
+    image_column: str = "image",
+    label_column: str | Sequence[str] = "label",
+    images_dir: str | os.PathLike[str] = ".",
     task: str = "auto",
     separator: str | None = None,
-    weight: str | None = None,
-    group: str | None = None,
+    weight_column: str | None = None,
+    group_column: str | None = None,
     class_names: Sequence[str] | None = None,
     fewest: int = 2,
 ) -> Labeled:
     """Return the pictures and labels of a table with at least so many classes; see `image_table`."""
     one_of(task, "task", ("auto", *TASKS))
-    root = Path(root).expanduser()
+    root = Path(images_dir).expanduser()
     if not root.is_dir():
         raise FileNotFoundError(f"There is no folder {root}.")
-    image, wanted = str(image), [str(label)] if isinstance(label, (str, int)) else [str(name) for name in label]
+    image, group, weight = str(image_column), group_column, weight_column
+    names = [label_column] if isinstance(label_column, (str, int)) else label_column
+    wanted = [str(name) for name in names]
     as_written = [image, *wanted, *filter(None, [group])]
     columns, written = read_columns(table, [image]), read_columns(table, as_written)
     if separator is not None and task in ("auto", "multi"):
@@ -189,12 +204,12 @@ def read_table(
     return Labeled(task, names, paths, labels, ids, root, weights, groups, missing, assumed)
 
 
-def read_pictures(source: Any, images: Any, errors: str, options: Mapping[str, Any]) -> Labeled:
+def read_pictures(source: Any, images_dir: Any, errors: str, options: Mapping[str, Any]) -> Labeled:
     """Return the pictures of a folder of classes, or of a table.
 
     Args:
         source: The folder or the table.
-        images: Folder of a table's pictures; `None`: the table's own.
+        images_dir: Folder of a table's pictures; `None`: the table's own.
         errors: Whether empty subfolders are errors; see `image_folder`.
         options: Of a table, arguments of `read_table`.
 
@@ -202,9 +217,9 @@ def read_pictures(source: Any, images: Any, errors: str, options: Mapping[str, A
         ValueError: Options of a table are given with a folder.
     """
     if is_table(source):
-        return read_table(source, root=folder_of(source, images), **options)
+        return read_table(source, images_dir=folder_of(source, images_dir), **options)
     path = Path(source).expanduser()
-    given = [name for name, value in {**options, "images": images}.items() if value != _OF_A_FOLDER.get(name)]
+    given = [name for name, value in {**options, "images_dir": images_dir}.items() if value != _OF_A_FOLDER.get(name)]
     if given and not path.is_dir() and path.exists():
         raise ValueError(f"{path} is not a table: its name must end in .csv, .tsv or .parquet.")
     if given:
@@ -212,7 +227,7 @@ def read_pictures(source: Any, images: Any, errors: str, options: Mapping[str, A
     return read_folder(path, None, errors)
 
 
-_OF_A_FOLDER = {"image": "image", "label": "label", "task": "auto"}
+_OF_A_FOLDER = {"image_column": "image", "label_column": "label", "task": "auto"}
 
 
 def column_numbers(columns: Mapping[str, np.ndarray], name: str) -> np.ndarray:

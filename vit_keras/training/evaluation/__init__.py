@@ -15,6 +15,7 @@ import numpy as np
 from PIL import Image
 
 from ..._internal.validate import one_of, positive_integer
+from ..._internal.warn import renamed_arguments
 from ...anatomy import (
     NUMBERS,
     class_names,
@@ -34,7 +35,7 @@ from .. import metrics
 from ..data.dataset import ImageFolder
 from ..data.labeled import Labeled
 from ..data.listing import first_few
-from ..data.table import is_table, read_pictures
+from ..data.table import RENAMED, is_table, read_pictures
 from ..embeddings.batches import Batch, batches_of_files, run_over
 from .other_evaluations import LabelsEvaluation, NumbersEvaluation, as_html, percent
 
@@ -193,13 +194,14 @@ class Evaluation:
         }
 
 
+@renamed_arguments(images="images_dir", **RENAMED)
 def evaluate(
     model: keras.Model | str | os.PathLike[str],
     folder: Any,
     *,
-    images: str | os.PathLike[str] | None = None,
-    image: str = "image",
-    label: str | Sequence[str] | None = None,
+    images_dir: str | os.PathLike[str] | None = None,
+    image_column: str = "image",
+    label_column: str | Sequence[str] | None = None,
     separator: str | None = None,
     only: str | os.PathLike[str] | Iterable[str] | None = None,
     image_size: int | tuple[int, int] | str | None = "native",
@@ -216,10 +218,10 @@ def evaluate(
             images gets pixels.
         folder: The pictures, `folder/class/picture.jpg`; or a table, as in `vit_keras.training.image_table`, whose
             labels are of the model's task (`vit_keras.anatomy.task`).
-        images: Of a table, the folder of its pictures; `None`: that of the table.
-        image: Of a table, the column of the pictures.
-        label: Of a table, the column of the labels, or several. `None`: `"label"`, or the columns with the names of the
-            model's labels or numbers.
+        images_dir: Of a table, the folder of its pictures; `None`: that of the table.
+        image_column: Of a table, the column of the pictures.
+        label_column: Of a table, the column of the labels, or several. `None`: `"label"`, or the columns with the names
+            of the model's labels or numbers.
         separator: Of a table, what stands between several labels in one column.
         only: Which pictures, as the table calls them, or relative to the folder: a list, or the path of the
             `split.json` that `finetune` wrote, for the held-out ones. `None`: all.
@@ -248,7 +250,8 @@ def evaluate(
     model = model if isinstance(model, keras.Model) else open_model(model)
     if lack := lack_of_classes(model):
         raise ValueError(f"The model {model.name!r} is no classifier: {lack}.")
-    data = _labeled(model, folder, images, errors, {"image": image, "label": label, "separator": separator})
+    columns = {"image_column": image_column, "label_column": label_column, "separator": separator}
+    data = _labeled(model, folder, images_dir, errors, columns)
     data.check_missing(errors)
     chosen = range(len(data.paths)) if only is None else _chosen(data.ids, only)
     rows = np.array([row for row in chosen if row not in data.missing], int)
@@ -301,22 +304,24 @@ def evaluation_of(
     return (LabelsEvaluation if task == "multi" else Evaluation)(names, paths, labels, outputs)
 
 
-def _labeled(model: keras.Model, source: Any, images: Any, errors: str, columns: dict[str, Any]) -> Labeled:
+def _labeled(model: keras.Model, source: Any, images_dir: Any, errors: str, columns: dict[str, Any]) -> Labeled:
     """Return pictures whose labels are numbered as a model's outputs."""
-    task, names, label = task_of(model), output_names(model), columns["label"]
+    task, names, label = task_of(model), output_names(model), columns["label_column"]
     if not is_table(source):
         if task != "single":
             why = f"its task is {task!r}, and a folder of classes has one class for each picture. Pass a table."
             raise ValueError(f"The model {model.name!r} cannot be measured: {why}")
-        data = read_pictures(source, images, errors, {**columns, "label": "label" if label is None else label})
+        data = read_pictures(
+            source, images_dir, errors, {**columns, "label_column": "label" if label is None else label}
+        )
     else:
         by_columns = task == "regression" or (task == "multi" and columns["separator"] is None)
         given = names if by_columns and label is None else label
         if by_columns and names is not None and given is not None and {*_listed(given)} == {*names}:
             given = names  # in the order of the outputs
-        options = {**columns, "label": "label" if given is None else given, "task": task, "fewest": 1}
+        options = {**columns, "label_column": "label" if given is None else given, "task": task, "fewest": 1}
         options["class_names"] = None if by_columns or task == "single" else names
-        data = read_pictures(source, images, errors, options)
+        data = read_pictures(source, images_dir, errors, options)
     if task == "single":
         names, numbers = _match(model, data.names)
         return dataclasses.replace(data, names=names, labels=numbers[data.labels])

@@ -20,6 +20,7 @@ from ... import anatomy
 from ..._internal.atomic import complete
 from ..._internal.progress import progress_bar
 from ..._internal.validate import one_of, positive_integer
+from ..._internal.warn import renamed_arguments
 from ...opening import open_model
 from ...preprocess import Preprocessing
 from ..data.columns import VALUES, Meaning, check_spelling, columns_of, meaning_of
@@ -36,12 +37,13 @@ if TYPE_CHECKING:
 __all__ = ["predict_table"]
 
 
+@renamed_arguments(image="image_column", images="images_dir")
 def predict_table(
     table: Any,
     models: Any,
-    images: str | os.PathLike[str] | None = None,
+    images_dir: str | os.PathLike[str] | None = None,
     *,
-    image: str | None = None,
+    image_column: str | None = None,
     sample: Any = None,
     output: str | os.PathLike[str] | None = None,
     tta: str | Iterable[str] = (),
@@ -63,9 +65,9 @@ def predict_table(
             `vit_keras.training.image_table`. A sample submission will do.
         models: Models, or paths of saved ones; one, or a list such as one for each fold. Their tasks, and the names of
             their classes, must be the same.
-        images: Folder of the pictures. `None`: the table's own, or paths as they are.
-        image: Column with the names of the files; their suffix may be missing. `None`: the first column of the sample
-            if the table has it, or else the first column of the table.
+        images_dir: Folder of the pictures. `None`: the table's own, or paths as they are.
+        image_column: Column with the names of the files; their suffix may be missing. `None`: the first column of the
+            sample if the table has it, or else the first column of the table.
         sample: A sample submission, like `table`. The result gets its columns, in its order; its first column holds the
             ids. The ids in it and those in the table must be the same.
         output: File to write, .csv, .tsv or .parquet; its folder is made.
@@ -116,8 +118,8 @@ def predict_table(
     except ImportError:
         raise ImportError('Predictions of a table need pandas: pip install "vit-keras[table]"') from None
     wanted = None if sample is None else read_columns(sample, [*read_columns(sample)][:1])
-    title, ids, names = _ids_and_names(table, wanted, image)
-    paths, missing = find_pictures(names, folder_of(table, images))
+    title, ids, names = _ids_and_names(table, wanted, image_column)
+    paths, missing = find_pictures(names, folder_of(table, images_dir))
     if missing and errors == "raise":
         _report_failures([paths[n] for n in sorted(missing)], paths, errors)
     ensemble = _Ensemble(models, average, tta, image_size, batch_size, errors, progress)

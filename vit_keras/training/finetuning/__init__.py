@@ -23,6 +23,7 @@ import numpy as np
 from PIL import Image
 
 from ..._internal.validate import ALIASES, did_you_mean, is_number, one_of, path_text, received, size_pair
+from ..._internal.warn import renamed_arguments
 from ...anatomy import NUMBERS, find_vit, native_size, own_preprocessing
 from ...backend.openvino import refuse_gradients
 from ...config import ViTConfig
@@ -32,7 +33,7 @@ from ..data.dataset import check_share, datasets_of
 from ..data.labeled import Labeled
 from ..data.listing import split
 from ..data.splits import fold_numbers, hold_out
-from ..data.table import column_numbers, is_table, read_columns, read_pictures
+from ..data.table import RENAMED, column_numbers, is_table, read_columns, read_pictures
 from ..recipes import Recipe
 from ..recipes import recipe as find_recipe
 from .call import Call, noted_warnings
@@ -50,18 +51,19 @@ _SAMPLED = 1000
 """Pictures to look at for their size."""
 
 
+@renamed_arguments(images="images_dir", **RENAMED)
 def finetune(
     model: keras.Model | str | os.PathLike[str] | None = None,
     folder: Any = None,
     /,
     *,
-    images: str | os.PathLike[str] | None = None,
-    image: str = "image",
-    label: str | Sequence[str] = "label",
+    images_dir: str | os.PathLike[str] | None = None,
+    image_column: str = "image",
+    label_column: str | Sequence[str] = "label",
     task: str = "auto",
     separator: str | None = None,
-    group: str | None = None,
-    weight: str | None = None,
+    group_column: str | None = None,
+    weight_column: str | None = None,
     class_names: Sequence[str] | None = None,
     weights: str | os.PathLike[str] | None = None,
     recipe: str | Recipe = "finetune",
@@ -103,13 +105,13 @@ def finetune(
             `finetune(folder, model=…)`.
         folder: The pictures, `folder/class/picture.jpg` (see `vit_keras.training.image_folder`); or a table (see
             `vit_keras.training.image_table`).
-        images: Of a table, the folder of its pictures; `None`: that of the table.
-        image: Of a table, the column of the pictures.
-        label: Of a table, the column of the labels, or several.
+        images_dir: Of a table, the folder of its pictures; `None`: that of the table.
+        image_column: Of a table, the column of the pictures.
+        label_column: Of a table, the column of the labels, or several.
         task: Of a table, what the labels are: `"single"`, `"multi"`, `"regression"`, `"ordinal"`, or `"auto"`.
         separator: Of a table, what stands between several labels in one column.
-        group: Of a table, a column whose values are not divided between training and validation.
-        weight: Of a table, a column of weights of the pictures in the loss.
+        group_column: Of a table, a column whose values are not divided between training and validation.
+        weight_column: Of a table, a column of weights of the pictures in the loss.
         class_names: Of a table, the classes or levels in their order.
         weights: A published name, a file or a URL.
         recipe: How to train (see `vit_keras.training.recipes`).
@@ -165,13 +167,21 @@ def finetune(
     model, folder = _model_and_folder(model, folder, options)
     output = Path(path_text(options.pop("out", output), "output", "the path of a folder for the results")).expanduser()
     how = find_recipe(recipe)
-    of_table = {"image": image, "label": label, "task": task, "separator": separator, "weight": weight, "group": group}
+    of_table = {
+        "image_column": image_column,
+        "label_column": label_column,
+        "task": task,
+        "separator": separator,
+        "weight_column": weight_column,
+        "group_column": group_column,
+        "class_names": class_names,
+    }
     _check_options(model, weights, options)
     _check(output, overwrite, errors, epochs=epochs, minutes=minutes)
     keras.utils.set_random_seed(seed)
     notes: list[str] = []
     with noted_warnings(notes):
-        data = read_pictures(folder, images, errors, {**of_table, "class_names": class_names})
+        data = read_pictures(folder, images_dir, errors, of_table)
         if data.assumed and progress:
             print(data.assumed, flush=True)
         _check_measure(data, metric, balance, calibrate)
@@ -298,7 +308,9 @@ def _check_measure(data: Labeled, metric: str | None, balance: bool | str, calib
         raise ValueError(f"calibrate=True is about probabilities, and the task is {data.task!r}. Leave it out.")
     if balance and (data.task != "single" or data.weights is not None):
         why = "the pictures have weights" if data.task == "single" else f"the task is {data.task!r}"
-        raise ValueError(f"balance={balance!r} weighs classes, one for each picture, and {why}. Pass weight= alone.")
+        raise ValueError(
+            f"balance={balance!r} weighs classes, one for each picture, and {why}. Pass weight_column= alone."
+        )
 
 
 def _size(wanted: Any, model: keras.Model, paths: Sequence[Path]) -> tuple[int, int]:
