@@ -22,13 +22,12 @@ import keras
 import numpy as np
 from PIL import Image
 
-from ..._internal.validate import ALIASES, did_you_mean, is_number, one_of, path_text, received, size_pair
+from ..._internal.validate import ALIASES, did_you_mean, path_text, received, size_pair
 from ..._internal.warn import renamed_arguments
-from ...anatomy import NUMBERS, find_vit, native_size, own_preprocessing
+from ...anatomy import find_vit, native_size, own_preprocessing
 from ...backend.openvino import refuse_gradients
 from ...config import ViTConfig
 from ...opening import open_model
-from .. import metrics
 from ..data.dataset import check_share, datasets_of
 from ..data.labeled import Labeled
 from ..data.listing import split
@@ -37,12 +36,10 @@ from ..data.table import RENAMED, column_numbers, is_table, read_columns, read_p
 from ..recipes import Recipe
 from ..recipes import recipe as find_recipe
 from .call import Call, noted_warnings
+from .options import FinetuneOptions
 from .results import FinetuneResult, FoldsResult
 
 __all__ = ["FinetuneResult", "FoldsResult", "finetune"]
-
-MINUTES = 12.0
-"""The time limit where neither minutes nor epochs are given."""
 
 _FEWEST_PATCHES = 10
 """Patches down and across: a pre-trained ViT that sees fewer is not worth the time that it saves."""
@@ -177,14 +174,29 @@ def finetune(
         "class_names": class_names,
     }
     _check_options(model, weights, options)
-    _check(output, overwrite, errors, epochs=epochs, minutes=minutes)
+    asked = FinetuneOptions(
+        epochs=epochs,
+        minutes=minutes,
+        batch_size=batch_size,
+        metric=metric,
+        balance=balance,
+        probe=probe,
+        calibrate=calibrate,
+        overwrite=overwrite,
+        seed=seed,
+        errors=errors,
+        mistakes=mistakes,
+        command=command,
+        progress=progress,
+    )
+    _check_output(output, overwrite)
     keras.utils.set_random_seed(seed)
     notes: list[str] = []
     with noted_warnings(notes):
         data = read_pictures(folder, images_dir, errors, of_table)
         if data.assumed and progress:
             print(data.assumed, flush=True)
-        _check_measure(data, metric, balance, calibrate)
+        asked.check(data)
         parts = _parts(data, folder, validation_split, folds, seed)
         given = model
         if not isinstance(model, keras.Model):
@@ -201,7 +213,6 @@ def finetune(
             errors=errors,
             progress=progress,
         )
-    minutes = (MINUTES if epochs is None else 0) if minutes is None else minutes
     call = Call(
         data=data,
         given=given,
@@ -209,18 +220,8 @@ def finetune(
         title=Path(folder).resolve().name if isinstance(folder, (str, os.PathLike)) else "a table",
         recipe=how,
         output=output,
-        end=started + 60 * minutes if minutes else None,
-        seconds=60 * minutes if minutes else None,
-        epochs=epochs,
-        balance=balance,
-        calibrate=calibrate,
-        metric=metric,
-        overwrite=overwrite,
-        seed=seed,
-        mistakes=mistakes,
-        command=command,
-        progress=progress,
-        probe=probe,
+        end=None if asked.seconds is None else started + asked.seconds,
+        options=asked,
         notes=notes,
     )
     return call.one(*sets) if folds is None else call.folds([*zip(sets[::2], sets[1::2])])
@@ -267,12 +268,8 @@ def _check_options(model: Any, weights: Any, options: Mapping[str, Any]) -> None
         raise ValueError(f"An open model has its weights. Remove weights={weights!r:.100}.")
 
 
-def _check(output: Path, overwrite: bool, errors: str, **numbers: float | None) -> None:
+def _check_output(output: Path, overwrite: bool) -> None:
     """Raise what can be known before anything is loaded."""
-    one_of(errors, "errors", ("raise", "skip"))
-    for name, value in numbers.items():
-        if value is not None and (not is_number(value) or value < 0 or (name == "epochs" and value < 1)):
-            raise ValueError(f"{name} must be positive. Received: {value!r}")
     if output.exists() and not output.is_dir():
         raise ValueError(f"{output} is a file. Pass another folder for the results as output= (--output).")
     done = (output / "model.keras").exists() or (output / "oof.csv").exists()
@@ -297,20 +294,6 @@ def _parts(data: Labeled, source: Any, share: float, folds: int | str | None, se
         numbers = fold_numbers(data, folds, seed)
     held_out = [numbers == fold for fold in range(numbers.max() + 1)]
     return [np.flatnonzero(part) for each in held_out for part in (~each, each)]
-
-
-def _check_measure(data: Labeled, metric: str | None, balance: bool | str, calibrate: bool) -> None:
-    one_of(balance, "balance", (False, True, "weights", "prior"))
-    if metric is not None and one_of(metric, "metric", metrics.NAMES) not in metrics.fitting(data.task):
-        fitting = ", ".join(metrics.fitting(data.task))
-        raise ValueError(f"The metric {metric!r} does not fit the task {data.task!r}, which these fit: {fitting}.")
-    if calibrate and data.task in NUMBERS:
-        raise ValueError(f"calibrate=True is about probabilities, and the task is {data.task!r}. Leave it out.")
-    if balance and (data.task != "single" or data.weights is not None):
-        why = "the pictures have weights" if data.task == "single" else f"the task is {data.task!r}"
-        raise ValueError(
-            f"balance={balance!r} weighs classes, one for each picture, and {why}. Pass weight_column= alone."
-        )
 
 
 def _size(wanted: Any, model: keras.Model, paths: Sequence[Path]) -> tuple[int, int]:

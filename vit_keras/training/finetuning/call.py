@@ -15,6 +15,7 @@ import keras
 import numpy as np
 
 from ..._internal.atomic import complete
+from ..._internal.warn import warn_caller
 from ...opening import open_model
 from .. import metrics
 from ..data.dataset import ImageFolder
@@ -27,6 +28,7 @@ from ..evaluation.report import report
 from ..recipes import Recipe
 from .baseline import Baseline
 from .job import Job, digest, duration, with_head
+from .options import FinetuneOptions
 from .results import FinetuneResult, FoldsResult, facts, pixels, predictions_csv, remarks, spread, write
 from .run import Run, TimeLimit
 
@@ -42,7 +44,7 @@ def noted_warnings(notes: list[str]) -> Iterator[None]:
     for warning in caught:
         if warning.category is UserWarning and str(warning.message) not in notes:
             notes.append(str(warning.message))
-        warnings.warn(warning.message, warning.category, stacklevel=4)
+        warn_caller(str(warning.message), warning.category)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -57,9 +59,8 @@ class Call:
         recipe: How to train.
         output: Folder for the results.
         end: When everything must be done, as `time.monotonic()` counts; `None` for no limit.
-        seconds: Seconds that the time limit allows; `None` for no limit.
+        options: What was asked for.
         notes: Warnings, for the report.
-        Others: Arguments of `finetune`.
     """
 
     data: Labeled
@@ -69,32 +70,21 @@ class Call:
     recipe: Recipe
     output: Path
     end: float | None
-    seconds: float | None
-    epochs: int | None
-    balance: bool | str
-    calibrate: bool
-    metric: str | None
-    overwrite: bool
-    seed: int
-    mistakes: int
-    command: str | None
-    progress: bool
-    probe: bool
+    options: FinetuneOptions
     notes: list[str]
 
     def job(self, train: ImageFolder, held_out: ImageFolder) -> Job:
         """Return the job of training on one part of the pictures."""
-        options = {"balance": self.balance, "progress": self.progress, "metric": self.metric}
         with noted_warnings(self.notes):
-            return Job.of(self.given, self.recipe, train, held_out, self.data, **options)
+            return Job.of(self.given, self.recipe, train, held_out, self.data, self.options)
 
     def fit(self, job: Job, output: Path, epochs: int | None = None, end: float | None = None) -> Run:
         """Train, or continue, in a folder, and return the run, whose state is still there."""
-        settings = {**job.settings(), "epochs": self.epochs, "seed": self.seed}
-        run, wanted, limit = Run(output / ".state", settings, self.overwrite, job.best_by), self._wanted, None
+        settings = {**job.settings(), "epochs": self.options.epochs, "seed": self.options.seed}
+        run, wanted, limit = Run(output / ".state", settings, self.options.overwrite, job.best_by), self._wanted, None
         if run.epochs is None:
             if end is not None and epochs is None:
-                passes = 1 if job.metric is None else 2  # over the held-out pictures
+                passes = 1 if job.options.metric is None else 2  # over the held-out pictures
                 limit = TimeLimit(end, wanted, len(job.train), passes * len(job.held_out))
             run.begin(epochs or (wanted if limit is None else job.plan(run, limit)))
             job.say_plan(run.epochs)
@@ -103,9 +93,9 @@ class Call:
 
     def _frozen(self, train: ImageFolder, held_out: ImageFolder) -> Frozen | None:
         """Return the features of all images before the training, where that is wanted."""
-        if not self.probe:
+        if not self.options.probe:
             return None
-        return Frozen.of(self.given, train, held_out, seconds=self.seconds, seed=self.seed)
+        return Frozen.of(self.given, train, held_out, seconds=self.options.seconds, seed=self.options.seed)
 
     def _baseline(self, frozen: Frozen | None, job: Job) -> Baseline | None:
         """Return what the features tell before the training, where an image has one class."""
@@ -124,20 +114,20 @@ class Call:
 
     @property
     def _wanted(self) -> int:
-        return self.epochs or self.recipe.epochs
+        return self.options.epochs or self.recipe.epochs
 
     def _facts(self, job: Job, epochs: int, seconds: float) -> dict[str, Any]:
-        told = {"epochs": epochs, "time": duration(seconds), "batch": job.train.batch_size, "seed": self.seed}
-        metric = {} if self.metric is None else {"metric": self.metric}
+        told = {"epochs": epochs, "time": duration(seconds), "batch": job.train.batch_size, "seed": self.options.seed}
+        metric = {} if self.options.metric is None else {"metric": self.options.metric}
         return {**facts(job.model, self.given, self.model), **told, **metric}
 
     def _look(self, frozen: Frozen | None, pairs: Sequence[tuple[ImageFolder, ImageFolder]]) -> Findings:
         """Look at the images before the training."""
-        return Findings() if frozen is None else look_at(frozen, self.data, pairs, seed=self.seed)
+        return Findings() if frozen is None else look_at(frozen, self.data, pairs, seed=self.options.seed)
 
     def _calibrated(self, model: keras.Model, evaluation: Any) -> tuple[Any, float | None]:
         """Calibrate a model by its evaluation, if that is wanted, and return what it predicts now."""
-        if not self.calibrate:
+        if not self.options.calibrate:
             return evaluation, None
         by = calibrate(model, evaluation)
         shares = tempered(evaluation.probabilities, by, evaluation.task).astype("float32")
@@ -172,8 +162,8 @@ class Call:
             history=run.history,
             best_epoch=run.best,
             notes=[*self.notes, *findings.remarks, *remarks(run, self._wanted)],
-            pictures=pictures_of_mistakes(tuned, evaluation, self.data.root, self.mistakes),
-            command=self.command,
+            pictures=pictures_of_mistakes(tuned, evaluation, self.data.root, self.options.mistakes),
+            command=self.options.command,
             recipe=how.to_dict(),
             facts=self._facts(job, run.epochs, run.seconds),
             temperature=by,
@@ -221,9 +211,11 @@ class Call:
             "model": digest(self.given.name, *self.given.get_weights()),
             "recipe": self.recipe.to_dict(),
             "batch_size": pairs[0][0].batch_size,
-            **{name: getattr(self, name) for name in ("balance", "metric", "epochs", "seed")},
+            **self.options.of_result(),
+            "epochs": self.options.epochs,
+            "seed": self.options.seed,
         }
-        whole = Run(self.output / ".state", settings, self.overwrite)
+        whole = Run(self.output / ".state", settings, self.options.overwrite)
         if not whole.begun:  # what an earlier run has left is none of this one
             for left in self.output.glob("fold*/model.keras"):
                 left.unlink()
@@ -240,11 +232,11 @@ class Call:
         train: ImageFolder,
         held_out: ImageFolder,
     ) -> None:
-        keras.utils.set_random_seed(self.seed + number)
+        keras.utils.set_random_seed(self.options.seed + number)
         job = self.job(train, held_out)
         job.say(f"Fold {number} of {count}: {job.pictures}")
         before = self._baseline(frozen, job)
-        end = None if self.end is None else self.end - self.seconds * (count - 1) / count
+        end = None if self.end is None else self.end - self.options.seconds * (count - 1) / count
         run = self.fit(job, place, whole.epochs, end)
         evaluation, by = self._calibrated(job.model, job.evaluate())
         job.say(f"On fold {number}: {evaluation.headline}")
@@ -274,7 +266,7 @@ class Call:
         folds = np.concatenate([np.full(len(each["rows"]), number) for number, each in enumerate(saved)])
         evaluation = self._evaluation(rows, np.concatenate([each["outputs"] for each in saved]))
         name, scores = self._scores(parts)
-        if self.probe and self.data.task == "single":
+        if self.options.probe and self.data.task == "single":
             judge = "the model of the fold that has not learned the image"
             asked = (rows, evaluation.probabilities, evaluation.labels)
             findings = dataclasses.replace(findings, **wrong_labels(*asked, judge))
@@ -308,7 +300,7 @@ class Call:
             histories=[(result["history"], result["best_epoch"]) for result in results],
             notes=[*self.notes, *findings.remarks],
             pictures=self._mistakes_of_folds(evaluation, folds, places),
-            command=self.command,
+            command=self.options.command,
             recipe=self.recipe.to_dict(),
             facts={**results[0]["facts"], "time": duration(sum(result["seconds"] for result in results))},
             findings=findings,
@@ -317,14 +309,14 @@ class Call:
         files = {"report.html": page, "report.json": told, "recipe.json": self.recipe.to_dict()}
         write(self.output, {**files, "oof.csv": predictions_csv(self.data, rows, folds, evaluation)}, None)
         whole.remove()
-        if self.progress:
+        if self.options.progress:
             print(f"{name}: {spread(scores[name])} over {len(pairs)} folds; out of fold: {evaluation.headline}")
             print(f"Wrote {self.output / 'report.html'} and, beside it, oof.csv, report.json and fold*/model.keras")
         return FoldsResult(evaluation, scores, tuple(p / "model.keras" for p in places), self.recipe, self.output)
 
     def _mistakes_of_folds(self, evaluation: Any, folds: np.ndarray, places: Sequence[Path]) -> dict[int, Any]:
         """Return the pictures of the worst mistakes of all folds, each with the map of the model that made it."""
-        worst, found = evaluation.mistakes()[: self.mistakes], {}
+        worst, found = evaluation.mistakes()[: self.options.mistakes], {}
         for fold in np.unique(folds[worst]):
             model = open_model(places[fold] / "model.keras")
             found |= explained_pictures(model, evaluation, self.data.root, worst[folds[worst] == fold])
@@ -338,7 +330,7 @@ class Call:
 
     def _scores(self, parts: Sequence[Any]) -> tuple[str, dict[str, list[float]]]:
         """Return the name of the metric that counts, and the metric of each fold."""
-        name = self.metric or metrics.DEFAULTS[self.data.task]
+        name = self.options.metric or metrics.DEFAULTS[self.data.task]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # a label that one fold leaves open is in the others
             scales = [getattr(part, "scale", None) for part in parts]

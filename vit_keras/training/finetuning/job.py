@@ -24,6 +24,7 @@ from ..evaluation import evaluate_decoded, evaluation_of
 from ..lora import merge_lora
 from ..losses import CrossEntropy, accuracy
 from ..recipes import Recipe
+from .options import FinetuneOptions
 from .run import Keep, Run, TimeLimit, seconds_per_step
 
 __all__: list[str] = []
@@ -49,7 +50,7 @@ class Score(keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         for each in self.averages:
             each.on_predict_begin()
-        logs[f"val_{self.job.metric}"] = self.job.score()
+        logs[f"val_{self.job.options.metric}"] = self.job.score()
         for each in self.averages:
             each.on_predict_end()
 
@@ -109,9 +110,7 @@ class Job:
     train: ImageFolder
     held_out: ImageFolder
     data: Labeled
-    balance: bool | str
-    progress: bool
-    metric: str | None = None
+    options: FinetuneOptions
     unit: tuple[np.ndarray, np.ndarray] | None = None
 
     @classmethod
@@ -122,10 +121,7 @@ class Job:
         train: ImageFolder,
         held_out: ImageFolder,
         data: Labeled,
-        *,
-        balance: bool | str = False,
-        progress: bool = True,
-        metric: str | None = None,
+        options: FinetuneOptions,
     ) -> Job:
         """Return the job of training a copy of a model; the labels of the datasets are standardized from here on."""
         model, kept = with_head(given, train.image_size, data.names, data.task)
@@ -137,16 +133,16 @@ class Job:
                 part.labels = ((part.labels - unit[0]) / unit[1]).astype("float32")
             if kept:
                 scale_head(model, 1 / unit[1], -unit[0] / unit[1])
-        how = _without_prior(model, recipe, train) if balance == "prior" else {}
+        how = _without_prior(model, recipe, train) if options.balance == "prior" else {}
         with warnings.catch_warnings():
-            if balance:  # what the warning advises
+            if options.balance:  # what the warning advises
                 warnings.filterwarnings("ignore", UNBALANCED)
             recipe.compile(model, train, batch_size=train.batch_size, **how)
-        return cls(model, recipe, train, held_out, data, balance, progress, metric, unit)
+        return cls(model, recipe, train, held_out, data, options, unit)
 
     def say(self, text: str) -> None:
         """Print a line, if that is wanted."""
-        if self.progress:
+        if self.options.progress:
             print(text, flush=True)
 
     @property
@@ -158,8 +154,8 @@ class Job:
     @property
     def best_by(self) -> tuple[str, bool]:
         """The value by which an epoch is the best, and whether more of it is better."""
-        if self.metric is not None:
-            return f"val_{self.metric}", metrics.greater_is_better(self.metric)
+        if self.options.metric is not None:
+            return f"val_{self.options.metric}", metrics.greater_is_better(self.options.metric)
         return ("val_accuracy", True) if self.data.task == "single" else ("val_loss", False)
 
     def split(self) -> dict[str, list[str]]:
@@ -175,8 +171,7 @@ class Job:
             "model": digest(json.dumps(self.model.settings()), *self.model.get_weights()),
             "recipe": self.recipe.to_dict(),
             "batch_size": self.train.batch_size,
-            "balance": self.balance,
-            "metric": self.metric,
+            **self.options.of_result(),
         }
 
     def evaluate(self) -> Any:
@@ -194,7 +189,7 @@ class Job:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # what is said of a label is said at the end
             scale = getattr(found, "scale", None)
-            return metrics.score(self.metric, found.targets, found.outputs, self.data.task, scale=scale)
+            return metrics.score(self.options.metric, found.targets, found.outputs, self.data.task, scale=scale)
 
     def plan(self, run: Run, limit: TimeLimit) -> int:
         """Return the number of epochs within the time limit, by a few steps that are then undone."""
@@ -220,7 +215,7 @@ class Job:
 
     def _scoring(self, callbacks: list[keras.callbacks.Callback]) -> list[keras.callbacks.Callback]:
         averages = [each for each in callbacks if isinstance(each, keras.callbacks.SwapEMAWeights)]
-        return [] if self.metric is None else [Score(self, averages)]
+        return [] if self.options.metric is None else [Score(self, averages)]
 
     def fit(self, run: Run, limit: TimeLimit | None) -> None:
         """Train, or continue, to the last epoch, and take the weights of the best."""
@@ -257,8 +252,8 @@ class Job:
             validation_data=self.held_out,
             initial_epoch=run.done,
             epochs=run.epochs,
-            class_weight=self.train.class_weight if self.balance in (True, "weights") else None,
-            verbose=(1 if sys.stdout.isatty() else 2) if self.progress else 0,
+            class_weight=self.train.class_weight if self.options.balance in (True, "weights") else None,
+            verbose=(1 if sys.stdout.isatty() else 2) if self.options.progress else 0,
             callbacks=[*callbacks, *self._scoring(callbacks), keep],
         )
 

@@ -1,0 +1,75 @@
+"""The options of `finetune` that are plain values: how long it trains, by which metric, and what it shows."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from ..._internal.validate import is_number, one_of
+from ...anatomy import NUMBERS
+from .. import metrics
+from ..data.labeled import Labeled
+
+__all__: list[str] = []
+
+MINUTES = 12.0
+"""The time limit where neither minutes nor epochs are given."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FinetuneOptions:
+    """The options of `finetune` that are plain values; see there. A test holds their defaults equal to the arguments'.
+
+    Raises:
+        ValueError: A value is out of range.
+    """
+
+    epochs: int | None = None
+    minutes: float | None = None
+    batch_size: int = 32
+    metric: str | None = None
+    balance: bool | str = False
+    probe: bool = True
+    calibrate: bool = False
+    overwrite: bool = False
+    seed: int = 0
+    errors: str = "raise"
+    mistakes: int = 24
+    command: str | None = None
+    progress: bool = True
+
+    def __post_init__(self) -> None:
+        one_of(self.errors, "errors", ("raise", "skip"))
+        one_of(self.balance, "balance", (False, True, "weights", "prior"))
+        for name in ("epochs", "minutes"):
+            value = getattr(self, name)
+            if value is not None and (not is_number(value) or value < 0 or (name == "epochs" and value < 1)):
+                raise ValueError(f"{name} must be positive. Received: {value!r}")
+
+    @property
+    def seconds(self) -> float | None:
+        """The time limit; `None` for none."""
+        default = MINUTES if self.epochs is None else 0
+        return 60 * (default if self.minutes is None else self.minutes) or None
+
+    def check(self, data: Labeled) -> None:
+        """Check that the options fit what the labels are.
+
+        Raises:
+            ValueError: They do not.
+        """
+        task = data.task
+        if self.metric is not None and one_of(self.metric, "metric", metrics.NAMES) not in metrics.fitting(task):
+            fitting = ", ".join(metrics.fitting(task))
+            raise ValueError(f"The metric {self.metric!r} does not fit the task {task!r}, which these fit: {fitting}.")
+        if self.calibrate and task in NUMBERS:
+            raise ValueError(f"calibrate=True is about probabilities, and the task is {task!r}. Leave it out.")
+        if self.balance and (task != "single" or data.weights is not None):
+            why = "the images have weights" if task == "single" else f"the task is {task!r}"
+            raise ValueError(
+                f"balance={self.balance!r} weighs classes, one for each image, and {why}. Pass weight_column= alone."
+            )
+
+    def of_result(self) -> dict[str, Any]:
+        """Return those that the weights depend on, apart from how long the training is and the seed."""
+        return {"balance": self.balance, "metric": self.metric}
