@@ -107,3 +107,9 @@ def test_tests_import_no_tests():
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             assert not any(name == "conftest" or name.startswith("test_") for name in names), path
+
+
+def test_warnings_point_to_the_users_line():
+    """However many functions of this package are between: `warn_caller` counts them."""
+    own = [path for path in FILES if "warnings.warn(" in path.read_text(encoding="utf-8")]
+    assert [path.name for path in own] == ["warn.py"]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import warnings
 from typing import Any, TypedDict
 
 import keras
 import numpy as np
 
 from ._internal.validate import size_pair
+from ._internal.warn import warn_caller
 from .checkpoints.loading import LoadReport, load_weights
 from .checkpoints.locate import fetch
 from .checkpoints.weights import Weights
@@ -83,7 +83,7 @@ def validate_pretrained_top(include_top: bool, pretrained: bool, classes: int | 
     if weights not in WEIGHTS:
         raise ValueError(f"Unexpected weights: {weights}.")
     if classes != WEIGHTS[weights]:
-        warnings.warn(wrong_classes(weights, WEIGHTS[weights]) + " Setting manually.", UserWarning, stacklevel=2)
+        warn_caller(wrong_classes(weights, WEIGHTS[weights]) + " Setting manually.")
     for wanted, argument in ((include_top, "include_top"), (pretrained, "pretrained")):
         if not wanted:
             raise ValueError(f"Can only use pretrained_top with {argument}.")
@@ -152,7 +152,7 @@ def apply_embedding_weights(
     side = square_grid(source_weights.shape[1] - 1)[0]
     if grid != (side, side):
         message = f"Resizing position embeddings from {side}, {side} to {num_x_patches}, {num_y_patches}"
-        warnings.warn(message, UserWarning, stacklevel=2)
+        warn_caller(message)
     target_layer.set_weights([table])
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import warnings
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -14,6 +13,7 @@ from PIL import Image
 from . import anatomy
 from ._internal import finite
 from ._internal.validate import one_of, received
+from ._internal.warn import warn_caller
 from .backend.keras_internals import concrete, flat_layers, forget_compiled
 from .backend.keras_speed import FastModel
 from .checkpoints import saved_models
@@ -126,7 +126,7 @@ class VisionTransformer(FastModel):
             doubt = self.preprocessing.doubt(keras.ops.convert_to_numpy(images[:8]))
             if doubt:
                 advice = " model.preprocess(images) converts images to the model's input."
-                warnings.warn(doubt + advice, UserWarning, stacklevel=3)
+                warn_caller(doubt + advice)
 
     def _check_type(self, images: Any) -> None:
         one = images

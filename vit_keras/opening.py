@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -224,7 +223,7 @@ def create(
     }
     obstacle = next((reason for reason, holds in obstacles.items() if holds), None)
     if pretrained_top and obstacle:
-        warnings.warn(f"{obstacle} The head is not the pre-trained one.", UserWarning, stacklevel=3)
+        warn_caller(f"{obstacle} The head is not the pre-trained one.")
     model = build(config, dtype=dtype)
     if source is not None:
         include_head = obstacle is None and pretrained_top is not False

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from .._internal.validate import numbers
+from .._internal.warn import warn_caller
 
 __all__ = ["check_pixels", "pixel_range", "preprocess_inputs", "to_pixels", "to_uint8"]
 
@@ -71,11 +71,9 @@ def _conversion(image: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
         return lambda part: part.astype("float64") / 257 if wide else part.astype("float64")
     found = pixel_range(image)
     if found != "[-1, 1]":
-        warnings.warn(
+        warn_caller(
             f"A float image is meant to be in [-1, 1] (vit.preprocess_inputs); this one is read as {found}. "
-            "Pass 8-bit pixels to be sure.",
-            UserWarning,
-            stacklevel=4,
+            "Pass 8-bit pixels to be sure."
         )
     scale, offset = {"[-1, 1]": (127.5, 127.5), "[0, 1]": (255.0, 0.0), "[0, 255]": (1.0, 0.0)}[found]
     return lambda part: part.astype("float64") * scale + offset
@@ -117,11 +115,9 @@ def check_pixels(images: Any, expected: str = "[-1, 1]") -> bool:
     array = numbers(images, "images")
     found = pixel_range(array)
     if found != expected:
-        warnings.warn(
+        warn_caller(
             f"These pixels look like {found} (from {array.min():.3g} to {array.max():.3g}), but the model expects "
-            f"{expected}. Use vit_keras.vit.preprocess_inputs on pixels in [0, 255].",
-            UserWarning,
-            stacklevel=2,
+            f"{expected}. Use vit_keras.vit.preprocess_inputs on pixels in [0, 255]."
         )
     return found == expected
 

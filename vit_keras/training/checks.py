@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import keras
 import numpy as np
 
 from .._internal.validate import see
+from .._internal.warn import warn_caller
 from ..anatomy import find_vit, input_range, last_activation, outputs_of, preprocessing_of
 from ..anatomy import task as task_of
 from ..preprocess.pixels import is_plausible_range
@@ -42,7 +42,7 @@ def check(model: keras.Model, data: Any, *, loss: Any = None) -> None:
     """
     if hasattr(data, "__next__"):
         message = "This dataset is a generator, whose batches come only once: it is not checked. Check a batch, (x, y)."
-        warnings.warn(message, UserWarning, stacklevel=2)
+        warn_caller(message)
         return
     inputs, labels = first_batch(data)
     check_range(model, inputs)
@@ -119,12 +119,10 @@ def check_range(model: keras.Model, inputs: Any) -> None:
     received, expected = (float(pixels.min()), float(pixels.max())), preprocessing.range
     scaled_twice = np.ptp(pixels * std + mean) < 0.025  # in units of white less black
     if scaled_twice or not is_plausible_range(received, expected):
-        warnings.warn(
+        warn_caller(
             f"The pixels that reach the ViT are from {received[0]:.3g} to {received[1]:.3g}. It was trained with "
             f"pixels from {expected[0]:.3g} to {expected[1]:.3g}. "
-            f"{_REMEDIES[input_range(model)]}{see('accuracy-low')}",
-            UserWarning,
-            stacklevel=3,
+            f"{_REMEDIES[input_range(model)]}{see('accuracy-low')}"
         )
 
 
@@ -201,19 +199,15 @@ def _counts(labels: np.ndarray) -> np.ndarray:
 def _check_classes(first: np.ndarray, counts: np.ndarray | None) -> None:
     """Warn if the first batch has a single class, or if the dataset, where its counts are known, is very unbalanced."""
     if len(first) >= 16 and np.count_nonzero(_counts(first)) == 1 and (counts is None or np.count_nonzero(counts) > 1):
-        warnings.warn(
+        warn_caller(
             f"All {len(first)} images of the first batch are of one class. Is the dataset shuffled?"
-            f"{see('loss-does-not-move')}",
-            UserWarning,
-            stacklevel=3,
+            f"{see('loss-does-not-move')}"
         )
     present = np.empty(0) if counts is None else counts[counts > 0]
     if present.size and present.max() > 10 * present.min():
-        warnings.warn(
+        warn_caller(
             f"{UNBALANCED} {present.max():,.0f} images, the smallest {present.min():,.0f}. Pass "
-            "class_weight=class_weights(labels) to fit (an ImageFolder has class_weight; the command line: --balance).",
-            UserWarning,
-            stacklevel=3,
+            "class_weight=class_weights(labels) to fit (an ImageFolder has class_weight; the command line: --balance)."
         )
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from .._internal.validate import one_of
+from .._internal.warn import warn_caller
 
 __all__ = ["DEFAULTS", "NAMES", "fitting", "greater_is_better", "score", "wilson"]
 
@@ -245,10 +246,8 @@ def _columns(targets: np.ndarray, outputs: np.ndarray, name: str) -> tuple[np.nd
         raise ValueError(f"{name} needs a class that some targets have and others do not have.")
     if not told.all():
         numbers = ", ".join(map(str, np.flatnonzero(~told)[:10])) + (", …" if np.sum(~told) > 10 else "")
-        warnings.warn(
+        warn_caller(
             f"{name} is the mean over {told.sum()} of {len(told)} classes: none of the targets, or all of them, have "
-            f"the others, which are numbers {numbers}.",
-            UserWarning,
-            stacklevel=3,
+            f"the others, which are numbers {numbers}."
         )
     return truth[:, told], outputs[:, told]

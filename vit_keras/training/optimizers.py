@@ -10,7 +10,6 @@ from __future__ import annotations
 import collections
 import math
 import re
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,6 +17,7 @@ import keras
 from keras import ops
 
 from .._internal.validate import is_number, one_of
+from .._internal.warn import warn_caller
 from ..backend.keras_internals import batches_seen, index_of, rate_or_schedule
 from . import replicas
 
@@ -198,11 +198,9 @@ class Layerwise:
             self._set_span(int(ops.convert_to_numpy(batches_seen(self))) - done, steps)
         first, together = int(ops.convert_to_numpy(batches_seen(self))) - done, self.gradient_accumulation_steps or 1
         if first // together == (first + steps) // together:
-            warnings.warn(
+            warn_caller(
                 f"{NO_STEP} It has {steps} batches, and {together} are accumulated for one step. Train for more "
-                "epochs, or pass a smaller accumulate=.",
-                UserWarning,
-                stacklevel=2,
+                "epochs, or pass a smaller accumulate=."
             )
 
     def _set_span(self, first, steps):

@@ -7,8 +7,6 @@ Maps cover the whole picture: it is stretched to the model's size, never cropped
 from __future__ import annotations
 
 import math
-import sys
-import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -19,6 +17,7 @@ from keras import ops
 from PIL import Image
 
 from .. import anatomy
+from .._internal.warn import warn_caller
 from ..preprocess.images import gray, read, resize_image
 from ..preprocess.pixels import to_pixels
 
@@ -175,11 +174,9 @@ class ModelInputs:
         _hinted.add(self.model)
         vit = anatomy.find_vit(self.model)
         better = fitting_size(size, anatomy.patch_grid(vit), anatomy.patch_stride(vit, self._size))
-        warnings.warn(
+        warn_caller(
             f"A picture of {size[0]} x {size[1]} pixels is squeezed into {self._size[0]} x {self._size[1]}. A model of "
-            f"about as many patches that fits it: vit_keras.resize(model, {better}).",
-            UserWarning,
-            stacklevel=outside_level(),
+            f"about as many patches that fits it: vit_keras.resize(model, {better})."
         )
 
 
@@ -204,11 +201,3 @@ def fitting_size(picture: tuple[int, int], grid: tuple[int, int], stride: tuple[
     grids = [(rows, max(1, round(rows / aspect))) for rows in {max(1, math.floor(ideal)), math.ceil(ideal)}]
     rows, columns = min(grids, key=lambda grid: abs(math.log(math.prod(grid) / count)))
     return rows * stride[0], columns * stride[1]
-
-
-def outside_level() -> int:
-    """Return the `stacklevel` by which a warning of the calling function points to the line outside this package."""
-    frame, level = sys._getframe(1), 1
-    while frame.f_back is not None and str(frame.f_globals.get("__name__")).split(".")[0] == __name__.split(".")[0]:
-        frame, level = frame.f_back, level + 1
-    return level

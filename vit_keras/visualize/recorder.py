@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -12,13 +11,14 @@ import numpy as np
 from keras import ops
 
 from .. import anatomy
+from .._internal.warn import warn_caller
 from ..backend.keras_internals import flat_layers
 from ..backend.openvino import refuse_gradients
 from ..labels import class_numbers
 from ..layers import TransformerBlock
 from .forward_pass import watch
 from .options import check_options, parameters_of
-from .pictures import ModelInputs, outside_level
+from .pictures import ModelInputs
 from .plan import Plan
 from .recording import GRADIENT_FUSIONS, Recording
 
@@ -247,10 +247,8 @@ def _check(seen: dict[str, Any], classes: np.ndarray | None, plan: Plan) -> None
     else:
         slopes = "gradients" if "attention" in plan.keep else "normed_gradients"
     if plan.target is not None and slopes in seen and not seen[slopes].any():
-        warnings.warn(
-            "All gradients are zero, as of a model whose head has not been trained: a map of them will be blank.",
-            UserWarning,
-            stacklevel=outside_level(),
+        warn_caller(
+            "All gradients are zero, as of a model whose head has not been trained: a map of them will be blank."
         )
 
 

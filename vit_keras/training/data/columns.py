@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -11,6 +10,7 @@ import keras
 import numpy as np
 
 from ... import anatomy
+from ..._internal.warn import warn_caller
 from .listing import first_few
 
 __all__ = ["VALUES", "Meaning", "check_spelling", "columns_of", "meaning_of"]
@@ -128,11 +128,9 @@ def check_spelling(meaning: Meaning, written: Mapping[str, np.ndarray], values: 
             )
     texts = all(not _is_number(value) for value in unknown)
     if unknown and texts and not {*meaning.names} & found:
-        warnings.warn(
+        warn_caller(
             f"The models predict none of the values in the sample's column {title!r}: {first_few(unknown)}. "
-            f"They predict: {first_few(meaning.names)}.",
-            UserWarning,
-            stacklevel=4,
+            f"They predict: {first_few(meaning.names)}."
         )
 
 

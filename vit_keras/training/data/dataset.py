@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 import os
-import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ import numpy as np
 
 from ... import anatomy
 from ..._internal.validate import one_of, positive_integer, size_pair
+from ..._internal.warn import warn_caller
 from ...preprocess import GOOGLE, Preprocessing
 from ..checks import class_weights
 from .augment import Augmentation
@@ -263,11 +263,7 @@ class ImageFolder(keras.utils.PyDataset):
         self._pictures = pictures
         self._ahead: ReadAhead | None = None
         if shuffle and batch_size > len(self.paths):
-            warnings.warn(
-                f"batch_size={batch_size}, but there are only {len(self.paths)} images: an epoch is one step.",
-                UserWarning,
-                stacklevel=3,
-            )
+            warn_caller(f"batch_size={batch_size}, but there are only {len(self.paths)} images: an epoch is one step.")
 
     @property
     def image_size(self) -> tuple[int, int]:

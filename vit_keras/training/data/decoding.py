@@ -11,7 +11,6 @@ import math
 import shutil
 import tempfile
 import time
-import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from PIL import Image
 
 from ..._internal.atomic import complete, delete_left, naming
 from ..._internal.progress import progress_bar
+from ..._internal.warn import warn_caller
 from ...preprocess import Preprocessing
 from ...preprocess.images import read
 from .listing import first_few
@@ -124,11 +124,9 @@ def decoded_pictures(paths: list[Path], decoder: Decoder, cache: Any, workers: i
     if cache == "auto":
         needed, free = decoder.bytes() * len(paths), shutil.disk_usage(tempfile.gettempdir()).free
         if needed > free / 2:
-            warnings.warn(
+            warn_caller(
                 f"The pixels of {len(paths):,} images may need {needed / 1e9:.0f} GB, and {tempfile.gettempdir()} has "
-                f"{free / 1e9:.0f} GB: they are decoded in every epoch instead. cache=FOLDER keeps them elsewhere.",
-                UserWarning,
-                stacklevel=3,
+                f"{free / 1e9:.0f} GB: they are decoded in every epoch instead. cache=FOLDER keeps them elsewhere."
             )
             cache = False
     if cache is False:
@@ -218,4 +216,4 @@ def report_damaged(failures: list[tuple[Path, str]], pictures: int, errors: str)
     if failures:
         names = first_few([str(path) for path, _ in failures])
         plural = "pictures are" if len(failures) > 1 else "picture is"
-        warnings.warn(f"{len(failures):,} damaged {plural} left out: {names}.", UserWarning, stacklevel=3)
+        warn_caller(f"{len(failures):,} damaged {plural} left out: {names}.")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ..._internal.warn import warn_caller
 from .listing import first_few, list_classes
 
 __all__: list[str] = []
@@ -53,7 +53,7 @@ class Labeled:
         said = f"{count:,} {'pictures are' if count > 1 else 'picture is'} not in {self.root}"
         if errors == "raise" or count == len(self.paths):
             raise ValueError(f'{said}: {names}. errors="skip" leaves missing pictures out.')
-        warnings.warn(f"{said}, and left out: {names}.", UserWarning, stacklevel=3)
+        warn_caller(f"{said}, and left out: {names}.")
 
     @property
     def words(self) -> str:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from ..._internal.warn import warn_caller
 
 __all__ = ["EXTENSIONS", "pictures_in"]
 
@@ -52,7 +53,7 @@ def list_classes(
             + ("." if len(empty) == len(names) else ': remove the folder, or pass errors="skip".')
         )
     if empty:
-        warnings.warn(f"There is no image of {first_few(empty)} in {path}: left out.", UserWarning, stacklevel=3)
+        warn_caller(f"There is no image of {first_few(empty)} in {path}: left out.")
         names = names if class_names is not None else tuple(name for name in names if files[name])
     if len(names) < 2:
         raise ValueError(f"{path} has only one class, {first_few(names)}. Training needs at least two.")

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..._internal.validate import positive_integer
+from ..._internal.warn import warn_caller
 from .labeled import Labeled
 from .listing import first_few
 
@@ -140,7 +141,7 @@ def _warn_of_small_classes(data: Labeled, targets: np.ndarray, folds: int, fewer
         message = (
             f"There are fewer than {folds} pictures of {first_few(small)}: some of {folds} parts have none of them."
         )
-        warnings.warn(message, UserWarning, stacklevel=5)
+        warn_caller(message)
 
 
 def _stratified_labels(labels: np.ndarray, groups: np.ndarray, folds: int, seed: int) -> np.ndarray:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import collections
 import dataclasses
 import os
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +19,7 @@ from ... import anatomy
 from ..._internal.atomic import complete
 from ..._internal.progress import progress_bar
 from ..._internal.validate import one_of, positive_integer
-from ..._internal.warn import renamed_arguments
+from ..._internal.warn import renamed_arguments, warn_caller
 from ...opening import open_model
 from ...preprocess import Preprocessing
 from ..data.columns import VALUES, Meaning, check_spelling, columns_of, meaning_of
@@ -266,6 +265,4 @@ def _report_failures(failures: list[Path], paths: list[Path], errors: str) -> No
     said = "; ".join(f"{len(found):,} {kind}: {first_few(found)}" for found, kind in kinds if found)
     if errors == "raise" or len(failures) == len({*paths}):
         raise ValueError(f'Pictures cannot be read; {said}. errors="skip" gives these rows the mean of all others.')
-    warnings.warn(
-        f"Pictures cannot be read; {said}. Their predictions are the mean of all others.", UserWarning, stacklevel=4
-    )
+    warn_caller(f"Pictures cannot be read; {said}. Their predictions are the mean of all others.")
