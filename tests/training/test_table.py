@@ -212,7 +212,7 @@ def test_missing_pictures_are_named_all_at_once(photos):
     with pytest.warns(UserWarning) as warned:
         data = table(photos, "kind", errors="skip", shuffle=False)
     said = " ".join(str(each.message) for each in warned)
-    assert {each.filename for each in warned} == {__file__}
+    assert {each.filename for each in warned if each.category is UserWarning} == {__file__}
     assert "'002', '007'" in said and "1 damaged picture is left out" in said and "004.png" in said
     assert data.rows.tolist() == [0, 1, 3, 5, 6, 8] and len(data[0][0]) == 6
     assert [path.stem for path in data.paths] == [IDS[row] for row in data.rows]
