@@ -5,6 +5,7 @@ import gc
 import itertools
 import os
 import shutil
+import sys
 from pathlib import Path
 
 import make_google_npz
@@ -45,6 +46,10 @@ ANY_BACKEND = (
 )
 
 
+# They run the command line, which prints warnings to the user: an error would keep it from that.
+COMMAND_LINE = ("cli", "docs", "serve", "export/test_formats.py", "test_cost.py", "text/test_matching.py")
+
+
 def pytest_addoption(parser):
     """Add `--budget`, which `make test` passes."""
     budget.add_option(parser)
@@ -78,6 +83,19 @@ def pytest_collection_modifyitems(config, items):
         if item.get_closest_marker("core") and not item.get_closest_marker("slow") and test not in seen:
             item.add_marker("first_case")
             seen.add(test)
+        if not _warnings_are_errors(item, keras.backend.backend()):
+            item.add_marker(pytest.mark.filterwarnings("default"), append=False)  # before those of the test
+        elif any(path.is_relative_to(place) for place in COMMAND_LINE):
+            item.add_marker(pytest.mark.filterwarnings("default::UserWarning"), append=False)
+
+
+def _warnings_are_errors(item, backend):
+    """Whether a test is one of `make test`, where Keras can be the newest: Keras 3.12 is the last for Python 3.10.
+
+    The nightly tests run for hours, on all versions and backends. There a warning is shown, and the results are there.
+    """
+    in_make_test = backend == "torch" or any(map(item.get_closest_marker, ("first_case", "only_on")))
+    return in_make_test and not item.get_closest_marker("slow") and sys.version_info >= (3, 11)
 
 
 def _belongs_to(item, backend):

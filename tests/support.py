@@ -15,6 +15,11 @@ ROOT = Path(__file__).parents[1]
 DATA = ROOT / "tests" / "data"
 SHARED = ROOT.parent / "shared"
 
+ASSUMED = pytest.mark.filterwarnings(r"ignore:.*(It is read with|Its (\d+ )?positions are read as)")
+"""For tests of files without a config.json, where what is assumed is not the point."""
+OTHER_PIXELS = pytest.mark.filterwarnings("ignore:The pixels (are between|that reach)")
+"""For tests with images that are not normalized for the model, where that is not the point."""
+
 
 @contextlib.contextmanager
 def uncompiled():

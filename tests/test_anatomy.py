@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import PIL.Image
 import pytest
-from support import ROOT
+from support import OTHER_PIXELS, ROOT
 
 from vit_keras import anatomy, checkpoints, labels, preprocess, training, visualize, vit
 
@@ -74,6 +74,7 @@ def test_what_comes_out_of_a_model(name):
 
 
 @pytest.mark.core
+@OTHER_PIXELS
 def test_what_was_asked_does_not_keep_a_model_alive(tmp_path):
     model = before(keras.layers.Rescaling(1 / 255))
     anatomy.preprocessing_of(model)

@@ -239,6 +239,7 @@ def test_what_torch_compile_makes_of_a_layer_computes_the_same():
 
 
 @pytest.mark.parametrize("seed", range(50))
+@pytest.mark.filterwarnings("ignore:`torch.jit.(trace|script)` is deprecated")  # users still call them
 def test_what_users_do_to_a_model(seed):
     """Each quick change and each call at least once; the slow test has all in random order, four to a model."""
     changes, calls = direct_fuzz.QUICK, direct_fuzz.CALLS

@@ -8,6 +8,7 @@ import time
 import keras
 import numpy as np
 import pytest
+from support import OTHER_PIXELS
 
 from vit_keras import vit
 
@@ -62,6 +63,7 @@ def test_keras_still_runs_a_plain_call_layer_by_layer():
 
 
 @pytest.mark.parametrize(("batch_size", "dtype"), [(None, "float32"), (1, "float64"), (5, "uint8"), (100, "float32")])
+@OTHER_PIXELS
 def test_predict_is_that_of_keras(batch_size, dtype):
     model, x = tiny(), (127 * images(37)).astype(dtype)
     expected = keras.Model.predict(model, x.astype("float32"), batch_size=batch_size, verbose=0)
@@ -179,4 +181,4 @@ def test_losses_are_forgotten_at_each_call_and_only_looked_for(monkeypatch):
 
 def test_keras_still_calls_a_method_of_each_layer_to_forget_losses(monkeypatch):
     model = tiny()
-    assert calls_to_forget_losses(keras.Model(model.inputs, model.outputs), monkeypatch) > len(model.layers)
+    assert calls_to_forget_losses(plain(model), monkeypatch) > len(model.layers)

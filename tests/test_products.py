@@ -94,6 +94,8 @@ def test_gradients_of_gradients(library):
         np.testing.assert_allclose(a, e, rtol=1e-4, atol=1e-4 * float(e.abs().max()))
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit.trace` is deprecated")
+@pytest.mark.filterwarnings("ignore:TF32 acceleration on top of oneDNN")  # torch.backends.mkldnn.flags asks for it
 def test_transforms_modes_and_tracing_take_ordinary_products(library, seen):
     import torch
     from torch.utils.flop_counter import FlopCounterMode

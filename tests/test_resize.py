@@ -13,11 +13,13 @@ import make_google_npz
 import numpy as np
 import pytest
 from family_files import load, write
-from support import DATA
+from support import ASSUMED, DATA, OTHER_PIXELS
 
 from vit_keras import from_checkpoint, layers, visualize, vit
 from vit_keras.config import ViTConfig
 from vit_keras.positions import resize_bilinear
+
+pytestmark = [ASSUMED, OTHER_PIXELS]
 
 BACKEND = keras.backend.backend()
 OLD = DATA / "vit_keras_0"

@@ -104,7 +104,7 @@ def test_a_foreign_lambda_is_still_refused(tmp_path):
 def test_our_models_round_trip_through_keras_own_functions(tmp_path, suffix, options):
     model = same_architecture(**options)
     randomise(model)
-    images = np.random.RandomState(1).normal(size=(2, *model.input_shape[1:])).astype("float32")
+    images = np.random.RandomState(1).uniform(-1, 1, size=(2, *model.input_shape[1:])).astype("float32")
     model.save(tmp_path / f"model{suffix}")
     again = keras.models.load_model(tmp_path / f"model{suffix}")
     np.testing.assert_array_equal(again.predict(images, verbose=0), model.predict(images, verbose=0))
@@ -124,7 +124,7 @@ def test_a_fine_tuned_model_round_trips_with_what_is_frozen(tmp_path):
     assert [tuple(v.shape) for v in again.trainable_variables] == [tuple(v.shape) for v in model.trainable_variables]
     frozen = [layer.trainable for layer in base.layers[1:]]  # Keras does not save it for the input
     assert [layer.trainable for layer in again.layers[0].layers[1:]] == frozen
-    images = np.random.RandomState(1).normal(size=(2, 16, 16, 3)).astype("float32")
+    images = np.random.RandomState(1).uniform(-1, 1, size=(2, 16, 16, 3)).astype("float32")
     np.testing.assert_array_equal(again.predict(images, verbose=0), model.predict(images, verbose=0))
 
 
@@ -134,7 +134,7 @@ def test_a_clone_works_and_can_be_saved(tmp_path):
     clone = keras.models.clone_model(model)
     clone.set_weights(model.get_weights())
     clone.save(tmp_path / "clone.keras")
-    images = np.random.RandomState(1).normal(size=(2, 16, 16, 3)).astype("float32")
+    images = np.random.RandomState(1).uniform(-1, 1, size=(2, 16, 16, 3)).astype("float32")
     again = keras.models.load_model(tmp_path / "clone.keras")
     np.testing.assert_array_equal(again.predict(images, verbose=0), model.predict(images, verbose=0))
 
@@ -169,7 +169,7 @@ def test_weights_bring_their_activation_with_them(tmp_path):
     exact.save_weights(tmp_path / "exact.weights.h5")
     model = same_architecture()
     model.load_weights(tmp_path / "exact.weights.h5")
-    images = np.random.RandomState(1).normal(size=(2, 16, 16, 3)).astype("float32")
+    images = np.random.RandomState(1).uniform(-1, 1, size=(2, 16, 16, 3)).astype("float32")
     np.testing.assert_array_equal(model.predict(images, verbose=0), exact.predict(images, verbose=0))
 
 

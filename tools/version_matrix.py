@@ -244,7 +244,8 @@ def measure(cell, base, wheel, source, test_extra, folder, workers):
         unmet = FAULTS[1] + "; ".join(said.strip().splitlines()) if status else ""
         report = folder / "report.xml"
         report.unlink(missing_ok=True)
-        tests = (python, "-m", "pytest", "-n", workers, "--dist", "worksteal", "-m", "first_case", "--junitxml", report)
+        tests = (python, "-m", "pytest", "-W", "default", "-n", workers, "--dist", "worksteal")
+        tests += ("-m", "first_case", "--junitxml", report)
         tests += files(cell)
         settings = {
             "KERAS_BACKEND": cell.framework,

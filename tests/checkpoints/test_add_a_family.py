@@ -15,7 +15,7 @@ import make_google_npz
 import numpy as np
 import pytest
 from family_files import write_safetensors
-from support import ROOT
+from support import ASSUMED, OTHER_PIXELS, ROOT
 from torch_pickles import state_dict, tensor, text, torch_zip
 
 from vit_keras import checkpoints, from_checkpoint, vit
@@ -199,6 +199,7 @@ VARIANTS = {
 
 
 @pytest.mark.parametrize("name", VARIANTS)
+@ASSUMED
 def test_the_example_holds_its_other_models(mmpretrain, name, tmp_path):
     options, there, not_there = VARIANTS[name]
     config = ViTConfig(**{**TINY, "mlp_activation": "gelu", "position_resize": "bicubic", **options})
@@ -391,6 +392,7 @@ def test_measured_differences_are_within_the_tests_tolerance():
         assert float(relative) <= 1e-5, name
 
 
+@OTHER_PIXELS
 def test_the_script_behind_the_table_prints_such_rows(monkeypatch, capsys):
     import family_files
     import support

@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import pytest
 from family_files import MECHANISMS, OPTIONS, PATCH_SIZES, cases, load, matrix, run, write
+from support import ASSUMED, OTHER_PIXELS
 
 from vit_keras import checkpoints, from_checkpoint
 from vit_keras.config import ViTConfig
@@ -17,6 +18,8 @@ def tolerance(reference, name=""):
     """Two correct float32 implementations differ by about 1e-6 of the largest value; ResNets by ten times that."""
     return (1e-4 if "hybrid" in name else 1e-5) * max(1, np.abs(reference).max())
 
+
+pytestmark = [ASSUMED, OTHER_PIXELS]
 
 CASES = cases()
 # By default one of each mechanism runs; the others are slow.

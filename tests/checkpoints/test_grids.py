@@ -8,6 +8,7 @@ import grid_outcomes
 import numpy as np
 import pytest
 from family_files import load, matrix, run, write
+from support import ASSUMED, OTHER_PIXELS
 
 from vit_keras import checkpoints, from_checkpoint, save_weights, vit
 from vit_keras.checkpoints.describe import describe
@@ -109,6 +110,7 @@ def test_two_by_eight_for_such_images_is_a_warning():
 
 @pytest.mark.core
 @pytest.mark.parametrize("name", RECTANGLES)
+@OTHER_PIXELS
 def test_folder_of_a_rectangle(name, tmp_path, strict):
     golden, grid = of(name)
     model = from_checkpoint(write(golden, tmp_path).parent)
@@ -117,6 +119,7 @@ def test_folder_of_a_rectangle(name, tmp_path, strict):
 
 
 @pytest.mark.parametrize("name", matrix(RECTANGLES, ["timm_dinov2_reg4", "hf_beit"]))
+@ASSUMED
 def test_rectangle_alone_with_source_grid(name, tmp_path, strict):
     golden, grid = of(name)
     # The original of DINOv2 reads the table as a square, whatever the images are.
@@ -126,6 +129,7 @@ def test_rectangle_alone_with_source_grid(name, tmp_path, strict):
 
 
 @pytest.mark.parametrize("name", matrix(sorted(set(RECTANGLES) - {"hf_dinov2"}), ["timm_vit", "timm_deit3"]))
+@ASSUMED
 def test_rectangle_alone_for_images_of_its_size(name, tmp_path):
     golden, _ = of(name)
     with pytest.warns(UserWarning, match=r"Pass source_grid=\("):

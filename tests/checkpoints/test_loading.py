@@ -499,7 +499,8 @@ def test_square_file_in_a_rectangular_model(google_npz):
 
 def test_rectangular_file_in_its_own_model(save):
     model, arrays = fresh(image_size=(48, 80)), oblong((3, 5))
-    report = checkpoints.load_weights(model, save(arrays))
+    with pytest.warns(UserWarning, match="positions are read as 3×5 patches, the grid of the images"):
+        report = checkpoints.load_weights(model, save(arrays))
     assert report.adapted == ()
     np.testing.assert_array_equal(table(model), arrays[POSITIONS])
 

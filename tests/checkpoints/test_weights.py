@@ -23,13 +23,13 @@ import ml_dtypes
 import numpy as np
 import pytest
 from family_files import _DTYPES, cases, load, matrix, write, write_safetensors
-from support import ROOT
+from support import ASSUMED, ROOT
 
 from vit_keras import checkpoints, from_checkpoint, vit
 from vit_keras.checkpoints.families import FAMILIES
 from vit_keras.preprocess import PRESETS
 
-pytestmark = pytest.mark.three_cases
+pytestmark = [pytest.mark.three_cases, ASSUMED]
 
 CASES = cases()
 WRAPPERS = ("module.", "backbone.", "model.", "_orig_mod.", "module._orig_mod.")

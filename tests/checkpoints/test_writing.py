@@ -10,14 +10,14 @@ import make_google_npz
 import numpy as np
 import pytest
 from family_files import OPTIONS, cases, load, matrix, write
-from support import DATA
+from support import ASSUMED, DATA
 
 from vit_keras import from_checkpoint, resize, vit
 from vit_keras.checkpoints import ModelWeights, Weights, save_weights, transformers_json, writing
 from vit_keras.checkpoints.readers import open_weights
 from vit_keras.preprocess import Preprocessing
 
-pytestmark = pytest.mark.three_cases
+pytestmark = [pytest.mark.three_cases, ASSUMED]
 
 READ = cases()
 # Spellings, layouts or a prefix that the file's makers have given up, or that stand for more than the image tower.

@@ -114,6 +114,7 @@ def vit_keras_command(line):
 @pytest.mark.parametrize(
     ("page", "outputs"), [("classify.md", 6), ("explain.md", 4), ("embed.md", 3), ("troubleshooting.md", 4)]
 )
+@pytest.mark.filterwarnings("ignore:batch_size=32, but")  # the images here are fewer than a reader's
 def test_a_page_to_learn_from_runs_from_top_to_bottom(here, page, outputs):
     assert run(page)[1] == outputs
 
@@ -312,7 +313,7 @@ CHECK = """() => ({
 
 @pytest.mark.slow
 @pytest.mark.any_backend
-@pytest.mark.parametrize(("size", "scheme"), itertools.product(("phone", "desktop"), ("light", "dark")))
+@pytest.mark.parametrize(("size", "scheme"), [*itertools.product(("phone", "desktop"), ("light", "dark"))])
 def test_a_browser_clicks_through_the_site(site, browser, size, scheme):
     context = browser.new_context(viewport=PHONE if size == "phone" else DESKTOP, color_scheme=scheme)
     tab, errors, seen = context.new_page(), [], []

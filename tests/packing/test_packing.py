@@ -61,6 +61,7 @@ def one_by_one(model, pictures):
     ],
     ids=lambda options: "-".join(map(str, options)) or "plain",
 )
+@pytest.mark.filterwarnings("ignore:You are using a softmax over axis")  # of one probe over one patch
 def test_packed_is_one_by_one(options):
     """To 2e-5 of outputs of size 10: the same sums in another order, with padding that adds zeros."""
     model, pictures = model_of(**options), images()
@@ -135,6 +136,7 @@ def test_an_image_that_is_not_finite_trains_nothing():
     assert any(abs(change).max() > 1e-2 for change in changes[0])
 
 
+@pytest.mark.filterwarnings("ignore:invalid value encountered in cast:RuntimeWarning")  # what is shown of NaN
 def test_a_recording_of_an_image_that_is_not_finite_changes_no_other():
     packed, pictures = vit_keras.pack(model_of(pooling="map"), tokens=40), images(SIZES[:3])
     pictures[1][0, 0, 0] = 0
@@ -266,6 +268,7 @@ def test_a_packed_model_is_saved_and_opened_by_a_stranger(tmp_path):
 
 
 @pytest.mark.parametrize("options", [{"registers": 1}, {"pooling": "map"}])
+@pytest.mark.filterwarnings("ignore:You are using a softmax over axis")  # of one probe over one patch
 def test_recordings_are_those_of_the_images_one_by_one(options):
     """To 2e-5, as the outputs; the maps follow from the recordings."""
     model = model_of(**options)

@@ -27,6 +27,7 @@ from vit_keras.training.finetuning import finetune, job
 from vit_keras.training.finetuning import run as running
 from vit_keras.training.recipes import recipe
 
+pytestmark = pytest.mark.filterwarnings("ignore:1 damaged picture is left out")  # test_a_damaged_picture_… tests it
 COLOURS = {"blue": (30, 60, 220), "green": (40, 200, 60), "red & <b>": (220, 40, 40)}
 EXACT = 1e-6  # the same arithmetic on the same machine; threads may add up in another order
 
@@ -338,6 +339,7 @@ def test_another_run_in_the_same_folder(tmp_path):
         ({"image_size": "large"}, "image_size"),
     ],
 )
+@pytest.mark.filterwarnings("ignore:batch_size=32, but")
 def test_options_that_are_none(photos, tmp_path, options, message):
     with pytest.raises((ValueError, TypeError), match=message):
         finetune(tiny(), photos, **{"output": tmp_path / "run", "errors": "skip", **options})

@@ -10,7 +10,7 @@ from vit_keras.training.lora import RestartLora, add_lora, merge_lora
 from vit_keras.training.recipes import recipe
 
 RNG = np.random.default_rng(0)
-IMAGES = RNG.normal(size=(4, 16, 16, 3)).astype("float32")
+IMAGES = RNG.uniform(-1, 1, size=(4, 16, 16, 3)).astype("float32")
 EAGER = keras.backend.backend() != "jax"
 
 

@@ -93,7 +93,7 @@ def test_the_autoencoder_is_that_of_transformers(tmp_path, monkeypatch):
     np.testing.assert_allclose(numpy(outputs["pixels"]), golden["pixels"], atol=1e-5 * scale)
     for norm_pixels, loss in ((False, "loss"), (True, "loss_norm")):
         ours.norm_pixels = norm_pixels
-        np.testing.assert_allclose(float(ours.compute_loss(images, y_pred=outputs)), golden[loss], rtol=1e-5)
+        np.testing.assert_allclose(numpy(ours.compute_loss(images, y_pred=outputs)), golden[loss], rtol=1e-5)
 
 
 @pytest.mark.core

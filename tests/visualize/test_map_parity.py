@@ -7,6 +7,9 @@ weights and make one recording of the same pictures; `measure_maps.py` prints ho
 import pytest
 from map_files import cases, load
 from map_parity import CORE, DIFFERENT, OURS, by_maximum, distance, pair, recordings
+from support import ASSUMED
+
+pytestmark = ASSUMED
 
 TOLERANCE = 1e-5
 """Of the largest value: ours is computed in float32, the references in float64. The layers and as many factors of

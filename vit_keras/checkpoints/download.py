@@ -114,6 +114,7 @@ def _fetch(url: str, part: Path, size: int | None, timeout: float, progress: boo
         try:
             return _transfer(url, part, size, timeout, progress)
         except urllib.error.HTTPError as error:
+            error.close()  # its connection
             if error.code == 416 and attempt + 1 < ATTEMPTS:  # the part is longer than the file: start again
                 _discard(part)
                 continue

@@ -253,6 +253,7 @@ def _request(url: str, timeout: float | None, max_bytes: int) -> bytes:
         with urllib.request.urlopen(request, timeout=timeout) as response:
             data = response.read(max_bytes + 1)
     except urllib.error.HTTPError as error:
+        error.close()  # its connection
         kind = FileNotFoundError if error.code in (404, 410) else ConnectionError
         raise kind(f"Could not find image at {url}: the server answered {error.code} {error.reason}.") from None
     except (OSError, ValueError, http.client.HTTPException) as error:  # a ValueError: it is no address

@@ -53,6 +53,7 @@ FUNCTIONS = {
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.filterwarnings("ignore:__array_wrap__ must accept")  # of PyTorch's tensors
 def test_an_operation_is_that_of_the_backend(tmp_path, name):
     graph = trace(lambda x: {"y": FUNCTIONS[name](x)}, {"x": (("batch", 3, 4), "float32")})
     found = run(narrowed(graph), tmp_path / "test.onnx", x=X)["y"]

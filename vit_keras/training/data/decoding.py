@@ -133,10 +133,10 @@ def decoded_pictures(paths: list[Path], decoder: Decoder, cache: Any, workers: i
         return Pictures(paths, decoder, _decode_all(paths, decoder, None, workers, progress), None)
     if cache != "auto":
         return _kept(paths, decoder, Path(cache).expanduser(), workers, progress)
-    file = tempfile.TemporaryFile(prefix="vit_keras-")  # noqa: SIM115  (it lives as long as the array mapped to it)
-    with naming(f"the decoded images to {tempfile.gettempdir()}"):
-        decoded = _decode_all(paths, decoder, file, workers, progress)
-    return Pictures(paths, decoder, decoded, _mapped(file, decoded))
+    with tempfile.TemporaryFile(prefix="vit_keras-") as file:  # its content lives as long as the array mapped to it
+        with naming(f"the decoded images to {tempfile.gettempdir()}"):
+            decoded = _decode_all(paths, decoder, file, workers, progress)
+        return Pictures(paths, decoder, decoded, _mapped(file, decoded))
 
 
 def _kept(paths: list[Path], decoder: Decoder, folder: Path, workers: int, progress: bool) -> Pictures:
