@@ -345,6 +345,7 @@ def check_settings(vit: keras.Model) -> None:
         Traceback (most recent call last):
         ValueError: The layer 'MlpBlock_3' of the model 'tiny' has activation='relu', its config mlp_activation=...
     """
+    vit = find_vit(vit)
     config = vit.config
     pooling = [layer for layer in vit.layers if isinstance(layer, layers.AttentionPooling)]
     parts = [*blocks(vit), *pooling, *filter(None, [final_norm(vit)])]
