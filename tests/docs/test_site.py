@@ -40,6 +40,11 @@ def test_every_public_module_has_a_page():
     assert len(public.modules()) == len(set(public.modules()))
 
 
+def test_no_public_module_is_in_a_room_that_is_not_public():
+    parts = {part for module in public.modules() for part in module.split(".")}
+    assert "backend" not in parts and not [part for part in parts if part.startswith("_")]
+
+
 @pytest.mark.parametrize("module", public.modules())
 def test_every_public_name_has_an_example_that_runs(module):
     # tests/docs/test_docs.py runs them. A constant has a sentence instead.
