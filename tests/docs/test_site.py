@@ -64,10 +64,8 @@ SNIPPET = re.compile(r"^```(python|sh)\n(.*?)^```\n(?:\n^```text\n(.*?)^```)?", 
 
 @pytest.fixture
 def here(monkeypatch, tmp_path):
-    """A folder with a photograph of a cat and pictures of three kinds of flowers."""
-    data = pytest.importorskip("skimage.data")
+    """A folder with images of three kinds of flowers."""
     monkeypatch.chdir(tmp_path)
-    Image.fromarray(data.chelsea()).save("cat.png")
     random = np.random.default_rng(0)
     for kind in ("daisy", "rose", "tulip"):
         Path("flowers", kind).mkdir(parents=True)
