@@ -72,6 +72,7 @@ lint: $(VENV)/lint.stamp
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/python tools/check_types.py
+	$(BIN)/python tools/check_english.py
 
 format: $(VENV)/lint.stamp
 	$(BIN)/ruff check --fix .

@@ -169,7 +169,7 @@ QUESTIONS = {
     "How do I export to LiteRT with the preprocessing in it?": (
         "docs/export.md",
         "What a file takes and returns",
-        "For LiteRT and `torch`, resize the pictures",
+        "For LiteRT and `torch`, resize the images",
     ),
     "Which weights may I use commercially?": ("docs/checkpoints.md", "Choose a model", "allow commercial use"),
     "How do I train on four GPUs?": (
