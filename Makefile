@@ -11,6 +11,8 @@ SLOWEST := --durations 20
 # Pinned: a newer formatter may format otherwise, and a newer checker find more.
 RUFF ?= ruff==0.17.6
 PYRIGHT ?= basedpyright==1.40.2
+# What builds a release and checks it.
+RELEASE ?= build twine check-wheel-contents pyroma
 # Where `make docs` puts the site.
 SITE ?= build/docs
 
@@ -20,7 +22,7 @@ WEB := $(CACHE)/web.stamp
 DOCS_BACKEND := KERAS_BACKEND=$(if $(strip $(TORCH)),torch,tensorflow)
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
-.PHONY: quickstart test test-slow test-backends docs benchmark lint format clean
+.PHONY: quickstart test test-slow test-backends docs benchmark lint format dist sbom clean
 
 quickstart: $(VENV)/examples.stamp
 	$(BIN)/python examples/quickstart.py
@@ -70,10 +72,29 @@ lint: $(VENV)/lint.stamp
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/python tools/check_types.py
+	$(BIN)/python tools/check_english.py
 
 format: $(VENV)/lint.stamp
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# The archives of a release, in dist: the wheel is built from the source archive alone.
+dist: $(VENV)/dist.stamp
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist
+	$(BIN)/twine check --strict dist/*
+	$(BIN)/check-wheel-contents dist/*.whl
+	$(BIN)/pyroma --min 8 dist/*.tar.gz  # of 10: there is no address of an author
+
+# What an installation of the wheel brings, in CycloneDX's format; the backend is the user's choice.
+sbom: dist
+	rm -rf build/sbom
+	$(PYTHON) -m venv build/sbom/installed
+	build/sbom/installed/bin/python -m pip install --quiet dist/*.whl
+	$(PYTHON) -m venv build/sbom/tool
+	build/sbom/tool/bin/python -m pip install --quiet cyclonedx-bom
+	build/sbom/tool/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible \
+		-o build/sbom/sbom.cdx.json build/sbom/installed/bin/python
 
 clean:
 	rm -rf $(VENV) .venv-benchmarks quickstart build dist *.egg-info
@@ -108,6 +129,10 @@ endif
 
 $(VENV)/benchmark.stamp: pyproject.toml | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet matplotlib
+	touch $@
+
+$(VENV)/dist.stamp: Makefile | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet $(RELEASE)
 	touch $@
 
 $(VENV)/lint.stamp: pyproject.toml | $(VENV)/bin/python

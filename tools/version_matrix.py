@@ -50,11 +50,11 @@ TEXT = """\
 
 `tools/version_matrix.py` wrote this page. For each row it made a fresh virtual environment with one backend, installed
 the wheel and the test extra, and ran the first cases of the numeric core of the tests (`-m first_case`). OpenVINO is
-installed in all of them, since the tests export to it. With Keras on OpenVINO, which trains nothing, the tests of a few
-files run. *Newest* is
-the newest Keras that pip finds for this Python and backend; a backend without a version is the newest, too. One
-package is held back: onnx below 1.19 beside TensorFlow 2.16 (with which a newer one cannot be imported). *Seconds* are
-those of the tests. A row without numbers is a combination that pip cannot install, with pip's reason.
+installed in all of them, since the tests export to it. Keras on OpenVINO does not train, so only the tests of a few
+files run there. *Newest* is the newest Keras that pip finds for this Python and backend. A backend without a version is
+the newest, too. One package is held back: onnx below 1.19 with TensorFlow 2.16 (a newer onnx cannot be imported with
+it). *Seconds* are those of the tests. A row without numbers is a combination that pip cannot install, with pip's
+reason.
 
 {table}
 

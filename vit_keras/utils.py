@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .labels import get_imagenet_classes
+from .preprocess.drawings import EXAMPLES, example
 from .preprocess.images import MAX_DOWNLOAD, MAX_PIXELS, ImageInputType, gray, grey, read, resize, resize_image
 from .preprocess.pixels import check_pixels, pixel_range, to_pixels, to_uint8
 
@@ -12,11 +13,13 @@ if TYPE_CHECKING:
     from .compat import apply_embedding_weights, load_weights_numpy
 
 __all__ = [
+    "EXAMPLES",
     "MAX_DOWNLOAD",
     "MAX_PIXELS",
     "ImageInputType",
     "apply_embedding_weights",
     "check_pixels",
+    "example",
     "get_imagenet_classes",
     "gray",
     "grey",

@@ -1,49 +1,22 @@
-"""README and the guides in plain English: phrases that a native reader stumbles over, each with a better one."""
-
-import re
+"""README and the guides in plain English: `tools/check_english.py` finds what a native reader stumbles over."""
 
 import pytest
-from support import ROOT
+from support import ROOT, script
 
-PAGES = sorted((ROOT / "docs").glob("*.md")) + sorted((ROOT / "docs" / "coming_from").glob("*.md"))
-PAGES = [ROOT / "README.md", *(page for page in PAGES if page.name != "changes.md")]  # which a build writes
-TICS = {
-    r"(?<!\b[Tt]here )\b(?:is|are) no (?!longer\b|more\b|less\b)\w+": "is not a …, there is no …",
-    r"\bin place of\b": "instead of",
-    r"\bso many\b": "this many, or the number",
-    r"\bby one word\b": "with a single argument",
-    r"\b[Oo]f which both\b": "which both",
-    r"\bmakes? of (?:its|any|a)\b": "turns … into, converts … to",
-    r"\bgoes on where it\b": "resumes where it",
-    r"\btook the place of\b": "replaced",
-    r"\bas (?:any|an)other\b": "like any other",
-    r"\bwill do\b": "works, is enough",
-    r"(?:^|[.;:] )That of (?:a|an|the)\b": "the … of",
-    r"\bwhat they stand for\b": "what they mean",
-    r"\bnobody needs\b": "(leave it out)",
-    r"\bhas its day\b": "pays off",
-    r"\b(?:are|is) beside it\b": "is also available",
-    r"\bcannot hurt\b": "is safe",
-    r"\bstands? in \[": "is listed in",
-    r"\b[Bb]egin it with\b": "launch it with",
-    r"(?:^|[.;:] )Of (?:CLIP|a (?:model|table|published))\b": "with CLIP, for a model",
-}
-CODE = re.compile(r"^```.*?^```|^    .*?$|`[^`\n]*`|^:::.*?$|^<.*?$|^\|.*?$", re.DOTALL | re.MULTILINE)
+english = script(ROOT / "tools" / "check_english.py")
+pytestmark = pytest.mark.any_backend
 
 
-def found_in(text):
-    """The tics in the prose of a page: `(words, better)`. Code, tables and HTML are left out."""
-    prose = " ".join(CODE.sub(" ", text).split())
-    return [(match[0], better) for tic, better in TICS.items() for match in re.finditer(tic, prose)]
+def test_the_pages_are_in_plain_english(capsys):
+    assert len(english.pages()) > 25
+    assert not english.main(), capsys.readouterr().out
 
 
-@pytest.mark.any_backend
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_a_page_is_in_plain_english(page):
-    assert not found_in(page.read_text(encoding="utf-8"))
-
-
-@pytest.mark.any_backend
-def test_tics_are_found_in_prose_alone():
-    assert found_in("A mixer is no transformer.") == [("is no transformer", "is not a …, there is no …")]
-    assert not found_in("It is no longer so.\n\n```text\nin place of\n```\nUse `in place of` here.")
+def test_tics_are_found_in_prose_alone_with_their_line(tmp_path, capsys):
+    text = "A mixer\nis no transformer.\n\n```text\nin place of\n```\nIt is no longer so. Use `in place of` here.\n"
+    assert [*english.found_in(text)] == [(2, "is no transformer", "is not a …, there is no …")]
+    assert not [*english.found_in("A picture.", pictures=True)]
+    page = tmp_path / "page.md"
+    page.write_text(text)
+    assert english.main([str(page)])
+    assert capsys.readouterr().out == f"{page}:2: 'is no transformer'. Better: is not a …, there is no …\n"

@@ -7,13 +7,13 @@ import sys
 import sysconfig
 import tarfile
 import zipfile
+import zlib
 from pathlib import Path
 
 import keras
 import pytest
 from support import ROOT
 
-pytestmark = pytest.mark.slow
 DATA_FILES = {
     "imagenet2012.txt",
     "_internal/picture_page.html",
@@ -29,6 +29,9 @@ DATA_FILES = {
     "training/evaluation/report.html",
     "visualize/explore/explorer.html",
 }
+WHEEL_BYTES = 2_600_000
+"""Most bytes of the wheel: 1.5 MB are the model in it, 0.8 MB all else, and the rest is room for a few modules."""
+
 BUILD = "import sys; from setuptools import build_meta; print(getattr(build_meta, 'build_' + sys.argv[1])(sys.argv[2]))"
 PACKAGES = "import sysconfig; print(sysconfig.get_path('purelib'))"
 NEEDED = "needed.pth"
@@ -101,6 +104,19 @@ def names(archive):
         return {member.name.partition("/")[2] for member in opened if member.isfile()}
 
 
+@pytest.mark.any_backend
+def test_the_wheel_stays_small():
+    files = (path for path in (ROOT / "vit_keras").rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    sizes = {path: len(zlib.compress(path.read_bytes())) for path in files}  # as a wheel holds them
+    assert sum(sizes.values()) < WHEEL_BYTES, sorted(sizes.items(), key=lambda item: -item[1])[:5]
+
+
+@pytest.mark.slow
+def test_the_wheel_that_is_built_is_small(archives):
+    assert archives["wheel"].stat().st_size < WHEEL_BYTES
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sdist", "wheel"])
 def test_archives_hold_the_whole_package(archives, kind):
     package = ROOT / "vit_keras"
@@ -110,6 +126,7 @@ def test_archives_hold_the_whole_package(archives, kind):
     assert {f"vit_keras/{name}" for name in files} == {n for n in names(archives[kind]) if n.startswith("vit_keras/")}
 
 
+@pytest.mark.slow
 def test_nothing_else_is_installed(installed):
     _, packages = installed
     (description,) = (path.name for path in packages.glob("*.dist-info"))
@@ -119,6 +136,7 @@ def test_nothing_else_is_installed(installed):
     assert [Path(name).stem for name in outside] == ["vit-keras"]  # the command
 
 
+@pytest.mark.slow
 def test_an_import_warns_of_nothing_and_needs_no_network(installed, tmp_path):
     programs, packages = installed
     run(programs / "python", "-W", "error", "-c", NO_NETWORK + "import vit_keras", folder=tmp_path)
@@ -127,6 +145,7 @@ def test_an_import_warns_of_nothing_and_needs_no_network(installed, tmp_path):
     assert (warned, shape, Path(path)) == ("[]", "(1, 10)", packages / "vit_keras" / "__init__.py")
 
 
+@pytest.mark.slow
 def test_the_command_is_installed(installed, tmp_path):
     programs, _ = installed
     assert run(programs / "vit-keras", "--version", folder=tmp_path).startswith("vit-keras ")

@@ -40,6 +40,11 @@ def test_every_public_module_has_a_page():
     assert len(public.modules()) == len(set(public.modules()))
 
 
+def test_no_public_module_is_in_a_room_that_is_not_public():
+    parts = {part for module in public.modules() for part in module.split(".")}
+    assert "backend" not in parts and not [part for part in parts if part.startswith("_")]
+
+
 @pytest.mark.parametrize("module", public.modules())
 def test_every_public_name_has_an_example_that_runs(module):
     # tests/docs/test_docs.py runs them. A constant has a sentence instead.
@@ -59,10 +64,8 @@ SNIPPET = re.compile(r"^```(python|sh)\n(.*?)^```\n(?:\n^```text\n(.*?)^```)?", 
 
 @pytest.fixture
 def here(monkeypatch, tmp_path):
-    """A folder with a photograph of a cat and pictures of three kinds of flowers."""
-    data = pytest.importorskip("skimage.data")
+    """A folder with images of three kinds of flowers."""
     monkeypatch.chdir(tmp_path)
-    Image.fromarray(data.chelsea()).save("cat.png")
     random = np.random.default_rng(0)
     for kind in ("daisy", "rose", "tulip"):
         Path("flowers", kind).mkdir(parents=True)
@@ -167,7 +170,7 @@ QUESTIONS = {
     "How do I export to LiteRT with the preprocessing in it?": (
         "docs/export.md",
         "What a file takes and returns",
-        "For LiteRT and `torch`, resize the pictures",
+        "For LiteRT and `torch`, resize the images",
     ),
     "Which weights may I use commercially?": ("docs/checkpoints.md", "Choose a model", "allow commercial use"),
     "How do I train on four GPUs?": (

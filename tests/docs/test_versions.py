@@ -189,6 +189,18 @@ def test_the_workflow_calls_what_exists(matrix, monkeypatch, tmp_path, capsys):
             assert "Python 3.12, Keras newest, jax" in capsys.readouterr().out
 
 
+def test_the_release_is_started_by_hand_and_calls_what_exists():
+    text = (ROOT / ".github" / "workflows" / "release.yml").read_text(encoding="utf-8")
+    triggers = re.search(r"^on:\n(.*?)^\w", text, re.DOTALL | re.MULTILINE)[1]
+    assert re.findall(r"^  ([\w-]+):", triggers, re.MULTILINE) == ["workflow_dispatch"]
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert all(re.search(f"^{target}:", makefile, re.MULTILINE) for target in re.findall(r"make ([\w-]+)", text))
+    assert len(re.findall("timeout-minutes: ", text)) == len(re.findall("runs-on: ", text)) == 4
+    publishers = "pypa/gh-action-pypi-publish@release/v1"
+    assert all(re.fullmatch(rf"actions/[\w-]+@v\d+|{publishers}", used) for used in re.findall("uses: (.*)", text))
+    assert "secrets." not in text and text.count("id-token: write") == 2  # to attest, and to publish
+
+
 def test_the_workflow_is_bounded(matrix):
     text = WORKFLOW.read_text(encoding="utf-8")
     assert len(re.findall("timeout-minutes: ", text)) == len(re.findall("runs-on: ", text)) == 5

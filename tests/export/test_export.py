@@ -46,6 +46,8 @@ def test_what_is_refused_before_anything_is_done(tmp_path, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ImportError, match=r"needs onnx, onnxruntime, .*vit-keras\[onnx\]"):
         vit_keras.export(None, tmp_path / "a.onnx")
+    with pytest.raises(ImportError, match="needs tensorflow, not"):  # once, though it writes and runs the file
+        vit_keras.export(None, tmp_path / "a", "saved_model")
     with pytest.raises(ImportError, match="needs onnx, not"):
         vit_keras.export(None, tmp_path / "a.onnx", check=False)
 

@@ -98,7 +98,7 @@ def export(
         offered = f"It offers {', '.join(map(repr, kind.quantize))}." if kind.quantize else "It offers none."
         raise ValueError(f"The format {name!r} has no quantize={quantize!r}. {offered}")
     checked = check is not None and check is not False
-    needed = (*kind.writes, *(kind.runs if checked else ()))
+    needed = dict.fromkeys((*kind.writes, *(kind.runs if checked else ())))
     missing = [module for module in needed if importlib.util.find_spec(module) is None]
     if missing:
         raise ImportError(
