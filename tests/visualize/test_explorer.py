@@ -607,7 +607,20 @@ def test_keys(show):
     tab.keyboard.press("m")
     settled(tab, mode="rollout")
     tab.keyboard.press("Enter")
+    settled(tab, locked=True)  # the middle patch, since the token was a register
+    tab.keyboard.press(" ")
     settled(tab, locked=False)
+
+
+@pytest.mark.parametrize("key", ["Enter", pytest.param(" ", marks=pytest.mark.slow)])
+def test_a_key_does_what_a_click_does(show, key):
+    """From a map of the output, both lock the patch and show what it attends to; on a locked patch, both unlock it."""
+    tab = show(explorer(recording()), "#mode=output&token=0,0")
+    tab.locator(".picture canvas").first.focus()
+    tab.keyboard.press(key)
+    settled(tab, mode="attention", locked=True)
+    tab.keyboard.press(key)
+    settled(tab, mode="attention", locked=False)
 
 
 def test_controls(show):

@@ -71,7 +71,7 @@ def texts_of(figure):
 
 
 def rendered(figure):
-    return np.asarray(Image.open(io.BytesIO(figure._repr_png_())).convert("RGB"))
+    return np.asarray(Image.open(io.BytesIO(figure._repr_png_()[0])).convert("RGB"))
 
 
 # -------------------------------------------------------------------- figures --
@@ -88,8 +88,10 @@ def test_a_figure_is_unknown_to_pyplot_and_displays_itself(matplotlib):
     pyplot.switch_backend("agg")
     figure = figures.plot_maps({"one": np.eye(3)}, grey_image())
     assert pyplot.get_fignums() == []
-    assert figure._repr_png_()[:8] == b"\x89PNG\r\n\x1a\n"
-    assert pickle.loads(pickle.dumps(figure))._repr_png_()[:4] == b"\x89PNG"
+    png, shown = pickle.loads(pickle.dumps(figure))._repr_png_()
+    assert png[:8] == b"\x89PNG\r\n\x1a\n"
+    with Image.open(io.BytesIO(png)) as picture:  # twice as fine as a notebook shows it
+        assert abs(picture.width - 2 * shown["width"]) <= 2 and abs(picture.height - 2 * shown["height"]) <= 2
 
 
 def test_a_figure_is_freed(matplotlib):
@@ -228,6 +230,30 @@ def test_every_head_of_every_layer(matplotlib):
     assert boxes[0].y0 > boxes[2].y0 > boxes[4].y0  # layers downwards
     assert boxes[0].x0 < boxes[1].x0 and boxes[0].y0 == boxes[1].y0  # heads to the right
     assert {"layer", "head", "0", "1", "2"} <= {t.get_text() for t in texts_of(figure)}
+
+
+def test_sinks_do_not_leave_the_rest_of_a_map_black(matplotlib):
+    made = recording(layers=1, batch=1, heads=2, grid=(6, 6), picture=(60, 60))
+    heat = np.linspace(0.001, 0.01, 36).reshape(6, 6)
+    heat[0, 0] = heat[0, 5] = 0.4
+    made.attention[..., 1:] = heat.ravel()
+    figure = figures.plot_layers(made)
+    light = np.round(tiles(images_of(figure)[0].get_array(), (6, 6))).astype(int)
+    np.testing.assert_array_equal(light[[0, 0], [0, 5]], [(90, 220, 255)] * 2)
+    np.testing.assert_array_equal(light[5, 5], (252, 255, 164))  # the highest of the others
+    assert light[2].sum(axis=-1).min() > 150
+    assert "light blue: outliers" in texts_of(figure)[-1].get_text()
+    plain = figures.plot_layers(made, clip=99)
+    assert tiles(images_of(plain)[0].get_array(), (6, 6))[2].sum(axis=-1).max() < 30
+
+
+@pytest.mark.parametrize("picture", [(500, 100), (100, 500)])
+def test_very_tall_and_wide_images_make_figures_of_common_shapes(matplotlib, picture):
+    made = recording(layers=12, batch=1, heads=3, grid=(14, 14), picture=picture)
+    for figure in (figures.plot_layers(made), figures.plot_heads(made)):
+        width, height = figure.get_size_inches()
+        assert 1 / 3 < width / height < 8 and max(width, height) < 13
+    assert {"layer", "head", "11"} <= {t.get_text() for t in texts_of(figures.plot_layers(made))}
 
 
 def test_the_image_comes_first_and_may_come_second(matplotlib):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Literal
 
 import numpy as np
 
@@ -44,12 +45,13 @@ COLORS = {name: np.frombuffer(bytes.fromhex(table), "uint8").reshape(-1, 3) for 
 COLOURS = COLORS  # its name in earlier versions
 INFERNO = COLORS["inferno"]
 
-Clip = float | tuple[float, float]
+Clip = float | tuple[float, float] | Literal["inner"]
 Cmap = str | Callable[[np.ndarray], np.ndarray]
 
 
 def stretch(heat: np.ndarray, clip: Clip = (0, 99)) -> np.ndarray:
-    """Bring a map to [0, 1]: its two percentiles become 0 and 1.
+    """Bring a map to [0, 1]: its two percentiles become 0 and 1; with `clip="inner"`, its lowest value and the highest
+    that is no outlier.
 
     Where the two are equal, its minimum and maximum are used instead. A constant map becomes 0, and so does NaN.
 
@@ -71,18 +73,28 @@ colour = color  # its name in earlier versions
 def percentiles(clip: Clip) -> tuple[float, float]:
     """Return the two percentiles that `clip` stands for."""
     low, high = clip if np.ndim(clip) else (0, clip)
-    if not 0 <= low < high <= 100:
-        raise ValueError(f"clip must be two percentiles, 0 <= low < high <= 100, or the upper one. Received: {clip}")
+    if isinstance(clip, str) or not 0 <= low < high <= 100:
+        raise ValueError(
+            f"clip must be two percentiles, 0 <= low < high <= 100, the upper one, or 'inner'. Received: {clip!r}"
+        )
     return float(low), float(high)
 
 
 def limits_of(heat: np.ndarray, clip: Clip) -> tuple[float, float]:
-    """Return the values of a map that become the lowest and the highest color."""
+    """Return the values of a map that become the lowest and the highest color.
+
+    Outliers, which `"inner"` leaves out, are more than three interquartile ranges above the upper quartile.
+    """
+    bounds = None if isinstance(clip, str) and clip == "inner" else percentiles(clip)
     heat = np.asarray(heat, "float64")
     heat = heat[np.isfinite(heat)]
     if not heat.size:
         return 0.0, 0.0
-    low, high = np.percentile(heat, percentiles(clip))
+    if bounds is None:
+        lower, upper = np.percentile(heat, (25, 75))
+        low, high = heat.min(), heat[heat <= upper + 3 * (upper - lower)].max()
+    else:
+        low, high = np.percentile(heat, bounds)
     return (low, high) if high > low else (heat.min(), heat.max())  # equal: a single patch above the rest
 
 

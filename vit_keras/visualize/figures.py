@@ -25,7 +25,7 @@ from .overlays import as_map, as_picture, lay, upsample
 __all__ = ["new_figure", "plot_heads", "plot_layers", "plot_maps"]
 
 
-def new_figure(width: float, height: float, dpi: float = 100) -> Any:
+def new_figure(width: float, height: float, dpi: float = 200) -> Any:
     """Return an empty Matplotlib figure of a size in inches, with so many pixels to an inch.
 
     It is not registered with `pyplot`: nothing has to be closed, and a notebook shows it once, as the last value of a
@@ -49,10 +49,12 @@ def new_figure(width: float, height: float, dpi: float = 100) -> Any:
     return figure
 
 
-def _png(figure: Any) -> bytes:
+def _png(figure: Any) -> tuple[bytes, dict[str, int]]:
+    """Return the figure as PNG, and the size at which a notebook shows it: 100 pixels to an inch."""
     file = io.BytesIO()
     figure.savefig(file, format="png")
-    return file.getvalue()
+    width, height = figure.get_size_inches()
+    return file.getvalue(), {"width": round(100 * width), "height": round(100 * height)}
 
 
 def plot_maps(
@@ -142,6 +144,8 @@ def plot_layers(
 ) -> Any:
     """Draw what each head of each layer attends to: one row per layer, one column per head.
 
+    Layers go across and heads down where the figure would otherwise be more than four times as high as wide.
+
     Where the heads were fused there is one map per layer, drawn over the image.
 
     Args:
@@ -149,7 +153,8 @@ def plot_layers(
         image: Index of the image in the recording.
         ax: See `plot_maps`.
         **look: See `plot_maps`. Maps of single heads are opaque and show the patches as they are
-            (`interpolation="nearest"`).
+            (`interpolation="nearest"`). Their scale ends at the highest value that is no outlier (`clip="inner"`), or a
+            few attention sinks would leave the rest of a map black; outliers are light blue.
 
     Returns:
         The figure.
@@ -173,7 +178,7 @@ def plot_layers(
         maps = {f"layer {n}": heat for n, heat in zip(recording.layers, recording.patches(rows))}
         return _small_multiples(maps, recording.images[0], Look(**look), ax, None, False, 1.6)
     maps = np.stack([cls_attention(recording, layer)[0] for layer in recording.layers])
-    look = Look(**{"interpolation": "nearest", **look})
+    look = Look(**{"interpolation": "nearest", "clip": "inner", **look})
     return _matrix(maps, recording.layers, recording.images[0].shape[:2], look, ax)
 
 
@@ -193,7 +198,11 @@ class Look:
 
     def legend(self, maps: Sequence[np.ndarray]) -> tuple[str, str, str]:
         """Return the ends of the scale, and a remark."""
-        low, high = ({0.0: "lowest", 100.0: "highest"}.get(p, f"{p:g}th percentile") for p in percentiles(self.clip))
+        if self.clip == "inner":
+            low, high = "lowest", "highest without outliers"
+        else:
+            names = {0.0: "lowest", 100.0: "highest"}
+            low, high = (names.get(p, f"{p:g}th percentile") for p in percentiles(self.clip))
         if self.scale == "same":
             low, high = self.limits(maps)
             return f"{low if abs(low) > abs(high) / 200 else 0:.2g}", f"{high:.2g}", ""
@@ -206,6 +215,11 @@ class Look:
         if self.scale == "same":
             return [scaled(m, self.limits(maps)) for m in maps]
         return [stretch(m, self.clip) for m in maps]
+
+    def outliers(self, maps: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Return which values of each map lie above the scale, if the scale leaves out outliers."""
+        shared = self.limits(maps) if self.scale == "same" else None
+        return [(self.clip == "inner") & (np.asarray(m) > (shared or limits_of(m, self.clip))[1]) for m in maps]
 
     def over(self, pixels: np.ndarray, values: np.ndarray) -> np.ndarray:
         return lay(pixels, values, self.cmap, self.alpha, self.interpolation)
@@ -270,6 +284,10 @@ def _small_multiples(
     return sheet.figure
 
 
+_OUTLIER = (90, 220, 255)
+"""The color of values above a scale: none of `inferno`, and light in all others."""
+
+
 def _matrix(maps: np.ndarray, layers: Sequence[int], size: tuple[int, int], look: Look, ax: Any) -> Any:
     """Draw maps `(layers, heads, down, across)` as a table, each in the proportions of the picture."""
     count, heads, down, across = maps.shape
@@ -277,27 +295,35 @@ def _matrix(maps: np.ndarray, layers: Sequence[int], size: tuple[int, int], look
     width = 0.62 / math.sqrt(ratio)
     height, gap, margin = ratio * width, 0.03, 0.42
     top = 2 * _SMALL * _LINE
-    values = look.values(maps.reshape(-1, down, across))
+    names = [("layer", layers), ("head", range(heads))]
+    if top + count * (height + gap) > 4 * (margin + heads * (width + gap)):
+        names, maps = names[::-1], maps.swapaxes(0, 1)
+    (side, rows), (above, columns) = names
+    maps = maps.reshape(-1, down, across)
     # Whole pixels for each patch at the figure's resolution: Matplotlib would blur a picture that it enlarges less.
-    dpi = min(300, max(100, math.ceil(4 * max(down / height, across / width))))
+    dpi = min(300, max(200, math.ceil(4 * max(down / height, across / width))))
     pixels = (math.ceil(dpi * height / down), math.ceil(dpi * width / across))
-    fine = (4 * pixels[0] * down, 4 * pixels[1] * across)
-    sheet = _Sheet(ax, margin + heads * (width + gap), top + count * (height + gap), dpi)
-    for n, heat in enumerate(values):
-        layer, head = divmod(n, heads)
+    fine = (2 * pixels[0] * down, 2 * pixels[1] * across)
+    right, bottom = margin + len(columns) * (width + gap), top + len(rows) * (height + gap)
+    outliers = look.outliers(maps)
+    low, high, remark = look.legend(maps)
+    if any(map(np.any, outliers)):
+        remark += "\nlight blue: outliers"
+    sheet = _Sheet(ax, right, bottom, dpi, lines=2 + remark.count("\n"))
+    for n, (heat, over) in enumerate(zip(look.values(maps), outliers)):
+        row, column = divmod(n, len(columns))
         tile = np.rint(color(upsample(heat, fine, look.interpolation), look.cmap)).astype("uint8")
-        place = margin + head * (width + gap), top + layer * (height + gap), width, height
+        tile[upsample(over.astype("float64"), fine, "nearest") > 0.5] = _OUTLIER
+        place = margin + column * (width + gap), top + row * (height + gap), width, height
         sheet.draw(tile, *place, "nearest" if look.interpolation == "nearest" else "antialiased")
-    for head in range(heads):
-        sheet.write(head, margin + head * (width + gap) + width / 2, top - gap, _SMALL, "center", "bottom")
-    for row, layer in enumerate(layers):
-        sheet.write(layer, margin - 2 * gap, top + row * (height + gap) + height / 2, _SMALL, "right", "center")
-    sheet.write("head", margin + heads * (width + gap) / 2, 0, _TITLE, "center", "top")
-    sheet.write("layer", 0, top + count * (height + gap) / 2, _TITLE, "left", "center", rotation=90)
-    sheet.legend(
-        np.rint(color(np.linspace(0, 1, 256)[None], look.cmap)).astype("uint8"),
-        *look.legend(maps.reshape(-1, down, across)),
-    )
+    for n, name in enumerate(columns):
+        sheet.write(name, margin + n * (width + gap) + width / 2, top - gap, _SMALL, "center", "bottom")
+    for n, name in enumerate(rows):
+        sheet.write(name, margin - 2 * gap, top + n * (height + gap) + height / 2, _SMALL, "right", "center")
+    sheet.write(above, (margin + right) / 2, 0, _TITLE, "center", "top")
+    sheet.write(side, 0, (top + bottom) / 2, _TITLE, "left", "center", rotation=90)
+    bar = np.rint(color(np.linspace(0, 1, 256)[None], look.cmap)).astype("uint8")
+    sheet.legend(bar, low, high, remark)
     return sheet.figure
 
 
@@ -326,9 +352,9 @@ def sized(pixels: np.ndarray, longest: int) -> np.ndarray:
 class _Sheet:
     """Axes in inches from the upper left; in given axes that are smaller, pictures and letters shrink alike."""
 
-    def __init__(self, ax: Any, width: float, height: float, dpi: float = 100):
+    def __init__(self, ax: Any, width: float, height: float, dpi: float = 200, lines: int = 2):
         self.width, self.bottom = width, height
-        height += 0.1 + 2 * _SMALL * _LINE  # the legend
+        height += 0.1 + lines * _SMALL * _LINE  # the legend
         self.ax = new_figure(width + 0.2, height + 0.2, dpi).add_subplot() if ax is None else ax
         self.figure = self.ax.figure
         self.ax.set_axis_off()
@@ -358,4 +384,4 @@ class _Sheet:
         self.write(low, 0, middle, _SMALL, "left", "center")
         self.draw(bar, start, middle - 0.05, length, 0.1)
         self.write(high, start + length + letter, middle, _SMALL, "left", "center")
-        self.write(remark, 0, y + _SMALL * _LINE * 1.5, _SMALL, "left", "center")
+        self.write(remark.lstrip("\n"), 0, y + _SMALL * _LINE * 1.1, _SMALL, "left", "top")

@@ -12,7 +12,7 @@ from PIL import Image, ImageFilter
 from .._internal.validate import numbers
 from ..positions import resize_bilinear
 from ..preprocess.images import gray, read
-from .colors import Clip, Cmap, color_and_opacity, percentiles, stretch
+from .colors import Clip, Cmap, color_and_opacity, limits_of, percentiles, stretch
 
 __all__ = ["mass_mask", "overlay", "paper_style", "upsample", "vit_keras_style"]
 
@@ -40,7 +40,8 @@ def overlay(
             color-blind) or `"turbo"`; or a function of an array of values in [0, 1] to colors `(..., 3)` or `(..., 4)`
             in [0, 1], such as a color map of Matplotlib.
         alpha: Opacity of the highest value, in [0, 1].
-        clip: Percentiles of the map that become the lowest and the highest color; a number is the upper one.
+        clip: Percentiles of the map that become the lowest and the highest color; a number is the upper one. `"inner"`:
+            the lowest value, and the highest that is at most three interquartile ranges above the upper quartile.
         interpolation: `"bilinear"`, or `"nearest"` to show the patches as they are.
         percentile: The same as `clip=(0, percentile)`.
 
@@ -209,8 +210,11 @@ def as_map(heat: Any) -> np.ndarray:
 def _share(heat: np.ndarray, clip: Clip = 100) -> np.ndarray:
     """Return a map over its maximum, or between two of its percentiles."""
     heat = np.where(np.isfinite(heat), heat, 0)
-    low, high = percentiles(clip)
-    low, high = (np.percentile(heat, low) if low else 0.0), np.percentile(heat, high)
+    if isinstance(clip, str):
+        low, high = 0.0, limits_of(heat, clip)[1]
+    else:
+        low, high = percentiles(clip)
+        low, high = (np.percentile(heat, low) if low else 0.0), np.percentile(heat, high)
     high = high if high > low else heat.max()  # equal: a single patch above the rest
     return (heat - low) / (high - low) if high > low else np.zeros_like(heat)
 

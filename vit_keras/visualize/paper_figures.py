@@ -58,8 +58,9 @@ def figure6(
         method: Which map: see `attention_map`. `None`: rollout, or with a target relevance.
         target: See `attention_map`.
         style: `"paper"`, `"overlay"` or `"vit_keras"`: see `attention_map`.
-        clip: Percentiles of each map between which it is drawn; a number is the upper one. The paper's is 100, which
-            leaves a picture dark where a few patches get nearly all attention. `"vit_keras"` does not use it.
+        clip: Percentiles of each map between which it is drawn; a number is the upper one, and `"inner"` leaves out
+            outliers (see `overlay`). The paper's is 100, which leaves a picture dark where a few patches get nearly all
+            attention. `"vit_keras"` does not use it.
         preprocess: What the model's input needs: see `record`.
         grid: Patches down and across, where the model does not tell: see `record`.
         **options: Options of the method, such as `start_layer` or `discard_ratio`.
@@ -297,18 +298,26 @@ def plot_cka(cka: np.ndarray, *, labels: tuple[str, str] = ("Layer", "Layer"), a
 
 
 def _pairs_side_by_side(pairs: list[tuple[np.ndarray, np.ndarray]], columns: int) -> Figure:
-    """Pictures and what was made of them, in their own shapes: all as wide as each other, and no gaps but these."""
+    """Pictures and what was made of them, in their own shapes: all as wide as each other, but those that would be more
+    than twice as high as wide are narrower.
+    """
     side, gap, title = 1.6, 0.08, 0.3  # inches
+
+    def sizes(picture: np.ndarray) -> tuple[float, float]:
+        ratio = picture.shape[0] / picture.shape[1]
+        tall = side * min(ratio, 2)
+        return tall, tall / ratio
+
     rows = [pairs[i : i + columns] for i in range(0, len(pairs), columns)]
-    heights = [side * max(picture.shape[0] / picture.shape[1] for picture, _ in row) for row in rows]
+    heights = [max(sizes(picture)[0] for picture, _ in row) for row in rows]
     width, height = 2 * columns * (side + gap) + gap, title + sum(heights) + gap * len(rows)
     figure, top = new_figure(width, height), height - title
     figure.set_layout_engine("none")
     for row, row_height in zip(rows, heights):
         for place, picture in enumerate(picture for pair in row for picture in pair):
-            tall = side * picture.shape[0] / picture.shape[1]
-            left = gap + place * (side + gap)
-            ax = figure.add_axes((left / width, (top - tall) / height, side / width, tall / height))
+            tall, wide = sizes(picture)
+            left = gap + place * (side + gap) + (side - wide) / 2
+            ax = figure.add_axes((left / width, (top - tall) / height, wide / width, tall / height))
             ax.imshow(picture, aspect="auto")
             ax.set_axis_off()
             if row is rows[0]:
