@@ -4,6 +4,7 @@
 def contrasts(tab):
     """Contrast of each text to what is behind it, as WCAG defines it."""
     return tab.evaluate("""() => {
+        for (const animation of document.getAnimations()) if (animation instanceof CSSTransition) animation.finish();
         const pen = Object.assign(document.createElement("canvas"), { width: 1, height: 1 })
             .getContext("2d", { willReadFrequently: true });
         const rgb = (colour) => { pen.clearRect(0, 0, 1, 1); pen.fillStyle = colour; pen.fillRect(0, 0, 1, 1);
