@@ -15,6 +15,7 @@ import keras
 import numpy as np
 import pytest
 from PIL import Image
+from readable import contrasts
 from support import ROOT, script
 
 import vit_keras
@@ -329,6 +330,8 @@ def test_a_browser_clicks_through_the_site(site, browser, size, scheme):
         seen.append(tab.url)
         assert found["wide"] <= 0 and not found["empty"] and not found["cut"], (tab.url, found)
         assert tab.evaluate("document.documentElement.dataset.theme") == scheme
+        texts = contrasts(tab)
+        assert len(texts) > 10 and min(texts)[0] >= 4.5, (tab.url, min(texts))  # WCAG 2.1, level AA
         onward = tab.locator("a.right-next")
         if not onward.count():
             break
