@@ -133,10 +133,9 @@ def decoded_pictures(paths: list[Path], decoder: Decoder, cache: Any, workers: i
         return Pictures(paths, decoder, _decode_all(paths, decoder, None, workers, progress), None)
     if cache != "auto":
         return _kept(paths, decoder, Path(cache).expanduser(), workers, progress)
-    with tempfile.TemporaryFile(prefix="vit_keras-") as file:  # its content lives as long as the array mapped to it
-        with naming(f"the decoded images to {tempfile.gettempdir()}"):
-            decoded = _decode_all(paths, decoder, file, workers, progress)
-        return Pictures(paths, decoder, decoded, _mapped(file, decoded))
+    with naming(f"the decoded images to {tempfile.gettempdir()}"), tempfile.TemporaryFile(prefix="vit_keras-") as file:
+        decoded = _decode_all(paths, decoder, file, workers, progress)
+        return Pictures(paths, decoder, decoded, _mapped(file, decoded))  # the array keeps the file's content
 
 
 def _kept(paths: list[Path], decoder: Decoder, folder: Path, workers: int, progress: bool) -> Pictures:
