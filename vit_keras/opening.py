@@ -17,9 +17,9 @@ import keras
 
 from ._internal.bounds import about, patch_stride
 from ._internal.validate import check_activations, did_you_mean, path_text, size_pair
+from ._internal.warn import warn_caller
 from .anatomy import find_vit
 from .build import build
-from .checkpoints._warn import warn_caller
 from .checkpoints.architecture import check_head, complete
 from .checkpoints.loading import fill, open_source
 from .checkpoints.locate import available, find

@@ -121,5 +121,5 @@ def test_class_means_are_compared_by_their_angles():
 def test_the_verdict_depends_on_the_interval(right, accuracy, said):
     counts = dict(zip(("class means", "linear probe"), right))
     found = Baseline({"nearest neighbors": 99, **counts}, 100, 400, 3.0, max(counts, key=counts.get))
-    assert said in found.verdict(accuracy)
+    assert said in found.verdict(accuracy) and "nearest neighbors on 99.0%; fine-tuning" in found.verdict(accuracy)
     assert found.beats(accuracy) == ("ship" in found.verdict(accuracy))

@@ -19,12 +19,12 @@ import numpy as np
 
 from .._internal.bounds import check_input, patch_stride, shortened
 from .._internal.validate import is_number, one_of, size_pair
+from .._internal.warn import warn_caller
 from ..config import ViTConfig
 from ..labels import TASKS
 from ..layers.mlp import activation_function
 from ..preprocess import PRESETS, Preprocessing
 from . import architecture, open_clip_json, registry, timm_models, transformers_models
-from ._warn import warn_caller
 from .architecture import has_class_token
 from .families import TIMM_FAMILIES, Family
 from .families.huggingface import FAMILIES as HUGGING_FACE_FAMILIES

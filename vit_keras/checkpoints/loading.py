@@ -16,6 +16,7 @@ from .. import anatomy
 from .._internal import finite
 from .._internal.bounds import about
 from .._internal.validate import path_text, see
+from .._internal.warn import warn_caller
 from ..positions import (
     relative_position_rows,
     resize_patch_kernel,
@@ -23,7 +24,6 @@ from ..positions import (
     resize_relative_position_bias,
 )
 from . import saved_models
-from ._warn import warn_caller
 from .families.rules import POSITIONS, ROPE
 from .locate import fetch, find
 from .model_weights import ModelWeights, canonical_variables

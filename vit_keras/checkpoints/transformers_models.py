@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ._warn import warn_caller
+from .._internal.warn import warn_caller
 
 __all__ = ["ACTIVATIONS", "read_config", "tower"]
 

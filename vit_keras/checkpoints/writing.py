@@ -19,10 +19,10 @@ import numpy as np
 from .. import anatomy
 from .._internal.atomic import naming, put_together, workspace
 from .._internal.validate import instance
+from .._internal.warn import warn_caller
 from ..config import ViTConfig
 from ..labels import names
 from . import architecture, grids, transformers_json
-from ._warn import warn_caller
 from .families import FAMILIES, Family, patches, rules
 from .hints import SETTINGS
 from .model_weights import ModelWeights

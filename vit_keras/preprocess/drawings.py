@@ -22,9 +22,8 @@ def _box(left: float, top: float, right: float, bottom: float) -> tuple[_Pair, .
     return (left, top), (right, top), (right, bottom), (left, bottom)
 
 
-_FUR, _BRICK, _RED, _GLASS, _TIRE, _RIM = (
-    *((196, 128, 62), (150, 95, 75), (200, 30, 35), (170, 210, 230), (25, 25, 30), (170, 170, 175)),
-)
+_FUR, _BRICK, _RED = (196, 128, 62), (150, 95, 75), (200, 30, 35)
+_GLASS, _TIRE, _RIM = (170, 210, 230), (25, 25, 30), (170, 170, 175)
 _DRAWINGS: dict[str, list[_Shape]] = {
     "cat": [
         ((150, 140, 130), "top", ()),

@@ -113,10 +113,11 @@ class Baseline:
     def verdict(self, accuracy: float, saved: str = "probe.keras") -> str:
         """Return which model to ship if fine-tuning gave this accuracy, in words; `saved` is where the other one is."""
         low, high = self.interval
+        neighbors = f", {NEIGHBORS} on {self.right[NEIGHBORS] / self.held_out:.1%}" if NEIGHBORS in self.right else ""
         found = (
             f"Without fine-tuning, a linear classifier of the model's features ({self.best}) is right on "
-            f"{self.accuracy:.1%} of {self.held_out:,} held-out images (95 % interval: {low:.1%} to {high:.1%}); "
-            f"fine-tuning gave {accuracy:.1%}."
+            f"{self.accuracy:.1%} of {self.held_out:,} held-out images (95 % interval: {low:.1%} to {high:.1%})"
+            f"{neighbors}; fine-tuning gave {accuracy:.1%}."
         )
         if self.beats(accuracy):
             return f"{found} It did not help: ship {saved}, or train longer or on more images."
