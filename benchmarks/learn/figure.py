@@ -27,6 +27,9 @@ COLOURS = {
     "transformers Trainer": "#CC79A7",
     "KerasHub ImageClassifier": "#56B4E9",
 }
+_TICKS = (0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000)
+"""Seconds that are written at the axis."""
+
 MARKS = {"vit_keras linear_probe": "P", "vit_keras knn": "v", "scikit-learn on timm's features": "X"}
 
 
@@ -94,7 +97,10 @@ def describe(rows: list[dict[str, Any]]) -> str:
     """Return the machine and the versions in a line."""
     if not rows:
         return "There are no results."
-    machines = dict.fromkeys(f"{row['machine']['processor']}, {row['machine']['cores']} cores" for row in rows)
+    machines = dict.fromkeys(
+        f"{row['machine']['processor']}, {row['machine']['cores']} core{'s' * (row['machine']['cores'] > 1)}"
+        for row in rows
+    )
     versions = {name: version for row in rows for name, version in row.get("versions", {}).items()}
     return "; ".join(
         [*machines, ", ".join(f"{name} {version}" for name, version in versions.items()), rows[-1]["date"]]
@@ -131,9 +137,10 @@ def draw(rows: list[dict[str, Any]], path: str | os.PathLike) -> None:
             axis.set_axis_off()
         handles = dict(pair for axis in axes.flat for pair in zip(*reversed(axis.get_legend_handles_labels())))
         order = [name for name in (*COLOURS, *MARKS) if name in handles]
-        low = 1.3 / size[1]
-        figure.legend([handles[name] for name in order], order, loc="lower center", ncol=3, bbox_to_anchor=(0.5, 0.035))
-        caption = textwrap.fill(describe(rows), int(27 * columns))
+        caption = textwrap.fill(describe(rows), 62 * columns)
+        under = (0.14 * (1 + caption.count("\n")) + 0.08) / size[1]
+        low = under + 0.25 * -(-len(order) // 3) / size[1]
+        figure.legend([handles[name] for name in order], order, loc="lower center", ncol=3, bbox_to_anchor=(0.5, under))
         figure.text(0.01, 0.005, caption, fontsize=7, color="#666666", va="bottom")
         figure.tight_layout(rect=(0, low, 1, 1), w_pad=1.5)
         figure.savefig(path, dpi=160)
@@ -158,6 +165,9 @@ def _panel(axis: Any, data: str, budgets: dict[str, dict[str, Cell]]) -> None:
             )  # fmt: skip
     task = TASKS[data]
     axis.set_xscale("log")
+    left, right = axis.get_xlim()
+    axis.set_xticks([], minor=True)
+    axis.set_xticks(shown := [second for second in _TICKS if left <= second <= right], [f"{n:g}" for n in shown])
     axis.set_title(data, loc="left")
     axis.set_ylabel(f"{SCORES[task.kind]}, %")
     axis.set_xlabel("processor time, s")
