@@ -33,7 +33,7 @@ class VisionTransformer(FastModel):
     Attributes:
         config: The `ViTConfig` it was built from, which is saved with the model; `None` in a copy that
             `keras.models.clone_model` made.
-        preprocessing: How the checkpoint's pictures are prepared (`vit_keras.preprocess.Preprocessing`); saved with
+        preprocessing: How the checkpoint's images are prepared (`vit_keras.preprocess.Preprocessing`); saved with
             the model. Its first block remembers it, also in a functional model that a user makes of its tensors.
         labels: Names of the classes: a tuple, the name of a list of them (`"imagenet-1k"`), or `None`; saved with the
             model.
@@ -57,7 +57,7 @@ class VisionTransformer(FastModel):
 
     @property
     def preprocessing(self) -> Preprocessing:
-        """How the checkpoint's pictures are prepared."""
+        """How the checkpoint's images are prepared."""
         return anatomy.own_preprocessing(self)
 
     @preprocessing.setter
@@ -65,18 +65,18 @@ class VisionTransformer(FastModel):
         anatomy.remember_preprocessing(self, preprocessing)
 
     def preprocess(self, images: Any, image_size: tuple[int, int] | int | None = None) -> np.ndarray:
-        """Read pictures and make of them what this model takes, as its checkpoint was trained and measured.
+        """Read images and make of them what this model takes, as its checkpoint was trained and measured.
 
         Args:
-            images: One picture, or a list or batch of them: paths, URLs, PIL images or arrays (see
+            images: One image, or a list or batch of them: paths, URLs, PIL images or arrays (see
                 `vit_keras.utils.read`).
             image_size: For a model that takes any size; `None`: that of the checkpoint.
 
         Returns:
-            float32 `(n, height, width, channels)`; of one picture, n is 1.
+            float32 `(n, height, width, channels)`; of one image, n is 1.
 
         Raises:
-            FileNotFoundError: There is no such picture.
+            FileNotFoundError: There is no such image.
             ValueError: It cannot be read.
 
         Example:

@@ -243,7 +243,7 @@ def vit_cifar10(
 ) -> VisionTransformer:
     """Build the small model that comes with the package, trained from scratch on CIFAR-10: nothing is downloaded.
 
-    A hybrid (paper, section 3.1) with six layers, hidden size 128 and 4 heads, for pictures of 32 pixels and ten
+    A hybrid (paper, section 3.1) with six layers, hidden size 128 and 4 heads, for images of 32 pixels and ten
     classes, from airplane to truck. It is for trying things out and for tests: `docs/training.md` says how it was
     made, and how good it is.
     """

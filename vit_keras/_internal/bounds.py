@@ -122,7 +122,7 @@ def check_input(size: Sequence[int], stride: Sequence[int] = (1, 1), crop: float
     Args:
         size: `(height, width)` in pixels.
         stride: Pixels between two patches, down and across.
-        crop: The part of a side that is kept when a picture is cut.
+        crop: The part of a side that is kept when an image is cut.
 
     Raises:
         ValueError: It has more than `LIMIT_INPUT` pixels or `LIMIT_PATCHES` patches.

@@ -17,9 +17,9 @@ __all__ = ["data_uri", "escape", "fill", "picture_page", "to_json"]
 def picture_page(
     title: str, footer: str, *, connect: str = "'none'", blocks: str = "", modules: Sequence[str] = ()
 ) -> str:
-    """Return a page that takes a picture and shows what a model sees in it.
+    """Return a page that takes an image and shows what a model sees in it.
 
-    A server answers the picture (`predict`), unless a module sets `window.ask`, a function that takes the file and
+    A server answers the image (`predict`), unless a module sets `window.ask`, a function that takes the file and
     resolves to the same answer.
 
     Args:

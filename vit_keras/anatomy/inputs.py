@@ -1,4 +1,4 @@
-"""What pictures a model takes: their shape, their range, and the preprocessing that makes of a picture its input."""
+"""What images a model takes: their shape, their range, and the preprocessing that makes of an image its input."""
 
 from __future__ import annotations
 
@@ -221,17 +221,17 @@ _LARGEST = 10.0
 
 
 def preprocessing_of(model: keras.Model, image_size: Any = None) -> Preprocessing:
-    """Return what makes of a picture the input of this very model.
+    """Return what makes of an image the input of this very model.
 
     It is the checkpoint's own preprocessing (`GOOGLE` where there is none), less what the model does itself: a model
-    that normalizes is given pixels, and one that resizes is given the whole picture.
+    that normalizes is given pixels, and one that resizes is given the whole image.
 
     Args:
         model: A ViT of this package, or a model with one inside.
         image_size: See `native_size`.
 
     Returns:
-        A `Preprocessing`. Its `image_size` is `None` where the model takes pictures of any size and resizes them
+        A `Preprocessing`. Its `image_size` is `None` where the model takes images of any size and resizes them
         itself.
 
     Raises:
@@ -256,11 +256,11 @@ def preprocessing_of(model: keras.Model, image_size: Any = None) -> Preprocessin
 
 
 def batch_preprocessing_of(model: keras.Model, image_size: Any = None) -> Preprocessing:
-    """Return what makes of pictures of different sizes one batch for this very model.
+    """Return what makes of images of different sizes one batch for this very model.
 
-    It is `preprocessing_of`, with a size also for a model that takes pictures of any size and resizes them itself. That
+    It is `preprocessing_of`, with a size also for a model that takes images of any size and resizes them itself. That
     size is the one that the model's own resizing leaves as it is: the size of its ViT or, where the model crops, the
-    larger one before the crop. So each picture reaches the ViT as if it alone had been given to the model.
+    larger one before the crop. So each image reaches the ViT as if it alone had been given to the model.
 
     Args:
         model: A ViT of this package, or a model with one inside.
@@ -295,7 +295,7 @@ def batch_preprocessing_of(model: keras.Model, image_size: Any = None) -> Prepro
 
 
 def own_preprocessing(vit: keras.Model) -> Preprocessing:
-    """Return how the pictures of a ViT's checkpoint are prepared: Google's way, if none was set.
+    """Return how the images of a ViT's checkpoint are prepared: Google's way, if none was set.
 
     Also of a user's functional model that has the layers of a ViT: the first block remembers it.
 
@@ -310,7 +310,7 @@ def own_preprocessing(vit: keras.Model) -> Preprocessing:
 
 
 def remember_preprocessing(vit: keras.Model, preprocessing: Preprocessing) -> None:
-    """Let a ViT know how its pictures are prepared; see `own_preprocessing`.
+    """Let a ViT know how its images are prepared; see `own_preprocessing`.
 
     Example:
         >>> from vit_keras import vit

@@ -258,7 +258,7 @@ def _preprocessing(family: Family, path: Path, config: Mapping[str, Any]) -> Pre
 
 
 def _bounded(preprocessing: Preprocessing) -> Preprocessing:
-    """Return a preprocessing that a file describes, whose pictures are no larger than a file may ask for."""
+    """Return a preprocessing that a file describes, whose images are no larger than a file may ask for."""
     check_input(preprocessing.image_size or (224, 224), crop=preprocessing.crop or 1)
     return preprocessing
 

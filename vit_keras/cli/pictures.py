@@ -214,7 +214,7 @@ def check_output(paths: Sequence[Path], images: Sequence[str]) -> None:
 
 
 def _classify(model, picture):
-    """Return the probabilities of the classes of one picture, or the numbers that the model predicts."""
+    """Return the probabilities of the classes of one image, or the numbers that the model predicts."""
     inputs = anatomy.preprocessing_of(model)(picture)
     return anatomy.predictions(model, model.predict(inputs, verbose=0))[0]
 

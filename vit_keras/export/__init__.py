@@ -52,13 +52,13 @@ def export(
         path: The file, or for a SavedModel the folder. What an earlier export left there is replaced.
         format: A name in `FORMATS`: `"saved_model"`, `"onnx"`, `"openvino"`, `"litert"`, `"torch"` or `"html"`, a
             page that computes. `None`: by the ending of the path; a path without one is a SavedModel.
-        preprocessing: Whether the file takes uint8 pictures, and not the model's own input.
+        preprocessing: Whether the file takes uint8 images, and not the model's own input.
         labels: Names of the classes, or the name of a list of them. `None`: the model's own.
         top: How many of the most probable classes a file names, where it names any.
         quantize: `None`, or what the format offers (`FORMATS[format].quantize`).
         attention: Whether the file also returns the attention of every block. `None`: only a page does, which draws
             it, where the model has any.
-        check: Pictures to compare with: `True` for some that this package draws; paths, arrays or a folder; `False` or
+        check: Images to compare with: `True` for some that this package draws; paths, arrays or a folder; `False` or
             `None` to compare nothing.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Encoded pictures inside a TensorFlow graph, read as `vit_keras.preprocess.images.read` reads them: upright 8-bit RGB.
+"""Encoded images inside a TensorFlow graph, read as `vit_keras.preprocess.images.read` reads them: upright 8-bit RGB.
 
 The orientation in a JPEG's EXIF data is applied, transparency of a PNG is put on white, 16 bits become 8 by the same
 rules, gray becomes RGB, and of an animation the first frame is taken. Differences that remain: a JPEG can be one or two
@@ -13,11 +13,11 @@ from typing import Any
 __all__ = ["decode_picture"]
 
 MAX_PIXELS = 50_000_000
-"""Pixels of the largest picture that is decoded: a PNG takes about 60 bytes for each."""
+"""Pixels of the largest image that is decoded: a PNG takes about 60 bytes for each."""
 MAX_DECODED = 100 * MAX_PIXELS
-"""Pixels of all scans of a JPEG together: a few bytes make a scan, which costs a pass over the picture."""
+"""Pixels of all scans of a JPEG together: a few bytes make a scan, which costs a pass over the image."""
 MAX_SIDE = 1 << 17
-"""Pixels of its longest side: the graph resizes across first, which makes a narrow picture many times larger."""
+"""Pixels of its longest side: the graph resizes across first, which makes a narrow image many times larger."""
 _JPEG, _PNG, _GIF, _BMP = b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"BM"
 _EXIF_WITHIN = 1 << 16
 """Bytes of a file in which its EXIF data begins."""
@@ -25,7 +25,7 @@ _ORIENTATION = 0x0112
 
 
 def decode_picture(data: Any) -> Any:
-    """Return the picture that a file's bytes hold.
+    """Return the image that a file's bytes hold.
 
     Args:
         data: A scalar string tensor.
@@ -82,7 +82,7 @@ def _of_bounded_size(data):
             (is_(_GIF), lambda: size(6, 2, True)),
             (is_(_BMP), lambda: [tf.minimum(n, (1 << 32) - n) for n in size(18, 4, True)]),  # negative: top row first
         ],
-        default=lambda: [tf.constant(1, tf.int64)] * 2,  # no picture, as the decoder will say
+        default=lambda: [tf.constant(1, tf.int64)] * 2,  # no image, as the decoder will say
         exclusive=True,
     )
     allowed = (width <= MAX_SIDE) & (height <= MAX_SIDE) & (width * height <= MAX_PIXELS)

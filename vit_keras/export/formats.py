@@ -22,7 +22,7 @@ class Format:
         writes: Modules to import for writing.
         runs: Modules to import for running.
         backend: The Keras backend that must be active to write it; `None` for any.
-        resizes: Whether a file takes pictures of any size and resizes them as the model's preprocessing does.
+        resizes: Whether a file takes images of any size and resizes them as the model's preprocessing does.
         quantize: What the argument `quantize=` may be.
         weights: The ending of the file of weights that may be beside a file; `""` where there is none.
         shows_attention: Whether a file returns attention by default, if the model has any.

@@ -1,6 +1,6 @@
 """LiteRT (`.tflite`): for Android, iOS, browsers and microcontrollers, through TensorFlow's converter.
 
-Pictures come in uint8 and in the size of the model: they are normalized inside, and resized outside. What the file says
+Images come in uint8 and in the size of the model: they are normalized inside, and resized outside. What the file says
 of itself, and the labels, stand in a zip archive at its end, as LiteRT's own metadata do: `unzip -p model.tflite
 vit_keras.json`.
 """
@@ -31,7 +31,7 @@ def write(plan: Plan, path: str | os.PathLike[str]) -> list[str]:
         What is to be known of this file, a sentence each.
 
     Raises:
-        ValueError: The model takes pictures of any size, or computes something that LiteRT has no operation for.
+        ValueError: The model takes images of any size, or computes something that LiteRT has no operation for.
     """
     import tensorflow as tf
 

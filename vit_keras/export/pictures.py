@@ -21,15 +21,15 @@ __all__ = ["check_pictures", "model_inputs", "picture_files", "pictures_of_own_s
 
 
 def check_pictures(plan: Plan, pictures: Any) -> list[Any]:
-    """Return the pictures that the argument `check` stands for.
+    """Return the images that the argument `check` stands for.
 
     Args:
         plan: What they are for.
-        pictures: `True`: pictures that this module draws, the same each time; a folder; or a list of paths, arrays and
+        pictures: `True`: images that this module draws, the same each time; a folder; or a list of paths, arrays and
             whatever else `vit_keras.utils.read` reads.
 
     Raises:
-        ValueError: There is no picture.
+        ValueError: There is no image.
     """
     if pictures is True:
         return drawn(plan)
@@ -43,7 +43,7 @@ def check_pictures(plan: Plan, pictures: Any) -> list[Any]:
 
 
 def drawn(plan: Plan) -> list[np.ndarray]:
-    """Return pictures of the model's own size, and of others where files resize: gradients, checks, noise, grays."""
+    """Return images of the model's own size, and of others where files resize: gradients, checks, noise, grays."""
     channels = plan.picture_shape[3]
     height, width = unresized(plan) or (224, 224)
     sizes = [(height, width)] * 4
@@ -53,7 +53,7 @@ def drawn(plan: Plan) -> list[np.ndarray]:
 
 
 def unresized(plan: Plan) -> tuple[int, int] | None:
-    """Return the `(height, width)` of pictures that neither file nor model resizes; `None` where that is any size."""
+    """Return the `(height, width)` of images that neither file nor model resizes; `None` where that is any size."""
     return plan.image_size or anatomy.batch_preprocessing_of(plan.model).image_size
 
 
@@ -72,7 +72,7 @@ def _draw(number: int, height: int, width: int, channels: int) -> np.ndarray:
 
 
 def model_inputs(plan: Plan, pictures: Sequence[Any], preprocessing: Preprocessing | None = None) -> list[np.ndarray]:
-    """Return the model's input of each picture, `(1, height, width, channels)`, made outside of any file.
+    """Return the model's input of each image, `(1, height, width, channels)`, made outside of any file.
 
     Args:
         plan: The model's plan.
@@ -80,19 +80,19 @@ def model_inputs(plan: Plan, pictures: Sequence[Any], preprocessing: Preprocessi
         preprocessing: Another than the model's own.
     """
     preprocessing = anatomy.preprocessing_of(plan.model) if preprocessing is None else preprocessing
-    if plan.picture_shape[3] != 3:  # arrays of more channels than a picture has
+    if plan.picture_shape[3] != 3:  # arrays of more channels than an image has
         return [preprocessing.normalize(picture[None]) for picture in pictures]
     return [preprocessing(picture) for picture in pictures]
 
 
 def pictures_of_own_size(plan: Plan, pictures: Sequence[Any]) -> list[np.ndarray]:
-    """Return each picture in the size of the model, uint8: what a file that resizes nothing is given."""
+    """Return each image in the size of the model, uint8: what a file that resizes nothing is given."""
     raw = plan.preprocessing.for_channels(plan.picture_shape[3]).replace(mean=0.0, std=1 / 255)
     return [np.rint(inputs).astype("uint8") for inputs in model_inputs(plan, pictures, raw)]
 
 
 def picture_files(pictures: Sequence[Any]) -> list[tuple[bytes, np.ndarray]]:
-    """Return pictures as encoded files, and the pixels in them: paths as they are, arrays as PNG and as JPEG."""
+    """Return images as encoded files, and the pixels in them: paths as they are, arrays as PNG and as JPEG."""
     encoded: list[bytes] = []
     for picture in pictures:
         if isinstance(picture, (str, os.PathLike)) and os.path.isfile(picture):

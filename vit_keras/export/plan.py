@@ -32,7 +32,7 @@ class Plan:
     Attributes:
         model: The model.
         input_shape: `(batch, height, width, channels)` of the model's own input; `None` for what is open.
-        preprocessing: What makes the model's input of a picture; `None` where the file takes that input itself.
+        preprocessing: What makes the model's input of an image; `None` where the file takes that input itself.
         kind: What the model returns: `"logits"`, `"probabilities"`, `"numbers"` or `"features"`; `"outputs"` where
             nothing tells.
         classes: Number of classes; `None` where the model returns none.
@@ -76,7 +76,7 @@ class Plan:
 
         Args:
             model: A model with one Vision Transformer of this package in it, one input and one output.
-            preprocessing: Whether the file takes pictures, and not the model's own input.
+            preprocessing: Whether the file takes images, and not the model's own input.
             labels: Names of the classes, or the name of a list of them; `None` for the model's own.
             top: How many classes a file names.
             attention: Whether the file returns the attention of every block.
@@ -120,7 +120,7 @@ class Plan:
 
     @property
     def image_size(self) -> tuple[int, int] | None:
-        """The `(height, width)` in which pictures reach the model; `None` where they keep their own."""
+        """The `(height, width)` in which images reach the model; `None` where they keep their own."""
         if self.preprocessing is not None:
             return self.preprocessing.image_size
         size = self.input_shape[1:3]
@@ -128,13 +128,13 @@ class Plan:
 
     @property
     def picture_shape(self) -> tuple[int | None, ...]:
-        """The shape of uint8 pictures of any size, from which `preprocessing` makes the model's input."""
+        """The shape of uint8 images of any size, from which `preprocessing` makes the model's input."""
         channels = self.input_shape[3]
         return (None, None, None, 3 if channels == 1 else channels)
 
     @property
     def fixed_size(self) -> tuple[int, int]:
-        """The one `(height, width)` of the pictures of a file that resizes none.
+        """The one `(height, width)` of the images of a file that resizes none.
 
         Raises:
             ValueError: The model takes any size.
@@ -150,7 +150,7 @@ class Plan:
         """Return what makes the model's input of a batch of what a file takes.
 
         Args:
-            resize: Whether it resizes and crops; else uint8 pictures come in the model's size.
+            resize: Whether it resizes and crops; else uint8 images come in the model's size.
 
         Returns:
             A `Preprocess`; without preprocessing a function that changes nothing.
@@ -216,7 +216,7 @@ class Plan:
         }
 
     def _tokens(self) -> dict[str, Any]:
-        """Return what tells how much memory a picture of any size takes."""
+        """Return what tells how much memory an image of any size takes."""
         config = getattr(anatomy.find_vit(self.model), "config", None)
         if config is None or self.image_size is not None:
             return {}

@@ -35,21 +35,21 @@ BYTES_TOLERANCE = 0.05
 _LONG_ENOUGH = 20.0
 """Seconds after which the two are timed no more."""
 QUANTIZED_AGREEMENT = 0.9
-"""Least share of pictures that keep their class in a quantized file; one picture may always lose it."""
+"""Least share of images that keep their class in a quantized file; one image may always lose it."""
 QUANTIZED_TOLERANCE = 0.25
 """Largest difference of a quantized file that predicts no classes, as a share of the largest value above 1."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """What a file makes of some pictures, beside what the model makes of them.
+    """What a file makes of some images, beside what the model makes of them.
 
     Attributes:
         inputs: What went in: `"images"`, `"pixels"`, `"bytes"`.
         pictures: Their number.
         difference: The largest difference of any output; of one with values above 1, as a share of the largest.
         tolerance: What the difference may be; `None` for a quantized file.
-        same_class: Of how many pictures the most probable class is the same; `None` where there are no classes.
+        same_class: Of how many images the most probable class is the same; `None` where there are no classes.
     """
 
     inputs: str
@@ -84,7 +84,7 @@ class Report:
         bytes: Its size.
         sha256: Its hash; of several files that of their names and hashes.
         comparisons: What the file was found to compute; empty if it was not checked.
-        milliseconds: `{"file": …, "model": …}` for one picture, medians, in turns on this machine; or `None`.
+        milliseconds: `{"file": …, "model": …}` for one image, medians, in turns on this machine; or `None`.
         runtime: Name and version of what ran the file, or `None`.
         cpu: What the processor can do that matters here.
         metadata: What the file says of itself.
@@ -172,7 +172,7 @@ def compare(plan: Plan, name: str, path: Path, pictures: Sequence[Any]) -> dict[
 
 def _comparisons(plan, name, file, pictures, inputs, expected) -> Iterable[Comparison]:
     resizes = FORMATS[name].resizes and plan.preprocessing is not None
-    if not resizes:  # one batch, and one picture
+    if not resizes:  # one batch, and one image
         given = inputs if plan.preprocessing is None else pictures_of_own_size(plan, pictures)
         groups = [[n for n, each in enumerate(given) if each.shape == given[0].shape], [0]]
         joined = [np.concatenate([given[n] for n in group]) for group in groups]
@@ -207,7 +207,7 @@ def _pixels(plan, picture):
 
 
 def _is_resized(plan, pixels) -> bool:
-    """Return whether the file or the model resizes or crops a picture."""
+    """Return whether the file or the model resizes or crops an image."""
     return plan.preprocessing.crop is not None or unresized(plan) not in (None, pixels.shape[:2])
 
 
@@ -274,7 +274,7 @@ def _notes(plan, name, file, pictures, inputs, expected) -> tuple[str, ...]:
 
 
 def _milliseconds(plan: Plan, file: Running, inputs: np.ndarray, rounds: int = 5) -> dict[str, float]:
-    """Return the median time for one picture of the file and of the model, taken in turns."""
+    """Return the median time for one image of the file and of the model, taken in turns."""
     shape = [size or fixed for size, fixed in zip(file.about["shape"], (1, *inputs.shape[1:]))]
     file.run([np.zeros((1, *shape[1:]), file.about["dtype"])])
     plan.model.predict_on_batch(inputs)

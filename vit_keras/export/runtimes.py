@@ -20,7 +20,7 @@ import numpy as np
 
 
 class SavedModel:
-    """TensorFlow's SavedModel; files of pictures are given in base64."""
+    """TensorFlow's SavedModel; files of images are given in base64."""
 
     tf: Any
     version: str

@@ -2,10 +2,10 @@
 
 Signatures (all with a batch of any size):
 
-- `serving_default`: files of pictures in (`image_bytes`: JPEG, PNG, GIF, BMP), the most probable `classes` and their
+- `serving_default`: files of images in (`image_bytes`: JPEG, PNG, GIF, BMP), the most probable `classes` and their
   `scores` out;
 - `bytes`: files in, all outputs out; `features`: files in, `features` out;
-- `images`: uint8 pictures of any one size in, all outputs out;
+- `images`: uint8 images of any one size in, all outputs out;
 - `pixels`: the model's own input (float32) in, all outputs out. Without preprocessing it is the only one, and
   `serving_default` too.
 """
@@ -61,7 +61,7 @@ def _signatures(plan: Plan) -> dict[str, Any]:
         return found
     prepare = plan.prepare()
     found["images"] = signature(lambda images: plan.outputs(prepare(images)), "images", plan.picture_shape, tf.uint8)
-    if plan.picture_shape[-1] != 3:  # no file of a picture has as many channels
+    if plan.picture_shape[-1] != 3:  # no file of an image has as many channels
         return found
     from_bytes = _from_bytes(plan, prepare)
     of_bytes = {"bytes": from_bytes, "serving_default": lambda data: _ranked(plan, from_bytes(data))}
@@ -71,7 +71,7 @@ def _signatures(plan: Plan) -> dict[str, Any]:
 
 
 def _from_bytes(plan: Plan, prepare: Callable[..., Any]) -> Callable[[Any], dict[str, Any]]:
-    """Return the function from files to outputs: of pictures that get one size in one batch, of others one by one."""
+    """Return the function from files to outputs: of images that get one size in one batch, of others one by one."""
     import tensorflow as tf
 
     def prepared(data):

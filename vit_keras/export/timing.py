@@ -28,11 +28,11 @@ class Row:
         path: The file or folder.
         format: The name of its format.
         bytes: Its size.
-        milliseconds: Median time for one picture.
+        milliseconds: Median time for one image.
         spread: The least and the largest time.
         runtime: Name and version of what ran it.
         difference: From the model, as its report says: `None` without a report or a check.
-        same_class: Share of the checked pictures of which the class is the model's; `None` likewise.
+        same_class: Share of the checked images of which the class is the model's; `None` likewise.
     """
 
     path: str
@@ -52,9 +52,9 @@ def benchmark(
 
     Args:
         files: Files and folders that `export` wrote, or other ones with one input of images.
-        batch_size: Pictures in a batch.
+        batch_size: Images in a batch.
         rounds: How often each file runs.
-        image_size: Pixels of the pictures, height = width, for files that take any size.
+        image_size: Pixels of the images, height = width, for files that take any size.
 
     Returns:
         A row for each file, the fastest first.

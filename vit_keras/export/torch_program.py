@@ -1,6 +1,6 @@
 """A program of `torch.export` (`.pt2`): runs in PyTorch, Python or C++, without Keras and this package.
 
-Pictures come in uint8 and in the size of the model: they are normalized inside, and resized outside. The file is a zip
+Images come in uint8 and in the size of the model: they are normalized inside, and resized outside. The file is a zip
 archive that also holds what it says of itself, `vit_keras.json`.
 """
 
@@ -23,7 +23,7 @@ def write(plan: Plan, path: str | os.PathLike[str]) -> list[str]:
         What is to be known of this file, a sentence each.
 
     Raises:
-        ValueError: The model takes pictures of any size, or torch.export cannot follow what it computes.
+        ValueError: The model takes images of any size, or torch.export cannot follow what it computes.
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""One HTML page that computes: the model as ONNX, onnxruntime-web, and a page that takes a picture.
+"""One HTML page that computes: the model as ONNX, onnxruntime-web, and a page that takes an image.
 
 The page asks the network for nothing: it works from a disk. What runs the model in it comes once from onnxruntime-web's
 package in the registry of npm, and is kept in the cache.
@@ -52,7 +52,7 @@ def write(plan: Plan, path: str | os.PathLike[str]) -> list[str]:
     """Write a page with a model in it.
 
     Args:
-        plan: What to write; it takes pictures.
+        plan: What to write; it takes images.
         path: The file.
 
     Returns:
@@ -61,7 +61,7 @@ def write(plan: Plan, path: str | os.PathLike[str]) -> list[str]:
     Raises:
         ConnectionError: onnxruntime-web is not here and cannot be downloaded.
         FileNotFoundError: It is not here, and `VIT_KERAS_OFFLINE` is set.
-        ValueError: The model takes no pictures, is too large for a page, or cannot be written as ONNX.
+        ValueError: The model takes no images, is too large for a page, or cannot be written as ONNX.
 
     Example:
         >>> from vit_keras import vit

@@ -121,7 +121,7 @@ def _changes(dense: keras.layers.Dense) -> dict[Any, Any]:
 
 
 class EncoderBlock(Composite):
-    """A block that remembers how the pictures of its model are prepared, and saves that if it is not Google's way.
+    """A block that remembers how the images of its model are prepared, and saves that if it is not Google's way.
 
     A user's functional model of a ViT's tensors, `keras.Model(vit.input, outputs)`, has the layers of the ViT and
     nothing else of it. `anatomy` asks the first block.

@@ -228,18 +228,18 @@ class PackedTransformer(CheckedModel):
         return packing.unpack(self.predict(packing.inputs, batch_size=rows, verbose=0))
 
     def preprocess(self, pictures: Any, patches: int | None = None) -> list[np.ndarray]:
-        """Read pictures and bring each to the model's input in its own shape, with as many patches as it may have.
+        """Read images and bring each to the model's input in its own shape, with as many patches as it may have.
 
         Args:
             pictures: One, or a list of them: whatever `vit_keras.utils.read` reads.
-            patches: Most patches of a picture. `None`: as many as the model has positions for; at least as many fit
+            patches: Most patches of an image. `None`: as many as the model has positions for; at least as many fit
                 into a sequence.
 
         Returns:
             A float32 array `(height, width, channels)` of each; see `vit_keras.packing.fitting_size`.
 
         Raises:
-            FileNotFoundError: There is no such picture.
+            FileNotFoundError: There is no such image.
             ValueError: It cannot be read.
         """
         config, most = self.config, self.tokens - self.config.prefix_tokens

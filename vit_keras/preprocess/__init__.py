@@ -55,7 +55,7 @@ __all__ = [
 ]
 
 INTERPOLATIONS = PICTURES
-"""How pictures can be resized; see `vit_keras.resampling`."""
+"""How images can be resized; see `vit_keras.resampling`."""
 _AT_ONCE = 1 << 20  # pixels that are in float64 at one time
 
 
@@ -416,7 +416,7 @@ def _half(rest: Any) -> Any:
 
 
 CLIP_MEAN, CLIP_STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
-"""Mean or standard deviation of red, green and blue, in [0, 1], of the pictures that CLIP was trained with."""
+"""Mean or standard deviation of red, green and blue, in [0, 1], of the images that CLIP was trained with."""
 
 _imagenet = Preprocessing(mean=IMAGENET_MEAN, std=IMAGENET_STD, interpolation="bicubic_antialias", crop=0.9)
 _half_bicubic = Preprocessing(interpolation="bicubic_antialias", crop=0.9)
@@ -442,7 +442,7 @@ PRESETS = {
 """The preprocessing of each family's own evaluation. The size is the model's."""
 
 GOOGLE, IMAGENET, CLIP, SIGLIP, BEIT = (PRESETS[name] for name in ("google", "imagenet", "clip", "siglip", "beit"))
-"""The preset of this name in `PRESETS`: how the authors of such checkpoints prepare pictures."""
+"""The preset of this name in `PRESETS`: how the authors of such checkpoints prepare images."""
 
 
 if not TYPE_CHECKING:  # a misspelled name must not pass for a moved one

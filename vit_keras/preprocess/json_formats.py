@@ -13,7 +13,7 @@ from .._internal.validate import positive_integer
 __all__ = ["PIL_CODES", "crop_fraction", "hugging_face_fields", "timm_fields"]
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-"""Mean or standard deviation of red, green and blue, in [0, 1], of the pictures of ImageNet."""
+"""Mean or standard deviation of red, green and blue, in [0, 1], of the images of ImageNet."""
 
 PIL_CODES = {0: "nearest", 1: "lanczos", 2: "bilinear_antialias", 3: "bicubic_antialias", 4: "box"}
 """Our name of each of Pillow's filters (`PIL.Image.Resampling`)."""

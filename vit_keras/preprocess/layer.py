@@ -99,7 +99,7 @@ class Preprocess(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable("vit_keras")
 class InferenceMode(keras.layers.Wrapper):
-    """Run a layer or a model as in inference, in training too: what it does at random to pictures is left out.
+    """Run a layer or a model as in inference, in training too: what it does at random to images is left out.
 
     Args:
         layer: The layer or model.

@@ -1,7 +1,7 @@
-"""A server of one model: pictures in, classes and attention out, over HTTP.
+"""A server of one model: images in, classes and attention out, over HTTP.
 
 It speaks the Open Inference Protocol, which clients of Triton, KServe and OpenVINO Model Server know, takes plain
-pictures at `/predict`, and has a page for people at `/`. onnxruntime computes; Keras is not needed once there is an
+images at `/predict`, and has a page for people at `/`. onnxruntime computes; Keras is not needed once there is an
 ONNX file. `pip install "vit-keras[serve]"` installs what it needs.
 """
 

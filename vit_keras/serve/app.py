@@ -258,7 +258,7 @@ class App:
         return await self._compute(request, prepare)
 
     async def predict(self, request: Request) -> Response:
-        """Classify a picture."""
+        """Classify an image."""
         top = _number(request.query_params, "top", 5, 1, 100_000)
         wants_attention = bool(_number(request.query_params, "attention", 0, 0, 1))
         content_type = request.headers.get("content-type", "")

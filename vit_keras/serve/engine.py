@@ -32,13 +32,13 @@ class Engine:
     Attributes:
         name: The name of the model.
         labels: Names of the classes, or `None`.
-        preprocessing: What makes the model's input of a picture, or `None` where the file does not tell.
+        preprocessing: What makes the model's input of an image, or `None` where the file does not tell.
         outputs: `{name: (datatype, shape)}`; -1 stands for any size.
         metadata: Whatever else the file tells.
 
     Raises:
         FileNotFoundError: There is no such file.
-        ValueError: It is no ONNX file, or it does not take pictures.
+        ValueError: It is not an ONNX file, or it does not take images.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, threads: int | None = None, name: str | None = None):

@@ -1,4 +1,4 @@
-"""Threads that read pictures and run the model: one job after the other, or several in one batch."""
+"""Threads that read images and run the model: one job after the other, or several in one batch."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Work:
 
 
 class Workers:
-    """Threads that do jobs. A picture is decoded when a thread takes its job, so only that many are in memory.
+    """Threads that do jobs. An image is decoded when a thread takes its job, so only that many are in memory.
 
     Args:
         run: Computes `{name: array}` of a batch of images `(n, height, width, channels)` and the names of outputs.

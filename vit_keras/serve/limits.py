@@ -27,7 +27,7 @@ class Limits:
 
     Attributes:
         body: Bytes of a request.
-        pixels: Pixels of a picture, or of all images of one request: as sent, while they are resized, or resized.
+        pixels: Pixels of an image, or of all images of one request: as sent, while they are resized, or resized.
         memory: Bytes that the model may need for one request, as estimated before it is computed.
         answer: Bytes of an answer, likewise.
         pending: Requests that are read, wait or are computed; more get the status 503.

@@ -1,4 +1,4 @@
-"""From the bytes of a picture to what the model takes, and from attention to maps that lie over the picture."""
+"""From the bytes of an image to what the model takes, and from attention to maps that lie over the image."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF")
 
 
 def read_picture(data: bytes, max_pixels: int) -> np.ndarray:
-    """Return a picture as upright RGB. Its size is checked before it is decoded.
+    """Return an image as upright RGB. Its size is checked before it is decoded.
 
     Args:
         data: The content of a file.
@@ -35,7 +35,7 @@ def read_picture(data: bytes, max_pixels: int) -> np.ndarray:
         uint8 `(height, width, 3)`.
 
     Raises:
-        HTTPException: It is no picture (status 415), damaged (422) or too large (413).
+        HTTPException: It is not an image (status 415), damaged (422) or too large (413).
 
     Example:
         >>> file = io.BytesIO()
@@ -72,12 +72,12 @@ def read_picture(data: bytes, max_pixels: int) -> np.ndarray:
 
 
 def resized(picture: np.ndarray, preprocessing: Preprocessing | None, max_pixels: int = MAX_ENLARGED) -> np.ndarray:
-    """Resize a picture as the exported file would, so that it has nothing left to resize and no large picture is in it.
+    """Resize an image as the exported file would, so that it has nothing left to resize and no large image is in it.
 
     Args:
         picture: uint8 `(height, width, 3)`.
-        preprocessing: The model's; `None` to leave the picture as it is.
-        max_pixels: A picture that would be enlarged to more is refused.
+        preprocessing: The model's; `None` to leave the image as it is.
+        max_pixels: An image that would be enlarged to more is refused.
 
     Returns:
         uint8 `(height, width, 3)`, not cropped.
@@ -106,11 +106,11 @@ def attention_maps(
     Args:
         scores: The attention `(1, heads, tokens, tokens)` of each block.
         picture: Its `(height, width)`.
-        preprocessing: The model's; `None` if the whole picture reaches the model.
+        preprocessing: The model's; `None` if the whole image reaches the model.
 
     Returns:
         `grid`, the patches down and across; `box`, what the model sees: top, left, height and width as shares of the
-        picture; `rollout`, the map of all blocks, and `layers`, one of each head of each block: numbers of the patches
+        image; `rollout`, the map of all blocks, and `layers`, one of each head of each block: numbers of the patches
         in rows. `None` if tokens and patches cannot be told apart.
 
     Example:

@@ -21,14 +21,14 @@ def encode_images(model: ImageText, images: Any, batch_size: int = 32) -> np.nda
 
     Args:
         model: Both towers.
-        images: One picture or several: whatever `model.image.preprocess` reads (paths, URLs, PIL images, arrays).
+        images: One image or several: whatever `model.image.preprocess` reads (paths, URLs, PIL images, arrays).
         batch_size: Images that the tower sees at once.
 
     Returns:
         float32 `(images, width)`
 
     Raises:
-        FileNotFoundError: There is no such picture.
+        FileNotFoundError: There is no such image.
         TypeError: `model` is not an `ImageText`.
         ValueError: It cannot be read.
 
@@ -132,7 +132,7 @@ def similarity(model: ImageText, images: Any, texts: str | Sequence[str], **opti
 
     Args:
         model: Both towers.
-        images: One picture or several.
+        images: One image or several.
         texts: One text or several.
         **options: `templates`, of `encode_texts`.
 
@@ -160,7 +160,7 @@ def zero_shot(model: ImageText, images: Any, texts: str | Sequence[str], **optio
 
     Args:
         model: Both towers: `open_image_text(...)`.
-        images: One picture or several: paths, URLs, PIL images or arrays.
+        images: One image or several: paths, URLs, PIL images or arrays.
         texts: Texts, such as `["a photo of a cat", "a photo of a dog"]`.
         **options: `templates`, of `encode_texts`.
 

@@ -155,7 +155,7 @@ class _Tracer:
 
 
 def _rests(layer: keras.Layer, name: str) -> bool:
-    """Return whether a layer is an augmentation of Keras, which changes pictures in training alone."""
+    """Return whether a layer is an augmentation of Keras, which changes images in training alone."""
     random = name.startswith("Rand") or name in ("AugMix", "CutMix", "MixUp")
     return random and name != "RandomCrop" and type(layer).__module__.startswith("keras.")
 

@@ -187,7 +187,7 @@ class Augmentation:
             ValueError: The labels cannot be mixed.
         """
         images = images.astype("float32")
-        import keras  # here: processes that only read pictures do without it
+        import keras  # here: processes that only read images do without it
 
         with keras.device("cpu:0" if keras.backend.backend() == "jax" else "cpu"):  # Keras 3.10 on JAX knows no "cpu"
             for layer in self._layers(rng):

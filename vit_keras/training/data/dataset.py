@@ -142,10 +142,10 @@ def datasets_of(
     workers: int = 2,
     progress: bool = True,
 ) -> ImageFolder | tuple[ImageFolder, ...]:
-    """Return pictures as one dataset, or as one for each part; the arguments are those of `image_folder`.
+    """Return images as one dataset, or as one for each part; the arguments are those of `image_folder`.
 
-    The parts are numbers of pictures, for training and for validation in turn: one pair, or one for each fold. A
-    picture is decoded once, however many parts have it.
+    The parts are numbers of images, for training and for validation in turn: one pair, or one for each fold. A
+    image is decoded once, however many parts have it.
     """
     _check_choices(batch_size, errors, label_mode, workers)
     preprocessing = preprocessing_for(model, preprocessing, image_size)

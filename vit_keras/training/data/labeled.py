@@ -26,11 +26,11 @@ class Labeled:
         paths: The files.
         labels: int32 class numbers `(n,)` of the task `"single"`; float32 `(n, labels)` of 0 and 1 (`"multi"`), of
             numbers (`"regression"`), or `(n, 1)` of levels from 0 (`"ordinal"`).
-        ids: What the table calls each picture; in a folder, its path there.
-        root: The folder that the pictures are in.
-        weights: The weight of each picture in the loss, or `None`.
-        groups: What must not be divided between training and validation, as a number for each picture; or `None`.
-        missing: Numbers of the pictures whose file is not there.
+        ids: What the table calls each image; in a folder, its path there.
+        root: The folder that the images are in.
+        weights: The weight of each image in the loss, or `None`.
+        groups: What must not be divided between training and validation, as a number for each image; or `None`.
+        missing: Numbers of the images whose file is not there.
         assumed: What was guessed, in words.
     """
 
@@ -82,7 +82,7 @@ def folder_of(table: Any, images: str | os.PathLike[str] | None) -> Path:
 
 
 def read_folder(path: str | os.PathLike[str], class_names: Sequence[str] | None, errors: str) -> Labeled:
-    """Read the pictures of a folder, PATH/class/image.jpg; see `vit_keras.training.image_folder`."""
+    """Read the images of a folder, PATH/class/image.jpg; see `vit_keras.training.image_folder`."""
     root = Path(path).expanduser()
     names, paths, labels = list_classes(root, class_names, errors)
     return Labeled("single", names, paths, labels, [path.relative_to(root).as_posix() for path in paths], root)

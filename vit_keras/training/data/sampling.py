@@ -1,4 +1,4 @@
-"""One picture as a model takes it: what any library that streams data calls, in any process, without a backend."""
+"""One image as a model takes it: what any library that streams data calls, in any process, without a backend."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _OF_A_BATCH = ("color_jitter", "rand_augment", "random_erasing", "mixup", "cutmi
 
 @dataclasses.dataclass(frozen=True)
 class Sample:
-    """A function from a picture to an input of a model. Made by `sample`; can be pickled, and imports no backend.
+    """A function from an image to an input of a model. Made by `sample`; can be pickled, and imports no backend.
 
     Attributes:
-        preprocessing: How a picture becomes an input of the model; with a size.
-        augmentation: What is done to a picture of a training set, or `None`.
+        preprocessing: How an image becomes an input of the model; with a size.
+        augmentation: What is done to an image of a training set, or `None`.
 
     Example:
         >>> from vit_keras.preprocess import GOOGLE
@@ -38,18 +38,18 @@ class Sample:
     augmentation: Augmentation | None = None
 
     def __call__(self, picture: Any, rng: np.random.Generator | int | None = None) -> np.ndarray:
-        """Read a picture, augment it, and make of it what the model takes.
+        """Read an image, augment it, and make of it what the model takes.
 
         Args:
             picture: The bytes of a file (JPEG, PNG …), or its path.
             rng: Source of randomness, or a seed. Without an augmentation nothing is random.
 
         Returns:
-            float32 `(height, width, channels)`. The same picture and the same seed give the same result in every
+            float32 `(height, width, channels)`. The same image and the same seed give the same result in every
             process; without an augmentation it is what `model.preprocess` returns.
 
         Raises:
-            ValueError: The picture is damaged, or there is an augmentation and no `rng`.
+            ValueError: The image is damaged, or there is an augmentation and no `rng`.
         """
         if self.augmentation is None:
             return self.preprocessing(picture)[0]
@@ -68,12 +68,12 @@ def sample(
     preprocessing: Preprocessing | None = None,
     image_size: int | tuple[int, int] | str | None = "native",
 ) -> Sample:
-    """Return a function from the bytes of a picture to an input of a model, for the `map` of any data library.
+    """Return a function from the bytes of an image to an input of a model, for the `map` of any data library.
 
     Args:
         model: The model to train, which determines preprocessing and size.
-        augmentation: Augmentation of each picture, such as `recipe.augmentation`, without what needs whole batches.
-        preprocessing: How a picture becomes an input. `None`: the model's own; without a model Google's.
+        augmentation: Augmentation of each image, such as `recipe.augmentation`, without what needs whole batches.
+        preprocessing: How an image becomes an input. `None`: the model's own; without a model Google's.
         image_size: `(height, width)` or one integer. `"native"` or `None`: the model's.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Folds: which pictures are held out together, so that each fold is like the whole and no group is divided."""
+"""Folds: which images are held out together, so that each fold is like the whole and no group is divided."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def fold_numbers(data: Labeled, folds: int, seed: int) -> np.ndarray:
     """Return the fold of each picture: scikit-learn's splitters, and iterative stratification for several labels.
 
     Classes and levels are divided evenly (`StratifiedKFold`, `StratifiedGroupKFold`), numbers at random (`KFold`,
-    `GroupKFold`). Pictures of several labels are divided so that each label is divided evenly, the rarest first
+    `GroupKFold`). Images of several labels are divided so that each label is divided evenly, the rarest first
     (Sechidis, Tsoumakas and Vlahavas 2011, "On the Stratification of Multi-Label Data"); where there are groups, group
     by group.
 
     Args:
-        data: The pictures.
+        data: The images.
         folds: How many folds.
         seed: Seed of the order.
 
@@ -35,16 +35,16 @@ def fold_numbers(data: Labeled, folds: int, seed: int) -> np.ndarray:
 
     Raises:
         ImportError: scikit-learn is not installed.
-        ValueError: There are too few pictures or groups, or one picture in several rows may be divided.
+        ValueError: There are too few images or groups, or one image in several rows may be divided.
 
     Warns:
-        UserWarning: A class has fewer pictures than there are folds.
+        UserWarning: A class has fewer images than there are folds.
     """
     return _folds(data, positive_integer(folds, "folds", least=2), seed, lambda most: f"Pass folds={most}")
 
 
 def _folds(data: Labeled, folds: int, seed: int, fewer: Callable[[int], str]) -> np.ndarray:
-    """Return the fold of each picture; `fewer` says how the caller asks for a number of folds that is possible."""
+    """Return the fold of each image; `fewer` says how the caller asks for a number of folds that is possible."""
     images = len(data.paths)
     if folds > images:
         advice = _advice(images, fewer, "Add images")
@@ -72,11 +72,11 @@ def _folds(data: Labeled, folds: int, seed: int, fewer: Callable[[int], str]) ->
 
 
 def hold_out(data: Labeled, share: float, seed: int) -> list[np.ndarray]:
-    """Return the numbers of the pictures for training and for validation: the first of about 1/share folds is held out.
+    """Return the numbers of the images for training and for validation: the first of about 1/share folds is held out.
 
     Raises:
         ImportError: scikit-learn is not installed.
-        ValueError: The share is no fraction up to one half, or the pictures cannot be divided.
+        ValueError: The share is no fraction up to one half, or the images cannot be divided.
     """
     if not 0 < share <= 0.5:
         raise ValueError(
@@ -102,8 +102,8 @@ def _splitter(name: str) -> Any:
 
 
 def _check_duplicates(data: Labeled) -> None:
-    """Raise a `ValueError` where one picture stands in several rows, and not in one group: a model would be measured on
-    pictures that it has learned.
+    """Raise a `ValueError` where one image stands in several rows, and not in one group: a model would be measured on
+    images that it has learned.
     """
     rows: dict[Any, list[int]] = {}
     for row, path in enumerate(data.paths):

@@ -1,4 +1,4 @@
-"""Tables of pictures and labels, as data sets have them: CSV, TSV, Parquet, data frames, columns.
+"""Tables of images and labels, as data sets have them: CSV, TSV, Parquet, data frames, columns.
 
 >>> from vit_keras import vit
 >>> model = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=5)
@@ -71,7 +71,7 @@ def image_table(
     workers: int = 2,
     progress: bool = True,
 ) -> ImageFolder | tuple[ImageFolder, ImageFolder]:
-    """Read pictures and labels named by a table, as a dataset for `fit`, `evaluate` and `predict` on any backend.
+    """Read images and labels named by a table, as a dataset for `fit`, `evaluate` and `predict` on any backend.
 
     Batches, checks, caching and random numbers are those of `vit_keras.training.image_folder`.
 
@@ -88,9 +88,9 @@ def image_table(
         image_column: The column of the images: files relative to `images_dir`. A name without an ending, such as an id,
             stands for the file of that name with the ending of an image.
         label_column: The column of the labels, or several.
-        images_dir: The folder of the pictures.
+        images_dir: The folder of the images.
         task: What the labels are; `"auto"` finds out where there is no doubt, and says what it found.
-        separator: What stands between the labels of one picture, such as `" "` or `"|"`. An empty text is no label.
+        separator: What stands between the labels of one image, such as `" "` or `"|"`. An empty text is no label.
         weight_column: A column of numbers: the weight of each image in the loss. Batches have them as a third element.
         group_column: A column, such as that of the patient. Its values are not divided between training and validation.
         image_size: `(height, width)` or one integer. `"native"` or `None`: the model's, else the preprocessing's.
@@ -116,10 +116,10 @@ def image_table(
         FileNotFoundError: There is no such table or folder.
         ImportError: pandas, pyarrow or scikit-learn is needed and not installed.
         ValueError: There is no such column, labels are missing (the error names the rows), the task is in doubt,
-            pictures are damaged or not there, or an argument is wrong.
+            images are damaged or not there, or an argument is wrong.
 
     Warns:
-        UserWarning: Pictures were left out, or a training set has fewer images than a batch.
+        UserWarning: Images were left out, or a training set has fewer images than a batch.
 
     Example:
         >>> columns = {"id": ["daisy/0", "rose/0"], "red": [0, 1], "white": [1, 1]}
@@ -165,7 +165,7 @@ def read_table(
     class_names: Sequence[str] | None = None,
     fewest: int = 2,
 ) -> Labeled:
-    """Return the pictures and labels of a table with at least so many classes; see `image_table`."""
+    """Return the images and labels of a table with at least so many classes; see `image_table`."""
     one_of(task, "task", ("auto", *TASKS))
     root = Path(images_dir).expanduser()
     if not root.is_dir():
@@ -205,11 +205,11 @@ def read_table(
 
 
 def read_pictures(source: Any, images_dir: Any, errors: str, options: Mapping[str, Any]) -> Labeled:
-    """Return the pictures of a folder of classes, or of a table.
+    """Return the images of a folder of classes, or of a table.
 
     Args:
         source: The folder or the table.
-        images_dir: Folder of a table's pictures; `None`: the table's own.
+        images_dir: Folder of a table's images; `None`: the table's own.
         errors: Whether empty subfolders are errors; see `image_folder`.
         options: Of a table, arguments of `read_table`.
 

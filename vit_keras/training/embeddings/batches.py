@@ -27,7 +27,7 @@ class Batch(NamedTuple):
     """Some images, or what a model computed of them: one row each.
 
     Attributes:
-        images: An array or tensor `(batch, …)`, or a list of pictures.
+        images: An array or tensor `(batch, …)`, or a list of images.
         paths: The files that they were read from, if any.
         labels: A label for each, if any.
     """
@@ -71,15 +71,15 @@ def batches_of(images: Any, batch_size: int) -> tuple[Iterator[Batch], int | Non
 
 
 def batches_of_files(paths: list[str], labels: Any, batch_size: int) -> tuple[Iterator[Batch], int]:
-    """Return batches of pictures in files, and the number of pictures."""
+    """Return batches of images in files, and the number of images."""
     return _slices(batch_size, paths, paths, labels), len(paths)
 
 
 def files_in(images: str | os.PathLike[str]) -> tuple[list[str], np.ndarray | None]:
-    """Return the pictures in a folder and the names of their subfolders (`None` unless each is in one), or one picture.
+    """Return the images in a folder and the names of their subfolders (`None` unless each is in one), or one image.
 
     Raises:
-        ValueError: There are no pictures in the folder.
+        ValueError: There are no images in the folder.
     """
     folder = Path(images).expanduser()
     if not folder.is_dir():
@@ -129,9 +129,9 @@ def run_over(
     """Run a model over batch after batch, while the next batches are prepared.
 
     Args:
-        batches: Lists of pictures, and arrays of integers, are prepared; arrays of floats are taken as they are.
+        batches: Lists of images, and arrays of integers, are prepared; arrays of floats are taken as they are.
         run: From float32 `(batch, height, width, channels)` to the outputs.
-        prepare: From pictures to the model's input. With `image_size=None` each picture keeps its size, and pictures of
+        prepare: From images to the model's input. With `image_size=None` each image keeps its size, and images of
             different sizes are run one by one.
         shape: `(height, width, channels)` that the model takes; `None` for any.
         errors: `"raise"` to refuse damaged files, `"skip"` to leave them out with a warning.
@@ -182,7 +182,7 @@ def run_over(
 
 
 def _prepared(batch: Batch, prepare: Preprocessing, damaged: list[tuple[Path, str]] | None) -> Batch:
-    """Prepare each picture of a batch; damaged files are noted and left out if there is a list for them."""
+    """Prepare each image of a batch; damaged files are noted and left out if there is a list for them."""
     images, kept = [], []
     for n, picture in enumerate(batch.images):
         try:

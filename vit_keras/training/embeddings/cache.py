@@ -31,7 +31,7 @@ def features(
     cache: str | os.PathLike[str] | None = None,
     progress: bool = True,
 ) -> np.ndarray:
-    """Compute features as `embed` does, once: the next call with the same model and pictures reads them from the disk.
+    """Compute features as `embed` does, once: the next call with the same model and images reads them from the disk.
 
     The key is a hash of the weights and layers that the features depend on, of the preprocessing, and of the pictures:
     path, size and time of change of each file, or the values of an array. So the features are never out of date, and
@@ -94,7 +94,7 @@ def _description(part: keras.Model) -> Any:
 
 
 def _identity(data: Any) -> list[np.ndarray]:
-    """Return arrays that are the same if and only if the pictures are."""
+    """Return arrays that are the same if and only if the images are."""
     if isinstance(data, tuple) and data and len(getattr(data[0], "shape", ())) == 4:
         data = data[0]
     if len(getattr(data, "shape", ())) == 4:

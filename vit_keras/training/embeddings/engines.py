@@ -21,8 +21,8 @@ __all__ = ["Embedder"]
 class Embedder:
     """A model that an engine makes once in each worker, and calls with batches of rows.
 
-    Every row comes back, in its place: a damaged picture has an error instead of features. All batches are filled up to
-    one size before they are computed, so that the features of a picture do not depend on which batch the engine puts
+    Every row comes back, in its place: a damaged image has an error instead of features. All batches are filled up to
+    one size before they are computed, so that the features of an image do not depend on which batch the engine puts
     it in, and nothing is compiled twice.
 
     Args:
@@ -81,7 +81,7 @@ class Embedder:
 
         Returns:
             The columns without `"bytes"`; `"features"` (or `"predictions"`), float32 `(rows, …)`, NaN in a row of a
-            damaged picture; and `"error"`, empty where all is well.
+            damaged image; and `"error"`, empty where all is well.
         """
         pictures = batch["bytes"] if "bytes" in batch else [str(path) for path in batch["path"]]
         found = np.full((len(pictures), *self._shape), np.nan, "float32")

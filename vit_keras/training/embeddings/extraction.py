@@ -1,4 +1,4 @@
-"""Embeddings: what the head of a Vision Transformer sees, for any number of pictures."""
+"""Embeddings: what the head of a Vision Transformer sees, for any number of images."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ def embed(
 ) -> Any:
     """Compute the features of any number of pictures: one vector for each, the input of the model's head.
 
-    Pictures are read and prepared in threads while the model computes, and only a few batches are in memory at a time.
+    Images are read and prepared in threads while the model computes, and only a few batches are in memory at a time.
 
     Args:
         model: A ViT of this package, or a model with one inside. What stands before the ViT (preprocessing,
             augmentation) is applied; what stands after it is not.
-        images: A folder (searched for pictures, its subfolders included), an `ImageFolder` (whose pictures come in the
-            order of its `paths`, without augmentation), an array, a list or iterator of pictures (whatever
+        images: A folder (searched for images, its subfolders included), an `ImageFolder` (whose images come in the
+            order of its `paths`, without augmentation), an array, a list or iterator of images (whatever
             `vit_keras.utils.read` reads), or a dataset of batches `x` or `(x, y, …)`: `tf.data`, PyDataset, DataLoader.
             Batches of integers are pixels in [0, 255], which are prepared as the model needs; batches of floats go into
             the model as they are, as in `predict`.
-        batch_size: Pictures in a batch; datasets have their own.
+        batch_size: Images in a batch; datasets have their own.
         output: A file to write instead of returning an array: `.npy`, `.npz` (`features`, and `paths` and `labels`
             where they are known) or `.parquet` (columns `path`, `label`, `features`; needs the extra `parquet`). It
             appears when it is whole.
@@ -56,7 +56,7 @@ def embed(
             the input of the head or, without a head, the output of the ViT. (With two heads, DeiT's, the mean of their
             inputs.)
         image_size: `(height, width)` or one integer, for a model that takes any size. `"native"` or `None`: the size of
-            its checkpoint; a model that resizes images itself gets each picture in its own size.
+            its checkpoint; a model that resizes images itself gets each image in its own size.
         return_labels: Whether to return the labels too: those of an `ImageFolder` or a dataset, or the names of a
             folder's subfolders. A dataset that shuffles has them in another order each time.
         errors: `"raise"` to refuse damaged files; `"skip"` to leave them out with a warning, and their rows.
@@ -66,13 +66,13 @@ def embed(
         float32 `(n, …)`; with `return_labels` this and the labels; with `output` the path of the file.
 
     Raises:
-        FileNotFoundError: There is no such picture or folder.
+        FileNotFoundError: There is no such image or folder.
         ImportError: A `.parquet` file is to be written, and PyArrow is not installed.
-        ValueError: There are no pictures, one is damaged, or an argument is out of range.
+        ValueError: There are no images, one is damaged, or an argument is out of range.
         TypeError: The images are none of the above.
 
     Warns:
-        UserWarning: Damaged pictures were left out.
+        UserWarning: Damaged images were left out.
 
     Example:
         >>> from vit_keras import vit
@@ -111,7 +111,7 @@ class Extractor:
     Attributes:
         model: The model whose images these are: the given one, or its ViT where what stands before that has no graph.
         parts: Models to apply one after the other: those before the ViT, and the ViT up to the features.
-        preprocessing: How pictures become the images of `model`.
+        preprocessing: How images become inputs of `model`.
     """
 
     model: keras.Model

@@ -122,7 +122,7 @@ def linear_probe(
         _check_labels(validation[1], classes)
     elif l2 == "auto":
         held = _a_fifth_of_each(labels, seed)
-        if not held.any():  # one picture of each class: none to choose by
+        if not held.any():  # one image of each class: none to choose by
             return linear_probe(features, labels, classes=classes, l2=0.01)
         parts = features[~held], labels[~held], features[held], labels[held]
         chosen = linear_probe(*parts[:2], classes=classes, validation=parts[2:])
@@ -169,7 +169,7 @@ def _fit(features: np.ndarray, labels: np.ndarray, classes: int, decays: Iterabl
             rows, biases = np.outer([-0.5, 0.5], rows), np.outer([-0.5, 0.5], biases)[:, 0]
         kernel = np.zeros((x.shape[1], classes))
         kernel[:, present] = rows.T / std[:, None]
-        bias = np.full(classes, biases.min() - 10)  # classes without a picture are unlikely
+        bias = np.full(classes, biases.min() - 10)  # classes without an image are unlikely
         bias[present] = biases
         yield Probe(kernel.astype("float32"), (bias - mean @ kernel).astype("float32"), float(l2))
 

@@ -42,18 +42,18 @@ from .other_evaluations import LabelsEvaluation, NumbersEvaluation, as_html, per
 __all__ = ["Evaluation", "evaluate"]
 
 _MAP_SIDE = 384
-"""Longest side, in pixels, of the pictures that maps are drawn over."""
+"""Longest side, in pixels, of the images that maps are drawn over."""
 
 _MAP_BATCH = 8
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Evaluation:
-    """The predictions of a classifier on labeled pictures, and the measures that follow from them.
+    """The predictions of a classifier on labeled images, and the measures that follow from them.
 
     Attributes:
         class_names: Names of the classes, in the order of the outputs.
-        paths: The pictures, relative to their folder.
+        paths: The images, relative to their folder.
         labels: int array `(n,)`, the true class of each.
         probabilities: float array `(n, classes)`.
 
@@ -81,7 +81,7 @@ class Evaluation:
 
     @functools.cached_property
     def predictions(self) -> np.ndarray:
-        """The most probable class of each picture."""
+        """The most probable class of each image."""
         return self.probabilities.argmax(axis=-1)
 
     @functools.cached_property
@@ -93,7 +93,7 @@ class Evaluation:
 
     @property
     def accuracy(self) -> float:
-        """Share of the pictures whose most probable class is the true one."""
+        """Share of the images whose most probable class is the true one."""
         return float(np.mean(self.predictions == self.labels))
 
     @property
@@ -108,7 +108,7 @@ class Evaluation:
 
     @property
     def of_true_class(self) -> np.ndarray:
-        """The probability that was predicted for the true class of each picture."""
+        """The probability that was predicted for the true class of each image."""
         return self.probabilities[np.arange(len(self.labels)), self.labels]
 
     @property
@@ -148,14 +148,14 @@ class Evaluation:
         return wrong[np.argsort(self.of_true_class[wrong], kind="stable")]
 
     def confused(self) -> list[tuple[str, str, int]]:
-        """Return true class, predicted class and number of pictures of each confusion; the most frequent first."""
+        """Return true class, predicted class and number of images of each confusion; the most frequent first."""
         counts = self.confusion * (1 - np.eye(len(self.class_names), dtype=int))
         order = np.argsort(-counts, axis=None, kind="stable")[: np.count_nonzero(counts)]
         pairs = zip(*np.unravel_index(order, counts.shape))
         return [(self.class_names[i], self.class_names[j], int(counts[i, j])) for i, j in pairs]
 
     def caption(self, number: int) -> tuple[str, str]:
-        """Return the true class of a picture, and the predicted one, with their probabilities, in words."""
+        """Return the true class of an image, and the predicted one, with their probabilities, in words."""
         said, shares = (self.labels[number], self.predictions[number]), self.probabilities[number]
         return tuple(f"{self.class_names[each]} ({percent(shares[each])})" for each in said)
 
@@ -209,37 +209,37 @@ def evaluate(
     errors: str = "raise",
     progress: bool = True,
 ) -> Evaluation | LabelsEvaluation | NumbersEvaluation:
-    """Measure a model on a folder of pictures, one subfolder for each class, or on a table.
+    """Measure a model on a folder of images, one subfolder for each class, or on a table.
 
     Args:
         model: A model with a ViT in it, or the path of a saved one. If it knows the names of its classes, the names of
             the folders, or in the table, are looked up among them (one of several between commas is enough: `tabby` for
             `tabby, tabby cat`); otherwise these are its classes, in their order. A model that normalizes or resizes its
             images gets pixels.
-        folder: The pictures, `folder/class/picture.jpg`; or a table, as in `vit_keras.training.image_table`, whose
+        folder: The images, `folder/class/picture.jpg`; or a table, as in `vit_keras.training.image_table`, whose
             labels are of the model's task (`vit_keras.anatomy.task`).
-        images_dir: Of a table, the folder of its pictures; `None`: that of the table.
-        image_column: Of a table, the column of the pictures.
+        images_dir: Of a table, the folder of its images; `None`: that of the table.
+        image_column: Of a table, the column of the images.
         label_column: Of a table, the column of the labels, or several. `None`: `"label"`, or the columns with the names
             of the model's labels or numbers.
         separator: Of a table, what stands between several labels in one column.
-        only: Which pictures, as the table calls them, or relative to the folder: a list, or the path of the
+        only: Which images, as the table calls them, or relative to the folder: a list, or the path of the
             `split.json` that `finetune` wrote, for the held-out ones. `None`: all.
         image_size: Pixels, `(height, width)` or one integer, for a model that takes any size. `"native"` or `None`: the
-            size of its checkpoint; a model that resizes images itself gets each picture in its own size.
-        batch_size: Pictures in a batch.
-        errors: `"raise"` to refuse damaged and missing pictures, `"skip"` to leave them out with a warning.
+            size of its checkpoint; a model that resizes images itself gets each image in its own size.
+        batch_size: Images in a batch.
+        errors: `"raise"` to refuse damaged and missing images, `"skip"` to leave them out with a warning.
         progress: Whether to draw a progress bar.
 
     Returns:
         An `Evaluation`; for several labels a `LabelsEvaluation`, for numbers and levels a `NumbersEvaluation`.
 
     Raises:
-        FileNotFoundError: There is no such model, folder, table or picture.
-        ValueError: The model has no head, a folder or a label is no class of it, or a picture is damaged.
+        FileNotFoundError: There is no such model, folder, table or image.
+        ValueError: The model has no head, a folder or a label is not a class of it, or an image is damaged.
 
     Warns:
-        UserWarning: Damaged pictures or empty folders were left out.
+        UserWarning: Damaged images or empty folders were left out.
 
     Example:
         >>> evaluate("finetuned/model.keras", "flowers", only="finetuned/split.json").accuracy  # doctest: +SKIP
@@ -263,13 +263,13 @@ def evaluate(
 def evaluate_decoded(
     model: keras.Model, data: ImageFolder, folder: str | os.PathLike[str], *, batch_size: int = 32
 ) -> Evaluation | LabelsEvaluation | NumbersEvaluation:
-    """Measure a model on the pictures of a dataset, without augmentation; its outputs are as the dataset's labels.
+    """Measure a model on the images of a dataset, without augmentation; its outputs are as the dataset's labels.
 
     Args:
         model: A model with a head, and the task of the dataset.
-        data: The pictures, decoded in the size of the model.
+        data: The images, decoded in the size of the model.
         folder: Where they are.
-        batch_size: Pictures in a batch.
+        batch_size: Images in a batch.
     """
     if (said := task_of(model)) != data.task:
         raise ValueError(f"The model {model.name!r} has the task {said!r}, and the pictures {data.task!r}.")
@@ -286,7 +286,7 @@ def evaluate_decoded(
 
 
 def _evaluation(model, batches, prepare, names, root, total, *, errors="raise", progress=False) -> Evaluation:
-    """Run a classifier over batches of labelled pictures."""
+    """Run a classifier over batches of labelled images."""
     shape = image_shape(model)[1:]
     run = model.predict_on_batch
     rows = list(run_over(batches, run, prepare, shape=shape, errors=errors, total=total, progress=progress))
@@ -305,7 +305,7 @@ def evaluation_of(
 
 
 def _labeled(model: keras.Model, source: Any, images_dir: Any, errors: str, columns: dict[str, Any]) -> Labeled:
-    """Return pictures whose labels are numbered as a model's outputs."""
+    """Return images whose labels are numbered as a model's outputs."""
     task, names, label = task_of(model), output_names(model), columns["label_column"]
     if not is_table(source):
         if task != "single":
@@ -337,7 +337,7 @@ def _listed(names: str | Sequence[str]) -> Sequence[str]:
 
 
 def _match(model: keras.Model, folders: Sequence[str]) -> tuple[tuple[str, ...], np.ndarray]:
-    """Return the names of the model's classes, and the number of each class of the pictures."""
+    """Return the names of the model's classes, and the number of each class of the images."""
     names, shape = class_names(model), getattr(model, "output_shape", None)
     if names is not None:
         return names, np.array([class_named(name, names) for name in folders])
@@ -350,13 +350,13 @@ def _match(model: keras.Model, folders: Sequence[str]) -> tuple[tuple[str, ...],
 
 
 def relative(path: str | os.PathLike[str], root: Path) -> str:
-    """Return the path of a picture relative to its folder, if it lies there, with forward slashes."""
+    """Return the path of an image relative to its folder, if it lies there, with forward slashes."""
     path = Path(path)
     return (path.relative_to(root) if path.is_relative_to(root) else path).as_posix()
 
 
 def _chosen(paths: Sequence[str], only: Any) -> np.ndarray:
-    """Return the numbers of the pictures that `only` names."""
+    """Return the numbers of the images that `only` names."""
     if isinstance(only, (str, os.PathLike)):
         file = Path(only).expanduser()
         try:
@@ -373,20 +373,20 @@ def _chosen(paths: Sequence[str], only: Any) -> np.ndarray:
 def pictures_of_mistakes(
     model: keras.Model, evaluation: Any, folder: str | os.PathLike[str], count: int = 24
 ) -> dict[int, tuple[np.ndarray, np.ndarray | None]]:
-    """Return at most so many pictures of the worst mistakes, worst first; see `explained_pictures`."""
+    """Return at most so many images of the worst mistakes, worst first; see `explained_pictures`."""
     return explained_pictures(model, evaluation, folder, evaluation.mistakes()[:count])
 
 
 def explained_pictures(
     model: keras.Model, evaluation: Any, folder: str | os.PathLike[str], numbers: Iterable[int]
 ) -> dict[int, tuple[np.ndarray, np.ndarray | None]]:
-    """Return some pictures of an evaluation and, of a model with attention, maps of what was predicted.
+    """Return some images of an evaluation and, of a model with attention, maps of what was predicted.
 
     Args:
         model: The model that predicted them.
         evaluation: The evaluation.
-        folder: Where the pictures are.
-        numbers: The numbers of the pictures.
+        folder: Where the images are.
+        numbers: The numbers of the images.
 
     Returns:
         By the number of the picture: uint8 pixels, and the same with the relevance of the predicted class or `None`.
@@ -402,7 +402,7 @@ def explained_pictures(
 
 
 def small(path: Path) -> np.ndarray:
-    """Return a picture in a size that is large enough for a report."""
+    """Return an image in a size that is large enough for a report."""
     picture = Image.fromarray(read(path, None))
     picture.thumbnail((_MAP_SIDE, _MAP_SIDE), Image.Resampling.LANCZOS)
     return np.asarray(picture)

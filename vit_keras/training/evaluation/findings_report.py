@@ -16,7 +16,7 @@ from .findings import IMPROBABLE, Findings
 __all__: list[str] = []
 
 _SIDE = 256
-"""Longest side of a picture, in pixels."""
+"""Longest side of an image, in pixels."""
 
 _SHOWN = 24
 
@@ -27,7 +27,7 @@ def section(heading: str, *parts: str) -> str:
 
 
 def jpeg(pixels: np.ndarray) -> str:
-    """Return a picture as the address of an image in a page."""
+    """Return an image as a data URL, for a page."""
     picture = Image.fromarray(np.ascontiguousarray(pixels))
     picture.thumbnail((_SIDE, _SIDE), Image.Resampling.LANCZOS)
     file = io.BytesIO()

@@ -46,11 +46,11 @@ def as_html(figures: Mapping[str, str]) -> str:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LabelsEvaluation:
-    """The predictions of a model for pictures that have any number of labels each.
+    """The predictions of a model for images that have any number of labels each.
 
     Attributes:
         class_names: Names of the labels, in the order of the outputs.
-        paths: The pictures, relative to their folder.
+        paths: The images, relative to their folder.
         labels: float array `(n, labels)` of 0 and 1.
         probabilities: float array `(n, labels)`.
 
@@ -84,24 +84,24 @@ class LabelsEvaluation:
 
     @property
     def accuracy(self) -> float:
-        """Share of all decisions, one for each picture and label, that are right."""
+        """Share of all decisions, one for each image and label, that are right."""
         return float((self.predictions == self.labels).mean())
 
     @property
     def exact(self) -> float:
-        """Share of the pictures all of whose labels are right."""
+        """Share of the images all of whose labels are right."""
         return float((self.predictions == self.labels).all(axis=1).mean())
 
     @property
     def losses(self) -> np.ndarray:
-        """Binary cross-entropy of each picture and label, in nats, `(n, labels)`."""
+        """Binary cross-entropy of each image and label, in nats, `(n, labels)`."""
         right = np.where(self.labels > 0.5, self.probabilities, 1 - self.probabilities)
         return -np.log(np.maximum(right, 1e-7))
 
     @functools.cached_property
     def per_class(self) -> tuple[dict[str, Any], ...]:
         """`name`, `pictures`, `average_precision`, `roc_auc`, `precision`, `recall` and `f1` of each label, as
-        scikit-learn computes them; `None` where the pictures leave one open.
+        scikit-learn computes them; `None` where the images leave one open.
         """
         from sklearn import metrics
 
@@ -139,12 +139,12 @@ class LabelsEvaluation:
         return None
 
     def mistakes(self) -> np.ndarray:
-        """Return the numbers of the pictures with a wrong label, those of the largest loss first."""
+        """Return the numbers of the images with a wrong label, those of the largest loss first."""
         wrong = np.flatnonzero((self.predictions != self.labels).any(axis=1))
         return wrong[np.argsort(-self.losses[wrong].sum(axis=1), kind="stable")]
 
     def caption(self, number: int) -> tuple[str, str]:
-        """Return the labels of a picture, and those that were predicted, in words."""
+        """Return the labels of an image, and those that were predicted, in words."""
         true = [name for name, there in zip(self.class_names, self.labels[number]) if there]
         said = [
             f"{name} ({percent(share)})"
@@ -189,11 +189,11 @@ class LabelsEvaluation:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class NumbersEvaluation:
-    """The numbers, or the levels, that a model predicts for pictures.
+    """The numbers, or the levels, that a model predicts for images.
 
     Attributes:
         class_names: Names of the numbers; or of the levels, the first of which is 0.
-        paths: The pictures, relative to their folder.
+        paths: The images, relative to their folder.
         labels: float array `(n, k)`; of levels `(n, 1)`.
         predictions: float array of the same shape; those of levels are not rounded.
         task: `"regression"` or `"ordinal"`.
@@ -258,12 +258,12 @@ class NumbersEvaluation:
 
     @functools.cached_property
     def levels(self) -> np.ndarray:
-        """The predicted level of each picture, of the task `"ordinal"`."""
+        """The predicted level of each image, of the task `"ordinal"`."""
         return levels(self.predictions[:, 0], len(self.class_names))
 
     @property
     def accuracy(self) -> float:
-        """Share of the pictures whose predicted level is the true one."""
+        """Share of the images whose predicted level is the true one."""
         return float(np.mean(self.levels == self.targets))
 
     @functools.cached_property
@@ -282,13 +282,13 @@ class NumbersEvaluation:
         return float(1 - (weights * counts).sum() / ((weights * chance).sum() or 1))
 
     def mistakes(self) -> np.ndarray:
-        """Return the numbers of all pictures, those of the largest error first, in deviations of each number."""
+        """Return the numbers of all images, those of the largest error first, in deviations of each number."""
         deviations = [scores["deviation"] or 1 for scores in self.per_class]
         error = np.abs(self._on_scale(self.predictions) - self._on_scale(self.labels)) / deviations
         return np.argsort(-error.max(axis=1), kind="stable")
 
     def caption(self, place: int) -> tuple[str, str]:
-        """Return the numbers of a picture, and those that were predicted, in words."""
+        """Return the numbers of an image, and those that were predicted, in words."""
         if self.task == "ordinal":
             said = f"{self.class_names[self.levels[place]]} ({number(self._on_scale(self.outputs)[place])})"
             return self.class_names[self.targets[place]], said

@@ -1,6 +1,6 @@
 """The report of a training or an evaluation: one HTML file that works without a network.
 
-The template is `report.html` beside this module. All numbers and pictures are in the page as HTML and SVG, so it can be
+The template is `report.html` beside this module. All numbers and images are in the page as HTML and SVG, so it can be
 read without scripts, printed and mailed; its script only sorts tables and changes the theme.
 """
 

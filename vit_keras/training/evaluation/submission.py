@@ -1,4 +1,4 @@
-"""Predictions for a table of pictures, averaged over models and views, in the columns that a competition asks for.
+"""Predictions for a table of images, averaged over models and views, in the columns that a competition asks for.
 
 >>> table = predict_table("test.csv", ["fold0/model.keras", "fold1/model.keras"], "images")  # doctest: +SKIP
 """
@@ -55,16 +55,16 @@ def predict_table(
     errors: str = "raise",
     progress: bool = True,
 ) -> pandas.DataFrame:
-    """Predict every row of a table of pictures, by the average of several models and views.
+    """Predict every row of a table of images, by the average of several models and views.
 
-    Models are opened one after the other. Each picture is decoded once for all models of one size and way to resize.
+    Models are opened one after the other. Each image is decoded once for all models of one size and way to resize.
 
     Args:
         table: A CSV, TSV or Parquet file, a data frame, or a dictionary of columns, as in
             `vit_keras.training.image_table`. A sample submission will do.
         models: Models, or paths of saved ones; one, or a list such as one for each fold. Their tasks, and the names of
             their classes, must be the same.
-        images_dir: Folder of the pictures. `None`: the table's own, or paths as they are.
+        images_dir: Folder of the images. `None`: the table's own, or paths as they are.
         image_column: Column with the names of the files; their suffix may be missing. `None`: the first column of the
             sample if the table has it, or else the first column of the table.
         sample: A sample submission, like `table`. The result gets its columns, in its order; its first column holds the
@@ -80,8 +80,8 @@ def predict_table(
         threshold: Least probability of a label that is said to be there.
         separator: What stands between labels in one column.
         image_size: Pixels, for models that take any size; `"native"` or `None`: the size of the checkpoint.
-        batch_size: Pictures in a batch.
-        errors: `"raise"`: damaged and missing pictures are errors. `"skip"`: their rows get the mean prediction of all
+        batch_size: Images in a batch.
+        errors: `"raise"`: damaged and missing images are errors. `"skip"`: their rows get the mean prediction of all
             others, with a warning.
         progress: Whether to draw progress bars.
 
@@ -91,11 +91,11 @@ def predict_table(
     Raises:
         FileNotFoundError: There is no such table, folder or model.
         ImportError: pandas is not installed.
-        ValueError: Pictures are missing or damaged, the models differ in what they predict, or the sample has other ids
+        ValueError: Images are missing or damaged, the models differ in what they predict, or the sample has other ids
             or columns.
 
     Warns:
-        UserWarning: Pictures could not be read.
+        UserWarning: Images could not be read.
 
     Example:
         >>> from vit_keras import vit
@@ -156,7 +156,7 @@ def _target(output: Any) -> Path:
 def _ids_and_names(
     table: Any, wanted: Mapping[str, np.ndarray] | None, image: str | None
 ) -> tuple[str, np.ndarray, list[str]]:
-    """Return the title of the ids, the ids, and the names of the pictures.
+    """Return the title of the ids, the ids, and the names of the images.
 
     Raises:
         ValueError: There is no such column, or the ids are not the sample's, in any order.
@@ -190,7 +190,7 @@ class _Ensemble:
     progress: bool
 
     def predict(self, paths: list[Path], check: Callable[[Meaning], Any]) -> tuple[np.ndarray, Meaning]:
-        """Return the mean prediction of each picture, float64 `(n, outputs)`, and what it stands for.
+        """Return the mean prediction of each image, float64 `(n, outputs)`, and what it stands for.
 
         `check` is called once that is known, before anything is computed.
         """
@@ -256,7 +256,7 @@ class _Ensemble:
 
 
 def _report_failures(failures: list[Path], paths: list[Path], errors: str) -> None:
-    """Raise an error that names the pictures that are missing or damaged, or warn of them."""
+    """Raise an error that names the images that are missing or damaged, or warn of them."""
     if not failures:
         return
     missing = [str(path) for path in failures if not path.is_file()]

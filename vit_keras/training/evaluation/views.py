@@ -1,4 +1,4 @@
-"""Test-time augmentation: each picture is seen several times, and the predictions are averaged.
+"""Test-time augmentation: each image is seen several times, and the predictions are averaged.
 
 >>> from vit_keras.preprocess import GOOGLE
 >>> pictures = SeveralViews(GOOGLE.replace(image_size=32), ("flip", "crops"))
@@ -37,11 +37,11 @@ class SeveralViews(Decoder):
     """Turns a file into the pixels of all its views, which is decoding it once.
 
     Args:
-        preprocessing: How a picture is resized; with a size.
+        preprocessing: How an image is resized; with a size.
         tta: Names of `VIEWS`, or one with commas between them.
 
     Attributes:
-        count: Views of a picture, mirror images included.
+        count: Views of an image, mirror images included.
 
     Raises:
         ValueError: There are no such views.
@@ -84,7 +84,7 @@ class SeveralViews(Decoder):
 
 
 def cut(picture: np.ndarray, box: tuple[float, float, float, float]) -> np.ndarray:
-    """Return a part of a picture, at least one pixel.
+    """Return a part of an image, at least one pixel.
 
     Args:
         picture: `(height, width, channels)`.

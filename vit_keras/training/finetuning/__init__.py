@@ -1,4 +1,4 @@
-"""Fine-tune a model on a folder of pictures in one call that survives a kill, and write a report.
+"""Fine-tune a model on a folder of images in one call that survives a kill, and write a report.
 
 >>> from vit_keras.training.finetuning import finetune
 >>> result = finetune("vit_ti16", "flowers", output="finetuned")  # doctest: +SKIP
@@ -83,10 +83,10 @@ def finetune(
     progress: bool = True,
     **options: Any,
 ) -> FinetuneResult | FoldsResult:
-    """Fine-tune a model on a folder of pictures, one subfolder for each class, or on a table, and write a report.
+    """Fine-tune a model on a folder of images, one subfolder for each class, or on a table, and write a report.
 
-    A part of the pictures is held out, the same share of each class. The weights of the best epoch are kept, by the
-    metric on the held-out pictures, or else the accuracy (one class of several) or the loss; training ends early if a
+    A part of the images is held out, the same share of each class. The weights of the best epoch are kept, by the
+    metric on the held-out images, or else the accuracy (one class of several) or the loss; training ends early if a
     third of the epochs bring no improvement. A call that was interrupted continues when it is made again, to the same
     result.
 
@@ -100,15 +100,15 @@ def finetune(
             a ViT in it; the ViT is copied. It gets a new head, unless its `labels` are the names of the classes.
             `None`: what `weights` say. A single positional argument is the folder: `finetune(folder)`,
             `finetune(folder, model=…)`.
-        folder: The pictures, `folder/class/picture.jpg` (see `vit_keras.training.image_folder`); or a table (see
+        folder: The images, `folder/class/picture.jpg` (see `vit_keras.training.image_folder`); or a table (see
             `vit_keras.training.image_table`).
-        images_dir: Of a table, the folder of its pictures; `None`: that of the table.
-        image_column: Of a table, the column of the pictures.
+        images_dir: Of a table, the folder of its images; `None`: that of the table.
+        image_column: Of a table, the column of the images.
         label_column: Of a table, the column of the labels, or several.
         task: Of a table, what the labels are: `"single"`, `"multi"`, `"regression"`, `"ordinal"`, or `"auto"`.
         separator: Of a table, what stands between several labels in one column.
         group_column: Of a table, a column whose values are not divided between training and validation.
-        weight_column: Of a table, a column of weights of the pictures in the loss.
+        weight_column: Of a table, a column of weights of the images in the loss.
         class_names: Of a table, the classes or levels in their order.
         weights: A published name, a file or a URL.
         recipe: How to train (see `vit_keras.training.recipes`).
@@ -117,9 +117,9 @@ def finetune(
             the first steps, and again from later ones, while the training is young, if these are much faster or slower.
             0: no limit; `None`: 12, or no limit if `epochs` is given.
         image_size: Pixels, `(height, width)` or one integer; `"native"`: the model's own; `"auto"` or `None`: the same,
-            or fewer where the pictures are smaller.
-        batch_size: Pictures in a step.
-        validation_split: Share of the pictures to hold out, without `folds`.
+            or fewer where the images are smaller.
+        batch_size: Images in a step.
+        validation_split: Share of the images to hold out, without `folds`.
         folds: How many folds (see `splits.fold_numbers`), or the column of a table that has their numbers.
         metric: Name of the measure that chooses the epoch, one of `vit_keras.training.metrics.NAMES`.
         balance: Whether rare classes count as much as frequent ones: `"prior"`, by a loss that does not let the model
@@ -137,7 +137,7 @@ def finetune(
         output: Folder for the results; it is made. (Also accepted as `out`.)
         overwrite: Whether to begin anew if `output` has a finished run, or one with other settings.
         seed: Seed of the split, the order and the augmentation.
-        errors: `"raise"` to refuse damaged pictures, `"skip"` to leave them out with a warning.
+        errors: `"raise"` to refuse damaged images, `"skip"` to leave them out with a warning.
         mistakes: Largest number of mistakes in the report.
         command: The command to show in the report.
         progress: Whether to print what happens.
@@ -149,12 +149,12 @@ def finetune(
     Raises:
         FileNotFoundError: There is no such folder or weights.
         TypeError: There is no folder, or an argument is given twice.
-        ValueError: The pictures, the model or the options do not fit; `output` has a finished or another run; or the
+        ValueError: The images, the model or the options do not fit; `output` has a finished or another run; or the
             loss is not a finite number any more.
         NotImplementedError: Keras runs on OpenVINO, which trains nothing.
 
     Warns:
-        UserWarning: Pictures were left out, or classes are unbalanced.
+        UserWarning: Images were left out, or classes are unbalanced.
 
     Example:
         >>> result = finetune("flowers", weights="Ti_16.npz", epochs=10, output="flowers-ti16")  # doctest: +SKIP
@@ -280,7 +280,7 @@ def _check_output(output: Path, overwrite: bool) -> None:
 
 
 def _parts(data: Labeled, source: Any, share: float, folds: int | str | None, seed: int) -> list[np.ndarray]:
-    """Return the numbers of the pictures for training and for validation, in turn for each fold."""
+    """Return the numbers of the images for training and for validation, in turn for each fold."""
     if folds is None:
         check_share(share)
         return hold_out(data, share, seed) if is_table(source) else split(data.labels, share, seed)
@@ -297,7 +297,7 @@ def _parts(data: Labeled, source: Any, share: float, folds: int | str | None, se
 
 
 def _size(wanted: Any, model: keras.Model, paths: Sequence[Path]) -> tuple[int, int]:
-    """Return the size wanted, or the model's own, or fewer patches where nine in ten pictures need no more."""
+    """Return the size wanted, or the model's own, or fewer patches where nine in ten images need no more."""
     if wanted not in (None, "auto", "native"):
         return size_pair(wanted, "image_size")
     native, stride = native_size(model), model.config.stride

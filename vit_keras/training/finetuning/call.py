@@ -49,13 +49,13 @@ def noted_warnings(notes: list[str]) -> Iterator[None]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Call:
-    """What was asked for, and the pictures and the model that were found.
+    """What was asked for, and the images and the model that were found.
 
     Attributes:
-        data: The pictures.
+        data: The images.
         given: The model to begin with.
         model: How it was named.
-        title: What the pictures are called.
+        title: What the images are called.
         recipe: How to train.
         output: Folder for the results.
         end: When everything must be done, as `time.monotonic()` counts; `None` for no limit.
@@ -74,7 +74,7 @@ class Call:
     notes: list[str]
 
     def job(self, train: ImageFolder, held_out: ImageFolder) -> Job:
-        """Return the job of training on one part of the pictures."""
+        """Return the job of training on one part of the images."""
         with noted_warnings(self.notes):
             return Job.of(self.given, self.recipe, train, held_out, self.data, self.options)
 
@@ -84,7 +84,7 @@ class Call:
         run, wanted, limit = Run(output / ".state", settings, self.options.overwrite, job.best_by), self._wanted, None
         if run.epochs is None:
             if end is not None and epochs is None:
-                passes = 1 if job.options.metric is None else 2  # over the held-out pictures
+                passes = 1 if job.options.metric is None else 2  # over the held-out images
                 limit = TimeLimit(end, wanted, len(job.train), passes * len(job.held_out))
             run.begin(epochs or (wanted if limit is None else job.plan(run, limit)))
             job.say_plan(run.epochs)
@@ -315,7 +315,7 @@ class Call:
         return FoldsResult(evaluation, scores, tuple(p / "model.keras" for p in places), self.recipe, self.output)
 
     def _mistakes_of_folds(self, evaluation: Any, folds: np.ndarray, places: Sequence[Path]) -> dict[int, Any]:
-        """Return the pictures of the worst mistakes of all folds, each with the map of the model that made it."""
+        """Return the images of the worst mistakes of all folds, each with the map of the model that made it."""
         worst, found = evaluation.mistakes()[: self.options.mistakes], {}
         for fold in np.unique(folds[worst]):
             model = open_model(places[fold] / "model.keras")

@@ -1,4 +1,4 @@
-"""One training: a compiled model, the pictures that it learns from and those held out, and what to do with them."""
+"""One training: a compiled model, the images that it learns from and those held out, and what to do with them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _MOST_PLANS = 4
 
 
 class Score(keras.callbacks.Callback):
-    """Adds the metric of the held-out pictures to the values of an epoch.
+    """Adds the metric of the held-out images to the values of an epoch.
 
     Args:
         job: What is trained.
@@ -58,7 +58,7 @@ class Score(keras.callbacks.Callback):
 def with_head(
     given: keras.Model, size: tuple[int, int], names: tuple[str, ...], task: str = "single"
 ) -> tuple[VisionTransformer, bool]:
-    """Return a copy for pictures of this size and this task, and whether it keeps its head.
+    """Return a copy for images of this size and this task, and whether it keeps its head.
 
     The head is kept if the model's outputs mean the same already. A new one starts at zero, as the reference's.
     """
@@ -147,7 +147,7 @@ class Job:
 
     @property
     def pictures(self) -> str:
-        """The numbers of pictures, in words."""
+        """The numbers of images, in words."""
         held_out = f"{len(self.held_out.paths):,} held out"
         return f"{len(self.train.paths):,} pictures of {self.data.words} to learn from, {held_out}"
 
@@ -159,7 +159,7 @@ class Job:
         return ("val_accuracy", True) if self.data.task == "single" else ("val_loss", False)
 
     def split(self) -> dict[str, list[str]]:
-        """Return the pictures to learn from and those held out."""
+        """Return the images to learn from and those held out."""
         parts = {"training": self.train, "validation": self.held_out}
         return {name: [self.data.ids[row] for row in part.rows] for name, part in parts.items()}
 
@@ -175,11 +175,11 @@ class Job:
         }
 
     def evaluate(self) -> Any:
-        """Return the evaluation of the held-out pictures, in the unit of the labels; after `fit`."""
+        """Return the evaluation of the held-out images, in the unit of the labels; after `fit`."""
         return evaluate_decoded(self.model, self.held_out, self.data.root, batch_size=self.train.batch_size)
 
     def score(self) -> float:
-        """Return the metric of the held-out pictures in the middle of the training."""
+        """Return the metric of the held-out images in the middle of the training."""
         batches = (self.held_out[n][0] for n in range(len(self.held_out)))
         outputs = predictions(self.model, np.concatenate([self.model.predict_on_batch(batch) for batch in batches]))
         labels = self.held_out.labels

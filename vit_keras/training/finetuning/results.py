@@ -61,7 +61,7 @@ class FoldsResult:
     """The result of fine-tuning one model for each fold.
 
     Attributes:
-        evaluation: The evaluation of all pictures, each predicted by the model that has not learned it.
+        evaluation: The evaluation of all images, each predicted by the model that has not learned it.
         scores: The measures of each fold by name: the metric that was asked for, or else the task's own.
         models: The files of the models.
         recipe: How they were trained.
@@ -97,8 +97,8 @@ def predictions_csv(data: Labeled, rows: np.ndarray, folds: np.ndarray, evaluati
     """Return predictions as a table: id, fold, what is true, what is predicted.
 
     Args:
-        data: The pictures.
-        rows: The number of each predicted picture in the data; the table is in the order of these.
+        data: The images.
+        rows: The number of each predicted image in the data; the table is in the order of these.
         folds: The fold of each.
         evaluation: The predictions.
     """
