@@ -272,3 +272,15 @@ def test_a_function_of_keras_becomes_its_name_and_another_is_refused():
     assert tiny(mlp_activation=keras.activations.relu).config.mlp_activation == "relu"
     with pytest.raises(ValueError, match="such as keras.activations.gelu. Received: <function"):
         tiny(mlp_activation=lambda x: x)
+
+
+@pytest.mark.parametrize("kind", ["plain", "mixer", "map"])
+def test_the_config_follows_the_activation_of_loaded_weights(kind, tmp_path):
+    model = MODELS[kind]()
+    saved = vit_keras.build.build(model.config.replace(mlp_activation="relu"))
+    saved.set_weights(model.get_weights())
+    saved.save_weights(tmp_path / "a.weights.h5")
+    model.load_weights(tmp_path / "a.weights.h5")
+    assert model.config.mlp_activation == "relu"
+    np.testing.assert_array_equal(outputs(model), outputs(saved))
+    np.testing.assert_array_equal(outputs(vit_keras.resize(model, 16)), outputs(saved))

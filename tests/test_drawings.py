@@ -1,4 +1,4 @@
-"""The images that are drawn: the same everywhere, and of what they say."""
+"""The drawn images are the same everywhere, and the model finds in them what their names say."""
 
 import hashlib
 

@@ -110,8 +110,8 @@ assert "keras" not in sys.modules
 """
 
 
-# An import takes 0.05 s of processor time, and that of Keras 2 to 7: half a second fails on a busy machine for no other
-# reason than that something large is imported.
+# The import takes 0.05 s of processor time, and Keras takes 2 to 7: half a second fails on a busy machine only where
+# something large is imported.
 def test_importing_is_light_and_what_only_describes_leaves_keras_alone(tmp_path):
     run(LIGHT, tmp_path)
 

@@ -61,7 +61,7 @@ def _name_of(activation: Any) -> str:
     from keras import activations  # only a function needs it
 
     name = getattr(activation, "__name__", "")
-    if getattr(activations, name or "-", None) is not activation:
+    if not name or getattr(activations, name, None) is not activation:
         raise ValueError(
             'mlp_activation must be the name of an activation of Keras, such as "gelu", or one of its functions, such '
             f"as keras.activations.gelu. Received: {activation!r:.100}"

@@ -19,7 +19,7 @@ from .backend.keras_speed import FastModel
 from .checkpoints import saved_models
 from .config import ViTConfig
 from .labels import TASKS
-from .layers import MlpBlock, TransformerBlock
+from .layers import MlpBlock
 from .preprocess import GOOGLE, Preprocessing
 
 if TYPE_CHECKING:
@@ -181,8 +181,7 @@ class VisionTransformer(FastModel):
         mode = anatomy.quantization(self)
         if mode is not None and "float8" in mode and str(filepath).endswith((".h5", ".hdf5")):
             raise ValueError(f"A .h5 file cannot hold the {mode} weights of {self.name!r}. Save it as .keras.")
-        mlps = [layer for layer in flat_layers(self) if isinstance(layer, MlpBlock)]
-        if unnamed := next((mlp.activation for mlp in mlps if not isinstance(mlp.activation, str)), None):
+        if unnamed := next((mlp.activation for mlp in self._mlps() if not isinstance(mlp.activation, str)), None):
             raise ValueError(
                 f"A file cannot hold the function {unnamed!r:.100} that is the activation of an MLP of {self.name!r}. "
                 "Save the weights alone by model.save_weights, or set the activation to a name of Keras."
@@ -195,8 +194,7 @@ class VisionTransformer(FastModel):
         Position embeddings of another image size are resampled to this model's. The MLP's activation becomes the one
         that the weights were made with.
         """
-        blocks = [layer.mlpblock for layer in self.layers if isinstance(layer, TransformerBlock)]
-        mlps = [mlp for mlp in blocks if isinstance(mlp, MlpBlock)]  # others have taken the place of ours
+        mlps = self._mlps()
         before = [mlp.activation for mlp in mlps]
         with saved_models.readable_weights(filepath) as (path, activation_unknown):
             super().load_weights(path, skip_mismatch=skip_mismatch, **kwargs)
@@ -207,6 +205,9 @@ class VisionTransformer(FastModel):
         if [mlp.activation for mlp in mlps] != before:
             forget_compiled(self)  # those functions have the other activation
             self.config = self.config and self.config.replace(mlp_activation=mlps[0].activation)
+
+    def _mlps(self) -> list[MlpBlock]:
+        return [layer for layer in flat_layers(self) if isinstance(layer, MlpBlock)]
 
     def get_config(self) -> dict[str, Any]:
         settings = self.settings()

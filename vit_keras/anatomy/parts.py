@@ -334,6 +334,8 @@ def leaves(model: keras.Model) -> list[keras.layers.Layer]:
 def check_settings(vit: keras.Model) -> None:
     """Check that the layers of a ViT compute as its `ViTConfig` says: another model made from that would differ.
 
+    Activations of MLPs and epsilons of normalizations are compared. A model without a `ViTConfig` is not checked.
+
     Raises:
         ValueError: A layer's activation or epsilon was changed after the model was built.
 
@@ -346,7 +348,9 @@ def check_settings(vit: keras.Model) -> None:
         ValueError: The layer 'MlpBlock_3' of the model 'tiny' has activation='relu', its config mlp_activation=...
     """
     vit = find_vit(vit)
-    config = vit.config
+    config = getattr(vit, "config", None)
+    if config is None:  # of vit-keras 0.x, or a clone: the layers are all that says it
+        return
     pooling = [layer for layer in vit.layers if isinstance(layer, layers.AttentionPooling)]
     parts = [*blocks(vit), *pooling, *filter(None, [final_norm(vit)])]
     for layer in (layer for part in parts for layer in flat_layers(part)):
@@ -359,7 +363,7 @@ def check_settings(vit: keras.Model) -> None:
                 raise ValueError(
                     f"The layer {layer.name!r} of the model {vit.name!r} has {name}={ours!r}, its config "
                     f"{field}={theirs!r}: another model or file made from it would compute something else. Set the "
-                    f"layer back, or build the model with {field}={ours!r}; model.save keeps both."
+                    f"layer back, or build a model with this {field} and copy the weights."
                 )
 
 

@@ -48,8 +48,8 @@ class ModelWeights(Mapping[str, Any]):
 
     Raises:
         TypeError: `model` is not a Keras model.
-        ValueError: There is no ViT in the model, or its `ViTConfig` cannot be inferred; or a
-            layer's settings were changed after the model was built (`anatomy.check_settings`).
+        ValueError: There is no ViT in the model, or its `ViTConfig` cannot be inferred; or a layer's
+            settings were changed after the model was built (`anatomy.check_settings`).
 
     Example:
         >>> from vit_keras import vit
@@ -72,11 +72,8 @@ class ModelWeights(Mapping[str, Any]):
         self.shapes: dict[str, tuple[Any, ...]] = {
             name: tuple(variable.shape) for name, variable in self.variables.items()
         }
-        config = getattr(vit, "config", None)
-        if config:
-            anatomy.check_settings(vit)
-        else:
-            config = _infer_plain_config(vit, self.shapes)
+        anatomy.check_settings(vit)
+        config = getattr(vit, "config", None) or _infer_plain_config(vit, self.shapes)
         self.architecture: dict[str, Any] = dataclasses.asdict(config)
         self.preprocessing: Any = getattr(vit, "preprocessing", GOOGLE)
         self.labels, self.task = getattr(vit, "labels", None), getattr(vit, "task", "single")
