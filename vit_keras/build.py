@@ -17,6 +17,7 @@ import keras
 from . import layers
 from ._internal.validate import instance
 from .config import ViTConfig
+from .layers.patches import Conv2D
 from .model import VisionTransformer
 from .preprocess import GOOGLE
 
@@ -61,11 +62,9 @@ def embed_patches(x: Any, config: ViTConfig, policy: Any) -> Any:
         x = layers.resnet_root(x, config.resnet, numerics=config.resnet_numerics, dtype=policy)
     if config.patch_norm:
         x = layers.PatchNormalization(config.patch_size, config.epsilon, name="patch_norm", dtype=policy)(x)
-    x = keras.layers.Conv2D(
+    x = Conv2D(
         config.hidden_size,
         config.patch_size,
-        strides=config.patch_size,
-        padding="valid",
         data_format="channels_last",
         use_bias=config.patch_bias,
         kernel_initializer="lecun_normal",

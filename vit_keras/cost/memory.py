@@ -45,9 +45,9 @@ def kept_of(config: ViTConfig, share: int) -> Kept:
 
 
 def copied(weights: list[Weight]) -> int:
-    """Values of the kernels that exist once more: with the channels first; of a ResNet's, standardized too."""
-    convolved = {weight.path: weight.size for weight in weights if len(weight.shape) == 4 and weight.times}
-    return 2 * sum(convolved.values()) - convolved["embedding/kernel"]
+    """Values of a ResNet's kernels that exist twice more: standardized, and with the channels first."""
+    convolved = (weight for weight in weights if len(weight.shape) == 4 and weight.times)
+    return 2 * sum(weight.size for weight in convolved if weight.path != "embedding/kernel")
 
 
 def _kept_in_block(config: ViTConfig, tokens: int, share: int) -> Kept:

@@ -40,6 +40,19 @@ def linear(x: Any, kernel: Any, bias: Any) -> Any:
     return None if values is None else products.linear(x, *values)
 
 
+def multiply_windows(x: Any, kernel: Any, bias: Any) -> Any:
+    """Return the convolution by windows that do not overlap, as a product by PyTorch, or `None`; as `linear`."""
+    values = _values(x, kernel, bias)
+    if values is None or x.dim() != 4:
+        return None
+    kernel, bias = values
+    height, width, channels, filters = kernel.shape
+    down, across = x.shape[1] // height, x.shape[2] // width
+    x = x[:, : down * height, : across * width].reshape(-1, down, height, across, width, channels)
+    x = x.permute(0, 1, 3, 2, 4, 5).reshape(-1, height * width * channels)
+    return products.linear(x, kernel.reshape(-1, filters), bias).reshape(-1, down, across, filters)
+
+
 def normalize(x: Any, gamma: Any, beta: Any, epsilon: Any, dtype: Any) -> Any:
     """Return the layer normalization over the last axis by PyTorch, or `None`; as `linear`. Keras casts to `dtype`."""
     values = _values(x, gamma, beta)
