@@ -21,6 +21,8 @@ CACHE := .pytest_cache/downloads
 WEB := $(CACHE)/web.stamp
 DOCS_BACKEND := KERAS_BACKEND=$(if $(strip $(TORCH)),torch,tensorflow)
 export TF_CPP_MIN_LOG_LEVEL ?= 3
+# Compiled files are kept: container images often forbid it, and each of some hundred processes would compile all again.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: quickstart test test-slow test-backends docs benchmark lint format dist sbom clean
 

@@ -1,6 +1,7 @@
 """Settings of the whole suite, and fixtures that several folders use."""
 
 import collections
+import functools
 import gc
 import itertools
 import os
@@ -66,17 +67,18 @@ def pytest_collection_modifyitems(config, items):
     """Mark what runs on which backend, and what is slow: by its number of cases, and where a backend compiles long."""
     import keras
 
-    elsewhere = [item for item in items if not _belongs_to(item, keras.backend.backend())]
+    here, elsewhere = [], []
+    for item in items:
+        (here if _belongs_to(item, keras.backend.backend()) else elsewhere).append(item)
     config.hook.pytest_deselected(items=elsewhere)
-    items[:] = [item for item in items if _belongs_to(item, keras.backend.backend())]
+    items[:] = here
     seen, cases = set(), collections.Counter()
     for item in items:
         test = item.nodeid.partition("[")[0]
         cases[test] += 1
         if item.get_closest_marker("three_cases") and cases[test] > 3:
             item.add_marker("slow")
-        path = item.path.relative_to(Path(__file__).parent)
-        if not item.get_closest_marker("core") and any(path.is_relative_to(place) for place in ANY_BACKEND):
+        if not item.get_closest_marker("core") and _lies_in(item.path, ANY_BACKEND):
             item.add_marker("any_backend")
         if keras.backend.backend() != "torch" and item.get_closest_marker("compiles_long"):
             item.add_marker("slow")
@@ -85,8 +87,15 @@ def pytest_collection_modifyitems(config, items):
             seen.add(test)
         if not _warnings_are_errors(item, keras.backend.backend()):
             item.add_marker(pytest.mark.filterwarnings("default"), append=False)  # before those of the test
-        elif any(path.is_relative_to(place) for place in COMMAND_LINE):
+        elif _lies_in(item.path, COMMAND_LINE):
             item.add_marker(pytest.mark.filterwarnings("default::UserWarning"), append=False)
+
+
+@functools.cache  # there are ten thousand tests in some hundred files
+def _lies_in(path, places):
+    """Whether a file of tests is one of these, or in one of these folders."""
+    path = path.relative_to(Path(__file__).parent)
+    return any(path.is_relative_to(place) for place in places)
 
 
 def _warnings_are_errors(item, backend):
