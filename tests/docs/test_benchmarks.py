@@ -157,7 +157,8 @@ def test_ours_has_the_calls_of_its_suite():
 @pytest.mark.slow
 def test_ours_has_the_calls_of_its_suite_on_openvino():
     pytest.importorskip("openvino")
-    env = {**runner.environment_variables("openvino", 1), "PYTHONPATH": os.pathsep.join([os.path.dirname(__file__), *sys.path])}
+    path = os.pathsep.join([os.path.dirname(__file__), *sys.path])
+    env = {**runner.environment_variables("openvino", 1), "PYTHONPATH": path}
     program = "import test_benchmarks; test_benchmarks.calls_agree('openvino')"
     subprocess.run([sys.executable, "-c", program], env=env, check=True, timeout=600)
 
