@@ -74,6 +74,7 @@ def test_tensorflow_refuses_what_it_cannot_do(monkeypatch):
     ("how", "options", "message"),
     [
         ("data", {"devices": 99}, "from 1 to"),
+        ("data", {"devices": True}, "from 1 to.*Received: True"),
         ("data", {"devices": ["tpu:7"]}, r"some of \['cpu:0'.*Received: \['tpu:7'\]"),
         ("tensor", {"devices": 1, "model": 3}, "model must divide the number of devices, 1. Received: 3"),
     ],

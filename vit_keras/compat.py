@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from typing import Any, TypedDict
 
@@ -14,7 +15,7 @@ from .checkpoints.loading import LoadReport, load_weights
 from .checkpoints.locate import fetch
 from .checkpoints.weights import Weights
 from .opening import wrong_classes
-from .positions import resize_position_embeddings, square_grid
+from .positions import resize_position_embeddings
 from .variants import VARIANTS
 
 ImageSizeArg = tuple[int, int] | int
@@ -149,7 +150,7 @@ def apply_embedding_weights(
     """
     grid = (num_y_patches, num_x_patches)
     table = resize_position_embeddings(source_weights, grid)
-    side = square_grid(source_weights.shape[1] - 1)[0]
+    side = math.isqrt(source_weights.shape[1] - 1)
     if grid != (side, side):
         message = f"Resizing position embeddings from {side}, {side} to {num_x_patches}, {num_y_patches}"
         warn_caller(message)

@@ -193,7 +193,8 @@ class ViTConfig:
     def cells(self, image_size: tuple[int, int]) -> tuple[int, int]:
         """What the patch embedding sees: pixels, or in a hybrid cells of the ResNet's output, which pads."""
         root = self.stride[0] // self.patch_size[0]
-        return tuple(-(-size // root) for size in image_size)
+        height, width = image_size
+        return -(-height // root), -(-width // root)
 
     @property
     def grid(self) -> tuple[int, int] | None:

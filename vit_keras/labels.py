@@ -29,7 +29,9 @@ def get_imagenet_classes() -> list[str]:
         >>> get_imagenet_classes()[0]
         'tench, Tinca tinca'
     """
-    text = importlib.resources.files(__package__).joinpath("imagenet2012.txt").read_text(encoding="utf-8")
+    text = (
+        importlib.resources.files(__name__.partition(".")[0]).joinpath("imagenet2012.txt").read_text(encoding="utf-8")
+    )
     return text.splitlines()
 
 
@@ -117,7 +119,7 @@ def class_numbers(target: Any, count: int, labels: Sequence[str] | None) -> np.n
         >>> class_numbers(["cat", "predicted"], 2, CIFAR10)
         array([ 3, -1], dtype=int32)
     """
-    single = isinstance(target, str) or not isinstance(target, Iterable) or np.ndim(target) == 0
+    single = isinstance(target, str) or np.ndim(target) == 0 or not isinstance(target, Iterable)
     classes = [_class_number(t, labels) for t in ([target] * count if single else target)]
     if len(classes) != count:
         raise ValueError(

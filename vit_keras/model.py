@@ -164,11 +164,10 @@ class VisionTransformer(FastModel):
                 f"The model {self.name!r} takes images {_shown(wanted)}. Received: {_shown(shape)}. "
                 "model.preprocess(images) resizes pictures; vit_keras.resize(model, image_size) makes another model."
             )
-        any_size = self.config is not None and self.config.image_size is None and None not in size
-        if any_size and min(self.config.grid_of(size)) < 1:
-            stride = self.config.stride
+        config = self.config if None not in size else None
+        if config is not None and config.image_size is None and min(config.grid_of(size)) < 1:
             raise ValueError(
-                f"The model {self.name!r} takes images of at least one patch, {stride} pixels. Received: {size}"
+                f"The model {self.name!r} takes images of at least one patch, {config.stride} pixels. Received: {size}"
             )
 
     def save(self, filepath: Any, *args: Any, **kwargs: Any) -> Any:

@@ -67,7 +67,7 @@ def open_model(
         >>> open_model("vit_cifar10").output_shape
         (None, 10)
     """
-    if is_saved_model(model):
+    if model is not None and is_saved_model(model):
         if weights is not None or options:
             raise ValueError(f"{model} is a whole model: it takes no weights and no options. Received: {[*options]}")
         return load_model(model, compile=False)
@@ -173,8 +173,8 @@ def from_checkpoint(
     with about(source.path):
         config, native = _configure(None, source, {"image_size": image_size, **options}, source_grid)
     model = build(config, dtype=dtype)
-    _load_and_describe(model, source, native, source_grid=source_grid, resize_patches="patch_size" in options)
-    _report_assumptions(model, source, options)
+    _load_and_describe(model, config, source, native, source_grid=source_grid, resize_patches="patch_size" in options)
+    _report_assumptions(model, config, source, options)
     return model
 
 
@@ -227,8 +227,9 @@ def create(
     model = build(config, dtype=dtype)
     if source is not None:
         include_head = obstacle is None and pretrained_top is not False
-        _load_and_describe(model, source, native, include_head=include_head)
-        _report_assumptions(model, source, {**options, "num_heads": preset.num_heads, "pooling": preset.pooling})
+        _load_and_describe(model, config, source, native, include_head=include_head)
+        known = {**options, "num_heads": preset.num_heads, "pooling": preset.pooling}
+        _report_assumptions(model, config, source, known)
     return model
 
 
@@ -246,7 +247,7 @@ _READ_FROM_FILE = ("position_resize", "patch_resize", "relative_resize")
 
 def _configure(
     preset: ViTConfig | None,
-    source: Weights | None,
+    source: Weights | ModelWeights | None,
     options: dict[str, Any],
     source_grid: tuple[int, int] | None = None,
 ) -> tuple[ViTConfig, tuple[int, int] | None]:
@@ -289,7 +290,7 @@ def _configure(
     return ViTConfig().replace(**fields), native
 
 
-def _said_by_file(source: Weights, fixed: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
+def _said_by_file(source: Weights | ModelWeights, fixed: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
     """The fields that a file and what stands beside it give."""
     said = {name: options[name] for name in options if name != "image_size"}
     known = {"num_heads": fixed["num_heads"]} if "num_heads" in fixed else {}
@@ -300,7 +301,7 @@ def _said_by_file(source: Weights, fixed: dict[str, Any], options: dict[str, Any
         raise ValueError(f"{source.path}: {error}") from None
 
 
-def _of_same_size(source: Weights, fields: dict[str, Any]) -> dict[str, Any]:
+def _of_same_size(source: Weights | ModelWeights, fields: dict[str, Any]) -> dict[str, Any]:
     """The name of the published size that a file has; of Google's files also the dropout for fine-tuning."""
     sizes = ("num_layers", "hidden_size", "num_heads", "mlp_dim")
     patch_size = source.architecture["patch_size"]
@@ -311,7 +312,7 @@ def _of_same_size(source: Weights, fields: dict[str, Any]) -> dict[str, Any]:
     return {}
 
 
-def _with_its_class_token(source: Weights, options: dict[str, Any]) -> dict[str, Any]:
+def _with_its_class_token(source: Weights | ModelWeights, options: dict[str, Any]) -> dict[str, Any]:
     """Another pooling than the file's takes no token away from its model, and gives it none."""
     token = "cls" in source.shapes
     implied = "pooling" not in options or token == (options["pooling"] not in ("gap", "mean", "map"))
@@ -326,7 +327,7 @@ def _settle_grid(source: Any, options: dict[str, Any], source_grid: tuple[int, i
     source.settle(source_grid, image_size=wanted, **rows)
 
 
-def _native_size(source: Weights, stride: tuple[int, int], source_grid) -> tuple[int, int]:
+def _native_size(source: Weights | ModelWeights, stride: tuple[int, int], source_grid) -> tuple[int, int]:
     """Return the pixels that a file was trained at, by its positions, or else by what stands beside it."""
     grid = source.table.native if source.table else source.grid(source_grid)
     if grid is not None:
@@ -335,28 +336,28 @@ def _native_size(source: Weights, stride: tuple[int, int], source_grid) -> tuple
         raise ValueError(f"{source.path}: {source.table.question}")
     if source.image_size is not None:
         return source.image_size
-    return tuple(224 // pixels * pixels for pixels in stride)
+    return 224 // stride[0] * stride[0], 224 // stride[1] * stride[1]
 
 
-def _load_and_describe(model: VisionTransformer, source: Any, native: Any, **options: Any) -> None:
+def _load_and_describe(model: VisionTransformer, config: ViTConfig, source: Any, native: Any, **options: Any) -> None:
     """Fill a new model with weights, and let it know what else the file says."""
-    model.load_report = fill(model, source, **options)
-    config = model.config
+    model.load_report = report = fill(model, source, **options)
     preprocessing = source.preprocessing.for_channels(config.channels)
     model.preprocessing = preprocessing.replace(image_size=config.image_size or preprocessing.image_size or native)
-    if config.include_top and not any(name.startswith("head/") for name in model.load_report.fresh):
+    if config.include_top and not any(name.startswith("head/") for name in report.fresh):
         model.labels, model.task = source.labels, source.task
 
 
-def _report_assumptions(model: VisionTransformer, source: Any, options: dict[str, Any]) -> None:
+def _report_assumptions(model: VisionTransformer, config: ViTConfig, source: Any, options: dict[str, Any]) -> None:
     """Let a new model know what was assumed that the caller did not say, and warn where similar models disagree."""
     open_fields = [field for field in source.assumptions.open if field not in options]
-    assumed = {field: getattr(model.config, field) for field in open_fields}
-    model.load_report = dataclasses.replace(model.load_report, assumed=assumed)
+    assumed = {field: getattr(config, field) for field in open_fields}
+    if model.load_report is not None:
+        model.load_report = dataclasses.replace(model.load_report, assumed=assumed)
     doubts = {field: text for field, text in source.assumptions.doubts.items() if field not in options}
     if "num_heads" in options:  # who knows these knows the rest, as far as no published models disagree
         doubts = {field: text for field, text in doubts.items() if text or field == "pooling"}
-    if warning := source.assumptions.warning(model.config, doubts, open_fields, source.family.name):
+    if warning := source.assumptions.warning(config, doubts, open_fields, source.family.name):
         warn_caller(f"{source.path}: {warning}")
 
 
@@ -392,8 +393,9 @@ def resize(model: keras.Model, image_size: ImageSize, **options: Any) -> VisionT
             f"The model {vit.name!r} is a Mixer, whose weights belong to its grid of {source.grid()} patches. "
             f"It cannot be resized. Received: image_size={image_size}"
         )
-    resized = build(config.replace(**fields), dtype=vit.get_layer("embedding").dtype_policy)
-    _load_and_describe(resized, source, source.preprocessing.image_size, resize_patches="patch_size" in options)
+    config = config.replace(**fields)
+    resized = build(config, dtype=vit.get_layer("embedding").dtype_policy)
+    _load_and_describe(resized, config, source, source.preprocessing.image_size, resize_patches="patch_size" in options)
     return resized
 
 

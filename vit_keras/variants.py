@@ -22,8 +22,8 @@ def _variant(name: str, patch: int, image: int = 224, dropout: float = 0.0) -> V
     layers, hidden, heads, mlp = _SIZES[name]
     return ViTConfig(
         name=f"vit-{name.lower()}{patch}",
-        image_size=image,
-        patch_size=patch,
+        image_size=(image, image),
+        patch_size=(patch, patch),
         num_layers=layers,
         hidden_size=hidden,
         num_heads=heads,
@@ -50,8 +50,8 @@ UNPUBLISHED = {"g_14": _variant("g", 14)}
 
 CIFAR10 = ViTConfig(
     name="vit-cifar10",
-    image_size=32,
-    patch_size=1,
+    image_size=(32, 32),
+    patch_size=(1, 1),
     resnet=(),
     num_layers=6,
     hidden_size=128,

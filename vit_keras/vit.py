@@ -282,7 +282,7 @@ _ARGUMENTS = """
     """
 
 for _factory in (vit_ti16, vit_s16, vit_s32, vit_b8, vit_b16, vit_b32, vit_l16, vit_l32, vit_h14, vit_cifar10):
-    _factory.__doc__ = f"{_factory.__doc__.rstrip()}{_ARGUMENTS.format(name=_factory.__name__)}"
+    _factory.__doc__ = f"{(_factory.__doc__ or '').rstrip()}{_ARGUMENTS.format(name=_factory.__name__)}"
 
 
 def build_model(

@@ -148,3 +148,5 @@ def test_a_text_is_a_string(tmp_path):
         Tokenizer(tmp_path)(["a", 3])
     with pytest.raises(ValueError, match="context_length must be an integer of at least 2"):
         Tokenizer(tmp_path, 1)
+    with pytest.raises(ValueError, match="open_clip must be .*auto.* Received: 'clip'"):
+        Tokenizer(tmp_path, open_clip="clip")

@@ -22,7 +22,8 @@ except ImportError:  # Windows
 __all__ = ["complete", "delete_left", "naming", "of_the_disk", "put_together", "workspace"]
 
 _PREFIX = ".vit_keras-"
-_OF_THE_DISK = {getattr(errno, name, None) for name in ("ENOSPC", "EDQUOT", "EFBIG", "EROFS", "EIO")} - {None}
+_NAMES = ("ENOSPC", "EDQUOT", "EFBIG", "EROFS", "EIO")
+_OF_THE_DISK = {getattr(errno, name) for name in _NAMES if hasattr(errno, name)}
 
 
 @contextlib.contextmanager
@@ -125,11 +126,11 @@ def put_together(source: Path, target: Path, names: Sequence[str]) -> None:
 def _exchange(one: Path, other: Path) -> None:
     """Exchange two folders: at once where the system can, else in three steps."""
     library, names = ctypes.CDLL(None, use_errno=True) if fcntl else None, [os.fsencode(path) for path in (one, other)]
-    if sys.platform == "linux" and hasattr(library, "renameat2"):
+    if library is not None and sys.platform == "linux" and hasattr(library, "renameat2"):
         here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
         if library.renameat2(here, names[0], here, names[1], exchange) == 0:
             return
-    elif sys.platform == "darwin" and library.renamex_np(*names, 2) == 0:  # RENAME_SWAP
+    elif library is not None and sys.platform == "darwin" and library.renamex_np(*names, 2) == 0:  # RENAME_SWAP
         return
     before = one.with_name(f"{one.name}.before")
     os.replace(other, before)

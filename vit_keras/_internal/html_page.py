@@ -63,7 +63,7 @@ def fill(template: str, places: Mapping[str, str], connect: str = "'none'", scri
         >>> page.rpartition("</script>")[2]
         '<p>1 &lt; 2</p>'
     """
-    style, script = (re.search(rf"<{tag}>(.*?)</{tag}>", template, re.DOTALL)[1] for tag in ("style", "script"))
+    style, script = (re.findall(rf"<{tag}>(.*?)</{tag}>", template, re.DOTALL)[0] for tag in ("style", "script"))
     allowed = " ".join([_hash(script), *scripts])
     policy = (
         f"default-src 'none'; img-src data:; style-src {_hash(style)}; script-src {allowed}; "

@@ -16,7 +16,7 @@ from typing import Any
 from .moved import MOVED, MOVED_NAMES
 from .validate import see
 
-ROOT = __package__.partition(".")[0]
+ROOT = __name__.partition(".")[0]
 
 SAVED = (
     "layers",
@@ -46,7 +46,7 @@ class _AfterKeras:
             return None
         finders = (finder for finder in sys.meta_path if finder is not self and hasattr(finder, "find_spec"))
         spec = next((found for finder in finders if (found := finder.find_spec(name, path, target))), None)
-        if spec is not None and hasattr(spec.loader, "exec_module"):
+        if spec is not None and spec.loader is not None and hasattr(spec.loader, "exec_module"):
             spec.loader.exec_module = self._watched(spec.loader.exec_module)
         return spec
 

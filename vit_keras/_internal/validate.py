@@ -7,7 +7,7 @@ import math
 import operator
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 if TYPE_CHECKING:
     import numpy as np
@@ -167,7 +167,7 @@ def numbers(value: Any, name: str, axes: int = 0) -> np.ndarray:
     return array
 
 
-def is_number(value: Any) -> bool:
+def is_number(value: Any) -> TypeGuard[float]:
     """Return whether a value is a finite real number and not a bool.
 
     Example:
@@ -316,25 +316,26 @@ def merge_schedule(value: Any, blocks: int, patches: int | None) -> int | tuple[
     """
     one = not isinstance(value, (tuple, list))
     counts = tuple(positive_integer(count, "merge_tokens", least=0) for count in ([value] if one else value))
-    decided = min(blocks, (patches or 0) + 1)  # a file may claim any number of blocks
+    there = patches or 0
+    decided = min(blocks, there + 1)  # a file may claim any number of blocks
     if one:
         counts *= decided
     elif len(counts) != blocks:
         raise ValueError(f"merge_tokens must be one integer, or one for each of {blocks} blocks. Received: {value!r}")
     if any(counts) and patches is None:
         raise ValueError("merge_tokens needs a known number of patches: pass image_size (vit_keras.resize) first.")
-    if (short := _too_many(counts, patches)) is not None:
-        most = next(count for count in range(max(counts), -1, -1) if _too_many([count] * decided, patches) is None)
+    if (short := _too_many(counts, there)) is not None:
+        most = next(count for count in range(max(counts), -1, -1) if _too_many([count] * decided, there) is None)
         raise ValueError(
-            f"merge_tokens={value!r} leaves {patches - sum(counts[:short])} of {patches} patches before block {short}, "
+            f"merge_tokens={value!r} leaves {there - sum(counts[:short])} of {there} patches before block {short}, "
             f"which can merge one half of them at most. The most that every block can merge is {most}."
         )
     return counts[0] if len(set(counts)) == 1 else counts
 
 
-def _too_many(counts: Sequence[int], patches: int | None) -> int | None:
+def _too_many(counts: Sequence[int], patches: int) -> int | None:
     """Return the first block that has to merge more than one half of its patches."""
-    left = patches or 0
+    left = patches
     for block, count in enumerate(counts):
         if count > left // 2:
             return block

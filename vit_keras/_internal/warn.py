@@ -14,7 +14,8 @@ LIMIT = 4_000
 _PACKAGE = __name__.partition(".")[0]
 
 
-_P, _R = ParamSpec("_P"), TypeVar("_R")
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 
 def warn_caller(message: str, category: type[Warning] = UserWarning) -> None:

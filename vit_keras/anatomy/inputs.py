@@ -173,15 +173,15 @@ def native_size(model: keras.Model, image_size: Any = None) -> tuple[int, int] |
         (32, 32)
     """
     given = None if image_size in (None, "native") else size_pair(image_size, "image_size")
-    fixed = image_shape(model)[1:3]
-    if None in fixed:
+    height, width = fixed = image_shape(model)[1:3]
+    if height is None or width is None:
         return given or own_preprocessing(find_vit(model)).image_size
     if given not in (None, fixed):
         raise ValueError(
             f"{model.name!r} takes images of {fixed} pixels only. Received: image_size={image_size!r}. "
             "vit_keras.resize makes a model of another size."
         )
-    return fixed
+    return height, width
 
 
 def input_range(model: keras.Model) -> str:
@@ -198,11 +198,12 @@ def input_range(model: keras.Model) -> str:
         ('normalized', 'pixels')
     """
     entry = _entry(model)
-    if not entry.probe:
+    image = entry.image
+    if not entry.probe or image is None:
         return "pixels" if entry.normalizing else "normalized"
 
     def reaching(value):
-        x = np.full((1, *(size or 32 for size in entry.image.shape[1:3]), entry.image.shape[3]), value, "float32")
+        x = np.full((1, *(size or 32 for size in image.shape[1:3]), image.shape[3]), value, "float32")
         for part in entry.probe:
             x = part(x, training=False)
         return ops.convert_to_numpy(x)
@@ -244,7 +245,8 @@ def preprocessing_of(model: keras.Model, image_size: Any = None) -> Preprocessin
         >>> preprocessing_of(tiny).image_size, preprocessing_of(served).image_size
         ((32, 32), None)
     """
-    own = own_preprocessing(find_vit(model)).for_channels(image_shape(model)[3])
+    own, channels = own_preprocessing(find_vit(model)), image_shape(model)[3]
+    own = own if channels is None else own.for_channels(channels)
     size = native_size(model, image_size)
     if _entry(model).resizing:
         any_size = None in image_shape(model)[1:3] and image_size in (None, "native")
@@ -288,8 +290,8 @@ def batch_preprocessing_of(model: keras.Model, image_size: Any = None) -> Prepro
     if not sized:
         return own.replace(image_size=native_size(find_vit(model)))
     size, crop, mode = sized[0].image_size, sized[0].crop, sized[0].crop_mode
-    if crop is not None:
-        size = tuple(math.floor(side / crop) for side in size)
+    if crop is not None and size is not None:
+        size = (math.floor(size[0] / crop), math.floor(size[1] / crop))
     whole = crop is None or mode == "squash"
     return own.replace(image_size=size, interpolation=sized[0].interpolation, crop=None if whole else 1.0)
 

@@ -63,8 +63,10 @@ def last_layer(model: keras.Model) -> Any:
     layer: Any = checked(model)
     while isinstance(layer, keras.Model):
         outputs = getattr(layer, "outputs", None)
-        one = outputs is not None and len(outputs) == 1 and not isinstance(layer, keras.Sequential)
-        layer = origin(outputs[0])[0] if one else layer.layers[-1] if layer.layers else None
+        if outputs is not None and len(outputs) == 1 and not isinstance(layer, keras.Sequential):
+            layer = origin(outputs[0])[0]
+        else:
+            layer = layer.layers[-1] if layer.layers else None
     return layer
 
 
@@ -168,7 +170,7 @@ def lack_of_classes(model: keras.Model) -> str | None:
     outputs = getattr(checked(model), "outputs", None)
     if outputs is not None and len(outputs) != 1:
         return f"it has {len(outputs)} outputs"
-    shape = tuple(getattr(model, "output_shape", None) or ())
+    shape: tuple[Any, ...] = tuple(getattr(model, "output_shape", None) or ())
     if outputs is not None and len(shape) != 2:
         return f"its output has the shape {shape}"
     if output_kind(model) == "features":

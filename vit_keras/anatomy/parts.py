@@ -240,7 +240,8 @@ def patch_stride(vit: keras.Model, image_size: tuple[int, int]) -> tuple[int, in
     config = getattr(checked(vit), "config", None)
     if config is not None:
         return config.stride
-    return tuple(pixels // cells for pixels, cells in zip(image_size, patch_grid(vit, image_size)))
+    down, across = patch_grid(vit, image_size)
+    return image_size[0] // down, image_size[1] // across
 
 
 def heads(vit: keras.Model) -> list[keras.layers.Dense]:
@@ -277,8 +278,8 @@ def quantization(model: keras.Model) -> str | None:
         >>> quantization(vit.build_model(32, 8, 2, 64, 2, "tiny", 128, classes=10)) is None
         True
     """
-    modes = {getattr(layer, "quantization_mode", None) for layer in flat_layers(checked(model))} - {None}
-    return " and ".join(sorted(modes)) or None
+    modes = (getattr(layer, "quantization_mode", None) for layer in flat_layers(checked(model)))
+    return " and ".join(sorted({mode for mode in modes if mode is not None})) or None
 
 
 def head_layers(model: keras.Model) -> list[keras.layers.Layer]:

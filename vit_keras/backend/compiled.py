@@ -108,7 +108,11 @@ def _call(model: weakref.ref, function: Callable[..., Any], *tensors: Any) -> An
 def _jax(model: weakref.ref, function: Callable[..., Any], specs: tuple[Any, ...]) -> Callable[..., Any]:
     import jax
 
-    variables = model().variables  # in this order for good: freezing a layer must not change it
+    alive = model()
+    if alive is None:
+        raise ReferenceError("The model is deleted: it cannot be compiled.")
+    variables = alive.variables  # in this order for good: freezing a layer must not change it
+    del alive
 
     @functools.partial(jax.jit, out_shardings=distribution.whole_outputs())
     def compiled(values, *x):

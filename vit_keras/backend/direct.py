@@ -13,7 +13,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 
@@ -21,7 +21,12 @@ from .keras_internals import OWN_POLICY, OWN_REMAT, OWN_SPEC, POLICY_DTYPES, dis
 
 logger: logging.Logger = logging.getLogger("vit_keras")
 
-_PACKAGE: str = __package__.partition(".")[0]
+if TYPE_CHECKING:
+    _Layer = keras.layers.Layer
+else:
+    _Layer = object
+
+_PACKAGE: str = __name__.partition(".")[0]
 
 enabled: bool = os.environ.get("VIT_KERAS_DIRECT", "1").lower() not in ("0", "false", "no", "off")
 """Whether calls may be direct: the environment variable `VIT_KERAS_DIRECT`, until a check of a layer fails."""
@@ -84,7 +89,7 @@ def asked_once() -> Iterator[None]:
         _is_plain.reset(token)
 
 
-class Direct:
+class Direct(_Layer):
     """A base of layers, before `keras.layers.Layer`: `call` runs alone where nothing else is to be done."""
 
     _is_ours = False
@@ -179,7 +184,7 @@ def _path_of_keras() -> tuple[Any, ...] | None:
     """That path, if it is PyTorch's and Keras' own: where somebody has wrapped it before, nothing is direct."""
     if keras.backend.backend() != "torch":
         return None
-    packages = tuple(os.path.dirname(module.__file__) for module in (keras, _torch))
+    packages = tuple(os.path.dirname(str(module.__file__)) for module in (keras, _torch))
     try:
         path = _path()
         whole = all(function.__code__.co_filename.startswith(packages) for function in path)
@@ -188,8 +193,9 @@ def _path_of_keras() -> tuple[Any, ...] | None:
     return path if whole else None
 
 
-_torch = sys.modules.get("torch") if keras.backend.backend() == "torch" else None
+_torch: Any = sys.modules.get("torch") if keras.backend.backend() == "torch" else None
 _PATH = _path_of_keras()
+_FORWARD = None if _PATH is None else _PATH[3]
 
 
 def _process_is_plain() -> bool:
@@ -211,7 +217,7 @@ def _adds_nothing(layer: Any, x: Any, kwargs: dict[str, Any], reads_training: bo
     for name in HOOKS:
         if own[name]:
             return False
-    if not own["built"] or type(layer).forward is not _PATH[3] or "forward" in own:
+    if not own["built"] or type(layer).forward is not _FORWARD or "forward" in own:
         return False
     if getattr(layer, COMPILED) is not None or own["activity_regularizer"] is not None or own[OWN_REMAT] is not None:
         return False

@@ -77,8 +77,8 @@ def _chosen(devices: int | Sequence[str] | None, there: Sequence[str]) -> list[s
     """Return the names of the devices that are asked for."""
     if devices is None:
         return list(there)
-    if isinstance(devices, int) and not isinstance(devices, bool):
-        if not 1 <= devices <= len(there):
+    if isinstance(devices, int):
+        if isinstance(devices, bool) or not 1 <= devices <= len(there):
             raise ValueError(f"devices must be from 1 to {len(there)}, which are there. Received: {devices}")
         return list(there[:devices])
     chosen = [devices] if isinstance(devices, str) else [str(name).lower() for name in devices]
@@ -139,7 +139,7 @@ def _on_jax(how, devices, model, min_size):
         raise ValueError(f"model must divide the number of devices, {total}. Received: {model!r}")
     shape, names = ((total // model, model), [_BATCH, _MODEL]) if how == "tensor" else ((total,), [_BATCH])
     mesh = keras.distribution.DeviceMesh(shape, names, np.array(devices))
-    parts, along = (model, _MODEL) if how == "tensor" else (total, _BATCH)
+    parts, along = (int(model), _MODEL) if how == "tensor" else (total, _BATCH)
 
     def axis_of(variable):
         return divided_axis(how, variable.path, tuple(variable.shape), parts, min_size)

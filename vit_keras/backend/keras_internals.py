@@ -129,7 +129,7 @@ def concrete(tensor: Any) -> bool:
 
         return isinstance(tensor, tf.Tensor) and hasattr(tensor, "numpy")
     if backend == "jax":
-        import jax
+        import jax.core
 
         return isinstance(tensor, jax.Array) and not isinstance(tensor, jax.core.Tracer)
     if backend == "openvino":
@@ -199,7 +199,7 @@ def run_graph(model: keras.Model, inputs: Any, call_of: Callable[[Any], Callable
     by_depth, structure = model._nodes_by_depth, model._outputs_struct
     nodes = [node for depth in sorted(by_depth, reverse=True) for node in by_depth[depth]]
     nodes = [node for node in nodes if node.operation and not node.is_input]
-    last = {id(x): number for number, node in enumerate(nodes) for x in node.input_tensors}
+    last: dict[int, int | None] = {id(x): number for number, node in enumerate(nodes) for x in node.input_tensors}
     last.update((id(x), None) for x in model.outputs)
     values = dict(zip(map(id, model.inputs), keras.tree.flatten(inputs)))
     for number, node in enumerate(nodes):

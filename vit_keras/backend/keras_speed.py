@@ -72,7 +72,7 @@ class FastModel(keras.Model):
 
     def make_predict_function(self, force: bool = False) -> Any:
         """Let each of several processes predict its own images: Keras fails on rows that are on another machine."""
-        if self.predict_function is None or force:
+        if force or not self.predict_function:
             super().make_predict_function(force)
             self.predict_function: Any = distribution.of_this_process(self.predict_function, self.steps_per_execution)
         return self.predict_function
@@ -138,7 +138,7 @@ def _outside_of_any_graph(inputs, training) -> bool:
 
         return tf.executing_eagerly() and isinstance(inputs, (tf.Tensor, np.ndarray))
     if backend == "jax":
-        import jax
+        import jax.core
 
         return not training and isinstance(inputs, (jax.Array, np.ndarray)) and not isinstance(inputs, jax.core.Tracer)
     if backend == "openvino":

@@ -163,7 +163,8 @@ def _tokens(shapes: Mapping[str, Any], known: Mapping[str, Any], family: Family)
     if POSITIONS in shapes:
         if len(shapes[POSITIONS]) != 3:
             raise ValueError
-        fields |= grids.read(shapes, family).fields
+        table = grids.read(shapes, family)
+        fields |= {} if table is None else table.fields
     return fields
 
 

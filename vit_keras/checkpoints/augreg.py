@@ -89,14 +89,14 @@ def augreg(
         one_of(value, f"{argument} of an AugReg file", choices)
     numbers = {"wd": wd, "do": do, "sd": sd, "lr": lr, "adapt_lr": adapt_lr, "steps": steps}
     try:
-        wd, do, sd, lr, adapt_lr, steps = (float(v) for v in numbers.values())
+        wd, do, sd, lr, adapt_lr, count = (float(v) for v in numbers.values())
     except (TypeError, ValueError):
         raise ValueError(f"{', '.join(numbers)} of an AugReg file must be numbers. Received: {numbers}") from None
-    if min(wd, do, sd, lr, adapt_lr, steps) < 0:
+    if min(wd, do, sd, lr, adapt_lr, count) < 0:
         raise ValueError(f"{', '.join(numbers)} of an AugReg file must not be negative. Received: {numbers}")
     stem = f"{name}-{ds}-{epochs}ep-lr_{lr}-aug_{aug}-wd_{wd}-do_{do}-sd_{sd}"
     if adapt_ds is not None:
-        stem += f"--{adapt_ds}-steps_{int(steps // 1000)}k-lr_{adapt_lr}-res_{res}"
+        stem += f"--{adapt_ds}-steps_{int(count // 1000)}k-lr_{adapt_lr}-res_{res}"
     known = registry.named(f"augreg/{stem}")
     if known is not None:
         return known

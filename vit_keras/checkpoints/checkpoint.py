@@ -53,7 +53,10 @@ def preset(text: str, image_size: int) -> Preprocessing:
     result = PRESETS[name].replace(image_size=image_size)
     if not changes:
         return result
-    mode, number = re.fullmatch(r"(squash)?([\d.]*)", changes).groups()
+    found = re.fullmatch(r"(squash)?([\d.]*)", changes)
+    if found is None:
+        raise ValueError(f"A preprocessing is name, name@crop or name@squash. Received: {text!r}")
+    mode, number = found.groups()
     crop = float(number) if number else None
     crop = crop_fraction(image_size, int(crop)) if crop and crop > 1 else crop
     return result.replace(crop=crop, crop_mode=mode or "center")
@@ -114,7 +117,7 @@ class Checkpoint:
     image_size: int = 224
     classes: int | None = None
     labels: str | None = None
-    preprocessing: Preprocessing = _Lazy()
+    preprocessing: Preprocessing = _Lazy()  # pyright: ignore[reportAssignmentType] (a descriptor with this type)
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict, hash=False)
     bytes: int | None = None
     sha256: str | None = None
@@ -185,7 +188,8 @@ _init = Checkpoint.__init__
 
 @functools.wraps(_init)
 def _init_with_alias(self: Checkpoint, *, licence: str | None = None, **fields: Any) -> None:
-    _init(self, **fields, **({} if licence is None else {"license": licence}))
+    renamed: dict[str, Any] = {} if licence is None else {"license": licence}
+    _init(self, **fields, **renamed)
 
 
 Checkpoint.__init__ = _init_with_alias

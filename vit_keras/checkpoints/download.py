@@ -11,6 +11,7 @@ import hashlib
 import http.client
 import logging
 import os
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -165,7 +166,7 @@ def _transfer(url: str, part: Path, size: int | None, timeout: float, progress: 
             while chunk := response.read1(CHUNK):  # whatever has come: a kill loses nothing else
                 file.write(chunk)
                 advance(len(chunk))
-    if length and part.stat().st_size < total:
+    if length and total is not None and part.stat().st_size < total:
         raise EOFError(f"{part.stat().st_size} of {total} bytes arrived")
 
 
@@ -187,7 +188,7 @@ def _verify(url: str, path: Path, size: int | None, sha256: str | None, json: bo
             )
         if sha256 is not None:
             file.seek(0)
-            digest = hashlib.file_digest(file, "sha256") if hasattr(hashlib, "file_digest") else _digest(file)
+            digest = hashlib.file_digest(file, "sha256") if sys.version_info >= (3, 11) else _digest(file)
             if not digest.hexdigest().startswith(sha256):
                 raise ValueError(f"{url} has the SHA-256 {digest.hexdigest()} where {sha256} was expected.")
 

@@ -107,7 +107,7 @@ class _Rows(NamedTuple):
         patches = self.patches(layout)
         if patches is None:
             of_tokens = relative_position_rows((1, 1), self.tokens + self.registers) - 1
-            patches = ((math.isqrt(max(0, self.relative - of_tokens)) + 1) // 2) ** 2
+            patches = ((math.isqrt(max(0, (self.relative or 0) - of_tokens)) + 1) // 2) ** 2
         grid = square_grid(patches)
         return grid if grid and self.fit(grid, layout) else None
 
@@ -211,32 +211,33 @@ def read(
         first = _agreeing(believed, usual)
         believed = [*first, *(layout for layout in believed if layout not in first)]
     if source_grid is not None and not any(rows.fit(source_grid, layout) for layout in possible):
-        raise ValueError(_mismatch(rows, believed, possible, tuple(source_grid)))
+        raise ValueError(_mismatch(rows, believed, possible, (source_grid[0], source_grid[1])))
     known = (
         ("source_grid", source_grid, [*believed, *possible]),
         ("file", saved, possible),
         ("config", stated, believed),
     )
-    shown_by, grid, layout = next(
+    found = next(
         (
-            (source, tuple(grid), layout)
+            (source, (grid[0], grid[1]), layout)
             for source, grid, candidates in known
             for layout in candidates
             if grid is not None and rows.fit(grid, layout)
         ),
-        (None, None, None),
+        None,
     )
-    if grid is None:
+    if found is None:
         has_convention = bool(usual) or _convention(family) is not None
         table = _guess(rows, believed, wanted, has_convention, family.name in SQUARE)
         question = "" if table.grid else _question(rows, believed, possible)
         table = dataclasses.replace(table, question=question)
     else:
+        shown_by, grid, layout = found
         table = Table(grid, grid, math.prod(grid), layout, shown_by)
     if is_ours or table.grid is None:
         return table
-    if shown_by == "config" and family.name in SQUARE:
-        return dataclasses.replace(table, grid=rows.square(layout) or grid)
+    if table.shown_by == "config" and family.name in SQUARE:
+        return dataclasses.replace(table, grid=rows.square(table.layout) or table.grid)
     if family.name in TURNED and rows.relative is not None:
         return dataclasses.replace(table, grid=table.grid[::-1])
     return table
@@ -263,8 +264,9 @@ def _guess(rows: _Rows, believed: list[Layout], wanted: Grid | None, has_convent
 
 def _agreeing(found: list[Layout], told: Mapping[str, Any] | None) -> list[Layout]:
     """Return the layouts that agree with what is told, as far as there are any."""
+    told = told or {}
     for field in Layout._fields[:2]:
-        if field in (told or {}):
+        if field in told:
             found = [layout for layout in found if getattr(layout, field) is bool(told[field])] or found
     return list(found)
 

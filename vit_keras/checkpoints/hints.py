@@ -128,7 +128,7 @@ def _doubts(config: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, s
     """
     trained = registry.named(f"timm/{config.get('architecture')}.{(config.get('pretrained_cfg') or {}).get('tag')}")
     theirs = trained.options.get("mlp_activation") if trained else None
-    if theirs in (None, fields.get("mlp_activation")):
+    if trained is None or theirs in (None, fields.get("mlp_activation")):
         return {}
     return {"mlp_activation": f" (as timm computes it; the authors of {trained.name} trained it with {theirs!r})"}
 

@@ -342,7 +342,7 @@ def _plan(name, source, vit, shape, source_grid, adapted) -> Callable[..., Any] 
     if name == POSITIONS:
         return _plan_positions(source, vit, shape, source_grid, adapted)
     if name.endswith("/relative_position_bias"):
-        old, new = source.grid(source_grid), tuple(anatomy.patch_grid(vit))
+        old, new = source.grid(source_grid), anatomy.patch_grid(vit)
         if given == shape and old in (None, new):
             return lambda value: value
         prefix = len(anatomy.prefix_names(vit))
@@ -371,7 +371,7 @@ def _plan_positions(source, vit, shape, source_grid, adapted):
     if old is not None and old != tuple(new):
         _report(adapted, f"position embeddings resampled from {old[0]}×{old[1]} to {new[0]}×{new[1]}")
     if old is None:
-        raise ValueError(source.table.question)
+        raise ValueError("" if source.table is None else source.table.question)
     return lambda value: resize_position_embeddings(
         value, new, prefix_tokens=prefix_tokens, source_grid=old, method=method
     )

@@ -80,7 +80,7 @@ def _refusal(checkpoint: Checkpoint) -> str:
     return model.refused if model else ""
 
 
-def find(weights: str, variant: str | None = None) -> Checkpoint | None:
+def find(weights: str | os.PathLike[str], variant: str | None = None) -> Checkpoint | None:
     """Return the published checkpoint of a name, or `None`.
 
     Args:

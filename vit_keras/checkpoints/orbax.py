@@ -50,7 +50,10 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Any]]:
         import orbax.checkpoint as orbax
     except ImportError:
         raise ImportError(f"{path} was written by Orbax. Install it: pip install orbax-checkpoint") from None
-    step = _last(Path(path)).absolute()
+    last = _last(Path(path))
+    if last is None:
+        raise FileNotFoundError(f"{path} has no whole checkpoint of Orbax in it.")
+    step = last.absolute()
 
     def empty(found):  # Orbax reads into an array of NumPy what is asked for as one, whatever devices held it
         return np.empty(found.shape, found.dtype)

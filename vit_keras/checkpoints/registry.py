@@ -150,18 +150,19 @@ def _filenames() -> collections.Counter:
 
 
 def _checkpoint(row: Mapping[str, str], size: Mapping[str, str]) -> Checkpoint:
-    fields = {field: row[field] or None for field in ("variant", "sha256", "top1_source", "architecture")}
+    fields: dict[str, Any] = {
+        field: row[field] or None for field in ("variant", "sha256", "top1_source", "architecture")
+    }
     numbers = {field: int(row[field]) if row[field] else None for field in ("classes", "bytes", "representation_size")}
+    fields |= numbers | {"preprocessing": row["preprocessing"]}  # a text, which is read when it is first asked for
     return Checkpoint(
         **fields,
-        **numbers,
         weights=row["name"],
         url=_url(row["name"], row["url"]),
         family=row["family"],
         source=_source(row),
         image_size=int(row["image_size"]),
         labels=LABELS.get(numbers["classes"] or 0),
-        preprocessing=row["preprocessing"],
         options=read_options(row["options"]),
         parameters=int(size["parameters"]) if size else None,
         macs=int(size["macs"]) if size else None,

@@ -53,10 +53,10 @@ def models() -> Mapping[str, Model]:
 
 
 def _model(row: Mapping[str, str]) -> Model:
-    numbers = (int(row[field]) for field in ("files", "hidden_size", "num_layers"))
+    files, width, layers = (int(row[field]) for field in ("files", "hidden_size", "num_layers"))
     fields = dict(part.split("=") for part in row["fields"].split())
     fields = {field: _value(field, value) for field, value in fields.items()}
-    return Model(row["name"], *numbers, row["arrays"], fields, row["refused"], row["family"])
+    return Model(row["name"], files, width, layers, row["arrays"], fields, row["refused"], row["family"])
 
 
 def _value(field: str, text: str) -> Any:

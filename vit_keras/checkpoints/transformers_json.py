@@ -33,7 +33,7 @@ class Model(NamedTuple):
     model_type: str
     family: Family
     prefix: str
-    computes: Mapping[str, tuple[Any, ...]]
+    computes: Mapping[str, tuple[Any, ...] | None]
 
 
 _ANY_SHAPE = ("vit", "deit", "dinov3_vit")  # the others take square images only
@@ -289,6 +289,8 @@ def write_processor(preprocessing: Preprocessing) -> dict[str, Any]:
         >>> Preprocessing.from_hugging_face(write_processor(described)) == described
         True
     """
+    if preprocessing.image_size is None:
+        raise ValueError("A processor's file needs a size: pass a preprocessing with image_size.")
     height, width = preprocessing.image_size
     described = {
         "do_resize": True,

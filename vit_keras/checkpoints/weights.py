@@ -141,7 +141,7 @@ class Weights(Mapping[str, Any]):
         except ValueError as error:
             raise ValueError(f"{self.path}: {error}") from None
         self.assumptions = self.assumptions._replace(doubts={**self.assumptions.doubts, **self._known.doubts})
-        self.architecture: dict[str, Any | bool] = {**inferred, **self.assumptions.fields, **known, **learned}
+        self.architecture: dict[str, Any] = {**inferred, **self.assumptions.fields, **known, **learned}
         if not architecture.has_map_prefix(self.architecture):
             self.architecture.pop("map_prefix", None)
 
@@ -164,13 +164,15 @@ class Weights(Mapping[str, Any]):
             return None
         patch = self._inferred["patch_size"]
         stride = patch_stride(patch, self._inferred.get("resnet"))  # a ResNet pads, a patch embedding does not
-        return tuple(-(-size // (step // side)) // side for size, step, side in zip(image_size, stride, patch))
+        down, across = (-(-size // (step // side)) // side for size, step, side in zip(image_size, stride, patch))
+        return down, across
 
     def _saved_grid(self) -> tuple[int, int] | None:
         """Return the grid that the file stores: in this package's .weights.h5, or as the axes of the table."""
         saved = next((name for name in self.reader if name.endswith("/add_position_embs/vars/grid")), None)
         if saved is not None:
-            return tuple(int(size) for size in self.reader[saved])
+            down, across = (int(size) for size in self.reader[saved])
+            return down, across
         part = self._parts.get(POSITIONS)
         shape = () if part is None else self.reader.shape(part.source)
         return tuple(shape[1:3]) if len(shape) == 4 else None
@@ -208,7 +210,7 @@ class Weights(Mapping[str, Any]):
             table = self._read_table(source_grid)
         except ValueError as error:
             raise ValueError(f"{self.path}: {error}") from None
-        return table.grid if table else tuple(source_grid)
+        return table.grid if table else (source_grid[0], source_grid[1])
 
 
 def _stated(config: Mapping[str, Any]) -> dict[str, Any]:

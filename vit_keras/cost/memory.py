@@ -6,7 +6,7 @@ import math
 from typing import NamedTuple
 
 from ..config import ViTConfig
-from .weights import Weight, resnet, tokens_of
+from .weights import Weight, resnet, sizes_of, tokens_of
 
 __all__ = ["Kept", "alive", "copied", "kept_of"]
 
@@ -23,8 +23,8 @@ class Kept(NamedTuple):
 
 def kept_of(config: ViTConfig, share: int) -> Kept:
     """What PyTorch keeps of one image for the backward pass."""
-    width, patches, tokens = config.hidden_size, math.prod(config.grid), tokens_of(config, True)
-    image = math.prod(config.image_size) * config.channels
+    (pixels, patches), tokens = map(math.prod, sizes_of(config)), tokens_of(config, True)
+    width, image = config.hidden_size, pixels * config.channels
     values, stats = image, 0
     if config.patch_norm:
         values, stats = values + patches * (math.prod(config.patch_size) * config.channels + width), 4 * patches
@@ -71,7 +71,7 @@ def _kept_in_block(config: ViTConfig, tokens: int, share: int) -> Kept:
 
 def _kept_in_mixer(config: ViTConfig, tokens: int, share: int) -> Kept:
     neurons = ACTIVATION_KEEPS.get(config.mlp_activation, 2) + bool(config.dropout)
-    hidden = config.hidden_size * config.tokens_mlp_dim + tokens * config.mlp_dim
+    hidden = config.hidden_size * (config.tokens_mlp_dim or 0) + tokens * config.mlp_dim
     branches = tokens * config.hidden_size * (4 + 2 * bool(config.dropout))
     return Kept(branches + neurons * hidden, 4 * tokens)
 
@@ -101,5 +101,5 @@ def alive(config: ViTConfig, share: int) -> int:
     The output of a block is let go of after the next one.
     """
     tokens, width = tokens_of(config, False), config.hidden_size
-    image = math.prod(config.image_size) * config.channels
+    image = math.prod(sizes_of(config)[0]) * config.channels
     return image + tokens * (8 * width + 2 * config.mlp_dim // share)

@@ -12,7 +12,7 @@ from ..config import ViTConfig
 from ..variants import CIFAR10, UNPUBLISHED, VARIANTS
 from .devices import STRATEGIES, parts_of, sent_by, share_of
 from .memory import alive, copied, kept_of
-from .weights import flops_of, tokens_of, weights_of
+from .weights import flops_of, sizes_of, tokens_of, weights_of
 
 if TYPE_CHECKING:
     import keras
@@ -135,8 +135,7 @@ def cost(
     one_of(optimizer, "optimizer", OPTIMIZERS)
     one_of(dtype, "dtype", BYTES)
     share = share_of(config, strategy, devices, model_devices)
-    if config.grid is None:
-        raise ValueError("The model takes images of any size: pass image_size, such as image_size=224.")
+    pixels, _ = sizes_of(config)
     if config.merge_tokens:
         raise ValueError("Where blocks merge tokens, each has another number of them. Pass merge_tokens=0.")
     variable_bytes, value_bytes = BYTES[dtype]
@@ -153,7 +152,7 @@ def cost(
         activations = images * alive(config, share) * value_bytes
     return Cost(
         model=config.name,
-        image_size=config.image_size,
+        image_size=pixels,
         batch_size=batch_size,
         devices=devices,
         strategy=strategy,

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from ..config import ViTConfig
 from ..positions import relative_position_rows
 
-__all__ = ["Weight", "flops_of", "resnet", "tokens_of", "weights_of"]
+__all__ = ["Weight", "flops_of", "resnet", "sizes_of", "tokens_of", "weights_of"]
 
 
 class Weight(NamedTuple):
@@ -35,9 +35,20 @@ def _norm(path: str, width: int) -> Iterator[Weight]:
     yield Weight(f"{path}/beta", (width,))
 
 
+def sizes_of(config: ViTConfig) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Return the pixels and the patches of an image, down and across.
+
+    Raises:
+        ValueError: Images may have any size.
+    """
+    if config.image_size is None:
+        raise ValueError("The model takes images of any size: pass image_size, such as image_size=224.")
+    return config.image_size, config.grid_of(config.image_size)
+
+
 def weights_of(config: ViTConfig, training: bool) -> Iterator[Weight]:
     """The variables of a model, top to bottom, as `vit_keras.build` makes them."""
-    width, patches, tokens = config.hidden_size, math.prod(config.grid), tokens_of(config, training)
+    width, patches, tokens = config.hidden_size, math.prod(sizes_of(config)[1]), tokens_of(config, training)
     channels = config.channels
     if config.resnet is not None:
         channels = yield from resnet(config)
@@ -65,8 +76,8 @@ def weights_of(config: ViTConfig, training: bool) -> Iterator[Weight]:
         shape = (2, config.num_layers, config.num_heads, config.head_width // 2)
         yield Weight("rotary_positions/frequencies", shape)
     for n in range(config.num_layers):
-        for path, *rest in (_mixer if config.tokens_mlp_dim else _block)(config, tokens):
-            yield Weight(f"Transformer_encoderblock_{n}/{path}", *rest)
+        for weight in (_mixer if config.tokens_mlp_dim else _block)(config, tokens):
+            yield weight._replace(path=f"Transformer_encoderblock_{n}/{weight.path}")
     if config.final_norm == "tokens":
         yield from _norm("Transformer_encoder_norm", width)
     if config.pooling == "map":
@@ -100,7 +111,7 @@ def _block(config: ViTConfig, tokens: int) -> Iterator[Weight]:
     yield from _norm("LayerNorm_0", width)
     yield from _attention("MultiHeadDotProductAttention_1", config, inner, tokens, tokens)
     if config.relative_positions:
-        rows = relative_position_rows(config.grid, config.prefix_tokens)
+        rows = relative_position_rows(sizes_of(config)[1], config.prefix_tokens)
         yield Weight("MultiHeadDotProductAttention_1/relative_position_bias", (rows, config.num_heads))
     yield from _norm("LayerNorm_2", width)
     yield from _dense("MlpBlock_3/Dense_0", width, config.mlp_dim, tokens)
@@ -114,7 +125,7 @@ def _block(config: ViTConfig, tokens: int) -> Iterator[Weight]:
 
 
 def _mixer(config: ViTConfig, tokens: int) -> Iterator[Weight]:
-    width, hidden = config.hidden_size, config.tokens_mlp_dim
+    width, hidden = config.hidden_size, config.tokens_mlp_dim or 0
     for n, name, source, middle, times in (
         (0, "token_mixing", tokens, hidden, width),
         (1, "channel_mixing", width, config.mlp_dim, tokens),
@@ -136,12 +147,12 @@ def _map_head(config: ViTConfig, tokens: int) -> Iterator[Weight]:
 
 def resnet(config: ViTConfig) -> Iterator[Weight]:
     """The variables of a hybrid's ResNet; return the channels of its feature map."""
-    height, width = (math.ceil(size / 2) for size in config.image_size)
+    height, width = (math.ceil(size / 2) for size in sizes_of(config)[0])
     filters = 64
     yield Weight("conv_root/kernel", (7, 7, config.channels, filters), height * width)
     yield from _norm("gn_root", filters)
     size, channels = (math.ceil(height / 2), math.ceil(width / 2)), filters
-    for stage, units in enumerate(config.resnet):
+    for stage, units in enumerate(config.resnet or ()):
         filters = 64 * 2**stage
         for unit in range(units):
             before, shrinks = math.prod(size), stage > 0 and unit == 0
@@ -160,7 +171,7 @@ def resnet(config: ViTConfig) -> Iterator[Weight]:
 
 def tokens_of(config: ViTConfig, training: bool) -> int:
     """Tokens of an image in a block: in training without those that patch dropout leaves out."""
-    patches = math.prod(config.grid)
+    patches = math.prod(sizes_of(config)[1])
     if training and config.patch_dropout:
         patches = max(1, int(patches * (1 - config.patch_dropout)))
     return config.prefix_tokens + patches

@@ -90,7 +90,7 @@ class Composite(Direct, keras.layers.Layer):
                 layer.quantize(mode, **({} if config is None else {"config": config}))
             if "adapter" in change:
                 layer.enable_lora(**change["adapter"])
-        weights = self.weights if frozen else ()
+        weights = self.weights if frozen else []
         for number in frozen:
             weights[number].trainable = False
 
@@ -134,9 +134,10 @@ class EncoderBlock(Composite):
         )
 
     def get_config(self) -> dict[str, Any]:
-        own = self.preprocessing
-        is_usual = own is None or own == GOOGLE.for_channels(own.channels)
-        return {**super().get_config(), **({} if is_usual else {"preprocessing": own.to_dict()})}
+        config, own = super().get_config(), self.preprocessing
+        if own is None or own == GOOGLE.for_channels(own.channels):
+            return config
+        return {**config, "preprocessing": own.to_dict()}
 
 
 def token_width(layer: keras.layers.Layer, shape: tuple[Any, ...], ndim: int | None = 3) -> int:

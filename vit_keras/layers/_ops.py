@@ -70,8 +70,10 @@ def gelu(x: Any, tanh: bool = False) -> Any:
 
 def _values(x: Any, *variables: Any) -> Any:
     """Return the tensors of variables, where PyTorch computes the same with them and `x` as Keras; or `None`."""
-    torch = sys.modules.get("torch")
-    if type(x) is not _Tensor or x.is_meta or torch.compiler.is_compiling():  # Keras infers shapes on "meta"
+    if type(x) is not _Tensor:
+        return None
+    torch = sys.modules["torch"]
+    if x.is_meta or torch.compiler.is_compiling():  # Keras infers shapes on "meta"
         return None
     try:
         if torch.is_autocast_enabled(x.device.type):

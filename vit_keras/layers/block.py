@@ -172,15 +172,15 @@ class TransformerBlock(EncoderBlock):
         x = visit(self, "tokens", x)
         normed = visit(self, "normed", x if self.post_norm else self.layernorm1(x, training=training))
         y = self.att(normed, training=training, return_attention_scores=return_attention_scores, **beside)
-        y, *beside = y if isinstance(y, tuple) else (y,)
+        y, *others = y if isinstance(y, tuple) else (y,)
         y = self.layernorm1(y, training=training) if self.post_norm else y
         x = x + self.drop_path(self.dropout_layer(self.layerscale1(y), training), training)  # equation 2
         if self.merge_tokens:
-            x, sizes = merge(self, x, sizes, keys=beside.pop())
+            x, sizes = merge(self, x, sizes, keys=others.pop())
         y = self.mlpblock(x if self.post_norm else self.layernorm2(x, training=training), training=training)
         y = self.layernorm2(y, training=training) if self.post_norm else y
         x = visit(self, "output", x + self.drop_path(self.layerscale2(y), training))  # equation 3
-        return one_or_all(x, *([visit(self, "sizes", sizes)] if sizes is not None else []), *beside)
+        return one_or_all(x, *([visit(self, "sizes", sizes)] if sizes is not None else []), *others)
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         batch, tokens, width = input_shape

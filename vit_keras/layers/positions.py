@@ -88,7 +88,7 @@ class AddPositionEmbs(Direct, keras.layers.Layer):
             return table
         width = table.shape[-1]
         prefix, patches = table[:, : self.prefix_tokens], table[0, self.prefix_tokens :]
-        patches = resize_grid(ops.reshape(patches, (*self.grid, width)), grid, self.resize, xp=ops)
+        patches = resize_grid(ops.reshape(patches, (*(self.grid or ()), width)), grid, self.resize, xp=ops)
         return ops.concatenate([prefix, ops.reshape(patches, (1, -1, width))], axis=1)
 
     def compute_output_shape(self, input_shape: Any) -> Any:

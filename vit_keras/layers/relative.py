@@ -8,11 +8,16 @@ from typing import Any
 import numpy as np
 from keras import ops
 
+from ..backend.direct import Direct
 from ..positions import relative_position_index, relative_position_rows, resize_relative_position_bias
 
 
-class RelativePositions:
+class RelativePositions(Direct):
     """What `MultiHeadSelfAttention` does with its `relative_grid`, if it has one."""
+
+    num_heads: int
+    relative_grid: tuple[int, int] | None
+    relative_resize: str
 
     def build_relative_positions(self, tokens: Any) -> None:
         """Make the table: a row for each relative position, and three if there are tokens before the patches.
@@ -54,8 +59,8 @@ class RelativePositions:
     def load_own_variables(self, store: Any) -> Any:
         if not self.relative_grid:
             return super().load_own_variables(store)
-        source_grid = tuple(np.asarray(store["grid"]).tolist())
+        down, across = np.asarray(store["grid"]).tolist()
         table = resize_relative_position_bias(
-            np.asarray(store["0"]), source_grid, self.relative_grid, self.relative_resize
+            np.asarray(store["0"]), (down, across), self.relative_grid, self.relative_resize
         )
         return self.relative_position_bias.assign(table)

@@ -86,11 +86,11 @@ class Packing:
             The values as `(rows, images, ...)`, and sample weights `(rows, images)`: 0 where there is no image, and
             scaled so that Keras' mean over all places is the mean over the images.
         """
-        values = np.asarray(values)
+        array = np.asarray(values)
         places = self.inputs["starts"].shape
-        spread, weights = np.zeros((*places, *values.shape[1:]), values.dtype), np.zeros(places, "float32")
-        spread[self.slots[:, 0], self.slots[:, 1]] = values
-        weights[self.slots[:, 0], self.slots[:, 1]] = math.prod(places) / len(values)
+        spread, weights = np.zeros((*places, *array.shape[1:]), array.dtype), np.zeros(places, "float32")
+        spread[self.slots[:, 0], self.slots[:, 1]] = array
+        weights[self.slots[:, 0], self.slots[:, 1]] = math.prod(places) / len(array)
         return spread, weights
 
 
@@ -196,7 +196,8 @@ def fitting_size(size: tuple[int, int], patch: tuple[int, int], patches: int) ->
     for _ in range(60):
         scale = (low + high) / 2
         low, high = (scale, high) if math.prod(grid(scale)) <= patches else (low, scale)
-    return tuple(cells * cell for cells, cell in zip(grid(low), patch))
+    down, across = grid(low)
+    return down * patch[0], across * patch[1]
 
 
 def _grid(image: Any, config: ViTConfig) -> tuple[int, int]:

@@ -127,16 +127,18 @@ class PackedTransformer(CheckedModel):
         x = layer("embedding_norm")(x) if config.patch_norm else x
         x, prefix = ops.reshape(x, (-1, self.tokens, config.hidden_size)), self._prefix()
         positions, placed = self.vit.get_layer("Transformer_posembed_input") if config.position else None, 0
-        if config.position == "learned":
+        if positions is not None and config.position == "learned":
             table, placed = ops.cast(positions.pe[0], dtype), config.position_prefix_tokens
             x = x + self._resampled(table[placed:], ops.cast(inputs["table"], dtype))
             prefix = [tokens + table[n : n + 1] if n < placed else tokens for n, tokens in enumerate(prefix)]
-        elif config.position == "sincos2d":
+        elif positions is not None and config.position == "sincos2d":
             x = positions(x, patches=inputs["places"], training=training)
         if prefix:
             roles = ops.cast(inputs["roles"], dtype)
             x = x * (1 - ops.sum(roles, axis=-1, keepdims=True)) + ops.matmul(roles, ops.concatenate(prefix))
-        return positions.dropout_layer(x, training=training) if config.position == "learned" else x
+        if positions is not None and config.position == "learned":
+            x = positions.dropout_layer(x, training=training)
+        return x
 
     def _prefix(self):
         """Return the tokens before the patches, `(1, hidden_size)` each."""
@@ -149,7 +151,10 @@ class PackedTransformer(CheckedModel):
 
     def _resampled(self, table, shares):
         """Return the positions of patches: of each place in the table, its row's share times its column's."""
-        down, across = self.config.grid or self.config.position_grid
+        grid = self.config.grid or self.config.position_grid
+        if grid is None:
+            raise ValueError(f"The grid of the position embeddings of {self.name!r} is not known.")
+        down, across = grid
         rows = ops.matmul(shares[..., :down], ops.reshape(table, (down, -1)))
         rows = ops.reshape(rows, (-1, self.tokens, across, self.config.hidden_size))
         return ops.sum(rows * ops.expand_dims(shares[..., down:], -1), axis=2)
@@ -180,13 +185,14 @@ class PackedTransformer(CheckedModel):
             seen = ops.logical_or(asked, ops.logical_not(ops.any(asked, axis=-1, keepdims=True)))
             pooled = [self.vit.get_layer("MAPHead_0")(x, training=training, attention_mask=seen)]
         else:
-            pooled = {
+            pools: dict[str | None, Any] = {
                 "token": lambda: [token(0)],
                 "token+dist": lambda: [token(0), token(1)],
                 "token+gap": lambda: [ops.concatenate([token(0), mean(patches)], axis=-1)],
                 "gap": lambda: [mean(patches)],
                 "all": lambda: [mean(everywhere)],
-            }[config.pooling]()
+            }
+            pooled = pools[config.pooling]()
         return [self.vit.get_layer("fc_norm")(x) for x in pooled] if config.final_norm == "pooled" else pooled
 
     def _classify(self, pooled):

@@ -426,7 +426,7 @@ PRESETS = {
     "timm": _half_bicubic,
     "timm-384": _half_bicubic.replace(crop=1.0),
     "timm-mixer": _half_bicubic.replace(crop=0.875),
-    "miil": Preprocessing(mean=0.0, std=1.0, interpolation="bilinear_antialias", crop=0.875),
+    "miil": Preprocessing(mean=(0.0,), std=(1.0,), interpolation="bilinear_antialias", crop=0.875),
     "hugging-face": Preprocessing(interpolation="bilinear_antialias"),
     "imagenet": _imagenet,
     "imagenet-384": _imagenet.replace(crop=1.0),

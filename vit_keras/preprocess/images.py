@@ -112,7 +112,9 @@ def read(
     size = None if size is None else size_pair(size, "size")
     with contextlib.ExitStack() as opened:
         image = _open(filepath_or_buffer, timeout, max_bytes, max_pixels)
-        if image is not filepath_or_buffer:  # Pillow keeps the file of an animation open
+        if (
+            isinstance(image, Image.Image) and image is not filepath_or_buffer
+        ):  # Pillow keeps the file of an animation open
             opened.enter_context(image)
         pixels = _upright_rgb(image, filepath_or_buffer, max_pixels)
     if size is not None:
@@ -165,11 +167,11 @@ def resize_image(
 
         return _by_rows((*size, *image.shape[2:]), part, _RESIZED_AT_ONCE)
     if not is_float and (image.ndim == 2 or image.shape[2] == 3):
-        return np.asarray(Image.fromarray(image).resize(size[::-1], _PILLOW[interpolation]))
+        return np.asarray(Image.fromarray(image).resize((size[1], size[0]), _PILLOW[interpolation]))
     if image.ndim == 2:
         return resize_image(image[..., None], size, interpolation, rounded=rounded)[..., 0]
     channels = (image[..., n].astype("float32") if is_float else image[..., n] for n in range(image.shape[2]))
-    resized = [Image.fromarray(channel).resize(size[::-1], _PILLOW[interpolation]) for channel in channels]
+    resized = [Image.fromarray(channel).resize((size[1], size[0]), _PILLOW[interpolation]) for channel in channels]
     return np.stack([np.asarray(channel) for channel in resized], axis=-1)
 
 
@@ -307,12 +309,13 @@ def _called(what: Any) -> str:
 
 def _scans(image: Image.Image) -> int:
     """Return how many scans a JPEG has that is not decoded yet. Thumbnails, further images and videos do not count."""
-    if image.format not in ("JPEG", "MPO") or not getattr(image, "tile", None):
+    file = getattr(image, "fp", None)  # only of an image that was opened
+    if file is None or image.format not in ("JPEG", "MPO") or not getattr(image, "tile", None):
         return 0
-    place = image.fp.tell()
-    image.fp.seek(0)
-    data = image.fp.read()
-    image.fp.seek(place)
+    place = file.tell()
+    file.seek(0)
+    data = file.read()
+    file.seek(place)
     count = data.count(_SCAN)
     if count <= MAX_SCANS:  # without a look at what they are in
         return count

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._internal.validate import path_text, positive_integer
+from .._internal.validate import one_of, path_text, positive_integer
 from ..checkpoints.hints import neighbor
 from .published import TOKENIZERS, has_tokenizer, tokenizer_folder
 
@@ -84,6 +84,8 @@ class Tokenizer:
         path = Path(path_text(folder, "folder")).expanduser()
         self.folder = path.parent if path.is_file() else path
         self.context_length: int = positive_integer(context_length, "context_length", least=2)
+        if isinstance(open_clip, str):
+            one_of(open_clip, "open_clip", ("auto",))
         self.open_clip = open_clip
         self._engine: _Engine | None = None
 
@@ -114,7 +116,7 @@ class Tokenizer:
         return ids
 
     def _text_cfg(self) -> Mapping[str, Any] | None:
-        if self.open_clip != "auto":
+        if not isinstance(self.open_clip, str):
             return self.open_clip
         if model := neighbor(self.folder, "open_clip_config.json").get("model_cfg"):
             return model.get("text_cfg") or {}
@@ -168,7 +170,7 @@ def _library(name: str) -> Any:
 def _from_json(folder: Path) -> _Engine:
     tokenizers = _library("tokenizers")
     tokenizer = tokenizers.Tokenizer.from_file(os.fspath(folder / "tokenizer.json"))
-    return _by_tokenizers(tokenizer, folder, _CLEANED.get(_class(folder)))
+    return _by_tokenizers(tokenizer, folder, _CLEANED.get(_class(folder) or ""))
 
 
 def _from_vocabulary(folder: Path) -> _Engine:
@@ -194,7 +196,7 @@ def _merges(lines: list[str]) -> list[tuple[str, str]]:
     pairs = [tuple(line.split()) for line in lines[1:] if line.strip()]
     if wrong := [pair for pair in pairs if len(pair) != 2]:
         raise ValueError(f"a merge is of two parts, and {wrong[0]} is not.")
-    return pairs
+    return [(first, second) for first, second in pairs]
 
 
 def _clip(vocabulary: dict[str, int], merges: list[tuple[str, str]], special: tuple[str, str]) -> Any:
@@ -236,7 +238,7 @@ def _by_tokenizers(tokenizer: Any, folder: Path, cleaning: str | None) -> _Engin
         cleaned = map(_canonicalize, texts) if cleaning == "canonicalize" else texts
         return [encoding.ids for encoding in tokenizer.encode_batch(list(cleaned))]
 
-    return _Engine(encode, pad, names["sep"] and tokenizer.token_to_id(names["sep"]))
+    return _Engine(encode, pad, tokenizer.token_to_id(names["sep"]) if names["sep"] else None)
 
 
 def _token(folder: Path, role: str) -> str | None:

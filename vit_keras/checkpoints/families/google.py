@@ -7,6 +7,7 @@ numbers of pre-Linen Flax; files that later versions of the code save, and big_v
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 from .rules import (
     AS_IS,
@@ -54,7 +55,9 @@ def _block(source: str, attention: str, norm: str, mlp: str, **options) -> tuple
 
 
 # Flax's layers all have biases.
-_FLAX = dict.fromkeys(("patch_bias", "qkv_bias", "key_bias", "out_bias", "head_bias"), (True,))
+_FLAX: dict[str, tuple[Any, ...]] = dict.fromkeys(
+    ("patch_bias", "qkv_bias", "key_bias", "out_bias", "head_bias"), (True,)
+)
 _LINEN = ("MultiHeadDotProductAttention_0", "LayerNorm_1", "MlpBlock_0")
 _PATCHES_AND_TOP = (
     *_dense("embedding", "embedding"),

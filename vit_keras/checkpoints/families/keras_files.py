@@ -61,7 +61,8 @@ def readable(reader: Any) -> Any:
     if reader.format == "h5" and any("_._" in name for name in reader):
         names, transposed = {}, set()
         for name in reader:
-            *module, leaf = name.replace("_._", "/").split("/")
+            words: list[str] = name.replace("_._", "/").split("/")
+            *module, leaf = words
             renamed = ".".join((*module, _PYTORCH_WORDS.get(leaf, leaf)))
             names[renamed] = name
             if leaf == "kernel":

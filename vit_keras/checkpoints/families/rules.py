@@ -391,8 +391,6 @@ class Arrays(Mapping[str, Any]):
         problem: Why a weight has no form in the family's files, or `None`.
     """
 
-    shapes: dict[Any, Any]
-
     def __init__(self, family: Family, weights: Any, num_heads: int, prefix: str = ""):
         self._weights, self._num_heads = weights, num_heads
         self._sources: dict[str, tuple[Op, list[str]]] = {}
@@ -430,11 +428,12 @@ def _written(
     rule: Rule, left: Mapping[str, Any], known: Mapping[str, Any]
 ) -> Iterator[tuple[dict[Any, Any], list[str]]]:
     """Yield the numbers and the weights of all arrays that a rule makes of the weights that are left."""
-    if not rule.targets or None in rule.targets or rule.stacked or rule.shared:
+    patterns = [target for target in rule.targets if target is not None]
+    if not patterns or len(patterns) < len(rule.targets) or rule.stacked or rule.shared:
         return
-    pattern = _compile(rule.targets[0])
+    pattern = _compile(patterns[0])
     for match in [match for name in left if (match := pattern.fullmatch(name))]:
-        numbers = _numbers(rule.targets[0], match)
-        targets = [_fill(target, numbers) for target in rule.targets]
+        numbers = _numbers(patterns[0], match)
+        targets = [_fill(target, numbers) for target in patterns]
         if all(t in left for t in targets) and (rule.beside is None or _fill(rule.beside, numbers) in known):
             yield numbers, targets

@@ -10,7 +10,7 @@ import threading
 import zipfile
 from collections.abc import Iterable
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO
 
 import ml_dtypes
 import numpy as np
@@ -52,11 +52,11 @@ class Zip:
         if info.file_size > LIMIT_DEFLATE * info.compress_size + 64:
             raise ValueError(f"{info.filename!r} claims more bytes than it can hold")
 
-    def stream(self, name: str) -> BinaryIO:
+    def stream(self, name: str) -> IO[bytes]:
         """Return a member as a file, whose checksum is verified when its last byte is read."""
         return self._archive.open(self.members[name])
 
-    def open(self, name: str) -> BinaryIO:
+    def open(self, name: str) -> IO[bytes]:
         """Return a member as a file; an uncompressed one is the archive itself, which goes on after the member."""
         offset = self.offset(name)
         if offset is None:
@@ -98,7 +98,7 @@ class Zip:
         return self.read_values(name, 0, info.file_size, np.dtype(np.uint8)).tobytes()
 
 
-def _skip(file: BinaryIO, count: int) -> bytes:
+def _skip(file: IO[bytes], count: int) -> bytes:
     if isinstance(file, zipfile.ZipExtFile):
         for start in range(0, count, CHUNK):
             file.read(min(CHUNK, count - start))
@@ -165,7 +165,7 @@ class NpzReader(Reader):
         return numeric(shape, dtype, read)
 
 
-def _npy_header(file: BinaryIO) -> tuple[int, tuple[int, ...], bool, np.dtype]:
+def _npy_header(file: IO[bytes]) -> tuple[int, tuple[int, ...], bool, np.dtype]:
     """Read the header of an .npy; return its length, and the shape, the order (Fortran?) and the type of the array."""
     start = file.read(12)
     major = start[6] if len(start) == 12 and start.startswith(b"\x93NUMPY") else 0

@@ -11,7 +11,7 @@ import os
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 import ml_dtypes
 import numpy as np
@@ -159,7 +159,9 @@ def numeric(shape: tuple[int, ...], dtype: np.dtype, read: Callable[[], np.ndarr
     return unreadable(problem, shape, dtype) if problem else Stored(shape, dtype, read)
 
 
-def read_values(file: BinaryIO, count: int, dtype: np.dtype, crc: int | None = None, before: bytes = b"") -> np.ndarray:
+def read_values(
+    file: IO[bytes], count: int, dtype: np.dtype, crc: int | None = None, before: bytes = b""
+) -> np.ndarray:
     """Read values in pieces, so that no memory is needed beside the result.
 
     Args:

@@ -117,7 +117,7 @@ class _LegacyStorages:
 
 
 def _torch_array(tensor: torch_pickle.Tensor, files: _ZipStorages | _LegacyStorages) -> Stored:
-    if tensor.problem:
+    if tensor.problem or tensor.storage is None:
         return unreadable(f"the tensor {tensor.problem}")
     dtype = little_endian(tensor.dtype)
     shape, strides, storage = tensor.shape, tensor.strides, tensor.storage

@@ -14,7 +14,7 @@ import io
 import pickletools
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 __all__ = ["Name", "Opaque", "Refused", "Storage", "Tensor", "load", "load_legacy", "rank", "state_dicts"]
 
@@ -293,7 +293,7 @@ def _checked_key(key: Any) -> Any:
 class _Bounded:
     """A file for `pickletools` that gives no more bytes than it has or than are allowed."""
 
-    def __init__(self, file: BinaryIO, limit: int):
+    def __init__(self, file: IO[bytes], limit: int):
         start = file.tell()
         self._end = min(start + limit, file.seek(0, io.SEEK_END))
         self._file = file
@@ -333,8 +333,9 @@ class _Machine:
         self.memo: dict[int, Any] = {}
         self.copied = 0
 
-    def run(self, file: BinaryIO, limit: int) -> Any:
-        for step, (opcode, argument, _) in enumerate(pickletools.genops(_Bounded(file, limit))):
+    def run(self, file: IO[bytes], limit: int) -> Any:
+        bounded: Any = _Bounded(file, limit)  # has what `genops` calls, and no more
+        for step, (opcode, argument, _) in enumerate(pickletools.genops(bounded)):
             if step > LIMIT_STEPS:
                 raise ValueError("its pickle has more steps than any state dict needs")
             name = opcode.name
@@ -507,7 +508,10 @@ def _persistent(identifier: Any) -> Any:
         raise ValueError("a persistent id is malformed")
     if identifier[0] == "module" and len(identifier) > 1:
         return identifier[1]
-    kind, of, key, _location, count, *view = identifier
+    if len(identifier) < 5:
+        raise ValueError("a storage is malformed")
+    kind, of, key, _location, count = identifier[:5]
+    view = identifier[5:]
     if kind != "storage" or not isinstance(of, Name) or not isinstance(key, str) or len(key) > LIMIT_NAME:
         raise ValueError("a storage is malformed")
     (count,) = _integers([count])
@@ -520,7 +524,7 @@ def _persistent(identifier: Any) -> Any:
     )
 
 
-def load(file: BinaryIO, limit: int = LIMIT_BYTES, left_out: set[str] | None = None) -> Any:
+def load(file: IO[bytes], limit: int = LIMIT_BYTES, left_out: set[str] | None = None) -> Any:
     """Read one pickle from the current position of a file, and stop after it.
 
     Args:
@@ -539,7 +543,7 @@ def load(file: BinaryIO, limit: int = LIMIT_BYTES, left_out: set[str] | None = N
     return _Machine(_persistent, left_out).run(file, limit)
 
 
-def load_legacy(file: BinaryIO, left_out: set[str] | None = None) -> tuple[Any, list[tuple[str, str | None]]]:
+def load_legacy(file: IO[bytes], left_out: set[str] | None = None) -> tuple[Any, list[tuple[str, str | None]]]:
     """Read the pickles of a file in the format before PyTorch 1.6, and stop where the storages begin.
 
     Args:
@@ -627,7 +631,7 @@ def is_averaged(key: str, keys: Iterable[str]) -> bool:
     return key in _AVERAGED and bool({*RAW} & {*keys})
 
 
-def rank(key: str) -> tuple[int, ...]:
+def rank(key: str) -> tuple[float, ...]:
     """Return the rank of a key in the order of preference; the lowest is preferred."""
     parts = key.split(".") if key else ()
     places = [_PREFERRED.index(p) if p in _PREFERRED else len(_PREFERRED) for p in parts]
