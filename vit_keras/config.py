@@ -186,12 +186,12 @@ class ViTConfig:
         return patch_stride(self.patch_size, self.resnet)
 
     def grid_of(self, image_size: tuple[int, int]) -> tuple[int, int]:
-        """Patches down and across of an image of so many pixels."""
+        """Return the patch grid of an image of this size."""
         height, width = self.cells(image_size)
         return height // self.patch_size[0], width // self.patch_size[1]
 
     def cells(self, image_size: tuple[int, int]) -> tuple[int, int]:
-        """What the patch embedding sees: pixels, or in a hybrid cells of the ResNet's output, which pads."""
+        """Return the size of the patch embedding's input: pixels, or for a hybrid cells of the ResNet's output."""
         root = self.stride[0] // self.patch_size[0]
         return tuple(-(-size // root) for size in image_size)
 
@@ -239,11 +239,11 @@ class ViTConfig:
         return self.dropout if self.emb_dropout is None else self.emb_dropout
 
     def tokens_merged_in(self, block: int) -> int:
-        """The tokens that a block merges, counted from 0."""
+        """Return the number of tokens that a block, counted from 0, merges."""
         return self.merge_tokens if isinstance(self.merge_tokens, int) else self.merge_tokens[block]
 
     def stochastic_depth_of(self, block: int) -> float:
-        """The rate of a block, counted from 0."""
+        """Return the rate of a block, counted from 0."""
         return self.stochastic_depth * block / max(self.num_layers - 1, 1)
 
     def replace(self, **changes: Any) -> ViTConfig:

@@ -65,7 +65,7 @@ class VisionTransformer(FastModel):
         anatomy.remember_preprocessing(self, preprocessing)
 
     def preprocess(self, images: Any, image_size: tuple[int, int] | int | None = None) -> np.ndarray:
-        """Read images and make of them what this model takes, as its checkpoint was trained and measured.
+        """Read images and turn them into this model's input, as its checkpoint was trained and evaluated.
 
         Args:
             images: One image, or a list or batch of them: paths, URLs, PIL images or arrays (see
@@ -106,8 +106,7 @@ class VisionTransformer(FastModel):
         return super().predict(x, *args, **kwargs)
 
     def check_images(self, images: Any) -> None:
-        """Refuse what is not images, and images of another shape than the model's; of the first batch in the model's
-        life, look at the pixels too.
+        """Refuse anything but images of the model's shape; for the first batch, check the range of the pixels too.
 
         Args:
             images: A batch of images, an array or a tensor; whatever has no known shape passes, such as a dataset.
@@ -162,7 +161,7 @@ class VisionTransformer(FastModel):
         if any(n not in (None, m) for n, m in zip(size, wanted[1:3]) if m is not None):
             raise ValueError(
                 f"The model {self.name!r} takes images {_shown(wanted)}. Received: {_shown(shape)}. "
-                "model.preprocess(images) resizes pictures; vit_keras.resize(model, image_size) makes another model."
+                "model.preprocess(images) resizes images; vit_keras.resize(model, image_size) makes another model."
             )
         any_size = self.config is not None and self.config.image_size is None and None not in size
         if any_size and min(self.config.grid_of(size)) < 1:
@@ -221,7 +220,7 @@ class VisionTransformer(FastModel):
         model = super().from_config(config, custom_objects)
         for layer in model.layers:
             if not layer.trainable:
-                # Keras has told the layer, but not the layers inside it; and TensorFlow ignores what is no change.
+                # Keras has told the layer, but not the layers inside it; and TensorFlow ignores what is not a change.
                 layer.trainable = True
                 layer.trainable = False
         model.config = None if vit is None else ViTConfig(**vit)

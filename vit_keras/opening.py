@@ -290,7 +290,7 @@ def _configure(
 
 
 def _said_by_file(source: Weights, fixed: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
-    """The fields that a file and what stands beside it give."""
+    """Return the fields that a file, and the files next to it, imply."""
     said = {name: options[name] for name in options if name != "image_size"}
     known = {"num_heads": fixed["num_heads"]} if "num_heads" in fixed else {}
     try:
@@ -301,7 +301,7 @@ def _said_by_file(source: Weights, fixed: dict[str, Any], options: dict[str, Any
 
 
 def _of_same_size(source: Weights, fields: dict[str, Any]) -> dict[str, Any]:
-    """The name of the published size that a file has; of Google's files also the dropout for fine-tuning."""
+    """Return the name of the published size that a file has, and for Google's files the dropout for fine-tuning."""
     sizes = ("num_layers", "hidden_size", "num_heads", "mlp_dim")
     patch_size = source.architecture["patch_size"]
     for variant in VARIANTS.values():
@@ -312,7 +312,7 @@ def _of_same_size(source: Weights, fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _with_its_class_token(source: Weights, options: dict[str, Any]) -> dict[str, Any]:
-    """Another pooling than the file's takes no token away from its model, and gives it none."""
+    """Keep the file's class token, or its lack of one, when the caller changes the pooling."""
     token = "cls" in source.shapes
     implied = "pooling" not in options or token == (options["pooling"] not in ("gap", "mean", "map"))
     return options if implied else {"class_token": token, **options}
@@ -327,7 +327,7 @@ def _settle_grid(source: Any, options: dict[str, Any], source_grid: tuple[int, i
 
 
 def _native_size(source: Weights, stride: tuple[int, int], source_grid) -> tuple[int, int]:
-    """Return the pixels that a file was trained at, by its positions, or else by what stands beside it."""
+    """Return the pixels that a file was trained at, by its positions, or else by the files next to it."""
     grid = source.table.native if source.table else source.grid(source_grid)
     if grid is not None:
         return grid[0] * stride[0], grid[1] * stride[1]
@@ -349,7 +349,7 @@ def _load_and_describe(model: VisionTransformer, source: Any, native: Any, **opt
 
 
 def _report_assumptions(model: VisionTransformer, source: Any, options: dict[str, Any]) -> None:
-    """Let a new model know what was assumed that the caller did not say, and warn where similar models disagree."""
+    """Record on a new model what was assumed because the caller did not pass it; warn where similar models disagree."""
     open_fields = [field for field in source.assumptions.open if field not in options]
     assumed = {field: getattr(model.config, field) for field in open_fields}
     model.load_report = dataclasses.replace(model.load_report, assumed=assumed)

@@ -121,7 +121,7 @@ def block_numbers(layers: Any, count: int) -> tuple[int, ...]:
 
     Raises:
         ValueError: There is no such block, or none is named.
-        TypeError: `layers` are no numbers.
+        TypeError: `layers` are not numbers.
 
     Example:
         >>> block_numbers([-1, 0], 12)

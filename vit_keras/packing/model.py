@@ -155,7 +155,7 @@ class PackedTransformer(CheckedModel):
         return ops.sum(rows * ops.expand_dims(shares[..., down:], -1), axis=2)
 
     def _rotations(self, inputs):
-        """Return the rotary positions of each block; what is no patch is not rotated."""
+        """Return the rotary positions of each block; only patches are rotated."""
         if self.config.rope_theta is None:
             return None
         rope = self.vit.get_layer("rotary_positions")(inputs["places"])

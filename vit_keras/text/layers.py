@@ -1,4 +1,4 @@
-"""What a text transformer has beside blocks: positions, the causal mask, and the token that stands for the text."""
+"""Layers of a text transformer besides its blocks: positions, the causal mask, and the pooled token."""
 
 from __future__ import annotations
 

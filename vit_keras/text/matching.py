@@ -63,7 +63,7 @@ def encode_texts(
         float32 `(texts, width)`
 
     Raises:
-        FileNotFoundError: There is no tokenizer beside the weights.
+        FileNotFoundError: There is no tokenizer next to the weights.
         ImportError: Its library is not installed.
         TypeError: `model` is not an `ImageText`, or a text is not a string.
         ValueError: There is no text, a template has no `{}`, or the tokenizer is missing or another model's.
@@ -191,7 +191,7 @@ def top_k(scores: np.ndarray, k: int = 5) -> tuple[np.ndarray, np.ndarray]:
         Two arrays `(rows, k)`: the columns, and their scores. Of equal scores the first column comes first.
 
     Raises:
-        ValueError: `k` is no positive integer.
+        ValueError: `k` is not a positive integer.
 
     Example:
         >>> top_k(np.array([[0.1, 0.9, 0.5]]), 2)

@@ -99,7 +99,7 @@ class Tokenizer:
         Raises:
             FileNotFoundError: There is no tokenizer in the folder.
             ImportError: A library that reads it, or that repairs Unicode as open_clip does, is not installed.
-            TypeError: A text is no string.
+            TypeError: A text is not a string.
             ValueError: The files are damaged, or ask for what is not understood.
         """
         texts = strings(texts, "texts")

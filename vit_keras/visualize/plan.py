@@ -38,8 +38,8 @@ class Plan:
         """Return the plan of a caller's arguments, for a model of `count` blocks.
 
         Raises:
-            ValueError: There is no such block, nothing of that name to keep, or an argument is none of its values.
-            TypeError: `layers` are no numbers.
+            ValueError: There is no such block, nothing of that name to keep, or an argument has another value.
+            TypeError: `layers` are not numbers.
         """
         kept = frozenset([keep] if isinstance(keep, str) else keep)
         if wrong := sorted(kept - set(KEPT)):

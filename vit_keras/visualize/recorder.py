@@ -55,7 +55,7 @@ def record(
         TypeError: An argument is not of these kinds, or there is no such option.
 
     Warns:
-        UserWarning: All gradients are zero, as of a head that has not been trained yet; or a picture is squeezed into a
+        UserWarning: All gradients are zero, as of a head that has not been trained yet; or an image is squeezed into a
             model of quite another aspect ratio (once for a model).
 
     Example:
@@ -253,7 +253,7 @@ def _check(seen: dict[str, Any], classes: np.ndarray | None, plan: Plan) -> None
 
 
 def readout_of(vit: keras.Model, tokens: int, pooling_attention: np.ndarray | None, count: int) -> np.ndarray:
-    """Return `Recording.readout` of so many images, from the attention of a MAP head where there is one."""
+    """Return `Recording.readout` of `count` images, from the attention of a MAP head where there is one."""
     if pooling_attention is not None:
         return pooling_attention.mean(axis=1)
     read = anatomy.readout(vit)

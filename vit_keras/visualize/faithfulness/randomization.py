@@ -63,7 +63,7 @@ def randomization_check(
     """Randomize a model from its head down to its first layer, and measure how long a map stays the same.
 
     Adebayo et al. 2018 (Sanity Checks for Saliency Maps, arXiv 1810.03292), section 3: cascading randomization. The
-    correlation that remains at the end comes from the picture and the architecture, not from what the model has
+    correlation that remains at the end comes from the image and the architecture, not from what the model has
     learned.
 
     A weight is randomized by a permutation of its entries: so it keeps its scale, and a head that was initialized with

@@ -125,7 +125,7 @@ def evaluate_maps(
 
     With a faithful map the score falls much in the first case (deletion) and little in the second (insertion): the gap
     between them measures how faithful it is. Petsiuk et al. 2018 (RISE, arXiv 1806.07421) do so with pixels. But pixels
-    must be replaced by something, and masked pictures are off-distribution. A ViT can drop tokens instead: with
+    must be replaced by something, and masked images are off-distribution. A ViT can drop tokens instead: with
     `metric="token_removal"` the patches' tokens are removed from the sequence after the position embeddings were added,
     and nothing takes their place. The tokens before the patches stay.
 
