@@ -36,7 +36,7 @@ def embed(
     errors: str = "raise",
     progress: bool = True,
 ) -> Any:
-    """Compute the features of any number of pictures: one vector for each, the input of the model's head.
+    """Compute the features of any number of images: one vector for each, the input of the model's head.
 
     Images are read and prepared in threads while the model computes, and only a few batches are in memory at a time.
 
