@@ -1,4 +1,4 @@
-"""Where an exported file goes, and what it may replace."""
+"""Paths of exported files, and which existing files they may replace."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ class _Tracer:
                 setattr(ops, name, function)
 
     def answer(self, operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Return what an operation or a layer makes of symbolic tensors."""
+        """Return the result of an operation or a layer on symbolic tensors."""
         name = type(operation).__name__
         handler = OPERATIONS.get(name)
         if isinstance(operation, keras.Layer):
@@ -165,7 +165,7 @@ def _full(dtype: str) -> str:
 
 
 class _Operations:
-    """`keras.ops` in the place of a backend's modules."""
+    """`keras.ops` as a replacement for a backend's modules."""
 
     @property
     def name(self) -> str:
