@@ -69,7 +69,7 @@ class Engine:
         inputs = {each.name: _described(each) for each in self._session.get_inputs()}
         if inputs != {"images": ("UINT8", [-1, -1, -1, 3])}:
             raise ValueError(
-                f"{path} has the inputs {inputs}. Only files that take pictures are served, which vit_keras.export "
+                f"{path} has the inputs {inputs}. Only files that take images are served, which vit_keras.export "
                 "writes with preprocessing=True: images, uint8 (batch, height, width, 3) of any size."
             )
         scores = self.outputs.get("probabilities", ("", [-1]))[1][-1]
