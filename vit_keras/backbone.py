@@ -42,7 +42,7 @@ def feature_maps(
         norm: Whether each map goes through the final layer normalization of the ViT, as the tokens do before its head.
             (A model that normalizes what it pools, or nothing, has none: its maps are what the blocks return.)
         prefix: Whether to return the tokens before the patches too: class, distillation and register tokens.
-        name: Name of the new model; `None`: that of the ViT and `-maps`.
+        name: Name of the new model; `None`: the name of the ViT and `-maps`.
 
     Returns:
         A model from `(batch, height, width, channels)`, as the given model takes images, to `(batch, down, across,

@@ -34,7 +34,7 @@ class VisionTransformer(FastModel):
         config: The `ViTConfig` it was built from, which is saved with the model; `None` in a copy that
             `keras.models.clone_model` made.
         preprocessing: How the checkpoint's images are prepared (`vit_keras.preprocess.Preprocessing`); saved with
-            the model. Its first block remembers it, also in a functional model that a user makes of its tensors.
+            the model. Its first block remembers it, also in a functional model that a user builds from its tensors.
         labels: Names of the classes: a tuple, the name of a list of them (`"imagenet-1k"`), or `None`; saved with the
             model.
         task: What the outputs mean, one of `vit_keras.labels.TASKS`: `"single"`, one class of several; `"multi"`,
@@ -70,7 +70,7 @@ class VisionTransformer(FastModel):
         Args:
             images: One image, or a list or batch of them: paths, URLs, PIL images or arrays (see
                 `vit_keras.utils.read`).
-            image_size: For a model that takes any size; `None`: that of the checkpoint.
+            image_size: For a model that takes any size; `None`: the checkpoint's size.
 
         Returns:
             float32 `(n, height, width, channels)`; of one image, n is 1.

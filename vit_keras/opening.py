@@ -53,7 +53,7 @@ def open_model(
             `weights` are for, or without these `DEFAULT_MODEL`.
         weights: A published name, a file or a URL, to choose the weights of a factory. `None`: the recommended
             ImageNet-1k weights.
-        **options: Of `from_checkpoint`: `image_size`, `classes`, `dtype` and so on.
+        **options: Options of `from_checkpoint`: `image_size`, `classes`, `dtype` and so on.
 
     Returns:
         The model. A `VisionTransformer`, unless it was saved as another kind of Keras model.
@@ -138,7 +138,7 @@ def from_checkpoint(
     """Build the model that a file of weights is for, and load it.
 
     The file's first bytes tell its format (.npz, safetensors, PyTorch's .pth without PyTorch, Keras' .h5 and .keras),
-    the names in it its family, their shapes the architecture. What these leave open comes from a `config.json` beside
+    the names in it its family, their shapes the architecture. What these leave open comes from a `config.json` next to
     the file, the registry of published checkpoints, or the arguments.
 
     Args:
@@ -430,7 +430,7 @@ def preprocessing_layer(model: keras.Model, **options: Any) -> Preprocess:
 
     Args:
         model: A ViT of this package, or a model with one inside.
-        **options: Of `keras.layers.Layer`, such as `name`.
+        **options: Options of `keras.layers.Layer`, such as `name`.
 
     Returns:
         A layer from pixels in [0, 255], `(batch, height, width, channels)` of any size, to the model's input.

@@ -194,7 +194,7 @@ def resampling_matrix(
 
     Args:
         source: Number of old cells; with `xp=keras.ops` possibly a scalar of the graph.
-        target: Number of new cells, likewise.
+        target: Number of new cells; possibly a scalar in the same way.
         method: One of `METHODS` or `PICTURES`.
         rows: The first row that is wanted, and how many; `None` for all.
         xp: `numpy` or `keras.ops`.
@@ -287,7 +287,7 @@ def resize_bilinear(
 ) -> np.ndarray:
     """Resize the first two axes by bilinear interpolation, without antialiasing.
 
-    The result is that of `resize_grid` by "bilinear_align_corners" or "bilinear", but faster for images: it reads two
+    It gives the result of `resize_grid` by "bilinear_align_corners" or "bilinear", but faster for images: it reads two
     cells for each new one instead of all.
 
     Args:

@@ -131,7 +131,7 @@ def front(model: keras.Model) -> list[keras.Model]:
 def image_shape(model: keras.Model) -> tuple[int | None, ...]:
     """Return `(batch, height, width, channels)` of the images that a model takes; `None` for what may be of any size.
 
-    Of a model with several inputs it is that of the one that leads to the ViT; of one without a graph, the ViT's.
+    A model with several inputs has the shape of the one that leads to the ViT; one without a graph, the ViT's.
 
     Raises:
         ValueError: It takes no images, as a packed model does; the error names the model inside that does.

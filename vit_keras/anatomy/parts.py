@@ -14,7 +14,7 @@ from .. import layers
 from ..backend.keras_internals import add_seed_generator, flat_layers
 
 HEAD = ("pre_logits", "head", "head_dist")
-"""Names of the layers of a ViT that are made anew for other classes."""
+"""Names of the layers of a ViT that are replaced for other classes."""
 
 _PARTS = (layers.AddPositionEmbs, layers.AddSinCosPositionEmbs, layers.TransformerBlock, layers.MixerBlock)
 
@@ -288,8 +288,8 @@ def head_layers(model: keras.Model) -> list[keras.layers.Layer]:
         model: A Keras model.
 
     Returns:
-        Of a model with this package's Vision Transformer in it: its `pre_logits` and heads, and all layers outside of
-        it. Of another: the layers beside the models nested in it or, without any such, the last layer with weights.
+        In a model with this package's Vision Transformer: its `pre_logits` and heads, and all layers outside of
+        it. In any other model: the layers outside of nested models or, without any such, the last layer with weights.
 
     Raises:
         ValueError: There is no such layer.

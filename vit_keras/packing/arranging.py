@@ -175,8 +175,8 @@ def fitting_size(size: tuple[int, int], patch: tuple[int, int], patches: int) ->
 
     Args:
         size: `(height, width)` of the image.
-        patch: Pixels of a patch, likewise.
-        patches: Most patches of the result.
+        patch: `(height, width)` of a patch.
+        patches: Maximum number of patches of the result.
 
     Raises:
         ValueError: `patches` is less than 1.

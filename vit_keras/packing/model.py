@@ -330,7 +330,9 @@ def _bounded(x: Any, lost: Any = None) -> tuple[Any, Any]:
 def _check(vit: keras.Model) -> None:
     config = getattr(vit, "config", None)
     if config is None:
-        raise ValueError(f"The model {vit.name!r} has lost its configuration, which packing needs. Build it anew.")
+        raise ValueError(
+            f"The model {vit.name!r} has lost its configuration, which packing needs. Build the model again."
+        )
     usual = {"resnet": (None,), "tokens_mlp_dim": (None,), "relative_positions": (False,), "patch_dropout": (0,)}
     usual["merge_tokens"] = (0, (0,) * config.num_layers)
     found = [field for field, values in usual.items() if getattr(config, field) not in values]

@@ -90,11 +90,11 @@ class CausalMask(keras.layers.Layer):
 
 @register
 class TextPooling(keras.layers.Layer):
-    """Take the token that stands for a text.
+    """Take the token that represents a text.
 
     Args:
         pooling: Which; see `TextConfig`.
-        eos_id: Likewise.
+        eos_id: See `TextConfig`.
 
     Call arguments:
         inputs: Tokens.

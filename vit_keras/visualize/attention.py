@@ -51,7 +51,7 @@ def attention_map(
         style: `"overlay"`, color over a dimmed image; `"paper"`, as in the ViT paper: the image shows where the map
             is high; `"vit_keras"`, what vit-keras 0.x drew; `"raw"`, the map alone.
         size: Size of the returned image, to draw a small one large: its longest side, or `(height, width)`.
-            `None`: that of `image`, at most 2048 pixels on its longest side. Maps have no such size.
+            `None`: the size of `image`, at most 2048 pixels on its longest side. Maps have no such size.
         return_map: Whether to return the map itself instead of an image, as `style="raw"`.
         preprocess: See `Recorder`.
         grid: See `Recorder`.

@@ -41,7 +41,7 @@ class AttentionMapCallback(keras.callbacks.Callback):
             created if needed. `None`: nowhere.
         tensorboard: A folder for TensorBoard's logs, to which the sheets are written as images. On TensorFlow this
             needs no further package; on other backends it needs tensorboardX, or on PyTorch tensorboard.
-        every: Draw after every so many epochs. The maps before training are always drawn.
+        every: Number of epochs between two drawings. The maps before training are always drawn.
         method: See `attention_map`.
         target: See `attention_map`. As long as a new head is all zeros, a map for a class is blank.
         style: `"overlay"`, `"paper"` or `"vit_keras"`: see `attention_map`.

@@ -71,7 +71,7 @@ colour = color  # its name in earlier versions
 
 
 def percentiles(clip: Clip) -> tuple[float, float]:
-    """Return the two percentiles that `clip` stands for."""
+    """Return the two percentiles that `clip` means."""
     low, high = clip if np.ndim(clip) else (0, clip)
     if isinstance(clip, str) or not 0 <= low < high <= 100:
         raise ValueError(

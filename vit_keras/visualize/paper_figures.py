@@ -190,7 +190,7 @@ def plot_position_similarity(
 ) -> Figure:
     """Draw `position_similarity`, as in the ViT paper's Figure 7 center: a tile for each patch, at its place.
 
-    Of a grid of more than 16 patches down or across, only every second (third …) row or column has tiles.
+    With more than 16 patches down or across, only every second (third …) row or column has tiles.
 
     Args:
         model: A ViT of this package, or a model with one inside.
@@ -274,7 +274,7 @@ def plot_cka(cka: np.ndarray, *, labels: tuple[str, str] = ("Layer", "Layer"), a
 
     Args:
         cka: `(layers + 1, layers' + 1)`.
-        labels: Of the first axis, drawn upwards, and of the second.
+        labels: Labels of the first axis, drawn upwards, and of the second.
         ax: Matplotlib's axes to draw in; `None` for a new figure.
 
     Returns:

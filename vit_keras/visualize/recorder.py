@@ -162,7 +162,7 @@ class Recorder:
         if lack and not anatomy.heads(self.vit) and any(layer is source for layer in flat_layers(self.vit)):
             raise ValueError(
                 f"The model {self.model.name!r} has no single output of the shape (batch, classes): {lack}. Pass as "
-                "target a function that makes of its output one number for each image."
+                "target a function from its output to one number for each image."
             )
         classes = class_numbers(target, len(inputs), labels)
         if plan.exits and (classes < 0).any():  # what the whole model predicts, not each exit

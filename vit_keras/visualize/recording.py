@@ -41,10 +41,10 @@ class Recording:
         tokens: float32 `(L + 1, B, N, D)`: the input of each recorded block, and the output of the last of them.
         features: float32 `(B, N, D)`, the tokens after the final normalization, where the last block was recorded.
         normed: float32 `(L, B, N, D)`, the tokens after the first normalization of each block.
-        gradients: Of the explained score with respect to `attention`.
-        normed_gradients: Likewise, with respect to `normed`.
+        gradients: Gradients of the explained score with respect to `attention`.
+        normed_gradients: Gradients with respect to `normed`.
         pooling_attention: float32 `(B, H, N)`, the attention of a MAP head.
-        pooling_gradients: Likewise, its gradients.
+        pooling_gradients: Gradients with respect to it.
     """
 
     images: tuple[np.ndarray, ...]

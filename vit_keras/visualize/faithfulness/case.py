@@ -99,7 +99,7 @@ class Case:
         return self.read(kind, np.where(lost[..., None], filler, self.pictures))
 
     def read(self, kind: Any, pictures: Any = None, masks: Any = None) -> Any:
-        """Return what the model makes of the images, `(images, ...)`; see `masked_pass.read`."""
+        """Return the model's outputs for the images, `(images, ...)`; see `masked_pass.read`."""
         pictures = self.pictures if pictures is None else pictures
         if kind == "probability":
             _refuse_without_classes(self.model)

@@ -27,7 +27,7 @@ class RandomizationCheck:
 
     Attributes:
         stages: What was randomized last: `"head"`, `"block 11"` …, `"embedding"`; all before it in the list stayed so.
-        correlation: float `(S, B)`: Spearman's rank correlation of each map with that of the model as it is.
+        correlation: float `(S, B)`: Spearman's rank correlation of each map with the map of the original model.
         maps: float32 `(S + 1, B, down, across)`: first those of the model as it is.
     """
 
@@ -78,7 +78,7 @@ def randomization_check(
             and after the embedding. All blocks above are randomized in any case.
         target: For a method that is for a class: `"predicted"`, by the model as it is; a class, its name, or a list of
             them.
-        seed: Of the permutations.
+        seed: Seed of the permutations.
         batch_size: How many images go through the model at once.
         preprocess: See `Recorder`.
         grid: See `Recorder`.
