@@ -61,7 +61,7 @@ def test_places(tmp_path):
     other.mkdir()
     placing.check_place(other, "saved_model")  # it is empty
     (other / "thesis.txt").write_text("years of work")
-    with pytest.raises(ValueError, match="is no SavedModel"):
+    with pytest.raises(ValueError, match="exists and is not a SavedModel"):
         placing.check_place(other, "saved_model")
     (other / "saved_model.pb").touch()
     placing.check_place(other, "saved_model")

@@ -144,9 +144,9 @@ def bomb(width, height):
     "body, status, message",
     [
         (b"", 400, "empty"),
-        (b"/etc/passwd", 415, "no picture. Send one in JPEG"),
-        (b"http://127.0.0.1/a.png", 415, "no picture"),
-        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n", 415, "no picture"),
+        (b"/etc/passwd", 415, "not an image. Send one in JPEG"),
+        (b"http://127.0.0.1/a.png", 415, "not an image"),
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n", 415, "not an image"),
         (encoded(random_picture())[:3000], 422, "PNG, 64×48) cannot be decoded"),
         (bomb(400, 300), 413, "400×300 pixels, and at most 100,000"),
         (bomb(60_000, 60_000), 413, "Send a smaller image"),
@@ -233,9 +233,9 @@ def request_with(**changes):
 @pytest.mark.parametrize(
     "body, message",
     [
-        (b"{", "no JSON"),
-        (b"[" * 100_000, "no JSON"),
-        (b"\xff", "no JSON"),
+        (b"{", "not JSON"),
+        (b"[" * 100_000, "not JSON"),
+        (b"\xff", "not JSON"),
         (b"[]", "The body is a JSON object. Received: list of 0|Received: \\[\\]"),
         (b"{}", "inputs is a list with one tensor, images. Received: None"),
         (request_with(inputs=[1, 2]), "one tensor"),

@@ -66,8 +66,8 @@ def find_vit(model: keras.Model) -> keras.Model:
     shapes = [tuple(x.shape) for x in getattr(found[0], "inputs", None) or ()]
     if shapes and len(shapes[0]) == 2:
         raise ValueError(
-            f"The model {found[0].name!r} is no Vision Transformer: its input has the shape {shapes[0]}, as the "
-            "tokens of a text."
+            f"The model {found[0].name!r} is not a Vision Transformer: its input has the shape {shapes[0]}, as "
+            "the tokens of a text."
         )
     return found[0]
 

@@ -87,7 +87,7 @@ class Plan:
             The plan.
 
         Raises:
-            TypeError: `model` is no Keras model.
+            TypeError: `model` is not a Keras model.
             ValueError: The model cannot be exported, or an argument does not fit it.
 
         Example:

@@ -38,7 +38,7 @@ def pack(model: keras.Model, tokens: int = 512, images: int = 8) -> PackedTransf
         A `PackedTransformer`.
 
     Raises:
-        TypeError: `model` is no Keras model.
+        TypeError: `model` is not a Keras model.
         ValueError: It needs all patches of one grid: a hybrid, a Mixer, relative positions, merged or dropped patches.
 
     Example:

@@ -55,7 +55,7 @@ class Engine:
         try:
             self._session = onnxruntime.InferenceSession(str(path), options, providers=providers)
         except Exception as error:  # onnxruntime's errors have no class in common
-            raise ValueError(f"{path} is no ONNX file that onnxruntime opens: {error}") from None
+            raise ValueError(f"{path} is not an ONNX file that onnxruntime opens: {error}") from None
         self._shrinking = onnxruntime.RunOptions()
         self._shrinking.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
         self.metadata: dict[str, Any] = _metadata(self._session.get_modelmeta().custom_metadata_map)

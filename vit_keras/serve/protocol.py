@@ -69,7 +69,7 @@ def read_request(body: bytes, headers: Mapping[str, str], engine: Engine) -> Inf
             raise ValueError(f"it has more than {_MAX_OBJECTS} objects")
         request = json.loads(body[:end])
     except (ValueError, RecursionError) as error:
-        raise HTTPException(400, f"The first {end:,} bytes of the body are no JSON: {error}.") from None
+        raise HTTPException(400, f"The first {end:,} bytes of the body are not JSON: {error}.") from None
     request = _object(request, "The body")
     inputs = request.get("inputs")
     if not isinstance(inputs, list) or len(inputs) != 1:

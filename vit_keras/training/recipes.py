@@ -216,7 +216,7 @@ class Recipe:
             **options: More arguments of `keras.Model.compile`, such as `run_eagerly` and `steps_per_execution`.
 
         Raises:
-            TypeError: The model is no Keras model.
+            TypeError: The model is not a Keras model.
             ValueError: The model is not built, lacks what the recipe sets, or does not fit the data; or it needs a
                 `loss`.
 
