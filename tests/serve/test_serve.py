@@ -743,7 +743,7 @@ def test_files_that_cannot_be_served(tmp_path):
     with pytest.raises(FileNotFoundError, match="no file"):
         engine.Engine(tmp_path / "nothing.onnx")
     (tmp_path / "text.onnx").write_text("hello")
-    with pytest.raises(ValueError, match="no ONNX file that onnxruntime opens"):
+    with pytest.raises(ValueError, match="text.onnx is not an ONNX file that onnxruntime opens"):
         engine.Engine(tmp_path / "text.onnx")
     path = make_tiny_onnx.save(tmp_path / "pixels.onnx", input_type="FLOAT")
     with pytest.raises(ValueError, match=r"'FP32', \[-1, -1, -1, 3\].*preprocessing=True"):

@@ -27,7 +27,7 @@ __all__ = ["Plan", "in_float32"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What to export. Made by `Plan.of`; every format is written from one.
+    """The plan of an export. Made by `Plan.of`; every format is written from one.
 
     Attributes:
         model: The model.

@@ -76,7 +76,7 @@ class Comparison:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What an export did. `str` is a short text, `to_json` all of it.
+    """The report of an export. `str` is a short text, `to_json` all of it.
 
     Attributes:
         path: The file or folder.

@@ -1,4 +1,4 @@
-"""What the server answers: a table of addresses, and a function for each."""
+"""Answers of the server: a table of addresses, and a function for each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a client may cost."""
+"""Limits on what a client may cost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From the bytes of an image to what the model takes, and from attention to maps that lie over the image."""
+"""Decoding of images for the model, and maps of attention to lay over them."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ _AT_ONCE = 1 << 16  # numbers that are written at one time: as objects of Python
 
 @dataclasses.dataclass(frozen=True)
 class Inference:
-    """What a request asks for.
+    """A parsed request.
 
     Attributes:
         images: uint8 `(batch, height, width, 3)`.

@@ -1,4 +1,4 @@
-"""From a model and an image to a map, or to an image with the map over it, in one call."""
+"""Attention maps of an image, or the image with the map over it, in one call."""
 
 from __future__ import annotations
 

@@ -184,7 +184,7 @@ def plot_layers(
 
 @dataclasses.dataclass(frozen=True)
 class Look:
-    """How maps become colors, and what the legend says about it."""
+    """The way in which maps become colors, and its legend."""
 
     cmap: Cmap = "inferno"
     alpha: float = 0.75

@@ -1,4 +1,4 @@
-"""From recordings to maps on the grid of patches: float32 `(batch, down, across)`.
+"""Maps of recordings on the grid of patches: float32 `(batch, down, across)`.
 
 Maps through several layers need only the row of the class token (or of whatever the model's output is read from), so
 they multiply one row from the last layer down, which costs far less than the whole product.

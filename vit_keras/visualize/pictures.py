@@ -1,4 +1,4 @@
-"""From what a user passes as images to what a model takes, and back to images to draw on.
+"""Conversion of a user's images to the input of a model, and to images to draw on.
 
 Maps cover the whole image: it is stretched to the model's size, never cropped. Which pixels the model takes is
 `anatomy`'s answer.

@@ -1,4 +1,4 @@
-"""What a recording is to hold."""
+"""Plan of a recording: which arrays it is to hold."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FORMER_ROWS = {"readout": "auto"}
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What to record; it distinguishes one compiled function from another.
+    """Settings of a recording, by which compiled functions are told apart.
 
     Attributes:
         layers: Numbers of the blocks, rising.

@@ -1,4 +1,4 @@
-"""What one pass through a model leaves behind. NumPy only: everything drawn or computed afterwards starts from here."""
+"""Results of one pass through a model. NumPy only: everything drawn or computed afterwards starts from here."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ GRADIENT_FUSIONS = ("relevance", "gradient")
 
 @dataclasses.dataclass(frozen=True)
 class Recording:
-    """What a model computed for a batch of images, and the gradients if there was a target. Made by `record`.
+    """Arrays that a model computed for a batch of images, and gradients if there was a target. Made by `record`.
 
     All arrays are NumPy's. In the shapes, L blocks were recorded of B images; H heads of width d; N tokens of width D:
     those before the patches, then the patches row by row. A row of attention is a query, a column a key.

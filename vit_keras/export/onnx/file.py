@@ -1,4 +1,4 @@
-"""A graph becomes an ONNX file. Weights are written one after the other, without a second copy of all of them.
+"""Writing of a graph as an ONNX file. Weights are written one after the other, without a second copy of all of them.
 
 Protobuf allows the fields of a message in any order and piece by piece: the file is the model without its weights,
 followed by one field for each. What does not fit into one file of 2 GiB, the most that protobuf reads, goes into a

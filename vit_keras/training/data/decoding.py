@@ -34,7 +34,7 @@ _FORMAT = 1  # version of the files of the cache
 
 
 class Decoder:
-    """Turns a file into pixels: as the preprocessing does in evaluation (`plain`), or with room for random crops.
+    """Decoder of a file to pixels: as the preprocessing does in evaluation (`plain`), or with room for random crops.
 
     Args:
         preprocessing: How an image is resized; with a size.

@@ -57,7 +57,7 @@ class Labeled:
 
     @property
     def words(self) -> str:
-        """What there is to learn, in words."""
+        """The labels to learn, in words."""
         count = len(self.names)
         return {
             "single": f"{count:,} classes",

@@ -106,7 +106,7 @@ def embed(
 
 @dataclasses.dataclass(frozen=True)
 class Extractor:
-    """What a model computes from its images to its features.
+    """The part of a model from its images to its features.
 
     Attributes:
         model: The model whose images these are: the given one, or its ViT where what stands before that has no graph.

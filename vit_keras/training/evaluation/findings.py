@@ -1,4 +1,4 @@
-"""What the frozen features of the images tell before the training: near-duplicates, likely wrong labels, a curve."""
+"""Findings from the frozen features of the images before training: near-duplicates, likely wrong labels, a curve."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Wrong:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Findings:
-    """What was found in the images.
+    """Findings in the images.
 
     Attributes:
         images: How many were looked at.

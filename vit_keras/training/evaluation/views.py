@@ -34,7 +34,7 @@ VIEWS = {
 
 
 class SeveralViews(Decoder):
-    """Turns a file into the pixels of all its views, which is decoding it once.
+    """Reader of the pixels of all views of a file, which is decoded once.
 
     Args:
         preprocessing: How an image is resized; with a size.

@@ -32,7 +32,7 @@ NEIGHBORS, CENTROIDS, PROBE = "nearest neighbors", "class means", "linear probe"
 
 @dataclasses.dataclass(frozen=True)
 class Baseline:
-    """How many held-out images classifiers of frozen features classify correctly.
+    """Numbers of held-out images that classifiers of frozen features classify correctly.
 
     Attributes:
         right: Their number by the name of the classifier.

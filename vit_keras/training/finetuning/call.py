@@ -49,7 +49,7 @@ def noted_warnings(notes: list[str]) -> Iterator[None]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Call:
-    """What was asked for, and the images and the model that were found.
+    """A request to fine-tune, with the images and the model that were found.
 
     Attributes:
         data: The images.

@@ -33,7 +33,7 @@ _MOST_PLANS = 4
 
 
 class Score(keras.callbacks.Callback):
-    """Adds the metric of the held-out images to the values of an epoch.
+    """Callback that adds the metric of the held-out images to the values of an epoch.
 
     Args:
         job: What is trained.

@@ -65,7 +65,7 @@ class TimeLimit:
 
 
 class Stopwatch(keras.callbacks.Callback):
-    """Measures the seconds of each step."""
+    """Callback that measures the seconds of each step."""
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         self.seconds: list[Any] = []
@@ -248,7 +248,7 @@ def _read_values(path: Path, model: keras.Model) -> None:
 
 
 class Keep(Stopwatch):
-    """Records each epoch, and stops a training that does not improve, diverges, or was planned at another speed.
+    """Callback that records each epoch, and stops a training that does not improve, diverges, or has another speed.
 
     Args:
         run: Where to record.

@@ -1,4 +1,4 @@
-"""What recorded tokens show: colors, similarity, lengths and how alike the layers are."""
+"""Analysis of recorded tokens: colors, similarity, lengths, and the similarity of layers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the page shows of a model: a recording and the maps made of it."""
+"""Content of the page: a recording of a model, and the maps made of it."""
 
 from __future__ import annotations
 
