@@ -214,7 +214,7 @@ def test_what_outputs_stand_for_follows_the_task():
     assert anatomy.levels([0.3, 0.5001, -4, 17], 4).tolist() == [0, 1, 0, 3]
     behind = keras.Sequential([multi, keras.layers.Activation("sigmoid")])  # probabilities already
     np.testing.assert_array_equal(anatomy.predictions(behind, [[0.25, 0.5, 1.0]]), [[0.25, 0.5, 1.0]])
-    with pytest.raises(ValueError, match="no classifier: its task is 'regression'"):
+    with pytest.raises(ValueError, match="not a classifier: its task is 'regression'"):
         anatomy.probabilities(numbers, logits)
     with pytest.raises(ValueError, match="task must be"):
         anatomy.name_classes(single, "abc", "clustering")

@@ -2,9 +2,11 @@
 
 python tools/check_english.py [PAGE …]
 
-Code, tables and HTML are left out. The exit status is 1 if a phrase was found.
+Code, tables and HTML are left out. Docstrings and messages of the package are searched for "is no …" alone. The exit
+status is 1 if a phrase was found.
 """
 
+import ast
 import bisect
 import itertools
 import re
@@ -12,8 +14,11 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+IS_NO = r"(?<!\b[Tt]here )\b(?:is|are|was|were) no (?!(?:more|less|(?:long|larg|small|fast|slow)er)\b)\w+"
+UNEDITED = ("_internal", "checkpoints", "layers", "preprocess")
+"""Rooms of the package that still have such phrases."""
 TICS = {
-    r"(?<!\b[Tt]here )\b(?:is|are) no (?!longer\b|more\b|less\b)\w+": "is not a …, there is no …",
+    IS_NO: "is not a …, there is no …",
     r"\bin place of\b": "instead of",
     r"\bso many\b": "this many, or the number",
     r"\bby one word\b": "with a single argument",
@@ -66,11 +71,27 @@ def found_in(text, pictures=False):
             yield line, match[0], better
 
 
+def modules():
+    """The modules of the package whose docstrings and messages are searched."""
+    package = ROOT / "vit_keras"
+    return [path for path in sorted(package.rglob("*.py")) if path.relative_to(package).parts[0] not in UNEDITED]
+
+
+def found_in_strings(source):
+    """The same as `found_in`, of the one phrase that docstrings and messages are searched for."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            for match in re.finditer(IS_NO, node.value):
+                yield node.lineno + node.value.count("\n", 0, match.start()), match[0], TICS[IS_NO]
+
+
 def main(arguments=None):
-    """Print what is found in the named pages, or in all, and return whether something was."""
+    """Print what is found in the named pages and modules, or in all, and return whether something was."""
     count = 0
-    for page in map(Path, arguments or pages()):
-        for line, words, better in found_in(page.read_text(encoding="utf-8"), page.name in DRAWN):
+    for page in map(Path, arguments or [*pages(), *modules()]):
+        text = page.read_text(encoding="utf-8")
+        found = found_in_strings(text) if page.suffix == ".py" else found_in(text, page.name in DRAWN)
+        for line, words, better in found:
             print(f"{page}:{line}: {words!r}. Better: {better}")
             count += 1
     return count > 0

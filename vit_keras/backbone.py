@@ -42,7 +42,7 @@ def feature_maps(
         norm: Whether each map goes through the final layer normalization of the ViT, as the tokens do before its head.
             (A model that normalizes what it pools, or nothing, has none: its maps are what the blocks return.)
         prefix: Whether to return the tokens before the patches too: class, distillation and register tokens.
-        name: Name of the new model; `None`: that of the ViT and `-maps`.
+        name: Name of the new model; `None`: the name of the ViT and `-maps`.
 
     Returns:
         A model from `(batch, height, width, channels)`, as the given model takes images, to `(batch, down, across,
@@ -52,7 +52,7 @@ def feature_maps(
     Raises:
         ValueError: There is no ViT in the model or more than one, there is no such block, or the patches do not keep
             their places in the model (`merge_tokens`, `patch_dropout`); or `prefix` of a model without such tokens.
-        TypeError: `model` is no Keras model, or `layers` are no numbers.
+        TypeError: `model` is not a Keras model, or `layers` are not numbers.
 
     Example:
         >>> from vit_keras import vit
@@ -128,7 +128,7 @@ def _config(vit: keras.Model, last: int, normed: bool) -> ViTConfig | None:
 
 
 def _after(before: list[keras.Model], found: keras.Model) -> keras.Model:
-    """Return a model with others before it, which do at random nothing."""
+    """Return a model with others before it, which always run in inference mode."""
     if not before:
         return found
     image = keras.Input(before[0].input_shape[1:], dtype=before[0].input.dtype)

@@ -159,7 +159,7 @@ def _mixer(config, named):
 
 
 def pool(x: Any, merged: Any, config: ViTConfig, policy: Any) -> Any:
-    """Make of the tokens what the head sees: a list of one vector, of two where there is a distillation token."""
+    """Pool the tokens for the head: a list of one vector, or of two if there is a distillation token."""
 
     def token(name, index=0):
         return layers.ExtractToken(index, name=name, dtype=policy)(x)

@@ -26,7 +26,7 @@ class ViTConfig:
         image_size: Pixels of the input, `(height, width)` or one integer for a square. `None`: images of any size; the
             positions are resampled in the graph from a table of `position_grid`.
         channels: Channels of the input image.
-        patch_size: Pixels of a patch, likewise. Of a hybrid: cells of the ResNet's feature map.
+        patch_size: Pixels of a patch, as `image_size`. In a hybrid: cells of the ResNet's feature map.
         drop_remainder: Whether an image loses what is left over after whole patches, instead of raising an error.
         resnet: Units in each stage of the ResNet before the patch embedding (a hybrid; paper, section 3.1), or `None`.
         resnet_numerics: Whose weight standardization and group normalization: `"google"` or `"timm"`.
@@ -86,14 +86,14 @@ class ViTConfig:
         dropout: Rate after the attention, after the MLP's activation and after the MLP.
         emb_dropout: Rate after the position embeddings; `None` for `dropout`.
         attention_dropout: Rate on the attention weights.
-        stochastic_depth: Rate at which training leaves out the last block's branches, for each image anew; it rises
+        stochastic_depth: Rate at which training leaves out the last block's branches, drawn for each image; it rises
             linearly from 0 in the first block (arXiv 1603.09382).
         patch_dropout: Share of the patches that training leaves out, others for each image (arXiv 2208.07220).
         remat: Whether training keeps only the inputs of the blocks and computes the rest again in the backward pass.
             Not together with dropout.
         position_resize: How position embeddings are resampled to another grid: one of `vit_keras.positions.METHODS`.
-        patch_resize: How a patch kernel is brought to another patch size (FlexiViT's PI-resize): likewise.
-        relative_resize: Likewise for relative positions; also `"geometric"` (BEiT's) and `"geometric_linear"` (timm's).
+        patch_resize: How a patch kernel is brought to another patch size (FlexiViT's PI-resize), with the same choices.
+        relative_resize: The same for relative positions; also `"geometric"` (BEiT's) and `"geometric_linear"` (timm's).
         name: Name of the model.
 
     Raises:
@@ -186,12 +186,12 @@ class ViTConfig:
         return patch_stride(self.patch_size, self.resnet)
 
     def grid_of(self, image_size: tuple[int, int]) -> tuple[int, int]:
-        """Patches down and across of an image of so many pixels."""
+        """Return the patch grid of an image of this size."""
         height, width = self.cells(image_size)
         return height // self.patch_size[0], width // self.patch_size[1]
 
     def cells(self, image_size: tuple[int, int]) -> tuple[int, int]:
-        """What the patch embedding sees: pixels, or in a hybrid cells of the ResNet's output, which pads."""
+        """Return the size of the patch embedding's input: pixels, or for a hybrid cells of the ResNet's output."""
         root = self.stride[0] // self.patch_size[0]
         height, width = image_size
         return -(-height // root), -(-width // root)
@@ -240,11 +240,11 @@ class ViTConfig:
         return self.dropout if self.emb_dropout is None else self.emb_dropout
 
     def tokens_merged_in(self, block: int) -> int:
-        """The tokens that a block merges, counted from 0."""
+        """Return the number of tokens that a block, counted from 0, merges."""
         return self.merge_tokens if isinstance(self.merge_tokens, int) else self.merge_tokens[block]
 
     def stochastic_depth_of(self, block: int) -> float:
-        """The rate of a block, counted from 0."""
+        """Return the rate of a block, counted from 0."""
         return self.stochastic_depth * block / max(self.num_layers - 1, 1)
 
     def replace(self, **changes: Any) -> ViTConfig:

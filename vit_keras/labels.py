@@ -112,7 +112,7 @@ def class_numbers(target: Any, count: int, labels: Sequence[str] | None) -> np.n
         int32 of shape `(count,)`; -1 stands for the predicted class.
 
     Raises:
-        ValueError: The number of targets is not that of the images, a number is negative, or a name is not known.
+        ValueError: There is not one target for each image, a number is negative, or a name is not known.
         TypeError: A target is neither a number nor a name.
 
     Example:

@@ -34,7 +34,7 @@ class VisionTransformer(FastModel):
         config: The `ViTConfig` it was built from, which is saved with the model; `None` in a copy that
             `keras.models.clone_model` made.
         preprocessing: How the checkpoint's images are prepared (`vit_keras.preprocess.Preprocessing`); saved with
-            the model. Its first block remembers it, also in a functional model that a user makes of its tensors.
+            the model. Its first block remembers it, also in a functional model that a user builds from its tensors.
         labels: Names of the classes: a tuple, the name of a list of them (`"imagenet-1k"`), or `None`; saved with the
             model.
         task: What the outputs mean, one of `vit_keras.labels.TASKS`: `"single"`, one class of several; `"multi"`,
@@ -65,12 +65,12 @@ class VisionTransformer(FastModel):
         anatomy.remember_preprocessing(self, preprocessing)
 
     def preprocess(self, images: Any, image_size: tuple[int, int] | int | None = None) -> np.ndarray:
-        """Read images and make of them what this model takes, as its checkpoint was trained and measured.
+        """Read images and turn them into this model's input, as its checkpoint was trained and evaluated.
 
         Args:
             images: One image, or a list or batch of them: paths, URLs, PIL images or arrays (see
                 `vit_keras.utils.read`).
-            image_size: For a model that takes any size; `None`: that of the checkpoint.
+            image_size: For a model that takes any size; `None`: the checkpoint's size.
 
         Returns:
             float32 `(n, height, width, channels)`; of one image, n is 1.
@@ -106,8 +106,7 @@ class VisionTransformer(FastModel):
         return super().predict(x, *args, **kwargs)
 
     def check_images(self, images: Any) -> None:
-        """Refuse what is not images, and images of another shape than the model's; of the first batch in the model's
-        life, look at the pixels too.
+        """Refuse anything but images of the model's shape; for the first batch, check the range of the pixels too.
 
         Args:
             images: A batch of images, an array or a tensor; whatever has no known shape passes, such as a dataset.
@@ -162,7 +161,7 @@ class VisionTransformer(FastModel):
         if any(n not in (None, m) for n, m in zip(size, wanted[1:3]) if m is not None):
             raise ValueError(
                 f"The model {self.name!r} takes images {_shown(wanted)}. Received: {_shown(shape)}. "
-                "model.preprocess(images) resizes pictures; vit_keras.resize(model, image_size) makes another model."
+                "model.preprocess(images) resizes images; vit_keras.resize(model, image_size) makes another model."
             )
         config = self.config if None not in size else None
         if config is not None and config.image_size is None and min(config.grid_of(size)) < 1:
@@ -220,7 +219,7 @@ class VisionTransformer(FastModel):
         model = super().from_config(config, custom_objects)
         for layer in model.layers:
             if not layer.trainable:
-                # Keras has told the layer, but not the layers inside it; and TensorFlow ignores what is no change.
+                # Keras has told the layer, but not the layers inside it; and TensorFlow ignores what is not a change.
                 layer.trainable = True
                 layer.trainable = False
         model.config = None if vit is None else ViTConfig(**vit)

@@ -53,7 +53,7 @@ def open_model(
             `weights` are for, or without these `DEFAULT_MODEL`.
         weights: A published name, a file or a URL, to choose the weights of a factory. `None`: the recommended
             ImageNet-1k weights.
-        **options: Of `from_checkpoint`: `image_size`, `classes`, `dtype` and so on.
+        **options: Options of `from_checkpoint`: `image_size`, `classes`, `dtype` and so on.
 
     Returns:
         The model. A `VisionTransformer`, unless it was saved as another kind of Keras model.
@@ -138,7 +138,7 @@ def from_checkpoint(
     """Build the model that a file of weights is for, and load it.
 
     The file's first bytes tell its format (.npz, safetensors, PyTorch's .pth without PyTorch, Keras' .h5 and .keras),
-    the names in it its family, their shapes the architecture. What these leave open comes from a `config.json` beside
+    the names in it its family, their shapes the architecture. What these leave open comes from a `config.json` next to
     the file, the registry of published checkpoints, or the arguments.
 
     Args:
@@ -291,7 +291,7 @@ def _configure(
 
 
 def _said_by_file(source: Weights | ModelWeights, fixed: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
-    """The fields that a file and what stands beside it give."""
+    """Return the fields that a file, and the files next to it, imply."""
     said = {name: options[name] for name in options if name != "image_size"}
     known = {"num_heads": fixed["num_heads"]} if "num_heads" in fixed else {}
     try:
@@ -302,7 +302,7 @@ def _said_by_file(source: Weights | ModelWeights, fixed: dict[str, Any], options
 
 
 def _of_same_size(source: Weights | ModelWeights, fields: dict[str, Any]) -> dict[str, Any]:
-    """The name of the published size that a file has; of Google's files also the dropout for fine-tuning."""
+    """Return the name of the published size that a file has, and for Google's files the dropout for fine-tuning."""
     sizes = ("num_layers", "hidden_size", "num_heads", "mlp_dim")
     patch_size = source.architecture["patch_size"]
     for variant in VARIANTS.values():
@@ -313,7 +313,7 @@ def _of_same_size(source: Weights | ModelWeights, fields: dict[str, Any]) -> dic
 
 
 def _with_its_class_token(source: Weights | ModelWeights, options: dict[str, Any]) -> dict[str, Any]:
-    """Another pooling than the file's takes no token away from its model, and gives it none."""
+    """Keep the file's class token, or its lack of one, when the caller changes the pooling."""
     token = "cls" in source.shapes
     implied = "pooling" not in options or token == (options["pooling"] not in ("gap", "mean", "map"))
     return options if implied else {"class_token": token, **options}
@@ -328,7 +328,7 @@ def _settle_grid(source: Any, options: dict[str, Any], source_grid: tuple[int, i
 
 
 def _native_size(source: Weights | ModelWeights, stride: tuple[int, int], source_grid) -> tuple[int, int]:
-    """Return the pixels that a file was trained at, by its positions, or else by what stands beside it."""
+    """Return the pixels that a file was trained at, by its positions, or else by the files next to it."""
     grid = source.table.native if source.table else source.grid(source_grid)
     if grid is not None:
         return grid[0] * stride[0], grid[1] * stride[1]
@@ -349,7 +349,7 @@ def _load_and_describe(model: VisionTransformer, config: ViTConfig, source: Any,
 
 
 def _report_assumptions(model: VisionTransformer, config: ViTConfig, source: Any, options: dict[str, Any]) -> None:
-    """Let a new model know what was assumed that the caller did not say, and warn where similar models disagree."""
+    """Record on a new model what was assumed because the caller did not pass it; warn where similar models disagree."""
     open_fields = [field for field in source.assumptions.open if field not in options]
     assumed = {field: getattr(config, field) for field in open_fields}
     if model.load_report is not None:
@@ -432,7 +432,7 @@ def preprocessing_layer(model: keras.Model, **options: Any) -> Preprocess:
 
     Args:
         model: A ViT of this package, or a model with one inside.
-        **options: Of `keras.layers.Layer`, such as `name`.
+        **options: Options of `keras.layers.Layer`, such as `name`.
 
     Returns:
         A layer from pixels in [0, 255], `(batch, height, width, channels)` of any size, to the model's input.

@@ -1,12 +1,12 @@
-"""Resampling of grids: position tables, patch kernels and pictures, by one set of filters.
+"""Resampling of grids: position tables, patch kernels and images, by one set of filters.
 
 To resample an axis is to multiply by a matrix (`resampling_matrix`). One mechanism therefore serves a table of
-position embeddings, a patch kernel (whose matrix is inverted), a table of relative biases and a batch of pictures.
+position embeddings, a patch kernel (whose matrix is inverted), a table of relative biases and a batch of images.
 Functions that take `xp` compute in NumPy (float64) or in `keras.ops`, where sizes may be scalars of a TensorFlow graph.
 
 A filter has one name everywhere. A name without suffix has half-pixel centers and no antialiasing.
 
-| name | tables and kernels: who resizes that way | pictures: whose |
+| name | tables and kernels: who resizes that way | images: whose |
 | --- | --- | --- |
 | `bilinear_align_corners` | Google (`scipy.ndimage.zoom(order=1)` without its zeroed edges) | |
 | `bilinear` | torch, timm for Google's `.npz` files, FlexiViT's kernels | `tf.image.resize`, Google's models |
@@ -19,7 +19,7 @@ A filter has one name everywhere. A name without suffix has half-pixel centers a
 | `box` | | Pillow's `BOX` |
 | `nearest` | | Pillow's `NEAREST` |
 
-Hyphens are accepted for underscores, and for pictures `bicubic`, Pillow's and timm's word for `bicubic_antialias`.
+Hyphens are accepted for underscores, and for images `bicubic`, Pillow's and timm's word for `bicubic_antialias`.
 Without antialiasing, the cells at the border are repeated. With it, the kernel widens as the axis shrinks, and weights
 that fall off the border are shared among the others.
 
@@ -135,7 +135,7 @@ METHODS = tuple(name for name in _FILTERS if name != "lanczos")
 """Names of the filters for position tables and patch kernels."""
 
 PICTURES = ("bilinear", "bilinear_antialias", "bicubic_antialias", "lanczos", "box", "nearest")
-"""Names of the filters for pictures."""
+"""Names of the filters for images."""
 
 
 def table_filter(name: Any, more: Iterable[str] = ()) -> str:
@@ -156,7 +156,7 @@ def table_filter(name: Any, more: Iterable[str] = ()) -> str:
 
 
 def picture_filter(name: Any, argument: str = "interpolation") -> str:
-    """Return the name of a filter for pictures. Here "bicubic" means Pillow's, `"bicubic_antialias"`.
+    """Return the name of a filter for images. Here "bicubic" means Pillow's, `"bicubic_antialias"`.
 
     Args:
         name: The name, possibly with hyphens for underscores.
@@ -194,7 +194,7 @@ def resampling_matrix(
 
     Args:
         source: Number of old cells; with `xp=keras.ops` possibly a scalar of the graph.
-        target: Number of new cells, likewise.
+        target: Number of new cells; possibly a scalar in the same way.
         method: One of `METHODS` or `PICTURES`.
         rows: The first row that is wanted, and how many; `None` for all.
         xp: `numpy` or `keras.ops`.
@@ -287,7 +287,7 @@ def resize_bilinear(
 ) -> np.ndarray:
     """Resize the first two axes by bilinear interpolation, without antialiasing.
 
-    The result is that of `resize_grid` by "bilinear_align_corners" or "bilinear", but faster for images: it reads two
+    It gives the result of `resize_grid` by "bilinear_align_corners" or "bilinear", but faster for images: it reads two
     cells for each new one instead of all.
 
     Args:

@@ -306,7 +306,7 @@ def build_model(
 
     Args:
         image_size: Pixels of the input, `(height, width)` or one integer for a square.
-        patch_size: Pixels of a patch, likewise.
+        patch_size: Pixels of a patch, as `image_size`.
         num_layers: Number of transformer blocks.
         hidden_size: Width of a token.
         num_heads: Attention heads of a block.

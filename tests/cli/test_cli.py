@@ -914,7 +914,7 @@ def test_finetune_evaluate_embed(capsys, photos, weights, tmp_path):
     arguments += ["--set", "clip_norm=null"]
     assert main(arguments) == 0
     output = capsys.readouterr()
-    assert "8 pictures of 2 classes to learn from, 4 held out" in output.out and str(out / "model.keras") in output.out
+    assert "8 images of 2 classes to learn from, 4 held out" in output.out and str(out / "model.keras") in output.out
     told = json.loads((out / "recipe.json").read_text())
     assert told["learning_rate"] == 0.002 and told["clip_norm"] is None and told["augmentation"]["flip"] is False
     assert f"vit-keras finetune {photos} --weights" in (out / "report.html").read_text("utf-8")
@@ -925,7 +925,7 @@ def test_finetune_evaluate_embed(capsys, photos, weights, tmp_path):
     only = ["--only", str(out / "split.json")]
     assert main(["evaluate", model, photos, *only, "-o", str(page)]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith(f"accuracy {accuracy:.1%} on 4 pictures") and lines[3].split()[:2] == ["cat", "2"]
+    assert lines[0].startswith(f"accuracy {accuracy:.1%} on 4 images") and lines[3].split()[:2] == ["cat", "2"]
     assert "Confusions" in page.read_text("utf-8")
     assert main(["evaluate", model, photos, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["pictures"] == 12
@@ -1044,7 +1044,7 @@ def test_truncated_weights(capsys, picture, weights):
 
 def test_a_model_that_is_no_classifier(capsys, picture, saved):
     _, path = saved(include_top=False, pooling=None)
-    assert_refused(capsys, ["predict", picture, "--model", path], "no classifier")
+    assert_refused(capsys, ["predict", picture, "--model", path], "not a classifier")
 
 
 def test_a_model_for_grey_images(capsys, picture, saved):

@@ -68,7 +68,7 @@ def test_json_lines_have_the_classes_of_every_image_in_order(model, expected, ca
             found = [each["probability"] for each in row["predictions"]]
             # float32, in batches and alone
             np.testing.assert_allclose(found, expected[row["image"]][best], rtol=1e-5)
-        assert output.err == "vit-keras: warning: 1 damaged picture is left out: 'f/bad.png'.\n"
+        assert output.err == "vit-keras: warning: 1 damaged image is left out: 'f/bad.png'.\n"
 
 
 def test_csv_has_a_line_for_each_class(model, expected, capsys):
@@ -113,7 +113,7 @@ def test_images_may_be_in_several_folders_and_maps_are_numbered(model, capsys):
     [
         (["none.png"], "Could not find image or folder: none.png"),
         (["one.png", "f/none"], "Could not find image or folder: f/none"),
-        (["empty"], "There are no pictures in empty"),
+        (["empty"], "There are no images in empty"),
         (["f/bad.png"], "f/bad.png: cannot identify image file"),
         (["f", "--errors", "raise"], "f/bad.png: cannot identify image file"),
         (["f/a.jpg", "-o", "f/a.jpg"], "f/a.jpg is an input too"),

@@ -99,7 +99,7 @@ def test_the_measures_of_a_table_of_images(contest, capsys, task):
     printed = capsys.readouterr().out
     expected = training.evaluate(model, {"image": ["2", "0", "1"], **columns}, images_dir="test")
     if task == "single":
-        assert f"accuracy {expected.accuracy:.1%} on 3 pictures" in printed
+        assert f"accuracy {expected.accuracy:.1%} on 3 images" in printed
     else:
         assert expected.headline in printed
     for each in expected.per_class:

@@ -61,7 +61,7 @@ def test_places(tmp_path):
     other.mkdir()
     placing.check_place(other, "saved_model")  # it is empty
     (other / "thesis.txt").write_text("years of work")
-    with pytest.raises(ValueError, match="is no SavedModel"):
+    with pytest.raises(ValueError, match="exists and is not a SavedModel"):
         placing.check_place(other, "saved_model")
     (other / "saved_model.pb").touch()
     placing.check_place(other, "saved_model")
@@ -77,7 +77,7 @@ def test_drawn_pictures():
     np.testing.assert_array_equal(own[0][0], drawn[0])
     for uint8, inputs in zip(own, pictures.model_inputs(plan, drawn)):
         np.testing.assert_allclose(plan.preprocessing.normalize(uint8), inputs, atol=1e-6)
-    with pytest.raises(ValueError, match="no pictures"):
+    with pytest.raises(ValueError, match="no images.*check=True"):
         pictures.check_pictures(plan, [])
 
 

@@ -200,7 +200,7 @@ def test_what_is_no_picture_and_what_cannot_run(tmp_path, made_up, opened):
     assert "ready" in tab.locator("#status").inner_text()
     tab.set_input_files("#file", tmp_path / "a.png")
     tab.wait_for_selector("#status.bad")
-    assert "a.png is no picture that this browser can read" in tab.locator("#status").inner_text()
+    assert "a.png is not an image that this browser can read" in tab.locator("#status").inner_text()
     tab = opened(path, "delete window.WebAssembly;")
     assert "This browser has no WebAssembly" in tab.locator("#status").inner_text()
     assert tab.locator("#status.bad").count() == 1

@@ -144,12 +144,12 @@ def bomb(width, height):
     "body, status, message",
     [
         (b"", 400, "empty"),
-        (b"/etc/passwd", 415, "no picture. Send one in JPEG"),
-        (b"http://127.0.0.1/a.png", 415, "no picture"),
-        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n", 415, "no picture"),
+        (b"/etc/passwd", 415, "not an image. Send one in JPEG"),
+        (b"http://127.0.0.1/a.png", 415, "not an image"),
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n", 415, "not an image"),
         (encoded(random_picture())[:3000], 422, "PNG, 64×48) cannot be decoded"),
         (bomb(400, 300), 413, "400×300 pixels, and at most 100,000"),
-        (bomb(60_000, 60_000), 413, "Send a smaller picture"),
+        (bomb(60_000, 60_000), 413, "Send a smaller image"),
         (bytes(200_001), 413, "200,001 bytes, and at most 200,000"),
     ],
     ids=["empty", "path", "address", "EPS", "damaged", "large", "bomb", "long"],
@@ -233,9 +233,9 @@ def request_with(**changes):
 @pytest.mark.parametrize(
     "body, message",
     [
-        (b"{", "no JSON"),
-        (b"[" * 100_000, "no JSON"),
-        (b"\xff", "no JSON"),
+        (b"{", "not JSON"),
+        (b"[" * 100_000, "not JSON"),
+        (b"\xff", "not JSON"),
         (b"[]", "The body is a JSON object. Received: list of 0|Received: \\[\\]"),
         (b"{}", "inputs is a list with one tensor, images. Received: None"),
         (request_with(inputs=[1, 2]), "one tensor"),
@@ -258,7 +258,7 @@ def request_with(**changes):
         (request_with(DATA=[]), "from 0 to 255"),
         (request_with(DATA="x"), "from 0 to 255"),
         (request_with(DATA=...), "from 0 to 255"),
-        (request_with(DATA=[[0], [0, 0]]), "data is no tensor"),
+        (request_with(DATA=[[0], [0, 0]]), "data is not a tensor"),
         (request_with(PARAMETERS=[]), "parameters is a JSON object"),
         (request_with(PARAMETERS={"binary_data_size": 72}), "Received: binary_data_size 72 and data, 0 bytes after"),
         (request_with(DATA=..., PARAMETERS={"binary_data_size": 72}), "binary_data_size 72, 0 bytes after"),
@@ -743,7 +743,7 @@ def test_files_that_cannot_be_served(tmp_path):
     with pytest.raises(FileNotFoundError, match="no file"):
         engine.Engine(tmp_path / "nothing.onnx")
     (tmp_path / "text.onnx").write_text("hello")
-    with pytest.raises(ValueError, match="no ONNX file that onnxruntime opens"):
+    with pytest.raises(ValueError, match="text.onnx is not an ONNX file that onnxruntime opens"):
         engine.Engine(tmp_path / "text.onnx")
     path = make_tiny_onnx.save(tmp_path / "pixels.onnx", input_type="FLOAT")
     with pytest.raises(ValueError, match=r"'FP32', \[-1, -1, -1, 3\].*preprocessing=True"):

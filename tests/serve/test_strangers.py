@@ -132,7 +132,7 @@ def test_a_person_drops_something_else(tab, tmp_path):
     (tmp_path / "a.png").write_text("hello")
     tab.set_input_files("#file", tmp_path / "a.png")
     tab.wait_for_selector("#status.bad")
-    assert "are no picture" in tab.locator("#status").inner_text()
+    assert "are not an image" in tab.locator("#status").inner_text()
     Image.new("RGB", (30, 20), "red").save(tmp_path / "b.png")
     data = json.dumps(list((tmp_path / "b.png").read_bytes()))
     tab.evaluate(

@@ -179,7 +179,7 @@ def test_damaged_pictures(folder):
     for options in ({}, {"cache": False}, {"validation_split": 0.5, "augmentation": Augmentation()}):
         with pytest.raises(ValueError, match=r'\d.png.* There is 1 more. errors="skip" leaves'):
             image_folder(folder, SIZE, **options)
-    with pytest.warns(UserWarning, match=r"2 damaged pictures are left out: '.*bee.2.png', '.*cow.3.png'") as warned:
+    with pytest.warns(UserWarning, match=r"2 damaged images are left out: '.*bee.2.png', '.*cow.3.png'") as warned:
         data = image_folder(folder, SIZE, errors="skip", shuffle=False)
     assert warned.pop(UserWarning).filename == __file__ and data.counts.tolist() == [7, 8, 5]
     np.testing.assert_allclose(data[0][0], preprocess.GOOGLE(data.paths, SIZE), atol=1e-6)  # float32

@@ -206,7 +206,7 @@ def test_more_mistakes(model, folder, tmp_path):
     with pytest.warns(UserWarning, match="reach the ViT are from 0 to 255"):
         embed(model, pictures().astype("float32"), progress=False)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ValueError, match="no pictures in"):
+    with pytest.raises(ValueError, match="no images in"):
         embed(model, tmp_path / "empty")
 
 
@@ -282,7 +282,7 @@ def test_damaged_pictures_are_left_out_if_that_is_asked_for(model, folder, tmp_p
     for name in ("a.png", "9b.png"):
         (folder / "dog" / name).write_bytes((folder / "dog" / "9.png").read_bytes()[:60])
     options = {"errors": "skip", "batch_size": batch_size, "progress": False}
-    with pytest.warns(UserWarning, match="2 damaged pictures are left out: .*9b.png.*a.png"):
+    with pytest.warns(UserWarning, match="2 damaged images are left out: .*9b.png.*a.png"):
         found, labels = embed(model, folder, return_labels=True, **options)
     np.testing.assert_allclose(found, whole[0], atol=1e-5)  # other batches, other sums
     np.testing.assert_array_equal(labels, whole[1])

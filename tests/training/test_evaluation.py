@@ -137,10 +137,10 @@ def test_a_model_without_a_graph_takes_pixels_if_it_normalizes(folders):
 
 def test_what_is_no_classifier(folders):
     headless, (folder, _) = make(include_top=False), folders[False]
-    with pytest.raises(ValueError, match="no classifier: it has no head, and returns 16 features"):
+    with pytest.raises(ValueError, match="not a classifier: it has no head, and returns 16 features"):
         evaluate(headless, folder)
     two = keras.Model(headless.input, [layers.Dense(3)(headless.output), layers.Dense(2)(headless.output)])
-    with pytest.raises(ValueError, match="no classifier: it has 2 outputs"):
+    with pytest.raises(ValueError, match="not a classifier: it has 2 outputs"):
         evaluate(two, folder)
     inputs = headless.preprocess([folder / "a" / "0.png"])
     expected = headless.predict(inputs, verbose=0)
@@ -198,7 +198,7 @@ def test_what_is_refused(folders, tmp_path):
         evaluate(make(), folder, only=["b/1.png", "b/99.png"], progress=False)
     with pytest.raises(ValueError, match="has 7 classes without names. Received 3: 'a'"):
         evaluate(make(classes=7), folder, progress=False)
-    with pytest.raises(ValueError, match="no classifier: its output has the shape"):
+    with pytest.raises(ValueError, match="not a classifier: its output has the shape"):
         evaluate(make(include_top=False, pooling=None), folder, progress=False)
     with pytest.raises(FileNotFoundError, match="none"):
         evaluate(tmp_path / "none.keras", folder)
@@ -256,11 +256,11 @@ def test_rows_of_a_table_that_are_left_out(tmp_path):
     table = table_of(tmp_path, {"label": ["ant"] * 4})
     table["image"][2] = "gone"
     (tmp_path / "p3.png").write_bytes(b"no picture")
-    with pytest.raises(ValueError, match="1 picture is not in .*: 'gone'"):
+    with pytest.raises(ValueError, match="1 image is not in .*: 'gone'"):
         evaluate(model, table, images_dir=tmp_path)
     with pytest.warns(UserWarning, match="left out"):
         assert evaluate(model, table, images_dir=tmp_path, errors="skip").paths == ("p0.png", "p1.png")
-    with pytest.warns(UserWarning, match="1 picture is not in"):
+    with pytest.warns(UserWarning, match="1 image is not in"):
         assert evaluate(model, table, images_dir=tmp_path, errors="skip", only=["p1"]).paths == ("p1.png",)
 
 

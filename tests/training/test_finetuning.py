@@ -27,7 +27,7 @@ from vit_keras.training.finetuning import finetune, job
 from vit_keras.training.finetuning import run as running
 from vit_keras.training.recipes import recipe
 
-pytestmark = pytest.mark.filterwarnings("ignore:1 damaged picture is left out")  # test_a_damaged_picture_… tests it
+pytestmark = pytest.mark.filterwarnings("ignore:1 damaged image is left out")  # test_a_damaged_picture_… tests it
 COLOURS = {"blue": (30, 60, 220), "green": (40, 200, 60), "red & <b>": (220, 40, 40)}
 EXACT = 1e-6  # the same arithmetic on the same machine; threads may add up in another order
 
@@ -185,7 +185,7 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_result(finished, photos, tmp
         Clock(patch, 30, 9, 0.5)
         finetune(tiny(), photos, output=tmp_path / "run", minutes=7, **SETTINGS)
     said = capsys.readouterr().out
-    assert "allows 1 of 3 epochs" in said and "beginning anew with 3 of 3 epochs" in said
+    assert "allows 1 of 3 epochs" in said and "starting over with 3 of 3 epochs" in said
     assert "Stopped after epoch 1 of 3. The same call continues from there" in said
     assert not (tmp_path / "run" / "model.keras").exists()
     again = finetune(photos, model=tiny(), out=tmp_path / "run", minutes=7, **SETTINGS)  # the older arguments
@@ -411,7 +411,7 @@ def test_the_time_is_planned_again_once_steps_are_warm(
     options = {**SETTINGS, "epochs": 6, "batch_size": 4, "errors": "skip"}
     result = finetune(tiny(), photos, output=tmp_path / "run", minutes=12, **options)
     said = capsys.readouterr().out
-    assert "beginning anew with" in said and ("allows 2 of 6" in said) == (first == 30)
+    assert "starting over with" in said and ("allows 2 of 6" in said) == (first == 30)
     assert least <= len(result.history["loss"]) <= most
     assert clock.now - 1000 <= 12 * 60
     assert not (tmp_path / "run" / ".state").exists()

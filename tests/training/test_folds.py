@@ -215,7 +215,7 @@ def test_each_mistake_is_explained_by_the_model_that_made_it(photos, columns, tm
         model = keras.saving.load_model(result.models[fold_of[Path(result.evaluation.paths[number]).stem]])
         _, overlay = explained_pictures(model, result.evaluation, photos, [number])[number]
         places.append(page.index(jpeg(overlay)))
-    assert places == sorted(places) and page.count("The same picture, with the map") == 3
+    assert places == sorted(places) and page.count("The same image, with the map") == 3
 
 
 def weights_of(folder):
@@ -302,8 +302,8 @@ def test_5000_rows_killed_in_fold_3(tmp_path):
             tmp_path / "train.csv", model=tiny(), images_dir=tmp_path / "images", output=tmp_path / "whole", **LARGE
         )
     said = [str(each.message) for each in warned]
-    assert any("2 pictures are not in" in each and "'00011', '04011'" in each for each in said)
-    assert any("10 damaged pictures are left out" in each for each in said)
+    assert any("2 images are not in" in each and "'00011', '04011'" in each for each in said)
+    assert any("10 damaged images are left out" in each for each in said)
     assert len(whole.evaluation.paths) == 5000 - 12
     from sklearn.metrics import average_precision_score, f1_score, roc_auc_score
 

@@ -178,12 +178,12 @@ def test_tables_are_sorted(show):
     seen = evaluation(count=300)
     tab = show(whole(seen))
     column = "table.sortable tbody tr td:nth-child(2)"
-    tab.get_by_role("button", name="Pictures").click()
+    tab.get_by_role("button", name="Images").click()
     falling = [int(text) for text in tab.locator(column).all_inner_texts()]
     assert falling == sorted(seen.confusion.sum(1), reverse=True)
-    tab.get_by_role("button", name="Pictures").click()
+    tab.get_by_role("button", name="Images").click()
     assert [int(text) for text in tab.locator(column).all_inner_texts()] == falling[::-1]
-    header = tab.locator("table.sortable").get_by_role("columnheader", name="Pictures")
+    header = tab.locator("table.sortable").get_by_role("columnheader", name="Images")
     assert header.get_attribute("aria-sort") == "ascending"
 
 

@@ -206,14 +206,14 @@ def test_mixing_mixes_losses_with_their_weights(photos, label):
 def test_missing_pictures_are_named_all_at_once(photos):
     (photos / "002.png").unlink()
     (photos / "007.png").unlink()
-    with pytest.raises(ValueError, match=r"2 pictures are not in .*: '002', '007'. errors=\"skip\" leaves missing"):
+    with pytest.raises(ValueError, match=r"2 images are not in .*: '002', '007'. errors=\"skip\" leaves missing"):
         table(photos, "kind")
     (photos / "004.png").write_bytes(b"no picture")
     with pytest.warns(UserWarning) as warned:
         data = table(photos, "kind", errors="skip", shuffle=False)
     said = " ".join(str(each.message) for each in warned)
     assert {each.filename for each in warned if each.category is UserWarning} == {__file__}
-    assert "'002', '007'" in said and "1 damaged picture is left out" in said and "004.png" in said
+    assert "'002', '007'" in said and "1 damaged image is left out" in said and "004.png" in said
     assert data.rows.tolist() == [0, 1, 3, 5, 6, 8] and len(data[0][0]) == 6
     assert [path.stem for path in data.paths] == [IDS[row] for row in data.rows]
 
@@ -233,7 +233,7 @@ def test_groups_and_duplicates_are_not_divided(photos):
     groups = [{COLUMNS["patient"][row] for row in part.rows} for part in (train, held_out)]
     assert not groups[0] & groups[1] and sorted([*train.rows, *held_out.rows]) == [*range(9)]
     twice = {**COLUMNS, "image": ["000", "000", *IDS[2:]]}
-    with pytest.raises(ValueError, match="1 pictures stand in several rows.*'000'"):
+    with pytest.raises(ValueError, match=r"in several rows.*\(1\): '000'"):
         table(photos, "age", columns=twice, validation_split=0.34)
     assert len(table(photos, "age", columns=twice)) == 1  # nothing is held out
     train, held_out = table(photos, "age", columns=twice, validation_split=0.34, group_column="image")

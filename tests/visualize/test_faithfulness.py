@@ -457,7 +457,7 @@ def test_by_default_a_picture_is_of_the_class_that_the_model_predicts(trained):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"classes": [0] * 8 + [1] * 8}, "4 pictures of different classes. Received: 16 of 2 classes"),
+        ({"classes": [0] * 8 + [1] * 8}, "4 images of different classes. Received: 16 of 2 classes"),
         ({"tiles": 1}, "two or more"),
         ({"grid": (1, 9)}, "different classes"),
         ({"classes": 4}, "classes 0 to 3"),

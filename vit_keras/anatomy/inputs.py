@@ -1,4 +1,4 @@
-"""What images a model takes: their shape, their range, and the preprocessing that makes of an image its input."""
+"""Input shape, pixel range and preprocessing of a model."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _is_layer(operation):
 
 
 def _way_to(model, vit):
-    """Pairs of a model and the layer in it that is, or contains, the ViT, from the outermost on."""
+    """Yield pairs of a model and the layer in it that is, or contains, the ViT, from the outermost on."""
     while model is not vit:
         parts = [layer for layer in model.layers if any(part is vit for part in flat_layers(layer))]
         if not parts:
@@ -81,7 +81,7 @@ def _way_to(model, vit):
 
 
 def _entering(model, layer):
-    """The symbolic tensor that a layer takes in the graph of a model; `None` where either is missing."""
+    """Return the symbolic tensor that a layer takes in the graph of a model; `None` where either is missing."""
     pending, seen = list(getattr(model, "outputs", None) or ()), set()
     while pending:
         tensor = pending.pop()
@@ -96,7 +96,7 @@ def _entering(model, layer):
 
 
 def _upstream(tensor):
-    """What a symbolic tensor is computed by, first to last, and the images that it is computed from."""
+    """Return the operations that compute a symbolic tensor, first to last, and the images that they start from."""
     operations, image, pending, seen = [], None, [tensor], set()
     while pending:
         tensor = pending.pop()
@@ -113,8 +113,7 @@ def _upstream(tensor):
 
 
 def front(model: keras.Model) -> list[keras.Model]:
-    """Return what stands before the ViT in a model (preprocessing, augmentation), as functional models one after the
-    other.
+    """Return the layers before the ViT in a model (preprocessing, augmentation), as a chain of functional models.
 
     Returns:
         Models from the model's images to the ViT's. An empty list where there is nothing, or where the model has no
@@ -132,7 +131,7 @@ def front(model: keras.Model) -> list[keras.Model]:
 def image_shape(model: keras.Model) -> tuple[int | None, ...]:
     """Return `(batch, height, width, channels)` of the images that a model takes; `None` for what may be of any size.
 
-    Of a model with several inputs it is that of the one that leads to the ViT; of one without a graph, the ViT's.
+    A model with several inputs has the shape of the one that leads to the ViT; one without a graph, the ViT's.
 
     Raises:
         ValueError: It takes no images, as a packed model does; the error names the model inside that does.
@@ -185,7 +184,7 @@ def native_size(model: keras.Model, image_size: Any = None) -> tuple[int, int] |
 
 
 def input_range(model: keras.Model) -> str:
-    """Return which pixels a model takes, found by sending black and white images through what stands before its ViT.
+    """Return which pixels a model takes, found by sending black and white images through the layers before its ViT.
 
     Returns:
         `"normalized"`: as its checkpoint's preprocessing makes them; `"pixels"`: [0, 255], because the model normalizes
@@ -222,7 +221,7 @@ _LARGEST = 10.0
 
 
 def preprocessing_of(model: keras.Model, image_size: Any = None) -> Preprocessing:
-    """Return what makes of an image the input of this very model.
+    """Return the preprocessing that this model expects.
 
     It is the checkpoint's own preprocessing (`GOOGLE` where there is none), less what the model does itself: a model
     that normalizes is given pixels, and one that resizes is given the whole image.
@@ -258,7 +257,7 @@ def preprocessing_of(model: keras.Model, image_size: Any = None) -> Preprocessin
 
 
 def batch_preprocessing_of(model: keras.Model, image_size: Any = None) -> Preprocessing:
-    """Return what makes of images of different sizes one batch for this very model.
+    """Return the preprocessing that turns images of different sizes into one batch for this model.
 
     It is `preprocessing_of`, with a size also for a model that takes images of any size and resizes them itself. That
     size is the one that the model's own resizing leaves as it is: the size of its ViT or, where the model crops, the

@@ -1,4 +1,4 @@
-"""What comes out of a model: logits, probabilities, numbers or features, and what they stand for."""
+"""Outputs of a model: logits, probabilities, numbers or features, and their meaning."""
 
 from __future__ import annotations
 
@@ -88,12 +88,12 @@ def output_source(model: keras.Model) -> Any:
 
 
 def _source(output):
-    """What gives a tensor its values: the operations that change none, or only scale them, are passed over."""
+    """Return what gives a tensor its values; operations that change none, or only scale them, are passed over."""
     return [*_way_back(output, _keeps_values)][-1]
 
 
 def _way_back(output, past: Callable[[Any], bool]) -> Iterator[Any]:
-    """The models, layers and operations that a tensor came through, the last one first, up to one not to go past."""
+    """Yield the models, layers and operations that a tensor came through, from the last back to one not to go past."""
     while True:
         operation, inputs = origin(output)
         yield operation
@@ -160,7 +160,7 @@ def output_kind(model: keras.Model) -> str | None:
 
 
 def lack_of_classes(model: keras.Model) -> str | None:
-    """Return why a model is no classifier of one output `(batch, classes)`; `None` if it is one.
+    """Return why a model is not a classifier with one output `(batch, classes)`; `None` if it is one.
 
     Example:
         >>> from vit_keras import vit
@@ -179,7 +179,7 @@ def lack_of_classes(model: keras.Model) -> str | None:
 
 
 def probabilities(model: keras.Model, outputs: Any) -> np.ndarray:
-    """Return the probabilities of the classes that a classifier's outputs stand for.
+    """Return the class probabilities of a classifier's outputs.
 
     Args:
         model: The classifier.
@@ -191,7 +191,7 @@ def probabilities(model: keras.Model, outputs: Any) -> np.ndarray:
         probabilities of one class of several.
 
     Raises:
-        ValueError: The model is no classifier.
+        ValueError: The model is not a classifier.
 
     Example:
         >>> from vit_keras import vit
@@ -200,9 +200,11 @@ def probabilities(model: keras.Model, outputs: Any) -> np.ndarray:
         array([[0.5, 0.5]], dtype=float32)
     """
     if lack := lack_of_classes(model):
-        raise ValueError(f"The model {model.name!r} is no classifier: {lack}.")
+        raise ValueError(f"The model {model.name!r} is not a classifier: {lack}.")
     if task(model) in NUMBERS:
-        raise ValueError(f"The model {model.name!r} is no classifier: its task is {task(model)!r}. Ask predictions().")
+        raise ValueError(
+            f"The model {model.name!r} is not a classifier: its task is {task(model)!r}. Call predictions()."
+        )
     outputs, kind = _array(outputs), output_kind(model)
     if task(model) == "multi":
         return outputs if kind == "probabilities" else sigmoid(outputs)
@@ -212,7 +214,7 @@ def probabilities(model: keras.Model, outputs: Any) -> np.ndarray:
 
 
 def predictions(model: keras.Model, outputs: Any) -> np.ndarray:
-    """Return what the outputs of a model with a head stand for, whatever its task.
+    """Convert the outputs of a model with a head to probabilities or numbers, as its task requires.
 
     Args:
         model: The model.
@@ -237,12 +239,12 @@ def predictions(model: keras.Model, outputs: Any) -> np.ndarray:
     if task(model) not in NUMBERS:
         return probabilities(model, outputs)
     if lack := lack_of_classes(model):
-        raise ValueError(f"The model {model.name!r} predicts no numbers: {lack}.")
+        raise ValueError(f"The model {model.name!r} does not predict numbers: {lack}.")
     return _array(outputs)
 
 
 def levels(numbers: Any, count: int) -> np.ndarray:
-    """Return the levels, from 0, that predictions on an ordinal scale stand for: the nearest ones.
+    """Return the levels, from 0, nearest to predictions on an ordinal scale.
 
     Args:
         numbers: The predictions, of any shape.
@@ -375,7 +377,7 @@ def name_classes(model: keras.Model, names: Sequence[str], task: str = "single")
 
 
 def _classifiers(model: keras.Model) -> list[keras.Model]:
-    """The model, and the models inside it that its output comes through, the outermost first."""
+    """Return the model, and the models inside it that its output comes through, the outermost first."""
     try:
         inside = [*_way_back(outputs_of(model)[0], _keeps_classes)]
     except ValueError:  # there is no graph

@@ -14,7 +14,7 @@ from .. import layers
 from ..backend.keras_internals import add_seed_generator, flat_layers
 
 HEAD = ("pre_logits", "head", "head_dist")
-"""Names of the layers of a ViT that are made anew for other classes."""
+"""Names of the layers of a ViT that are replaced for other classes."""
 
 _PARTS = (layers.AddPositionEmbs, layers.AddSinCosPositionEmbs, layers.TransformerBlock, layers.MixerBlock)
 
@@ -66,8 +66,8 @@ def find_vit(model: keras.Model) -> keras.Model:
     shapes = [tuple(x.shape) for x in getattr(found[0], "inputs", None) or ()]
     if shapes and len(shapes[0]) == 2:
         raise ValueError(
-            f"The model {found[0].name!r} is no Vision Transformer: its input has the shape {shapes[0]}, as the "
-            "tokens of a text."
+            f"The model {found[0].name!r} is not a Vision Transformer: its input has the shape {shapes[0]}, as "
+            "the tokens of a text."
         )
     return found[0]
 
@@ -121,7 +121,7 @@ def block_numbers(layers: Any, count: int) -> tuple[int, ...]:
 
     Raises:
         ValueError: There is no such block, or none is named.
-        TypeError: `layers` are no numbers.
+        TypeError: `layers` are not numbers.
 
     Example:
         >>> block_numbers([-1, 0], 12)
@@ -289,8 +289,8 @@ def head_layers(model: keras.Model) -> list[keras.layers.Layer]:
         model: A Keras model.
 
     Returns:
-        Of a model with this package's Vision Transformer in it: its `pre_logits` and heads, and all layers outside of
-        it. Of another: the layers beside the models nested in it or, without any such, the last layer with weights.
+        In a model with this package's Vision Transformer: its `pre_logits` and heads, and all layers outside of
+        it. In any other model: the layers outside of nested models or, without any such, the last layer with weights.
 
     Raises:
         ValueError: There is no such layer.

@@ -1,4 +1,4 @@
-"""How the command line prints: messages, headings with texts, tables. Needs no Keras and no NumPy."""
+"""Output of the command line: messages, headings with texts, tables. Needs no Keras and no NumPy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`doctor`: what a bug report should say of a machine, and what is wrong with it."""
+"""`doctor`: the facts about a machine that a bug report needs, and what is wrong with it."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _machine() -> Iterator[tuple[str, str]]:
 
 
 def _extras() -> Iterator[tuple[str, str]]:
-    """Say of each extra of this package which of its packages are missing."""
+    """Yield each extra of this package, with those of its packages that are missing."""
     try:
         about = importlib.metadata.metadata(_OURS)
     except importlib.metadata.PackageNotFoundError:

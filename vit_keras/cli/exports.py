@@ -76,4 +76,4 @@ def benchmark(options: argparse.Namespace) -> None:
         for row in rows
     ]
     print_table(header, cells, "<>>>>>><")
-    print("\nDIFFERENCE and SAME CLASS: from the model in Keras, as the report beside the file says.")
+    print("\nDIFFERENCE and SAME CLASS: from the model in Keras, according to the report next to the file.")

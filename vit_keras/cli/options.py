@@ -112,7 +112,7 @@ def image_size(text: str) -> tuple[int, int] | str | None:
     """Return `(height, width)`; `"native"` stays, and `any` is `None`.
 
     Raises:
-        argparse.ArgumentTypeError: The text is no size.
+        argparse.ArgumentTypeError: The text is not a size.
 
     Example:
         >>> image_size("224"), image_size("96x64"), image_size("any")

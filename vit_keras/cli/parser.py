@@ -101,7 +101,7 @@ class _Parser(argparse.ArgumentParser):
     """A parser whose errors are two lines: how the command is used, and what is wrong."""
 
     def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:
-        """Refuse an unknown option here, where the command is known, and before it is missed under its right name."""
+        """Refuse an unknown option here, where the command is known, before a missing option hides it."""
         for name in args or ():
             if name == "--" or (self._subparsers is not None and not name.startswith("-")):
                 break  # what follows is not an option, or is one of the command

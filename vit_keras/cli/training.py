@@ -127,7 +127,7 @@ def _print_evaluation(found: Any) -> None:
     said = found.headline
     if found.task == "single":
         low, high = found.interval
-        said = f"accuracy {found.accuracy:.1%} on {len(found.labels):,} pictures (at 95 %: {low:.1%} to {high:.1%})"
+        said = f"accuracy {found.accuracy:.1%} on {len(found.labels):,} images (at 95 %: {low:.1%} to {high:.1%})"
     shares = found.task in ("single", "multi")
     measures = [name for name in found.per_class[0] if name not in ("name", "pictures")]
     rows = []
@@ -137,7 +137,7 @@ def _print_evaluation(found: Any) -> None:
             known = [each[name] for name in measures]
             texts = ["-" if value is None else f"{value:.1%}" if shares else f"{value:.4g}" for value in known]
             rows.append((each["name"], *counted, *texts))
-    header = ["CLASS" if found.task == "single" else "LABEL", "PICTURES"] if shares else ["NUMBER"]
+    header = ["CLASS" if found.task == "single" else "LABEL", "IMAGES"] if shares else ["NUMBER"]
     header += [name.replace("_", " ").upper() for name in measures]
     print(f"{said}\n")
     print_table(header, rows, "<" + ">" * (len(header) - 1))
@@ -167,7 +167,7 @@ def predict_table(options: argparse.Namespace) -> None:
 
 
 def _paths(names: list[str]) -> list[str]:
-    """Return the paths that patterns such as `fold*/model.keras` stand for, which not every shell finds out."""
+    """Return the paths that match patterns such as `fold*/model.keras`, which not every shell expands."""
     return [path for name in names for path in sorted(glob.glob(name)) or [name]]
 
 

@@ -62,7 +62,7 @@ def export(
             `None` to compare nothing.
 
     Returns:
-        A `Report`, which is also written beside the file, as `NAME.report.json`.
+        A `Report`, which is also written next to the file, as `NAME.report.json`.
 
     Raises:
         FileNotFoundError: There is no such folder.

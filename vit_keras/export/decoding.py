@@ -71,7 +71,7 @@ def _of_bounded_size(data):
         height, width, _ = tf.unstack(tf.cast(tf.io.extract_jpeg_shape(data), tf.int64))
         raw = tf.io.decode_raw(data, tf.uint8)
         scans = tf.math.count_nonzero(tf.equal(raw[:-1], 0xFF) & tf.equal(raw[1:], 0xDA))
-        message = f"The picture has too many scans: at most {MAX_DECODED:,} pixels are decoded in all."
+        message = f"The image has too many scans: at most {MAX_DECODED:,} pixels are decoded in all."
         with tf.control_dependencies([tf.debugging.Assert(width * height * scans <= MAX_DECODED, [message, scans])]):
             return [tf.identity(width), height]
 
@@ -86,7 +86,7 @@ def _of_bounded_size(data):
         exclusive=True,
     )
     allowed = (width <= MAX_SIDE) & (height <= MAX_SIDE) & (width * height <= MAX_PIXELS)
-    message = f"The picture has too many pixels: at most {MAX_PIXELS:,} are decoded, and {MAX_SIDE:,} on a side."
+    message = f"The image has too many pixels: at most {MAX_PIXELS:,} are decoded, and {MAX_SIDE:,} on a side."
     with tf.control_dependencies([tf.debugging.Assert(allowed, [message, width, height])]):
         return tf.identity(data)
 
@@ -107,7 +107,7 @@ def _jpeg(data):
 
 
 def _orientation(data):
-    """The orientation, 1 to 8, in the EXIF data of a JPEG; 1 without any."""
+    """Return the orientation, 1 to 8, in the EXIF data of a JPEG; 1 without any."""
     import tensorflow as tf
 
     raw = tf.cast(tf.io.decode_raw(tf.strings.substr(data, 0, _EXIF_WITHIN), tf.uint8), tf.int32)
@@ -177,7 +177,7 @@ def _first_frame(data):
     start = 13 + colors(byte(10))
     none = tf.constant(0, tf.int64)
     stop, _, pixels = tf.while_loop(goes_on, step, (start, tf.constant(block), none), parallel_iterations=1)
-    message = f"The picture has too many pixels: its first frame has more than {MAX_PIXELS:,}."
+    message = f"The image has too many pixels: its first frame has more than {MAX_PIXELS:,}."
     with tf.control_dependencies([tf.debugging.Assert(pixels <= MAX_PIXELS, [message, pixels])]):
         return tf.strings.join([tf.strings.substr(data, 0, stop), b";"])
 
@@ -187,7 +187,7 @@ def _other(data):
 
     pixels = tf.io.decode_image(data, expand_animations=False)
     size = tf.shape(pixels, tf.int64)
-    message = f"The picture has too many pixels: at most {MAX_PIXELS:,} are taken."  # a WebP has at most 268 million
+    message = f"The image has too many pixels: at most {MAX_PIXELS:,} are taken."  # a WebP has at most 268 million
     with tf.control_dependencies([tf.debugging.Assert(size[0] * size[1] <= MAX_PIXELS, [message, size])]):
         pixels = tf.identity(pixels)
     gray = tf.equal(tf.shape(pixels)[-1], 1)

@@ -24,7 +24,7 @@ class Format:
         backend: The Keras backend that must be active to write it; `None` for any.
         resizes: Whether a file takes images of any size and resizes them as the model's preprocessing does.
         quantize: What the argument `quantize=` may be.
-        weights: The ending of the file of weights that may be beside a file; `""` where there is none.
+        weights: The ending of the file of weights that may lie next to a file; `""` where there is none.
         shows_attention: Whether a file returns attention by default, if the model has any.
 
     Example:
@@ -69,7 +69,7 @@ FORMATS["html"] = dataclasses.replace(
 
 
 def find_format(path: str | os.PathLike[str], format: str | None = None) -> str:
-    """Return the name of a format: the given one, or that of the ending of a path.
+    """Return the name of a format: the given one, or the one that the ending of a path implies.
 
     Args:
         path: Where the exported model goes.

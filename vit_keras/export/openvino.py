@@ -19,7 +19,7 @@ PRECISION = (
 
 
 def write(plan: Plan, path: str | os.PathLike[str]) -> list[str]:
-    """Write an OpenVINO model: the graph to `path`, and the weights to `.bin` beside it.
+    """Write an OpenVINO model: the graph to `path`, and the weights to `.bin` next to it.
 
     Args:
         plan: What to write. `quantize="int8"`: products with weights in 8 bits, see `onnx.int8`.

@@ -1,4 +1,4 @@
-"""Pictures to compare a model and its file with."""
+"""Images to compare a model and its file with."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["check_pictures", "model_inputs", "picture_files", "pictures_of_own_s
 
 
 def check_pictures(plan: Plan, pictures: Any) -> list[Any]:
-    """Return the images that the argument `check` stands for.
+    """Return the images that the argument `check` selects.
 
     Args:
         plan: What they are for.
@@ -29,7 +29,7 @@ def check_pictures(plan: Plan, pictures: Any) -> list[Any]:
             whatever else `vit_keras.utils.read` reads.
 
     Raises:
-        ValueError: There is no image.
+        ValueError: There are no images.
     """
     if pictures is True:
         return drawn(plan)
@@ -38,7 +38,7 @@ def check_pictures(plan: Plan, pictures: Any) -> list[Any]:
         pictures = pictures_in(path) if path.is_dir() else [path]
     found = list(pictures)
     if not found:
-        raise ValueError("There are no pictures to compare with. Pass check=True for drawn ones, or False for none.")
+        raise ValueError("There are no images to compare with. Pass check=True for drawn ones, or False for none.")
     return found
 
 

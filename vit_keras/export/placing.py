@@ -1,4 +1,4 @@
-"""Where an exported file goes, and what it may replace."""
+"""Paths of exported files, and which existing files they may replace."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def check_place(path: Path, name: str) -> None:
     if not FORMATS[name].suffix and path.exists():
         earlier = path.is_dir() and ((path / "saved_model.pb").is_file() or not any(path.iterdir()))
         if not earlier:
-            raise ValueError(f"{path} exists and is no SavedModel: name another folder, which will be made.")
+            raise ValueError(f"{path} exists and is not a SavedModel: name another folder, which will be made.")
 
 
 def names(path: Path, name: str) -> list[str]:

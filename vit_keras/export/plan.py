@@ -1,4 +1,4 @@
-"""What is exported: a model, what it takes and what it returns, asked of `anatomy` once."""
+"""Plan of an export: a model, its inputs and its outputs, looked up in `anatomy` once."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = ["Plan", "in_float32"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What to export. Made by `Plan.of`; every format is written from one.
+    """The plan of an export. Made by `Plan.of`; every format is written from one.
 
     Attributes:
         model: The model.
@@ -72,7 +72,7 @@ class Plan:
         quantize: str | None = None,
         metadata: dict[str, Any] | None = None,
     ) -> Plan:
-        """Ask a model what there is to know for an export.
+        """Return the plan of exporting a model.
 
         Args:
             model: A model with one Vision Transformer of this package in it, one input and one output.
@@ -87,7 +87,7 @@ class Plan:
             The plan.
 
         Raises:
-            TypeError: `model` is no Keras model.
+            TypeError: `model` is not a Keras model.
             ValueError: The model cannot be exported, or an argument does not fit it.
 
         Example:
@@ -141,7 +141,7 @@ class Plan:
         """
         if self.image_size is None:
             raise ValueError(
-                f"A file of this format takes pictures of one size, and the model {self.model.name!r} takes any. "
+                f"A file of this format takes images of one size, and the model {self.model.name!r} takes any. "
                 "Export vit_keras.resize(model, image_size), or choose the format saved_model or onnx."
             )
         return self.image_size

@@ -1,4 +1,4 @@
-"""What an export says of itself: whether the file computes what the model computes, how fast, how large, made how."""
+"""Accuracy, speed, size and provenance of an exported file."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ QUANTIZED_TOLERANCE = 0.25
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """What a file makes of some images, beside what the model makes of them.
+    """Outputs of a file for some images, compared with those of the model.
 
     Attributes:
         inputs: What went in: `"images"`, `"pixels"`, `"bytes"`.
         pictures: Their number.
         difference: The largest difference of any output; of one with values above 1, as a share of the largest.
         tolerance: What the difference may be; `None` for a quantized file.
-        same_class: Of how many images the most probable class is the same; `None` where there are no classes.
+        same_class: Number of images whose most probable class is the same; `None` where there are no classes.
     """
 
     inputs: str
@@ -66,7 +66,7 @@ class Comparison:
         if self.tolerance is None:
             return self.difference <= QUANTIZED_TOLERANCE
         same = self.same_class is None or self.same_class == self.pictures
-        return same and self.difference <= self.tolerance  # False for a difference that is no number
+        return same and self.difference <= self.tolerance  # False for a difference that is NaN
 
     def __str__(self) -> str:
         limit = "" if self.tolerance is None else f" (allowed: {self.tolerance:g})"
@@ -76,13 +76,13 @@ class Comparison:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What an export did. `str` is a short text, `to_json` all of it.
+    """The report of an export. `str` is a short text, `to_json` all of it.
 
     Attributes:
         path: The file or folder.
         format: The name of its format.
         bytes: Its size.
-        sha256: Its hash; of several files that of their names and hashes.
+        sha256: Its hash; for several files, the hash of their names and hashes.
         comparisons: What the file was found to compute; empty if it was not checked.
         milliseconds: `{"file": …, "model": …}` for one image, medians, in turns on this machine; or `None`.
         runtime: Name and version of what ran the file, or `None`.
@@ -114,7 +114,7 @@ class Report:
         found += [("check", str(each)) for each in self.comparisons] or [("check", "not checked")]
         if self.milliseconds:
             file, model = self.milliseconds["file"], self.milliseconds["model"]
-            found.append(("speed", f"{file:.1f} ms a picture; the model in Keras: {model:.1f} ms"))
+            found.append(("speed", f"{file:.1f} ms an image; the model in Keras: {model:.1f} ms"))
         if self.runtime:
             found.append(("runtime", f"{self.runtime}, {self.cpu}"))
         source, license = self.metadata.get("source"), self.metadata.get("license")
@@ -155,8 +155,8 @@ def compare(plan: Plan, name: str, path: Path, pictures: Sequence[Any]) -> dict[
             raise ValueError(
                 f"{path.name} does not compute what the model {plan.model.name!r} computes. {'; '.join(wrong)}. "
                 + (
-                    f"A quantized file must predict the same class for {QUANTIZED_AGREEMENT:.0%} of the pictures: pass "
-                    "pictures of your own as check=, leave out quantize=, or pass check=False."
+                    f"A quantized file must predict the same class for {QUANTIZED_AGREEMENT:.0%} of the images: pass "
+                    "images of your own as check=, leave out quantize=, or pass check=False."
                     if plan.quantize
                     else "It was deleted. Pass check=False to keep it."
                 )
@@ -217,7 +217,7 @@ def _tolerance(plan, inputs) -> float:
 
 
 def _expected(plan: Plan, inputs: Sequence[np.ndarray]) -> list[dict[str, np.ndarray]]:
-    """Return what the model makes of each input: `predict`, and of what that does not show the plan's outputs."""
+    """Return the model's outputs for each input: those of `predict`, and the plan's where `predict` lacks one."""
     found: list[dict[str, np.ndarray]] = [{} for _ in inputs]
     for shape in {each.shape for each in inputs}:
         members = [n for n, each in enumerate(inputs) if each.shape == shape]
@@ -258,7 +258,7 @@ def _same_class(found, wanted, tolerance) -> int:
 def _notes(plan, name, file, pictures, inputs, expected) -> tuple[str, ...]:
     notes = list(file.about["notes"])
     if plan.preprocessing is not None and not FORMATS[name].resizes:
-        notes.append(f"Pictures are to be resized to {plan.image_size} before; normalization is inside.")
+        notes.append(f"Images are to be resized to {plan.image_size} before; normalization is inside.")
     dtypes = [dtype for dtype in plan.metadata.get("model_dtypes", ()) if dtype in ("float16", "bfloat16")]
     if dtypes:
         notes.append(
@@ -290,7 +290,7 @@ def _milliseconds(plan: Plan, file: Running, inputs: np.ndarray, rounds: int = 5
 
 
 def sha256(path: Path) -> str:
-    """Return the hash of a file; of an export of several files that of their names and hashes."""
+    """Return the hash of a file; for several files, the hash of their names and hashes."""
     hashes = []
     for each in files_of(path):
         digest = hashlib.sha256()

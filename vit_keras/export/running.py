@@ -1,4 +1,4 @@
-"""An exported file at work in a process of its own; see `runtimes`."""
+"""Exported files running in a process of their own; see `runtimes`."""
 
 from __future__ import annotations
 

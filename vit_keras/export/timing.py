@@ -1,4 +1,4 @@
-"""Which of several exported files is the fastest here, and how small and how exact each is."""
+"""Compare the speed, size and accuracy of several exported files on this machine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["Row", "benchmark", "cpu", "files_of"]
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """What was measured of one file.
+    """Measurements of one file.
 
     Attributes:
         path: The file or folder.
@@ -32,7 +32,7 @@ class Row:
         spread: The least and the largest time.
         runtime: Name and version of what ran it.
         difference: From the model, as its report says: `None` without a report or a check.
-        same_class: Share of the checked images of which the class is the model's; `None` likewise.
+        same_class: Share of the checked images whose class is the model's; `None` in the same case.
     """
 
     path: str
@@ -108,7 +108,7 @@ def _pictures(about, batch_size, image_size):
 
 
 def _reported(path: Path) -> dict[str, float | None]:
-    """Return what the report beside a file says of its distance from the model."""
+    """Return the difference from the model that the report next to a file states."""
     report = path.with_name(f"{path.name}.report.json")
     found = json.loads(report.read_text(encoding="utf-8"))["comparisons"] if report.is_file() else []
     ranked = [each for each in found if each["same_class"] is not None]

@@ -29,7 +29,7 @@ def write(plan: Plan, path: str | os.PathLike[str]) -> list[str]:
 
     (shape, dtype), prepare = plan.input_of(resize=False), plan.prepare(resize=False)
 
-    # The model is no part of the program: Keras reads its variables elsewhere than where PyTorch registers them, and
+    # The model is not part of the program: Keras reads its variables elsewhere than where PyTorch registers them, and
     # each would be in the file twice.
     class Program(torch.nn.Module):
         def forward(self, images):

@@ -1,4 +1,4 @@
-/* The model in this page answers pictures. `web.py` writes the blocks that are read here: about, wasm, model. */
+/* The model in this page answers images. `web.py` writes the blocks that are read here: about, wasm, model. */
 
 const $ = (id) => document.getElementById(id);
 const about = JSON.parse($("about").textContent);
@@ -36,10 +36,10 @@ window.compute = (pixels, dimensions) => {
   return outputs;
 };
 
-/** Read a picture as Python does: upright, its pixels as they are stored, transparency on white. */
+/** Read an image as Python does: upright, its pixels as they are stored, transparency on white. */
 async function read(file) {
   const picture = await createImageBitmap(file, { colorSpaceConversion: "none" }).catch(() => {
-    throw new Error(`${file.name || "This"} is no picture that this browser can read. Choose a JPEG, PNG or WebP file.`);
+    throw new Error(`${file.name || "This"} is not an image that this browser can read. Choose a JPEG, PNG or WebP file.`);
   });
   const { width, height } = picture, rows = Math.min(height, 256), pixels = new Uint8Array(3 * width * height);
   const context = Object.assign(document.createElement("canvas"), { width, height: rows }).getContext("2d", { willReadFrequently: true });
@@ -103,7 +103,7 @@ function patches(count, [height, width]) {
   return down && count % down === 0 ? [down, count / down] : null;
 }
 
-/** Return the size to which a picture is resized, and the window of it that the model sees, as `Preprocessing.geometry` does. */
+/** Return the size to which an image is resized, and the window of it that the model sees, as `Preprocessing.geometry` does. */
 function geometry(height, width) {
   const [down, across] = about.size, half = (rest) => Math.floor(rest / 2) + (rest % 2) * (Math.floor(rest / 2) % 2);
   if (about.crop === null) return { h: down, w: across, top: 0, left: 0 };
@@ -115,7 +115,7 @@ function geometry(height, width) {
   return { h, w, top: half(h - down), left: half(w - across) };
 }
 
-/** Return the part of a picture that the model sees: top, left, height and width as shares. */
+/** Return the part of an image that the model sees: top, left, height and width as shares. */
 function box(height, width) {
   if (!about.size) return [0, 0, 1, 1];
   const { h, w, top, left } = geometry(height, width);

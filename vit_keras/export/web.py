@@ -72,7 +72,7 @@ def write(plan: Plan, path: str | os.PathLike[str]) -> list[str]:
     if plan.preprocessing is None or plan.picture_shape[3] != 3:
         received = "preprocessing=False" if plan.preprocessing is None else f"{plan.picture_shape[3]} channels"
         raise ValueError(
-            f"A page takes pictures of 1 or 3 channels, with preprocessing=True. Received: {received}. Choose the "
+            f"A page takes images of 1 or 3 channels, with preprocessing=True. Received: {received}. Choose the "
             "format onnx."
         )
     script, program = onnxruntime_web()
@@ -162,7 +162,7 @@ def _footer(plan: Plan) -> str:
     about = plan.metadata_json()
     source, license = (html_page.escape(about.get(key) or "unknown") for key in ("source", "license"))
     versions = html_page.escape(json.dumps(about.get("versions")))
-    return f"""<p>The model computes in this page. The picture does not leave it, and nothing is asked of a network.</p>
+    return f"""<p>The model computes in this page. The image does not leave it, and nothing is asked of a network.</p>
     <details><summary>About this page</summary>
     <p>Weights: {source}. Their license: {license}. SHA-256: <code>{about.get("weights_sha256")}</code></p>
     <p>Written by vit_keras: <code>{versions}</code></p>

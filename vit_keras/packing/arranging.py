@@ -53,7 +53,7 @@ class Packing:
 
     @property
     def fill(self) -> float:
-        """Share of the tokens that are no padding."""
+        """Share of the tokens that are not padding."""
         return float((self.inputs["images"] >= 0).mean())
 
     def unpack(self, outputs: Any) -> np.ndarray | list[np.ndarray]:
@@ -77,7 +77,7 @@ class Packing:
         return outputs[self.slots[:, 0], self.slots[:, 1]]
 
     def spread(self, values: Sequence[Any]) -> tuple[np.ndarray, np.ndarray]:
-        """Return one value an image, such as its label, as `fit` needs them beside `inputs`.
+        """Return one value per image, such as its label, in the form that `fit` needs along with `inputs`.
 
         Args:
             values: One for each image: numbers, or arrays of one shape.
@@ -175,8 +175,8 @@ def fitting_size(size: tuple[int, int], patch: tuple[int, int], patches: int) ->
 
     Args:
         size: `(height, width)` of the image.
-        patch: Pixels of a patch, likewise.
-        patches: Most patches of the result.
+        patch: `(height, width)` of a patch.
+        patches: Maximum number of patches of the result.
 
     Raises:
         ValueError: `patches` is less than 1.

@@ -38,7 +38,7 @@ def pack(model: keras.Model, tokens: int = 512, images: int = 8) -> PackedTransf
         A `PackedTransformer`.
 
     Raises:
-        TypeError: `model` is no Keras model.
+        TypeError: `model` is not a Keras model.
         ValueError: It needs all patches of one grid: a hybrid, a Mixer, relative positions, merged or dropped patches.
 
     Example:
@@ -160,7 +160,7 @@ class PackedTransformer(CheckedModel):
         return ops.sum(rows * ops.expand_dims(shares[..., down:], -1), axis=2)
 
     def _rotations(self, inputs):
-        """Return the rotary positions of each block; what is no patch is not rotated."""
+        """Return the rotary positions of each block; only patches are rotated."""
         if self.config.rope_theta is None:
             return None
         rope = self.vit.get_layer("rotary_positions")(inputs["places"])
@@ -336,7 +336,9 @@ def _bounded(x: Any, lost: Any = None) -> tuple[Any, Any]:
 def _check(vit: keras.Model) -> None:
     config = getattr(vit, "config", None)
     if config is None:
-        raise ValueError(f"The model {vit.name!r} has lost its configuration, which packing needs. Build it anew.")
+        raise ValueError(
+            f"The model {vit.name!r} has lost its configuration, which packing needs. Build the model again."
+        )
     usual = {"resnet": (None,), "tokens_mlp_dim": (None,), "relative_positions": (False,), "patch_dropout": (0,)}
     usual["merge_tokens"] = (0, (0,) * config.num_layers)
     found = [field for field, values in usual.items() if getattr(config, field) not in values]

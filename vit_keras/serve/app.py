@@ -1,4 +1,4 @@
-"""What the server answers: a table of addresses, and a function for each."""
+"""Answers of the server: a table of addresses, and a function for each."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ Late = asyncio.exceptions.TimeoutError
 KEPT = 256 << 20
 """Bytes that a run may need if its memory is to be kept for the next one."""
 _FOLDER = Path(__file__).parent
-_FOOTER = """<p>The picture goes to this server alone, and is not kept.</p>
+_FOOTER = """<p>The image is sent to this server only, and is not kept.</p>
     <p>For programs: <code>curl --data-binary @cat.jpg <span id="address"></span></code>, the Open Inference Protocol at
       <a href="v2"><code>v2</code></a>, its description at <a href="openapi.json"><code>openapi.json</code></a>.</p>"""
 
@@ -145,12 +145,16 @@ class App:
         """Hold a place for a request from before its body is read until its answer is there."""
         limits, client = self.limits, request.client.host if request.client else ""
         if self._clients.total() >= limits.pending:
-            raise HTTPException(503, f"{limits.pending} requests wait, as many as may. Try again in a second.", RETRY)
+            raise HTTPException(
+                503,
+                f"The server is busy: {limits.pending} requests are queued (the limit). Try again in a second.",
+                RETRY,
+            )
         if self.unsent() > 2 * limits.answer:
             raise HTTPException(503, "Too many answers are not taken by their clients. Try again in a second.", RETRY)
         most = limits.requests_of(client)
         if self._clients[client] >= most:
-            message = f"{most} of your requests wait, as many as may. Send the next after an answer."
+            message = f"{most} of your requests are queued (the limit). Send the next after an answer."
             raise HTTPException(429, message, RETRY)
         self._clients[client] += 1
         try:
@@ -194,7 +198,7 @@ class App:
         return found
 
     async def _compute(self, request: Request, prepare: Callable[[bytes], Work]) -> Response:
-        """Read the body of a request, and return what a worker makes of it."""
+        """Read the body of a request, and return a worker's answer."""
         with self._place(request):
             body = await self._body(request)
             future = self.workers.submit(functools.partial(prepare, body), self.limits.timeout)
@@ -273,7 +277,7 @@ class App:
                 except ValueError as error:
                     raise HTTPException(400, f"The form cannot be read: {error}.") from None
             if not body:
-                raise HTTPException(400, "The body is empty. Send the bytes of a picture, or a form with one file.")
+                raise HTTPException(400, "The body is empty. Send the bytes of an image, or a form with one file.")
             picture = read_picture(body, self.limits.pixels)
             size = picture.shape[:2]
             images = resized(picture, engine.preprocessing, self.limits.pixels)[None]

@@ -1,4 +1,4 @@
-"""What a request costs at most: pixels, memory and the answer, estimated before anything is computed.
+"""Upper bounds of the cost of a request: pixels, memory and answer, estimated before anything is computed.
 
 The estimates are upper bounds for a Vision Transformer in float32, within a factor of about two. Where images have one
 size in the model, what the model itself takes is its owner's choice and not counted.

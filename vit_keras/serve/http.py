@@ -50,10 +50,10 @@ class Protocol(H11Protocol):
                 by_address.setdefault(each.address, []).append(each)
         mine, most = by_address[self.address], self.limits.connections_of(self.address)
         if len(mine) > most:
-            message = f"There are {most} connections from {self.address}, as many as may be. Use those."
+            message = f"Too many connections from {self.address} (limit: {most}). Use the open ones."
             self._make_room(mine, 429, message)
         elif sum(map(len, by_address.values())) > MAX_CONNECTIONS:
-            message = f"There are {MAX_CONNECTIONS} connections, as many as may be. Try again."
+            message = f"Too many connections (limit: {MAX_CONNECTIONS}). Try again later."
             self._make_room(max(by_address.values(), key=len), 503, message)
 
     @property
@@ -89,7 +89,7 @@ class Protocol(H11Protocol):
         super().on_response_complete()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what is no HTTP. uvicorn calls it while it handles h11's error, which knows the status."""
+        """Answer invalid HTTP. uvicorn calls it while it handles h11's error, which knows the status."""
         error = sys.exc_info()[1]
         self._refuse(getattr(error, "error_status_hint", 400), f"The request cannot be read: {error or msg}.")
 

@@ -1,4 +1,4 @@
-"""What a client may cost."""
+"""Limits on what a client may cost."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _THIS_MACHINE = ("127.0.0.0/8", "::1")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What a client may cost.
+    """Limits on what a client may cost.
 
     Attributes:
         body: Bytes of a request.
         pixels: Pixels of an image, or of all images of one request: as sent, while they are resized, or resized.
         memory: Bytes that the model may need for one request, as estimated before it is computed.
-        answer: Bytes of an answer, likewise.
+        answer: Bytes of an answer, estimated in the same way.
         pending: Requests that are read, wait or are computed; more get the status 503.
         per_client: Those of one address; more get the status 429. `None`: 32, and any number from this machine, where
             a proxy may be.

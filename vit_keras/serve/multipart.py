@@ -17,7 +17,7 @@ def first_part(body: bytes, content_type: str) -> bytes:
         content_type: Its header of this name.
 
     Raises:
-        ValueError: It is no form, or has no whole part.
+        ValueError: It is not a form, or has no complete part.
 
     Example:
         >>> body = b'--x\r\nContent-Disposition: form-data; name="file"; filename="a.png"\r\n\r\nPNG\r\n--x--\r\n'

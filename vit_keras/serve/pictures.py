@@ -1,4 +1,4 @@
-"""From the bytes of an image to what the model takes, and from attention to maps that lie over the image."""
+"""Decoding of images for the model, and maps of attention to lay over them."""
 
 from __future__ import annotations
 
@@ -50,24 +50,24 @@ def read_picture(data: bytes, max_pixels: int) -> np.ndarray:
             warnings.simplefilter("ignore")  # of what is checked below
             image = Image.open(io.BytesIO(data), formats=known)
     except Image.DecompressionBombError:
-        message = f"The picture has more pixels than are taken, {max_pixels:,}. Send a smaller picture."
+        message = f"The image has more pixels than are taken, {max_pixels:,}. Send a smaller image."
         raise HTTPException(413, message) from None
     except Exception:  # Pillow's decoders raise errors of any kind
-        message = f"{len(data):,} bytes were received that are no picture. Send one in {', '.join(known)}."
+        message = f"{len(data):,} bytes were received that are not an image. Send one in {', '.join(known)}."
         raise HTTPException(415, message) from None
     with image:
         if image.width * image.height > max_pixels:
-            message = f"The picture has {image.width}×{image.height} pixels, and at most {max_pixels:,} are taken."
+            message = f"The image has {image.width}×{image.height} pixels, and at most {max_pixels:,} are taken."
             raise HTTPException(413, f"{message} Send a smaller one.")
         if max(image.size) > MAX_SIDE:
-            message = f"The picture has {image.width}×{image.height} pixels, and a side at most {MAX_SIDE:,}."
+            message = f"The image has {image.width}×{image.height} pixels, and a side at most {MAX_SIDE:,}."
             raise HTTPException(413, f"{message} Send another one.")
         try:
             return read(image, None)
         except ManyScans as error:
             raise HTTPException(422, str(error)) from None
         except ValueError:
-            message = f"The picture ({image.format}, {image.width}×{image.height}) cannot be decoded. Send a whole one."
+            message = f"The image ({image.format}, {image.width}×{image.height}) cannot be decoded. Send a whole one."
             raise HTTPException(422, message) from None
 
 
@@ -93,7 +93,7 @@ def resized(picture: np.ndarray, preprocessing: Preprocessing | None, max_pixels
         return picture
     (height, width), (size, _) = picture.shape[:2], preprocessing.geometry(picture.shape[:2], preprocessing.image_size)
     if size[0] * size[1] > max(max_pixels, height * width):
-        message = f"The picture of {width}×{height} pixels would be enlarged to {size[1]}×{size[0]} for the model, and"
+        message = f"The image of {width}×{height} pixels would be enlarged to {size[1]}×{size[0]} for the model, and"
         raise HTTPException(413, f"{message} at most {max_pixels:,} pixels are taken. Crop it.")
     return resize_in_steps(picture, size, preprocessing.interpolation)
 
@@ -101,7 +101,7 @@ def resized(picture: np.ndarray, preprocessing: Preprocessing | None, max_pixels
 def attention_maps(
     scores: Sequence[np.ndarray], picture: tuple[int, int], preprocessing: Preprocessing | None
 ) -> Mapping[str, Any] | None:
-    """Return where a model looks in a picture: what its first token attends to, or the mean of all without such a one.
+    """Return where a model looks in an image: what its first token attends to, or the mean of all tokens.
 
     Args:
         scores: The attention `(1, heads, tokens, tokens)` of each block.

@@ -26,7 +26,7 @@ _AT_ONCE = 1 << 16  # numbers that are written at one time: as objects of Python
 
 @dataclasses.dataclass(frozen=True)
 class Inference:
-    """What a request asks for.
+    """A parsed request.
 
     Attributes:
         images: uint8 `(batch, height, width, 3)`.
@@ -54,7 +54,7 @@ def read_request(body: bytes, headers: Mapping[str, str], engine: Engine) -> Inf
 
     Args:
         body: JSON, and after it the bytes of the tensor if a header tells where they begin.
-        headers: Of the request, by names in small letters.
+        headers: Headers of the request, by names in lower case.
         engine: The model.
 
     Returns:
@@ -69,7 +69,7 @@ def read_request(body: bytes, headers: Mapping[str, str], engine: Engine) -> Inf
             raise ValueError(f"it has more than {_MAX_OBJECTS} objects")
         request = json.loads(body[:end])
     except (ValueError, RecursionError) as error:
-        raise HTTPException(400, f"The first {end:,} bytes of the body are no JSON: {error}.") from None
+        raise HTTPException(400, f"The first {end:,} bytes of the body are not JSON: {error}.") from None
     request = _object(request, "The body")
     inputs = request.get("inputs")
     if not isinstance(inputs, list) or len(inputs) != 1:
@@ -180,7 +180,7 @@ def _from_lists(data: Any, shape: list[int]) -> np.ndarray:
             break
         lengths = {len(each) if isinstance(each, list) else -1 for each in values}
         if len(lengths) > 1:
-            raise HTTPException(400, f"data is no tensor: its lists have several lengths. Received: {_shown(data)}")
+            raise HTTPException(400, f"data is not a tensor: its lists differ in length. Received: {_shown(data)}")
         values = list(itertools.chain.from_iterable(values))
     is_whole = isinstance(values, list) and values and set(map(type, values)) == {int}
     if not is_whole or min(values) < 0 or max(values) > 255:

@@ -29,7 +29,7 @@ class TextConfig:
             activation name.
         epsilon: Added to the variance in every layer normalization.
         causal: Whether a token attends to itself and those before it alone (CLIP), or to all (SigLIP).
-        pooling: Which token stands for the text. `"argmax"`: the one with the highest number, which in CLIP's
+        pooling: Which token represents the text. `"argmax"`: the one with the highest number, which in CLIP's
             vocabulary is the end of the text. `"eos"`: the first one that is `eos_id`. `"last"`: the last one, which
             may be padding (SigLIP).
         eos_id: The number of the token at the end of a text, for the pooling `"eos"`.

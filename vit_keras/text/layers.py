@@ -1,4 +1,4 @@
-"""What a text transformer has beside blocks: positions, the causal mask, and the token that stands for the text."""
+"""Layers of a text transformer besides its blocks: positions, the causal mask, and the pooled token."""
 
 from __future__ import annotations
 
@@ -90,11 +90,11 @@ class CausalMask(keras.layers.Layer):
 
 @register
 class TextPooling(keras.layers.Layer):
-    """Take the token that stands for a text.
+    """Take the token that represents a text.
 
     Args:
         pooling: Which; see `TextConfig`.
-        eos_id: Likewise.
+        eos_id: See `TextConfig`.
 
     Call arguments:
         inputs: Tokens.

@@ -55,15 +55,15 @@ def encode_texts(
     Args:
         model: Both towers, with a tokenizer.
         texts: One text or several.
-        templates: Sentences with `{}` for the text, such as `"a photo of a {}."`. Of several the features are averaged,
-            as in CLIP's paper (section 3.1.4).
+        templates: Sentences with `{}` for the text, such as `"a photo of a {}."`. The features of several are
+            averaged, as in CLIP's paper (section 3.1.4).
         batch_size: Sentences that the tower sees at once.
 
     Returns:
         float32 `(texts, width)`
 
     Raises:
-        FileNotFoundError: There is no tokenizer beside the weights.
+        FileNotFoundError: There is no tokenizer next to the weights.
         ImportError: Its library is not installed.
         TypeError: `model` is not an `ImageText`, or a text is not a string.
         ValueError: There is no text, a template has no `{}`, or the tokenizer is missing or another model's.
@@ -165,7 +165,7 @@ def zero_shot(model: ImageText, images: Any, texts: str | Sequence[str], **optio
         **options: `templates`, of `encode_texts`.
 
     Returns:
-        float32 `(images, texts)`. Of a model with the loss `"softmax"` (CLIP) a row sums to 1: one of the texts is
+        float32 `(images, texts)`. With the loss `"softmax"` (CLIP) a row sums to 1: one of the texts is
         right. With `"sigmoid"` (SigLIP) each text has a probability of its own.
 
     Raises:
@@ -188,10 +188,10 @@ def top_k(scores: np.ndarray, k: int = 5) -> tuple[np.ndarray, np.ndarray]:
         k: How many; no more than there are.
 
     Returns:
-        Two arrays `(rows, k)`: the columns, and their scores. Of equal scores the first column comes first.
+        Two arrays `(rows, k)`: the columns, and their scores. If scores are equal, the first column comes first.
 
     Raises:
-        ValueError: `k` is no positive integer.
+        ValueError: `k` is not a positive integer.
 
     Example:
         >>> top_k(np.array([[0.1, 0.9, 0.5]]), 2)
@@ -219,8 +219,8 @@ def zero_shot_classifier(
 
     Args:
         model: Both towers, with a tokenizer.
-        classes: Names of the classes, which stand for `{}` in the templates; or whole sentences.
-        templates: Of `encode_texts`.
+        classes: Names of the classes, which replace `{}` in the templates; or whole sentences.
+        templates: See `encode_texts`.
         activation: Of the output; `None`: `"softmax"` or `"sigmoid"`, by the loss of the model. `"linear"`: logits.
         name: Name of the new model.
 

@@ -38,12 +38,12 @@ class ImageText(CheckedModel):
 
     Args:
         image: A Keras model from images to features, `(batch, width)`.
-        text: Likewise from tokens.
+        text: A Keras model from tokens to features, `(batch, width)`.
         loss: `"softmax"` (CLIP): the cross-entropy over the batch, from image to text and from text to image.
             `"sigmoid"` (SigLIP): of each pair on its own.
         tokenizer: A `Tokenizer`, for the functions that take texts. It is not saved with the model.
         logit_scale: What the logarithm of the temperature starts from; `None`: as in the paper of the loss.
-        logit_bias: What the bias starts from, likewise; `None` with `"softmax"`: without a bias.
+        logit_bias: Initial value of the bias; `None` with `"softmax"`: without a bias.
 
     Attributes:
         image: The image tower.

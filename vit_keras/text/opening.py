@@ -91,14 +91,14 @@ def open_image_text(
     Args:
         weights: A published name such as `"openai/clip-vit-base-patch32"`, whose weights, settings and tokenizer are
             downloaded once; the path of a file or of a folder from Hugging Face; or a URL.
-        tokenizer: A `Tokenizer`, the folder of one, or `None`. `"auto"`: of the files beside the weights, which are
+        tokenizer: A `Tokenizer`, the folder of one, or `None`. `"auto"`: from the files next to the weights, which are
             read when the first text is tokenized.
         text: Fields of `TextConfig` that the file does not show, such as `{"causal": True}`.
-        image_size: Of `from_checkpoint`.
+        image_size: See `from_checkpoint`.
         dtype: Keras dtype policy of both towers; `None` for the global one.
         strict: Whether names in the file that its family does not know are an error.
         key: Which of several state dicts in a PyTorch file.
-        **options: Of `from_checkpoint`, for the image tower. `mlp_activation` is for both towers.
+        **options: Options of `from_checkpoint`, for the image tower. `mlp_activation` is for both towers.
 
     Returns:
         An `ImageText`, with its temperature.

@@ -27,7 +27,7 @@ __all__ = ["LOGITS", "SETTINGS", "TextWeights"]
 LOGITS = ("logit_scale", "logit_bias")
 """Names of the temperature and the bias of the logits, which belong to both towers."""
 SETTINGS = ("config.json", "open_clip_config.json")
-"""The files beside the weights that say what no array shows."""
+"""The files next to the weights that say what no array shows."""
 
 _BLOCK = "Transformer/encoderblock_0"
 # What transformers takes for a field that a config.json leaves out.
@@ -199,6 +199,6 @@ def _complete(family: rules.Family, known: Mapping[str, Any], options: Mapping[s
         if field not in fields:
             raise ValueError(
                 f"Cannot infer {field} of the text tower. Pass text={{{field!r}: …}} (one of "
-                f"{', '.join(map(repr, values))}), or put the model's {' or '.join(SETTINGS)} beside the file."
+                f"{', '.join(map(repr, values))}), or put the model's {' or '.join(SETTINGS)} next to the file."
             )
     return TextConfig().replace(**fields)

@@ -39,7 +39,7 @@ class _Engine(NamedTuple):
     """A tokenizer of a library.
 
     Attributes:
-        encode: From texts and a number of tokens to lists of at most so many, the end of the text included.
+        encode: From texts and a number of tokens to lists of at most that many, the end of the text included.
         pad: What follows the end.
         separator: The token that separates texts, as BERT's `[SEP]`.
     """
@@ -50,7 +50,7 @@ class _Engine(NamedTuple):
 
 
 class Tokenizer:
-    """A tokenizer from the files beside a model's weights.
+    """A tokenizer from the files next to a model's weights.
 
     The files are, the first that is there: `spiece.model` (SigLIP), `tokenizer.json`, `vocab.json` with `merges.txt`
     (CLIP), `bpe_simple_vocab_16e6.txt.gz` (CLIP's in its authors' repository), `tokenizer.model` (SigLIP 2). They are
@@ -101,7 +101,7 @@ class Tokenizer:
         Raises:
             FileNotFoundError: There is no tokenizer in the folder.
             ImportError: A library that reads it, or that repairs Unicode as open_clip does, is not installed.
-            TypeError: A text is no string.
+            TypeError: A text is not a string.
             ValueError: The files are damaged, or ask for what is not understood.
         """
         texts = strings(texts, "texts")
@@ -242,7 +242,7 @@ def _by_tokenizers(tokenizer: Any, folder: Path, cleaning: str | None) -> _Engin
 
 
 def _token(folder: Path, role: str) -> str | None:
-    """Return the token of a role (`"pad"`) that the files beside a tokenizer name."""
+    """Return the token of a role (`"pad"`) that the files next to a tokenizer name."""
     for file in ("tokenizer_config.json", "special_tokens_map.json"):
         name = neighbor(folder, file).get(f"{role}_token")
         name = name.get("content") if isinstance(name, dict) else name

@@ -60,7 +60,7 @@ class Distillation(CheckedModel):
         losses.
 
     Raises:
-        TypeError: The student or the teacher is no Keras model.
+        TypeError: The student or the teacher is not a Keras model.
         ValueError: Student and teacher do not fit each other, or an argument is out of range.
 
     Example:

@@ -368,7 +368,7 @@ def _trainable_on_patches(model: keras.Model) -> keras.Model:
     """Return the Vision Transformer in a model, if patches can be masked in it.
 
     Raises:
-        TypeError: It is no Keras model.
+        TypeError: It is not a Keras model.
         ValueError: There is no such Vision Transformer.
     """
     vit = find_vit(model)

@@ -1,4 +1,4 @@
-"""Measures of predictions by name: scikit-learn's functions, and what each of them is given.
+"""Metrics by name: scikit-learn's functions, and the arguments of each.
 
 >>> score("accuracy", np.array([0, 1]), np.array([[0.9, 0.1], [0.6, 0.4]]))
 0.5
@@ -64,14 +64,14 @@ _METRICS = {
 }
 
 NAMES = tuple(_METRICS)
-"""The names of all measures."""
+"""The names of all metrics."""
 
 DEFAULTS = {"single": "accuracy", "multi": "map", "regression": "rmse", "ordinal": "quadratic_kappa"}
-"""The measure of each task where none is named."""
+"""The default metric of each task."""
 
 
 def fitting(task: str) -> tuple[str, ...]:
-    """Return the names of the measures that fit a task.
+    """Return the names of the metrics that fit a task.
 
     Raises:
         ValueError: There is no such task.
@@ -85,10 +85,10 @@ def fitting(task: str) -> tuple[str, ...]:
 
 
 def greater_is_better(name: str) -> bool:
-    """Return whether more of a measure is better.
+    """Return whether a higher value of a metric is better.
 
     Raises:
-        ValueError: There is no such measure.
+        ValueError: There is no such metric.
 
     Example:
         >>> greater_is_better("accuracy"), greater_is_better("rmse")
@@ -100,14 +100,14 @@ def greater_is_better(name: str) -> bool:
 def score(
     name: str | None, targets: Any, outputs: Any, task: str = "single", *, scale: Sequence[float] | None = None
 ) -> float:
-    """Return a measure of predictions, as scikit-learn computes it.
+    """Return a metric of predictions, as scikit-learn computes it.
 
     Means over classes and labels are macro averages, each class against the rest. A class that no target has, or all
     have, has no ROC-AUC and no average precision: the mean is over the others, and a warning says so. Decisions are the
     most probable class, labels of a probability of at least one half, and levels rounded to whole numbers.
 
     Args:
-        name: One of `NAMES`; `None`: that of the task in `DEFAULTS`.
+        name: One of `NAMES`; `None`: the metric of the task in `DEFAULTS`.
         targets: Class numbers `(n,)` (single), 0 and 1 `(n, labels)` (multi), numbers `(n,)` or `(n, k)` (regression),
             levels as whole numbers `(n,)` (ordinal).
         outputs: Probabilities `(n, classes)` (single) or `(n, labels)` (multi), numbers like the targets (regression,
@@ -117,11 +117,11 @@ def score(
             two levels, predictions have the values between theirs.
 
     Returns:
-        The measure.
+        The value of the metric.
 
     Raises:
         ImportError: scikit-learn is not installed.
-        ValueError: There is no such measure or task, the measure does not fit the task, or targets and outputs do not
+        ValueError: There is no such metric or task, the metric does not fit the task, or targets and outputs do not
             fit each other.
 
     Warns:
@@ -160,7 +160,7 @@ def score(
     if name == "log_loss" and takes == "columns":  # scikit-learn's own is of one label
         return float(np.mean([function(t, p, labels=[0, 1]) for t, p in zip(targets.T, outputs.T)]))
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "y_pred contains classes not in y_true")  # this is no news in validation
+        warnings.filterwarnings("ignore", "y_pred contains classes not in y_true")  # this is common in validation
         return float(function(targets, outputs, **options))
 
 
@@ -179,7 +179,7 @@ def macro_f1(confusion: np.ndarray) -> float:
 
 
 def wilson(share: float, count: int) -> tuple[float, float]:
-    """Return the 95 % interval of a share of so many images (Wilson, "Probable Inference", 1927).
+    """Return the 95 % interval of a share of a number of images (Wilson, "Probable Inference", 1927).
 
     Example:
         >>> [round(each, 3) for each in wilson(0.9, 100)]

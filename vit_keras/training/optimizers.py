@@ -232,7 +232,7 @@ class Layerwise:
         return ops.cast(step, "float32") / ops.cast(steps, "float32")
 
     def _step_of_all(self) -> tuple[Any, Any]:
-        """Return the number of steps that are done, and that of all. Accumulated batches make one step together."""
+        """Return the number of steps that are done, and of all steps. Accumulated batches make one step together."""
         if not self._has_horizon:
             raise ValueError(NO_HORIZON)
         first, last = self.span[0], self.span[0] + self.span[1]

@@ -11,7 +11,7 @@ from __future__ import annotations
 __all__ = ["RECIPE_TABLE"]
 
 _FINETUNE = dict(
-    source="our choice for few pictures: AdamW with layer-wise decay as in BEiT (arXiv 2106.08254, appendix "
+    source="our choice for few images: AdamW with layer-wise decay as in BEiT (arXiv 2106.08254, appendix "
     "H), the paper's clipping; a rate by the model's width (recipes.rate_for); augmentation from 60 steps on, as "
     "measured in docs/training.md",
     learning_rate=None,
@@ -129,7 +129,7 @@ RECIPE_TABLE = {
         augmentation=dict(crop=0.5, flip=True),
     ),
     "scratch_small": dict(
-        source="our choice for some ten thousand small pictures without pre-training: DeiT's augmentation "
+        source="our choice for some ten thousand small images without pre-training: DeiT's augmentation "
         "and decay, milder",
         learning_rate=1e-3,
         batch_size=128,

@@ -49,7 +49,7 @@ def rate_for(hidden_size: int | None) -> float:
     5e-4 from 768 on: of ViT-B/16 and wider models nothing was measured here, and BEiT and MAE use such rates.
 
     Args:
-        hidden_size: That of the model; `None` if unknown.
+        hidden_size: The model's; `None` if unknown.
 
     Example:
         >>> rate_for(192), rate_for(384), rate_for(1024)
@@ -66,7 +66,7 @@ class Recipe:
         name: Name of the recipe.
         source: Where its numbers come from.
         optimizer: `"sgd"`, `"adamw"` or `"lamb"`.
-        learning_rate: The highest learning rate, that of the head. `None`: by the hidden size (see `rate_for`).
+        learning_rate: The highest learning rate, which the head has. `None`: by the hidden size (see `rate_for`).
         batch_size: The batch size that `learning_rate` is for.
         scale_learning_rate: Whether the learning rate is scaled in proportion to the batch size (arXiv 1706.02677).
         epochs: A suggested number of epochs.
@@ -93,7 +93,7 @@ class Recipe:
         thaw: Fractions of the training at which the layers below the head start to learn (see `optimizers.Layerwise`).
         dropout: Dropout rate in the blocks, or `None` for the model's own.
         stochastic_depth: Stochastic depth rate of the last block (see `ViTConfig`), or `None` for the model's own.
-        lora: Rank of low-rank adapters, which are then trained in place of the blocks, or `None`.
+        lora: Rank of low-rank adapters, which are then trained instead of the blocks, or `None`.
         lora_projections: Projections with an adapter (see `lora.add_lora`).
         augmentation: Augmentation of the training images, as an `augment.Augmentation` or its fields. The dataset
             applies it.
@@ -211,12 +211,12 @@ class Recipe:
                 A model with several outputs needs a loss. A model with its own `compute_loss` gets none, but for
                 `Distillation`.
             metrics: As for `keras.Model.compile`. `"accuracy"` is the one for the labels that the loss takes.
-            batch_size: The batch size of `fit`. `None`: that of `data`, if known.
-            steps: Number of batches of the whole training. `None`: that of `fit`, through `callbacks`.
+            batch_size: The batch size of `fit`. `None`: the batch size of `data`, if known.
+            steps: Number of batches of the whole training. `None`: those of `fit`, through `callbacks`.
             **options: More arguments of `keras.Model.compile`, such as `run_eagerly` and `steps_per_execution`.
 
         Raises:
-            TypeError: The model is no Keras model.
+            TypeError: The model is not a Keras model.
             ValueError: The model is not built, lacks what the recipe sets, or does not fit the data; or it needs a
                 `loss`.
 
@@ -305,7 +305,7 @@ class Recipe:
         return self.replace(learning_rate=rate_for(getattr(config, "hidden_size", None)))
 
     def for_steps(self, steps: int) -> Recipe:
-        """Return the recipe for a training of so many steps: without augmentation if they are below `augment_from`.
+        """Return the recipe for a training of this many steps: without augmentation if they are below `augment_from`.
 
         Example:
             >>> recipe("finetune").for_steps(10).augmentation.crop is None

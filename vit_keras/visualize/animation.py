@@ -46,7 +46,7 @@ def animate(
             rollout with more and more of the lowest attentions left out, from none to 90 %.
         fps: Frames in a second, at most 50.
         image: Index of the image in a recording.
-        size: Longest side of the picture in each frame, in pixels; smaller pictures are enlarged. `None`: 480 for a
+        size: Longest side of the image in each frame, in pixels; smaller images are enlarged. `None`: 480 for a
             recording, and ready frames keep their size. The caption below a recording's frames is always whole.
         **look: See `plot_maps`, for a recording.
 
@@ -108,7 +108,7 @@ def _recorded_frames(recording: Any, over: str, size: int, look: Look) -> list[n
 
 
 def _captioned(picture: np.ndarray, text: str, width: int) -> np.ndarray:
-    """Put a line of text below a picture, on a black sheet that is wide enough for both."""
+    """Put a line of text below an image, on a black sheet that is wide enough for both."""
     height = picture.shape[0]
     sheet = Image.new("RGB", (width, height + 24), "black")
     sheet.paste(Image.fromarray(picture), ((width - picture.shape[1]) // 2, 0))
@@ -153,7 +153,7 @@ def _write_gif(file: Any, frames: Iterable[np.ndarray], fps: float, common: Imag
 
 
 def _palette(pictures: Sequence[Image.Image]) -> Image.Image:
-    """Return an image that carries the colors which suit all of the pictures."""
+    """Return an image that carries the colors which suit all of the images."""
     small = [p.resize((min(p.width, 160), min(p.height, 160)), Image.Resampling.NEAREST) for p in pictures]
     sheet = Image.new("RGB", (small[0].width, sum(p.height for p in small)))
     for place, picture in zip(itertools.accumulate((p.height for p in small), initial=0), small):

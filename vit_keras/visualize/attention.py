@@ -1,4 +1,4 @@
-"""From a model and a picture to a map, or to a picture with the map over it, in one call."""
+"""Attention maps of an image, or the image with the map over it, in one call."""
 
 from __future__ import annotations
 
@@ -49,17 +49,17 @@ def attention_map(
         target: Which class the map is for, or what else: see `record`. `None`: the predicted class, for a method
             that needs one.
         style: `"overlay"`, color over a dimmed image; `"paper"`, as in the ViT paper: the image shows where the map
-            is high; `"vit_keras"`, what vit-keras 0.x drew; `"raw"`, no picture but the map.
-        size: Size of the returned picture, to draw a small one large: its longest side, or `(height, width)`.
-            `None`: that of `image`, at most 2048 pixels on its longest side. Maps have no such size.
-        return_map: Whether to return the map itself instead of a picture, as `style="raw"`.
+            is high; `"vit_keras"`, what vit-keras 0.x drew; `"raw"`, the map alone.
+        size: Size of the returned image, to draw a small one large: its longest side, or `(height, width)`.
+            `None`: the size of `image`, at most 2048 pixels on its longest side. Maps have no such size.
+        return_map: Whether to return the map itself instead of an image, as `style="raw"`.
         preprocess: See `Recorder`.
         grid: See `Recorder`.
         **options: For the method's own function, such as `start_layer`, `discard_ratio` or `query`.
 
     Returns:
         uint8 `(height, width, 3)`, the image with the map over it; or the map itself, float32 `(down, across)`. A
-        batch gives a batch; a list of pictures of several sizes a list of pictures.
+        batch gives a batch; a list of images of several sizes a list of images.
 
     Raises:
         ValueError: There is no ViT in the model or more than one, the image does not fit it, or there is no such

@@ -1,4 +1,4 @@
-"""Maps of the same pictures after each epoch: what a model looks at while it learns."""
+"""Maps of the same images after each epoch: what a model looks at while it learns."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _GAP, _LINE = 4, 22  # pixels
 
 
 class AttentionMapCallback(keras.callbacks.Callback):
-    """Draw attention maps of some pictures before training and after each epoch, as PNG files or for TensorBoard.
+    """Draw attention maps of some images before training and after each epoch, as PNG files or for TensorBoard.
 
-    The pictures are arranged in a sheet with the number of the epoch below. All sheets have one size, so that
+    The images are arranged in a sheet with the number of the epoch below. All sheets have one size, so that
     `visualize.animate(callback.paths, "training.gif")` makes a film of them. Training is not affected: the maps are
     made in inference mode and draw no random numbers.
 
@@ -41,12 +41,12 @@ class AttentionMapCallback(keras.callbacks.Callback):
             created if needed. `None`: nowhere.
         tensorboard: A folder for TensorBoard's logs, to which the sheets are written as images. On TensorFlow this
             needs no further package; on other backends it needs tensorboardX, or on PyTorch tensorboard.
-        every: Draw after every so many epochs. The maps before training are always drawn.
+        every: Number of epochs between two drawings. The maps before training are always drawn.
         method: See `attention_map`.
         target: See `attention_map`. As long as a new head is all zeros, a map for a class is blank.
         style: `"overlay"`, `"paper"` or `"vit_keras"`: see `attention_map`.
-        size: Height of a picture in the sheet, in pixels.
-        columns: Pictures in a row; `None`: chosen by their aspect ratio.
+        size: Height of an image in the sheet, in pixels.
+        columns: Images in a row; `None`: chosen by their aspect ratio.
         **options: More options of `attention_map`, such as `head_fusion`, `preprocess` or `grid`.
 
     Attributes:
@@ -91,7 +91,7 @@ class AttentionMapCallback(keras.callbacks.Callback):
             raise ValueError("The maps need a place: pass folder=…, tensorboard=… or both.")
         one_of(style, "style", _STYLES)
         if "return_map" in options:
-            raise ValueError("The callback writes pictures. Leave out return_map.")
+            raise ValueError("The callback writes images. Leave out return_map.")
         of_method = {name: value for name, value in options.items() if name not in ("preprocess", "grid")}
         check_arguments(method, target, style, of_method)
         self.every, self.size = positive_integer(every, "every"), positive_integer(size, "size")
@@ -156,7 +156,7 @@ class AttentionMapCallback(keras.callbacks.Callback):
 
 
 def _held(images: list[Any]) -> list[Any]:
-    """Copy pictures into arrays that nobody else can change."""
+    """Copy images into arrays that nobody else can change."""
     return [
         _held(image)
         if is_list_of_pictures(image)
@@ -166,7 +166,7 @@ def _held(images: list[Any]) -> list[Any]:
 
 
 def _sheet(pictures: list[np.ndarray], height: int, columns: int | None, epoch: int) -> Image.Image:
-    """Arrange pictures of one height in rows, above a line with the number of the epoch."""
+    """Arrange images of one height in rows, above a line with the number of the epoch."""
     ratios = [p.shape[0] / p.shape[1] for p in pictures]
     widths = [max(1, round(height / ratio)) for ratio in ratios]
     across = min(columns or columns_for(len(pictures), float(np.median(ratios))), len(pictures))

@@ -51,7 +51,7 @@ Cmap = str | Callable[[np.ndarray], np.ndarray]
 
 def stretch(heat: np.ndarray, clip: Clip = (0, 99)) -> np.ndarray:
     """Bring a map to [0, 1]: its two percentiles become 0 and 1; with `clip="inner"`, its lowest value and the highest
-    that is no outlier.
+    that is not an outlier.
 
     Where the two are equal, its minimum and maximum are used instead. A constant map becomes 0, and so does NaN.
 
@@ -71,7 +71,7 @@ colour = color  # its name in earlier versions
 
 
 def percentiles(clip: Clip) -> tuple[float, float]:
-    """Return the two percentiles that `clip` stands for."""
+    """Return the two percentiles that `clip` means."""
     low, high = clip if np.ndim(clip) else (0, clip)
     if isinstance(clip, str) or not 0 <= low < high <= 100:
         raise ValueError(

@@ -26,7 +26,7 @@ __all__ = ["new_figure", "plot_heads", "plot_layers", "plot_maps"]
 
 
 def new_figure(width: float, height: float, dpi: float = 200) -> Any:
-    """Return an empty Matplotlib figure of a size in inches, with so many pixels to an inch.
+    """Return an empty Matplotlib figure of a size in inches, with `dpi` pixels to an inch.
 
     It is not registered with `pyplot`: nothing has to be closed, and a notebook shows it once, as the last value of a
     cell.
@@ -153,8 +153,8 @@ def plot_layers(
         image: Index of the image in the recording.
         ax: See `plot_maps`.
         **look: See `plot_maps`. Maps of single heads are opaque and show the patches as they are
-            (`interpolation="nearest"`). Their scale ends at the highest value that is no outlier (`clip="inner"`), or a
-            few attention sinks would leave the rest of a map black; outliers are light blue.
+            (`interpolation="nearest"`). Their scale ends at the highest value that is not an outlier (`clip="inner"`),
+            or a few attention sinks would leave the rest of a map black; outliers are light blue.
 
     Returns:
         The figure.
@@ -184,7 +184,7 @@ def plot_layers(
 
 @dataclasses.dataclass(frozen=True)
 class Look:
-    """How maps become colors, and what the legend says about it."""
+    """The way in which maps become colors, and its legend."""
 
     cmap: Cmap = "inferno"
     alpha: float = 0.75
@@ -258,7 +258,7 @@ def _small_multiples(
     show_image: bool,
     width: float,
 ) -> Any:
-    """Draw maps over one picture, in rows, with their names above."""
+    """Draw maps over one image, in rows, with their names above."""
     heats = [as_map(heat) for heat in maps.values()]
     pixels = sized(pixels, min(640, max(pixels.shape[:2])))
     pictures = [look.over(pixels, values) for values in look.values(heats)]
@@ -289,7 +289,7 @@ _OUTLIER = (90, 220, 255)
 
 
 def _matrix(maps: np.ndarray, layers: Sequence[int], size: tuple[int, int], look: Look, ax: Any) -> Any:
-    """Draw maps `(layers, heads, down, across)` as a table, each in the proportions of the picture."""
+    """Draw maps `(layers, heads, down, across)` as a table, each in the proportions of the image."""
     count, heads, down, across = maps.shape
     ratio = size[0] / size[1]
     width = 0.62 / math.sqrt(ratio)
@@ -300,7 +300,7 @@ def _matrix(maps: np.ndarray, layers: Sequence[int], size: tuple[int, int], look
         names, maps = names[::-1], maps.swapaxes(0, 1)
     (side, rows), (above, columns) = names
     maps = maps.reshape(-1, down, across)
-    # Whole pixels for each patch at the figure's resolution: Matplotlib would blur a picture that it enlarges less.
+    # Whole pixels for each patch at the figure's resolution: Matplotlib would blur an image that it enlarges less.
     dpi = min(300, max(200, math.ceil(4 * max(down / height, across / width))))
     pixels = (math.ceil(dpi * height / down), math.ceil(dpi * width / across))
     fine = (2 * pixels[0] * down, 2 * pixels[1] * across)
@@ -338,7 +338,7 @@ def columns_for(count: int, ratio: float) -> int:
 
 
 def sized(pixels: np.ndarray, longest: int) -> np.ndarray:
-    """Resize a picture so that its longest side has so many pixels."""
+    """Resize an image so that its longest side has `longest` pixels."""
     height, width = pixels.shape[:2]
     by = longest / max(height, width)
     if by == 1:
@@ -350,7 +350,7 @@ def sized(pixels: np.ndarray, longest: int) -> np.ndarray:
 
 
 class _Sheet:
-    """Axes in inches from the upper left; in given axes that are smaller, pictures and letters shrink alike."""
+    """Axes in inches from the upper left; in given axes that are smaller, images and letters shrink alike."""
 
     def __init__(self, ax: Any, width: float, height: float, dpi: float = 200, lines: int = 2):
         self.width, self.bottom = width, height

@@ -171,8 +171,8 @@ def _score(outputs: Any, classes: Any, plan: Plan) -> tuple[Any, Any]:
     logits = _logits(outputs)
     if logits is None:
         raise ValueError(
-            "The model has no single output of the shape (batch, classes): pass as target a function that makes of its "
-            "outputs one number for each image."
+            "The model has no single output of the shape (batch, classes): pass as target a function from its outputs "
+            "to one number for each image."
         )
     if plan.exits:
         classes = ops.tile(classes, (len(plan.layers),))

@@ -1,4 +1,4 @@
-"""From recordings to maps on the grid of patches: float32 `(batch, down, across)`.
+"""Maps of recordings on the grid of patches: float32 `(batch, down, across)`.
 
 Maps through several layers need only the row of the class token (or of whatever the model's output is read from), so
 they multiply one row from the last layer down, which costs far less than the whole product.
@@ -178,7 +178,7 @@ def relevance_map(recording: Recording, start_layer: int = 0, query: Any = "auto
 def gradient_rollout(
     recording: Recording, *, discard_ratio: float = 0.0, start_layer: int = 0, query: Any = "auto"
 ) -> np.ndarray:
-    """Return attention rollout with each layer weighted by its gradient (vit-explain's idea, its faults mended).
+    """Return attention rollout with each layer weighted by its gradient (vit-explain's idea, without its faults).
 
     The mean over the heads comes first, then its positive part. The reference, vit-explain, multiplies the layers with
     gradients in reverse order, takes (in inference mode) the gradient of the scores before the softmax, and normalizes

@@ -1,4 +1,4 @@
-"""Maps laid over pictures: the package's own style, the ViT paper's and vit-keras 0.2's."""
+"""Maps laid over images: the package's own style, the ViT paper's and vit-keras 0.2's."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def overlay(
     leave the rest black. It colors a dimmed, half gray copy of the image, more opaque where it is higher.
 
     Args:
-        image: A picture: an array `(height, width)` or `(height, width, 1, 3 or 4)` of 8 bits or of floats, a PIL
+        image: An image: an array `(height, width)` or `(height, width, 1, 3 or 4)` of 8 bits or of floats, a PIL
             image, or anything else that `vit_keras.utils.read` reads. The map covers it from edge to edge.
         heat: `(down, across)`, any scale, or a batch of one map. NaN is left without color.
         cmap: `"inferno"`, `"viridis"`, `"cividis"`, `"magma"` (as bright as the value is high, and safe for the
@@ -148,7 +148,7 @@ def mass_mask(maps: np.ndarray, mass: float = 0.6) -> np.ndarray:
 
 
 def upsample(maps: np.ndarray, size: tuple[int, int], interpolation: str = "bilinear") -> np.ndarray:
-    """Resize maps to the size of a picture.
+    """Resize maps to the size of an image.
 
     Args:
         maps: `(..., down, across)`.
@@ -182,7 +182,7 @@ def upsample(maps: np.ndarray, size: tuple[int, int], interpolation: str = "bili
 
 
 def as_picture(image: Any) -> np.ndarray:
-    """Return a picture of any kind as uint8 `(height, width, 3)`."""
+    """Return an image of any kind as uint8 `(height, width, 3)`."""
     if not hasattr(image, "convert") and not isinstance(image, np.ndarray) and hasattr(image, "__array__"):
         image = np.asarray(image)  # a tensor
     with warnings.catch_warnings():  # floats in [0, 1] are fine here: nothing goes into a model
@@ -220,7 +220,7 @@ def _share(heat: np.ndarray, clip: Clip = 100) -> np.ndarray:
 
 
 def lay(pixels: np.ndarray, values: np.ndarray, cmap: Cmap, alpha: float, interpolation: str) -> np.ndarray:
-    """Lay values in [0, 1] over a picture; see `overlay`."""
+    """Lay values in [0, 1] over an image; see `overlay`."""
     if not 0 <= alpha <= 1:
         raise ValueError(f"alpha must be in [0, 1]. Received: {alpha}")
     values = upsample(values, pixels.shape[:2], interpolation)

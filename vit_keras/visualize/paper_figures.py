@@ -49,17 +49,17 @@ def figure6(
     grid: tuple[int, int] | None = None,
     **options: Any,
 ) -> Figure:
-    """Draw the ViT paper's Figure 6: pictures beside what the output attends to in them, by attention rollout.
+    """Draw the ViT paper's Figure 6: images, each next to what the output attends to in it, by attention rollout.
 
     Args:
         model: A ViT of this package, or a model with one inside.
-        images: Pictures: whatever `record` takes, or an iterable of such; they go through the model one at a time.
+        images: Whatever `record` takes, or an iterable of such images; they go through the model one at a time.
         columns: Pairs in a row.
         method: Which map: see `attention_map`. `None`: rollout, or with a target relevance.
         target: See `attention_map`.
         style: `"paper"`, `"overlay"` or `"vit_keras"`: see `attention_map`.
         clip: Percentiles of each map between which it is drawn; a number is the upper one, and `"inner"` leaves out
-            outliers (see `overlay`). The paper's is 100, which leaves a picture dark where a few patches get nearly all
+            outliers (see `overlay`). The paper's is 100, which leaves an image dark where a few patches get nearly all
             attention. `"vit_keras"` does not use it.
         preprocess: What the model's input needs: see `record`.
         grid: Patches down and across, where the model does not tell: see `record`.
@@ -70,7 +70,7 @@ def figure6(
 
     Raises:
         ImportError: Matplotlib is not installed.
-        ValueError: There are no pictures, or as `attention_map` says.
+        ValueError: There are no images, or as `attention_map` says.
 
     Example:
         >>> from vit_keras import vit
@@ -97,7 +97,7 @@ def figure6(
 
 
 def _displayed(picture: Any) -> np.ndarray:
-    """Return a picture of any number of channels as RGB."""
+    """Return an image of any number of channels as RGB."""
     if isinstance(picture, np.ndarray) and picture.ndim == 3 and picture.shape[-1] not in (1, 3):
         picture = picture.mean(axis=-1).astype(picture.dtype)
     return as_picture(picture)
@@ -106,11 +106,11 @@ def _displayed(picture: Any) -> np.ndarray:
 def figure7(model: keras.Model, images: Any, *, preprocess: Any = "own", grid: tuple[int, int] | None = None) -> Figure:
     """Draw the ViT paper's Figure 7: embedding filters, similarities of positions, and how far the heads attend.
 
-    Where a model has no such thing (a hybrid embeds no colors, rotary positions are no embeddings) its panel says so.
+    Where a model has no such thing (a hybrid embeds no colors, rotary positions are not embeddings) its panel says so.
 
     Args:
         model: A ViT of this package, or a model with one inside.
-        images: Pictures, over which the distances are averaged (the paper took 128): whatever `record` takes, or an
+        images: Images, over which the distances are averaged (the paper took 128): whatever `record` takes, or an
             iterable of such, a generator too; they go through the model one at a time.
         preprocess: What the model's input needs: see `record`.
         grid: Patches down and across, where the model does not tell: see `record`.
@@ -120,7 +120,7 @@ def figure7(model: keras.Model, images: Any, *, preprocess: Any = "own", grid: t
 
     Raises:
         ImportError: Matplotlib is not installed.
-        ValueError: There are no pictures, or as `record` says.
+        ValueError: There are no images, or as `record` says.
 
     Example:
         >>> from vit_keras import vit
@@ -190,7 +190,7 @@ def plot_position_similarity(
 ) -> Figure:
     """Draw `position_similarity`, as in the ViT paper's Figure 7 center: a tile for each patch, at its place.
 
-    Of a grid of more than 16 patches down or across, only every second (third …) row or column has tiles.
+    With more than 16 patches down or across, only every second (third …) row or column has tiles.
 
     Args:
         model: A ViT of this package, or a model with one inside.
@@ -274,7 +274,7 @@ def plot_cka(cka: np.ndarray, *, labels: tuple[str, str] = ("Layer", "Layer"), a
 
     Args:
         cka: `(layers + 1, layers' + 1)`.
-        labels: Of the first axis, drawn upwards, and of the second.
+        labels: Labels of the first axis, drawn upwards, and of the second.
         ax: Matplotlib's axes to draw in; `None` for a new figure.
 
     Returns:
@@ -298,9 +298,7 @@ def plot_cka(cka: np.ndarray, *, labels: tuple[str, str] = ("Layer", "Layer"), a
 
 
 def _pairs_side_by_side(pairs: list[tuple[np.ndarray, np.ndarray]], columns: int) -> Figure:
-    """Pictures and what was made of them, in their own shapes: all as wide as each other, but those that would be more
-    than twice as high as wide are narrower.
-    """
+    """Draw pairs of images in their own shapes, all equally wide; one more than twice as high as wide is narrower."""
     side, gap, title = 1.6, 0.08, 0.3  # inches
 
     def sizes(picture: np.ndarray) -> tuple[float, float]:
@@ -327,9 +325,7 @@ def _pairs_side_by_side(pairs: list[tuple[np.ndarray, np.ndarray]], columns: int
 
 
 def _mean_distance(recorder: Recorder, images: Any) -> tuple[np.ndarray, tuple[int, ...]]:
-    """`mean_attention_distance` over many pictures, of which one at a time is in memory, and the numbers of the
-    layers.
-    """
+    """Return `mean_attention_distance` over many images, read one at a time, and the numbers of the layers."""
     distances, recording = [], None
     for picture in _pictures(images):
         recording = recorder(picture)
@@ -340,7 +336,7 @@ def _mean_distance(recorder: Recorder, images: Any) -> tuple[np.ndarray, tuple[i
 
 
 def _pictures(images: Any) -> Iterator[Any]:
-    """One picture after the other, out of one, a batch, or an iterable of either."""
+    """Yield one image after the other, out of one, a batch, or an iterable of either."""
     is_one = isinstance(images, (str, bytes, os.PathLike, Image.Image)) or len(getattr(images, "shape", ())) in (2, 3)
     if is_one or not hasattr(images, "__iter__"):
         yield images
@@ -350,7 +346,7 @@ def _pictures(images: Any) -> Iterator[Any]:
 
 
 def _mosaic(tiles: np.ndarray, between: float) -> np.ndarray:
-    """Tiles `(down, across, height, width, ...)` as one picture, with a gap between them."""
+    """Return tiles `(down, across, height, width, ...)` as one image, with a gap between them."""
     gap, (down, across, height, width) = _gap(tiles), tiles.shape[:4]
     edges = [(0, 0), (0, 0), (0, gap), (0, gap), *[(0, 0)] * (tiles.ndim - 4)]
     tiles = np.pad(tiles, edges, constant_values=between).swapaxes(1, 2)
@@ -367,7 +363,7 @@ def _axes(ax: Axes | None, width: float, height: float) -> Axes:
 
 
 def _color_bar(ax: Axes, picture: Any, label: str, ends: tuple[float, float]) -> None:
-    """A color bar as high as the axes."""
+    """Draw a color bar as high as the axes."""
     ax.figure.colorbar(picture, cax=ax.inset_axes((1.03, 0, 0.04, 1)), ticks=ends, label=label)
 
 

@@ -1,6 +1,6 @@
-"""From what a user passes as images to what a model takes, and back to pictures to draw on.
+"""Conversion of a user's images to the input of a model, and to images to draw on.
 
-Maps cover the whole picture: it is stretched to the model's size, never cropped. Which pixels the model takes is
+Maps cover the whole image: it is stretched to the model's size, never cropped. Which pixels the model takes is
 `anatomy`'s answer.
 """
 
@@ -22,25 +22,25 @@ from ..preprocess.images import gray, read, resize_image
 from ..preprocess.pixels import to_pixels
 
 MAX_DRAWN = 2048
-"""Longest side in pixels of a picture that is kept to draw on; a larger one is reduced."""
+"""Longest side in pixels of an image that is kept to draw on; a larger one is reduced."""
 MOST_SQUEEZED = 3.0
-"""A picture whose aspect ratio differs from the model's by more than this factor is worth a hint."""
+"""An image whose aspect ratio differs from the model's by more than this factor is worth a hint."""
 
 
 def read_pictures(images: Any, channels: int) -> list[np.ndarray]:
-    """Read one picture or many as new arrays; see `pictures_of`."""
+    """Read one image or many as new arrays; see `pictures_of`."""
     return [*pictures_of(images, channels)]
 
 
 def pictures_of(images: Any, channels: int) -> Iterator[np.ndarray]:
-    """Read one picture after the other as new arrays `(height, width, channels)` in [0, 255], uint8 or floats.
+    """Read one image after the other as new arrays `(height, width, channels)` in [0, 255], uint8 or floats.
 
     Args:
         images: What `record` takes.
-        channels: How many the model takes. A gray picture becomes RGB and RGB gray, as needed.
+        channels: How many the model takes. A gray image becomes RGB and RGB gray, as needed.
 
     Raises:
-        ValueError: An array is no image, or has other channels; or there is none.
+        ValueError: An array is not an image, or has other channels; or there are no images.
     """
     if is_list_of_pictures(images):
         if not images:
@@ -66,24 +66,24 @@ def pictures_of(images: Any, channels: int) -> Iterator[np.ndarray]:
 
 
 def is_list_of_pictures(images: Any) -> bool:
-    """Return whether this is a list of pictures, and not one picture as a list of its rows."""
+    """Return whether this is a list of images, and not one image as a list of its rows."""
     return isinstance(images, (list, tuple)) and not (images and isinstance(images[0], (list, tuple, int, float)))
 
 
 def is_one_picture(images: Any) -> bool:
-    """Return whether this is one picture, and not a list or a batch of them."""
+    """Return whether this is one image, and not a list or a batch of them."""
     return not is_list_of_pictures(images) and len(getattr(images, "shape", ())) < 4
 
 
 def read_picture(image: Any) -> np.ndarray:
-    """Read one picture, or a batch as a tensor, as an array."""
+    """Read one image, or a batch as a tensor, as an array."""
     if hasattr(image, "__array__") and not hasattr(image, "convert"):  # a tensor
         return ops.convert_to_numpy(image)
     return read(image, None)
 
 
 def displayable(pixels: np.ndarray) -> np.ndarray:
-    """Return pixels in [0, 255] of any number of channels as a uint8 picture in RGB."""
+    """Return pixels in [0, 255] of any number of channels as a uint8 image in RGB."""
     if pixels.shape[-1] != 3:
         pixels = np.repeat(pixels.mean(axis=-1, keepdims=True), 3, axis=-1)
     if pixels.dtype == np.uint8:
@@ -92,12 +92,12 @@ def displayable(pixels: np.ndarray) -> np.ndarray:
 
 
 def no_larger(picture: np.ndarray) -> np.ndarray:
-    """Return a uint8 picture in RGB with at most `MAX_DRAWN` pixels on its longest side."""
+    """Return a uint8 image in RGB with at most `MAX_DRAWN` pixels on its longest side."""
     return in_size(picture, MAX_DRAWN) if max(picture.shape[:2]) > MAX_DRAWN else picture
 
 
 def in_size(picture: np.ndarray, size: int | tuple[int, int]) -> np.ndarray:
-    """Return a uint8 picture in RGB in another size: its longest side, or `(height, width)`."""
+    """Return a uint8 image in RGB in another size: its longest side, or `(height, width)`."""
     if isinstance(size, int):
         scale = size / max(picture.shape[:2])
         size = tuple(max(1, round(n * scale)) for n in picture.shape[:2])
@@ -105,14 +105,14 @@ def in_size(picture: np.ndarray, size: int | tuple[int, int]) -> np.ndarray:
 
 
 class ModelInputs:
-    """Makes the input of a model out of pictures in [0, 255].
+    """Preprocessing from images in [0, 255] to the input of a model.
 
     Args:
         model: A model with a ViT inside.
         preprocess: See `record`.
 
     Attributes:
-        channels: Of the pictures that the model takes.
+        channels: Number of channels of the images that the model takes.
 
     Raises:
         ValueError: `preprocess` is none of these.
@@ -129,11 +129,11 @@ class ModelInputs:
         self._normalize = own.normalize if preprocess == "own" else preprocess
 
     def size_of(self, pictures: Sequence[np.ndarray]) -> tuple[int, int]:
-        """Return the size that pictures get for the model: its own, or where that is open the first picture's."""
+        """Return the size that images get for the model: its own, or the first image's if that is open."""
         return tuple(fixed or wanted for fixed, wanted in zip(self._size, pictures[0].shape[:2]))
 
     def seen_size(self, size: tuple[int, int]) -> tuple[int, int]:
-        """Return the size in which the ViT inside sees pictures of a size; a layer before it may resize them."""
+        """Return the size in which the ViT inside sees images of a size; a layer before it may resize them."""
         entering = [part.output.shape for part in anatomy.front(self.model)[-1:]]
         shapes = [anatomy.find_vit(self.model).input_shape, *entering]
         fixed = [shape[1:3] for shape in shapes if None not in shape[1:3]]
@@ -145,10 +145,10 @@ class ModelInputs:
         return np.stack([resize_image(picture, size, self._interpolation, rounded=False) for picture in pictures])
 
     def __call__(self, images: Any) -> tuple[np.ndarray, list[np.ndarray]]:
-        """Read images, one after the other: of a photograph more is not needed than what is returned.
+        """Read images one after the other, and keep no more of each than what is returned.
 
         Returns:
-            float32 `(batch, height, width, channels)` as the model takes it; and pictures to draw on, in uint8 RGB.
+            float32 `(batch, height, width, channels)` as the model takes it; and images to draw on, in uint8 RGB.
         """
         size, rows, drawn = None, [], []
         for picture in pictures_of(images, self.channels):
@@ -175,7 +175,7 @@ class ModelInputs:
         vit = anatomy.find_vit(self.model)
         better = fitting_size(size, anatomy.patch_grid(vit), anatomy.patch_stride(vit, self._size))
         warn_caller(
-            f"A picture of {size[0]} x {size[1]} pixels is squeezed into {self._size[0]} x {self._size[1]}. A model of "
+            f"An image of {size[0]} x {size[1]} pixels is squeezed into {self._size[0]} x {self._size[1]}. A model of "
             f"about as many patches that fits it: vit_keras.resize(model, {better})."
         )
 
@@ -184,10 +184,10 @@ _hinted: weakref.WeakSet = weakref.WeakSet()
 
 
 def fitting_size(picture: tuple[int, int], grid: tuple[int, int], stride: tuple[int, int]) -> tuple[int, int]:
-    """Return the model's input size, in whole patches, that has a picture's aspect ratio and about as many patches.
+    """Return the model's input size, in whole patches, that has an image's aspect ratio and about as many patches.
 
     Args:
-        picture: `(height, width)` of the picture.
+        picture: `(height, width)` of the image.
         grid: Patches down and across in the model as it is.
         stride: Pixels between two patches, down and across.
 

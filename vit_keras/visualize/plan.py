@@ -1,4 +1,4 @@
-"""What a recording is to hold."""
+"""Plan of a recording: which arrays it is to hold."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FORMER_ROWS = {"readout": "auto"}
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What to record; it distinguishes one compiled function from another.
+    """Settings of a recording, by which compiled functions are told apart.
 
     Attributes:
         layers: Numbers of the blocks, rising.
@@ -38,8 +38,8 @@ class Plan:
         """Return the plan of a caller's arguments, for a model of `count` blocks.
 
         Raises:
-            ValueError: There is no such block, nothing of that name to keep, or an argument is none of its values.
-            TypeError: `layers` are no numbers.
+            ValueError: There is no such block, nothing of that name to keep, or an argument has another value.
+            TypeError: `layers` are not numbers.
         """
         kept = frozenset([keep] if isinstance(keep, str) else keep)
         if wrong := sorted(kept - set(KEPT)):

@@ -55,7 +55,7 @@ def record(
         TypeError: An argument is not of these kinds, or there is no such option.
 
     Warns:
-        UserWarning: All gradients are zero, as of a head that has not been trained yet; or a picture is squeezed into a
+        UserWarning: All gradients are zero, as of a head that has not been trained yet; or an image is squeezed into a
             model of quite another aspect ratio (once for a model).
 
     Example:
@@ -162,7 +162,7 @@ class Recorder:
         if lack and not anatomy.heads(self.vit) and any(layer is source for layer in flat_layers(self.vit)):
             raise ValueError(
                 f"The model {self.model.name!r} has no single output of the shape (batch, classes): {lack}. Pass as "
-                "target a function that makes of its output one number for each image."
+                "target a function from its output to one number for each image."
             )
         classes = class_numbers(target, len(inputs), labels)
         if plan.exits and (classes < 0).any():  # what the whole model predicts, not each exit
@@ -253,7 +253,7 @@ def _check(seen: dict[str, Any], classes: np.ndarray | None, plan: Plan) -> None
 
 
 def readout_of(vit: keras.Model, tokens: int, pooling_attention: np.ndarray | None, count: int) -> np.ndarray:
-    """Return `Recording.readout` of so many images, from the attention of a MAP head where there is one."""
+    """Return `Recording.readout` of `count` images, from the attention of a MAP head where there is one."""
     if pooling_attention is not None:
         return pooling_attention.mean(axis=1)
     read = anatomy.readout(vit)

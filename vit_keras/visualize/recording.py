@@ -1,4 +1,4 @@
-"""What one pass through a model leaves behind. NumPy only: everything drawn or computed afterwards starts from here."""
+"""Results of one pass through a model. NumPy only: everything drawn or computed afterwards starts from here."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ GRADIENT_FUSIONS = ("relevance", "gradient")
 
 @dataclasses.dataclass(frozen=True)
 class Recording:
-    """What a model computed for a batch of images, and the gradients if there was a target. Made by `record`.
+    """Arrays that a model computed for a batch of images, and gradients if there was a target. Made by `record`.
 
     All arrays are NumPy's. In the shapes, L blocks were recorded of B images; H heads of width d; N tokens of width D:
     those before the patches, then the patches row by row. A row of attention is a query, a column a key.
 
     Attributes:
-        images: The pictures, uint8 `(height, width, 3)` each, to draw on: the grid covers each of them from edge to
-            edge. A picture of more than 2048 pixels on its longest side is kept at 2048.
+        images: The images, uint8 `(height, width, 3)` each, to draw on: the grid covers each of them from edge to
+            edge. An image of more than 2048 pixels on its longest side is kept at 2048.
         grid: Patches down and across.
         prefix: Names of the tokens before the patches: `"cls"`, `"dist"`, `"reg0"` …
         layers: Numbers of the recorded blocks.
@@ -41,10 +41,10 @@ class Recording:
         tokens: float32 `(L + 1, B, N, D)`: the input of each recorded block, and the output of the last of them.
         features: float32 `(B, N, D)`, the tokens after the final normalization, where the last block was recorded.
         normed: float32 `(L, B, N, D)`, the tokens after the first normalization of each block.
-        gradients: Of the explained score with respect to `attention`.
-        normed_gradients: Likewise, with respect to `normed`.
+        gradients: Gradients of the explained score with respect to `attention`.
+        normed_gradients: Gradients with respect to `normed`.
         pooling_attention: float32 `(B, H, N)`, the attention of a MAP head.
-        pooling_gradients: Likewise, its gradients.
+        pooling_gradients: Gradients with respect to it.
     """
 
     images: tuple[np.ndarray, ...]

@@ -1,4 +1,4 @@
-"""What was computed for merged tokens, given back to the patches in them."""
+"""Spread the values of merged tokens over their patches (ToMe)."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def unmerge(tensor: Any, source: Any, share_rows: bool | None = False, share_col
         tensor: `(batch, …, tokens, columns)`, or `None`.
         source: `(batch, tokens, patches)`, 1 where a patch is in a token; `None`: nothing was merged.
         share_rows: Whether values are divided along the last axis but one. `None`: that axis has no tokens.
-        share_columns: Likewise of the last axis.
+        share_columns: The same for the last axis.
 
     Returns:
-        The tensor with patches, and the tokens before them, in the place of tokens.
+        The tensor with patches, and the tokens before them, instead of the merged tokens.
 
     Example:
         >>> source = np.array([[[1.0, 1.0, 0.0], [0.0, 0.0, 1.0]]])

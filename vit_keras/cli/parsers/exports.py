@@ -23,7 +23,9 @@ def export(parser: argparse.ArgumentParser) -> None:
     add_output(parser, "FILE", f"file to write, or folder of a SavedModel; its ending is {endings}")
     parser.add_argument("--format", choices=FORMATS, help="format of the file; default: by its ending")
     parser.add_argument(
-        "--raw", action="store_true", help="let the file take the model's own float input instead of uint8 pictures"
+        "--raw",
+        action="store_true",
+        help="write a file that takes the model's own float input, not uint8 images",
     )
     parser.add_argument(
         "--labels", type=Path, metavar="FILE", help="text file with the name of a class in each line; default: known"
@@ -39,7 +41,7 @@ def export(parser: argparse.ArgumentParser) -> None:
         help="let the file return the attention of every block too; default: only for a page",
     )
     parser.add_argument(
-        "--check", nargs="+", metavar="DIR|IMAGE", help="pictures to compare model and file with; default: drawn ones"
+        "--check", nargs="+", metavar="DIR|IMAGE", help="images to compare model and file with; default: drawn ones"
     )
     parser.add_argument("--no-check", action="store_true", help="do not run the file")
     add_json(parser)
@@ -88,7 +90,7 @@ def serve(parser: argparse.ArgumentParser) -> None:
         type=number(),
         default=50.0,
         metavar="N",
-        help="largest picture, or all images of a request; default: 50",
+        help="largest image, or all images of a request; default: 50",
     )
     parser.add_argument(
         "--pending",

@@ -74,7 +74,7 @@ def zero_shot(parser: argparse.ArgumentParser) -> None:
         required=True,
         metavar="NAME|FOLDER|FILE|URL",
         help="published name, such as openai/clip-vit-base-patch32, or weights of both towers with the files of the "
-        "tokenizer beside them",
+        "tokenizer next to them",
     )
     parser.add_argument("--text", nargs="+", required=True, metavar="TEXT", help="sentences, or names of classes")
     parser.add_argument(
@@ -84,7 +84,7 @@ def zero_shot(parser: argparse.ArgumentParser) -> None:
         help="sentences with {} for a text, such as 'a photo of a {}.'; the features of several are averaged; "
         "default: the text alone",
     )
-    parser.add_argument("--tokenizer", metavar="FOLDER", help="folder of the tokenizer; default: that of --model")
+    parser.add_argument("--tokenizer", metavar="FOLDER", help="folder of the tokenizer; default: the folder of --model")
     add_output(
         parser,
         "map.png",

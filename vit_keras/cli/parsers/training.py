@@ -53,10 +53,10 @@ def finetune(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--folds",
         metavar="N|COLUMN",
-        help="train one model for each fold, of so many, or of those in a column of the table; default: one model",
+        help="cross-validate: the number of folds, or the column of the table with fold numbers; default: one model",
     )
     parser.add_argument(
-        "--metric", metavar="NAME", help="measure that chooses the best epoch, such as macro_f1, map or rmse"
+        "--metric", metavar="NAME", help="metric that chooses the best epoch, such as macro_f1, map or rmse"
     )
     parser.add_argument("--balance", action="store_true", help="give all classes the same weight in the loss")
     parser.add_argument(
@@ -75,8 +75,8 @@ def finetune(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--calibrate",
         action="store_true",
-        help="divide the logits by the temperature that fits the held-out images best: no prediction changes, and "
-        "probabilities are as often right as they say",
+        help="divide the logits by the temperature that fits the held-out images best: no predicted class changes, and "
+        "probabilities are better calibrated",
     )
     parser.add_argument(
         "--seed",
@@ -110,7 +110,7 @@ def _add_columns(parser: argparse.ArgumentParser, labels: str) -> argparse._Argu
     """Add where the images and the labels of a table are."""
     table = parser.add_argument_group("tables")
     table.add_argument(
-        "--images-dir", type=Path, metavar="DIR", help="folder of the images; default: that of the table"
+        "--images-dir", type=Path, metavar="DIR", help="folder of the images; default: the folder of the table"
     )
     add_alias(table, "--images", "images_dir", type=Path)
     table.add_argument("--image-column", metavar="NAME", default="image", help="images or their ids; default: image")
@@ -152,7 +152,7 @@ def predict_table(parser: argparse.ArgumentParser) -> None:
         help="saved models (.keras, .h5), such as one for each fold; their predictions are averaged",
     )
     parser.add_argument(
-        "--images-dir", type=Path, metavar="DIR", help="folder of the images; default: that of the table"
+        "--images-dir", type=Path, metavar="DIR", help="folder of the images; default: the folder of the table"
     )
     add_alias(parser, "--images", "images_dir", type=Path)
     parser.add_argument(

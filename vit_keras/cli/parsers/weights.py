@@ -59,7 +59,7 @@ def download(parser: argparse.ArgumentParser) -> None:
 
 def models(parser: argparse.ArgumentParser) -> None:
     """Add the options of `models`."""
-    parser.add_argument("pattern", nargs="?", metavar="PATTERN", help="part of a name; * stands for any text")
+    parser.add_argument("pattern", nargs="?", metavar="PATTERN", help="part of a name; * matches any text")
     parser.add_argument("--family", metavar="NAME", help="checkpoint family, such as timm")
     parser.add_argument("--source", metavar="NAME", help="publisher, such as facebook")
     parser.add_argument("--classes", type=integer(), metavar="N", help="number of classes of the head")

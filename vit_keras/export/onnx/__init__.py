@@ -28,7 +28,7 @@ def write(plan: Plan, path: str | os.PathLike[str]) -> list[str]:
 
     Args:
         plan: What to write. `quantize="int8"`: products with weights in 8 bits, see `int8`.
-        path: The file. Weights of more than 2 GiB go into `<path>.data` beside it, which the file names.
+        path: The file. Weights of more than 2 GiB go into `<path>.data` next to it, which the file names.
 
     Returns:
         What is to be known of this file, a sentence each.
@@ -47,7 +47,7 @@ def write(plan: Plan, path: str | os.PathLike[str]) -> list[str]:
 
     files = save(graph_of(plan), Path(path), name=plan.model.name, metadata=_texts(plan.metadata_json()))
     onnx.checker.check_model(os.fspath(path), full_check=True)
-    return [f"The weights are in {each.name}, which must stay beside {files[0].name}." for each in files[1:]]
+    return [f"The weights are in {each.name}, which must stay next to {files[0].name}." for each in files[1:]]
 
 
 def graph_of(plan: Plan) -> Graph:

@@ -1,8 +1,8 @@
-"""A graph becomes an ONNX file. Weights are written one after the other, without a second copy of all of them.
+"""Writing of a graph as an ONNX file. Weights are written one after the other, without a second copy of all of them.
 
 Protobuf allows the fields of a message in any order and piece by piece: the file is the model without its weights,
 followed by one field for each. What does not fit into one file of 2 GiB, the most that protobuf reads, goes into a
-second file beside it, `<name>.data`.
+second file next to it, `<name>.data`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def save(graph: Graph, path: Path, *, name: str, metadata: Mapping[str, str], la
 
     Args:
         graph: The graph.
-        path: The file. Its name is also that of the file of weights, if there is one.
+        path: The file. The file of weights, if there is one, has its name too.
         name: The name of the model in the file.
         metadata: Texts by name, in the file's `metadata_props`.
         largest: Bytes that one file may have.

@@ -35,7 +35,7 @@ class Value:
         shape: Its dimensions.
         dtype: NumPy's name of its type.
         node: What computes it; `None` for inputs and constants.
-        make: Returns the array of a constant; `None` for what is no constant.
+        make: Returns the array of a constant; `None` for anything but a constant.
         name: Of an input; of a constant, a name that its name in the file begins with.
     """
 
@@ -106,7 +106,7 @@ class Graph:
         return self._known[key]
 
     def derived(self, constant: Value, function: Callable[[np.ndarray], np.ndarray], key: Any) -> Value:
-        """Return the constant that a function makes of another when it is needed."""
+        """Return the constant that a function computes from another when it is needed."""
         example = function(np.broadcast_to(np.zeros((), constant.dtype), constant.shape))  # takes no memory
         make = constant.make
         key = ("derived", constant, key)
@@ -163,10 +163,10 @@ class Graph:
         Args:
             operator: Its name in ONNX.
             inputs: Its inputs.
-            shape: Of its output; `None` for what its inputs are broadcast to. A dimension `None` gets a new name.
-            dtype: Of its output; `None` for that of the last input (`Where` has its condition first), or bool.
+            shape: Shape of its output; `None` for what its inputs are broadcast to. A dimension `None` gets a new name.
+            dtype: Type of its output; `None` for the type of the last input (`Where` has its condition first), or bool.
             like: Values with the shapes and types of its outputs, which may be several; then a list is returned.
-            **attributes: Of the node.
+            **attributes: Attributes of the node.
 
         Returns:
             The value that it computes.
@@ -309,7 +309,7 @@ class Graph:
     def slice(
         self, x: Value, axis: int, start: Dimension | None = 0, stop: Dimension | None = None, step: int = 1
     ) -> Value:
-        """Take a range of an axis, as Python does. Of an axis whose size is not known, a range is taken to be there."""
+        """Take a range of an axis, as Python does. An axis of unknown size is assumed to contain the range."""
         size = x.shape[axis]
         if all(isinstance(n, int | None) for n in (size, start, stop)):
             places = range(*slice(start, stop, step).indices(size))

@@ -66,7 +66,7 @@ def quantized(graph: Graph) -> Graph:
 
 
 def _large(x: Value | None, ranks: tuple[int, ...]) -> bool:
-    """Return whether a value is a large constant with so many axes."""
+    """Return whether a value is a large constant with this number of axes."""
     constant = x is not None and x.make is not None and x.dtype == "float32"
     return constant and len(x.shape) in ranks and math.prod(x.shape) >= LARGE
 

@@ -102,7 +102,7 @@ def _scaled_weights(graph: Graph, node: Node, inputs: Sequence[Value | None], us
 
     Args:
         graph: The new graph.
-        node: Of the old graph.
+        node: A node of the old graph.
         inputs: Its inputs in the new graph.
         uses: How often each value of the old graph is used.
     """

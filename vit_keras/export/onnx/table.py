@@ -1,4 +1,4 @@
-"""What each operation of `keras.ops` is in ONNX: one table by the names of Keras' classes.
+"""ONNX equivalents of the operations of `keras.ops`: one table by the names of Keras' classes.
 
 A handler takes the tracer, the operation and the arguments it was called with, and returns a value of the graph, or a
 structure of values. The handlers are in `elementwise`, `reductions` and `shapes`.

@@ -1,4 +1,4 @@
-"""A function of Keras operations becomes a graph of ONNX operators, on any backend.
+"""Tracing of a function of Keras operations to a graph of ONNX operators, on any backend.
 
 The function is called with symbolic tensors. Every operation of `keras.ops` that meets one is answered by a handler of
 the `table` with a new symbolic tensor, which carries a value of the graph; layers are entered through their `call`.
@@ -51,7 +51,7 @@ def trace(function: Callable[..., Mapping[str, Any]], inputs: Mapping[str, tuple
 
 
 class _Tracer:
-    """What the handlers of operations are given: the graph, and the way from Keras' tensors to its values and back."""
+    """Context for the handlers of operations: the graph, and the way from Keras' tensors to its values and back."""
 
     def __init__(self) -> None:
         self.graph = Graph()
@@ -120,7 +120,7 @@ class _Tracer:
                 setattr(ops, name, function)
 
     def answer(self, operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Return what an operation or a layer makes of symbolic tensors."""
+        """Return the result of an operation or a layer on symbolic tensors."""
         name = type(operation).__name__
         handler = OPERATIONS.get(name)
         if isinstance(operation, keras.Layer):
@@ -165,7 +165,7 @@ def _full(dtype: str) -> str:
 
 
 class _Operations:
-    """`keras.ops` in the place of a backend's modules."""
+    """`keras.ops` as a replacement for a backend's modules."""
 
     @property
     def name(self) -> str:

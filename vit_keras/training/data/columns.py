@@ -20,7 +20,7 @@ VALUES = ("auto", "names", "numbers", "probabilities")
 
 
 class Meaning(NamedTuple):
-    """What the outputs of a model stand for.
+    """Meaning of the outputs of a model.
 
     Attributes:
         task: See `anatomy.task`.
@@ -37,7 +37,7 @@ class Meaning(NamedTuple):
 
 
 def meaning_of(model: keras.Model) -> Meaning:
-    """Return what the outputs of a model stand for.
+    """Return the meaning of the outputs of a model.
 
     Raises:
         ValueError: The model has not one output `(batch, n)` of a head.
@@ -69,8 +69,8 @@ def columns_of(
 
     Args:
         scores: `(n, outputs)`: probabilities or numbers, as `anatomy.predictions` returns them.
-        meaning: What they stand for.
-        sample: The columns of a sample submission; the first is that of the ids.
+        meaning: Their meaning.
+        sample: The columns of a sample submission; the first has the ids.
         values: One of `VALUES`; see `predict_table`.
         threshold: Least probability of a label that is said to be there.
         separator: What stands between labels in one column.

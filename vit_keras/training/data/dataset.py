@@ -384,7 +384,7 @@ def _unweighted(mixed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def check_share(validation_split: Any) -> None:
-    """Raise a `ValueError` for a share that is no fraction."""
+    """Raise a `ValueError` for a share that is not a fraction."""
     if validation_split is not None and not 0 < validation_split < 1:
         raise ValueError(
             "The share to hold out (validation_split=, --held-out) must be a fraction between 0 and 1. Received: "
@@ -400,7 +400,7 @@ def _check_choices(batch_size: Any, errors: str, label_mode: str, workers: Any) 
 
 
 def preprocessing_for(model: keras.Model | None, preprocessing: Preprocessing | None, image_size: Any) -> Preprocessing:
-    """What makes of an image an input of the model, with a size."""
+    """Return the preprocessing of a model, with a size."""
     given = None if image_size in (None, "native") else size_pair(image_size, "image_size")
     if preprocessing is None:
         preprocessing = GOOGLE if model is None else anatomy.batch_preprocessing_of(model)

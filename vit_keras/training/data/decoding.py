@@ -34,7 +34,7 @@ _FORMAT = 1  # version of the files of the cache
 
 
 class Decoder:
-    """Turns a file into pixels: as the preprocessing does in evaluation (`plain`), or with room for random crops.
+    """Decoder of a file to pixels: as the preprocessing does in evaluation (`plain`), or with room for random crops.
 
     Args:
         preprocessing: How an image is resized; with a size.
@@ -210,9 +210,9 @@ def report_damaged(failures: list[tuple[Path, str]], pictures: int, errors: str)
         (path, text), others = failures[0], len(failures) - 1
         text = text if str(path) in text else f"{path}: {text}"
         more = f" There {'is 1' if others == 1 else f'are {others:,}'} more." if others else ""
-        skip = ' errors="skip" leaves damaged pictures out.' if errors == "raise" else " No other image is left."
+        skip = ' errors="skip" leaves damaged images out.' if errors == "raise" else " No other image is left."
         raise ValueError(f"{text.rstrip('.')}.{more}{skip}")
     if failures:
         names = first_few([str(path) for path, _ in failures])
-        plural = "pictures are" if len(failures) > 1 else "picture is"
+        plural = "images are" if len(failures) > 1 else "image is"
         warn_caller(f"{len(failures):,} damaged {plural} left out: {names}.")

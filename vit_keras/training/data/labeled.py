@@ -1,4 +1,4 @@
-"""Pictures with what is known of each: the one form in which folders and tables become datasets."""
+"""Labeled images: the common form of folders and tables."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__: list[str] = []
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Labeled:
-    """Pictures, and the labels that a model is to learn.
+    """Images, and the labels that a model is to learn.
 
     Attributes:
         task: What the labels mean, one of `vit_keras.labels.TASKS`.
@@ -50,14 +50,14 @@ class Labeled:
         if not self.missing:
             return
         count, names = len(self.missing), first_few([self.ids[row] for row in sorted(self.missing)])
-        said = f"{count:,} {'pictures are' if count > 1 else 'picture is'} not in {self.root}"
+        said = f"{count:,} {'images are' if count > 1 else 'image is'} not in {self.root}"
         if errors == "raise" or count == len(self.paths):
-            raise ValueError(f'{said}: {names}. errors="skip" leaves missing pictures out.')
+            raise ValueError(f'{said}: {names}. errors="skip" leaves missing images out.')
         warn_caller(f"{said}, and left out: {names}.")
 
     @property
     def words(self) -> str:
-        """What there is to learn, in words."""
+        """The labels to learn, in words."""
         count = len(self.names)
         return {
             "single": f"{count:,} classes",

@@ -38,7 +38,7 @@ class Sample:
     augmentation: Augmentation | None = None
 
     def __call__(self, picture: Any, rng: np.random.Generator | int | None = None) -> np.ndarray:
-        """Read an image, augment it, and make of it what the model takes.
+        """Read an image, augment it, and turn it into the model's input.
 
         Args:
             picture: The bytes of a file (JPEG, PNG …), or its path.

@@ -18,7 +18,7 @@ __all__ = ["fold_numbers", "hold_out"]
 
 
 def fold_numbers(data: Labeled, folds: int, seed: int) -> np.ndarray:
-    """Return the fold of each picture: scikit-learn's splitters, and iterative stratification for several labels.
+    """Return the fold of each image: scikit-learn's splitters, and iterative stratification for several labels.
 
     Classes and levels are divided evenly (`StratifiedKFold`, `StratifiedGroupKFold`), numbers at random (`KFold`,
     `GroupKFold`). Images of several labels are divided so that each label is divided evenly, the rarest first
@@ -76,7 +76,7 @@ def hold_out(data: Labeled, share: float, seed: int) -> list[np.ndarray]:
 
     Raises:
         ImportError: scikit-learn is not installed.
-        ValueError: The share is no fraction up to one half, or the images cannot be divided.
+        ValueError: The share is not a fraction up to one half, or the images cannot be divided.
     """
     if not 0 < share <= 0.5:
         raise ValueError(
@@ -115,9 +115,9 @@ def _check_duplicates(data: Labeled) -> None:
     ]
     if apart:
         raise ValueError(
-            f"{len(apart):,} pictures stand in several rows, and could be learned and held out at once: "
+            f"Images that are in several rows could be both learned and held out ({len(apart):,}): "
             f"{first_few(apart)}. Keep one row of each, or pass as group_column= a column that keeps them "
-            "together, such as that of the image."
+            "together, such as the column of the images."
         )
 
 
@@ -138,9 +138,7 @@ def _warn_of_small_classes(data: Labeled, targets: np.ndarray, folds: int, fewer
             f"{advice}"
         )
     if small:
-        message = (
-            f"There are fewer than {folds} pictures of {first_few(small)}: some of {folds} parts have none of them."
-        )
+        message = f"There are fewer than {folds} images of {first_few(small)}: some of {folds} parts have none of them."
         warn_caller(message)
 
 

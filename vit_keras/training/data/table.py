@@ -86,13 +86,13 @@ def image_table(
     Args:
         table: The path of a .csv, .tsv or .parquet file; a data frame of pandas or polars; or a dictionary of columns.
         image_column: The column of the images: files relative to `images_dir`. A name without an ending, such as an id,
-            stands for the file of that name with the ending of an image.
+            means the file of that name with the ending of an image.
         label_column: The column of the labels, or several.
         images_dir: The folder of the images.
-        task: What the labels are; `"auto"` finds out where there is no doubt, and says what it found.
-        separator: What stands between the labels of one image, such as `" "` or `"|"`. An empty text is no label.
+        task: What the labels are; `"auto"` infers the task when it is unambiguous, and reports what it inferred.
+        separator: The text between the labels of one image, such as `" "` or `"|"`. An empty text means no label.
         weight_column: A column of numbers: the weight of each image in the loss. Batches have them as a third element.
-        group_column: A column, such as that of the patient. Its values are not divided between training and validation.
+        group_column: A column, such as the patient's. Its values are not divided between training and validation.
         image_size: `(height, width)` or one integer. `"native"` or `None`: the model's, else the preprocessing's.
         model: The model to train. It determines image size and preprocessing.
         preprocessing: How an image becomes an input of the model. `None`: the model's own, or Google's.
@@ -165,7 +165,7 @@ def read_table(
     class_names: Sequence[str] | None = None,
     fewest: int = 2,
 ) -> Labeled:
-    """Return the images and labels of a table with at least so many classes; see `image_table`."""
+    """Return the images and labels of a table with at least this number of classes; see `image_table`."""
     one_of(task, "task", ("auto", *TASKS))
     root = Path(images_dir).expanduser()
     if not root.is_dir():
@@ -211,7 +211,7 @@ def read_pictures(source: Any, images_dir: Any, errors: str, options: Mapping[st
         source: The folder or the table.
         images_dir: Folder of a table's images; `None`: the table's own.
         errors: Whether empty subfolders are errors; see `image_folder`.
-        options: Of a table, arguments of `read_table`.
+        options: For a table, arguments of `read_table`.
 
     Raises:
         ValueError: Options of a table are given with a folder.

@@ -41,7 +41,7 @@ def read_columns(table: Any, texts: Sequence[str] = ()) -> dict[str, np.ndarray]
     Args:
         table: As in `image_table`.
         texts: Columns of a CSV file whose values are texts as they are written, even where they look like numbers: ids
-            such as `007`. A column that is not there is no error.
+            such as `007`. A column that is not there is ignored.
 
     Raises:
         FileNotFoundError: There is no such file.

@@ -87,7 +87,7 @@ def files_in(images: str | os.PathLike[str]) -> tuple[list[str], np.ndarray | No
     paths = pictures_in(folder)
     parts = [path.relative_to(folder).parts for path in paths]
     if not paths:
-        raise ValueError(f"There are no pictures in {folder}.")
+        raise ValueError(f"There are no images in {folder}.")
     labels = np.array([part[0] for part in parts]) if all(len(part) > 1 for part in parts) else None
     return [str(path) for path in paths], labels
 
@@ -158,7 +158,7 @@ def run_over(
             return batch._replace(images=[prepare(images)]), True
         return batch._replace(images=[images.astype("float32")]), False
 
-    with progress_bar("pictures", total, show=progress) as advance:
+    with progress_bar("images", total, show=progress) as advance:
         for batch, prepared in _ahead(read, batches):
             outputs = []
             for images in batch.images:
@@ -207,7 +207,7 @@ def _joined(outputs: list[np.ndarray]) -> np.ndarray:
     shapes = sorted({output.shape[1:] for output in outputs})
     if len(shapes) > 1:
         raise ValueError(
-            f"Pictures of different sizes give outputs of different shapes, such as {shapes[0]} and {shapes[1]}. "
+            f"Images of different sizes give outputs of different shapes, such as {shapes[0]} and {shapes[1]}. "
             "Pass image_size=."
         )
     return np.concatenate(outputs)

@@ -33,7 +33,7 @@ def features(
 ) -> np.ndarray:
     """Compute features as `embed` does, once: the next call with the same model and images reads them from the disk.
 
-    The key is a hash of the weights and layers that the features depend on, of the preprocessing, and of the pictures:
+    The key is a hash of the weights and layers that the features depend on, of the preprocessing, and of the images:
     path, size and time of change of each file, or the values of an array. So the features are never out of date, and
     the folder of the cache may be deleted at any time. A pass that is interrupted leaves nothing.
 

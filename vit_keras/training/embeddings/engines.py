@@ -31,7 +31,7 @@ class Embedder:
         batch_size: Rows that are computed at once; the engine may send more or fewer.
         layer: See `embed`; for features.
         image_size: `(height, width)` or one integer, for a model that takes any size.
-        **options: Of `open_model`, such as `weights`.
+        **options: Options of `open_model`, such as `weights`.
 
     Raises:
         ValueError: An argument is out of range, or the model takes any size and there is no `image_size`.
@@ -66,7 +66,7 @@ class Embedder:
             self._preprocessing = preprocessing_of(self.model, image_size)
         self._shape = tuple(last.output_shape[1:])
         if self._preprocessing.image_size is None or None in self._shape:
-            raise ValueError("The model takes pictures of any size: pass image_size, such as 224.")
+            raise ValueError("The model takes images of any size: pass image_size, such as 224.")
 
     def _predict(self, images: np.ndarray) -> Any:
         with no_gradients():
@@ -76,7 +76,7 @@ class Embedder:
         """Compute a batch of rows.
 
         Args:
-            batch: Columns of one length. `"bytes"` has the pictures' files or, where there is no such column, `"path"`
+            batch: Columns of one length. `"bytes"` has the images' files or, where there is no such column, `"path"`
                 their paths.
 
         Returns:

@@ -36,7 +36,7 @@ def embed(
     errors: str = "raise",
     progress: bool = True,
 ) -> Any:
-    """Compute the features of any number of pictures: one vector for each, the input of the model's head.
+    """Compute the features of any number of images: one vector for each, the input of the model's head.
 
     Images are read and prepared in threads while the model computes, and only a few batches are in memory at a time.
 
@@ -106,7 +106,7 @@ def embed(
 
 @dataclasses.dataclass(frozen=True)
 class Extractor:
-    """What a model computes from its images to its features.
+    """The part of a model from its images to its features.
 
     Attributes:
         model: The model whose images these are: the given one, or its ViT where what stands before that has no graph.

@@ -158,7 +158,7 @@ def _fit(features: np.ndarray, labels: np.ndarray, classes: int, decays: Iterabl
     x = ((features - mean) / std).astype("float32")
     present = np.unique(labels)
     if len(present) < 2:
-        raise ValueError(f"A probe needs pictures of at least two classes. Received: class {present[0]} only")
+        raise ValueError(f"A probe needs images of at least two classes. Received: class {present[0]} only")
     solver = LogisticRegression(max_iter=1000, tol=1e-5, warm_start=True)
     for l2 in decays:
         # Of two classes it fits one row, the difference of our two, whose penalty is twice ours.
@@ -217,7 +217,7 @@ def knn(
     features, queries = (x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12) for x in (features, queries))
     classes = np.eye(labels.max() + 1, dtype="float32")[labels]
     predictions = [np.zeros(0, int)]
-    for start in range(0, len(queries), 256):  # so many similarities are in memory
+    for start in range(0, len(queries), 256):  # this many similarities are in memory
         similarity = queries[start : start + 256] @ features.T
         nearest = np.argpartition(-similarity, k - 1, axis=1)[:, :k]
         votes = np.exp((np.take_along_axis(similarity, nearest, axis=1) - 1) / temperature)
@@ -248,7 +248,7 @@ def _class_numbers(labels: Any, count: int) -> np.ndarray:
     whole = labels.dtype.kind in "ui" or (labels.dtype.kind == "f" and np.array_equal(labels, np.rint(labels)))
     if labels.shape != (count,) or not whole:
         raise ValueError(
-            f"labels must be {count} integers, or one-hot, one for each picture. Received: shape {labels.shape}, "
+            f"labels must be {count} integers, or one-hot, one for each image. Received: shape {labels.shape}, "
             f"dtype {labels.dtype}. (np.unique(names, return_inverse=True) makes integers of names.)"
         )
     return labels.astype("int64")

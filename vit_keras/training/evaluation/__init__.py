@@ -1,4 +1,4 @@
-"""Evaluate a model on labeled pictures: accuracy, measures of each class, confusions, mistakes."""
+"""Evaluate a model on labeled images: accuracy, metrics of each class, confusions, mistakes."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _MAP_BATCH = 8
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Evaluation:
-    """The predictions of a classifier on labeled images, and the measures that follow from them.
+    """The predictions of a classifier on labeled images, and the metrics that follow from them.
 
     Attributes:
         class_names: Names of the classes, in the order of the outputs.
@@ -86,7 +86,7 @@ class Evaluation:
 
     @functools.cached_property
     def confusion(self) -> np.ndarray:
-        """Pictures by true class (rows) and predicted class (columns)."""
+        """Images by true class (rows) and predicted class (columns)."""
         counts = np.zeros((len(self.class_names),) * 2, int)
         np.add.at(counts, (self.labels, self.predictions), 1)
         return counts
@@ -167,11 +167,11 @@ class Evaluation:
 
     @property
     def figures(self) -> dict[str, str]:
-        """The most important measures, in words."""
+        """The most important metrics, in words."""
         low, high = self.interval
         interval = f"95\N{NO-BREAK SPACE}% interval: {100 * low:.1f} to {percent(high)}"
         return {
-            f"accuracy on {len(self.labels):,} pictures ({interval})": percent(self.accuracy),
+            f"accuracy on {len(self.labels):,} images ({interval})": percent(self.accuracy),
             "mean F1 over the classes": percent(self.macro_f1),
             "loss (cross-entropy)": f"{self.loss:.3f}",
             f"mistakes of {len(self.labels):,}": f"{len(self.mistakes()):,}",
@@ -182,7 +182,7 @@ class Evaluation:
         return as_html(self.figures)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the measures, as plain JSON."""
+        """Return the metrics, as plain JSON."""
         return {
             "pictures": len(self.labels),
             "accuracy": self.accuracy,
@@ -218,11 +218,11 @@ def evaluate(
             images gets pixels.
         folder: The images, `folder/class/picture.jpg`; or a table, as in `vit_keras.training.image_table`, whose
             labels are of the model's task (`vit_keras.anatomy.task`).
-        images_dir: Of a table, the folder of its images; `None`: that of the table.
-        image_column: Of a table, the column of the images.
-        label_column: Of a table, the column of the labels, or several. `None`: `"label"`, or the columns with the names
-            of the model's labels or numbers.
-        separator: Of a table, what stands between several labels in one column.
+        images_dir: For a table, the folder of its images; `None`: the folder of the table.
+        image_column: For a table, the column of the images.
+        label_column: For a table, the column of the labels, or several. `None`: `"label"`, or the columns with the
+            names of the model's labels or numbers.
+        separator: For a table, the text between several labels in one column.
         only: Which images, as the table calls them, or relative to the folder: a list, or the path of the
             `split.json` that `finetune` wrote, for the held-out ones. `None`: all.
         image_size: Pixels, `(height, width)` or one integer, for a model that takes any size. `"native"` or `None`: the
@@ -249,7 +249,7 @@ def evaluate(
     positive_integer(batch_size, "batch_size")
     model = model if isinstance(model, keras.Model) else open_model(model)
     if lack := lack_of_classes(model):
-        raise ValueError(f"The model {model.name!r} is no classifier: {lack}.")
+        raise ValueError(f"The model {model.name!r} is not a classifier: {lack}.")
     columns = {"image_column": image_column, "label_column": label_column, "separator": separator}
     data = _labeled(model, folder, images_dir, errors, columns)
     data.check_missing(errors)
@@ -272,7 +272,7 @@ def evaluate_decoded(
         batch_size: Images in a batch.
     """
     if (said := task_of(model)) != data.task:
-        raise ValueError(f"The model {model.name!r} has the task {said!r}, and the pictures {data.task!r}.")
+        raise ValueError(f"The model {model.name!r} has the task {said!r}, and the images {data.task!r}.")
     batches = (
         Batch(
             np.stack([data.pixels(n) for n in range(first, min(first + batch_size, len(data.paths)))]),
@@ -309,7 +309,7 @@ def _labeled(model: keras.Model, source: Any, images_dir: Any, errors: str, colu
     task, names, label = task_of(model), output_names(model), columns["label_column"]
     if not is_table(source):
         if task != "single":
-            why = f"its task is {task!r}, and a folder of classes has one class for each picture. Pass a table."
+            why = f"its task is {task!r}, and a folder of classes has one class for each image. Pass a table."
             raise ValueError(f"The model {model.name!r} cannot be measured: {why}")
         data = read_pictures(
             source, images_dir, errors, {**columns, "label_column": "label" if label is None else label}
@@ -366,14 +366,14 @@ def _chosen(paths: Sequence[str], only: Any) -> np.ndarray:
     place = {path: number for number, path in enumerate(paths)}
     missing = [path for path in only if path not in place]
     if missing:
-        raise FileNotFoundError(f"{len(missing):,} of the pictures to evaluate are not there, such as {missing[0]}.")
+        raise FileNotFoundError(f"{len(missing):,} of the images to evaluate are not there, such as {missing[0]}.")
     return np.array([place[path] for path in only], int)
 
 
 def pictures_of_mistakes(
     model: keras.Model, evaluation: Any, folder: str | os.PathLike[str], count: int = 24
 ) -> dict[int, tuple[np.ndarray, np.ndarray | None]]:
-    """Return at most so many images of the worst mistakes, worst first; see `explained_pictures`."""
+    """Return at most `count` images of the worst mistakes, worst first; see `explained_pictures`."""
     return explained_pictures(model, evaluation, folder, evaluation.mistakes()[:count])
 
 
@@ -389,7 +389,7 @@ def explained_pictures(
         numbers: The numbers of the images.
 
     Returns:
-        By the number of the picture: uint8 pixels, and the same with the relevance of the predicted class or `None`.
+        By the number of the image: uint8 pixels, and the same with the relevance of the predicted class or `None`.
     """
     chosen = [int(number) for number in numbers]
     pictures = [small(Path(folder).expanduser() / evaluation.paths[number]) for number in chosen]

@@ -213,8 +213,8 @@ def _heads(model: keras.Model) -> list[keras.layers.Dense]:
     found = found if source in found else [source]
     if not all(isinstance(head, keras.layers.Dense) for head in found):
         raise ValueError(
-            f"Only a model whose output comes from a Dense layer can be calibrated. That of {model.name!r} comes from "
-            f"{type(source).__name__}."
+            f"Only a model whose output comes from a Dense layer can be calibrated. The output of {model.name!r} "
+            f"comes from {type(source).__name__}."
         )
     if changed := [head.name for head in found if head.lora_enabled or getattr(head, "quantization_mode", None)]:
         raise ValueError(

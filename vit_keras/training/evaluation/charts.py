@@ -1,4 +1,4 @@
-"""Charts of a report, as SVG: values over epochs, predictions beside the truth, reliability, accuracy over images."""
+"""Charts of a report, as SVG: values over epochs, predictions against the truth, reliability, accuracy over images."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .other_evaluations import number
 __all__: list[str] = []
 
 _MOST_POINTS = 2000
-"""Pictures in a scatter chart; of more, every so-manieth is drawn."""
+"""Maximum number of images in a scatter chart; of more, an even selection is drawn."""
 
 _MOST_CHARTS = 12
 
@@ -30,7 +30,7 @@ def chart(title: str, lines: Mapping[str, Sequence[float]], best: int | None, im
         title: What is shown.
         lines: The values by kind, one of `_KINDS`.
         best: The epoch to mark.
-        images: If the held-out values are shares of so many images, for their 95 % intervals.
+        images: If the held-out values are shares, the number of images, for their 95 % intervals.
     """
     left, right, top, bottom = 52, 12, 10, 34
     width, height = 460, 250
@@ -98,9 +98,9 @@ def scatters(evaluation: Any) -> str:
         _scatter(name, evaluation.labels[:, column], evaluation.predictions[:, column])
         for column, name in enumerate(names[:_MOST_CHARTS])
     )
-    text = "Each point is a picture: across its true number, up the predicted one. On the line both are the same."
+    text = "Each point is an image: across its true number, up the predicted one. On the line both are the same."
     count = len(evaluation.labels)
-    text += f" Of {count:,} pictures {_MOST_POINTS:,} are drawn." if count > _MOST_POINTS else ""
+    text += f" Of {count:,} images {_MOST_POINTS:,} are drawn." if count > _MOST_POINTS else ""
     text += f" Of {len(names):,} numbers {_MOST_CHARTS} are drawn." if len(names) > _MOST_CHARTS else ""
     return f'<section><h2>Predictions</h2><p>{text}</p><div class="curves">{charts}</div></section>'
 

@@ -1,4 +1,4 @@
-"""What the frozen features of the images tell before the training: near-duplicates, likely wrong labels, a curve."""
+"""Findings from the frozen features of the images before training: near-duplicates, likely wrong labels, a curve."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ IMPROBABLE = 0.05
 regression that is right for two of three images finds a third in this way, and three of five that it finds are."""
 
 _MOST_LEARNED = 5000
-"""Images that the logistic regressions learn; of more, so many are drawn."""
+"""Number of images that the logistic regressions learn at most; of more, this many are drawn at random."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -49,7 +49,7 @@ class Wrong:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Findings:
-    """What was found in the images.
+    """Findings in the images.
 
     Attributes:
         images: How many were looked at.

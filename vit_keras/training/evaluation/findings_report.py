@@ -80,8 +80,8 @@ def _duplicates(findings: Findings, data: Labeled) -> str:
     text = (
         f"{f'{count:,} pairs' if count != 1 else 'One pair'} of a held-out image and one to learn from "
         f"{'are' if count != 1 else 'is'} nearly the same, of {findings.images:,} images: the cosine distance of their "
-        f"features is below {findings.threshold:.2g}, which is far below that of other nearest neighbors (Tukey's "
-        f"outer fence). {_first(count)}"
+        f"features is below {findings.threshold:.2g}, which is far below the distance of other nearest neighbors "
+        f"(Tukey's outer fence). {_first(count)}"
     )
     cards = "".join(
         _card(

@@ -20,7 +20,7 @@ SHARE = 0.1
 
 @dataclasses.dataclass(frozen=True)
 class Frozen:
-    """What a model that has not learned the images makes of them.
+    """Outputs of a model that has not learned the images.
 
     Attributes:
         rows: The numbers of the images in the data, in a random order.

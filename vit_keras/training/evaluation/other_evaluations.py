@@ -1,4 +1,4 @@
-"""Predictions that are not one class of several: labels that are independent of each other, numbers, levels."""
+"""Evaluation of multi-label, regression and ordinal models."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ class LabelsEvaluation:
         return tuple(found)
 
     def mean(self, measure: str) -> float | None:
-        """Return the mean over the labels of a measure in `per_class`; `None` where no label has it.
+        """Return the mean over the labels of a metric in `per_class`; `None` where no label has it.
 
         The means of `"f1"`, `"roc_auc"` and `"average_precision"` are those of `metrics.score`.
         """
@@ -160,17 +160,17 @@ class LabelsEvaluation:
 
     @property
     def figures(self) -> dict[str, str]:
-        """The most important measures, in words."""
+        """The most important metrics, in words."""
         return {
             f"mean average precision over {len(self.class_names):,} labels": percent(self.mean("average_precision")),
             "mean area under the ROC curve": percent(self.mean("roc_auc")),
             "mean F1 over the labels": percent(self.mean("f1")),
-            f"pictures with all labels right, of {len(self.labels):,}": percent(self.exact),
+            f"images with all labels right, of {len(self.labels):,}": percent(self.exact),
             "loss (binary cross-entropy)": f"{self.losses.mean():.3f}",
         }
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the measures, as plain JSON."""
+        """Return the metrics, as plain JSON."""
         return {
             "task": self.task,
             "pictures": len(self.labels),
@@ -268,7 +268,7 @@ class NumbersEvaluation:
 
     @functools.cached_property
     def confusion(self) -> np.ndarray:
-        """Pictures by true level (rows) and predicted level (columns)."""
+        """Images by true level (rows) and predicted level (columns)."""
         counts = np.zeros((len(self.class_names),) * 2, int)
         np.add.at(counts, (self.targets, self.levels), 1)
         return counts
@@ -312,11 +312,11 @@ class NumbersEvaluation:
 
     @property
     def figures(self) -> dict[str, str]:
-        """The most important measures, in words."""
+        """The most important metrics, in words."""
         figures = {}
         if self.task == "ordinal":
             figures["Cohen's kappa, with quadratic weights"] = f"{self.kappa:.3f}"
-            figures[f"accuracy on {len(self.labels):,} pictures"] = percent(self.accuracy)
+            figures[f"accuracy on {len(self.labels):,} images"] = percent(self.accuracy)
         for each in self.per_class[:2]:
             of = "" if len(self.per_class) == 1 else f" of {each['name']}"
             figures[f"root mean squared error{of}"] = number(each["rmse"])
@@ -326,7 +326,7 @@ class NumbersEvaluation:
         return figures
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the measures, as plain JSON."""
+        """Return the metrics, as plain JSON."""
         found = {"task": self.task, "pictures": len(self.labels), "numbers": list(self.per_class)}
         if self.task == "ordinal":
             found |= {"kappa": self.kappa, "accuracy": self.accuracy, "confusion": self.confusion.tolist()}

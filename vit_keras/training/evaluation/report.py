@@ -1,6 +1,6 @@
 """The report of a training or an evaluation: one HTML file that works without a network.
 
-The template is `report.html` beside this module. All numbers and images are in the page as HTML and SVG, so it can be
+The template is `report.html` next to this module. All numbers and images are in the page as HTML and SVG, so it can be
 read without scripts, printed and mailed; its script only sorts tables and changes the theme.
 """
 
@@ -62,7 +62,7 @@ def report(
         subtitle: A line below it.
         history: Values after each epoch by name, as Keras' `History.history` has them.
         best_epoch: Number, from 0, of the epoch whose weights were kept.
-        folds: Of several folds a table, as its header and its rows, and a sentence about it.
+        folds: For several folds, a table as its header and its rows, and a sentence about it.
         histories: `history` and `best_epoch` of each fold.
         notes: Sentences to read before the numbers.
         pictures: Mistakes, by their number in the evaluation: uint8 pixels, and the same with a map over them or
@@ -134,11 +134,11 @@ def _labels(evaluation: Any) -> str:
         for scores in evaluation.per_class
     ]
     text = (
-        "<p>Average precision and the area under the ROC curve (AUC) tell how well the probabilities rank pictures "
+        "<p>Average precision and the area under the ROC curve (AUC) tell how well the probabilities rank images "
         "with the label before those without it. Precision, recall and F1 count a probability of at least one half as "
         "the label.</p>"
     )
-    header = ("Label", "Pictures", "Average precision", "AUC", "Precision", "Recall", "F1")
+    header = ("Label", "Images", "Average precision", "AUC", "Precision", "Recall", "F1")
     return section("Labels", text, _table(header, rows, sortable=True))
 
 
@@ -164,13 +164,13 @@ def _notes(notes: Iterable[str]) -> str:
 def _confusion(evaluation: Evaluation) -> str:
     confused = evaluation.confused()
     rows = [(true, said, f"{count:,}") for true, said, count in confused[:_PAIRS]]
-    pairs = rows and _table(("True class", "Predicted", "Pictures"), rows, "Most frequent confusions", texts=[1])
+    pairs = rows and _table(("True class", "Predicted", "Images"), rows, "Most frequent confusions", texts=[1])
     if len(evaluation.class_names) > _MOST_CLASSES:
         matrix = f"<p>A matrix of {len(evaluation.class_names):,} classes is too large to be shown.</p>"
     else:
         matrix = _matrix(evaluation)
     return section(
-        "Confusions", f'<div class="beside">{matrix}{pairs or "<p>No picture was predicted wrongly.</p>"}</div>'
+        "Confusions", f'<div class="beside">{matrix}{pairs or "<p>No image was predicted wrongly.</p>"}</div>'
     )
 
 
@@ -206,10 +206,10 @@ def _classes(evaluation: Evaluation) -> str:
         for scores in evaluation.per_class
     ]
     text = (
-        "<p>Precision: share of the pictures predicted as a class that are of it. Recall: share of the pictures of a "
+        "<p>Precision: share of the images predicted as a class that are of it. Recall: share of the images of a "
         "class that are predicted as it. F1: harmonic mean of the two.</p>"
     )
-    header = ("Class", "Pictures", "Precision", "Recall", "F1", "Most often mistaken for")
+    header = ("Class", "Images", "Precision", "Recall", "F1", "Most often mistaken for")
     return section("Classes", text, _table(header, rows, texts=[5], sortable=True))
 
 
@@ -314,7 +314,7 @@ def _mistakes(evaluation: Any, pictures: Mapping[int, tuple[np.ndarray, np.ndarr
         return ""
     mapped = any(overlay is not None for _, overlay in pictures.values())
     heading, text = _WORST[evaluation.task]
-    text += " Beside each, what in the picture supports the prediction." if mapped else ""
+    text += " Next to each: what in the image supports the prediction." if mapped else ""
     cards = "".join(_card(evaluation, number, *pictures[number]) for number in pictures)
     return section(heading, f"<p>{text}</p>", f'<div class="cards">{cards}</div>')
 
@@ -322,16 +322,16 @@ def _mistakes(evaluation: Any, pictures: Mapping[int, tuple[np.ndarray, np.ndarr
 _WORST = {
     "single": ("Worst mistakes", "The mistakes with the lowest probability of the true class."),
     "multi": ("Worst mistakes", "The mistakes with the largest loss. A label counts from a probability of one half."),
-    "regression": ("Largest errors", "The pictures with the largest errors."),
-    "ordinal": ("Largest errors", "The pictures with the largest errors."),
+    "regression": ("Largest errors", "The images with the largest errors."),
+    "ordinal": ("Largest errors", "The images with the largest errors."),
 }
 
 
 def _card(evaluation: Any, number: int, picture: np.ndarray, overlay: np.ndarray | None) -> str:
     true, said = evaluation.caption(number)
-    images = [(picture, f"A picture that is {true}")]
+    images = [(picture, f"An image that is {true}")]
     if overlay is not None:
-        images.append((overlay, f"The same picture, with the map of what supports {said}"))
+        images.append((overlay, f"The same image, with the map of what supports {said}"))
     tags = "".join(f'<img src="{jpeg(pixels)}" alt="{escape(alt)}">' for pixels, alt in images)
     return (
         f'<figure><div class="pair">{tags}</div><figcaption>'

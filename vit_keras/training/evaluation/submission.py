@@ -190,7 +190,7 @@ class _Ensemble:
     progress: bool
 
     def predict(self, paths: list[Path], check: Callable[[Meaning], Any]) -> tuple[np.ndarray, Meaning]:
-        """Return the mean prediction of each image, float64 `(n, outputs)`, and what it stands for.
+        """Return the mean prediction of each image, float64 `(n, outputs)`, and its meaning.
 
         `check` is called once that is known, before anything is computed.
         """
@@ -264,5 +264,5 @@ def _report_failures(failures: list[Path], paths: list[Path], errors: str) -> No
     kinds = ((missing, "missing"), (damaged, "damaged"))
     said = "; ".join(f"{len(found):,} {kind}: {first_few(found)}" for found, kind in kinds if found)
     if errors == "raise" or len(failures) == len({*paths}):
-        raise ValueError(f'Pictures cannot be read; {said}. errors="skip" gives these rows the mean of all others.')
-    warn_caller(f"Pictures cannot be read; {said}. Their predictions are the mean of all others.")
+        raise ValueError(f'Images cannot be read; {said}. errors="skip" gives these rows the mean of all others.')
+    warn_caller(f"Images cannot be read; {said}. Their predictions are the mean of all others.")

@@ -28,13 +28,13 @@ VIEWS = {
     "flip": (),
     "crops": tuple((y, x, y + _SIDE, x + _SIDE) for y in (0, 1 - _SIDE) for x in (0, 1 - _SIDE)),
 }
-"""The boxes that each name adds to the whole picture: `(top, left, bottom, right)` as shares of its sides.
+"""The boxes that each name adds to the whole image: `(top, left, bottom, right)` as shares of its sides.
 
 `"crops"` are its four corners, of seven eighths of each side. `"flip"` adds the mirror image of every view."""
 
 
 class SeveralViews(Decoder):
-    """Turns a file into the pixels of all its views, which is decoding it once.
+    """Reader of the pixels of all views of a file, which is decoded once.
 
     Args:
         preprocessing: How an image is resized; with a size.

@@ -56,7 +56,7 @@ def label_issues(probabilities: Any, labels: Any) -> LabelIssues:
         labels: The given class numbers, `(n,)`.
 
     Raises:
-        ValueError: The shapes do not fit each other, or a label is no class.
+        ValueError: The shapes do not fit each other, or a label is not a class.
 
     Example:
         >>> shares = np.array([[0.9, 0.1], [0.8, 0.2], [0.1, 0.9], [0.2, 0.8], [0.95, 0.05]])

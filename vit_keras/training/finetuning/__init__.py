@@ -45,7 +45,7 @@ _FEWEST_PATCHES = 10
 """Patches down and across: a pre-trained ViT that sees fewer is not worth the time that it saves."""
 
 _SAMPLED = 1000
-"""Pictures to look at for their size."""
+"""Number of images whose size is looked at."""
 
 
 @renamed_arguments(images="images_dir", **RENAMED)
@@ -102,14 +102,14 @@ def finetune(
             `finetune(folder, model=…)`.
         folder: The images, `folder/class/picture.jpg` (see `vit_keras.training.image_folder`); or a table (see
             `vit_keras.training.image_table`).
-        images_dir: Of a table, the folder of its images; `None`: that of the table.
-        image_column: Of a table, the column of the images.
-        label_column: Of a table, the column of the labels, or several.
-        task: Of a table, what the labels are: `"single"`, `"multi"`, `"regression"`, `"ordinal"`, or `"auto"`.
-        separator: Of a table, what stands between several labels in one column.
-        group_column: Of a table, a column whose values are not divided between training and validation.
-        weight_column: Of a table, a column of weights of the images in the loss.
-        class_names: Of a table, the classes or levels in their order.
+        images_dir: For a table, the folder of its images; `None`: the folder of the table.
+        image_column: For a table, the column of the images.
+        label_column: For a table, the column of the labels, or several.
+        task: For a table, what the labels are: `"single"`, `"multi"`, `"regression"`, `"ordinal"`, or `"auto"`.
+        separator: For a table, the text between several labels in one column.
+        group_column: For a table, a column whose values are not divided between training and validation.
+        weight_column: For a table, a column of weights of the images in the loss.
+        class_names: For a table, the classes or levels in their order.
         weights: A published name, a file or a URL.
         recipe: How to train (see `vit_keras.training.recipes`).
         epochs: Number of epochs; `None`: the recipe's.
@@ -121,7 +121,7 @@ def finetune(
         batch_size: Images in a step.
         validation_split: Share of the images to hold out, without `folds`.
         folds: How many folds (see `splits.fold_numbers`), or the column of a table that has their numbers.
-        metric: Name of the measure that chooses the epoch, one of `vit_keras.training.metrics.NAMES`.
+        metric: Name of the metric that chooses the epoch, one of `vit_keras.training.metrics.NAMES`.
         balance: Whether rare classes count as much as frequent ones: `"prior"`, by a loss that does not let the model
             learn how frequent each class is (`vit_keras.training.losses.CrossEntropy`), the better one where it was
             measured; `"weights"` or `True`, by weights of the classes in the loss. The metric `"balanced_accuracy"` or
@@ -133,9 +133,9 @@ def finetune(
             also has near-duplicates between training and held-out images, likely wrong labels, and what twice as many
             images would give.
         calibrate: Whether to calibrate the model on the held-out images (see `vit_keras.training.calibrate`): no
-            prediction changes, and its probabilities are as often right as they say. It costs nothing.
+            predicted class changes, and its probabilities are better calibrated. It costs nothing.
         output: Folder for the results; it is made. (Also accepted as `out`.)
-        overwrite: Whether to begin anew if `output` has a finished run, or one with other settings.
+        overwrite: Whether to start over if `output` has a finished run, or one with other settings.
         seed: Seed of the split, the order and the augmentation.
         errors: `"raise"` to refuse damaged images, `"skip"` to leave them out with a warning.
         mistakes: Largest number of mistakes in the report.
@@ -286,7 +286,7 @@ def _parts(data: Labeled, source: Any, share: float, folds: int | str | None, se
         return hold_out(data, share, seed) if is_table(source) else split(data.labels, share, seed)
     if isinstance(folds, str):
         if not is_table(source):
-            raise ValueError(f"folds={folds!r} names a column of a table. Of a folder, pass their number.")
+            raise ValueError(f"folds={folds!r} names a column of a table. For a folder, pass the number of folds.")
         numbers = column_numbers(read_columns(source), folds)
         if numbers.max() < 1:
             raise ValueError(f"The column {folds!r} has one value. Folds are two or more.")

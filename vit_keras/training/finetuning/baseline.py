@@ -1,4 +1,4 @@
-"""What a model's features tell before it is fine-tuned: how often simple classifiers of them are right.
+"""Accuracy of simple classifiers of a model's features, before it is fine-tuned.
 
 >>> Baseline({NEIGHBORS: 180, PROBE: 186}, held_out=200, learned=800, seconds=4.0, best=PROBE).text
 'linear probe 93.0% (95 % interval: 88.6% to 95.8%); nearest neighbors 90.0%'
@@ -32,7 +32,7 @@ NEIGHBORS, CENTROIDS, PROBE = "nearest neighbors", "class means", "linear probe"
 
 @dataclasses.dataclass(frozen=True)
 class Baseline:
-    """How many held-out images classifiers of frozen features classify correctly.
+    """Numbers of held-out images that classifiers of frozen features classify correctly.
 
     Attributes:
         right: Their number by the name of the classifier.

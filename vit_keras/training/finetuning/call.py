@@ -49,7 +49,7 @@ def noted_warnings(notes: list[str]) -> Iterator[None]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Call:
-    """What was asked for, and the images and the model that were found.
+    """A request to fine-tune, with the images and the model that were found.
 
     Attributes:
         data: The images.
@@ -150,7 +150,7 @@ class Call:
         run = self.fit(job, self.output, end=self.end)
         evaluation, by = self._calibrated(tuned, job.evaluate())
         how = job.plan_of(run.epochs)
-        job.say(f"On the held-out pictures: {evaluation.headline}")
+        job.say(f"On the held-out images: {evaluation.headline}")
         if before is not None:
             self.notes.append(before.verdict(evaluation.accuracy))
             job.say(self.notes[-1])
@@ -180,7 +180,7 @@ class Call:
         }
         write(self.output, files, tuned, probed)
         run.remove()
-        job.say(f"Wrote {self.output / 'model.keras'} and, beside it, {', '.join(files)}")
+        job.say(f"Wrote {self.output / 'model.keras'} and, next to it, {', '.join(files)}")
         return FinetuneResult(tuned, evaluation, run.history, run.best, how, self.output)
 
     # --- folds ------------------------------------------------------------------------------------------------------
@@ -295,8 +295,8 @@ class Call:
         page = report(
             evaluation,
             title=f"{results[0]['facts']['model'].partition(',')[0]}, fine-tuned on {len(pairs)} folds of {self.title}",
-            subtitle=f"{len(rows):,} pictures of {self.data.words}, each predicted by the model that has not seen it",
-            folds=(("Fold", "Pictures", name, "Best epoch", "Time"), table, f"{name}: {spread(scores[name])}"),
+            subtitle=f"{len(rows):,} images of {self.data.words}, each predicted by the model that has not seen it",
+            folds=(("Fold", "Images", name, "Best epoch", "Time"), table, f"{name}: {spread(scores[name])}"),
             histories=[(result["history"], result["best_epoch"]) for result in results],
             notes=[*self.notes, *findings.remarks],
             pictures=self._mistakes_of_folds(evaluation, folds, places),
@@ -311,7 +311,7 @@ class Call:
         whole.remove()
         if self.options.progress:
             print(f"{name}: {spread(scores[name])} over {len(pairs)} folds; out of fold: {evaluation.headline}")
-            print(f"Wrote {self.output / 'report.html'} and, beside it, oof.csv, report.json and fold*/model.keras")
+            print(f"Wrote {self.output / 'report.html'} and, next to it, oof.csv, report.json and fold*/model.keras")
         return FoldsResult(evaluation, scores, tuple(p / "model.keras" for p in places), self.recipe, self.output)
 
     def _mistakes_of_folds(self, evaluation: Any, folds: np.ndarray, places: Sequence[Path]) -> dict[int, Any]:

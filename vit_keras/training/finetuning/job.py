@@ -1,4 +1,4 @@
-"""One training: a compiled model, the images that it learns from and those held out, and what to do with them."""
+"""A training job: a compiled model, its training and validation data, fitting and evaluation."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _MOST_PLANS = 4
 
 
 class Score(keras.callbacks.Callback):
-    """Adds the metric of the held-out images to the values of an epoch.
+    """Callback that adds the metric of the held-out images to the values of an epoch.
 
     Args:
         job: What is trained.
@@ -149,7 +149,7 @@ class Job:
     def pictures(self) -> str:
         """The numbers of images, in words."""
         held_out = f"{len(self.held_out.paths):,} held out"
-        return f"{len(self.train.paths):,} pictures of {self.data.words} to learn from, {held_out}"
+        return f"{len(self.train.paths):,} images of {self.data.words} to learn from, {held_out}"
 
     @property
     def best_by(self) -> tuple[str, bool]:
@@ -231,7 +231,7 @@ class Job:
                     break
                 run.restore_start(self.model)
                 run.begin(keep.planned)
-                self.say(f"Steps take another time now: beginning anew with {keep.planned} of {limit.wanted} epochs")
+                self.say(f"The speed of a step has changed: starting over with {keep.planned} of {limit.wanted} epochs")
         except KeyboardInterrupt:
             self.say(f"\nStopped after epoch {run.done} of {run.epochs}. The same call continues from there")
             raise

@@ -1,4 +1,4 @@
-"""What a fine-tuning leaves: its files, its results, and what a reader of the report must know."""
+"""Results of a fine-tuning: its files, its scores, and what a reader of the report must know."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class FinetuneResult:
 
     Attributes:
         model: The model with the weights of the best epoch; its `labels` are the names of the classes.
-        evaluation: The evaluation of the held-out pictures: an `Evaluation`, or of another task a `LabelsEvaluation` or
+        evaluation: The evaluation of the held-out images: an `Evaluation`, or for other tasks a `LabelsEvaluation` or
             a `NumbersEvaluation`.
         history: Values after each epoch, by name.
         best_epoch: Number, from 0, of the epoch whose weights were kept.
@@ -62,7 +62,7 @@ class FoldsResult:
 
     Attributes:
         evaluation: The evaluation of all images, each predicted by the model that has not learned it.
-        scores: The measures of each fold by name: the metric that was asked for, or else the task's own.
+        scores: The metrics of each fold by name: the metric that was asked for, or else the task's own.
         models: The files of the models.
         recipe: How they were trained.
         folder: Where `report.html`, `report.json` and `oof.csv` are, and a folder for each fold.
@@ -128,7 +128,7 @@ def remarks(run: Run, wanted: int) -> list[str]:
     found, name = [], run.best_by[0]
     if run.best < run.done - 1:
         found.append(
-            "The epoch was chosen by the same held-out pictures, so the result on new pictures may be a little worse; "
+            "The epoch was chosen by the same held-out images, so the result on new images may be a little worse; "
             f"after the last epoch {name} was {run.history[name][-1]:.4g}."
         )
     if run.epochs < wanted:

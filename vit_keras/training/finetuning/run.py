@@ -32,7 +32,7 @@ _LATER = 15.0
 
 _TIMED_STEPS = 6
 _CHANGED = 1.5
-"""Factor by which the number of epochs that fit must change for the training to begin anew."""
+"""Factor by which the number of epochs that fit must change for the training to start over."""
 
 
 # --- time -------------------------------------------------------------------------------------------------------
@@ -55,7 +55,7 @@ class TimeLimit:
     validation_steps: int
 
     def epoch(self, step: float) -> float:
-        """Return the seconds that an epoch takes if a step takes so many."""
+        """Return the seconds that an epoch takes, from those of a step."""
         return step * (self.steps + _FORWARD * self.validation_steps)
 
     def epochs(self, step: float) -> int:
@@ -65,7 +65,7 @@ class TimeLimit:
 
 
 class Stopwatch(keras.callbacks.Callback):
-    """Measures the seconds of each step."""
+    """Callback that measures the seconds of each step."""
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         self.seconds: list[Any] = []
@@ -107,7 +107,7 @@ class Run:
     Args:
         folder: Where the state is kept.
         settings: What the result depends on, as plain JSON.
-        overwrite: Whether to begin anew if the folder has a run with other settings.
+        overwrite: Whether to start over if the folder has a run with other settings.
         best_by: The value in the history by which an epoch is the best, and whether more of it is better.
 
     Raises:
@@ -136,7 +136,7 @@ class Run:
             elif not overwrite:
                 raise ValueError(
                     f"{folder.parent} has an unfinished run with another {', '.join(other)}. Repeat the first call to "
-                    "continue it, name another folder (output=, --output), or begin anew (overwrite=True, --overwrite)."
+                    "continue it, name another folder (output=, --output), or start over (overwrite=True, --overwrite)."
                 )
         self._begun = time.monotonic()
 
@@ -171,7 +171,7 @@ class Run:
 
     @property
     def best(self) -> int:
-        """The epoch of the best held-out accuracy, or what `best_by` names; of several, that of the smallest loss."""
+        """The epoch of the best held-out accuracy, or what `best_by` names; of several, the one of smallest loss."""
         name, greater = self.best_by
         value, loss = self.history.get(name), self.history.get("val_loss")
         return max(range(self.done), key=lambda n: (value[n] if greater else -value[n], -loss[n]), default=0)
@@ -248,7 +248,7 @@ def _read_values(path: Path, model: keras.Model) -> None:
 
 
 class Keep(Stopwatch):
-    """Records each epoch, and stops a training that does not improve, diverges, or was planned at another speed.
+    """Callback that records each epoch, and stops a training that does not improve, diverges, or has another speed.
 
     Args:
         run: Where to record.
@@ -280,7 +280,7 @@ class Keep(Stopwatch):
             self.model.stop_training = self.planned is not None
 
     def _other_plan(self, limit: TimeLimit) -> int | None:
-        """Return a number of epochs that fits the present speed much better, early enough to begin anew."""
+        """Return a number of epochs that fits the present speed much better, early enough to start over."""
         early = 3 * self.run.done < self.run.epochs
         if not early or len(self.seconds) < min(_TIMED_STEPS, limit.steps):
             return None

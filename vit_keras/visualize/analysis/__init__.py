@@ -1,4 +1,4 @@
-"""What a model has learned, and how it works inside, as NumPy arrays on the grid of patches.
+"""Analysis of what a model has learned and how it works inside, as NumPy arrays on the grid of patches.
 
 >>> import numpy as np
 >>> from vit_keras import vit, visualize

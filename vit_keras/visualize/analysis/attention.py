@@ -1,4 +1,4 @@
-"""What recorded attention shows: distance, entropy and sinks."""
+"""Analysis of recorded attention: distance, entropy and sinks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What recorded tokens show: colors, similarity, lengths and how alike the layers are."""
+"""Analysis of recorded tokens: colors, similarity, lengths, and the similarity of layers."""
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ def layer_cka(recording: Recording, other: Recording | None = None, unit_length:
 
     Args:
         recording: A recording with tokens.
-        other: A recording of the same pictures on the same grid in another model; `None`: the layers among themselves.
+        other: A recording of the same images on the same grid in another model; `None`: the layers among themselves.
         unit_length: Whether each token is brought to length 1 first. Otherwise a few tokens much longer than the rest
             (`outlier_tokens`), where a model has them, decide alone.
 
@@ -230,7 +230,7 @@ def layer_cka(recording: Recording, other: Recording | None = None, unit_length:
         raise ValueError(
             "The recordings are not of the same patches: "
             f"{left.shape[1]} images of {recording.grid} and {right.shape[1]} of {(other or recording).grid}. "
-            "Record the same pictures."
+            "Record the same images."
         )
     left = [_samples(tokens, unit_length) for tokens in left]
     right = left if other is None else [_samples(tokens, unit_length) for tokens in right]
@@ -280,9 +280,7 @@ def _number(value: int, count: int, name: str) -> int:
 
 
 def _three_components(samples: np.ndarray, clip: tuple[float, float]) -> np.ndarray:
-    """Samples projected on their first three components, each stretched to [0, 1]; 0.5 where there is nothing to
-    tell.
-    """
+    """Return samples projected on their first three components, each stretched to [0, 1]; constant ones become 0.5."""
     result = np.full((len(samples), 3), 0.5)
     if not len(samples):
         return result
@@ -295,7 +293,7 @@ def _three_components(samples: np.ndarray, clip: tuple[float, float]) -> np.ndar
 
 
 def _smaller_side(tokens: np.ndarray) -> np.ndarray:
-    """Which of the tokens lie on the side of the first principal component where there are fewer."""
+    """Return which tokens lie on the side of the first principal component that has fewer of them."""
     component = principal_components(tokens, 1)
     if not len(component):
         return np.zeros(len(tokens), bool)
@@ -304,13 +302,13 @@ def _smaller_side(tokens: np.ndarray) -> np.ndarray:
 
 
 def _samples(tokens: np.ndarray, unit_length: bool) -> np.ndarray:
-    """Tokens `(images, patches, hidden_size)` as centred samples, `(images * patches, hidden_size)`."""
+    """Return tokens `(images, patches, hidden_size)` as centered samples, `(images * patches, hidden_size)`."""
     tokens = tokens.reshape(-1, tokens.shape[-1])
     tokens = unit(tokens) if unit_length else tokens
     return tokens - tokens.mean(axis=0, dtype="float64").astype("float32")
 
 
 def _cross_covariance(x: np.ndarray, y: np.ndarray) -> float:
-    """The squared Frobenius norm of `x.T @ y`."""
+    """Return the squared Frobenius norm of `x.T @ y`."""
     product = x.T @ y
     return float(np.einsum("ij,ij->", product, product, dtype="float64"))

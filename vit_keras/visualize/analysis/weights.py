@@ -1,4 +1,4 @@
-"""What a model's weights show: filters of the patch embedding, similarity of position embeddings."""
+"""Analysis of a model's weights: filters of the patch embedding, similarity of position embeddings."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The explorer: one HTML file in which a person clicks on a patch and sees what it attends to, in every layer and head.
 
-The file contains everything it needs (attention, pictures, script) and makes no network requests: it can be mailed, put
+The file contains everything it needs (attention, images, script) and makes no network requests: it can be mailed, put
 on a website or opened in ten years. The page itself is `explorer.html` in this folder; `source` computes its data,
 `pack` compresses them, `fit` reduces them to a size, and `page` writes the file.
 """
@@ -25,7 +25,7 @@ from .source import Source, name_apart, of_model, of_recording
 __all__ = ["AttentionExplorer", "explorer"]
 
 NOTEBOOK_MB = 1.0
-_IMAGE_SIDES = (768, 512)  # longest side of a picture in the page, in pixels, of a few pictures and of many
+_IMAGE_SIDES = (768, 512)  # longest side of an image in the page, in pixels, of a few images and of many
 
 
 def explorer(
@@ -43,7 +43,7 @@ def explorer(
 
     The page opens on ALTI (on rollout where the recording has no values). Click on a patch to see where it looks, hover
     to follow the pointer, and go through layers and heads. Attention rollout from any token, similarity of patches and,
-    with a target, class relevance are further views. Two pictures or two models stand side by side.
+    with a target, class relevance are further views. Two images or two models stand side by side.
 
     Args:
         model_or_recording: A model, which is run on `images`, or a `Recording` of all rows of attention.
@@ -54,7 +54,7 @@ def explorer(
         max_mb: The largest size of the file in millions of bytes. The page keeps as much as fits: first the heads are
             averaged, from the first layer on; then queries are pooled 2 × 2; last layers are left out. The page says
             so.
-        compare: A second model, run on the same pictures in the same way, or a second `Recording`: the page opens with
+        compare: A second model, run on the same images in the same way, or a second `Recording`: the page opens with
             both side by side.
         path: Where to save the file; `None`: nowhere yet.
         title: Heading of the page.
@@ -64,7 +64,7 @@ def explorer(
         An `AttentionExplorer`: `.html`, `.save(path)`, `.open()`; a notebook shows it.
 
     Raises:
-        ValueError: The recording has no attention of all rows, the pictures do not fit into `max_mb` (once the page is
+        ValueError: The recording has no attention of all rows, the images do not fit into `max_mb` (once the page is
             made, by `.html` or `.save`), or what `record` raises.
         TypeError: The first argument is neither a model nor a recording, or an argument does not go with it.
 
@@ -158,11 +158,11 @@ class AttentionExplorer:
 
     def __repr__(self) -> str:
         count = sum(len(s.recording.images) for s in self._sources)
-        pictures = "picture" if count == 1 else "pictures"
-        return f"<AttentionExplorer {self._title!r}: {count} {pictures}; .save(path) writes it>"
+        images = "image" if count == 1 else "images"
+        return f"<AttentionExplorer {self._title!r}: {count} {images}; .save(path) writes it>"
 
     def _repr_html_(self) -> str:
-        """A smaller version in a frame of its own: notebooks limit how much a cell may print."""
+        """Return a smaller version in a frame of its own: notebooks limit how much a cell may print."""
         shown = list(self._sources)
         note = "This is a smaller version for the notebook; <code>.save(path)</code> writes the whole one."
         limit = min(NOTEBOOK_MB, self._max_mb)
@@ -176,7 +176,7 @@ class AttentionExplorer:
                     return f"<p>Too large for a notebook; <code>.save(path)</code> writes it.</p><!-- {limit} MB -->"
                 shown = [s.first(fewer) for s in shown]
                 note = (
-                    f"Only the first {fewer} of the pictures, and those in a smaller version; "
+                    f"Only the first {fewer} of the images, and those in a smaller version; "
                     "<code>.save(path)</code> writes all."
                 )
         note = (

@@ -1,4 +1,4 @@
-"""How much of the attention fits into a page of a given size."""
+"""Selection of the attention that fits into a page of a given size."""
 
 from __future__ import annotations
 

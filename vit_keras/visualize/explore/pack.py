@@ -1,4 +1,4 @@
-"""How attention and similarities are stored in the page: in 8 bits, compressed."""
+"""Storage of attention and similarities in the page: in 8 bits, compressed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page itself: the template with pictures, maps and as much attention as fits."""
+"""The page itself: the template with images, maps and as much attention as fits."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ def make_page(
             return _fill(template, meta, blocks | attention, title), tuple(notes)
     pictures = sum(len(s.recording.images) for s in sources)
     raise ValueError(
-        f"{pictures} pictures do not fit into max_mb={max_mb:g}, even at their smallest. "
-        "Pass a larger max_mb=, or fewer pictures."
+        f"{pictures} images do not fit into max_mb={max_mb:g}, even at their smallest. "
+        "Pass a larger max_mb=, or fewer images."
     )
 
 
 def _fixed(
     sources: Sequence[Source], title: str, side: int, packed: dict[Any, Any]
 ) -> tuple[dict[Any, Any], dict[str, bytes]]:
-    """Return all but the attention: pictures, maps, similarities."""
+    """Return all but the attention: images, maps, similarities."""
     pictures, views, blocks = [], [], {}
     for s, source in enumerate(sources):
         rec = source.recording
@@ -118,7 +118,7 @@ def _pack_attention(
 
 
 def _picture(image: np.ndarray, side: int) -> str:
-    """Return a picture as a data URI, reduced if it is larger than `side`."""
+    """Return an image as a data URI, reduced if it is larger than `side`."""
     picture = Image.fromarray(np.ascontiguousarray(image))
     picture.thumbnail((side, side), Image.Resampling.LANCZOS)
     file = io.BytesIO()

@@ -1,4 +1,4 @@
-"""What the page shows of a model: a recording and the maps made of it."""
+"""Content of the page: a recording of a model, and the maps made of it."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Source:
     recording: Recording
     model: str
     names: list[str]
-    maps: list[tuple[str, list[str], np.ndarray]]  # (key, name for each picture, (B, G))
+    maps: list[tuple[str, list[str], np.ndarray]]  # (key, name for each image, (B, G))
     activation: str | None = None  # of the model's output
 
     def first(self, count: int) -> Source:
-        """Return the same with only the first pictures."""
+        """Return the same with only the first images."""
         rec = self.recording
         cut = {
             "images": rec.images[:count],
@@ -97,7 +97,8 @@ def _check(rec: Recording) -> None:
         )
     if rec.heads not in (None, "mean", "max", "min"):
         raise ValueError(
-            f"The recording has the heads fused by {rec.heads!r}, which is no attention. Record with head_fusion=None."
+            f"The recording has the heads fused by {rec.heads!r}, which is not an attention. "
+            "Record with head_fusion=None."
         )
 
 
@@ -105,8 +106,7 @@ def _picture_names(images: Any, count: int) -> list[str]:
     given = images if isinstance(images, (list, tuple)) else [images]
     given = given if len(given) == count else [None] * count
     return [
-        Path(image).stem if isinstance(image, (str, os.PathLike)) else f"Picture {n}"
-        for n, image in enumerate(given, 1)
+        Path(image).stem if isinstance(image, (str, os.PathLike)) else f"Image {n}" for n, image in enumerate(given, 1)
     ]
 
 
@@ -118,7 +118,7 @@ def name_apart(sources: Sequence[Source]) -> None:
 
 
 def _maps(recordings: Sequence[Recording]) -> list[tuple[str, list[str], np.ndarray]]:
-    """Return the maps of what is in the output, with a key and a name for each picture."""
+    """Return the maps of what is in the output, with a key and a name for each image."""
     rec = recordings[0]
     count = len(rec.images)
     found = [("output", ["Rollout to output"] * count, attention_rollout(rec, head_fusion=rec.heads or "mean"))]

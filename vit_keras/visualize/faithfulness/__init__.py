@@ -1,7 +1,7 @@
-"""Which map is faithful? Three tests of maps, none of which needs anybody to look at one.
+"""Three tests of how faithful maps are, none of which needs a person to look at them.
 
 - `evaluate_maps`: what the map calls important is removed, and the model's score should fall.
-- `grid_pointing_game`: among several pictures side by side, a map for a class should point at the one of that class.
+- `grid_pointing_game`: among several images side by side, a map for a class should point at the one of that class.
 - `randomization_check`: a map that stays the same when the model's weights are shuffled does not explain these weights.
 
 A *method* is, in all three: the name of a method of `attention_map`; a dictionary of its arguments, such as

@@ -1,4 +1,4 @@
-"""A model and its pictures, as all three tests use them."""
+"""A model and its images, as all three tests use them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MapMethod = str | Mapping[str, Any] | Callable[..., Any]
 
 
 class Case:
-    """A model, and pictures in the size that it takes."""
+    """A model, and images in the size that it takes."""
 
     batch_size: Any
     given_grid: Any
@@ -51,13 +51,13 @@ class Case:
             model(self.inputs(self.pictures[:1]))
 
     def showing(self, pictures: Any) -> Any:
-        """Return the same case with other pictures, of the right size."""
+        """Return the same case with other images, of the right size."""
         case = copy.copy(self)
         case.pictures = pictures
         return case
 
     def inputs(self, pictures: Any) -> Any:
-        """Return pictures, of the right size, as the model takes them."""
+        """Return images, of the right size, as the model takes them."""
         return self.model_inputs.prepared(pictures.astype("float64"))
 
     def _chunks(self):
@@ -99,7 +99,7 @@ class Case:
         return self.read(kind, np.where(lost[..., None], filler, self.pictures))
 
     def read(self, kind: Any, pictures: Any = None, masks: Any = None) -> Any:
-        """Return what the model makes of the pictures, `(images, ...)`; see `masked_pass.read`."""
+        """Return the model's outputs for the images, `(images, ...)`; see `masked_pass.read`."""
         pictures = self.pictures if pictures is None else pictures
         if kind == "probability":
             _refuse_without_classes(self.model)
@@ -113,7 +113,7 @@ class Case:
         return np.concatenate(results).astype("float64")
 
     def classes(self, target: Any, probabilities: Any = None) -> Any:
-        """Return the class of each picture, by number, from what a caller passed."""
+        """Return the class of each image, by number, from what a caller passed."""
         classes = class_numbers(target, len(self.pictures), anatomy.class_names(self.model))
         if probabilities is None and (classes < 0).any():
             probabilities = self.read("probability")
@@ -145,7 +145,7 @@ def wants_target(method: MapMethod) -> bool:
     """Return whether a method explains a class that it does not name itself; a function does if it has a `target`.
 
     Raises:
-        TypeError: It is no method.
+        TypeError: `method` is neither a name nor a function.
         ValueError: There is no method of that name.
     """
     if callable(method):

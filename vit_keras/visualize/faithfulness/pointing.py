@@ -1,4 +1,4 @@
-"""The grid pointing game: among several pictures, a map for a class should point at the picture of that class."""
+"""The grid pointing game: among several images, a map for a class should point at the image of that class."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from .tables import standard_error, with_error
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class GridPointing:
-    """How well a map finds the picture of a class among several. `str()` of it is one line.
+    """How well a map finds the image of a class among several. `str()` of it is one line.
 
-    In the shapes, M mosaics of n pictures, row by row.
+    In the shapes, M mosaics of n images, row by row.
 
     Attributes:
-        tiles: Pictures down and across in a mosaic. `grid` is an alias.
+        tiles: Images down and across in a mosaic. `grid` is an alias.
         mosaics: uint8 `(M, height, width, channels)`.
-        pictures: int `(M, n)`, which pictures are in it.
+        pictures: int `(M, n)`, which images are in it.
         target: int `(M, n)`, their classes.
         energy: float `(M, n)`: the share of the map's positive part, for the class of each, inside its tile; 1/n for a
             blank map.
@@ -47,7 +47,7 @@ class GridPointing:
 
     @property
     def chance(self) -> float:
-        """The mean energy of a map that is for no class: exactly one picture's share."""
+        """The mean energy of a map that is for no class: exactly one image's share."""
         return 1 / self.energy.shape[1]
 
     @property
@@ -68,7 +68,7 @@ class GridPointing:
     def __str__(self) -> str:
         energy = with_error(self.mean, self.error, sign="")
         return (
-            f"energy in the right picture {energy}, highest there in {self.hits.mean():.0%}; "
+            f"energy in the right image {energy}, highest there in {self.hits.mean():.0%}; "
             f"chance {self.chance:.3f}; {self.energy.size} targets in {len(self.energy)} mosaics"
         )
 
@@ -86,21 +86,21 @@ def grid_pointing_game(
     preprocess: Callable[..., Any] | str | None = "own",
     grid: int | tuple[int, int] | None = None,
 ) -> GridPointing:
-    """Put pictures of different classes side by side, and measure whether a map for a class points at its picture.
+    """Put images of different classes side by side, and measure whether a map for a class points at its image.
 
     Boehle et al. 2021 (Convolutional Dynamic Alignment Networks, CVPR, arXiv 2104.00032), after the pointing game of
-    Zhang et al. 2016 (arXiv 1608.00507). A map that is the same for all classes scores one picture's share exactly,
+    Zhang et al. 2016 (arXiv 1608.00507). A map that is the same for all classes scores one image's share exactly,
     however good it looks.
 
-    A mosaic has the size of the model's input: a ViT has positions for that size only. So the model sees each picture
-    at a fraction of the size that it was trained with, and its predictions for such small pictures are less reliable.
+    A mosaic has the size of the model's input: a ViT has positions for that size only. So the model sees each image
+    at a fraction of the size that it was trained with, and its predictions for such small images are less reliable.
 
     Args:
         model: See `record`. It needs classes.
-        images: See `record`; of at least as many classes as there are pictures in a mosaic.
+        images: See `record`; of at least as many classes as there are images in a mosaic.
         method: See `vit_keras.visualize.faithfulness`.
         classes: The class of each image, by number or name. `None`: what the model predicts for the image alone.
-        tiles: Pictures down and across in a mosaic; one number for both. `grid` is an alias.
+        tiles: Images down and across in a mosaic; one number for both. `grid` is an alias.
         mosaics: How many. `None`: as many as the images fill, each used once at most. For more, the images are shuffled
             again.
         seed: Which images share a mosaic.
@@ -126,7 +126,7 @@ def grid_pointing_game(
     cells = size_pair(tiles if grid is None else grid, "tiles")
     count = math.prod(cells)
     if count < 2:
-        raise ValueError(f"tiles must be (down, across) of two or more pictures in a mosaic. Received: {cells}")
+        raise ValueError(f"tiles must be (down, across) of two or more images in a mosaic. Received: {cells}")
     case = Case(model, images, preprocess, None, batch_size)
     labels = case.classes("predicted" if classes is None else classes)
     chosen = _mosaics(labels, count, mosaics, np.random.default_rng(seed))
@@ -151,10 +151,10 @@ def grid_pointing_game(
 
 
 def _mosaics(labels, count, wanted, rng):
-    """Return `(mosaics, count)`: which pictures are in each, all of different classes."""
+    """Return `(mosaics, count)`: which images are in each, all of different classes."""
     if len(np.unique(labels)) < count:
         raise ValueError(
-            f"A mosaic has {count} pictures of different classes. Received: {len(labels)} of {len(np.unique(labels))} "
+            f"A mosaic has {count} images of different classes. Received: {len(labels)} of {len(np.unique(labels))} "
             "classes"
         )
     if wanted is not None and operator.index(wanted) < 1:
@@ -175,7 +175,7 @@ def _mosaics(labels, count, wanted, rng):
 
 
 def _mosaic(pictures, cells, shape):
-    """Arrange several pictures as one, each resized to its tile."""
+    """Arrange several images as one, each resized to its tile."""
     rows, columns = (np.linspace(0, n, k + 1).round().astype(int) for n, k in zip(shape[:2], cells))
     mosaic = np.zeros(shape, "uint8")
     for n, picture in enumerate(pictures):
@@ -185,7 +185,7 @@ def _mosaic(pictures, cells, shape):
 
 
 def _shrunk(picture, size):
-    """Resize a picture without aliasing: take means over whole pixels first."""
+    """Resize an image without aliasing: take means over whole pixels first."""
     factors = [max(1, n // target) for n, target in zip(picture.shape, size)]
     height, width = (n // f * f for n, f in zip(picture.shape, factors))
     blocks = picture[:height, :width].reshape(height // factors[0], factors[0], width // factors[1], factors[1], -1)

@@ -27,7 +27,7 @@ class RandomizationCheck:
 
     Attributes:
         stages: What was randomized last: `"head"`, `"block 11"` …, `"embedding"`; all before it in the list stayed so.
-        correlation: float `(S, B)`: Spearman's rank correlation of each map with that of the model as it is.
+        correlation: float `(S, B)`: Spearman's rank correlation of each map with the map of the original model.
         maps: float32 `(S + 1, B, down, across)`: first those of the model as it is.
     """
 
@@ -63,7 +63,7 @@ def randomization_check(
     """Randomize a model from its head down to its first layer, and measure how long a map stays the same.
 
     Adebayo et al. 2018 (Sanity Checks for Saliency Maps, arXiv 1810.03292), section 3: cascading randomization. The
-    correlation that remains at the end comes from the picture and the architecture, not from what the model has
+    correlation that remains at the end comes from the image and the architecture, not from what the model has
     learned.
 
     A weight is randomized by a permutation of its entries: so it keeps its scale, and a head that was initialized with
@@ -78,7 +78,7 @@ def randomization_check(
             and after the embedding. All blocks above are randomized in any case.
         target: For a method that is for a class: `"predicted"`, by the model as it is; a class, its name, or a list of
             them.
-        seed: Of the permutations.
+        seed: Seed of the permutations.
         batch_size: How many images go through the model at once.
         preprocess: See `Recorder`.
         grid: See `Recorder`.

@@ -35,7 +35,7 @@ class MapEvaluation:
         reference: The method that the others are compared with.
         full: float `(B,)`, the score of the whole images.
         deletion_curves: float `(M, B, F)`, the score without the highest patches.
-        insertion_curves: Likewise, without the lowest.
+        insertion_curves: The same, without the lowest.
         target: int `(B,)`, the classes whose probability was the score, or `None`.
     """
 
@@ -125,7 +125,7 @@ def evaluate_maps(
 
     With a faithful map the score falls much in the first case (deletion) and little in the second (insertion): the gap
     between them measures how faithful it is. Petsiuk et al. 2018 (RISE, arXiv 1806.07421) do so with pixels. But pixels
-    must be replaced by something, and masked pictures are off-distribution. A ViT can drop tokens instead: with
+    must be replaced by something, and masked images are off-distribution. A ViT can drop tokens instead: with
     `metric="token_removal"` the patches' tokens are removed from the sequence after the position embeddings were added,
     and nothing takes their place. The tokens before the patches stay.
 
@@ -143,7 +143,7 @@ def evaluate_maps(
         reference: The method that the others are compared with; `None` for the first.
         baseline: What replaces a removed patch with `metric="pixel"`: `"mean"`, the image's mean color; `"blur"`, the
             image blurred with a standard deviation of one patch; or a gray level or color in [0, 255].
-        seed: Of the random map, and of the order of patches that have the same value in a map.
+        seed: Seed of the random map, and of the order of patches that have the same value in a map.
         batch_size: How many images go through the model at once.
         preprocess: See `Recorder`.
         grid: See `Recorder`.
