@@ -15,8 +15,6 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 IS_NO = r"(?<!\b[Tt]here )\b(?:is|are|was|were) no (?!(?:more|less|(?:long|larg|small|fast|slow)er)\b)\w+"
-UNEDITED = ("_internal", "checkpoints", "layers", "preprocess")
-"""Rooms of the package that still have such phrases."""
 TICS = {
     IS_NO: "is not a …, there is no …",
     r"\bin place of\b": "instead of",
@@ -73,8 +71,7 @@ def found_in(text, pictures=False):
 
 def modules():
     """The modules of the package whose docstrings and messages are searched."""
-    package = ROOT / "vit_keras"
-    return [path for path in sorted(package.rglob("*.py")) if path.relative_to(package).parts[0] not in UNEDITED]
+    return sorted((ROOT / "vit_keras").rglob("*.py"))
 
 
 def found_in_strings(source):

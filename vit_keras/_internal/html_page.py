@@ -74,7 +74,7 @@ def fill(template: str, places: Mapping[str, str], connect: str = "'none'", scri
 
 
 def escape(value: Any) -> str:
-    """Return a value as HTML text. Bytes in names of files that are no text become question marks."""
+    """Return a value as HTML text. Bytes in names of files that are not text become question marks."""
     return html.escape(str(value).encode("utf-8", "replace").decode())
 
 

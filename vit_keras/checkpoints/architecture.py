@@ -260,7 +260,7 @@ def check_heads(num_heads: Any, inner: int) -> None:
         inner: Width of the queries of all heads together.
 
     Raises:
-        ValueError: The number is no divisor of `inner`.
+        ValueError: The number is not a divisor of `inner`.
     """
     is_integer = hasattr(num_heads, "__index__") and not isinstance(num_heads, bool)
     count = operator.index(num_heads) if is_integer else 0

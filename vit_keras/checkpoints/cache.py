@@ -27,7 +27,7 @@ def cached_path(url: str) -> Path:
     """Return the path in the cache of the file at a URL, whether or not it is there.
 
     Raises:
-        ValueError: It is no URL.
+        ValueError: It is not a URL.
 
     Example:
         >>> cached_path("https://example.org/models/vit.npz").relative_to(home()).as_posix()

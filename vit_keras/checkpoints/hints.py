@@ -77,7 +77,7 @@ def collect(
         The `Hints`.
 
     Raises:
-        ValueError: A hint is no valid value, or contradicts the arrays.
+        ValueError: A hint is not a valid value, or contradicts the arrays.
 
     Warns:
         UserWarning: A neighboring file cannot be used.

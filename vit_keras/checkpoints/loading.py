@@ -45,7 +45,7 @@ class LoadReport:
         loaded: Number of weights of the model that were set.
         adapted: What was changed to fit, a sentence each.
         fresh: Weights of the model that are not in the file (a new head).
-        ignored: Names in the file that are no weights of the model (a dropped head, the state of an optimizer).
+        ignored: Names in the file that are not weights of the model (a dropped head, the state of an optimizer).
         not_finite: Weights with infinite or undefined values.
         assumed: Fields of the model's `ViTConfig` that neither the file nor anything beside it shows, with their
             values: those of published models with such arrays, or those usual in the file's family.

@@ -46,7 +46,7 @@ class Weights(Mapping[str, Any]):
         task: What its outputs mean, one of `vit_keras.labels.TASKS`.
         key: The state dict that is read, of several in the file; `None` for any other file.
         raw_key: The state dict of the weights themselves, where their moving average was taken unasked.
-        ignored: Names in the file that are no weights of the model (a decoder, the state of an optimizer), and the
+        ignored: Names in the file that are not weights of the model (a decoder, the state of an optimizer), and the
             classes of Python objects that were left out.
 
     Raises:

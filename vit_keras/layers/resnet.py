@@ -144,7 +144,7 @@ class ResidualUnit(keras.layers.Layer):
         `(batch, ceil(height / strides), ceil(width / strides), 4 * filters)`
 
     Raises:
-        ValueError: Unknown `numerics`, `filters` that 32 does not divide, or an input that is no feature map.
+        ValueError: Unknown `numerics`, `filters` that 32 does not divide, or an input that is not a feature map.
 
     Example:
         >>> tuple(ResidualUnit(32, strides=2)(np.zeros((1, 15, 16, 64), "float32")).shape)
@@ -220,7 +220,7 @@ def resnet_root(x: keras.KerasTensor, units: tuple[int, ...], *, numerics: str =
         unit and 256, 512, 1024, 2048 after one to four stages.
 
     Raises:
-        ValueError: Unknown `numerics`, or `units` that are no sequence of positive integers.
+        ValueError: Unknown `numerics`, or `units` that are not a sequence of positive integers.
 
     Example:
         >>> tuple(resnet_root(keras.Input((224, 224, 3)), (3, 4, 9)).shape)

@@ -134,7 +134,7 @@ class Preprocessing:
         Raises:
             FileNotFoundError: There is nothing at a path or URL.
             ValueError: An image cannot be read, or images of several sizes keep them.
-            TypeError: It is no image.
+            TypeError: It is not an image.
         """
         if self.channels not in (1, 3):
             raise ValueError(

@@ -386,7 +386,7 @@ def _array_to_rgb(array: np.ndarray) -> np.ndarray:
 
 
 def _likely_mistake(shape: tuple[int, ...]) -> str:
-    """Return a hint for a shape that is no image's."""
+    """Return a hint for a shape that no image has."""
     if len(shape) == 3 and shape[0] in (1, 3, 4):
         return ". The channels seem to be first: pass image.transpose(1, 2, 0)."
     if len(shape) == 4:

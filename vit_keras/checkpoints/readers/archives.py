@@ -156,7 +156,7 @@ class NpzReader(Reader):
         count = math.prod(shape)
         size = self._zip.members[member].file_size
         if not dtype.hasobject and start + count * dtype.itemsize != size:
-            raise ValueError(f"{member!r} has {size:,} bytes, which is no array of shape {shape} and type {dtype}")
+            raise ValueError(f"{member!r} has {size:,} bytes, which is not an array of shape {shape} and type {dtype}")
 
         def read() -> np.ndarray:
             values = self._zip.read_values(member, start, count, dtype)

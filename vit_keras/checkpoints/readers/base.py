@@ -198,7 +198,7 @@ def parse_json(data: bytes) -> dict[Any, Any]:
     """Parse a JSON object in which no name comes twice.
 
     Raises:
-        ValueError: A name comes twice, or it is no JSON object.
+        ValueError: A name comes twice, or it is not a JSON object.
     """
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[Any, Any]:
