@@ -608,7 +608,7 @@ TURNED = of_tokens(random_tokens(2, 6, 4), grid=(3, 2))
         (lambda: analysis.patch_similarity(TOKENS, (0, 0), other=WIDER), "4 and 5 numbers cannot be compared"),
         (lambda: analysis.patch_similarity(TOKENS, 3), "row and the column of a patch"),
         (lambda: analysis.outlier_tokens(TOKENS, ratio=1), "above 1. Received: 1"),
-        (lambda: analysis.layer_cka(TOKENS, TURNED), "Record the same pictures"),
+        (lambda: analysis.layer_cka(TOKENS, TURNED), "Record the same images"),
         (lambda: analysis.embedding_filters(build(), 0), "at least 1. Received: 0"),
         (lambda: analysis.embedding_filters(keras.Sequential([keras.layers.Dense(2)])), "found 0"),
         (lambda: analysis.embedding_filters(cut_out()), "no layer 'embedding'"),
