@@ -13,9 +13,8 @@ from typing import Any
 __all__ = ["complain", "print_pairs", "print_table", "printable", "quietly", "warnings_in_one_line"]
 
 _HEADING = 14  # columns
-_STYLES = dict.fromkeys(("problem", "unreadable"), "red") | dict.fromkeys(
-    ("say", "pass", "unknown", "but", "new"), "yellow"
-)
+_COLORS = {"red": ("problem", "unreadable"), "yellow": ("say", "pass", "unknown", "but", "new")}
+_STYLES = {heading: color for color, headings in _COLORS.items() for heading in headings}
 
 
 def complain(problem: Any) -> None:

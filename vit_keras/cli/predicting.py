@@ -9,7 +9,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from .. import anatomy
 from ..preprocess.images import read
@@ -38,19 +38,19 @@ def predict(options: argparse.Namespace) -> None:
     """Print the most probable classes of each image, and write them or attention maps if asked to."""
     files = files_of(options.images)
     output = options.output and options.output.expanduser()
-    is_table = output is not None and output.suffix.lower() in TABLES
-    maps = [numbered(output, n + 1, len(files)) for n in range(len(files))] if output and not is_table else []
-    check_output([output] if is_table else maps, files)
+    table = output if output is not None and output.suffix.lower() in TABLES else None
+    maps = [numbered(output, n + 1, len(files)) for n in range(len(files))] if output and not table else []
+    check_output([table] if table else maps, files)
     model = open_with_options(options)
     with contextlib.ExitStack() as opened:
         rows: list[Row] = []
-        if options.json or options.csv or not is_table:
+        if options.json or options.csv or not table:
             kind = "json" if options.json else "csv" if options.csv else "text"
             rows.append(opened.enter_context(_KINDS[kind](sys.stdout, model, options.top)))
-        if is_table:
-            part = opened.enter_context(complete_in_new_folder(output))
+        if table:
+            part = opened.enter_context(complete_in_new_folder(table))
             file = opened.enter_context(part.open("w", encoding="utf-8", newline=""))
-            rows.append(opened.enter_context(_KINDS[TABLES[output.suffix.lower()]](file, model, options.top)))
+            rows.append(opened.enter_context(_KINDS[TABLES[table.suffix.lower()]](file, model, options.top)))
         place = count = 0
         for name, scores in _scores(model, files, options):
             count += 1
@@ -60,8 +60,8 @@ def predict(options: argparse.Namespace) -> None:
                 place = files.index(name, place) + 1
                 save_picture(attention_map(model, read(name, None)), maps[place - 1])
                 print(f"attention map: {maps[place - 1]}", file=sys.stderr if options.json or options.csv else None)
-    if is_table:
-        print(f"{output}, {count:,} {'image' if count == 1 else 'images'}", file=sys.stderr)
+    if table:
+        print(f"{table}, {count:,} {'image' if count == 1 else 'images'}", file=sys.stderr)
 
 
 def _scores(model: Any, files: Sequence[str], options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
@@ -77,7 +77,7 @@ def _scores(model: Any, files: Sequence[str], options: argparse.Namespace) -> It
         progress=total > options.batch_size and sys.stderr.isatty() and not sys.stdout.isatty(),
     )
     for batch in found:
-        yield from zip(batch.paths, batch.images)
+        yield from zip(cast("Sequence[str]", batch.paths), batch.images)  # files have paths
         sys.stdout.flush()
 
 

@@ -31,7 +31,7 @@ __all__ = ["average", "embed", "evaluate", "finetune", "predict_table"]
 def finetune(options: argparse.Namespace) -> None:
     """Fine-tune a model; `--set` changes the recipe, its augmentation, or the model."""
     given = dict(options.set)
-    settings = {name: value for name, value in loading(options).items() if value is not None or name in given}
+    settings: dict[str, Any] = {n: value for n, value in loading(options).items() if value is not None or n in given}
     recipe = recipes.recipe(options.recipe)
     augmentation = recipe.augmentation or augment.Augmentation(crop=None, flip=False)
     _check_names(given, recipe, augmentation)

@@ -10,7 +10,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from .._internal.validate import one_of
 from ..checkpoints.checkpoint import megabytes
@@ -19,6 +19,9 @@ from ..cost import Cost
 from ..cost import cost as compute_cost
 from .console import complain, print_pairs, print_table, quietly
 from .options import loading
+
+if TYPE_CHECKING:
+    from ..checkpoints.loading import LoadReport
 
 __all__ = ["convert", "cost", "download", "inspect", "models"]
 
@@ -86,7 +89,7 @@ def convert(options: argparse.Namespace) -> None:
     write = _writer(target, options.format)
     check_not_read(target, Path(options.source).expanduser())
     model = from_checkpoint(options.source, **loading(options))
-    report = model.load_report
+    report = cast("LoadReport", model.load_report)  # since weights were loaded
     check_not_read(target, Path(report.source))
     target.parent.mkdir(parents=True, exist_ok=True)
     names = write(model)
@@ -201,8 +204,8 @@ def models(options: argparse.Namespace) -> None:
     if pattern is not None:
         filters["name"] = pattern if re.search(r"[*?\[]", pattern) else f"*{pattern}*"
     found = available(**filters)
-    if not found and pattern is not None and find(pattern):
-        found = [find(pattern)]
+    if not found and pattern is not None and (named := find(pattern)):
+        found = [named]
     if options.task is not None:
         found = [c for c in found if c.task == options.task]
     if options.max_mb is not None:

@@ -223,7 +223,7 @@ class App:
 
     async def numbers(self, request: Request) -> Response:
         """Return the metrics."""
-        encode, content_type = choose_encoder(request.headers.get("accept"))
+        encode, content_type = choose_encoder(request.headers.get("accept", ""))
         return Response(encode(self.metrics.registry), media_type=content_type)
 
     async def server(self, request: Request) -> Response:

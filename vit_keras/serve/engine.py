@@ -99,7 +99,8 @@ class Engine:
 
 def _described(value: Any) -> tuple[str, list[int]]:
     shape = [size if isinstance(size, int) else -1 for size in value.shape]
-    return DATATYPES.get(value.type, value.type), shape
+    kind: str = value.type
+    return DATATYPES.get(kind, kind), shape
 
 
 def _metadata(properties: Mapping[str, str]) -> dict[str, Any]:

@@ -84,16 +84,22 @@ def at_once(engine: Engine, size: Sequence[int]) -> int:
 def least(engine: Engine) -> tuple[int, int]:
     """Return the `(height, width)` of the smallest image that reaches the model: one patch, where it is not resized."""
     known = engine.metadata.get("tokens") if _any_size(engine) else None
-    return tuple(known["stride"]) if known else (1, 1)
+    down, across = known["stride"] if known else (1, 1)
+    return down, across
 
 
 def _any_size(engine: Engine) -> bool:
-    return engine.preprocessing is None or engine.preprocessing.image_size is None
+    return _fixed_size(engine) is None
+
+
+def _fixed_size(engine: Engine) -> tuple[int, int] | None:
+    return None if engine.preprocessing is None else engine.preprocessing.image_size
 
 
 def _model_size(engine: Engine, size: Sequence[int]) -> tuple[int, int]:
     """Return the size in which an image reaches the model. A file cuts its window out while it resizes."""
-    return tuple(size) if _any_size(engine) else engine.preprocessing.image_size
+    height, width = _fixed_size(engine) or size
+    return height, width
 
 
 def _known(engine: Engine) -> Mapping[str, Any]:

@@ -46,7 +46,7 @@ class Protocol(H11Protocol):
         self._wait(self.timeout_keep_alive)
         by_address: dict[str, list[Protocol]] = {}
         for each in self.connections:
-            if not each.transport.is_closing():
+            if isinstance(each, Protocol) and not each.transport.is_closing():
                 by_address.setdefault(each.address, []).append(each)
         mine, most = by_address[self.address], self.limits.connections_of(self.address)
         if len(mine) > most:
@@ -70,7 +70,8 @@ class Protocol(H11Protocol):
             self._refuse(status, message, RETRY)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._deadline.cancel()
+        if self._deadline is not None:
+            self._deadline.cancel()
         super().connection_lost(exc)
 
     def eof_received(self) -> bool:
@@ -161,8 +162,8 @@ class Server(uvicorn.Server):
             server_header=False,
             headers=[("X-Content-Type-Options", "nosniff")],
             h11_max_incomplete_event_size=_MAX_HEAD,
-            timeout_keep_alive=timeout,
-            timeout_graceful_shutdown=timeout,
+            timeout_keep_alive=timeout,  # pyright: ignore[reportArgumentType]  (it takes fractions too)
+            timeout_graceful_shutdown=timeout,  # pyright: ignore[reportArgumentType]
         )
         super().__init__(config)
         self._app, self._listener, self._on_start = app, listener, on_start

@@ -37,7 +37,7 @@ def first_part(body: bytes, content_type: str) -> bytes:
     parser = FormParser(
         "multipart/form-data",
         on_field=lambda part: keep(fields, part.value or b""),
-        on_file=lambda part: keep(files, part.file_object.getvalue()),
+        on_file=lambda part: keep(files, part.file_object.getvalue()),  # pyright: ignore[reportAttributeAccessIssue]
         boundary=boundary,
         config={"MAX_MEMORY_FILE_SIZE": len(body) + 1},  # no file of it is written
     )

@@ -151,8 +151,8 @@ def _tensor(tensor: Mapping[str, Any], binary: bytes) -> np.ndarray:
     if name != "images" or datatype != "UINT8":
         message = "The input is images, of the datatype UINT8."
         raise HTTPException(400, f"{message} Received: name {_shown(name)}, datatype {_shown(datatype)}")
-    whole = isinstance(shape, list) and all(type(size) is int and 0 < size < 1 << 31 for size in shape)
-    if not whole or len(shape) != 4 or shape[3] != 3:
+    is_list = isinstance(shape, list) and all(type(size) is int and 0 < size < 1 << 31 for size in shape)
+    if shape is None or not is_list or len(shape) != 4 or shape[3] != 3:
         raise HTTPException(400, f"The shape of images is [batch, height, width, 3]. Received: {_shown(shape)}")
     count = math.prod(shape)
     size = _parameters(tensor).get("binary_data_size")
