@@ -112,10 +112,8 @@ def read(
     size = None if size is None else size_pair(size, "size")
     with contextlib.ExitStack() as opened:
         image = _open(filepath_or_buffer, timeout, max_bytes, max_pixels)
-        if (
-            isinstance(image, Image.Image) and image is not filepath_or_buffer
-        ):  # Pillow keeps the file of an animation open
-            opened.enter_context(image)
+        if isinstance(image, Image.Image) and image is not filepath_or_buffer:
+            opened.enter_context(image)  # Pillow keeps the file of an animation open
         pixels = _upright_rgb(image, filepath_or_buffer, max_pixels)
     if size is not None:
         return resize_image(pixels, size, interpolation)
