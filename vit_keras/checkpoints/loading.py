@@ -371,7 +371,7 @@ def _plan_positions(source, vit, shape, source_grid, adapted):
     if old is not None and old != tuple(new):
         _report(adapted, f"position embeddings resampled from {old[0]}×{old[1]} to {new[0]}×{new[1]}")
     if old is None:
-        raise ValueError("" if source.table is None else source.table.question)
+        raise ValueError(source.table.question)  # pyright: ignore[reportOptionalMemberAccess] (without one, old is new)
     return lambda value: resize_position_embeddings(
         value, new, prefix_tokens=prefix_tokens, source_grid=old, method=method
     )
