@@ -16,6 +16,7 @@ import pytest
 import vit_keras
 from vit_keras import checkpoints, preprocess
 from vit_keras.checkpoints import Checkpoint, families, find, registry, timm_models
+from vit_keras.checkpoints.checkpoint import preset
 from vit_keras.checkpoints.locate import by_filename
 from vit_keras.checkpoints.published import published_config
 from vit_keras.checkpoints.registry import select
@@ -410,3 +411,9 @@ def test_a_checkpoint_needs_only_a_name_and_a_place():
     checkpoint = Checkpoint(weights="mine", url="https://example.org/a%2Bb/mine.npz")
     assert (checkpoint.name, checkpoint.path, checkpoint.filename) == ("mine", "a+b/mine.npz", "mine.npz")
     assert checkpoint.sha256_prefix is None
+
+
+@pytest.mark.parametrize("text", ["clip@left", "clip@0.9squash"])
+def test_a_preset_with_a_wrong_crop_is_named(text):
+    with pytest.raises(ValueError, match=text):
+        preset(text, 224)

@@ -13,7 +13,7 @@ from family_files import OPTIONS, cases, load, matrix, write
 from support import ASSUMED, DATA
 
 from vit_keras import from_checkpoint, resize, vit
-from vit_keras.checkpoints import ModelWeights, Weights, save_weights, transformers_json, writing
+from vit_keras.checkpoints import ModelWeights, Weights, orbax, save_weights, transformers_json, writing
 from vit_keras.checkpoints.readers import open_weights
 from vit_keras.preprocess import Preprocessing
 
@@ -490,3 +490,14 @@ def test_a_table_of_positions_that_is_missing(tmp_path):
     assert len(header) > end - 8
     with pytest.raises(ValueError, match=r"not a complete ViT checkpoint: .*pos_embedding' is missing"):
         from_checkpoint(file)
+
+
+def test_a_processor_file_needs_a_size():
+    with pytest.raises(ValueError, match="image_size=None"):
+        transformers_json.write_processor(Preprocessing(image_size=None))
+
+
+def test_a_folder_of_orbax_without_a_whole_checkpoint_is_named(tmp_path):
+    (tmp_path / "0" / "model_config").mkdir(parents=True)  # and no file that says that it is whole
+    with pytest.raises(FileNotFoundError, match=tmp_path.name):
+        orbax.read(tmp_path)

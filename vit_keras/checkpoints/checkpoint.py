@@ -43,6 +43,9 @@ def preset(text: str, image_size: int) -> Preprocessing:
             side in pixels, `torchvision@242`.
         image_size: Pixels, height = width.
 
+    Raises:
+        ValueError: What follows the `@` is not a crop.
+
     Example:
         >>> preset("clip@0.95", 224).crop
         0.95

@@ -44,15 +44,16 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Any]]:
         `keras.Model.set_state_tree`.
 
     Raises:
+        FileNotFoundError: The folder has no whole checkpoint.
         ImportError: Orbax is not installed.
     """
+    last = _last(Path(path))
+    if last is None:
+        raise FileNotFoundError(f"{path} has no whole checkpoint of Orbax in it.")
     try:
         import orbax.checkpoint as orbax
     except ImportError:
         raise ImportError(f"{path} was written by Orbax. Install it: pip install orbax-checkpoint") from None
-    last = _last(Path(path))
-    if last is None:
-        raise FileNotFoundError(f"{path} has no whole checkpoint of Orbax in it.")
     step = last.absolute()
 
     def empty(found):  # Orbax reads into an array of NumPy what is asked for as one, whatever devices held it

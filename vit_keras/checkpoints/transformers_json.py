@@ -284,13 +284,16 @@ def write_processor(preprocessing: Preprocessing) -> dict[str, Any]:
     Returns:
         The JSON object.
 
+    Raises:
+        ValueError: Images keep their size.
+
     Example:
         >>> described = Preprocessing(image_size=224, crop=0.875, interpolation="bicubic_antialias")
         >>> Preprocessing.from_hugging_face(write_processor(described)) == described
         True
     """
     if preprocessing.image_size is None:
-        raise ValueError("A processor's file needs a size: pass a preprocessing with image_size.")
+        raise ValueError("A preprocessor_config.json names the size of images. Received: image_size=None")
     height, width = preprocessing.image_size
     described = {
         "do_resize": True,
