@@ -42,7 +42,7 @@ def main(samples=None):
     print(f"   {OUT / 'saved_model'}: the largest difference of an output is {difference:.0e}")
     print(f"\nDone in {time.time() - start:.0f} s. Larger models need a download and the same lines:")
     print(f"   vit-keras predict {OUT / 'cat.png'} --model vit_ti16")
-    print("Next: README.md, and the examples beside this file.")
+    print("Next: README.md, and the examples next to this file.")
     return accuracy, difference
 
 
