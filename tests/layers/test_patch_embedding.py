@@ -69,7 +69,8 @@ def test_gradients_are_those_of_the_convolution(change):
             layer.lora_kernel_b.assign(np.full(layer.lora_kernel_b.shape, 0.3))
         if change == "activity regularizer":
             layer.activity_regularizer = keras.regularizers.L2(0.1)
-    embedding.lora_enabled and embedding.lora_kernel_a.assign(convolution.lora_kernel_a)
+    if change == "adapter":
+        embedding.lora_kernel_a.assign(convolution.lora_kernel_a)
     found = []
     for layer in (embedding, convolution):
         x = torch.from_numpy(images).requires_grad_()
@@ -78,6 +79,18 @@ def test_gradients_are_those_of_the_convolution(change):
         found.append(torch.autograd.grad(loss, [x, *weights]))
     for one, other in zip(*found, strict=True):
         assert_close(one.numpy(), other.numpy())
+
+
+@pytest.mark.only_on("torch", reason="elsewhere it is Keras' own layer that convolves")
+def test_an_image_smaller_than_a_patch_is_refused_as_by_keras():
+    embedding, convolution, images = pair(SIZES["square"])
+    said = []
+    for layer in (embedding, convolution):
+        with pytest.raises(RuntimeError) as error:
+            layer(images[:, :5])
+        said.append(str(error.value).partition("Arguments")[0])
+    assert said[0] == said[1]
+    assert tuple(embedding(images[:0]).shape) == tuple(convolution(images[:0]).shape)
 
 
 @pytest.mark.only_on("torch", reason="only PyTorch computes a product")

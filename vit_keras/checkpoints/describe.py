@@ -54,7 +54,7 @@ def describe(
 
     Raises:
         FileNotFoundError: There is no such file.
-        ValueError: It is not a file of weights, it is damaged, or there is no such family or key.
+        ValueError: The file holds no weights or is damaged, or there is no such family or key.
 
     Example:
         >>> describe("Ti_16.npz")["architecture"]["num_layers"]  # doctest: +SKIP

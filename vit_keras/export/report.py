@@ -49,7 +49,7 @@ class Comparison:
         pictures: Their number.
         difference: The largest difference of any output; of one with values above 1, as a share of the largest.
         tolerance: What the difference may be; `None` for a quantized file.
-        same_class: Number of images whose most probable class is the same; `None` where there are no classes.
+        same_class: Number of images whose most probable class is the same; `None` if the model has no classes.
     """
 
     inputs: str

@@ -48,6 +48,8 @@ def multiply_windows(x: Any, kernel: Any, bias: Any) -> Any:
     kernel, bias = values
     height, width, channels, filters = kernel.shape
     down, across = x.shape[1] // height, x.shape[2] // width
+    if not down or not across:  # Keras refuses it
+        return None
     x = x[:, : down * height, : across * width].reshape(-1, down, height, across, width, channels)
     x = x.permute(0, 1, 3, 2, 4, 5).reshape(-1, height * width * channels)
     return products.linear(x, kernel.reshape(-1, filters), bias).reshape(-1, down, across, filters)

@@ -14,12 +14,12 @@ from ._base import grid_of, register
 from ._ops import multiply_windows
 
 
-@register
+@keras.saving.register_keras_serializable("vit_keras")  # `register` is for the layers that vit-keras 0.x had, too
 class Conv2D(Direct, keras.layers.Conv2D):
     """The patch embedding: Keras' convolution, which PyTorch computes as one product where windows do not overlap.
 
-    The product takes half of the time of Keras' convolution on the CPU. The class has the name of Keras' class, since
-    that is a part of the names of weights in `.weights.h5`.
+    The product takes 0.4 to 0.7 of the time of Keras' convolution on a CPU. The class has the name of Keras' class,
+    which is a part of the names of weights in `.weights.h5`.
 
     Args:
         filters: Hidden size of the tokens.
