@@ -96,7 +96,7 @@ def compile_function(function: Callable[..., Any], specs: Sequence[tuple[Any, ..
     flat = keras.tree.flatten(structure)
     places = [place for place, value in enumerate(flat) if keras.ops.is_tensor(value)]
     results = [opset13.result(flat[place].output) for place in places]
-    model = openvino.Model(results, parameters)  # pyright: ignore[reportGeneralTypeIssues] (its stub has a wrong self)
+    model = openvino.Model(results, parameters)
     compiled = Compiled(model)
     dtypes = [keras.backend.standardize_dtype(flat[place].dtype) for place in places]
     flat = [None if place in places else value for place, value in enumerate(flat)]
