@@ -54,7 +54,7 @@ def quantized(graph: Graph) -> Graph:
     made: dict[Value, Value] = {x: new.input(name, x.shape, x.dtype) for name, x in graph.inputs.items()}
     for node in order(graph):
         new.scope = node.scope
-        inputs = [x if x is None or x.make else made[x] for x in node.inputs]
+        inputs = [made.get(x, x) for x in node.inputs]
         if node.operator == "MatMul" and _large(inputs[1], ranks=(2,)):
             outputs = [_product(new, *inputs)]
         else:
@@ -65,10 +65,10 @@ def quantized(graph: Graph) -> Graph:
     return new
 
 
-def _large(x: Value | None, ranks: tuple[int, ...]) -> bool:
+def _large(x: Value, ranks: tuple[int, ...]) -> bool:
     """Return whether a value is a large constant with this number of axes."""
-    constant = x is not None and x.make is not None and x.dtype == "float32"
-    return constant and len(x.shape) in ranks and math.prod(x.shape) >= LARGE
+    constant = x.make is not None and x.dtype == "float32"
+    return constant and len(x.shape) in ranks and math.prod(x.sizes) >= LARGE
 
 
 def _product(graph: Graph, x: Value, weights: Value) -> Value:
@@ -113,8 +113,8 @@ def _levels(weights: np.ndarray) -> np.ndarray:
     return np.rint(weights / _scales(weights)).clip(-WEIGHTS, WEIGHTS).astype("int8")
 
 
-def _half(graph: Graph, x: Value | None) -> Value | None:
+def _half(graph: Graph, x: Value) -> Value:
     """Return a large constant as one that is stored in half precision and read into float32, if it fits."""
-    if not _large(x, ranks=(2, 3, 4)) or np.abs(x.make()).max() > np.finfo("float16").max:
+    if not _large(x, ranks=(2, 3, 4)) or np.abs(x.array()).max() > np.finfo("float16").max:
         return x
     return graph.add("Cast", graph.cast(x, "float16"), dtype="float32", to="float32")
