@@ -220,3 +220,11 @@ def test_what_outputs_stand_for_follows_the_task():
         anatomy.name_classes(single, "abc", "clustering")
     assert not anatomy.name_classes(numbers, ("x",), "regression") and anatomy.task(numbers) == "regression"
     assert anatomy.class_names(multi) == ("a", "b", "c") and anatomy.class_names(ordinal) is None
+
+
+def test_the_stride_of_a_part_of_a_model_of_any_size_is_asked_for():
+    model = vit.build_model(None, 16, 1, 16, 2, "tiny", 32, classes=2, position_grid=(2, 2))
+    part = keras.Model(model.input, model.layers[-2].output)
+    assert anatomy.patch_stride(model, None) == (16, 16)
+    with pytest.raises(ValueError, match="Pass image_size="):
+        anatomy.patch_stride(part, None)

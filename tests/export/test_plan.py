@@ -145,6 +145,9 @@ def test_what_is_refused():
         Plan.of(tiny(), top=0)
     with pytest.raises(ValueError, match="are bfloat16"):
         Plan.of(tiny(dtype="bfloat16"))
+    open_ = keras.Input((32, 32, None))
+    with pytest.raises(ValueError, match="any number of channels"):
+        Plan.of(keras.Model(open_, tiny()(ops.repeat(ops.mean(open_, -1, keepdims=True), 3, -1))))
     image = keras.Input((32, 32, 3))
     with pytest.raises(ValueError, match="2 outputs"):
         Plan.of(keras.Model(image, [tiny()(image), tiny(seed=1, include_top=False)(image)][:1] * 2))

@@ -128,7 +128,7 @@ def front(model: keras.Model) -> list[keras.Model]:
     return list(_entry(model).front)
 
 
-def image_shape(model: keras.Model) -> tuple[int | None, ...]:
+def image_shape(model: keras.Model) -> tuple[int | None, int | None, int | None, int | None]:
     """Return `(batch, height, width, channels)` of the images that a model takes; `None` for what may be of any size.
 
     A model with several inputs has the shape of the one that leads to the ViT; one without a graph, the ViT's.

@@ -228,8 +228,11 @@ def patch_grid(vit: keras.Model, image_size: tuple[int, int] | None = None) -> t
         return positions.patch_grid
 
 
-def patch_stride(vit: keras.Model, image_size: tuple[int, int]) -> tuple[int, int]:
+def patch_stride(vit: keras.Model, image_size: tuple[int, int] | None) -> tuple[int, int]:
     """Return the pixels between two patches, down and across, in images of a size.
+
+    Raises:
+        ValueError: The model was cut out of another, takes images of any size, and `image_size` is `None`.
 
     Example:
         >>> from vit_keras import vit
@@ -240,6 +243,11 @@ def patch_stride(vit: keras.Model, image_size: tuple[int, int]) -> tuple[int, in
     config = getattr(checked(vit), "config", None)
     if config is not None:
         return config.stride
+    if image_size is None:
+        raise ValueError(
+            f"The model {vit.name!r} was cut out of another and takes images of any size, so that nothing tells the "
+            "pixels between its patches. Pass image_size=(height, width), or cut it out of a model of one size."
+        )
     down, across = patch_grid(vit, image_size)
     return image_size[0] // down, image_size[1] // across
 

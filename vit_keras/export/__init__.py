@@ -120,12 +120,14 @@ def export(
     with naming(path), workspace(path.parent) as folder:
         part = folder / path.name
         notes = write_in_its_backend(plan, name, part)
-        fields, crash = {}, None
+        fields: dict[str, Any] = {}
+        crash = None
         if checked:
             try:
                 fields = compare(plan, name, part, pictures)
             except RuntimeCrashed as error:
                 crash, fields = error, {"notes": (f"It was not checked. {error}",)}
+        fields["notes"] = (*notes, *fields.get("notes", ()))
         report = Report(
             path=str(path),
             format=name,
@@ -133,7 +135,7 @@ def export(
             sha256=sha256(part),
             cpu=cpu(),
             metadata=plan.metadata_json(),
-            **fields | {"notes": (*notes, *fields.get("notes", ()))},
+            **fields,
         )
         (folder / f"{path.name}.report.json").write_text(report.to_json(), encoding="utf-8")
         put_together(folder, path.parent, names(path, name))

@@ -58,7 +58,8 @@ def _of_bounded_size(data):
     import tensorflow as tf
 
     head = tf.cast(tf.io.decode_raw(tf.strings.substr(data, 0, 26), tf.uint8), tf.int64)
-    head = tf.pad(head, [[0, 26 - tf.shape(head)[0]]])
+    missing: Any = 26 - tf.shape(head)[0]
+    head = tf.pad(head, [[0, missing]])
 
     def size(at, count, little):
         places = range(count) if little else range(count - 1, -1, -1)
@@ -118,7 +119,7 @@ def _orientation(data):
     found = tf.reduce_all([tf.gather(raw, starts + n) == mark[n] for n in known], axis=0)
     start = tf.cast(tf.argmax(found), tf.int32) + 10  # of the TIFF header
 
-    def number(at, count):
+    def number(at: Any, count: int) -> Any:
         little = tf.equal(tf.gather(raw, tf.minimum(start, last)), ord("I"))
         powers = tf.where(little, tf.range(count), tf.range(count - 1, -1, -1))
         digits = [tf.gather(raw, tf.clip_by_value(start + at + n, 0, last)) for n in range(count)]
@@ -135,7 +136,7 @@ def _orientation(data):
 def _png(data):
     import tensorflow as tf
 
-    pixels = tf.cast(tf.io.decode_png(data, channels=4, dtype=tf.uint16), tf.float32)  # 8 bits are times 257 there
+    pixels: Any = tf.cast(tf.io.decode_png(data, channels=4, dtype=tf.uint16), tf.float32)  # 8 bits are times 257 there
     depth, kind = (tf.io.decode_raw(tf.strings.substr(data, at, 1), tf.uint8)[0] for at in (24, 25))
     gray16 = tf.equal(depth, 16) & tf.equal(kind, 0)
     pixels = tf.where(gray16, tf.round(pixels / 257), tf.floor(pixels / 256))  # Pillow drops the lower byte of colors

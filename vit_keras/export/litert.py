@@ -41,7 +41,7 @@ def write(plan: Plan, path: str | os.PathLike[str]) -> list[str]:
         input_signature=[tf.TensorSpec(shape, dtype, name="images")],
         autograph=False,
     )
-    module = tf.Module()
+    module: Any = tf.Module()
     module.weights_of_the_model = [variable.value for variable in plan.model.weights]
     module.run = run
     with tempfile.TemporaryDirectory() as folder:

@@ -90,7 +90,7 @@ def model_inputs(plan: Plan, pictures: Sequence[Any], preprocessing: Preprocessi
 
 def pictures_of_own_size(plan: Plan, pictures: Sequence[Any]) -> list[np.ndarray]:
     """Return each image in the size of the model, uint8: what a file that resizes nothing is given."""
-    raw = plan.preprocessing.for_channels(plan.picture_shape[3]).replace(mean=0.0, std=1 / 255)
+    raw = anatomy.preprocessing_of(plan.model).for_channels(plan.picture_shape[3]).replace(mean=0.0, std=1 / 255)
     return [np.rint(inputs).astype("uint8") for inputs in model_inputs(plan, pictures, raw)]
 
 

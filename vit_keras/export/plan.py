@@ -24,6 +24,9 @@ from ..preprocess.layer import Preprocess
 
 __all__ = ["Plan", "in_float32", "listening"]
 
+Shape = tuple[int | None, int | None, int | None, int]
+"""`(batch, height, width, channels)`; `None` for what is open."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
@@ -52,7 +55,7 @@ class Plan:
     """
 
     model: keras.Model
-    input_shape: tuple[int | None, ...]
+    input_shape: Shape
     preprocessing: Preprocessing | None
     kind: str
     classes: int | None
@@ -102,7 +105,12 @@ class Plan:
             ('logits', ('logits', 'probabilities', 'features'), (None, None, None, 3))
         """
         vit = anatomy.find_vit(model)
-        shape = anatomy.image_shape(model)
+        batch, height, width, channels = anatomy.image_shape(model)
+        if channels is None:
+            raise ValueError(
+                f"The model {model.name!r} takes images of any number of channels. Build it with a fixed one: "
+                "keras.Input((height, width, 3))."
+            )
         _check(model)
         output = tuple(getattr(model, "output_shape", None) or ())
         kind = "numbers" if anatomy.task(model) in anatomy.NUMBERS else anatomy.output_kind(model) or "outputs"
@@ -112,7 +120,7 @@ class Plan:
             raise ValueError(f"The model {model.name!r} has no attention to return. Pass attention=False.")
         return cls(
             model=model,
-            input_shape=tuple(shape),
+            input_shape=(batch, height, width, channels),
             preprocessing=anatomy.preprocessing_of(model) if preprocessing else None,
             kind=kind,
             classes=classes,
@@ -129,11 +137,11 @@ class Plan:
         """The `(height, width)` in which images reach the model; `None` where they keep their own."""
         if self.preprocessing is not None:
             return self.preprocessing.image_size
-        size = self.input_shape[1:3]
-        return None if None in size else tuple(size)
+        _, height, width, _ = self.input_shape
+        return None if height is None or width is None else (height, width)
 
     @property
-    def picture_shape(self) -> tuple[int | None, ...]:
+    def picture_shape(self) -> Shape:
         """The shape of uint8 images of any size, from which `preprocessing` makes the model's input."""
         channels = self.input_shape[3]
         return (None, None, None, 3 if channels == 1 else channels)
@@ -165,7 +173,7 @@ class Plan:
             return lambda inputs: inputs
         return Preprocess(self.preprocessing if resize else self.preprocessing.replace(image_size=None, crop=None))
 
-    def input_of(self, resize: bool = True) -> tuple[tuple[int | None, ...], str]:
+    def input_of(self, resize: bool = True) -> tuple[Shape, str]:
         """Return shape and dtype of what `prepare(resize)` takes."""
         if self.preprocessing is None:
             return (self.input_shape if resize else (None, *self.fixed_size, self.input_shape[3])), "float32"

@@ -11,7 +11,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 import numpy as np
 
@@ -60,6 +60,8 @@ class Running:
         self._process = subprocess.Popen(
             command, stdin=pipe, stdout=pipe, stderr=self._said, encoding="utf-8", env=_environment(self.format)
         )
+        # Popen's own types leave open whether there are pipes.
+        self._tasks, self._answers = cast("IO[str]", self._process.stdin), cast("IO[str]", self._process.stdout)
         try:
             self.about: dict[str, Any] = self._answer()
         except BaseException:
@@ -69,20 +71,21 @@ class Running:
 
     def __exit__(self, *_: Any) -> None:
         with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.close()
+            self._tasks.close()
         try:
             self._process.wait(timeout=10)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        self._process.stdout.close()
+        self._answers.close()
         self._said.close()
         self._folder.cleanup()
 
     def run(self, inputs: Sequence[np.ndarray], signature: str | None = None) -> list[dict[str, np.ndarray]]:
         """Return the outputs of the file for each of some inputs."""
         given, taken = (os.path.join(self._folder.name, name) for name in ("inputs.npz", "outputs.npz"))
-        np.savez(given, **{f"{n:06}": np.asarray(array) for n, array in enumerate(inputs)})
+        arrays: dict[str, Any] = {f"{n:06}": np.asarray(array) for n, array in enumerate(inputs)}
+        np.savez(given, **arrays)
         self._ask({"run": given, "into": taken, "signature": signature})
         outputs: list[dict[str, np.ndarray]] = [{} for _ in inputs]
         with np.load(taken) as stored:
@@ -97,12 +100,12 @@ class Running:
 
     def _ask(self, task: dict[str, Any]) -> dict[str, Any]:
         with contextlib.suppress(BrokenPipeError):  # the answer tells
-            self._process.stdin.write(json.dumps(task) + "\n")
-            self._process.stdin.flush()
+            self._tasks.write(json.dumps(task) + "\n")
+            self._tasks.flush()
         return self._answer()
 
     def _answer(self) -> dict[str, Any]:
-        line = self._process.stdout.readline()
+        line = self._answers.readline()
         if not line:
             self._said.seek(0)
             end = self._said.read().decode(errors="replace").strip()[-1000:]

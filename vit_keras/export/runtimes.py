@@ -126,7 +126,7 @@ class Torch:
         self.torch, self.version = torch, f"torch {torch.__version__}"
         program = torch.export.load(path)
         self.module: Any = program.module()
-        name = program.graph_signature.user_inputs[0]
+        name = next(iter(program.graph_signature.user_inputs))
         value = next(node.meta["val"] for node in program.graph.nodes if node.name == name)
         self.dtype: str = str(value.dtype).removeprefix("torch.")
         self.shape: list[int | None] = [size if isinstance(size, int) else None for size in value.shape]
@@ -202,8 +202,10 @@ class OnnxOfPage(Onnx):
         import re
 
         with open(path, encoding="utf-8") as file:
-            packed = re.search('id="model">([^<]*)<', file.read())[1]
-        super().__init__(gzip.decompress(base64.b64decode(packed)))
+            packed = re.search('id="model">([^<]*)<', file.read())
+        if packed is None:
+            raise ValueError("The page has no model in it: vit_keras.export did not write it.")
+        super().__init__(gzip.decompress(base64.b64decode(packed[1])))
         self.notes: list[str] = [f"The page was not run: {reason}. The ONNX file in it was run in onnxruntime instead."]
 
 

@@ -38,7 +38,7 @@ def write(plan: Plan, path: str | os.PathLike[str]) -> list[str]:
     import tensorflow as tf
 
     # Only the variables are tracked: whoever tracks a Keras model saves every weight twice.
-    module = tf.Module()
+    module: Any = tf.Module()
     module.weights_of_the_model = [variable.value for variable in plan.model.weights]
     signatures = _signatures(plan)
     signatures.setdefault("serving_default", signatures.get("images", signatures["pixels"]))
@@ -81,16 +81,20 @@ def _from_bytes(plan: Plan, prepare: Callable[..., Any]) -> Callable[[Any], dict
         outputs = plan.outputs(prepared(data))
         return {name: value[0] for name, value in outputs.items() if not name.startswith("attention_")}
 
+    def one_by_one(data):
+        names = [name for name in plan.output_names if not name.startswith("attention_")]
+        any_shape: Any = None
+        return tf.map_fn(alone, data, fn_output_signature={n: tf.TensorSpec(any_shape, tf.float32) for n in names})
+
+    if plan.image_size is None:
+        return one_by_one
+    shape = (*plan.image_size, plan.input_shape[3])
+
     def together(data):
-        shape = (*plan.image_size, plan.input_shape[3])
         inputs = tf.map_fn(lambda one: prepared(one)[0], data, fn_output_signature=tf.TensorSpec(shape, tf.float32))
         return plan.outputs(inputs)
 
-    def one_by_one(data):
-        names = [name for name in plan.output_names if not name.startswith("attention_")]
-        return tf.map_fn(alone, data, fn_output_signature={name: tf.TensorSpec(None, tf.float32) for name in names})
-
-    return one_by_one if plan.image_size is None else together
+    return together
 
 
 def _ranked(plan: Plan, outputs: dict[str, Any]) -> dict[str, Any]:

@@ -35,7 +35,7 @@ def write(plan: Plan, path: str | os.PathLike[str]) -> list[str]:
         def forward(self, images):
             return plan.outputs(prepare(images))
 
-    example = torch.zeros((2, *shape[1:]), dtype=getattr(torch, dtype))
+    example = torch.zeros((2, *plan.fixed_size, shape[3]), dtype=getattr(torch, dtype))
     batch = torch.export.Dim("batch", min=1, max=1 << 16)
     with torch.no_grad():
         try:

@@ -20,6 +20,7 @@ from .._internal import html_page
 from .._internal.atomic import workspace
 from ..backend.keras_internals import flat_layers
 from ..checkpoints.download import download
+from ..preprocess import Preprocessing
 from ..preprocess.layer import Preprocess
 from .onnx import write as write_onnx
 from .plan import Plan
@@ -89,7 +90,7 @@ def write(plan: Plan, path: str | os.PathLike[str]) -> list[str]:
         _footer(plan),
         blocks="\n".join(
             (
-                _block("about", "application/json", html_page.to_json(_about(plan))),
+                _block("about", "application/json", html_page.to_json(_about(plan, plan.preprocessing))),
                 _block("wasm", "application/octet-stream", _pack(program)),
                 _block("model", "application/octet-stream", model),
             )
@@ -122,7 +123,10 @@ def onnxruntime_web() -> tuple[str, bytes]:
             f"put there what is at {URL}"
         )
     with tarfile.open(path) as archive:
-        script, program = (archive.extractfile(member).read() for member in (SCRIPT, PROGRAM))
+        script, program = (
+            archive.extractfile(member).read()  # pyright: ignore[reportOptionalMemberAccess]  (the hash tells of both)
+            for member in (SCRIPT, PROGRAM)
+        )
     return script.decode(), program
 
 
@@ -139,11 +143,11 @@ def _as_module(script: str) -> str:
     return f"{script[:start]}window.onnxruntime={{{','.join(f'{name}:{own}' for own, name in pairs)}}};"
 
 
-def _about(plan: Plan) -> dict[Any, Any]:
+def _about(plan: Plan, preprocessing: Preprocessing) -> dict[Any, Any]:
     """Return what the page has to know of a model to show its answers."""
     vit = anatomy.find_vit(plan.model)
     inside = (layer.preprocessing for layer in flat_layers(plan.model) if isinstance(layer, Preprocess))
-    sized = next((each for each in (plan.preprocessing, *inside) if each.image_size), None)
+    sized = next((each for each in (preprocessing, *inside) if each.image_size), None)
     size = anatomy.native_size(vit) if sized is None else sized.image_size
     return {
         "labels": plan.labels,
@@ -151,7 +155,7 @@ def _about(plan: Plan) -> dict[Any, Any]:
         "size": size,
         "crop": None if sized is None else sized.crop,
         "crop_mode": None if sized is None else sized.crop_mode,
-        "interpolation": plan.preprocessing.interpolation if plan.preprocessing.image_size else None,
+        "interpolation": preprocessing.interpolation if preprocessing.image_size else None,
         "prefix": len(anatomy.prefix_names(vit)),
         "readout": [[part.start, part.stop] for part in anatomy.readout(vit)],
         "stride": anatomy.patch_stride(vit, size),

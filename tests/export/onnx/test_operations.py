@@ -6,6 +6,7 @@ import pytest
 from keras import ops
 
 from vit_keras.export.onnx.file import save
+from vit_keras.export.onnx.graph import Graph
 from vit_keras.export.onnx.int8 import quantized
 from vit_keras.export.onnx.narrow import narrowed, order
 from vit_keras.export.onnx.trace import trace
@@ -47,6 +48,8 @@ FUNCTIONS = {
     ),
     "shape of the batch": lambda x: ops.broadcast_to(np.ones((1, 4), "float32"), (ops.shape(x)[0], 4)) * x[:, 0],
     "made of sizes": lambda x: x + ops.cast(ops.arange(ops.shape(x)[0]), "float32")[:, None, None],
+    "backwards": lambda x: ops.flip(x, 0) + ops.flip(x),
+    "every second of the batch": lambda x: x[::2],
     "likes": lambda x: ops.ones_like(x) + ops.zeros_like(x) + ops.full_like(x, 3),
     "attention": lambda x: ops.dot_product_attention(*[ops.reshape(x, (-1, 3, 2, 2))] * 3),
 }
@@ -95,6 +98,21 @@ def test_an_unknown_operation_is_named_with_its_layer():
 
     with pytest.raises(ValueError, match=r"'strange' uses keras.ops' operation 'Logdet'"):
         trace(lambda x: {"y": Strange()(x)}, {"x": (("batch", 3, 3), "float32")})
+
+
+def test_a_batch_is_not_normalized_by_its_own_moments():
+    def moments(x):
+        return {"y": ops.batch_normalization(x, *ops.moments(x, (0, 1)), axis=-1)}
+
+    with pytest.raises(ValueError, match="with a mean and a variance of weights alone"):
+        trace(moments, {"x": (("batch", 3, 4), "float32")})
+
+
+def test_an_array_is_that_of_a_constant():
+    graph = Graph()
+    np.testing.assert_array_equal(graph.constant([1, 2]).array(), [1, 2])
+    with pytest.raises(ValueError, match=r"Received: float32 \('batch', 4\), which depends on the inputs"):
+        graph.input("x", ("batch", 4), "float32").array()
 
 
 def test_keras_is_left_as_it_was():

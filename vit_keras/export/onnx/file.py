@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from .graph import Graph, Value
+from .graph import OMITTED, Graph, Value
 from .narrow import order
 
 __all__ = ["IR_VERSION", "OPSET", "save"]
@@ -58,7 +58,7 @@ def save(graph: Graph, path: Path, *, name: str, metadata: Mapping[str, str], la
     total = model.ByteSize() + sum(_bytes(x) + len(n) + 64 for n, x in constants.items())
     if total <= largest:
         with path.open("wb") as file:
-            _stream(model, constants, file)
+            _stream(model, constants, file, file)
         return [path]
     outside = path.with_name(f"{path.name}.data")
     with path.open("wb") as file, outside.open("wb") as data:
@@ -68,7 +68,7 @@ def save(graph: Graph, path: Path, *, name: str, metadata: Mapping[str, str], la
 
 def _named(graph: Graph) -> tuple[list[Any], dict[str, Value]]:
     """Return `(name, (operator, inputs, outputs), attributes)` of every node, and the constants by name."""
-    names: dict[Value, str] = {x: name for name, x in graph.inputs.items()}
+    names: dict[Value, str] = {OMITTED: "", **{x: name for name, x in graph.inputs.items()}}
     constants: dict[str, Value] = {}
     nodes = []
     for name, x in graph.outputs.items():
@@ -87,9 +87,9 @@ def _named(graph: Graph) -> tuple[list[Any], dict[str, Value]]:
 
     taken = set(names.values())
 
-    def text(x: Value | str | None) -> str:
-        if x is None or isinstance(x, str):
-            return x or ""
+    def text(x: Value | str) -> str:
+        if isinstance(x, str):
+            return x
         if x not in names:
             tries = itertools.count(1)
             base = x.name or "constant"
@@ -121,22 +121,22 @@ def _info(x: Value, name: str) -> Any:
 
 
 def _bytes(x: Value) -> int:
-    return int(np.prod(x.shape, dtype=np.int64)) * np.dtype(x.dtype).itemsize
+    return int(np.prod(x.sizes, dtype=np.int64)) * np.dtype(x.dtype).itemsize
 
 
 def _array(x: Value) -> np.ndarray:
-    return np.ascontiguousarray(x.make(), dtype=np.dtype(x.dtype).newbyteorder("<"))
+    return np.ascontiguousarray(x.array(), dtype=np.dtype(x.dtype).newbyteorder("<"))
 
 
-def _stream(model: Any, constants: Mapping[str, Value], file: BinaryIO, data: BinaryIO | None = None) -> None:
-    """Write a model, followed by the constants that it lacks, the large ones into another file if there is one."""
+def _stream(model: Any, constants: Mapping[str, Value], file: BinaryIO, data: BinaryIO) -> None:
+    """Write a model, followed by the constants that it lacks, the large ones into `data` if that is another file."""
     import onnx
 
     heads, inside = {}, {}
     place = 0
     for name, x in constants.items():
-        tensor = onnx.TensorProto(name=name, dims=x.shape, data_type=_onnx_type(x.dtype))
-        inside[name] = data is None or _bytes(x) <= SMALL
+        tensor = onnx.TensorProto(name=name, dims=x.sizes, data_type=_onnx_type(x.dtype))
+        inside[name] = data is file or _bytes(x) <= SMALL
         if not inside[name]:
             tensor.data_location = onnx.TensorProto.EXTERNAL
             for key, value in (("location", Path(data.name).name), ("offset", place), ("length", _bytes(x))):

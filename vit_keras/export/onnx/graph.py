@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Dimension", "Graph", "Node", "Value", "broadcast"]
+__all__ = ["OMITTED", "Dimension", "Graph", "Node", "Value", "broadcast"]
 
 Dimension = int | str
 
@@ -48,20 +48,49 @@ class Value:
     @property
     def scalar(self) -> Any:
         """The number that a constant without axes is; `None` for anything else."""
-        return self.make().item() if self.make is not None and self.shape == () else None
+        return self.array().item() if self.make is not None and self.shape == () else None
 
     @property
     def operator(self) -> str:
         """The operator that it comes from; empty for inputs and constants."""
         return self.node.operator if self.node else ""
 
+    @property
+    def inputs(self) -> tuple[Value, ...]:
+        """The inputs of the node that computes it; none for inputs and constants."""
+        return self.node.inputs if self.node else ()
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """The attributes of the node that computes it; none for inputs and constants."""
+        return self.node.attributes if self.node else {}
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Its dimensions that are integers: all of them, for a constant."""
+        return tuple(n for n in self.shape if isinstance(n, int))
+
+    def array(self) -> np.ndarray:
+        """Return the array of a constant.
+
+        Raises:
+            ValueError: It is not a constant.
+        """
+        if self.make is None:
+            raise ValueError(f"A constant is needed. Received: {self.dtype} {self.shape}, which depends on the inputs.")
+        return self.make()
+
+
+OMITTED = Value((), "")
+"""Stands for an optional input that is left out."""
+
 
 @dataclasses.dataclass(eq=False, slots=True)
 class Node:
-    """An operator with its inputs; `None` is an optional input that is left out."""
+    """An operator with its inputs; `OMITTED` is an optional input that is left out."""
 
     operator: str
-    inputs: tuple[Value | None, ...]
+    inputs: tuple[Value, ...]
     attributes: dict[str, Any]
     scope: str
     outputs: tuple[Value, ...] = ()
@@ -107,8 +136,8 @@ class Graph:
 
     def derived(self, constant: Value, function: Callable[[np.ndarray], np.ndarray], key: Any) -> Value:
         """Return the constant that a function computes from another when it is needed."""
-        example = function(np.broadcast_to(np.zeros((), constant.dtype), constant.shape))  # takes no memory
-        make = constant.make
+        example = function(np.broadcast_to(np.zeros((), constant.dtype), constant.sizes))  # takes no memory
+        make = constant.array
         key = ("derived", constant, key)
         return self.lazy(lambda: function(make()), example.shape, example.dtype.name, key=key, name=constant.name)
 
@@ -152,7 +181,7 @@ class Graph:
     def add(
         self,
         operator: str,
-        *inputs: Value | None,
+        *inputs: Value,
         shape: Iterable[Dimension | None] | None = None,
         dtype: str | None = None,
         like: Iterable[Value] | None = None,
@@ -178,27 +207,26 @@ class Graph:
         key = (operator, inputs, repr(sorted(attributes.items())))
         if key not in self._known:
             node = self._known[key] = Node(operator, inputs, attributes, self.scope)
+            kinds = [(each.shape, each.dtype) for each in like]
             if not several:
-                given = [x for x in inputs if x is not None]
-                shape = broadcast(x.shape for x in given) if shape is None else shape
-                dtype = dtype or ("bool" if operator in BOOLEAN else given[-1 if operator == "Where" else 0].dtype)
-                like = [Value(shape, dtype)]
-            node.outputs = tuple(self._output(node, each.shape, each.dtype) for each in like)
+                shape = broadcast(x.shape for x in inputs) if shape is None else shape
+                dtype = dtype or ("bool" if operator in BOOLEAN else inputs[-1 if operator == "Where" else 0].dtype)
+                kinds = [(shape, dtype)]
+            node.outputs = tuple(self._output(node, *kind) for kind in kinds)
         outputs = self._known[key].outputs
         return list(outputs) if several else outputs[0]
 
     def _output(self, node: Node, shape: Iterable[Dimension | None], dtype: str) -> Value:
         value = Value((), dtype, node)
-        shape = list(shape)
         for axis, size in enumerate(shape):
             if size is None:
-                shape[axis] = f"size_{len(self._sizes)}"
-                self._sizes[shape[axis]] = (value, axis)
-        value.shape = tuple(shape)
+                size = f"size_{len(self._sizes)}"
+                self._sizes[size] = (value, axis)
+            value.shape += (size,)
         return value
 
     def _simpler(
-        self, operator: str, inputs: tuple[Any, ...], dtype: str | None, attributes: dict[str, Any]
+        self, operator: str, inputs: tuple[Value, ...], dtype: str | None, attributes: dict[str, Any]
     ) -> Value | None:
         """Return what an element-wise operator comes to where it need not be added as it is."""
         neutral = {"Add": 0, "Sub": 0, "Mul": 1, "Div": 1}.get(operator)
@@ -212,28 +240,28 @@ class Graph:
         if operator == "Add" and (y := self._biased(*inputs)):
             return y
         # Rows of a matrix that are tokens of images: let them be tokens.
-        rows = [x for x in inputs if x is not None and (x.make is None or len(x.shape) > 1)]
-        tokens = {x: self._tokens(x) for x in rows}
-        if not rows or not all(tokens.values()) or len({x.shape for x in tokens.values()}) > 1:
+        rows = [x for x in inputs if x is not OMITTED and (x.make is None or len(x.shape) > 1)]
+        tokens = {x: whole for x in rows if (whole := self._tokens(x))}
+        if not rows or any(x not in tokens for x in rows) or len({x.shape for x in tokens.values()}) > 1:
             return None
         result = self.add(operator, *(tokens.get(x, x) for x in inputs), dtype=dtype, **attributes)
         return self.reshape(result, rows[0].shape)
 
     def _biased(self, x: Value, bias: Value) -> Value | None:
         """Return `x + bias` where `x` is a convolution without a bias, its channels last, and `bias` one for each."""
-        conv = x.node.inputs[0] if x.operator == "Transpose" and x.node.attributes["perm"] == [0, 2, 3, 1] else x
-        if conv is x or conv.operator != "Conv" or len(conv.node.inputs) > 2 or bias.make is None:
+        conv = x.inputs[0] if x.operator == "Transpose" and x.attributes["perm"] == [0, 2, 3, 1] else x
+        if conv is x or conv.operator != "Conv" or len(conv.inputs) > 2 or bias.make is None:
             return None
         if bias.shape not in ((x.shape[-1],), (1, 1, 1, x.shape[-1])):
             return None
-        inputs = (*conv.node.inputs, self.reshape(bias, (x.shape[-1],)))
-        return self.transpose(self.add("Conv", *inputs, shape=conv.shape, **conv.node.attributes), (0, 2, 3, 1))
+        inputs = (*conv.inputs, self.reshape(bias, (x.shape[-1],)))
+        return self.transpose(self.add("Conv", *inputs, shape=conv.shape, **conv.attributes), (0, 2, 3, 1))
 
     def _tokens(self, x: Value) -> Value | None:
         """Return the tokens of images `(batch, ..., width)` of which `x` is the matrix of all, if it is one."""
         if x.operator != "Reshape" or len(x.shape) != 2:
             return None
-        whole = x.node.inputs[0]
+        whole = x.inputs[0]
         for kept in range(2, len(whole.shape)):
             if math.prod(n if isinstance(n, int) else 0 for n in whole.shape[kept:]) == x.shape[1]:
                 return self.reshape(whole, (*whole.shape[:kept], x.shape[1]))
@@ -259,8 +287,8 @@ class Graph:
         """Permute the axes."""
         perm = [int(axis) % len(x.shape) for axis in perm]
         if x.operator == "Transpose":
-            inner = x.node.attributes["perm"]
-            return self.transpose(x.node.inputs[0], [inner[axis] for axis in perm])
+            inner = x.attributes["perm"]
+            return self.transpose(x.inputs[0], [inner[axis] for axis in perm])
         if perm == sorted(perm):
             return x
         if x.make is not None:
@@ -269,23 +297,23 @@ class Graph:
 
     def reshape(self, x: Value, shape: Iterable[Dimension]) -> Value:
         """Change the shape. One dimension may be -1: what is left over."""
-        shape = list(shape)
-        if -1 in shape:
-            shape[shape.index(-1)] = _quotient(x.shape, [size for size in shape if size != -1])
-        if tuple(shape) == x.shape:
+        given = list(shape)
+        rest = _quotient(x.shape, [size for size in given if size != -1]) if -1 in given else None
+        sizes: list[Any] = [rest if size == -1 else size for size in given]
+        if tuple(sizes) == x.shape:
             return x
         if x.operator == "Reshape":
-            return self.reshape(x.node.inputs[0], [-1 if size is None else size for size in shape])
+            return self.reshape(x.inputs[0], [-1 if size is None else size for size in sizes])
         if x.make is not None:
-            return self.derived(x, lambda array: array.reshape(shape), ("reshape", *shape))
+            return self.derived(x, lambda array: array.reshape(sizes), ("reshape", *sizes))
         # A 0 stands for the size of the input, -1 for what is left over.
-        plain = [0 if isinstance(n, str) and n == old else n for n, old in zip(shape, [*x.shape, *shape])]
+        plain = [0 if isinstance(n, str) and n == old else n for n, old in zip(sizes, [*x.shape, *sizes])]
         open_ = [n for n in plain if not isinstance(n, int)]
         if len(open_) <= 1:
             target = self.constant([n if isinstance(n, int) else -1 for n in plain], "int64")
         else:
-            target = self.vector(-1 if n is None else n for n in shape)
-        return self.add("Reshape", x, target, shape=shape)
+            target = self.vector(-1 if n is None else n for n in sizes)
+        return self.add("Reshape", x, target, shape=sizes)
 
     def expand(self, x: Value, shape: Iterable[Dimension]) -> Value:
         """Repeat along axes of one cell."""
@@ -311,7 +339,7 @@ class Graph:
     ) -> Value:
         """Take a range of an axis, as Python does. An axis of unknown size is assumed to contain the range."""
         size = x.shape[axis]
-        if all(isinstance(n, int | None) for n in (size, start, stop)):
+        if isinstance(size, int) and isinstance(start, int | None) and isinstance(stop, int | None):
             places = range(*slice(start, stop, step).indices(size))
             count = len(places)
             if count == size and step == 1:
@@ -327,9 +355,10 @@ class Graph:
         elif step == 1 and isinstance(start, int) and isinstance(stop, int) and 0 <= start <= stop:
             count = stop - start
         else:
-            count = None
-        ends = self.vector([2**31 - 1 if stop is None else stop])
-        ranges = [self.vector([start]), ends, self.vector([axis])]
+            count = size if (start, stop, step) == (None, None, -1) else None
+        first, last = (0, 2**31 - 1) if step > 0 else (2**31 - 1, -(2**31))
+        start, stop = first if start is None else start, last if stop is None else stop
+        ranges = [self.vector([n]) for n in (start, stop, axis)]
         ranges += [self.vector([step])] if step != 1 else []
         return self.add("Slice", x, *ranges, shape=[count if a == axis else n for a, n in enumerate(x.shape)])
 
@@ -376,18 +405,18 @@ def _exact_gelu(x: Value, y: Value) -> Value | None:
     """Return z if `x * y` is `0.5 z (1 + erf(z / sqrt(2)))`."""
     for half, one_more in ((x, y), (y, x)):
         if half.operator == "Mul" and one_more.operator == "Add":
-            z = _other(half.node, 0.5)
-            erf = _other(one_more.node, 1)
-            if z and erf and erf.operator == "Erf" and (inner := erf.node.inputs[0]).operator in ("Mul", "Div"):
+            z = _other(half, 0.5)
+            erf = _other(one_more, 1)
+            if z and erf and erf.operator == "Erf" and (inner := erf.inputs[0]).operator in ("Mul", "Div"):
                 factor = math.sqrt(0.5) if inner.operator == "Mul" else math.sqrt(2)
-                if _other(inner.node, factor) is z:
+                if _other(inner, factor) is z:
                     return z
     return None
 
 
-def _other(node: Node, number: float) -> Value | None:
+def _other(result: Value, number: float) -> Value | None:
     """Return the input of an operator of two whose other input is a number."""
-    for x, y in (node.inputs, node.inputs[::-1]):
+    for x, y in (result.inputs, result.inputs[::-1]):
         if y.scalar is not None and math.isclose(y.scalar, number, rel_tol=1e-6):
             return x
     return None
@@ -415,4 +444,5 @@ def _quotient(sizes: Sequence[Dimension], divisors: Sequence[Dimension]) -> Dime
 
 
 def _sum(sizes: Sequence[Dimension]) -> Dimension | None:
-    return sum(sizes) if all(isinstance(size, int) for size in sizes) else None
+    known = [size for size in sizes if isinstance(size, int)]
+    return sum(known) if len(known) == len(sizes) else None

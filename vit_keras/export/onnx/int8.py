@@ -66,7 +66,7 @@ def quantized(graph: Graph, largest: Mapping[str, Sequence[float]] | None = None
     factors = _factors(graph, largest or {})
     for node in order(graph):
         new.scope = node.scope
-        inputs = [x if x is None or x.make else made[x] for x in node.inputs]
+        inputs = [made.get(x, x) for x in node.inputs]
         if node.outputs[0] in factors:
             inputs[1:] = [_scaled(new, x, 1 / factors[node.outputs[0]]) for x in inputs[1:]]
         elif _is_product(node) and _whole(node.inputs[0]) in factors:
@@ -88,8 +88,8 @@ def _is_product(node: Node) -> bool:
 
 def _whole(value: Value) -> Value:
     """Return the tokens of which a value is some, with all their channels; else the value."""
-    while value.operator == "Slice" and value.node.inputs[0].shape[-1:] == value.shape[-1:]:
-        value = value.node.inputs[0]
+    while value.operator == "Slice" and value.inputs[0].shape[-1:] == value.shape[-1:]:
+        value = value.inputs[0]
     return value
 
 
@@ -97,7 +97,7 @@ def _factors(graph: Graph, largest: Mapping[str, Sequence[float]]) -> dict[Value
     """Return what to divide each channel by, for each output of a layer normalization that only products read."""
     readers: dict[Value, list[Node | None]] = {_whole(x): [None] for x in graph.outputs.values()}
     for node in order(graph):
-        for x in filter(None, node.inputs):
+        for x in node.inputs:
             if node.operator != "Slice":  # who reads the part counts
                 readers.setdefault(_whole(x), []).append(node)
     found = {}
@@ -105,11 +105,11 @@ def _factors(graph: Graph, largest: Mapping[str, Sequence[float]]) -> dict[Value
         norm = value.node
         if norm is None or norm.operator != "LayerNormalization" or norm.scope not in largest:
             continue
-        channels = value.shape[-1:]
-        scaled = len(norm.inputs) == 3 and all(x is not None and x.shape == channels for x in norm.inputs[1:])
-        if scaled and all(node is not None and _is_product(node) for node in nodes):
+        products = [node for node in nodes if node is not None and _is_product(node)]
+        scaled = len(norm.inputs) == 3 and all(x.make and x.shape == value.shape[-1:] for x in norm.inputs[1:])
+        if scaled and len(products) == len(nodes):
             rows = np.maximum(np.asarray(largest[norm.scope], "float32"), TINY)
-            weights = np.max([np.abs(node.inputs[1].make()).max(axis=1) for node in nodes], axis=0)
+            weights = np.max([np.abs(node.inputs[1].array()).max(axis=1) for node in products], axis=0)
             logarithm = (np.log(rows) - np.log(np.maximum(weights, TINY))) / 2
             found[value] = np.exp(logarithm - logarithm.mean())
     return found
@@ -121,10 +121,10 @@ def _scaled(graph: Graph, constant: Value, factors: np.ndarray) -> Value:
     return graph.derived(constant, lambda array: array * factors.reshape(shape), ("scaled", factors.tobytes()))
 
 
-def _large(x: Value | None, ranks: tuple[int, ...]) -> bool:
+def _large(x: Value, ranks: tuple[int, ...]) -> bool:
     """Return whether a value is a large constant with this number of axes."""
-    constant = x is not None and x.make is not None and x.dtype == "float32"
-    return constant and len(x.shape) in ranks and math.prod(x.shape) >= LARGE
+    constant = x.make is not None and x.dtype == "float32"
+    return constant and len(x.shape) in ranks and math.prod(x.sizes) >= LARGE
 
 
 def _product(graph: Graph, x: Value, weights: Value) -> Value:
@@ -169,8 +169,8 @@ def _levels(weights: np.ndarray) -> np.ndarray:
     return np.rint(weights / _scales(weights)).clip(-WEIGHTS, WEIGHTS).astype("int8")
 
 
-def _half(graph: Graph, x: Value | None) -> Value | None:
+def _half(graph: Graph, x: Value) -> Value:
     """Return a large constant as one that is stored in half precision and read into float32, if it fits."""
-    if not _large(x, ranks=(2, 3, 4)) or np.abs(x.make()).max() > np.finfo("float16").max:
+    if not _large(x, ranks=(2, 3, 4)) or np.abs(x.array()).max() > np.finfo("float16").max:
         return x
     return graph.add("Cast", graph.cast(x, "float16"), dtype="float32", to="float32")

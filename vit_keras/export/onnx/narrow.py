@@ -29,11 +29,11 @@ class _Range(NamedTuple):
 def order(graph: Graph) -> list[Node]:
     """Return the nodes that the outputs need, each after those that it needs itself."""
     found: dict[Node, None] = {}
-    pending: list[tuple[Node, Iterator[Value | None]]] = []
+    pending: list[tuple[Node, Iterator[Value]]] = []
     seen: set[Node] = set()
 
-    def visit(value: Value | None) -> None:
-        if value is not None and value.node is not None and value.node not in seen:
+    def visit(value: Value) -> None:
+        if value.node is not None and value.node not in seen:
             seen.add(value.node)
             pending.append((value.node, iter(value.node.inputs)))
 
@@ -41,8 +41,8 @@ def order(graph: Graph) -> list[Node]:
         visit(output)
         while pending:
             node, inputs = pending[-1]
-            following = next(inputs, pending)
-            if following is pending:
+            following = next(inputs, None)
+            if following is None:
                 found[node] = None
                 pending.pop()
             else:
@@ -62,31 +62,30 @@ def narrowed(graph: Graph) -> Graph:
     """
     nodes = order(graph)
     wanted = _wanted(graph, nodes)
-    uses = Counter(x for node in nodes for x in node.inputs if x is not None)
+    uses = Counter(x for node in nodes for x in node.inputs)
     uses.update(graph.outputs.values())
     new = Graph()
     made: dict[Value, Value] = {x: new.input(name, x.shape, x.dtype) for name, x in graph.inputs.items()}
     for node in nodes:
         new.scope = node.scope
-        for x in node.inputs:
-            if x is not None and x.make is not None:
-                made.setdefault(x, x)
+        for x in node.inputs:  # constants and `OMITTED` are the same in both graphs
+            made.setdefault(x, x)
         cells = wanted.get(node.outputs[0])
         picked = _picked(node)
-        if cells is not None:
-            result = [_fewer(new, node, cells, made, wanted, uses)]
+        if cells and (below := _below(node, cells)):
+            result = [_fewer(new, node, cells, below, made, wanted, uses)]
         elif picked and node.inputs[0] in wanted:
-            result = [_few(new, node.inputs[0], picked[0], made, wanted)]
-            result = [new.squeeze(result[0], [picked[0].axis])] if node.operator == "Gather" else result
+            result = [_few(new, node.inputs[0], picked, made, wanted)]
+            result = [new.squeeze(result[0], [picked.axis])] if node.operator == "Gather" else result
         else:
-            result = _again(new, node, [made.get(x) for x in node.inputs], uses)
+            result = _again(new, node, [made[x] for x in node.inputs], uses)
         made.update(zip(node.outputs, result))
     new.outputs = {name: made.get(x, x) for name, x in graph.outputs.items()}
     return new
 
 
 def _again(
-    graph: Graph, node: Node, inputs: Sequence[Value | None], uses: Counter, outputs: Sequence[Value] = ()
+    graph: Graph, node: Node, inputs: Sequence[Value], uses: Counter, outputs: Sequence[Value] = ()
 ) -> list[Value]:
     """Add a node of another graph; `outputs` are like those that it has now."""
     if scaled := _scaled_weights(graph, node, inputs, uses):
@@ -97,7 +96,7 @@ def _again(
 # Weights that are multiplied once, before the file runs, instead of their products each time
 
 
-def _scaled_weights(graph: Graph, node: Node, inputs: Sequence[Value | None], uses: Counter) -> Value | None:
+def _scaled_weights(graph: Graph, node: Node, inputs: Sequence[Value], uses: Counter) -> Value | None:
     """Return what a node multiplies by a number, made of weights that are multiplied by it, if nothing else needs it.
 
     Args:
@@ -110,19 +109,19 @@ def _scaled_weights(graph: Graph, node: Node, inputs: Sequence[Value | None], us
         return None
     for x, counts in ((node.inputs[0], uses), (inputs[0], Counter())):
         while x.operator in ("Transpose", "Reshape") and counts[x] <= 1:
-            x = x.node.inputs[0]
-        product = x.node.inputs[0] if x.operator == "Add" and x.node.inputs[1].make else x
-        if product.operator != "MatMul" or not product.node.inputs[1].make or counts[x] > 1 or counts[product] > 1:
+            x = x.inputs[0]
+        product = x.inputs[0] if x.operator == "Add" and x.inputs[1].make else x
+        if product.operator != "MatMul" or not product.inputs[1].make or counts[x] > 1 or counts[product] > 1:
             return None
     return _times(graph, inputs[0], node.inputs[1].scalar)
 
 
 def _times(graph: Graph, x: Value, factor: float) -> Value:
     if x.operator == "Transpose":
-        return graph.transpose(_times(graph, x.node.inputs[0], factor), x.node.attributes["perm"])
+        return graph.transpose(_times(graph, x.inputs[0], factor), x.attributes["perm"])
     if x.operator == "Reshape":
-        return graph.add("Reshape", _times(graph, x.node.inputs[0], factor), x.node.inputs[1], shape=x.shape)
-    first, constant = x.node.inputs
+        return graph.add("Reshape", _times(graph, x.inputs[0], factor), x.inputs[1], shape=x.shape)
+    first, constant = x.inputs
     constant = graph.derived(constant, lambda array: array * np.float32(factor), ("times", factor))
     if x.operator == "Add":
         return graph.add("Add", _times(graph, first, factor), constant)
@@ -144,36 +143,36 @@ def _wanted(graph: Graph, nodes: Sequence[Node]) -> dict[Value, _Range]:
         if below is not None:
             wanted[node.outputs[0]] = cells
         else:
-            below = _picked(node) or [None] * len(node.inputs)
+            below = [_picked(node), *[None] * (len(node.inputs) - 1)]
         for x, each in zip(node.inputs, below):
-            if x is not None:
-                asked[x].add(each)
+            asked[x].add(each)
     return wanted
 
 
 def _hull(ranges: set[_Range | None]) -> _Range | None:
     """Return the range that holds all; `None` for whole tensors, or ranges of several axes."""
-    if None in ranges or len({cells.axis for cells in ranges}) != 1:
+    known = [cells for cells in ranges if cells is not None]
+    if len(known) < len(ranges) or len({cells.axis for cells in known}) != 1:
         return None
-    axes, starts, stops = zip(*ranges)
+    axes, starts, stops = zip(*known)
     return _Range(axes[0], min(starts), max(stops))
 
 
-def _picked(node: Node) -> list[_Range | None] | None:
-    """Return the cells that a node takes of its inputs, if it is one that takes few."""
+def _picked(node: Node) -> _Range | None:
+    """Return the cells that a node takes of its first input, if it is one that takes few."""
     x = node.inputs[0]
     if node.operator == "Gather" and node.inputs[1].scalar is not None and node.inputs[1].scalar >= 0:
         axis, start = node.attributes["axis"], node.inputs[1].scalar
         cells = _Range(axis, start, start + 1)
     elif node.operator == "Slice" and len(node.inputs) == 4 and all(each.make for each in node.inputs[1:]):
-        start, stop, axis = (int(each.make()[0]) for each in node.inputs[1:])
+        start, stop, axis = (int(each.array()[0]) for each in node.inputs[1:])
         size = x.shape[axis]
         cells = _Range(axis, start, min(stop, size) if isinstance(size, int) else stop)
     else:
         return None
     size = x.shape[cells.axis]
     few = isinstance(size, str) or 4 * (cells.stop - cells.start) <= size
-    return [cells, *(None for _ in node.inputs[1:])] if few and 0 <= cells.start < cells.stop else None
+    return cells if few and 0 <= cells.start < cells.stop else None
 
 
 def _below(node: Node, cells: _Range) -> list[_Range | None] | None:
@@ -181,8 +180,8 @@ def _below(node: Node, cells: _Range) -> list[_Range | None] | None:
     output, (axis, start, stop) = node.outputs[0], cells
     rank = len(output.shape)
 
-    def same(x: Value | None) -> _Range | None:
-        own = axis - rank + len(x.shape) if x is not None else -1
+    def same(x: Value) -> _Range | None:
+        own = axis - rank + len(x.shape)
         return _Range(own, start, stop) if own >= 0 and x.shape[own] != 1 else None
 
     first = node.inputs[0]
@@ -199,8 +198,8 @@ def _below(node: Node, cells: _Range) -> list[_Range | None] | None:
         return [_Range(node.attributes["perm"][axis], start, stop)]
     if node.operator == "Reshape" and first.shape[: axis + 1] == output.shape[: axis + 1] and node.inputs[1].make:
         return [cells, None]
-    if node.operator == "Slice" and (picked := _picked(node)) and picked[0].axis == axis:
-        return [_Range(axis, picked[0].start + start, picked[0].start + stop), *others]
+    if node.operator == "Slice" and (picked := _picked(node)) and picked.axis == axis:
+        return [_Range(axis, picked.start + start, picked.start + stop), *others]
     if node.operator == "Concat" and node.attributes["axis"] == axis:
         within = _piece(node, cells)
         return None if within is None else [within[1] if x is within[0] else None for x in node.inputs]
@@ -229,18 +228,21 @@ def _few(graph: Graph, x: Value, cells: _Range, made: dict[Any, Any], wanted: di
 
 
 def _fewer(
-    graph: Graph, node: Node, cells: _Range, made: dict[Any, Any], wanted: dict[Any, Any], uses: Counter
+    graph: Graph,
+    node: Node,
+    cells: _Range,
+    below: Sequence[_Range | None],
+    made: dict[Any, Any],
+    wanted: dict[Any, Any],
+    uses: Counter,
 ) -> Value:
-    """Add a node that computes only some cells of what it did."""
-    below = _below(node, cells)
-    if node.operator == "Concat" and node.attributes["axis"] == cells.axis:
-        return _few(graph, *_piece(node, cells), made, wanted)
-    if node.operator == "Slice" and below[0].axis == cells.axis:
-        return _few(graph, node.inputs[0], below[0], made, wanted)
-    inputs = [made.get(x) if own is None else _few(graph, x, own, made, wanted) for x, own in zip(node.inputs, below)]
+    """Add a node that computes only some cells of what it did, from some cells of its inputs (`_below`)."""
+    inputs = [made[x] if own is None else _few(graph, x, own, made, wanted) for x, own in zip(node.inputs, below)]
+    if node.operator == "Slice" or (node.operator == "Concat" and node.attributes["axis"] == cells.axis):
+        return next(x for x, own in zip(inputs, below) if own is not None)
     count, output = cells.stop - cells.start, node.outputs[0]
     if node.operator == "Reshape":
-        target = inputs[1].make().copy()
+        target = inputs[1].array().copy()
         target[cells.axis] = count
         inputs[1] = graph.constant(target)
     shape = tuple(count if axis == cells.axis else n for axis, n in enumerate(output.shape))

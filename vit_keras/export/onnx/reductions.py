@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .graph import Value
+from .graph import OMITTED, Value
 from .table import OPERATIONS, on
 
 # Along axes
@@ -84,7 +84,12 @@ def _rms_norm(t, op, x, scale=None):
 
 @on("BatchNorm")
 def _batch_norm(t, op, x, mean, variance, offset=None, scale=None):
-    mean, variance, offset, scale = (None if v is None else t.value(v).make() for v in (mean, variance, offset, scale))
+    values = [None if v is None else t.value(v) for v in (mean, variance, offset, scale)]
+    if any(v is not None and v.make is None for v in values):
+        raise ValueError(
+            "keras.ops.batch_normalization is written to ONNX with a mean and a variance of weights alone."
+        )
+    mean, variance, offset, scale = (None if v is None else v.array() for v in values)
     factor = (1 if scale is None else scale) / np.sqrt(variance + op.epsilon)
     shift = (0 if offset is None else offset) - mean * factor
     shape = [-1 if axis == op.axis % len(x.shape) else 1 for axis in range(len(x.shape))]
@@ -251,4 +256,4 @@ def _resize(t, op, x):
         shape[axis] = int(size)
     options = {"mode": "linear", "antialias": int(op.antialias), "coordinate_transformation_mode": "half_pixel"}
     # All sizes, and no `axes`: onnxruntime 1.32 forgets them when it moves a transpose across.
-    return t.graph.add("Resize", x, None, None, t.graph.vector(shape), shape=shape, **options)
+    return t.graph.add("Resize", x, OMITTED, OMITTED, t.graph.vector(shape), shape=shape, **options)

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from ...backend.keras_internals import SymbolicTensor
-from .graph import Value, broadcast
+from .graph import Dimension, broadcast
 from .table import on
 
 
-def _sizes(t, shape: Any, x: Value | None = None) -> list[Any]:
-    """Return a shape of Keras as dimensions: `None` at a place is the dimension that `x` has there."""
+def _sizes(t, shape: Any, own: Sequence[Dimension] = ()) -> list[Any]:
+    """Return a shape of Keras as dimensions: `None` at a place is the dimension that `own` has there."""
     return [
-        x.shape[axis] if n is None else t.graph.dimension(n.value) if isinstance(n, SymbolicTensor) else int(n)
+        own[axis] if n is None else t.graph.dimension(n.value) if isinstance(n, SymbolicTensor) else int(n)
         for axis, n in enumerate(shape)
     ]
 
@@ -23,7 +24,7 @@ def _sizes(t, shape: Any, x: Value | None = None) -> list[Any]:
 def _reshape(t, op, x):
     x = t.value(x)
     shape = op.newshape if isinstance(op.newshape, (tuple, list)) else [op.newshape]
-    return t.graph.reshape(x, _sizes(t, shape, x))
+    return t.graph.reshape(x, _sizes(t, shape, x.shape))
 
 
 @on("Flatten")
@@ -35,7 +36,7 @@ def _flatten(t, op, x):
 @on("BroadcastTo")
 def _broadcast_to(t, op, x):
     x = t.value(x)
-    return t.graph.expand(x, broadcast([x.shape, _sizes(t, op.shape, x)]))
+    return t.graph.expand(x, broadcast([x.shape, _sizes(t, op.shape, x.shape)]))
 
 
 @on("Transpose")

@@ -17,7 +17,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {}
 def on(*names: str) -> Callable[..., Any]:
     """Return a decorator that puts a handler into the table under the names of operations."""
 
-    def put(handler):
+    def put(handler: Callable[..., Any]) -> Callable[..., Any]:
         OPERATIONS.update(dict.fromkeys(names, handler))
         return handler
 
