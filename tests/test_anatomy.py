@@ -51,6 +51,13 @@ def test_which_pixels_a_model_takes(name):
     assert anatomy.input_range(make()) == expected
 
 
+def test_pixels_of_a_model_that_takes_any_number_of_channels():
+    image = keras.Input((32, 32, None))
+    model = keras.Model(image, tiny()(image / 127.5 - 1))
+    assert anatomy.input_range(model) == "pixels"
+    assert anatomy.preprocessing_of(model).channels == 3
+
+
 OUTPUTS = {
     "plain": (tiny, "logits"),
     "softmax": (lambda: tiny(activation="softmax"), "probabilities"),

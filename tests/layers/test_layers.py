@@ -8,6 +8,7 @@ import pytest
 
 from vit_keras import layers
 from vit_keras.layers import mlp
+from vit_keras.positions import resize_position_embeddings
 
 pytestmark = pytest.mark.core
 
@@ -242,6 +243,18 @@ def test_initial_weights_are_the_references():
 def test_wrong_shapes_are_named(layer, shape, message):
     with pytest.raises(ValueError, match=message):
         layer.build(shape)
+
+
+def test_positions_without_a_grid_are_those_of_a_square():
+    positions = layers.AddPositionEmbs()
+    positions.build((None, 1 + 4 * 4, 8))
+    tokens, patches = np.zeros((1, 1 + 2 * 3, 8), "float32"), np.zeros((1, 2, 3, 8), "float32")
+    expected = resize_position_embeddings(numpy(positions.pe), (2, 3))
+    np.testing.assert_allclose(numpy(positions(tokens, patches=patches)), expected, rtol=1e-5, atol=1e-7)
+    positions = layers.AddPositionEmbs(name="table")
+    positions.build((None, 13, 8))
+    with pytest.raises(ValueError, match=r"13 rows of table are not of a square.*grid=\(down, across\)"):
+        positions(tokens, patches=patches)
 
 
 def test_an_unknown_activation_is_refused_at_once():

@@ -251,6 +251,10 @@ WITHOUT = dataclasses.replace(recorded.__wrapped__(target=None), values=None)
 MISTAKES = {
     "no gradients": (lambda: visualize.relevance_map(WITHOUT), "no gradients: record with a target.*alti_rollout"),
     "no values": (lambda: visualize.alti_rollout(WITHOUT), "no values: keep 'values'"),
+    "no projections": (
+        lambda: visualize.alti_rollout(dataclasses.replace(recorded(), projections=None)),
+        "no projections: keep 'values'",
+    ),
     "no exits": (lambda: visualize.legrad(recorded()), "exits=True"),
     "no cam": (lambda: visualize.grad_cam(WITHOUT), "no normed gradients.*keep=.*normed"),
     "kind of cam": (lambda: visualize.grad_cam(recorded(), "eigencam"), "'gradcam', 'hirescam'.*'eigencam'"),

@@ -97,6 +97,12 @@ def test_what_is_kept_is_what_the_layers_compute():
     np.testing.assert_allclose(recording.logits, numpy(model(vit.preprocess_inputs(IMAGES))), **SAME)
 
 
+def test_a_model_that_takes_any_number_of_channels_is_given_those_of_its_vit():
+    image = keras.Input((32, 48, None))
+    found, expected = (visualize.record(m, IMAGES) for m in (keras.Model(image, tiny()(image)), tiny()))
+    np.testing.assert_allclose(found.attention, expected.attention, **SAME)
+
+
 def test_some_layers_only():
     whole, last = (visualize.record(tiny(num_layers=3), IMAGES, layers) for layers in (None, [-1, 1]))
     assert last.layers == (1, 2)

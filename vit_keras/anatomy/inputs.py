@@ -201,8 +201,11 @@ def input_range(model: keras.Model) -> str:
     if not entry.probe or image is None:
         return "pixels" if entry.normalizing else "normalized"
 
+    height, width, channels = image.shape[1:]
+    channels = channels or own_preprocessing(find_vit(model)).channels  # as many as the ViT where any number may come
+
     def reaching(value):
-        x = np.full((1, *(size or 32 for size in image.shape[1:3]), image.shape[3]), value, "float32")
+        x = np.full((1, height or 32, width or 32, channels), value, "float32")
         for part in entry.probe:
             x = part(x, training=False)
         return ops.convert_to_numpy(x)

@@ -161,7 +161,7 @@ def _about_file(reader: Any, published: Any, names: bool, family: Any = None) ->
         "unreadable": {name: array.problem for name, array in stored.items() if array.problem},
         "published": None if published is None else _about_published(published),
     }
-    if len((reader.metadata or {}).get("keys", ())) > 1:
+    if len(reader.metadata.get("keys", ())) > 1:
         report |= {field: reader.metadata[field] for field in ("key", "keys")}
     if names:
         report["names"] = _names(reader, stored, family)

@@ -105,10 +105,10 @@ class _Rows(NamedTuple):
 
     def square(self, layout: Layout) -> Grid | None:
         patches = self.patches(layout)
-        if patches is None:
+        if patches is None and self.relative is not None:
             of_tokens = relative_position_rows((1, 1), self.tokens + self.registers) - 1
-            patches = ((math.isqrt(max(0, (self.relative or 0) - of_tokens)) + 1) // 2) ** 2
-        grid = square_grid(patches)
+            patches = ((math.isqrt(max(0, self.relative - of_tokens)) + 1) // 2) ** 2
+        grid = None if patches is None else square_grid(patches)
         return grid if grid and self.fit(grid, layout) else None
 
 

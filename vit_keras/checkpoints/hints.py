@@ -192,7 +192,7 @@ def _checked(fields: Mapping[str, Any], inferred: Mapping[str, Any]) -> dict[str
 
 def saved_settings(reader: Any) -> dict[str, Any]:
     """Return what this package wrote next to the weights: family, config, preprocessing, labels, task."""
-    metadata = reader.metadata or {}
+    metadata = reader.metadata
     if SETTINGS in metadata:
         return json.loads(metadata[SETTINGS])
     saved = metadata.get("config") or {}

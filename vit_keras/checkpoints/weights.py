@@ -75,7 +75,7 @@ class Weights(Mapping[str, Any]):
     ):
         self.reader: Any = keras_files.readable(without_wrapper(open_weights(os.path.expanduser(path), key)))
         self.path: Path = Path(self.reader.path)
-        self.key, self.raw_key = _state_dict(self.reader.metadata or {}, key)
+        self.key, self.raw_key = _state_dict(self.reader.metadata, key)
         size = self.path.stat().st_size
         if published is None:
             published = registry.by_filename(self.path.name, size)
@@ -100,7 +100,7 @@ class Weights(Mapping[str, Any]):
             self._inferred = architecture.infer(self.shapes, self.family, {**binding.told, **_stated(config)})
         except ValueError as error:
             raise ValueError(f"{self.path}: {error}") from None
-        left_out = (f"an object of {name}" for name in (self.reader.metadata or {}).get("left_out", ()))
+        left_out = (f"an object of {name}" for name in self.reader.metadata.get("left_out", ()))
         self.ignored: tuple[str, ...] = (*sorted((*binding.ignored, *binding.unknown)), *left_out)
         self._last: tuple[str, np.ndarray] | None = None
         heads = architecture.heads_of(binding, self.reader.shape)

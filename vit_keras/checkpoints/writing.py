@@ -112,8 +112,8 @@ def save_weights(model: keras.Model, path: str | os.PathLike[str], format: str |
 
 def _candidates(path: Path, format: str | None) -> tuple[Family, ...]:
     folder = path.is_dir() or not path.suffix
-    name = format or (None if folder else _FORMAT_OF_SUFFIX.get(path.suffix))
-    candidates = FORMATS.get(name or "") or ((FAMILIES[name],) if name in _writable() else None)
+    name = format or ("" if folder else _FORMAT_OF_SUFFIX.get(path.suffix, ""))
+    candidates = FORMATS.get(name) or ((FAMILIES[name],) if name in _writable() else None)
     if candidates is None:
         raise ValueError(
             f"Pass format=, one of {', '.join(map(repr, FORMATS))} or of the families {', '.join(_writable())}. "

@@ -37,7 +37,8 @@ def kept_of(config: ViTConfig, share: int) -> Kept:
         values += everything * width + 2 * tokens * width  # with an index of 8 bytes for each value
     norms = config.pre_norm + (config.final_norm == "tokens")
     values, stats = values + norms * tokens * width, stats + norms * 2 * tokens
-    block = (_kept_in_mixer if config.tokens_mlp_dim else _kept_in_block)(config, tokens, share)
+    hidden = config.tokens_mlp_dim
+    block = _kept_in_mixer(config, hidden, tokens) if hidden else _kept_in_block(config, tokens, share)
     blocks = Kept(*(config.num_layers * part for part in block))
     if config.remat:
         blocks = Kept(config.num_layers * tokens * width + block.values, block.float32)
@@ -69,9 +70,9 @@ def _kept_in_block(config: ViTConfig, tokens: int, share: int) -> Kept:
     return Kept(tokens * values, tokens * stats)
 
 
-def _kept_in_mixer(config: ViTConfig, tokens: int, share: int) -> Kept:
+def _kept_in_mixer(config: ViTConfig, tokens_mlp_dim: int, tokens: int) -> Kept:
     neurons = ACTIVATION_KEEPS.get(config.mlp_activation, 2) + bool(config.dropout)
-    hidden = config.hidden_size * (config.tokens_mlp_dim or 0) + tokens * config.mlp_dim
+    hidden = config.hidden_size * tokens_mlp_dim + tokens * config.mlp_dim
     branches = tokens * config.hidden_size * (4 + 2 * bool(config.dropout))
     return Kept(branches + neurons * hidden, 4 * tokens)
 

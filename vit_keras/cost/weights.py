@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import NamedTuple
 
 from ..config import ViTConfig
@@ -49,9 +49,7 @@ def sizes_of(config: ViTConfig) -> tuple[tuple[int, int], tuple[int, int]]:
 def weights_of(config: ViTConfig, training: bool) -> Iterator[Weight]:
     """The variables of a model, top to bottom, as `vit_keras.build` makes them."""
     width, patches, tokens = config.hidden_size, math.prod(sizes_of(config)[1]), tokens_of(config, training)
-    channels = config.channels
-    if config.resnet is not None:
-        channels = yield from resnet(config)
+    channels = yield from resnet(config)
     inputs = math.prod(config.patch_size) * channels
     if config.patch_norm:
         yield from _norm("patch_norm/norm", inputs)
@@ -75,8 +73,9 @@ def weights_of(config: ViTConfig, training: bool) -> Iterator[Weight]:
     if config.rope_theta is not None and config.rope_kind == "mixed":
         shape = (2, config.num_layers, config.num_heads, config.head_width // 2)
         yield Weight("rotary_positions/frequencies", shape)
+    hidden = config.tokens_mlp_dim
     for n in range(config.num_layers):
-        for weight in (_mixer if config.tokens_mlp_dim else _block)(config, tokens):
+        for weight in _mixer(config, hidden, tokens) if hidden else _block(config, tokens):
             yield weight._replace(path=f"Transformer_encoderblock_{n}/{weight.path}")
     if config.final_norm == "tokens":
         yield from _norm("Transformer_encoder_norm", width)
@@ -124,8 +123,8 @@ def _block(config: ViTConfig, tokens: int) -> Iterator[Weight]:
         yield from (Weight(f"LayerScale_{n}/gamma", (width,)) for n in range(2))
 
 
-def _mixer(config: ViTConfig, tokens: int) -> Iterator[Weight]:
-    width, hidden = config.hidden_size, config.tokens_mlp_dim or 0
+def _mixer(config: ViTConfig, hidden: int, tokens: int) -> Iterator[Weight]:
+    width = config.hidden_size
     for n, name, source, middle, times in (
         (0, "token_mixing", tokens, hidden, width),
         (1, "channel_mixing", width, config.mlp_dim, tokens),
@@ -145,14 +144,16 @@ def _map_head(config: ViTConfig, tokens: int) -> Iterator[Weight]:
     yield from _dense("MAPHead_0/MlpBlock_0/Dense_1", hidden, width, 1)
 
 
-def resnet(config: ViTConfig) -> Iterator[Weight]:
-    """The variables of a hybrid's ResNet; return the channels of its feature map."""
+def resnet(config: ViTConfig) -> Generator[Weight, None, int]:
+    """The variables of a hybrid's ResNet, if there is one; return the channels of what is cut into patches."""
+    if config.resnet is None:
+        return config.channels
     height, width = (math.ceil(size / 2) for size in sizes_of(config)[0])
     filters = 64
     yield Weight("conv_root/kernel", (7, 7, config.channels, filters), height * width)
     yield from _norm("gn_root", filters)
     size, channels = (math.ceil(height / 2), math.ceil(width / 2)), filters
-    for stage, units in enumerate(config.resnet or ()):
+    for stage, units in enumerate(config.resnet):
         filters = 64 * 2**stage
         for unit in range(units):
             before, shrinks = math.prod(size), stage > 0 and unit == 0

@@ -83,12 +83,15 @@ class AddPositionEmbs(Direct, keras.layers.Layer):
 
     def _table_for(self, grid: Any) -> Any:
         """The table resampled to a grid that only the graph may know, by the same matrices as in NumPy."""
-        table = ops.convert_to_tensor(self.pe)
-        if array_module(grid) is np and tuple(grid) == self.grid:
+        own, table = self.patch_grid, ops.convert_to_tensor(self.pe)
+        rows, width = table.shape[1:]
+        if own is None:
+            raise ValueError(f"The {rows} rows of {self.name} are not of a square. Pass grid=(down, across).")
+        if array_module(grid) is np and tuple(grid) == own:
             return table
-        width = table.shape[-1]
-        prefix, patches = table[:, : self.prefix_tokens], table[0, self.prefix_tokens :]
-        patches = resize_grid(ops.reshape(patches, (*(self.grid or ()), width)), grid, self.resize, xp=ops)
+        prefix_tokens = rows - math.prod(own)
+        prefix, patches = table[:, :prefix_tokens], table[0, prefix_tokens:]
+        patches = resize_grid(ops.reshape(patches, (*own, width)), grid, self.resize, xp=ops)
         return ops.concatenate([prefix, ops.reshape(patches, (1, -1, width))], axis=1)
 
     def compute_output_shape(self, input_shape: Any) -> Any:

@@ -170,7 +170,7 @@ def _library(name: str) -> Any:
 def _from_json(folder: Path) -> _Engine:
     tokenizers = _library("tokenizers")
     tokenizer = tokenizers.Tokenizer.from_file(os.fspath(folder / "tokenizer.json"))
-    return _by_tokenizers(tokenizer, folder, _CLEANED.get(_class(folder) or ""))
+    return _by_tokenizers(tokenizer, folder, _CLEANED.get(_class(folder)))
 
 
 def _from_vocabulary(folder: Path) -> _Engine:
@@ -257,7 +257,7 @@ def _token(folder: Path, role: str) -> str | None:
 def _from_siglip(folder: Path) -> _Engine:
     """Read SigLIP's vocabulary. Transformers encodes a text behind the unknown token, and takes that away again."""
     model = _sentencepiece(folder / "spiece.model")
-    clean = str if (_class(folder) or "").startswith("T5") else _canonicalize
+    clean = str if _class(folder).startswith("T5") else _canonicalize
     before = "<unk>"
     skip = len(model.encode(before))
 
@@ -290,9 +290,9 @@ def _ended(texts: Any, length: int, end: int) -> list[list[int]]:
 # --- cleaning -----------------------------------------------------------------------------------------------------
 
 
-def _class(folder: Path) -> str | None:
-    """Return the class that transformers has for a tokenizer."""
-    return neighbor(folder, "tokenizer_config.json").get("tokenizer_class")
+def _class(folder: Path) -> str:
+    """Return the class that transformers has for a tokenizer; an empty string where no file names it."""
+    return neighbor(folder, "tokenizer_config.json").get("tokenizer_class") or ""
 
 
 def _canonicalize(text: str) -> str:

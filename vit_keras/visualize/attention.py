@@ -167,8 +167,9 @@ def check_arguments(method: str | None, target: Any, style: str, options: dict[s
                 f"attention_map has no option {name!r} for method={method!r}, only for {', '.join(others)}. Options of "
                 f"{method!r}: {', '.join(chosen.options)}."
             )
-        if STYLES[style] is not None and name in parameters_of(STYLES[style], without=("image", "heat")):
-            function = STYLES[style].__name__
+        draw = STYLES[style]
+        if draw is not None and name in parameters_of(draw, without=("image", "heat")):
+            function = draw.__name__
             raise TypeError(
                 f"attention_map has no option {name!r}; visualize.{function} has. Pass it the map: {function}(image, "
                 f"attention_map(…, return_map=True), {name}=…). Options of attention_map: {', '.join(_own(chosen))}."

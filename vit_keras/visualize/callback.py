@@ -100,7 +100,7 @@ class AttentionMapCallback(keras.callbacks.Callback):
         if not self.images:
             raise ValueError("There are no images to draw maps of.")
         self.folder: Path | None = None if folder is None else Path(folder).expanduser()
-        self.options: dict[str, str | Any | None] = {"method": method, "target": target, "style": style, **options}
+        self.options: dict[str, Any] = {"method": method, "target": target, "style": style, **options}
         self.paths: list[Path] = []
         self._open = None if tensorboard is None else _tensorboard(Path(tensorboard).expanduser())
         self._writer: Any = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -70,8 +70,12 @@ def color(values: np.ndarray, cmap: Cmap = "inferno") -> np.ndarray:
 colour = color  # its name in earlier versions
 
 
-def percentiles(clip: Clip) -> tuple[float, float]:
-    """Return the two percentiles that `clip` means."""
+def percentiles(clip: Any) -> tuple[float, float]:
+    """Return the two percentiles that `clip` means.
+
+    Raises:
+        ValueError: It is neither two percentiles nor the upper one.
+    """
     low, high = clip if np.ndim(clip) else (0, clip)
     if isinstance(clip, str) or not 0 <= low < high <= 100:
         raise ValueError(

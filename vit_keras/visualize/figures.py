@@ -45,7 +45,8 @@ def new_figure(width: float, height: float, dpi: float = 200) -> Any:
             raise
         raise ImportError("Figures are drawn with Matplotlib, which is not installed: pip install matplotlib") from None
     figure = Figure(figsize=(width, height), dpi=dpi, layout="constrained")
-    figure._repr_png_ = functools.partial(_png, figure)  # what a notebook asks for that has not imported pyplot
+    # What a notebook asks for that has not imported pyplot:
+    figure._repr_png_ = functools.partial(_png, figure)  # pyright: ignore[reportAttributeAccessIssue] (added here)
     return figure
 
 
@@ -178,8 +179,8 @@ def plot_layers(
         maps = {f"layer {n}": heat for n, heat in zip(recording.layers, recording.patches(rows))}
         return _small_multiples(maps, recording.images[0], Look(**look), ax, None, False, 1.6)
     maps = np.stack([cls_attention(recording, layer)[0] for layer in recording.layers])
-    look = Look(**{"interpolation": "nearest", "clip": "inner", **look})
-    return _matrix(maps, recording.layers, recording.images[0].shape[:2], look, ax)
+    opaque = Look(**{"interpolation": "nearest", "clip": "inner", **look})
+    return _matrix(maps, recording.layers, recording.images[0].shape[:2], opaque, ax)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -299,18 +300,18 @@ def _matrix(maps: np.ndarray, layers: Sequence[int], size: tuple[int, int], look
     if top + count * (height + gap) > 4 * (margin + heads * (width + gap)):
         names, maps = names[::-1], maps.swapaxes(0, 1)
     (side, rows), (above, columns) = names
-    maps = maps.reshape(-1, down, across)
+    heats = list(maps.reshape(-1, down, across))
     # Whole pixels for each patch at the figure's resolution: Matplotlib would blur an image that it enlarges less.
     dpi = min(300, max(200, math.ceil(4 * max(down / height, across / width))))
     pixels = (math.ceil(dpi * height / down), math.ceil(dpi * width / across))
     fine = (2 * pixels[0] * down, 2 * pixels[1] * across)
     right, bottom = margin + len(columns) * (width + gap), top + len(rows) * (height + gap)
-    outliers = look.outliers(maps)
-    low, high, remark = look.legend(maps)
+    outliers = look.outliers(heats)
+    low, high, remark = look.legend(heats)
     if any(map(np.any, outliers)):
         remark += "\nlight blue: outliers"
     sheet = _Sheet(ax, right, bottom, dpi, lines=2 + remark.count("\n"))
-    for n, (heat, over) in enumerate(zip(look.values(maps), outliers)):
+    for n, (heat, over) in enumerate(zip(look.values(heats), outliers)):
         row, column = divmod(n, len(columns))
         tile = np.rint(color(upsample(heat, fine, look.interpolation), look.cmap)).astype("uint8")
         tile[upsample(over.astype("float64"), fine, "nearest") > 0.5] = _OUTLIER

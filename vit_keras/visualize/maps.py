@@ -294,11 +294,12 @@ def token_contributions(recording: Recording, kind: str = "alti") -> np.ndarray:
         >>> token_contributions(visualize.record(model, picture)).shape  # layers, images, tokens, tokens
         (6, 1, 65, 65)
     """
-    attention, values, tokens = (_need(recording, name) for name in ("attention", "values", "tokens"))
+    names = ("attention", "values", "projections", "tokens")
+    attention, values, projections, tokens = (_need(recording, name) for name in names)
     if attention.ndim != 5:
         raise ValueError("Contributions need all heads and rows: record with head_fusion=None and query='all'.")
     result = np.empty((*attention.shape[:2], *attention.shape[3:]), "float32")
-    for n, projection in enumerate(recording.projections):
+    for n, projection in enumerate(projections):
         for image in range(attention.shape[1]):
             result[n, image] = _contributions(attention[n, image], values[n, image], projection, tokens[n, image], kind)
     return result
@@ -378,7 +379,7 @@ def _fused(recording, how):
 
 _REMEDY = {
     "attention": "keep 'attention' in record",
-    "values": "keep 'values' in record",
+    **dict.fromkeys(("values", "projections"), "keep 'values' in record"),
     "tokens": "keep 'tokens' in record",
     "normed": "record(..., target=..., keep=('normed',))",
     "normed_gradients": "record(..., target=..., keep=('normed',))",
@@ -398,8 +399,7 @@ def _need(recording: Recording, field: str) -> np.ndarray:
 def _index(recording: Recording, layer: int) -> int:
     """Return the place of a block in the recording."""
     instance(recording, Recording, "recording")
-    layers = recording.layers
-    layer = operator.index(layer)
+    layers, layer = recording.layers, operator.index(layer)
     if -len(layers) <= layer < 0:
         return layer % len(layers)
     if layer not in layers:
@@ -439,12 +439,12 @@ def _as_recording(attention: Any, grid: tuple[int, int] | None) -> Recording:
     if grid is None:
         raise ValueError("The patches of an array of attention cannot be inferred. Pass grid=(down, across).")
     attention = numbers(attention, "recording", axes=4)
-    layers, batch, tokens = attention.shape[:3]
-    patches, prefix = grid[0] * grid[1], tokens - grid[0] * grid[1]
+    (layers, batch, tokens), (down, across) = attention.shape[:3], grid
+    patches, prefix = down * across, tokens - down * across
     if prefix < 0:
         raise ValueError(f"{tokens} tokens are fewer than the {patches} patches of the grid {grid}.")
     readout = np.zeros((batch, tokens))
     readout[:, 0 if prefix else slice(None)] = 1.0 if prefix else 1 / patches
     names = ("cls", *(f"reg{n}" for n in range(prefix - 1)))[:prefix]
     blocks = tuple(range(layers))
-    return Recording((), tuple(grid), names, blocks, (1, 1), readout, head_fusion="mean", attention=attention)
+    return Recording((), (down, across), names, blocks, (1, 1), readout, head_fusion="mean", attention=attention)

@@ -175,14 +175,14 @@ def plot_embedding_filters(model: keras.Model, n: int = 28, *, ax: Axes | None =
         )
     across = min(7, count)
     filters = np.pad(filters, [(0, -count % across), (0, 0), (0, 0), (0, 0)], constant_values=1.0)
-    ax = _axes(ax, 5.5, 3.6)
+    axes = _axes(ax, 5.5, 3.6)
     mosaic = _mosaic(filters.reshape(-1, across, height, width, channels), 1.0)
-    ax.imshow(mosaic[..., 0] if channels == 1 else mosaic, cmap="gray", vmin=0, vmax=1)
-    ax.set_axis_off()
-    ax.set_anchor("N")  # elsewhere Matplotlib does not keep its place for the title
+    axes.imshow(mosaic[..., 0] if channels == 1 else mosaic, cmap="gray", vmin=0, vmax=1)
+    axes.set_axis_off()
+    axes.set_anchor("N")  # elsewhere Matplotlib does not keep its place for the title
     kind = "RGB embedding filters" if channels == 3 else "Embedding filters"
-    ax.set_title(f"{kind}\n(first {count} principal components)")
-    return ax.figure
+    axes.set_title(f"{kind}\n(first {count} principal components)")
+    return axes.figure
 
 
 def plot_position_similarity(
@@ -213,21 +213,22 @@ def plot_position_similarity(
     down, across = similarity.shape[:2]
     chosen = [range(0, n, math.ceil(n / 16)) for n in (down, across)]
     tiles = similarity[np.ix_(*chosen)]
-    ax = _axes(ax, 4.4, 3.6)
-    picture = ax.imshow(_mosaic(tiles, np.nan), cmap="viridis", vmin=-1, vmax=1, interpolation_stage="rgba")
+    axes = _axes(ax, 4.4, 3.6)
+    picture = axes.imshow(_mosaic(tiles, np.nan), cmap="viridis", vmin=-1, vmax=1, interpolation_stage="rgba")
     gap = _gap(tiles)
-    for axis, shown, size in ((ax.yaxis, chosen[0], down), (ax.xaxis, chosen[1], across)):
+    for axis, shown, size in ((axes.yaxis, chosen[0], down), (axes.xaxis, chosen[1], across)):
         every = math.ceil(len(shown) / 7)
         axis.set_ticks(
             [i * (size + gap) + (size - 1) / 2 for i in range(0, len(shown), every)],
             [str(n) for n in shown[::every]],
         )
-    ax.tick_params(length=0)
-    ax.set_anchor("N")
-    ax.spines[:].set_visible(False)
-    ax.set(xlabel="Input patch column, from 0", ylabel="Input patch row, from 0", title="Position embedding similarity")
-    _color_bar(ax, picture, "Cosine similarity", (-1, 1))
-    return ax.figure
+    axes.tick_params(length=0)
+    axes.set_anchor("N")
+    axes.spines[:].set_visible(False)
+    axes.set(xlabel="Input patch column, from 0", ylabel="Input patch row, from 0")
+    axes.set_title("Position embedding similarity")
+    _color_bar(axes, picture, "Cosine similarity", (-1, 1))
+    return axes.figure
 
 
 def plot_by_layer(
@@ -255,18 +256,18 @@ def plot_by_layer(
     values = np.asarray(values)
     if values.ndim != 2:
         raise ValueError(f"values is an array (layers, heads). Received: shape {values.shape}")
-    ax = _axes(ax, 4.4, 3.6)
+    axes = _axes(ax, 4.4, 3.6)
     depth = np.arange(len(values)) if layers is None else np.asarray(list(layers))
     heads = values.shape[1]
     order = (np.arange(heads) * 0.618 % 1).argsort().argsort()  # neighbors in the legend should look different
     colors = _color_map("viridis")(np.linspace(0, 0.92, heads)[order])
     for head, color in enumerate(colors):
         name = f"Head {head}" if head < 3 or heads <= 4 else "…" if head == 3 else None
-        ax.scatter(depth, values[:, head], s=16, color=color, label=name, linewidths=0, clip_on=False, zorder=3)
-    ax.set(xlabel="Network depth (layer)", ylabel=label, ylim=(0, None))
-    ax.xaxis.get_major_locator().set_params(integer=True)
-    ax.legend(frameon=True, fontsize=8, handletextpad=0.1, loc="best")
-    return ax.figure
+        axes.scatter(depth, values[:, head], s=16, color=color, label=name, linewidths=0, clip_on=False, zorder=3)
+    axes.set(xlabel="Network depth (layer)", ylabel=label, ylim=(0, None))
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.legend(frameon=True, fontsize=8, handletextpad=0.1, loc="best")
+    return axes.figure
 
 
 def plot_cka(cka: np.ndarray, *, labels: tuple[str, str] = ("Layer", "Layer"), ax: Axes | None = None) -> Figure:
@@ -288,13 +289,13 @@ def plot_cka(cka: np.ndarray, *, labels: tuple[str, str] = ("Layer", "Layer"), a
         'Layer'
     """
     cka = numbers(cka, "cka", axes=2)
-    ax = _axes(ax, 4.4, 3.6)
-    picture = ax.imshow(cka, cmap="viridis", vmin=0, vmax=1, origin="lower", interpolation="nearest")
-    ax.set(ylabel=labels[0], xlabel=labels[1])
-    for axis in (ax.xaxis, ax.yaxis):
+    axes = _axes(ax, 4.4, 3.6)
+    picture = axes.imshow(cka, cmap="viridis", vmin=0, vmax=1, origin="lower", interpolation="nearest")
+    axes.set(ylabel=labels[0], xlabel=labels[1])
+    for axis in (axes.xaxis, axes.yaxis):
         axis.get_major_locator().set_params(integer=True)
-    _color_bar(ax, picture, "Linear CKA", (0, 1))
-    return ax.figure
+    _color_bar(axes, picture, "Linear CKA", (0, 1))
+    return axes.figure
 
 
 def _pairs_side_by_side(pairs: list[tuple[np.ndarray, np.ndarray]], columns: int) -> Figure:
@@ -337,8 +338,8 @@ def _mean_distance(recorder: Recorder, images: Any) -> tuple[np.ndarray, tuple[i
 
 def _pictures(images: Any) -> Iterator[Any]:
     """Yield one image after the other, out of one, a batch, or an iterable of either."""
-    is_one = isinstance(images, (str, bytes, os.PathLike, Image.Image)) or len(getattr(images, "shape", ())) in (2, 3)
-    if is_one or not hasattr(images, "__iter__"):
+    one = (str, bytes, os.PathLike, Image.Image)
+    if isinstance(images, one) or len(getattr(images, "shape", ())) in (2, 3) or not hasattr(images, "__iter__"):
         yield images
         return
     for image in images:
@@ -358,7 +359,8 @@ def _gap(tiles: np.ndarray) -> int:
     return max(1, round(max(tiles.shape[2:4]) / 8))
 
 
-def _axes(ax: Axes | None, width: float, height: float) -> Axes:
+def _axes(ax: Axes | None, width: float, height: float) -> Any:
+    """Return the given axes or new ones; untyped, for axes of a part of a figure have that part as their figure."""
     return new_figure(width, height).add_subplot() if ax is None else ax
 
 

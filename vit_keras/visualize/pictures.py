@@ -100,8 +100,10 @@ def in_size(picture: np.ndarray, size: int | tuple[int, int]) -> np.ndarray:
     """Return a uint8 image in RGB in another size: its longest side, or `(height, width)`."""
     if isinstance(size, int):
         scale = size / max(picture.shape[:2])
-        size = tuple(max(1, round(n * scale)) for n in picture.shape[:2])
-    return np.asarray(Image.fromarray(picture).resize(size[::-1], Image.Resampling.BICUBIC))
+        height, width = (max(1, round(n * scale)) for n in picture.shape[:2])
+    else:
+        height, width = size
+    return np.asarray(Image.fromarray(picture).resize((width, height), Image.Resampling.BICUBIC))
 
 
 class ModelInputs:
@@ -122,15 +124,17 @@ class ModelInputs:
         if isinstance(preprocess, str) and preprocess != "own":
             raise ValueError(f"preprocess must be 'own', None or a function of pixels. Received: {preprocess!r}")
         self.model = model
-        self.channels: int | None
-        _, *self._size, self.channels = anatomy.image_shape(model)
+        _, height, width, _ = anatomy.image_shape(model)
+        self._size: tuple[int | None, int | None] = height, width
         own = anatomy.preprocessing_of(model)
+        self.channels: int = own.channels
         self._interpolation = own.interpolation
         self._normalize = own.normalize if preprocess == "own" else preprocess
 
     def size_of(self, pictures: Sequence[np.ndarray]) -> tuple[int, int]:
         """Return the size that images get for the model: its own, or the first image's if that is open."""
-        return tuple(fixed or wanted for fixed, wanted in zip(self._size, pictures[0].shape[:2]))
+        height, width = self._size
+        return height or pictures[0].shape[0], width or pictures[0].shape[1]
 
     def seen_size(self, size: tuple[int, int]) -> tuple[int, int]:
         """Return the size in which the ViT inside sees images of a size; a layer before it may resize them."""
@@ -166,16 +170,17 @@ class ModelInputs:
         return (inputs if self._normalize is None else np.asarray(self._normalize(inputs))).astype("float32")
 
     def _hint_at_resize(self, size: tuple[int, int]) -> None:
-        if None in self._size or self.model in _hinted:
+        height, width = self._size
+        if height is None or width is None or self.model in _hinted:
             return
-        shape = (size[0] / size[1]) / (self._size[0] / self._size[1])
+        shape = (size[0] / size[1]) / (height / width)
         if max(shape, 1 / shape) <= MOST_SQUEEZED:
             return
         _hinted.add(self.model)
         vit = anatomy.find_vit(self.model)
-        better = fitting_size(size, anatomy.patch_grid(vit), anatomy.patch_stride(vit, self._size))
+        better = fitting_size(size, anatomy.patch_grid(vit), anatomy.patch_stride(vit, (height, width)))
         warn_caller(
-            f"An image of {size[0]} x {size[1]} pixels is squeezed into {self._size[0]} x {self._size[1]}. A model of "
+            f"An image of {size[0]} x {size[1]} pixels is squeezed into {height} x {width}. A model of "
             f"about as many patches that fits it: vit_keras.resize(model, {better})."
         )
 

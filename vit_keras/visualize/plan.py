@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 from .._internal.validate import did_you_mean, one_of
@@ -31,7 +32,7 @@ class Plan:
     head_fusion: str | None = None
     query: str = "all"
     exits: bool | str = False
-    target: Any = None
+    target: str | Callable[..., Any] | None = None
 
     @classmethod
     def of(cls, count: int, layers: Any, keep: Any, head_fusion: Any, query: Any, exits: Any) -> Plan:

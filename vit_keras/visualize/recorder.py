@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -132,11 +132,11 @@ class Recorder:
         classes = self._classes(plan, target, inputs, labels) if plan.target == "class" else None
         seen = watch(self.model, inputs, classes, plan)
         _check(seen, classes, plan)
-        grid = tuple(self.grid) if self.grid is not None else anatomy.patch_grid(self.vit, size)
+        down, across = anatomy.patch_grid(self.vit, size) if self.grid is None else self.grid
         tokens, prefix = int(seen.pop("count")), anatomy.prefix_names(self.vit)
-        if tokens != len(prefix) + math.prod(grid):
+        if tokens != len(prefix) + down * across:
             raise ValueError(
-                f"{tokens} tokens are not {len(prefix)} and {grid[0]} x {grid[1]} patches. Pass grid=(down, across)."
+                f"{tokens} tokens are not {len(prefix)} and {down} x {across} patches. Pass grid=(down, across)."
             )
         if "values" in plan.keep:
             blocks = anatomy.attention_blocks(self.vit)
@@ -144,14 +144,14 @@ class Recorder:
         known = getattr(self.vit, "config", None) is not None or self.grid is None
         return Recording(
             images=tuple(pictures),
-            grid=grid,
+            grid=(down, across),
             prefix=prefix,
             layers=plan.layers,
-            patch_size=anatomy.patch_stride(self.vit, size) if known else (size[0] // grid[0], size[1] // grid[1]),
+            patch_size=anatomy.patch_stride(self.vit, size) if known else (size[0] // down, size[1] // across),
             readout=readout_of(self.vit, tokens, seen.get("pooling_attention"), len(inputs)),
             labels=labels,
             head_fusion=plan.head_fusion,
-            exits=plan.exits,
+            exits=plan.exits is True,
             **seen,
         )
 
@@ -230,7 +230,8 @@ def patch_logit_lens(
         >>> patch_logit_lens(model, np.zeros((32, 32, 3), "uint8")).argmax(axis=-1).shape
         (2, 1, 4, 4)
     """
-    recorder = Recorder(model, layers, keep=(), exits="patches", preprocess=preprocess, grid=grid)
+    recorder = Recorder(model, layers, keep=(), preprocess=preprocess, grid=grid)
+    recorder.plan = dataclasses.replace(recorder.plan, exits="patches")
     recording = recorder(images)
     if recording.logits is None:
         raise ValueError("The model has no single output of the shape (batch, classes).")

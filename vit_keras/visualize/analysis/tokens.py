@@ -102,7 +102,7 @@ def patch_similarity(
         >>> patch_similarity(recording, (0, 3)).shape
         (4, 4)
     """
-    target = recording if other is None or not isinstance(other, Recording) else other
+    target = other if isinstance(other, Recording) else recording
     patches, others = _patches(recording, layer), _patches(target, layer)
     if patches.shape[-1] != others.shape[-1]:
         raise ValueError(
@@ -116,7 +116,9 @@ def patch_similarity(
     )
     token = patches[_number(image, len(patches), "images"), row * recording.grid[1] + column]
     maps = np.clip(unit(others) @ unit(token), -1, 1).reshape(-1, *target.grid).astype("float32")
-    return maps if target is other else maps[_number(image if other is None else other, len(maps), "images")]
+    if isinstance(other, Recording):
+        return maps
+    return maps[_number(image if other is None else other, len(maps), "images")]
 
 
 def token_norms(recording: Recording) -> np.ndarray:
@@ -264,7 +266,7 @@ def _patches(recording: Recording, layer: int | str) -> np.ndarray:
         chosen = kept(recording, "tokens")
         numbers = [*recording.layers, recording.layers[-1] + 1]
         negative = isinstance(layer, (int, np.integer)) and -len(recording.layers) <= layer < 0
-        if layer not in numbers and not negative:
+        if isinstance(layer, str) or not (negative or layer in numbers):
             raise ValueError(
                 f"layer must be one of {', '.join(map(str, numbers))}, negative from the last block, or 'final_norm'. "
                 f"Received: {layer!r}"

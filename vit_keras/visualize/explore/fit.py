@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from ..recording import Recording
-from .source import Source
+from .source import Source, attention_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +46,7 @@ def plans(layers: int) -> Iterator[Plan]:
 
 def rows_of(rec: Recording, layer: int, image: int, full: bool, pooled: bool) -> np.ndarray:
     """Return the attention of one layer and image as a plan keeps it, `(heads, queries, keys)`."""
-    rows = rec.attention[layer, image]
+    rows = attention_of(rec)[layer, image]
     rows = rows if rows.ndim == 3 else rows[None]
     rows = rows if full else rows.mean(axis=0, keepdims=True)
     return _pool(rows, len(rec.prefix), rec.grid) if pooled else rows
@@ -68,12 +68,12 @@ def notes_on(sources: Sequence[Source], plan: Plan, max_mb: float) -> list[str]:
     """Return what the page says of the parts that were left out, in sentences."""
     notes = []
     for source in sources:
-        rec = source.recording
+        rec, attention = source.recording, attention_of(source.recording)
         whose = f"{source.model}: " if len(sources) > 1 else ""
         blocks = plan.blocks(len(rec.layers))
         averaged = [rec.layers[k] for k, full in blocks if not full]
         dropped = sorted(set(rec.layers) - {rec.layers[k] for k, _ in blocks})
-        if averaged and rec.attention.ndim == 5 and rec.attention.shape[2] > 1:
+        if averaged and attention.ndim == 5 and attention.shape[2] > 1:
             notes.append(f"{whose}the heads are averaged in {_listed(averaged)}.")
         if dropped:
             notes.append(f"{whose}{_listed(dropped)} left out; rollout from a token skips them.")

@@ -14,7 +14,7 @@ from PIL import Image
 from ..._internal import html_page
 from .fit import Plan, notes_on, plans, rows_of
 from .pack import pack, pack_similarity
-from .source import Source, predictions
+from .source import Source, attention_of, predictions
 
 _TEMPLATE = Path(__file__).with_name("explorer.html")
 
@@ -78,8 +78,8 @@ def _fixed(
 def _meta(fixed: dict[Any, Any], sources: Sequence[Source], plan: Plan, notes: list[str], title: str) -> dict[Any, Any]:
     described = []
     for source in sources:
-        rec = source.recording
-        heads = rec.attention.shape[2] if rec.attention.ndim == 5 else 1
+        rec, attention = source.recording, attention_of(source.recording)
+        heads = attention.shape[2] if attention.ndim == 5 else 1
         described.append(
             {
                 "name": source.model,

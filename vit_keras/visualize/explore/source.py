@@ -34,7 +34,7 @@ class Source:
         rec = self.recording
         cut = {
             "images": rec.images[:count],
-            "attention": rec.attention[:, :count],
+            "attention": attention_of(rec)[:, :count],
             **{
                 name: getattr(rec, name)[:count]
                 for name in ("readout", "logits", "target", "features")
@@ -86,14 +86,23 @@ def _record_prediction(model: Any, images: Any, options: dict[Any, Any]) -> Reco
     return dataclasses.replace(rec, target=None, gradients=None, pooling_gradients=None)
 
 
-def _check(rec: Recording) -> None:
+def attention_of(rec: Recording) -> np.ndarray:
+    """Return the attention of a recording, which a page cannot do without.
+
+    Raises:
+        ValueError: It was not recorded.
+    """
     if rec.attention is None:
         raise ValueError("The recording has no attention: record with keep=('attention', 'values', 'tokens').")
-    tokens = len(rec.prefix) + math.prod(rec.grid)
-    if rec.attention.ndim not in (4, 5) or rec.attention.shape[-2:] != (tokens, tokens):
+    return rec.attention
+
+
+def _check(rec: Recording) -> None:
+    attention, tokens = attention_of(rec), len(rec.prefix) + math.prod(rec.grid)
+    if attention.ndim not in (4, 5) or attention.shape[-2:] != (tokens, tokens):
         raise ValueError(
             f"The explorer needs every row of attention, {tokens} × {tokens}. Received: a recording with attention of "
-            f"the shape {rec.attention.shape}. Record with query='all'."
+            f"the shape {attention.shape}. Record with query='all'."
         )
     if rec.heads not in (None, "mean", "max", "min"):
         raise ValueError(
@@ -125,7 +134,7 @@ def _maps(recordings: Sequence[Recording]) -> list[tuple[str, list[str], np.ndar
     if rec.pooling_attention is not None:
         found.append(("pooling", ["Attention of the pooling head"] * count, rec.patches(rec.readout)))
     whole = (rec.values, rec.projections, rec.tokens)
-    if rec.attention.ndim == 5 and all(array is not None for array in whole):
+    if attention_of(rec).ndim == 5 and all(array is not None for array in whole):
         found.append(("alti", ["ALTI"] * count, alti_rollout(rec)))
     for n, one in enumerate(recordings):
         if one.gradients is not None and one.heads is None and not one.exits:

@@ -115,12 +115,14 @@ class Case:
     def classes(self, target: Any, probabilities: Any = None) -> Any:
         """Return the class of each image, by number, from what a caller passed."""
         classes = class_numbers(target, len(self.pictures), anatomy.class_names(self.model))
-        if probabilities is None and (classes < 0).any():
-            probabilities = self.read("probability")
         count = _count_of_classes(self.model)
         if count is not None and classes.max() >= count:
             raise ValueError(f"The model has the classes 0 to {count - 1}. Received: {classes.max()}")
-        return classes if (classes >= 0).all() else np.where(classes < 0, probabilities.argmax(axis=-1), classes)
+        predicted = classes < 0
+        if not predicted.any():
+            return classes
+        probabilities = self.read("probability") if probabilities is None else probabilities
+        return np.where(predicted, probabilities.argmax(axis=-1), classes)
 
 
 def _count_of_classes(model):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -21,7 +22,7 @@ from ...backend.keras_internals import flat_layers
 from ...layers import AttentionPooling, ExtractToken, MeanToken
 
 
-def read(kind: Any, model: keras.Model, images: Any, masks: Any = None) -> Any:
+def read(kind: str | Callable[..., Any], model: keras.Model, images: Any, masks: Any = None) -> Any:
     """Return what is compared, computed without the tokens whose mask is 0.
 
     Args:

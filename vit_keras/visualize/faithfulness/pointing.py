@@ -56,8 +56,8 @@ class GridPointing:
         return float(self.energy.mean())
 
     @property
-    def error(self) -> float:
-        """Its standard error, over mosaics, for the targets of one mosaic are not independent."""
+    def error(self) -> float | None:
+        """Its standard error, over mosaics, for the targets of one mosaic are not independent; `None` of one mosaic."""
         return standard_error(self.energy.mean(axis=1))
 
     def to_dict(self) -> dict[str, Any]:
