@@ -81,11 +81,10 @@ def open_model(
                 f"weights= chooses the weights of a factory ({', '.join(FACTORIES)}). Received: model={name!r}"
             )
         if not (find(name) or "://" in name or os.path.exists(os.path.expanduser(name)) or _is_path(name)):
-            published = [checkpoint.name for checkpoint in available()]
+            hint = did_you_mean(name, [*FACTORIES, *(checkpoint.name for checkpoint in available())])
             raise ValueError(
-                f"Unknown model {name}.{did_you_mean(name, [*FACTORIES, *published])} There are: "
-                f"{', '.join(FACTORIES)}, vit_cifar10, published names (checkpoints.available()), files of weights, "
-                "folders, URLs, and saved models (.keras, .h5)."
+                f"Unknown model {name}.{hint} There are: {', '.join(FACTORIES)}, vit_cifar10, published names "
+                "(checkpoints.available()), files of weights, folders, URLs, and saved models (.keras, .h5)."
             )
         return from_checkpoint(name, **options)
     if weights is None:
@@ -99,6 +98,11 @@ def open_model(
     if opened.name != VARIANTS[variant].name:
         raise ValueError(f"{weights} holds a {opened.name}, not a {name}.")
     return opened
+
+
+def as_model(model: Any, **options: Any) -> keras.Model:
+    """Return an open model as it is, or else open it; see `open_model`."""
+    return model if isinstance(model, keras.Model) else open_model(model, **options)
 
 
 def is_saved_model(model: Any) -> bool:
@@ -119,9 +123,8 @@ def is_saved_model(model: Any) -> bool:
 
 
 def _is_path(name: str) -> bool:
-    return Path(name).suffix in (".npz", ".safetensors", ".pth", ".pt", ".bin", ".ckpt", ".h5") or name.startswith(
-        (".", "/", "~")
-    )
+    suffixes = (".npz", ".safetensors", ".pth", ".pt", ".bin", ".ckpt", ".h5")
+    return Path(name).suffix in suffixes or name.startswith((".", "/", "~"))
 
 
 def from_checkpoint(
@@ -226,8 +229,7 @@ def create(
         warn_caller(f"{obstacle} The head is not the pre-trained one.")
     model = build(config, dtype=dtype)
     if source is not None:
-        include_head = obstacle is None and pretrained_top is not False
-        _load_and_describe(model, config, source, native, include_head=include_head)
+        _load_and_describe(model, config, source, native, include_head=obstacle is None and pretrained_top is not False)
         known = {**options, "num_heads": preset.num_heads, "pooling": preset.pooling}
         _report_assumptions(model, config, source, known)
     return model
@@ -275,10 +277,8 @@ def _configure(
             native = _native_size(source, patch_stride(fields["patch_size"], fields.get("resnet")), source_grid)
             fields = _of_same_size(source, fields) | fields
         if not source.architecture["include_top"] and {"include_top", "pooling"}.isdisjoint(options):
-            options = {
-                "representation_size": source.architecture.get("representation_size"),
-                **options,
-            }  # it ends in it
+            ends_in = source.architecture.get("representation_size")
+            options = {"representation_size": ends_in, **options}
     if options.get("image_size", "native") == "native":
         options = {**options, "image_size": native}
     elif options["image_size"] is None:

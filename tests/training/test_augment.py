@@ -20,7 +20,7 @@ def photos():
 
 def test_crops_stay_inside_and_have_the_area_and_shape_asked_for():
     augmentation, rng = Augmentation(crop=0.2, aspect=(0.5, 2)), np.random.default_rng(0)
-    left, top, right, bottom = np.array([augmentation._window(60, 80, rng) for _ in range(500)]).T
+    left, top, right, bottom = np.array([augmentation._window(0.2, 60, 80, rng) for _ in range(500)]).T
     area, aspect = (right - left) * (bottom - top) / 4800, (right - left) / (bottom - top)
     assert min(left.min(), top.min()) >= 0 and right.max() <= 80 and bottom.max() <= 60
     assert 0.2 <= area.min() < 0.25 and 0.9 < area.max() <= 1 + 1e-9
@@ -28,7 +28,7 @@ def test_crops_stay_inside_and_have_the_area_and_shape_asked_for():
 
 
 def test_a_crop_that_never_fits_is_the_largest_in_the_middle():
-    window = Augmentation(crop=1.0, aspect=(1, 1))._window(40, 100, np.random.default_rng(0))
+    window = Augmentation(crop=1.0, aspect=(1, 1))._window(1.0, 40, 100, np.random.default_rng(0))
     assert window == (30, 0, 70, 40)
 
 

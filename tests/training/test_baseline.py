@@ -123,3 +123,10 @@ def test_the_verdict_depends_on_the_interval(right, accuracy, said):
     found = Baseline({"nearest neighbors": 99, **counts}, 100, 400, 3.0, max(counts, key=counts.get))
     assert said in found.verdict(accuracy) and "nearest neighbors on 99.0%; fine-tuning" in found.verdict(accuracy)
     assert found.beats(accuracy) == ("ship" in found.verdict(accuracy))
+
+
+def test_no_classifier_is_that_of_several_folds():
+    fold = Baseline({"class means": 90}, 100, 400, 3.0, "class means")
+    joined = Baseline.joined([fold.to_dict(), fold.to_dict()])
+    with pytest.raises(ValueError, match="Each fold has a linear classifier of its own"):
+        joined.put_into(keras.Sequential())

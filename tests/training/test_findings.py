@@ -83,6 +83,14 @@ def test_half_of_the_images_tell_what_all_give():
     assert of_half.interval[0] <= of_half.gain <= of_half.interval[1] and "Twice as many" in of_half.headline
 
 
+def test_a_weight_decay_is_a_number_or_auto():
+    features, labels = blobs(classes=2, each=40)
+    for call in (training.out_of_fold, lambda *data, l2: image_curve(*data, *data, l2=l2)):
+        for wrong in ("automatic", 0.0):
+            with pytest.raises(ValueError, match=r"l2 must be a positive number or 'auto'"):
+                call(features, labels, l2=wrong)
+
+
 # --- in finetune --------------------------------------------------------------------------------------------------
 
 

@@ -325,7 +325,17 @@ def test_another_run_in_the_same_folder(tmp_path):
     assert running.Run(tmp_path, {"seed": 0, "epochs": 3, "recipe": {"thaw": (1, 2)}}, False).epochs == 3
     with pytest.raises(ValueError, match="unfinished run with another seed, epochs. .*--overwrite"):
         running.Run(tmp_path, {"seed": 1, "epochs": 4, "recipe": {"thaw": (1, 2)}}, False)
-    assert running.Run(tmp_path, {"seed": 1}, overwrite=True).epochs is None
+    again = running.Run(tmp_path, {"seed": 1}, overwrite=True)
+    assert again.decided is None
+    with pytest.raises(RuntimeError, match="Call begin first"):
+        _ = again.epochs
+
+
+@pytest.mark.parametrize("size", ["auto", "native", None])
+def test_a_model_of_any_size_is_asked_for_one(photos, tmp_path, size):
+    model = vit.build_model(None, 8, 1, 16, 2, "any", 32, classes=3, position_grid=(4, 4))
+    with pytest.raises(ValueError, match=r"Pass image_size=, such as 224"):
+        finetune(model, photos, output=tmp_path / "run", errors="skip", image_size=size, progress=False)
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,11 @@ def test_without_augmentation_it_is_what_the_model_takes(folder, tiny):
     np.testing.assert_array_equal(prepared(str(path), np.random.default_rng(0)), tiny.preprocess(path)[0])
 
 
+def test_an_augmentation_needs_a_size(folder):
+    with pytest.raises(ValueError, match=r"replace\(image_size="):
+        training.Sample(GOOGLE, CROPS)(folder / "0.jpg", 0)
+
+
 def test_the_seed_decides_what_is_drawn(folder, tiny):
     prepared, content = training.sample(tiny, CROPS), (folder / "0.jpg").read_bytes()
     first = prepared(content, 7)

@@ -64,11 +64,10 @@ def average(
     target = None if output is None else Path(output).expanduser()
     if target is not None and target.suffix != ".keras":
         raise ValueError(f"output must end in .keras. Received: {target}")
-    result, first, begin, totals = None, {}, "", []
     for number, (given, share) in enumerate(zip(models, shares)):
         model, name = _opened(given, number)
         facts = _facts(model)
-        if result is None:
+        if number == 0:
             result, first, begin = type(model).from_config(model.get_config()), facts, name
             totals = [np.zeros(weight.shape) for weight in model.weights]
         for what, known in first.items():

@@ -26,8 +26,9 @@ class Horizon(keras.callbacks.Callback):
 
     def set_model(self, model: Any) -> None:
         super().set_model(model)
-        if self._optimizer() is not None:
-            self._optimizer().awaits_horizon = True
+        optimizer = self._optimizer()
+        if optimizer is not None:
+            optimizer.awaits_horizon = True
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         self._begun = False
@@ -47,8 +48,9 @@ class Horizon(keras.callbacks.Callback):
         self._begun = True
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        if logs is not None and self._optimizer() is not None:
-            logs["learning_rate"] = float(ops.convert_to_numpy(self._optimizer().learning_rate))
+        optimizer = self._optimizer()
+        if logs is not None and optimizer is not None:
+            logs["learning_rate"] = float(ops.convert_to_numpy(optimizer.learning_rate))
 
     def _optimizer(self) -> Layerwise | None:
         return _layerwise(self.model)

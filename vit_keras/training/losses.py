@@ -51,7 +51,7 @@ class CrossEntropy(keras.losses.Loss):
         self.from_logits = from_logits
         self.label_smoothing = label_smoothing
         self.prior = None if prior is None else [float(share) for share in prior]
-        if prior is not None and (binary or min(self.prior) <= 0):
+        if self.prior is not None and (binary or min(self.prior) <= 0):
             what = "a binary cross-entropy" if binary else f"the prior {self.prior}"
             raise ValueError(f"A prior is a share above 0 of each class of several. Received: {what}")
 

@@ -131,8 +131,8 @@ def score(
         >>> score("rmse", [1.0, 2.0], [1.0, 4.0], "regression")
         1.4142135623730951
     """
-    name = DEFAULTS[one_of(task, "task", DEFAULTS)] if name is None else one_of(name, "metric", NAMES)
-    metric = _METRICS[name]
+    name = DEFAULTS[one_of(task, "task", DEFAULTS)] if name is None else name
+    metric = _METRICS[one_of(name, "metric", NAMES)]
     if task not in metric.takes:
         raise ValueError(
             f"The metric {name!r} does not fit the task {task!r}, which these fit: {', '.join(fitting(task))}."

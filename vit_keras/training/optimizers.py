@@ -11,7 +11,7 @@ import collections
 import math
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 from keras import ops
@@ -140,7 +140,13 @@ NO_HORIZON = (
 NO_STEP = "This training changes no weight."
 
 
-class Layerwise:
+if TYPE_CHECKING:
+    _Optimizer = keras.optimizers.Optimizer
+else:
+    _Optimizer = object
+
+
+class Layerwise(_Optimizer):
     """Mixin that adds layer-wise learning rates to an optimizer of Keras.
 
     Args:

@@ -145,11 +145,12 @@ class Augmentation:
         """
         height, width, channels = pixels.shape
         image = Image.fromarray(pixels[..., 0] if channels == 1 else pixels)
+        wanted = size[1], size[0]  # Pillow has the width first
         if self.crop is not None:
-            window = self._window(height, width, rng)
-            image = image.resize(size[::-1], Image.Resampling.BILINEAR, box=window)
-        elif (height, width) != tuple(size):
-            image = image.resize(size[::-1], Image.Resampling.BILINEAR)
+            window = self._window(self.crop, height, width, rng)
+            image = image.resize(wanted, Image.Resampling.BILINEAR, box=window)
+        elif image.size != wanted:
+            image = image.resize(wanted, Image.Resampling.BILINEAR)
         if self.flip and rng.random() < 0.5:
             image = ImageOps.mirror(image)
         if self.three_augment:
@@ -158,11 +159,13 @@ class Augmentation:
             image = trivial_augment(image, rng)
         return np.asarray(image).reshape(*size, channels)
 
-    def _window(self, height: int, width: int, rng: np.random.Generator) -> tuple[float, float, float, float]:
+    def _window(
+        self, smallest: float, height: int, width: int, rng: np.random.Generator
+    ) -> tuple[float, float, float, float]:
         """Return (left, top, right, bottom) of a random crop; after ten failed draws, of the largest centered one."""
         narrow, wide = self.aspect
         for _ in range(10):
-            area = rng.uniform(self.crop, 1) * height * width
+            area = rng.uniform(smallest, 1) * height * width
             aspect = math.exp(rng.uniform(math.log(narrow), math.log(wide)))
             w, h = math.sqrt(area * aspect), math.sqrt(area / aspect)
             if w <= width and h <= height:
@@ -214,8 +217,8 @@ class Augmentation:
                 f"mixup and cutmix need labels of shape (n, classes), as from keras.utils.to_categorical, for "
                 f"{len(images)} images. Received: {labels.shape}"
             )
-        cut = bool(self.cutmix) and (not self.mixup or rng.random() < 0.5)
-        alpha = self.cutmix if cut else self.mixup
+        kinds = [(alpha, cut) for alpha, cut in ((self.cutmix, True), (self.mixup, False)) if alpha is not None]
+        alpha, cut = kinds[0] if len(kinds) == 1 or rng.random() < 0.5 else kinds[1]
         kept = rng.beta(alpha, alpha, len(images))
         partner = rng.permutation(len(images))
         if cut:
@@ -240,9 +243,12 @@ class Augmentation:
             return self(images, labels, seed=seed)
 
         results = tf.numpy_function(run, [t for t in given if t is not None], types if len(types) > 1 else types[0])
-        for result, source in zip(results if labels is not None else [results], (images, labels)):
+        if labels is None:
+            results.set_shape(images.shape)
+            return results
+        for result, source in zip(results, (images, labels)):
             result.set_shape(source.shape)
-        return tuple(results) if labels is not None else results
+        return tuple(results)
 
     def replace(self, **changes: Any) -> Augmentation:
         """Return a copy with some fields changed.

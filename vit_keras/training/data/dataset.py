@@ -26,7 +26,7 @@ from ..._internal.warn import warn_caller
 from ...preprocess import GOOGLE, Preprocessing
 from ..checks import class_weights
 from .augment import Augmentation
-from .decoding import Decoder, Pictures, decoded_pictures, report_damaged
+from .decoding import Decoder, Pictures, decoded_pictures, report_damaged, size_of
 from .labeled import Labeled, read_folder
 from .listing import split
 from .read_ahead import ReadAhead, SetEpoch
@@ -107,7 +107,7 @@ def image_folder(
     check_share(validation_split)
     _check_choices(batch_size, errors, label_mode, workers)
     data = read_folder(path, class_names, errors)
-    return datasets_of(
+    datasets = datasets_of(
         data,
         None if validation_split is None else split(data.labels, validation_split, seed),
         image_size=image_size,
@@ -123,6 +123,7 @@ def image_folder(
         workers=workers,
         progress=progress,
     )
+    return datasets[0] if validation_split is None else datasets
 
 
 def datasets_of(
@@ -141,7 +142,7 @@ def datasets_of(
     cache: str | bool | os.PathLike[str] = "auto",
     workers: int = 2,
     progress: bool = True,
-) -> ImageFolder | tuple[ImageFolder, ...]:
+) -> tuple[ImageFolder, ...]:
     """Return images as one dataset, or as one for each part; the arguments are those of `image_folder`.
 
     The parts are numbers of images, for training and for validation in turn: one pair, or one for each fold. A
@@ -186,7 +187,7 @@ def datasets_of(
             workers=workers,
         )
         datasets.append(dataset)
-    return datasets[0] if parts is None else tuple(datasets)
+    return tuple(datasets)
 
 
 def _needs_room(augmentation: Augmentation | None) -> bool:
@@ -268,7 +269,7 @@ class ImageFolder(keras.utils.PyDataset):
     @property
     def image_size(self) -> tuple[int, int]:
         """`(height, width)` of the inputs."""
-        return self.preprocessing.image_size
+        return size_of(self.preprocessing)
 
     @property
     def counts(self) -> np.ndarray | None:
@@ -356,7 +357,7 @@ class ImageFolder(keras.utils.PyDataset):
         """
         return self._pictures.plain(range(len(self.paths))[index])
 
-    def arrays(self, chosen: Sequence[int] | None = None) -> tuple[np.ndarray, np.ndarray]:
+    def arrays(self, chosen: Sequence[int] | np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
         """Return images, without augmentation, and their labels.
 
         Args:

@@ -39,23 +39,26 @@ class Decoder:
     Args:
         preprocessing: How an image is resized; with a size.
         roomy: Whether images are kept larger than that size, for random crops.
+
+    Raises:
+        ValueError: The preprocessing has no size.
     """
 
     roomy: bool
-    size: tuple[int, int] | None
+    size: tuple[int, int]
 
     def __init__(self, preprocessing: Preprocessing, roomy: bool):
         self.preprocessing: Preprocessing = preprocessing.replace(mean=0.0, std=1 / 255)  # pixels stay as they are
-        self.size, self.roomy = preprocessing.image_size, roomy
+        self.size, self.roomy = size_of(preprocessing), roomy
         self.shortest: int = math.ceil(_ROOM * max(self.size))
 
-    def __call__(self, path: Path) -> np.ndarray:
+    def __call__(self, path: Any) -> np.ndarray:
         return self.with_room(path) if self.roomy else self.plain(path)
 
-    def plain(self, path: Path) -> np.ndarray:
+    def plain(self, path: Any) -> np.ndarray:
         return np.rint(self.preprocessing(path, self.size)[0]).astype("uint8")
 
-    def with_room(self, path: Path) -> np.ndarray:
+    def with_room(self, path: Any) -> np.ndarray:
         """Return the whole image, upright. A large one is reduced; of a JPEG no more is decoded than is needed."""
         try:
             with Image.open(path) as image:
@@ -79,6 +82,20 @@ class Decoder:
 
     def key(self) -> str:
         return json.dumps([_FORMAT, self.roomy, self.size, self.preprocessing.to_dict()])
+
+
+def size_of(preprocessing: Preprocessing) -> tuple[int, int]:
+    """Return the size, `(height, width)`, that a preprocessing brings images to.
+
+    Raises:
+        ValueError: It has none.
+    """
+    if preprocessing.image_size is None:
+        raise ValueError(
+            "Images for training need one size, and the preprocessing has none. Pass "
+            "preprocessing.replace(image_size=…), such as 224."
+        )
+    return preprocessing.image_size
 
 
 class Pictures:

@@ -49,7 +49,7 @@ class Sample:
             process; without an augmentation it is what `model.preprocess` returns.
 
         Raises:
-            ValueError: The image is damaged, or there is an augmentation and no `rng`.
+            ValueError: The image is damaged, or there is an augmentation and no `rng` or no size.
         """
         if self.augmentation is None:
             return self.preprocessing(picture)[0]
@@ -57,7 +57,7 @@ class Sample:
             raise ValueError("An augmentation needs rng: a numpy.random.Generator or a seed. Received: None")
         decoder = Decoder(self.preprocessing, roomy=self.augmentation.crop is not None)
         source = io.BytesIO(picture) if isinstance(picture, bytes) else picture
-        pixels = self.augmentation.picture(decoder(source), self.preprocessing.image_size, np.random.default_rng(rng))
+        pixels = self.augmentation.picture(decoder(source), decoder.size, np.random.default_rng(rng))
         return self.preprocessing.normalize(pixels)
 
 

@@ -132,7 +132,7 @@ def image_table(
     )
     if data.assumed and progress:
         print(data.assumed, file=sys.stderr)
-    return datasets_of(
+    datasets = datasets_of(
         data,
         None if validation_split is None else hold_out(data, validation_split, seed),
         image_size=image_size,
@@ -148,6 +148,7 @@ def image_table(
         workers=workers,
         progress=progress,
     )
+    return datasets[0] if validation_split is None else datasets
 
 
 # --- what the columns say -----------------------------------------------------------------------------------------
@@ -194,7 +195,7 @@ def read_table(
         raise ValueError(f"The column {wanted[0]!r} has only one class, {first_few(names)}. Training needs two.")
     weights = groups = None
     if weight is not None:
-        weights = _numbers(*whole_columns(columns, weight), weight).astype("float32")
+        weights = _numbers(whole_columns(columns, weight)[0], weight).astype("float32")
         if (weights < 0).any() or not weights.any():
             raise ValueError(f"The weights in the column {weight!r} must be at least 0, and not all 0.")
     if group is not None:

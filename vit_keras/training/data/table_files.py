@@ -140,7 +140,7 @@ def whole_columns(columns: Mapping[str, np.ndarray], *names: str) -> list[np.nda
     return [columns[name] for name in names]
 
 
-def row_numbers(rows: Sequence[int]) -> str:
+def row_numbers(rows: Sequence[int] | np.ndarray) -> str:
     """Return the numbers of rows in words; the first row below the names of the columns is 1."""
     shown = ", ".join(f"{row + 1:,}" for row in rows[:10])
     more = f" and {len(rows) - 10:,} more" if len(rows) > 10 else ""

@@ -38,7 +38,10 @@ OPERATIONS: dict[str, Callable[[Image.Image, float], Image.Image]] = {
     "contrast": _enhanced(ImageEnhance.Contrast),
     "sharpness": _enhanced(ImageEnhance.Sharpness),
     "posterize": lambda image, x: ImageOps.posterize(image, 8 - round(6 * abs(x))),
-    "solarize": lambda image, x: ImageOps.solarize(image, 255 * (1 - abs(x))),
+    "solarize": lambda image, x: ImageOps.solarize(
+        image,
+        255 * (1 - abs(x)),  # pyright: ignore[reportArgumentType]  (it takes fractions too)
+    ),
     "autocontrast": lambda image, x: ImageOps.autocontrast(image),
     "equalize": lambda image, x: ImageOps.equalize(image),
 }

@@ -6,7 +6,7 @@ import collections
 import concurrent.futures
 import itertools
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence, Sized
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -47,13 +47,13 @@ def batches_of(images: Any, batch_size: int) -> tuple[Iterator[Batch], int | Non
         return batches_of_files([str(path) for path in images.paths], np.asarray(images.labels), batch_size)
     if isinstance(images, (str, os.PathLike)):
         return batches_of_files(*files_in(images), batch_size)
-    if isinstance(images, tuple) and images and len(getattr(images[0], "shape", ())) == 4:
-        labels = images[1] if len(images) > 1 else None
-        return _slices(batch_size, images[0], labels=labels), len(images[0])
-    if len(getattr(images, "shape", ())) == 4:
-        return _slices(batch_size, images), len(images)
     if isinstance(images, keras.utils.PyDataset):
         return (_of_dataset(images[n]) for n in range(images.num_batches)), None
+    if isinstance(images, tuple) and images and len(getattr(images[0], "shape", ())) == 4:
+        pixels, *others = images
+        return _slices(batch_size, pixels, labels=others[0] if others else None), len(pixels)
+    if len(getattr(images, "shape", ())) == 4:
+        return _slices(batch_size, images), len(images)
     table = is_table(images)
     if table or not isinstance(images, Iterable):
         paths = ". Pass the paths in one of its columns: list(table['image'])" if table else ""
@@ -67,7 +67,7 @@ def batches_of(images: Any, batch_size: int) -> tuple[Iterator[Batch], int | Non
     if first and (isinstance(first[0], (tuple, list, dict)) or len(getattr(first[0], "shape", ())) == 4):
         return map(_of_dataset, everything), None
     chunks = iter(lambda: list(itertools.islice(everything, batch_size)), [])
-    return (Batch(chunk, _names(chunk)) for chunk in chunks), len(images) if hasattr(images, "__len__") else None
+    return (Batch(chunk, _names(chunk)) for chunk in chunks), len(images) if isinstance(images, Sized) else None
 
 
 def batches_of_files(paths: list[str], labels: Any, batch_size: int) -> tuple[Iterator[Batch], int]:
@@ -125,7 +125,7 @@ def run_over(
     total: int | None = None,
     progress: bool = False,
     check: Callable[[np.ndarray], None] | None = None,
-) -> Iterator[Batch]:
+) -> Generator[Batch, None, None]:
     """Run a model over batch after batch, while the next batches are prepared.
 
     Args:
@@ -183,7 +183,8 @@ def run_over(
 
 def _prepared(batch: Batch, prepare: Preprocessing, damaged: list[tuple[Path, str]] | None) -> Batch:
     """Prepare each image of a batch; damaged files are noted and left out if there is a list for them."""
-    images, kept = [], []
+    images: list[np.ndarray] = []
+    kept: list[int] = []
     for n, picture in enumerate(batch.images):
         try:
             images.append(prepare([picture])[0])
@@ -223,6 +224,12 @@ def _ahead(function: Callable[..., Any], items: Iterable[Any], workers: int = 2)
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
+
+
+def joined_paths(rows: Sequence[Batch]) -> list[str] | None:
+    """Return the paths of all images, or `None` where a batch has none."""
+    paths = [row.paths for row in rows if row.paths is not None]
+    return list(itertools.chain(*paths)) if len(paths) == len(rows) else None
 
 
 def joined_labels(rows: Sequence[Batch]) -> np.ndarray | None:

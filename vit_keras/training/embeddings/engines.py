@@ -12,7 +12,7 @@ import numpy as np
 from ..._internal.validate import one_of, positive_integer
 from ...anatomy import preprocessing_of
 from ...backend.keras_internals import no_gradients
-from ...opening import open_model
+from ...opening import as_model
 from .extraction import Extractor
 
 __all__ = ["Embedder"]
@@ -55,9 +55,7 @@ class Embedder:
     ) -> None:
         self.outputs: Any = one_of(outputs, "outputs", ("features", "predictions"))
         self.batch_size: int = positive_integer(batch_size, "batch_size")
-        self.model: str | os.PathLike[str] | Any = (
-            model if isinstance(model, keras.Model) else open_model(model, **options)
-        )
+        self.model: keras.Model = as_model(model, **options)
         if outputs == "features":
             self._run = Extractor.of(self.model, layer, image_size)
             self._preprocessing, last = self._run.preprocessing, self._run.parts[-1]

@@ -82,7 +82,7 @@ def embed(
     """
     one_of(errors, "errors", ("raise", "skip"))
     extractor = Extractor.of(model, layer, image_size)
-    write = None if output is None else writer_for(output)
+    file = None if output is None else (writer_for(output), Path(output))
     batches, total = batches_of(images, batch_size)
     rows = run_over(
         batches,
@@ -95,10 +95,11 @@ def embed(
         check=lambda first: check_range(extractor.model, first),
     )
     with contextlib.closing(rows):
-        if write is not None:
-            with complete(output) as part:
+        if file is not None:
+            write, path = file
+            with complete(path) as part:
                 write(part, rows)
-            return Path(output)
+            return path
         done = list(rows)
     found = np.concatenate([row.images for row in done])
     return (found, joined_labels(done)) if return_labels else found

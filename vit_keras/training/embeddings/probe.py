@@ -115,12 +115,11 @@ def linear_probe(
     features, labels = _checked(features, labels, "features")
     classes = int(labels.max()) + 1 if classes is None else classes
     _check_labels(labels, classes)
-    if l2 != "auto" and (isinstance(l2, str) or not l2 > 0):
-        raise ValueError(f"l2 must be a positive number or 'auto'. Received: {l2!r}")
+    decay = _decay(l2)
     if validation is not None:
         validation = _checked(*validation, "validation features", width=features.shape[1])
         _check_labels(validation[1], classes)
-    elif l2 == "auto":
+    elif decay is None:
         held = _a_fifth_of_each(labels, seed)
         if not held.any():  # one image of each class: none to choose by
             return linear_probe(features, labels, classes=classes, l2=0.01)
@@ -128,20 +127,40 @@ def linear_probe(
         chosen = linear_probe(*parts[:2], classes=classes, validation=parts[2:])
         probe = linear_probe(features, labels, classes=classes, l2=chosen.l2)
         return dataclasses.replace(probe, held_out=chosen.held_out)
-    probes = _fit(features, labels, classes, _DECAYS if l2 == "auto" else [l2])
+    probes = _fit(features, labels, classes, _DECAYS if decay is None else [decay])
     return next(probes) if validation is None else _best(probes, *validation)
+
+
+def weight_decay(
+    l2: float | str, features: np.ndarray, labels: np.ndarray, *, classes: int | None = None, seed: int = 0
+) -> float:
+    """Return the weight decay that is given or, of "auto", that `linear_probe` chooses for these images.
+
+    Raises:
+        ValueError: It is neither a positive number nor "auto"; or as `linear_probe` raises it.
+    """
+    decay = _decay(l2)
+    return linear_probe(features, labels, classes=classes, seed=seed).l2 if decay is None else decay
+
+
+def _decay(l2: float | str) -> float | None:
+    if l2 == "auto":
+        return None
+    if isinstance(l2, str) or not l2 > 0:
+        raise ValueError(f"l2 must be a positive number or 'auto'. Received: {l2!r}")
+    return l2
 
 
 def _best(probes: Iterable[Probe], features: np.ndarray, labels: np.ndarray) -> Probe:
     """Return the probe of the lowest cross-entropy; the search ends when it has risen twice in a row."""
-    best, lowest, risen = None, np.inf, 0
+    tried: list[Probe] = []
+    losses: list[float] = []
     for probe in probes:
-        loss = -np.mean(np.log(softmax(probe.logits(features))[np.arange(len(labels)), labels] + 1e-30))
-        risen = risen + 1 if loss >= lowest else 0
-        if not risen:
-            best, lowest = probe, loss
-        if risen == 2:
+        tried.append(probe)
+        losses.append(-np.mean(np.log(softmax(probe.logits(features))[np.arange(len(labels)), labels] + 1e-30)))
+        if len(losses) - np.argmin(losses) > 2:
             break
+    best = tried[np.argmin(losses)]
     return dataclasses.replace(best, held_out=best.accuracy(features, labels))
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..._internal.validate import path_text
-from .batches import Batch, joined_labels
+from .batches import Batch, joined_labels, joined_paths
 
 __all__: list[str] = []
 
@@ -54,7 +54,7 @@ def _write_npy(path: Path, rows: Iterable[Batch]) -> list[Batch]:
             if not count:
                 shape = row.images.shape[1:]
                 header(file)
-            file.write(np.ascontiguousarray(row.images, "<f4"))  # `tofile` does not say that the disk is full
+            file.write(np.ascontiguousarray(row.images, "<f4").data)  # `tofile` does not say that the disk is full
             count += len(row.images)
             others.append(row._replace(images=None))
         file.seek(0)
@@ -65,9 +65,9 @@ def _write_npy(path: Path, rows: Iterable[Batch]) -> list[Batch]:
 def _write_npz(path: Path, rows: Iterable[Batch]) -> None:
     features = path.with_name("features.npy")
     others = _write_npy(features, rows)
-    columns = {"labels": joined_labels(others)}
-    if all(row.paths is not None for row in others):
-        columns["paths"] = np.array([name for row in others for name in row.paths])
+    columns, paths = {"labels": joined_labels(others)}, joined_paths(others)
+    if paths is not None:
+        columns["paths"] = np.array(paths)
     with zipfile.ZipFile(path, "w") as archive:
         with archive.open(features.name, "w", force_zip64=True) as file, open(features, "rb") as source:
             shutil.copyfileobj(source, file, 1 << 20)  # without a time: a ZIP has none before 1980
@@ -91,11 +91,11 @@ def _write_parquet(path: Path, rows: Iterable[Batch]) -> None:
         for size in features.shape[:0:-1]:
             column = pyarrow.FixedSizeListArray.from_arrays(column, size)
         columns = {"features": column}
-        labels = joined_labels(group)
+        labels, paths = joined_labels(group), joined_paths(group)
         if labels is not None:
             columns = {"label": pyarrow.array(labels.tolist()), **columns}
-        if all(row.paths is not None for row in group):
-            columns = {"path": pyarrow.array([name for row in group for name in row.paths]), **columns}
+        if paths is not None:
+            columns = {"path": pyarrow.array(paths), **columns}
         return pyarrow.table(columns)
 
     with contextlib.ExitStack() as stack:

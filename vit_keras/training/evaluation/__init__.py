@@ -8,7 +8,7 @@ import json
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import keras
 import numpy as np
@@ -28,7 +28,7 @@ from ...anatomy import (
 )
 from ...anatomy import task as task_of
 from ...labels import class_named
-from ...opening import open_model
+from ...opening import as_model
 from ...preprocess.images import read
 from ...visualize.attention import attention_map
 from .. import metrics
@@ -36,7 +36,7 @@ from ..data.dataset import ImageFolder
 from ..data.labeled import Labeled
 from ..data.listing import first_few
 from ..data.table import RENAMED, is_table, read_pictures
-from ..embeddings.batches import Batch, batches_of_files, run_over
+from ..embeddings.batches import Batch, batches_of_files, joined_paths, run_over
 from .other_evaluations import LabelsEvaluation, NumbersEvaluation, as_html, percent
 
 __all__ = ["Evaluation", "evaluate"]
@@ -157,7 +157,8 @@ class Evaluation:
     def caption(self, number: int) -> tuple[str, str]:
         """Return the true class of an image, and the predicted one, with their probabilities, in words."""
         said, shares = (self.labels[number], self.predictions[number]), self.probabilities[number]
-        return tuple(f"{self.class_names[each]} ({percent(shares[each])})" for each in said)
+        true, predicted = (f"{self.class_names[each]} ({percent(shares[each])})" for each in said)
+        return true, predicted
 
     @property
     def headline(self) -> str:
@@ -247,17 +248,17 @@ def evaluate(
     """
     one_of(errors, "errors", ("raise", "skip"))
     positive_integer(batch_size, "batch_size")
-    model = model if isinstance(model, keras.Model) else open_model(model)
-    if lack := lack_of_classes(model):
-        raise ValueError(f"The model {model.name!r} is not a classifier: {lack}.")
+    classifier = as_model(model)
+    if lack := lack_of_classes(classifier):
+        raise ValueError(f"The model {classifier.name!r} is not a classifier: {lack}.")
     columns = {"image_column": image_column, "label_column": label_column, "separator": separator}
-    data = _labeled(model, folder, images_dir, errors, columns)
+    data = _labeled(classifier, folder, images_dir, errors, columns)
     data.check_missing(errors)
     chosen = range(len(data.paths)) if only is None else _chosen(data.ids, only)
     rows = np.array([row for row in chosen if row not in data.missing], int)
     batches, _ = batches_of_files([str(data.paths[row]) for row in rows], data.labels[rows], batch_size)
-    prepare = preprocessing_of(model, image_size)
-    return _evaluation(model, batches, prepare, data.names, data.root, len(rows), errors=errors, progress=progress)
+    prepare = preprocessing_of(classifier, image_size)
+    return _evaluation(classifier, batches, prepare, data.names, data.root, len(rows), errors=errors, progress=progress)
 
 
 def evaluate_decoded(
@@ -285,14 +286,16 @@ def evaluate_decoded(
     return _evaluation(model, batches, as_they_are, data.class_names, Path(folder).expanduser(), len(data.paths))
 
 
-def _evaluation(model, batches, prepare, names, root, total, *, errors="raise", progress=False) -> Evaluation:
+def _evaluation(
+    model, batches, prepare, names, root, total, *, errors="raise", progress=False
+) -> Evaluation | LabelsEvaluation | NumbersEvaluation:
     """Run a classifier over batches of labelled images."""
     shape = image_shape(model)[1:]
     run = model.predict_on_batch
     rows = list(run_over(batches, run, prepare, shape=shape, errors=errors, total=total, progress=progress))
     said = predictions(model, np.concatenate([row.images for row in rows]))
-    paths, labels = [relative(path, root) for row in rows for path in row.paths], [row.labels for row in rows]
-    return evaluation_of(task_of(model), tuple(names), tuple(paths), np.concatenate(labels), said)
+    paths = tuple(relative(path, root) for path in cast("list[str]", joined_paths(rows)))  # all are files
+    return evaluation_of(task_of(model), tuple(names), paths, np.concatenate([row.labels for row in rows]), said)
 
 
 def evaluation_of(

@@ -35,8 +35,8 @@ def chart(title: str, lines: Mapping[str, Sequence[float]], best: int | None, im
     left, right, top, bottom = 52, 12, 10, 34
     width, height = 460, 250
     epochs = max(map(len, lines.values()))
-    held_out = lines.get("val", ()) if images else ()
-    spans = [wilson(value, images) for value in held_out] if all(map(math.isfinite, held_out)) else []
+    held_out = lines.get("val", ())
+    spans = [wilson(value, images) for value in held_out] if images and all(map(math.isfinite, held_out)) else []
     ticks = ticks_of([value for line in (*lines.values(), *spans) for value in line if math.isfinite(value)])
 
     def x(epoch: float) -> float:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..embeddings.probe import linear_probe
+from ..embeddings.probe import linear_probe, weight_decay
 
 __all__ = ["ImageCurve", "image_curve"]
 
@@ -74,7 +74,8 @@ def image_curve(
 
     Raises:
         ImportError: scikit-learn is not installed.
-        ValueError: There are fewer than 16 images of each of two classes to learn from, or none are held out.
+        ValueError: There are fewer than 16 images of each of two classes to learn from, none are held out, or `l2` is
+            not a positive number.
 
     Example:
         >>> random, labels = np.random.default_rng(0), np.arange(400) % 2
@@ -89,13 +90,13 @@ def image_curve(
     if not len(truth) or (fewest >= 16).sum() < 2:
         raise ValueError("A curve needs held-out images, and 16 images of each of two classes to learn from.")
     classes = int(max(labels.max(), truth.max())) + 1
-    l2 = linear_probe(train, labels, classes=classes, seed=seed).l2 if l2 == "auto" else l2
+    decay = weight_decay(l2, train, labels, classes=classes, seed=seed)
     random, counts, right = np.random.default_rng(seed), [], []
     for share in _SHARES:
         draws = []
         for _ in range(1 if share == 1 else _DRAWS):
             chosen = _part(labels, share, random)
-            probe = linear_probe(train[chosen], labels[chosen], classes=classes, l2=l2 / share)
+            probe = linear_probe(train[chosen], labels[chosen], classes=classes, l2=decay / share)
             draws.append(probe.predict(held_out) == truth)
         counts.append(len(chosen))
         right.append(np.array(draws))

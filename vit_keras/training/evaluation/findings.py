@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -133,7 +134,11 @@ def look_at(frozen: Frozen, data: Labeled, pairs: Sequence[tuple[ImageFolder, Im
         for first, second, distance in zip(rows[train[near.train]], rows[held_out[near.held_out]], near.distances):
             pair = Pair(train=int(first), held_out=int(second), distance=float(distance))
             found.setdefault(frozenset((first, second)), pair)
-    told = {"images": len(rows), "pairs": tuple(sorted(found.values(), key=_distance)), "threshold": threshold}
+    told: dict[str, Any] = {
+        "images": len(rows),
+        "pairs": tuple(sorted(found.values(), key=_distance)),
+        "threshold": threshold,
+    }
     return Findings(**told, **(_learned(data, rows, features, parts, seed) if data.task == "single" else {}))
 
 
@@ -141,7 +146,7 @@ def _distance(pair: Pair) -> float:
     return pair.distance
 
 
-def _learned(data, rows, features, parts, seed) -> dict[str, object]:
+def _learned(data, rows, features, parts, seed) -> dict[str, Any]:
     """Return what logistic regressions tell: likely wrong labels, and the curve over the number of images."""
     labels, found = data.labels[rows], {}
     train, held_out = (part[:_MOST_LEARNED] for part in parts[0])
@@ -157,7 +162,7 @@ def _learned(data, rows, features, parts, seed) -> dict[str, object]:
     return found
 
 
-def wrong_labels(rows: np.ndarray, probabilities: np.ndarray, labels: np.ndarray, judge: str = "") -> dict[str, object]:
+def wrong_labels(rows: np.ndarray, probabilities: np.ndarray, labels: np.ndarray, judge: str = "") -> dict[str, Any]:
     """Return the fields of `Findings` about likely wrong labels: the improbable ones, after calibration of the judge.
 
     Args:

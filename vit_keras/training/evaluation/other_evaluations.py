@@ -294,10 +294,11 @@ class NumbersEvaluation:
             return self.class_names[self.targets[place]], said
         rows = (self.labels[place], self.predictions[place])
         one = len(self.class_names) == 1
-        return tuple(
+        true, predicted = (
             ", ".join(number(value) if one else f"{name} {number(value)}" for name, value in zip(self.class_names, row))
             for row in rows
         )
+        return true, predicted
 
     @property
     def headline(self) -> str:

@@ -252,7 +252,7 @@ def _curves(history: History, best: int | None, images: int | None = None) -> st
     key = _key(("train", "training, augmented"), ("val", "held out"))
     kept = "" if best is None else f"<p>The weights after epoch {best + 1} (dotted line) were kept.</p>"
     kept += "<p>The band is the 95 % interval of the held-out accuracy.</p>" if images else ""
-    rows = [(n + 1, *(number(values[n]) for values in history.values())) for n in range(epochs)]
+    rows = [(str(n + 1), *(number(values[n]) for values in history.values())) for n in range(epochs)]
     numbers = f"<details><summary>Numbers</summary>{_table(('Epoch', *history), rows)}</details>"
     return section("Training", kept, f'{key}<div class="curves">{"".join(charts)}</div>', numbers)
 

@@ -20,7 +20,7 @@ from ..._internal.atomic import complete
 from ..._internal.progress import progress_bar
 from ..._internal.validate import one_of, positive_integer
 from ..._internal.warn import renamed_arguments, warn_caller
-from ...opening import open_model
+from ...opening import as_model
 from ...preprocess import Preprocessing
 from ..data.columns import VALUES, Meaning, check_spelling, columns_of, meaning_of
 from ..data.dataset import preprocessing_for
@@ -126,7 +126,7 @@ def predict_table(
 
     def check(known: Meaning) -> None:
         columns_of(np.zeros((1, known.outputs)), known, *how)
-        if sample is not None:
+        if wanted is not None:
             check_spelling(known, read_columns(sample, [*wanted]), values, separator)
 
     scores, meaning = ensemble.predict(paths, check)
@@ -194,15 +194,17 @@ class _Ensemble:
 
         `check` is called once that is known, before anything is computed.
         """
-        total, meaning, decoded = np.zeros(()), None, {}
+        total, decoded = np.zeros(()), {}
+        meanings: list[Meaning] = []
+        good = np.ones(len(paths), bool)
         for number, given in enumerate(self.models, start=1):
-            model = given if isinstance(given, keras.Model) else open_model(given)
-            found = meaning_of(model)
-            if meaning is None:
-                check(meaning := found)
-            if found != meaning:
+            model = as_model(given)
+            meanings.append(meaning_of(model))
+            if number == 1:
+                check(meanings[0])
+            if meanings[-1] != meanings[0]:
                 name = model.name if given is model else given
-                raise ValueError(f"All models must predict the same. The first: {meaning}. {name}: {found}.")
+                raise ValueError(f"All models must predict the same. The first: {meanings[0]}. {name}: {meanings[-1]}.")
             preprocessing = preprocessing_for(model, None, self.image_size)
             views = SeveralViews(preprocessing, self.tta)
             if views.key() not in decoded:
@@ -214,10 +216,10 @@ class _Ensemble:
             show = f"model {number} of {len(self.models)}" if self.progress else None
             total = total + self._run(model, pictures.select(np.flatnonzero(good)), views, preprocessing, show)
             del model  # before the next one is opened
-        total /= len(self.models)
+        total, meaning = total / len(self.models), meanings[0]
         if self.average == "logits":
             total = {"single": anatomy.softmax, "multi": anatomy.sigmoid}.get(meaning.task, np.asarray)(total)
-        everything = np.empty((len(paths), total.shape[1]))
+        everything = np.empty((len(paths), meaning.outputs))
         everything[good], everything[~good] = total, total.mean(axis=0)
         return everything, meaning
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..embeddings.probe import linear_probe
+from ..embeddings.probe import weight_decay
 
 __all__ = ["LabelIssues", "label_issues", "out_of_fold"]
 
@@ -103,15 +103,14 @@ def out_of_fold(
 
     Raises:
         ImportError: scikit-learn is not installed.
-        ValueError: There is only one class, or each image has its own.
+        ValueError: There is only one class, each image has its own, or `l2` is not a positive number.
 
     Example:
         >>> points = np.array([[0.0, 1.0], [0.2, 0.8], [1.0, 0.1], [0.9, 0.0]])
         >>> out_of_fold(points, [0, 0, 1, 1]).argmax(axis=1)
         array([0, 0, 1, 1])
     """
-    if l2 == "auto":
-        l2 = linear_probe(features, labels, classes=classes, seed=seed).l2
+    decay = weight_decay(l2, features, labels, classes=classes, seed=seed)
     from sklearn.linear_model import LogisticRegression
     from sklearn.model_selection import StratifiedKFold, cross_val_predict
     from sklearn.pipeline import make_pipeline
@@ -122,7 +121,7 @@ def out_of_fold(
     if len(present) < 2 or counts.max() < 2:
         raise ValueError("out_of_fold needs two classes, one of them with two images.")
     folds = StratifiedKFold(min(_FOLDS, int(counts.max())), shuffle=True, random_state=seed)
-    model = make_pipeline(StandardScaler(), LogisticRegression(C=1 / (l2 * len(labels)), tol=1e-3, max_iter=300))
+    model = make_pipeline(StandardScaler(), LogisticRegression(C=1 / (decay * len(labels)), tol=1e-3, max_iter=300))
     found = np.zeros((len(labels), int(labels.max()) + 1 if classes is None else classes))
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The least populated class|Number of classes in training fold")

@@ -220,7 +220,7 @@ def finetune(
         title=Path(folder).resolve().name if isinstance(folder, (str, os.PathLike)) else "a table",
         recipe=how,
         output=output,
-        end=None if asked.seconds is None else started + asked.seconds,
+        started=started,
         options=asked,
         notes=notes,
     )
@@ -296,12 +296,15 @@ def _parts(data: Labeled, source: Any, share: float, folds: int | str | None, se
     return [np.flatnonzero(part) for each in held_out for part in (~each, each)]
 
 
-def _size(wanted: Any, model: keras.Model, paths: Sequence[Path]) -> tuple[int, int]:
-    """Return the size wanted, or the model's own, or fewer patches where nine in ten images need no more."""
+def _size(wanted: Any, model: keras.Model, paths: Sequence[Path]) -> tuple[int, int] | None:
+    """Return the size wanted, or the model's own, or fewer patches where nine in ten images need no more.
+
+    `None` where none is wanted, and the model has none.
+    """
     if wanted not in (None, "auto", "native"):
         return size_pair(wanted, "image_size")
     native, stride = native_size(model), model.config.stride
-    if wanted == "native":
+    if native is None or wanted == "native":
         return native
     longest = []
     for path in paths[:: math.ceil(len(paths) / _SAMPLED) or 1]:
@@ -310,4 +313,5 @@ def _size(wanted: Any, model: keras.Model, paths: Sequence[Path]) -> tuple[int, 
     if not longest:
         return native
     needed = np.quantile(longest, 0.9)
-    return tuple(min(own, max(_FEWEST_PATCHES, math.ceil(needed / step)) * step) for own, step in zip(native, stride))
+    down, across = (min(n, max(_FEWEST_PATCHES, math.ceil(needed / step)) * step) for n, step in zip(native, stride))
+    return down, across

@@ -126,7 +126,13 @@ class Baseline:
         return found
 
     def put_into(self, model: keras.Model) -> keras.Model:
-        """Return a model that was given the best linear classifier as its head."""
+        """Return a model that was given the best linear classifier as its head.
+
+        Raises:
+            ValueError: There is none: of several folds, each has its own.
+        """
+        if self.probe is None:
+            raise ValueError("Each fold has a linear classifier of its own. Put that of one fold into a model.")
         self.probe.apply_to(model)
         return model
 

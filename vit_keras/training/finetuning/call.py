@@ -58,7 +58,7 @@ class Call:
         title: What the images are called.
         recipe: How to train.
         output: Folder for the results.
-        end: When everything must be done, as `time.monotonic()` counts; `None` for no limit.
+        started: When the call began, as `time.monotonic()` counts.
         options: What was asked for.
         notes: Warnings, for the report.
     """
@@ -69,7 +69,7 @@ class Call:
     title: str
     recipe: Recipe
     output: Path
-    end: float | None
+    started: float
     options: FinetuneOptions
     notes: list[str]
 
@@ -82,7 +82,7 @@ class Call:
         """Train, or continue, in a folder, and return the run, whose state is still there."""
         settings = {**job.settings(), "epochs": self.options.epochs, "seed": self.options.seed}
         run, wanted, limit = Run(output / ".state", settings, self.options.overwrite, job.best_by), self._wanted, None
-        if run.epochs is None:
+        if run.decided is None:
             if end is not None and epochs is None:
                 passes = 1 if job.options.metric is None else 2  # over the held-out images
                 limit = TimeLimit(end, wanted, len(job.train), passes * len(job.held_out))
@@ -111,6 +111,11 @@ class Call:
 
     def _untrained(self, train: ImageFolder) -> keras.Model:
         return with_head(self.given, train.image_size, self.data.names, self.data.task)[0]
+
+    def _end(self, folds: int = 1) -> float | None:
+        """Return when the first of some folds must be done, as `time.monotonic()` counts; `None` for no limit."""
+        seconds = self.options.seconds
+        return None if seconds is None else self.started + seconds / folds
 
     @property
     def _wanted(self) -> int:
@@ -147,7 +152,7 @@ class Call:
         before, findings = self._baseline(frozen, job), self._look(frozen, [(train, held_out)])
         for line in findings.lines:
             job.say(line)
-        run = self.fit(job, self.output, end=self.end)
+        run = self.fit(job, self.output, end=self._end())
         evaluation, by = self._calibrated(tuned, job.evaluate())
         how = job.plan_of(run.epochs)
         job.say(f"On the held-out images: {evaluation.headline}")
@@ -197,7 +202,7 @@ class Call:
                 self._fold(place, number, len(pairs), whole, frozen, train, held_out)
                 gc.collect()
             results.append({"fold": number, **json.loads((place / "history.json").read_text(encoding="utf-8"))})
-            if whole.epochs is None:
+            if whole.decided is None:
                 whole.begin(results[0]["epochs"])
         return self._joined(pairs, results, whole, findings)
 
@@ -236,8 +241,7 @@ class Call:
         job = self.job(train, held_out)
         job.say(f"Fold {number} of {count}: {job.pictures}")
         before = self._baseline(frozen, job)
-        end = None if self.end is None else self.end - self.options.seconds * (count - 1) / count
-        run = self.fit(job, place, whole.epochs, end)
+        run = self.fit(job, place, whole.decided, self._end(count))
         evaluation, by = self._calibrated(job.model, job.evaluate())
         job.say(f"On fold {number}: {evaluation.headline}")
         told = {"best_epoch": run.best, "epochs": run.epochs, "seconds": run.seconds, "history": run.history}

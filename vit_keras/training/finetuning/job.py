@@ -7,7 +7,7 @@ import hashlib
 import json
 import sys
 import warnings
-from typing import Any
+from typing import Any, cast
 
 import keras
 import numpy as np
@@ -47,7 +47,7 @@ class Score(keras.callbacks.Callback):
         super().__init__()
         self.job, self.averages = job, averages
 
-    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
         for each in self.averages:
             each.on_predict_begin()
         logs[f"val_{self.job.options.metric}"] = self.job.score()
@@ -85,7 +85,8 @@ def scale_head(model: keras.Model, scale: np.ndarray, shift: np.ndarray) -> None
 def _without_prior(model: keras.Model, recipe: Recipe, train: ImageFolder) -> dict[str, Any]:
     """Return the options of `compile` by which a model does not learn how frequent each class is."""
     logits = last_activation(model) == "linear"
-    loss = CrossEntropy(from_logits=logits, label_smoothing=recipe.label_smoothing, prior=np.maximum(train.counts, 1))
+    counts = np.maximum(cast("np.ndarray", train.counts), 1)  # there are classes: see FinetuneOptions.check
+    loss = CrossEntropy(from_logits=logits, label_smoothing=recipe.label_smoothing, prior=counts)
     return {"loss": loss, "metrics": [accuracy]}
 
 
@@ -224,14 +225,17 @@ class Job:
             self.say(f"Continuing after epoch {run.done} of {run.epochs}")
         try:
             for attempt in range(_MOST_PLANS):
-                keep = Keep(run, self.train.seed, limit if attempt + 1 < _MOST_PLANS else None)
+                watched = limit if attempt + 1 < _MOST_PLANS else None
+                keep = Keep(run, self.train.seed, watched)
                 if not run.ended:
                     self._fit(run, keep)
-                if keep.planned is None:
+                if watched is None or keep.planned is None:
                     break
                 run.restore_start(self.model)
                 run.begin(keep.planned)
-                self.say(f"The speed of a step has changed: starting over with {keep.planned} of {limit.wanted} epochs")
+                self.say(
+                    f"The speed of a step has changed: starting over with {keep.planned} of {watched.wanted} epochs"
+                )
         except KeyboardInterrupt:
             self.say(f"\nStopped after epoch {run.done} of {run.epochs}. The same call continues from there")
             raise

@@ -145,9 +145,20 @@ class Run:
         return self.folder / "state.json"
 
     @property
-    def epochs(self) -> int | None:
+    def decided(self) -> int | None:
         """Number of epochs to train; `None` until it is decided."""
         return self._state["epochs"]
+
+    @property
+    def epochs(self) -> int:
+        """Number of epochs to train.
+
+        Raises:
+            RuntimeError: It is not decided yet.
+        """
+        if self.decided is None:
+            raise RuntimeError("The number of epochs is not decided yet. Call begin first.")
+        return self.decided
 
     @property
     def begun(self) -> bool:
@@ -173,8 +184,12 @@ class Run:
     def best(self) -> int:
         """The epoch of the best held-out accuracy, or what `best_by` names; of several, the one of smallest loss."""
         name, greater = self.best_by
-        value, loss = self.history.get(name), self.history.get("val_loss")
-        return max(range(self.done), key=lambda n: (value[n] if greater else -value[n], -loss[n]), default=0)
+        sign = 1 if greater else -1
+
+        def rank(epoch: int) -> tuple[float, float]:
+            return sign * self.history[name][epoch], -self.history["val_loss"][epoch]
+
+        return max(range(self.done), key=rank, default=0)
 
     @property
     def ended(self) -> bool:
@@ -288,7 +303,7 @@ class Keep(Stopwatch):
         slower = possible * _CHANGED <= self.run.epochs and len(self.seconds) <= 2 * _TIMED_STEPS
         return possible if slower or possible >= _CHANGED * self.run.epochs else None
 
-    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
         if self.planned is not None:  # the epoch was stopped
             return
         if not all(map(math.isfinite, logs.values())):
