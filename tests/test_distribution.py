@@ -45,12 +45,17 @@ def run(program, *arguments, backend="jax", devices=8, **environment):
     ("how", "options", "message"),
     [
         ("pipeline", {}, "how must be one of.*Received: 'pipeline'"),
-        ("data", {"model": 2}, 'model=2 is for how="tensor"'),
+        ("data", {"model_parallel": 2}, 'model_parallel=2 is for how="tensor"'),
     ],
 )
 def test_what_makes_no_sense_is_refused(how, options, message):
     with pytest.raises(ValueError, match=message):
         vit_keras.distribute(how, **options)
+
+
+def test_the_earlier_name_of_model_parallel_warns_and_works():
+    with pytest.warns(DeprecationWarning, match="Pass model_parallel"), pytest.raises(ValueError, match="=2 is for"):
+        vit_keras.distribute("data", model=2)
 
 
 @pytest.mark.only_on("torch", reason="about PyTorch")
@@ -76,7 +81,11 @@ def test_tensorflow_refuses_what_it_cannot_do(monkeypatch):
         ("data", {"devices": 99}, "from 1 to"),
         ("data", {"devices": True}, "from 1 to.*Received: True"),
         ("data", {"devices": ["tpu:7"]}, r"some of \['cpu:0'.*Received: \['tpu:7'\]"),
-        ("tensor", {"devices": 1, "model": 3}, "model must divide the number of devices, 1. Received: 3"),
+        (
+            "tensor",
+            {"devices": 1, "model_parallel": 3},
+            "model_parallel must divide the number of devices, 1. Received: 3",
+        ),
     ],
 )
 def test_devices_that_are_not_there_are_refused(how, options, message):

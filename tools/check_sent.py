@@ -38,7 +38,7 @@ def step(strategy, model, size, images, together):
     from vit_keras.backend.distribution import distribute
     from vit_keras.cost import SIZES
 
-    distribute(strategy, **({"model": together} if strategy == "tensor" else {}))
+    distribute(strategy, **({"model_parallel": together} if strategy == "tensor" else {}))
     built = vit.build(SIZES[model].replace(image_size=size, num_layers=LAYERS, dropout=0.0))
     built.compile(keras.optimizers.AdamW(1e-4), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     built.fit(np.zeros((images, size, size, 3), "float32"), np.zeros(images, int), batch_size=images, verbose=0)

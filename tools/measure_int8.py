@@ -77,6 +77,7 @@ def main():
     parser.add_argument("pictures", nargs="+", type=Path)
     parser.add_argument("--formats", nargs="+", default=list(TIMED), choices=TIMED)
     parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--calibration", type=Path, help="folder of images to calibrate with, in formats that can")
     arguments = parser.parse_args()
     is_file = Path(arguments.weights).is_file()
     model = vit_keras.from_checkpoint(arguments.weights) if is_file else random_model(arguments.weights)
@@ -91,8 +92,10 @@ def main():
         with tempfile.TemporaryDirectory() as folder:
             files = {kind: Path(folder, f"{kind}{FORMATS[name].suffix}") for kind in ("float", "int8")}
             for kind, path in files.items():
-                quantize = "int8" if kind == "int8" else None
-                vit_keras.export(model, path, quantize=quantize, preprocessing=False, check=False)
+                options = {"quantize": "int8"} if kind == "int8" else {}
+                if options and FORMATS[name].calibrates:
+                    options["calibration"] = arguments.calibration
+                vit_keras.export(model, path, preprocessing=False, check=False, **options)
             megabytes = {k: sum(each.stat().st_size for each in files_of(path)) / 1e6 for k, path in files.items()}
             exact, found = (logits(name, path, inputs) for path in files.values())
             seconds = in_turns([TIMED[name](str(path)) for path in files.values()], arguments.rounds)

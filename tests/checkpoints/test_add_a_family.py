@@ -372,7 +372,7 @@ def test_the_row_of_a_family_is_right(name):
 
 @pytest.mark.parametrize("name", ["dinov2", "huggingface-dinov2", "huggingface-siglip"])
 def test_what_some_files_of_a_family_tell_is_in_its_row(name):
-    methods = {rule.tells["position_resize"] for rule in families.FAMILIES[name].rules if rule.tells}
+    methods = {rule.implied["position_resize"] for rule in families.FAMILIES[name].rules if rule.implied}
     assert methods
     assert all(f"`{method}`" in families_of_the_page()[name][0] for method in methods)
 

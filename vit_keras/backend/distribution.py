@@ -17,6 +17,7 @@ import keras
 import numpy as np
 
 from .._internal.validate import is_number, one_of
+from .._internal.warn import renamed_arguments
 from .keras_internals import take_any_batch
 from .sharding import KINDS, MIN_SIZE, divided_axis
 
@@ -32,11 +33,12 @@ shares a model. XLA would otherwise gather images on each device rather than a d
 """
 
 
+@renamed_arguments(model="model_parallel")
 def distribute(
     how: str | None,
     devices: int | Sequence[str] | None = None,
     *,
-    model: int | None = None,
+    model_parallel: int | None = None,
     min_size: int = MIN_SIZE,
 ) -> Any:
     """Let all models that are made from now on use several devices. Call it before a model is made or opened.
@@ -48,8 +50,8 @@ def distribute(
     Args:
         how: One of these; `None`: one device again.
         devices: How many devices, or their names, as `["gpu:0", "gpu:1"]`. `None`: all.
-        model: For `"tensor"`: how many devices share a model; the batch is divided among the groups of so many. It
-            should divide the number of heads. `None`: all of them.
+        model_parallel: For `"tensor"`: the number of devices that share a model. The batch is divided among such groups
+            of devices. It should divide the number of heads. `None`: all devices.
         min_size: For `"fsdp"`: the number of values from which on a variable is divided, along its largest axis that
             the devices divide. The default is 4 MiB of float32.
 
@@ -68,9 +70,9 @@ def distribute(
     """
     if how is not None:
         one_of(how, "how", KINDS)
-    if model is not None and how != "tensor":
-        raise ValueError(f'model={model!r} is for how="tensor". Received: how={how!r}')
-    return _BACKENDS[keras.backend.backend()](how, devices, model, min_size)
+    if model_parallel is not None and how != "tensor":
+        raise ValueError(f'model_parallel={model_parallel!r} is for how="tensor". Received: how={how!r}')
+    return _BACKENDS[keras.backend.backend()](how, devices, model_parallel, min_size)
 
 
 def _chosen(devices: int | Sequence[str] | None, there: Sequence[str]) -> list[str]:
@@ -128,18 +130,18 @@ def _is_traced() -> bool:
     return isinstance(keras.ops.zeros(()), sys.modules["jax"].core.Tracer)
 
 
-def _on_jax(how, devices, model, min_size):
+def _on_jax(how, devices, model_parallel, min_size):
     if how is None:
         keras.distribution.set_distribution(None)
         return None
     devices = _chosen(devices, keras.distribution.list_devices())
     total = len(devices)
-    model = total if model is None else model
-    if how == "tensor" and not (is_number(model) and 1 <= model <= total and total % model == 0):
-        raise ValueError(f"model must divide the number of devices, {total}. Received: {model!r}")
-    shape, names = ((total // model, model), [_BATCH, _MODEL]) if how == "tensor" else ((total,), [_BATCH])
+    size = total if model_parallel is None else model_parallel
+    if how == "tensor" and not (is_number(size) and 1 <= size <= total and total % size == 0):
+        raise ValueError(f"model_parallel must divide the number of devices, {total}. Received: {size!r}")
+    shape, names = ((total // size, size), [_BATCH, _MODEL]) if how == "tensor" else ((total,), [_BATCH])
     mesh = keras.distribution.DeviceMesh(shape, names, np.array(devices))
-    parts, along = (int(model), _MODEL) if how == "tensor" else (total, _BATCH)
+    parts, along = (int(size), _MODEL) if how == "tensor" else (total, _BATCH)
 
     def axis_of(variable):
         return divided_axis(how, variable.path, tuple(variable.shape), parts, min_size)
@@ -195,7 +197,7 @@ def whole_outputs() -> Any:
 # --- TensorFlow, PyTorch ----------------------------------------------------------------------------------------
 
 
-def _on_tensorflow(how, devices, model, min_size):
+def _on_tensorflow(how, devices, model_parallel, min_size):
     import tensorflow as tf
 
     if how is None:
@@ -219,7 +221,7 @@ def _on_tensorflow(how, devices, model, min_size):
     return strategy
 
 
-def _on_torch(how, devices, model, min_size):
+def _on_torch(how, devices, model_parallel, min_size):
     if how is None:
         return
     raise NotImplementedError(
@@ -228,7 +230,7 @@ def _on_torch(how, devices, model, min_size):
     )
 
 
-def _on_openvino(how, devices, model, min_size):
+def _on_openvino(how, devices, model_parallel, min_size):
     if how is not None:
         raise NotImplementedError(
             f"distribute({how!r}): Keras has nothing for several devices on OpenVINO. Use KERAS_BACKEND=jax."

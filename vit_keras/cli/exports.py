@@ -17,17 +17,14 @@ __all__ = ["benchmark", "export"]
 
 def export(options: argparse.Namespace) -> None:
     """Export a model, compare it with the file, and print the report."""
-    from .pictures import check_not_read, files_of, open_with_options
+    from .pictures import check_not_read, open_with_options
 
     output = options.output.expanduser()
     find_format(output, options.format)
     if options.no_check and options.check:
         raise ValueError("--no-check and --check exclude each other. Remove one.")
     check_not_read(output, Path(options.model).expanduser())
-    pictures = options.check or True
-    if options.check and len(options.check) == 1 and Path(options.check[0]).is_dir():
-        pictures = options.check[0]
-        files_of(options.check)  # raises if there is none in the folder
+    check, calibration = _images(options.check), _images(options.calibration)
     labels = None if options.labels is None else _labels(options.labels.expanduser())
     options.weights = None
     model = open_with_options(options)
@@ -40,13 +37,24 @@ def export(options: argparse.Namespace) -> None:
         labels=labels,
         top=options.top,
         quantize=options.quantize,
+        calibration=calibration,
         attention=options.attention,
-        check=False if options.no_check else pictures,
+        check=False if options.no_check else check or True,
     )
     if options.json:
         print(report.to_json())
     else:
         print_pairs(report.pairs())
+
+
+def _images(given: list[str] | None) -> list[str] | str | None:
+    """Return one folder as itself, if there is an image in it, and anything else as given."""
+    from .pictures import files_of
+
+    if given and len(given) == 1 and Path(given[0]).is_dir():
+        files_of(given)
+        return given[0]
+    return given
 
 
 def _labels(path: Path) -> list[str]:

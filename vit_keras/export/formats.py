@@ -24,6 +24,7 @@ class Format:
         backend: The Keras backend that must be active to write it; `None` for any.
         resizes: Whether a file takes images of any size and resizes them as the model's preprocessing does.
         quantize: What the argument `quantize=` may be.
+        calibrates: Whether `quantize="int8"` can follow calibration images.
         weights: The ending of the file of weights that may lie next to a file; `""` where there is none.
         shows_attention: Whether a file returns attention by default, if the model has any.
 
@@ -40,15 +41,32 @@ class Format:
     backend: str | None = None
     resizes: bool = True
     quantize: tuple[str, ...] = ()
+    calibrates: bool = False
     weights: str = ""
     shows_attention: bool = False
 
 
 FORMATS = {
     "saved_model": Format("", "saved_model", "tensorflow", ("tensorflow",), ("tensorflow",), "tensorflow"),
-    "onnx": Format(".onnx", "onnx", "onnx", ("onnx",), ("onnxruntime",), quantize=("int8",), weights=".onnx.data"),
+    "onnx": Format(
+        ".onnx",
+        "onnx",
+        "onnx",
+        ("onnx",),
+        ("onnxruntime",),
+        quantize=("int8",),
+        calibrates=True,
+        weights=".onnx.data",
+    ),
     "openvino": Format(
-        ".xml", "openvino", "openvino", ("onnx", "openvino"), ("openvino",), quantize=("int8",), weights=".bin"
+        ".xml",
+        "openvino",
+        "openvino",
+        ("onnx", "openvino"),
+        ("openvino",),
+        quantize=("int8",),
+        calibrates=True,
+        weights=".bin",
     ),
     "litert": Format(
         ".tflite",

@@ -90,6 +90,7 @@ def _save(plan: Plan, name: str, path: Path, folder: Path) -> None:
         "top": plan.top,
         "attention": bool(plan.attention),
         "quantize": plan.quantize,
+        "calibration": plan.calibration,
         "metadata": plan.metadata,
     }
     try:

@@ -20,13 +20,16 @@ from .plan import Plan
 __all__ = ["check_pictures", "model_inputs", "picture_files", "pictures_of_own_size", "unresized"]
 
 
-def check_pictures(plan: Plan, pictures: Any) -> list[Any]:
-    """Return the images that the argument `check` selects.
+def check_pictures(
+    plan: Plan, pictures: Any, otherwise: str = "Pass check=True for drawn ones, or False to compare nothing."
+) -> list[Any]:
+    """Return the images that the argument `check` or `calibration` selects.
 
     Args:
         plan: What they are for.
         pictures: `True`: images that this module draws, the same each time; a folder; or a list of paths, arrays and
             whatever else `vit_keras.utils.read` reads.
+        otherwise: What to do if there are none; the end of the error.
 
     Raises:
         ValueError: There are no images.
@@ -38,7 +41,7 @@ def check_pictures(plan: Plan, pictures: Any) -> list[Any]:
         pictures = pictures_in(path) if path.is_dir() else [path]
     found = list(pictures)
     if not found:
-        raise ValueError("There are no images to compare with. Pass check=True for drawn ones, or False for none.")
+        raise ValueError(f"There are no images. {otherwise}")
     return found
 
 

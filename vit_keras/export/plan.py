@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import hashlib
 import platform
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from ..checkpoints.describe import published_as
 from ..preprocess import Preprocessing
 from ..preprocess.layer import Preprocess
 
-__all__ = ["Plan", "in_float32"]
+__all__ = ["Plan", "in_float32", "listening"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -40,6 +40,8 @@ class Plan:
         top: How many of the most probable classes a file names, where it names any.
         attention: Number of outputs `attention_{n}`; 0 without any.
         quantize: One of the format's `quantize`, or `None`.
+        calibration: What `calibration.largest_channels` returned, for 8 bits of which images were seen before; or
+            `None`.
         metadata: What else is known, as plain JSON: versions, source, license and hash of the weights.
 
     Example:
@@ -58,6 +60,7 @@ class Plan:
     top: int
     attention: int = 0
     quantize: str | None = None
+    calibration: Mapping[str, Sequence[float]] | None = None
     metadata: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     @classmethod
@@ -70,6 +73,7 @@ class Plan:
         top: int = 5,
         attention: bool = False,
         quantize: str | None = None,
+        calibration: Mapping[str, Sequence[float]] | None = None,
         metadata: dict[str, Any] | None = None,
     ) -> Plan:
         """Return the plan of exporting a model.
@@ -81,6 +85,7 @@ class Plan:
             top: How many classes a file names.
             attention: Whether the file returns the attention of every block.
             quantize: See the attributes.
+            calibration: See the attributes.
             metadata: Takes the place of what is found out here.
 
         Returns:
@@ -115,6 +120,7 @@ class Plan:
             top=min(positive_integer(top, "top"), classes or top),
             attention=len(blocks) if attention else 0,
             quantize=quantize,
+            calibration=calibration,
             metadata=_metadata(model) if metadata is None else metadata,
         )
 
@@ -182,7 +188,13 @@ class Plan:
         Returns:
             `{name: float32 tensor}`, with the names of `output_names` in their order.
         """
-        with in_float32(self.model), _listening(self.model) as read, contextlib.ExitStack() as stack:
+        vit, read = anatomy.find_vit(self.model), []
+        heads = anatomy.heads(vit)
+
+        def note(layer, given, outputs):
+            read.append(given if heads else outputs)
+
+        with in_float32(self.model), listening(self.model, heads or [vit], note), contextlib.ExitStack() as stack:
             scores = stack.enter_context(layers.record_attention()) if self.attention else []
             result = self.model(inputs, training=False)
         found = {self.kind: result}
@@ -211,6 +223,7 @@ class Plan:
             "image_size": None if self.image_size is None else list(self.image_size),
             "preprocessing": None if self.preprocessing is None else self.preprocessing.to_dict(),
             "quantize": self.quantize,
+            **({} if self.calibration is None else {"calibrated": True}),
             **self._tokens(),
             **self.metadata,
         }
@@ -320,31 +333,41 @@ def in_float32(model: keras.Model) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _listening(model: keras.Model) -> Iterator[list[Any]]:
-    """Yield a list that grows by what each head of the ViT is called with; without a head, by what the ViT returns.
+def listening(
+    model: keras.Model, watched: Iterable[keras.Layer], note: Callable[[keras.Layer, Any, Any], None]
+) -> Iterator[None]:
+    """Call a function with each call of some layers of a model: the layer, its inputs, its outputs.
 
-    Inside, no model compiles itself: what is collected belongs to the graph, or to none, that the caller is in.
+    Inside, no model compiles itself: what is heard belongs to the graph, or to none, that the caller is in.
+
+    Example:
+        >>> from vit_keras import vit
+        >>> model, heard = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2), []
+        >>> with listening(model, [model.get_layer("head")], lambda layer, inputs, outputs: heard.append(layer.name)):
+        ...     outputs = model(np.zeros((1, 32, 32, 3), "float32"))
+        >>> heard
+        ['head']
     """
-    vit = anatomy.find_vit(model)
-    heads, seen = anatomy.heads(vit), []
+    watched = list(watched)
 
-    def hear(call):
-        def listening(inputs, *args, **kwargs):
+    def hear(layer):
+        call = layer.call
+
+        def heard(inputs, *args, **kwargs):
             outputs = call(inputs, *args, **kwargs)
-            seen.append(inputs if heads else outputs)
+            note(layer, inputs, outputs)
             return outputs
 
-        return listening
+        return heard
 
-    watched = heads or [vit]
     models = [layer for layer in flat_layers(model) if isinstance(layer, keras.Model)]
     eagerly = [each.run_eagerly for each in models]
     for layer in watched:
-        object.__setattr__(layer, "call", hear(layer.call))
+        object.__setattr__(layer, "call", hear(layer))
     try:
         for each in models:
             each.run_eagerly = True
-        yield seen
+        yield
     finally:
         for each, before in zip(models, eagerly):
             each.run_eagerly = before

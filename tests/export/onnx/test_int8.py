@@ -16,7 +16,8 @@ from keras import ops
 
 import vit_keras
 from vit_keras.export import Plan, report
-from vit_keras.export.onnx import int8, write
+from vit_keras.export.calibration import calibrated, largest_channels
+from vit_keras.export.onnx import graph_of, int8, write
 from vit_keras.export.onnx.file import save
 from vit_keras.export.onnx.int8 import quantized
 from vit_keras.export.onnx.narrow import order
@@ -238,6 +239,85 @@ def test_a_file_computes_nearly_what_its_model_computes(tmp_path, options):
     for output, expected in outputs[None].items():
         difference = np.abs(outputs["int8"][output] - expected).max() / max(1, np.abs(expected).max())
         assert 0 < difference < 0.15  # weights of noise; of the real model it is 0.03
+
+
+def with_large_channels():
+    """A model whose layer normalizations make three channels 500 times as large, and whose weights take that back."""
+    model = wide(image_size=64)
+    for block in (layer for layer in model.layers if "encoderblock" in layer.name):
+        for name, users in (("LayerNorm_0", ("query", "key", "value")), ("LayerNorm_2", ("Dense_0",))):
+            (norm,) = (each for each in block._flatten_layers() if each.name == name)
+            factors = np.ones(64, "float32")
+            factors[[3, 30, 50]] = 500
+            norm.gamma.assign(norm.gamma * factors)
+            norm.beta.assign(norm.beta * factors)
+            for user in (each for each in block._flatten_layers() if each.name in users):
+                user.kernel.assign(user.kernel / factors.reshape(-1, *[1] * (len(user.kernel.shape) - 1)))
+    return model
+
+
+@pytest.fixture(scope="module")
+def images():
+    return list(np.random.default_rng(0).integers(0, 256, (8, 64, 64, 3)).astype("uint8"))
+
+
+@pytest.mark.parametrize("runtime", [onnxruntime, openvino])
+def test_calibration_images_show_which_channels_are_large(tmp_path, images, runtime):
+    model = with_large_channels()
+    plan = Plan.of(model, quantize="int8")
+    plans = {"float": Plan.of(model), "int8": plan, "calibrated": calibrated(plan, images[:4], "onnx")}
+    found = {}
+    for name, each in plans.items():
+        write(each, tmp_path / f"{name}.onnx")
+        found[name] = runtime(tmp_path / f"{name}.onnx")(np.stack(images[4:]))["logits"]
+    error = {name: np.linalg.norm(logits - found["float"]) for name, logits in found.items()}
+    assert 0 < error["calibrated"] < error["int8"] / 3
+    sizes = [os.path.getsize(tmp_path / f"{name}.onnx") for name in ("int8", "calibrated")]
+    assert abs(sizes[0] - sizes[1]) < 1000
+
+
+def test_calibration_changes_constants_alone(images):
+    plan = Plan.of(with_large_channels(), quantize="int8", attention=True)
+    nodes = [
+        [(node.operator, node.scope, len(node.inputs)) for node in order(graph_of(each))]
+        for each in (plan, calibrated(plan, images, "onnx"))
+    ]
+    assert nodes[0] == nodes[1]
+
+
+def test_calibration_sees_what_the_layers_compute(images):
+    model = wide(image_size=64)
+    found = largest_channels(Plan.of(model), images)
+    inputs = np.concatenate([model.preprocessing(image) for image in images])
+    norm = model.get_layer("Transformer_encoder_norm")
+    outputs = keras.Model(model.inputs, norm.output).predict(inputs, verbose=0)
+    np.testing.assert_allclose(found[norm.path], np.abs(outputs).max(axis=(0, 1)), rtol=1e-4)
+    assert len(found) == 2 * 2 + 1 and not any("call" in vars(layer) for layer in model._flatten_layers())
+
+
+def test_an_export_is_calibrated_by_a_folder(tmp_path, images):
+    (tmp_path / "images").mkdir()
+    for number, image in enumerate(images):
+        keras.utils.save_img(tmp_path / "images" / f"{number}.png", image)
+    found = vit_keras.export(
+        wide(image_size=64), tmp_path / "model.onnx", quantize="int8", calibration=tmp_path / "images"
+    )
+    assert found.metadata["calibrated"] and found.comparisons
+
+
+@pytest.mark.parametrize(
+    ("file", "options", "error", "message"),
+    [
+        ("model.onnx", {"calibration": [1]}, ValueError, "formats onnx, openvino, html.*quantize=None"),
+        ("model.tflite", {"quantize": "int8", "calibration": [1]}, ValueError, "Received: the format 'litert'"),
+        ("model.onnx", {"quantize": "int8", "calibration": True}, TypeError, "Received: True"),
+        ("model.onnx", {"quantize": "int8", "calibration": []}, ValueError, "no images. Pass calibration="),
+    ],
+)
+def test_calibration_that_is_of_no_use_is_refused(tmp_path, file, options, error, message):
+    with pytest.raises(error, match=message):
+        vit_keras.export(wide(), tmp_path / file, **options)
+    assert not list(tmp_path.iterdir())
 
 
 def test_weights_have_8_bits_in_the_file(tmp_path):

@@ -72,7 +72,7 @@ _EMBEDDINGS = (
     *conv("embeddings.patch_embeddings.projection", "embedding"),
     *array("embeddings.cls_token", "cls", op=TOKENS),
     *array("embeddings.distillation_token", "dist", op=TOKENS),
-    *array("embeddings.register_tokens", "registers", op=TOKENS, tells={"position_resize": "bicubic_antialias"}),
+    *array("embeddings.register_tokens", "registers", op=TOKENS, implied={"position_resize": "bicubic_antialias"}),
     *array("embeddings.position_embeddings", POSITIONS, op=TOKENS),
 )
 _HEADS = (
@@ -225,7 +225,7 @@ CLIP = Family(
         *_TOWER,
     ),
     outer=(
-        *linear("classifier", "head", beside="head/bias", tells={"pooling": "gap", "final_norm": None}),
+        *linear("classifier", "head", beside="head/bias", implied={"pooling": "gap", "final_norm": None}),
         *linear("visual_projection", "head"),
     ),
     ignored=(*_OTHER_PARTS, "git.*", "output.*", "image_to_text_projection.*"),
@@ -296,7 +296,7 @@ SIGLIP = Family(
     absent=("embeddings.class_embedding",),
     rules=(
         *array(_PATCHES, "embedding/kernel", op=CONV, when=axes(_PATCHES, 4)),
-        *array(_PATCHES, "embedding/kernel", op=PATCH_LINEAR, tells={"position_resize": "bilinear_antialias"}),
+        *array(_PATCHES, "embedding/kernel", op=PATCH_LINEAR, implied={"position_resize": "bilinear_antialias"}),
         *array("embeddings.patch_embedding.bias", "embedding/bias"),
         *_TOWER,
         *array("head.probe", "MAPHead_0/probe"),
@@ -306,7 +306,7 @@ SIGLIP = Family(
         *linear("head.mlp.fc1", "MAPHead_0/MlpBlock_0/Dense_0"),
         *linear("head.mlp.fc2", "MAPHead_0/MlpBlock_0/Dense_1"),
     ),
-    outer=linear("classifier", "head", tells={"pooling": "gap"}),
+    outer=linear("classifier", "head", implied={"pooling": "gap"}),
     ignored=(*_OTHER_PARTS, "*connector.*", "*perceiver_resampler.*"),
     config={**_CONFIG, "mlp_activation": "gelu_tanh"},
     heads={**_WIDTHS, 1152: 16, 1536: 16},
@@ -361,10 +361,13 @@ BEIT = Family(
                 shared=True,
             )
         ),
-        *norm("layernorm", "Transformer/encoder_norm", tells={"final_norm": "tokens"}),
-        *norm("pooler.layernorm", "fc_norm", tells={"final_norm": "pooled"}),
+        *norm("layernorm", "Transformer/encoder_norm", implied={"final_norm": "tokens"}),
+        *norm("pooler.layernorm", "fc_norm", implied={"final_norm": "pooled"}),
     ),
-    outer=(*_HEADS, *norm("layernorm", "Transformer/encoder_norm", tells={"final_norm": "tokens"})),  # of masked images
+    outer=(
+        *_HEADS,
+        *norm("layernorm", "Transformer/encoder_norm", implied={"final_norm": "tokens"}),
+    ),  # of masked images
     ignored=("embeddings.mask_token", "*relative_position_index", *_OTHER_PARTS),
     config={**_NO_LAST_NORM, "epsilon": 1e-12, "relative_resize": "bilinear"},
     heads=_WIDTHS,
@@ -381,7 +384,7 @@ INTERNVL = Family(
         *_new_attention(f"{_OLD}.attention", "projection_layer"),
         *_scales(_OLD, "lambda_1", "lambda_2"),
         *_new_mlp(_OLD),
-        *norm("layernorm", "Transformer/encoder_norm", tells={"final_norm": "tokens"}),
+        *norm("layernorm", "Transformer/encoder_norm", implied={"final_norm": "tokens"}),
     ),
     ignored=("embeddings.mask_token", *_OTHER_PARTS),
     config=_NO_LAST_NORM,

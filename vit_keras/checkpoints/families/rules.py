@@ -79,7 +79,7 @@ class Rule:
         when: A condition on `shape_of`, for arrays that the name alone does not identify.
         stacked: Whether the first axis counts the blocks.
         shared: Whether all blocks share the array.
-        tells: Fields of `ViTConfig` that a file with such an array implies.
+        implied: Fields of `ViTConfig` that a file with such an array implies.
         beside: Pattern of another weight; the array is written only for models that have it.
     """
 
@@ -89,7 +89,7 @@ class Rule:
     when: Callable[[Callable[[str], tuple[int, ...] | None]], bool] | None = None
     stacked: bool = False
     shared: bool = False
-    tells: Mapping[str, Any] | None = None
+    implied: Mapping[str, Any] | None = None
     beside: str | None = None
 
 
@@ -257,7 +257,7 @@ class Binding(NamedTuple):
         ignored: Names that are known and no part of the model.
         unknown: Names that fit no rule.
         doubled: Canonical names that two arrays claim.
-        told: Fields of `ViTConfig` that the arrays imply (`Rule.tells`).
+        told: Fields of `ViTConfig` that the arrays imply (`Rule.implied`).
     """
 
     parts: dict[str, Part]
@@ -338,7 +338,7 @@ def bind(family: Family, names: Iterable[str], shape_of: Callable[[str], tuple[i
             ignored.append(name)
             continue
         numbers = _numbers(rule.source, match)
-        told |= rule.tells or {}
+        told |= rule.implied or {}
         for index, target in enumerate(rule.targets):
             if rule.shared:
                 shared.append((target, name, rule, index))

@@ -60,7 +60,7 @@ _ALSO = (  # other spellings of the same weights, in the originals' files
     *array("blocks.{i}.gamma_1", f"{BLOCK}/LayerScale_0/scale"),
     *array("blocks.{i}.gamma_2", f"{BLOCK}/LayerScale_1/scale"),
     *array("rel_pos_bias.relative_position_bias_table", f"{ATTENTION}/relative_position_bias", shared=True),
-    *array("register_tokens", "registers", op=TOKENS, tells={"position_resize": "bicubic_antialias"}),
+    *array("register_tokens", "registers", op=TOKENS, implied={"position_resize": "bicubic_antialias"}),
     *array("storage_tokens", "registers", op=TOKENS),
     *linear("blocks.{i}.mlp.w12", f"{MLP}/Gate", f"{MLP}/Dense_0"),
     *linear("blocks.{i}.mlp.w1", f"{MLP}/Gate"),
@@ -241,7 +241,7 @@ DINOV3 = dataclasses.replace(
             when=lambda shape_of: bool(shape_of("blocks.0.attn.qkv.bias_mask") or shape_of("storage_tokens")),
         ),
         *(
-            dataclasses.replace(rule, tells={"pooling": "token"}) if rule.source == "storage_tokens" else rule
+            dataclasses.replace(rule, implied={"pooling": "token"}) if rule.source == "storage_tokens" else rule
             for rule in _first(*_GAMMAS, "blocks.{i}.mlp.fc1_")  # timm's models have the mean
         ),
     ),
@@ -287,7 +287,7 @@ def _eva(name: str, title: str, *own: str, **fields) -> Family:
         detect=("patch_embed.proj.weight", "pos_embed", "blocks.0.norm1.weight", "blocks.0.norm2.weight"),
         absent=_TABLES,
         rules=tuple(
-            dataclasses.replace(rule, tells=_EVA_ROPE) if rule.targets[:1] == gated else rule for rule in _first(*own)
+            dataclasses.replace(rule, implied=_EVA_ROPE) if rule.targets[:1] == gated else rule for rule in _first(*own)
         ),
         ignored=(*TIMM.ignored, "rope.*"),
         only={
@@ -331,7 +331,7 @@ ROPE_VIT = dataclasses.replace(
     marks=("blocks.0.gamma_1",),
     absent=("reg_token", "storage_tokens", "norm_pre.weight", *_TABLES),
     rules=(
-        *array("rope.freqs", "rotary_positions/frequencies", tells={"rope_kind": "mixed", "rope_theta": 10.0}),
+        *array("rope.freqs", "rotary_positions/frequencies", implied={"rope_kind": "mixed", "rope_theta": 10.0}),
         *ROPE_REGISTERS.rules,
     ),
     config={**_ALL_POOLED, "rope_theta": 100.0, "rope_kind": "axial_xy"},

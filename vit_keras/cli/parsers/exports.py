@@ -35,6 +35,13 @@ def export(parser: argparse.ArgumentParser) -> None:
     )
     quantized = "; ".join(f"{name}: {', '.join(each.quantize)}" for name, each in FORMATS.items() if each.quantize)
     parser.add_argument("--quantize", metavar="NAME", help=f"smaller weights ({quantized}); default: float32")
+    able = ", ".join(name for name, each in FORMATS.items() if each.calibrates)
+    parser.add_argument(
+        "--calibration",
+        nargs="+",
+        metavar="DIR|IMAGE",
+        help=f"some thirty images like those that the file will see, for more exact int8 files ({able}); default: none",
+    )
     parser.add_argument(
         "--attention",
         action=argparse.BooleanOptionalAction,

@@ -57,7 +57,7 @@ def graph_of(plan: Plan) -> Graph:
         prepare.name = "preprocess"  # names of nodes begin with it, and Keras counts its layers
     named = tuple(name if n is None else n for n, name in zip(shape, ("batch", "height", "width", "channels")))
     graph = narrowed(trace(lambda images: plan.outputs(prepare(images)), {"images": (named, dtype)}))
-    return quantized(graph) if plan.quantize else graph
+    return quantized(graph, plan.calibration) if plan.quantize else graph
 
 
 def _texts(metadata: dict[str, Any]) -> dict[str, str]:

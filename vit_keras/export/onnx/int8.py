@@ -5,6 +5,11 @@ column of weights has a scale of its own. No calibration is needed, an outlier i
 precision, and the result for an image does not depend on the other images in its batch. The graph contains
 `QuantizeLinear` and `DequantizeLinear`; onnxruntime and OpenVINO run them as integer matrix multiplications.
 
+Some channels are much larger than the others in every token, and take the levels of a row for themselves. Where their
+size is known from calibration images, a layer normalization divides each channel by a factor, and the weights after it
+are multiplied by that factor (SmoothQuant, arXiv 2211.10438, equation 4 with a strength of 0.5). This changes constants
+alone.
+
 x86 processors without VNNI (all before 2019, and AMD's before Zen 4) add the products of rows 2i and 2i + 1 of the
 weights in 16 bits (`vpmaddubsw`) and cut off what does not fit: the same file would then compute different numbers on
 different processors. A row's level is at most 2 * ROWS, so the sum fits if the weights of the same sign in such a pair
@@ -15,10 +20,11 @@ A column whose large weights have no large neighbor of the same sign keeps all 2
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from .graph import Graph, Value
+from .graph import Graph, Node, Value
 from .narrow import order
 
 __all__ = ["quantized"]
@@ -38,10 +44,15 @@ TINY = 1e-6
 """Added to the range of a row, so that rows of zeros stay zeros."""
 
 
-def quantized(graph: Graph) -> Graph:
+def quantized(graph: Graph, largest: Mapping[str, Sequence[float]] | None = None) -> Graph:
     """Return a graph that multiplies by weights in 8 bits and stores other large weights in half precision.
 
     Products of two tensors that both depend on the inputs, as in attention, stay float32. So do all other operations.
+
+    Args:
+        graph: The graph in float32.
+        largest: For each layer normalization, by its path, the largest magnitude of each channel of its output
+            (`calibration.largest_channels`). `None`: the channels stay as they are.
 
     Example:
         >>> graph = Graph()
@@ -52,10 +63,15 @@ def quantized(graph: Graph) -> Graph:
     """
     new = Graph()
     made: dict[Value, Value] = {x: new.input(name, x.shape, x.dtype) for name, x in graph.inputs.items()}
+    factors = _factors(graph, largest or {})
     for node in order(graph):
         new.scope = node.scope
         inputs = [x if x is None or x.make else made[x] for x in node.inputs]
-        if node.operator == "MatMul" and _large(inputs[1], ranks=(2,)):
+        if node.outputs[0] in factors:
+            inputs[1:] = [_scaled(new, x, 1 / factors[node.outputs[0]]) for x in inputs[1:]]
+        elif _is_product(node) and _whole(node.inputs[0]) in factors:
+            inputs[1] = _scaled(new, inputs[1], factors[_whole(node.inputs[0])])
+        if _is_product(node):
             outputs = [_product(new, *inputs)]
         else:
             halves = (_half(new, x) for x in inputs)
@@ -63,6 +79,46 @@ def quantized(graph: Graph) -> Graph:
         made.update(zip(node.outputs, outputs))
     new.outputs = {name: made.get(x, x) for name, x in graph.outputs.items()}
     return new
+
+
+def _is_product(node: Node) -> bool:
+    """Return whether a node multiplies by weights in 8 bits."""
+    return node.operator == "MatMul" and _large(node.inputs[1], ranks=(2,))
+
+
+def _whole(value: Value) -> Value:
+    """Return the tokens of which a value is some, with all their channels; else the value."""
+    while value.operator == "Slice" and value.node.inputs[0].shape[-1:] == value.shape[-1:]:
+        value = value.node.inputs[0]
+    return value
+
+
+def _factors(graph: Graph, largest: Mapping[str, Sequence[float]]) -> dict[Value, np.ndarray]:
+    """Return what to divide each channel by, for each output of a layer normalization that only products read."""
+    readers: dict[Value, list[Node | None]] = {_whole(x): [None] for x in graph.outputs.values()}
+    for node in order(graph):
+        for x in filter(None, node.inputs):
+            if node.operator != "Slice":  # who reads the part counts
+                readers.setdefault(_whole(x), []).append(node)
+    found = {}
+    for value, nodes in readers.items():
+        norm = value.node
+        if norm is None or norm.operator != "LayerNormalization" or norm.scope not in largest:
+            continue
+        channels = value.shape[-1:]
+        scaled = len(norm.inputs) == 3 and all(x is not None and x.shape == channels for x in norm.inputs[1:])
+        if scaled and all(node is not None and _is_product(node) for node in nodes):
+            rows = np.maximum(np.asarray(largest[norm.scope], "float32"), TINY)
+            weights = np.max([np.abs(node.inputs[1].make()).max(axis=1) for node in nodes], axis=0)
+            logarithm = (np.log(rows) - np.log(np.maximum(weights, TINY))) / 2
+            found[value] = np.exp(logarithm - logarithm.mean())
+    return found
+
+
+def _scaled(graph: Graph, constant: Value, factors: np.ndarray) -> Value:
+    """Return a constant with its first axis multiplied by factors."""
+    shape = (-1, *(1 for _ in constant.shape[1:]))
+    return graph.derived(constant, lambda array: array * factors.reshape(shape), ("scaled", factors.tobytes()))
 
 
 def _large(x: Value | None, ranks: tuple[int, ...]) -> bool:
