@@ -48,13 +48,16 @@ FAULTS = ("Installation failed: ", "pip check: ")
 TEXT = """\
 # Versions
 
-`tools/version_matrix.py` wrote this page. For each row it made a fresh virtual environment with one backend, installed
-the wheel and the test extra, and ran the first cases of the numeric core of the tests (`-m first_case`). OpenVINO is
-installed in all of them, since the tests export to it. Keras on OpenVINO does not train, so only the tests of a few
-files run there. *Newest* is the newest Keras that pip finds for this Python and backend. A backend without a version is
-the newest, too. One package is held back: onnx below 1.19 with TensorFlow 2.16 (a newer onnx cannot be imported with
-it). *Seconds* are those of the tests. A row without numbers is a combination that pip cannot install, with pip's
-reason.
+`tools/version_matrix.py` wrote this page. For each row, it made a new virtual environment with one backend, and
+installed the wheel and the test extra. Then it ran the first cases of the numeric core of the tests (`-m first_case`).
+
+- OpenVINO is installed in all environments, because the tests export to it. Keras on OpenVINO does not train, so only
+  the tests of a few files run there.
+- *Newest* is the newest Keras that pip finds for this Python and backend. A backend without a version is also the
+  newest.
+- With TensorFlow 2.16, onnx is held below 1.19, because a newer onnx cannot be imported with it.
+- *Seconds* is the duration of the tests.
+- A row without numbers is a combination that pip cannot install, with pip's reason.
 
 {table}
 

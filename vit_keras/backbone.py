@@ -29,29 +29,29 @@ def feature_maps(
     prefix: bool = False,
     name: str | None = None,
 ) -> keras.Model:
-    """Return a model from images to feature maps: the patches after chosen blocks, in their places.
+    """Return a model from images to feature maps: the tokens of the patches after chosen blocks, as a grid.
 
-    It shares its layers and weights with the given model: to train one trains the other, and `trainable` is the same
-    for both. Blocks after the last chosen one are not computed. It is saved and loaded like any other Keras model.
+    The new model shares layers and weights with the given model: training one trains the other, and `trainable` is the
+    same for both. Blocks after the last chosen block are not computed. Save and load it like any other Keras model.
 
     Args:
-        model: A ViT of this package, or a model with one inside. What stands before the ViT (preprocessing,
-            augmentation) is applied as in inference, in training too: augmentation would move the image away from its
-            mask. What stands after it is left out.
+        model: A ViT of this package, or a model that contains one. Layers before the ViT (preprocessing, augmentation)
+            run as in inference, even in training, because augmentation would move the image away from its mask. Layers
+            after the ViT are left out.
         layers: Numbers of blocks, from the end if negative; `None` for all.
         norm: Whether each map goes through the final layer normalization of the ViT, as the tokens do before its head.
-            (A model that normalizes what it pools, or nothing, has none: its maps are what the blocks return.)
-        prefix: Whether to return the tokens before the patches too: class, distillation and register tokens.
-        name: Name of the new model; `None`: the name of the ViT and `-maps`.
+            If the model normalizes only the pooled vector, or nothing, the maps are the outputs of the blocks.
+        prefix: Whether to also return the tokens before the patches: class, distillation and register tokens.
+        name: Name of the new model. `None` selects the name of the ViT with `-maps`.
 
     Returns:
-        A model from `(batch, height, width, channels)`, as the given model takes images, to `(batch, down, across,
-        hidden_size)`: of one number a map, else a list of them in the order of the blocks. With `prefix` a list of
-        this and the same of `(batch, prefix_tokens, hidden_size)`.
+        A model from images `(batch, height, width, channels)`, as the given model takes them, to maps `(batch, down,
+        across, hidden_size)`. For one number it returns one map, otherwise a list in the order of the blocks. With
+        `prefix`, it returns a list of the maps and of the tokens `(batch, prefix_tokens, hidden_size)`.
 
     Raises:
-        ValueError: There is no ViT in the model or more than one, there is no such block, or the patches do not keep
-            their places in the model (`merge_tokens`, `patch_dropout`); or `prefix` of a model without such tokens.
+        ValueError: The model contains no ViT or more than one, a block does not exist, the patches do not keep their
+            places in the model (`merge_tokens`, `patch_dropout`), or `prefix` is set for a model without such tokens.
         TypeError: `model` is not a Keras model, or `layers` are not numbers.
 
     Example:

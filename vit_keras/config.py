@@ -20,43 +20,45 @@ __all__ = ["ViTConfig"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ViTConfig:
-    """The configuration of a Vision Transformer: all that its computation depends on besides the weights.
+    """The configuration of a Vision Transformer: everything that its computation depends on except the weights.
 
     Args:
-        image_size: Pixels of the input, `(height, width)` or one integer for a square. `None`: images of any size; the
-            positions are resampled in the graph from a table of `position_grid`.
+        image_size: Pixels of the input, `(height, width)` or one integer for a square. With `None`, the model takes
+            images of any size, and resamples the positions in the graph from a table of `position_grid`.
         channels: Channels of the input image.
-        patch_size: Pixels of a patch, as `image_size`. In a hybrid: cells of the ResNet's feature map.
-        drop_remainder: Whether an image loses what is left over after whole patches, instead of raising an error.
+        patch_size: Pixels of a patch, in the same form as `image_size`. In a hybrid, cells of the ResNet's feature map.
+        drop_remainder: Whether to cut off the pixels that are left over after whole patches. Otherwise, such an image
+            size raises an error.
         resnet: Units in each stage of the ResNet before the patch embedding (a hybrid; paper, section 3.1), or `None`.
-        resnet_numerics: Whose weight standardization and group normalization: `"google"` or `"timm"`.
+        resnet_numerics: Whose weight standardization and group normalization to use: `"google"` or `"timm"`.
         patch_bias: Whether the patch embedding has a bias.
         patch_norm: Whether there are layer normalizations before and after the patch embedding (vit-pytorch).
-        class_token: Whether there is a class token; `None`: as the file of weights, or by `pooling`.
+        class_token: Whether there is a class token. `None` follows the file of weights, or `pooling`.
         distillation_token: Whether there is a second token after the class token (DeiT).
         registers: Number of register tokens after the class token (arXiv 2309.16588).
         position: `"learned"`, `"sincos2d"` (fixed; arXiv 2104.02057) or `None`.
         position_prefix: Whether the class and distillation tokens have position embeddings too.
         register_positions: Whether the registers have position embeddings too.
-        position_grid: Patches down and across of the table of positions where `image_size` is `None`.
+        position_grid: Patches down and across of the table of positions if `image_size` is `None`.
         rope_theta: Base of rotary position embeddings on the patches (RoPE, arXiv 2104.09864), or `None`.
-        rope_kind: Which: `"centered"` (DINOv3), `"axial"` (EVA-02) or `"axial_xy"` (RoPE-ViT, PE), see
-            `vit_keras.positions.rope_sincos`, or `"mixed"`, with learned frequencies (RoPE-Mixed, arXiv 2403.13298).
-        rope_grid: Patches down and across of the grid that axial ones are scaled to, or `None`.
-        rope_offset: Added to rows and columns in axial ones.
+        rope_kind: Kind of rotary positions: `"centered"` (DINOv3), `"axial"` (EVA-02) or `"axial_xy"` (RoPE-ViT, PE),
+            see `vit_keras.positions.rope_sincos`; or `"mixed"`, with learned frequencies (RoPE-Mixed, arXiv
+            2403.13298).
+        rope_grid: Patches down and across of the grid that axial rotary positions are scaled to, or `None`.
+        rope_offset: Number added to rows and columns in axial rotary positions.
         relative_positions: Whether each attention layer has a table of relative positions (BEiT, arXiv 2106.08254).
         num_layers: Number of encoder blocks (the paper's *layers*).
         hidden_size: Width of a token (the paper's *hidden size D*).
         num_heads: Attention heads of a block.
         dim_head: Width of a head; `None` for `hidden_size / num_heads`.
-        mlp_dim: Hidden width of a block's MLP.
+        mlp_dim: Hidden width of the MLP of a block.
         qkv_bias: Whether queries, keys and values have a bias.
-        key_bias: Whether keys have a bias; `None`: as `qkv_bias`.
+        key_bias: Whether keys have a bias; `None` for `qkv_bias`.
         out_bias: Whether the output projection of the attention has a bias.
         attention_norm: Whether there is a layer normalization before this projection (sub-LN, arXiv 2210.06423).
-        mlp_norm: Whether there is one before the last layer of the MLP.
-        mlp_activation: `"gelu_tanh"` (what Google's checkpoints were trained with), `"gelu"` (the exact one:
-            PyTorch's, and vit-keras 0.x), `"quick_gelu"` (OpenAI's CLIP), or any Keras activation name.
+        mlp_norm: Whether there is a layer normalization before the last layer of the MLP.
+        mlp_activation: `"gelu_tanh"` (Google's checkpoints were trained with it), `"gelu"` (the exact form, as in
+            PyTorch and vit-keras 0.x), `"quick_gelu"` (OpenAI's CLIP), or any Keras activation name.
         gated_mlp: Whether the MLP is gated: `activation(gate(x)) * Dense_0(x)` (SwiGLU, arXiv 2002.05202).
         layer_scale: Initial value of the learned factors on both branches of a block (CaiT, arXiv 2103.17239), or
             `None`.
@@ -64,40 +66,43 @@ class ViTConfig:
         pre_norm: Whether there is a layer normalization before the first block (CLIP).
         post_norm: Whether the layer normalizations of a block come after the attention and the MLP instead of before
             them (arXiv 2111.09883).
-        final_norm: Whether the last layer normalization is on the `"tokens"`, on what they are `"pooled"` to, or
-            nowhere (`None`).
+        final_norm: Whether the last layer normalization is on the `"tokens"`, on the `"pooled"` vector, or left out
+            (`None`).
         tokens_mlp_dim: Hidden width of an MLP over the tokens that replaces the attention: an MLP-Mixer (arXiv
             2105.01601), which has no position embeddings.
-        merge_tokens: Tokens that each block merges into others that are alike, or a tuple of one number for each block
-            (ToMe, arXiv 2210.09461); see `vit_keras.merge_tokens`.
-        pooling: What the head sees. `"token"` (alias `"cls"`): the class token. `"gap"` (alias `"mean"`): the mean
-            over the patches. `"token+gap"`: both, concatenated. `"token+dist"`: the class and the distillation token,
-            each with its own head; the output is the mean (DeiT, arXiv 2012.12877, section 4). `"all"`: the mean over
-            all tokens. `"map"`: multi-head attention pooling (SigLIP, arXiv 2303.15343). `None`: all tokens, class
-            token first.
-        map_prefix: Whether the attention pooling sees the tokens before the patches too; in timm's ViTs it does not.
+        merge_tokens: Number of tokens that each block merges into similar tokens, or a tuple with one number for each
+            block (ToMe, arXiv 2210.09461); see `vit_keras.merge_tokens`.
+        pooling: Input of the head. `"token"` (alias `"cls"`): the class token. `"gap"` (alias `"mean"`): the mean over
+            the patches. `"token+gap"`: both, concatenated. `"token+dist"`: the class and the distillation token, each
+            with its own head; the output is the mean (DeiT, arXiv 2012.12877, section 4). `"all"`: the mean over all
+            tokens. `"map"`: multi-head attention pooling (SigLIP, arXiv 2303.15343). `None`: no pooling; the output is
+            all tokens, class token first.
+        map_prefix: Whether the attention pooling also sees the tokens before the patches. In timm's ViTs, it does not.
         map_heads: Heads of the attention pooling; `None` for `num_heads`.
-        map_mlp_dim: Hidden width of the MLP in it; `None` for `mlp_dim`.
+        map_mlp_dim: Hidden width of the MLP in the attention pooling; `None` for `mlp_dim`.
         representation_size: Width of the tanh layer before the head (`pre_logits`), or `None`.
         include_top: Whether the model ends in a classification head.
         classes: Number of classes of the head.
         head_bias: Whether the head has a bias.
         activation: Activation of the head: a Keras name such as `"softmax"`.
-        dropout: Rate after the attention, after the MLP's activation and after the MLP.
-        emb_dropout: Rate after the position embeddings; `None` for `dropout`.
-        attention_dropout: Rate on the attention weights.
-        stochastic_depth: Rate at which training leaves out the last block's branches, drawn for each image; it rises
-            linearly from 0 in the first block (arXiv 1603.09382).
-        patch_dropout: Share of the patches that training leaves out, others for each image (arXiv 2208.07220).
+        dropout: Dropout rate after the attention, after the MLP's activation and after the MLP.
+        emb_dropout: Dropout rate after the position embeddings; `None` for `dropout`.
+        attention_dropout: Dropout rate on the attention weights.
+        stochastic_depth: Rate at which training leaves out the branches of the last block, drawn for each image. The
+            rate rises linearly from 0 in the first block (arXiv 1603.09382).
+        patch_dropout: Share of the patches that training leaves out, drawn for each image (arXiv 2208.07220).
         remat: Whether training keeps only the inputs of the blocks and computes the rest again in the backward pass.
-            Not together with dropout.
-        position_resize: How position embeddings are resampled to another grid: one of `vit_keras.positions.METHODS`.
-        patch_resize: How a patch kernel is brought to another patch size (FlexiViT's PI-resize), with the same choices.
-        relative_resize: The same for relative positions; also `"geometric"` (BEiT's) and `"geometric_linear"` (timm's).
+            Cannot be combined with dropout.
+        position_resize: How position embeddings are resampled to a different grid: one of
+            `vit_keras.positions.METHODS`.
+        patch_resize: How a patch kernel is resampled to a different patch size (FlexiViT's PI-resize), with the same
+            choices.
+        relative_resize: How relative positions are resampled, with the same choices and also `"geometric"` (BEiT's)
+            and `"geometric_linear"` (timm's).
         name: Name of the model.
 
     Raises:
-        ValueError: A value is out of range or two of them contradict each other.
+        ValueError: A value is out of range, or two values contradict each other.
 
     Example:
         >>> config = ViTConfig(image_size=(224, 448), num_layers=2, hidden_size=64, num_heads=2, mlp_dim=128)
@@ -198,7 +203,7 @@ class ViTConfig:
 
     @property
     def grid(self) -> tuple[int, int] | None:
-        """Patches down and across; `None` where images may have any size."""
+        """Patches down and across; `None` if images may have any size."""
         return None if self.image_size is None else self.grid_of(self.image_size)
 
     @property
@@ -226,17 +231,17 @@ class ViTConfig:
 
     @property
     def relative_grid(self) -> tuple[int, int] | None:
-        """Patches down and across of the table of relative positions, where there is one."""
+        """Patches down and across of the table of relative positions, or `None` if there is no such table."""
         return self.grid if self.relative_positions else None
 
     @property
     def rope_interleaved(self) -> bool:
-        """Whether rotary positions rotate neighboring channels of a head, and not its two halves."""
+        """Whether rotary positions rotate neighboring channels of a head instead of its two halves."""
         return self.rope_kind != "centered"
 
     @property
     def embedding_dropout(self) -> float:
-        """The rate after the position embeddings."""
+        """The dropout rate after the position embeddings."""
         return self.dropout if self.emb_dropout is None else self.emb_dropout
 
     def tokens_merged_in(self, block: int) -> int:
@@ -244,7 +249,7 @@ class ViTConfig:
         return self.merge_tokens if isinstance(self.merge_tokens, int) else self.merge_tokens[block]
 
     def stochastic_depth_of(self, block: int) -> float:
-        """Return the rate of a block, counted from 0."""
+        """Return the rate of stochastic depth of a block, counted from 0."""
         return self.stochastic_depth * block / max(self.num_layers - 1, 1)
 
     def replace(self, **changes: Any) -> ViTConfig:

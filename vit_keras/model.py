@@ -28,18 +28,19 @@ if TYPE_CHECKING:
 
 @keras.saving.register_keras_serializable("vit_keras")
 class VisionTransformer(FastModel):
-    """A functional Keras model that knows its `ViTConfig`. Made by `build` and the factories.
+    """A functional Keras model that knows its `ViTConfig`. `build` and the factories make such models.
+
+    All attributes except `load_report` are saved with the model.
 
     Attributes:
-        config: The `ViTConfig` it was built from, which is saved with the model; `None` in a copy that
-            `keras.models.clone_model` made.
-        preprocessing: How the checkpoint's images are prepared (`vit_keras.preprocess.Preprocessing`); saved with
-            the model. Its first block remembers it, also in a functional model that a user builds from its tensors.
-        labels: Names of the classes: a tuple, the name of a list of them (`"imagenet-1k"`), or `None`; saved with the
-            model.
-        task: What the outputs mean, one of `vit_keras.labels.TASKS`: `"single"`, one class of several; `"multi"`,
-            labels that are independent of each other; `"regression"`, numbers; `"ordinal"`, a number on the scale of
-            the levels that `labels` names. Saved with the model; ask `anatomy.task` of any model.
+        config: The `ViTConfig` from which the model was built, or `None` in a copy that `keras.models.clone_model`
+            made.
+        preprocessing: How the images of the checkpoint are prepared (`vit_keras.preprocess.Preprocessing`). The first
+            block stores it, so a functional model that a user builds from the model's tensors has it too.
+        labels: Names of the classes: a tuple, the name of a list of names (`"imagenet-1k"`), or `None`.
+        task: The meaning of the outputs, one of `vit_keras.labels.TASKS`: `"single"`, one class of several; `"multi"`,
+            independent labels; `"regression"`, numbers; `"ordinal"`, a number on the scale of the levels that `labels`
+            names. For a model of any class, use `anatomy.task`.
         load_report: What happened when the weights were loaded, or `None`.
 
     Example:
@@ -57,7 +58,7 @@ class VisionTransformer(FastModel):
 
     @property
     def preprocessing(self) -> Preprocessing:
-        """How the checkpoint's images are prepared."""
+        """How the images of the checkpoint are prepared."""
         return anatomy.own_preprocessing(self)
 
     @preprocessing.setter
@@ -65,19 +66,20 @@ class VisionTransformer(FastModel):
         anatomy.remember_preprocessing(self, preprocessing)
 
     def preprocess(self, images: Any, image_size: tuple[int, int] | int | None = None) -> np.ndarray:
-        """Read images and turn them into this model's input, as its checkpoint was trained and evaluated.
+        """Read images and return them as this model's input, prepared as for the evaluation of its checkpoint.
 
         Args:
             images: One image, or a list or batch of them: paths, URLs, PIL images or arrays (see
                 `vit_keras.utils.read`).
-            image_size: For a model that takes any size; `None`: the checkpoint's size.
+            image_size: Pixels of the result, for a model that takes images of any size. `None` selects the size of
+                the checkpoint.
 
         Returns:
-            float32 `(n, height, width, channels)`; of one image, n is 1.
+            float32 `(n, height, width, channels)`; n is 1 for one image.
 
         Raises:
-            FileNotFoundError: There is no such image.
-            ValueError: It cannot be read.
+            FileNotFoundError: An image does not exist.
+            ValueError: An image cannot be read.
 
         Example:
             >>> from vit_keras import vit
@@ -89,7 +91,7 @@ class VisionTransformer(FastModel):
         return self.preprocessing(images, (None if None in fixed else fixed) or image_size)
 
     def settings(self) -> dict[str, Any]:
-        """Return what there is to know of the model besides its weights, as plain JSON."""
+        """Return the configuration, preprocessing, labels and task of the model as plain JSON."""
         return {
             "config": None if self.config is None else dataclasses.asdict(self.config),
             "preprocessing": self.preprocessing.to_dict(),
@@ -106,14 +108,15 @@ class VisionTransformer(FastModel):
         return super().predict(x, *args, **kwargs)
 
     def check_images(self, images: Any) -> None:
-        """Refuse anything but images of the model's shape; for the first batch, check the range of the pixels too.
+        """Raise an error unless the images have the model's shape. For the first batch, also check the pixel range.
 
         Args:
-            images: A batch of images, an array or a tensor; whatever has no known shape passes, such as a dataset.
+            images: A batch of images, as an array or a tensor. Anything without a known shape, such as a dataset, is
+                not checked.
 
         Raises:
-            TypeError: It is a path, a PIL image, a list of these, or a number: `preprocess` makes a batch of images.
-            ValueError: The channels are not last, or not as many as the model's; or the size is another one.
+            TypeError: The argument is a path, a PIL image, a list of these, or a number. Call `preprocess` first.
+            ValueError: The channels are not last, or their number or the size of the images differs from the model's.
 
         Warns:
             UserWarning: The pixels of the first batch are not in the range that the model was trained with.

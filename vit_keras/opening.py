@@ -1,8 +1,8 @@
-"""From any name, file, folder or URL to a model.
+"""Open a model from a name, a file, a folder or a URL.
 
-`open_model` takes whatever there is. `from_checkpoint` (weights), `load_model` (saved models) and the factories of
-`vit_keras.vit` are what it calls. What is built is decided in one place, `_configure`: a preset, changed by what the
-file says, changed by what the user says.
+`open_model` accepts all of these. It calls `from_checkpoint` for weights, `load_model` for saved models, and the
+factories of `vit_keras.vit`. One function, `_configure`, decides what is built: it takes a preset, applies what the
+file says, and then what the user says.
 """
 
 from __future__ import annotations
@@ -45,23 +45,23 @@ FACTORIES = {config.name.replace("-", "_"): variant for variant, config in VARIA
 def open_model(
     model: str | os.PathLike[str] | None = None, weights: str | os.PathLike[str] | None = None, **options: Any
 ) -> keras.Model:
-    """Open a model with its weights, whatever it is.
+    """Open a model with its weights, by name, file, folder or URL.
 
     Args:
         model: A factory (`"vit_b16"`), a published name (`"vit_cifar10"`; see `checkpoints.available`), a saved model
-            (`.keras`, `.h5`), a file of weights, a folder from Hugging Face, or a URL. `None`: the model that
-            `weights` are for, or without these `DEFAULT_MODEL`.
-        weights: A published name, a file or a URL, to choose the weights of a factory. `None`: the recommended
-            ImageNet-1k weights.
-        **options: Options of `from_checkpoint`: `image_size`, `classes`, `dtype` and so on.
+            (`.keras`, `.h5`), a file of weights, a folder from Hugging Face, or a URL. `None` selects the model that
+            `weights` are for or, if `weights` is also `None`, `DEFAULT_MODEL`.
+        weights: A published name, a file or a URL, which chooses the weights of a factory. `None` selects the
+            recommended ImageNet-1k weights.
+        **options: Options of `from_checkpoint`, such as `image_size`, `classes` and `dtype`.
 
     Returns:
-        The model. A `VisionTransformer`, unless it was saved as another kind of Keras model.
+        The model, which is a `VisionTransformer` unless it was saved as a different kind of Keras model.
 
     Raises:
-        FileNotFoundError: There is no such file.
-        ConnectionError: The weights have to be fetched, and their server could not be reached.
-        ValueError: There is no such model, the weights are not for it, or an option does not fit.
+        FileNotFoundError: The file does not exist.
+        ConnectionError: The weights must be downloaded, and their server cannot be reached.
+        ValueError: The model is unknown, the weights are not for it, or an option does not fit.
 
     Example:
         >>> open_model("vit_cifar10").output_shape
@@ -106,7 +106,7 @@ def as_model(model: Any, **options: Any) -> keras.Model:
 
 
 def is_saved_model(model: Any) -> bool:
-    """Return whether a name is the path of a whole model, and not of weights alone.
+    """Return whether a name is the path of a whole model, not just of weights.
 
     Example:
         >>> is_saved_model("cats.keras"), is_saved_model("vit_b16"), is_saved_model(None)
@@ -138,34 +138,34 @@ def from_checkpoint(
     key: str | None = None,
     **options: Any,
 ) -> VisionTransformer:
-    """Build the model that a file of weights is for, and load it.
+    """Build the model that a file of weights is for, and load the weights.
 
-    The file's first bytes tell its format (.npz, safetensors, PyTorch's .pth without PyTorch, Keras' .h5 and .keras),
-    the names in it its family, their shapes the architecture. What these leave open comes from a `config.json` next to
-    the file, the registry of published checkpoints, or the arguments.
+    The format is detected from the first bytes of the file (.npz, safetensors, PyTorch's .pth without PyTorch, Keras'
+    .h5 and .keras), the family from the names of the arrays, and the architecture from their shapes. Everything else
+    comes from a `config.json` next to the file, the registry of published checkpoints, or the arguments.
 
     Args:
         weights: A published name (`"Ti_16/augreg-imagenet21k+imagenet2012-224"`; see `checkpoints.available`), the
             path of a file or of a folder from Hugging Face, or a URL.
-        image_size: Pixels of the input, `(height, width)` or one integer for a square. `"native"`: those that the file
-            was trained at. `None`: images of any size.
-        source_grid: Patches down and across of the file's position embeddings. `None`: those that `config.json` or
-            the registry states, or else a square (docs/checkpoints.md, "Which grid").
+        image_size: Pixels of the input, `(height, width)` or one integer for a square. `"native"` is the size at which
+            the weights were trained. With `None`, the model takes images of any size.
+        source_grid: Patches down and across of the file's position embeddings. `None` uses the grid that
+            `config.json` or the registry states, or else a square (docs/checkpoints.md, "Which grid").
         dtype: Keras dtype policy; `None` for the global one.
-        family: Name of the family (`checkpoints.families.FAMILIES`), where the names in the file do not tell.
-        strict: Whether names in the file that its family does not know are an error.
-        key: Which of several state dicts in a PyTorch file, such as `"model_ema"`.
-        **options: Fields of `ViTConfig` to change or to add: `classes=10` or `include_top=False` drop the file's head,
-            `patch_size=8` resamples the patch embedding, `num_heads=6` adds what the file does not say.
+        family: Name of the family (`checkpoints.families.FAMILIES`), if the names in the file do not show it.
+        strict: Whether a name in the file that the family does not know is an error.
+        key: Name of one of several state dicts in a PyTorch file, such as `"model_ema"`.
+        **options: Fields of `ViTConfig` to change or to add. `classes=10` and `include_top=False` drop the head of the
+            file, `patch_size=8` resamples the patch embedding, and `num_heads=6` adds what the file does not say.
 
     Returns:
         A `VisionTransformer`, with its `preprocessing`, `labels` and `load_report`.
 
     Raises:
-        FileNotFoundError: There is no such file.
-        ConnectionError: The server could not be reached.
-        ValueError: The file is damaged, is of no known family, does not say all that is needed, or an option does not
-            fit it.
+        FileNotFoundError: The file does not exist.
+        ConnectionError: The server cannot be reached.
+        ValueError: The file is damaged, belongs to an unknown family or does not say all that is needed, or an option
+            does not fit it.
 
     Example:
         >>> model = from_checkpoint("Ti_16.npz", classes=10, image_size=384)  # doctest: +SKIP
@@ -362,20 +362,20 @@ def _report_assumptions(model: VisionTransformer, config: ViTConfig, source: Any
 
 
 def resize(model: keras.Model, image_size: ImageSize, **options: Any) -> VisionTransformer:
-    """Make the same model for images of another size: position embeddings are resampled, all else is copied.
+    """Return the model for images of a different size: position embeddings are resampled, all other weights copied.
 
     Args:
-        model: A ViT of this package, or a model with one inside (of which the ViT alone is returned).
+        model: A ViT of this package, or a model that contains one. Only the ViT is returned.
         image_size: Pixels of the new input, `(height, width)`, one integer for a square, or `None` for images of any
             size.
-        **options: Other fields of `ViTConfig` to change, such as `patch_size` (whose kernel is resampled, as in
+        **options: Other fields of `ViTConfig` to change, such as `patch_size` (its kernel is resampled, as in
             FlexiViT).
 
     Returns:
-        A new `VisionTransformer`; the given one stays as it is.
+        A new `VisionTransformer`. The given model is not changed.
 
     Raises:
-        ValueError: The size is not a whole number of patches, or the model has weights that belong to one size (a
+        ValueError: The size is not a whole number of patches, or the model has weights that depend on the size (a
             Mixer).
 
     Example:
@@ -400,20 +400,20 @@ def resize(model: keras.Model, image_size: ImageSize, **options: Any) -> VisionT
 
 
 def merge_tokens(model: keras.Model, r: int | Sequence[int]) -> VisionTransformer:
-    """Make the same model with tokens merged: faster, and a little less accurate (ToMe, arXiv 2210.09461).
+    """Return the model with token merging: it is faster and slightly less accurate (ToMe, arXiv 2210.09461).
 
-    Each block merges r of its tokens into others with similar keys, so that each block computes less than the one
-    before. The weights are the same, and no training is needed.
+    Each block merges r of its tokens into others with similar keys, so each block computes less than the one before.
+    The weights are the same, and no training is needed.
 
     Args:
-        model: A ViT of this package, or a model with one inside (of which the ViT alone is returned).
-        r: Tokens that each block merges, or one number for each block; 0 for a model without merging.
+        model: A ViT of this package, or a model that contains one. Only the ViT is returned.
+        r: Number of tokens that each block merges, or one number for each block. 0 turns merging off.
 
     Returns:
-        A new `VisionTransformer` with `merge_tokens` in its `ViTConfig`; the given one stays as it is.
+        A new `VisionTransformer` with `merge_tokens` in its `ViTConfig`. The given model is not changed.
 
     Raises:
-        ValueError: A block has to merge more than one half of its patches, or the model is one whose patches cannot be
+        ValueError: A block would have to merge more than half of its patches, or the patches of the model cannot be
             merged: it has rotary or relative positions, takes images of any size, returns all tokens, or is a Mixer.
 
     Example:
@@ -428,14 +428,14 @@ def merge_tokens(model: keras.Model, r: int | Sequence[int]) -> VisionTransforme
 
 
 def preprocessing_layer(model: keras.Model, **options: Any) -> Preprocess:
-    """Return the preprocessing of a model as a Keras layer, to put before it in a model that takes raw pixels.
+    """Return the preprocessing of a model as a Keras layer, for a model that takes raw pixels.
 
     Args:
-        model: A ViT of this package, or a model with one inside.
+        model: A ViT of this package, or a model that contains one.
         **options: Options of `keras.layers.Layer`, such as `name`.
 
     Returns:
-        A layer from pixels in [0, 255], `(batch, height, width, channels)` of any size, to the model's input.
+        A layer that turns pixels in [0, 255], `(batch, height, width, channels)` of any size, into the model's input.
 
     Example:
         >>> from vit_keras import vit

@@ -1,4 +1,4 @@
-"""The factories: one for each published size of the Vision Transformer, and one for any other.
+"""The factories: one for each published size of the Vision Transformer, and one for any other size.
 
 >>> from vit_keras import vit
 >>> model = vit.vit_ti16(image_size=224, classes=10, pretrained=False)
@@ -241,11 +241,11 @@ def vit_cifar10(
     dtype: Any = None,
     **options: Any,
 ) -> VisionTransformer:
-    """Build the small model that comes with the package, trained from scratch on CIFAR-10: nothing is downloaded.
+    """Build the small model that comes with the package, trained from scratch on CIFAR-10. Nothing is downloaded.
 
-    A hybrid (paper, section 3.1) with six layers, hidden size 128 and 4 heads, for images of 32 pixels and ten
-    classes, from airplane to truck. It is for trying things out and for tests: `docs/training.md` says how it was
-    made, and how good it is.
+    The model is a hybrid (paper, section 3.1) with 6 layers, hidden size 128 and 4 heads. It takes images of 32 pixels
+    and has ten classes, from airplane to truck. Use it for tests and to try things out. `docs/training.md` says how it
+    was trained, and how good it is.
     """
     return create(
         "cifar10", image_size, classes, activation, include_top, pretrained, pretrained_top, weights, dtype, options
@@ -255,25 +255,25 @@ def vit_cifar10(
 _ARGUMENTS = """
 
     Args:
-        image_size: Pixels of the input, `(height, width)` or one integer for a square: whole patches, or pass
-            `drop_remainder=True`. `None`: images of any size.
-        classes: Number of classes. `None`: those of the checkpoint's head, or 1000.
+        image_size: Pixels of the input, `(height, width)` or one integer for a square. The size must be a whole
+            number of patches, unless you pass `drop_remainder=True`. With `None`, the model takes images of any size.
+        classes: Number of classes. `None` keeps the number of the checkpoint's head, or 1000.
         activation: Activation of the head: `"linear"`, `"softmax"`, `"sigmoid"`, …
-        include_top: Whether the model ends in a head. Without it the model returns the normalized class token,
+        include_top: Whether the model ends in a head. Without a head, the model returns the normalized class token,
             `(batch, hidden_size)`, or all tokens with `pooling=None`.
         pretrained: Whether to load `weights`.
-        pretrained_top: Whether to load the checkpoint's head. `None`: if `classes` are as many as it has.
+        pretrained_top: Whether to load the checkpoint's head. `None` loads it if it has as many classes as `classes`.
         weights: A published name (`checkpoints.available`), the path of a file, a URL, or `None`.
         dtype: Keras dtype policy; `None` for the global one.
         **options: Further fields of `ViTConfig`: `dropout`, `pooling`, `channels`, `representation_size`, …
 
     Returns:
-        A `VisionTransformer`: a functional `keras.Model` for images as `model.preprocess` makes them.
+        A `VisionTransformer`: a functional `keras.Model` for images that `model.preprocess` has prepared.
 
     Raises:
-        FileNotFoundError: The weights are not at that path.
-        ConnectionError: They could not be fetched.
-        ValueError: An argument is out of range, or the weights are of another architecture.
+        FileNotFoundError: The file of weights does not exist.
+        ConnectionError: The weights cannot be downloaded.
+        ValueError: An argument is out of range, or the weights are for a different architecture.
 
     Example:
         >>> model = {name}(image_size=64, classes=10, pretrained=False)  # doctest: +SKIP
@@ -302,16 +302,16 @@ def build_model(
     dtype: Any = None,
     **options: Any,
 ) -> VisionTransformer:
-    """Build a ViT of any size, with fresh weights.
+    """Build a ViT of any size, with new random weights.
 
     Args:
         image_size: Pixels of the input, `(height, width)` or one integer for a square.
-        patch_size: Pixels of a patch, as `image_size`.
+        patch_size: Pixels of a patch, in the same form as `image_size`.
         num_layers: Number of transformer blocks.
         hidden_size: Width of a token.
         num_heads: Attention heads of a block.
         name: Name of the model.
-        mlp_dim: Hidden width of a block's MLP.
+        mlp_dim: Hidden width of the MLP of a block.
         classes: Number of classes.
         dropout: Rate of dropout in the blocks and after the position embeddings.
         activation: Activation of the head.
@@ -324,7 +324,7 @@ def build_model(
         A `VisionTransformer`; see `build`.
 
     Raises:
-        ValueError: A value is out of range, two of them contradict each other, or an option does not exist.
+        ValueError: A value is out of range, two values contradict each other, or an option does not exist.
 
     Example:
         >>> build_model(32, 8, 2, 64, 2, "tiny", 128, classes=10, pooling="gap").output_shape

@@ -14,7 +14,7 @@ from vit_keras.checkpoints.augreg import AUGREG_ADAPTED, AUGREG_AUGMENTATIONS, A
 INDEX = """# Checkpoints
 
 `open_model` and `from_checkpoint` take the name of a published file, or any file that you have. The tables below are
-made from the tables that the package itself reads. A click sorts them; a word filters them.
+made from the tables that the package itself reads. Click on a column to sort a table, and type a word to filter it.
 
 ::::{{grid}} 1 2 2 2
 :gutter: 3
@@ -27,12 +27,12 @@ Formats, families, offline use, what is adapted, what is written.
 :::{{grid-item-card}} {families} families of files
 :link: families
 :link-type: doc
-Whose files they are, how they were compared with their originals, and the largest difference found.
+See whose files they are, how they were compared with their originals, and the largest difference.
 :::
 :::{{grid-item-card}} Choose one of {published} published models
 :link: published
 :link-type: doc
-By size, accuracy, license and task, with a figure; and AugReg's 52,268 files.
+Choose by size, accuracy, license and task, with a figure. Also AugReg's 52,268 files.
 :::
 :::{{grid-item-card}} {tried} architectures tried
 :link: tried
@@ -66,16 +66,18 @@ html_theme.sidebar_secondary.remove: true
 ---
 # Families of files
 
-A family is a way to name and to lay out weights. The package finds it by the names of the arrays in a file.
-*Difference* is the largest difference from the output of the original implementation, as a share of the largest output,
-over that many comparisons of models with seeded weights: `python tools/measure_exactness.py` measures it, and the tests
-require 1e-5 on every backend (1e-4 behind a ResNet). A family without a number is read by the rules of another one that
-has one, or its comparison is with files of this package's own making; [the guide](../checkpoints.md#families) says what
-to pass.
+A family is a way to name and to lay out weights. The package detects it from the names of the arrays in a file.
+
+- *Comparisons* is the number of comparisons with the original implementation, on models with seeded weights.
+- *Difference* is the largest difference from the output of the original, relative to the largest output.
+  `python tools/measure_exactness.py` measures it. The tests require 1e-5 on every backend (1e-4 behind a ResNet).
+
+A family without a number is read by the rules of a different family that has one, or it is compared with files that
+this package wrote. [The guide](../checkpoints.md#families) says what to pass for each family.
 
 {table}
 
-Known, and refused with the reason: {refused}.
+These families are known, but refused with the reason: {refused}.
 """
 
 PUBLISHED = """---
@@ -84,7 +86,7 @@ html_theme.sidebar_secondary.remove: true
 # Choose a model
 
 Pass a name to `open_model` or `from_checkpoint`. The file is downloaded once and verified. On the command line,
-`vit-keras models --max-mb 30 --sort top1 --license apache-2.0 --task classify` does the same as the filters below.
+`vit-keras models --max-mb 30 --sort top1 --license apache-2.0 --task classify` selects models like the filters below.
 
 ## Which one for …?
 
@@ -94,18 +96,20 @@ Fine-tune at the size of your task: `classes=` replaces the head, and `image_siz
 
 ## All {published} published names
 
-*top-1* is the accuracy on ImageNet-1k in percent. The column *by* names who measured it: it was not measured here.
-The cell is empty where none is known. *MB* is the size of the file. With ~, it is the
-size of its parameters in float32. *GMAC* is 10⁹ multiplications for one image. Parameters and GMAC are computed from
-the architecture (`python tools/make_sizes.py`).
-Point at the figure, or press ← and → in it; a click shows the row.
+- *top-1* is the accuracy on ImageNet-1k in percent. It is empty if none is known. We did not measure it: the column
+  *by* names who did.
+- *MB* is the size of the file. With ~, it is the size of its parameters in float32.
+- *GMAC* is 10⁹ multiplications for one image. Parameters and GMAC are computed from the architecture
+  (`python tools/make_sizes.py`).
+
+Point at the figure, or press ← and → in it. A click shows the row.
 
 {table}
 
 ## AugReg's 52,268 files
 
-They are all files of *How to train your ViT?* ([arXiv 2106.10270](https://arxiv.org/abs/2106.10270)), and follow a
-grammar instead of a list:
+These are all files of *How to train your ViT?* ([arXiv 2106.10270](https://arxiv.org/abs/2106.10270)). Their names
+are not listed, but follow this grammar:
 
 | part of the name | values |
 |---|---|
@@ -118,7 +122,7 @@ The file name is enough to open one, such as
 """
 
 CHOICES = (
-    ("a first try, a test", "vit_cifar10", "it is part of the package: ten classes, no download"),
+    ("a first try, a test", "vit_cifar10", "part of the package, with ten classes and no download"),
     ("ImageNet on a phone or in a browser", "timm/vit_tiny_patch16_224.augreg_in21k_ft_in1k", ""),
     ("ImageNet on a CPU", "timm/deit3_small_patch16_224.fb_in22k_ft_in1k", ""),
     ("the best below 100 MB", "timm/eva02_small_patch14_336.mim_in22k_ft_in1k", "but slower: 336 pixels"),
@@ -127,11 +131,11 @@ CHOICES = (
     (
         "fine-tuning on your classes",
         "timm/vit_base_patch16_224.augreg2_in21k_ft_in1k",
-        "trained on 21,000 classes before",
+        "first trained on 21,000 classes",
     ),
     ("embeddings, search, few labels", "facebook/dinov2-with-registers-base", "trained without labels"),
     ("segmentation, depth, detection", "facebook/dinov2-with-registers-large", "clean feature maps"),
-    ("classes in words", "google/siglip2-base-patch16-224", "has a text tower: `open_image_text`"),
+    ("classes in words", "google/siglip2-base-patch16-224", "with a text tower: `open_image_text`"),
     ("the paper's numbers", "B_16/imagenet21k+imagenet2012", "Google's file of 2020"),
 )
 """What a model is for, its name, and why."""

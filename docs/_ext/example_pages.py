@@ -13,8 +13,8 @@ RUN = ("classify", "explain")
 HEADER = f"""Examples
 ========
 
-Scripts of the repository's folder ``examples``, as they are. The build of this site runs {" and ".join(RUN)} and shows
-what they print; the others need files, weights, other machines or minutes, and the tests run them.
+These are the scripts of the repository's folder ``examples``. The build of this site runs {" and ".join(RUN)}, and
+shows what they print. The other scripts need files, weights, several machines or minutes, and the tests run them.
 """
 
 

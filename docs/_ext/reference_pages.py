@@ -37,7 +37,7 @@ def module_page(module, names):
         parts.append(".. autosummary::\n   :nosignatures:\n\n" + "\n".join(functions) + "\n")
     if elsewhere:
         listed = ", ".join(f":py:obj:`{home}`" for home in dict.fromkeys(elsewhere))
-        parts.append(f"Also here, documented where it is defined first: {listed}.\n")
+        parts.append(f"Also available here, but documented elsewhere: {listed}.\n")
     return "\n".join([*parts, *(entry(module, name, value) for name, value in here.items())])
 
 

@@ -32,26 +32,27 @@ BYTES = {"float32": (4, 4), "mixed_bfloat16": (4, 2), "mixed_float16": (4, 2), "
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Cost:
-    """What one step costs. Made by `cost`.
+    """The cost of one step. `cost` returns it.
 
     Attributes:
         model: Name of the model.
         image_size: `(height, width)` of the images.
         batch_size: Images in a step, on all devices together.
         devices: Number of devices.
-        strategy: How they share the work.
+        strategy: How the devices share the work.
         training: Whether the step trains.
         dtype: Keras dtype policy.
         tokens: Tokens of an image in a block.
-        parameters: Numbers in the model's weights.
+        parameters: Number of parameters of the model.
         flops: Additions and multiplications in matrix products and convolutions, on all devices together. A training
-            step has those of the backward pass too.
-        weight_bytes: Weights on a device.
-        gradient_bytes: Their gradients on a device.
-        optimizer_bytes: State of the optimizer on a device.
-        update_bytes: What exists besides while the optimizer updates the weights, after the backward pass.
-        activation_bytes: In training what a device keeps for the backward pass; else what exists at once at the peak.
-        sent_bytes: What a device sends to others in a step.
+            step includes the backward pass.
+        weight_bytes: Bytes of the weights on a device.
+        gradient_bytes: Bytes of their gradients on a device.
+        optimizer_bytes: Bytes of the optimizer's state on a device.
+        update_bytes: Additional bytes while the optimizer updates the weights, after the backward pass.
+        activation_bytes: In training, bytes that a device keeps for the backward pass. Otherwise, bytes of activations
+            at the peak.
+        sent_bytes: Bytes that a device sends to others in a step.
 
     Example:
         >>> found = cost("vit_b16", batch_size=8)
@@ -78,7 +79,7 @@ class Cost:
 
     @property
     def memory_bytes(self) -> int:
-        """The most that a device holds at once: weights, gradients, optimizer, and activations or the update."""
+        """Peak memory of a device: weights, gradients, optimizer, and activations or the update."""
         lasting = self.weight_bytes + self.gradient_bytes + self.optimizer_bytes
         return lasting + max(self.activation_bytes, self.update_bytes)
 
@@ -105,14 +106,15 @@ def cost(
     Args:
         model: A factory's name (`"vit_b16"`; also `"vit_g14"`), a published name, a `ViTConfig`, a model, or anything
             that `open_model` opens.
-        image_size: Pixels of the input, `(height, width)` or one integer; `None`: the model's own.
+        image_size: Pixels of the input, `(height, width)` or one integer; `None` for the size of the model.
         batch_size: Images in a step, on all devices together, as in `fit`.
-        training: Whether the step trains. Without, it predicts.
+        training: Whether the step trains. Otherwise, it predicts.
         devices: Number of devices.
-        strategy: How they share the work. `"data"`: each has the whole model and its part of the batch. `"fsdp"`: each
-            also holds only a part of every large variable and of its optimizer's state. `"tensor"`: each has some heads
-            of each attention and some neurons of each MLP.
-        model_devices: With `"tensor"`: how many devices share a model; groups of so many share the batch. `None`: all.
+        strategy: How the devices share the work. With `"data"`, each holds the whole model and its part of the batch.
+            With `"fsdp"`, each holds only a part of every large variable and of its optimizer state. With `"tensor"`,
+            each holds some heads of each attention and some neurons of each MLP.
+        model_devices: With `"tensor"`, the number of devices that share a model. Groups of this size share the batch.
+            `None` for all devices.
         dtype: Keras dtype policy, a key of `BYTES`.
         optimizer: A key of `OPTIMIZERS`.
         **options: Fields of `ViTConfig` to change, such as `remat=True` or `classes=10`.
@@ -171,10 +173,10 @@ def cost(
 
 
 def config_of(model: str | os.PathLike[str] | ViTConfig | keras.Model) -> ViTConfig:
-    """Return the configuration of whatever names a model; a published size needs no weights.
+    """Return the configuration of a model, or of anything that names one. A published size needs no weights.
 
     Raises:
-        ValueError: There is no such model, or it has no ViT of this package in it.
+        ValueError: The model is unknown, or contains no ViT of this package.
 
     Example:
         >>> config_of("vit_h14").num_layers

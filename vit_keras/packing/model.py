@@ -21,25 +21,28 @@ __all__ = ["PackedBatches", "PackedTransformer", "pack"]
 
 
 def pack(model: keras.Model, tokens: int = 512, images: int = 8) -> PackedTransformer:
-    """Return a model that takes images of several sizes in each sequence, with the layers and weights of a model.
+    """Return a model with the same layers and weights that takes images of several sizes in each sequence.
 
-    Each image attends to itself alone, and has the positions of its own grid of patches: the outputs are those of the
-    images one by one, of `vit_keras.resize(model, size)`. An image with values that are not finite has outputs of NaN,
-    and changes no others. Short sequences waste less on attention, long ones less on
-    padding: one to two times the tokens of the largest image was the fastest length in `docs/packing.md`.
+    Each image attends only to itself, and has the positions of its own grid of patches. So the outputs are the same as
+    for one image at a time with `vit_keras.resize(model, size)`. An image with values that are not finite has outputs
+    of NaN, and does not change the outputs of other images.
+
+    Short sequences waste less on attention, and long sequences waste less on padding. In `docs/packing.md`, one to two
+    times the tokens of the largest image was the fastest length.
 
     Args:
-        model: A Vision Transformer of this package. It shares its weights: training one trains the other. It is also
-            what to save.
-        tokens: Length of a sequence, at least the tokens of the largest image.
-        images: Most images in a sequence. With 1, each image is padded (NaFlex).
+        model: A Vision Transformer of this package. The packed model shares its weights: training one trains the
+            other. To save the weights, save this model.
+        tokens: Length of a sequence: at least the number of tokens of the largest image.
+        images: Maximum number of images in a sequence. With 1, each image is padded (NaFlex).
 
     Returns:
         A `PackedTransformer`.
 
     Raises:
         TypeError: `model` is not a Keras model.
-        ValueError: It needs all patches of one grid: a hybrid, a Mixer, relative positions, merged or dropped patches.
+        ValueError: The model needs all patches of one grid: a hybrid, a Mixer, or a model with relative positions,
+            merged tokens or dropped patches.
 
     Example:
         >>> from vit_keras import vit
@@ -234,19 +237,19 @@ class PackedTransformer(CheckedModel):
         return packing.unpack(self.predict(packing.inputs, batch_size=rows, verbose=0))
 
     def preprocess(self, pictures: Any, patches: int | None = None) -> list[np.ndarray]:
-        """Read images and bring each to the model's input in its own shape, with as many patches as it may have.
+        """Read images and prepare each as input of the model, with its own aspect ratio and as many patches as allowed.
 
         Args:
-            pictures: One, or a list of them: whatever `vit_keras.utils.read` reads.
-            patches: Most patches of an image. `None`: as many as the model has positions for; at least as many fit
-                into a sequence.
+            pictures: One image, or a list of images: anything that `vit_keras.utils.read` reads.
+            patches: Maximum number of patches of an image. `None` allows as many as the model has positions for, or as
+                many as fit into a sequence if this is smaller.
 
         Returns:
-            A float32 array `(height, width, channels)` of each; see `vit_keras.packing.fitting_size`.
+            A float32 array `(height, width, channels)` for each image; see `vit_keras.packing.fitting_size`.
 
         Raises:
-            FileNotFoundError: There is no such image.
-            ValueError: It cannot be read.
+            FileNotFoundError: An image does not exist.
+            ValueError: An image cannot be read.
         """
         config, most = self.config, self.tokens - self.config.prefix_tokens
         table = config.grid or config.position_grid
@@ -259,7 +262,7 @@ class PackedTransformer(CheckedModel):
     def batches(
         self, images: Sequence[np.ndarray], targets: Sequence[Any], rows: int = 8, *, seed: int | None = None
     ) -> PackedBatches:
-        """Return images and targets as `fit` takes them, in batches of one shape.
+        """Return batches of one shape with images and targets, for `fit`.
 
         Args:
             images: Arrays `(height, width, channels)`, as the model takes them.

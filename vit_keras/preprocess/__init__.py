@@ -61,22 +61,22 @@ _AT_ONCE = 1 << 20  # pixels that are in float64 at one time
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Preprocessing:
-    """How an image becomes the input of a model: resize, crop, normalize.
+    """The steps from an image to the input of a model: resize, crop, normalize.
 
     Args:
-        image_size: `(height, width)` or one integer for a square. `None`: given in the call; without one, images keep
-            their size.
-        mean: Subtracted from pixels / 255: a number per channel, or one for all.
-        std: What the result is divided by, likewise.
-        interpolation: `"bilinear"` (the reference's: `tf.image.resize`, no antialiasing), or Pillow's
+        image_size: `(height, width)` or one integer for a square. With `None`, pass the size in the call; otherwise
+            images keep their size.
+        mean: Number that is subtracted from pixels / 255: one per channel, or one for all channels.
+        std: Number by which the result is divided: one per channel, or one for all channels.
+        interpolation: `"bilinear"` (as in the reference: `tf.image.resize`, without antialiasing), or Pillow's
             `"bilinear_antialias"`, `"bicubic_antialias"` (or `"bicubic"`), `"lanczos"`, `"box"`, `"nearest"`; see
             `vit_keras.resampling`.
-        crop: `None`: the whole image is squeezed to the size, as in the reference's evaluation. Otherwise the fraction
-            of a side that is kept: the image is resized to `floor(size / crop)` and its center cut out.
+        crop: Fraction of a side that is kept: the image is resized to `floor(size / crop)`, and its center is cut out.
+            With `None`, the whole image is stretched to the size, as in the evaluation of the reference.
         crop_mode: What is resized if there is a `crop`. `"center"`: the shortest side, keeping the aspect ratio
             (timm, torchvision). `"squash"`: each side (DeiT and others at Hugging Face).
-        channels: Channels of the model's input. With 1, images become gray (luminance), and a `mean` and `std`
-            of three channels are averaged.
+        channels: Channels of the model's input. With 1, images are converted to gray (luminance), and a `mean` and
+            `std` of three channels are averaged.
 
     Raises:
         ValueError: A value is out of range.

@@ -69,8 +69,8 @@ EXAMPLES = tuple(_DRAWINGS)
 def example(name: str = "cat") -> np.ndarray:
     """Return an example image: a drawing of a cat, or of a street with a car, two houses and a tree.
 
-    It is drawn when it is asked for, the same on every machine, and in the public domain (CC0). The small model of
-    the package, `vit_cifar10`, takes the first for a cat and the second for an automobile.
+    The image is drawn at each call. It is the same on every machine, and in the public domain (CC0). The small model
+    of the package, `vit_cifar10`, classifies the first as a cat and the second as an automobile.
 
     Args:
         name: `"cat"` or `"street"`.
@@ -79,7 +79,7 @@ def example(name: str = "cat") -> np.ndarray:
         uint8 array `(240, 320, 3)`.
 
     Raises:
-        ValueError: There is no such image.
+        ValueError: The name is unknown.
 
     Example:
         >>> from PIL import Image

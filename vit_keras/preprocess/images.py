@@ -77,32 +77,32 @@ def read(
     max_pixels: int = MAX_PIXELS,
     max_bytes: int = MAX_DOWNLOAD,
 ) -> np.ndarray:
-    """Read an image from anywhere as upright 8-bit RGB, and squeeze it to a size.
+    """Read an image as upright 8-bit RGB, and resize it.
 
-    All formats that Pillow opens are read. A rotation in the EXIF data is applied, transparency is put on white,
+    All formats that Pillow opens are read. A rotation in the EXIF data is applied, transparency is placed on white,
     16-bit and floating-point gray is converted to 8 bits, and palettes, CMYK and gray become RGB.
 
     Args:
         filepath_or_buffer: A path, an `http(s)` URL, the bytes of a file, an open binary file, a PIL
             image, or an array `(height, width)` or `(height, width, 1, 3 or 4)` of pixels: integers
             of 8 or 16 bits, or floats in [0, 1], [-1, 1] or [0, 255].
-        size: New size, `(height, width)` or one integer for a square; `None` keeps the image's own.
-            The aspect ratio is not kept, as in the reference's evaluation.
+        size: New size, `(height, width)` or one integer for a square; `None` keeps the size of the image.
+            The aspect ratio is not kept, as in the evaluation of the reference.
         timeout: Seconds to wait for the server of a URL.
-        interpolation: `"bilinear"` is the reference's (`tf.image.resize`: no antialiasing).
+        interpolation: `"bilinear"` is the method of the reference (`tf.image.resize`, without antialiasing).
             `"bilinear_antialias"`, `"bicubic_antialias"` (or `"bicubic"`), `"lanczos"`, `"box"` and `"nearest"`
-            are Pillow's; see `vit_keras.resampling`.
-        max_pixels: Larger images are refused before they are decoded.
-        max_bytes: Larger downloads are refused.
+            are Pillow's methods; see `vit_keras.resampling`.
+        max_pixels: Maximum number of pixels. Larger images are refused before they are decoded.
+        max_bytes: Maximum size of a download in bytes.
 
     Returns:
         uint8 array `(height, width, 3)`.
 
     Raises:
         FileNotFoundError: There is nothing at the path or URL.
-        ConnectionError: The server of the URL could not be reached.
-        ValueError: It is not an image, it is damaged, it is too large, or an array has a wrong shape.
-        TypeError: It is none of the above.
+        ConnectionError: The server of the URL cannot be reached.
+        ValueError: The file is not an image, is damaged or is too large, or an array has the wrong shape.
+        TypeError: The argument is none of the above.
 
     Example:
         >>> read(np.zeros((480, 640), "uint8"), size=(224, 224)).shape
@@ -127,18 +127,18 @@ def resize_image(
     """Resize an image.
 
     Args:
-        image: `(height, width)` or `(height, width, channels)`: uint8, which is rounded to uint8, or floats, which are
-            not rounded. Any number of channels.
+        image: `(height, width)` or `(height, width, channels)`, with any number of channels. uint8 is rounded to
+            uint8. Floats are not rounded.
         size: `(height, width)`, or one integer for a square.
         interpolation: See `read`.
-        rounded: Whether uint8 stays uint8; else the result is what the same pixels in floats give.
+        rounded: Whether uint8 stays uint8. Otherwise, the result is the same as for the same pixels in floats.
 
     Returns:
         `(*size, channels)`, or `size` without channels.
 
     Raises:
-        ValueError: The image has neither two axes nor three, or there is no such interpolation.
-        TypeError: Its dtype is another one.
+        ValueError: The image does not have two or three axes, or the interpolation is unknown.
+        TypeError: The dtype of the image is not supported.
 
     Example:
         >>> resize_image(np.zeros((4, 6, 3), "uint8"), (2, 2)).shape

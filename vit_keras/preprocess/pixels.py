@@ -16,7 +16,7 @@ _AT_ONCE = 1 << 20  # values that are in float64 at one time
 
 
 def to_pixels(image: np.ndarray) -> np.ndarray:
-    """Convert an image to pixels in [0, 255]. The range it has is inferred from its dtype and values.
+    """Convert an image to pixels in [0, 255]. Its range is inferred from its dtype and values.
 
     Args:
         image: 8-bit or 16-bit unsigned integers; wider integers (8-bit values if none is over 255, else 16-bit);
@@ -27,10 +27,10 @@ def to_pixels(image: np.ndarray) -> np.ndarray:
 
     Raises:
         ValueError: Values are not finite.
-        TypeError: The dtype is not that of a number.
+        TypeError: The dtype is not numeric.
 
     Warns:
-        UserWarning: Floats are not in [-1, 1], the models' range. They are read as the range that they look like.
+        UserWarning: Floats are not in [-1, 1], the range of the models. Their range is inferred instead.
 
     Example:
         >>> to_pixels(np.array([-1.0, 0.0, 1.0]))
@@ -94,19 +94,19 @@ def pixel_range(images: np.ndarray) -> str:
 
 
 def check_pixels(images: Any, expected: str = "[-1, 1]") -> bool:
-    """Warn if images are not in the range that the model expects, the most common reason why a ViT does not learn.
+    """Warn if the pixels of images are not in the range that the model expects.
 
-    Call it on a batch before `fit` or `predict`.
+    This is the most common reason why a ViT does not learn. Call it on a batch before `fit` or `predict`.
 
     Args:
-        images: A batch of images as it goes into the model.
+        images: A batch of images, as it goes into the model.
         expected: The range that the model was trained with.
 
     Returns:
-        Whether the range is the expected one.
+        Whether the range is as expected.
 
     Warns:
-        UserWarning: It is another one; the warning says what to do.
+        UserWarning: The range is not as expected. The warning says what to do.
 
     Example:
         >>> check_pixels(np.array([-1.0, 1.0], "float32"))
@@ -144,14 +144,14 @@ def is_plausible_range(received: tuple[float, float], expected: tuple[float, flo
 
 
 def preprocess_inputs(X: Any) -> Any:
-    """Convert pixels from [0, 255] to the [-1, 1] that Google's models take: `(x - 127.5) / 127.5`.
+    """Convert pixels from [0, 255] to [-1, 1], the range of Google's models: `(x - 127.5) / 127.5`.
 
     Args:
         X: Pixels in [0, 255] of any shape and real dtype: an array, a list, a PIL image, or a tensor (also inside
-            `tf.data`, whatever the backend). It is not changed.
+            `tf.data`, on any backend). It is not changed.
 
     Returns:
-        float32 of the same shape: a NumPy array, or a tensor if a tensor came in.
+        float32 of the same shape: a NumPy array, or a tensor if the argument is a tensor.
 
     Example:
         >>> preprocess_inputs(np.array([0, 255], "uint8"))

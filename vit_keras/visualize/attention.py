@@ -36,38 +36,40 @@ def attention_map(
     grid: tuple[int, int] | None = None,
     **options: Any,
 ) -> np.ndarray | list[np.ndarray]:
-    """Show what a model looks at; by default by attention rollout (ViT paper, Figure 6 and appendix D.8).
+    """Return a map of what a model looks at, drawn over the image.
+
+    The default is attention rollout (ViT paper, Figure 6 and appendix D.8).
 
     Args:
-        model: A ViT of this package, or any model of one image input with one inside: `Sequential`, a fine-tuned
-            model, nested to any depth.
-        image: Pixels: an array `(height, width)`, `(height, width, channels)` or `(batch, height, width, channels)`
-            in [0, 255], or floats in [-1, 1]; anything that `vit_keras.utils.read` reads; or a list of such.
-            Whatever its size, it is stretched to the model's.
-        method: The kind of map. `None`: rollout, or with a target relevance.
+        model: A ViT of this package, or any model with one image input that contains a ViT: `Sequential`, a
+            fine-tuned model, nested to any depth.
+        image: An array of pixels `(height, width)`, `(height, width, channels)` or `(batch, height, width, channels)`
+            in [0, 255], or of floats in [-1, 1]; anything that `vit_keras.utils.read` reads; or a list of these.
+            An image of a different size is stretched to the size of the model.
+        method: The kind of map. `None` selects rollout or, with a target, relevance.
             {methods}
-        target: Which class the map is for, or what else: see `record`. `None`: the predicted class, for a method
-            that needs one.
-        style: `"overlay"`, color over a dimmed image; `"paper"`, as in the ViT paper: the image shows where the map
-            is high; `"vit_keras"`, what vit-keras 0.x drew; `"raw"`, the map alone.
-        size: Size of the returned image, to draw a small one large: its longest side, or `(height, width)`.
-            `None`: the size of `image`, at most 2048 pixels on its longest side. Maps have no such size.
-        return_map: Whether to return the map itself instead of an image, as `style="raw"`.
+        target: The class that the map is for, or any other target of `record`. With `None`, a method that needs a
+            class takes the predicted one.
+        style: `"overlay"` draws the map in color over a dimmed image. `"paper"` draws as in the ViT paper: the image
+            is visible where the map is high. `"vit_keras"` draws as vit-keras 0.x did. `"raw"` returns the map itself.
+        size: Size of the returned image: its longest side, or `(height, width)`. Use it to draw a small image large.
+            `None` keeps the size of `image`, with at most 2048 pixels on its longest side. It does not change maps.
+        return_map: Whether to return the map itself instead of an image, like `style="raw"`.
         preprocess: See `Recorder`.
         grid: See `Recorder`.
-        **options: For the method's own function, such as `start_layer`, `discard_ratio` or `query`.
+        **options: Options of the method, such as `start_layer`, `discard_ratio` or `query`.
 
     Returns:
-        uint8 `(height, width, 3)`, the image with the map over it; or the map itself, float32 `(down, across)`. A
-        batch gives a batch; a list of images of several sizes a list of images.
+        The image with the map over it, uint8 `(height, width, 3)`, or the map itself, float32 `(down, across)`. For a
+        batch, it is a batch of these. For a list of images of several sizes, it is a list.
 
     Raises:
-        ValueError: There is no ViT in the model or more than one, the image does not fit it, or there is no such
-            method or style.
-        TypeError: The method has no such option.
+        ValueError: The model contains no ViT or more than one, the image does not fit the model, or the method or the
+            style is unknown.
+        TypeError: The method does not have this option.
 
     Warns:
-        UserWarning: A float image is not in [-1, 1]; it is read as what it looks like. Or see `record`.
+        UserWarning: A float image is not in [-1, 1], so its range was guessed. See also `record`.
 
     Example:
         >>> from vit_keras import vit
@@ -113,18 +115,19 @@ def all_maps(
     preprocess: Callable[..., Any] | str | None = "own",
     grid: tuple[int, int] | None = None,
 ) -> dict[str, np.ndarray]:
-    """Return a map by each method, from two passes through the model, or from one without a target.
+    """Return the maps of all methods, from two passes through the model, or from one pass if there is no target.
 
     Args:
         model: See `attention_map`.
         image: See `attention_map`.
-        target: See `record`. `None`: only the maps that are for no class.
+        target: See `record`. With `None`, only the maps that do not depend on a class are returned.
         preprocess: See `Recorder`.
         grid: See `Recorder`.
 
     Returns:
-        The maps by the names in `METHODS`, float32 `(down, across)` each; of several images `(batch, down, across)`.
-        Those of values are missing of a model with `attention_norm` or `post_norm`, where values do not add up.
+        The maps by the names in `METHODS`, each float32 `(down, across)`, or `(batch, down, across)` for several
+        images. For a model with `attention_norm` or `post_norm`, the maps of values are left out, because its values
+        do not add up.
 
     Raises:
         ValueError: See `record`.
