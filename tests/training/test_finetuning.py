@@ -321,10 +321,10 @@ def test_a_finished_run_is_not_overwritten(finished, photos):
 
 
 def test_another_run_in_the_same_folder(tmp_path):
-    running.Run(tmp_path, {"seed": 0, "epochs": 3, "recipe": {"thaw": (1, 2)}}, False).begin(3)
-    assert running.Run(tmp_path, {"seed": 0, "epochs": 3, "recipe": {"thaw": (1, 2)}}, False).epochs == 3
+    running.Run(tmp_path, {"seed": 0, "epochs": 3, "recipe": {"unfreeze_at": (1, 2)}}, False).begin(3)
+    assert running.Run(tmp_path, {"seed": 0, "epochs": 3, "recipe": {"unfreeze_at": (1, 2)}}, False).epochs == 3
     with pytest.raises(ValueError, match="unfinished run with another seed, epochs. .*--overwrite"):
-        running.Run(tmp_path, {"seed": 1, "epochs": 4, "recipe": {"thaw": (1, 2)}}, False)
+        running.Run(tmp_path, {"seed": 1, "epochs": 4, "recipe": {"unfreeze_at": (1, 2)}}, False)
     again = running.Run(tmp_path, {"seed": 1}, overwrite=True)
     assert again.decided is None
     with pytest.raises(RuntimeError, match="Call begin first"):

@@ -10,7 +10,7 @@ from PIL import Image
 from vit_keras import vit
 from vit_keras.training import evaluation, metrics, predict_table
 from vit_keras.training.data.table import read_columns, read_table
-from vit_keras.training.evaluation.other_evaluations import LabelsEvaluation, NumbersEvaluation
+from vit_keras.training.evaluation.other_evaluations import LabelsEvaluation, RegressionEvaluation
 
 pandas = pytest.importorskip("pandas")
 
@@ -195,10 +195,10 @@ def test_errors_of_levels_are_on_their_scale(names):
     from sklearn.metrics import mean_absolute_error, root_mean_squared_error
 
     values, ranks, said = np.array(names, float), np.array([0, 1, 2, 2]), np.array([0, 2, 2, 0])
-    found = NumbersEvaluation(names, ("",) * 4, ranks[:, None].astype(float), said[:, None].astype(float), "ordinal")
+    found = RegressionEvaluation(names, ("",) * 4, ranks[:, None].astype(float), said[:, None].astype(float), "ordinal")
     for name, function in (("rmse", root_mean_squared_error), ("mae", mean_absolute_error)):
         expected = function(values[ranks], values[said])
         assert found.per_class[0][name] == pytest.approx(expected, abs=1e-12)
         known = metrics.score(name, found.targets, found.outputs, "ordinal", scale=found.scale)
         assert known == pytest.approx(expected, abs=1e-12)
-    assert NumbersEvaluation(("low", "high"), ("",), ranks[:1, None], said[:1, None], "ordinal").scale is None
+    assert RegressionEvaluation(("low", "high"), ("",), ranks[:1, None], said[:1, None], "ordinal").scale is None

@@ -1,4 +1,4 @@
-"""Layer-wise rates, decay of weights, thawing and the schedule, on variables alone: no model is needed."""
+"""Layer-wise rates, decay of weights, unfreezing and the schedule, on variables alone: no model is needed."""
 
 import contextlib
 
@@ -165,9 +165,9 @@ def test_steps_are_those_of_torch_with_the_groups_of_timm():
     "optimizer",
     [LayerwiseAdamW, pytest.param(LayerwiseLamb, marks=pytest.mark.slow), LayerwiseSGD],
 )
-def test_layers_thaw_from_above(optimizer):
+def test_layers_are_unfrozen_from_above(optimizer):
     made = variables()
-    optimizer = optimizer(WarmupDecay(0.1, decay="constant", steps=4), thaw=(0.25, 0.5, 0.75))
+    optimizer = optimizer(WarmupDecay(0.1, decay="constant", steps=4), unfreeze_at=(0.25, 0.5, 0.75))
     moved = []
     for _ in range(4):
         before = first_values(made)
@@ -177,9 +177,9 @@ def test_layers_thaw_from_above(optimizer):
     assert moved == [[step >= starts[depth] for depth, _ in PATHS.values()] for step in range(4)]
 
 
-def test_one_fraction_thaws_all_at_once():
+def test_one_fraction_unfreezes_all_at_once():
     made = variables()
-    optimizer = LayerwiseSGD(WarmupDecay(0.1, decay="constant", steps=2), thaw=0.5)
+    optimizer = LayerwiseSGD(WarmupDecay(0.1, decay="constant", steps=2), unfreeze_at=0.5)
     for _ in range(2):
         optimizer.apply(ones(made), made)
     np.testing.assert_allclose(
@@ -216,7 +216,7 @@ def test_the_schedule_is_that_of_keras_in_every_budget(steps, final):
 def test_every_step_of_every_budget_trains(name, accumulate):
     for steps in (1, 2, 3, 7):
         (kernel,) = made = variables(["head/kernel"])
-        optimizer = recipe(name, accumulate=accumulate, clip_norm=None, thaw=()).make_optimizer()
+        optimizer = recipe(name, accumulate=accumulate, clip_norm=None, unfreeze_at=()).make_optimizer()
         batches = steps * accumulate + accumulate // 2  # the last batches may be too few for a step
         optimizer.begin(batches)
         for step in range(steps):
@@ -289,11 +289,13 @@ def test_accumulated_batches_make_the_step_of_their_mean():
 
 @pytest.mark.parametrize("kind", [LayerwiseAdamW, LayerwiseLamb, LayerwiseSGD])
 def test_an_optimizer_is_made_again_from_its_config(kind):
-    optimizer = kind(WarmupDecay(0.1, 0.2, final=0.3), layer_decay=0.5, thaw=(0.1, 0.2), global_clipnorm=1.0)
+    optimizer = kind(WarmupDecay(0.1, 0.2, final=0.3), layer_decay=0.5, unfreeze_at=(0.1, 0.2), global_clipnorm=1.0)
     config = keras.saving.serialize_keras_object(optimizer)
     again = keras.saving.deserialize_keras_object(config)
     assert type(again) is kind
     assert again.get_config() == optimizer.get_config()
+    config["config"]["thaw"] = config["config"].pop("unfreeze_at")  # as an earlier version wrote it
+    assert keras.saving.deserialize_keras_object(config).get_config() == optimizer.get_config()
 
 
 def test_the_end_of_a_training_is_saved():
@@ -314,10 +316,13 @@ def test_the_end_of_a_training_is_saved():
     ("make", "message"),
     [
         (lambda: LayerwiseSGD(layer_decay=0), "layer_decay must be above 0"),
-        (lambda: LayerwiseSGD(WarmupDecay(0.1), thaw=(0.5, 0.2)), "increasing fractions"),
-        (lambda: LayerwiseSGD(WarmupDecay(0.1), thaw=1.5), "increasing fractions"),
-        (lambda: LayerwiseSGD(0.1, thaw=0.5), "a WarmupDecay"),
-        (lambda: LayerwiseSGD(WarmupDecay(0.1), thaw=0.5).build(variables(["dense/kernel"])), "none of the variables"),
+        (lambda: LayerwiseSGD(WarmupDecay(0.1), unfreeze_at=(0.5, 0.2)), "increasing fractions"),
+        (lambda: LayerwiseSGD(WarmupDecay(0.1), unfreeze_at=1.5), "increasing fractions"),
+        (lambda: LayerwiseSGD(0.1, unfreeze_at=0.5), "a WarmupDecay"),
+        (
+            lambda: LayerwiseSGD(WarmupDecay(0.1), unfreeze_at=0.5).build(variables(["dense/kernel"])),
+            "none of the variables",
+        ),
         (lambda: WarmupDecay(0.1, decay="step"), "'cosine', 'linear', 'constant'"),
         (lambda: WarmupDecay(0.1, warmup=5), "must be a fraction from 0 to 1"),
         (lambda: WarmupDecay(0.1, steps=0), "positive integer"),

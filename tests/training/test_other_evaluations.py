@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from vit_keras.training.evaluation.other_evaluations import LabelsEvaluation, NumbersEvaluation
+from vit_keras.training.evaluation.other_evaluations import LabelsEvaluation, RegressionEvaluation
 from vit_keras.training.evaluation.report import report
 
 sklearn = pytest.importorskip("sklearn.metrics")
@@ -22,9 +22,9 @@ def numbers(task="regression"):
     rng = np.random.default_rng(0)
     if task == "ordinal":
         truth = rng.integers(0, 4, (COUNT, 1)).astype("float32")
-        return NumbersEvaluation(tuple("wxyz"), PATHS, truth, truth + rng.normal(0, 0.8, truth.shape), task)
+        return RegressionEvaluation(tuple("wxyz"), PATHS, truth, truth + rng.normal(0, 0.8, truth.shape), task)
     truth = rng.normal(0, 1, (COUNT, 2)).astype("float32")
-    return NumbersEvaluation(("age", "size"), PATHS, truth, truth + rng.normal(0, [0.5, 2], truth.shape))
+    return RegressionEvaluation(("age", "size"), PATHS, truth, truth + rng.normal(0, [0.5, 2], truth.shape))
 
 
 def test_measures_of_labels_are_those_of_scikit_learn():
@@ -82,3 +82,10 @@ def test_the_report_shows_what_fits(found, texts, none):
     assert all(text in page for text in (*texts, "<h2>Folds</h2>")) and not any(text in page for text in none)
     assert all(value in found._repr_html_() for value in found.figures.values())
     assert found.to_dict()["pictures"] == COUNT
+
+
+def test_the_earlier_name_of_a_class_is_that_class():
+    from vit_keras import training
+
+    assert training.NumbersEvaluation is training.RegressionEvaluation
+    assert "NumbersEvaluation" not in dir(training)

@@ -58,6 +58,15 @@ def test_a_recipe_is_plain_json_and_comes_back(name):
     assert again.name == name and again.source
 
 
+def test_the_earlier_name_of_unfreeze_at_warns_and_works():
+    known = RECIPES["gradual"]
+    earlier = known.to_dict()
+    earlier["thaw"] = earlier.pop("unfreeze_at")
+    for make in (lambda: Recipe(**earlier), lambda: recipe("gradual", thaw=known.unfreeze_at)):
+        with pytest.warns(DeprecationWarning, match=r"Recipe.*\(thaw=…\) is now unfreeze_at="):
+            assert make() == known
+
+
 def test_a_recipe_is_found_by_name_and_changed():
     assert recipe("vit") is not None and recipe("vit").optimizer == "sgd"
     changed = recipe("finetune", epochs=3)
@@ -103,7 +112,7 @@ def test_the_optimizer_is_what_the_recipe_says(name):
     assert config["global_clipnorm"] == known.clip_norm
     assert config["weight_decay"] == known.weight_decay
     assert config["layer_decay"] == known.layer_decay
-    assert tuple(config["thaw"]) == known.thaw
+    assert tuple(config["unfreeze_at"]) == known.unfreeze_at
 
 
 def test_accumulation_counts_for_the_batch_and_for_the_average():
@@ -357,7 +366,7 @@ def test_a_killed_training_of_a_vit_resumes_to_the_same_weights(tmp_path):
     def model():
         return tiny(dropout=0.1, stochastic_depth=0.2, patch_dropout=0.25)
 
-    options = {"model": model, "data": data, "ema": 0.9, "thaw": (0.3,)}
+    options = {"model": model, "data": data, "ema": 0.9, "unfreeze_at": (0.3,)}
     whole, _ = trained(tmp_path / "a", **options)
     resumed, _ = trained(tmp_path / "b", killed_after=2, **options)
     for one, other in zip(whole, resumed):

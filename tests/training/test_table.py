@@ -277,5 +277,5 @@ def test_every_old_name_is_known_and_refused_beside_the_new_one(function):
     for old, value in OLD_NAMES[function].items():
         new = new_name(old)
         assert new in inspect.signature(function).parameters
-        with pytest.raises(TypeError, match=f"{function.__name__} received {new} twice: {old} is the old name"):
+        with pytest.raises(TypeError, match=f"{function.__name__} received {new} twice: {old} is its old name"):
             function("a", "b", **{old: value, new: value})

@@ -134,7 +134,10 @@ def moved_names(module: str) -> Callable[[str], Any]:
 
 
 def attach(
-    package: str, submodules: Sequence[str] = (), names: Mapping[str, str] | None = None
+    package: str,
+    submodules: Sequence[str] = (),
+    names: Mapping[str, str] | None = None,
+    renamed: Mapping[str, str] | None = None,
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return the two functions that make a package's parts appear on first use (PEP 562).
 
@@ -142,13 +145,16 @@ def attach(
         package: The package's `__name__`.
         submodules: Its submodules that are attributes.
         names: `{public name: submodule that defines it}`.
+        renamed: `{earlier name: public name}`.
 
     Returns:
         `__getattr__` and `__dir__`, to be assigned in the package.
     """
-    names = dict(names or {})
+    names, renamed = dict(names or {}), dict(renamed or {})
 
     def __getattr__(name):
+        if name in renamed:
+            return __getattr__(renamed[name])
         if name in names:
             value = getattr(importlib.import_module(f"{package}.{names[name]}"), name)
             setattr(sys.modules[package], name, value)

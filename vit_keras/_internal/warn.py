@@ -44,15 +44,15 @@ def renamed_arguments(**names: str) -> Callable[[Callable[_P, _R]], Callable[_P,
     """
 
     def decorate(function: Callable[_P, _R]) -> Callable[_P, _R]:
+        called = function.__qualname__.removesuffix(".__init__")
+
         @functools.wraps(function)
         def with_old_names(*args: Any, **kwargs: Any) -> _R:
             for old in [name for name in kwargs if name in names]:
                 new = names[old]
                 if new in kwargs:
-                    raise TypeError(
-                        f"{function.__name__} received {new} twice: {old} is the old name of it. Pass {new} alone."
-                    )
-                warn_caller(f"{function.__name__}({old}=…) is now {new}=. Pass {new}.", DeprecationWarning)
+                    raise TypeError(f"{called} received {new} twice: {old} is its old name. Pass {new} alone.")
+                warn_caller(f"{called}({old}=…) is now {new}=. Pass {new}.", DeprecationWarning)
                 kwargs[new] = kwargs.pop(old)
             return function(*args, **kwargs)
 

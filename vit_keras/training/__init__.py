@@ -30,9 +30,9 @@ _NAMES = {
     "LayerwiseSGD": "optimizers",
     "MaskedAutoencoder": "masked",
     "MaskedPatchPrediction": "masked",
-    "NumbersEvaluation": "evaluation.other_evaluations",
     "Probe": "embeddings",
     "Recipe": "recipes",
+    "RegressionEvaluation": "evaluation.other_evaluations",
     "Reliability": "evaluation.calibration",
     "Sample": "data.sampling",
     "WarmupDecay": "optimizers",
@@ -81,4 +81,4 @@ _SUBMODULES = (
 )
 
 __all__ = list(_NAMES)
-__getattr__, __dir__ = attach(__name__, _SUBMODULES, _NAMES)
+__getattr__, __dir__ = attach(__name__, _SUBMODULES, _NAMES, renamed={"NumbersEvaluation": "RegressionEvaluation"})

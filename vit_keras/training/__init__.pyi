@@ -41,7 +41,7 @@ from .evaluation.calibration import temperature as temperature
 from .evaluation.curve_over_images import ImageCurve as ImageCurve
 from .evaluation.curve_over_images import image_curve as image_curve
 from .evaluation.other_evaluations import LabelsEvaluation as LabelsEvaluation
-from .evaluation.other_evaluations import NumbersEvaluation as NumbersEvaluation
+from .evaluation.other_evaluations import RegressionEvaluation as RegressionEvaluation
 from .evaluation.submission import predict_table as predict_table
 from .evaluation.wrong_labels import LabelIssues as LabelIssues
 from .evaluation.wrong_labels import label_issues as label_issues

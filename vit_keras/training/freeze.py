@@ -45,7 +45,7 @@ def train_only(model: keras.Model, what: str | int) -> None:
 
 
 def _set_trainable(layer, value):
-    """Freeze or thaw a layer, all layers inside it, and all their variables, whatever was set on each before."""
+    """Freeze or unfreeze a layer, all layers inside it, and all their variables, whatever was set on each before."""
     for part in flat_layers(layer):
         part.trainable = not value  # TensorFlow skips an unchanged value, and then does not reach the variables
         part.trainable = value

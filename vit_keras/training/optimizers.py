@@ -17,7 +17,7 @@ import keras
 from keras import ops
 
 from .._internal.validate import is_number, one_of
-from .._internal.warn import warn_caller
+from .._internal.warn import renamed_arguments, warn_caller
 from ..backend.keras_internals import batches_seen, index_of, rate_or_schedule
 from . import replicas
 
@@ -152,7 +152,7 @@ class Layerwise(_Optimizer):
     Args:
         learning_rate: Learning rate of the head: a float, a `WarmupDecay` or any schedule.
         layer_decay: Each layer learns at this times the rate of the layer above it; 1 for one rate.
-        thaw: Fractions of all steps at which the layers below the head start to learn; until then their rate is 0. One
+        unfreeze_at: Fractions of all steps at which the layers below the head start to learn; until then their rate is 0. One
             number: all at once. Several: the blocks are divided into as many groups, and the uppermost starts first.
         **options: Arguments of the Keras optimizer. `weight_decay` is decoupled and follows each layer's rate, as in
             PyTorch.
@@ -162,22 +162,25 @@ class Layerwise(_Optimizer):
         awaits_horizon: Whether a callback will call `begin` before the first step.
 
     Raises:
-        ValueError: An argument is out of range, `thaw` has no `WarmupDecay`, or there are no blocks to thaw.
+        ValueError: An argument is out of range, `unfreeze_at` has no `WarmupDecay`, or there are no blocks to unfreeze.
     """
 
-    def __init__(self, learning_rate: Any = 1e-3, *, layer_decay: float = 1.0, thaw: Any = (), **options: Any):
-        thaw = tuple(thaw) if isinstance(thaw, (tuple, list)) else (thaw,)
+    @renamed_arguments(thaw="unfreeze_at")
+    def __init__(
+        self, learning_rate: Any = 1e-3, *, layer_decay: float = 1.0, unfreeze_at: Any = (), **options: Any
+    ) -> None:
+        starts = tuple(unfreeze_at) if isinstance(unfreeze_at, (tuple, list)) else (unfreeze_at,)
         if not (is_number(layer_decay) and 0 < layer_decay <= 1):
             raise ValueError(f"layer_decay must be above 0 and at most 1. Received: {layer_decay!r}")
-        if not all(0 <= start < 1 for start in thaw) or list(thaw) != sorted(thaw):
+        if not all(0 <= start < 1 for start in starts) or list(starts) != sorted(starts):
             raise ValueError(
-                f"thaw must be increasing fractions of the training, from 0 to below 1. Received: {thaw!r}"
+                f"unfreeze_at must be increasing fractions of the training, from 0 to below 1. Received: {starts!r}"
             )
         super().__init__(learning_rate=learning_rate, **options)
-        if thaw and self.schedule is None:
-            raise ValueError("thaw needs a learning_rate that knows the end of the training: a WarmupDecay.")
+        if starts and self.schedule is None:
+            raise ValueError("unfreeze_at needs a learning_rate that knows the end of the training: a WarmupDecay.")
         self.layer_decay = layer_decay
-        self.thaw = thaw
+        self.unfreeze_at = starts
         # A variable, because compiled steps must see it change.
         self.span: Any = self.add_variable((2,), dtype="int", name="span")
         self.awaits_horizon = False
@@ -251,15 +254,18 @@ class Layerwise(_Optimizer):
             return
         depth = depths(variables)
         head = max(depth)
-        if self.thaw and min(depth) == head:
-            raise ValueError("thaw needs the blocks of a Vision Transformer, and none of the variables is in one.")
+        if self.unfreeze_at and min(depth) == head:
+            raise ValueError(
+                "unfreeze_at needs the blocks of a Vision Transformer, and none of the variables is in one."
+            )
         self._rates = [(self.layer_decay ** (head - d), self._start(d, head)) for d in depth]
         self._decayed = [is_decayed(variable) for variable in variables]
         super().build(variables)
 
     def _start(self, depth, head):
         """Return the fraction of all steps at which a depth starts to learn; there are `head` depths below the head."""
-        return 0.0 if depth == head or not self.thaw else self.thaw[(head - 1 - depth) * len(self.thaw) // head]
+        starts = self.unfreeze_at
+        return 0.0 if depth == head or not starts else starts[(head - 1 - depth) * len(starts) // head]
 
     def _get_current_learning_rate(self):
         return self._rate_of_the_head() if self._rate_now is None else self._rate_now
@@ -285,7 +291,7 @@ class Layerwise(_Optimizer):
         learning_rate, groups = self._rate_of_the_head(), collections.defaultdict(list)
         for gradient, variable in zip(grads, trainable_variables):
             groups[self._rates[index_of(self, variable)]].append((gradient, variable))
-        progress = self.progress() if self.thaw else None
+        progress = self.progress() if self.unfreeze_at else None
         for (factor, start), pairs in groups.items():
             rate = ops.convert_to_tensor(learning_rate) * factor
             rate = ops.where(progress >= start, rate, 0.0) if start else rate
@@ -301,8 +307,14 @@ class Layerwise(_Optimizer):
         super().load_own_variables(store)
         self._has_horizon = self._has_horizon or bool(ops.convert_to_numpy(self.span)[1])
 
+    @classmethod
+    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
+        old = {"unfreeze_at": config["thaw"]} if "thaw" in config else {}  # its name in earlier files
+        config = {name: value for name, value in config.items() if name != "thaw"} | old
+        return super().from_config(config, custom_objects)
+
     def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "layer_decay": self.layer_decay, "thaw": list(self.thaw)}
+        return {**super().get_config(), "layer_decay": self.layer_decay, "unfreeze_at": list(self.unfreeze_at)}
 
 
 def _fastest(optimizer: type) -> type:

@@ -107,12 +107,12 @@ RECIPE_TABLE = {
     "lp_ft": dict(
         _FINETUNE,
         source="LP-FT (arXiv 2202.10054): the head first, then everything; the rates are those of finetune",
-        thaw=(0.3,),
+        unfreeze_at=(0.3,),
     ),
     "gradual": dict(
         _FINETUNE,
         source="ULMFiT (arXiv 1801.06146), section 3.3: the upper layers first; the rates are those of finetune",
-        thaw=(0.1, 0.2, 0.3, 0.4),
+        unfreeze_at=(0.1, 0.2, 0.3, 0.4),
     ),
     "lora": dict(
         source="LoRA (arXiv 2106.09685), section 4.2 (queries and values, rank 8) and appendix D.1 (AdamW, "

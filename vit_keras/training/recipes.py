@@ -21,6 +21,7 @@ import numpy as np
 
 from .. import anatomy
 from .._internal.validate import did_you_mean, is_number, one_of
+from .._internal.warn import renamed_arguments
 from . import lora as low_rank
 from . import replicas
 from .callbacks import Horizon, Reseed, check_horizon_before_training
@@ -88,9 +89,9 @@ class Recipe:
         ema: Momentum of an exponential moving average of the weights, which validation and the trained model use; or
             `None`.
         accumulate: Number of batches whose gradients make one step.
-        train: What is trained: `"all"`, `"head"`, a number of last blocks with the head, or `None` to freeze and thaw
+        train: What is trained: `"all"`, `"head"`, a number of last blocks with the head, or `None` to freeze and unfreeze
             nothing.
-        thaw: Fractions of the training at which the layers below the head start to learn (see `optimizers.Layerwise`).
+        unfreeze_at: Fractions of the training at which the layers below the head start to learn (see `optimizers.Layerwise`).
         dropout: Dropout rate in the blocks, or `None` for the model's own.
         stochastic_depth: Stochastic depth rate of the last block (see `ViTConfig`), or `None` for the model's own.
         lora: Rank of low-rank adapters, which are then trained instead of the blocks, or `None`.
@@ -131,7 +132,7 @@ class Recipe:
     ema: float | None = None
     accumulate: int = 1
     train: str | int | None = "all"
-    thaw: tuple[float, ...] = ()
+    unfreeze_at: tuple[float, ...] = ()
     dropout: float | None = None
     stochastic_depth: float | None = None
     lora: int | None = None
@@ -141,7 +142,7 @@ class Recipe:
     dtype: str | None = None
 
     def __post_init__(self) -> None:
-        for field in ("thaw", "lora_projections"):
+        for field in ("unfreeze_at", "lora_projections"):
             value = getattr(self, field)
             object.__setattr__(self, field, tuple(value) if isinstance(value, (tuple, list)) else (value,))
         for field, choices in (("optimizer", OPTIMIZERS), ("schedule", DECAYS), ("loss", LOSSES)):
@@ -166,6 +167,7 @@ class Recipe:
             if value is not None and not (is_number(value) and low <= value < high):
                 raise ValueError(f"{field} must be at least {low} and below {high}. Received: {value!r}")
 
+    @renamed_arguments(thaw="unfreeze_at")
     def replace(self, **changes: Any) -> Recipe:
         """Return a copy with some fields changed.
 
@@ -325,7 +327,7 @@ class Recipe:
         return optimizer(
             WarmupDecay(rate, self.warmup, self.schedule, self.final_learning_rate, steps),
             layer_decay=self.layer_decay,
-            thaw=self.thaw,
+            unfreeze_at=self.unfreeze_at,
             weight_decay=self.weight_decay,
             global_clipnorm=self.clip_norm,
             gradient_accumulation_steps=self.accumulate if self.accumulate > 1 else None,
@@ -352,6 +354,9 @@ class Recipe:
             *([] if self.lora is None else [low_rank.RestartLora()]),
         ]
 
+
+# The fields of a recipe that an earlier version wrote.
+Recipe.__init__ = renamed_arguments(thaw="unfreeze_at")(Recipe.__init__)
 
 RECIPES = {name: Recipe(name=name, **fields) for name, fields in RECIPE_TABLE.items()}
 """All recipes, by name."""

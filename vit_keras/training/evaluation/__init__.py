@@ -37,7 +37,7 @@ from ..data.labeled import Labeled
 from ..data.listing import first_few
 from ..data.table import RENAMED, is_table, read_pictures
 from ..embeddings.batches import Batch, batches_of_files, joined_paths, run_over
-from .other_evaluations import LabelsEvaluation, NumbersEvaluation, as_html, percent
+from .other_evaluations import LabelsEvaluation, RegressionEvaluation, as_html, percent
 
 __all__ = ["Evaluation", "evaluate"]
 
@@ -209,7 +209,7 @@ def evaluate(
     batch_size: int = 32,
     errors: str = "raise",
     progress: bool = True,
-) -> Evaluation | LabelsEvaluation | NumbersEvaluation:
+) -> Evaluation | LabelsEvaluation | RegressionEvaluation:
     """Measure a model on a folder of images, one subfolder for each class, or on a table.
 
     Args:
@@ -233,7 +233,7 @@ def evaluate(
         progress: Whether to draw a progress bar.
 
     Returns:
-        An `Evaluation`; for several labels a `LabelsEvaluation`, for numbers and levels a `NumbersEvaluation`.
+        An `Evaluation`; for several labels a `LabelsEvaluation`, for numbers and levels a `RegressionEvaluation`.
 
     Raises:
         FileNotFoundError: There is no such model, folder, table or image.
@@ -263,7 +263,7 @@ def evaluate(
 
 def evaluate_decoded(
     model: keras.Model, data: ImageFolder, folder: str | os.PathLike[str], *, batch_size: int = 32
-) -> Evaluation | LabelsEvaluation | NumbersEvaluation:
+) -> Evaluation | LabelsEvaluation | RegressionEvaluation:
     """Measure a model on the images of a dataset, without augmentation; its outputs are as the dataset's labels.
 
     Args:
@@ -288,7 +288,7 @@ def evaluate_decoded(
 
 def _evaluation(
     model, batches, prepare, names, root, total, *, errors="raise", progress=False
-) -> Evaluation | LabelsEvaluation | NumbersEvaluation:
+) -> Evaluation | LabelsEvaluation | RegressionEvaluation:
     """Run a classifier over batches of labelled images."""
     shape = image_shape(model)[1:]
     run = model.predict_on_batch
@@ -300,10 +300,10 @@ def _evaluation(
 
 def evaluation_of(
     task: str, names: tuple[str, ...], paths: tuple[str, ...], labels: np.ndarray, outputs: np.ndarray
-) -> Evaluation | LabelsEvaluation | NumbersEvaluation:
+) -> Evaluation | LabelsEvaluation | RegressionEvaluation:
     """Return the evaluation of a task's predictions, as `anatomy.predictions` returns them."""
     if task in NUMBERS:
-        return NumbersEvaluation(names, paths, labels, outputs, task)
+        return RegressionEvaluation(names, paths, labels, outputs, task)
     return (LabelsEvaluation if task == "multi" else Evaluation)(names, paths, labels, outputs)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from ...anatomy import levels
 from .. import metrics
 
-__all__ = ["LabelsEvaluation", "NumbersEvaluation", "as_html"]
+__all__ = ["LabelsEvaluation", "RegressionEvaluation", "as_html"]
 
 
 def percent(share: float | None) -> str:
@@ -188,7 +188,7 @@ class LabelsEvaluation:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class NumbersEvaluation:
+class RegressionEvaluation:
     """The numbers, or the levels, that a model predicts for images.
 
     Attributes:
@@ -199,7 +199,7 @@ class NumbersEvaluation:
         task: `"regression"` or `"ordinal"`.
 
     Example:
-        >>> found = NumbersEvaluation(("age",), ("1.jpg", "2.jpg"), np.array([[1.0], [3.0]]), np.array([[1.0], [4.0]]))
+        >>> found = RegressionEvaluation(("age",), ("1.jpg", "2.jpg"), np.array([[1.0], [3.0]]), np.array([[1.0], [4.0]]))
         >>> found.per_class[0]["mae"], found.mistakes().tolist()
         (0.5, [1, 0])
     """

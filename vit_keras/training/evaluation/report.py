@@ -21,7 +21,7 @@ from .calibration import temperature as best_temperature
 from .charts import chart, reliability_chart, scatters
 from .findings import Findings
 from .findings_report import jpeg, section, sections
-from .other_evaluations import LabelsEvaluation, NumbersEvaluation, number, percent
+from .other_evaluations import LabelsEvaluation, RegressionEvaluation, number, percent
 
 __all__ = ["report"]
 
@@ -37,7 +37,7 @@ Folds = tuple[Sequence[str], Sequence[Sequence[str]], str]
 
 
 def report(
-    evaluation: Evaluation | LabelsEvaluation | NumbersEvaluation,
+    evaluation: Evaluation | LabelsEvaluation | RegressionEvaluation,
     *,
     title: str,
     subtitle: str = "",

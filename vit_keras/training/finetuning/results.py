@@ -34,7 +34,7 @@ class FinetuneResult:
     Attributes:
         model: The model with the weights of the best epoch; its `labels` are the names of the classes.
         evaluation: The evaluation of the held-out images: an `Evaluation`, or for other tasks a `LabelsEvaluation` or
-            a `NumbersEvaluation`.
+            a `RegressionEvaluation`.
         history: Values after each epoch, by name.
         best_epoch: Number, from 0, of the epoch whose weights were kept.
         recipe: How it was trained.
