@@ -152,8 +152,9 @@ class Layerwise(_Optimizer):
     Args:
         learning_rate: Learning rate of the head: a float, a `WarmupDecay` or any schedule.
         layer_decay: Each layer learns at this times the rate of the layer above it; 1 for one rate.
-        unfreeze_at: Fractions of all steps at which the layers below the head start to learn; until then their rate is 0. One
-            number: all at once. Several: the blocks are divided into as many groups, and the uppermost starts first.
+        unfreeze_at: Fractions of all steps at which the layers below the head start to learn. Until then their rate is
+            0. One number: all at once. Several: the blocks are divided into as many groups, and the uppermost starts
+            first.
         **options: Arguments of the Keras optimizer. `weight_decay` is decoupled and follows each layer's rate, as in
             PyTorch.
 
@@ -180,7 +181,7 @@ class Layerwise(_Optimizer):
         if starts and self.schedule is None:
             raise ValueError("unfreeze_at needs a learning_rate that knows the end of the training: a WarmupDecay.")
         self.layer_decay = layer_decay
-        self.unfreeze_at = starts
+        self.unfreeze_at: tuple[float, ...] = starts
         # A variable, because compiled steps must see it change.
         self.span: Any = self.add_variable((2,), dtype="int", name="span")
         self.awaits_horizon = False

@@ -89,9 +89,10 @@ class Recipe:
         ema: Momentum of an exponential moving average of the weights, which validation and the trained model use; or
             `None`.
         accumulate: Number of batches whose gradients make one step.
-        train: What is trained: `"all"`, `"head"`, a number of last blocks with the head, or `None` to freeze and unfreeze
-            nothing.
-        unfreeze_at: Fractions of the training at which the layers below the head start to learn (see `optimizers.Layerwise`).
+        train: What is trained: `"all"`, `"head"`, a number of last blocks with the head, or `None` to leave all
+            as it is.
+        unfreeze_at: Fractions of the training at which the layers below the head start to learn (see
+            `optimizers.Layerwise`).
         dropout: Dropout rate in the blocks, or `None` for the model's own.
         stochastic_depth: Stochastic depth rate of the last block (see `ViTConfig`), or `None` for the model's own.
         lora: Rank of low-rank adapters, which are then trained instead of the blocks, or `None`.

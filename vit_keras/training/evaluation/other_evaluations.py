@@ -199,7 +199,8 @@ class RegressionEvaluation:
         task: `"regression"` or `"ordinal"`.
 
     Example:
-        >>> found = RegressionEvaluation(("age",), ("1.jpg", "2.jpg"), np.array([[1.0], [3.0]]), np.array([[1.0], [4.0]]))
+        >>> ages, predicted = np.array([[1.0], [3.0]]), np.array([[1.0], [4.0]])
+        >>> found = RegressionEvaluation(("age",), ("1.jpg", "2.jpg"), ages, predicted)
         >>> found.per_class[0]["mae"], found.mistakes().tolist()
         (0.5, [1, 0])
     """
