@@ -65,7 +65,7 @@ PATCHES = (
     ),
     Patch(
         "call of a model's head",
-        "export.plan: object.__setattr__(layer, 'call', hear(layer.call))",
+        "export.plan: object.__setattr__(layer, 'call', hear(layer))",
         _INSIDE_A_CALL,
         _NO_HOOKS,
         _HOOKS,
