@@ -66,7 +66,7 @@ def test_rope_against_other_projects(key, xp):
 
 @pytest.mark.parametrize("width", [4, 10, 0])
 def test_a_width_that_four_parts_do_not_make(width):
-    with pytest.raises(ValueError, match=f"multiple of 4 from 8 on. Received: {width}"):
+    with pytest.raises(ValueError, match=f"multiple of 4, at least 8. Received: {width}"):
         positions.sincos2d((2, 2), width)
 
 

@@ -1,4 +1,4 @@
-"""Positions of patches: tables of position embeddings, and positions that are computed.
+"""Positions of patches: resampled tables of position embeddings, and computed positions.
 
 Tables are resampled by the filters of `resampling`. Functions that take `xp` compute in NumPy (float64) or in
 `keras.ops` (float32), where the sides of the grid may be scalars of a TensorFlow graph.
@@ -66,8 +66,7 @@ def resize_position_embeddings(
         exactly the same values.
 
     Raises:
-        ValueError: The table's patches are not a square and `source_grid` is not their grid, or there is no such
-            method.
+        ValueError: The table's patches are not a square and `source_grid` is not their grid, or the method is unknown.
 
     Example:
         >>> resize_position_embeddings(np.zeros((1, 1 + 14 * 14, 8)), (24, 12)).shape
@@ -90,7 +89,7 @@ def resize_position_embeddings(
 
 
 def square_grid(patches: int) -> tuple[int, int] | None:
-    """Return the square grid of a number of patches, or `None` if there is none.
+    """Return the square grid with a number of patches, or `None` if there is none.
 
     Example:
         >>> square_grid(196)
@@ -117,7 +116,7 @@ def sincos2d(grid: Any, width: int, temperature: float = 10000.0, *, places: Any
         float32 of shape `(1 or batch, patches, width)`.
 
     Raises:
-        ValueError: `width` is another number.
+        ValueError: `width` is not a multiple of 4 from 8 on, or `temperature` is not positive.
 
     Example:
         >>> sincos2d((14, 14), 768).shape
@@ -126,7 +125,9 @@ def sincos2d(grid: Any, width: int, temperature: float = 10000.0, *, places: Any
     if not (is_number(temperature) and temperature > 0):
         raise ValueError(f"temperature must be a positive number. Received: {temperature!r}")
     if width < 8 or width % 4:
-        raise ValueError(f"Position embeddings of sines and cosines need a multiple of 4 from 8 on. Received: {width}")
+        raise ValueError(
+            f"The width of sine and cosine position embeddings must be a multiple of 4, at least 8. Received: {width}"
+        )
     waves = temperature ** -np.linspace(0, 1, width // 4)
     places = [axis[None] for axis in places_of(grid, xp=xp)] if places is None else places
     y, x = (axis[..., None] * as_real(waves, xp) for axis in places)
@@ -161,7 +162,7 @@ def rope_sincos(
             image that each patch is of: `(batch, patches)`, too.
         dim_head: Width of a head, a multiple of 4.
         theta: Base of the periods.
-        kind: One of the table.
+        kind: A kind in the table.
         reference_grid: Patches down and across of the grid that rows and columns are scaled to, or `None`.
         offset: Added to rows and columns, before they are scaled.
         places: Row and column of each patch, as real numbers `(batch, patches)` each. `None`: those of the grid.
@@ -171,7 +172,7 @@ def rope_sincos(
         Sines and cosines, float32 of shape `(patches, dim_head)` each; with `places`, `(batch, patches, dim_head)`.
 
     Raises:
-        ValueError: `dim_head` is not a multiple of 4, or there is no such kind.
+        ValueError: `dim_head` is not a multiple of 4, or the kind is unknown.
 
     Example:
         >>> rope_sincos((14, 14), 64)[0].shape
@@ -180,7 +181,7 @@ def rope_sincos(
     one_of(kind, "kind", ("centered", "axial", "axial_xy"))
     if dim_head < 4 or dim_head % 4:
         raise ValueError(
-            f"Rotary position embeddings need heads of a width that is a multiple of 4. Received: {dim_head}"
+            f"The width of a head with rotary position embeddings must be a multiple of 4. Received: {dim_head}"
         )
     if not (is_number(theta) and theta > 0):
         raise ValueError(f"theta must be a positive number. Received: {theta!r}")
@@ -275,7 +276,7 @@ def resize_relative_position_bias(
         float32 table for `grid`. The rows of the class token are copied, and for the same grid all are.
 
     Raises:
-        ValueError: The table does not belong to `source_grid`, or there is no such method.
+        ValueError: The table does not fit `source_grid`, or the method is unknown.
 
     Example:
         >>> resize_relative_position_bias(np.zeros((27 * 27 + 3, 12)), (14, 14), (24, 24)).shape

@@ -141,7 +141,7 @@ def test_texts_and_templates_are_checked(model, texts, templates, message):
 
 
 def test_names_of_classes_are_different(model):
-    with pytest.raises(ValueError, match="Each class needs another name"):
+    with pytest.raises(ValueError, match="Each class needs a different name"):
         zero_shot_classifier(model, ["cat", "cat"])
 
 

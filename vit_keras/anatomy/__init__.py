@@ -1,8 +1,8 @@
-"""What any model with a Vision Transformer in it says about itself: the one place that answers.
+"""Inspect any model with a Vision Transformer: inputs, outputs and parts.
 
-The ViT may be the model itself, or nested in it at any depth; what stands before it (augmentation, preprocessing) and
-after it (dropout, a head, a softmax) is looked at too. Code that asks what pixels a model takes, whether its outputs
-are logits, or where its blocks and its head are, asks here, so that all answers agree.
+The ViT may be the model itself, or nested in it at any depth. Layers before it (augmentation, preprocessing) and after
+it (dropout, a head, a softmax) are taken into account. This module alone decides which pixels a model takes, whether
+its outputs are logits, and where its blocks and its head are, so that the whole package agrees.
 """
 
 from .inputs import (

@@ -20,15 +20,14 @@ _RESIZING = (Preprocess, keras.layers.Resizing, keras.layers.CenterCrop)
 
 
 class _Entry:
-    """What images go through between a model's input and the first block of its ViT.
+    """The layers between a model's input and the first block of its ViT.
 
     Attributes:
-        image: The symbolic tensor of the images that go in; `None` where the model has no graph.
-        front: Functional models, one after the other, from that tensor to the input of the ViT; none where that is the
-            same.
-        normalizing: Layers that are known to normalize pixels, those in the ViT's own graph included.
+        image: The symbolic tensor of the input images; `None` if the model has no graph.
+        front: A chain of functional models from that tensor to the input of the ViT; empty if they are the same.
+        normalizing: Layers that are known to normalize pixels, including those in the ViT's own graph.
         resizing: Layers that resize or crop.
-        probe: Functional models, one after the other, whose output tells which pixels are meant to go in.
+        probe: A chain of functional models whose output shows which pixel range the model expects.
     """
 
     def __init__(self, model: keras.Model, vit: keras.Model):
@@ -69,7 +68,7 @@ def _is_layer(operation):
 
 
 def _way_to(model, vit):
-    """Yield pairs of a model and the layer in it that is, or contains, the ViT, from the outermost on."""
+    """Yield pairs of a model and the layer in it that is or contains the ViT, the outermost first."""
     while model is not vit:
         parts = [layer for layer in model.layers if any(part is vit for part in flat_layers(layer))]
         if not parts:
@@ -81,7 +80,7 @@ def _way_to(model, vit):
 
 
 def _entering(model, layer):
-    """Return the symbolic tensor that a layer takes in the graph of a model; `None` where either is missing."""
+    """Return the symbolic tensor that a layer takes in the graph of a model; `None` if either is missing."""
     pending, seen = list(getattr(model, "outputs", None) or ()), set()
     while pending:
         tensor = pending.pop()
@@ -116,8 +115,8 @@ def front(model: keras.Model) -> list[keras.Model]:
     """Return the layers before the ViT in a model (preprocessing, augmentation), as a chain of functional models.
 
     Returns:
-        Models from the model's images to the ViT's. An empty list where there is nothing, or where the model has no
-        graph (a subclass of `keras.Model`).
+        Models from the model's images to the ViT's. The list is empty if there are no such layers, or if the model has
+        no graph (a subclass of `keras.Model`).
 
     Example:
         >>> from vit_keras import vit
@@ -129,12 +128,13 @@ def front(model: keras.Model) -> list[keras.Model]:
 
 
 def image_shape(model: keras.Model) -> tuple[int | None, int | None, int | None, int | None]:
-    """Return `(batch, height, width, channels)` of the images that a model takes; `None` for what may be of any size.
+    """Return `(batch, height, width, channels)` of the images that a model takes, with `None` for any size.
 
-    A model with several inputs has the shape of the one that leads to the ViT; one without a graph, the ViT's.
+    For a model with several inputs, this is the shape of the input that leads to the ViT; for a model without a graph,
+    it is the shape of the ViT's input.
 
     Raises:
-        ValueError: It takes no images, as a packed model does; the error names the model inside that does.
+        ValueError: The model takes no images, such as a packed model. The error names the model inside that does.
 
     Example:
         >>> from vit_keras import vit
@@ -152,7 +152,7 @@ def image_shape(model: keras.Model) -> tuple[int | None, int | None, int | None,
 
 
 def native_size(model: keras.Model, image_size: Any = None) -> tuple[int, int] | None:
-    """Return the size in which a model takes images: its input's, or where that is open the given or the checkpoint's.
+    """Return the image size of a model: its fixed input size, or else the given or the checkpoint's.
 
     Args:
         model: The model.
@@ -160,7 +160,7 @@ def native_size(model: keras.Model, image_size: Any = None) -> tuple[int, int] |
             checkpoint's.
 
     Returns:
-        `(height, width)`; `None` where the size is open and neither the caller nor the checkpoint names one.
+        `(height, width)`; `None` if the model takes any size and neither the caller nor the checkpoint names one.
 
     Raises:
         ValueError: `image_size` is not the size of the model's input.
@@ -184,11 +184,11 @@ def native_size(model: keras.Model, image_size: Any = None) -> tuple[int, int] |
 
 
 def input_range(model: keras.Model) -> str:
-    """Return which pixels a model takes, found by sending black and white images through the layers before its ViT.
+    """Return the pixel range of a model, found by sending black and white images through the layers before its ViT.
 
     Returns:
-        `"normalized"`: as its checkpoint's preprocessing makes them; `"pixels"`: [0, 255], because the model normalizes
-        them itself; `"unit"`: [0, 1], likewise.
+        `"normalized"` for the output of the checkpoint's preprocessing. If the model normalizes images itself,
+        `"pixels"` for [0, 255] and `"unit"` for [0, 1].
 
     Example:
         >>> from vit_keras import vit
@@ -226,16 +226,15 @@ _LARGEST = 10.0
 def preprocessing_of(model: keras.Model, image_size: Any = None) -> Preprocessing:
     """Return the preprocessing that this model expects.
 
-    It is the checkpoint's own preprocessing (`GOOGLE` where there is none), less what the model does itself: a model
-    that normalizes is given pixels, and one that resizes is given the whole image.
+    It is the checkpoint's own preprocessing (`GOOGLE` if there is none), without the steps that the model does itself:
+    a model that normalizes gets pixels, and a model that resizes gets the whole image.
 
     Args:
         model: A ViT of this package, or a model with one inside.
         image_size: See `native_size`.
 
     Returns:
-        A `Preprocessing`. Its `image_size` is `None` where the model takes images of any size and resizes them
-        itself.
+        A `Preprocessing`. Its `image_size` is `None` if the model takes images of any size and resizes them itself.
 
     Raises:
         ValueError: `image_size` is not the size of the model's input.
@@ -262,16 +261,16 @@ def preprocessing_of(model: keras.Model, image_size: Any = None) -> Preprocessin
 def batch_preprocessing_of(model: keras.Model, image_size: Any = None) -> Preprocessing:
     """Return the preprocessing that turns images of different sizes into one batch for this model.
 
-    It is `preprocessing_of`, with a size also for a model that takes images of any size and resizes them itself. That
-    size is the one that the model's own resizing leaves as it is: the size of its ViT or, where the model crops, the
-    larger one before the crop. So each image reaches the ViT as if it alone had been given to the model.
+    It is `preprocessing_of`, but has a size even if the model takes images of any size and resizes them itself. The
+    model's own resizing keeps images of that size: it is the size of its ViT or, if the model crops, the larger size
+    before the crop. So each image reaches the ViT as if it had been passed to the model alone.
 
     Args:
         model: A ViT of this package, or a model with one inside.
         image_size: See `native_size`.
 
     Returns:
-        A `Preprocessing`. Its `image_size` is `None` where neither the model nor its checkpoint names one.
+        A `Preprocessing`. Its `image_size` is `None` if neither the model nor its checkpoint names one.
 
     Raises:
         ValueError: `image_size` is not the size of the model's input.
@@ -299,9 +298,9 @@ def batch_preprocessing_of(model: keras.Model, image_size: Any = None) -> Prepro
 
 
 def own_preprocessing(vit: keras.Model) -> Preprocessing:
-    """Return how the images of a ViT's checkpoint are prepared: Google's way, if none was set.
+    """Return the preprocessing of a ViT's checkpoint, or Google's if none was set.
 
-    Also of a user's functional model that has the layers of a ViT: the first block remembers it.
+    This also works for a functional model made from the layers of a ViT: the first block stores it.
 
     Example:
         >>> from vit_keras import vit
@@ -314,7 +313,7 @@ def own_preprocessing(vit: keras.Model) -> Preprocessing:
 
 
 def remember_preprocessing(vit: keras.Model, preprocessing: Preprocessing) -> None:
-    """Let a ViT know how its images are prepared; see `own_preprocessing`.
+    """Set the preprocessing of a ViT; see `own_preprocessing`.
 
     Example:
         >>> from vit_keras import vit

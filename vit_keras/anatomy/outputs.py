@@ -20,7 +20,7 @@ def outputs_of(model: keras.Model) -> list[Any]:
     """Return the symbolic outputs of a model.
 
     Raises:
-        ValueError: It has none, being a subclass of `keras.Model`.
+        ValueError: The model is a subclass of `keras.Model`, which has no symbolic outputs.
 
     Example:
         >>> from vit_keras import vit
@@ -37,10 +37,10 @@ def outputs_of(model: keras.Model) -> list[Any]:
 
 
 def last_activation(model: keras.Model) -> str:
-    """Return the name of the function that a model's first output comes from: `"linear"` means logits, or features.
+    """Return the name of the activation of a model's first output; `"linear"` means logits or features.
 
     Raises:
-        ValueError: The model is a subclass of `keras.Model`, which has no graph to look at.
+        ValueError: The model is a subclass of `keras.Model`, which has no graph.
 
     Example:
         >>> from vit_keras import vit
@@ -52,7 +52,7 @@ def last_activation(model: keras.Model) -> str:
 
 
 def last_layer(model: keras.Model) -> Any:
-    """Return the layer that gives a model's output, however deep it is nested; `None` where that cannot be inferred.
+    """Return the layer that returns a model's output, at any depth; `None` if it cannot be inferred.
 
     Example:
         >>> from vit_keras import vit
@@ -71,10 +71,10 @@ def last_layer(model: keras.Model) -> Any:
 
 
 def output_source(model: keras.Model) -> Any:
-    """Return the layer or operation that a model's first output gets its values from, however deep it is nested.
+    """Return the layer or operation that computes the values of a model's first output, at any depth.
 
-    Layers behind it that change no value, or only scale them, are passed over. Where there is no graph to look at (a
-    subclass of `keras.Model`) it is `last_layer`.
+    Later layers that keep the values, or only scale them, are skipped. For a model without a graph (a subclass of
+    `keras.Model`), this is `last_layer`.
 
     Example:
         >>> from vit_keras import vit
@@ -88,7 +88,7 @@ def output_source(model: keras.Model) -> Any:
 
 
 def _source(output):
-    """Return what gives a tensor its values; operations that change none, or only scale them, are passed over."""
+    """Return the operation that computes a tensor's values, skipping those that keep or only scale them."""
     return [*_way_back(output, _keeps_values)][-1]
 
 
@@ -133,11 +133,11 @@ _PASSING = (
 
 
 def output_kind(model: keras.Model) -> str | None:
-    """Return what the output of a model is.
+    """Return the kind of a model's output.
 
     Returns:
-        `"logits"` or `"probabilities"` of classes; `"features"` of a model without a head; `None` where it cannot be
-        inferred (a subclass of `keras.Model`, or an operation that is not known).
+        `"logits"` or `"probabilities"` of classes; `"features"` of a model without a head; `None` if it cannot be
+        inferred (a subclass of `keras.Model`, or an unknown operation).
 
     Example:
         >>> from vit_keras import vit
@@ -347,11 +347,11 @@ def _owned(model: keras.Model, attribute: str) -> Any:
 
 
 def name_classes(model: keras.Model, names: Sequence[str], task: str = "single") -> bool:
-    """Tell a model what its outputs mean and are called, if their number fits; a `VisionTransformer` saves it.
+    """Attach names and a task to a model's outputs if their number fits; a `VisionTransformer` saves them.
 
     Args:
-        model: The model, or a model with a ViT inside that its output comes from.
-        names: The names of the classes, labels or numbers, in the order of the outputs; or of the levels of an ordinal
+        model: A ViT, or a model whose output comes from a ViT inside.
+        names: Names of the classes, labels or numbers, in the order of the outputs; or of the levels of an ordinal
             scale, which has one output.
         task: One of `vit_keras.labels.TASKS`.
 
@@ -359,7 +359,7 @@ def name_classes(model: keras.Model, names: Sequence[str], task: str = "single")
         Whether the names were attached.
 
     Raises:
-        ValueError: There is no such task.
+        ValueError: The task is unknown.
 
     Example:
         >>> from vit_keras import vit

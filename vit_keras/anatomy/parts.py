@@ -14,16 +14,16 @@ from .. import layers
 from ..backend.keras_internals import add_seed_generator, flat_layers
 
 HEAD = ("pre_logits", "head", "head_dist")
-"""Names of the layers of a ViT that are replaced for other classes."""
+"""Names of a ViT's layers that are replaced for a new set of classes."""
 
 _PARTS = (layers.AddPositionEmbs, layers.AddSinCosPositionEmbs, layers.TransformerBlock, layers.MixerBlock)
 
 
 def checked(model: Any) -> keras.Model:
-    """Return a Keras model; functions of this package that are given another object get their error here.
+    """Return a Keras model unchanged, or raise the error for any other object.
 
     Raises:
-        TypeError: It is not a Keras model.
+        TypeError: `model` is not a Keras model.
 
     Example:
         >>> checked("vit.keras")
@@ -117,11 +117,11 @@ def attention_blocks(model: keras.Model) -> list[layers.TransformerBlock]:
 
 
 def block_numbers(layers: Any, count: int) -> tuple[int, ...]:
-    """Return the numbers of blocks, rising, from one or several numbers, from the end if negative; `None` for all.
+    """Return ascending block numbers from one or several numbers, negative ones counted from the end; `None` for all.
 
     Raises:
-        ValueError: There is no such block, or none is named.
-        TypeError: `layers` are not numbers.
+        ValueError: A block does not exist, or `layers` is empty.
+        TypeError: `layers` has values that are not integers.
 
     Example:
         >>> block_numbers([-1, 0], 12)
@@ -139,7 +139,7 @@ def block_numbers(layers: Any, count: int) -> tuple[int, ...]:
 
 
 def final_norm(vit: keras.Model) -> keras.layers.Layer | None:
-    """Return the layer that normalizes the tokens after the last block; `None` of a model without one.
+    """Return the layer that normalizes the tokens after the last block; `None` if there is none.
 
     Example:
         >>> from vit_keras import vit
@@ -150,7 +150,7 @@ def final_norm(vit: keras.Model) -> keras.layers.Layer | None:
 
 
 def has_attention(model: Any) -> bool:
-    """Return whether a model has one Vision Transformer, and that one has attention (an MLP-Mixer has none).
+    """Return whether a model contains one Vision Transformer with attention, unlike an MLP-Mixer.
 
     Example:
         >>> from vit_keras import vit
@@ -177,7 +177,7 @@ def prefix_names(vit: keras.Model) -> tuple[str, ...]:
 
 
 def readout(vit: keras.Model) -> list[slice]:
-    """Return the tokens of the last block that the output is read from; it is the mean of their means.
+    """Return the tokens of the last block that the output is computed from, as slices whose means are averaged.
 
     Example:
         >>> from vit_keras import vit
@@ -229,7 +229,7 @@ def patch_grid(vit: keras.Model, image_size: tuple[int, int] | None = None) -> t
 
 
 def patch_stride(vit: keras.Model, image_size: tuple[int, int] | None) -> tuple[int, int]:
-    """Return the pixels between two patches, down and across, in images of a size.
+    """Return the distance in pixels between neighboring patches, down and across, in images of a size.
 
     Raises:
         ValueError: The model was cut out of another, takes images of any size, and `image_size` is `None`.
@@ -291,17 +291,17 @@ def quantization(model: keras.Model) -> str | None:
 
 
 def head_layers(model: keras.Model) -> list[keras.layers.Layer]:
-    """Return all layers that turn features into classes, those that a user put around the ViT too.
+    """Return all layers that turn features into classes, including those that a user added around the ViT.
 
     Args:
         model: A Keras model.
 
     Returns:
-        In a model with this package's Vision Transformer: its `pre_logits` and heads, and all layers outside of
-        it. In any other model: the layers outside of nested models or, without any such, the last layer with weights.
+        In a model with this package's Vision Transformer: its `pre_logits` and heads, and all layers outside of it. In
+        any other model: the layers outside of nested models or, if there are none, the last layer with weights.
 
     Raises:
-        ValueError: There is no such layer.
+        ValueError: The model has no head.
 
     Example:
         >>> from vit_keras import vit
@@ -325,7 +325,7 @@ def head_layers(model: keras.Model) -> list[keras.layers.Layer]:
 
 
 def leaves(model: keras.Model) -> list[keras.layers.Layer]:
-    """Return the layers of a model that are not models themselves, those of nested models included.
+    """Return the layers of a model that are not models themselves, including those of nested models.
 
     Example:
         >>> from vit_keras import vit
@@ -341,7 +341,7 @@ def leaves(model: keras.Model) -> list[keras.layers.Layer]:
 
 
 def check_settings(vit: keras.Model) -> None:
-    """Check that the layers of a ViT compute as its `ViTConfig` says: another model made from that would differ.
+    """Check that the layers of a ViT agree with its `ViTConfig`, from which copies are made.
 
     Activations of MLPs and epsilons of normalizations are compared. A model without a `ViTConfig` is not checked.
 
@@ -377,7 +377,7 @@ def check_settings(vit: keras.Model) -> None:
 
 
 def set_rates(vit: keras.Model, dropout: float | None = None, stochastic_depth: float | None = None) -> None:
-    """Change the rates of dropout and of stochastic depth in the blocks of a model that exists; compile it afterwards.
+    """Change the rates of dropout and stochastic depth in the blocks of a model; compile it again afterwards.
 
     Args:
         vit: A Vision Transformer; see `find_vit`.

@@ -1,4 +1,4 @@
-"""Files of weights: find, read, load and save them.
+"""Weight files: find, read, load and save them.
 
 >>> from vit_keras import checkpoints
 >>> [c.name for c in checkpoints.available(variant="Ti_16")][:2]

@@ -1,4 +1,4 @@
-"""Infer the fields of a `ViTConfig` from the names and shapes of weights. Nothing in here touches Keras."""
+"""Infer the fields of a `ViTConfig` from the names and shapes of weights, without importing Keras."""
 
 from __future__ import annotations
 
@@ -65,12 +65,12 @@ def infer(
 
 
 def has_class_token(inferred: Mapping[str, Any]) -> bool:
-    """Return whether there is a class token, of fields that `infer` returned."""
+    """Return whether fields that `infer` returned have a class token."""
     return inferred.get("class_token", inferred["pooling"] not in ("gap", "map"))
 
 
 def has_map_prefix(fields: Mapping[str, Any]) -> bool:
-    """Return whether there are tokens before the patches that an attention pooling may or may not see."""
+    """Return whether there are tokens before the patches that attention pooling may or may not see."""
     prefix = has_class_token(fields) or fields.get("distillation_token") or fields.get("registers")
     return fields["pooling"] == "map" and bool(prefix)
 
@@ -180,7 +180,7 @@ def _resnet(shapes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def heads_of(binding: Binding, shape_of: Any) -> int | None:
-    """Return the number of heads, if the arrays of the file have an axis for them, as Google's have."""
+    """Return the number of heads if the arrays have an axis for them, as in Google's files."""
     part = binding.parts.get(f"{_ATTENTION}/query/kernel")
     if part is None:
         return None
@@ -189,7 +189,7 @@ def heads_of(binding: Binding, shape_of: Any) -> int | None:
 
 
 def complete(fields: Mapping[str, Any], family: Family, options: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Complete the known fields of a model by the caller's options and by what is usual in its family.
+    """Complete the known fields of a model with the caller's options and the defaults of its family.
 
     Args:
         fields: Fields of `ViTConfig` from `infer`, a `config.json` and the registry.
@@ -200,7 +200,7 @@ def complete(fields: Mapping[str, Any], family: Family, options: Mapping[str, An
         Fields of a `ViTConfig`.
 
     Raises:
-        ValueError: A field is left that only the caller can know; the message lists its possible values.
+        ValueError: A field is missing that only the caller can know. The message lists its possible values.
 
     Example:
         >>> from vit_keras.checkpoints.families import family_named
@@ -256,7 +256,7 @@ def check_heads(num_heads: Any, inner: int) -> None:
     """Raise an error for a number of attention heads that a file cannot have.
 
     Args:
-        num_heads: The number.
+        num_heads: Number of attention heads.
         inner: Width of the queries of all heads together.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What is assumed of a file where neither its arrays nor anything beside it shows it."""
+"""Assumptions about a model that neither the arrays of its file nor neighboring files settle."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _OFTEN_SHOWN = ("pooling", *ROPE, "post_norm", "map_heads", "map_prefix")
 
 
 class Assumptions(NamedTuple):
-    """What is assumed of a file.
+    """The assumptions about the model in a file.
 
     Attributes:
-        fields: Fields of `ViTConfig` as in the published models that the arrays fit.
-        open: Names of all fields that are assumed, also those that have the family's value.
-        doubts: All fields that are assumed; those in which these models or other sources disagree with who says what,
-            in words, the others with an empty text.
-        others: Names of models that the arrays fit too and that cannot be built; `None` without any, or if the caller
-            named the family.
+        fields: Fields of `ViTConfig`, with the values of the published models that the arrays fit.
+        open: Names of all assumed fields, including those with the family's default.
+        doubts: All assumed fields. Where those models or other sources disagree, the text says who claims what;
+            otherwise it is empty.
+        others: Names of models that the arrays also fit but that cannot be built; `None` if there are none, or if the
+            caller named the family.
     """
 
     fields: Mapping[str, Any]
@@ -35,12 +35,12 @@ class Assumptions(NamedTuple):
     others: str | None
 
     def warning(self, config: Any, doubts: Mapping[str, str], open_fields: Sequence[str], family: str) -> str:
-        """Return the warning to give about a model that is built, or an empty text.
+        """Return the warning for a model that is being built, or an empty text.
 
         Args:
             config: The model's `ViTConfig`.
-            doubts: Those of `doubts` that the caller has not settled.
-            open_fields: Those of `open` that the caller did not pass.
+            doubts: The entries of `doubts` that the caller has not settled.
+            open_fields: The entries of `open` that the caller did not pass.
             family: Name of the family of the file.
         """
         said = []
@@ -60,17 +60,17 @@ NOTHING = Assumptions({}, (), {}, None)
 def assume(
     family: Family, inferred: Mapping[str, Any], known: Mapping[str, Any], *, is_named: bool = False
 ) -> Assumptions:
-    """Return what to assume of a file of which something is not known.
+    """Return the assumptions about a file whose model is not fully known.
 
     Args:
         family: The family of the file.
         inferred: Fields of `ViTConfig` from `architecture.infer`.
-        known: Fields that the arrays tell (`rules.Binding.told`) or that stand beside the file.
+        known: Fields that the arrays imply (`rules.Binding.told`) or that neighboring files contain.
         is_named: Whether the caller named the family.
 
     Returns:
-        The `Assumptions`. Where published models disagree, the most usual value is assumed; a field that the family
-        lets the caller choose is left open.
+        The `Assumptions`. Where published models disagree, the most common value is assumed. A field that the family
+        leaves to the caller stays open.
 
     Raises:
         ValueError: The arrays only fit models that cannot be built.
@@ -114,7 +114,7 @@ def assume(
 
 
 def _most_usual(models: list[timm_models.Model]) -> Mapping[str, Any]:
-    """Return the fields that most published files have."""
+    """Return the most common values among published files."""
     files: dict[tuple[Any, ...], int] = {}
     for model in models:
         key = tuple(sorted(model.fields.items()))

@@ -1,6 +1,6 @@
-"""AugReg's 52,268 checkpoints, by a grammar of their names.
+"""The 52,268 AugReg checkpoints, described by the grammar of their file names.
 
-They are the files of "How to train your ViT?" (arXiv 2106.10270): a name says what the model was trained with.
+They are the files of "How to train your ViT?" (arXiv 2106.10270). A file name contains the training settings.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ def augreg(
     adapt_lr: float = 0.03,
     res: int = 224,
 ) -> Checkpoint:
-    """Return one of AugReg's checkpoints, by the settings of its training.
+    """Return an AugReg checkpoint by its training settings.
 
-    Not every combination was published; `query_augreg` finds those that were.
+    Not every combination was published; `query_augreg` finds the published ones.
 
     Args:
         name: Architecture, such as `"B_16"`.
@@ -62,12 +62,12 @@ def augreg(
         epochs: Epochs.
         adapt_ds: Dataset of the fine-tuning: `"imagenet2012"`, `"cifar100"`, `"kitti"`, `"oxford_iiit_pet"` or
             `"resisc45"`; `None` for the pre-trained file.
-        steps: Steps of the fine-tuning. The name has them in thousands, rounded down.
+        steps: Steps of the fine-tuning. File names give them in thousands, rounded down.
         adapt_lr: Learning rate of the fine-tuning.
         res: Pixels of the fine-tuning, 224 or 384.
 
     Returns:
-        The listed checkpoint with these settings, or else a new one.
+        The checkpoint in the registry with these settings, or else a new one.
 
     Raises:
         ValueError: No file has such a value.
@@ -160,7 +160,7 @@ def find_augreg(stem: str) -> Checkpoint | None:
 
 
 def query_augreg(index: str | os.PathLike[str] | None = None, **filters: Any) -> list[Checkpoint]:
-    """Return the AugReg checkpoints that were published, from Google's index of them, the best first.
+    """Return the published AugReg checkpoints from Google's index, best first.
 
     The paper recommends the first one with `ds="i21k"`: it has the highest accuracy on held-out data of the
     pre-training (`final_val`).
@@ -168,17 +168,17 @@ def query_augreg(index: str | os.PathLike[str] | None = None, **filters: Any) ->
     Args:
         index: The file `index.csv`; `None` to download it (some 20 MB).
         **filters: Required values of columns: `name`, `ds`, `epochs`, `lr`, `aug`, `wd`, `do`, `sd`, `adapt_ds`,
-            `adapt_lr`, `adapt_steps`, `adapt_resolution` … `adapt_ds=None` returns pre-trained files, everything
-            else fine-tuned ones.
+            `adapt_lr`, `adapt_steps`, `adapt_resolution` … `adapt_ds=None` returns pre-trained files, anything else
+            fine-tuned ones.
 
     Returns:
         Checkpoints by descending `final_val`, then `adapt_final_val`. `top1` is `adapt_final_test` for those
         fine-tuned on ImageNet.
 
     Raises:
-        FileNotFoundError: There is no such file, or it is not in the cache and `VIT_KERAS_OFFLINE` is set.
-        ConnectionError: It could not be downloaded.
-        ValueError: It is not AugReg's index, or it has no such column.
+        FileNotFoundError: `index` does not exist, or it is not in the cache and `VIT_KERAS_OFFLINE` is set.
+        ConnectionError: The index could not be downloaded.
+        ValueError: The file is not AugReg's index, or a column does not exist.
 
     Example:
         >>> query_augreg("index.csv", name="B_16", ds="i21k", adapt_ds="imagenet2012")[0].top1  # doctest: +SKIP
@@ -212,7 +212,7 @@ def query_augreg(index: str | os.PathLike[str] | None = None, **filters: Any) ->
 
 
 def _bytes(name: str, image_size: int, classes: int) -> int | None:
-    """Return the size of a listed file with the same architecture: it depends on names and shapes, not on values."""
+    """Return the size of a listed file with the same architecture: the size depends on names and shapes alone."""
     for c in registry.listed():
         if (c.variant, c.image_size, c.classes) == (name, image_size, classes) and c.path.startswith("augreg/"):
             return c.bytes

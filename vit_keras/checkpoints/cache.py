@@ -1,6 +1,6 @@
-"""The folder that downloads are kept in.
+"""The cache folder of downloads.
 
-The environment variable `VIT_KERAS_HOME` names it (default `~/.cache/vit_keras`). A file's place in it is the host and
+The environment variable `VIT_KERAS_HOME` sets it (default `~/.cache/vit_keras`). A file is stored under the host and
 path of its URL.
 """
 
@@ -14,17 +14,17 @@ __all__ = ["cached_path", "home", "offline"]
 
 
 def home() -> Path:
-    """Return the folder of the cache."""
+    """Return the cache folder."""
     return Path(os.environ.get("VIT_KERAS_HOME") or "~/.cache/vit_keras").expanduser()
 
 
 def offline() -> bool:
-    """Return whether the user has forbidden requests (`VIT_KERAS_OFFLINE`)."""
+    """Return whether `VIT_KERAS_OFFLINE` forbids requests."""
     return os.environ.get("VIT_KERAS_OFFLINE", "").lower() not in ("", "0", "false", "no", "off")
 
 
 def cached_path(url: str) -> Path:
-    """Return the path in the cache of the file at a URL, whether or not it is there.
+    """Return the path in the cache of the file at a URL, whether or not the file exists.
 
     Raises:
         ValueError: It is not a URL.
@@ -47,7 +47,7 @@ def cached_path(url: str) -> Path:
 
 
 def _short(name: str) -> str:
-    """Return a name that every file system can hold: of a longer one its hash, and its suffix."""
+    """Return a name that every file system can hold; a longer name becomes its hash and its suffix."""
     if len(name.encode(errors="replace")) <= 200:
         return name
     import hashlib

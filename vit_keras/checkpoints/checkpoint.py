@@ -1,4 +1,4 @@
-"""One published file of weights, as data."""
+"""The description of a published weight file."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ LICENSES = {
 
 @functools.cache
 def preset(text: str, image_size: int) -> Preprocessing:
-    """Return the preprocessing that a text of the registry stands for.
+    """Return the preprocessing that a text in the registry names.
 
     Args:
-        text: A preset, with its crop after an `@` if that is another one: `clip@0.95`, `clip@squash`, or the shortest
-            side in pixels, `torchvision@242`.
+        text: A preset, optionally with an `@` and a different crop: a share (`clip@0.95`), `clip@squash`, or the
+            shortest side in pixels (`torchvision@242`).
         image_size: Pixels, height = width.
 
     Raises:
@@ -66,7 +66,7 @@ def preset(text: str, image_size: int) -> Preprocessing:
 
 
 class _Lazy:
-    """The field `preprocessing`. Given as a text, it becomes a `Preprocessing` when it is first asked for."""
+    """The field `preprocessing`: a text becomes a `Preprocessing` on first access."""
 
     def __get__(self, checkpoint: Checkpoint | None, owner: type | None = None) -> Any:
         if checkpoint is None:  # `dataclass` asks for the default value
@@ -82,30 +82,30 @@ class _Lazy:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """One published file of weights.
+    """A published weight file.
 
     Attributes:
-        weights: What to pass as `weights=` to the factory of its variant; for a file of no variant, its full name.
-        url: Where it is published.
+        weights: The value of `weights=` for the factory of its variant; without a variant, its full name.
+        url: Its address.
         variant: Google's name of the architecture, such as `"B_16"` (`vit_keras.config.VARIANTS`); `None` for files
-            that are not Google's own.
+            from other publishers.
         family: The names and layout of its weights (`vit_keras.checkpoints.families`).
-        source: Who publishes it: `"google"`, `"timm"`, `"facebook"` …
-        image_size: Pixels of the images it was last trained on, height = width.
+        source: Its publisher: `"google"`, `"timm"`, `"facebook"` …
+        image_size: Height and width in pixels of the images it was last trained on.
         classes: Number of outputs of its head; `None` without a head.
         labels: Name of the list of classes, such as `"imagenet-1k"`, or `None`.
-        preprocessing: How its publisher prepares an image (a `Preprocessing`).
+        preprocessing: Its publisher's preprocessing of images (a `Preprocessing`).
         options: Fields of `ViTConfig` that cannot be inferred from the file and differ from the family's.
         bytes: Exact size of the file; `None` if unknown.
         sha256: Hash of the file; `None` if none is public.
         representation_size: Width of `pre_logits`; `None` without that layer.
         top1: ImageNet-1k top-1 accuracy in percent, or `None`.
-        top1_source: Who measured it: `"google"`, `"timm"`, `"facebook"` or `"torchvision"`.
+        top1_source: Source of `top1`: `"google"`, `"timm"`, `"facebook"` or `"torchvision"`.
         architecture: timm's name of the architecture, and fields of `ViTConfig` in which the file differs from it;
-            `None` for timm's own files and Google's ViTs, whose names say it.
-        parameters: Numbers in the weights of the model that the file becomes; `None` for AugReg's files.
-        macs: Multiplications with their additions for one image of `image_size`; likewise.
-        license: SPDX name if there is one (`licence` is an alias).
+            `None` for timm's own files and Google's ViTs, whose names contain it.
+        parameters: Number of parameters of the model; `None` for AugReg's files.
+        macs: Multiply-accumulate operations for one image of `image_size`; `None` for AugReg's files.
+        license: SPDX name of the license if it has one (`licence` is an alias).
 
     Example:
         >>> Checkpoint(weights="mine", url="https://example.org/mine.npz").filename
@@ -150,14 +150,14 @@ class Checkpoint:
 
     @property
     def megabytes(self) -> float | None:
-        """The size of the file in MB: `bytes` if they are known, otherwise that of its parameters in float32."""
+        """The size of the file in MB: `bytes` if known, otherwise the size of its parameters in float32."""
         if self.bytes is not None:
             return self.bytes / 1e6
         return None if self.parameters is None else 4 * self.parameters / 1e6
 
     @property
     def task(self) -> str:
-        """What the file is for, one of `TASKS`.
+        """The purpose of the file, one of `TASKS`.
 
         Example:
             >>> Checkpoint(weights="mine", url="https://example.org/mine.npz", labels="imagenet-1k").task
@@ -169,7 +169,7 @@ class Checkpoint:
 
     @property
     def license_url(self) -> str | None:
-        """Where the text of the license is; `None` if it is not known here."""
+        """The URL of the license text; `None` if it is unknown."""
         return LICENSES.get(self.license)
 
     @property
@@ -199,7 +199,7 @@ Checkpoint.__init__ = _init_with_alias
 
 
 def megabytes(size: int | None) -> str:
-    """Return a number of bytes in words, in powers of ten as Google and Hugging Face count them.
+    """Return a number of bytes as text, in powers of ten as Google and Hugging Face count them.
 
     Example:
         >>> megabytes(22934582)

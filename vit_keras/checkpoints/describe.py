@@ -1,6 +1,6 @@
-"""Describe a file of weights from its names and shapes: no array is read, no model is built.
+"""Describe a weight file by its names and shapes, without reading arrays or building a model.
 
-`describe` returns plain data; `wording.sentences` puts it into words for people.
+`describe` returns plain data; `wording.sentences` turns it into text.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ def describe(
     names: bool = False,
     values: bool = False,
 ) -> dict[str, Any]:
-    """Describe a file of weights, without reading its arrays unless `values` asks for it.
+    """Describe a weight file, without reading its arrays unless `values` is true.
 
     Args:
         path: A file of any format that `readers.open_weights` reads, or a folder as Hugging Face writes it.
         family: Name of its family (`families.FAMILIES`). `None`: detected from the names in the file.
         key: Which of several state dicts in a PyTorch file.
         names: Whether to list all arrays, with the weights that each becomes.
-        values: Whether to read all arrays, and to list those with infinite or undefined values as `not_finite`.
+        values: Whether to read all arrays and list those with infinite or undefined values as `not_finite`.
 
     Returns:
         Plain JSON: `path`, `format`, `bytes`, `arrays`, `values`, `dtypes`, `family`, `published`. For a file of a
@@ -53,8 +53,8 @@ def describe(
         `labels`, `ignored`, `unknown`. For any other file the `problem`, and the families that come `closest`.
 
     Raises:
-        FileNotFoundError: There is no such file.
-        ValueError: The file holds no weights or is damaged, or there is no such family or key.
+        FileNotFoundError: `path` does not exist.
+        ValueError: The file is damaged or has no weights, or `family` or `key` is unknown.
 
     Example:
         >>> describe("Ti_16.npz")["architecture"]["num_layers"]  # doctest: +SKIP
@@ -93,15 +93,15 @@ def _about_values(reader: Any) -> dict[str, list[str]]:
 
 
 def unstored_fields(path: str | os.PathLike[str], config: ViTConfig) -> dict[str, Any]:
-    """Return the fields of a configuration that the names and shapes in a file do not show.
+    """Return the fields of a configuration that a file does not store.
 
     Args:
         path: A file that `save_weights` wrote.
         config: The configuration of the model in it.
 
     Returns:
-        Fields that have to be passed to other readers of the file. This package reads those of a safetensors file from
-        its metadata.
+        Fields that other readers of the file need to be told. This package reads them from the metadata of a
+        safetensors file.
 
     Example:
         >>> unstored_fields("deit_tiny.npz", model.config)  # doctest: +SKIP
@@ -136,7 +136,7 @@ _SHOWN_BY_FAMILY = ("mlp_activation", "epsilon", *rules.ROPE, "post_norm", "map_
 
 
 def published_as(path: Path) -> registry.Checkpoint | None:
-    """Return the registry's entry of a file, found by its place in the cache or by its name and size."""
+    """Return the registry's entry for a file, found by its path in the cache or by its name and size."""
     if not os.path.isfile(path):
         return None
     here = path.resolve()
@@ -230,7 +230,7 @@ def _about_model(weights: Weights) -> dict[str, Any]:
 
 
 def _complete(weights: Weights) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return all fields, those that cannot be inferred with some value, and the possible values of these."""
+    """Return all fields, with some value where none can be inferred, and the possible values of such fields."""
     known, family = weights.architecture, weights.family
     needed: dict[str, Any] = {f: list(values) for f, values in family.choices.items() if f not in known}
     assumed = {field: values[0] for field, values in needed.items()}
@@ -278,7 +278,7 @@ def _about_failure(reader: Any, family: str | None, problem: str) -> dict[str, A
 
 
 def _closest(reader: Any, names: list[str]) -> list[dict[str, Any]]:
-    """Return the three families that know most of a file's names, and why the file is none of theirs."""
+    """Return the three families that know most of a file's names, and why the file belongs to none of them."""
     names = names[:SAMPLE_OF_NAMES]
     compared = [_compare(family, names, reader.shape) for family in FAMILIES.values() if family.detect]
     close = [c for c in compared if 10 * c["known"] > len(names)]

@@ -1,7 +1,7 @@
 """Download a URL to a verified file in the cache.
 
-The cache is described in `cache`. With `VIT_KERAS_OFFLINE=1` nothing is ever requested. What Hugging Face publishes is
-requested from the mirror `HF_ENDPOINT` where that is set, as by Hugging Face's own libraries.
+For the cache see `cache`. `VIT_KERAS_OFFLINE=1` forbids all requests. Files of Hugging Face come from the mirror
+`HF_ENDPOINT` if that is set, as with Hugging Face's own libraries.
 """
 
 from __future__ import annotations
@@ -43,27 +43,27 @@ def download(
     timeout: float = 30.0,
     progress: bool = True,
 ) -> Path:
-    """Download a file of weights, or what belongs to it, into the cache, unless it is there.
+    """Download a weight file, or a file that belongs to it, into the cache, unless it is there.
 
-    A broken transfer is resumed, by a later call too. The file gets its name only when it is complete and verified.
-    Processes that want the same file wait for one another.
+    A broken transfer is resumed, even by a later call. The file gets its name only when it is complete and verified.
+    Processes that need the same file wait for each other.
 
     Args:
         url: `http://` or `https://` address.
         size: Bytes that the file must have, if known.
         sha256: Hash that the file must have, or the first digits of it, if known.
-        json: Whether it is a JSON file; otherwise JSON is taken for an error message of the server.
-        timeout: Seconds to wait for the server at any one time.
-        progress: Whether to draw a progress bar, on standard error.
+        json: Whether a JSON file is expected. Otherwise, JSON is taken for an error message of the server.
+        timeout: Maximum time in seconds to wait for data from the server.
+        progress: Whether to draw a progress bar on standard error.
 
     Returns:
         The path of the file in the cache.
 
     Raises:
         FileNotFoundError: The server has no such file, or it is not in the cache and `VIT_KERAS_OFFLINE` is set.
-        OSError: The cache cannot be written to, or its disk is full. What has come is kept.
+        OSError: The cache cannot be written to, or its disk is full. Bytes that have arrived are kept.
         ConnectionError: The server could not be reached, or the transfer broke off repeatedly.
-        ValueError: The server sent something else: the size or hash is wrong, or it is a web page or a Git-LFS
+        ValueError: The server sent a different file: its size or hash is wrong, or it is a web page or a Git LFS
             pointer.
     """
     path = cached_path(url)
@@ -90,7 +90,7 @@ def download(
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Make the folder of a file, and keep other processes from writing the file while the block runs."""
+    """Create the folder of a file, and lock the file against other processes while the block runs."""
     from filelock import FileLock
 
     lock = FileLock(f"{path}.lock")
@@ -139,7 +139,7 @@ def _fetch(url: str, part: Path, size: int | None, timeout: float, progress: boo
 
 
 def _transfer(url: str, part: Path, size: int | None, timeout: float, progress: bool) -> None:
-    """Request the rest of the file if the server still has the same one, otherwise all of it."""
+    """Request the rest of the file if it has not changed on the server, otherwise all of it."""
     tag_file = Path(f"{part}.etag")
     held = part.stat().st_size if part.exists() and tag_file.exists() else 0
     start = max(0, held - 1)  # the last byte comes again, so that the server has an answer if no other is missing

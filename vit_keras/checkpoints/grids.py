@@ -1,10 +1,9 @@
-"""Which grid of patches the positions in a file are for, and which tokens before the patches have rows in their table.
+"""Infer the patch grid of a file's position embeddings, and which tokens before the patches have positions.
 
-The number of rows does not show it: 16 rows are 4 x 4 or 2 x 8 patches, or 3 x 5 and a row for the class token. What
-decides is, in this order: the caller's `source_grid`, the grid that the file stores, what stands beside the file
-(`config.json`, the registry, our metadata), the size of images that the caller wants, and last that tables are squares
-in which the tokens have the rows that are usual. What remains open is a question (`Table.question`), and what may be
-otherwise a doubt (`Table.doubt`).
+The number of rows is ambiguous: 16 rows are 4 x 4 or 2 x 8 patches, or 3 x 5 patches and a class token. The sources
+are, in this order: the caller's `source_grid`, the grid that the file stores, neighboring files and metadata
+(`config.json`, the registry, our metadata), the image size that the caller wants, and finally the assumption of a
+square grid with the usual tokens. An unknown grid sets `Table.question`, and an uncertain one `Table.doubt`.
 """
 
 from __future__ import annotations
@@ -27,23 +26,23 @@ SQUARE = frozenset(
         *("huggingface-owlvit", "huggingface-blip", "huggingface-janus", "dinov2", "dino", "flexivit", "torchvision"),
     )
 )
-"""Families whose own code takes every table for a square and resamples it to any image that is not one."""
+"""Families whose own code takes every table for a square, and resamples it for other images."""
 
 TURNED = frozenset(("huggingface-beit",))
 """Families whose own code reads a table of relative positions as (across, down), and resamples it to (down, across)."""
 
 
 NO_ROWS = frozenset(("deit3", "rope-vit"))
-"""Families in whose tables the class token has no row. Where a family's `config` has `position_prefix`, that holds."""
+"""Families whose tables have no row for the class token, unless their `config` has a `position_prefix`."""
 
 
 class Layout(NamedTuple):
-    """Which tokens have rows in a table of positions.
+    """The tokens that have rows in a table of positions.
 
     Attributes:
-        position_prefix: Whether the class and distillation tokens have.
-        register_positions: Whether the registers have.
-        rows: Their number.
+        position_prefix: Whether the class and distillation tokens have rows.
+        register_positions: Whether the registers have rows.
+        rows: Number of rows before the patches.
     """
 
     position_prefix: bool
@@ -53,17 +52,17 @@ class Layout(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """How the positions in a file are read.
+    """The interpretation of the positions in a file.
 
     Attributes:
-        grid: Patches down and across; `None` if nothing shows them.
-        native: Patches down and across of the images that the file is for. The grid, unless the family's own code reads
-            the table as another one and resamples it.
-        patches: Their number; `None` if it is not known.
+        grid: Patches down and across; `None` if unknown.
+        native: Patches down and across of the images that the file is for. Differs from `grid` if the family's own
+            code reads the table as a different grid and resamples it.
+        patches: Number of patches; `None` if unknown.
         layout: The rows before those of the patches.
-        shown_by: What decided: `"source_grid"`, `"file"`, `"config"`, `"image_size"`, `"square"`, or `None`.
-        doubt: What the table may be instead, and what to pass; empty if there is no doubt.
-        question: What is not known and what to pass; empty if the grid is known.
+        shown_by: Source of the grid: `"source_grid"`, `"file"`, `"config"`, `"image_size"`, `"square"`, or `None`.
+        doubt: The other possible grids, and the argument that decides; empty if there is no doubt.
+        question: The missing information, and the argument that supplies it; empty if the grid is known.
     """
 
     grid: Grid | None
@@ -76,7 +75,7 @@ class Table:
 
     @property
     def fields(self) -> dict[str, bool]:
-        """The fields of `ViTConfig` that tell which tokens have rows."""
+        """The fields of `ViTConfig` for the tokens that have rows."""
         return {
             "position_prefix": self.layout.position_prefix,
             "register_positions": self.layout.register_positions,
@@ -137,7 +136,7 @@ def has_positions(shapes: Mapping[str, tuple[int, ...]]) -> bool:
 
 
 def layouts(shapes: Mapping[str, tuple[int, ...]], family: Family) -> list[Layout]:
-    """Return the layouts that a table of a family can have, the most usual first.
+    """Return the possible layouts of a table of a family, the most common first.
 
     Args:
         shapes: `{canonical name: shape}`, in Keras' layout.
@@ -164,7 +163,7 @@ def layouts(shapes: Mapping[str, tuple[int, ...]], family: Family) -> list[Layou
 
 
 def _convention(family: Family) -> bool | None:
-    """Return whether the class token has a row in the tables of a family; `None` if some have and some have not."""
+    """Return whether the class token has a row in a family's tables; `None` if that varies."""
     return False if family.name in NO_ROWS else family.config.get("position_prefix")
 
 
@@ -181,19 +180,19 @@ def read(
     usual: Mapping[str, Any] | None = None,
     is_ours: bool = False,
 ) -> Table | None:
-    """Decide which grid of patches the positions in a file are for.
+    """Infer the patch grid of the positions in a file.
 
     Args:
         shapes: `{canonical name: shape}`, in Keras' layout.
         family: The family of the file.
-        source_grid: Patches down and across, by the caller.
-        asked: `position_prefix` and `register_positions`, by the caller.
-        saved: Patches down and across that are stored with the table.
-        stated: Patches down and across of the images that the file is for, by what stands beside it.
-        told: `position_prefix` and `register_positions`, by what stands beside the file.
+        source_grid: Patches down and across, from the caller.
+        asked: `position_prefix` and `register_positions`, from the caller.
+        saved: Patches down and across, stored with the table.
+        stated: Patches down and across of the images that the file is for, from neighboring files or metadata.
+        told: `position_prefix` and `register_positions`, from neighboring files or metadata.
         wanted: Patches down and across of the images that the caller wants to pass.
         usual: `position_prefix` and `register_positions` of published models with such arrays.
-        is_ours: Whether `stated` is from this package, whose tables are never turned.
+        is_ours: Whether `stated` is from this package, whose tables are never transposed.
 
     Returns:
         The `Table`, or `None` if the file has no positions.
@@ -244,7 +243,7 @@ def read(
 
 
 def _guess(rows: _Rows, believed: list[Layout], wanted: Grid | None, has_convention: bool, is_square: bool) -> Table:
-    """Read a table by the images that the caller wants to pass, or else as a square."""
+    """Read a table as the grid of the images that the caller wants to pass, or else as a square."""
     squares = [(layout, grid) for layout in believed if (grid := rows.square(layout))]
     conventional = has_convention and bool(squares) and squares[0][0] is believed[0]
     if wanted is not None and (not squares or (wanted != squares[0][1] and not is_square)):
@@ -263,7 +262,7 @@ def _guess(rows: _Rows, believed: list[Layout], wanted: Grid | None, has_convent
 
 
 def _agreeing(found: list[Layout], told: Mapping[str, Any] | None) -> list[Layout]:
-    """Return the layouts that agree with what is told, as far as there are any."""
+    """Return the layouts that agree with the known fields, as far as there are any."""
     told = told or {}
     for field in Layout._fields[:2]:
         if field in told:
@@ -279,7 +278,7 @@ def _by(grid: Grid) -> str:
 
 
 def _in_words(layout: Layout, rows: _Rows) -> str:
-    """Return which tokens have rows, such as "without a row for the class token"."""
+    """Describe the tokens that have rows, such as "without a row for the class token"."""
     tokens = {1: "the class token", 2: "the class and the distillation token"}.get(rows.tokens, "")
     if layout.register_positions:
         return f"with rows for {tokens + ' and ' if tokens else ''}{rows.registers} registers"
@@ -294,7 +293,7 @@ def _count(rows: _Rows, layout: Layout) -> str:
 
 
 def _others(rows: _Rows, believed: list[Layout], possible: list[Layout]) -> str:
-    """Say how many patches there are if other tokens have rows."""
+    """Describe the numbers of patches with other layouts."""
     others = [layout for layout in (*believed, *possible) if layout is not believed[0]]
     texts = dict.fromkeys(f"{_count(rows, layout)} {_in_words(layout, rows)}" for layout in others)
     return f", or {', or '.join(texts)}" if texts and rows.learned is not None else ""

@@ -1,7 +1,7 @@
-"""What is known of a checkpoint beside its arrays: neighboring files, the registry, and the metadata inside the file.
+"""Collect what neighboring files, the registry and the file's metadata say about a checkpoint.
 
-Of two sources that disagree the later one is used: `config.json` in the same folder, the registry's entry of a
-published file, the metadata that `save_weights` leaves in a file.
+If sources disagree, the last of these is used: `config.json` in the same folder, the registry's entry for a published
+file, and the metadata that `save_weights` writes.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ _SHOWN_BY_SHAPES = ("num_layers", "hidden_size", "mlp_dim", "patch_size", "chann
 
 @dataclasses.dataclass(frozen=True)
 class Hints:
-    """What is known of a checkpoint beside its arrays.
+    """What is known about a checkpoint in addition to its arrays.
 
     Attributes:
         fields: Fields of `ViTConfig`.
         image_size: `(height, width)` in pixels that the model was trained at, or `None`.
-        preprocessing: How its images are prepared.
+        preprocessing: The preprocessing of its images.
         labels: Names of its classes, the name of a list of them, or `None`.
-        task: What its outputs mean, one of `vit_keras.labels.TASKS`.
-        doubts: Fields of which another source says otherwise, with what it says, in words.
+        task: The meaning of its outputs, one of `vit_keras.labels.TASKS`.
+        doubts: Fields on which another source disagrees, with a description of what it says.
         is_ours: Whether the file is from this package, with its `ViTConfig`.
     """
 
@@ -64,14 +64,14 @@ class Hints:
 def collect(
     reader: Any, path: Path, family: Family, inferred: Mapping[str, Any], published: registry.Checkpoint | None = None
 ) -> Hints:
-    """Collect all hints to a checkpoint.
+    """Collect all hints about a checkpoint.
 
     Args:
         reader: The open file, for its metadata.
         path: The file; its folder may hold `config.json` and `preprocessor_config.json`.
         family: The family of the file, whose preprocessing is the default.
         inferred: Fields of `ViTConfig` that were inferred from the arrays; see `architecture.infer`.
-        published: The registry's entry of the file, if there is one.
+        published: The registry's entry for the file, if there is one.
 
     Returns:
         The `Hints`.
@@ -123,8 +123,9 @@ def collect(
 
 
 def _doubts(config: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, str]:
-    """Return where timm's `config.json` says otherwise than the authors of the weights: the name says GELU for CLIPs
-    that were trained with QuickGELU, and so timm computes.
+    """Return the fields in which timm's `config.json` contradicts the authors of the weights.
+
+    For CLIPs that were trained with QuickGELU, timm's name implies GELU, which timm then computes.
     """
     trained = registry.named(f"timm/{config.get('architecture')}.{(config.get('pretrained_cfg') or {}).get('tag')}")
     theirs = trained.options.get("mlp_activation") if trained else None
@@ -138,7 +139,7 @@ def _beside(path: Path, name: str) -> Path:
 
 
 def neighbor(path: Path, name: str) -> dict[str, Any]:
-    """Return the JSON object of a file in the same folder, or an empty one if there is no readable file."""
+    """Return the JSON object in a file of the same folder, or an empty one if it cannot be read."""
     file = _beside(path, name)
     if not os.path.isfile(file):
         return {}
@@ -156,7 +157,7 @@ def neighbor(path: Path, name: str) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def naming(path: Path, what: str) -> Iterator[None]:
-    """Raise a `ValueError` that names the file, whatever goes wrong: JSON from elsewhere can have any shape."""
+    """Turn every error into a `ValueError` that names the file: foreign JSON can have any structure."""
     try:
         yield
     except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
@@ -164,7 +165,7 @@ def naming(path: Path, what: str) -> Iterator[None]:
 
 
 def _checked(fields: Mapping[str, Any], inferred: Mapping[str, Any]) -> dict[str, Any]:
-    """Return fields of a `ViTConfig` that were compared with those inferred from the arrays."""
+    """Return fields of a `ViTConfig` after comparing them with those inferred from the arrays."""
     fields = dict(fields)
     for field in ("epsilon", "rope_theta", "layer_scale"):
         value = fields.get(field)
@@ -191,7 +192,7 @@ def _checked(fields: Mapping[str, Any], inferred: Mapping[str, Any]) -> dict[str
 
 
 def saved_settings(reader: Any) -> dict[str, Any]:
-    """Return what this package wrote next to the weights: family, config, preprocessing, labels, task."""
+    """Return the settings that this package saved with the weights: family, config, preprocessing, labels, task."""
     metadata = reader.metadata
     if SETTINGS in metadata:
         return json.loads(metadata[SETTINGS])
@@ -220,7 +221,7 @@ def stated_channels(saved: Mapping[str, Any], path: Path, given: int | None = No
 
 
 def _is_about(config: Mapping[str, Any], inferred: Mapping[str, Any]) -> bool:
-    """Return whether a `config.json` in the same folder describes this model, and not another one."""
+    """Return whether a `config.json` in the same folder describes this model."""
     vision = transformers_models.tower(config)
     if not config or not isinstance(vision, Mapping):
         return False
@@ -239,7 +240,7 @@ def _read_config(config: Mapping[str, Any], family: Family, inferred: Mapping[st
 
 
 def _preprocessing(family: Family, path: Path, config: Mapping[str, Any]) -> Preprocessing:
-    """Return the preprocessing that a neighboring file describes, or else the family's."""
+    """Return the preprocessing in a neighboring file, or else the family's."""
     name = "preprocessor_config.json"
     processor = neighbor(path, name)
     try:
@@ -258,13 +259,13 @@ def _preprocessing(family: Family, path: Path, config: Mapping[str, Any]) -> Pre
 
 
 def _bounded(preprocessing: Preprocessing) -> Preprocessing:
-    """Return a preprocessing that a file describes, whose images are no larger than a file may ask for."""
+    """Return a preprocessing from a file, after checking that its image size is within the limit for files."""
     check_input(preprocessing.image_size or (224, 224), crop=preprocessing.crop or 1)
     return preprocessing
 
 
 def _labels(names: Any, inferred: Mapping[str, Any]) -> tuple[str, ...] | None:
-    """Return the names of a head's classes, if there are names, and one for each class."""
+    """Return the class names if there is one for each class of the head."""
     if isinstance(names, Mapping):  # Hugging Face's, by number
         names = [names.get(str(number)) for number in range(len(names))]
     if not isinstance(names, list) or len(names) != inferred.get("classes", len(names)) or None in names:

@@ -1,4 +1,4 @@
-"""Put weights under canonical names into a model, adapted where it differs from the one they come from."""
+"""Load weights under canonical names into a model, adapting them where the model differs from their own."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ _NUMERICS = ("mlp_activation", "epsilon", *ROPE, "post_norm", "resnet_numerics")
 
 @dataclasses.dataclass(frozen=True)
 class LoadReport:
-    """What `load_weights` did.
+    """The result of `load_weights`.
 
     Attributes:
         source: The file.
         loaded: Number of weights of the model that were set.
-        adapted: What was changed to fit, a sentence each.
+        adapted: Changes that made weights fit, one sentence each.
         fresh: Weights of the model that are not in the file (a new head).
         ignored: Names in the file that are not weights of the model (a dropped head, the state of an optimizer).
         not_finite: Weights with infinite or undefined values.
-        assumed: Fields of the model's `ViTConfig` that neither the file nor anything beside it shows, with their
-            values: those of published models with such arrays, or those usual in the file's family.
-        key: The state dict that was read, of several in the file; `None` for any other file.
+        assumed: Fields of the model's `ViTConfig` that neither the file nor its neighbors show, with the assumed
+            values, which are common to published models with such arrays or to the file's family.
+        key: The state dict that was read, if the file has several, or `None`.
 
     Example:
         >>> from vit_keras import vit
@@ -90,30 +90,31 @@ def load_weights(
 ) -> LoadReport:
     """Load the weights of a file into a model: all of them, or none.
 
-    All names and shapes are checked, and the whole file is read, before the model is touched. Weights of another shape
-    are adapted by the rules of the file's family (position embeddings are resampled to the model's grid, a head of
-    other classes is dropped). Where there is no rule, they are an error.
+    All names and shapes are checked, and the whole file is read, before the model is changed. Weights of a different
+    shape are adapted: position embeddings are resampled to the model's grid, and a head for a different number of
+    classes is dropped. Weights that cannot be adapted raise an error.
 
     Args:
         model: A ViT of this package, or a model with one inside.
         weights: A published name (`"B_16/imagenet21k"`), the path of a file, a URL, or an open `Weights`.
-        include_head: Whether to load the head. `None`: if the model has a head of as many classes.
-        source_grid: Patches down and across of the file's position embeddings. `None`: those that `config.json` or
-            the registry states, or else a square.
-        resize_patches: Whether to resample a kernel for patches of another size to the model's (FlexiViT's PI-resize).
-        verify: Whether to read the whole file once before. Without it, damage inside the file may be found when half of
-            the model is loaded.
+        include_head: Whether to load the head. `None` loads it if the model has a head with as many classes.
+        source_grid: Patches down and across of the file's position embeddings. `None` uses `config.json` or the
+            registry, or else assumes a square.
+        resize_patches: Whether to resample the patch embedding to the model's patch size (FlexiViT's PI-resize).
+        verify: Whether to read the whole file once in advance. Otherwise, damage inside the file may be found when
+            half of the model is loaded.
         **options: `family`, `strict` and `key` of `Weights`.
 
     Returns:
         A `LoadReport`.
 
     Raises:
-        FileNotFoundError: There is no such file.
-        ValueError: The file is damaged, of no known family, or of another architecture.
+        FileNotFoundError: The file does not exist.
+        ValueError: The file is damaged, of an unknown family, or of a different architecture.
 
     Warns:
-        UserWarning: The file is for a model that computes otherwise (another GELU), or values are not finite.
+        UserWarning: The file is for a model that computes differently (such as a different GELU), or values are not
+            finite.
 
     Example:
         >>> from vit_keras import vit
@@ -147,7 +148,7 @@ def open_source(weights: str | os.PathLike[str], variant: str | None = None, **o
         **options: `family`, `strict` and `key` of `Weights`.
 
     Returns:
-        `ModelWeights` of a model that Keras saved whole, which is opened for its configuration; `Weights` of any other
+        `ModelWeights` for a whole model saved by Keras, which is opened for its configuration; `Weights` for any other
         file.
 
     Example:
@@ -260,7 +261,7 @@ def _warn_of_other_numerics(vit: keras.Model, source: Weights | ModelWeights) ->
 
 
 def _settle_grid(vit: keras.Model, source: Weights | ModelWeights, source_grid: tuple[int, int] | None) -> None:
-    """Decide by what the model is which grid the positions of a file are for, and which tokens have rows."""
+    """Use the model to decide the patch grid of a file's positions, and the tokens that have rows."""
     config = getattr(vit, "config", None)
     if config is None:  # a plain ViT of vit-keras 0.x
         size = tuple(vit.input_shape[1:3])
@@ -271,7 +272,7 @@ def _settle_grid(vit: keras.Model, source: Weights | ModelWeights, source_grid: 
 
 
 def _is_pooling(name: str) -> bool:
-    """Return whether a weight is between the tokens and the head, for which a model of another pooling has no place."""
+    """Return whether a weight belongs to the pooling, for which a model with a different pooling has no place."""
     return name.startswith(("MAPHead_0/", "fc_norm/", "Transformer/encoder_norm/"))
 
 
@@ -280,7 +281,7 @@ def _is_top(name: str) -> bool:
 
 
 def _head_names(source: Weights | ModelWeights, targets: dict[Any, Any], include_head: bool | None) -> set[str]:
-    """Return the weights after the pooling that will be loaded. A head is useless without its pre_logits."""
+    """Return the weights after the pooling to load. A head is useless without its pre_logits."""
     names = {name for name in (*source.shapes, *targets) if _is_top(name)}
     shared = {n for n in names if n in source.shapes and n in targets and _same_size(source, targets, n)}
     head = {n for n in names if not n.startswith("pre_logits/")}
@@ -308,7 +309,7 @@ def _top(shapes: Mapping[str, tuple[int, ...]]) -> str:
 def _check_architecture(
     vit: keras.Model, source: Weights | ModelWeights, targets: dict[Any, Any], resize_patches: bool
 ) -> None:
-    """Compare what the shapes of fused kernels hide, and what one sentence says better than a list of shapes."""
+    """Compare architectures for differences that the shapes of fused kernels hide, or that a sentence says better."""
     file = source.architecture
     num_heads = anatomy.attention_blocks(vit)[0].num_heads if anatomy.has_attention(vit) else file.get("num_heads")
     assumed = "num_heads" in source.assumptions.open  # then the model knows better
@@ -337,7 +338,7 @@ def _check_architecture(
 
 
 def _plan(name, source, vit, shape, source_grid, adapted) -> Callable[..., Any] | None:
-    """Return the function that brings a weight to the shape of the model's, or `None` if there is no way."""
+    """Return the function that adapts a weight to the shape of the model's, or `None` if that is impossible."""
     given = tuple(source.shapes[name])
     if name == POSITIONS:
         return _plan_positions(source, vit, shape, source_grid, adapted)
@@ -403,10 +404,10 @@ def _report(adapted: list[str], sentence: str) -> None:
 
 
 def adapt_channels(kernel: np.ndarray, channels: int) -> np.ndarray:
-    """Adapt a patch kernel to images of another number of channels.
+    """Adapt a patch kernel to images with a different number of channels.
 
-    One channel gets the sum over the old ones, so that a gray image gives the same tokens as its RGB copy.
-    More channels repeat the old ones in turn, scaled to keep the size of the response.
+    For one channel the kernels are summed, so that a gray image gives the same tokens as its RGB copy. More channels
+    repeat the old kernels in turn, scaled to keep the magnitude of the response.
 
     Args:
         kernel: `(patch height, patch width, old channels, hidden_size)`.

@@ -41,7 +41,7 @@ def available(
         family: Only those with these names and layout, such as `"timm"` (`families.FAMILIES`).
         source: Only those of this publisher, such as `"facebook"`.
         name: Only those whose name matches this pattern; `*` matches anything.
-        license: Only those under this license, by its SPDX name.
+        license: Only those with this license, by its SPDX name.
         labels: Only those with these classes, such as `"imagenet-1k"`.
         licence: Alias of `license`.
 
@@ -81,7 +81,7 @@ def _refusal(checkpoint: Checkpoint) -> str:
 
 
 def find(weights: str | os.PathLike[str], variant: str | None = None) -> Checkpoint | None:
-    """Return the published checkpoint of a name, or `None`.
+    """Return the published checkpoint with this name, or `None`.
 
     Args:
         weights: A full name (`"B_16/imagenet21k"`, `"timm/deit_tiny_patch16_224.fb_in1k"`), or with `variant` the
@@ -105,16 +105,16 @@ def find(weights: str | os.PathLike[str], variant: str | None = None) -> Checkpo
 
 
 def by_filename(basename: str, bytes: int | None = None) -> Checkpoint | None:
-    """Return the published checkpoint that a local file is a copy of, judged by its name and size.
+    """Return the published checkpoint that a local file is a copy of, according to its name and size.
 
-    On a hub all files have one name: a copy may have the name of its repository instead.
+    All files on a hub have the same name, so a copy may have the name of its repository instead.
 
     Args:
         basename: Name of the file, without folders.
         bytes: Its size, which distinguishes files of Google's with the same name.
 
     Returns:
-        The checkpoint; `None` if no checkpoint or several have this name, or if the size is another one.
+        The checkpoint; `None` if no checkpoint or several have this name, or if the size differs.
 
     Example:
         >>> by_filename("deit_tiny_patch16_224-a1311bcf.pth").name
@@ -137,18 +137,18 @@ def by_filename(basename: str, bytes: int | None = None) -> Checkpoint | None:
 def fetch(
     weights: str | os.PathLike[str], variant: str | None = None, *, timeout: float = 30.0, progress: bool = True
 ) -> Path:
-    """Return the path of a file of weights on this machine, after downloading it if it is not here.
+    """Return the path of a weight file on this machine, downloading it if necessary.
 
     A published checkpoint is searched for in the files and folders named by the environment variable
     `VIT_KERAS_WEIGHTS` (several are separated as in `PATH`) and in folders inside these, in the cache, and in the
-    caches of vit-keras 0.x, Hugging Face and torch.hub. Only then it is downloaded.
+    caches of vit-keras 0.x, Hugging Face and torch.hub. Only then is it downloaded.
 
     Args:
         weights: A published name (`"B_16/imagenet21k"`; with `variant` just `"imagenet21k"`), the path of a file,
             or a URL.
         variant: Google's name of the architecture.
-        timeout: Seconds to wait for the server at any one time.
-        progress: Whether to draw a progress bar, on standard error.
+        timeout: Maximum time in seconds to wait for data from the server.
+        progress: Whether to draw a progress bar on standard error.
 
     Returns:
         The path of the file.
@@ -156,8 +156,7 @@ def fetch(
     Raises:
         FileNotFoundError: There is no file at the path or URL, or it is not here and `VIT_KERAS_OFFLINE` is set.
         ConnectionError: The server could not be reached.
-        ValueError: The name is not a published one, or that of a model that cannot be built; or the server sent another
-            file.
+        ValueError: The name is unknown or names a model that cannot be built, or the server sent a different file.
 
     Example:
         >>> fetch("vit_cifar10").name  # part of the package
@@ -231,7 +230,7 @@ def find_local(checkpoint: Checkpoint) -> Path | None:
 
 
 def _local_copies(checkpoint: Checkpoint) -> Iterator[tuple[Path, bool]]:
-    """Yield where a checkpoint may be, and whether its name there is proof enough; if not, its size must be right."""
+    """Yield possible paths of a checkpoint, and whether the name alone is proof; otherwise the size must match."""
     published, on_hub = Path(checkpoint.path), checkpoint.url.startswith(HUB)
     if checkpoint.url.startswith(PACKAGE):
         yield Path(__file__).with_name(published.name), True
@@ -257,14 +256,14 @@ def _local_copies(checkpoint: Checkpoint) -> Iterator[tuple[Path, bool]]:
 
 
 def _with_folders_in(place: Path) -> Iterator[Path]:
-    """Yield a folder, and then those in it, which are not listed before they are asked for."""
+    """Yield a folder, then its subfolders, which are listed only when needed."""
     yield place
     yield from _folders_in(place, place.stat().st_mtime_ns)
 
 
 @functools.lru_cache(maxsize=16)
 def _folders_in(place: Path, changed: int) -> tuple[Path, ...]:
-    """Return the folders in a folder down to a depth, as they were when it was last changed."""
+    """Return the subfolders of a folder down to a depth, as of its last change."""
     found: list[Path] = []
     for folder, inside, _ in os.walk(place):
         inside[:] = sorted(name for name in inside if not name.startswith("."))

@@ -83,7 +83,7 @@ class ModelWeights(Mapping[str, Any]):
         self.positions: int | None = math.prod(self._grid) if self._grid and grids.has_positions(self.shapes) else None
 
     def settle(self, source_grid: tuple[int, int] | None = None, **_: Any) -> None:
-        """Take `source_grid` for the grid that the positions are for; a model knows all else."""
+        """Use `source_grid` as the grid of the positions; a model knows everything else."""
         self._grid = source_grid or self._grid
 
     def grid(self, source_grid: tuple[int, int] | None = None) -> tuple[int, int] | None:
@@ -105,8 +105,8 @@ class ModelWeights(Mapping[str, Any]):
 def canonical_variables(vit: keras.Model) -> dict[str, Any]:
     """Return the variables of a ViT under their canonical names.
 
-    Layers that a user put behind the ViT in the same model have no canonical name and are left out. So are low-rank
-    adapters.
+    Layers that a user added after the ViT in the same model have no canonical name and are left out. Low-rank adapters
+    are left out too.
 
     Raises:
         ValueError: The model is quantized.

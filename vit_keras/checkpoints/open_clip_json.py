@@ -1,6 +1,6 @@
-"""What the `open_clip_config.json` of open_clip says that no array shows.
+"""Read the settings in open_clip's `open_clip_config.json` that the arrays do not show.
 
-A value that is not understood is an error, and so is a key that is not in the tables.
+Unknown keys and values raise an error.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def text_fields(model: Mapping[str, Any]) -> dict[str, Any]:
         The fields, with open_clip's default where one is left out.
 
     Raises:
-        ValueError: It has a value or a key that is not known.
+        ValueError: A key or a value is unknown.
 
     Example:
         >>> text_fields({"quick_gelu": True, "text_cfg": {"heads": 8}})["mlp_activation"]
@@ -82,7 +82,7 @@ def image_fields(model: Mapping[str, Any], inferred: Mapping[str, Any]) -> dict[
         The fields.
 
     Raises:
-        ValueError: It names an architecture of timm that cannot be built.
+        ValueError: `model` names an architecture of timm that cannot be built.
 
     Example:
         >>> image_fields({"vision_cfg": {"width": 768}}, {})
@@ -110,7 +110,7 @@ def image_fields(model: Mapping[str, Any], inferred: Mapping[str, Any]) -> dict[
 
 
 def _check(tower: str, described: Mapping[str, Any], known: tuple[str, ...], only: Mapping[str, tuple]) -> None:
-    """Raise an error for a key that is not known, or a value that cannot be built."""
+    """Raise an error for an unknown key, or a value that cannot be built."""
     unknown = [key for key in described if key not in (*known, *only)]
     if unknown:
         raise ValueError(f"{tower} has {unknown[0]}={described[unknown[0]]!r}, whose effect is not known.")
@@ -138,7 +138,7 @@ def preprocessing(described: Mapping[str, Any]) -> Preprocessing:
     """Return the preprocessing that a `preprocess_cfg` describes.
 
     Raises:
-        ValueError: It has a value that is not known.
+        ValueError: A value is unknown.
 
     Example:
         >>> preprocessing({"mean": [0.5, 0.5, 0.5], "resize_mode": "squash"}).crop is None

@@ -1,6 +1,6 @@
-"""Models that `keras.callbacks.OrbaxCheckpoint` wrote on many devices, opened on any number of them and any backend.
+"""Open checkpoints of `keras.callbacks.OrbaxCheckpoint` on any number of devices and any backend.
 
-Keras itself opens such a folder only where as many devices are set up as wrote it.
+Keras itself requires the number of devices that wrote the checkpoint.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["assign", "is_checkpoint", "read"]
 
 
 def is_checkpoint(path: str | os.PathLike[str]) -> bool:
-    """Return whether a path is a folder of checkpoints of Orbax with a model in them, or one of these.
+    """Return whether a path is a folder of Orbax checkpoints of a model, or one such checkpoint.
 
     Example:
         >>> is_checkpoint("cats.keras")
@@ -27,7 +27,7 @@ def is_checkpoint(path: str | os.PathLike[str]) -> bool:
 
 
 def _last(folder: Path) -> Path | None:
-    """Return the folder of the last checkpoint: they have numbers, and a file that says that it is whole."""
+    """Return the folder of the last complete checkpoint: folders are numbered, and a file marks a complete one."""
     steps = [folder, *folder.glob("[0-9]*")] if os.path.isdir(folder) else []  # False for a name that is too long
     whole = [step for step in steps if (step / "model_config").is_dir() and (step / "_CHECKPOINT_METADATA").is_file()]
     return max(whole, key=lambda step: int(step.name) if step.name.isdigit() else -1, default=None)
@@ -37,14 +37,14 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Read the last checkpoint of a folder.
 
     Args:
-        path: The folder that `OrbaxCheckpoint` was given, or one of a checkpoint in it.
+        path: The folder that was passed to `OrbaxCheckpoint`, or the folder of a checkpoint in it.
 
     Returns:
         The configuration of the model, as Keras serializes it, and the values of all variables, for
         `keras.Model.set_state_tree`.
 
     Raises:
-        FileNotFoundError: The folder has no whole checkpoint.
+        FileNotFoundError: The folder has no complete checkpoint.
         ImportError: Orbax is not installed.
     """
     last = _last(Path(path))
@@ -67,7 +67,7 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def assign(state: dict[str, Any], model: keras.Model) -> None:
-    """Set a model's variables to what `read` returned; the optimizer's too if the model has one.
+    """Assign the values that `read` returned to a model's variables, and to its optimizer if it has one.
 
     Raises:
         ValueError: The checkpoint lacks a variable. (States of random numbers may have other names.)

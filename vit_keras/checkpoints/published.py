@@ -1,4 +1,4 @@
-"""The configuration of a published checkpoint by its name alone: its file is not needed."""
+"""Look up the configuration of a published checkpoint by its name, without its file."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ __all__ = ["published_config"]
 
 
 def published_config(checkpoint: Checkpoint) -> ViTConfig | None:
-    """Return the configuration of the model that a published file becomes.
+    """Return the configuration of the model in a published file.
 
-    What an array shows is as in `timm_models.csv`. The initial value of layer scale is not among it, and is 1e-5 here.
+    Fields that the arrays show come from `timm_models.csv`, except the initial value of layer scale, which is 1e-5.
 
     Args:
         checkpoint: A row of the registry, or one of AugReg's files.
 
     Returns:
-        The configuration; `None` if its architecture is not known, or cannot be built.
+        The configuration; `None` if its architecture is unknown or cannot be built.
 
     Example:
         >>> from vit_keras.checkpoints import find
@@ -45,7 +45,7 @@ def published_config(checkpoint: Checkpoint) -> ViTConfig | None:
 
 
 def _fields(model: timm_models.Model) -> dict[str, Any]:
-    """Return the fields of `ViTConfig` of an architecture: what its arrays show, and what they do not."""
+    """Return all fields of `ViTConfig` of an architecture, including those that its arrays do not show."""
     width, mlp_dim, patch, *other = model.arrays.split()
     hidden_size, _, inner = width.partition("/")
     shown = {"class_token": True, **read_options(" ".join(other))}

@@ -1,4 +1,4 @@
-"""The list of published checkpoints, as data.
+"""The registry of published checkpoints.
 
 `registry.csv` is kept by hand, and `tools/make_registry.py` writes `registry_timm.csv`; each row is a file.
 `tools/make_sizes.py` writes `sizes.csv`, their parameters and operations. AugReg's 52,268 files are described by a
@@ -39,7 +39,7 @@ LABELS = {
 
 @functools.cache
 def listed() -> tuple[Checkpoint, ...]:
-    """Return all checkpoints that have a row in the tables, Google's first.
+    """Return all checkpoints in the tables, Google's first.
 
     Example:
         >>> listed()[0].name
@@ -70,11 +70,11 @@ def select(
     labels: str | None = None,
     licence: str | None = None,
 ) -> list[Checkpoint]:
-    """Filter the registry. An argument that is `None` matches everything.
+    """Filter the registry; an argument of `None` matches everything.
 
     Args:
         family: Names and layout of the weights, such as `"timm"`.
-        source: Who publishes the file, such as `"facebook"`.
+        source: Publisher of the file, such as `"facebook"`.
         variant: Google's name of the architecture.
         classes: Number of outputs of the head.
         image_size: Pixels.
@@ -84,7 +84,7 @@ def select(
         licence: Alias of `license`.
 
     Returns:
-        The checkpoints that match all arguments, those of families that cannot be loaded included.
+        The checkpoints that match all arguments, including those that cannot be loaded.
 
     Raises:
         ValueError: No checkpoint has this family, source, variant, license or labels.
@@ -179,7 +179,7 @@ def _source(row: Mapping[str, str]) -> str:
 
 
 def _url(name: str, url: str) -> str:
-    """Return an address in full. Without one, the file is on the hub, in the repository of that name."""
+    """Return the full URL. Without one, the file is on the hub, in the repository of that name."""
     if url.startswith(("https://", PACKAGE)):
         return url
     if url.startswith("gs:"):

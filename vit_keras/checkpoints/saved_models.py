@@ -1,8 +1,8 @@
-"""Opening whole models, those of vit-keras 0.1 and 0.2 included.
+"""Open whole models, including those of vit-keras 0.1 and 0.2.
 
-Models that this package saves open with `keras.models.load_model` once `vit_keras` is imported. Those of
-vit-keras 0.x hold a Lambda layer, which is Python bytecode that Keras rightly refuses to run, and 0.1.x put
-slashes into layer names, which Keras 3 does not allow. `load_model` opens them without running anything.
+`keras.models.load_model` opens models that this package saved, once `vit_keras` is imported. Models of vit-keras 0.x
+have a Lambda layer: Python bytecode that Keras rightly refuses to run. Those of 0.1 also have slashes in layer names,
+which Keras 3 does not allow. `load_model` opens them without running any code.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ def load_model(
     saved again, it opens with Keras' own function too.
 
     Args:
-        filepath: The file, or the folder that `keras.callbacks.OrbaxCheckpoint` wrote on any number of devices; of
-            its checkpoints the last is opened.
-        custom_objects: Further classes by name; those of this package need not be named.
+        filepath: The file, or the folder that `keras.callbacks.OrbaxCheckpoint` wrote on any number of devices, whose
+            last checkpoint is opened.
+        custom_objects: Additional classes by name; the classes of this package are known.
         compile: Whether to compile the model as it was when it was saved.
-        safe_mode: Whether to refuse other Lambda layers than vit-keras's own, which is replaced, not run.
+        safe_mode: Whether to refuse Lambda layers. The one of vit-keras 0.x is replaced, not run.
 
     Returns:
         The model.
@@ -52,10 +52,10 @@ def load_model(
         UserWarning: Some of its weights are infinite or undefined.
 
     Raises:
-        FileNotFoundError: There is no such file.
-        TypeError: It is not a path.
-        ValueError: The file is not a Keras model, it is damaged, it names a class that is not known, or it claims
-            more than it can hold.
+        FileNotFoundError: The file does not exist.
+        TypeError: `filepath` is not a path.
+        ValueError: The file is not a Keras model, is damaged, names an unknown class, or claims more data than it can
+            hold.
 
     Example:
         >>> model = load_model("vit_keras_0_2.keras")  # doctest: +SKIP
@@ -108,10 +108,10 @@ _COUNTING = threading.RLock()
 
 @contextlib.contextmanager
 def _bounded_variables(size: int) -> Iterator[None]:
-    """Raise an error before this thread makes more variables than a file of so many bytes can fill.
+    """Raise an error before this thread creates more variables than a file of this size can fill.
 
-    A model is built before its weights are read. Layers that are harmless one by one can have a huge product, which
-    only the building shows; the values of what Keras saved are in its file, so that the file is not much smaller.
+    A model is built before its weights are read. Layers of harmless sizes can together make a huge variable, which
+    shows only when they are built. The file has all values, so it cannot be much smaller than the variables.
     """
     thread, claimed, problem = threading.get_ident(), 0, None
 
@@ -139,7 +139,7 @@ def _bounded_variables(size: int) -> Iterator[None]:
 
 
 def _why_not(path: Path, error: Exception, config: Any, custom_objects: Mapping[str, Any] | None) -> str:
-    """Return why a model cannot be opened; Keras' own words can have the length of the file."""
+    """Return why a model cannot be opened; Keras' own message can be as long as the file."""
     unknown = _unknown_class(config, custom_objects) if isinstance(error, TypeError) else None
     if unknown is not None:
         return (
@@ -151,7 +151,7 @@ def _why_not(path: Path, error: Exception, config: Any, custom_objects: Mapping[
 
 
 def is_whole_model(path: str | os.PathLike[str]) -> bool:
-    """Whether a file holds a Keras model, and not weights alone."""
+    """Return whether a file holds a Keras model, not only weights."""
     path = Path(path)
     if orbax.is_checkpoint(path):
         return True
@@ -191,7 +191,7 @@ def _hdf5(path: Path, mode: str = "r"):
 
 @contextlib.contextmanager
 def readable_weights(filepath: str | os.PathLike[str]) -> Iterator[tuple[str | os.PathLike[str], bool]]:
-    """A file of weights in a form that Keras 3 reads, and whether nothing but its age tells the activation.
+    """Return a weight file in a form that Keras 3 reads, and whether the activation must be inferred from its age.
 
     Keras 2 wrote two forms: `.weights.h5` with other group names, which are renamed in a copy, and a plain `.h5`,
     which Keras 3 reads itself but which holds no more than arrays.
@@ -218,7 +218,7 @@ _KERAS_2_GROUP = "_layer_checkpoint_dependencies"
 
 
 def _rename_groups(path: Path) -> None:
-    """Give a file of Keras 2 the names of Keras 3.
+    """Rename the groups of a Keras 2 file as in Keras 3.
 
     Keras 2 met layers with weights twice and numbered them `dense`, `dense_2`, `dense_4`; Keras 3 counts by one.
     """
@@ -244,7 +244,7 @@ def _kind_and_number(name: str) -> tuple[str, int]:
 
 
 def _modernise(config: Any) -> Any:
-    """A model's configuration with vit-keras 0.x's Lambda as `ExtractToken` and no slash in a layer's name."""
+    """Return a model's configuration with vit-keras 0.x's Lambda as `ExtractToken` and no slashes in layer names."""
     if isinstance(config, list):
         return [_modernise(item) for item in config]
     if isinstance(config, str):
@@ -267,7 +267,7 @@ def _modernise(config: Any) -> Any:
 
 
 def _unlist_ends(config: dict[Any, Any]) -> dict[Any, Any]:
-    """A functional model whose one input and output are themselves and not lists of one.
+    """Replace a functional model's lists of one input or output by the input or output itself.
 
     Keras 2 and some releases of Keras 3 wrote lists where the model had none, and a model so read cannot be nested.
     """
@@ -280,7 +280,7 @@ def _unlist_ends(config: dict[Any, Any]) -> dict[Any, Any]:
 
 
 def _modernise_keras_2(config: Any) -> Any:
-    """What Keras 2 wrote differently in any model."""
+    """Convert the parts of a configuration that Keras 2 wrote differently."""
     if isinstance(config, list):
         return [_modernise_keras_2(item) for item in config]
     if isinstance(config, str):
@@ -305,7 +305,7 @@ def _read_keras(path: Path) -> tuple[Any, bool]:
 
 
 def _write_keras(source: Path, target: Path, config: Any, keras_2: bool) -> None:
-    """Write an archive with another configuration, and with the names of Keras 3."""
+    """Write an archive with a new configuration and the names of Keras 3."""
     with (
         zipfile.ZipFile(source) as old,
         zipfile.ZipFile(target, "w") as new,
@@ -331,14 +331,14 @@ def _read_h5(path: Path) -> tuple[Any, bool]:
 
 
 def _write_h5(source: Path, target: Path, config: Any, _keras_2: bool) -> None:
-    """Write an HDF5 file with another configuration."""
+    """Write an HDF5 file with a new configuration."""
     shutil.copyfile(source, target)
     with _hdf5(target, "r+") as new:
         new.attrs["model_config"] = json.dumps(config)
 
 
 def _check_sizes(config: Any, key: str = "") -> None:
-    """Raise an error for a whole number in a configuration that no layer has."""
+    """Raise an error for an integer in a configuration that is too large for any layer."""
     if isinstance(config, Mapping):
         for name, value in config.items():
             _check_sizes(value, name)
@@ -350,7 +350,7 @@ def _check_sizes(config: Any, key: str = "") -> None:
 
 
 def _check_layers(config: Any) -> None:
-    """Raise an error for a configuration with more layers than a model has, in whatever they are nested."""
+    """Raise an error for a configuration with too many layers, however they are nested."""
     count, waiting = 0, [(config, False)]
     while waiting:
         value, listed = waiting.pop()
@@ -366,7 +366,7 @@ def _check_layers(config: Any) -> None:
 
 
 def _is_nested_layer(entry: Mapping[str, Any]) -> bool:
-    """Return whether an object in a configuration is a layer by itself, as those inside a wrapper are."""
+    """Return whether an object in a configuration is a layer itself, such as the layer inside a wrapper."""
     return str(entry.get("module")).startswith(("keras.layers", "keras.src.layers")) and "config" in entry
 
 
@@ -374,7 +374,7 @@ _MAY_BE_LARGE = ("seed", "steps", "iterations", "value", "_id")
 
 
 def _unknown_class(config: Any, custom_objects: Mapping[str, Any] | None) -> str | None:
-    """Return the first class or function in a configuration that is neither Keras' own nor registered."""
+    """Return the first class or function in a configuration that is neither part of Keras nor registered."""
     if isinstance(config, list):
         return next(filter(None, (_unknown_class(value, custom_objects) for value in config)), None)
     if not isinstance(config, Mapping):
@@ -395,7 +395,7 @@ def _unknown_class(config: Any, custom_objects: Mapping[str, Any] | None) -> str
 
 
 def _is_of_keras(module: Any, name: str) -> bool:
-    """Return whether Keras has a class or function of this name; an older file does not say where."""
+    """Return whether Keras has a class or function of this name; older files do not name its module."""
     if module:
         return str(module).split(".")[0] in ("keras", "builtins")
     return any(hasattr(place, name) for place in (keras.layers, keras.models, keras.Model, keras))

@@ -1,8 +1,8 @@
-"""What timm's models compute that no array shows: by the name of the architecture, and by what the arrays show.
+"""Look up the settings of timm's models that the arrays do not show, by the architecture's name or by the arrays.
 
-`tools/make_timm_models.py` writes `timm_models.csv`, a row for each architecture of timm that this package could take a
-file for. `read_config` finds the row by the name in timm's `config.json`. For a file alone, `alike` finds the rows that
-its arrays fit.
+`tools/make_timm_models.py` writes `timm_models.csv`, with a row for each architecture of timm that a file might have.
+`read_config` finds the row by the name in timm's `config.json`. Without that, `alike` finds the rows that the arrays
+fit.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Model(NamedTuple):
         files: Number of files that timm publishes for it.
         hidden_size: Width of a token.
         num_layers: Blocks.
-        arrays: What its arrays show (`signature`); empty if they fit no model of this package.
+        arrays: The `signature` of its arrays; empty if they fit no model of this package.
         fields: Fields of `ViTConfig` that its arrays do not show.
         refused: Why its files cannot be loaded, or an empty text.
         family: The family that the names in its files show.
@@ -67,7 +67,7 @@ def _value(field: str, text: str) -> Any:
 
 
 def of_file(published: str) -> Model | None:
-    """Return the architecture of a file that timm publishes, or `None` if this is none of timm's.
+    """Return the architecture of a file that timm publishes, or `None` for any other file.
 
     Example:
         >>> of_file("timm/vit_tiny_patch16_224.augreg_in21k").name
@@ -103,13 +103,13 @@ _USUAL = {
 
 
 def signature(inferred: Mapping[str, Any]) -> str:
-    """Return what the arrays of a file show of its architecture, without its depth, its image size and its head.
+    """Return a signature of the architecture that the arrays show, ignoring depth, image size and head.
 
     Args:
         inferred: Fields of `ViTConfig` from `architecture.infer`.
 
     Returns:
-        Sizes, and in what it differs from a plain ViT.
+        Sizes, and differences from a plain ViT.
 
     Example:
         >>> signature({"hidden_size": 192, "mlp_dim": 768, "patch_size": (16, 16), "pooling": "gap"})
@@ -131,7 +131,7 @@ def signature(inferred: Mapping[str, Any]) -> str:
 
 
 def alike(inferred: Mapping[str, Any], family: str) -> list[Model]:
-    """Return the models that the arrays of a file fit: those of its depth, or if there are none, those of any depth.
+    """Return the models that the arrays of a file fit: those of the same depth, or else those of any depth.
 
     A file with timm's plain names (`ls1.gamma`) is none of the models that timm writes with others (`gamma_1`). A file
     with these may be any: authors have them for models that timm writes with its plain names.
@@ -146,7 +146,7 @@ def alike(inferred: Mapping[str, Any], family: str) -> list[Model]:
 
 
 def usual_rows(inferred: Mapping[str, Any], family: str, layouts: Iterable[Any]) -> dict[str, bool] | None:
-    """Return which tokens have rows in the tables of positions of the models that the arrays of a file fit.
+    """Return which tokens have positions in the models that the arrays of a file fit.
 
     Args:
         inferred: Fields of `ViTConfig` from `architecture.infer`.
@@ -196,7 +196,7 @@ def read_config(config: Mapping[str, Any], inferred: Mapping[str, Any]) -> dict[
         The fields.
 
     Raises:
-        ValueError: It names an architecture or an argument that is not known, or one that cannot be built.
+        ValueError: The architecture or an argument is unknown, or cannot be built.
 
     Example:
         >>> tiny = {"hidden_size": 192, "pooling": "token"}
@@ -232,7 +232,7 @@ def read_config(config: Mapping[str, Any], inferred: Mapping[str, Any]) -> dict[
 
 
 def _check_arrays(name: str, fields: Mapping[str, Any], inferred: Mapping[str, Any]) -> None:
-    """Raise an error for arrays that timm's class has and does not use, or uses otherwise than this package."""
+    """Raise an error for arrays that timm's class does not use, or uses differently from this package."""
     if fields["map_prefix"] and inferred["pooling"] == "map" and inferred.get("gated_mlp"):
         raise ValueError(f"{name} has an attention pooling with GELU behind blocks with SiLU, which cannot be built.")
     if inferred.get("distillation_token") and (inferred.get("registers") or inferred.get("final_norm") == "pooled"):
@@ -255,14 +255,14 @@ def named(name: str, inferred: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of an architecture of timm, with its `hidden_size`.
 
     Args:
-        name: Its name, without the tag of its weights.
+        name: Name of the architecture, without the tag of the weights.
         inferred: Fields of `ViTConfig` from `architecture.infer`.
 
     Returns:
         The fields that the arrays leave open: the pooling only of a class token, or the mean beside one.
 
     Raises:
-        ValueError: There is no such architecture in the table, or it cannot be built.
+        ValueError: The architecture is not in the table, or it cannot be built.
     """
     model = models().get(name)
     if model is None:

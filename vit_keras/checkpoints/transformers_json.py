@@ -1,4 +1,4 @@
-"""The `config.json` and `preprocessor_config.json` of transformers, written.
+"""Write the `config.json` and `preprocessor_config.json` of transformers.
 
 `transformers_models.read_config` and `write_config` are inverses, and so are `Preprocessing.from_hugging_face` and
 `write_processor`.
@@ -124,7 +124,7 @@ MODELS = (
 
 
 def model_of(family: Family, config: Mapping[str, Any]) -> tuple[Model | None, list[str]]:
-    """Find the class of transformers that is nearest to a model.
+    """Find the class of transformers that is closest to a model.
 
     Args:
         family: The family of names for the file.
@@ -222,7 +222,7 @@ def _one_or_two(size: tuple[int, int], kind: str) -> int | list[int]:
 
 
 def _own_fields(kind: str, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields that only the `config.json` of one `model_type` has."""
+    """Return the fields that are specific to one `model_type`."""
     key_bias = config["qkv_bias"] if config["key_bias"] is None else config["key_bias"]
     if kind in ("vit", "deit"):
         _same_biases(kind, config["qkv_bias"], key_bias)

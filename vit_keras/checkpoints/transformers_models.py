@@ -1,7 +1,7 @@
-"""What the `config.json` of transformers says that no array shows. `transformers_json` is the way back.
+"""Read the settings in transformers' `config.json` that the arrays do not show; `transformers_json` writes them.
 
-Every field of a configuration either is read here, or is shown by the arrays, or has no effect on the outputs. A value
-that is not understood is an error, and so is a `model_type` that is not in the table.
+Every field of a configuration is read here, is shown by the arrays, or has no effect on the outputs. An unknown value
+or `model_type` raises an error.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _POOLINGS = {
 
 
 def _usual(activation: str, epsilon: float, heads: int = 12, **fields: Any) -> dict[str, Any]:
-    """Return what transformers takes for a field that a `config.json` leaves out."""
+    """Return transformers' default for a field that a `config.json` leaves out."""
     return {"num_attention_heads": heads, "hidden_act": activation, "layer_norm_eps": epsilon, **fields}
 
 
@@ -117,13 +117,13 @@ def read_config(config: Mapping[str, Any]) -> dict[str, Any]:
         config: The JSON object.
 
     Returns:
-        The fields. What it leaves out, if it has a `model_type`, has the value that transformers takes for it.
+        The fields. With a `model_type`, missing ones have transformers' default values.
 
     Raises:
-        ValueError: It has a `model_type` or a value that this package does not know.
+        ValueError: The `model_type` or a value is unknown to this package.
 
     Warns:
-        UserWarning: It has fields that are not known.
+        UserWarning: There are unknown fields.
 
     Example:
         >>> read_config({"num_attention_heads": 12, "hidden_act": "gelu_new"})
@@ -146,7 +146,7 @@ def read_config(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def tower(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the part of a `config.json` that is about the image tower; all of it where there is no other part.
+    """Return the part of a `config.json` for the image tower, or all of it if there is no other part.
 
     Example:
         >>> tower({"model_type": "llava", "vision_config": {"model_type": "clip_vision_model"}})
@@ -170,7 +170,7 @@ def activation(name: Any) -> str:
     """Return this package's name of an activation.
 
     Raises:
-        ValueError: There is none of this name.
+        ValueError: The name is unknown.
     """
     if not isinstance(name, str) or name not in ACTIVATIONS:
         raise ValueError(f"hidden_act must be one of {', '.join(ACTIVATIONS)}. Received: {name!r}")
@@ -178,17 +178,17 @@ def activation(name: Any) -> str:
 
 
 def check(config: Mapping[str, Any], more: Iterable[str] = ()) -> None:
-    """Raise an error for values that a model of this package cannot have, and warn of fields that are not known.
+    """Raise an error for values that a model of this package cannot have, and warn about unknown fields.
 
     Args:
         config: The part of a `config.json` about one tower.
-        more: Further fields that are known.
+        more: Additional known fields.
 
     Raises:
         ValueError: A field has a value that no model of this package has.
 
     Warns:
-        UserWarning: There are fields that are not known.
+        UserWarning: There are unknown fields.
     """
     for field, values in _ONLY.items():
         if config.get(field, values[0]) not in values:

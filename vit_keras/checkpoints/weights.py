@@ -1,4 +1,4 @@
-"""The weights of a model in a file, under canonical names, with all that is known of the model."""
+"""Weights in a file under their canonical names, with all that is known about the model."""
 
 from __future__ import annotations
 
@@ -23,35 +23,35 @@ __all__ = ["Weights"]
 
 
 class Weights(Mapping[str, Any]):
-    """The weights of a model in a file, read one by one under their canonical names.
+    """Weights in a file, read one by one under their canonical names.
 
     Args:
         path: A file of any format that `readers.open_weights` reads, or a folder as Hugging Face writes it.
         family: Name of the family (`families.FAMILIES`). `None`: detected from the names in the file.
-        strict: Whether a name that the family does not know is an error. If not, it is listed in `ignored`.
+        strict: Whether a name that the family does not know raises an error. Otherwise, `ignored` lists it.
         key: Which of several state dicts in a PyTorch file (`"model_ema"`). `None`: the model's.
-        published: The registry's entry of the file. `None`: looked up by the name of the file.
-        channels: Channels of its patch embedding, used where neither the arrays nor the file's settings show them.
+        published: The registry's entry for the file. `None` looks it up by the name of the file.
+        channels: Channels of the patch embedding, used if neither the arrays nor the file's settings show them.
 
     Attributes:
         path: The file.
         family: Its `Family`.
         shapes: `{canonical name: shape}`.
-        architecture: The fields of `ViTConfig` that are known.
-        assumptions: What of these is known of similar models only (`assumptions.Assumptions`).
+        architecture: The known fields of `ViTConfig`.
+        assumptions: Fields that are known only from similar models (`assumptions.Assumptions`).
         image_size: `(height, width)` in pixels that the model was trained at, or `None` if unknown.
         table: How the positions in the file are read (`grids.Table`), or `None` if it has none.
-        preprocessing: How its images are prepared.
+        preprocessing: The preprocessing of its images.
         labels: Names of its classes, or `None`.
-        task: What its outputs mean, one of `vit_keras.labels.TASKS`.
-        key: The state dict that is read, of several in the file; `None` for any other file.
-        raw_key: The state dict of the weights themselves, where their moving average was taken unasked.
+        task: The meaning of its outputs, one of `vit_keras.labels.TASKS`.
+        key: The state dict that is read, if the file has several, or `None`.
+        raw_key: The state dict of the weights themselves, if their moving average was chosen by default.
         ignored: Names in the file that are not weights of the model (a decoder, the state of an optimizer), and the
             classes of Python objects that were left out.
 
     Raises:
-        FileNotFoundError: There is no such file.
-        ValueError: The file is damaged, ambiguous, of no known family, or not of the given one.
+        FileNotFoundError: The file does not exist.
+        ValueError: The file is damaged or ambiguous, or its family is unknown or not the given one.
 
     Example:
         >>> Weights("Ti_16.npz").architecture["num_layers"]  # doctest: +SKIP
@@ -118,9 +118,9 @@ class Weights(Mapping[str, Any]):
     def settle(
         self, source_grid: tuple[int, int] | None = None, *, image_size: tuple[int, int] | None = None, **rows: Any
     ) -> None:
-        """Decide by what the caller says which grid the positions in the file are for, and which tokens have rows.
+        """Use the caller's arguments to decide the patch grid of the positions, and the tokens that have rows.
 
-        Sets `table`, and `architecture` and `assumptions` by it.
+        Sets `table`, and updates `architecture` and `assumptions`.
 
         Args:
             source_grid: Patches down and across of the file's positions.
@@ -179,7 +179,7 @@ class Weights(Mapping[str, Any]):
 
     @property
     def positions(self) -> int | None:
-        """The number of patches that the file has positions for; `None` if it has no positions, or if it is unknown."""
+        """The number of patches that the file has positions for; `None` if there are no positions or it is unknown."""
         return self.table.patches if self.table else None
 
     def __getitem__(self, name: str) -> np.ndarray:
@@ -199,7 +199,7 @@ class Weights(Mapping[str, Any]):
         """Return the patches down and across that the file has positions for; `None` if they cannot be inferred.
 
         Args:
-            source_grid: The answer, from a caller who knows it; it is checked against the file's positions (`settle`).
+            source_grid: The grid if the caller knows it; it is checked against the file's positions (`settle`).
 
         Raises:
             ValueError: `source_grid` does not fit the file's positions.
@@ -219,7 +219,7 @@ def _stated(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _state_dict(metadata: Mapping[str, Any], wanted: str | None) -> tuple[str | None, str | None]:
-    """Return the state dict that is read, of several; and the raw one that it was unasked preferred to, or `None`."""
+    """Return the state dict that is read, if there are several, and the raw one if its average was preferred."""
     keys = metadata.get("keys", ())
     if len(keys) < 2:
         return None, None
@@ -242,7 +242,7 @@ def without_wrapper(reader: Any, families: Iterable[Family] = tuple(FAMILIES.val
 
 
 def _choose(name: str | None, reader: Any) -> Family:
-    """Return the family of a file: the given one if the file can be of it, or else the detected one."""
+    """Return the family of a file: the given one if it fits, or the detected one."""
     found = rules.detect(FAMILIES.values(), reader, reader.shape)
     family = found if name is None else family_named(name)
     if found is not None and found.refused:
@@ -265,7 +265,7 @@ def _choose(name: str | None, reader: Any) -> Family:
 
 
 def _nearest(names: Mapping[str, Any]) -> str:
-    """Say which family a file comes closest to, and which names are missing."""
+    """Describe the closest family of a file, and the missing names."""
     text = "\n".join((*names, ""))
 
     def some_end_in(*ends: str) -> bool:

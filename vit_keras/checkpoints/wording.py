@@ -1,4 +1,4 @@
-"""What `describe` found in a file of weights, in words for people."""
+"""Turn the result of `describe` into text."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FORMATS = {
 
 
 def sentences(report: Mapping[str, Any]) -> list[list[tuple[str, str]]]:
-    """Put what `describe` found into words.
+    """Turn the result of `describe` into text.
 
     Args:
         report: What `describe` returned.

@@ -1,4 +1,4 @@
-"""Write a model as a file of another framework: the families' tables run backwards."""
+"""Write a model as a weight file of another framework, with the tables of the families in reverse."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _NOT_IN_ARRAYS = (
 
 
 def save_weights(model: keras.Model, path: str | os.PathLike[str], format: str | None = None) -> str:
-    """Write the weights of a ViT as a file of another framework. Read again, they are the same bit for bit.
+    """Write the weights of a ViT as a file of another framework; reading it returns the same bits.
 
     The values are float32. A .safetensors file also holds the model's `ViTConfig`, preprocessing and labels for this
     package; an .npz file holds arrays alone. Arrays are written one by one, without a second copy of the model in
@@ -64,9 +64,9 @@ def save_weights(model: keras.Model, path: str | os.PathLike[str], format: str |
 
     Args:
         model: A ViT of this package, or a model with one inside, of which only the ViT is written.
-        path: The file; it appears when it is complete. With Hugging Face's format also a folder (an existing one, or a
-            name without suffix), which gets `model.safetensors`, `config.json` and `preprocessor_config.json` for the
-            `from_pretrained` of transformers. Other files in the folder are left alone.
+        path: The file, which appears only when it is complete. Hugging Face's format also accepts a folder (an
+            existing one, or a name without suffix), and writes `model.safetensors`, `config.json` and
+            `preprocessor_config.json` for transformers' `from_pretrained` into it. Other files in it are kept.
         format: `"google"` (.npz, as google-research/vision_transformer and big_vision read it), `"timm"` or
             `"huggingface"` (.safetensors, under their names), or the name of a family (`families.FAMILIES`). `None`: by
             the suffix, `"google"` for .npz and `"timm"` for .safetensors.
@@ -75,13 +75,12 @@ def save_weights(model: keras.Model, path: str | os.PathLike[str], format: str |
         The name of the family whose names were written.
 
     Raises:
-        ValueError: There is no such format, it does not go with the path, or it cannot hold the model. Nothing is
-            written.
+        ValueError: The format is unknown, does not fit the path, or cannot represent the model. Nothing is written.
         TypeError: `model` is not a Keras model.
 
     Warns:
-        UserWarning: An .npz file does not store in what the model differs from the format's own models, such as another
-            GELU.
+        UserWarning: The model differs from the format's own models in a setting that an .npz file does not store, such
+            as the kind of GELU.
 
     Example:
         >>> from vit_keras import vit
@@ -135,7 +134,7 @@ def _writable() -> list[str]:
 
 
 def _arrays(weights: ModelWeights, candidates: tuple[Family, ...]) -> tuple[Family, rules.Arrays]:
-    """Return the first family that can hold the model, and the arrays of its file."""
+    """Return the first family that can represent the model, and the arrays of its file."""
     nearest = sorted(candidates, key=lambda family: len(transformers_json.model_of(family, weights.architecture)[1]))
     attempts = [(family, *_attempt(weights, family)) for family in nearest]
     for family, arrays, problem in attempts:
@@ -150,7 +149,7 @@ def _arrays(weights: ModelWeights, candidates: tuple[Family, ...]) -> tuple[Fami
 
 
 def _attempt(weights: ModelWeights, family: Family) -> tuple[rules.Arrays, str | None]:
-    """Return the arrays of a model in a file of a family, and why it cannot be such a file, or `None`."""
+    """Return the arrays of a model in a family's format, and why it cannot be written that way, or `None`."""
     config = weights.architecture
     arrays = rules.Arrays(family, weights, config["num_heads"], _prefix(family, config))
     return arrays, _problem(family, arrays, weights)
@@ -192,7 +191,7 @@ def _problem(family: Family, arrays: rules.Arrays, weights: ModelWeights) -> str
 
 
 def _limits(family: Family) -> dict[str, tuple[Any, ...]]:
-    """Return the values that a family's models can have, by field: those that its `config` implies, and its `only`."""
+    """Return the possible values of a family's models by field, from its `config` and its `only`."""
     config = family.config
     limits = {"post_norm": (False,), "map_heads": (None,), "rope_kind": (config.get("rope_kind", "centered"),)}
     limits["map_prefix"] = (config.get("map_prefix", True),)
@@ -222,7 +221,7 @@ def _facts(config: Mapping[str, Any], weights: ModelWeights) -> dict[str, Any]:
 
 
 def _warn_of_unstored_fields(path: Path, family: Family, arrays: rules.Arrays, weights: ModelWeights) -> None:
-    """Warn of fields that whoever reads a file of arrays alone has to know."""
+    """Warn about fields that a file of arrays does not store, and that its reader needs."""
     binding = rules.bind(family, arrays, arrays.shapes.__getitem__)
     fields = architecture.infer(weights.shapes, family, binding.told)
     fields.pop("inner", None)
@@ -243,7 +242,7 @@ def _warn_of_unstored_fields(path: Path, family: Family, arrays: rules.Arrays, w
 
 
 def _write_all(folder: Path, files: Mapping[str, Callable[[Path], None]]) -> None:
-    """Write files into a folder, where they appear when all of them are complete; those after the first describe it."""
+    """Write files into a folder so that they appear only when all are complete; the later ones describe the first."""
     made = [parent for parent in (folder, *folder.parents) if not parent.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     try:
@@ -291,7 +290,7 @@ def _write_json(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def _settings(vit: keras.Model) -> dict[str, Any]:
-    """Return what the arrays do not show, so that this package reads the same model from the file."""
+    """Return the settings that the arrays do not show, so that this package reads the same model from the file."""
     settings = {key: value for key, value in vit.settings().items() if value is not None}
     size = _size_of_positions(vit)
     settings["config"] = {**settings["config"], "image_size": size, "position_grid": None}
@@ -299,9 +298,9 @@ def _settings(vit: keras.Model) -> dict[str, Any]:
 
 
 def _size_of_positions(vit: keras.Model) -> tuple[int, int] | None:
-    """Return the size of images that a model's positions are for, or `None` if it is unknown.
+    """Return the image size that a model's positions are for, or `None` if it is unknown.
 
-    `anatomy.native_size` of a model for any size is that of its checkpoint, which its table may not be for.
+    For a model of any size, `anatomy.native_size` is the size of its checkpoint, which its table may not be for.
     """
     config = vit.config
     if config.image_size is not None or config.position_grid is None:
@@ -337,6 +336,6 @@ def _transformers_config(
 
 
 def _labels(vit: keras.Model) -> tuple[str, ...] | None:
-    """Return the names of a model's classes, if there is one for each."""
+    """Return the class names of a model if there is one for each class."""
     labels = names(vit.labels)
     return labels if labels is not None and len(labels) == vit.config.classes else None

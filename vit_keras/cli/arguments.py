@@ -9,7 +9,7 @@ from .options import DEFAULT_MODEL, setting
 
 __all__ = ["IMAGE", "add_alias", "add_errors", "add_images", "add_json", "add_loading", "add_model", "add_output"]
 
-IMAGE = "image file, URL, or folder with images in it or in its folders"
+IMAGE = "image file, URL, or folder of images (searched with its subfolders)"
 
 
 def add_images(parser: argparse.ArgumentParser) -> None:
@@ -68,10 +68,12 @@ def add_errors(parser: argparse.ArgumentParser) -> None:
 def add_loading(parser: argparse.ArgumentParser, more: str = "", settings: bool = True) -> None:
     """Add how a file of weights is read."""
     parser.add_argument(
-        "--family", metavar="NAME", help="checkpoint family of the file, such as timm; default: detected from its names"
+        "--family",
+        metavar="NAME",
+        help="checkpoint family, such as timm; default: detected from the names of the arrays",
     )
     parser.add_argument(
-        "--key", metavar="NAME", help="state dict to read from a PyTorch file with several, such as model_ema"
+        "--key", metavar="NAME", help="state dict to read if a PyTorch file has several, such as model_ema"
     )
     if settings:
         parser.add_argument(
@@ -80,11 +82,11 @@ def add_loading(parser: argparse.ArgumentParser, more: str = "", settings: bool 
             type=setting,
             default=[],
             metavar="NAME=VALUE",
-            help="set a field of ViTConfig that the file does not store or that you want to change, such as "
-            f"num_heads=6{more and f', {more}'}; may be repeated",
+            help="set a field of ViTConfig, such as num_heads=6, that the file does not store or that you want to "
+            f"change{more and f'; {more}'}; may be repeated",
         )
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
     """Add the choice of JSON."""
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")

@@ -26,7 +26,7 @@ _OPTIONS = {
 
 _COMMANDS = (
     ("predicting.predict", "classify images", "predict cat.jpg holidays --top 3"),
-    ("pictures.attention", "draw what a model looks at in images", "attention cat.jpg -o map.png"),
+    ("pictures.attention", "draw where a model looks in images", "attention cat.jpg -o map.png"),
     (
         "pictures.zero_shot",
         "classify images by sentences, with a model for images and text (CLIP, SigLIP)",
@@ -39,17 +39,17 @@ _COMMANDS = (
     ),
     (
         "training.finetune",
-        "fine-tune a model on a folder of images and write a report",
+        "fine-tune a model on a folder or table of images, and write a report",
         "finetune flowers --model vit_ti16 -o flowers-ti16",
     ),
     (
         "training.evaluate",
-        "measure the accuracy of a model on a folder of images",
+        "measure the accuracy of a model on a folder or table of images",
         "evaluate flowers-ti16/model.keras flowers --only flowers-ti16/split.json",
     ),
     (
         "training.predict_table",
-        "predict every row of a table of images, by the average of several models",
+        "predict every row of a table of images with one model or the average of several",
         "predict-table test.csv --models fold*/model.keras --images-dir test --like sample.csv -o submission.csv",
     ),
     (
@@ -60,21 +60,21 @@ _COMMANDS = (
     ("training.embed", "compute one feature vector per image", "embed flowers --model vit_ti16 -o flowers.npz"),
     (
         "exports.export",
-        "export a model to a file that runs without this package, and compare the two",
+        "export a model to a file that runs without this package, and compare their outputs",
         "export vit_ti16 -o vit_ti16.onnx",
     ),
-    ("exports.benchmark", "time exported files in turns", "benchmark vit_ti16.onnx vit_ti16.tflite vit_ti16"),
-    ("serving.serve", "answer requests for a model over HTTP, with a page for people", "serve model.onnx"),
+    ("exports.benchmark", "compare the speed of exported files", "benchmark vit_ti16.onnx vit_ti16.tflite vit_ti16"),
+    ("serving.serve", "serve a model over HTTP, with a web page to try it", "serve model.onnx"),
     ("weights.inspect", "describe a weight file without reading its values", "inspect vit.safetensors"),
-    ("weights.convert", "convert a weight file to another format", "convert vit.npz vit.safetensors"),
+    ("weights.convert", "convert weights to another format", "convert vit.npz vit.safetensors"),
     ("weights.download", "download published weights", "download 'Ti_16/*' --dry-run"),
     ("weights.models", "list published weights", "models dinov2 --source facebook"),
     (
         "weights.cost",
-        "compute what a model costs: parameters, operations, memory, communication",
+        "estimate the cost of a model: parameters, operations, memory and communication",
         "cost vit_l16 --batch-size 512 --training --devices 8 --strategy fsdp",
     ),
-    ("doctor.doctor", "describe this machine for a bug report, and find what is wrong with it", "doctor"),
+    ("doctor.doctor", "describe this installation for a bug report, and find its faults", "doctor"),
 )
 """The function that runs each command, its help, and an example."""
 

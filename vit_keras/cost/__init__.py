@@ -1,4 +1,4 @@
-"""What a model costs, before it is built: parameters, products, memory, and what devices send each other.
+"""Compute the cost of a model without building it: parameters, products, memory and communication.
 
 Everything is computed from a `ViTConfig`: no weights, no backend. Parameters are exact. Products are exact too, and one
 multiplication with its addition counts as two. Memory is what PyTorch keeps; `tools/check_cost.py` compares it with

@@ -1,4 +1,4 @@
-"""How devices share a model: what each holds of a variable, and what they send each other."""
+"""Sharing of a model by several devices: parts of variables, and communication."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from .weights import Weight, tokens_of
 __all__ = ["STRATEGIES", "parts_of", "sent_by", "share_of"]
 
 STRATEGIES = KINDS
-"""How several devices can share the work; see `vit_keras.distribute`."""
+"""Strategies for sharing the work of several devices; see `vit_keras.distribute`."""
 
 
 def share_of(config: ViTConfig, strategy: str, devices: int, model_devices: int | None) -> int:
-    """Return how many devices share a model."""
+    """Return the number of devices that share a model."""
     if strategy != "tensor":
         if model_devices is not None:
             raise ValueError(f'model_devices is for strategy="tensor". Received: strategy={strategy!r}')
@@ -30,7 +30,7 @@ def share_of(config: ViTConfig, strategy: str, devices: int, model_devices: int 
 
 
 def parts_of(weight: Weight, strategy: str, devices: int, share: int) -> int:
-    """Return into how many parts a variable is cut."""
+    """Return the number of parts into which a variable is cut."""
     parts = devices if strategy == "fsdp" else share
     return 1 if divided_axis(strategy, weight.path, weight.shape, parts) is None else parts
 
@@ -45,7 +45,7 @@ def sent_by(
     images: int,
     sizes: tuple[int, int],
 ) -> int:
-    """Return the bytes that a device sends in a step, by ring algorithms.
+    """Return the bytes that a device sends in a step with ring algorithms.
 
     Each of n devices sends (n - 1) / n of an array that is gathered or scattered, and twice as much of one that is
     summed.

@@ -1,4 +1,4 @@
-"""What a model keeps for its backward pass, and what exists at once when it predicts: term by term, as PyTorch does."""
+"""Memory of PyTorch's activations, term by term: kept for the backward pass, and at the peak of a prediction."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from .weights import Weight, resnet, sizes_of, tokens_of
 __all__ = ["Kept", "alive", "copied", "kept_of"]
 
 ACTIVATION_KEEPS = {"quick_gelu": 3}
-"""What is kept of each neuron of an MLP, its input and its output included; 2 of other activations."""
+"""Values kept for each neuron of an MLP, including its input and output; 2 for other activations."""
 
 
 class Kept(NamedTuple):
-    """Values of one image: in the dtype of the activations, and in float32."""
+    """Numbers of values kept for one image: in the dtype of the activations, and in float32."""
 
     values: int
     float32: int
 
 
 def kept_of(config: ViTConfig, share: int) -> Kept:
-    """What PyTorch keeps of one image for the backward pass."""
+    """Return the values that PyTorch keeps of one image for the backward pass."""
     (pixels, patches), tokens = map(math.prod, sizes_of(config)), tokens_of(config, True)
     width, image = config.hidden_size, pixels * config.channels
     values, stats = image, 0
@@ -46,7 +46,7 @@ def kept_of(config: ViTConfig, share: int) -> Kept:
 
 
 def copied(weights: list[Weight]) -> int:
-    """Values of a ResNet's kernels that exist twice more: standardized, and with the channels first."""
+    """Return the values in a ResNet's kernels that exist twice more: standardized, and with channels first."""
     convolved = (weight for weight in weights if len(weight.shape) == 4 and weight.times)
     return 2 * sum(weight.size for weight in convolved if weight.path != "embedding/kernel")
 
@@ -97,9 +97,9 @@ def _kept_by_head(config: ViTConfig, tokens: int) -> int:
 
 
 def alive(config: ViTConfig, share: int) -> int:
-    """Values of one image that exist at once when it is predicted, in the MLP of the last block.
+    """Return the peak number of values of one image in a prediction, reached in the MLP of the last block.
 
-    The output of a block is let go of after the next one.
+    The output of a block is freed after the next block.
     """
     tokens, width = tokens_of(config, False), config.hidden_size
     image = math.prod(sizes_of(config)[0]) * config.channels

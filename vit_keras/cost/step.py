@@ -1,4 +1,4 @@
-"""One step of a model, and what it costs."""
+"""Compute the cost of one step of a model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["Cost", "config_of", "cost"]
 
 SIZES = {config.name.replace("-", "_"): config for config in (*VARIANTS.values(), *UNPUBLISHED.values(), CIFAR10)}
-"""`{"vit_b16": ViTConfig(…), …}`: names that `cost` knows without any weights."""
+"""`{"vit_b16": ViTConfig(…), …}`: names that `cost` knows without weights."""
 
 OPTIMIZERS = {"adamw": (2, 3), "adam": (2, 3), "lamb": (2, 0), "lion": (1, 2), "sgd": (1, 0)}
 """Numbers that an optimizer keeps for each parameter, and that exist beside them while it updates the weights on
@@ -39,7 +39,7 @@ class Cost:
         image_size: `(height, width)` of the images.
         batch_size: Images in a step, on all devices together.
         devices: Number of devices.
-        strategy: How the devices share the work.
+        strategy: Strategy for sharing the work.
         training: Whether the step trains.
         dtype: Keras dtype policy.
         tokens: Tokens of an image in a block.
@@ -101,7 +101,7 @@ def cost(
     optimizer: str = "adamw",
     **options: Any,
 ) -> Cost:
-    """Compute what one step of a model costs, without building it.
+    """Compute the cost of one step of a model, without building it.
 
     Args:
         model: A factory's name (`"vit_b16"`; also `"vit_g14"`), a published name, a `ViTConfig`, a model, or anything
@@ -110,7 +110,7 @@ def cost(
         batch_size: Images in a step, on all devices together, as in `fit`.
         training: Whether the step trains. Otherwise, it predicts.
         devices: Number of devices.
-        strategy: How the devices share the work. With `"data"`, each holds the whole model and its part of the batch.
+        strategy: Strategy for sharing the work. With `"data"`, each holds the whole model and its part of the batch.
             With `"fsdp"`, each holds only a part of every large variable and of its optimizer state. With `"tensor"`,
             each holds some heads of each attention and some neurons of each MLP.
         model_devices: With `"tensor"`, the number of devices that share a model. Groups of this size share the batch.
@@ -123,7 +123,7 @@ def cost(
         A `Cost`.
 
     Raises:
-        ValueError: An argument is out of range, or the model has a part whose cost is not known.
+        ValueError: An argument is out of range, or the model has a part with unknown cost.
 
     Example:
         >>> b16 = cost("vit_b16", batch_size=64, training=True)

@@ -1,4 +1,4 @@
-"""The variables of a model, computed from its configuration, and the products that they are part of."""
+"""Compute the variables of a model, and the matrix products, from its configuration."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Weight", "flops_of", "resnet", "sizes_of", "tokens_of", "weights_of"
 
 
 class Weight(NamedTuple):
-    """A variable, and how often its values are multiplied for one image."""
+    """A variable, and the number of times that its values are multiplied for one image."""
 
     path: str
     shape: tuple[int, ...]
@@ -47,7 +47,7 @@ def sizes_of(config: ViTConfig) -> tuple[tuple[int, int], tuple[int, int]]:
 
 
 def weights_of(config: ViTConfig, training: bool) -> Iterator[Weight]:
-    """The variables of a model, top to bottom, as `vit_keras.build` makes them."""
+    """Return the variables of a model in the order of `vit_keras.build`."""
     width, patches, tokens = config.hidden_size, math.prod(sizes_of(config)[1]), tokens_of(config, training)
     channels = yield from resnet(config)
     inputs = math.prod(config.patch_size) * channels
@@ -171,7 +171,7 @@ def resnet(config: ViTConfig) -> Generator[Weight, None, int]:
 
 
 def tokens_of(config: ViTConfig, training: bool) -> int:
-    """Tokens of an image in a block: in training without those that patch dropout leaves out."""
+    """Return the number of tokens of an image in a block; in training, without those dropped by patch dropout."""
     patches = math.prod(sizes_of(config)[1])
     if training and config.patch_dropout:
         patches = max(1, int(patches * (1 - config.patch_dropout)))
@@ -179,7 +179,7 @@ def tokens_of(config: ViTConfig, training: bool) -> int:
 
 
 def flops_of(config: ViTConfig, weights: list[Weight], training: bool) -> int:
-    """Additions and multiplications for one image."""
+    """Return the additions and multiplications for one image."""
     products = [weight.times * weight.size for weight in weights]
     tokens, first = tokens_of(config, training), next(product for product in products if product)
     attention = 0 if config.tokens_mlp_dim else 2 * tokens**2 * config.num_heads * config.head_width * config.num_layers

@@ -3,9 +3,9 @@
 Paper: "An Image is Worth 16x16 Words" (arXiv 2010.11929), section 3.1 and appendix A.
 Reference: google-research/vision_transformer, `vit_jax/models_vit.py`.
 
-Every layer works alone: `build` creates all weights, `get_config` is complete, dtype policies are honored, and the
-same code runs on TensorFlow, JAX and PyTorch. Names of attributes and weights and the order of sub-layers are those of
-vit-keras 0.x, so that its files of weights load here.
+Every layer can be used alone: `build` creates all weights, `get_config` is complete, dtype policies are honored, and
+the same code runs on TensorFlow, JAX and PyTorch. Attributes, weights and sub-layers have the names and order of
+vit-keras 0.x, whose weight files therefore load here.
 """
 
 from typing import TYPE_CHECKING

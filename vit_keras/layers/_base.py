@@ -1,4 +1,4 @@
-"""What the layers share: registration, shapes of tokens, dropout and layer normalization."""
+"""Shared code of the layers: registration, shapes of tokens, dropout and layer normalization."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ _Class = TypeVar("_Class", bound=type)
 
 
 def register(cls: _Class) -> _Class:
-    """Make a layer loadable under its own name and under the one that vit-keras 0.x saved."""
+    """Make a layer loadable under its own name and under its name in vit-keras 0.x."""
     keras.saving.register_keras_serializable("vit_keras")(cls)
     keras.saving.get_custom_objects().setdefault(f"Custom>{cls.__name__}", cls)
     return cls
 
 
 class Dense(Direct, keras.layers.Dense):
-    """A dense layer whose low-rank adapter is saved with it, called as the layers here are.
+    """A dense layer that is saved with its low-rank adapter.
 
-    Keras saves the kernel with the adapter merged into it, and nothing else. That is kept, so that a layer without an
-    adapter can load the file. The kernel alone and the two factors are saved too, under names of their own.
+    Keras saves only the kernel, with the adapter merged into it. So does this layer, so that a layer without an adapter
+    can load the file. In addition, it saves the original kernel and the two factors under separate names.
     """
 
     _reads_training = False
@@ -43,7 +43,7 @@ class Dense(Direct, keras.layers.Dense):
         return super().quantize(mode, **{**options, "type_check": False})  # Keras quantizes no class but its own
 
     def _with_adapter(self) -> Any:
-        """Return the variables that an adapter leaves as they were, and those of the adapter, by name."""
+        """Return the original variables and the variables of the adapter, by name."""
         beside = {name: getattr(self, name, None) for name in ("kernel_scale", "kernel_zero")}
         adapter = {name: getattr(self, name) for name in ("lora_kernel_a", "lora_kernel_b")}
         return {name: x for name, x in {"kernel": full_kernel(self), **beside, **adapter}.items() if x is not None}
@@ -64,13 +64,13 @@ class Dense(Direct, keras.layers.Dense):
 
 
 class Composite(Direct, keras.layers.Layer):
-    """A layer made of others, whose configuration says how its dense layers and weights were changed after building.
+    """A layer made of others, whose configuration records changes to its dense layers and weights after building.
 
-    `model.quantize`, adapters (`vit_keras.training.add_lora`) and freezing change the layers inside. Keras knows the
-    configuration of the outermost layer alone, and would build the layers inside as they were at first.
+    `model.quantize`, adapters (`vit_keras.training.add_lora`) and freezing change the layers inside. Keras saves the
+    configuration of the outermost layer only, and would rebuild the layers inside without these changes.
 
     Args:
-        dense: For each dense layer inside, its `quantization` and its `adapter`, or nothing where both are as built.
+        dense: The `quantization` and `adapter` of each dense layer inside, empty if unchanged.
         frozen: Numbers of the weights that are not trainable.
         **kwargs: Arguments of `keras.layers.Layer`.
     """
@@ -80,7 +80,7 @@ class Composite(Direct, keras.layers.Layer):
         self._built_as = tuple(dense), tuple(frozen)
 
     def change_as_configured(self) -> None:
-        """Quantize, adapt and freeze what the configuration names, at the end of `build`."""
+        """Apply the quantization, adapters and freezing in the configuration, at the end of `build`."""
         changes, frozen = self._built_as
         layers = dense_layers(self)
         for layer, change in zip(layers, changes or [{}] * len(layers), strict=True):
@@ -104,12 +104,12 @@ class Composite(Direct, keras.layers.Layer):
 
 
 def dense_layers(layer: keras.layers.Layer) -> list[keras.layers.Dense]:
-    """Return the dense layers in a layer, at any depth, in the order in which they were made."""
+    """Return the dense layers in a layer, at any depth, in the order of their creation."""
     return [each for each in flat_layers(layer) if isinstance(each, keras.layers.Dense)]
 
 
 def _changes(dense: keras.layers.Dense) -> dict[Any, Any]:
-    """Return the quantization and the adapter of a dense layer as plain JSON, without what it has not."""
+    """Return the quantization and the adapter of a dense layer, if any, as plain JSON."""
     mode, changes = getattr(dense, "quantization_mode", None), {}
     if mode is not None:
         config = getattr(dense, "quantization_config", None)
@@ -121,10 +121,10 @@ def _changes(dense: keras.layers.Dense) -> dict[Any, Any]:
 
 
 class EncoderBlock(Composite):
-    """A block that remembers how the images of its model are prepared, and saves that if it is not Google's way.
+    """A block that stores the preprocessing of its model, and saves it if it is not Google's.
 
-    A user's functional model of a ViT's tensors, `keras.Model(vit.input, outputs)`, has the layers of the ViT and
-    nothing else of it. `anatomy` asks the first block.
+    A functional model made from a ViT's tensors, `keras.Model(vit.input, outputs)`, shares nothing but layers with the
+    ViT. `anatomy` asks the first block.
     """
 
     def __init__(self, preprocessing: Any = None, **kwargs: Any):
@@ -141,7 +141,7 @@ class EncoderBlock(Composite):
 
 
 def token_width(layer: keras.layers.Layer, shape: tuple[Any, ...], ndim: int | None = 3) -> int:
-    """Return the hidden size of the tokens that a layer is built for.
+    """Return the hidden size of the tokens for which a layer is built.
 
     Raises:
         ValueError: The shape is not `(batch, tokens, hidden_size)` with a fixed hidden size.
@@ -155,22 +155,22 @@ def token_width(layer: keras.layers.Layer, shape: tuple[Any, ...], ndim: int | N
 
 
 def one_or_all(*outputs: Any) -> Any:
-    """Return what a layer returns: its output, or a tuple of this and what else was asked for."""
+    """Return a layer's output alone, or a tuple with the additional outputs that were requested."""
     return outputs if outputs[1:] else outputs[0]
 
 
 def symbolic(layer: Any, *shapes: Any) -> Any:
-    """Return the symbolic outputs of a layer, of these shapes."""
+    """Return symbolic outputs of a layer with these shapes."""
     return one_or_all(*(keras.KerasTensor(shape, dtype=layer.compute_dtype) for shape in shapes))
 
 
 def grid_of(patches: Any) -> Any:
-    """Return the cells down and across of a feature map: integers, or scalar tensors known to the graph alone."""
+    """Return the cells down and across of a feature map: integers, or scalar tensors known only in the graph."""
     return tuple(fixed or ops.shape(patches)[axis] for axis, fixed in enumerate(patches.shape))[1:3]
 
 
 def places_in(where: Any) -> Any:
-    """Return what positions are computed from: the grid, the places of the patches in it, and NumPy or `keras.ops`.
+    """Return the arguments for computing positions: grid, places of the patches, and NumPy or `keras.ops`.
 
     Args:
         where: What the tokens were made of, `(batch, down, across, ...)`. Or, of images of several sizes in a sequence,
@@ -187,19 +187,19 @@ def places_in(where: Any) -> Any:
 
 
 def array_module(grid: Any) -> Any:
-    """Return NumPy for a grid that is known, `keras.ops` for one that only the graph knows."""
+    """Return NumPy for a known grid, `keras.ops` for a grid known only in the graph."""
     return np if all(isinstance(size, int) for size in grid) else ops
 
 
 class Dropout(keras.layers.Dropout):
-    """Dropout that costs nothing at rate 0: on PyTorch the call of a layer takes 0.1 ms, and most rates here are 0."""
+    """Dropout that costs nothing at rate 0: a layer call takes 0.1 ms on PyTorch, and most rates here are 0."""
 
     def __call__(self, inputs: Any, training: bool | None = None) -> Any:
         return super().__call__(inputs, training=training) if self.rate else inputs
 
 
 def drop_path(rate: float, **options: Any) -> Dropout:
-    """Return dropout of whole images from a batch of tokens: before a residual sum, that is stochastic depth."""
+    """Return a dropout layer for whole images in a batch of tokens; before a residual sum, this is stochastic depth."""
     return Dropout(rate, noise_shape=(None, 1, 1), name="drop_path", **options)
 
 

@@ -1,4 +1,4 @@
-"""Operations of a block on which Keras spends more time than PyTorch.
+"""Faster PyTorch versions of a block's Keras operations.
 
 `keras.ops.reshape` takes 15 microseconds, PyTorch's one. The numbers are the same to the bit.
 """
@@ -16,7 +16,7 @@ from ..backend.direct import give_up
 from ..backend.keras_internals import values_of
 
 _Tensor = sys.modules["torch"].Tensor if keras.backend.backend() == "torch" else None
-"""PyTorch's tensors, and those of no subclass: Keras calls the same three functions for them, after many questions."""
+"""PyTorch's tensor classes without subclasses, for which Keras calls the same functions after many checks."""
 
 _KINDS = () if _Tensor is None else (_Tensor, sys.modules["torch"].nn.Parameter)
 
@@ -32,7 +32,7 @@ def transpose(x: Any, axes: Any) -> Any:
 
 
 def linear(x: Any, kernel: Any, bias: Any) -> Any:
-    """Return `x @ kernel + bias` of PyTorch (`products.linear`), or `None` where Keras has to compute it.
+    """Return `x @ kernel + bias` computed by PyTorch (`products.linear`), or `None` if Keras must compute it.
 
     Not a matter of how layers are called: a model that runs eagerly has the same kernels.
     """
@@ -41,7 +41,7 @@ def linear(x: Any, kernel: Any, bias: Any) -> Any:
 
 
 def multiply_windows(x: Any, kernel: Any, bias: Any) -> Any:
-    """Return the convolution by windows that do not overlap, as a product by PyTorch, or `None`; as `linear`."""
+    """Return a convolution with non-overlapping windows as a product by PyTorch, or `None`; see `linear`."""
     values = _values(x, kernel, bias)
     if values is None or x.dim() != 4:
         return None
@@ -56,7 +56,7 @@ def multiply_windows(x: Any, kernel: Any, bias: Any) -> Any:
 
 
 def normalize(x: Any, gamma: Any, beta: Any, epsilon: Any, dtype: Any) -> Any:
-    """Return the layer normalization over the last axis by PyTorch, or `None`; as `linear`. Keras casts to `dtype`."""
+    """Return layer normalization over the last axis by PyTorch, or `None`; see `linear`. Keras casts to `dtype`."""
     values = _values(x, gamma, beta)
     if values is None or x.dtype is not getattr(sys.modules["torch"], dtype):
         return None
@@ -71,7 +71,7 @@ def gelu(x: Any, tanh: bool = False) -> Any:
 
 
 def _values(x: Any, *variables: Any) -> Any:
-    """Return the tensors of variables, where PyTorch computes the same with them and `x` as Keras; or `None`."""
+    """Return the tensors of variables if PyTorch computes the same as Keras with them and `x`, or else `None`."""
     if type(x) is not _Tensor:
         return None
     torch = sys.modules["torch"]

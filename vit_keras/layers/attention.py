@@ -15,7 +15,7 @@ from .relative import RelativePositions
 from .rotary import rotate
 
 MAX_SCORE_BYTES = 32 << 20
-"""Scores of one image and layer that may exist at once, in float32, where there is no fused kernel."""
+"""Maximum size of one image's float32 scores in a layer without a fused kernel."""
 
 
 @register
@@ -29,24 +29,26 @@ class MultiHeadSelfAttention(RelativePositions, Composite):
         qkv_bias: Whether queries, keys and values have a bias.
         key_bias: Whether keys have a bias; `None`: as `qkv_bias`.
         out_bias: Whether the output projection has a bias.
-        relative_grid: Patches down and across, where a learned bias for each relative position (and three for tokens
-            before the patches) is added to the logits (BEiT, arXiv 2106.08254), or `None`.
-        relative_resize: How it is resampled; see `vit_keras.positions.resize_relative_position_bias`.
-        rope_interleaved: Whether rotary positions rotate neighboring channels of a head, and not its two halves.
+        relative_grid: Patches down and across for a learned bias of each relative position, and three for tokens before
+            the patches, which is added to the logits (BEiT, arXiv 2106.08254). `None` for no bias.
+        relative_resize: Resampling of this bias; see `vit_keras.positions.resize_relative_position_bias`.
+        rope_interleaved: Whether rotary positions rotate pairs of neighboring channels instead of the two halves of a
+            head.
         attention_norm: Whether there is a layer normalization before the output projection (sub-LN, arXiv 2210.06423).
-        epsilon: Added to the variance in it.
+        epsilon: Added to the variance in this layer normalization.
 
     Call arguments:
         inputs: Tokens.
         rope: Sines and cosines of `RotaryPositions` for the last tokens; the tokens before them are not rotated.
         queries: Other tokens that attend to the inputs (cross-attention), `(1 or batch, queries, hidden_size)`;
             `None`: the inputs themselves.
-        sizes: Patches in each token, `(batch, tokens, 1)`, where tokens were merged: one counts as so many keys.
-        attention_mask: Booleans: to which tokens a query attends, `(batch, queries, tokens)`, or `(batch, tokens)` for
-            all queries alike. `None`: to all.
+        sizes: Number of patches in each token, `(batch, tokens, 1)`, if tokens were merged. A token counts as this
+            number of keys.
+        attention_mask: Booleans, true where a query attends to a token: `(batch, queries, tokens)`, or
+            `(batch, tokens)` for all queries. `None`: everywhere.
         return_attention_scores: Whether to return `(output, scores)` instead of the output alone. The scores are the
-            very tensor that multiplies the values: after the dropout. The softmax is computed in at least float32.
-        with_keys: Whether to return the mean of the keys over the heads too, as the last.
+            tensor that multiplies the values, after dropout. The softmax is computed in at least float32.
+        with_keys: Whether to also return the mean of the keys over the heads, last.
 
     Input shape:
         `(batch, tokens, hidden_size)`
@@ -55,8 +57,9 @@ class MultiHeadSelfAttention(RelativePositions, Composite):
         Same as the input; the scores are `(batch, num_heads, tokens, tokens)`.
 
     Raises:
-        TypeError: `attention_mask` is of floats.
-        ValueError: It has another shape; or `hidden_size` is not divisible by `num_heads`, without `dim_head`.
+        TypeError: `attention_mask` has floats.
+        ValueError: `attention_mask` has a wrong shape; or `num_heads` does not divide `hidden_size`, and `dim_head` is
+            `None`.
 
     Example:
         >>> attention = MultiHeadSelfAttention(num_heads=4)
@@ -172,7 +175,7 @@ class MultiHeadSelfAttention(RelativePositions, Composite):
         return transpose(reshape(x, (-1, tokens, self.num_heads, self.projection_dim)), (0, 2, 1, 3))
 
     def attention(self, query: Any, key: Any, value: Any, training: bool | None = None, bias: Any = None) -> Any:
-        """Attend, given `(batch, heads, tokens, width)` each; return the output and the scores."""
+        """Attend with queries, keys and values `(batch, heads, tokens, width)`; return the output and the scores."""
         scores = ops.matmul(query * (self.projection_dim**-0.5), transpose(key, (0, 1, 3, 2)))
         scores = scores if bias is None else scores + bias
         at_least_float32 = keras.backend.result_type(scores.dtype, "float32")
@@ -183,10 +186,10 @@ class MultiHeadSelfAttention(RelativePositions, Composite):
     def attention_without_scores(
         self, query: Any, key: Any, value: Any, training: bool | None = None, bias: Any = None
     ) -> Any:
-        """Attend as `attention` does, but return the output alone, without dropout and without one large score matrix.
+        """Attend like `attention`, but return only the output, without dropout and without a large score matrix.
 
-        PyTorch, and JAX on an accelerator, have a fused kernel, which is not used where a subclass overrides
-        `attention`. Elsewhere, of many scores only those of a chunk of queries exist at a time.
+        PyTorch, and JAX on an accelerator, have a fused kernel, which is not used if a subclass overrides `attention`.
+        Elsewhere, large score matrices are computed in chunks of queries.
         """
         if has_fused_attention() and type(self).attention is MultiHeadSelfAttention.attention:
             return fused_attention(query, key, value, bias)

@@ -27,15 +27,15 @@ class TransformerBlock(EncoderBlock):
         mlp_activation: See `MlpBlock`.
         epsilon: Added to the variance in the layer normalizations.
         remat: Whether training keeps only the input of the block and computes the rest again in the backward pass
-            (gradient checkpointing, arXiv 1604.06174). Not together with dropout, which Keras would draw anew.
+            (gradient checkpointing, arXiv 1604.06174). Excludes dropout, which Keras would sample again.
         layer_scale: Initial value of the factors on both branches (`LayerScale`), or `None`.
         gated_mlp: See `MlpBlock`.
-        mlp_norm: Likewise, its `norm`.
+        mlp_norm: The `norm` of `MlpBlock`.
         post_norm: Whether the layer normalizations come after the attention and the MLP instead of before them, inside
             of the residuals (arXiv 2111.09883).
-        stochastic_depth: Rate at which training leaves out each branch, for each image anew; the branches that stay are
-            scaled up in turn (arXiv 1603.09382).
-        merge_tokens: Tokens that are merged into others before the MLP (arXiv 2210.09461). Not together with `rope`.
+        stochastic_depth: Rate at which training drops each branch, independently for each image. The remaining branches
+            are scaled up to compensate (arXiv 1603.09382).
+        merge_tokens: Tokens that are merged into others before the MLP (arXiv 2210.09461). Excludes `rope`.
         prefix_tokens: Tokens before the patches, which are not merged.
         **kwargs: Switches of the attention (`MultiHeadSelfAttention.SWITCHES`), such as `qkv_bias`, `preprocessing` (a
             `Preprocessing.to_dict()`, which the block remembers), and the arguments of `keras.layers.Layer`.
@@ -44,15 +44,15 @@ class TransformerBlock(EncoderBlock):
         inputs: Tokens.
         rope: Sines and cosines of `RotaryPositions`, or `None`.
         sizes: Patches in each token, `(batch, tokens, 1)`, where blocks before merged tokens.
-        attention_mask: See `MultiHeadSelfAttention`. Not together with `merge_tokens`.
-        return_attention_scores: Whether to return the scores too, as the last.
+        attention_mask: See `MultiHeadSelfAttention`. Excludes `merge_tokens`.
+        return_attention_scores: Whether to also return the scores, last.
 
     Input shape:
         `(batch, tokens, hidden_size)`
 
     Output shape:
         Same as the input; the scores are `(batch, num_heads, tokens, tokens)`. With `merge_tokens` or `sizes`: a tuple
-        of the tokens that are left and their sizes.
+        of the remaining tokens and their sizes.
 
     Raises:
         ValueError: `remat` together with dropout or stochastic depth, or `attention_mask` with `merge_tokens`.
@@ -67,7 +67,7 @@ class TransformerBlock(EncoderBlock):
         *("num_heads", "mlp_dim", "dropout", "dim_head", "attention_dropout", "mlp_activation", "epsilon", "remat"),
         *("layer_scale", "gated_mlp", "mlp_norm", "post_norm", "prefix_tokens"),
     )
-    """Arguments that `ViTConfig` has under the same names, beside those of the attention."""
+    """Arguments with the same names in `ViTConfig`, in addition to those of the attention."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Attention without all of its scores at once: whether there is a fused kernel, and chunks of queries where not."""
+"""Attention without a full score matrix: with a fused kernel if there is one, otherwise in chunks of queries."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..backend.direct import is_direct
 
 
 def has_fused_attention() -> bool:
-    """Return whether there is a fused kernel here: on PyTorch, and on JAX's accelerators."""
+    """Return whether the backend has a fused kernel: PyTorch, and JAX on an accelerator."""
     backend = keras.backend.backend()
     if backend == "jax":
         import jax
@@ -25,9 +25,9 @@ def has_fused_attention() -> bool:
 
 
 def fused_attention(query: Any, key: Any, value: Any, bias: Any = None) -> Any:
-    """Attend by the fused kernel, given `(batch, heads, tokens, width)` each; return the output.
+    """Attend with the fused kernel to inputs `(batch, heads, tokens, width)`, and return the output.
 
-    PyTorch's own function is called: Keras' turns the axes around it, and older ones take no bias.
+    PyTorch's own function is called, because Keras' transposes the axes, and older versions accept no bias.
     """
     if keras.backend.backend() == "torch":
         attend = sys.modules["torch"].nn.functional.scaled_dot_product_attention
@@ -43,13 +43,13 @@ def fused_attention(query: Any, key: Any, value: Any, bias: Any = None) -> Any:
 
 
 def attention_bias(query: Any, key: Any, relative: Any = None, sizes: Any = None, mask: Any = None) -> Any:
-    """Return what is added to the logits of an attention, as its argument `bias=`; without any, no argument.
+    """Return the argument `bias=` for the logits of an attention, or no argument if nothing is added.
 
     Args:
         query: `(batch, heads, queries, width)`.
         key: `(batch, heads, keys, width)`.
         relative: A bias for each relative position, `(1, heads, queries, keys)`, or `None`.
-        sizes: Patches in each key, `(batch, keys, 1)`, which counts as so many; or `None`.
+        sizes: Number of patches that each key counts as, `(batch, keys, 1)`, or `None`.
         mask: See `boolean_mask`; or `None`.
 
     Returns:
@@ -57,7 +57,7 @@ def attention_bias(query: Any, key: Any, relative: Any = None, sizes: Any = None
 
     Raises:
         TypeError: See `boolean_mask`.
-        ValueError: Likewise.
+        ValueError: See `boolean_mask`.
     """
     biases = [] if relative is None else [relative]
     if sizes is not None:
@@ -81,8 +81,8 @@ def boolean_mask(mask: Any, shape: Any) -> Any:
         shape: `(batch, queries, keys)` of the logits, with `None` for what is not fixed.
 
     Raises:
-        TypeError: The mask is of floats: 0 is `False` in some libraries, and is added to the logits in others.
-        ValueError: The mask has another shape.
+        TypeError: The mask has floats, which some libraries convert to booleans and others add to the logits.
+        ValueError: The mask has a wrong shape.
     """
     mask = mask if hasattr(mask, "dtype") else ops.convert_to_tensor(mask)
     dtype = keras.backend.standardize_dtype(mask.dtype)
@@ -110,7 +110,7 @@ def boolean_mask(mask: Any, shape: Any) -> Any:
 def in_chunks(
     attend: Any, query: Any, key: Any, value: Any, bias: Any = None, *, most: Any, training: bool | None
 ) -> Any:
-    """Attend for one chunk of the queries after the other, where the scores are many.
+    """Attend for one chunk of queries after the other if the score matrix is large.
 
     Args:
         attend: From queries, keys, values and bias to the output, of the queries' shape.
@@ -118,8 +118,8 @@ def in_chunks(
         key: Likewise.
         value: Likewise.
         bias: What is added to the logits (`attention_bias`), or `None`.
-        most: Bytes that the scores of an image may take in float32; the chunks are as many as that needs.
-        training: Whether the scores are computed again in the backward pass.
+        most: Maximum bytes of an image's scores in float32, which sets the number of chunks.
+        training: Whether to compute the scores again in the backward pass.
 
     Returns:
         The output of all queries.
@@ -145,10 +145,10 @@ def in_chunks(
 
 
 def _in_turn(function: Any, chunks: Any, *others: Any) -> Any:
-    """Return what a function makes of each chunk, of the chunk's shape; `others` are cut in as many.
+    """Apply a function to each chunk, whose shape its result has; `others` are cut into as many chunks.
 
-    On JAX each result takes the place of its chunk. `ops.map` would allocate one more array, and XLA does that for all
-    layers of a model at its start.
+    On JAX each result replaces its chunk. `ops.map` would allocate one more array, and XLA allocates the arrays of all
+    layers at the start.
     """
     if keras.backend.backend() != "jax":
         return ops.map(lambda own: function(*own), (chunks, *others))

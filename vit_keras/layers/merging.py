@@ -14,18 +14,18 @@ from .._internal.tap import is_tapped, visit
 def merge(block: Any, tokens: Any, sizes: Any, keys: Any) -> Any:
     """Merge the most similar tokens of a block into their partners (section 3: bipartite soft matching).
 
-    The tokens after the prefix are dealt into two sets in turn. Each of the first set has a partner: the most similar
-    token of the second. The `block.merge_tokens` tokens that are most similar to their partners are merged into them.
-    A merged token is the mean of all patches in it.
+    The tokens after the prefix are assigned to two sets alternately. The partner of a token in the first set is the
+    most similar token in the second set. The `block.merge_tokens` tokens that are most similar to their partners are
+    merged into them. A merged token is the mean of all its patches.
 
     Args:
-        block: A `TransformerBlock`, which says how many tokens to merge and how many stand before the patches.
+        block: A `TransformerBlock`, which has the numbers of tokens to merge and of tokens before the patches.
         tokens: `(batch, tokens, hidden_size)`.
         sizes: The number of patches in each token, `(batch, tokens, 1)`; `None`: one.
-        keys: What is compared, by cosine similarity: `(batch, tokens, width)`.
+        keys: Features that are compared by cosine similarity, `(batch, tokens, width)`.
 
     Returns:
-        Tokens and sizes: those of the prefix, of the first set, of the second, each in their order.
+        Tokens and their sizes: the prefix, the first set and the second set, each in its original order.
     """
     at_least_float32 = keras.backend.result_type(tokens.dtype, "float32")
     x = ops.cast(tokens, at_least_float32)
@@ -39,7 +39,7 @@ def merge(block: Any, tokens: Any, sizes: Any, keys: Any) -> Any:
 
 
 def _merging(keys: Any, count: int, prefix: Any) -> Any:
-    """Return a function from `(batch, tokens, width)` to fewer tokens: those that are merged are added together."""
+    """Return a function from `(batch, tokens, width)` to fewer tokens, which adds merged tokens together."""
     even, odd = prefix + prefix % 2, prefix + 1 - prefix % 2
 
     def sets(x):

@@ -1,4 +1,4 @@
-"""The block of an MLP-Mixer, which mixes tokens by an MLP where a Transformer attends.
+"""The block of an MLP-Mixer, which mixes tokens with an MLP instead of attention.
 
 Paper: "MLP-Mixer: An all-MLP Architecture for Vision" (arXiv 2105.01601), section 2.
 Reference: google-research/vision_transformer, `vit_jax/models_mixer.py`.
@@ -36,7 +36,7 @@ class MixerBlock(EncoderBlock):
         Same as the input.
 
     Raises:
-        ValueError: The number of tokens is not fixed, or not the one that the block was built for.
+        ValueError: The number of tokens is not fixed, or differs from the one that the block was built for.
 
     Example:
         >>> tuple(MixerBlock(tokens_mlp_dim=16, mlp_dim=64)(np.zeros((1, 9, 32), "float32")).shape)

@@ -23,18 +23,18 @@ logger: logging.Logger = logging.getLogger("vit_keras")
 class MlpBlock(Composite):
     """Two dense layers with a GELU between them (paper, section 3.1).
 
-    The activation belongs to the weights: it is saved with them, and loading weights sets it. Files of vit-keras 0.x do
-    not name it; they were made with the exact GELU.
+    The activation belongs to the weights: it is saved with them, and loading weights sets it. Files of vit-keras 0.x,
+    which do not store it, were made with the exact GELU.
 
     Args:
         mlp_dim: Width between the two layers.
         dropout: Rate of the dropout after the activation and after the second layer.
         activation: `"gelu_tanh"` (the reference's), `"gelu"` (exact), `"quick_gelu"` (OpenAI's `x * sigmoid(1.702 *
             x)`), or any Keras activation name.
-        gated: Whether the activation is applied to a third layer, `Gate`, whose result multiplies that of the first
-            (GLU variants, arXiv 2002.05202).
+        gated: Whether the activation is applied to a third layer, `Gate`, whose result multiplies the output of the
+            first (GLU variants, arXiv 2002.05202).
         norm: Whether there is a layer normalization before the second layer (sub-LN, arXiv 2210.06423).
-        epsilon: Added to the variance in it.
+        epsilon: Added to the variance in this layer normalization.
 
     Input shape:
         `(..., hidden_size)`
@@ -143,7 +143,7 @@ class LayerScale(Direct, keras.layers.Layer):
     """Multiply each channel by a learned factor (CaiT, arXiv 2103.17239, section 2.1).
 
     Args:
-        initial: What the factors start from.
+        initial: Initial value of the factors.
 
     Input shape:
         `(..., hidden_size)`
@@ -193,11 +193,11 @@ def _quick_gelu(x: Any) -> Any:
 
 _OWN = {"gelu": _gelu, "gelu_tanh": _gelu_tanh, "quick_gelu": _quick_gelu}
 _PURE = {*_OWN, "silu", "relu"}
-"""Activations that read nothing but their argument; one that a user registered may."""
+"""Activations that depend on nothing but their argument, unlike possibly those that a user registered."""
 
 
 def activation_function(name: str) -> Any:
-    """Return the function of an activation's name: `"gelu"`, `"gelu_tanh"`, `"quick_gelu"`, or one of Keras'."""
+    """Return an activation function by name: `"gelu"`, `"gelu_tanh"`, `"quick_gelu"`, or one of Keras'."""
     return _OWN.get(name) or keras.activations.get(name)
 
 

@@ -16,10 +16,10 @@ from ._ops import multiply_windows
 
 @keras.saving.register_keras_serializable("vit_keras")  # `register` is for the layers that vit-keras 0.x had, too
 class Conv2D(Direct, keras.layers.Conv2D):
-    """The patch embedding: Keras' convolution, which PyTorch computes as one product where windows do not overlap.
+    """The patch embedding: a convolution that PyTorch computes as one product if its windows do not overlap.
 
-    The product takes 0.4 to 0.7 of the time of Keras' convolution on a CPU. The class has the name of Keras' class,
-    which is a part of the names of weights in `.weights.h5`.
+    The product takes 0.4 to 0.7 of the time of Keras' convolution on a CPU. The class is named like Keras' class
+    because the name is part of the names of weights in `.weights.h5`.
 
     Args:
         filters: Hidden size of the tokens.
@@ -54,7 +54,7 @@ class Conv2D(Direct, keras.layers.Conv2D):
 
 @register
 class PatchNormalization(keras.layers.Layer):
-    """Normalize the pixels of each patch, as vit-pytorch does before its patch embedding; the image stays an image.
+    """Normalize the pixels of each patch, as vit-pytorch does before its patch embedding, and return an image.
 
     Args:
         patch_size: Pixels down and across.
@@ -64,7 +64,7 @@ class PatchNormalization(keras.layers.Layer):
         `(batch, height, width, channels)`
 
     Output shape:
-        Same as the input, without what is left over at the right and the bottom after whole patches.
+        Same as the input, without incomplete patches at the right and the bottom.
 
     Example:
         >>> tuple(PatchNormalization((8, 8))(np.zeros((1, 16, 24, 3), "float32")).shape)

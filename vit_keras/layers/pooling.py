@@ -18,10 +18,9 @@ class _ProbeAttention(MultiHeadSelfAttention):
 
 @register
 class AttentionPooling(Composite):
-    """Multi-head attention pooling: a learned probe attends to all tokens, then an MLP (Set Transformer, arXiv
-    1810.00825).
+    """Attention pooling: a learned probe attends to all tokens, followed by an MLP.
 
-    Reference: big_vision's `MAPHead`, which SigLIP has.
+    Paper: Set Transformer (arXiv 1810.00825). Reference: big_vision's `MAPHead`, as in SigLIP.
 
     Args:
         num_heads: Number of attention heads.
@@ -43,8 +42,8 @@ class AttentionPooling(Composite):
         `(batch, hidden_size)`; with an `attention_mask` of three axes, `(batch, images, hidden_size)`.
 
     Raises:
-        ValueError: `attention_mask` has another shape.
-        TypeError: It is of floats.
+        ValueError: `attention_mask` has a wrong shape.
+        TypeError: `attention_mask` has floats.
 
     Example:
         >>> tuple(AttentionPooling(num_heads=2, mlp_dim=16)(np.zeros((2, 5, 8), "float32")).shape)
@@ -87,7 +86,7 @@ class AttentionPooling(Composite):
         return x[:, 0] if images is None else x
 
     def _patches(self, inputs: Any, mask: Any) -> Any:
-        """Return the mask of the tokens after the prefix, `(batch, tokens)`, in which `mask` holds too."""
+        """Return the mask of the tokens after the prefix, `(batch, tokens)`, combined with `mask`."""
         seen = ops.broadcast_to(ops.arange(ops.shape(inputs)[1]) >= self.prefix_tokens, ops.shape(inputs)[:2])
         return seen if mask is None else ops.logical_and(seen, mask)
 
@@ -111,5 +110,5 @@ class AttentionPooling(Composite):
 
 
 def _images(mask: Any) -> Any:
-    """Return the number of images in a sequence; `None` where all of it is one."""
+    """Return the number of images in a sequence; `None` for a single image."""
     return mask.shape[1] if len(getattr(mask, "shape", ())) == 3 else None

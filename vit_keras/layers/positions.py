@@ -1,4 +1,4 @@
-"""Where the tokens are: learned and fixed position embeddings, which are added to them."""
+"""Learned and fixed position embeddings, which are added to the tokens."""
 
 from __future__ import annotations
 
@@ -19,24 +19,22 @@ logger: logging.Logger = logging.getLogger("vit_keras")
 
 @register
 class AddPositionEmbs(Direct, keras.layers.Layer):
-    """Add a learned embedding to each token (paper, equation 1: `E_pos`), then drop out (appendix B.1).
+    """Add a learned embedding to each token (paper, equation 1: `E_pos`), then apply dropout (appendix B.1).
 
-    A file of weights that was saved at another image size loads all the same: its table is resampled
-    to this layer's grid (`vit_keras.positions`).
+    Weights that were saved at a different image size can be loaded: the table is resampled to this layer's grid
+    (`vit_keras.positions`).
 
     Args:
         grid: Patches down and across of the table. `None`: the patches are taken to be a square, with or without
             one class token before them.
         dropout: Rate of the dropout after the addition.
-        resize: How the table is resampled to another grid: one of `vit_keras.positions.METHODS`; the default is
-            Google's way.
-        prefix_tokens: Rows of the table before those of the patches. `None`: as many as there are tokens besides the
-            grid.
+        resize: Method of resampling the table, one of `vit_keras.positions.METHODS`; the default is Google's.
+        prefix_tokens: Rows of the table before those of the patches. `None`: one for each token outside of the grid.
 
     Call arguments:
         inputs: Tokens.
-        patches: What the tokens were made of, `(batch, down, across, ...)`: the table is resampled to this grid in the
-            graph. Needed where the number of tokens is not fixed.
+        patches: The feature map of the tokens, `(batch, down, across, ...)`, to whose grid the table is resampled in
+            the graph. Required if the number of tokens is not fixed.
 
     Input shape:
         `(batch, tokens, hidden_size)`
@@ -82,7 +80,7 @@ class AddPositionEmbs(Direct, keras.layers.Layer):
         return self.dropout_layer(inputs + ops.cast(table, inputs.dtype), training=training)
 
     def _table_for(self, grid: Any) -> Any:
-        """The table resampled to a grid that only the graph may know, by the same matrices as in NumPy."""
+        """Return the table resampled to a grid that may be known only in the graph, with NumPy's matrices."""
         own, table = self.patch_grid, ops.convert_to_tensor(self.pe)
         rows, width = table.shape[1:]
         if own is None:
@@ -99,7 +97,7 @@ class AddPositionEmbs(Direct, keras.layers.Layer):
 
     @property
     def patch_grid(self) -> tuple[int, int] | None:
-        """Patches down and across of the table, as told or, for a square, as counted; `None` if unknown."""
+        """Patches down and across of the table, as passed or inferred for a square; `None` if unknown."""
         tokens = self.pe.shape[1]
         return self.grid or square_grid(tokens - 1) or square_grid(tokens)
 
@@ -142,7 +140,7 @@ class AddSinCosPositionEmbs(Direct, keras.layers.Layer):
 
     Call arguments:
         inputs: Tokens, one for each patch.
-        patches: What they were made of, `(batch, down, across, ...)`; or where they are, `(batch, tokens, 4)`: row,
+        patches: Their feature map, `(batch, down, across, ...)`; or their places, `(batch, tokens, 4)`: row,
             column, and patches down and across of the image.
 
     Input shape:

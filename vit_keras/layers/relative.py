@@ -13,7 +13,7 @@ from ..positions import relative_position_index, relative_position_rows, resize_
 
 
 class RelativePositions(Direct):
-    """What `MultiHeadSelfAttention` does with its `relative_grid`, if it has one."""
+    """Relative position biases of `MultiHeadSelfAttention` with a `relative_grid`."""
 
     num_heads: int
     relative_grid: tuple[int, int] | None
@@ -23,10 +23,10 @@ class RelativePositions(Direct):
         """Make the table: a row for each relative position, and three if there are tokens before the patches.
 
         Args:
-            tokens: How many tokens attend; `None`, where that is not fixed, stands for a class token and the grid.
+            tokens: Number of tokens. `None`, if that is not fixed, means a class token and the grid.
 
         Raises:
-            ValueError: They are fewer than the patches of the grid.
+            ValueError: There are fewer tokens than patches in the grid.
         """
         if not self.relative_grid:
             return
@@ -44,7 +44,7 @@ class RelativePositions(Direct):
         )
 
     def relative_bias(self, dtype: Any) -> Any:
-        """`(1, heads, tokens, tokens)`, which is added to the logits; `None` without a `relative_grid`."""
+        """Return the bias of the logits, `(1, heads, tokens, tokens)`, or `None` without a `relative_grid`."""
         if not self.relative_grid:
             return None
         index = relative_position_index(self.relative_grid, self.relative_prefix)

@@ -1,4 +1,4 @@
-"""The ResNet root of the hybrid models: its feature map takes the place of the image that is cut into patches.
+"""The ResNet root of the hybrid models, whose feature map is cut into patches instead of the image.
 
 Paper: "An Image is Worth 16x16 Words" (arXiv 2010.11929), section 3.1 "Hybrid Architecture" and appendix B.1. The
 ResNet is that of BiT (arXiv 1912.11370): group normalization (arXiv 1803.08494) and weight standardization
@@ -7,8 +7,8 @@ Reference: google-research/vision_transformer, `vit_jax/models_resnet.py`.
 
     R+Ti/16: units ()     R26+S/32: (2, 2, 2, 2)     R50+B/16: (3, 4, 9)     R50+L/32: (3, 4, 6, 3)
 
-The same published weights are run with two sets of small constants, which differ in the fourth digit of a logit:
-`numerics="google"` are those that the weights were trained with, `"timm"` those of timm's models.
+The published weights are run with two sets of small constants, which change the fourth digit of a logit:
+`numerics="google"` are the constants of the training, `"timm"` those of timm's models.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ GROUP_NORM_EPSILON = {"google": 1e-6, "timm": 1e-5}
 
 @register
 class StdConv2D(keras.layers.Conv2D):
-    """A convolution whose kernel is standardized at every use: mean 0 and variance 1 for each filter.
+    """A convolution whose kernel is standardized at every call: mean 0 and variance 1 for each filter.
 
-    The kernel that is trained and saved is the one before. Under a half-precision policy it is standardized in float32.
+    The kernel before standardization is trained and saved. Under a half-precision policy it is standardized in float32.
 
     Args:
         filters: Number of filters.
@@ -37,7 +37,7 @@ class StdConv2D(keras.layers.Conv2D):
         strides: Steps down and across, or one integer for both.
         numerics: `"google"` divides by the standard deviation plus 1e-5, `"timm"` by the square root of the
             variance plus 1e-8.
-        **kwargs: See `keras.layers.Conv2D`; here the padding is `"same"` and there is no bias, unless told otherwise.
+        **kwargs: See `keras.layers.Conv2D`; by default, the padding is `"same"` and there is no bias.
 
     Input shape:
         `(batch, height, width, channels)`
@@ -86,9 +86,9 @@ class StdConv2D(keras.layers.Conv2D):
 class GroupNorm(keras.layers.GroupNormalization):
     """Group normalization of feature maps, over height, width and the channels of a group, in float32 at least.
 
-    Keras' own layer, but for the rounding: the mean over an image is taken in two steps. TensorFlow and PyTorch add up
-    the values of a group one by one, which for the 25,088 after the first convolution makes the variance 7e-6 wrong,
-    and the output of an R50 three times as wrong as it need be; of the rows first and then of the image, it is 1e-7.
+    It rounds less than Keras' own layer, because it takes the mean of the rows first and then of the image. TensorFlow
+    and PyTorch add up the values of a group one by one. For the 25,088 values after the first convolution, the error
+    of the variance is then 7e-6 instead of 1e-7, and the error of an R50's output three times as large.
 
     Args:
         groups: Number of groups, which divides the number of channels.
@@ -126,9 +126,9 @@ class GroupNorm(keras.layers.GroupNormalization):
 
 @register
 class ResidualUnit(keras.layers.Layer):
-    """A bottleneck with a residual: 1x1, 3x3 and 1x1 convolutions, each normalized, and a ReLU after the sum.
+    """A bottleneck with a residual: 1x1, 3x3 and 1x1 convolutions, each with a normalization, and a ReLU after the sum.
 
-    The input is projected where its channels or its size are not those of the output.
+    The input is projected if its channels or its size differ from the output's.
 
     Args:
         filters: Channels inside; the output has four times as many. A multiple of 32, the number of groups of the
@@ -204,7 +204,7 @@ class ResidualUnit(keras.layers.Layer):
 
 
 def resnet_root(x: keras.KerasTensor, units: tuple[int, ...], *, numerics: str = "google", dtype: Any = None) -> Any:
-    """Put the layers of the ResNet behind a symbolic image.
+    """Apply the layers of the ResNet to a symbolic image.
 
     They are `conv_root`, `gn_root`, `relu_root`, `pool_root`, and then `block1_unit1`, `block1_unit2` …
 

@@ -1,4 +1,4 @@
-"""Rotary position embeddings: queries and keys are rotated by the place of their patch (RoPE, arXiv 2104.09864)."""
+"""Rotary position embeddings, which rotate queries and keys by the place of their patch (RoPE, arXiv 2104.09864)."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from ._base import places_in, register
 
 @register
 class RotaryPositions(keras.layers.Layer):
-    """Sines and cosines of the rotations that tell queries and keys where they are.
+    """Return the sines and cosines that rotate queries and keys by their positions.
 
     Args:
         dim_head: Width of an attention head.
         theta: Base of the periods.
         kind: `"centered"`, `"axial"` or `"axial_xy"`; see `vit_keras.positions.rope_sincos`.
-        reference_grid: See there.
-        offset: See there.
+        reference_grid: See `rope_sincos`.
+        offset: See `rope_sincos`.
 
     Input shape:
-        What the tokens were made of, `(batch, down, across, ...)`; or where they are, `(batch, tokens, 4)`: row,
+        The feature map of the tokens, `(batch, down, across, ...)`; or places, `(batch, tokens, 4)`: row,
         column, and patches down and across of the image.
 
     Output shape:
@@ -71,15 +71,16 @@ class RotaryPositions(keras.layers.Layer):
 
 @register
 class MixedRotaryPositions(keras.layers.Layer):
-    """Rotary positions along directions and with frequencies that are learned for each block and head (RoPE-Mixed,
-    arXiv 2403.13298, section 3.2).
+    """Rotary positions with learned directions and frequencies for each block and head.
+
+    Paper: RoPE-Mixed (arXiv 2403.13298, section 3.2).
 
     Args:
         num_layers: Number of blocks.
         num_heads: Attention heads of a block.
         dim_head: Width of a head.
-        theta: Base of the periods that training starts from; their directions are random.
-        seed: Integer that makes these reproducible, or `None`.
+        theta: Base of the initial periods; the initial directions are random.
+        seed: Integer for reproducible directions, or `None`.
 
     Input shape:
         As for `RotaryPositions`.
@@ -152,7 +153,7 @@ def rotate(x: Any, rope: Any, interleaved: bool = False) -> Any:
         x: `(batch, heads, tokens, width)`.
         rope: Sines and cosines, `(2, patches, width)`, `(2, heads, patches, width)` or `(2, batch, 1 or heads, patches,
             width)`.
-        interleaved: Whether the pairs that are rotated are neighbors, and not one from each half of a head.
+        interleaved: Whether rotated pairs are neighboring channels instead of one from each half of a head.
 
     Returns:
         The same shape.

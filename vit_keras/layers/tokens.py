@@ -1,4 +1,4 @@
-"""Tokens that are put before the patches, left out, arranged as a map, or taken as what the head sees."""
+"""Layers that add, drop, arrange and pool tokens."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ._base import grid_of, one_or_all, register, symbolic, token_width
 
 @register
 class ClassToken(Direct, keras.layers.Layer):
-    """Put a learned token before a sequence of tokens (paper, equation 1: `x_class`).
+    """Prepend a learned token to a sequence of tokens (paper, equation 1: `x_class`).
 
     Input shape:
         `(batch, tokens, hidden_size)`
@@ -51,8 +51,8 @@ class RegisterTokens(Direct, keras.layers.Layer):
     """Insert learned register tokens after the class token ("Vision Transformers Need Registers", arXiv 2309.16588).
 
     Args:
-        count: How many.
-        after: Tokens that stay before them.
+        count: Number of registers.
+        after: Number of tokens that stay before the registers.
 
     Input shape:
         `(batch, tokens, hidden_size)`
@@ -93,14 +93,14 @@ class RegisterTokens(Direct, keras.layers.Layer):
 
 @register
 class PatchDropout(keras.layers.Layer):
-    """Leave out patches at random, others for each image, in training only (PatchDropout, arXiv 2208.07220).
+    """Drop random patches of each image in training (PatchDropout, arXiv 2208.07220).
 
-    What is left stands in a random order, which attention does not see: the tokens have their positions already.
+    The remaining tokens are in random order, to which attention is blind: their positions were added before.
 
     Args:
-        rate: Share of the patches that is left out; of a few, one stays.
-        prefix_tokens: Tokens before the patches, which all stay.
-        seed: Integer that makes it reproducible, or `None`.
+        rate: Share of the patches to drop; at least one stays.
+        prefix_tokens: Number of tokens before the patches, which are kept.
+        seed: Integer for reproducible choices, or `None`.
 
     Input shape:
         `(batch, tokens, hidden_size)`
@@ -149,7 +149,7 @@ class ExtractToken(Direct, keras.layers.Layer):
     """Take one token of a sequence: by default the first, the class token (paper, equation 4).
 
     Args:
-        index: Which one.
+        index: Index of the token.
 
     Input shape:
         `(batch, tokens, hidden_size)`
@@ -184,12 +184,12 @@ class PatchMap(keras.layers.Layer):
 
     Args:
         prefix_tokens: Tokens before the patches.
-        grid: Patches down and across; `None` where the model takes images of any size.
-        return_prefix: Whether to return the tokens before the patches too.
+        grid: Patches down and across; `None` for images of any size.
+        return_prefix: Whether to also return the tokens before the patches.
 
     Call arguments:
         inputs: Tokens.
-        patches: What the tokens were made of, `(batch, down, across, ...)`. Needed without a `grid`.
+        patches: The feature map of the tokens, `(batch, down, across, ...)`. Required without a `grid`.
 
     Input shape:
         `(batch, tokens, hidden_size)`
@@ -229,14 +229,14 @@ class PatchMap(keras.layers.Layer):
 
 @register
 class MeanToken(Direct, keras.layers.Layer):
-    """Take the mean of a sequence of tokens, without those before the patches.
+    """Return the mean of a sequence of tokens, without those before the patches.
 
     Args:
         prefix_tokens: Tokens before the patches, which are left out.
 
     Call arguments:
         inputs: Tokens.
-        sizes: Patches in each token, `(batch, tokens, 1)`, where blocks merged tokens: the mean is over the patches.
+        sizes: Number of patches in each token, `(batch, tokens, 1)`, if blocks merged tokens; weights the mean.
 
     Input shape:
         `(batch, tokens, hidden_size)`

@@ -1,4 +1,4 @@
-"""Images of every size in one batch: several of them in one sequence of tokens, each attending to itself alone.
+"""Pack images of different sizes into sequences of tokens, in which each image attends only to itself.
 
 Packing: NaViT (arXiv 2307.06304). With one image a sequence, it is NaFlex' padding (SigLIP 2, arXiv 2502.14786).
 

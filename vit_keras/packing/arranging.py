@@ -1,4 +1,4 @@
-"""From a list of images to sequences of patches: which image goes where, and where each patch was. NumPy only."""
+"""Arrange images in sequences of patches, with NumPy only."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ __all__ = ["Packing", "arrange", "fitting_size"]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Packing:
-    """Images in sequences, and the way back. Made by `arrange`.
+    """Images in sequences, and how to get them back. Returned by `arrange`.
 
-    A sequence is a row. In it stand the tokens of its images one after the other, those before the patches first. What
-    is left at the end is padding.
+    A sequence is a row. It contains the tokens of its images one after the other, with the tokens before the patches
+    first, and padding at the end.
 
     Attributes:
         inputs: What a `PackedTransformer` takes, arrays by name. `patches`: float32 `(rows, tokens, down, across,
@@ -35,7 +35,7 @@ class Packing:
         slots: int `(images, 2)`: row of each image, and its number there.
         spans: int `(images, 2)`: its first token, and the first one after it.
         grids: Patches down and across of each image.
-        of_tokens: Whether the model returns a vector for each token (`pooling=None`), and not one for each image.
+        of_tokens: Whether the model returns a vector for each token (`pooling=None`) instead of one for each image.
 
     Example:
         >>> from vit_keras import packing, vit
@@ -57,7 +57,7 @@ class Packing:
         return float((self.inputs["images"] >= 0).mean())
 
     def unpack(self, outputs: Any) -> np.ndarray | list[np.ndarray]:
-        """Return what a packed model computed for each image, in the order of the images.
+        """Return the outputs of a packed model for each image, in the order of the images.
 
         Args:
             outputs: `(rows, images, width)`, or `(rows, tokens, width)` of a model that returns all tokens.
@@ -66,7 +66,7 @@ class Packing:
             An array `(images, width)`; of tokens, a list of `(tokens of the image, width)`.
 
         Raises:
-            ValueError: These are not outputs for this packing.
+            ValueError: The shape of `outputs` does not fit this packing.
         """
         outputs, places = np.asarray(outputs), self.inputs["images" if self.of_tokens else "starts"].shape
         if outputs.shape[:2] != places:
@@ -97,14 +97,14 @@ class Packing:
 def arrange(
     images: Sequence[np.ndarray], config: ViTConfig, tokens: int, slots: int, rows: int | None = None
 ) -> Packing:
-    """Put images of any sizes into sequences: the largest first, each into the first sequence with room for it.
+    """Pack images of any sizes into sequences: the largest first, each into the first sequence with room for it.
 
     Args:
         images: Arrays `(height, width, channels)`, as the model takes them.
         config: The model's configuration.
         tokens: Length of a sequence.
         slots: Most images in one.
-        rows: The number of sequences is a multiple of this; those that are left over are empty.
+        rows: Round the number of sequences up to a multiple of this by adding empty ones.
 
     Returns:
         A `Packing`.
@@ -126,7 +126,7 @@ def arrange(
 
 
 def batches_of(counts: Sequence[int], tokens: int, slots: int, rows: int, order: Iterable[int]) -> list[list[int]]:
-    """Deal images, in an order, into batches that `arrange` puts into `rows` sequences each.
+    """Split images, in the given order, into batches that fit into `rows` sequences each.
 
     Args:
         counts: Tokens of each image.
@@ -169,7 +169,7 @@ def grids_and_tokens(images: Sequence[Any], config: ViTConfig, tokens: int) -> t
 
 
 def fitting_size(size: tuple[int, int], patch: tuple[int, int], patches: int) -> tuple[int, int]:
-    """Return the pixels that an image is resized to so that it keeps its shape and has as many patches as it may.
+    """Return the largest size for an image with the same aspect ratio and a maximum number of patches.
 
     Each side is rounded up to whole patches, as for SigLIP 2's NaFlex models.
 
@@ -263,6 +263,6 @@ def _fill(images, config, grids, counts, places, shape) -> Packing:
 
 @functools.lru_cache(1024)
 def _shares(grid: tuple[int, int], table: tuple[int, int], method: str) -> np.ndarray:
-    """Return how much the patches of a grid have of each row and column of a table: `(patches, down + across)`."""
+    """Return the weights of a table's rows and columns for the patches of a grid: `(patches, down + across)`."""
     matrices = resizing_matrices(table, grid, method)
     return np.concatenate([matrix[place.astype(int)] for matrix, place in zip(matrices, places_of(grid))], axis=1)

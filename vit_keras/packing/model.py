@@ -1,4 +1,4 @@
-"""The model of packed sequences: the layers of a Vision Transformer, on images of every size at once."""
+"""The model for packed sequences, which applies the layers of a Vision Transformer to images of several sizes."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ def pack(model: keras.Model, tokens: int = 512, images: int = 8) -> PackedTransf
 
 @keras.saving.register_keras_serializable("vit_keras")
 class PackedTransformer(CheckedModel):
-    """A Vision Transformer on packed sequences. Made by `pack`.
+    """A Vision Transformer for packed sequences, returned by `pack`.
 
     Args:
-        vit: The Vision Transformer whose layers compute.
+        vit: The Vision Transformer with the layers.
         tokens: Length of a sequence.
-        images: Most images in one; see `pack`.
+        images: Maximum number of images in a sequence; see `pack`.
         **kwargs: Arguments of `keras.Model`.
 
     Call arguments:
@@ -116,11 +116,11 @@ class PackedTransformer(CheckedModel):
         return ops.where(lost, ops.cast(math.nan, x.dtype), x)
 
     def _members(self, inputs):
-        """Return which tokens each image has, booleans `(rows, images, tokens)`."""
+        """Return the mask of each image's tokens, booleans `(rows, images, tokens)`."""
         return ops.equal(inputs["images"][:, None], ops.arange(self.images, dtype="int32")[None, :, None])
 
     def _embed(self, inputs, training):
-        """Return the tokens: each patch is an image of one patch (compare `build.embed_patches`, `add_positions`)."""
+        """Embed each patch as an image of one patch (compare `build.embed_patches`, `add_positions`)."""
         config, layer, dtype = self.config, self.vit.get_layer, self.compute_dtype
         x = ops.reshape(inputs["patches"], (-1, *config.patch_size, config.channels))
         x = layer("patch_norm")(x) if config.patch_norm else x
@@ -153,7 +153,7 @@ class PackedTransformer(CheckedModel):
         return [ops.cast(token, self.compute_dtype) for token in tokens]
 
     def _resampled(self, table, shares):
-        """Return the positions of patches: of each place in the table, its row's share times its column's."""
+        """Return the positions of patches, weighting each entry of the table by its row and its column."""
         grid = self.config.grid or self.config.position_grid
         if grid is None:
             raise ValueError(f"The grid of the position embeddings of {self.name!r} is not known.")
@@ -172,7 +172,7 @@ class PackedTransformer(CheckedModel):
         return [ops.stack([each[0] * (1 - still), each[1] * (1 - still) + still]) for each in rope]
 
     def _pool(self, x, inputs, training):
-        """Return what the head sees of each image, `(rows, images, ...)`, as a list (compare `build.pool`)."""
+        """Return the inputs of the head for each image, `(rows, images, ...)`, as a list (compare `build.pool`)."""
         config, members, starts = self.config, self._members(inputs), inputs["starts"]
 
         def token(index):
@@ -199,7 +199,7 @@ class PackedTransformer(CheckedModel):
         return [self.vit.get_layer("fc_norm")(x) for x in pooled] if config.final_norm == "pooled" else pooled
 
     def _classify(self, pooled):
-        """Turn what was pooled into logits or features (compare `build.classify`)."""
+        """Turn pooled features into logits or features (compare `build.classify`)."""
         config, layer = self.config, self.vit.get_layer
         if config.representation_size is not None:
             pooled = [layer("pre_logits")(pooled[0])]
@@ -209,14 +209,14 @@ class PackedTransformer(CheckedModel):
         return named[0](output) if named else output
 
     def arrange(self, images: Sequence[np.ndarray], rows: int | None = None) -> Packing:
-        """Put images of any sizes into sequences; see `vit_keras.packing.arrange`.
+        """Pack images of any sizes into sequences; see `vit_keras.packing.arrange`.
 
         Args:
             images: Arrays `(height, width, channels)`, as the model takes them (`preprocess` makes them).
-            rows: The number of sequences is a multiple of this: with always the same, nothing is compiled again.
+            rows: Round the number of sequences up to a multiple of this; the same number is compiled only once.
 
         Raises:
-            ValueError: An image has another shape, or more tokens than a sequence.
+            ValueError: An image has a wrong shape, or more tokens than a sequence.
         """
         return arrange(images, self.config, self.tokens, self.images, rows)
 
@@ -326,11 +326,11 @@ class PackedBatches(keras.utils.PyDataset):
 
 
 _HUGE = 1e18
-"""Squares of such values overflow in a layer normalization; in float16 it is infinity."""
+"""Larger values overflow when a layer normalization squares them; in float16 this is infinity."""
 
 
 def _bounded(x: Any, lost: Any = None) -> tuple[Any, Any]:
-    """Return tokens `(rows, tokens, ...)`, zeros where they are NaN or huge, and which were that, here or before."""
+    """Return tokens `(rows, tokens, ...)` with zeros for NaN and huge values, and the mask of replaced tokens."""
     kept = ops.all(ops.abs(x) < ops.cast(_HUGE, x.dtype), axis=tuple(range(2, len(x.shape))), keepdims=True)
     gone = ops.logical_not(ops.reshape(kept, ops.shape(x)[:2]))
     return ops.where(kept, x, ops.zeros((), x.dtype)), gone if lost is None else ops.logical_or(lost, gone)

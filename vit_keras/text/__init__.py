@@ -1,4 +1,4 @@
-"""Text towers and tokenizers: images and sentences compared, without training (CLIP, open_clip, SigLIP, SigLIP 2).
+"""Compare images with sentences, without training (CLIP, open_clip, SigLIP, SigLIP 2).
 
     >>> from vit_keras import text
     >>> model = text.open_image_text("openai/clip-vit-base-patch32")  # doctest: +SKIP

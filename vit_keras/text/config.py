@@ -1,4 +1,4 @@
-"""The configuration of a text transformer, as data."""
+"""The configuration of a text tower."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ POOLINGS = ("argmax", "eos", "last")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TextConfig:
-    """The configuration of a text tower: all that its computation depends on besides the weights.
+    """The configuration of a text tower: all settings that its computation depends on.
 
     The defaults are those of OpenAI's CLIP ViT-B (arXiv 2103.00020, section 2.4).
 
     Args:
         vocab_size: Number of different tokens.
-        context_length: The most tokens of a text.
+        context_length: Maximum number of tokens in a text.
         num_layers: Number of blocks.
         hidden_size: Width of a token.
         num_heads: Attention heads of a block.
@@ -28,17 +28,17 @@ class TextConfig:
         mlp_activation: `"quick_gelu"` (OpenAI's CLIP), `"gelu"` (open_clip), `"gelu_tanh"` (SigLIP), or any Keras
             activation name.
         epsilon: Added to the variance in every layer normalization.
-        causal: Whether a token attends to itself and those before it alone (CLIP), or to all (SigLIP).
+        causal: Whether a token attends only to itself and earlier tokens (CLIP), or to all (SigLIP).
         pooling: Which token represents the text. `"argmax"`: the one with the highest number, which in CLIP's
             vocabulary is the end of the text. `"eos"`: the first one that is `eos_id`. `"last"`: the last one, which
             may be padding (SigLIP).
-        eos_id: The number of the token at the end of a text, for the pooling `"eos"`.
-        output_size: Width of the features; `None` for those of the token itself, without a projection.
+        eos_id: Number of the token at the end of a text, for the pooling `"eos"`.
+        output_size: Width of the features; `None` for the pooled token itself, without a projection.
         output_bias: Whether the projection has a bias (SigLIP).
         name: Name of the model.
 
     Raises:
-        ValueError: A value is out of range, or two of them contradict each other.
+        ValueError: A value is out of range, or two values contradict each other.
 
     Example:
         >>> TextConfig(num_layers=2).replace(hidden_size=64, num_heads=2).hidden_size

@@ -1,4 +1,4 @@
-"""Layers of a text transformer besides its blocks: positions, the causal mask, and the pooled token."""
+"""Layers of a text transformer other than its blocks: positions, causal mask and pooling."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class AddTextPositions(keras.layers.Layer):
     """Add a learned embedding to each token of a text, which may be shorter than the table.
 
     Args:
-        context_length: Rows of the table: the most tokens of a text.
+        context_length: Rows of the table: the maximum number of tokens in a text.
 
     Input shape:
         `(batch, tokens, hidden_size)`
@@ -60,7 +60,7 @@ class AddTextPositions(keras.layers.Layer):
 
 @register
 class CausalMask(keras.layers.Layer):
-    """Return the `attention_mask` by which a token attends to itself and those before it alone.
+    """Return the `attention_mask` that lets a token attend only to itself and earlier tokens.
 
     Input shape:
         `(batch, tokens, hidden_size)`
@@ -93,7 +93,7 @@ class TextPooling(keras.layers.Layer):
     """Take the token that represents a text.
 
     Args:
-        pooling: Which; see `TextConfig`.
+        pooling: See `TextConfig`.
         eos_id: See `TextConfig`.
 
     Call arguments:

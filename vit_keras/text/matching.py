@@ -1,4 +1,4 @@
-"""Images and sentences compared: probabilities, retrieval, and a classifier made of sentences."""
+"""Compare images with sentences: features, probabilities, retrieval, and zero-shot classifiers."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ def encode_images(model: ImageText, images: Any, batch_size: int = 32) -> np.nda
 
     Args:
         model: Both towers.
-        images: One image or several: whatever `model.image.preprocess` reads (paths, URLs, PIL images, arrays).
-        batch_size: Images that the tower sees at once.
+        images: One image or several: anything that `model.image.preprocess` reads (paths, URLs, PIL images, arrays).
+        batch_size: Images in a batch.
 
     Returns:
         float32 `(images, width)`
 
     Raises:
-        FileNotFoundError: There is no such image.
+        FileNotFoundError: An image does not exist.
         TypeError: `model` is not an `ImageText`.
-        ValueError: It cannot be read.
+        ValueError: An image cannot be read.
 
     Example:
         >>> from vit_keras import vit
@@ -57,16 +57,16 @@ def encode_texts(
         texts: One text or several.
         templates: Sentences with `{}` for the text, such as `"a photo of a {}."`. The features of several are
             averaged, as in CLIP's paper (section 3.1.4).
-        batch_size: Sentences that the tower sees at once.
+        batch_size: Sentences in a batch.
 
     Returns:
         float32 `(texts, width)`
 
     Raises:
         FileNotFoundError: There is no tokenizer next to the weights.
-        ImportError: Its library is not installed.
+        ImportError: The tokenizer's library is not installed.
         TypeError: `model` is not an `ImageText`, or a text is not a string.
-        ValueError: There is no text, a template has no `{}`, or the tokenizer is missing or another model's.
+        ValueError: There is no text, a template has no `{}`, or the tokenizer is missing or does not fit the model.
 
     Example:
         >>> from vit_keras import vit
@@ -100,7 +100,7 @@ def _towers(model: Any) -> ImageText:
 
 
 def _check_tokens(tower: Any, ids: np.ndarray) -> None:
-    """Raise an error for tokens of another vocabulary, which some backends would take in silence."""
+    """Raise an error for tokens outside of the vocabulary, which some backends accept silently."""
     config = tower.config
     if ids.max() >= config.vocab_size:
         raise ValueError(
@@ -115,7 +115,7 @@ def _check_tokens(tower: Any, ids: np.ndarray) -> None:
 
 
 def _trimmed(tower: Any, ids: np.ndarray) -> np.ndarray:
-    """Return tokens without the columns that change nothing: after the last end of a text, if the tower is causal."""
+    """Return tokens without the columns after the end of the longest text, which a causal tower ignores."""
     if tower.input_shape[1] is not None:
         return ids
     ends = ids.argmax(axis=1) if tower.config.pooling == "argmax" else (ids == tower.config.eos_id).argmax(axis=1)
@@ -128,19 +128,19 @@ def _unit(features: np.ndarray) -> np.ndarray:
 
 
 def similarity(model: ImageText, images: Any, texts: str | Sequence[str], **options: Any) -> np.ndarray:
-    """Return how alike images and texts are: the cosines of their features.
+    """Return the similarity of images and texts: the cosines of their features.
 
     Args:
         model: Both towers.
         images: One image or several.
         texts: One text or several.
-        **options: `templates`, of `encode_texts`.
+        **options: `templates`; see `encode_texts`.
 
     Returns:
         float32 `(images, texts)`, from -1 to 1.
 
     Raises:
-        ValueError: As `encode_images` and `encode_texts` do.
+        ValueError: See `encode_images` and `encode_texts`.
 
     Example:
         >>> from vit_keras import vit
@@ -162,14 +162,14 @@ def zero_shot(model: ImageText, images: Any, texts: str | Sequence[str], **optio
         model: Both towers: `open_image_text(...)`.
         images: One image or several: paths, URLs, PIL images or arrays.
         texts: Texts, such as `["a photo of a cat", "a photo of a dog"]`.
-        **options: `templates`, of `encode_texts`.
+        **options: `templates`; see `encode_texts`.
 
     Returns:
-        float32 `(images, texts)`. With the loss `"softmax"` (CLIP) a row sums to 1: one of the texts is
-        right. With `"sigmoid"` (SigLIP) each text has a probability of its own.
+        float32 `(images, texts)`. With the loss `"softmax"` (CLIP), each row sums to 1: one of the texts is
+        right. With `"sigmoid"` (SigLIP), the probability of each text is independent of the others.
 
     Raises:
-        ValueError: As `encode_images` and `encode_texts` do.
+        ValueError: See `encode_images` and `encode_texts`.
 
     Example:
         >>> zero_shot(model, "cat.jpg", ["a cat", "a dog"])  # doctest: +SKIP
@@ -181,14 +181,14 @@ def zero_shot(model: ImageText, images: Any, texts: str | Sequence[str], **optio
 
 
 def top_k(scores: np.ndarray, k: int = 5) -> tuple[np.ndarray, np.ndarray]:
-    """Return the best columns of each row: the texts for an image or, of transposed scores, the images for a text.
+    """Return the best columns of each row: the texts for an image or, for transposed scores, the images for a text.
 
     Args:
         scores: `(rows, columns)`, such as `similarity(model, images, texts)`.
-        k: How many; no more than there are.
+        k: Number of columns; limited to the number of columns of `scores`.
 
     Returns:
-        Two arrays `(rows, k)`: the columns, and their scores. If scores are equal, the first column comes first.
+        Two arrays `(rows, k)`: the columns, and their scores. Among equal scores, the first column comes first.
 
     Raises:
         ValueError: `k` is not a positive integer.
@@ -212,16 +212,17 @@ def zero_shot_classifier(
     activation: str | None = None,
     name: str = "zero_shot",
 ) -> VisionTransformer:
-    """Return an image classifier whose head is made of sentences: the text tower is no longer needed.
+    """Return an image classifier whose head consists of the features of sentences.
 
-    It is an ordinary model: it predicts, is exported, saved, fine-tuned and explained as any other, and its classes
-    have names. The image tower inside is the given model's own, not a copy.
+    The classifier no longer needs the text tower. It behaves like any other model with class names: it predicts, and
+    can be exported, saved, fine-tuned and explained. It shares the image tower with the given model.
 
     Args:
         model: Both towers, with a tokenizer.
         classes: Names of the classes, which replace `{}` in the templates; or whole sentences.
         templates: See `encode_texts`.
-        activation: Of the output; `None`: `"softmax"` or `"sigmoid"`, by the loss of the model. `"linear"`: logits.
+        activation: Activation of the output. `None` chooses `"softmax"` or `"sigmoid"` by the loss of the model;
+            `"linear"` returns logits.
         name: Name of the new model.
 
     Returns:
@@ -229,7 +230,7 @@ def zero_shot_classifier(
         `labels`.
 
     Raises:
-        ValueError: Two classes are the same, or as `encode_texts` does.
+        ValueError: Two classes are the same; see also `encode_texts`.
 
     Example:
         >>> classifier = zero_shot_classifier(model, ["cat", "dog"], "a photo of a {}.")  # doctest: +SKIP
@@ -237,7 +238,7 @@ def zero_shot_classifier(
     _towers(model)
     classes = strings(classes, "classes")
     if len(set(classes)) < len(classes):
-        raise ValueError(f"Each class needs another name. Received: {classes}")
+        raise ValueError(f"Each class needs a different name. Received: {classes}")
     features = encode_texts(model, classes, templates)
     scale = float(np.exp(keras.ops.convert_to_numpy(model.logit_scale)))
     bias = 0.0 if model.logit_bias is None else float(keras.ops.convert_to_numpy(model.logit_bias))

@@ -1,4 +1,4 @@
-"""A model for images and text: two towers whose features lie in one space.
+"""A model for images and text: two towers with features in the same space.
 
 >>> from vit_keras import vit
 >>> from vit_keras.text import TextConfig, build_text
@@ -25,25 +25,25 @@ from .._internal.validate import instance, numbers, one_of
 __all__ = ["ImageText", "contrastive_loss"]
 
 LOSSES = {"softmax": (np.log(1 / 0.07), None), "sigmoid": (np.log(10.0), -10.0)}
-"""The logarithm of the temperature and the bias that training starts from, in CLIP's paper and in SigLIP's."""
+"""The initial logarithm of the temperature, and the initial bias, in CLIP's and SigLIP's papers."""
 
 
 @keras.saving.register_keras_serializable("vit_keras")
 class ImageText(CheckedModel):
     """An image tower and a text tower whose features are compared: CLIP (arXiv 2103.00020) or SigLIP (2303.15343).
 
-    The logits are `exp(logit_scale) * cosine + logit_bias`. `fit` trains the towers to tell which text belongs to which
-    image of a batch. Freeze one of them (`model.image.trainable = False`) for LiT (arXiv 2111.07991): a frozen tower
+    The logits are `exp(logit_scale) * cosine + logit_bias`. `fit` trains the towers to match the texts and images of a
+    batch. Freeze one of them (`model.image.trainable = False`) for LiT (arXiv 2111.07991): a frozen tower
     runs in inference mode. The dataset yields `{"image": ..., "text": ...}`; a batch needs no labels.
 
     Args:
         image: A Keras model from images to features, `(batch, width)`.
         text: A Keras model from tokens to features, `(batch, width)`.
         loss: `"softmax"` (CLIP): the cross-entropy over the batch, from image to text and from text to image.
-            `"sigmoid"` (SigLIP): of each pair on its own.
+            `"sigmoid"` (SigLIP): the cross-entropy of each pair independently.
         tokenizer: A `Tokenizer`, for the functions that take texts. It is not saved with the model.
-        logit_scale: What the logarithm of the temperature starts from; `None`: as in the paper of the loss.
-        logit_bias: Initial value of the bias; `None` with `"softmax"`: without a bias.
+        logit_scale: Initial logarithm of the temperature; `None` for the value in the paper of the loss.
+        logit_bias: Initial bias. `None` means no bias with `"softmax"`.
 
     Attributes:
         image: The image tower.
@@ -86,7 +86,9 @@ class ImageText(CheckedModel):
         towers = (instance(image, keras.Model, "image"), instance(text, keras.Model, "text"))
         widths = [tuple(tower.output_shape) for tower in towers]
         if len({len(width) for width in widths} | {2}) > 1 or widths[0][1] != widths[1][1]:
-            raise ValueError(f"The two towers must return features of one width. Received: {widths[0]} and {widths[1]}")
+            raise ValueError(
+                f"Both towers must return features of the same width. Received: {widths[0]} and {widths[1]}"
+            )
         usual_scale, usual_bias = LOSSES[one_of(loss, "loss", LOSSES)]
         self.loss_kind = loss
         self.image, self.text, self.tokenizer = image, text, tokenizer
@@ -131,7 +133,7 @@ class ImageText(CheckedModel):
 
 
 def contrastive_loss(logits: Any, kind: str = "softmax") -> Any:
-    """Return the loss of a batch in which image n belongs to text n.
+    """Return the loss of a batch in which image n matches text n.
 
     Args:
         logits: `(n, n)`, images down and texts across.
@@ -141,7 +143,7 @@ def contrastive_loss(logits: Any, kind: str = "softmax") -> Any:
         A scalar.
 
     Raises:
-        ValueError: There is no such kind.
+        ValueError: The kind is unknown.
 
     Example:
         >>> round(float(contrastive_loss(np.zeros((2, 2), "float32"))), 4)

@@ -1,4 +1,4 @@
-"""From a file of weights to a text tower, or to both towers of a model for images and text."""
+"""Open a text tower, or both towers of a model for images and text, from a weight file."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def open_text(
     key: str | None = None,
     **options: Any,
 ) -> TextTransformer:
-    """Build the text tower that a file of weights holds, and load it.
+    """Build the text tower in a weight file, and load its weights.
 
     Args:
-        weights: The path of a file or of a folder from Hugging Face, a published name, or a URL. The families are those
-            of CLIP, open_clip and SigLIP (`checkpoints.families.text`).
+        weights: The path of a file or of a folder from Hugging Face, a published name, or a URL. The families are
+            CLIP, open_clip and SigLIP (`checkpoints.families.text`).
         dtype: Keras dtype policy; `None` for the global one.
-        strict: Whether names in the file that its family does not know are an error.
+        strict: Whether names in the file that its family does not know raise an error.
         key: Which of several state dicts in a PyTorch file.
         **options: Fields of `TextConfig` that the file does not show, such as `mlp_activation="quick_gelu"`.
 
@@ -40,8 +40,8 @@ def open_text(
         A `TextTransformer`.
 
     Raises:
-        FileNotFoundError: There is no such file.
-        ValueError: The file is damaged, holds no text tower of a known family, or does not say all that is needed.
+        FileNotFoundError: The file does not exist.
+        ValueError: The file is damaged, has no text tower of a known family, or lacks a field that must be passed.
 
     Example:
         >>> tower = open_text("openai/clip-vit-base-patch32")  # doctest: +SKIP
@@ -91,22 +91,22 @@ def open_image_text(
     Args:
         weights: A published name such as `"openai/clip-vit-base-patch32"`, whose weights, settings and tokenizer are
             downloaded once; the path of a file or of a folder from Hugging Face; or a URL.
-        tokenizer: A `Tokenizer`, the folder of one, or `None`. `"auto"`: from the files next to the weights, which are
-            read when the first text is tokenized.
+        tokenizer: A `Tokenizer`, the folder of one, or `None`. `"auto"` uses the files next to the weights, and reads
+            them when the first text is tokenized.
         text: Fields of `TextConfig` that the file does not show, such as `{"causal": True}`.
         image_size: See `from_checkpoint`.
         dtype: Keras dtype policy of both towers; `None` for the global one.
-        strict: Whether names in the file that its family does not know are an error.
+        strict: Whether names in the file that its family does not know raise an error.
         key: Which of several state dicts in a PyTorch file.
-        **options: Options of `from_checkpoint`, for the image tower. `mlp_activation` is for both towers.
+        **options: Options of `from_checkpoint` for the image tower. `mlp_activation` applies to both towers.
 
     Returns:
         An `ImageText`, with its temperature.
 
     Raises:
         ConnectionError: A published file could not be downloaded.
-        FileNotFoundError: There is no such file.
-        ValueError: The file is damaged, one of its towers is of no known family, or it does not say all that is needed.
+        FileNotFoundError: The file does not exist.
+        ValueError: The file is damaged, a tower is of an unknown family, or a field is missing that must be passed.
 
     Example:
         >>> model = open_image_text("openai/clip-vit-base-patch32")  # doctest: +SKIP
@@ -136,7 +136,7 @@ def open_image_text(
 
 
 def tokenizer_of(source: TextWeights, tokenizer: Any = "auto") -> Any:
-    """Return the tokenizer of a text tower; `tokenizer` is as in `open_image_text`."""
+    """Return the tokenizer of a text tower; for `tokenizer` see `open_image_text`."""
     if tokenizer is None or callable(tokenizer):
         return tokenizer
     folder = source.path.parent if tokenizer == "auto" else tokenizer

@@ -1,4 +1,4 @@
-"""Published models for images and text by name: the weights of both towers, their configuration and the tokenizer.
+"""Download published models for images and text by name: weights of both towers, configuration and tokenizer.
 
 The names are those of `checkpoints.available` whose files hold both towers, and those in `open_clip.txt`: models that
 open_clip reads from Hugging Face. Its server lists the files of a repository, with their sizes and hashes.
@@ -38,7 +38,7 @@ TOKENIZERS = (
     ("bpe_simple_vocab_16e6.txt.gz",),
     ("tokenizer.model",),
 )
-"""The files of a tokenizer, in the order in which they are looked for."""
+"""The files of a tokenizer, in the order of the search."""
 
 _SETTINGS = ("config.json", "open_clip_config.json", "preprocessor_config.json")
 _OF_TOKENIZER = ("tokenizer_config.json", "special_tokens_map.json")
@@ -50,7 +50,7 @@ class Published(NamedTuple):
     Attributes:
         path: The file of weights.
         folder: The folder with the files of the tokenizer.
-        fields: Fields of both towers that the file does not show.
+        fields: Fields of both towers that the file does not store.
     """
 
     path: Path
@@ -59,7 +59,7 @@ class Published(NamedTuple):
 
 
 def has_tokenizer(folder: Path) -> bool:
-    """Return whether the files of a tokenizer are in a folder.
+    """Return whether a folder contains the files of a tokenizer.
 
     Example:
         >>> has_tokenizer(Path("no_such_folder"))
@@ -70,7 +70,7 @@ def has_tokenizer(folder: Path) -> bool:
 
 @functools.cache
 def names() -> tuple[str, ...]:
-    """Return the names of all published models for images and text that can be opened, sorted.
+    """Return the sorted names of all published models for images and text that can be opened.
 
     Example:
         >>> "openai/clip-vit-base-patch32" in names()
@@ -83,13 +83,13 @@ def names() -> tuple[str, ...]:
 
 
 def published(name: str | os.PathLike[str], *, tokenizer: bool = True, progress: bool = True) -> Published | None:
-    """Return the files of a published model, after downloading those that are not on this machine.
+    """Return the files of a published model, downloading those that are not on this machine.
 
-    Their names and sizes are printed on standard error before they are downloaded. They are searched for where
-    `checkpoints.fetch` looks; files that were put there by hand, or by another library, are taken together.
+    The names and sizes of downloads are printed on standard error first. Files are searched for where
+    `checkpoints.fetch` looks, including files that the user or another library put there.
 
     Args:
-        name: What to open. A file or folder on this machine with this name comes first.
+        name: A published name. A file or folder on this machine with this name takes precedence.
         tokenizer: Whether its tokenizer is needed.
         progress: Whether to draw a progress bar.
 
@@ -99,7 +99,7 @@ def published(name: str | os.PathLike[str], *, tokenizer: bool = True, progress:
     Raises:
         ConnectionError: The server could not be reached.
         FileNotFoundError: A file is not here and `VIT_KERAS_OFFLINE` is set, or the server does not have it.
-        ValueError: The server sent another file, or there is no such name.
+        ValueError: The server sent a different file, or the name is unknown.
 
     Example:
         >>> published("./clip-folder")  # not a published name
@@ -121,7 +121,7 @@ def published(name: str | os.PathLike[str], *, tokenizer: bool = True, progress:
 
 
 def tokenizer_folder(name: str, *, progress: bool = True) -> Path | None:
-    """Return the folder with the tokenizer of a published model, which is downloaded if needed; `None` for other names.
+    """Return the folder of a published model's tokenizer, downloading it if necessary; `None` for other names.
 
     Example:
         >>> tokenizer_folder("a/folder")
@@ -139,7 +139,7 @@ def _refuse(text: str) -> None:
     """Raise an error for a name that is neither published nor a path.
 
     Raises:
-        ValueError: It is misspelled, or the name of a model without a text tower.
+        ValueError: The name is misspelled, or names a model without a text tower.
     """
     if Path(text).suffix in locate.SUFFIXES or Path(text).is_absolute() or text.startswith((".", "~")):
         return
@@ -157,7 +157,7 @@ def _refuse(text: str) -> None:
 
 
 def _checkpoint(name: str) -> Checkpoint:
-    """Return where the weights of both towers are, which in a repository of timm's is not the file that timm reads."""
+    """Return the location of both towers' weights; in a repository of timm's, timm itself reads a different file."""
     found = registry.named(name)
     if found is not None and (found.family in _HUB_FAMILIES or not found.url.startswith(HUB)):
         return found
@@ -174,7 +174,7 @@ def _repository(known: Checkpoint) -> str:
 
 
 def _download(known: Checkpoint, progress: bool) -> Path:
-    """Download what is not here of the weights, settings and tokenizer of a model; return the path of the weights."""
+    """Download missing weights, settings and tokenizer files of a model, and return the path of the weights."""
     if not known.url.startswith(HUB):
         return locate.fetch(known.name, progress=progress)
     listing = _listing(known.name)
@@ -218,7 +218,7 @@ def _listing(repository: str) -> dict[str, tuple[int | None, str | None]]:
 
 
 def _get(repository: str, listing: Mapping[str, Any], files: Sequence[str], progress: bool) -> None:
-    """Download those files of a repository that are not here, after printing their names and size."""
+    """Download the missing files of a repository, after printing their names and size."""
     from ..checkpoints.download import download
 
     missing = {file: f"{HUB}{repository}/resolve/main/{file}" for file in files}
@@ -233,7 +233,7 @@ def _get(repository: str, listing: Mapping[str, Any], files: Sequence[str], prog
 
 
 def _pieces(name: str, listing: Mapping[str, Any]) -> list[str]:
-    """Return a file of weights, or its index and its pieces; or an empty list if the repository has neither."""
+    """Return the weight file, or its index and pieces, or an empty list if the repository has neither."""
     if name in listing:
         return [name]
     stem, _, ending = name.partition(".")

@@ -1,4 +1,4 @@
-"""The text tower in a file of weights: its arrays under canonical names, and all that is known of it."""
+"""Read the text tower in a weight file: its arrays under canonical names, and its configuration."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = ["LOGITS", "SETTINGS", "TextWeights"]
 LOGITS = ("logit_scale", "logit_bias")
 """Names of the temperature and the bias of the logits, which belong to both towers."""
 SETTINGS = ("config.json", "open_clip_config.json")
-"""The files next to the weights that say what no array shows."""
+"""The files next to the weights, with settings that the arrays do not show."""
 
 _BLOCK = "Transformer/encoderblock_0"
 # What transformers takes for a field that a config.json leaves out.
@@ -45,22 +45,21 @@ class TextWeights(Mapping[str, Any]):
 
     Args:
         weights: A published name, the path of a file or of a folder from Hugging Face, or a URL.
-        strict: Whether a name that the family does not know is an error. If not, it is listed in `ignored`.
+        strict: Whether a name that the family does not know raises an error. Otherwise, `ignored` lists it.
         key: Which of several state dicts in a PyTorch file.
-        **fields: Fields of `TextConfig` that the file does not show, or to change.
+        **fields: Fields of `TextConfig` to add or change.
 
     Attributes:
         path: The file.
         family: Its family (`checkpoints.families.text.TEXT_FAMILIES`).
         shapes: `{canonical name: shape}`.
         config: The `TextConfig`.
-        text_cfg: For a file of open_clip or OpenAI its `text_cfg`, which is empty where it is not known; otherwise
-            `None`.
-        ignored: Names in the file that are of the image tower, or nothing that is needed.
+        text_cfg: The `text_cfg` of a file of open_clip or OpenAI, empty if unknown; `None` for other files.
+        ignored: Names in the file that belong to the image tower or are not needed.
 
     Raises:
-        FileNotFoundError: There is no such file.
-        ValueError: The file is damaged, holds no text tower of a known family, or does not say all that is needed.
+        FileNotFoundError: The file does not exist.
+        ValueError: The file is damaged, has no text tower of a known family, or lacks a field that must be passed.
 
     Example:
         >>> TextWeights("no_such_name")  # doctest: +IGNORE_EXCEPTION_DETAIL
@@ -95,7 +94,7 @@ class TextWeights(Mapping[str, Any]):
             self.config: TextConfig = _complete(self.family, {**known, **inferred}, fields)
 
     def _said_beside(self, inferred: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what a neighboring `config.json` or `open_clip_config.json` says of this tower."""
+        """Return the fields of this tower in a neighboring `config.json` or `open_clip_config.json`."""
         self.text_cfg: Mapping[str, Any] | None = None
         if self.family is BIG_VISION:
             return {}
@@ -152,7 +151,7 @@ def _infer(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
 
 
 def _usual(family: rules.Family, shapes: Mapping[str, tuple[int, ...]], custom: bool) -> dict[str, Any]:
-    """Return what all published models of a family with such a vocabulary have in common."""
+    """Return the fields that all published models of a family with such a vocabulary share."""
     fields = dict(family.config)
     if "pooling" in family.choices and shapes["embedding/embeddings"][0] == CLIP_VOCABULARY:
         fields["pooling"] = "argmax"

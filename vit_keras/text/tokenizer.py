@@ -1,6 +1,6 @@
-"""From sentences to the numbers of tokens, by the libraries `tokenizers`, `sentencepiece` and `ftfy`, offline.
+"""Tokenize sentences with the libraries `tokenizers`, `sentencepiece` and `ftfy`, offline.
 
-They are in the extra `text`, and are imported when the first text is tokenized.
+The extra `text` installs them. They are imported when the first text is tokenized.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class _Engine(NamedTuple):
     """A tokenizer of a library.
 
     Attributes:
-        encode: From texts and a number of tokens to lists of at most that many, the end of the text included.
-        pad: What follows the end.
-        separator: The token that separates texts, as BERT's `[SEP]`.
+        encode: From texts and a maximum number of tokens to lists of tokens, including the end of the text.
+        pad: The token for padding.
+        separator: The token that separates texts, such as BERT's `[SEP]`.
     """
 
     encode: Callable[[list[str], int], list[list[int]]]
@@ -50,7 +50,7 @@ class _Engine(NamedTuple):
 
 
 class Tokenizer:
-    """A tokenizer from the files next to a model's weights.
+    """A tokenizer that is read from the files next to a model's weights.
 
     The files are, the first that is there: `spiece.model` (SigLIP), `tokenizer.json`, `vocab.json` with `merges.txt`
     (CLIP), `bpe_simple_vocab_16e6.txt.gz` (CLIP's in its authors' repository), `tokenizer.model` (SigLIP 2). They are
@@ -60,9 +60,10 @@ class Tokenizer:
     Args:
         folder: The folder with the files, or a file in it; or the published name of a model, whose tokenizer is
             downloaded when the first text is tokenized.
-        context_length: Tokens of a text. A longer one is cut, its end stays; a shorter one is padded on the right.
-        open_clip: The `text_cfg` of a model of open_clip, which chooses how texts are cleaned and padded. `{}`: as
-            OpenAI's CLIP, padded with 0. `None`: as transformers. `"auto"`: by `open_clip_config.json` in the folder.
+        context_length: Tokens of a text. A longer text is cut but keeps its end token; a shorter one is padded on the
+            right.
+        open_clip: The `text_cfg` of an open_clip model, which sets how texts are cleaned and padded. `{}`: as OpenAI's
+            CLIP, padded with 0. `None`: as transformers. `"auto"`: by `open_clip_config.json` in the folder.
 
     Raises:
         TypeError: `folder` is not a path.
@@ -100,9 +101,9 @@ class Tokenizer:
 
         Raises:
             FileNotFoundError: There is no tokenizer in the folder.
-            ImportError: A library that reads it, or that repairs Unicode as open_clip does, is not installed.
+            ImportError: The library that reads it, or the one that repairs Unicode for open_clip, is not installed.
             TypeError: A text is not a string.
-            ValueError: The files are damaged, or ask for what is not understood.
+            ValueError: The files are damaged, or have an unknown setting.
         """
         texts = strings(texts, "texts")
         if self._engine is None:
@@ -128,7 +129,7 @@ def strings(value: Any, name: str) -> list[str]:
     """Return one string or several as a list.
 
     Raises:
-        TypeError: It is neither.
+        TypeError: A value is not a string.
 
     Example:
         >>> strings("a cat", "texts")
@@ -180,7 +181,7 @@ def _from_vocabulary(folder: Path) -> _Engine:
 
 
 def _from_gzip(folder: Path) -> _Engine:
-    """Read OpenAI's file, which has the merges alone: the vocabulary follows from them."""
+    """Read OpenAI's file, which has only the merges: the vocabulary follows from them."""
     ByteLevel = _library("tokenizers").pre_tokenizers.ByteLevel
     with gzip.open(folder / _OPENAI[0], "rt", encoding="utf-8") as file:
         lines = file.read(1 << 24).split("\n")
@@ -200,7 +201,7 @@ def _merges(lines: list[str]) -> list[tuple[str, str]]:
 
 
 def _clip(vocabulary: dict[str, int], merges: list[tuple[str, str]], special: tuple[str, str]) -> Any:
-    """Return CLIP's byte-pair encoding: words in lower case, each with a mark at its end."""
+    """Return CLIP's byte-pair encoding, in which each lower-case word ends with a mark."""
     library = _library("tokenizers")
     normalizers, splitters = library.normalizers, library.pre_tokenizers
     start, end = special
@@ -242,7 +243,7 @@ def _by_tokenizers(tokenizer: Any, folder: Path, cleaning: str | None) -> _Engin
 
 
 def _token(folder: Path, role: str) -> str | None:
-    """Return the token of a role (`"pad"`) that the files next to a tokenizer name."""
+    """Return the token with a role such as `"pad"`, from the files next to a tokenizer."""
     for file in ("tokenizer_config.json", "special_tokens_map.json"):
         name = neighbor(folder, file).get(f"{role}_token")
         name = name.get("content") if isinstance(name, dict) else name
@@ -291,7 +292,7 @@ def _ended(texts: Any, length: int, end: int) -> list[list[int]]:
 
 
 def _class(folder: Path) -> str:
-    """Return the class that transformers has for a tokenizer; an empty string where no file names it."""
+    """Return transformers' class of a tokenizer, or an empty string if no file names it."""
     return neighbor(folder, "tokenizer_config.json").get("tokenizer_class") or ""
 
 
@@ -304,7 +305,7 @@ def _as_open_clip(engine: _Engine, text_cfg: Mapping[str, Any]) -> _Engine:
     """Return a tokenizer that cleans and pads as open_clip does; without `hf_tokenizer_name` its own one pads with 0.
 
     Raises:
-        ValueError: The configuration has a value that is not understood.
+        ValueError: The configuration has an unknown value.
     """
     of_transformers = bool(text_cfg.get("hf_tokenizer_name"))
     options = dict(text_cfg.get("tokenizer_kwargs") or {})
@@ -324,7 +325,7 @@ def _as_open_clip(engine: _Engine, text_cfg: Mapping[str, Any]) -> _Engine:
 
 
 def _repaired(text: str) -> str:
-    """Return a text with its Unicode repaired and HTML's entities resolved, as OpenAI's CLIP and open_clip do."""
+    """Return a text with repaired Unicode and resolved HTML entities, as OpenAI's CLIP and open_clip do."""
     if not (text.isascii() and text.translate(_SPACES).isprintable()):  # nothing else can be broken
         text = _library("ftfy").fix_text(text)
     return html.unescape(html.unescape(text)).strip()
@@ -338,4 +339,4 @@ _OPEN_CLIP = {
 
 _READERS = (_from_siglip, _from_json, _from_vocabulary, _from_gzip, _from_gemma)
 FILES: dict[tuple[str, ...], Callable[[Path], _Engine]] = dict(zip(TOKENIZERS, _READERS))
-"""The files of a tokenizer and what reads them, in the order in which they are looked for."""
+"""The files of a tokenizer and their readers, in the order of the search."""

@@ -1,4 +1,4 @@
-"""The text transformer: a stack of the same blocks as in a Vision Transformer, from tokens to features."""
+"""The text transformer, which turns tokens into features with the blocks of a Vision Transformer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["TextTransformer", "build_text"]
 
 @keras.saving.register_keras_serializable("vit_keras")
 class TextTransformer(FastModel):
-    """A functional Keras model that knows its `TextConfig`. Made by `build_text` and `open_text`.
+    """A functional Keras model with a `TextConfig`, returned by `build_text` and `open_text`.
 
     Attributes:
         config: The `TextConfig` it was built from, which is saved with the model; `None` in a copy that
@@ -47,10 +47,10 @@ class TextTransformer(FastModel):
 def build_text(config: TextConfig, *, dtype: Any = None) -> TextTransformer:
     """Build the text tower that a configuration describes, with fresh weights.
 
-    Its layers have the names of those of a Vision Transformer.
+    Its layers are named as in a Vision Transformer.
 
     Args:
-        config: What to build.
+        config: The configuration.
         dtype: Keras dtype policy; `None` for the global one.
 
     Returns:

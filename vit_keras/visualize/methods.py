@@ -85,33 +85,49 @@ _FOR_TOKENS = ("attention", "values", "tokens")
 _CAM = {"of_class": True, "keep": ("normed",), "needs": {"layers": -1}}
 
 _TABLE = (
-    Method("rollout", "attention_rollout", "attention through all layers", needs={"head_fusion": "mean"}),
+    Method(
+        "rollout",
+        "attention_rollout",
+        "attention rollout: attention multiplied through all layers",
+        needs={"head_fusion": "mean"},
+    ),
     Method(
         "attention",
         "mean_of_heads",
-        "attention of the last layer, mean of the heads",
+        "attention of the last layer, averaged over the heads",
         needs={"query": "auto", "layers": -1},
     ),
-    Method("alti", "alti_rollout", "contributions, attention × values, through all layers", keep=_FOR_TOKENS),
-    Method("norm", "alti_rollout", "the same, by their 2-norm", keep=_FOR_TOKENS, bound={"kind": "norm"}),
+    Method(
+        "alti",
+        "alti_rollout",
+        "ALTI: contributions of the tokens (attention × values) through all layers",
+        keep=_FOR_TOKENS,
+    ),
+    Method(
+        "norm",
+        "alti_rollout",
+        "contributions of the tokens through all layers, measured by their 2-norm",
+        keep=_FOR_TOKENS,
+        bound={"kind": "norm"},
+    ),
     Method(
         "relevance",
         "relevance_map",
-        "attention × gradient through all layers",
+        "relevance: attention × gradient, accumulated through all layers",
         of_class=True,
         needs={"head_fusion": "relevance"},
     ),
     Method(
         "gradient_rollout",
         "gradient_rollout",
-        "rollout of attention × gradient",
+        "attention rollout of attention × gradient",
         of_class=True,
         needs={"head_fusion": "gradient"},
     ),
     Method("gradcam", "grad_cam", "Grad-CAM in the last block", **_CAM),
     Method("hirescam", "grad_cam", "HiResCAM in the last block", **_CAM, bound={"kind": "hirescam"}),
     Method("layercam", "grad_cam", "LayerCAM in the last block", **_CAM, bound={"kind": "layercam"}),
-    Method("legrad", "legrad", "gradients of each layer's own exit", of_class=True, needs={"exits": True}),
+    Method("legrad", "legrad", "LeGrad: gradients of the class at every layer", of_class=True, needs={"exits": True}),
 )
 
 METHODS: dict[str, Method] = {method.name: method for method in _TABLE}

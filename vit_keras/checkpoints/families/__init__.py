@@ -1,4 +1,4 @@
-"""Families of checkpoints: names in, canonical names out. Nothing in here touches Keras.
+"""Families of checkpoints, which translate names to canonical names, without importing Keras.
 
 The canonical name of a weight is its name in Google's original .npz files, for example
 `Transformer/encoderblock_0/MlpBlock_3/Dense_0/kernel`; the layout is Keras'. Each module of this folder lists its
@@ -26,7 +26,7 @@ def family_named(name: str) -> Family:
     """Return a family by its name.
 
     Raises:
-        ValueError: There is none of this name.
+        ValueError: The name is unknown.
 
     Example:
         >>> family_named("torchvision").title

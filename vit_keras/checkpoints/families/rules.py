@@ -1,4 +1,4 @@
-"""How the names of a file become canonical names, and back. A family is a table; this module reads it.
+"""Translate the names in a file to canonical names and back, with the rules of a family.
 
 A family lists `Rule`s. A rule holds the name of one array in a file, the weights of the model that are in it, and their
 layout. Patterns are names with open numbers: `"blocks.{i}.norm1"`. `"{s+1}"` is the number `{s}` of another name,
@@ -70,7 +70,7 @@ TOKENS, TABLE, VECTOR = _tokens(3), _tokens(2), _tokens(1)
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """What one array of a file holds.
+    """The content of one array in a file.
 
     Attributes:
         source: Pattern of its name.
@@ -203,7 +203,7 @@ class Family:
     excludes: tuple[tuple[str, ...], ...] = ()
 
     def prefix(self, names: Iterable[str], *, marked: bool = False) -> str | None:
-        """Return what stands before all names of the model in a file, or `None` if the file is of another family.
+        """Return the common prefix of the model's names in a file, or `None` if the file is of another family.
 
         Args:
             names: All names in the file.
@@ -228,7 +228,7 @@ class Family:
 def detect(
     families: Iterable[Family], names: Iterable[str], shape_of: Callable[[str], tuple[int, ...]]
 ) -> Family | None:
-    """Return the family of a file, or `None` if it is of none."""
+    """Return the family of a file, or `None` if it is unknown."""
     names = list(names)
     candidates = [f for f in families if not f.by_name_only and f.prefix(names, marked=True) is not None]
     if len(candidates) < 2:

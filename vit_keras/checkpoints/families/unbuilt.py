@@ -1,4 +1,4 @@
-"""Families of Hugging Face's that are known and cannot be built: a file of theirs is refused with the reason."""
+"""Hugging Face families that cannot be built, and whose files are refused with the reason."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from .rules import Family
 
 
 def _unbuilt(name: str, title: str, detect: tuple[str, ...], why: str, absent: tuple[str, ...] = ()) -> Family:
-    """Return a family that is known and cannot be built."""
+    """Return a known family that cannot be built."""
     return Family(
         name=f"huggingface-{name}", title=title, detect=detect, absent=absent, rules=(), ignored=("*",), refused=why
     )

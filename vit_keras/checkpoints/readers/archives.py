@@ -1,4 +1,4 @@
-"""Zip archives, and NumPy's .npz among them."""
+"""Zip archives, including NumPy's .npz."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def torch_pickles(names: Iterable[str]) -> list[str]:
 
 
 class NpzReader(Reader):
-    """The arrays of an .npz file, read one at a time; nothing in it is executed.
+    """The arrays of an .npz file, read one at a time, without executing anything.
 
     Args:
         path: The file.

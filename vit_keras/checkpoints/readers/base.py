@@ -1,4 +1,4 @@
-"""What all readers share: arrays that are read on request, and the bounds that keep a damaged file harmless."""
+"""The base of all readers: arrays read on request, within bounds that keep a damaged file harmless."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Reader(Mapping[str, Any]):
         return f"<{type(self).__name__} {str(self.path)!r}: {len(self)} arrays>"
 
     def stored(self, name: str) -> Stored:
-        """Return what the file says about an array: its own shape and type, and why it cannot be read, if so."""
+        """Return the stored shape and type of an array, and why it cannot be read, if so."""
         return self._arrays[name]
 
     def shape(self, name: str) -> tuple[int, ...]:
@@ -112,7 +112,7 @@ def refuse(reason: str | None) -> None:
 
 @contextlib.contextmanager
 def damage(path: Path, what: str) -> Iterator[None]:
-    """Re-raise whatever a parser raises as a `ValueError` that names the file and what could not be done."""
+    """Turn every error of a parser into a `ValueError` that names the file and the failed step."""
     try:
         yield
     except (FileNotFoundError, PermissionError, MemoryError):
@@ -162,7 +162,7 @@ def numeric(shape: tuple[int, ...], dtype: np.dtype, read: Callable[[], np.ndarr
 def read_values(
     file: IO[bytes], count: int, dtype: np.dtype, crc: int | None = None, before: bytes = b""
 ) -> np.ndarray:
-    """Read values in pieces, so that no memory is needed beside the result.
+    """Read values in pieces, so that no memory is needed except for the result.
 
     Args:
         file: Where the bytes come from.
@@ -195,7 +195,7 @@ def read_values(
 
 
 def parse_json(data: bytes) -> dict[Any, Any]:
-    """Parse a JSON object in which no name comes twice.
+    """Parse a JSON object without duplicate names.
 
     Raises:
         ValueError: A name comes twice, or it is not a JSON object.

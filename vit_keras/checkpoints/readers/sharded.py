@@ -1,4 +1,4 @@
-"""Sharded files: several pieces and an index that says which array is in which."""
+"""Sharded files: several pieces, and an index of the arrays in each."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class ShardedReader(Reader):
     """The arrays of a sharded file, as Hugging Face publishes large ones.
 
     Args:
-        path: The `.index.json`; the pieces are beside it.
+        path: The `.index.json`, next to its pieces.
         key: The state dict to read from every piece, as in `open_weights`.
 
     Raises:

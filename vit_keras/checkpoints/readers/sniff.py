@@ -1,4 +1,4 @@
-"""Recognize a file by its first bytes, whatever its name is."""
+"""Recognize the format of a file by its first bytes, ignoring its name."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ __all__ = ["Kind", "describe_content", "kind_of", "sniff"]
 
 
 class Kind(enum.Enum):
-    """What a file is.
+    """The kind of a file.
 
     Attributes:
-        words: The kind in words, with its article, for error messages.
+        words: A description with its article, for error messages.
 
     Example:
         >>> Kind.NPZ.words
@@ -53,7 +53,7 @@ _SIGNATURES = (
 
 
 def sniff(start: bytes) -> Kind:
-    """Return the kind of a file, given its first bytes (512 are enough).
+    """Return the kind of a file from its first bytes (512 are enough).
 
     The members of a zip archive are not in its first bytes: `archives.kind_of_zip` looks at them.
 
@@ -91,7 +91,7 @@ def kind_of(path: str | os.PathLike[str]) -> Kind:
 
 
 def describe_content(start: bytes) -> str:
-    """Return the kind of a file in words, given its first bytes.
+    """Describe the kind of a file from its first bytes.
 
     Example:
         >>> describe_content(b"<html>")

@@ -1,10 +1,10 @@
-"""Read PyTorch's pickles without PyTorch, and without executing anything.
+"""Read PyTorch's pickles without PyTorch and without executing anything.
 
 A pickle is a program for a small stack machine. Python's own machine imports and calls what the program names. The
 machine here does neither: a name remains a name (`Name`), and an object remains a record of its class and state
 (`Opaque`). A fixed table says what the functions that PyTorch writes into its files would have built. A program that
 calls another function of Python, NumPy or PyTorch is refused, and the error names the function. What calls a class of
-somebody's own, such as an `Enum`, remains a record too, and is reported as left out.
+the user's own, such as an `Enum`, remains a record too, and is reported as left out.
 """
 
 from __future__ import annotations
@@ -255,7 +255,7 @@ def _named(module: Any, name: Any) -> Name:
 
 
 def _call(function: Any, arguments: Any) -> Any:
-    """Return what a call in the file would have built. Nothing is called but the entry of the table."""
+    """Return the object that a call in the file would have built. Only the entry of the table is called."""
     if not isinstance(function, Name) or not isinstance(arguments, tuple):
         raise ValueError("it calls something that is not a function")
     if build := _BUILDS.get(str(function)):
@@ -268,7 +268,7 @@ def _call(function: Any, arguments: Any) -> Any:
 
 
 def _is_foreign(name: Name) -> bool:
-    """Return whether a name is of somebody's own module: neither of Python nor of the libraries that write weights."""
+    """Return whether a name is from a user's module, not from Python or the libraries that write weights."""
     return name.module.split(".")[0] not in (*sys.stdlib_module_names, "torch", "numpy", "__builtin__", "")
 
 
@@ -627,7 +627,7 @@ def _same_names(some: Iterable[str], others: Iterable[str]) -> bool:
 
 
 def is_averaged(key: str, keys: Iterable[str]) -> bool:
-    """Return whether a state dict is the moving average of another one that a file holds too."""
+    """Return whether a state dict is the moving average of another one in the file."""
     return key in _AVERAGED and bool({*RAW} & {*keys})
 
 

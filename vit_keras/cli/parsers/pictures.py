@@ -19,13 +19,13 @@ def predict(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--top", type=integer(), default=5, metavar="N", help="number of classes to print; default: 5")
     parser.add_argument("--batch-size", type=integer(), default=32, metavar="N", help="images per batch; default: 32")
     form = parser.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="print a JSON object for each image, one a line")
-    form.add_argument("--csv", action="store_true", help="print CSV, one line for each class of an image")
+    form.add_argument("--json", action="store_true", help="print one JSON object per image and line")
+    form.add_argument("--csv", action="store_true", help="print CSV, one line per image and class")
     add_output(
         parser,
         "FILE",
-        "also write the attention maps (map.png; for several images map-1.png, map-2.png …); or write the predictions "
-        "(.csv, .json or .jsonl)",
+        "write the predictions (.csv, .json or .jsonl), or also draw attention maps (map.png; for several images "
+        "map-1.png, map-2.png …)",
         old="--attention",
         required=False,
     )
@@ -53,8 +53,8 @@ def attention(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--style",
         choices=STYLES,
-        help="overlay: colors over the image; paper: the image, bright where the map is high; vit_keras: as drawn by "
-        "vit-keras 0.x; default: overlay",
+        help="overlay: colors over the image; paper: the image, brighter where the map is higher; vit_keras: the style "
+        "of vit-keras 0.x; default: overlay",
     )
     parser.add_argument(
         "--all-methods",
@@ -73,22 +73,22 @@ def zero_shot(parser: argparse.ArgumentParser) -> None:
         "--model",
         required=True,
         metavar="NAME|FOLDER|FILE|URL",
-        help="published name, such as openai/clip-vit-base-patch32, or weights of both towers with the files of the "
-        "tokenizer next to them",
+        help="published name, such as openai/clip-vit-base-patch32, or weights of both towers, next to the files of "
+        "the tokenizer",
     )
-    parser.add_argument("--text", nargs="+", required=True, metavar="TEXT", help="sentences, or names of classes")
+    parser.add_argument("--text", nargs="+", required=True, metavar="TEXT", help="sentences or class names")
     parser.add_argument(
         "--template",
         nargs="+",
         metavar="TEMPLATE",
-        help="sentences with {} for a text, such as 'a photo of a {}.'; the features of several are averaged; "
+        help="sentences in which {} is replaced by each text, such as 'a photo of a {}.'; several are averaged; "
         "default: the text alone",
     )
     parser.add_argument("--tokenizer", metavar="FOLDER", help="folder of the tokenizer; default: the folder of --model")
     add_output(
         parser,
         "map.png",
-        "also write the relevance map of the most probable text; for several images map-1.png, map-2.png …",
+        "also draw the relevance map of the most probable text; for several images map-1.png, map-2.png …",
         required=False,
     )
     add_loading(parser)
@@ -101,14 +101,14 @@ def explore(parser: argparse.ArgumentParser) -> None:
         "--class",
         dest="target",
         metavar="CLASS",
-        help=f"class that the relevance map explains: {_CLASS}; default: the predicted class",
+        help=f"class for the relevance map: {_CLASS}; default: the predicted class",
     )
     parser.add_argument(
         "--max-mb",
         type=number(),
         default=6.0,
         metavar="MB",
-        help="largest size of the page in megabytes; layers and heads are reduced to fit; default: 6",
+        help="maximum size of the page in megabytes; shows fewer layers and heads if needed; default: 6",
     )
     add_output(parser, "page.html", "page to write")
     add_loading(parser)

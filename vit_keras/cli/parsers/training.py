@@ -33,14 +33,13 @@ def finetune(parser: argparse.ArgumentParser) -> None:
         "--minutes",
         type=number(),
         metavar="N",
-        help="time limit in minutes: train fewer epochs if more would exceed it; default: 12, or none with --epochs",
+        help="time limit in minutes, which may reduce the number of epochs; default: 12, or none with --epochs",
     )
     parser.add_argument(
         "--image-size",
         type=image_size,
         metavar="N|HxW",
-        help="input size in pixels, or `native`: the size of the weights; default: native, or less if the images are "
-        "smaller",
+        help="input size in pixels, or `native`, the size of the weights; default: native, or smaller for small images",
     )
     parser.add_argument("--batch-size", type=integer(), default=32, metavar="N", help="images per step; default: 32")
     parser.add_argument(
@@ -48,7 +47,7 @@ def finetune(parser: argparse.ArgumentParser) -> None:
         type=number(most=1),
         default=0.2,
         metavar="SHARE",
-        help="share of images held out for validation; default: 0.2",
+        help="fraction of images held out for validation; default: 0.2",
     )
     parser.add_argument(
         "--folds",
@@ -58,52 +57,55 @@ def finetune(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--metric", metavar="NAME", help="metric that chooses the best epoch, such as macro_f1, map or rmse"
     )
-    parser.add_argument("--balance", action="store_true", help="give all classes the same weight in the loss")
+    parser.add_argument("--balance", action="store_true", help="give every class the same total weight in the loss")
     parser.add_argument(
         "--balance-by",
         choices=("weights", "prior"),
-        help="let rare classes count as much as frequent ones: by weights, as --balance does, or by a loss that keeps "
-        "the model from learning how frequent they are; default: neither",
+        help="let rare classes count as much as frequent ones: by class weights, as --balance does, or by a loss "
+        "corrected for the class frequencies; default: neither",
     )
     parser.add_argument(
         "--no-probe",
         dest="probe",
         action="store_false",
-        help="do not look at the images before the training: no probe, and no near-duplicates, wrong labels and curve "
-        "over the number of images in the report",
+        help="do not analyze the images before training; the report then lacks the linear probe, near-duplicates, "
+        "suspected wrong labels and the learning curve",
     )
     parser.add_argument(
         "--calibrate",
         action="store_true",
-        help="divide the logits by the temperature that fits the held-out images best: no predicted class changes, and "
-        "probabilities are better calibrated",
+        help="calibrate the probabilities on the held-out images by temperature scaling, which changes no predicted "
+        "class",
     )
     parser.add_argument(
         "--seed",
         type=integer(0),
         default=0,
         metavar="N",
-        help="random seed of the split, the order and the augmentation; default: 0",
+        help="random seed for the split, the order of the images and the augmentation; default: 0",
     )
     parser.add_argument("--overwrite", action="store_true", help="replace an earlier run in the output folder")
     add_errors(parser)
-    add_loading(parser, "or of the recipe or its augmentation, such as learning_rate=1e-4 or flip=false")
+    add_loading(parser, "or set an option of the recipe or its augmentation, such as learning_rate=1e-4 or flip=false")
 
 
 def _add_table(parser: argparse.ArgumentParser) -> None:
     """Add what the columns of a table are, and what they mean."""
-    table = _add_columns(parser, "one column or several; default: label")
+    table = _add_columns(parser, "column or columns of the labels; default: label")
     table.add_argument(
         "--task",
         choices=("auto", *TASKS),
         default="auto",
-        help="one class of several, several labels, numbers, or levels; default: auto",
+        help="what the labels are: one class per image, several labels, numbers, or ordered levels; default: auto, "
+        "inferred from the labels",
     )
-    table.add_argument("--group-column", metavar="NAME", help="column, such as the patient, that no split divides")
+    table.add_argument(
+        "--group-column", metavar="NAME", help="column of groups, such as patients; a split keeps each group together"
+    )
     add_alias(table, "--group", "group_column")
-    table.add_argument("--weight-column", metavar="NAME", help="column of the weight of each image in the loss")
+    table.add_argument("--weight-column", metavar="NAME", help="column with the weight of each image in the loss")
     add_alias(table, "--weight", "weight_column")
-    table.add_argument("--class-names", metavar="NAME", nargs="+", help="classes or levels, in their order")
+    table.add_argument("--class-names", metavar="NAME", nargs="+", help="names of the classes or levels, in order")
 
 
 def _add_columns(parser: argparse.ArgumentParser, labels: str) -> argparse._ArgumentGroup:
@@ -113,9 +115,11 @@ def _add_columns(parser: argparse.ArgumentParser, labels: str) -> argparse._Argu
         "--images-dir", type=Path, metavar="DIR", help="folder of the images; default: the folder of the table"
     )
     add_alias(table, "--images", "images_dir", type=Path)
-    table.add_argument("--image-column", metavar="NAME", default="image", help="images or their ids; default: image")
+    table.add_argument(
+        "--image-column", metavar="NAME", default="image", help="column of image files or ids; default: image"
+    )
     table.add_argument("--label-column", metavar="NAME", nargs="+", help=labels)
-    table.add_argument("--separator", metavar="TEXT", help="what stands between several labels in one column")
+    table.add_argument("--separator", metavar="TEXT", help="text between the labels of a column with several")
     return table
 
 
@@ -123,7 +127,7 @@ def evaluate(parser: argparse.ArgumentParser) -> None:
     """Add the options of `evaluate`."""
     parser.add_argument("model", metavar="MODEL", help="saved model (.keras, .h5) or published name")
     parser.add_argument("folder", metavar="DIR|TABLE", help=_FOLDER_OR_TABLE)
-    _add_columns(parser, "one column or several; default: label, or the columns that the model was trained on")
+    _add_columns(parser, "column or columns of the labels; default: label, or those that the model was trained on")
     parser.add_argument(
         "--only",
         type=Path,
@@ -133,7 +137,7 @@ def evaluate(parser: argparse.ArgumentParser) -> None:
     add_output(
         parser,
         "report.html",
-        "also write a report with the mistakes and their attention maps",
+        "also write a report of the mistakes, with attention maps",
         old="--report",
         required=False,
     )
@@ -149,7 +153,7 @@ def predict_table(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         required=True,
         metavar="MODEL",
-        help="saved models (.keras, .h5), such as one for each fold; their predictions are averaged",
+        help="saved models (.keras, .h5), such as one per fold; predictions of several are averaged",
     )
     parser.add_argument(
         "--images-dir", type=Path, metavar="DIR", help="folder of the images; default: the folder of the table"
@@ -158,31 +162,33 @@ def predict_table(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--image-column",
         metavar="NAME",
-        help="column with the names of the image files, with or without suffix; default: the first",
+        help="column of image files, with or without suffix; default: the first column",
     )
     parser.add_argument(
-        "--like", type=Path, metavar="SAMPLE.CSV", help="sample submission, whose columns and ids the output gets"
+        "--like", type=Path, metavar="SAMPLE.CSV", help="sample submission; the output gets its columns and ids"
     )
-    parser.add_argument(
-        "--tta", default=[], metavar="NAMES", help="also see each image in other ways: flip, crops, or flip,crops"
-    )
+    parser.add_argument("--tta", default=[], metavar="NAMES", help="test-time augmentation: flip, crops, or flip,crops")
     parser.add_argument(
         "--average",
         choices=("probabilities", "logits"),
         default="probabilities",
-        help="average probabilities, or logits; default: probabilities",
+        help="what is averaged; default: probabilities",
     )
     parser.add_argument(
         "--values",
         choices=("auto", "names", "numbers", "probabilities"),
         default="auto",
-        help="what is written: names or numbers of classes, labels or levels, or a probability for each; "
-        "default: auto, by the columns of the sample",
+        help="what to write: names or numbers of classes, labels or levels, or a probability for each; "
+        "default: auto, inferred from the columns of the sample",
     )
     parser.add_argument(
-        "--threshold", type=number(most=1), default=0.5, metavar="P", help="least probability of a label; default: 0.5"
+        "--threshold",
+        type=number(most=1),
+        default=0.5,
+        metavar="P",
+        help="probability from which a label is predicted; default: 0.5",
     )
-    parser.add_argument("--separator", metavar="TEXT", help="text between labels in one column; default: a space")
+    parser.add_argument("--separator", metavar="TEXT", help="text between the labels in one column; default: a space")
     parser.add_argument("--batch-size", type=integer(), default=32, metavar="N", help="images per batch; default: 32")
     add_output(parser, "FILE", "file to write: .csv, .tsv or .parquet")
     add_errors(parser)
@@ -190,19 +196,21 @@ def predict_table(parser: argparse.ArgumentParser) -> None:
 
 def average(parser: argparse.ArgumentParser) -> None:
     """Add the options of `average`."""
-    parser.add_argument("models", nargs="+", metavar="MODEL", help="saved models (.keras, .h5) of one architecture")
+    parser.add_argument(
+        "models", nargs="+", metavar="MODEL", help="saved models (.keras, .h5) of the same architecture"
+    )
     add_output(parser, "model.keras", "file to write")
 
 
 def embed(parser: argparse.ArgumentParser) -> None:
     """Add the options of `embed`."""
-    parser.add_argument("images", nargs="+", metavar="DIR|IMAGE", help="folder of images, or image files and URLs")
+    parser.add_argument("images", nargs="+", metavar="DIR|IMAGE", help="folder of images, image file or URL")
     add_model(parser)
     add_output(parser, "FILE", "file to write: .parquet, .npz or .npy")
     parser.add_argument(
         "--layer",
         metavar="NAME",
-        help="layer whose output is written, or `tokens` for all tokens; default: the input of the head",
+        help="layer whose output to write, or `tokens` for all tokens; default: the input of the head",
     )
     parser.add_argument("--batch-size", type=integer(), default=32, metavar="N", help="images per batch; default: 32")
     add_errors(parser)

@@ -16,9 +16,9 @@ __all__ = ["convert", "cost", "doctor", "download", "inspect", "models"]
 def inspect(parser: argparse.ArgumentParser) -> None:
     """Add the options of `inspect`."""
     parser.add_argument("file", metavar="FILE", help="weight file, Hugging Face folder or published name")
-    parser.add_argument("--names", action="store_true", help="list all arrays and the weights that they become")
+    parser.add_argument("--names", action="store_true", help="list all arrays, and the weight that each becomes")
     parser.add_argument(
-        "--no-values", action="store_true", help="do not read the values, which looks for infinite and undefined ones"
+        "--no-values", action="store_true", help="do not read the arrays to look for infinite or undefined values"
     )
     add_json(parser)
     add_loading(parser, settings=False)
@@ -31,20 +31,20 @@ def convert(parser: argparse.ArgumentParser) -> None:
         "target",
         type=Path,
         metavar="OUT",
-        help="file to write: .keras (a whole model), .weights.h5, .npz (Google's format) or .safetensors",
+        help="file to write: .keras (whole model), .weights.h5, .npz (Google's format) or .safetensors",
     )
     parser.add_argument(
         "--format",
         metavar="NAME",
-        help="array names in a .npz or .safetensors file: google, timm, huggingface, or a family that `inspect` "
-        "prints; default: google in .npz, timm in .safetensors",
+        help="naming of the arrays in a .npz or .safetensors file: google, timm, huggingface, or a family that "
+        "`inspect` prints; default: google in .npz, timm in .safetensors",
     )
     parser.add_argument(
         "--image-size",
         type=image_size,
         default="native",
         metavar="N|HxW",
-        help="input size of the new model in pixels, `native` or `any`; default: native, the size of IN",
+        help="input size of the new model in pixels, `native` (as in IN) or `any`; default: native",
     )
     add_loading(parser)
 
@@ -54,7 +54,7 @@ def download(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "names", nargs="+", metavar="NAME", help="published name (see `models`), pattern such as 'Ti_16/*', or URL"
     )
-    parser.add_argument("--dry-run", action="store_true", help="print what would be downloaded")
+    parser.add_argument("--dry-run", action="store_true", help="list the files without downloading them")
 
 
 def models(parser: argparse.ArgumentParser) -> None:
@@ -66,12 +66,14 @@ def models(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--image-size", type=integer(), metavar="N", help="input size in pixels")
     parser.add_argument("--license", metavar="NAME", help="license, such as MIT")
     add_alias(parser, "--licence", "license")
-    parser.add_argument("--task", choices=TASKS, help="what the file is for; features: it has no classes")
-    parser.add_argument("--max-mb", type=number(), metavar="N", help="size of the file, at most, in MB")
+    parser.add_argument("--task", choices=TASKS, help="purpose of the file; features: without a head")
+    parser.add_argument("--max-mb", type=number(), metavar="N", help="maximum size of the file in MB")
     parser.add_argument(
-        "--sort", choices=SORTS, help="column to sort by; top1: best first, others: smallest first; default: by name"
+        "--sort", choices=SORTS, help="column to sort by; top1: best first, others: smallest first; default: name"
     )
-    parser.add_argument("--all", action="store_true", help="list all; default: vit_cifar10 and Google's files")
+    parser.add_argument(
+        "--all", action="store_true", help="list every file; default: only vit_cifar10 and Google's files"
+    )
     add_json(parser)
 
 
@@ -82,7 +84,9 @@ def cost(parser: argparse.ArgumentParser) -> None:
         metavar="MODEL",
         help="factory such as vit_b16 (or vit_g14), published name, weight file, or saved model (.keras, .h5)",
     )
-    parser.add_argument("--image-size", type=image_size, metavar="N|HxW", help="input size in pixels; default: its own")
+    parser.add_argument(
+        "--image-size", type=image_size, metavar="N|HxW", help="input size in pixels; default: the model's own"
+    )
     parser.add_argument(
         "--batch-size",
         type=integer(),
@@ -90,13 +94,13 @@ def cost(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="images per step, on all devices together; default: 1",
     )
-    parser.add_argument("--training", action="store_true", help="a step of training; default: of prediction")
+    parser.add_argument("--training", action="store_true", help="estimate a training step; default: prediction")
     parser.add_argument("--devices", type=integer(), default=1, metavar="N", help="number of devices; default: 1")
     parser.add_argument(
         "--strategy",
         choices=STRATEGIES,
         default="data",
-        help="data: each device has the whole model; fsdp: a part of every large weight; tensor: some heads and "
+        help="data: each device holds the whole model; fsdp: a part of every large weight; tensor: some heads and "
         "neurons of each block; default: data",
     )
     parser.add_argument(
