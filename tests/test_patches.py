@@ -25,6 +25,7 @@ NO_PATCHES = {
     "checkpoints.checkpoint: Checkpoint.__init__": "a class of this package",
     "cli.console: warnings.showwarning": "Python's documented way to show warnings otherwise",
     "export: sys.modules[__name__].__class__": "a module of this package",
+    "training.recipes: Recipe.__init__": "a class of this package",
     "visualize.recording: Recording.__init__": "a class of this package",
 }
 """Assignments that look like patches, and why they are not."""

@@ -64,7 +64,7 @@ PATCHES = (
         "test_keras_still_preprocesses_with_the_functions_of_a_backend",
     ),
     Patch(
-        "call of a model's head",
+        "call of a head, or of a layer normalization",
         "export.plan: object.__setattr__(layer, 'call', hear(layer))",
         _INSIDE_A_CALL,
         _NO_HOOKS,
