@@ -1,7 +1,7 @@
-"""A server of one model: images in, classes and attention out, over HTTP.
+"""Serve a model over HTTP: images in, classes and attention out.
 
-It speaks the Open Inference Protocol, which clients of Triton, KServe and OpenVINO Model Server know, takes plain
-images at `/predict`, and has a page for people at `/`. onnxruntime computes; Keras is not needed once there is an
+The server implements the Open Inference Protocol of Triton, KServe and OpenVINO Model Server, takes plain images at
+`/predict`, and has a web page at `/`. onnxruntime computes; Keras is not needed once there is an
 ONNX file. `pip install "vit-keras[serve]"` installs what it needs.
 """
 
@@ -36,7 +36,7 @@ def serve(
     on_start: Callable[[str], None] | None = None,
     **options: Any,
 ) -> None:
-    """Serve a model until Ctrl-C or SIGTERM, then answer what has come, and return.
+    """Serve a model until Ctrl-C or SIGTERM, then finish pending requests and return.
 
     Args:
         model: An `.onnx` file that `vit_keras.export` wrote, or a model, which is exported first.
