@@ -317,7 +317,7 @@ class ImageFolder(keras.utils.PyDataset):
             self.epoch += 1
 
     def _close(self) -> bool:
-        """Stop reading ahead. Return whether the epoch was served to its end."""
+        """Stop reading ahead, and return whether the epoch was completed."""
         ahead, self._ahead = self._ahead, None
         return ahead is not None and ahead.close()
 

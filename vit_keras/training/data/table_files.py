@@ -23,7 +23,7 @@ _PACKED = (".gz", ".bz2", ".xz", ".zip", ".zst")
 
 
 def is_table(data: Any) -> bool:
-    """Return whether something is a table that `image_table` takes, and not a folder.
+    """Return whether a value is a table for `image_table` instead of a folder.
 
     Example:
         >>> is_table("train.csv"), is_table("flowers"), is_table({"image": ["1.png"]})
