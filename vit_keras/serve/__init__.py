@@ -48,7 +48,7 @@ def serve(
             and all other limits of `vit_keras.serve.limits.Limits`, such as `body` and `pixels`.
 
     Raises:
-        FileNotFoundError: There is no such file.
+        FileNotFoundError: The file does not exist.
         ImportError: A package is missing.
         OSError: The port is taken.
         ValueError: The file cannot be served, or an option is out of range.
@@ -74,7 +74,7 @@ def running(model: str | os.PathLike[str] | keras.Model, **options: Any) -> Iter
         The address of the server, such as `http://127.0.0.1:40123`.
 
     Raises:
-        FileNotFoundError: There is no such file.
+        FileNotFoundError: The file does not exist.
         ImportError: A package is missing.
         ValueError: The file cannot be served, or an option is out of range.
 

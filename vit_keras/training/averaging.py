@@ -45,7 +45,7 @@ def average(
         A new model, with the classes, the task and the preprocessing of all.
 
     Raises:
-        FileNotFoundError: There is no such file.
+        FileNotFoundError: The file does not exist.
         TypeError: One is neither a model nor a path.
         ValueError: There are no models; they differ in their architecture, preprocessing, task or classes; they have
             weights that cannot be averaged: quantized, with low-rank adapters, infinite or undefined; or `weights` or

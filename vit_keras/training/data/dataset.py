@@ -92,7 +92,7 @@ def image_folder(
         An `ImageFolder`; with `validation_split` two: training and validation.
 
     Raises:
-        FileNotFoundError: There is no such folder.
+        FileNotFoundError: The folder does not exist.
         ValueError: The folder has no classes or no images, an image is damaged (the error names it), or an argument is
             wrong.
 

@@ -44,7 +44,7 @@ def read_columns(table: Any, texts: Sequence[str] = ()) -> dict[str, np.ndarray]
             such as `007`. A column that is not there is ignored.
 
     Raises:
-        FileNotFoundError: There is no such file.
+        FileNotFoundError: The file does not exist.
         ImportError: pandas is not installed, or pyarrow for Parquet.
         TypeError: It is not a table.
         ValueError: It cannot be read, is empty, or its columns differ in length.
