@@ -37,7 +37,7 @@ def complete(target: str | os.PathLike[str]) -> Iterator[Path]:
         The path to write to: the same name, in a temporary folder beside the target (see `workspace`).
 
     Raises:
-        FileNotFoundError: There is no such folder.
+        FileNotFoundError: The folder does not exist.
         OSError: The disk is full or failed; the error names the target.
         TypeError: The target is not a path.
         ValueError: The target is a folder.

@@ -42,7 +42,7 @@ def method(text: str) -> str:
     """Return the name of a method of `attention_map`.
 
     Raises:
-        argparse.ArgumentTypeError: There is no such method.
+        argparse.ArgumentTypeError: The method is unknown.
 
     Example:
         >>> method("rollout")

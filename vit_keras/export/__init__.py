@@ -1,4 +1,4 @@
-"""Write a model as a file that runs without this package and without Keras, and show that it computes the same.
+"""Export a model to a file that runs without this package and Keras, and check that it computes the same.
 
 This module can be called: `vit_keras.export(model, "model.onnx")` is `vit_keras.export.export(model, "model.onnx")`.
 """
@@ -43,37 +43,36 @@ def export(
     attention: bool | None = None,
     check: Any = True,
 ) -> Report:
-    """Write a model as a file that runs without this package, run it in its own runtime, and compare.
+    """Export a model to a file that runs without this package, and compare it with the model in its own runtime.
 
     The file computes in float32. It appears at its path only if it computes what the model computes, or if that could
     not be checked because the process that ran it crashed.
 
     Args:
         model: A ViT of this package, or a model with one inside, of one input and one output.
-        path: The file, or for a SavedModel the folder. What an earlier export left there is replaced.
+        path: The file, or the folder of a SavedModel. Files of an earlier export are replaced.
         format: A name in `FORMATS`: `"saved_model"`, `"onnx"`, `"openvino"`, `"litert"`, `"torch"` or `"html"`, a
             page that computes. `None`: by the ending of the path; a path without one is a SavedModel.
-        preprocessing: Whether the file takes uint8 images, and not the model's own input.
+        preprocessing: Whether the file takes uint8 images instead of the model's own input.
         labels: Names of the classes, or the name of a list of them. `None`: the model's own.
-        top: How many of the most probable classes a file names, where it names any.
-        quantize: `None`, or what the format offers (`FORMATS[format].quantize`).
-        calibration: For `quantize="int8"` in the formats of ONNX: some thirty images like those that the file will see,
-            as paths, arrays or a folder. They show which channels are large, and the file comes closer to the model at
-            the same size and speed. `None`: no images are needed.
-        attention: Whether the file also returns the attention of every block. `None`: only a page does, which draws
-            it, where the model has any.
-        check: Images to compare with: `True` for some that this package draws; paths, arrays or a folder; `False` or
-            `None` to compare nothing.
+        top: Number of most probable classes that the file returns, if the format returns classes.
+        quantize: `None`, or an option of the format (`FORMATS[format].quantize`).
+        calibration: About thirty typical images for `quantize="int8"` in ONNX and OpenVINO files, as paths, arrays or a
+            folder. They show which channels are large, which makes the file more accurate at the same size and speed.
+        attention: Whether the file also returns the attention of every block. `None` means only a web page, which draws
+            it, if the model has attention.
+        check: Images for the comparison: `True` for generated ones; paths, arrays or a folder; `False` or `None` for no
+            comparison.
 
     Returns:
         A `Report`, which is also written next to the file, as `NAME.report.json`.
 
     Raises:
-        FileNotFoundError: There is no such folder.
+        FileNotFoundError: The folder does not exist.
         ImportError: A package that the format needs is not installed.
-        ValueError: The model cannot be written in this format, an argument does not fit, or the file computes
-            something else than the model; then there is no file.
-        RuntimeCrashed: A `ValueError`: the process that ran the file crashed. The file is there, and its report says
+        ValueError: The model cannot be exported to this format, an argument does not fit, or the file does not compute
+            the same as the model. No file is written.
+        RuntimeCrashed: The process that ran the file crashed (a `ValueError`). The file is kept, and its report says
             that it was not checked.
 
     Example:

@@ -1,4 +1,4 @@
-"""What calibration images show of a model: how large each channel becomes that products in 8 bits read."""
+"""Calibrate 8-bit products: measure the largest magnitude of each channel for some images."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["calibrated", "largest_channels"]
 
 
 def calibrated(plan: Plan, images: Any, name: str) -> Plan:
-    """Return a plan whose products in 8 bits follow what a model computes for some images.
+    """Return a plan whose 8-bit products are calibrated with images.
 
     Args:
         plan: The plan.
@@ -27,7 +27,7 @@ def calibrated(plan: Plan, images: Any, name: str) -> Plan:
         name: The name of the format.
 
     Raises:
-        ValueError: The format or the plan has no use for them, or there are no images.
+        ValueError: The format or the plan does not support calibration, or there are no images.
     """
     able = [each for each, kind in FORMATS.items() if kind.calibrates]
     if plan.quantize != "int8" or name not in able:

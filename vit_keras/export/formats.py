@@ -1,4 +1,4 @@
-"""The formats that models are exported to, as data. Imports nothing heavy."""
+"""The table of export formats. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class Format:
         runs: Modules to import for running.
         backend: The Keras backend that must be active to write it; `None` for any.
         resizes: Whether a file takes images of any size and resizes them as the model's preprocessing does.
-        quantize: What the argument `quantize=` may be.
+        quantize: Possible values of `quantize=`.
         calibrates: Whether `quantize="int8"` can follow calibration images.
-        weights: The ending of the file of weights that may lie next to a file; `""` where there is none.
+        weights: The ending of a separate weight file next to the file; `""` if there is none.
         shows_attention: Whether a file returns attention by default, if the model has any.
 
     Example:
@@ -90,14 +90,14 @@ def find_format(path: str | os.PathLike[str], format: str | None = None) -> str:
     """Return the name of a format: the given one, or the one that the ending of a path implies.
 
     Args:
-        path: Where the exported model goes.
+        path: Path of the exported model.
         format: A name in `FORMATS`, or `None`.
 
     Returns:
         A name in `FORMATS`.
 
     Raises:
-        ValueError: There is no such format, or the ending belongs to another one or to none.
+        ValueError: The format is unknown, or the ending is unknown or belongs to a different format.
 
     Example:
         >>> find_format("model.onnx"), find_format("folder")

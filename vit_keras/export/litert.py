@@ -1,8 +1,7 @@
 """LiteRT (`.tflite`): for Android, iOS, browsers and microcontrollers, through TensorFlow's converter.
 
-Images come in uint8 and in the size of the model: they are normalized inside, and resized outside. What the file says
-of itself, and the labels, stand in a zip archive at its end, as LiteRT's own metadata do: `unzip -p model.tflite
-vit_keras.json`.
+The file takes uint8 images in the size of the model: it normalizes but does not resize them. Metadata and labels are in
+a zip archive at its end, like LiteRT's own metadata: `unzip -p model.tflite vit_keras.json`.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ def write(plan: Plan, path: str | os.PathLike[str]) -> list[str]:
         path: The file.
 
     Returns:
-        What is to be known of this file, a sentence each.
+        Notes on this file, one sentence each.
 
     Raises:
         ValueError: The model takes images of any size, or computes something that LiteRT has no operation for.

@@ -26,7 +26,7 @@ def write(plan: Plan, path: str | os.PathLike[str]) -> list[str]:
         path: The file that ends in `.xml`.
 
     Returns:
-        What is to be known of this file, a sentence each.
+        Notes on this file, one sentence each.
 
     Raises:
         ValueError: The model has an operation that is not written to ONNX.

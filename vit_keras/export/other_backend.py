@@ -1,4 +1,4 @@
-"""Write a file whose format belongs to another backend than the active one: in a process of its own."""
+"""Write a file whose format needs a different backend, in a separate process."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def write_in_its_backend(plan: Plan, name: str, path: Path) -> list[str]:
         path: The file.
 
     Returns:
-        What is to be known of this file, a sentence each.
+        Notes on this file, one sentence each.
 
     Raises:
         ValueError: The model cannot be saved or opened by the other process, or not be written in this format.
@@ -83,7 +83,7 @@ def backend_for(name: str) -> str:
 
 
 def _save(plan: Plan, name: str, path: Path, folder: Path) -> None:
-    """Write what the other process needs into a folder."""
+    """Write the files that the other process needs into a folder."""
     options = {
         "preprocessing": plan.preprocessing is not None,
         "labels": plan.labels,
@@ -105,7 +105,7 @@ def _save(plan: Plan, name: str, path: Path, folder: Path) -> None:
 
 
 def _work(folder: Path) -> dict[str, Any]:
-    """Do what `_save` has left in a folder, and return the notes or the error."""
+    """Perform the export that `_save` prepared in a folder, and return the notes or the error."""
     from ..checkpoints.saved_models import load_model
 
     task = json.loads((folder / _TASK).read_text(encoding="utf-8"))

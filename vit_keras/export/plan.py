@@ -1,4 +1,4 @@
-"""Plan of an export: a model, its inputs and its outputs, looked up in `anatomy` once."""
+"""The plan of an export: a model, its inputs and its outputs, inspected once."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from ..preprocess.layer import Preprocess
 __all__ = ["Plan", "in_float32", "listening"]
 
 Shape = tuple[int | None, int | None, int | None, int]
-"""`(batch, height, width, channels)`; `None` for what is open."""
+"""`(batch, height, width, channels)`, with `None` for open dimensions."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
-    """The plan of an export. Made by `Plan.of`; every format is written from one.
+    """The plan of an export, from which every format is written. Returned by `Plan.of`.
 
     Attributes:
         model: The model.
@@ -89,7 +89,7 @@ class Plan:
             attention: Whether the file returns the attention of every block.
             quantize: See the attributes.
             calibration: See the attributes.
-            metadata: Takes the place of what is found out here.
+            metadata: Replaces the metadata that is collected here.
 
         Returns:
             The plan.
@@ -220,7 +220,7 @@ class Plan:
         return {name: ops.cast(found[name], "float32") for name in self.output_names}
 
     def metadata_json(self) -> dict[str, Any]:
-        """Return all that a file says of itself, as plain JSON."""
+        """Return the metadata of a file as plain JSON."""
         task = anatomy.task(self.model)
         return {
             "name": self.model.name,
@@ -279,7 +279,7 @@ def _labels(model: keras.Model, labels: Any, classes: int | None) -> tuple[str, 
 
 
 def _metadata(model: keras.Model) -> dict[str, Any]:
-    """Return what is known of a model's weights and of the programs that write it."""
+    """Return metadata about a model's weights and the versions of the programs that export it."""
     report = getattr(anatomy.find_vit(model), "load_report", None)
     source = None if report is None else str(report.source)
     published = None if source is None else published_as(Path(source))

@@ -83,12 +83,12 @@ class Report:
         format: The name of its format.
         bytes: Its size.
         sha256: Its hash; for several files, the hash of their names and hashes.
-        comparisons: What the file was found to compute; empty if it was not checked.
+        comparisons: Comparisons with the model; empty if the file was not checked.
         milliseconds: `{"file": …, "model": …}` for one image, medians, in turns on this machine; or `None`.
         runtime: Name and version of what ran the file, or `None`.
         cpu: What the processor can do that matters here.
         metadata: What the file says of itself.
-        notes: What else is to be known, a sentence each.
+        notes: Notes, one sentence each.
 
     Example:
         >>> print(Report(path="model.onnx", format="onnx", bytes=3_600_000, sha256="0" * 64))

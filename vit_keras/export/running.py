@@ -1,4 +1,4 @@
-"""Exported files running in a process of their own; see `runtimes`."""
+"""Run exported files in a separate process; see `runtimes`."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ __all__ = ["Running", "RuntimeCrashed", "ending"]
 
 
 class RuntimeCrashed(ValueError):
-    """The process that runs a file ended without an answer, so that nothing is known of the file."""
+    """The process that runs a file ended without an answer, which says nothing about the file."""
 
 
 class Running:
-    """A file that a process without Keras and without this package has open.
+    """An exported file, opened by a process without Keras and this package.
 
     Args:
         format: The name of its format.

@@ -33,7 +33,7 @@ def write(plan: Plan, path: str | os.PathLike[str]) -> list[str]:
         path: The folder.
 
     Returns:
-        What is to be known of this file, a sentence each.
+        Notes on this file, one sentence each.
     """
     import tensorflow as tf
 

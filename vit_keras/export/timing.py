@@ -60,7 +60,7 @@ def benchmark(
         A row for each file, the fastest first.
 
     Raises:
-        FileNotFoundError: There is no such file.
+        FileNotFoundError: The file does not exist.
         ValueError: A file is of no known format, or its runtime cannot run it.
 
     Example:

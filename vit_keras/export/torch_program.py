@@ -1,7 +1,7 @@
 """A program of `torch.export` (`.pt2`): runs in PyTorch, Python or C++, without Keras and this package.
 
-Images come in uint8 and in the size of the model: they are normalized inside, and resized outside. The file is a zip
-archive that also holds what it says of itself, `vit_keras.json`.
+The file takes uint8 images in the size of the model: it normalizes but does not resize them. It is a zip archive that
+also has its metadata, `vit_keras.json`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def write(plan: Plan, path: str | os.PathLike[str]) -> list[str]:
         path: The file.
 
     Returns:
-        What is to be known of this file, a sentence each.
+        Notes on this file, one sentence each.
 
     Raises:
         ValueError: The model takes images of any size, or torch.export cannot follow what it computes.

@@ -1,7 +1,7 @@
-"""One HTML page that computes: the model as ONNX, onnxruntime-web, and a page that takes an image.
+"""Export a model to a single HTML page, with the model as ONNX, onnxruntime-web, and a form for an image.
 
-The page asks the network for nothing: it works from a disk. What runs the model in it comes once from onnxruntime-web's
-package in the registry of npm, and is kept in the cache.
+The page works offline, from a disk. The runtime in it is downloaded once from onnxruntime-web's package on npm, and is
+kept in the cache.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def write(plan: Plan, path: str | os.PathLike[str]) -> list[str]:
         path: The file.
 
     Returns:
-        What is to be known of this file, a sentence each.
+        Notes on this file, one sentence each.
 
     Raises:
         ConnectionError: onnxruntime-web is not here and cannot be downloaded.
@@ -144,7 +144,7 @@ def _as_module(script: str) -> str:
 
 
 def _about(plan: Plan, preprocessing: Preprocessing) -> dict[Any, Any]:
-    """Return what the page has to know of a model to show its answers."""
+    """Return the settings of a model that the page needs to show its outputs."""
     vit = anatomy.find_vit(plan.model)
     inside = (layer.preprocessing for layer in flat_layers(plan.model) if isinstance(layer, Preprocess))
     sized = next((each for each in (preprocessing, *inside) if each.image_size), None)

@@ -63,7 +63,7 @@ class Packing:
             outputs: `(rows, images, width)`, or `(rows, tokens, width)` of a model that returns all tokens.
 
         Returns:
-            An array `(images, width)`; of tokens, a list of `(tokens of the image, width)`.
+            An array `(images, width)`, or for all tokens a list of `(tokens of the image, width)`.
 
         Raises:
             ValueError: The shape of `outputs` does not fit this packing.

@@ -1,7 +1,7 @@
-"""A server of one model: images in, classes and attention out, over HTTP.
+"""Serve a model over HTTP: images in, classes and attention out.
 
-It speaks the Open Inference Protocol, which clients of Triton, KServe and OpenVINO Model Server know, takes plain
-images at `/predict`, and has a page for people at `/`. onnxruntime computes; Keras is not needed once there is an
+The server implements the Open Inference Protocol of Triton, KServe and OpenVINO Model Server, takes plain images at
+`/predict`, and has a web page at `/`. onnxruntime computes; Keras is not needed once there is an
 ONNX file. `pip install "vit-keras[serve]"` installs what it needs.
 """
 
@@ -36,7 +36,7 @@ def serve(
     on_start: Callable[[str], None] | None = None,
     **options: Any,
 ) -> None:
-    """Serve a model until Ctrl-C or SIGTERM, then answer what has come, and return.
+    """Serve a model until Ctrl-C or SIGTERM, then finish pending requests and return.
 
     Args:
         model: An `.onnx` file that `vit_keras.export` wrote, or a model, which is exported first.
@@ -48,7 +48,7 @@ def serve(
             and all other limits of `vit_keras.serve.limits.Limits`, such as `body` and `pixels`.
 
     Raises:
-        FileNotFoundError: There is no such file.
+        FileNotFoundError: The file does not exist.
         ImportError: A package is missing.
         OSError: The port is taken.
         ValueError: The file cannot be served, or an option is out of range.
@@ -74,7 +74,7 @@ def running(model: str | os.PathLike[str] | keras.Model, **options: Any) -> Iter
         The address of the server, such as `http://127.0.0.1:40123`.
 
     Raises:
-        FileNotFoundError: There is no such file.
+        FileNotFoundError: The file does not exist.
         ImportError: A package is missing.
         ValueError: The file cannot be served, or an option is out of range.
 

@@ -1,4 +1,4 @@
-"""Answers of the server: a table of addresses, and a function for each."""
+"""The ASGI app of the server: a table of addresses, and a function for each."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ __all__ = ["App", "Limits"]
 Late = asyncio.exceptions.TimeoutError
 """What `asyncio.wait_for` raises: `TimeoutError`, from Python 3.11 on."""
 KEPT = 256 << 20
-"""Bytes that a run may need if its memory is to be kept for the next one."""
+"""Maximum bytes of a run whose memory is kept for the next one."""
 _FOLDER = Path(__file__).parent
 _FOOTER = """<p>The image is sent to this server only, and is not kept.</p>
     <p>For programs: <code>curl --data-binary @cat.jpg <span id="address"></span></code>, the Open Inference Protocol at
@@ -60,9 +60,9 @@ class App:
 
     Args:
         engine: The model.
-        limits: What a client may cost.
-        threads: How many requests, or batches, are computed at once.
-        batch: How many requests at most are computed together.
+        limits: Limits on the cost of a client.
+        threads: Number of requests, or batches, that are computed at once.
+        batch: Maximum number of requests in a batch.
 
     Attributes:
         stopping: Set it to let health checks say that the server takes no more, and answers close connections.
@@ -95,7 +95,7 @@ class App:
         self._app.router.redirect_slashes = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, whatever it is."""
+        """Answer any request."""
         start, status = time.monotonic(), 0
         if scope["path"].startswith(("http://", "https://")):  # as proxies are asked
             scope["path"] = "/" + scope["path"].partition("://")[2].partition("/")[2]
@@ -115,7 +115,7 @@ class App:
         self.metrics.request_seconds.labels(name).observe(time.monotonic() - start)
 
     def close(self) -> None:
-        """End the threads, after what they have to do."""
+        """End the threads after their pending jobs."""
         self.workers.close()
 
     # --- errors ---------------------------------------------------------------------------------------------------
@@ -142,7 +142,7 @@ class App:
 
     @contextlib.contextmanager
     def _place(self, request: Request) -> Iterator[None]:
-        """Hold a place for a request from before its body is read until its answer is there."""
+        """Reserve a place in the queue for a request, from before its body is read until its answer is ready."""
         limits, client = self.limits, request.client.host if request.client else ""
         if self._clients.total() >= limits.pending:
             raise HTTPException(
@@ -212,7 +212,7 @@ class App:
     # --- answers --------------------------------------------------------------------------------------------------
 
     async def page(self, request: Request) -> Response:
-        """Return the page for people."""
+        """Return the web page."""
         headers = {"Content-Security-Policy": "frame-ancestors 'none'", "Cache-Control": "no-cache"}
         return HTMLResponse(_page(self.engine.name), headers=headers)
 
@@ -227,11 +227,11 @@ class App:
         return Response(encode(self.metrics.registry), media_type=content_type)
 
     async def server(self, request: Request) -> Response:
-        """Return what the server is."""
+        """Return the server's metadata."""
         return json_response({"name": "vit-keras", "version": __version__, "extensions": ["binary_tensor_data"]})
 
     async def live(self, request: Request) -> Response:
-        """Return that the server lives."""
+        """Return that the server is live."""
         return json_response({"live": True})
 
     async def ready(self, request: Request) -> Response:
@@ -239,7 +239,7 @@ class App:
         return json_response({"ready": not self.stopping}, 503 if self.stopping else 200)
 
     async def model(self, request: Request) -> Response:
-        """Return what the model takes and returns."""
+        """Return the model's metadata: inputs and outputs."""
         inputs = [{"name": "images", "datatype": "UINT8", "shape": [-1, -1, -1, 3]}]
         outputs = [{"name": n, "datatype": kind, "shape": shape} for n, (kind, shape) in self.engine.outputs.items()]
         about = {"name": self.engine.name, "versions": [VERSION], "platform": "onnxruntime_onnx"}

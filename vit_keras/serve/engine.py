@@ -37,7 +37,7 @@ class Engine:
         metadata: Whatever else the file tells.
 
     Raises:
-        FileNotFoundError: There is no such file.
+        FileNotFoundError: The file does not exist.
         ValueError: It is not an ONNX file, or it does not take images.
     """
 

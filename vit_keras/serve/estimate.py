@@ -24,7 +24,7 @@ _TEXT = 24  # bytes of a number in JSON
 
 
 def pixels_of(engine: Engine, size: Sequence[int]) -> int:
-    """Return the pixels of one image where it is largest: as sent, resized across, or resized.
+    """Return the maximum number of pixels of an image at any step: as sent, resized across, or resized.
 
     Args:
         engine: The model.
@@ -72,7 +72,7 @@ def bytes_of_answer(engine: Engine, count: int, size: Sequence[int], outputs: Ma
 
 
 def at_once(engine: Engine, size: Sequence[int]) -> int:
-    """Return how many images of a size are computed together.
+    """Return the number of images of a size that are computed together.
 
     Args:
         engine: The model.

@@ -192,7 +192,7 @@ class Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """End in order at the first signal to end; the second has the effect that it had before."""
+        """Shut down gracefully at the first signal; a second one has its original effect."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return

@@ -1,4 +1,4 @@
-"""Threads that read images and run the model: one job after the other, or several in one batch."""
+"""Threads that read images and run the model, one job at a time or several in a batch."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Workers:
         return job.future
 
     def close(self) -> None:
-        """Do the jobs that there are, and end the threads."""
+        """Finish pending jobs, and end the threads."""
         for _ in self._threads:
             self._queue.put(None)
         for thread in self._threads:
@@ -94,7 +94,7 @@ class Workers:
             first = None  # what is waited for may be long in coming
 
     def _more(self) -> list[_Job]:
-        """Return what may be computed together with a job."""
+        """Return the jobs that may be computed together with a job."""
         jobs: list[_Job] = []
         until = time.monotonic() + self._wait
         while len(jobs) < self._batch - 1:

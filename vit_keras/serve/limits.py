@@ -1,4 +1,4 @@
-"""Limits on what a client may cost."""
+"""Limits on the cost of a client."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _THIS_MACHINE = ("127.0.0.0/8", "::1")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Limits:
-    """Limits on what a client may cost.
+    """Limits on the cost of a client.
 
     Attributes:
         body: Bytes of a request.
@@ -69,7 +69,7 @@ class Limits:
                 raise ValueError(f"A proxy is {example}. Received: {address!r}") from None
 
     def requests_of(self, client: str) -> float:
-        """Return how many requests of an address may wait.
+        """Return the maximum number of waiting requests of an address.
 
         Example:
             >>> Limits().requests_of("192.0.2.1"), Limits().requests_of("127.0.0.1")
@@ -78,7 +78,7 @@ class Limits:
         return self._of(client, self.per_client, 32)
 
     def connections_of(self, client: str) -> float:
-        """Return how many connections an address may have.
+        """Return the maximum number of connections of an address.
 
         Example:
             >>> Limits(proxies=("192.0.2.0/24",)).connections_of("192.0.2.1")

@@ -1,4 +1,4 @@
-"""The file in the body of a form, as browsers and curl send it."""
+"""Read the file in a multipart form, as browsers and curl send it."""
 
 from __future__ import annotations
 

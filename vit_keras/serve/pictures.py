@@ -1,4 +1,4 @@
-"""Decoding of images for the model, and maps of attention to lay over them."""
+"""Decode images for the model, and compute attention maps."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def resized(picture: np.ndarray, preprocessing: Preprocessing | None, max_pixels
 def attention_maps(
     scores: Sequence[np.ndarray], picture: tuple[int, int], preprocessing: Preprocessing | None
 ) -> Mapping[str, Any] | None:
-    """Return where a model looks in an image: what its first token attends to, or the mean of all tokens.
+    """Return attention maps of an image: those of the first token, or the mean of all tokens.
 
     Args:
         scores: The attention `(1, heads, tokens, tokens)` of each block.

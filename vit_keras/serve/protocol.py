@@ -125,7 +125,7 @@ def write_response(inference: Inference, found: Mapping[str, np.ndarray], engine
 
 
 def _numbers(value: np.ndarray) -> Iterator[bytes]:
-    """Write numbers in JSON, some at a time."""
+    """Write numbers in JSON, in chunks."""
     flat = value.ravel()
     for start in range(0, flat.size, _AT_ONCE):
         yield ("," if start else "").encode() + _json(flat[start : start + _AT_ONCE].tolist())[1:-1].encode()

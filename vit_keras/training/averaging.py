@@ -29,7 +29,7 @@ def average(
     weights: Sequence[float] | None = None,
     output: str | os.PathLike[str] | None = None,
 ) -> keras.Model:
-    """Return a model whose weights are the average of those of several models, such as one for each fold.
+    """Return a model with the average weights of several models, such as one for each fold.
 
     The models must have begun with the same pre-trained weights: between models that were trained independently, the
     average is of no use. Its predictions cost as much as those of one model. The average of all predictions
@@ -45,7 +45,7 @@ def average(
         A new model, with the classes, the task and the preprocessing of all.
 
     Raises:
-        FileNotFoundError: There is no such file.
+        FileNotFoundError: The file does not exist.
         TypeError: One is neither a model nor a path.
         ValueError: There are no models; they differ in their architecture, preprocessing, task or classes; they have
             weights that cannot be averaged: quantized, with low-rank adapters, infinite or undefined; or `weights` or
@@ -102,7 +102,7 @@ def _shares(models: Sequence[Any], weights: Sequence[float] | None) -> list[floa
 
 
 def _opened(given: Any, number: int) -> tuple[keras.Model, str]:
-    """Return a model, and what errors call it."""
+    """Return a model, and its name for errors."""
     if isinstance(given, keras.Model):
         return given, f"model {number}, {given.name!r}"
     if isinstance(given, (str, os.PathLike)):
@@ -111,7 +111,7 @@ def _opened(given: Any, number: int) -> tuple[keras.Model, str]:
 
 
 def _facts(model: keras.Model) -> dict[str, Any]:
-    """Return what must be the same in all models, by what an error calls it."""
+    """Return the facts that must agree in all models, by their names for errors."""
     facts = {"task": anatomy.task(model), "names of the classes": anatomy.output_names(model)}
     if anatomy.has_vit(model):
         settings = getattr(anatomy.find_vit(model), "settings", dict)()

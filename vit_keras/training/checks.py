@@ -135,7 +135,7 @@ _REMEDIES = {
 
 
 def _reaching(vit: keras.Model, model: keras.Model, inputs: Any) -> Any:
-    """Return what the ViT inside a model receives for these inputs, from the layers before it."""
+    """Return the inputs of the ViT inside a model, computed by the layers before it."""
     if vit is model:
         return inputs
     seen = []
@@ -186,11 +186,11 @@ def _check_shares(labels: np.ndarray) -> None:
 
 
 UNBALANCED = "The largest class has"
-"""How the warning of unbalanced classes begins."""
+"""The beginning of the warning about unbalanced classes."""
 
 
 def _counts(labels: np.ndarray) -> np.ndarray:
-    """Return how often each class occurs in class numbers or one-hot labels."""
+    """Return the number of images of each class, from class numbers or one-hot labels."""
     if labels.ndim == 2 and labels.shape[1] > 1:
         return labels.sum(0)
     return np.unique(labels, return_counts=True)[1]

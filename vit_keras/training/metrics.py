@@ -74,7 +74,7 @@ def fitting(task: str) -> tuple[str, ...]:
     """Return the names of the metrics that fit a task.
 
     Raises:
-        ValueError: There is no such task.
+        ValueError: The task is unknown.
 
     Example:
         >>> fitting("regression")

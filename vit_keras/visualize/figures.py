@@ -107,7 +107,7 @@ def plot_heads(
     columns: int | None = None,
     **look: Any,
 ) -> Any:
-    """Draw what each head of a layer attends to, from the class token or whatever token the output is read from.
+    """Draw the attention of each head of a layer, from the class token or the token that the output is read from.
 
     Args:
         recording: A recording with attention, heads not fused.
@@ -143,7 +143,7 @@ def plot_layers(
     ax: Any = None,
     **look: Any,
 ) -> Any:
-    """Draw what each head of each layer attends to: one row per layer, one column per head.
+    """Draw the attention of every head: one row per layer, one column per head.
 
     Layers go across and heads down where the figure would otherwise be more than four times as high as wide.
 

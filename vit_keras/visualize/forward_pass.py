@@ -1,4 +1,4 @@
-"""The one pass through a model: what a plan asks for, as arrays.
+"""Run a model once and collect the arrays of a plan.
 
 The layers show what they compute (`vit_keras.layers.tap`), so no second model is built, and it does not matter how deep
 the Vision Transformer is nested in another model. The pass is compiled once for a model and a plan.
@@ -27,7 +27,7 @@ from .unmerging import unmerge
 
 
 def watch(model: keras.Model, inputs: np.ndarray, classes: np.ndarray | None, plan: Plan) -> dict[str, Any]:
-    """Run a model once and return what the plan asks for, as arrays under the names of `Recording`'s fields."""
+    """Run a model once and return the arrays of a plan, under the names of `Recording`'s fields."""
     if not model.built:
         model(inputs[:1])
     tensors = [ops.convert_to_tensor(array) for array in (inputs, classes) if array is not None]

@@ -1,4 +1,4 @@
-"""Gradients with respect to tensors inside a model, by each backend's own means.
+"""Compute gradients with respect to tensors inside a model, on every backend.
 
 Each function here takes `forward(watch)`. It runs a model, passes each tensor whose gradient is wanted through
 `watch(name, tensor)`, goes on with what that returns, and returns `(score, watched, seen)`: a scalar, `{name:

@@ -29,7 +29,7 @@ def attention_rollout(
     start_layer: int = 0,
     query: Any = "auto",
 ) -> np.ndarray:
-    """Return how much of each patch reaches the output, by attention rollout.
+    """Return the share of each patch in the output, by attention rollout.
 
     Each layer passes on the mean of a token's own state (the residual) and of what it attends to; the
     product over the layers says how much of each input token is in the output (Abnar & Zuidema 2020,
@@ -68,7 +68,7 @@ def attention_rollout(
 
 
 def cls_attention(recording: Recording, layer: int | None = None, head: int | None = None) -> np.ndarray:
-    """Return what the class token attends to in one layer, for each head (DINO, arXiv 2104.14294, figure 1).
+    """Return the class token's attention in one layer, for each head (DINO, arXiv 2104.14294, figure 1).
 
     Without a class token it is the mean attention of the tokens that the output is read from. A MAP head has an
     attention of its own, which is the default there.
@@ -111,7 +111,7 @@ def mean_of_heads(recording: Recording, layer: int | None = None, head: int | No
 
 
 def alti_rollout(recording: Recording, start_layer: int = 0, kind: str = "alti", query: Any = "auto") -> np.ndarray:
-    """Return the rollout of what tokens contribute to each other: their attention times their values.
+    """Return the rollout of the contributions of tokens to each other: their attention times their values.
 
     An attention sink, a token that all attend to but whose values are small, counts for little here. This needs neither
     gradients nor a head.

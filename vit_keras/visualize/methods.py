@@ -41,7 +41,7 @@ class Method:
 
     @property
     def function(self) -> Callable[..., np.ndarray]:
-        """The function that `make` names, with what is bound."""
+        """The function that `make` names, with the arguments in `bound`."""
         make = self.make
         if isinstance(make, str):
             from . import maps
@@ -60,7 +60,7 @@ class Method:
         return bool(self.needs.get("exits"))
 
     def plan(self, options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the options of `record`, and those of `make`, for what a caller wants.
+        """Return the options of `record`, and those of `make`, for a caller's options.
 
         Args:
             options: Some of `options`.

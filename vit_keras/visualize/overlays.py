@@ -1,4 +1,4 @@
-"""Maps laid over images: the package's own style, the ViT paper's and vit-keras 0.2's."""
+"""Overlay maps on images, in the style of this package, the ViT paper or vit-keras 0.2."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def overlay(
     interpolation: str = "bilinear",
     percentile: float | None = None,
 ) -> np.ndarray:
-    """Lay a map over an image so that a person can read both.
+    """Overlay a map on an image so that both stay readable.
 
     The map is stretched between two of its percentiles, because one patch that draws all attention would otherwise
     leave the rest black. It colors a dimmed, half gray copy of the image, more opaque where it is higher.

@@ -21,7 +21,7 @@ __all__ = ["record_packed"]
 
 
 def record_packed(packed: PackedTransformer, images: Sequence[np.ndarray]) -> list[Recording]:
-    """Run a packed model once on images of any sizes, and return for each what the blocks computed for it alone.
+    """Run a packed model once on images of any sizes, and return a separate recording for each.
 
     Args:
         packed: The model (`vit_keras.pack`).

@@ -1,4 +1,4 @@
-"""The ViT paper's Figures 6 and 7, and figures of what `vit_keras.visualize.analysis` computes."""
+"""Draw the ViT paper's Figures 6 and 7, and the results of `vit_keras.visualize.analysis`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Conversion of a user's images to the input of a model, and to images to draw on.
+"""Convert images to the input of a model, and to images to draw on.
 
 Maps cover the whole image: it is stretched to the model's size, never cropped. Which pixels the model takes is
 `anatomy`'s answer.

@@ -1,4 +1,4 @@
-"""Plan of a recording: which arrays it is to hold."""
+"""The plan of a recording: the arrays to keep."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Results of one pass through a model. NumPy only: everything drawn or computed afterwards starts from here."""
+"""The arrays recorded in one pass through a model, from which maps and figures are computed. NumPy only."""
 
 from __future__ import annotations
 

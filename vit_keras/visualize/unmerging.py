@@ -8,7 +8,7 @@ from keras import ops
 
 
 def unmerge(tensor: Any, source: Any, share_rows: bool | None = False, share_columns: bool | None = None) -> Any:
-    """Return a tensor of tokens as it would be if the patches in each had stayed apart, all with the same values.
+    """Return a tensor of tokens in which each patch has the values of the merged token that contains it.
 
     What flows into a token, such as attention to it, is divided among its patches; what it holds is a copy in each. Of
     gradients it is the other way round.

@@ -132,7 +132,7 @@ class NpzReader(Reader):
         path: The file.
 
     Raises:
-        FileNotFoundError: There is no such file.
+        FileNotFoundError: The file does not exist.
         ValueError: It is not an .npz file, or it is damaged. Damage inside an array is found when
             that array is read.
     """

@@ -46,7 +46,7 @@ class HDF5Reader(Reader):
         content: An open file with the bytes, if they are not at `path`.
 
     Raises:
-        FileNotFoundError: There is no such file.
+        FileNotFoundError: The file does not exist.
         ValueError: The file is damaged, or it holds no weights.
     """
 
@@ -173,7 +173,7 @@ class KerasReader(HDF5Reader):
         path: The `.keras` file.
 
     Raises:
-        FileNotFoundError: There is no such file.
+        FileNotFoundError: The file does not exist.
         ValueError: The file is damaged, or it is not a Keras model.
     """
 

@@ -36,7 +36,7 @@ class SafetensorsReader(Reader):
         path: The file.
 
     Raises:
-        FileNotFoundError: There is no such file.
+        FileNotFoundError: The file does not exist.
         ValueError: The file is damaged or incomplete. The position of every array is checked on opening.
     """
 

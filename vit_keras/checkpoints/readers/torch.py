@@ -31,7 +31,7 @@ class TorchReader(Reader):
         key: The state dict to read, as in `open_weights`.
 
     Raises:
-        FileNotFoundError: There is no such file.
+        FileNotFoundError: The file does not exist.
         ValueError: The file is damaged, wants to run code, or holds a whole pickled module, no state dict, or
             several without a preferred one.
     """

@@ -31,7 +31,7 @@ def write(plan: Plan, path: str | os.PathLike[str]) -> list[str]:
         path: The file. Weights of more than 2 GiB go into `<path>.data` next to it, which the file names.
 
     Returns:
-        What is to be known of this file, a sentence each.
+        Notes on this file, one sentence each.
 
     Raises:
         ValueError: The model has an operation that is not written to ONNX.

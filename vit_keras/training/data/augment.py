@@ -133,7 +133,7 @@ class Augmentation:
         return batch if labels is None else (batch, new_labels)
 
     def picture(self, pixels: np.ndarray, size: tuple[int, int], rng: np.random.Generator) -> np.ndarray:
-        """Apply what is done to each image alone: crop, resize, flip, three-augment, TrivialAugment.
+        """Apply the augmentation of single images: crop, resize, flip, three-augment, TrivialAugment.
 
         Args:
             pixels: uint8 `(height, width, 1 or 3)`, of any size.
@@ -176,7 +176,7 @@ class Augmentation:
         return left, top, left + w, top + h
 
     def batch(self, images: np.ndarray, labels: Any, rng: np.random.Generator) -> tuple[np.ndarray, Any]:
-        """Apply what is done to whole batches: color jitter, RandAugment, random erasing, mixup, cutmix.
+        """Apply the augmentation of whole batches: color jitter, RandAugment, random erasing, mixup, cutmix.
 
         Args:
             images: `(n, height, width, channels)` of pixels in [0, 255].

@@ -1,4 +1,4 @@
-"""The columns of a submission: what models predict, under the names and in the order that a competition asks for."""
+"""Write a submission: predictions in the columns and order that a competition requires."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ def image_folder(
         An `ImageFolder`; with `validation_split` two: training and validation.
 
     Raises:
-        FileNotFoundError: There is no such folder.
+        FileNotFoundError: The folder does not exist.
         ValueError: The folder has no classes or no images, an image is damaged (the error names it), or an argument is
             wrong.
 
@@ -317,7 +317,7 @@ class ImageFolder(keras.utils.PyDataset):
             self.epoch += 1
 
     def _close(self) -> bool:
-        """Stop reading ahead. Return whether the epoch was served to its end."""
+        """Stop reading ahead, and return whether the epoch was completed."""
         ahead, self._ahead = self._ahead, None
         return ahead is not None and ahead.close()
 

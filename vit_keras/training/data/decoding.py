@@ -76,7 +76,7 @@ class Decoder:
         return pixels
 
     def bytes(self) -> int:
-        """Return about how many bytes an image takes at most."""
+        """Return the approximate maximum number of bytes of an image."""
         height, width = (self.shortest, 1.5 * self.shortest) if self.roomy else self.size
         return int(height * width * self.preprocessing.channels)
 

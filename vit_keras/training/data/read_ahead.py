@@ -57,7 +57,7 @@ class ReadAhead:
         return future.result() if future else self.data._batch(self.epoch, place)
 
     def close(self) -> bool:
-        """Drop the batches that nobody waits for. Return whether all batches were asked for."""
+        """Drop unused batches, and return whether all batches were requested."""
         with self.lock:
             if self.pool:
                 self.pool.shutdown(wait=False, cancel_futures=True)

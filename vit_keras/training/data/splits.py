@@ -44,7 +44,7 @@ def fold_numbers(data: Labeled, folds: int, seed: int) -> np.ndarray:
 
 
 def _folds(data: Labeled, folds: int, seed: int, fewer: Callable[[int], str]) -> np.ndarray:
-    """Return the fold of each image; `fewer` says how the caller asks for a number of folds that is possible."""
+    """Return the fold of each image; `fewer` is the advice to the caller if there are too many folds."""
     images = len(data.paths)
     if folds > images:
         advice = _advice(images, fewer, "Add images")
@@ -122,7 +122,7 @@ def _check_duplicates(data: Labeled) -> None:
 
 
 def _advice(most: int, fewer: Callable[[int], str], other: str) -> str:
-    """Return what would work: the most parts that are possible, where they are two, or something else."""
+    """Return advice that works: the maximum number of parts if it is at least two, or something else."""
     return f"{fewer(most)}, or {other[0].lower()}{other[1:]}." if most > 1 else f"{other}."
 
 

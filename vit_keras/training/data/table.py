@@ -345,7 +345,7 @@ def _numbers(column: np.ndarray, name: str) -> np.ndarray:
 
 
 def find_pictures(ids: Sequence[str], root: Path) -> tuple[list[Path], frozenset[int]]:
-    """Return the file of each id, and the numbers of those that have none; each folder is listed once."""
+    """Return the file of each id, and the numbers of ids without a file; each folder is listed once."""
     folders: dict[Path, dict[str, list[str]]] = {}
     paths, missing = [], []
     for row, name in enumerate(ids):

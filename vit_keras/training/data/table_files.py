@@ -23,7 +23,7 @@ _PACKED = (".gz", ".bz2", ".xz", ".zip", ".zst")
 
 
 def is_table(data: Any) -> bool:
-    """Return whether something is a table that `image_table` takes, and not a folder.
+    """Return whether a value is a table for `image_table` instead of a folder.
 
     Example:
         >>> is_table("train.csv"), is_table("flowers"), is_table({"image": ["1.png"]})
@@ -44,7 +44,7 @@ def read_columns(table: Any, texts: Sequence[str] = ()) -> dict[str, np.ndarray]
             such as `007`. A column that is not there is ignored.
 
     Raises:
-        FileNotFoundError: There is no such file.
+        FileNotFoundError: The file does not exist.
         ImportError: pandas is not installed, or pyarrow for Parquet.
         TypeError: It is not a table.
         ValueError: It cannot be read, is empty, or its columns differ in length.

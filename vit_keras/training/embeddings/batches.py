@@ -24,7 +24,7 @@ __all__: list[str] = []
 
 
 class Batch(NamedTuple):
-    """Some images, or what a model computed of them: one row each.
+    """Some images, or the outputs of a model for them: one row each.
 
     Attributes:
         images: An array or tensor `(batch, …)`, or a list of images.

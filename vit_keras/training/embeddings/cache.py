@@ -77,7 +77,7 @@ def features(
 
 
 def _description(part: keras.Model) -> Any:
-    """Return what a model computes, as far as its weights do not say it."""
+    """Return a description of the computation of a model that its weights do not determine."""
     if not isinstance(part, VisionTransformer):  # a graph of any operations
         try:
             return {**part.get_config(), "name": None}

@@ -1,4 +1,4 @@
-"""Embeddings: what the head of a Vision Transformer sees, for any number of images."""
+"""Embeddings of any number of images: the inputs of a Vision Transformer's head."""
 
 from __future__ import annotations
 

@@ -200,7 +200,7 @@ def knn(
     k: int = 20,
     temperature: float = 0.07,
 ) -> np.ndarray:
-    """Classify by the nearest neighbors: a measure of how good features are, without training or tuning.
+    """Classify by nearest neighbors, which measures the quality of features without training or tuning.
 
     As DINO does (arXiv 2104.14294, `eval_knn.py`): each of the `k` features with the largest cosine similarity votes
     for its class with `exp(similarity / temperature)`.

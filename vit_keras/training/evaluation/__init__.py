@@ -71,12 +71,12 @@ class Evaluation:
 
     @property
     def targets(self) -> np.ndarray:
-        """What `metrics.score` compares: the labels."""
+        """The labels for `metrics.score`."""
         return self.labels
 
     @property
     def outputs(self) -> np.ndarray:
-        """What `metrics.score` compares: the probabilities."""
+        """The probabilities for `metrics.score`."""
         return self.probabilities
 
     @functools.cached_property

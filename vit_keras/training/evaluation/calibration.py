@@ -1,4 +1,4 @@
-"""Calibration: whether probabilities are as often right as they say, and the temperature that makes them so.
+"""Calibration: compare probabilities with accuracy, and fit the temperature that makes them agree.
 
 A reliability diagram compares, in bins of the probability, how sure a model was with how often it was right. The
 expected calibration error is the mean gap between the two, weighted by the images in each bin (Guo et al., "On
@@ -39,7 +39,7 @@ _DRAWS = 200
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Reliability:
-    """How often a model was right, by how sure it was; made by `Reliability.of`.
+    """The accuracy of a model by its confidence. Returned by `Reliability.of`.
 
     Attributes:
         counts: Predictions in each bin of the probability, all bins equally wide.

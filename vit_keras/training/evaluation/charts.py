@@ -135,7 +135,7 @@ def _scatter(name: str, true: np.ndarray, said: np.ndarray) -> str:
 
 
 def reliability_chart(before: Any, after: Any | None) -> str:
-    """Return a reliability diagram: how often a model was right, by how sure it was.
+    """Return a reliability diagram: the accuracy of a model by its confidence.
 
     Args:
         before: The `Reliability` of its probabilities.

@@ -1,4 +1,4 @@
-"""The learning curve over the number of images: what more of them would give.
+"""The learning curve over the number of images, and the expected gain of more images.
 
 The error of many learners falls as a power of the number of examples (Cortes et al., "Learning Curves", 1993; Hestness
 et al., arXiv 1712.00409). Where it does, a few small trainings tell what twice as many images would give.
@@ -56,7 +56,7 @@ class ImageCurve:
 def image_curve(
     train: Any, labels: Any, held_out: Any, held_out_labels: Any, *, l2: float | str = "auto", seed: int = 0
 ) -> ImageCurve:
-    """Measure how the accuracy grows with the number of images, and what twice as many would give.
+    """Measure how the accuracy grows with the number of images, and predict it for twice as many.
 
     A logistic regression learns 1/8, 1/4, 1/2 and all of the features, the parts five times with other images, and the
     same share of each class. A power law is fitted to the error (a line through the logarithms), and its interval comes

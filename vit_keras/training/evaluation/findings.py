@@ -70,7 +70,7 @@ class Findings:
 
     @property
     def lines(self) -> list[str]:
-        """What to print before the training."""
+        """Lines to print before training."""
         found = [self.curve.headline] if self.curve is not None else []
         if self.wrong:
             found.append(f"{len(self.wrong):,} labels may be wrong; the report shows which")
@@ -78,7 +78,7 @@ class Findings:
 
     @property
     def remarks(self) -> list[str]:
-        """What a reader must know before the numbers."""
+        """Remarks to read before the numbers."""
         if not self.pairs:
             return []
         count = len({pair.held_out for pair in self.pairs})
@@ -86,7 +86,7 @@ class Findings:
         return [f"{count:,} held-out {what} to learn from, so the result on new images may be worse."]
 
     def to_dict(self, data: Labeled) -> dict[str, object]:
-        """Return what was found, as plain JSON, with the images as the data call them."""
+        """Return the findings as plain JSON, with images named as in the data."""
         curve = self.curve
         return {
             "images": self.images,

@@ -1,4 +1,4 @@
-"""The part of a report about the images themselves: near-duplicates, likely wrong labels, what more would give."""
+"""The part of a report about the images: near-duplicates, likely wrong labels, and the gain of more images."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def jpeg(pixels: np.ndarray) -> str:
 
 
 def sections(findings: Findings, data: Labeled) -> list[str]:
-    """Return what was found, as HTML."""
+    """Return the findings as HTML."""
     return [_curve(findings), _wrong(findings, data), _duplicates(findings, data)]
 
 

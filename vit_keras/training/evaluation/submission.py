@@ -179,7 +179,7 @@ def _ids_and_names(
 
 @dataclasses.dataclass
 class _Ensemble:
-    """Several models, and how their predictions are averaged."""
+    """Several models, and the average of their predictions."""
 
     models: Sequence[Any]
     average: str
@@ -231,7 +231,7 @@ class _Ensemble:
         preprocessing: Preprocessing,
         show: str | None,
     ) -> np.ndarray:
-        """Return what is averaged, of one model: the mean over all views, float64 `(n, outputs)`."""
+        """Return the values of one model for the average: the mean over all views, float64 `(n, outputs)`."""
         rows, count, size = [], len(pictures.paths), self.batch_size
         with progress_bar(show or "", count, show=bool(show)) as advance:
             for first in range(0, count, size):
@@ -245,7 +245,7 @@ class _Ensemble:
         return np.concatenate(rows)
 
     def _scores(self, model: keras.Model, inputs: np.ndarray) -> np.ndarray:
-        """Return what is averaged, of one batch: predictions, or logits."""
+        """Return the values of one batch for the average: predictions or logits."""
         outputs = keras.ops.convert_to_numpy(model.predict_on_batch(inputs))
         task = anatomy.task(model)
         if self.average == "logits" and task not in anatomy.NUMBERS and anatomy.output_kind(model) == "logits":

@@ -269,7 +269,7 @@ def _check_options(model: Any, weights: Any, options: Mapping[str, Any]) -> None
 
 
 def _check_output(output: Path, overwrite: bool) -> None:
-    """Raise what can be known before anything is loaded."""
+    """Raise the errors that can be found before anything is loaded."""
     if output.exists() and not output.is_dir():
         raise ValueError(f"{output} is a file. Pass another folder for the results as output= (--output).")
     done = (output / "model.keras").exists() or (output / "oof.csv").exists()

@@ -83,7 +83,7 @@ class Baseline:
 
     @classmethod
     def joined(cls, parts: Sequence[dict[str, Any]]) -> Baseline:
-        """Return the baseline of all folds, of what `to_dict` returned for each."""
+        """Return the baseline of all folds from the `to_dict` of each."""
         names = set.intersection(*({*part["right"]} for part in parts))
         right = {name: sum(part["right"][name] for part in parts) for name in parts[0]["right"] if name in names}
         held_out, learned, seconds = (sum(part[name] for part in parts) for name in ("held_out", "learned", "seconds"))

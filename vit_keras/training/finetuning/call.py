@@ -1,4 +1,4 @@
-"""One call of `finetune`: one training with its report, or one for each fold and a report of all."""
+"""A call of `finetune`: a training run with its report, or a run for each fold and a joint report."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class Call:
         return Frozen.of(self.given, train, held_out, seconds=self.options.seconds, seed=self.options.seed)
 
     def _baseline(self, frozen: Frozen | None, job: Job) -> Baseline | None:
-        """Return what the features tell before the training, where an image has one class."""
+        """Return the baseline of the features before training, for images with one class."""
         if frozen is None or self.data.task != "single":
             return None
         parts, classes = (job.train.rows, job.held_out.rows), len(self.data.names)
@@ -131,7 +131,7 @@ class Call:
         return Findings() if frozen is None else look_at(frozen, self.data, pairs, seed=self.options.seed)
 
     def _calibrated(self, model: keras.Model, evaluation: Any) -> tuple[Any, float | None]:
-        """Calibrate a model by its evaluation, if that is wanted, and return what it predicts now."""
+        """Calibrate a model by its evaluation, if requested, and return its new evaluation."""
         if not self.options.calibrate:
             return evaluation, None
         by = calibrate(model, evaluation)
@@ -262,7 +262,7 @@ class Call:
         whole: Run,
         findings: Findings,
     ) -> FoldsResult:
-        """Join the predictions of all folds, and write what there is to know of them."""
+        """Join the predictions of all folds, and write their results."""
         places = [self.output / f"fold{number}" for number in range(len(pairs))]
         saved = [np.load(place / "predictions.npz") for place in places]
         parts = [self._evaluation(each["rows"], each["outputs"]) for each in saved]

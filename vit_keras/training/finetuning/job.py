@@ -154,18 +154,18 @@ class Job:
 
     @property
     def best_by(self) -> tuple[str, bool]:
-        """The value by which an epoch is the best, and whether more of it is better."""
+        """The value that selects the best epoch, and whether higher is better."""
         if self.options.metric is not None:
             return f"val_{self.options.metric}", metrics.greater_is_better(self.options.metric)
         return ("val_accuracy", True) if self.data.task == "single" else ("val_loss", False)
 
     def split(self) -> dict[str, list[str]]:
-        """Return the images to learn from and those held out."""
+        """Return the training images and the held-out images."""
         parts = {"training": self.train, "validation": self.held_out}
         return {name: [self.data.ids[row] for row in part.rows] for name, part in parts.items()}
 
     def settings(self) -> dict[str, Any]:
-        """Return what the result depends on, apart from the number of epochs and the seed."""
+        """Return the settings that affect the result, except the number of epochs and the seed."""
         weights = () if self.data.weights is None else (self.data.weights,)
         return {
             "pictures": digest(json.dumps([self.split(), self.data.names]), self.data.labels, *weights),
@@ -205,7 +205,7 @@ class Job:
         return self.recipe.for_steps(epochs * len(self.train)).replace(epochs=epochs)
 
     def say_plan(self, epochs: int) -> None:
-        """Print how the training goes, and why."""
+        """Print the plan of the training, and its reasons."""
         how, steps = self.plan_of(epochs), epochs * len(self.train)
         why = f", because {steps:,} steps are fewer than {self.recipe.augment_from}"
         augmented = "augmented" if how.augmentation == self.recipe.augmentation else f"not augmented{why}"
@@ -263,7 +263,7 @@ class Job:
 
 
 def planned(limit: TimeLimit, step: float) -> str:
-    """Return how many epochs fit into the time, in words."""
+    """Return a sentence about the number of epochs that fit into the time."""
     possible = limit.epochs(step)
     if possible >= limit.wanted:
         return f"{possible} epochs take about {duration(possible * limit.epoch(step))}"

@@ -1,4 +1,4 @@
-"""The options of `finetune` that are plain values: how long it trains, by which metric, and what it shows."""
+"""The plain options of `finetune`: training time, metric and output."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class FinetuneOptions:
         return 60 * (default if self.minutes is None else self.minutes) or None
 
     def check(self, data: Labeled) -> None:
-        """Check that the options fit what the labels are.
+        """Check that the options fit the task.
 
         Raises:
             ValueError: They do not.
@@ -71,5 +71,5 @@ class FinetuneOptions:
             )
 
     def of_result(self) -> dict[str, Any]:
-        """Return those that the weights depend on, apart from how long the training is and the seed."""
+        """Return the options that affect the weights, except the length of the training and the seed."""
         return {"balance": self.balance, "metric": self.metric}

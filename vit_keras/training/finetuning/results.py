@@ -1,4 +1,4 @@
-"""Results of a fine-tuning: its files, its scores, and what a reader of the report must know."""
+"""Results of fine-tuning: files, scores, and remarks for the report."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def spread(values: list[float]) -> str:
 
 
 def predictions_csv(data: Labeled, rows: np.ndarray, folds: np.ndarray, evaluation: Any) -> str:
-    """Return predictions as a table: id, fold, what is true, what is predicted.
+    """Return predictions as a table: id, fold, true and predicted values.
 
     Args:
         data: The images.
@@ -124,7 +124,7 @@ def predictions_csv(data: Labeled, rows: np.ndarray, folds: np.ndarray, evaluati
 
 
 def remarks(run: Run, wanted: int) -> list[str]:
-    """Return what a reader of the report must know besides the numbers."""
+    """Return the remarks for the reader of the report."""
     found, name = [], run.best_by[0]
     if run.best < run.done - 1:
         found.append(
@@ -141,7 +141,7 @@ def remarks(run: Run, wanted: int) -> list[str]:
 
 
 def facts(tuned: keras.Model, given: keras.Model, model: Any) -> dict[str, Any]:
-    """Return what else there is to know of a training."""
+    """Return further facts about a training run."""
     backend = keras.backend.backend()
     versions = f"{backend} {sys.modules[backend].__version__}, Python {platform.python_version()}"
     read = getattr(find_vit(given), "load_report", None)

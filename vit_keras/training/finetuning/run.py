@@ -28,7 +28,7 @@ _FORWARD = 0.35
 """Cost of a batch of validation, in steps of training."""
 
 _LATER = 15.0
-"""Seconds for what follows the training: the maps and the report."""
+"""Seconds for the maps and the report after the training."""
 
 _TIMED_STEPS = 6
 _CHANGED = 1.5
@@ -40,7 +40,7 @@ _CHANGED = 1.5
 
 @dataclasses.dataclass(frozen=True)
 class TimeLimit:
-    """When a training must be done, and what there is to do.
+    """The deadline of a training run, and the work that remains.
 
     Attributes:
         end: When everything must be done, as `time.monotonic()` counts; infinite for no limit.
@@ -55,11 +55,11 @@ class TimeLimit:
     validation_steps: int
 
     def epoch(self, step: float) -> float:
-        """Return the seconds that an epoch takes, from those of a step."""
+        """Return the seconds of an epoch from the seconds of a step."""
         return step * (self.steps + _FORWARD * self.validation_steps)
 
     def epochs(self, step: float) -> int:
-        """Return how many of the wanted epochs fit into the time from now on; 0 if not even one does."""
+        """Return how many of the requested epochs fit into the remaining time; 0 if none does."""
         left = self.end - time.monotonic() - _FORWARD * self.validation_steps * step - _LATER
         return self.wanted if math.isinf(left) else max(0, min(self.wanted, int(left / self.epoch(step))))
 
@@ -80,7 +80,7 @@ class Stopwatch(keras.callbacks.Callback):
 
 
 def seconds_per_step(model: keras.Model, data: Any, callbacks: list[keras.callbacks.Callback]) -> float:
-    """Train for a few steps, and return how long one takes. The first two, which compile, do not count."""
+    """Train for a few steps, and return the seconds of one, without the first two, which compile."""
     watch = Stopwatch()
     steps = min(len(data), _TIMED_STEPS)
     with warnings.catch_warnings():
@@ -182,7 +182,7 @@ class Run:
 
     @property
     def best(self) -> int:
-        """The epoch of the best held-out accuracy, or what `best_by` names; of several, the one of smallest loss."""
+        """The epoch with the best held-out accuracy, or value of `best_by`; ties are broken by the smallest loss."""
         name, greater = self.best_by
         sign = 1 if greater else -1
 

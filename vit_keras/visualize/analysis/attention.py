@@ -11,8 +11,9 @@ __all__ = ["attention_entropy", "attention_sinks", "mean_attention_distance"]
 
 
 def mean_attention_distance(recording: Recording, renormalize: bool = False, unit: str = "px") -> np.ndarray:
-    """Return how far each head looks: the mean distance between a patch and what it attends to (ViT paper, Figure 7
-    right).
+    """Return the attention distance of each head: the mean distance between a patch and the tokens it attends to.
+
+    This is the ViT paper's Figure 7, right.
 
     It is the counterpart of the size of a receptive field. For each query patch the distances to all patches are
     averaged with the attention as weights, then over queries and images.
@@ -52,7 +53,7 @@ def mean_attention_distance(recording: Recording, renormalize: bool = False, uni
 
 
 def attention_entropy(recording: Recording, query: str = "all", *, rows: str | None = None) -> np.ndarray:
-    """Return how widely each head spreads its attention: the mean entropy of the rows, in nats.
+    """Return the attention entropy of each head: the mean entropy of its rows, in nats.
 
     It runs from 0 (all on one token) to log N (evenly on all N tokens). Its exponential, the perplexity, reads more
     easily: `np.exp(attention_entropy(recording))` is the number of tokens that a head looks at.
@@ -85,7 +86,7 @@ def attention_entropy(recording: Recording, query: str = "all", *, rows: str | N
 
 
 def attention_sinks(recording: Recording, query: str = "all", *, queries: str | None = None) -> np.ndarray:
-    """Return the share of all attention that each token receives, to find tokens that draw most of it.
+    """Return the share of all attention that each token receives, which reveals attention sinks.
 
     Args:
         recording: A recording with attention, also with `head_fusion="mean"`.

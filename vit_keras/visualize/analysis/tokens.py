@@ -79,7 +79,7 @@ def patch_similarity(
     other: int | Recording | None = None,
     layer: int | str = "final_norm",
 ) -> np.ndarray:
-    """Return how similar all patches are to one of them: the cosine of their tokens ("click on a patch").
+    """Return the similarity of all patches to one of them: the cosines of their tokens.
 
     Args:
         recording: A recording with tokens.
@@ -122,7 +122,7 @@ def patch_similarity(
 
 
 def token_norms(recording: Recording) -> np.ndarray:
-    """Return the lengths of the patches' tokens on their way through the model.
+    """Return the lengths of the patches' tokens in each layer.
 
     A few tokens many times longer than the rest are artifacts: patches of background in which a model without registers
     stores global information (arXiv 2309.16588). They show before the final normalization only. See `outlier_tokens`.
@@ -202,7 +202,7 @@ def outlier_tokens(recording: Recording, ratio: float = 3.0) -> list[OutlierToke
 
 
 def layer_cka(recording: Recording, other: Recording | None = None, unit_length: bool = False) -> np.ndarray:
-    """Return how alike the layers represent the patches: linear CKA (arXiv 1905.00414; of ViTs, arXiv 2108.08810).
+    """Return the similarity of layers: linear CKA of their patches (arXiv 1905.00414; for ViTs, arXiv 2108.08810).
 
     The samples are the patches of all images. For numbers to trust there should be many more than the
     tokens are wide: some ten images at least.

@@ -138,7 +138,7 @@ class AttentionExplorer:
             The path.
 
         Raises:
-            FileNotFoundError: There is no such folder.
+            FileNotFoundError: The folder does not exist.
             ValueError: The path is a folder.
         """
         path = Path(path).expanduser()

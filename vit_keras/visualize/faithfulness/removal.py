@@ -1,4 +1,4 @@
-"""Deletion and insertion: what a map calls important is removed, and the model's score should fall."""
+"""Deletion and insertion: removing the patches that a map calls important should lower the model's score."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RANDOM = "random"
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class MapEvaluation:
-    """The score that is left without the patches that each map calls most, or least, important.
+    """The remaining scores without the patches that each map calls most, or least, important.
 
     `str()` of it is a table. In the shapes, M methods, the last of them random, B images, F fractions.
 
@@ -121,7 +121,7 @@ def evaluate_maps(
     preprocess: Callable[..., Any] | str | None = "own",
     grid: tuple[int, int] | None = None,
 ) -> MapEvaluation:
-    """Remove the patches that a map calls most, or least, important, and compare the model's scores.
+    """Remove the patches that maps call most, or least, important, and compare the model's scores.
 
     With a faithful map the score falls much in the first case (deletion) and little in the second (insertion): the gap
     between them measures how faithful it is. Petsiuk et al. 2018 (RISE, arXiv 1806.07421) do so with pixels. But pixels
