@@ -131,7 +131,7 @@ class Call:
         return Findings() if frozen is None else look_at(frozen, self.data, pairs, seed=self.options.seed)
 
     def _calibrated(self, model: keras.Model, evaluation: Any) -> tuple[Any, float | None]:
-        """Calibrate a model by its evaluation, if requested, and return its new evaluation."""
+        """Calibrate a model if requested; return its evaluation and the temperature."""
         if not self.options.calibrate:
             return evaluation, None
         by = calibrate(model, evaluation)
