@@ -230,8 +230,6 @@ def test_the_guide_runs_from_top_to_bottom(tmp_path):
         pytest.importorskip(package)
     text = (ROOT / "docs" / "export.md").read_text(encoding="utf-8")
     program = "\n".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL))
-    generator = np.random.default_rng(0)
-    Image.fromarray(generator.integers(0, 256, (50, 60, 3)).astype("uint8")).save(tmp_path / "cat.png")
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     result = subprocess.run(
         [sys.executable, "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True
