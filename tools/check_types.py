@@ -4,7 +4,7 @@ python tools/check_types.py
 
 The first check sees public names as editors and type checkers see them. Classes whose base is Keras' or a server's are
 not held against it: those packages ship no types. The second check is as strict as `[tool.basedpyright]` in
-pyproject.toml says, and leaves out the folders that this names. The exit status is 1 if either fails.
+pyproject.toml says. The exit status is 1 if either fails.
 """
 
 import json

@@ -69,3 +69,12 @@ def test_a_package_that_is_not_installed_has_no_extras(capsys, monkeypatch):
 
     monkeypatch.setattr(importlib.metadata, "metadata", metadata)
     assert list(doctor._extras()) == [("extras", "unknown: the package runs from a folder and is not installed")]
+
+
+@pytest.mark.parametrize(("triton", "noted"), [("3.8.0", True), (None, False)])
+def test_triton_next_to_tensorflow_is_noted_and_no_problem(capsys, monkeypatch, triton, noted):
+    version, changed = doctor._version, {"tensorflow": "2.21.0", "triton": triton}
+    monkeypatch.setattr(doctor, "_version", lambda name: changed[name] if name in changed else version(name))
+    monkeypatch.setattr(doctor, "_try_keras", lambda: ())
+    assert main(["doctor"]) in (None, 0)
+    assert ("See troubleshooting: triton." in " ".join(capsys.readouterr().out.split())) == noted

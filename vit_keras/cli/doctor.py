@@ -53,6 +53,8 @@ def _machine() -> Iterator[tuple[str, str]]:
     yield "cache", f"{home()}: {len(files)} files, {size}{'; downloads are forbidden' if offline() else ''}"
     names = sorted(name for name in os.environ if name.startswith(_VARIABLES))
     yield "variables", ", ".join(f"{name}={os.environ[name]}" for name in names) or "none that matters is set"
+    if _has("tensorflow") and _version("triton"):
+        yield "note", f"PyTorch may crash in a process that has imported TensorFlow before Triton.{see('triton')}"
 
 
 def _extras() -> Iterator[tuple[str, str]]:
