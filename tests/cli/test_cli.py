@@ -800,10 +800,13 @@ def server(tmp_path, monkeypatch, google_npz):
             for name, bytes, licence in (("two", None, "MIT"), ("one", size, "Apache-2.0"))
         )
         monkeypatch.setattr(registry, "listed", lambda: published)
-        registry._by_name.cache_clear()
+        made_of_the_list = (registry._by_name, registry._filenames)
+        for each in made_of_the_list:
+            each.cache_clear()
         yield url
         running.shutdown()
-    registry._by_name.cache_clear()
+    for each in made_of_the_list:
+        each.cache_clear()
 
 
 def test_download_says_what_and_where(capsys, server, tmp_path):
