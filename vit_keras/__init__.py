@@ -2,7 +2,7 @@
 
 from ._internal.imports import attach, keep_old_paths, register_with_keras
 
-__version__ = "1.0.0rc1"
+__version__ = "1.0.0"
 
 _SUBMODULES = (
     "anatomy",
