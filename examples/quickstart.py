@@ -37,7 +37,7 @@ def main(samples=None):
     pair = np.concatenate([digit, visualize.attention_map(model, digit)], axis=1)
     Image.fromarray(pair).save(OUT / "digit_attention.png")
     print(f"   Attention map of the first: {OUT / 'digit_attention.png'}")
-    print("\n3. Export, and run the same pictures in a new process without vit_keras")
+    print("\n3. Export, and run the same images in a new process without vit_keras")
     difference = export.main(model, OUT)
     print(f"   {OUT / 'saved_model'}: the largest difference of an output is {difference:.0e}")
     print(f"\nDone in {time.time() - start:.0f} s. Larger models need a download and the same lines:")
