@@ -43,8 +43,8 @@ class Plan:
         top: How many of the most probable classes a file names, where it names any.
         attention: Number of outputs `attention_{n}`; 0 without any.
         quantize: One of the format's `quantize`, or `None`.
-        calibration: What `calibration.largest_channels` returned, for 8 bits of which images were seen before; or
-            `None`.
+        calibration: The largest magnitude of each channel of each layer normalization, by the layer's path
+            (`calibration.largest_channels`); or `None`.
         metadata: What else is known, as plain JSON: versions, source, license and hash of the weights.
 
     Example:

@@ -291,6 +291,7 @@ def test_calibration_sees_what_the_layers_compute(images):
     inputs = np.concatenate([model.preprocessing(image) for image in images])
     norm = model.get_layer("Transformer_encoder_norm")
     outputs = keras.Model(model.inputs, norm.output).predict(inputs, verbose=0)
+    # Both are float32, by batches of another size.
     np.testing.assert_allclose(found[norm.path], np.abs(outputs).max(axis=(0, 1)), rtol=1e-4)
     assert len(found) == 2 * 2 + 1 and not any("call" in vars(layer) for layer in model._flatten_layers())
 

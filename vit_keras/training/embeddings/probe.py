@@ -134,7 +134,7 @@ def linear_probe(
 def weight_decay(
     l2: float | str, features: np.ndarray, labels: np.ndarray, *, classes: int | None = None, seed: int = 0
 ) -> float:
-    """Return the weight decay that is given or, of "auto", that `linear_probe` chooses for these images.
+    """Return the given weight decay; for "auto", the one that `linear_probe` chooses for these images.
 
     Raises:
         ValueError: It is neither a positive number nor "auto"; or as `linear_probe` raises it.
