@@ -9,6 +9,7 @@ The graph is flat, and its layers have the names that they had in vit-keras 0.x:
 
 from __future__ import annotations
 
+import contextlib
 import math
 from typing import Any
 
@@ -20,6 +21,8 @@ from .config import ViTConfig
 from .layers.patches import Conv2D
 from .model import VisionTransformer
 from .preprocess import GOOGLE
+
+_BLOCK = "Transformer_encoderblock_{}"
 
 
 def build(config: ViTConfig, *, dtype: Any = None) -> VisionTransformer:
@@ -44,24 +47,23 @@ def build(config: ViTConfig, *, dtype: Any = None) -> VisionTransformer:
     instance(config, ViTConfig, "config")
     if not isinstance(config.activation, str):  # of a string, serialize would import TensorFlow, whatever the backend
         config = config.replace(activation=keras.activations.serialize(keras.activations.get(config.activation)))
-    policy = keras.dtype_policies.get(dtype) if dtype is not None else keras.config.dtype_policy()
     image = keras.Input((*(config.image_size or (None, None)), config.channels))
-    patches = embed_patches(image, config, policy)
-    tokens = add_positions(patches, config, policy)
-    tokens, merged = encode(tokens, patches, config, policy)
-    outputs = classify(pool(tokens, merged, config, policy), config, policy)
+    with _default_dtype(dtype):
+        patches = embed_patches(image, config)
+        tokens, merged = encode(add_positions(patches, config), patches, config)
+        outputs = classify(pool(tokens, merged, config), config)
     model = VisionTransformer(image, outputs, name=config.name)
     model.config = config
     model.preprocessing = GOOGLE.for_channels(config.channels)
     return model
 
 
-def embed_patches(x: Any, config: ViTConfig, policy: Any) -> Any:
+def embed_patches(x: Any, config: ViTConfig) -> Any:
     """Turn an image into a grid of tokens, `(batch, down, across, hidden_size)` (paper, equation 1: `E`)."""
     if config.resnet is not None:
-        x = layers.resnet_root(x, config.resnet, numerics=config.resnet_numerics, dtype=policy)
+        x = layers.resnet_root(x, config.resnet, numerics=config.resnet_numerics)
     if config.patch_norm:
-        x = layers.PatchNormalization(config.patch_size, config.epsilon, name="patch_norm", dtype=policy)(x)
+        x = layers.PatchNormalization(config.patch_size, config.epsilon, name="patch_norm")(x)
     x = Conv2D(
         config.hidden_size,
         config.patch_size,
@@ -69,103 +71,101 @@ def embed_patches(x: Any, config: ViTConfig, policy: Any) -> Any:
         use_bias=config.patch_bias,
         kernel_initializer="lecun_normal",
         name="embedding",
-        dtype=policy,
     )(x)
-    return _norm("embedding_norm", config, policy)(x) if config.patch_norm else x
+    return _norm("embedding_norm", config)(x) if config.patch_norm else x
 
 
-def add_positions(patches: Any, config: ViTConfig, policy: Any) -> Any:
+def add_positions(patches: Any, config: ViTConfig) -> Any:
     """Put the class token and its like before the patches, and add position embeddings (paper, equation 1)."""
     count = -1 if config.grid is None else math.prod(config.grid)
-    x = keras.layers.Reshape((count, config.hidden_size), dtype=policy)(patches)
+    x = keras.layers.Reshape((count, config.hidden_size))(patches)
     learned = config.position == "learned"
     prefix_has_positions = learned and config.position_prefix_tokens > 0
     if prefix_has_positions:
-        x = _add_prefix(x, config, policy)
+        x = _add_prefix(x, config)
     if config.register_positions:
-        x = _add_registers(x, config, policy)
-    named = {"name": "Transformer_posembed_input", "dtype": policy}
+        x = _add_registers(x, config)
+    name = "Transformer_posembed_input"
     if learned:
         prefix = config.position_prefix_tokens
         grid = config.grid or config.position_grid
-        add = layers.AddPositionEmbs(
-            grid, config.embedding_dropout, config.position_resize, prefix_tokens=prefix, **named
-        )
+        how = {"prefix_tokens": prefix, "name": name}
+        add = layers.AddPositionEmbs(grid, config.embedding_dropout, config.position_resize, **how)
         x = add(x) if config.grid else add(x, patches=patches)
     elif config.position == "sincos2d":
-        x = layers.AddSinCosPositionEmbs(config.embedding_dropout, **named)(x, patches=patches)
+        x = layers.AddSinCosPositionEmbs(config.embedding_dropout, name=name)(x, patches=patches)
     elif config.embedding_dropout:
-        x = keras.layers.Dropout(config.embedding_dropout, dtype=policy)(x)
+        x = keras.layers.Dropout(config.embedding_dropout)(x)
     if not prefix_has_positions:
-        x = _add_prefix(x, config, policy)
+        x = _add_prefix(x, config)
     if config.registers and not config.register_positions:
-        x = _add_registers(x, config, policy)
+        x = _add_registers(x, config)
     if config.patch_dropout:
-        x = layers.PatchDropout(config.patch_dropout, config.prefix_tokens, name="patch_dropout", dtype=policy)(x)
+        x = layers.PatchDropout(config.patch_dropout, config.prefix_tokens, name="patch_dropout")(x)
     return x
 
 
-def _add_prefix(x, config, policy):
+def _add_prefix(x, config):
     if config.distillation_token:
-        x = layers.ClassToken(name="distillation_token", dtype=policy)(x)
-    return layers.ClassToken(name="class_token", dtype=policy)(x) if config.has_class_token else x
+        x = layers.ClassToken(name="distillation_token")(x)
+    return layers.ClassToken(name="class_token")(x) if config.has_class_token else x
 
 
-def _add_registers(x, config, policy):
+def _add_registers(x, config):
     after = config.prefix_tokens - config.registers
-    return layers.RegisterTokens(config.registers, after, name="register_tokens", dtype=policy)(x)
+    return layers.RegisterTokens(config.registers, after, name="register_tokens")(x)
 
 
-def encode(x: Any, patches: Any, config: ViTConfig, policy: Any) -> Any:
+def encode(x: Any, patches: Any, config: ViTConfig) -> Any:
     """Run the blocks and the final layer normalization (paper, equations 2 to 4); return sizes of merged tokens too."""
     if config.pre_norm:
-        x = _norm("Transformer_norm_pre", config, policy)(x)
-    rope, merged = _rotations(patches, config, {"name": "rotary_positions", "dtype": policy}), {}
+        x = _norm("Transformer_norm_pre", config)(x)
+    rope, merged = _rotations(patches, config), {}
     for n in range(config.num_layers):
-        named = {"name": f"Transformer_encoderblock_{n}", "dtype": policy}
-        beside = merged if rope is None else {"rope": rope[n]}
-        x = _mixer(config, named)(x) if config.tokens_mlp_dim else _transformer(config, n, named)(x, **beside)
+        block = _mixer(config, n) if config.tokens_mlp_dim else _transformer(config, n)
+        x = block(x, **(merged if rope is None else {"rope": rope[n]}))
         x, merged = (x[0], {"sizes": x[1]}) if isinstance(x, tuple) else (x, merged)
-    return _norm("Transformer_encoder_norm", config, policy)(x) if config.final_norm == "tokens" else x, merged
+    return _norm("Transformer_encoder_norm", config)(x) if config.final_norm == "tokens" else x, merged
 
 
-def _rotations(patches, config, named):
+def _rotations(patches, config):
     """Return the rotary positions of each block, or `None` where there are none."""
     if config.rope_theta is None:
         return None
+    name = "rotary_positions"
     if config.rope_kind == "mixed":
         sizes = (config.num_layers, config.num_heads, config.head_width, config.rope_theta)
-        return layers.MixedRotaryPositions(*sizes, **named)(patches)
+        return layers.MixedRotaryPositions(*sizes, name=name)(patches)
     how = (config.rope_kind, config.rope_grid, config.rope_offset)
-    return [layers.RotaryPositions(config.head_width, config.rope_theta, *how, **named)(patches)] * config.num_layers
+    return [layers.RotaryPositions(config.head_width, config.rope_theta, *how, name=name)(patches)] * config.num_layers
 
 
-def _transformer(config, n, named):
+def _transformer(config, n):
     switches = (*layers.TransformerBlock.SWITCHES, *layers.MultiHeadSelfAttention.SWITCHES)
     own = {switch: getattr(config, switch) for switch in switches}
     varying = {"stochastic_depth": config.stochastic_depth_of(n), "merge_tokens": config.tokens_merged_in(n)}
-    return layers.TransformerBlock(**own, **varying, **named)
+    return layers.TransformerBlock(**own, **varying, name=_BLOCK.format(n))
 
 
-def _mixer(config, named):
+def _mixer(config, n):
     return layers.MixerBlock(
         tokens_mlp_dim=config.tokens_mlp_dim,
         mlp_dim=config.mlp_dim,
         dropout=config.dropout,
         activation=config.mlp_activation,
         epsilon=config.epsilon,
-        **named,
+        name=_BLOCK.format(n),
     )
 
 
-def pool(x: Any, merged: Any, config: ViTConfig, policy: Any) -> Any:
+def pool(x: Any, merged: Any, config: ViTConfig) -> Any:
     """Pool the tokens for the head: a list of one vector, or of two if there is a distillation token."""
 
     def token(name, index=0):
-        return layers.ExtractToken(index, name=name, dtype=policy)(x)
+        return layers.ExtractToken(index, name=name)(x)
 
     def mean(prefix_tokens):
-        return layers.MeanToken(prefix_tokens, name="pooling", dtype=policy)(x, **merged)
+        return layers.MeanToken(prefix_tokens, name="pooling")(x, **merged)
 
     if config.pooling is None:
         return [x]
@@ -174,7 +174,7 @@ def pool(x: Any, merged: Any, config: ViTConfig, policy: Any) -> Any:
     elif config.pooling == "token+dist":
         pooled = [token("ExtractToken"), token("ExtractDistillationToken", index=1)]
     elif config.pooling == "token+gap":
-        join = keras.layers.Concatenate(name="token_and_mean", dtype=policy)
+        join = keras.layers.Concatenate(name="token_and_mean")
         pooled = [join([token("ExtractToken"), mean(config.prefix_tokens)])]
     elif config.pooling == "map":
         attend = layers.AttentionPooling(
@@ -184,18 +184,17 @@ def pool(x: Any, merged: Any, config: ViTConfig, policy: Any) -> Any:
             config.epsilon,
             0 if config.map_prefix else config.prefix_tokens,
             name="MAPHead_0",
-            dtype=policy,
         )
         pooled = [attend(x, **merged)]
     else:
         pooled = [mean(config.prefix_tokens if config.pooling == "gap" else 0)]
     if config.final_norm == "pooled":
-        norm = _norm("fc_norm", config, policy)
+        norm = _norm("fc_norm", config)
         pooled = [norm(vector) for vector in pooled]
     return pooled
 
 
-def classify(pooled: Any, config: ViTConfig, policy: Any) -> Any:
+def classify(pooled: Any, config: ViTConfig) -> Any:
     """Turn what was pooled into logits; without a head, return it as features."""
     x = pooled[0]
     if config.representation_size is not None:
@@ -204,11 +203,9 @@ def classify(pooled: Any, config: ViTConfig, policy: Any) -> Any:
             activation="tanh",
             kernel_initializer="lecun_normal",
             name="pre_logits",
-            dtype=policy,
         )(x)
     if not config.include_top:
-        return x if len(pooled) == 1 else keras.layers.Average(name="tokens_average", dtype=policy)(pooled)
-    policy = "float32" if policy.compute_dtype in ("float16", "bfloat16") else policy
+        return x if len(pooled) == 1 else keras.layers.Average(name="tokens_average")(pooled)
 
     def head(name, x, activation):
         return keras.layers.Dense(
@@ -217,16 +214,27 @@ def classify(pooled: Any, config: ViTConfig, policy: Any) -> Any:
             use_bias=config.head_bias,
             kernel_initializer="zeros",
             name=name,
-            dtype=policy,
         )(x)
 
-    if len(pooled) == 1:
-        return head("head", x, config.activation)
-    logits = [head(name, vector, "linear") for name, vector in zip(("head", "head_dist"), pooled)]
-    x = keras.layers.Average(name="heads_average", dtype=policy)(logits)
-    linear = config.activation in (None, "linear")
-    return x if linear else keras.layers.Activation(config.activation, name="activation", dtype=policy)(x)
+    with _default_dtype("float32" if keras.config.dtype_policy().compute_dtype in ("float16", "bfloat16") else None):
+        if len(pooled) == 1:
+            return head("head", x, config.activation)
+        logits = [head(name, vector, "linear") for name, vector in zip(("head", "head_dist"), pooled)]
+        x = keras.layers.Average(name="heads_average")(logits)
+        linear = config.activation in (None, "linear")
+        return x if linear else keras.layers.Activation(config.activation, name="activation")(x)
 
 
-def _norm(name, config, policy):
-    return keras.layers.LayerNormalization(epsilon=config.epsilon, name=name, dtype=policy)
+def _norm(name, config):
+    return keras.layers.LayerNormalization(epsilon=config.epsilon, name=name)
+
+
+@contextlib.contextmanager
+def _default_dtype(dtype):
+    """Make a dtype policy the one of layers that are made without `dtype`; `None` leaves the global one."""
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(before if dtype is None else keras.dtype_policies.get(dtype))
+    try:
+        yield
+    finally:
+        keras.config.set_dtype_policy(before)
