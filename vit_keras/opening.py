@@ -21,8 +21,9 @@ from ._internal.warn import warn_caller
 from .anatomy import find_vit
 from .build import build
 from .checkpoints.architecture import check_head, complete
+from .checkpoints.checkpoint import Checkpoint
 from .checkpoints.loading import fill, open_source
-from .checkpoints.locate import available, find
+from .checkpoints.locate import available, find, is_meant_as_path
 from .checkpoints.model_weights import ModelWeights
 from .checkpoints.saved_models import is_whole_model, load_model
 from .checkpoints.weights import Weights
@@ -43,7 +44,9 @@ FACTORIES = {config.name.replace("-", "_"): variant for variant, config in VARIA
 
 
 def open_model(
-    model: str | os.PathLike[str] | None = None, weights: str | os.PathLike[str] | None = None, **options: Any
+    model: str | os.PathLike[str] | None = None,
+    weights: str | os.PathLike[str] | Checkpoint | None = None,
+    **options: Any,
 ) -> keras.Model:
     """Open a model with its weights, by name, file, folder or URL.
 
@@ -80,23 +83,23 @@ def open_model(
             raise ValueError(
                 f"weights= chooses the weights of a factory ({', '.join(FACTORIES)}). Received: model={name!r}"
             )
-        if not (find(name) or "://" in name or os.path.exists(os.path.expanduser(name)) or _is_path(name)):
+        found = find(name)
+        if not (found or "://" in name or os.path.exists(os.path.expanduser(name)) or is_meant_as_path(name)):
             hint = did_you_mean(name, [*FACTORIES, *(checkpoint.name for checkpoint in available())])
             raise ValueError(
                 f"Unknown model {name}.{hint} There are: {', '.join(FACTORIES)}, vit_cifar10, published names "
                 "(checkpoints.available()), files of weights, folders, URLs, and saved models (.keras, .h5)."
             )
-        return from_checkpoint(name, **options)
+        return from_checkpoint(found or name, **options)
     if weights is None:
         recommended = [c for c in available(variant=variant) if c.classes == 1000]
         if not recommended:
             raise ValueError(f"No ImageNet-1k weights are published for {name}. Pass weights= (--weights).")
-        weights = max(recommended, key=lambda c: (c.image_size == 224, c.top1 or 0)).name
-    elif found := find(weights, variant):
-        weights = found.name
-    opened = from_checkpoint(weights, **options)
+        weights = max(recommended, key=lambda c: (c.image_size == 224, c.top1 or 0))
+    found = find(weights, variant)
+    opened = from_checkpoint(found or weights, **options)
     if opened.name != VARIANTS[variant].name:
-        raise ValueError(f"{weights} holds a {opened.name}, not a {name}.")
+        raise ValueError(f"{found.name if found else weights} holds a {opened.name}, not a {name}.")
     return opened
 
 
@@ -122,13 +125,8 @@ def is_saved_model(model: Any) -> bool:
     return path.suffix == ".h5" and (is_whole_model(path) or not os.path.exists(path))
 
 
-def _is_path(name: str) -> bool:
-    suffixes = (".npz", ".safetensors", ".pth", ".pt", ".bin", ".ckpt", ".h5")
-    return Path(name).suffix in suffixes or name.startswith((".", "/", "~"))
-
-
 def from_checkpoint(
-    weights: str | os.PathLike[str],
+    weights: str | os.PathLike[str] | Checkpoint,
     *,
     image_size: ImageSize | str = "native",
     source_grid: tuple[int, int] | None = None,
@@ -145,8 +143,8 @@ def from_checkpoint(
     comes from a `config.json` next to the file, the registry of published checkpoints, or the arguments.
 
     Args:
-        weights: A published name (`"Ti_16/augreg-imagenet21k+imagenet2012-224"`; see `checkpoints.available`), the
-            path of a file or of a folder from Hugging Face, or a URL.
+        weights: A published name (`"Ti_16/augreg-imagenet21k+imagenet2012-224"`), a `Checkpoint` (see
+            `checkpoints.available`), the path of a file or of a folder from Hugging Face, or a URL.
         image_size: Pixels of the input, `(height, width)` or one integer for a square. `"native"` is the size at which
             the weights were trained. With `None`, the model takes images of any size.
         source_grid: Patches down and across of the file's position embeddings. `None` uses the grid that
@@ -204,7 +202,7 @@ def create(
     published = None if weights is None else find(weights, variant)
     source, native = None, preset.image_size
     if pretrained and weights is not None:
-        source = open_source(weights, variant)
+        source = open_source(published or weights, variant)
         head_classes = source.architecture["classes"] if source.architecture["include_top"] else None
         representation_size = source.architecture.get("representation_size")
     else:

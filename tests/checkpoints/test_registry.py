@@ -1,5 +1,6 @@
 """The tables of published checkpoints, and how one is found in them."""
 
+import collections
 import csv
 import dataclasses
 import os
@@ -14,7 +15,7 @@ import make_google_npz
 import pytest
 
 import vit_keras
-from vit_keras import checkpoints, preprocess
+from vit_keras import checkpoints, preprocess, vit
 from vit_keras.checkpoints import Checkpoint, families, find, registry, timm_models
 from vit_keras.checkpoints.checkpoint import preset
 from vit_keras.checkpoints.locate import by_filename
@@ -376,9 +377,38 @@ print([name for name in heavy if name in sys.modules])
 import vit_keras.checkpoints.download
 assert len(checkpoints.readers.open_weights(path)) > 0
 assert here.preprocessing.image_size == (32, 32)
+import vit_keras.checkpoints.hints
 print([name for name in heavy[:4] if name in sys.modules])
 """
     assert in_a_new_process(code) == ["[]", "[]", ""]
+
+
+@pytest.mark.parametrize("opened", ["open_model", "from_checkpoint", "vit_cifar10", "load_weights", "fetch"])
+def test_a_name_is_looked_up_once(opened, monkeypatch):
+    asked, named = collections.Counter(), registry.named
+    model = vit.vit_cifar10(pretrained=False)
+    monkeypatch.setattr(registry, "named", lambda name: asked.update([name]) or named(name))
+    {
+        "open_model": lambda: vit_keras.open_model("vit_cifar10"),
+        "from_checkpoint": lambda: vit_keras.from_checkpoint("vit_cifar10"),
+        "vit_cifar10": lambda: vit.vit_cifar10(weights="vit_cifar10"),
+        "load_weights": lambda: checkpoints.load_weights(model, "vit_cifar10"),
+        "fetch": lambda: checkpoints.fetch("vit_cifar10"),
+    }[opened]()
+    assert asked["vit_cifar10"] == 1 and max(asked.values()) == 1
+
+
+def test_a_checkpoint_stands_for_its_name():
+    checkpoint = checkpoints.find("vit_cifar10")
+    assert checkpoints.find(checkpoint) is checkpoint
+    assert checkpoints.fetch(checkpoint) == checkpoints.fetch("vit_cifar10")
+    model = vit.vit_cifar10(pretrained=False)
+    for report in (
+        checkpoints.load_weights(model, checkpoint),
+        vit_keras.from_checkpoint(checkpoint).load_report,
+        vit_keras.open_model(weights=checkpoint).load_report,
+    ):
+        assert report.loaded == 107
 
 
 def test_names_of_earlier_versions():

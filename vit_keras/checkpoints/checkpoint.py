@@ -18,6 +18,9 @@ STORAGE = "https://storage.googleapis.com/"
 HUB = "https://huggingface.co/"
 PACKAGE = "package:"  # the scheme of a file that comes with this package, beside this module
 
+SUFFIXES = (".npz", ".safetensors", ".pth", ".pt", ".bin", ".ckpt", ".h5", ".keras")
+"""The ends of names of files of weights."""
+
 TASKS = ("classify", "features", "image-text")
 """What a published file is for: it classifies, or its tower goes with a text tower, or it has no classes."""
 

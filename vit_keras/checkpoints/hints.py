@@ -22,7 +22,6 @@ from .._internal.validate import is_number, one_of, size_pair
 from .._internal.warn import warn_caller
 from ..config import ViTConfig
 from ..labels import TASKS
-from ..layers.mlp import activation_function
 from ..preprocess import PRESETS, Preprocessing
 from . import architecture, open_clip_json, registry, timm_models, transformers_models
 from .architecture import has_class_token
@@ -172,6 +171,8 @@ def _checked(fields: Mapping[str, Any], inferred: Mapping[str, Any]) -> dict[str
         if value is not None and not (is_number(value) and value >= 0):  # ViTConfig checks the rest
             raise ValueError(f"{field} must be a number that is not negative. Received: {value!r}")
     if "mlp_activation" in fields:
+        from ..layers.mlp import activation_function  # imports Keras, which hints without an activation do not need
+
         activation_function(fields["mlp_activation"])  # raises if there is none of this name
     if fields.get("image_size") is not None:
         fields["image_size"] = size_pair(fields["image_size"], "image_size")

@@ -15,7 +15,7 @@ import numpy as np
 from .. import anatomy
 from .._internal import finite
 from .._internal.bounds import about
-from .._internal.validate import path_text, see
+from .._internal.validate import see
 from .._internal.warn import warn_caller
 from ..positions import (
     relative_position_rows,
@@ -24,6 +24,7 @@ from ..positions import (
     resize_relative_position_bias,
 )
 from . import saved_models
+from .checkpoint import Checkpoint
 from .families.rules import POSITIONS, ROPE
 from .locate import fetch, find
 from .model_weights import ModelWeights, canonical_variables
@@ -80,7 +81,7 @@ class LoadReport:
 
 def load_weights(
     model: keras.Model,
-    weights: str | os.PathLike[str] | Weights | ModelWeights,
+    weights: str | os.PathLike[str] | Checkpoint | Weights | ModelWeights,
     *,
     include_head: bool | None = None,
     source_grid: tuple[int, int] | None = None,
@@ -96,7 +97,8 @@ def load_weights(
 
     Args:
         model: A ViT of this package, or a model with one inside.
-        weights: A published name (`"B_16/imagenet21k"`), the path of a file, a URL, or an open `Weights`.
+        weights: A published name (`"B_16/imagenet21k"`), a `Checkpoint`, the path of a file, a URL, or an open
+            `Weights`.
         include_head: Whether to load the head. `None` loads it if the model has a head with as many classes.
         source_grid: Patches down and across of the file's position embeddings. `None` uses `config.json` or the
             registry, or else assumes a square.
@@ -124,7 +126,7 @@ def load_weights(
     vit = anatomy.find_vit(model)
     if not isinstance(weights, (Weights, ModelWeights)):
         options.setdefault("channels", getattr(getattr(vit, "config", None), "channels", None))
-        source = open_source(path_text(weights), **options)
+        source = open_source(weights, **options)
     else:
         source = weights
     _settle_grid(vit, source, source_grid)
@@ -139,11 +141,13 @@ def load_weights(
     )
 
 
-def open_source(weights: str | os.PathLike[str], variant: str | None = None, **options: Any) -> Weights | ModelWeights:
-    """Open the weights of a published name, a path or a URL.
+def open_source(
+    weights: str | os.PathLike[str] | Checkpoint, variant: str | None = None, **options: Any
+) -> Weights | ModelWeights:
+    """Open the weights of a published checkpoint, a path or a URL.
 
     Args:
-        weights: The name, path or URL.
+        weights: The name of the checkpoint or its `Checkpoint`, the path, or the URL.
         variant: The name of a size (`"B_16"`), for names that several sizes share.
         **options: `family`, `strict` and `key` of `Weights`.
 
@@ -156,7 +160,7 @@ def open_source(weights: str | os.PathLike[str], variant: str | None = None, **o
         'google'
     """
     published = find(weights, variant)
-    path = fetch(weights, variant)
+    path = fetch(published or weights, variant)
     if saved_models.is_whole_model(path):
         return ModelWeights(saved_models.load_model(path, compile=False), path)
     with about(path):

@@ -13,11 +13,9 @@ from .._internal.validate import did_you_mean, instance, path_text
 from . import registry, timm_models
 from .augreg import AUGREG_MODELS, BUCKET, find_augreg
 from .cache import cached_path
-from .checkpoint import HUB, PACKAGE, Checkpoint
+from .checkpoint import HUB, PACKAGE, SUFFIXES, Checkpoint
 
-__all__ = ["available", "by_filename", "fetch", "find", "find_local", "is_local"]
-
-SUFFIXES = (".npz", ".h5", ".keras", ".safetensors", ".pth", ".bin", ".pt")
+__all__ = ["available", "by_filename", "fetch", "find", "find_local", "is_local", "is_meant_as_path"]
 
 
 def available(
@@ -80,13 +78,13 @@ def _refusal(checkpoint: Checkpoint) -> str:
     return model.refused if model else ""
 
 
-def find(weights: str | os.PathLike[str], variant: str | None = None) -> Checkpoint | None:
+def find(weights: str | os.PathLike[str] | Checkpoint, variant: str | None = None) -> Checkpoint | None:
     """Return the published checkpoint with this name, or `None`.
 
     Args:
         weights: A full name (`"B_16/imagenet21k"`, `"timm/deit_tiny_patch16_224.fb_in1k"`), or with `variant` the
             part after the slash; a path in Google's buckets (`"sam/ViT-B_16"`), the name of any AugReg file, or a
-            published URL.
+            published URL. A `Checkpoint` is returned as it is.
         variant: Google's name of the architecture.
 
     Example:
@@ -95,6 +93,8 @@ def find(weights: str | os.PathLike[str], variant: str | None = None) -> Checkpo
         >>> find("imagenet21k", "B_16") == find("imagenet21k/ViT-B_16")
         True
     """
+    if isinstance(weights, Checkpoint):
+        return weights
     weights = path_text(weights)
     if variant is not None and (found := registry.named(f"{variant}/{weights}")):
         return found
@@ -135,7 +135,11 @@ def by_filename(basename: str, bytes: int | None = None) -> Checkpoint | None:
 
 
 def fetch(
-    weights: str | os.PathLike[str], variant: str | None = None, *, timeout: float = 30.0, progress: bool = True
+    weights: str | os.PathLike[str] | Checkpoint,
+    variant: str | None = None,
+    *,
+    timeout: float = 30.0,
+    progress: bool = True,
 ) -> Path:
     """Return the path of a weight file on this machine, downloading it if necessary.
 
@@ -144,8 +148,8 @@ def fetch(
     caches of vit-keras 0.x, Hugging Face and torch.hub. Only then is it downloaded.
 
     Args:
-        weights: A published name (`"B_16/imagenet21k"`; with `variant` just `"imagenet21k"`), the path of a file,
-            or a URL.
+        weights: A published name (`"B_16/imagenet21k"`; with `variant` just `"imagenet21k"`), a `Checkpoint`, the
+            path of a file, or a URL.
         variant: Google's name of the architecture.
         timeout: Maximum time in seconds to wait for data from the server.
         progress: Whether to draw a progress bar on standard error.
@@ -162,14 +166,14 @@ def fetch(
         >>> fetch("vit_cifar10").name  # part of the package
         'vit_cifar10.npz'
     """
-    text = path_text(weights)
-    checkpoint = find(text, variant)
-    if checkpoint and (reason := _refusal(checkpoint)):
+    checkpoint = find(weights, variant)
+    if checkpoint is None:
+        text = path_text(weights)
+        if not text.startswith(("http://", "https://")):
+            return _local_file(text, variant)
+    elif reason := _refusal(checkpoint):
         raise ValueError(f"{checkpoint.name} cannot be built: {reason}.")
-    if checkpoint is None and not text.startswith(("http://", "https://")):
-        return _local_file(text, variant)
-    local = checkpoint and find_local(checkpoint)
-    if local:
+    elif local := find_local(checkpoint):
         return local
     from .download import download  # imports the network, which a file that is here does not need
 
@@ -184,13 +188,23 @@ def fetch(
     )
 
 
+def is_meant_as_path(text: str) -> bool:
+    """Return whether a text without a file behind it is meant as a path, and not as the name of a checkpoint.
+
+    Example:
+        >>> is_meant_as_path("weights.npz"), is_meant_as_path("~/weights"), is_meant_as_path("B_16/imagenet21k")
+        (True, True, False)
+    """
+    return Path(text).suffix in SUFFIXES or Path(text).is_absolute() or text.startswith((".", "~"))
+
+
 def _local_file(text: str, variant: str | None) -> Path:
     path = Path(os.path.expanduser(text))
     if text and os.path.exists(path):
         return path
     if "://" in text:
         raise ValueError(f"{text} is not an address of weights: only https:// and http:// are fetched.")
-    if path.suffix in SUFFIXES or path.is_absolute() or text.startswith("."):
+    if is_meant_as_path(text):
         raise FileNotFoundError(f"There is no file of weights at {path}.")
     if variant is None:
         names = [c.name for c in available()]

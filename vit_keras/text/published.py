@@ -141,7 +141,7 @@ def _refuse(text: str) -> None:
     Raises:
         ValueError: The name is misspelled, or names a model without a text tower.
     """
-    if Path(text).suffix in locate.SUFFIXES or Path(text).is_absolute() or text.startswith((".", "~")):
+    if locate.is_meant_as_path(text):
         return
     owner, _, last = text.rpartition("/")
     near = [name for name in names() if not owner and name.rpartition("/")[2] == last]

@@ -12,6 +12,7 @@ import os
 from pathlib import Path
 
 from ..._internal.validate import see
+from ..checkpoint import SUFFIXES
 from .archives import NpzReader, kind_of_zip
 from .base import LIMIT_TEXT, Reader, Stored
 from .hdf5 import HDF5Reader, KerasReader
@@ -56,7 +57,6 @@ _IN_A_FOLDER = (  # the names in Hugging Face's folders, the preferred first
     "open_clip_pytorch_model.bin",
     "tf_model.h5",
 )
-_SUFFIXES = (".npz", ".safetensors", ".pth", ".pt", ".bin", ".h5", ".keras")
 
 
 def open_weights(path: str | os.PathLike[str], key: str | None = None) -> Reader:
@@ -101,7 +101,7 @@ def _in_folder(folder: Path) -> Path:
     for name in _IN_A_FOLDER:
         if os.path.isfile(folder / name):
             return folder / name
-    files = sorted(p for p in folder.iterdir() if p.suffix in _SUFFIXES and os.path.isfile(p))
+    files = sorted(p for p in folder.iterdir() if p.suffix in SUFFIXES and os.path.isfile(p))
     if len(files) == 1:
         return files[0]
     if files:
