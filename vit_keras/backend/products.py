@@ -39,13 +39,16 @@ _lock = threading.Lock()
 _library: str | None = None
 
 
-def linear(x: Any, kernel: Any, bias: Any = None) -> Any:
-    """Return `x @ kernel + bias` of tensors of PyTorch, all of one dtype on one device.
+def linear(x: Any, kernel: Any, bias: Any = None, gelu: str | None = None) -> Any:
+    """Return `x @ kernel + bias`, or its GELU, of tensors of PyTorch, all of one dtype on one device.
+
+    oneDNN computes the GELU while the product is in the processor's caches, where no gradient is asked for.
 
     Args:
         x: `(..., inputs)`.
         kernel: `(inputs, units)`.
         bias: `(units,)`, or `None`.
+        gelu: `"none"` for the exact GELU, `"tanh"` for its approximation, as in PyTorch; `None` for no GELU.
 
     Example:
         >>> import torch  # doctest: +SKIP
@@ -58,10 +61,12 @@ def linear(x: Any, kernel: Any, bias: Any = None) -> Any:
             differentiated = torch.is_grad_enabled() and (
                 x.requires_grad or kernel.requires_grad or (bias is not None and bias.requires_grad)
             )
-            return _function().apply(x, kernel, bias) if differentiated else _multiply(x, kernel, bias)
-        return torch.mm(x, kernel) if bias is None else torch.addmm(bias, x, kernel)
+            if not differentiated:
+                return _multiply(x, kernel, bias, gelu)
+            return _with_gelu(torch, _function().apply(x, kernel, bias), gelu)
+        return _ordinary(torch, x, kernel, bias, gelu)
     x = torch.matmul(x, kernel)
-    return x if bias is None else x + bias
+    return _with_gelu(torch, x if bias is None else x + bias, gelu)
 
 
 def library() -> str:
@@ -155,21 +160,28 @@ def _cannot_tell(error: str) -> None:
     logger.info("Products are not computed by oneDNN: %s", error)
 
 
-def _multiply(x: Any, kernel: Any, bias: Any = None) -> Any:
+def _multiply(x: Any, kernel: Any, bias: Any = None, gelu: str | None = None) -> Any:
     """Multiply by oneDNN, or in the ordinary way where that fails; no gradient goes through it."""
     global _library
     try:
-        return _by_onednn(x, kernel, bias)
+        return _by_onednn(x, kernel, bias, gelu)
     except Exception as error:
-        torch = sys.modules["torch"]
-        result = torch.mm(x, kernel) if bias is None else torch.addmm(bias, x, kernel)  # a mistake raises here, too
+        result = _ordinary(sys.modules["torch"], x, kernel, bias, gelu)  # a mistake raises here, too
         logger.info("Products are not computed by oneDNN any more: %s: %s", type(error).__name__, error)
         _library = "pytorch"
         return result
 
 
-def _by_onednn(x: Any, kernel: Any, bias: Any = None) -> Any:
-    return _private("product")(x, kernel.t(), bias, "none", [], "")
+def _by_onednn(x: Any, kernel: Any, bias: Any = None, gelu: str | None = None) -> Any:
+    return _private("product")(x, kernel.t(), bias, "gelu" if gelu else "none", [], gelu or "")
+
+
+def _ordinary(torch: Any, x: Any, kernel: Any, bias: Any, gelu: str | None) -> Any:
+    return _with_gelu(torch, torch.mm(x, kernel) if bias is None else torch.addmm(bias, x, kernel), gelu)
+
+
+def _with_gelu(torch: Any, x: Any, gelu: str | None) -> Any:
+    return x if gelu is None else torch.nn.functional.gelu(x, approximate=gelu)
 
 
 @functools.cache

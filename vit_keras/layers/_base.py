@@ -9,7 +9,7 @@ import numpy as np
 from keras import ops
 
 from ..backend.backward import in_one_pass, layer_norm
-from ..backend.direct import Direct
+from ..backend.direct import Direct, may_skip_keras
 from ..backend.keras_internals import flat_layers, full_kernel, kernel_of
 from ..preprocess import GOOGLE, Preprocessing
 from ._ops import linear, normalize
@@ -39,6 +39,20 @@ class Dense(Direct, keras.layers.Dense):
             return super().call(inputs)
         return x if self.activation is None else self.activation(x)
 
+    def call_with_gelu(self, inputs: Any, approximate: str) -> Any:
+        """Return the GELU of what the layer returns, as one kernel of PyTorch's, or `None` if the layer must be called.
+
+        Args:
+            inputs: `(tokens, inputs)`.
+            approximate: `"none"` or `"tanh"`, as in PyTorch.
+        """
+        is_ours = type(self) is Dense and Dense.call is _CALL and "call" not in vars(self)
+        if not is_ours or self.activation is not keras.activations.linear:
+            return None
+        if not may_skip_keras(self, (inputs,), {}, False):  # a hook would see another output
+            return None
+        return linear(inputs, kernel_of(self), self.bias, approximate)
+
     def quantize(self, mode: Any = None, **options: Any) -> Any:
         return super().quantize(mode, **{**options, "type_check": False})  # Keras quantizes no class but its own
 
@@ -61,6 +75,9 @@ class Dense(Direct, keras.layers.Dense):
         if own and all(name in names and store[name].shape == tuple(own[name].shape) for name in own):
             for name, variable in own.items():
                 variable.assign(store[name])
+
+
+_CALL = Dense.call
 
 
 class Composite(Direct, keras.layers.Layer):

@@ -31,13 +31,14 @@ def transpose(x: Any, axes: Any) -> Any:
     return x.permute(axes) if type(x) is _Tensor else ops.transpose(x, axes)
 
 
-def linear(x: Any, kernel: Any, bias: Any) -> Any:
+def linear(x: Any, kernel: Any, bias: Any, gelu: str | None = None) -> Any:
     """Return `x @ kernel + bias` computed by PyTorch (`products.linear`), or `None` if Keras must compute it.
 
-    Not a matter of how layers are called: a model that runs eagerly has the same kernels.
+    Not a matter of how layers are called: a model that runs eagerly has the same kernels, but for a GELU within a
+    product (`gelu`), whose tanh is not PyTorch's and differs in the last bits.
     """
     values = _values(x, kernel, bias)
-    return None if values is None else products.linear(x, *values)
+    return None if values is None else products.linear(x, values[0], values[1], gelu)
 
 
 def multiply_windows(x: Any, kernel: Any, bias: Any) -> Any:

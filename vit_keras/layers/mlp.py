@@ -98,9 +98,12 @@ class MlpBlock(Composite):
         dense_0, dropout_0, dense_1, dropout_1 = self.layers
         activate = functools.partial(_activate, self.activation)
 
-        def activate_and_project(x, *gate):
-            x = dropout_0(activate(x, *gate), training=training)
+        def project(x):
+            x = dropout_0(x, training=training)
             return dense_1(self.norm(x, training=training) if self.has_norm else x)
+
+        def activate_and_project(x, *gate):
+            return project(activate(x, *gate))
 
         if training and has_one_pass() and self.activation in _PURE:
             activate = in_one_pass(_activate, self.activation)
@@ -110,7 +113,10 @@ class MlpBlock(Composite):
         # more axes.
         x = reshape(inputs, (-1, inputs.shape[-1]))
         gate = (self.gate(x),) if self.gated else ()
-        x = dropout_1(activate_and_project(dense_0(x), *gate), training=training)
+        fused = self.activation in _GELU and isinstance(dense_0, Dense) and not (training or gate)
+        activated = dense_0.call_with_gelu(x, _GELU[self.activation]) if fused else None
+        x = activate_and_project(dense_0(x), *gate) if activated is None else project(activated)
+        x = dropout_1(x, training=training)
         return reshape(x, (-1, *[size or ops.shape(inputs)[axis] for axis, size in enumerate(inputs.shape)][1:]))
 
     def compute_output_shape(self, input_shape: Any) -> Any:
@@ -192,6 +198,9 @@ def _quick_gelu(x: Any) -> Any:
 
 
 _OWN = {"gelu": _gelu, "gelu_tanh": _gelu_tanh, "quick_gelu": _quick_gelu}
+_GELU = {"gelu": "none", "gelu_tanh": "tanh"}
+"""PyTorch's names of the two forms of the GELU."""
+
 _PURE = {*_OWN, "silu", "relu"}
 """Activations that depend on nothing but their argument, unlike possibly those that a user registered."""
 
