@@ -1,6 +1,6 @@
 """Compare ViT-Ti/16, EfficientNetB0 and ResNet50 on your images, each trained for the same time.
 
-python examples/compare_backbones.py --data FOLDER --minutes 5    (FOLDER/CLASS/PICTURES; without it, CIFAR-10)
+python examples/compare_backbones.py --data FOLDER --minutes 5    (FOLDER/CLASS/IMAGES; without it, CIFAR-10)
 
 Images, size, batches, optimizer and seconds of training are the same (compiling and testing do not count). All start
 from ImageNet weights (ViT-Ti/16's were first trained on ImageNet-21k), or all from scratch if one has no weights.
@@ -91,7 +91,7 @@ def draw(results, title, path):
         label = f"{name}, {row['parameters'] / 1e6:.1f} M parameters"
         left.plot(minutes, accuracy, "o-", ms=4, color=COLORS[name], label=label)
         right.plot(row["tested"], accuracy[-1], "o", ms=9, color=COLORS[name])
-    left.set(xlabel="minutes of training", ylabel="accuracy on held-out pictures (%)", title=title)
+    left.set(xlabel="minutes of training", ylabel="accuracy on held-out images (%)", title=title)
     right.set(xlabel="images/s of the trained model", title="after training")
     right.set(xlim=(0, 1.2 * max(row["tested"] for row in results.values())))
     figure.legend(loc="outside upper center", ncols=len(results), frameon=False)
@@ -104,7 +104,7 @@ def draw(results, title, path):
 def main(arguments=None):
     """Print and draw the comparison, and return the results by name."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", help="folder with a folder of pictures for each class; without it, CIFAR-10")
+    parser.add_argument("--data", help="folder with a folder of images for each class; without it, CIFAR-10")
     parser.add_argument("--minutes", type=float, default=5, help="minutes of training for each model")
     parser.add_argument("--size", type=int, default=128, help="image size in pixels")
     parser.add_argument("--weights", choices=["imagenet", "none"], default="imagenet")

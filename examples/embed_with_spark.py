@@ -1,9 +1,9 @@
-"""Compute a feature vector for each picture of a folder or bucket with Spark.
+"""Compute a feature vector for each image of a folder or bucket with Spark.
 
-A worker that is lost is replaced, and its task is done again. A damaged picture becomes a row with an error. Needs
+A worker that is lost is replaced, and its task is done again. A damaged image becomes a row with an error. Needs
 `pip install pyspark pandas pyarrow`, and Java.
 
-python examples/embed_with_spark.py PICTURES FEATURES [--model vit_ti16] [--master local[2,4]]
+python examples/embed_with_spark.py IMAGES FEATURES [--model vit_ti16] [--master local[2,4]]
 """
 
 import argparse
@@ -25,7 +25,7 @@ ROW = StructType([StructField("features", ArrayType(FloatType())), StructField("
 LOCAL = "local[2,4]"  # this machine: two workers, and four attempts at a task, as on a cluster
 
 
-def main(pictures, features, model="vit_cifar10", master=LOCAL, batch_size=32, embedder=Embedder):
+def main(images, features, model="vit_cifar10", master=LOCAL, batch_size=32, embedder=Embedder):
     """Write Parquet files with the columns path, features and error into the folder `features`."""
 
     def make():  # once in each Python worker
@@ -33,7 +33,7 @@ def main(pictures, features, model="vit_cifar10", master=LOCAL, batch_size=32, e
         return lambda contents: held({"bytes": contents})
 
     spark = SparkSession.builder.master(master).getOrCreate()
-    files = spark.read.format("binaryFile").option("recursiveFileLookup", True).load(pictures)
+    files = spark.read.format("binaryFile").option("recursiveFileLookup", True).load(images)
     computed = predict_batch_udf(make, return_type=ROW, batch_size=batch_size)("content")
     files.select("path", computed.alias("row")).select("path", "row.*").write.parquet(features)
     spark.stop()
@@ -41,7 +41,7 @@ def main(pictures, features, model="vit_cifar10", master=LOCAL, batch_size=32, e
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("pictures")
+    parser.add_argument("images")
     parser.add_argument("features")
     parser.add_argument("--model", default="vit_cifar10")
     parser.add_argument("--master", default=LOCAL)

@@ -1,6 +1,6 @@
 """Draw an attention map: what a model looks at in an image.
 
-python examples/explain.py [PICTURE [OUT.PNG [WEIGHTS]]]
+python examples/explain.py [IMAGE [OUT.PNG [WEIGHTS]]]
 """
 
 import sys
@@ -13,10 +13,10 @@ import vit_keras
 from vit_keras import utils, visualize
 
 
-def main(picture=None, out="attention.png", weights="vit_cifar10"):
+def main(image=None, out="attention.png", weights="vit_cifar10"):
     """Write the image and its attention map side by side to `out`, and return the map."""
     model = vit_keras.open_model(weights)
-    image = utils.read(data.chelsea() if picture is None else picture, size=None)
+    image = utils.read(data.chelsea() if image is None else image, size=None)
 
     overlay = visualize.attention_map(model, image)  # uint8, of the image's size
     Image.fromarray(np.concatenate([image, overlay], axis=1)).save(out)

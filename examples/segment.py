@@ -1,6 +1,6 @@
-"""Segment pictures: heads on the feature maps of a ViT, frozen and then trained, beside a small U-Net from scratch.
+"""Segment images: heads on the feature maps of a ViT, frozen and then trained, beside a small U-Net from scratch.
 
-Each picture is a scene of one or two things before a background, which have been pasted there: so each pixel's class
+Each image is a scene of one or two things before a background, which have been pasted there: so each pixel's class
 is known. Without files, the things are drawn shapes before clouds of color. With a .zip of photographs of hands before
 a plain wall, in a folder for each class, and one of any other photographs, they are hands that sign a digit.
 
@@ -31,7 +31,7 @@ def clouds(random):
 
 
 def shape(random, kind):
-    """Return a drawn shape, filled with clouds: a picture with transparency."""
+    """Return a drawn shape, filled with clouds: an image with transparency."""
     mask = Image.new("L", (96, 96))
     draw, turn = ImageDraw.Draw(mask), random.uniform(0, 2 * np.pi)
     corners = {"square": 4, "triangle": 3, "cross": 12, "star": 10}.get(SHAPES[kind], 60)
@@ -52,7 +52,7 @@ def shape(random, kind):
 
 
 def photographs(path, part):
-    """Yield the pictures in a .zip, with the names of their folders: each fifth is for the test."""
+    """Yield the images in a .zip, with the names of their folders: each fifth is for the test."""
     with zipfile.ZipFile(path) as archive:
         names = sorted(name for name in archive.namelist() if name.lower().endswith((".jpg", ".png")))
         for n, name in enumerate(names):
@@ -60,25 +60,25 @@ def photographs(path, part):
                 yield Image.open(io.BytesIO(archive.read(name))).convert("RGB"), Path(name).parent.name
 
 
-def hand(picture):
-    """Return a hand before a wall, cut out by its color: a picture with transparency."""
+def hand(image):
+    """Return a hand before a wall, cut out by its color: an image with transparency."""
     from skimage.filters import threshold_otsu
 
-    pixels = np.asarray(picture, "int16")
+    pixels = np.asarray(image, "int16")
     redness = pixels[..., 0] - pixels[..., 2]
-    found = picture.copy()
+    found = image.copy()
     found.putalpha(Image.fromarray(np.uint8(255 * (redness > threshold_otsu(redness)))))
     return found
 
 
 def scenes(count, pixels, part, hands=None, backgrounds=None):
-    """Return pictures `(count, pixels, pixels, 3)`, the class of each pixel, 0 for the background, and all classes."""
+    """Return images `(count, pixels, pixels, 3)`, the class of each pixel, 0 for the background, and all classes."""
     random = np.random.default_rng({"train": 0, "test": 1}[part])
     names = ("background", *SHAPES)
     if hands:
-        cut = [(hand(picture), name) for picture, name in photographs(hands, part)]
+        cut = [(hand(image), name) for image, name in photographs(hands, part)]
         names = ("background", *sorted({name for _, name in cut}))
-        behind = [picture for picture, _ in photographs(backgrounds, part)]
+        behind = [image for image, _ in photographs(backgrounds, part)]
     images, masks = np.zeros((count, pixels, pixels, 3), "uint8"), np.zeros((count, pixels, pixels), "uint8")
     for image, mask in zip(images, masks):
         scene = behind[random.integers(len(behind))] if hands else clouds(random)
@@ -175,13 +175,13 @@ def quality(masks, predicted, classes):
 def main(
     backbone=None, pixels=128, count=400, tests=200, epochs=(10, 5, 15), kinds=("linear", "dpt", "u-net"), **files
 ):
-    """Train all models, print how good they are, and return their predictions of the test pictures.
+    """Train all models, print how good they are, and return their predictions of the test images.
 
     Args:
         backbone: A ViT; `None` for the published ViT-Ti/16.
-        pixels: Height and width of the pictures.
-        count: Pictures to train on.
-        tests: Pictures to measure on.
+        pixels: Height and width of the images.
+        count: Images to train on.
+        tests: Images to measure on.
         epochs: Of a head on the frozen backbone; then of both together; of the U-Net.
         kinds: Which models.
         **files: `hands` and `backgrounds` of `scenes`.
@@ -222,7 +222,7 @@ def main(
 
 
 def figure(images, found, rows=5):
-    """Return pictures, their masks and what each model found, beside one another."""
+    """Return images, their masks and what each model found, beside one another."""
     shown = [[image, *(COLORS[masks[n]] for masks in found.values())] for n, image in enumerate(images[:rows])]
     return Image.fromarray(np.uint8(np.concatenate([np.concatenate(row, axis=1) for row in shown])))
 

@@ -1,6 +1,6 @@
-"""Train on more pictures than a disk holds: Grain with ArrayRecord, WebDataset, or streaming `datasets`.
+"""Train on more images than a disk holds: Grain with ArrayRecord, WebDataset, or streaming `datasets`.
 
-All three call the same function for each picture, `training.sample(model, augmentation)`: (bytes, rng) → float32. It is
+All three call the same function for each image, `training.sample(model, augmentation)`: (bytes, rng) → float32. It is
 pickled into their worker processes, and imports no backend there. Each function below gives batches `(images, labels)`
 for `model.fit`, without end. The same `start` gives the same batches: a run that was interrupted continues with
 `start=int(model.optimizer.iterations)` of the model that was saved. Grain goes there at once, the others pass over what
@@ -25,7 +25,7 @@ BATCH = 32
 
 
 def with_grain(files, sample, batch=BATCH, seed=0, workers=0, start=0):
-    """Records are the number of the class in one byte, and then the bytes of the picture."""
+    """Records are the number of the class in one byte, and then the bytes of the image."""
     import grain
 
     class Prepare(grain.transforms.RandomMap):
@@ -45,8 +45,8 @@ def with_webdataset(files, sample, batch=BATCH, seed=0, workers=0, start=0):
     for epoch in itertools.count():
 
         def prepare(item, epoch=epoch):
-            number, picture, label = item
-            return sample(picture, np.random.default_rng([seed, epoch, int(number)])), np.int32(int(label))
+            number, image, label = item
+            return sample(image, np.random.default_rng([seed, epoch, int(number)])), np.int32(int(label))
 
         shards = webdataset.WebDataset(files, shardshuffle=100, seed=seed + epoch)
         rows = shards.shuffle(1000, seed=seed + epoch).to_tuple("__key__", "jpg", "cls").map(prepare)
@@ -57,7 +57,7 @@ def with_webdataset(files, sample, batch=BATCH, seed=0, workers=0, start=0):
 
 
 def with_datasets(files, sample, batch=BATCH, seed=0, start=0):
-    """Parquet files have a column `image` with pictures, and a column `label`; `files` may also be on Hugging Face."""
+    """Parquet files have a column `image` with images, and a column `label`; `files` may also be on Hugging Face."""
     import datasets
 
     rows = datasets.load_dataset("parquet", data_files=files, split="train", streaming=True)

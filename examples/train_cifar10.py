@@ -24,9 +24,9 @@ from vit_keras import utils, vit
 from vit_keras.training.recipes import recipe
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
-SIDE = 8  # tokens down and across, of the teacher and of the student on the whole picture
+SIDE = 8  # tokens down and across, of the teacher and of the student on the whole image
 COMPONENTS = 64  # of the teacher's tokens
-STAGES = {  # size of the pictures, whether they are mixed, learning rate, epochs
+STAGES = {  # size of the images, whether they are mixed, learning rate, epochs
     "24": (24, False, 1.5e-3, 24),
     "32": (32, True, 1e-3, 16),
     "32-unmixed": (32, False, 3e-4, 4),
@@ -83,7 +83,7 @@ class Crops(keras.utils.PyDataset):
     def __init__(self, images, labels, probabilities, tokens, size, mixed, batch_size=128, seed=0, **kwargs):
         super().__init__(**kwargs)
         self.mixed = mixed
-        self.margin = 0 if size < 32 else 2  # whole pictures are shifted by up to two pixels
+        self.margin = 0 if size < 32 else 2  # whole images are shifted by up to two pixels
         pad = ((0, 0), (self.margin,) * 2, (self.margin,) * 2, (0, 0))
         self.images, self.size, self.batch_size = np.pad(images, pad, "reflect"), size, batch_size
         self.labels = 0.5 * np.eye(len(CLASSES), dtype="float32")[labels] + 0.5 * probabilities
@@ -181,8 +181,8 @@ def main(data=None, teacher=None, out="runs/cifar10", epochs=None):
         classes=10, dropout=0.0, resnet=(),
     )  # fmt: skip
     for n, (stage, (size, mixed, rate, usual)) in enumerate(STAGES.items()):
-        pictures = Crops(images, labels, *targets, size, mixed, seed=n)
-        model = train(vit_keras.resize(model, size), pictures, epochs[n] if epochs else usual, rate, out, stage)
+        crops = Crops(images, labels, *targets, size, mixed, seed=n)
+        model = train(vit_keras.resize(model, size), crops, epochs[n] if epochs else usual, rate, out, stage)
     model = publish(model, out / "vit_cifar10.npz")
     logits = model.predict(vit.preprocess_inputs(test_images), batch_size=500, verbose=0)
     accuracy = np.mean(logits.argmax(-1) == test_labels)

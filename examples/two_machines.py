@@ -81,7 +81,7 @@ def machine(number: int, address: str, folder: Path) -> None:
     options = {"epochs": EPOCHS, "shuffle": False, "callbacks": [*recipe.callbacks, state], "verbose": 0}
     model.fit(data, initial_epoch=state.restore(), **options)
 
-    mine = np.array_split(IMAGES, MACHINES)[number]  # each machine predicts its own pictures, the same number of them
+    mine = np.array_split(IMAGES, MACHINES)[number]  # each machine predicts its own images, the same number of them
     np.save(folder / f"predictions-{number}.npy", model.predict(mine, batch_size=BATCH // MACHINES, verbose=0))
     vit_keras.distribute(None)  # what one machine does alone must not wait for the other
     if number == 0:
