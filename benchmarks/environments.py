@@ -46,7 +46,7 @@ ENVIRONMENTS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("--no-deps", "tensorflow-text==2.21.0", "keras-hub==0.32.0"),
     ),
     "runtimes": (("numpy==2.4.6", "pillow", "onnxruntime==1.31.1", OPENVINO),),
-    "openvino": ((*KERAS, OPENVINO, *OURS),),
+    "openvino": ((*KERAS, OPENVINO, "scipy", *OURS),),
 }
 
 
