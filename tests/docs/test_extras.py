@@ -28,7 +28,8 @@ while waiting:
     each = waiting.pop()
     name = canonicalize_name(each.name)
     name = name if name in installed else canonicalize_name(f"{name}-cpu")  # tensorflow
-    assert name in installed, each
+    if name not in installed:
+        sys.exit(f"not installed here: {each}")
     if each.extras <= needed.get(name, set()) and name in needed:
         continue
     needed.setdefault(name, set()).update(each.extras)
@@ -115,4 +116,6 @@ def test_an_extra_brings_what_its_use_imports(backend, extras, tmp_path):
     environment = {**os.environ, "KERAS_BACKEND": backend, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", HIDE + use, extras]
     done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True)
+    if done.stderr.startswith("not installed here"):
+        pytest.skip(done.stderr)
     assert done.returncode == 0, done.stderr[-3000:]
