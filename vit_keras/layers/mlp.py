@@ -11,7 +11,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from ..backend.backward import has_one_pass, in_one_pass, recomputed
+from ..backend.backward import has_one_pass, in_one_pass, recomputed, with_own_derivative
 from ..backend.direct import Direct
 from ._base import Composite, Dense, Dropout, LayerNormalization, register, token_width
 from ._ops import gelu, reshape
@@ -108,6 +108,8 @@ class MlpBlock(Composite):
         if training and has_one_pass() and self.activation in _PURE:
             activate = in_one_pass(_activate, self.activation)
         elif training and not self.dropout:
+            if self.activation in _PURE:
+                activate = with_own_derivative(_activate, self.activation)
             activate_and_project = recomputed(activate_and_project)
         # As one matrix of all tokens: TensorFlow computes product, bias and GELU at once for a matrix, but not for
         # more axes.
