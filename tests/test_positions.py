@@ -70,6 +70,18 @@ def test_a_width_that_four_parts_do_not_make(width):
         positions.sincos2d((2, 2), width)
 
 
+def test_the_narrowest_table_and_a_low_temperature():
+    table = positions.sincos2d((1, 2), 8, temperature=0.25)  # frequencies 1 and 4 of the places 0 and 1
+    down, across = [0, 0, 1, 1], [np.sin(1), np.sin(4), np.cos(1), np.cos(4)]
+    close(np.sort(table[0, 1]), np.sort([*down, *across]), 1e-6)  # the order is that of the test above
+
+
+@pytest.mark.parametrize("temperature", [0, -1.0, "10000", True, float("nan")])
+def test_a_temperature_that_is_not_positive(temperature):
+    with pytest.raises(ValueError, match="temperature must be a positive number. Received:"):
+        positions.sincos2d((2, 2), 16, temperature=temperature)
+
+
 @pytest.mark.parametrize("width", [6, 0])
 def test_a_head_that_four_parts_do_not_make(width):
     with pytest.raises(ValueError, match=f"multiple of 4. Received: {width}"):
@@ -78,7 +90,7 @@ def test_a_head_that_four_parts_do_not_make(width):
 
 def test_relative_position_index_against_timm():
     got = positions.relative_position_index((3, 4))
-    assert got.dtype == np.int32
+    assert got.dtype == np.int32 and got.max() + 1 == positions.relative_position_rows((3, 4))
     np.testing.assert_array_equal(got, REFERENCE["timm_index_3x4"])
     without = positions.relative_position_index((3, 4), prefix_tokens=0)
     np.testing.assert_array_equal(without, REFERENCE["timm_index_3x4"][1:, 1:])

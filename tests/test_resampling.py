@@ -247,6 +247,27 @@ def test_pictures_against_pillow(method, source, target):
     close(matrix @ row[0], np.asarray(Image.fromarray(row).resize((target, 1), way))[0], 1e-4)  # float32 up to 255
 
 
+@pytest.mark.parametrize("method", [name for name in PICTURES if name != "bilinear"])
+@pytest.mark.parametrize("sizes", [range(1, 36), pytest.param(range(1, 130), marks=pytest.mark.slow)], ids=["few", "many"])
+def test_every_pair_of_sizes_against_pillow(method, sizes):
+    """Ties between two cells are decided as Pillow decides them: of 11 cells made 6, or 19 made 6."""
+    way = {"bilinear_antialias": "BILINEAR", "bicubic_antialias": "BICUBIC"}.get(method, method.upper())
+    for source, target in itertools.product(sizes, sizes):
+        row = rng.uniform(0, 1, (1, source)).astype("float32")
+        expected = np.asarray(Image.fromarray(row).resize((target, 1), getattr(Image.Resampling, way)))[0]
+        found = resampling_matrix(source, target, method) @ row[0]
+        assert np.abs(found - expected).max() < 1e-5, (source, target)  # float32 up to 1
+
+
+@pytest.mark.parametrize("align_corners", [False, True])
+@pytest.mark.parametrize("rows", [slice(0, 2), slice(3, 7)])
+@pytest.mark.parametrize("height", [5, 7, 12])
+def test_rows_of_a_bilinear_image(height, rows, align_corners):
+    array = rng.standard_normal((height, 4, 3))
+    whole = resampling.resize_bilinear(array, (7, 6), align_corners=align_corners)
+    assert np.array_equal(resampling.resize_bilinear(array, (7, 6), align_corners=align_corners, rows=rows), whole[rows])
+
+
 @pytest.mark.parametrize(("source", "target"), [(0, 3), (3, 0), (3, np.int64(-1))])
 def test_an_axis_without_cells(source, target):
     with pytest.raises(ValueError, match=f"at least one cell. Received: {source} cells to be made {target}"):

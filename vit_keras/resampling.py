@@ -123,9 +123,9 @@ def _box(start, count, source, target, xp, dtype):
     scale = as_real(source, xp, dtype) / as_real(target, xp, dtype)
     center = ((as_real(xp.arange(count), xp, dtype) + (as_real(start, xp, dtype) + 0.5)) * scale)[:, None]
     j = as_real(xp.arange(source), xp, dtype)[None]
-    shrink = 1 / xp.maximum(scale, 1.0)
-    first, end = (xp.floor(center + side / shrink + 0.5) for side in (-0.5, 0.5))
-    distance = (j - center + 0.5) * shrink
+    stretch = xp.maximum(scale, 1.0)
+    first, end = (xp.floor(center + side * stretch + 0.5) for side in (-0.5, 0.5))
+    distance = (j - center + 0.5) * (1 / stretch)
     return as_real((j >= first) & (j < end) & (distance > -0.5) & (distance <= 0.5), xp, dtype)
 
 

@@ -122,6 +122,36 @@ def test_one_number_has_any_of_two_shapes(shape):
     assert metrics.score(None, targets, outputs, "regression") == pytest.approx(expected)
 
 
+def test_errors_are_on_the_scale_of_the_levels():
+    scale = [0.0, 1.0, 4.0, 9.0, 16.0]
+    expected = np.abs(np.interp(LEVELS, range(5), scale) - np.interp(NEAR, range(5), scale)).mean()
+    assert metrics.score("mae", LEVELS, NEAR, "ordinal", scale=scale) == pytest.approx(expected)
+    plain = metrics.score("accuracy", LEVELS, NEAR, "ordinal")
+    assert metrics.score("accuracy", LEVELS, NEAR, "ordinal", scale=scale) == plain  # of levels, not of their values
+
+
+def test_a_half_is_a_label():
+    outputs = np.array([[0.5], [0.49], [0.5]])
+    assert metrics.score("accuracy", np.array([[1], [0], [1]]), outputs, "multi") == 1.0
+
+
+@pytest.mark.parametrize("name", ["macro_f1", "micro_f1", "weighted_f1"])
+def test_f1_of_one_label_is_that_of_the_label(name):
+    found = metrics.score(name, LABELS[:, :1], MULTI[:, :1], "multi")
+    assert found == pytest.approx(sk.f1_score(LABELS[:, 0], SET[:, 0]))
+
+
+def test_the_log_loss_of_a_label_that_no_target_has():
+    labels = np.array([[0, 1], [0, 0]])
+    outputs = np.array([[0.1, 0.8], [0.2, 0.4]])
+    expected = -np.log([[0.9, 0.8], [0.8, 0.6]]).mean()
+    assert metrics.score("log_loss", labels, outputs, "multi") == pytest.approx(expected)
+
+
+def test_one_image_has_a_score():
+    assert metrics.score("accuracy", [1], [[0.2, 0.8]]) == 1.0
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -134,6 +164,9 @@ def test_one_number_has_any_of_two_shapes(shape):
         (("accuracy", CLASSES + 1, SINGLE), "from 0 to 3. Received: .*4"),
         (("map", LABELS + 0.5, MULTI, "multi"), "from 0 to 1. Received: .*0.5|from 0 to 1. Received: .*1.5"),
         (("map", LABELS, MULTI[:, :2], "multi"), "one shape"),
+        (("map", LABELS[:, 0], MULTI[:, 0], "multi"), r"\(n, labels\), both"),
+        (("mae", np.eye(3), np.eye(3), "ordinal"), r"\(n,\), both"),
+        (("mae", NUMBERS, GUESSED[:, 0], "regression"), "must be the same"),
         (("mae", LEVELS + 0.5, NEAR, "ordinal"), "Levels must be whole numbers"),
         (("mae", NUMBERS, GUESSED * np.nan, "regression"), "finite"),
     ],
