@@ -279,6 +279,14 @@ def test_a_hybrid_of_a_size_that_its_stride_does_not_divide(image_size, tmp_path
     assert not [*problems(ViTConfig(**{**SMALL, **hybrid}), tmp_path, [is_written_for_others])]
 
 
+@pytest.mark.core
+@pytest.mark.parametrize("what", [{"rope_theta": 100.0, "num_heads": 4}, {"num_heads": 3}], ids="-".join)
+def test_a_mixer_ignores_what_only_attention_has(what, tmp_path):
+    """Rotary positions, and heads that do not divide its width."""
+    mixer = {"tokens_mlp_dim": 5, "position": None, "pooling": "gap", **what}
+    assert not [*problems(ViTConfig(**{**SMALL, **mixer}), tmp_path, [is_saved, is_written_for_others])]
+
+
 @pytest.mark.slow
 @pytest.mark.core
 @pytest.mark.parametrize("first", some_of(range(0, 500, 50), 2))

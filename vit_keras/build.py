@@ -122,8 +122,8 @@ def encode(x: Any, patches: Any, config: ViTConfig) -> Any:
         x = _norm("Transformer_norm_pre", config)(x)
     rope, merged = _rotations(patches, config), {}
     for n in range(config.num_layers):
-        block = _mixer(config, n) if config.tokens_mlp_dim else _transformer(config, n)
-        x = block(x, **(merged if rope is None else {"rope": rope[n]}))
+        beside = merged if rope is None else {"rope": rope[n]}
+        x = _mixer(config, n)(x) if config.tokens_mlp_dim else _transformer(config, n)(x, **beside)
         x, merged = (x[0], {"sizes": x[1]}) if isinstance(x, tuple) else (x, merged)
     return _norm("Transformer_encoder_norm", config)(x) if config.final_norm == "tokens" else x, merged
 

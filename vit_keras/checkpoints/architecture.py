@@ -221,7 +221,8 @@ def complete(fields: Mapping[str, Any], family: Family, options: Mapping[str, An
             f"Cannot infer the number of attention heads. Pass num_heads= (one of {_likely_heads(inner)}), or put the "
             "model's config.json beside the file."
         )
-    check_heads(fields["num_heads"], inner)
+    if not fields.get("tokens_mlp_dim"):  # a mixer has no heads
+        check_heads(fields["num_heads"], inner)
     for field, values in family.choices.items():
         if field not in fields:
             raise ValueError(
