@@ -1,4 +1,4 @@
-"""Segment images: heads on the feature maps of a ViT, frozen and then trained, beside a small U-Net from scratch.
+"""Segment images: heads on the feature maps of a ViT, frozen and then trained, next to a small U-Net from scratch.
 
 Each image is a scene of one or two things before a background, which have been pasted there: so each pixel's class
 is known. Without files, the things are drawn shapes before clouds of color. With a .zip of photographs of hands before
@@ -222,7 +222,7 @@ def main(
 
 
 def figure(images, found, rows=5):
-    """Return images, their masks and what each model found, beside one another."""
+    """Return images, their masks and what each model found, side by side."""
     shown = [[image, *(COLORS[masks[n]] for masks in found.values())] for n, image in enumerate(images[:rows])]
     return Image.fromarray(np.uint8(np.concatenate([np.concatenate(row, axis=1) for row in shown])))
 

@@ -73,7 +73,7 @@ def test_a_width_that_four_parts_do_not_make(width):
 def test_the_narrowest_table_and_a_low_temperature():
     table = positions.sincos2d((1, 2), 8, temperature=0.25)  # frequencies 1 and 4 of the places 0 and 1
     down, across = [0, 0, 1, 1], [np.sin(1), np.sin(4), np.cos(1), np.cos(4)]
-    close(np.sort(table[0, 1]), np.sort([*down, *across]), 1e-6)  # the order is that of the test above
+    close(np.sort(table[0, 1]), np.sort([*down, *across]), 1e-6)  # in any order
 
 
 @pytest.mark.parametrize("temperature", [0, -1.0, "10000", True, float("nan")])

@@ -232,6 +232,12 @@ def test_a_window_of_the_matrix(method, xp):
     close(window, ops.convert_to_numpy(whole)[2:6], 1e-6)  # weights of about 1; XLA orders operations by shape
 
 
+def by_pillow(row, target, method):
+    """Pillow's resizing of an image of one row."""
+    name = {"bilinear_antialias": "BILINEAR", "bicubic_antialias": "BICUBIC"}.get(method, method.upper())
+    return np.asarray(Image.fromarray(row).resize((target, 1), Image.Resampling[name]))[0]
+
+
 @pytest.mark.parametrize("method", PICTURES)
 @pytest.mark.parametrize(("source", "target"), [(37, 64), (64, 37), (96, 48), (5, 1)])
 def test_pictures_against_pillow(method, source, target):
@@ -241,22 +247,17 @@ def test_pictures_against_pillow(method, source, target):
     if method == "bilinear":  # Pillow has no bilinear filter without antialiasing
         close(matrix @ row[0], resampling.resize_bilinear(row.T, (target, 1), align_corners=False)[:, 0], 1e-11)
         return
-    way = getattr(
-        Image.Resampling, {"bilinear_antialias": "BILINEAR", "bicubic_antialias": "BICUBIC"}.get(method, method.upper())
-    )
-    close(matrix @ row[0], np.asarray(Image.fromarray(row).resize((target, 1), way))[0], 1e-4)  # float32 up to 255
+    close(matrix @ row[0], by_pillow(row, target, method), 1e-4)  # float32 up to 255
 
 
 @pytest.mark.parametrize("method", [name for name in PICTURES if name != "bilinear"])
 @pytest.mark.parametrize("most", [35, pytest.param(129, marks=pytest.mark.slow)])
 def test_every_pair_of_sizes_against_pillow(method, most):
     """Ties between two cells are decided as Pillow decides them: of 11 cells made 6, or 19 made 6."""
-    way = {"bilinear_antialias": "BILINEAR", "bicubic_antialias": "BICUBIC"}.get(method, method.upper())
     for source, target in itertools.product(range(1, most + 1), repeat=2):
         row = rng.uniform(0, 1, (1, source)).astype("float32")
-        expected = np.asarray(Image.fromarray(row).resize((target, 1), getattr(Image.Resampling, way)))[0]
         found = resampling_matrix(source, target, method) @ row[0]
-        assert np.abs(found - expected).max() < 1e-5, (source, target)  # float32 up to 1
+        assert np.abs(found - by_pillow(row, target, method)).max() < 1e-5, (source, target)  # float32 up to 1
 
 
 @pytest.mark.parametrize("align_corners", [False, True])

@@ -89,8 +89,9 @@ def add_positions(patches: Any, config: ViTConfig) -> Any:
     if learned:
         prefix = config.position_prefix_tokens
         grid = config.grid or config.position_grid
-        how = {"prefix_tokens": prefix, "name": name}
-        add = layers.AddPositionEmbs(grid, config.embedding_dropout, config.position_resize, **how)
+        add = layers.AddPositionEmbs(
+            grid, config.embedding_dropout, config.position_resize, prefix_tokens=prefix, name=name
+        )
         x = add(x) if config.grid else add(x, patches=patches)
     elif config.position == "sincos2d":
         x = layers.AddSinCosPositionEmbs(config.embedding_dropout, name=name)(x, patches=patches)
@@ -122,8 +123,10 @@ def encode(x: Any, patches: Any, config: ViTConfig) -> Any:
         x = _norm("Transformer_norm_pre", config)(x)
     rope, merged = _rotations(patches, config), {}
     for n in range(config.num_layers):
-        beside = merged if rope is None else {"rope": rope[n]}
-        x = _mixer(config, n)(x) if config.tokens_mlp_dim else _transformer(config, n)(x, **beside)
+        if config.tokens_mlp_dim:
+            x = _mixer(config, n)(x)
+            continue
+        x = _transformer(config, n)(x, **(merged if rope is None else {"rope": rope[n]}))
         x, merged = (x[0], {"sizes": x[1]}) if isinstance(x, tuple) else (x, merged)
     return _norm("Transformer_encoder_norm", config)(x) if config.final_norm == "tokens" else x, merged
 

@@ -85,51 +85,6 @@ def _halves(function: Callable[..., Any], *constants: Any) -> Callable[..., Any]
     return lambda *tensors: whole(*map(tf.convert_to_tensor, tensors))
 
 
-def with_own_derivative(function: Callable[..., Any], *constants: Any) -> Callable[..., Any]:
-    """Return an element-wise function whose derivative is computed apart from its value, on JAX's CPU; else unchanged.
-
-    XLA would compute the two in one loop, as they share subexpressions such as a hyperbolic tangent. That loop takes
-    many times as long as one for each.
-
-    Args:
-        function: From `constants` and tensors of one shape to one tensor of it.
-        *constants: Its first arguments, hashable.
-
-    Returns:
-        A function of the tensors, with derivatives of every order and direction.
-
-    Example:
-        >>> float(with_own_derivative(ops.power, ops.ones(()))(ops.ones(())))
-        1.0
-    """
-    if keras.backend.backend() != "jax":
-        return functools.partial(function, *constants)
-    import jax
-
-    return _apart(function, *constants) if jax.default_backend() == "cpu" else functools.partial(function, *constants)
-
-
-@functools.cache
-def _apart(function: Callable[..., Any], *constants: Any) -> Callable[..., Any]:
-    import jax
-
-    @jax.custom_jvp
-    def value(*tensors):
-        return function(*constants, *tensors)
-
-    @value.defjvp
-    def derivative(tensors, tangents):
-        # XLA takes what comes out of a barrier for something else, and so shares nothing with the value.
-        *apart, _ = jax.lax.optimization_barrier((*tensors, 0.0))
-        total = 0.0
-        for number, tangent in enumerate(tangents):
-            direction = [jax.numpy.full_like(x, float(n == number)) for n, x in enumerate(apart)]
-            total += jax.jvp(functools.partial(function, *constants), apart, direction)[1] * tangent
-        return value(*tensors), total
-
-    return value
-
-
 @functools.cache
 def has_one_pass() -> bool:
     """Return whether XLA compiles functions for TensorFlow on the processor. Accelerators have kernels of their own."""

@@ -221,8 +221,7 @@ def complete(fields: Mapping[str, Any], family: Family, options: Mapping[str, An
             f"Cannot infer the number of attention heads. Pass num_heads= (one of {_likely_heads(inner)}), or put the "
             "model's config.json beside the file."
         )
-    if not fields.get("tokens_mlp_dim"):  # a mixer has no heads
-        check_heads(fields["num_heads"], inner)
+    check_heads(fields, inner)
     for field, values in family.choices.items():
         if field not in fields:
             raise ValueError(
@@ -253,16 +252,19 @@ def check_head(fields: Mapping[str, Any], options: Mapping[str, Any]) -> None:
         )
 
 
-def check_heads(num_heads: Any, inner: int) -> None:
+def check_heads(fields: Mapping[str, Any], inner: int) -> None:
     """Raise an error for a number of attention heads that a file cannot have.
 
     Args:
-        num_heads: Number of attention heads.
+        fields: Fields of `ViTConfig` with `num_heads`, which a mixer does not use.
         inner: Width of the queries of all heads together.
 
     Raises:
         ValueError: The number is not a divisor of `inner`.
     """
+    if fields.get("tokens_mlp_dim"):
+        return
+    num_heads = fields["num_heads"]
     is_integer = hasattr(num_heads, "__index__") and not isinstance(num_heads, bool)
     count = operator.index(num_heads) if is_integer else 0
     if count < 1 or inner % count:

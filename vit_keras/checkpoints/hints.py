@@ -187,8 +187,8 @@ def _checked(fields: Mapping[str, Any], inferred: Mapping[str, Any]) -> dict[str
             raise ValueError(
                 f"{field}={fields[field]!r} contradicts the arrays, which have {field}={inferred[field]!r}."
             )
-    if "num_heads" in fields and not inferred.get("tokens_mlp_dim"):  # a mixer has no heads
-        architecture.check_heads(fields["num_heads"], inferred.get("inner", inferred["hidden_size"]))
+    if "num_heads" in fields:
+        architecture.check_heads({**inferred, **fields}, inferred.get("inner", inferred["hidden_size"]))
     return fields
 
 

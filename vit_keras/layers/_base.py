@@ -40,7 +40,7 @@ class Dense(Direct, keras.layers.Dense):
         return x if self.activation is None else self.activation(x)
 
     def call_with_gelu(self, inputs: Any, approximate: str) -> Any:
-        """Return the GELU of what the layer returns, as one kernel of PyTorch's, or `None` if the layer must be called.
+        """Return the GELU of the layer's output in one kernel of PyTorch, or `None` if the layer must be called.
 
         Args:
             inputs: `(tokens, inputs)`.

@@ -11,7 +11,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from ..backend.backward import has_one_pass, in_one_pass, recomputed, with_own_derivative
+from ..backend.backward import has_one_pass, in_one_pass, recomputed
 from ..backend.direct import Direct
 from ._base import Composite, Dense, Dropout, LayerNormalization, register, token_width
 from ._ops import gelu, reshape
@@ -105,12 +105,10 @@ class MlpBlock(Composite):
         def activate_and_project(x, *gate):
             return project(activate(x, *gate))
 
-        if training:
-            in_one = self.activation in _PURE and has_one_pass()
-            if self.activation in _PURE:
-                activate = (in_one_pass if in_one else with_own_derivative)(_activate, self.activation)
-            if not in_one and not self.dropout:
-                activate_and_project = recomputed(activate_and_project)
+        if training and has_one_pass() and self.activation in _PURE:
+            activate = in_one_pass(_activate, self.activation)
+        elif training and not self.dropout:
+            activate_and_project = recomputed(activate_and_project)
         # As one matrix of all tokens: TensorFlow computes product, bias and GELU at once for a matrix, but not for
         # more axes.
         x = reshape(inputs, (-1, inputs.shape[-1]))
