@@ -283,7 +283,7 @@ def test_select():
     assert found
     assert all("siglip" in c.name and c.image_size == 512 for c in found)
     assert {c.classes for c in select(labels="imagenet-12k")} == {11821}
-    assert select(license="cc-by-nc-4.0") == select(license="CC-BY-NC-4.0") == select(licence="CC-BY-NC-4.0") != []
+    assert select(license="cc-by-nc-4.0") == select(license="CC-BY-NC-4.0") != []
     assert select(family="mixer", classes=21843, name="Mixer-B*")[0].name == "Mixer-B_16/imagenet21k"
     assert select(name="no*such") == []
 
@@ -418,13 +418,6 @@ def test_names_of_earlier_versions():
     assert find is checkpoints.find
     assert registry.Checkpoint is Checkpoint
     assert registry.AUGREG_MODELS[0] == "Ti_16"
-
-
-def test_licence_is_another_spelling_of_license():
-    mine = Checkpoint(weights="mine", url="https://example.org/mine.npz", licence="MIT")
-    assert (mine.license, mine.licence) == ("MIT", "MIT")
-    assert dataclasses.replace(mine, license="BSD-3-Clause").licence == "BSD-3-Clause"
-    assert checkpoints.available(licence="mit") == checkpoints.available(license="MIT") != []
 
 
 def test_preprocessing_may_be_given():

@@ -418,7 +418,7 @@ def test_models_shows_ours_and_googles_and_says_how_many_more_there_are(capsys):
         (["--family", "deit3"], {"family": "deit3"}),
         (["--source", "openai"], {"source": "openai"}),
         (["--classes", "21843", "--image-size", "224"], {"classes": 21843, "image_size": 224}),
-        (["--license", "mit"], {"licence": "mit"}),
+        (["--license", "mit"], {"license": "MIT"}),
         (["timm/vit_base*"], {"name": "timm/vit_base*"}),
         (["dinov2", "--source", "facebook"], {"name": "*dinov2*", "source": "facebook"}),
         (["timm/vit_base*", "--sort", "mb"], {"name": "timm/vit_base*"}),
@@ -443,7 +443,7 @@ def test_models_names_licences_and_what_is_not_known(capsys):
     lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line}
     for checkpoint in checkpoints.available():
         line = lines[checkpoint.name].removeprefix(checkpoint.name)
-        assert line.endswith(f" {checkpoint.licence}") == (checkpoint.licence != "Apache-2.0")
+        assert line.endswith(f" {checkpoint.license}") == (checkpoint.license != "Apache-2.0")
         assert line.split()[1:3] == [
             "-" if checkpoint.classes is None else str(checkpoint.classes),
             f"{'' if checkpoint.bytes else '~'}{checkpoint.megabytes:.0f}",
@@ -556,7 +556,7 @@ def test_inspect_agrees_with_the_model(tmp_path, case):
             vit.from_checkpoint(tmp_path / "model.safetensors", **golden.options)
         return
     json.dumps(report)
-    needed = set(report["needed"] if "needed" in report else report["to_say"])
+    needed = set(report["needed"])
     assert needed <= set(golden.options)
     model = vit.from_checkpoint(tmp_path / "model.safetensors", **golden.options)
     told, built = report["architecture"], model.settings()["config"]
@@ -796,8 +796,8 @@ def server(tmp_path, monkeypatch, google_npz):
         threading.Thread(target=running.serve_forever, daemon=True).start()
         url = f"http://127.0.0.1:{running.server_port}"
         published = tuple(
-            registry.Checkpoint(weights=f"here/{name}", url=f"{url}/{name}.npz", bytes=bytes, licence=licence)
-            for name, bytes, licence in (("two", None, "MIT"), ("one", size, "Apache-2.0"))
+            registry.Checkpoint(weights=f"here/{name}", url=f"{url}/{name}.npz", bytes=bytes, license=license)
+            for name, bytes, license in (("two", None, "MIT"), ("one", size, "Apache-2.0"))
         )
         monkeypatch.setattr(registry, "listed", lambda: published)
         made_of_the_list = (registry._by_name, registry._filenames)

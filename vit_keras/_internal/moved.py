@@ -80,6 +80,12 @@ MOVED: dict[str, tuple[str, ...]] = {
 }
 
 MOVED_NAMES: dict[str, dict[str, str]] = {
+    "checkpoints.registry": {
+        **dict.fromkeys(("by_filename", "find"), "checkpoints.locate"),
+        **dict.fromkeys(("augreg", "parse_augreg", "query_augreg"), "checkpoints.augreg"),
+        **dict.fromkeys(("AUGREG_INDEX", "AUGREG_MODELS", "BUCKET"), "checkpoints.augreg"),
+        **dict.fromkeys(("AUGREG_ADAPTED", "AUGREG_AUGMENTATIONS", "AUGREG_CLASSES"), "checkpoints.augreg"),
+    },
     "checkpoints.families.huggingface": {
         "MODELS": "checkpoints.transformers_json",
         "Model": "checkpoints.transformers_json",

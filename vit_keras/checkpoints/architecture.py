@@ -75,9 +75,6 @@ def has_map_prefix(fields: Mapping[str, Any]) -> bool:
     return fields["pooling"] == "map" and bool(prefix)
 
 
-architecture = infer  # its name in earlier versions
-
-
 def _blocks(shapes: Mapping[str, Any]) -> dict[str, Any]:
     numbers = {int(m[1]) for name in shapes if (m := re.match(r"Transformer/encoderblock_(\d+)/", name))}
     if numbers != set(range(len(numbers))):

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ class Checkpoint:
             `None` for timm's own files and Google's ViTs, whose names contain it.
         parameters: Number of parameters of the model; `None` for AugReg's files.
         macs: Multiply-accumulate operations for one image of `image_size`; `None` for AugReg's files.
-        license: SPDX name of the license if it has one (`licence` is an alias).
+        license: SPDX name of the license if it has one.
 
     Example:
         >>> Checkpoint(weights="mine", url="https://example.org/mine.npz").filename
@@ -180,25 +180,6 @@ class Checkpoint:
         """The first eight digits of the hash, from `sha256` or from a file name that follows torch.hub's rule."""
         found = re.search(r"-([0-9a-f]{8})\.pth$", self.filename)
         return self.sha256[:8] if self.sha256 else found and found[1]
-
-    # Names of earlier versions.
-    licence: ClassVar[Any] = property(lambda self: self.license)
-    mean: ClassVar[Any] = property(lambda self: self.preprocessing.mean)
-    std: ClassVar[Any] = property(lambda self: self.preprocessing.std)
-    interpolation: ClassVar[Any] = property(lambda self: self.preprocessing.interpolation)
-    crop: ClassVar[Any] = property(lambda self: self.preprocessing.crop)
-
-
-_init = Checkpoint.__init__
-
-
-@functools.wraps(_init)
-def _init_with_alias(self: Checkpoint, *, licence: str | None = None, **fields: Any) -> None:
-    renamed: dict[str, Any] = {} if licence is None else {"license": licence}
-    _init(self, **fields, **renamed)
-
-
-Checkpoint.__init__ = _init_with_alias
 
 
 def megabytes(size: int | None) -> str:

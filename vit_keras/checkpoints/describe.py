@@ -20,6 +20,7 @@ from ..config import ViTConfig
 from . import architecture, registry
 from .download import cached_path
 from .families import FAMILIES, Family, family_named, keras_files, rules
+from .locate import by_filename
 from .readers import Stored, open_weights
 from .weights import Weights
 
@@ -49,7 +50,7 @@ def describe(
     Returns:
         Plain JSON: `path`, `format`, `bytes`, `arrays`, `values`, `dtypes`, `family`, `published`. For a file of a
         known family also `architecture`, `grid` (how its positions are read), `needed` (options that `from_checkpoint`
-        needs, with their possible values; `to_say` is its older name), `weights`, `parameters`, `preprocessing`,
+        needs, with their possible values), `weights`, `parameters`, `preprocessing`,
         `labels`, `ignored`, `unknown`. For any other file the `problem`, and the families that come `closest`.
 
     Raises:
@@ -125,8 +126,6 @@ def unstored_fields(path: str | os.PathLike[str], config: ViTConfig) -> dict[str
     return {field: getattr(config, field) for field, value in theirs.items() if value != getattr(config, field)}
 
 
-untold = unstored_fields  # its name in earlier versions
-
 _DEFAULTS = dataclasses.asdict(ViTConfig())
 _SHOWN_BY_SHAPES = ("num_heads", "pooling", "position", "final_norm")
 _SHOWN_BY_FAMILY = ("mlp_activation", "epsilon", *rules.ROPE, "post_norm", "map_heads", "map_prefix")
@@ -142,7 +141,7 @@ def published_as(path: Path) -> registry.Checkpoint | None:
     here = path.resolve()
     cached = (c for c in registry.listed() if cached_path(c.url).name == path.name)
     found = next((c for c in cached if cached_path(c.url).resolve() == here), None)
-    return found or registry.by_filename(path.name, path.stat().st_size)
+    return found or by_filename(path.name, path.stat().st_size)
 
 
 def _about_file(reader: Any, published: Any, names: bool, family: Any = None) -> dict[str, Any]:
@@ -190,10 +189,7 @@ def _names(reader: Any, stored: Mapping[str, Stored], family: Any) -> list[dict[
 
 def _about_published(checkpoint: registry.Checkpoint) -> dict[str, Any]:
     fields = ("name", "url", "source", "license", "top1", "top1_source", "sha256")
-    return {
-        **{field: getattr(checkpoint, field) for field in fields},
-        "licence": checkpoint.license,
-    }  # its spelling before
+    return {field: getattr(checkpoint, field) for field in fields}
 
 
 # --- a file of a known family -------------------------------------------------------------------------------------
@@ -209,7 +205,6 @@ def _about_model(weights: Weights) -> dict[str, Any]:
         "weights": len(weights),
         "parameters": sum(math.prod(shape) for shape in weights.shapes.values()),
         "needed": needed,
-        "to_say": needed,
         "preprocessing": preprocessing.replace(image_size=size or preprocessing.image_size).to_dict(),
         "labels": list(weights.labels) if isinstance(weights.labels, tuple) else weights.labels,
     }

@@ -28,7 +28,6 @@ def available(
     name: str | None = None,
     license: str | None = None,
     labels: str | None = None,
-    licence: str | None = None,
 ) -> list[Checkpoint]:
     """List the published checkpoints that can be loaded. AugReg's 52,268 files are found by `augreg.query_augreg`.
 
@@ -41,7 +40,6 @@ def available(
         name: Only those whose name matches this pattern; `*` matches anything.
         license: Only those with this license, by its SPDX name.
         labels: Only those with these classes, such as `"imagenet-1k"`.
-        licence: Alias of `license`.
 
     Returns:
         A list of `Checkpoint`.
@@ -67,7 +65,7 @@ def available(
         family=family,
         source=source,
         name=name,
-        license=licence if license is None else license,
+        license=license,
         labels=labels,
     )
     return [c for c in found if not _refusal(c)]

@@ -16,12 +16,12 @@ import collections
 import csv
 import fnmatch
 import functools
-import importlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
+from .._internal.imports import moved_names
 from .._internal.validate import did_you_mean
 from .checkpoint import HUB, PACKAGE, STORAGE, Checkpoint
 
@@ -68,7 +68,6 @@ def select(
     name: str | None = None,
     license: str | None = None,
     labels: str | None = None,
-    licence: str | None = None,
 ) -> list[Checkpoint]:
     """Filter the registry; an argument of `None` matches everything.
 
@@ -81,7 +80,6 @@ def select(
         name: Pattern of the full name; `*` matches anything.
         license: SPDX name, in upper or lower case.
         labels: Name of the list of classes, such as `"imagenet-1k"`.
-        licence: Alias of `license`.
 
     Returns:
         The checkpoints that match all arguments, including those that cannot be loaded.
@@ -93,7 +91,6 @@ def select(
         >>> [c.image_size for c in select(source="timm", name="*deit_base_patch16*")]
         [224, 384]
     """
-    license = licence if license is None else license
     wanted = {"family": family, "source": source, "variant": variant, "license": license, "labels": labels}
     wanted = {field: str(value) for field, value in wanted.items() if value is not None}
     for field, value in wanted.items():
@@ -209,17 +206,5 @@ def _option(text: str) -> tuple[str, Any]:
     return name, value
 
 
-# Names of earlier versions, by the module that defines them now.
-_ELSEWHERE = {
-    **dict.fromkeys(("by_filename", "find"), "locate"),
-    **dict.fromkeys(("augreg", "parse_augreg", "query_augreg", "AUGREG_INDEX", "AUGREG_MODELS", "BUCKET"), "augreg"),
-    **dict.fromkeys(("AUGREG_ADAPTED", "AUGREG_AUGMENTATIONS", "AUGREG_CLASSES"), "augreg"),
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name == "CHECKPOINTS":
-        return listed()
-    if name not in _ELSEWHERE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__package__}.{_ELSEWHERE[name]}"), name)
+if not TYPE_CHECKING:
+    __getattr__ = moved_names(__name__)

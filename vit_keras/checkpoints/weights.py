@@ -16,6 +16,7 @@ from . import architecture, grids, hints, registry, timm_models
 from .assumptions import NOTHING, Assumptions, assume
 from .families import FAMILIES, TIMM_FAMILIES, Family, family_named, keras_files, patches, rules
 from .families.rules import POSITIONS
+from .locate import by_filename
 from .readers import open_weights
 from .readers.torch_pickle import RAW, is_averaged
 
@@ -78,7 +79,7 @@ class Weights(Mapping[str, Any]):
         self.key, self.raw_key = _state_dict(self.reader.metadata, key)
         size = self.path.stat().st_size
         if published is None:
-            published = registry.by_filename(self.path.name, size)
+            published = by_filename(self.path.name, size)
             likely = FAMILIES[published.family] if published and family is None else None
             family = likely.name if likely and likely.prefix(self.reader) is not None else family
         else:

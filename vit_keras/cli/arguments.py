@@ -39,15 +39,12 @@ def add_output(
     metavar: str,
     help: str,
     *,
-    old: str | None = None,
     default: Path | None = None,
     required: bool = True,
 ) -> None:
     """Add the file or folder to write."""
     required = required and default is None
     parser.add_argument("-o", "--output", type=Path, default=default, required=required, metavar=metavar, help=help)
-    if old is not None:
-        add_alias(parser, old, "output", type=Path)
 
 
 def add_alias(parser: argparse._ActionsContainer, old: str, dest: str, type: type = str) -> None:

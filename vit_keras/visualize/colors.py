@@ -42,7 +42,6 @@ _TABLES = {
     ),
 }
 COLORS = {name: np.frombuffer(bytes.fromhex(table), "uint8").reshape(-1, 3) for name, table in _TABLES.items()}
-COLOURS = COLORS  # its name in earlier versions
 INFERNO = COLORS["inferno"]
 
 Clip = float | tuple[float, float] | Literal["inner"]
@@ -65,9 +64,6 @@ def stretch(heat: np.ndarray, clip: Clip = (0, 99)) -> np.ndarray:
 def color(values: np.ndarray, cmap: Cmap = "inferno") -> np.ndarray:
     """Return colors in [0, 255] of the shape `(*values.shape, 3)` for values in [0, 1]; see `overlay` for `cmap`."""
     return color_and_opacity(values, cmap)[0]
-
-
-colour = color  # its name in earlier versions
 
 
 def percentiles(clip: Any) -> tuple[float, float]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from .options import parameters_of
@@ -75,10 +75,6 @@ class Method:
         if made.get("layer") is not None and "layers" in recorded:
             recorded["layers"], made["layer"] = made["layer"], -1  # the only one recorded
         return recorded, made
-
-    def __iter__(self) -> Iterator[Any]:
-        """Yield the options of `record` and the function: a method was such a pair in earlier versions."""
-        return iter(({"keep": self.keep, **self.needs}, self.function))
 
 
 _FOR_TOKENS = ("attention", "values", "tokens")

@@ -26,7 +26,6 @@ def predict(parser: argparse.ArgumentParser) -> None:
         "FILE",
         "write the predictions (.csv, .json or .jsonl), or also draw attention maps (map.png; for several images "
         "map-1.png, map-2.png …)",
-        old="--attention",
         required=False,
     )
     add_errors(parser)
@@ -61,7 +60,6 @@ def attention(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="draw all methods side by side in one figure, one row per image (needs Matplotlib)",
     )
-    parser.add_argument("--grid", dest="all_methods", action="store_true", help=argparse.SUPPRESS)
     add_output(parser, "map.png", "image file to write; for several images map-1.png, map-2.png …")
     add_loading(parser)
 

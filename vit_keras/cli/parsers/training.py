@@ -21,7 +21,7 @@ def finetune(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", metavar="DIR|TABLE", help=_FOLDER_OR_TABLE)
     add_model(parser)
     _add_table(parser)
-    add_output(parser, "DIR", "folder for the results; default: finetuned", old="--out", default=Path("finetuned"))
+    add_output(parser, "DIR", "folder for the results; default: finetuned", default=Path("finetuned"))
     parser.add_argument(
         "--recipe",
         default="finetune",
@@ -138,7 +138,6 @@ def evaluate(parser: argparse.ArgumentParser) -> None:
         parser,
         "report.html",
         "also write a report of the mistakes, with attention maps",
-        old="--report",
         required=False,
     )
     add_errors(parser)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ...checkpoints.checkpoint import TASKS
 from ...cost import BYTES, OPTIMIZERS, STRATEGIES
-from ..arguments import add_alias, add_json, add_loading
+from ..arguments import add_json, add_loading
 from ..options import SORTS, image_size, integer, number, setting
 
 __all__ = ["convert", "cost", "doctor", "download", "inspect", "models"]
@@ -65,7 +65,6 @@ def models(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--classes", type=integer(), metavar="N", help="number of classes of the head")
     parser.add_argument("--image-size", type=integer(), metavar="N", help="input size in pixels")
     parser.add_argument("--license", metavar="NAME", help="license, such as MIT")
-    add_alias(parser, "--licence", "license")
     parser.add_argument("--task", choices=TASKS, help="purpose of the file; features: without a head")
     parser.add_argument("--max-mb", type=number(), metavar="N", help="maximum size of the file in MB")
     parser.add_argument(

@@ -409,6 +409,3 @@ def small(path: Path) -> np.ndarray:
     picture = Image.fromarray(read(path, None))
     picture.thumbnail((_MAP_SIDE, _MAP_SIDE), Image.Resampling.LANCZOS)
     return np.asarray(picture)
-
-
-judge = evaluate_decoded  # its name in earlier versions

@@ -18,7 +18,6 @@ from typing import Any
 
 from ..._internal.atomic import complete
 from ..recording import Recording
-from .pack import decode, encode, pack, unpack  # noqa: F401  (part of this module in earlier versions)
 from .page import make_page
 from .source import Source, name_apart, of_model, of_recording
 
