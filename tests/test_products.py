@@ -1,7 +1,9 @@
 """Products on PyTorch's CPU: both libraries compute the same, with gradients, and the one that is chosen stays."""
 
 import logging
+import os
 import threading
+import time
 
 import keras
 import numpy as np
@@ -263,6 +265,14 @@ def test_the_faster_one_is_chosen_once(faster, setting, expected, monkeypatch):
     for thread in threads:
         thread.join()
     assert found == [expected] * 8 and len(timed) <= 1
+
+
+@pytest.mark.skipif(os.name == "nt", reason="the clock of a thread is too coarse on Windows")
+def test_timing_does_not_count_time_in_which_the_thread_waits(monkeypatch):
+    """Another process on the same core must not decide which library is chosen."""
+    by_onednn = products._by_onednn
+    monkeypatch.setattr(products, "_by_onednn", lambda *arguments: time.sleep(0.05) or by_onednn(*arguments))
+    assert products._seconds()["onednn"] < 0.04
 
 
 def test_timing_draws_no_random_numbers():
