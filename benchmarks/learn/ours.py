@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -9,6 +11,8 @@ import numpy as np
 
 import vit_keras
 from vit_keras import training
+from vit_keras.backend import products
+from vit_keras.training.evaluation.frozen import SHARE
 
 from . import common
 from .common import BATCH, Data, Processor
@@ -72,26 +76,48 @@ def _fit(model: keras.Model, stream: Stream, callbacks: list) -> dict[str, Any]:
     model.optimizer.finalize_variable_values(model.trainable_variables)
     batches = (stream.data.test_pixels[n : n + 100] for n in range(0, len(stream.data.test_pixels), 100))
     outputs = np.concatenate([model.predict_on_batch(common.prepared(batch)) for batch in batches])
-    return {"score": stream.data.score(outputs), "steps": len(stream), "processor": processor.seconds}
+    done = {"score": stream.data.score(outputs), "steps": len(stream), "processor": processor.seconds}
+    return {**done, "products": products.library()}
 
 
-def _steps(model: keras.Model, data: Data, request: dict[str, Any]) -> int:
+def _steps(model: keras.Model, data: Data, budget: dict[str, float]) -> int:
     """Return the steps of a batch of 32 within the budget; the model is compiled, and gets its weights back."""
     weights = model.get_weights()
     batch = Stream(data, BATCH, 1, 0)[0]
-    steps = common.steps_within(request["budget"], lambda: model.train_on_batch(*batch))
+    steps = common.steps_within(budget, lambda: model.train_on_batch(*batch))
     model.set_weights(weights)
     return steps
 
 
 def _finetune(model: keras.Model, data: Data, request: dict[str, Any]) -> dict[str, Any]:
     how, loss = training.recipe("finetune"), "mse" if data.kind == "regression" else None
+    budget = dict(request["budget"])
+    with Processor() as looking:
+        if data.kind != "regression":
+            _start_head(model, data, SHARE * budget.get("seconds", float("inf")), request["seed"])
+    if "seconds" in budget:
+        budget["seconds"] -= looking.seconds
     how.compile(model, Stream(data, BATCH, 1, 0), loss=loss, steps=1)
-    steps = _steps(model, data, request)
+    steps = _steps(model, data, budget)
     how = how.for_steps(steps)
     stream = Stream(data, BATCH, steps, request["seed"], how.augmentation)
     how.compile(model, stream, loss=loss, steps=steps)
-    return _fit(model, stream, list(how.callbacks))
+    done = _fit(model, stream, list(how.callbacks))
+    return {**done, "processor": looking.seconds + done["processor"]}
+
+
+def _start_head(model: keras.Model, data: Data, seconds: float, seed: int) -> None:
+    """Start the head as `training.finetune` does, from as many images as the time allows."""
+    begun, order = time.process_time(), np.random.default_rng(seed).permutation(len(data.pixels))
+
+    def batches() -> Iterator[np.ndarray]:
+        for first in range(0, len(order), BATCH):
+            if first and time.process_time() - begun > seconds:
+                return
+            yield common.prepared(data.pixels[order[first : first + BATCH]])
+
+    seen = training.embed(model, batches(), progress=False)
+    training.ridge_probe(seen, data.labels[order[: len(seen)]], classes=data.outputs).apply_to(model)
 
 
 def _adam(model: keras.Model, data: Data, request: dict[str, Any], rate: str) -> dict[str, Any]:
@@ -99,7 +125,7 @@ def _adam(model: keras.Model, data: Data, request: dict[str, Any], rate: str) ->
         model.compile(keras.optimizers.Adam(float(rate)) if rate else "adam", _loss(data))
 
     compile_model()
-    steps = _steps(model, data, request)
+    steps = _steps(model, data, request["budget"])
     compile_model()
     return _fit(model, Stream(data, BATCH, steps, request["seed"]), [])
 

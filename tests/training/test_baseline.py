@@ -10,12 +10,13 @@ from PIL import Image
 from vit_keras import training, vit
 from vit_keras.training.evaluation import evaluate
 from vit_keras.training.evaluation.frozen import Frozen
-from vit_keras.training.finetuning import finetune
+from vit_keras.training.finetuning import finetune, job
+from vit_keras.training.finetuning import run as running
 from vit_keras.training.finetuning.baseline import Baseline, _centroids
 from vit_keras.training.recipes import recipe
 
 COLOURS = {"blue": (30, 60, 220), "green": (40, 200, 60), "red": (220, 40, 40)}
-IDLE = {"recipe": recipe("finetune", learning_rate=1e-9), "epochs": 1, "batch_size": 8, "mistakes": 0}
+IDLE = {"recipe": recipe("finetune", learning_rate=1e-9, head="zeros"), "epochs": 1, "batch_size": 8, "mistakes": 0}
 
 
 def tiny():
@@ -75,7 +76,7 @@ def test_what_is_better_than_the_training_is_saved_and_named(untrained, photos):
 
 
 def test_without_a_probe_the_training_is_the_same(untrained, photos, tmp_path, capsys):
-    how = {**IDLE, "recipe": recipe("finetune", learning_rate=3e-3), "epochs": 2}
+    how = {**IDLE, "recipe": recipe("finetune", learning_rate=3e-3, head="zeros"), "epochs": 2}
     plain = finetune(tiny(), photos, output=tmp_path / "plain", probe=False, **how)
     assert "Without fine-tuning" not in capsys.readouterr().out
     assert "before_training" not in json.loads((tmp_path / "plain" / "history.json").read_text())
@@ -130,3 +131,77 @@ def test_no_classifier_is_that_of_several_folds():
     joined = Baseline.joined([fold.to_dict(), fold.to_dict()])
     with pytest.raises(ValueError, match="Each fold has a linear classifier of its own"):
         joined.put_into(keras.Sequential())
+
+
+# --- the start of the head ----------------------------------------------------------------------------------------
+
+RIDGE = {**IDLE, "recipe": recipe("finetune", learning_rate=1e-9), "progress": False}
+
+
+def heads_of(result):
+    return [keras.ops.convert_to_numpy(variable) for variable in result.model.get_layer("head").variables]
+
+
+@pytest.mark.core
+@pytest.mark.compiles_long
+def test_a_new_head_starts_as_ridge_regression_of_the_features(photos, tmp_path):
+    """Computed once more from the files of the split; a rate of 1e-9 leaves the head as it was."""
+    result = finetune(tiny(), photos, output=tmp_path / "run", **RIDGE)
+    training_images = json.loads((result.folder / "split.json").read_text())["training"]
+    seen = training.embed(tiny(), [photos / path for path in training_images], progress=False)
+    labels = [sorted(COLOURS).index(path.split("/")[0]) for path in training_images]
+    probe = training.ridge_probe(seen, labels)
+    for found, wanted in zip(heads_of(result), (probe.kernel, probe.bias), strict=True):
+        np.testing.assert_allclose(found, wanted, atol=1e-5)  # float32, features in another order
+    assert result.evaluation.accuracy > 0.8
+
+
+def test_a_head_that_is_kept_or_has_no_features_does_not_start_anew(photos, tmp_path):
+    without = finetune(tiny(), photos, output=tmp_path / "without", probe=False, **RIDGE)
+    assert max(np.abs(values).max() for values in heads_of(without)) < 1e-6
+    model = tiny()
+    kept = vit.build_model(32, 8, 1, 16, 2, "tiny", 32, classes=3)
+    kept.set_weights([*model.get_weights()[:-2], np.full((16, 3), 0.5), np.zeros(3)])
+    kept.labels = tuple(sorted(COLOURS))
+    found = finetune(kept, photos, output=tmp_path / "kept", **RIDGE)
+    np.testing.assert_allclose(heads_of(found)[0], 0.5, atol=1e-6)
+
+
+@pytest.mark.parametrize("head", ["zeros", "ridge"])
+def test_a_model_whose_head_has_no_bias_gets_one(photos, tmp_path, head):
+    """The classifier of the features has a bias too, and is saved where it is the better one."""
+    model = vit.build_model(32, 8, 1, 16, 2, "tiny", 32, classes=3, head_bias=False)
+    how = {**RIDGE, "recipe": recipe("finetune", learning_rate=1e-9, head=head)}
+    found = finetune(model, photos, output=tmp_path / "run", **how)
+    assert (tmp_path / "run" / "probe.keras").exists() == (found.evaluation.accuracy < 1 or head == "ridge")
+    assert len(heads_of(found)) == 2
+
+
+def test_several_labels_start_too(photos, tmp_path):
+    table = {"image": [f"{name}/{n}.png" for name in COLOURS for n in range(12)]}
+    table |= {name: [int(path.startswith(name)) for path in table["image"]] for name in ("blue", "red")}
+    how = {"images_dir": photos, "label_column": ["blue", "red"], "task": "multi", "image_size": 32}
+    result = finetune(table, model=tiny(), output=tmp_path / "run", **how, **RIDGE)
+    assert result.evaluation.mean("average_precision") > 0.9
+    one = {**how, "label_column": ["blue"]}
+    alone = finetune(table, model=tiny(), output=tmp_path / "one", **one, **RIDGE)
+    assert not np.any(heads_of(alone)[0].round(6))  # one label: a head of zeros, as before
+
+
+def test_a_run_that_was_stopped_in_its_first_epoch_has_the_same_start(photos, tmp_path, monkeypatch):
+    """Under a time limit, features may be of other images the second time. An older run has another start."""
+
+    def stop(keep, batch, logs=None):
+        raise KeyboardInterrupt
+
+    for seed in (1, 0):  # the second run overwrites the first
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(running.Keep, "on_train_batch_end", stop)
+            finetune(tiny(), photos, output=tmp_path / "run", seed=seed, overwrite=True, **RIDGE)
+    monkeypatch.setattr(job, "ridge_probe", None)
+    found = heads_of(finetune(tiny(), photos, output=tmp_path / "run", **RIDGE))
+    monkeypatch.undo()
+    whole = heads_of(finetune(tiny(), photos, output=tmp_path / "whole", **RIDGE))
+    other = heads_of(finetune(tiny(), photos, output=tmp_path / "other", seed=1, **RIDGE))
+    np.testing.assert_allclose(found[0], whole[0], atol=1e-6)
+    assert np.abs(found[0] - other[0]).max() > 1e-3

@@ -12,7 +12,7 @@ from vit_keras import feature_maps, vit
 from vit_keras.config import ViTConfig
 from vit_keras.preprocess import CLIP
 from vit_keras.training.embedding import Probe, embed, features, knn, linear_probe
-from vit_keras.training.embeddings import batches, cache, probe, writers
+from vit_keras.training.embeddings import batches, cache, probe, ridge_probe, writers
 
 # Passes of the same float32 model over batches that were cut elsewhere; features are about 1.
 SAME = {"atol": 1e-5, "rtol": 1e-5}
@@ -431,6 +431,57 @@ def test_labels_in_other_shapes_and_few_examples():
     assert set(more.predict(x)) == {0, 1, 2}
     constant = linear_probe(np.append(x, np.full((30, 1), 7.0), axis=1), y)
     np.testing.assert_allclose(constant.logits(np.append(x, np.full((30, 1), 9.0), axis=1)), probe.logits(x), atol=1e-4)
+
+
+def test_ridge_probe_is_the_one_of_scikit_learn():
+    linear_model = pytest.importorskip("sklearn.linear_model")
+    x, y = clouds(count=90, width=60, spread=3.0)
+    found, standard = ridge_probe(x, y), (x - x.mean(axis=0)) / x.std(axis=0)
+    decays = np.array([10.0 ** (n / 2) for n in range(-6, 7)]) * len(x)
+    reference = linear_model.RidgeCV(decays).fit(standard, np.eye(3)[y])
+    assert found.l2 == pytest.approx(reference.alpha_ / len(x))
+    np.testing.assert_allclose(found.logits(x), reference.predict(standard), atol=1e-5)  # theirs are float64
+    right = 0
+    for n in range(len(x)):  # without the closed form
+        others = np.arange(len(x)) != n
+        alone = linear_model.Ridge(reference.alpha_).fit(standard[others], np.eye(3)[y][others])
+        right += alone.predict(standard[n : n + 1]).argmax() == y[n]
+    assert found.held_out == pytest.approx(right / len(x))
+    several = np.stack([y == 0, y > 0, x[:, 0] > 0], axis=1)
+    reference = linear_model.Ridge(0.1 * len(x)).fit(standard, several.astype("float64"))
+    found = ridge_probe(x, several, l2=0.1)
+    np.testing.assert_allclose(found.logits(x), reference.predict(standard), atol=1e-5)
+    assert found.held_out is None
+
+
+def test_ridge_probe_of_few_images_and_of_other_shapes():
+    x, y = clouds(count=30, spread=0.1)
+    found = ridge_probe(x, y)
+    for labels in (np.eye(3)[y], y[:, None], list(y), keras.ops.convert_to_tensor(y)):
+        np.testing.assert_array_equal(ridge_probe(x, labels).kernel, found.kernel)
+    assert ridge_probe(x[:3], y[:3]).accuracy(x, y) > 0.9  # one of each class
+    more = ridge_probe(x, y, classes=5)
+    assert more.kernel.shape == (8, 5) and not more.kernel[:, 3:].any() and set(more.predict(x)) == {0, 1, 2}
+    constant = ridge_probe(np.append(x, np.full((30, 1), 7.0), axis=1), y)
+    np.testing.assert_allclose(constant.logits(np.append(x, np.full((30, 1), 9.0), axis=1)), found.logits(x), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"labels": [1, 1, 1, 1]}, "the same labels for all"),
+        ({"labels": [0, 1, 2, 3], "classes": 3}, "0 … 3"),
+        ({"labels": [[0, 1], [1, 0], [2, 0], [1, 1]]}, "labels must be 0 or 1"),
+        ({"labels": [[0, 1], [1, 0], [0, 0]]}, r"\(4, classes\).*\(3, 2\)"),
+        ({"labels": [[0, 1], [1, 0], [0, 0], [1, 1]], "classes": 3}, r"\(4, 3\).*\(4, 2\)"),
+        ({"features": np.full((4, 2), np.nan)}, "not finite"),
+        ({"l2": 0}, "l2 must be"),
+    ],
+)
+def test_ridge_probe_refuses(change, message):
+    given = {"features": np.eye(4, 2), "labels": [0, 1, 1, 0], **change}
+    with pytest.raises(ValueError, match=message):
+        ridge_probe(given.pop("features"), given.pop("labels"), **given)
 
 
 def test_a_fifth_of_each_class_is_held_out():

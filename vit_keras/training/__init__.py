@@ -57,6 +57,7 @@ _NAMES = {
     "out_of_fold": "evaluation.wrong_labels",
     "predict_table": "evaluation.submission",
     "recipe": "recipes",
+    "ridge_probe": "embeddings",
     "sample": "data.sampling",
     "temperature": "evaluation.calibration",
     "train_only": "freeze",

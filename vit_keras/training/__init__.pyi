@@ -33,6 +33,7 @@ from .embeddings import embed as embed
 from .embeddings import features as features
 from .embeddings import knn as knn
 from .embeddings import linear_probe as linear_probe
+from .embeddings import ridge_probe as ridge_probe
 from .evaluation import Evaluation as Evaluation
 from .evaluation import evaluate as evaluate
 from .evaluation.calibration import Reliability as Reliability

@@ -12,8 +12,8 @@ __all__ = ["RECIPE_TABLE"]
 
 _FINETUNE = dict(
     source="our choice for few images: AdamW with layer-wise decay as in BEiT (arXiv 2106.08254, appendix "
-    "H), the paper's clipping; a rate by the model's width (recipes.rate_for); augmentation from 60 steps on, as "
-    "measured in docs/training.md",
+    "H), the paper's clipping; a rate by the model's width (recipes.rate_for); a head that starts as a linear "
+    "classifier, and augmentation from 60 steps on, as measured in docs/training.md",
     learning_rate=None,
     batch_size=32,
     epochs=10,
@@ -22,6 +22,7 @@ _FINETUNE = dict(
     layer_decay=0.75,
     clip_norm=1.0,
     label_smoothing=0.1,
+    head="ridge",
     augmentation=dict(crop=0.5, flip=True),
     augment_from=60,
 )

@@ -39,6 +39,7 @@ OPTIMIZERS = {
     "lamb": (LayerwiseLamb, ("beta_1", "beta_2", "epsilon")),
 }
 LOSSES = ("auto", "binary")
+HEADS = ("zeros", "ridge")
 PLAIN = Augmentation(crop=None, flip=False)
 """No augmentation, of images that are kept large enough for one."""
 
@@ -89,6 +90,8 @@ class Recipe:
         ema: Momentum of an exponential moving average of the weights, which validation and the trained model use; or
             `None`.
         accumulate: Number of batches whose gradients make one step.
+        head: Start of a new head in `finetune`: `"zeros"`; or `"ridge"`, the ridge regression of the labels on the
+            features of the untrained model (`ridge_probe`), where images have classes.
         train: What is trained: `"all"`, `"head"`, a number of last blocks with the head, or `None` to leave all
             as it is.
         unfreeze_at: Fractions of the training at which the layers below the head start to learn (see
@@ -132,6 +135,7 @@ class Recipe:
     label_smoothing: float = 0.0
     ema: float | None = None
     accumulate: int = 1
+    head: str = "zeros"
     train: str | int | None = "all"
     unfreeze_at: tuple[float, ...] = ()
     dropout: float | None = None
@@ -146,7 +150,7 @@ class Recipe:
         for field in ("unfreeze_at", "lora_projections"):
             value = getattr(self, field)
             object.__setattr__(self, field, tuple(value) if isinstance(value, (tuple, list)) else (value,))
-        for field, choices in (("optimizer", OPTIMIZERS), ("schedule", DECAYS), ("loss", LOSSES)):
+        for field, choices in (("optimizer", OPTIMIZERS), ("schedule", DECAYS), ("loss", LOSSES), ("head", HEADS)):
             one_of(getattr(self, field), field, choices)
         blocks = isinstance(self.train, int) and not isinstance(self.train, bool) and self.train > 0
         if not blocks and self.train not in ("all", "head", None):

@@ -78,10 +78,19 @@ class Call:
         with noted_warnings(self.notes):
             return Job.of(self.given, self.recipe, train, held_out, self.data, self.options)
 
-    def fit(self, job: Job, output: Path, epochs: int | None = None, end: float | None = None) -> Run:
+    def fit(
+        self,
+        job: Job,
+        output: Path,
+        frozen: Frozen | None,
+        epochs: int | None = None,
+        end: float | None = None,
+    ) -> Run:
         """Train, or continue, in a folder, and return the run, whose state is still there."""
         settings = {**job.settings(), "epochs": self.options.epochs, "seed": self.options.seed}
         run, wanted, limit = Run(output / ".state", settings, self.options.overwrite, job.best_by), self._wanted, None
+        if not run.done:
+            job.start_head(run, frozen)
         if run.decided is None:
             if end is not None and epochs is None:
                 passes = 1 if job.options.metric is None else 2  # over the held-out images
@@ -110,7 +119,7 @@ class Call:
         return found
 
     def _untrained(self, train: ImageFolder) -> keras.Model:
-        return with_head(self.given, train.image_size, self.data.names, self.data.task)[0]
+        return with_head(self.given, train.image_size, self.data.names, self.data.task, keep=False)[0]
 
     def _end(self, folds: int = 1) -> float | None:
         """Return when the first of some folds must be done, as `time.monotonic()` counts; `None` for no limit."""
@@ -152,7 +161,7 @@ class Call:
         before, findings = self._baseline(frozen, job), self._look(frozen, [(train, held_out)])
         for line in findings.lines:
             job.say(line)
-        run = self.fit(job, self.output, end=self._end())
+        run = self.fit(job, self.output, frozen, end=self._end())
         evaluation, by = self._calibrated(tuned, job.evaluate())
         how = job.plan_of(run.epochs)
         job.say(f"On the held-out images: {evaluation.headline}")
@@ -241,7 +250,7 @@ class Call:
         job = self.job(train, held_out)
         job.say(f"Fold {number} of {count}: {job.pictures}")
         before = self._baseline(frozen, job)
-        run = self.fit(job, place, whole.decided, self._end(count))
+        run = self.fit(job, place, frozen, whole.decided, self._end(count))
         evaluation, by = self._calibrated(job.model, job.evaluate())
         job.say(f"On fold {number}: {evaluation.headline}")
         told = {"best_epoch": run.best, "epochs": run.epochs, "seconds": run.seconds, "history": run.history}

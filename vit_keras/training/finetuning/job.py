@@ -20,7 +20,9 @@ from .. import metrics
 from ..checks import UNBALANCED
 from ..data.dataset import ImageFolder
 from ..data.labeled import Labeled
+from ..embeddings import ridge_probe
 from ..evaluation import evaluate_decoded, evaluation_of
+from ..evaluation.frozen import Frozen
 from ..lora import merge_lora
 from ..losses import CrossEntropy, accuracy
 from ..recipes import Recipe
@@ -30,6 +32,8 @@ from .run import Keep, Run, TimeLimit, seconds_per_step
 __all__: list[str] = []
 
 _MOST_PLANS = 4
+_MOST_OF_HEAD = 20_000
+"""Images from which a new head is computed: more change it little, and need gigabytes."""
 
 
 class Score(keras.callbacks.Callback):
@@ -56,16 +60,18 @@ class Score(keras.callbacks.Callback):
 
 
 def with_head(
-    given: keras.Model, size: tuple[int, int], names: tuple[str, ...], task: str = "single"
+    given: keras.Model, size: tuple[int, int], names: tuple[str, ...], task: str = "single", *, keep: bool = True
 ) -> tuple[VisionTransformer, bool]:
     """Return a copy for images of this size and this task, and whether it keeps its head.
 
-    The head is kept if the model's outputs mean the same already. A new one starts at zero, as the reference's.
+    The head is kept if the model's outputs mean the same already, unless `keep` is false. A new one has a bias, and
+    starts at zero, as the reference's.
     """
     vit = find_vit(given)
-    kept = task_of(vit) == task and output_names(vit) == names and bool(getattr(vit, "labels", None))
-    linear = {} if task == "single" else {"activation": "linear"}
-    tuned = resize(given, size, classes=1 if task == "ordinal" else len(names), include_top=True, **linear)
+    kept = keep and task_of(vit) == task and output_names(vit) == names and bool(getattr(vit, "labels", None))
+    options: dict[str, Any] = {} if task == "single" else {"activation": "linear"}
+    options |= {} if kept else {"head_bias": True}
+    tuned = resize(given, size, classes=1 if task == "ordinal" else len(names), include_top=True, **options)
     if not kept:
         for head in heads(tuned):
             for variable in head.variables:
@@ -112,6 +118,7 @@ class Job:
     held_out: ImageFolder
     data: Labeled
     options: FinetuneOptions
+    has_new_head: bool
     unit: tuple[np.ndarray, np.ndarray] | None = None
 
     @classmethod
@@ -139,7 +146,7 @@ class Job:
             if options.balance:  # what the warning advises
                 warnings.filterwarnings("ignore", UNBALANCED)
             recipe.compile(model, train, batch_size=train.batch_size, **how)
-        return cls(model, recipe, train, held_out, data, options, unit)
+        return cls(model, recipe, train, held_out, data, options, not kept, unit)
 
     def say(self, text: str) -> None:
         """Print a line, if that is wanted."""
@@ -191,6 +198,26 @@ class Job:
             warnings.simplefilter("ignore", UserWarning)  # what is said of a label is said at the end
             scale = getattr(found, "scale", None)
             return metrics.score(self.options.metric, found.targets, found.outputs, self.data.task, scale=scale)
+
+    def start_head(self, run: Run, frozen: Frozen | None) -> None:
+        """Start a new head as the recipe says; a run that goes on has its start on disk.
+
+        Args:
+            run: The run, in which no epoch is done.
+            frozen: The features of the images; `None` for a head of zeros.
+        """
+        has_classes = self.data.task not in NUMBERS and len(self.data.names) > 1
+        if frozen is None or self.recipe.head == "zeros" or not self.has_new_head or not has_classes:
+            return
+        if run.has_start:
+            run.restore_start(self.model)
+            return
+        seen = np.sort(frozen.places(self.train.rows))[:_MOST_OF_HEAD]  # the features are in a random order
+        labels = self.data.labels[frozen.rows[seen]]
+        if len(np.unique(labels, axis=0)) > 1:
+            classes = None if self.data.task == "multi" else len(self.data.names)
+            ridge_probe(frozen.features[seen], labels, classes=classes).apply_to(self.model)
+        run.save_start(self.model)
 
     def plan(self, run: Run, limit: TimeLimit) -> int:
         """Return the number of epochs within the time limit, by a few steps that are then undone."""

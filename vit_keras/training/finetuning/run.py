@@ -225,6 +225,11 @@ class Run:
         self.folder.mkdir(parents=True, exist_ok=True)
         _write_values(self.folder / "start.npz", model)
 
+    @property
+    def has_start(self) -> bool:
+        """Whether the folder has the state before the training of this very run."""
+        return self.begun and (self.folder / "start.npz").exists()
+
     def restore_start(self, model: keras.Model) -> None:
         """Set a model to its state before the training."""
         _read_values(self.folder / "start.npz", model)
