@@ -10,9 +10,10 @@ import keras
 import numpy as np
 
 import vit_keras
-from vit_keras import training
+from vit_keras import anatomy, training
 from vit_keras.backend import products
 from vit_keras.training.evaluation.frozen import SHARE
+from vit_keras.training.finetuning.job import SCALE_OF_NUMBERS, scale_head
 
 from . import common
 from .common import BATCH, Data, Processor
@@ -90,18 +91,17 @@ def _steps(model: keras.Model, data: Data, budget: dict[str, float]) -> int:
 
 
 def _finetune(model: keras.Model, data: Data, request: dict[str, Any]) -> dict[str, Any]:
-    how, loss = training.recipe("finetune"), "mse" if data.kind == "regression" else None
-    budget = dict(request["budget"])
+    anatomy.name_classes(model, [str(output) for output in range(data.outputs)], data.kind)
+    how, budget = training.recipe("finetune"), dict(request["budget"])
     with Processor() as looking:
-        if data.kind != "regression":
-            _start_head(model, data, SHARE * budget.get("seconds", float("inf")), request["seed"])
+        _start_head(model, data, SHARE * budget.get("seconds", float("inf")), request["seed"])
     if "seconds" in budget:
         budget["seconds"] -= looking.seconds
-    how.compile(model, Stream(data, BATCH, 1, 0), loss=loss, steps=1)
+    how.compile(model, Stream(data, BATCH, 1, 0), steps=1)
     steps = _steps(model, data, budget)
     how = how.for_steps(steps)
     stream = Stream(data, BATCH, steps, request["seed"], how.augmentation)
-    how.compile(model, stream, loss=loss, steps=steps)
+    how.compile(model, stream, steps=steps)
     done = _fit(model, stream, list(how.callbacks))
     return {**done, "processor": looking.seconds + done["processor"]}
 
@@ -118,6 +118,8 @@ def _start_head(model: keras.Model, data: Data, seconds: float, seed: int) -> No
 
     seen = training.embed(model, batches(), progress=False)
     training.ridge_probe(seen, data.labels[order[: len(seen)]], classes=data.outputs).apply_to(model)
+    if data.kind == "regression":
+        scale_head(model, SCALE_OF_NUMBERS)
 
 
 def _adam(model: keras.Model, data: Data, request: dict[str, Any], rate: str) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from support import uncompiled
 
-from vit_keras import training, vit
+from vit_keras import anatomy, training, vit
 from vit_keras.backend.keras_internals import rate_or_schedule
 from vit_keras.training.data.augment import Augmentation
 from vit_keras.training.freeze import head_layers, train_only
@@ -463,6 +463,11 @@ def test_the_rate_follows_the_width_of_the_model(wrap):
 def test_the_rate_of_a_model_without_one_vit_is_that_of_wide_ones():
     assert recipe("finetune").for_model(dense(3)).learning_rate == 5e-4
     assert recipe("vit").for_model(tiny()) == recipe("vit")
+    numbers = tiny(classes=1)
+    anatomy.name_classes(numbers, ["age"], "regression")
+    assert recipe("finetune").for_model(numbers).learning_rate == 1e-3
+    assert recipe("finetune").for_model(tiny(), "ordinal").learning_rate == 1e-3
+    assert recipe("finetune", learning_rate=2e-3).for_model(numbers).learning_rate == 2e-3
 
 
 def test_the_table_of_recipes_names_each_once():

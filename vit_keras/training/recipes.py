@@ -44,20 +44,22 @@ PLAIN = Augmentation(crop=None, flip=False)
 """No augmentation, of images that are kept large enough for one."""
 
 
-def rate_for(hidden_size: int | None) -> float:
+def rate_for(hidden_size: int | None, task: str = "single") -> float:
     """Return a rate of AdamW for fine-tuning: in inverse proportion to the width, as in µP (arXiv 2203.03466).
 
     2e-3 for a hidden size of 192 and less: with ViT-Ti/16, it was better than 5e-4 and 1e-3 on all of three data sets.
-    5e-4 from 768 on: of ViT-B/16 and wider models nothing was measured here, and BEiT and MAE use such rates.
+    5e-4 from 768 on: of ViT-B/16 and wider models nothing was measured here, and BEiT and MAE use such rates. Half of
+    it for a squared error: it was better than the whole and a quarter.
 
     Args:
         hidden_size: The model's; `None` if unknown.
+        task: What the labels are, one of `vit_keras.labels.TASKS`.
 
     Example:
-        >>> rate_for(192), rate_for(384), rate_for(1024)
-        (0.002, 0.001, 0.0005)
+        >>> rate_for(192), rate_for(384), rate_for(1024), rate_for(192, "regression")
+        (0.002, 0.001, 0.0005, 0.001)
     """
-    return 0.384 / min(max(hidden_size or 768, 192), 768)
+    return (0.5 if task in anatomy.NUMBERS else 1) * 0.384 / min(max(hidden_size or 768, 192), 768)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -68,7 +70,8 @@ class Recipe:
         name: Name of the recipe.
         source: Where its numbers come from.
         optimizer: `"sgd"`, `"adamw"` or `"lamb"`.
-        learning_rate: The highest learning rate, which the head has. `None`: by the hidden size (see `rate_for`).
+        learning_rate: The highest learning rate, which the head has. `None`: by the hidden size and the task (see
+            `rate_for`).
         batch_size: The batch size that `learning_rate` is for.
         scale_learning_rate: Whether the learning rate is scaled in proportion to the batch size (arXiv 1706.02677).
         epochs: A suggested number of epochs.
@@ -291,11 +294,12 @@ class Recipe:
             batch_size = batch_size or len(inputs)
         return batch_size, labels if labels is None or isinstance(labels, (dict, list, tuple)) else as_array(labels)
 
-    def for_model(self, model: keras.Model) -> Recipe:
+    def for_model(self, model: keras.Model, task: str | None = None) -> Recipe:
         """Return the recipe with the learning rate for a model, where it has `None`.
 
         Args:
             model: Any Keras model. One without a Vision Transformer, or with several, counts as wide.
+            task: What the labels are; `None`: the model's own (`anatomy.task`).
 
         Example:
             >>> from vit_keras import vit
@@ -306,10 +310,11 @@ class Recipe:
         if self.learning_rate is not None:
             return self
         try:
-            config = getattr(anatomy.find_vit(getattr(model, "student", model)), "config", None)
+            vit = anatomy.find_vit(getattr(model, "student", model))
         except ValueError:
-            config = None
-        return self.replace(learning_rate=rate_for(getattr(config, "hidden_size", None)))
+            return self.replace(learning_rate=rate_for(None, task or "single"))
+        hidden_size = getattr(getattr(vit, "config", None), "hidden_size", None)
+        return self.replace(learning_rate=rate_for(hidden_size, task or anatomy.task(getattr(model, "student", model))))
 
     def for_steps(self, steps: int) -> Recipe:
         """Return the recipe for a training of this many steps: without augmentation if they are below `augment_from`.

@@ -202,21 +202,21 @@ def _mean_and_std(features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def ridge_probe(features: np.ndarray, labels: Any, *, classes: int | None = None, l2: float | str = "auto") -> Probe:
-    """Fit a linear classifier in closed form: ridge regression of the labels, 0 or 1, on standardized features.
+    """Fit a linear model in closed form: ridge regression of the labels on standardized features.
 
-    It takes a fraction of a second and needs no package. Its logits are small: where it is sure, they differ by about
-    1. So it is a start for fine-tuning that has the right direction and does not resist change.
+    It takes a fraction of a second and needs no package. As a classifier, its logits are small: where it is sure, they
+    differ by about 1. So it is a start for fine-tuning that has the right direction and does not resist change.
 
     Args:
         features: `(n, features)`, as `embed` and `features` return them.
-        labels: `(n,)` integers; or `(n, classes)`, 1 for each class of an image and 0 for the others.
-        classes: The number of classes; `None`: one more than the highest label.
+        labels: `(n,)` integers; or `(n, outputs)`: numbers, or 1 for each class of an image and 0 for the others.
+        classes: The number of classes of integers; `None`: one more than the highest label.
         l2: Weight decay of the kernel, as in `mean(sum of squared errors) + l2 * sum(kernel ** 2)`; `"auto"`: the one
             with the smallest squared error of leave-one-out predictions, which have a closed form as well (PRESS, Allen
             1974; Hastie et al., The Elements of Statistical Learning, section 7.10).
 
     Returns:
-        A `Probe`. Its `held_out` is the accuracy of the leave-one-out predictions, if each image has one class.
+        A `Probe`. For integers, its `held_out` is the accuracy of the leave-one-out predictions.
 
     Raises:
         ValueError: The shapes do not fit each other, labels are out of range, all images have the same labels, or
@@ -228,9 +228,10 @@ def ridge_probe(features: np.ndarray, labels: Any, *, classes: int | None = None
         array([0, 1])
     """
     features = _checked_features(features, "features")
-    decay, count, targets = _decay(l2), len(features), _indicators(labels, len(features), classes)
+    labels = keras.ops.convert_to_numpy(labels) if keras.ops.is_tensor(labels) else labels
+    decay, count, targets = _decay(l2), len(features), _targets(labels, len(features), classes)
     if (targets == targets[0]).all():
-        raise ValueError("A probe needs images of at least two classes. Received: the same labels for all images")
+        raise ValueError("A probe needs images with different labels. Received: the same labels for all images")
     (mean, std), share = _mean_and_std(features), targets.mean(axis=0)
     x, wanted = (features - mean) / std, targets - share
     variances, axes = np.linalg.eigh(x.T @ x)
@@ -249,7 +250,7 @@ def ridge_probe(features: np.ndarray, labels: Any, *, classes: int | None = None
         decay = min(_RIDGE_DECAYS, key=lambda tried: np.mean(errors(tried) ** 2))
     kernel = axes @ (shrunk(decay) * products) / std[:, None]
     held_out = None
-    if (targets.sum(axis=1) == 1).all():
+    if np.ndim(labels) == 1:
         held_out = float(((targets - errors(decay)).argmax(axis=1) == targets.argmax(axis=1)).mean())
     return Probe(kernel.astype("float32"), (share - mean @ kernel).astype("float32"), float(decay), held_out)
 
@@ -325,20 +326,20 @@ def _checked_features(features: Any, what: str, width: int | None = None) -> np.
     return features
 
 
-def _indicators(labels: Any, count: int, classes: int | None) -> np.ndarray:
-    """Return 1 for each class of an image and 0 for the others, float64 `(count, classes)`."""
-    given = np.asarray(keras.ops.convert_to_numpy(labels) if keras.ops.is_tensor(labels) else labels)
-    if given.ndim == 2 and given.shape[1] > 1:
-        if given.shape != (count, classes or given.shape[1]) or not np.isin(given, (0, 1)).all():
-            raise ValueError(
-                f"labels must be 0 or 1, of the shape ({count}, {classes or 'classes'}). "
-                f"Received: shape {given.shape}, dtype {given.dtype}"
-            )
-        return given.astype("float64")
-    numbers = _class_numbers(labels, count)
-    classes = int(numbers.max()) + 1 if classes is None else classes
-    _check_labels(numbers, classes)
-    return np.eye(classes)[numbers]
+def _targets(labels: Any, count: int, classes: int | None) -> np.ndarray:
+    """Return what ridge regression predicts, float64 `(count, outputs)`: class numbers become 0 and 1."""
+    if np.ndim(labels) != 2:
+        known = _class_numbers(labels, count)
+        classes = int(known.max()) + 1 if classes is None else classes
+        _check_labels(known, classes)
+        return np.eye(classes)[known]
+    targets = numbers(labels, "labels").astype("float64")
+    if len(targets) != count or not targets.shape[1] or not np.isfinite(targets).all():
+        raise ValueError(
+            f"labels must be {count} integers, or finite numbers of the shape ({count}, outputs). "
+            f"Received: shape {targets.shape}{'' if np.isfinite(targets).all() else ', some of them not finite'}"
+        )
+    return targets
 
 
 def _class_numbers(labels: Any, count: int) -> np.ndarray:

@@ -202,7 +202,7 @@ def finetune(
         given = model
         if not isinstance(model, keras.Model):
             given = open_model(model, weights, **options, **({} if how.dtype is None else {"dtype": how.dtype}))
-        how = how.for_model(given)
+        how = how.for_model(given, data.task)
         sets = datasets_of(
             data,
             parts,

@@ -32,6 +32,9 @@ from .run import Keep, Run, TimeLimit, seconds_per_step
 __all__: list[str] = []
 
 _MOST_PLANS = 4
+SCALE_OF_NUMBERS = 0.1
+"""Of a head that starts as ridge regression of numbers: a tenth was better than 0.3 and 1 (docs/training.md)."""
+
 _MOST_OF_HEAD = 20_000
 """Images from which a new head is computed: more change it little, and need gigabytes."""
 
@@ -80,7 +83,7 @@ def with_head(
     return tuned, kept
 
 
-def scale_head(model: keras.Model, scale: np.ndarray, shift: np.ndarray) -> None:
+def scale_head(model: keras.Model, scale: Any, shift: Any = 0.0) -> None:
     """Let a model return `scale` times its outputs plus `shift`, by changing the weights of its heads."""
     for head in heads(model):
         kernel, bias = (keras.ops.convert_to_numpy(variable) for variable in (head.kernel, head.bias))
@@ -206,17 +209,18 @@ class Job:
             run: The run, in which no epoch is done.
             frozen: The features of the images; `None` for a head of zeros.
         """
-        has_classes = self.data.task not in NUMBERS and len(self.data.names) > 1
-        if frozen is None or self.recipe.head == "zeros" or not self.has_new_head or not has_classes:
+        if frozen is None or self.recipe.head == "zeros" or not self.has_new_head:
             return
         if run.has_start:
             run.restore_start(self.model)
             return
         seen = np.sort(frozen.places(self.train.rows))[:_MOST_OF_HEAD]  # the features are in a random order
-        labels = self.data.labels[frozen.rows[seen]]
+        labels, scale = self.data.labels[frozen.rows[seen]], 1.0
+        if self.unit is not None:
+            labels, scale = (labels - self.unit[0]) / self.unit[1], SCALE_OF_NUMBERS
         if len(np.unique(labels, axis=0)) > 1:
-            classes = None if self.data.task == "multi" else len(self.data.names)
-            ridge_probe(frozen.features[seen], labels, classes=classes).apply_to(self.model)
+            ridge_probe(frozen.features[seen], labels, classes=len(self.data.names)).apply_to(self.model)
+            scale_head(self.model, scale)
         run.save_start(self.model)
 
     def plan(self, run: Run, limit: TimeLimit) -> int:
