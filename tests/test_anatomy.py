@@ -1,6 +1,7 @@
 """What a model says about itself, in its own terms; the tables over all commands are in the folders of those."""
 
 import gc
+import re
 import subprocess
 import sys
 import weakref
@@ -14,8 +15,8 @@ from support import OTHER_PIXELS, ROOT
 from vit_keras import anatomy, checkpoints, labels, preprocess, training, visualize, vit
 
 
-def tiny(**options):
-    return vit.build_model(32, 16, 2, 16, 2, "tiny", 32, classes=3, **options)
+def tiny(image_size=32, name="tiny", **options):
+    return vit.build_model(image_size, 16, 2, 16, 2, name, 32, classes=3, **options)
 
 
 def before(*layers):
@@ -235,3 +236,162 @@ def test_the_stride_of_a_part_of_a_model_of_any_size_is_asked_for():
     assert anatomy.patch_stride(model, None) == (16, 16)
     with pytest.raises(ValueError, match="Pass image_size="):
         anatomy.patch_stride(part, None)
+
+
+class Opaque(keras.Model):
+    """A model without a graph: nothing tells what its outputs are."""
+
+    def call(self, images):
+        return images[:, 0, :3, 0]
+
+
+@pytest.mark.parametrize(
+    "outputs, are_probabilities",
+    [
+        ([[0.2, 0.3, 0.5], [1, 0, 0]], True),
+        ([[0.2, 0.3, 0.505]], True),  # half precision
+        ([[0.2, 0.3, 0.52]], False),
+        ([[0.2, -0.3, 1.1]], False),
+        ([[0.2, 0.3, 0.5], [1, 1, 0]], False),
+        ([[-0.2, 0.3, 0.9], [0.2, 0.3, 0.5]], False),
+    ],
+)
+def test_outputs_of_an_unknown_kind_are_probabilities_if_each_image_sums_to_1(outputs, are_probabilities):
+    found, outputs = anatomy.probabilities(Opaque(), outputs), np.array(outputs, "float32")
+    softmax = np.exp(outputs) / np.exp(outputs).sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(found, outputs if are_probabilities else softmax, rtol=1e-6)  # float32
+    assert found.dtype == "float32"
+    np.testing.assert_array_equal(anatomy.probabilities(tiny(activation="softmax"), outputs), outputs)  # known
+    np.testing.assert_allclose(anatomy.probabilities(tiny(), outputs), softmax, rtol=1e-6)
+
+
+def test_softmax_is_the_one_of_scipy():
+    special = pytest.importorskip("scipy.special")
+    for shape, scale in (((3, 5), 1), ((2, 3, 5), 1000), ((4, 4), 1e30)):
+        logits = np.random.default_rng(0).normal(0, scale, shape).astype("float32")
+        found = anatomy.softmax(logits)
+        np.testing.assert_allclose(found, special.softmax(logits.astype("float64"), axis=-1), rtol=1e-6, atol=1e-12)
+        assert found.dtype == "float32"
+
+
+@pytest.mark.parametrize(
+    "layers, expected",
+    [
+        (None, (0, 1, 2)),
+        (0, (0,)),
+        (-1, (2,)),
+        ([2, 0, -3], (0, 2)),
+        (np.array([1, -1]), (1, 2)),
+        (range(3), (0, 1, 2)),
+    ],
+)
+def test_block_numbers(layers, expected):
+    assert anatomy.block_numbers(layers, 3) == expected
+
+
+@pytest.mark.parametrize("layers", [[], 3, -4, [0, 3], [-4, 0], range(4)])
+def test_block_numbers_that_do_not_exist(layers):
+    with pytest.raises(ValueError, match=re.escape(f"blocks 0 to 2. Received: layers={layers}")):
+        anatomy.block_numbers(layers, 3)
+
+
+@pytest.mark.parametrize("layers", [1.0, "last", [0, 1.5], [None]])
+def test_block_numbers_that_are_not_integers(layers):
+    with pytest.raises(TypeError, match="layers are numbers of blocks"):
+        anatomy.block_numbers(layers, 3)
+
+
+DIST = {"distillation_token": True, "pooling": "token+dist"}
+TOKENS = {  # options: the prefix tokens, and those that the output is computed from
+    "token": ({}, "cls", [(0, 1)]),
+    "token+dist": (DIST, "cls dist", [(0, 1), (1, 2)]),
+    "registers": ({"registers": 2}, "cls reg0 reg1", [(0, 1)]),
+    "dist and registers": ({**DIST, "registers": 1}, "cls dist reg0", [(0, 1), (1, 2)]),
+    "gap": ({"pooling": "gap", "class_token": False}, "", [(0, None)]),
+    "gap behind a class token": ({"pooling": "gap", "class_token": True}, "cls", [(1, None)]),
+    "all": ({"pooling": "all", "registers": 1}, "cls reg0", [(0, None)]),
+    "token+gap": ({"pooling": "token+gap", "registers": 1}, "cls reg0", [(0, 1), (2, None)]),
+    "map": ({"pooling": "map", "class_token": False, "registers": 3}, "reg0 reg1 reg2", [(3, None)]),
+    "map behind a class token": ({"pooling": "map", "class_token": True}, "cls", [(0, 1)]),
+}
+
+
+@pytest.mark.parametrize("name", TOKENS)
+def test_which_tokens_there_are_and_which_the_output_is_computed_from(name):
+    options, prefix, seen = TOKENS[name]
+    model = tiny(**options)
+    assert anatomy.prefix_names(model) == tuple(prefix.split())
+    assert [(part.start, part.stop) for part in anatomy.readout(model)] == seen
+
+
+def cut(model):
+    """The tokens of a model, as a model of its own without a config."""
+    return keras.Model(model.input, model.get_layer("Transformer_encoder_norm").output)
+
+
+def test_the_grid_of_patches():
+    wide, open_ = tiny(image_size=(64, 16)), tiny(image_size=None, name="any", position_grid=(2, 2))
+    assert anatomy.patch_grid(wide) == anatomy.patch_grid(cut(wide)) == (4, 1)
+    assert anatomy.patch_grid(open_, (32, 80)) == (2, 5) and anatomy.patch_grid(wide, (32, 80)) == (4, 1)
+    assert anatomy.patch_stride(open_, None) == anatomy.patch_stride(cut(wide), (64, 16)) == (16, 16)
+    with pytest.raises(ValueError, match="'any' takes images of any size. Pass image_size="):
+        anatomy.patch_grid(open_)
+    mixer = tiny(tokens_mlp_dim=8, pooling="gap", position=None)
+    tokens = anatomy.blocks(mixer)[0].output
+    behind = keras.Model(tokens, anatomy.blocks(mixer)[1](tokens))
+    with pytest.raises(ValueError, match="Cannot infer the patch grid"):
+        anatomy.patch_grid(behind)
+
+
+def test_the_size_of_the_images():
+    fixed, open_ = tiny(), tiny(image_size=None, position_grid=(2, 2))
+    for given in (None, "native", 32, (32, 32)):
+        assert anatomy.native_size(fixed, given) == (32, 32)
+    with pytest.raises(ValueError, match=r"'tiny' takes images of \(32, 32\) pixels only.*image_size=48"):
+        anatomy.native_size(fixed, 48)
+    assert anatomy.native_size(open_, (48, 16)) == (48, 16)
+    open_.preprocessing = open_.preprocessing.replace(image_size=None)
+    assert anatomy.native_size(open_) is None and anatomy.native_size(open_, "native") is None
+    open_.preprocessing = open_.preprocessing.replace(image_size=(80, 64))
+    assert anatomy.native_size(open_) == (80, 64)
+    assert anatomy.image_shape(open_) == (None, None, None, 3) and anatomy.image_shape(fixed) == (None, 32, 32, 3)
+    image, number = keras.Input((32, 32, 3)), keras.Input((1,))
+    joined = keras.Model([number, image], keras.layers.Concatenate()([number, fixed(image)]))
+    assert anatomy.image_shape(joined) == (None, 32, 32, 3)
+    held = keras.Sequential([keras.Input((48, None, 3)), keras.layers.Resizing(32, 32), fixed])
+    assert anatomy.image_shape(held) == (None, 48, None, 3)
+
+
+def test_why_a_model_is_not_a_classifier():
+    model = tiny()
+    two = keras.Model(model.input, [model.output, model.output])
+    for each, lack in (
+        (model, None),
+        (Opaque(), None),
+        (two, "it has 2 outputs"),
+        (tiny(pooling=None, include_top=False), "its output has the shape (None, 5, 16)"),
+        (tiny(include_top=False), "it has no head, and returns 16 features"),
+    ):
+        assert anatomy.lack_of_classes(each) == lack
+        if lack:
+            with pytest.raises(ValueError, match=f"{each.name}.*{lack[:8]}"):
+                anatomy.probabilities(each, np.zeros((1, 3)))
+
+
+@pytest.mark.parametrize("part", ["mlp", "norm of a block", "final norm", "mlp of the pooling", "norm of the pooling"])
+def test_a_layer_that_was_changed_after_the_model_was_built_is_found(part):
+    model = tiny(pooling="map", class_token=False)
+    anatomy.check_settings(model)
+    pooling = model.get_layer("MAPHead_0")
+    layer, name, value = {
+        "mlp": (anatomy.blocks(model)[1].mlpblock, "activation", "relu"),
+        "norm of a block": (anatomy.blocks(model)[1].layernorm2, "epsilon", 0.5),
+        "final norm": (anatomy.final_norm(model), "epsilon", 0.5),
+        "mlp of the pooling": (pooling.mlpblock, "activation", "relu"),
+        "norm of the pooling": (pooling.layernorm, "epsilon", 0.5),
+    }[part]
+    setattr(layer, name, value)
+    with pytest.raises(ValueError, match=f"{layer.name}.*has {name}={value!r}, its config"):
+        anatomy.check_settings(model)
+    model.config = None
+    anatomy.check_settings(model)
