@@ -94,7 +94,7 @@ class Recipe:
             `None`.
         accumulate: Number of batches whose gradients make one step.
         head: Start of a new head in `finetune`: `"zeros"`; or `"ridge"`, the ridge regression of the labels on the
-            features of the untrained model (`ridge_probe`), where images have classes.
+            features of the untrained model (`ridge_probe`), of which numbers get a tenth.
         train: What is trained: `"all"`, `"head"`, a number of last blocks with the head, or `None` to leave all
             as it is.
         unfreeze_at: Fractions of the training at which the layers below the head start to learn (see
