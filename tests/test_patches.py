@@ -22,7 +22,6 @@ PACKAGE = ROOT / "vit_keras"
 NO_PATCHES = {
     "_internal.imports: setattr(importlib.import_module(self.__homes[0]), name, value)": "a module of this package",
     "_internal.imports: setattr(sys.modules[package], name, value)": "a module of this package",
-    "checkpoints.checkpoint: Checkpoint.__init__": "a class of this package",
     "cli.console: warnings.showwarning": "Python's documented way to show warnings otherwise",
     "export: sys.modules[__name__].__class__": "a module of this package",
     "training.recipes: Recipe.__init__": "a class of this package",
