@@ -362,6 +362,32 @@ def test_the_size_of_the_images():
     assert anatomy.image_shape(held) == (None, 48, None, 3)
 
 
+def test_the_preprocessing_that_is_left_to_the_caller():
+    def asked(model, image_size=None):
+        found = anatomy.preprocessing_of(model, image_size)
+        return found.image_size, found.crop, found.mean[0], found.std[0], found.channels
+
+    def behind(size, *layers):
+        model = tiny()
+        model.preprocessing = preprocess.CLIP.replace(crop=0.875)
+        return keras.Sequential([keras.Input((*size, 3)), *layers, model])
+
+    own = preprocess.CLIP.mean[0], preprocess.CLIP.std[0]
+    rescaling, pixels = keras.layers.Rescaling(1 / 127.5, -1), (0, pytest.approx(1 / 255))
+    assert asked(behind((32, 32))) == ((32, 32), 0.875, *own, 3)
+    assert asked(behind((32, 32), rescaling)) == ((32, 32), 0.875, *pixels, 3)
+    assert asked(behind((32, 32), keras.layers.Normalization(mean=0.5, variance=0.25))) == ((32, 32), 0.875, 0, 1, 3)
+    assert asked(behind((48, 40), keras.layers.Resizing(32, 32))) == ((48, 40), None, *own, 3)
+    for size in ((None, None), (48, None), (None, 48)):
+        resizing = behind(size, keras.layers.Resizing(32, 32))
+        assert [asked(resizing, given) for given in (None, "native")] == [(None, None, *own, 3)] * 2
+        assert asked(resizing, (64, 48)) == ((64, 48), None, *own, 3)
+    open_ = tiny(image_size=None, position_grid=(2, 2))
+    assert asked(open_, (64, 48))[:2] == ((64, 48), preprocess.GOOGLE.crop)
+    grey = vit.build_model(32, 16, 1, 16, 2, "grey", 32, classes=3, channels=1)
+    assert asked(grey)[-1] == 1
+
+
 def test_why_a_model_is_not_a_classifier():
     model = tiny()
     two = keras.Model(model.input, [model.output, model.output])
