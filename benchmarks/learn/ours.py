@@ -13,7 +13,7 @@ import vit_keras
 from vit_keras import anatomy, training
 from vit_keras.backend import products
 from vit_keras.training.evaluation.frozen import SHARE
-from vit_keras.training.finetuning.job import SCALE_OF_NUMBERS, scale_head
+from vit_keras.training.finetuning.job import SCALE_OF_NUMBERS
 
 from . import common
 from .common import BATCH, Data, Processor
@@ -117,9 +117,8 @@ def _start_head(model: keras.Model, data: Data, seconds: float, seed: int) -> No
             yield common.prepared(data.pixels[order[first : first + BATCH]])
 
     seen = training.embed(model, batches(), progress=False)
-    training.ridge_probe(seen, data.labels[order[: len(seen)]], classes=data.outputs).apply_to(model)
-    if data.kind == "regression":
-        scale_head(model, SCALE_OF_NUMBERS)
+    probe = training.ridge_probe(seen, data.labels[order[: len(seen)]], classes=data.outputs)
+    probe.apply_to(model, SCALE_OF_NUMBERS if data.kind == "regression" else 1.0)
 
 
 def _adam(model: keras.Model, data: Data, request: dict[str, Any], rate: str) -> dict[str, Any]:

@@ -173,8 +173,7 @@ def test_a_model_whose_head_has_no_bias_gets_one(photos, tmp_path, head):
     model = vit.build_model(32, 8, 1, 16, 2, "tiny", 32, classes=3, head_bias=False)
     how = {**RIDGE, "recipe": recipe("finetune", learning_rate=1e-9, head=head)}
     found = finetune(model, photos, output=tmp_path / "run", **how)
-    assert (tmp_path / "run" / "probe.keras").exists() == (found.evaluation.accuracy < 1 or head == "ridge")
-    assert len(heads_of(found)) == 2
+    assert len(heads_of(found)) == 2 and (tmp_path / "run" / "probe.keras").exists()
 
 
 def test_several_labels_start_too(photos, tmp_path):

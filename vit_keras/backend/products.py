@@ -40,7 +40,7 @@ PRIVATE = {
 """The private names of PyTorch that are needed; without one of them, its ordinary products are."""
 
 _lock = threading.Lock()
-_clock: Callable[[], float] = time.perf_counter if os.name == "nt" else time.thread_time  # 16 ms apart on Windows
+_clock: Callable[[], float] = time.perf_counter if os.name == "nt" else time.thread_time  # steps of 16 ms on Windows
 _library: str | None = None
 
 

@@ -22,13 +22,12 @@ _FINETUNE = dict(
     layer_decay=0.75,
     clip_norm=1.0,
     label_smoothing=0.1,
-    head="ridge",
     augmentation=dict(crop=0.5, flip=True),
     augment_from=60,
 )
 
 RECIPE_TABLE = {
-    "finetune": _FINETUNE,
+    "finetune": dict(_FINETUNE, head="ridge"),
     "vit": dict(
         source="ViT (arXiv 2010.11929), appendix B.1.1 and Table 4; warm-up and crops of vit_jax. For "
         "ImageNet add ema=0.9999 (B.1.1)",

@@ -93,8 +93,8 @@ class Recipe:
         ema: Momentum of an exponential moving average of the weights, which validation and the trained model use; or
             `None`.
         accumulate: Number of batches whose gradients make one step.
-        head: Start of a new head in `finetune`: `"zeros"`; or `"ridge"`, the ridge regression of the labels on the
-            features of the untrained model (`ridge_probe`), of which numbers get a tenth.
+        head: Start of a new head in `finetune`: `"zeros"`; or `"ridge"`, a ridge regression of the labels on the
+            features of the untrained model (`ridge_probe`). For numbers, it is scaled by 0.1.
         train: What is trained: `"all"`, `"head"`, a number of last blocks with the head, or `None` to leave all
             as it is.
         unfreeze_at: Fractions of the training at which the layers below the head start to learn (see

@@ -48,7 +48,7 @@ class Probe:
         """Return the share of features `(n, features)` whose class is their label, `(n,)` or one-hot."""
         return float(np.mean(self.predict(features) == _class_numbers(labels, len(features))))
 
-    def apply_to(self, model: keras.Model) -> None:
+    def apply_to(self, model: keras.Model, scale: float = 1.0) -> None:
         """Put the probe into a model's head. The model then predicts as the probe does.
 
         As a start for fine-tuning, `ridge_probe` is better than `linear_probe` (docs/training.md).
@@ -56,6 +56,7 @@ class Probe:
         Args:
             model: A ViT with a head, or a model with a ViT inside that ends in a `Dense` layer, which sees the
                 features.
+            scale: Factor of the kernel and the bias.
 
         Raises:
             ValueError: The model has no head, or one of another shape.
@@ -73,8 +74,8 @@ class Probe:
                     f"Build the model with classes={len(self.bias)}."
                 )
         for head in found:
-            head.kernel.assign(self.kernel)
-            head.bias.assign(self.bias)
+            head.kernel.assign(scale * self.kernel)
+            head.bias.assign(scale * self.bias)
 
 
 _DECAYS = tuple(10.0 ** (-exponent / 2) for exponent in range(13))
@@ -219,6 +220,7 @@ def ridge_probe(features: np.ndarray, labels: Any, *, classes: int | None = None
         A `Probe`. For integers, its `held_out` is the accuracy of the leave-one-out predictions.
 
     Raises:
+        TypeError: The features or labels are not numbers.
         ValueError: The shapes do not fit each other, labels are out of range, all images have the same labels, or
             values are not finite.
 
@@ -235,7 +237,7 @@ def ridge_probe(features: np.ndarray, labels: Any, *, classes: int | None = None
     (mean, std), share = _mean_and_std(features), targets.mean(axis=0)
     x, wanted = (features - mean) / std, targets - share
     variances, axes = np.linalg.eigh(x.T @ x)
-    along = x @ axes  # the features along the principal axes, each of which ridge regression shrinks by itself
+    along = x @ axes  # the features along the principal axes, where ridge regression shrinks each axis by itself
     products = along.T @ wanted
 
     def shrunk(decay: float) -> np.ndarray:

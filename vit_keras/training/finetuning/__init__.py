@@ -129,8 +129,8 @@ def finetune(
         probe: Whether to look at the images first through the model as it is, which costs one forward pass of each, at
             most a tenth of the time limit. Where an image has one class of several, simple classifiers of the features
             (nearest neighbors, class means, a linear probe) are measured; if fine-tuning does not beat the linear ones,
-            the report says so, and the better of these is saved too, as `probe.keras`. A new head starts as another
-            one (`ridge_probe`), if the recipe says so; without a probe, it starts at zero. With scikit-learn, the
+            the report says so, and the better of these is saved too, as `probe.keras`. A new head starts as a
+            ridge regression of the features (`Recipe.head`); without a probe, it starts at zero. With scikit-learn, the
             report also has near-duplicates between training and held-out images, likely wrong labels, and what twice
             as many images would give.
         calibrate: Whether to calibrate the model on the held-out images (see `vit_keras.training.calibrate`): no

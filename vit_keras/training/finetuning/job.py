@@ -36,7 +36,7 @@ SCALE_OF_NUMBERS = 0.1
 """Of a head that starts as ridge regression of numbers: a tenth was better than 0.3 and 1 (docs/training.md)."""
 
 _MOST_OF_HEAD = 20_000
-"""Images from which a new head is computed: more change it little, and need gigabytes."""
+"""Largest number of images that a new head is computed from, which bounds its memory."""
 
 
 class Score(keras.callbacks.Callback):
@@ -83,7 +83,7 @@ def with_head(
     return tuned, kept
 
 
-def scale_head(model: keras.Model, scale: Any, shift: Any = 0.0) -> None:
+def scale_head(model: keras.Model, scale: np.ndarray, shift: np.ndarray) -> None:
     """Let a model return `scale` times its outputs plus `shift`, by changing the weights of its heads."""
     for head in heads(model):
         kernel, bias = (keras.ops.convert_to_numpy(variable) for variable in (head.kernel, head.bias))
@@ -219,8 +219,7 @@ class Job:
         if self.unit is not None:
             labels, scale = (labels - self.unit[0]) / self.unit[1], SCALE_OF_NUMBERS
         if len(np.unique(labels, axis=0)) > 1:
-            ridge_probe(frozen.features[seen], labels, classes=len(self.data.names)).apply_to(self.model)
-            scale_head(self.model, scale)
+            ridge_probe(frozen.features[seen], labels, classes=len(self.data.names)).apply_to(self.model, scale)
         run.save_start(self.model)
 
     def plan(self, run: Run, limit: TimeLimit) -> int:
