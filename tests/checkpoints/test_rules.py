@@ -156,7 +156,8 @@ def test_axes_are_counted():
         (["cls", "pos"], ""),
         (["module.cls", "module.pos"], "module."),
         (["model/cls", "model/pos"], "model/"),
-        (["a.b.cls", "a.b.pos", "module.cls", "module.pos"], "a.b."),
+        (["b.cls", "b.pos", "a.x.cls", "a.x.pos"], "b."),
+        (["module.cls", "module.pos", "net.cls", "net.pos"], "net."),
         (["b.cls", "b.pos", "a.cls", "a.pos"], "a."),
         (["long.cls", "long.pos", "cls", "pos"], ""),
         (["mycls", "mypos"], None),
@@ -304,6 +305,7 @@ def test_stacked_arrays_hold_a_weight_of_each_block():
     for block in (0, 1):
         for place, name in enumerate("qkv"):
             part = found.parts[f"{rules.BLOCK.format(i=block)}/{name}/kernel"]
+            assert (part.source, part.block) == ("m.blocks.qkv.weight", block)
             np.testing.assert_array_equal(rules.read(part, weight), weight[block, 2 * place : 2 * place + 2].T)
             assert rules.shape(part, weight.shape) == (3, 2)
 
