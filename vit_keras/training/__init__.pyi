@@ -41,6 +41,8 @@ from .evaluation.calibration import calibrate as calibrate
 from .evaluation.calibration import temperature as temperature
 from .evaluation.curve_over_images import ImageCurve as ImageCurve
 from .evaluation.curve_over_images import image_curve as image_curve
+from .evaluation.flips import FlipTest as FlipTest
+from .evaluation.flips import flip_test as flip_test
 from .evaluation.other_evaluations import LabelsEvaluation as LabelsEvaluation
 from .evaluation.other_evaluations import RegressionEvaluation as RegressionEvaluation
 from .evaluation.submission import predict_table as predict_table

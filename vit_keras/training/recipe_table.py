@@ -13,7 +13,8 @@ __all__ = ["RECIPE_TABLE"]
 _FINETUNE = dict(
     source="our choice for few images: AdamW with layer-wise decay as in BEiT (arXiv 2106.08254, appendix "
     "H), the paper's clipping; a rate by the model's width (recipes.rate_for); a head that starts as a linear "
-    "classifier, and augmentation from 60 steps on, as measured in docs/training.md",
+    "classifier, augmentation from 60 steps on, and flips only where they keep the label, as measured in "
+    "docs/training.md",
     learning_rate=None,
     batch_size=32,
     epochs=10,
@@ -24,6 +25,7 @@ _FINETUNE = dict(
     label_smoothing=0.1,
     augmentation=dict(crop=0.5, flip=True),
     augment_from=60,
+    flip_test=True,
 )
 
 RECIPE_TABLE = {
@@ -103,6 +105,7 @@ RECIPE_TABLE = {
         epochs=20,
         train="head",
         augmentation=dict(flip=True),
+        flip_test=True,
     ),
     "lp_ft": dict(
         _FINETUNE,
@@ -127,6 +130,7 @@ RECIPE_TABLE = {
         label_smoothing=0.1,
         lora=8,
         augmentation=dict(crop=0.5, flip=True),
+        flip_test=True,
     ),
     "scratch_small": dict(
         source="our choice for some ten thousand small images without pre-training: DeiT's augmentation "

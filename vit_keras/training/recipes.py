@@ -107,6 +107,8 @@ class Recipe:
             applies it.
         augment_from: Number of steps from which on `finetune` augments (see `for_steps`). 0 if the augmentation is
             changed and this is not.
+        flip_test: Whether `finetune` tests if the images can be mirrored (`flip_test`), and else leaves the flips of
+            the augmentation out. False if the augmentation is changed and this is not.
         dtype: Keras dtype policy to build the model with, or `None` for the global one.
 
     Raises:
@@ -147,6 +149,7 @@ class Recipe:
     lora_projections: tuple[str, ...] = ("query", "value")
     augmentation: Augmentation | None = None
     augment_from: int = 0
+    flip_test: bool = False
     dtype: str | None = None
 
     def __post_init__(self) -> None:
@@ -188,7 +191,7 @@ class Recipe:
             hint = did_you_mean(unknown[0], known)
             raise ValueError(f"A recipe has no field {', '.join(unknown)}.{hint} Its fields: {', '.join(known)}.")
         if "augmentation" in changes:
-            changes.setdefault("augment_from", 0)
+            changes = {"augment_from": 0, "flip_test": False} | changes
         return dataclasses.replace(self, **changes)
 
     def to_dict(self) -> dict[str, Any]:
@@ -326,6 +329,17 @@ class Recipe:
         if self.augmentation is None or steps >= self.augment_from:
             return self
         return self.replace(augmentation=PLAIN)
+
+    def without_flips(self) -> Recipe:
+        """Return the recipe with an augmentation that does not mirror images.
+
+        Example:
+            >>> recipe("finetune").without_flips().augmentation.flip
+            False
+        """
+        if self.augmentation is None:
+            return self
+        return self.replace(augmentation=self.augmentation.replace(flip=False), augment_from=self.augment_from)
 
     def make_optimizer(self, batch_size: int | None = None, steps: int | None = None) -> keras.optimizers.Optimizer:
         """Return the optimizer of this recipe for a batch size; see `compile`."""

@@ -231,7 +231,7 @@ def ridge_probe(features: np.ndarray, labels: Any, *, classes: int | None = None
     """
     features = _checked_features(features, "features")
     labels = keras.ops.convert_to_numpy(labels) if keras.ops.is_tensor(labels) else labels
-    decay, count, targets = _decay(l2), len(features), _targets(labels, len(features), classes)
+    decay, count, targets = _decay(l2), len(features), targets_of(labels, len(features), classes)
     if (targets == targets[0]).all():
         raise ValueError("A probe needs images with different labels. Received: the same labels for all images")
     (mean, std), share = _mean_and_std(features), targets.mean(axis=0)
@@ -328,7 +328,7 @@ def _checked_features(features: Any, what: str, width: int | None = None) -> np.
     return features
 
 
-def _targets(labels: Any, count: int, classes: int | None) -> np.ndarray:
+def targets_of(labels: Any, count: int, classes: int | None) -> np.ndarray:
     """Return what ridge regression predicts, float64 `(count, outputs)`: class numbers become 0 and 1."""
     if np.ndim(labels) != 2:
         known = _class_numbers(labels, count)

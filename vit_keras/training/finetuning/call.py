@@ -23,13 +23,24 @@ from ..data.labeled import Labeled
 from ..evaluation import evaluation_of, explained_pictures, pictures_of_mistakes, relative
 from ..evaluation.calibration import calibrate, tempered
 from ..evaluation.findings import Findings, look_at, wrong_labels
+from ..evaluation.flips import FlipTest
 from ..evaluation.frozen import Frozen
 from ..evaluation.report import report
 from ..recipes import Recipe
 from .baseline import Baseline
 from .job import Job, digest, duration, with_head
 from .options import FinetuneOptions
-from .results import FinetuneResult, FoldsResult, facts, pixels, predictions_csv, remarks, spread, write
+from .results import (
+    FinetuneResult,
+    FoldsResult,
+    facts,
+    pixels,
+    predictions_csv,
+    remarks,
+    remarks_on_flips,
+    spread,
+    write,
+)
 from .run import Run, TimeLimit
 
 __all__: list[str] = []
@@ -83,20 +94,32 @@ class Call:
         job: Job,
         output: Path,
         frozen: Frozen | None,
-        epochs: int | None = None,
         end: float | None = None,
+        whole: Run | None = None,
     ) -> Run:
-        """Train, or continue, in a folder, and return the run, whose state is still there."""
+        """Train, or continue, in a folder, and return the run, whose state is still there.
+
+        Args:
+            job: What to train.
+            output: The folder.
+            frozen: The features of the images, if they are known.
+            end: When it must be done, as `time.monotonic()` counts; `None` for no limit.
+            whole: For a fold, the run of all folds; the first fold decides the plan of all.
+        """
         settings = {**job.settings(), "epochs": self.options.epochs, "seed": self.options.seed}
         run, wanted, limit = Run(output / ".state", settings, self.options.overwrite, job.best_by), self._wanted, None
         if not run.done:
             job.start_head(run, frozen)
-        if run.decided is None:
-            if end is not None and epochs is None:
+        if run.decided is None and whole is not None and whole.decided is not None:
+            run.begin(whole.decided, whole.flip_test)
+            job.say_plan(run)
+        elif run.decided is None:
+            flips = job.test_flips(wanted)
+            if end is not None:
                 passes = 1 if job.options.metric is None else 2  # over the held-out images
                 limit = TimeLimit(end, wanted, len(job.train), passes * len(job.held_out))
-            run.begin(epochs or (wanted if limit is None else job.plan(run, limit)))
-            job.say_plan(run.epochs)
+            run.begin(wanted if limit is None else job.plan(run, limit), flips)
+            job.say_plan(run)
         job.fit(run, limit)
         return run
 
@@ -161,9 +184,9 @@ class Call:
         before, findings = self._baseline(frozen, job), self._look(frozen, [(train, held_out)])
         for line in findings.lines:
             job.say(line)
-        run = self.fit(job, self.output, frozen, end=self._end())
+        run = self.fit(job, self.output, frozen, self._end())
         evaluation, by = self._calibrated(tuned, job.evaluate())
-        how = job.plan_of(run.epochs)
+        how = job.plan_of(run)
         job.say(f"On the held-out images: {evaluation.headline}")
         if before is not None:
             self.notes.append(before.verdict(evaluation.accuracy))
@@ -185,7 +208,7 @@ class Call:
             data=self.data,
         )
         told = {"best_epoch": run.best, "seconds": run.seconds, "history": run.history, "temperature": by}
-        told |= {**_told(before), "images": findings.to_dict(self.data)}
+        told |= {**_told(before, run), "images": findings.to_dict(self.data)}
         files = {
             "report.html": page,
             "history.json": {**told, "held_out": evaluation.to_dict()},
@@ -212,7 +235,8 @@ class Call:
                 gc.collect()
             results.append({"fold": number, **json.loads((place / "history.json").read_text(encoding="utf-8"))})
             if whole.decided is None:
-                whole.begin(results[0]["epochs"])
+                flips = results[0].get("flip_test")
+                whole.begin(results[0]["epochs"], flips and FlipTest(**flips))
         return self._joined(pairs, results, whole, findings)
 
     def _begun(self, pairs: Sequence[tuple[ImageFolder, ImageFolder]]) -> Run:
@@ -250,16 +274,16 @@ class Call:
         job = self.job(train, held_out)
         job.say(f"Fold {number} of {count}: {job.pictures}")
         before = self._baseline(frozen, job)
-        run = self.fit(job, place, frozen, whole.decided, self._end(count))
+        run = self.fit(job, place, frozen, self._end(count), whole)
         evaluation, by = self._calibrated(job.model, job.evaluate())
         job.say(f"On fold {number}: {evaluation.headline}")
         told = {"best_epoch": run.best, "epochs": run.epochs, "seconds": run.seconds, "history": run.history}
-        told |= _told(before)
+        told |= _told(before, run)
         with complete(place / "predictions.npz") as part, open(part, "wb") as file:
             np.savez(file, rows=held_out.rows, outputs=_outputs(evaluation))
         told["facts"] = {name: str(value) for name, value in self._facts(job, run.epochs, run.seconds).items()}
         told |= {"held_out": evaluation.to_dict(), "temperature": by}
-        how = job.plan_of(run.epochs)
+        how = job.plan_of(run)
         files = {"history.json": told, "recipe.json": how.to_dict(), "split.json": job.split()}
         write(place, files, job.model)
         run.remove()
@@ -311,7 +335,7 @@ class Call:
             subtitle=f"{len(rows):,} images of {self.data.words}, each predicted by the model that has not seen it",
             folds=(("Fold", "Images", name, "Best epoch", "Time"), table, f"{name}: {spread(scores[name])}"),
             histories=[(result["history"], result["best_epoch"]) for result in results],
-            notes=[*self.notes, *findings.remarks],
+            notes=[*self.notes, *findings.remarks, *remarks_on_flips(whole)],
             pictures=self._mistakes_of_folds(evaluation, folds, places),
             command=self.options.command,
             recipe=self.recipe.to_dict(),
@@ -352,8 +376,10 @@ class Call:
         return name, {name: found}
 
 
-def _told(before: Baseline | None) -> dict[str, Any]:
-    return {} if before is None else {"before_training": before.to_dict()}
+def _told(before: Baseline | None, run: Run) -> dict[str, Any]:
+    """Return what was found before the training, as plain JSON."""
+    flips = {} if run.flip_test is None else {"flip_test": dataclasses.asdict(run.flip_test)}
+    return flips if before is None else {"before_training": before.to_dict(), **flips}
 
 
 def _outputs(evaluation: Any) -> np.ndarray:

@@ -22,6 +22,7 @@ from ..data.dataset import ImageFolder
 from ..data.labeled import Labeled
 from ..embeddings import ridge_probe
 from ..evaluation import evaluate_decoded, evaluation_of
+from ..evaluation.flips import MOST_IMAGES, FlipTest, flip_test
 from ..evaluation.frozen import Frozen
 from ..lora import merge_lora
 from ..losses import CrossEntropy, accuracy
@@ -34,6 +35,9 @@ __all__: list[str] = []
 _MOST_PLANS = 4
 SCALE_OF_NUMBERS = 0.1
 """Of a head that starts as ridge regression of numbers: a tenth was better than 0.3 and 1 (docs/training.md)."""
+
+SHARE_OF_FLIPS = 0.05
+"""Share of a time limit that the test of mirror images may take."""
 
 _MOST_OF_HEAD = 20_000
 """Largest number of images that a new head is computed from, which bounds its memory."""
@@ -230,15 +234,32 @@ class Job:
         self.say(f"A step takes {step:.2g} seconds: {planned(limit, step)}")
         return max(1, limit.epochs(step))
 
-    def plan_of(self, epochs: int) -> Recipe:
-        """Return the recipe for a number of epochs."""
-        return self.recipe.for_steps(epochs * len(self.train)).replace(epochs=epochs)
+    def test_flips(self, epochs: int) -> FlipTest | None:
+        """Return a test of whether the images can be mirrored, if that matters in a training of this many epochs."""
+        augmentation = self.recipe.for_steps(epochs * len(self.train)).augmentation
+        if not (self.options.probe and self.recipe.flip_test and augmentation is not None and augmentation.flip):
+            return None
+        order = np.random.default_rng(self.options.seed).permutation(len(self.train.paths))[:MOST_IMAGES]
+        seconds = self.options.seconds and SHARE_OF_FLIPS * self.options.seconds
+        whole = resize(self.model, self.train.image_size, merge_tokens=0, patch_dropout=0.0)  # has all patches
+        images, labels = self.train.arrays(order)[0], self.train.labels[order]
+        return flip_test(whole, images, labels, classes=len(self.data.names), seconds=seconds)
 
-    def say_plan(self, epochs: int) -> None:
-        """Print the plan of the training, and its reasons."""
-        how, steps = self.plan_of(epochs), epochs * len(self.train)
-        why = f", because {steps:,} steps are fewer than {self.recipe.augment_from}"
-        augmented = "augmented" if how.augmentation == self.recipe.augmentation else f"not augmented{why}"
+    def plan_of(self, run: Run) -> Recipe:
+        """Return the recipe of a run, whose number of epochs is decided."""
+        how = self.recipe.for_steps(run.epochs * len(self.train)).replace(epochs=run.epochs)
+        return how if run.flip_test is None or run.flip_test.safe else how.without_flips()
+
+    def say_plan(self, run: Run) -> None:
+        """Print the plan of a training, and its reasons."""
+        how, steps = self.plan_of(run), run.epochs * len(self.train)
+        if how.augmentation == self.recipe.augmentation:
+            augmented = "augmented"
+        elif steps >= self.recipe.augment_from:
+            augmented = "augmented, but not mirrored"
+            self.say(cast("FlipTest", run.flip_test).text)
+        else:
+            augmented = f"not augmented, because {steps:,} steps are fewer than {self.recipe.augment_from}"
         self.say(f"Plan: {steps:,} steps at a rate of up to {how.learning_rate:g}; images are {augmented}")
 
     def _callbacks(self) -> list[keras.callbacks.Callback]:
@@ -280,7 +301,7 @@ class Job:
 
     def _fit(self, run: Run, keep: Keep) -> None:
         callbacks = self._callbacks()
-        self.train.augmentation = self.plan_of(run.epochs).augmentation
+        self.train.augmentation = self.plan_of(run).augmentation
         self.model.fit(
             self.train,
             validation_data=self.held_out,

@@ -125,7 +125,7 @@ def predictions_csv(data: Labeled, rows: np.ndarray, folds: np.ndarray, evaluati
 
 def remarks(run: Run, wanted: int) -> list[str]:
     """Return the remarks for the reader of the report."""
-    found, name = [], run.best_by[0]
+    found, name = remarks_on_flips(run), run.best_by[0]
     if run.best < run.done - 1:
         found.append(
             "The epoch was chosen by the same held-out images, so the result on new images may be a little worse; "
@@ -138,6 +138,11 @@ def remarks(run: Run, wanted: int) -> list[str]:
             f"Training ended after {run.done} of {run.epochs} epochs, because the last ones brought no improvement."
         )
     return found
+
+
+def remarks_on_flips(run: Run) -> list[str]:
+    """Return the result of the test of mirror images, if they are left out because of it."""
+    return [] if run.flip_test is None or run.flip_test.safe else [run.flip_test.text]
 
 
 def facts(tuned: keras.Model, given: keras.Model, model: Any) -> dict[str, Any]:

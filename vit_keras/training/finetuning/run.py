@@ -20,6 +20,7 @@ import keras
 import numpy as np
 
 from ..._internal.atomic import complete, workspace
+from ..evaluation.flips import FlipTest
 from ..optimizers import NO_STEP
 
 __all__: list[str] = []
@@ -197,10 +198,23 @@ class Run:
         since_best = self.done - 1 - self.best
         return self.done >= self.epochs or (self.done > 0 and since_best >= max(3, math.ceil(self.epochs / 3)))
 
-    def begin(self, epochs: int | None) -> None:
-        """Decide the number of epochs (`None`: not yet), and forget those trained before."""
+    @property
+    def flip_test(self) -> FlipTest | None:
+        """The test of whether images can be mirrored; `None` if there was none."""
+        found = self._state.get("flip_test")
+        return found and FlipTest(**found)
+
+    def begin(self, epochs: int | None, flip_test: FlipTest | None = None) -> None:
+        """Decide the number of epochs (`None`: not yet), and forget those trained before.
+
+        Args:
+            epochs: The number.
+            flip_test: The test of whether images can be mirrored; `None` keeps the one that there is.
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
         self._state |= {"epochs": epochs, "history": {}}
+        if flip_test is not None:
+            self._state["flip_test"] = dataclasses.asdict(flip_test)
         self._save()
 
     def record(self, logs: dict[str, float], model: keras.Model) -> None:

@@ -1,0 +1,261 @@
+"""Mirror images as augmentation: a test of the images says whether they keep their labels, and `finetune` follows it."""
+
+import json
+import re
+
+import keras
+import numpy as np
+import pytest
+from PIL import Image
+
+from vit_keras import training, vit
+from vit_keras.training.evaluation import flips
+from vit_keras.training.finetuning import call, finetune, job
+from vit_keras.training.recipes import recipe
+
+EPOCHS = 8  # of eight steps: at least 60, from which on `finetune` augments
+
+
+def tiny(classes=2, **options):
+    keras.utils.set_random_seed(5)
+    return vit.build_model(32, 8, 1, 16, 2, "tiny", 32, classes=classes, **options)
+
+
+def spots(count, seed=0):
+    """Images with a bright spot at the left (even numbers) or the right, of which the odd half of each is red."""
+    rng = np.random.default_rng(seed)
+    images = rng.normal(-0.5, 0.2, (count, 32, 32, 3))
+    for n, image in enumerate(images):
+        across, down = rng.integers(0, 8) + 16 * (n % 2), rng.integers(0, 24)
+        image[down : down + 8, across : across + 8, : 1 if n % 4 > 1 else 3] += 1
+    return np.clip(images, -1, 1).astype("float32")
+
+
+LEFT_OR_RIGHT, RED_OR_WHITE = np.arange(300) % 2, np.arange(300) % 4 // 2
+FORMS = {
+    "class numbers": lambda labels: labels,
+    "a list": lambda labels: labels.tolist(),
+    "one-hot": lambda labels: np.eye(2)[labels],
+    "numbers": lambda labels: 7.5 * labels[:, None] - 2,
+    "several labels": lambda labels: np.stack([labels, 1 - RED_OR_WHITE], axis=1).astype("float32"),
+}
+
+
+@pytest.mark.core
+@pytest.mark.parametrize("form", FORMS)
+def test_labels_that_depend_on_left_and_right_are_found(form):
+    found = training.flip_test(tiny(), spots(300), FORMS[form](LEFT_OR_RIGHT))
+    assert not found.safe
+    assert found.images == 256 and found.worse > 230
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_labels_that_do_not_depend_on_left_and_right_are_safe(form):
+    if form == "several labels":
+        given = np.stack([RED_OR_WHITE, 1 - RED_OR_WHITE], axis=1).astype("float32")
+    else:
+        given = FORMS[form](RED_OR_WHITE)
+    for seed in range(3):
+        assert training.flip_test(tiny(), spots(300, seed), given, seed=seed).safe
+
+
+def test_the_test_is_a_sign_test():
+    """The probability of so many heads of a fair coin, by SciPy; the bound is that of four standard deviations."""
+    stats = pytest.importorskip("scipy.stats")
+    for images in (16, 50, 256):
+        for worse in range(images + 1):
+            chance = stats.norm.sf((worse - images / 2) / np.sqrt(images / 4))
+            assert flips.FlipTest(images, worse).safe is bool(chance > stats.norm.sf(4)), (images, worse)
+
+
+def test_few_images_are_not_enough_to_forbid_flips():
+    assert flips.FlipTest(images=15, worse=15).safe
+    assert training.flip_test(tiny(), spots(12), LEFT_OR_RIGHT[:12]).safe
+
+
+def test_images_in_the_order_of_a_generator_with_the_same_seed():
+    """The order in which a caller draws the images must not be the one in which they are divided."""
+    order = np.random.default_rng(0).permutation(64)
+    images, labels = spots(64), np.sort(LEFT_OR_RIGHT[:64])
+    images = np.concatenate([images[::2], images[1::2]])
+    assert not training.flip_test(tiny(), images[order], labels[order]).safe
+
+
+def test_without_different_labels_there_is_no_test():
+    assert training.flip_test(tiny(), spots(20), np.ones(20, int)) is None
+    assert training.flip_test(tiny(), spots(20), np.eye(20)[0].astype(int)) is None, "a class with one image"
+    assert training.flip_test(tiny(), spots(20), np.zeros(20, int), classes=2) is None
+    assert training.flip_test(tiny(), spots(1), [0], classes=2) is None
+    assert training.flip_test(tiny(), spots(0), []) is None
+
+
+def test_a_time_limit_leaves_images_out():
+    assert training.flip_test(tiny(), spots(100), LEFT_OR_RIGHT[:100], seconds=0).images == 32
+
+
+def test_a_model_with_preprocessing_is_tested_with_its_pixels():
+    model = keras.Sequential([keras.layers.Rescaling(1 / 127.5, -1), tiny()])
+    model.build((None, 32, 32, 3))
+    assert not training.flip_test(model, 127.5 * (spots(100) + 1), LEFT_OR_RIGHT[:100]).safe
+
+
+@pytest.mark.parametrize(
+    ("images", "labels", "message"),
+    [
+        (np.zeros((4, 32, 32), "float32"), [0, 1, 0, 1], r"images.*\(4, 32, 32\)"),
+        (np.zeros((4, 32, 32, 3), "float32"), [0, 1], r"labels must be 4.*\(2,\)"),
+        (np.zeros((4, 32, 32, 3), "float32"), [[0.0], [1.0]], r"labels must be 4.*\(2, 1\)"),
+        (np.zeros((4, 32, 32, 3), "float32"), [0.5, 1, 0, 1], "labels must be 4 integers"),
+    ],
+)
+def test_labels_that_do_not_fit_are_refused(images, labels, message):
+    with pytest.raises(ValueError, match=message):
+        training.flip_test(tiny(), images, labels)
+    with pytest.raises(TypeError, match="images"):
+        training.flip_test(tiny(), "images", labels)
+
+
+# --- in finetune ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def hands(tmp_path_factory):
+    """A folder of 80 images of two classes: a spot at the left, or at the right."""
+    folder = tmp_path_factory.mktemp("data") / "hands"
+    for name in ("left", "right"):
+        (folder / name).mkdir(parents=True)
+    for n, image in enumerate(spots(80)):
+        pixels = (127.5 * (image + 1)).astype("uint8")
+        Image.fromarray(pixels).save(folder / ("left", "right")[n % 2] / f"{n}.png")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def colors(tmp_path_factory):
+    """The same images in classes by color."""
+    folder = tmp_path_factory.mktemp("data") / "colors"
+    for name in ("white", "red"):
+        (folder / name).mkdir(parents=True)
+    for n, image in enumerate(spots(80)):
+        pixels = (127.5 * (image + 1)).astype("uint8")
+        Image.fromarray(pixels).save(folder / ("white", "red")[n % 4 // 2] / f"{n}.png")
+    return folder
+
+
+def tune(folder, output, **options):
+    given = {"epochs": EPOCHS, "batch_size": 8, "mistakes": 0, "progress": False} | options
+    return finetune(tiny(7), folder, output=output, **given)
+
+
+def told(folder, name="history.json"):
+    return json.loads((folder / name).read_text("utf-8"))
+
+
+@pytest.mark.core
+@pytest.mark.compiles_long
+def test_finetune_does_not_mirror_hands(hands, tmp_path, capsys):
+    result = tune(hands, tmp_path / "run", progress=True)
+    said = capsys.readouterr().out
+    assert "augmented, but not mirrored" in said
+    assert re.search(r"\d+ of 64 mirror images fit their label less well", said)
+    assert (result.recipe.augmentation.flip, result.recipe.augmentation.crop) == (False, 0.5)
+    assert told(tmp_path / "run", "recipe.json")["augmentation"]["flip"] is False
+    assert told(tmp_path / "run")["flip_test"]["images"] == 64
+    assert "must not be mirrored" in (tmp_path / "run" / "report.html").read_text("utf-8")
+
+
+def test_finetune_mirrors_what_may_be_mirrored(colors, tmp_path, capsys):
+    result = tune(colors, tmp_path / "run", progress=True)
+    assert "images are augmented\n" in capsys.readouterr().out
+    assert result.recipe.augmentation.flip
+    assert told(tmp_path / "run")["flip_test"]["images"] == 64
+    assert "mirror" not in (tmp_path / "run" / "report.html").read_text("utf-8").partition("<script")[0]
+
+
+NOT_TESTED = {
+    "without a probe": {"probe": False},
+    "too few steps for augmentation": {"epochs": EPOCHS - 1},
+    "a recipe of a paper": {"recipe": recipe("augreg", learning_rate=1e-4)},
+    "an augmentation that was chosen": {"recipe": recipe("finetune", augmentation={"flip": True, "crop": None})},
+    "no test": {"recipe": recipe("finetune", flip_test=False)},
+    "no flips": {"recipe": recipe("finetune").without_flips()},
+}
+
+
+@pytest.mark.parametrize("case", NOT_TESTED)
+def test_flips_are_not_tested_where_that_is_not_wanted(case, hands, tmp_path, monkeypatch):
+    class Stopped(Exception):
+        pass
+
+    def stop(self, run):
+        raise Stopped
+
+    monkeypatch.setattr(job, "flip_test", None)
+    monkeypatch.setattr(job.Job, "say_plan", stop)
+    with pytest.raises(Stopped):
+        tune(hands, tmp_path / "run", **NOT_TESTED[case])
+    assert told(tmp_path / "run" / ".state", "state.json").get("flip_test") is None
+
+
+def test_the_time_limit_is_that_of_the_call(hands, tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(job, "flip_test", lambda *given, classes, seconds: asked.append(seconds))
+    monkeypatch.setattr(job.Job, "say_plan", lambda self, run: 1 / 0)
+    for number, minutes in enumerate((2, 0)):
+        with pytest.raises(ZeroDivisionError):
+            tune(hands, tmp_path / str(number), minutes=minutes, epochs=None)
+    assert asked == [2 * 60 * job.SHARE_OF_FLIPS, None]
+
+
+def test_a_model_that_leaves_out_patches_is_tested_with_all(hands, tmp_path):
+    finetune(
+        tiny(7, patch_dropout=0.5),
+        hands,
+        output=tmp_path / "run",
+        epochs=EPOCHS,
+        batch_size=8,
+        mistakes=0,
+        progress=False,
+    )
+    assert told(tmp_path / "run")["flip_test"]["worse"] > 50
+
+
+def test_a_run_that_goes_on_has_its_test_on_disk(hands, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(call, "write", _interrupt)
+        tune(hands, tmp_path / "run")
+    monkeypatch.setattr(job, "flip_test", None)
+    result = tune(hands, tmp_path / "run")
+    assert not result.recipe.augmentation.flip
+    assert "must not be mirrored" in (tmp_path / "run" / "report.html").read_text("utf-8")
+
+
+def _interrupt(*args, **kwargs):
+    raise KeyboardInterrupt
+
+
+@pytest.mark.compiles_long
+def test_folds_share_the_test_of_the_first(hands, tmp_path, monkeypatch):
+    tests = []
+
+    def count(*args, **kwargs):
+        tests.append(flips.flip_test(*args, **kwargs))
+        return tests[-1]
+
+    monkeypatch.setattr(job, "flip_test", count)
+    tune(hands, tmp_path / "run", folds=2, batch_size=4)
+    assert len(tests) == 1
+    for fold in ("fold0", "fold1"):
+        assert told(tmp_path / "run" / fold, "recipe.json")["augmentation"]["flip"] is False
+        assert told(tmp_path / "run" / fold)["flip_test"]["images"] == 40
+    assert "must not be mirrored" in (tmp_path / "run" / "report.html").read_text("utf-8")
+
+
+def test_a_time_limit_keeps_the_test_when_the_plan_changes(tmp_path):
+    from vit_keras.training.finetuning.run import Run
+
+    run = Run(tmp_path / ".state", {}, False)
+    run.begin(10, flips.FlipTest(20, 19))
+    run.begin(3)
+    assert (run.epochs, run.flip_test) == (3, flips.FlipTest(20, 19))
+    assert Run(tmp_path / ".state", {}, False).flip_test == flips.FlipTest(20, 19)
