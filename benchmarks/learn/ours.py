@@ -12,8 +12,9 @@ import numpy as np
 import vit_keras
 from vit_keras import anatomy, training
 from vit_keras.backend import products
+from vit_keras.training.evaluation.flips import MOST_IMAGES
 from vit_keras.training.evaluation.frozen import SHARE
-from vit_keras.training.finetuning.job import SCALE_OF_NUMBERS
+from vit_keras.training.finetuning.job import SCALE_OF_NUMBERS, SHARE_OF_FLIPS
 
 from . import common
 from .common import BATCH, Data, Processor
@@ -93,17 +94,30 @@ def _steps(model: keras.Model, data: Data, budget: dict[str, float]) -> int:
 def _finetune(model: keras.Model, data: Data, request: dict[str, Any]) -> dict[str, Any]:
     anatomy.name_classes(model, [str(output) for output in range(data.outputs)], data.kind)
     how, budget = training.recipe("finetune"), dict(request["budget"])
+    seconds, flips = budget.get("seconds"), None
     with Processor() as looking:
-        _start_head(model, data, SHARE * budget.get("seconds", float("inf")), request["seed"])
-    if "seconds" in budget:
+        _start_head(model, data, SHARE * (seconds or float("inf")), request["seed"])
+        if seconds:  # a few steps are not augmented
+            flips = _flip_test(model, data, SHARE_OF_FLIPS * seconds, request["seed"])
+    if seconds:
         budget["seconds"] -= looking.seconds
+    if flips is not None and not flips.safe:
+        how = how.without_flips()
     how.compile(model, Stream(data, BATCH, 1, 0), steps=1)
     steps = _steps(model, data, budget)
     how = how.for_steps(steps)
     stream = Stream(data, BATCH, steps, request["seed"], how.augmentation)
     how.compile(model, stream, steps=steps)
     done = _fit(model, stream, list(how.callbacks))
+    done["flips"] = None if flips is None else f"{flips.worse} of {flips.images}"
     return {**done, "processor": looking.seconds + done["processor"]}
+
+
+def _flip_test(model: keras.Model, data: Data, seconds: float, seed: int) -> training.FlipTest | None:
+    """Test whether the images can be mirrored, as `training.finetune` does."""
+    order = np.random.default_rng(seed).permutation(len(data.pixels))[:MOST_IMAGES]
+    pixels, labels = common.prepared(data.pixels[order]), data.labels[order]
+    return training.flip_test(model, pixels, labels, classes=data.outputs, seconds=seconds)
 
 
 def _start_head(model: keras.Model, data: Data, seconds: float, seed: int) -> None:

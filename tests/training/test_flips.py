@@ -1,4 +1,4 @@
-"""Mirror images as augmentation: a test of the images says whether they keep their labels, and `finetune` follows it."""
+"""Mirror images as augmentation: a test says whether they keep their labels, and `finetune` follows it."""
 
 import json
 import re
@@ -79,6 +79,22 @@ def test_images_in_the_order_of_a_generator_with_the_same_seed():
     images, labels = spots(64), np.sort(LEFT_OR_RIGHT[:64])
     images = np.concatenate([images[::2], images[1::2]])
     assert not training.flip_test(tiny(), images[order], labels[order]).safe
+
+
+def test_the_middle_column_belongs_to_no_half():
+    maps = np.arange(2 * 3 * 5 * 2, dtype="float32").reshape(2, 3, 5, 2)
+    left, right = maps[:, :, [0, 1]].mean(axis=(1, 2)), maps[:, :, [3, 4]].mean(axis=(1, 2))
+    np.testing.assert_allclose(flips._halves(maps), np.concatenate([left, right], axis=1), rtol=1e-6)
+    one = maps[:, :, :1]
+    np.testing.assert_allclose(flips._halves(one), np.tile(one.mean(axis=(1, 2)), 2), rtol=1e-6)
+
+
+def test_the_middle_column_belongs_to_no_half():
+    maps = np.arange(2 * 3 * 5 * 2, dtype="float32").reshape(2, 3, 5, 2)
+    left, right = maps[:, :, [0, 1]].mean(axis=(1, 2)), maps[:, :, [3, 4]].mean(axis=(1, 2))
+    np.testing.assert_allclose(flips._halves(maps), np.concatenate([left, right], axis=1), rtol=1e-6)
+    one = maps[:, :, :1]
+    np.testing.assert_allclose(flips._halves(one), np.tile(one.mean(axis=(1, 2)), 2), rtol=1e-6)
 
 
 def test_without_different_labels_there_is_no_test():
