@@ -89,14 +89,6 @@ def test_the_middle_column_belongs_to_no_half():
     np.testing.assert_allclose(flips._halves(one), np.tile(one.mean(axis=(1, 2)), 2), rtol=1e-6)
 
 
-def test_the_middle_column_belongs_to_no_half():
-    maps = np.arange(2 * 3 * 5 * 2, dtype="float32").reshape(2, 3, 5, 2)
-    left, right = maps[:, :, [0, 1]].mean(axis=(1, 2)), maps[:, :, [3, 4]].mean(axis=(1, 2))
-    np.testing.assert_allclose(flips._halves(maps), np.concatenate([left, right], axis=1), rtol=1e-6)
-    one = maps[:, :, :1]
-    np.testing.assert_allclose(flips._halves(one), np.tile(one.mean(axis=(1, 2)), 2), rtol=1e-6)
-
-
 def test_without_different_labels_there_is_no_test():
     assert training.flip_test(tiny(), spots(20), np.ones(20, int)) is None
     assert training.flip_test(tiny(), spots(20), np.eye(20)[0].astype(int)) is None, "a class with one image"
