@@ -65,7 +65,12 @@ def test_the_test_is_a_sign_test():
     for images in (16, 50, 256):
         for worse in range(images + 1):
             chance = stats.norm.sf((worse - images / 2) / np.sqrt(images / 4))
-            assert flips.FlipTest(images, worse).safe is bool(chance > stats.norm.sf(4)), (images, worse)
+            assert flips.FlipTest(images, worse).safe is bool(chance >= stats.norm.sf(4)), (images, worse)
+
+
+def test_images_that_are_their_own_mirror_images_are_safe():
+    images = spots(40)
+    assert training.flip_test(tiny(), images / 2 + images[:, :, ::-1] / 2, np.arange(40) % 2).safe
 
 
 def test_few_images_are_not_enough_to_forbid_flips():
@@ -79,6 +84,12 @@ def test_images_in_the_order_of_a_generator_with_the_same_seed():
     images, labels = spots(64), np.sort(LEFT_OR_RIGHT[:64])
     images = np.concatenate([images[::2], images[1::2]])
     assert not training.flip_test(tiny(), images[order], labels[order]).safe
+
+
+def test_images_in_the_order_of_their_classes_are_drawn_from_all():
+    images, labels = spots(600), np.sort(np.arange(600) % 2)
+    images = np.concatenate([images[::2], images[1::2]])
+    assert not training.flip_test(tiny(), images, labels).safe
 
 
 def test_the_middle_column_belongs_to_no_half():

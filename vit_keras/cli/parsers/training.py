@@ -68,8 +68,8 @@ def finetune(parser: argparse.ArgumentParser) -> None:
         "--no-probe",
         dest="probe",
         action="store_false",
-        help="do not analyze the images before training; a new head then starts at zero, and the report lacks the "
-        "linear probe, near-duplicates, suspected wrong labels and the learning curve",
+        help="do not analyze the images before training; a new head then starts at zero, images are mirrored without "
+        "a test, and the report lacks the linear probe, near-duplicates, suspected wrong labels and the learning curve",
     )
     parser.add_argument(
         "--calibrate",

@@ -26,7 +26,7 @@ _HALVINGS = 4
 """How often the images are divided in two. Each image is judged by as many classifiers, which have not learned it."""
 
 _LARGEST_Z = 4.0
-"""Standard deviations of a fair coin from which on mirror images are different.
+"""Standard deviations of a fair coin above which mirror images are different.
 
 On ten data sets with three draws each, images that may be mirrored had at most 2.6, and others at least 5.0
 (docs/training.md)."""
@@ -51,7 +51,7 @@ class FlipTest:
     @property
     def safe(self) -> bool:
         """Whether nothing speaks against mirror images: they fit their labels about as well (a sign test)."""
-        return 2 * self.worse - self.images < _LARGEST_Z * math.sqrt(self.images)
+        return 2 * self.worse - self.images <= _LARGEST_Z * math.sqrt(self.images)
 
     @property
     def text(self) -> str:
@@ -83,14 +83,14 @@ def flip_test(
 
     Args:
         model: A ViT, or a model that contains one.
-        images: `(n, height, width, channels)`, as the model takes them. Of more than 256, the first ones are used.
+        images: `(n, height, width, channels)`, as the model takes them. Of more than 256, a random part is used.
         labels: `(n,)` class numbers; or `(n, outputs)`: numbers, or 1 for each class of an image and 0 for the others.
         classes: The number of classes of class numbers; `None`: one more than the highest label.
         seconds: Time limit, after which fewer images are compared; `None` for no limit.
-        seed: How the images are divided.
+        seed: Which part, and how the images are divided.
 
     Returns:
-        A `FlipTest`; `None` if the images are too few: all labels are the same, or all of one half of the images.
+        A `FlipTest`; `None` if the images are too few: all labels are the same, or those of one half of the images.
 
     Raises:
         TypeError: The images are not numbers, or `model` is not a Keras model.
@@ -109,15 +109,16 @@ def flip_test(
     if not len(images):
         return None
     targets = targets_of(labels, len(images), classes)
-    maps, found = feature_maps(model, -1), []
-    for first in range(0, min(len(images), MOST_IMAGES), _BATCH):
+    rng = np.random.default_rng([seed, len(images)])  # not the order in which a caller with this seed drew the images
+    chosen, maps, found = rng.permutation(len(images))[:MOST_IMAGES], feature_maps(model, -1), []
+    for first in range(0, len(chosen), _BATCH):
         if first and seconds is not None and time.monotonic() - begun > seconds:
             break
-        batch = images[first : min(first + _BATCH, MOST_IMAGES)]
+        batch = images[chosen[first : first + _BATCH]]
         both = np.concatenate([batch, batch[:, :, ::-1]])
         found.append(_halves(np.asarray(maps.predict_on_batch(both), "float32")).reshape(2, len(batch), -1))
     features = np.concatenate(found, axis=1)
-    errors = _errors(features, targets[: features.shape[1]], np.random.default_rng([seed, len(targets)]))
+    errors = _errors(features, targets[chosen[: features.shape[1]]], rng)
     if errors is None:
         return None
     differ = errors[0] != errors[1]
@@ -139,11 +140,12 @@ def _errors(features: np.ndarray, targets: np.ndarray, rng: np.random.Generator)
         rng: How the images are divided.
     """
     errors = np.zeros(features.shape[:2])
-    for _ in range(_HALVINGS):
-        first = rng.permutation(len(targets)) < len(targets) / 2
+    halves = [rng.permutation(len(targets)) < len(targets) / 2 for _ in range(_HALVINGS)]
+    halves = [first for first in halves if all(len(np.unique(targets[h], axis=0)) > 1 for h in (first, ~first))]
+    if not halves:
+        return None
+    for first in halves:
         for learned, judged in ((first, ~first), (~first, first)):
-            if len(np.unique(targets[learned], axis=0)) < 2:
-                return None
             probe = ridge_probe(features[0, learned], targets[learned])
             for kind, error in zip(features, errors):
                 error[judged] += ((probe.logits(kind[judged]) - targets[judged]) ** 2).sum(axis=1)

@@ -130,9 +130,10 @@ def finetune(
             most a tenth of the time limit. Where an image has one class of several, simple classifiers of the features
             (nearest neighbors, class means, a linear probe) are measured; if fine-tuning does not beat the linear ones,
             the report says so, and the better of these is saved too, as `probe.keras`. A new head starts as a
-            ridge regression of the features (`Recipe.head`); without a probe, it starts at zero. With scikit-learn, the
-            report also has near-duplicates between training and held-out images, likely wrong labels, and what twice
-            as many images would give.
+            ridge regression of the features (`Recipe.head`); without a probe, it starts at zero. A test of at most a
+            twentieth of the time limit finds out whether mirror images keep their labels (`Recipe.flip_test`). With
+            scikit-learn, the report also has near-duplicates between training and held-out images, likely wrong labels,
+            and what twice as many images would give.
         calibrate: Whether to calibrate the model on the held-out images (see `vit_keras.training.calibrate`): no
             predicted class changes, and its probabilities are better calibrated. It costs nothing.
         output: Folder for the results; it is made. (Also accepted as `out`.)
