@@ -180,7 +180,7 @@ def test_finetune_does_not_mirror_hands(hands, tmp_path, capsys):
     assert (result.recipe.augmentation.flip, result.recipe.augmentation.crop) == (False, 0.5)
     assert told(tmp_path / "run", "recipe.json")["augmentation"]["flip"] is False
     assert told(tmp_path / "run")["flip_test"]["images"] == 64
-    assert "must not be mirrored" in (tmp_path / "run" / "report.html").read_text("utf-8")
+    assert "are not mirrored" in (tmp_path / "run" / "report.html").read_text("utf-8")
 
 
 def test_finetune_mirrors_what_may_be_mirrored(colors, tmp_path, capsys):
@@ -246,7 +246,7 @@ def test_a_run_that_goes_on_has_its_test_on_disk(hands, tmp_path, monkeypatch):
     monkeypatch.setattr(job, "flip_test", None)
     result = tune(hands, tmp_path / "run")
     assert not result.recipe.augmentation.flip
-    assert "must not be mirrored" in (tmp_path / "run" / "report.html").read_text("utf-8")
+    assert "are not mirrored" in (tmp_path / "run" / "report.html").read_text("utf-8")
 
 
 def _interrupt(*args, **kwargs):
@@ -267,7 +267,7 @@ def test_folds_share_the_test_of_the_first(hands, tmp_path, monkeypatch):
     for fold in ("fold0", "fold1"):
         assert told(tmp_path / "run" / fold, "recipe.json")["augmentation"]["flip"] is False
         assert told(tmp_path / "run" / fold)["flip_test"]["images"] == 40
-    assert "must not be mirrored" in (tmp_path / "run" / "report.html").read_text("utf-8")
+    assert "are not mirrored" in (tmp_path / "run" / "report.html").read_text("utf-8")
 
 
 def test_a_time_limit_keeps_the_test_when_the_plan_changes(tmp_path):

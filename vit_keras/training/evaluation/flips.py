@@ -56,11 +56,9 @@ class FlipTest:
     @property
     def text(self) -> str:
         """The result in a sentence."""
-        return (
-            f"{self.worse} of {self.images} mirror images fit their label less well than the image itself, by linear "
-            f"classifiers of the features of both halves of an image: images {'may' if self.safe else 'must not'} be "
-            "mirrored."
-        )
+        found = f"{self.worse} of {self.images} mirror images fit their label less well than the image itself"
+        verdict = "can be mirrored:" if self.safe else "are not mirrored, because"
+        return f"Images {verdict} {found} (training.flip_test)."
 
 
 def flip_test(
