@@ -28,7 +28,7 @@ _HALVINGS = 4
 _LARGEST_Z = 4.0
 """Standard deviations of a fair coin above which mirror images are different.
 
-On ten data sets with three draws each, images that may be mirrored had at most 2.6, and others at least 5.0
+On ten data sets with three draws each, images that may be mirrored had at most 2.0, and others at least 6.5
 (docs/training.md)."""
 
 
@@ -37,7 +37,7 @@ class FlipTest:
     """How many mirror images fit their label less well than the image does. Made by `flip_test`.
 
     Attributes:
-        images: The images that were compared with their mirror image.
+        images: The compared images, without those that equal their mirror image.
         worse: How many of their mirror images are further from the label.
 
     Example:
