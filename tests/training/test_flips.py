@@ -278,3 +278,26 @@ def test_a_time_limit_keeps_the_test_when_the_plan_changes(tmp_path):
     run.begin(3)
     assert (run.epochs, run.flip_test) == (3, flips.FlipTest(20, 19))
     assert Run(tmp_path / ".state", {}, False).flip_test == flips.FlipTest(20, 19)
+
+
+NUMBER, LEVEL = [3.5 + 2 * (n % 2) + 0.1 * (n % 3) for n in range(80)], [n % 2 + n % 4 // 2 for n in range(80)]
+LABELS = {
+    "regression": {"y": NUMBER},
+    "ordinal": {"y": LEVEL},
+    "multi": {"right": [n % 2 for n in range(80)], "red": [n % 4 // 2 for n in range(80)]},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", LABELS)
+def test_labels_of_every_kind_are_tested(task, hands, tmp_path):
+    table = {"id": [f"{('left', 'right')[n % 2]}/{n}.png" for n in range(80)], **LABELS[task]}
+    named = {"images_dir": hands, "image_column": "id", "label_column": [*LABELS[task]], "task": task}
+    result = tune(table, tmp_path / "run", **named)
+    assert not result.recipe.augmentation.flip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["lora", "probe", "lp_ft", "gradual"])
+def test_recipes_of_our_own_are_tested(name, hands, tmp_path):
+    assert not tune(hands, tmp_path / "run", recipe=name).recipe.augmentation.flip
