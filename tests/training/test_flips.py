@@ -13,7 +13,8 @@ from vit_keras.training.evaluation import flips
 from vit_keras.training.finetuning import call, finetune, job
 from vit_keras.training.recipes import recipe
 
-EPOCHS = 8  # of eight steps: at least 60, from which on `finetune` augments
+STEPS = 8  # of the one epoch that the tests train
+AUGMENTS = {"augment_from": STEPS}  # in place of 60 steps
 
 
 def tiny(classes=2, **options):
@@ -162,8 +163,9 @@ def colors(tmp_path_factory):
 
 
 def tune(folder, output, **options):
-    given = {"epochs": EPOCHS, "batch_size": 8, "mistakes": 0, "progress": False} | options
-    return finetune(tiny(7), folder, output=output, **given)
+    given = {"recipe": recipe("finetune", **AUGMENTS), "epochs": 1, "batch_size": 8, "mistakes": 0, "progress": False}
+    given |= {"model": tiny(7)} | options
+    return finetune(folder=folder, output=output, **given)
 
 
 def told(folder, name="history.json"):
@@ -193,11 +195,11 @@ def test_finetune_mirrors_what_may_be_mirrored(colors, tmp_path, capsys):
 
 NOT_TESTED = {
     "without a probe": {"probe": False},
-    "too few steps for augmentation": {"epochs": EPOCHS - 1},
+    "too few steps for augmentation": {"recipe": recipe("finetune", augment_from=STEPS + 1)},
     "a recipe of a paper": {"recipe": recipe("augreg", learning_rate=1e-4)},
     "an augmentation that was chosen": {"recipe": recipe("finetune", augmentation={"flip": True, "crop": None})},
-    "no test": {"recipe": recipe("finetune", flip_test=False)},
-    "no flips": {"recipe": recipe("finetune").without_flips()},
+    "no test": {"recipe": recipe("finetune", flip_test=False, **AUGMENTS)},
+    "no flips": {"recipe": recipe("finetune", **AUGMENTS).without_flips()},
 }
 
 
@@ -227,15 +229,7 @@ def test_the_time_limit_is_that_of_the_call(hands, tmp_path, monkeypatch):
 
 
 def test_a_model_that_leaves_out_patches_is_tested_with_all(hands, tmp_path):
-    finetune(
-        tiny(7, patch_dropout=0.5),
-        hands,
-        output=tmp_path / "run",
-        epochs=EPOCHS,
-        batch_size=8,
-        mistakes=0,
-        progress=False,
-    )
+    tune(hands, tmp_path / "run", model=tiny(7, patch_dropout=0.5))
     assert told(tmp_path / "run")["flip_test"]["worse"] > 50
 
 
@@ -288,7 +282,6 @@ LABELS = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("task", LABELS)
 def test_labels_of_every_kind_are_tested(task, hands, tmp_path):
     table = {"id": [f"{('left', 'right')[n % 2]}/{n}.png" for n in range(80)], **LABELS[task]}
@@ -300,4 +293,4 @@ def test_labels_of_every_kind_are_tested(task, hands, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["lora", "probe", "lp_ft", "gradual"])
 def test_recipes_of_our_own_are_tested(name, hands, tmp_path):
-    assert not tune(hands, tmp_path / "run", recipe=name).recipe.augmentation.flip
+    assert not tune(hands, tmp_path / "run", recipe=recipe(name, **AUGMENTS)).recipe.augmentation.flip
