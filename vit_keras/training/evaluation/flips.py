@@ -107,7 +107,7 @@ def flip_test(
     if not len(images):
         return None
     targets = targets_of(labels, len(images), classes)
-    rng = np.random.default_rng([seed, len(images)])  # not the order in which a caller with this seed drew the images
+    rng = np.random.default_rng(seed)
     chosen, maps, found = rng.permutation(len(images))[:MOST_IMAGES], feature_maps(model, -1), []
     for first in range(0, len(chosen), _BATCH):
         if first and seconds is not None and time.monotonic() - begun > seconds:
