@@ -28,7 +28,7 @@ _HALVINGS = 4
 _LARGEST_Z = 4.0
 """Standard deviations of a fair coin above which mirror images are different.
 
-On ten data sets with three draws each, images that may be mirrored had at most 2.0, and others at least 6.5
+On ten data sets with three draws each, images that may be mirrored had at most 2.0, and others at least 6.0
 (docs/training.md)."""
 
 
