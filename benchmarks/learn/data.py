@@ -47,7 +47,7 @@ TASKS = {
 }
 
 TUNED_ON = ("flowers", "cifar-5", "cifar-25", "cifar-100")
-"""The data sets that the rule of `vit_keras.training.recipes` was found with; the others check it."""
+"""The data sets that the rates and steps of `recipe("finetune")` were found with; the others check them."""
 
 
 def arrays(task: Task, folder: Path, size: int, seed: int) -> dict[str, np.ndarray]:

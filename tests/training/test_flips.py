@@ -14,7 +14,7 @@ from vit_keras.training.finetuning import call, finetune, job
 from vit_keras.training.recipes import recipe
 
 STEPS = 8  # of the one epoch that the tests train
-AUGMENTS = {"augment_from": STEPS}  # in place of 60 steps
+AUGMENTS = {"augment_from": STEPS}  # instead of 60
 
 
 def tiny(classes=2, **options):
@@ -23,7 +23,7 @@ def tiny(classes=2, **options):
 
 
 def spots(count, seed=0):
-    """Images with a bright spot at the left (even numbers) or the right, of which the odd half of each is red."""
+    """Images with a bright spot at the left (even numbers) or at the right: two white ones, then two red ones."""
     rng = np.random.default_rng(seed)
     images = rng.normal(-0.5, 0.2, (count, 32, 32, 3))
     for n, image in enumerate(images):
@@ -61,7 +61,7 @@ def test_labels_that_do_not_depend_on_left_and_right_are_safe(form):
 
 
 def test_the_test_is_a_sign_test():
-    """The probability of so many heads of a fair coin, by SciPy; the bound is that of four standard deviations."""
+    """The bound is four standard deviations of a fair coin, by SciPy's normal distribution."""
     stats = pytest.importorskip("scipy.stats")
     for images in (16, 50, 256):
         for worse in range(images + 1):
@@ -138,28 +138,24 @@ def test_labels_that_do_not_fit_are_refused(images, labels, message):
 # --- in finetune ------------------------------------------------------------------------------------------------
 
 
+def folder_of(folder, names):
+    """Return a folder of images of these classes."""
+    for n, (name, image) in enumerate(zip(names, spots(len(names)))):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        Image.fromarray((127.5 * (image + 1)).astype("uint8")).save(folder / name / f"{n}.png")
+    return folder
+
+
 @pytest.fixture(scope="module")
 def hands(tmp_path_factory):
-    """A folder of 80 images of two classes: a spot at the left, or at the right."""
-    folder = tmp_path_factory.mktemp("data") / "hands"
-    for name in ("left", "right"):
-        (folder / name).mkdir(parents=True)
-    for n, image in enumerate(spots(80)):
-        pixels = (127.5 * (image + 1)).astype("uint8")
-        Image.fromarray(pixels).save(folder / ("left", "right")[n % 2] / f"{n}.png")
-    return folder
+    """A folder of images of two classes: a spot at the left, or at the right."""
+    return folder_of(tmp_path_factory.mktemp("data") / "hands", [("left", "right")[n % 2] for n in range(80)])
 
 
 @pytest.fixture(scope="module")
 def colors(tmp_path_factory):
     """The same images in classes by color."""
-    folder = tmp_path_factory.mktemp("data") / "colors"
-    for name in ("white", "red"):
-        (folder / name).mkdir(parents=True)
-    for n, image in enumerate(spots(80)):
-        pixels = (127.5 * (image + 1)).astype("uint8")
-        Image.fromarray(pixels).save(folder / ("white", "red")[n % 4 // 2] / f"{n}.png")
-    return folder
+    return folder_of(tmp_path_factory.mktemp("data") / "colors", [("white", "red")[n % 4 // 2] for n in range(80)])
 
 
 def tune(folder, output, **options):
@@ -182,7 +178,7 @@ def test_finetune_does_not_mirror_hands(hands, tmp_path, capsys):
     assert (result.recipe.augmentation.flip, result.recipe.augmentation.crop) == (False, 0.5)
     assert told(tmp_path / "run", "recipe.json")["augmentation"]["flip"] is False
     assert told(tmp_path / "run")["flip_test"]["images"] == 64
-    assert "are not mirrored" in (tmp_path / "run" / "report.html").read_text("utf-8")
+    assert "should not be mirrored" in (tmp_path / "run" / "report.html").read_text("utf-8")
 
 
 def test_finetune_mirrors_what_may_be_mirrored(colors, tmp_path, capsys):
@@ -240,7 +236,7 @@ def test_a_run_that_goes_on_has_its_test_on_disk(hands, tmp_path, monkeypatch):
     monkeypatch.setattr(job, "flip_test", None)
     result = tune(hands, tmp_path / "run")
     assert not result.recipe.augmentation.flip
-    assert "are not mirrored" in (tmp_path / "run" / "report.html").read_text("utf-8")
+    assert "should not be mirrored" in (tmp_path / "run" / "report.html").read_text("utf-8")
 
 
 def _interrupt(*args, **kwargs):
@@ -261,7 +257,7 @@ def test_folds_share_the_test_of_the_first(hands, tmp_path, monkeypatch):
     for fold in ("fold0", "fold1"):
         assert told(tmp_path / "run" / fold, "recipe.json")["augmentation"]["flip"] is False
         assert told(tmp_path / "run" / fold)["flip_test"]["images"] == 40
-    assert "are not mirrored" in (tmp_path / "run" / "report.html").read_text("utf-8")
+    assert "should not be mirrored" in (tmp_path / "run" / "report.html").read_text("utf-8")
 
 
 def test_a_time_limit_keeps_the_test_when_the_plan_changes(tmp_path):

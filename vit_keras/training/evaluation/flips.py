@@ -57,7 +57,7 @@ class FlipTest:
     def text(self) -> str:
         """The result in a sentence."""
         found = f"{self.worse} of {self.images} mirror images fit their label less well than the image itself"
-        verdict = "can be mirrored:" if self.safe else "are not mirrored, because"
+        verdict = "can be mirrored:" if self.safe else "should not be mirrored:"
         return f"Images {verdict} {found} (training.flip_test)."
 
 
