@@ -22,7 +22,7 @@ CLOSE = {"rtol": 0, "atol": 1e-5}
 
 @pytest.fixture(params=["pytorch", "onednn"])
 def library(request, monkeypatch):
-    monkeypatch.setattr(products, "_library", request.param)
+    monkeypatch.setattr(products, "_library", dict.fromkeys(products.DTYPES, request.param))
     monkeypatch.setattr(products, "LEAST", 0)
     if request.param == "onednn" and not _has_onednn():
         pytest.skip("this PyTorch has no oneDNN")
@@ -138,11 +138,106 @@ def test_transforms_modes_and_tracing_take_ordinary_products(library, seen):
     assert not seen
 
 
-@pytest.mark.parametrize("dtype", ["float64", "bfloat16", "float16"])
+@pytest.mark.parametrize("dtype", ["float64", "float16"])
 def test_other_dtypes_take_ordinary_products(library, seen, dtype):
     x, kernel, b = values(dtype=dtype)
     assert products.linear(x, kernel, b).dtype == x.dtype
     assert not seen
+
+
+@pytest.mark.parametrize("gelu", [None, "none", "tanh"])
+def test_a_product_in_bfloat16_is_rounded_as_pytorch_rounds_it(library, seen, gelu):
+    """bfloat16 has 8 bits: 2 ** -8 of a number is one rounding. A GELU of PyTorch's rounds once more."""
+    import torch
+
+    x, kernel, b = inputs = values(dtype="bfloat16")
+    expected = products._with_gelu(torch, x.double() @ kernel.double() + b.double(), gelu)
+    with torch.no_grad():
+        found = products.linear(x, kernel, b, gelu)
+    assert found.dtype is torch.bfloat16 and len(seen) == (library == "onednn")
+    close = {"rtol": 2**-7, "atol": 2**-5 if gelu else 2**-9}
+    np.testing.assert_allclose(found.double(), expected.detach(), **close)
+    found = products.linear(x, kernel, b, gelu)
+    np.testing.assert_allclose(found.detach().double(), expected.detach(), **close)
+    for one, other in zip(*(torch.autograd.grad(y.sum(), inputs) for y in (found, expected))):
+        np.testing.assert_allclose(one.double(), other.double(), rtol=0.02, atol=0.02 * float(other.abs().max()))
+
+
+def heads(batch=3, tokens=5, keys=None, width=8, dtype="bfloat16"):
+    """Queries, keys and values of two heads, laid out in memory as in a layer."""
+    import torch
+
+    generator = torch.Generator().manual_seed(0)
+    shapes = ((batch, n, 2, width) for n in (tokens, keys or tokens, keys or tokens))
+    return [torch.randn(s, generator=generator).to(getattr(torch, dtype)).transpose(1, 2) for s in shapes]
+
+
+@pytest.fixture
+def multiplied(monkeypatch):
+    """The batch sizes of attentions that were computed as two products."""
+    sizes, plain = [], products._by_two_products
+    monkeypatch.setattr(products, "_by_two_products", lambda *args: sizes.append(len(args[0])) or plain(*args))
+    return sizes
+
+
+@pytest.mark.parametrize("keys", [5, 9])
+@pytest.mark.parametrize(("most", "batches"), [(10**6, [5]), (250, [2, 2, 1]), (90, [])])
+def test_attention_in_bfloat16(library, multiplied, monkeypatch, most, batches, keys):
+    """As PyTorch's in float64 to some roundings of bfloat16 (8 bits), with its gradients, whatever is at once."""
+    import torch
+
+    monkeypatch.setattr(products, "MOST_SCORE_BYTES", most * keys // 5)
+    inputs = [x.requires_grad_() for x in heads(batch=5, keys=keys)]
+    exact = [x.detach().double().requires_grad_() for x in inputs]
+    found = products.attend(*inputs)
+    expected = torch.nn.functional.scaled_dot_product_attention(*exact)
+    assert found.shape == expected.shape and found.dtype is torch.bfloat16
+    np.testing.assert_allclose(found.detach().double(), expected.detach(), rtol=0, atol=0.02)
+    for one, other in zip(torch.autograd.grad(found.sum(), inputs), torch.autograd.grad(expected.sum(), exact)):
+        np.testing.assert_allclose(one.double(), other, rtol=0, atol=0.03)
+    assert multiplied == (batches if library == "onednn" else [])
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_attention_in_other_dtypes_is_pytorchs(library, multiplied, dtype):
+    import torch
+
+    inputs = heads(dtype=dtype)
+    assert torch.equal(products.attend(*inputs), torch.nn.functional.scaled_dot_product_attention(*inputs))
+    assert not multiplied
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.trace` is deprecated")
+@pytest.mark.filterwarnings("ignore:There is a performance drop")  # of vmap, for PyTorch's attention
+def test_attention_that_is_watched_is_pytorchs(library, multiplied):
+    import torch
+
+    inputs = heads()
+    expected = torch.nn.functional.scaled_dot_product_attention(*inputs)
+    batch = torch.func.vmap(products.attend)(*(torch.stack([x, x]) for x in inputs))
+    found = torch.jit.trace(products.attend, inputs, check_trace=False)(*inputs)
+    compiled = torch.compile(products.attend, backend="eager")(*inputs)
+    for each in (batch[1], found, compiled):
+        np.testing.assert_allclose(each.float(), expected.float(), rtol=0, atol=0.02)
+    assert not multiplied
+
+
+def test_a_model_in_bfloat16_computes_and_trains_by_either_library(library, seen, multiplied):
+    """It learns what the same model learns in float32, to the roundings of 8 bits."""
+    sizes = {"image_size": 16, "patch_size": 8, "num_layers": 2, "hidden_size": 16, "num_heads": 2, "mlp_dim": 24}
+    images = np.random.default_rng(0).uniform(-1, 1, (4, 16, 16, 3)).astype("float32")
+    logits, weights = [], None
+    for dtype in ("float32", "mixed_bfloat16"):
+        model = vit.build(ViTConfig(**sizes, classes=3), dtype=dtype)
+        weights = weights or model.get_weights()
+        model.set_weights(weights)
+        model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        seen.clear()
+        model.fit(images, np.arange(4) % 3, verbose=0)
+        logits.append(model.predict(images, verbose=0))
+    np.testing.assert_allclose(*logits, rtol=0, atol=0.03)
+    assert multiplied == ([4] * 4 if library == "onednn" else [])
+    assert len(seen) == (1 + 2 * 6 if library == "onednn" else 0)  # of `predict`: the patches, two blocks
 
 
 def test_other_shapes(library):
@@ -215,7 +310,7 @@ def test_whoever_watches_a_dense_layer_sees_its_output_and_not_its_gelu(library,
 @pytest.mark.parametrize("name", products.PRIVATE)
 def test_without_a_private_name_products_are_ordinary(name, monkeypatch, caplog):
     monkeypatch.setattr(products, "LEAST", 0)
-    monkeypatch.setattr(products, "_library", None)
+    monkeypatch.setattr(products, "_library", {})
     monkeypatch.setenv("VIT_KERAS_PRODUCTS", "onednn")
     monkeypatch.setitem(products.PRIVATE, name, "ops.mkldnn._renamed")
     products._private.cache_clear()
@@ -232,14 +327,14 @@ def test_a_failure_of_onednn_is_computed_again_and_logged_once(monkeypatch, capl
     def fails(*_):
         raise RuntimeError("could not create a primitive")
 
-    monkeypatch.setattr(products, "_library", "onednn")
+    monkeypatch.setattr(products, "_library", {"float32": "onednn", "bfloat16": "onednn"})
     monkeypatch.setattr(products, "LEAST", 0)
     monkeypatch.setattr(products, "_by_onednn", fails)
     x, kernel, b = values()
     with caplog.at_level(logging.INFO, "vit_keras"):
         for _ in range(3):
             np.testing.assert_allclose(products.linear(x, kernel, b).detach(), (x @ kernel + b).detach(), **CLOSE)
-    assert len(caplog.records) == 1 and products.library() == "pytorch"
+    assert len(caplog.records) == 1 and products.library() == "pytorch" and products.library("bfloat16") == "onednn"
 
 
 @pytest.mark.parametrize(
@@ -252,19 +347,20 @@ def test_a_failure_of_onednn_is_computed_again_and_logged_once(monkeypatch, capl
         ("onednn", "nonsense", "pytorch"),
     ],
 )
-def test_the_faster_one_is_chosen_once(faster, setting, expected, monkeypatch):
+@pytest.mark.parametrize("dtype", products.DTYPES)
+def test_the_faster_one_is_chosen_once(dtype, faster, setting, expected, monkeypatch):
     timed = []
-    monkeypatch.setattr(products, "_library", None)
+    monkeypatch.setattr(products, "_library", {})
     monkeypatch.setenv("VIT_KERAS_PRODUCTS", setting)
     seconds = {name: 1.0 if name == faster else 2.0 for name in ("pytorch", "onednn")}
-    monkeypatch.setattr(products, "_seconds", lambda: timed.append(1) or seconds)
+    monkeypatch.setattr(products, "_seconds", lambda dtype: timed.append(dtype) or seconds)
     found = []
-    threads = [threading.Thread(target=lambda: found.append(products.library())) for _ in range(8)]
+    threads = [threading.Thread(target=lambda: found.append(products.library(dtype))) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert found == [expected] * 8 and len(timed) <= 1
+    assert found == [expected] * 8 and timed in ([], [dtype])
 
 
 @pytest.mark.skipif(os.name == "nt", reason="the clock of a thread is too coarse on Windows")
@@ -272,14 +368,15 @@ def test_timing_does_not_count_time_in_which_the_thread_waits(monkeypatch):
     """Another process on the same core must not decide which library is chosen."""
     by_onednn = products._by_onednn
     monkeypatch.setattr(products, "_by_onednn", lambda *arguments: time.sleep(0.05) or by_onednn(*arguments))
-    assert products._seconds()["onednn"] < 0.04
+    assert products._seconds("float32")["onednn"] < 0.04
 
 
-def test_timing_draws_no_random_numbers():
+@pytest.mark.parametrize("dtype", products.DTYPES)
+def test_timing_draws_no_random_numbers(dtype):
     import torch
 
     state = torch.get_rng_state()
-    assert set(products._seconds()) == {"pytorch", "onednn"}
+    assert set(products._seconds(dtype)) == {"pytorch", "onednn"}
     assert torch.equal(torch.get_rng_state(), state)
 
 

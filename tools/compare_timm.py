@@ -1,9 +1,10 @@
 """Time models on the PyTorch backend of Keras beside timm's, in turns, on one thread.
 
 pip install timm
-KERAS_BACKEND=torch python tools/compare_timm.py [--models ti16 s16 b16] [--batches 1 8] [--rounds 20]
+KERAS_BACKEND=torch python tools/compare_timm.py [--models ti16 s16 b16] [--batches 1 8] [--rounds 20] [--bfloat16]
 
-Random weights, images of 224 pixels, float32, exact GELU, as in timm. Prediction is `model(images)` under
+Random weights, images of 224 pixels, exact GELU, as in timm, in float32. With `--bfloat16`, ours have the policy
+`mixed_bfloat16`, and timm's run under `torch.autocast`. Prediction is `model(images)` under
 `torch.no_grad()`; a training step is the forward and the backward pass. What is printed is timm's CPU time divided by
 ours, of medians: above 1, ours is faster.
 """
@@ -34,16 +35,24 @@ def main():
     parser.add_argument("--models", nargs="+", default=list(NAMES), choices=NAMES)
     parser.add_argument("--batches", nargs="+", type=int, default=[1, 8])
     parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--bfloat16", action="store_true")
     given = parser.parse_args()
+    dtype = "bfloat16" if given.bfloat16 else "float32"
     torch.set_num_threads(1)
-    print(f"{processor()}; PyTorch {torch.__version__}; our products by {products.library()}.\n")
+    print(f"{processor()}; PyTorch {torch.__version__}; {dtype}, our products by {products.library(dtype)}.\n")
     print("| model | batch | predict | train |\n| --- | --- | --- | --- |")
     for name in given.models:
         theirs = timm.create_model(NAMES[name], pretrained=False)  # without dropout, so the same in training
-        ours = getattr(vit, f"vit_{name}")(pretrained=False, mlp_activation="gelu", dropout=0.0)
+        ours = getattr(vit, f"vit_{name}")(
+            pretrained=False, mlp_activation="gelu", dropout=0.0, dtype="mixed_bfloat16" if given.bfloat16 else None
+        )
         for batch in given.batches:
             images = torch.rand(batch, 224, 224, 3) * 2 - 1
-            runs = (functools.partial(run, model, images) for run in (predicted, trained) for model in (theirs, ours))
+            runs = (
+                functools.partial(run, model, images, given.bfloat16)
+                for run in (predicted, trained)
+                for model in (theirs, ours)
+            )
             predict, train = (ratio(given.rounds, *pair) for pair in zip(runs, runs))
             print(f"| {name} | {batch} | {predict:.2f} | {train:.2f} |", flush=True)
 
@@ -61,23 +70,25 @@ def processor():
     return f"{known.get('model name', platform.machine())} ({numbers}; {', '.join(wide)})"
 
 
-def inputs(model, images):
-    """Return what a model takes: timm's have the channels first."""
-    return images if hasattr(model, "preprocess") else images.permute(0, 3, 1, 2)
+def outputs(model, images, half, **options):
+    """Return what a model computes. Those of timm take the channels first, and half precision by a context."""
+    if hasattr(model, "preprocess"):
+        return model(images, **options)
+    with torch.autocast("cpu", torch.bfloat16, enabled=half):
+        return model(images.permute(0, 3, 1, 2))
 
 
-def predicted(model, images):
+def predicted(model, images, half):
     """Predict once."""
     with torch.no_grad():
-        return model(inputs(model, images))
+        return outputs(model, images, half)
 
 
-def trained(model, images):
+def trained(model, images, half):
     """Compute the gradients of a loss once."""
     model.zero_grad()
-    how = {"training": True} if hasattr(model, "preprocess") else {}
-    outputs = model(inputs(model, images), **how)
-    torch.nn.functional.cross_entropy(outputs, torch.zeros(len(images), dtype=torch.long)).backward()
+    logits = outputs(model, images, half, training=True)
+    torch.nn.functional.cross_entropy(logits.float(), torch.zeros(len(images), dtype=torch.long)).backward()
 
 
 def ratio(rounds, theirs, ours):

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import keras
 
-from .keras_internals import OWN_POLICY, OWN_REMAT, OWN_SPEC, POLICY_DTYPES, distribution, thread_state
+from .keras_internals import AUTOCAST, OWN_POLICY, OWN_REMAT, OWN_SPEC, POLICY_DTYPES, distribution, thread_state
 
 logger: logging.Logger = logging.getLogger("vit_keras")
 
@@ -226,7 +226,11 @@ def _adds_nothing(layer: Any, x: Any, kwargs: dict[str, Any], reads_training: bo
         return False  # one that quantizes
     dtypes = policy.__dict__
     computed, kept = dtypes[POLICY_DTYPES[0]], dtypes[POLICY_DTYPES[1]]
-    if not (computed == kept if scope is None else scope.dtype == computed and own["autocast"]):
+    if scope is None or own["autocast"]:
+        is_read_as_here = computed == (kept if scope is None else scope.dtype)
+    else:
+        is_read_as_here = not any(getattr(each, AUTOCAST) for each in layer.variables)
+    if not is_read_as_here:
         return False  # variables are read in another dtype here
     if reads_training and kwargs.get("training") is None:
         return False  # Keras looks for it

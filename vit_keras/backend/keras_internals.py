@@ -159,6 +159,9 @@ OWN_POLICY, OWN_SPEC, OWN_REMAT = "_dtype_policy", "_input_spec", "_remat_mode"
 POLICY_DTYPES = ("_compute_dtype", "_variable_dtype")
 """Attributes of a `keras.DTypePolicy` that its two dtypes are in."""
 
+AUTOCAST = "_autocast"
+"""Attribute of a variable: whether it is read in another dtype inside an autocast scope."""
+
 
 def thread_state() -> dict[str, Any]:
     """Return what Keras remembers for this thread, by name: the scopes `"stateless_scope"` and `"autocast_scope"`.
@@ -222,9 +225,19 @@ def values_of(*variables: Any) -> list[Any]:
         True
     """
     state, kind = thread_state(), keras.Variable
-    if state.get("stateless_scope") is not None or state.get("autocast_scope") is not None:
+    scope = state.get("autocast_scope")
+    if state.get("stateless_scope") is not None or (scope is not None and keras.backend.backend() != "torch"):
         return [v.value if isinstance(v, kind) else v for v in variables]
-    return [v._value if type(v) is kind else v for v in variables]
+    if scope is None or scope.dtype is None:
+        return [v._value if type(v) is kind else v for v in variables]
+    dtype = getattr(sys.modules["torch"], scope.dtype)
+    return [_cast(v, dtype) if type(v) is kind else v for v in variables]
+
+
+def _cast(variable: keras.Variable, dtype: Any) -> Any:
+    """Return the tensor of a variable on PyTorch in the dtype of an autocast scope, as its `value` is there."""
+    value = variable._value
+    return value.to(dtype) if getattr(variable, AUTOCAST) and value.is_floating_point() else value
 
 
 def distribution() -> Any:

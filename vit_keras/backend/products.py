@@ -2,8 +2,11 @@
 
 PyTorch multiplies float32 matrices by MKL, which on some AMD processors reaches half of what oneDNN reaches, inside the
 same PyTorch. The two are timed once a process, and the faster one is kept: in training and in inference, from the first
-product to the last. What oneDNN has no formula for (half precision, `torch.func`, compiling, tracing, gradients of
-gradients) is computed by PyTorch's ordinary products.
+product to the last. What oneDNN has no formula for (float16, `torch.func`, compiling, tracing, gradients of gradients)
+is computed by PyTorch's ordinary products.
+
+bfloat16 is multiplied by oneDNN in any case, except in PyTorch's fused attention. So it is the attention that is timed,
+against two products: on a processor that multiplies bfloat16, they take half as long, and a quarter in training.
 """
 
 from __future__ import annotations
@@ -22,11 +25,20 @@ logger: logging.Logger = logging.getLogger("vit_keras")
 LIBRARIES = ("auto", "pytorch", "onednn")
 """Values of the environment variable `VIT_KERAS_PRODUCTS`: the faster one, PyTorch's own choice, oneDNN."""
 
+DTYPES = ("float32", "bfloat16")
+"""Types of numbers whose products may be oneDNN's."""
+
 LEAST = 2**22
 """Multiplications from which on oneDNN pays: a call of it costs some 15 microseconds more."""
 
 SHAPE = (64, 768, 3072)
 """Rows, columns and inner size of the product that is timed: a part of the largest one of ViT-B."""
+
+HEADS = (6, 197, 64)
+"""Heads, tokens and width of the attention that is timed: of ViT-S at 224 px."""
+
+MOST_SCORE_BYTES = 8 << 20
+"""Maximum size of the scores that are computed at once: more do not stay in the caches of a processor."""
 
 ROUNDS = 8
 """How often each library is timed; the first time does not count."""
@@ -41,7 +53,7 @@ PRIVATE = {
 
 _lock = threading.Lock()
 _clock: Callable[[], float] = time.perf_counter if os.name == "nt" else time.thread_time  # steps of 16 ms on Windows
-_library: str | None = None
+_library: dict[str, str] = {}
 
 
 def linear(x: Any, kernel: Any, bias: Any = None, gelu: str | None = None) -> Any:
@@ -62,33 +74,68 @@ def linear(x: Any, kernel: Any, bias: Any = None, gelu: str | None = None) -> An
     """
     torch = sys.modules["torch"]
     if x.dim() == kernel.dim() == 2:
-        if _library != "pytorch" and _is_for_onednn(torch, x, kernel):
+        if _is_for_onednn(torch, x, kernel):
             differentiated = torch.is_grad_enabled() and (
                 x.requires_grad or kernel.requires_grad or (bias is not None and bias.requires_grad)
             )
             if not differentiated:
                 return _multiply(x, kernel, bias, gelu)
-            return _with_gelu(torch, _function().apply(x, kernel, bias), gelu)
+            if x.dtype is torch.float32:
+                return _with_gelu(torch, _function().apply(x, kernel, bias), gelu)
         return _ordinary(torch, x, kernel, bias, gelu)
     x = torch.matmul(x, kernel)
     return _with_gelu(torch, x if bias is None else x + bias, gelu)
 
 
-def library() -> str:
-    """Return which library multiplies float32 matrices on the CPU, `"pytorch"` or `"onednn"`: timed at the first call.
+def attend(query: Any, key: Any, value: Any) -> Any:
+    """Return the attention of tensors of PyTorch without a bias, as `scaled_dot_product_attention` does.
+
+    In bfloat16 on a CPU, it is computed as two products if they are faster, except for images with many tokens
+    (`MOST_SCORE_BYTES`). The scores are then rounded to bfloat16 before the softmax, as on the other backends.
+
+    Args:
+        query: `(batch, heads, tokens, width)`.
+        key: Likewise.
+        value: Likewise.
+
+    Example:
+        >>> import torch  # doctest: +SKIP
+        >>> attend(*[torch.ones(1, 2, 3, 4)] * 3).shape  # doctest: +SKIP
+        torch.Size([1, 2, 3, 4])
+    """
+    torch = sys.modules["torch"]
+    fused = torch.nn.functional.scaled_dot_product_attention
+    if query.dtype is not torch.bfloat16 or query.device.type != "cpu" or _is_traced(torch) or _is_watched(torch):
+        return fused(query, key, value)
+    scores = 2 * query.shape[1] * query.shape[2] * key.shape[2]
+    fits = 0 < scores <= MOST_SCORE_BYTES
+    if not fits or library("bfloat16") != "onednn" or not _are_plain(torch, query, key, value):
+        return fused(query, key, value)
+    images = MOST_SCORE_BYTES // scores
+    if query.shape[0] <= images:
+        return _by_two_products(query, key, value)
+    parts = zip(*(x.split(images) for x in (query, key, value)))
+    return torch.cat([_by_two_products(*part) for part in parts])
+
+
+def library(dtype: str = "float32") -> str:
+    """Return which library multiplies matrices on the CPU, `"pytorch"` or `"onednn"`: timed at the first call.
+
+    Args:
+        dtype: `"float32"`; or `"bfloat16"`, of which only the attention and the GELU after a product depend on it.
 
     Example:
         >>> library() in LIBRARIES
         True
     """
-    global _library
-    if _library is None:
+    if dtype not in _library:
         with _lock:
-            _library = _library or _choose()
-    return _library
+            if dtype not in _library:
+                _library[dtype] = _choose(dtype)
+    return _library[dtype]
 
 
-def _choose() -> str:
+def _choose(dtype: str) -> str:
     wanted = os.environ.get("VIT_KERAS_PRODUCTS", "auto").lower()
     if wanted not in LIBRARIES:
         logger.info("VIT_KERAS_PRODUCTS is %r, which is none of %s.", wanted, ", ".join(LIBRARIES))
@@ -97,8 +144,8 @@ def _choose() -> str:
             if not sys.modules["torch"].backends.mkldnn.is_available():
                 return "pytorch"
             _private.cache_clear()
-            seconds = _seconds()
-            logger.info("Seconds of a product: %s", seconds)
+            seconds = _seconds(dtype)
+            logger.info("Seconds of a product in %s: %s", dtype, seconds)
             if wanted == "onednn" or seconds["onednn"] < 0.95 * seconds["pytorch"]:
                 return "onednn"
         except Exception as error:
@@ -106,21 +153,27 @@ def _choose() -> str:
     return "pytorch"
 
 
-def _seconds() -> dict[str, float]:
-    """Time a product by both libraries, in turns.
+def _seconds(dtype: str) -> dict[str, float]:
+    """Time a product, or an attention in bfloat16, by both libraries, in turns.
 
     The choice holds for the whole process, so it must not depend on what else the machine does at this moment: the
     clock is this thread's processor time, and the best of several rounds counts.
     """
     torch = sys.modules["torch"]
     rows, inner, columns = SHAPE
-    found: dict[str, list[float]] = {"pytorch": [], "onednn": []}
     with torch.inference_mode(), torch.autocast("cpu", enabled=False):
-        x, kernel, bias = (torch.full(s, 0.5, device="cpu") for s in ((rows, inner), (inner, columns), (columns,)))
+        if dtype == "float32":
+            x, kernel, bias = (torch.full(s, 0.5, device="cpu") for s in ((rows, inner), (inner, columns), (columns,)))
+            runs = {"pytorch": lambda: torch.addmm(bias, x, kernel), "onednn": lambda: _by_onednn(x, kernel, bias)}
+        else:
+            x = torch.full((1, *HEADS), 0.5, device="cpu", dtype=torch.bfloat16)
+            fused = torch.nn.functional.scaled_dot_product_attention
+            runs = {"pytorch": lambda: fused(x, x, x), "onednn": lambda: _by_two_products(x, x, x)}
+        found: dict[str, list[float]] = {name: [] for name in runs}
         for _ in range(ROUNDS):
-            for name in found:
+            for name, run in runs.items():
                 start = _clock()
-                _by_onednn(x, kernel, bias) if name == "onednn" else torch.addmm(bias, x, kernel)
+                run()
                 found[name].append(_clock() - start)
     return {name: min(each[1:]) for name, each in found.items()}
 
@@ -135,13 +188,20 @@ def _private(name: str) -> Any:
 
 def _is_for_onednn(torch: Any, x: Any, kernel: Any) -> bool:
     """Whether oneDNN computes this product, and nothing watches or transforms what is computed."""
-    if x.dtype is not torch.float32 or x.device.type != "cpu":
+    dtype = _dtype(x)
+    if dtype not in DTYPES or _library.get(dtype) == "pytorch" or x.device.type != "cpu" or _is_traced(torch):
         return False
-    if torch.compiler.is_compiling() or torch.jit.is_tracing():
-        return False
-    if x.numel() * kernel.shape[1] < LEAST or _is_watched(torch) or library() != "onednn":
+    if x.numel() * kernel.shape[1] < LEAST or _is_watched(torch) or library(dtype) != "onednn":
         return False
     return _are_plain(torch, x, kernel)
+
+
+def _dtype(x: Any) -> str:
+    return str(x.dtype).rpartition(".")[2]
+
+
+def _is_traced(torch: Any) -> bool:
+    return torch.compiler.is_compiling() or torch.jit.is_tracing()
 
 
 def _are_plain(torch: Any, *tensors: Any) -> bool:
@@ -172,18 +232,24 @@ def _cannot_tell(error: str) -> None:
 
 def _multiply(x: Any, kernel: Any, bias: Any = None, gelu: str | None = None) -> Any:
     """Multiply by oneDNN, or in the ordinary way where that fails; no gradient goes through it."""
-    global _library
     try:
         return _by_onednn(x, kernel, bias, gelu)
     except Exception as error:
         result = _ordinary(sys.modules["torch"], x, kernel, bias, gelu)  # a mistake raises here, too
         logger.info("Products are not computed by oneDNN any more: %s: %s", type(error).__name__, error)
-        _library = "pytorch"
+        _library[_dtype(x)] = "pytorch"
         return result
 
 
 def _by_onednn(x: Any, kernel: Any, bias: Any = None, gelu: str | None = None) -> Any:
     return _private("product")(x, kernel.t(), bias, "gelu" if gelu else "none", [], gelu or "")
+
+
+def _by_two_products(query: Any, key: Any, value: Any) -> Any:
+    torch = sys.modules["torch"]
+    q, k, v = (x.flatten(0, 1) for x in (query, key, value))
+    scores = torch.baddbmm(q.new_empty(1), q, k.transpose(1, 2), beta=0, alpha=q.shape[-1] ** -0.5)
+    return torch.bmm(scores.softmax(-1), v).unflatten(0, query.shape[:2])
 
 
 def _ordinary(torch: Any, x: Any, kernel: Any, bias: Any, gelu: str | None) -> Any:

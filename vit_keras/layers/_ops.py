@@ -58,7 +58,7 @@ def multiply_windows(x: Any, kernel: Any, bias: Any) -> Any:
 
 def normalize(x: Any, gamma: Any, beta: Any, epsilon: Any, dtype: Any) -> Any:
     """Return layer normalization over the last axis by PyTorch, or `None`; see `linear`. Keras casts to `dtype`."""
-    values = _values(x, gamma, beta)
+    values = _values(x, gamma, beta, in_float32=True)
     if values is None or x.dtype is not getattr(sys.modules["torch"], dtype):
         return None
     return sys.modules["torch"].layer_norm(x, x.shape[-1:], *values, epsilon)
@@ -71,8 +71,14 @@ def gelu(x: Any, tanh: bool = False) -> Any:
     return sys.modules["torch"].nn.functional.gelu(x, approximate="tanh" if tanh else "none")
 
 
-def _values(x: Any, *variables: Any) -> Any:
-    """Return the tensors of variables if PyTorch computes the same as Keras with them and `x`, or else `None`."""
+def _values(x: Any, *variables: Any, in_float32: bool = False) -> Any:
+    """Return the tensors of variables if PyTorch computes the same as Keras with them and `x`, or else `None`.
+
+    Args:
+        x: What they are used with.
+        *variables: The variables, of the same dtype as `x`.
+        in_float32: Whether they may also be in float32, as PyTorch's layer normalization of bfloat16 takes them.
+    """
     if type(x) is not _Tensor:
         return None
     torch = sys.modules["torch"]
@@ -86,9 +92,12 @@ def _values(x: Any, *variables: Any) -> Any:
         give_up(error)
         return None
     dtype, device = x.dtype, x.device
-    if not dtype.is_floating_point or dtype.itemsize < 4:  # half precision: Keras computes some of it in float32
+    if not dtype.is_floating_point:
         return None
+    if dtype.itemsize < 4 and (dtype is not torch.bfloat16 or device.type != "cpu"):
+        return None  # Keras computes some of float16 in float32; nothing else was measured
+    wanted = torch.float32 if in_float32 and values[0] is not None and values[0].dtype is torch.float32 else dtype
     for value in values:  # some hundred times an image: no function for each
-        if value is not None and not (type(value) in _KINDS and value.dtype is dtype and value.device == device):
+        if value is not None and not (type(value) in _KINDS and value.dtype is wanted and value.device == device):
             return None
     return values

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from ..backend import openvino
+from ..backend import openvino, products
 from ..backend.backward import recomputed
 from ..backend.direct import is_direct
 
@@ -30,12 +30,12 @@ def fused_attention(query: Any, key: Any, value: Any, bias: Any = None) -> Any:
     PyTorch's own function is called, because Keras' transposes the axes, and older versions accept no bias.
     """
     if keras.backend.backend() == "torch":
-        attend = sys.modules["torch"].nn.functional.scaled_dot_product_attention
-        if bias is None and is_direct(query) and query.dtype is key.dtype is value.dtype:
-            return attend(query, key, value)
-        dtype = keras.backend.result_type(*(x.dtype for x in (query, key, value)))
-        query, key, value, bias = (x if x is None else ops.cast(x, dtype) for x in (query, key, value, bias))
-        return attend(query, key, value, attn_mask=bias)
+        if not (bias is None and is_direct(query) and query.dtype is key.dtype is value.dtype):
+            dtype = keras.backend.result_type(*(x.dtype for x in (query, key, value)))
+            query, key, value, bias = (x if x is None else ops.cast(x, dtype) for x in (query, key, value, bias))
+        if bias is None:
+            return products.attend(query, key, value)
+        return sys.modules["torch"].nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=bias)
     if openvino.is_active():
         return openvino.attend(query, key, value, bias)
     heads_last = (ops.transpose(x, (0, 2, 1, 3)) for x in (query, key, value))
