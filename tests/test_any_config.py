@@ -84,6 +84,7 @@ CHOSEN = {
     "resnet": {(): {"patch_size": (1, 1)}, (1,): {"patch_size": (1, 1)}, (1, 2): {"patch_size": (1, 1)}},
     "image_size": {None: {"position_grid": (2, 3)}, (20, 17): {"drop_remainder": True}},
     "merge_tokens": {2: {"image_size": (32, 24)}},
+    "mlp_norm": {True: {"mlp_dim": 16}},  # of a single number, it leaves nothing but its rounding
 }
 """What a value needs besides it."""
 

@@ -433,9 +433,10 @@ def test_labels_in_other_shapes_and_few_examples():
     np.testing.assert_allclose(constant.logits(np.append(x, np.full((30, 1), 9.0), axis=1)), probe.logits(x), atol=1e-4)
 
 
-def test_ridge_probe_is_the_one_of_scikit_learn():
+@pytest.mark.parametrize(("count", "width"), [(90, 60), (60, 150)], ids=["more images", "more features"])
+def test_ridge_probe_is_the_one_of_scikit_learn(count, width):
     linear_model = pytest.importorskip("sklearn.linear_model")
-    x, y = clouds(count=90, width=60, spread=3.0)
+    x, y = clouds(count=count, width=width, spread=3.0)
     found, standard = ridge_probe(x, y), (x - x.mean(axis=0)) / x.std(axis=0)
     decays = np.array([10.0 ** (n / 2) for n in range(-6, 7)]) * len(x)
     reference = linear_model.RidgeCV(decays).fit(standard, np.eye(3)[y])

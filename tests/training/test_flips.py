@@ -47,7 +47,7 @@ FORMS = {
 def test_labels_that_depend_on_left_and_right_are_found(form):
     found = training.flip_test(tiny(), spots(300), FORMS[form](LEFT_OR_RIGHT))
     assert not found.safe
-    assert found.images == 256 and found.worse > 230
+    assert found.images == 300 and found.worse > 270
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -60,13 +60,22 @@ def test_labels_that_do_not_depend_on_left_and_right_are_safe(form):
         assert training.flip_test(tiny(), spots(300, seed), given, seed=seed).safe
 
 
-def test_the_test_is_a_sign_test():
-    """The bound is four standard deviations of a fair coin, by SciPy's normal distribution."""
+def test_the_statistic_is_wilcoxons(monkeypatch):
+    """Against SciPy's signed-rank test without a correction; images whose mirror image is as close do not count."""
     stats = pytest.importorskip("scipy.stats")
-    for images in (16, 50, 256):
-        for worse in range(images + 1):
-            chance = stats.norm.sf((worse - images / 2) / np.sqrt(images / 4))
-            assert flips.FlipTest(images, worse).safe is bool(chance >= stats.norm.sf(4)), (images, worse)
+    rng = np.random.default_rng(0)
+    for count in (30, 512):
+        errors = np.add(rng.normal(0, 1, (2, count)), [[0], [0.2]])
+        errors[1, :5] = errors[0, :5]
+        monkeypatch.setattr(flips, "_errors", lambda *_, errors=errors: errors)
+        found = training.flip_test(tiny(), spots(4), [0, 1, 0, 1])
+        expected = stats.wilcoxon(errors[1, 5:], errors[0, 5:], method="approx", correction=False)
+        assert abs(found.z - abs(expected.zstatistic)) <= 0.005  # rounded to two places
+        assert found.images == count - 5 and found.worse == (errors[1] > errors[0]).sum()
+
+
+def test_the_bound_is_four_standard_deviations():
+    assert flips.FlipTest(images=512, worse=300, z=4.0).safe and not flips.FlipTest(images=512, worse=300, z=4.01).safe
 
 
 def test_images_that_are_their_own_mirror_images_are_safe():
@@ -75,7 +84,6 @@ def test_images_that_are_their_own_mirror_images_are_safe():
 
 
 def test_few_images_are_not_enough_to_forbid_flips():
-    assert flips.FlipTest(images=15, worse=15).safe
     assert training.flip_test(tiny(), spots(12), LEFT_OR_RIGHT[:12]).safe
 
 
@@ -99,6 +107,15 @@ def test_the_middle_column_belongs_to_no_half():
     np.testing.assert_allclose(flips._halves(maps), np.concatenate([left, right], axis=1), rtol=1e-6)
     one = maps[:, :, :1]
     np.testing.assert_allclose(flips._halves(one), np.tile(one.mean(axis=(1, 2)), 2), rtol=1e-6)
+
+
+@pytest.mark.parametrize(("blocks", "after"), [(1, 1), (2, 2), (3, 2), (4, 3)])
+def test_the_features_are_those_after_two_thirds_of_the_blocks(blocks, after, monkeypatch):
+    asked, plain = [], flips.feature_maps
+    monkeypatch.setattr(flips, "feature_maps", lambda model, block: asked.append(block) or plain(model, block))
+    model = keras.Sequential([vit.build_model(32, 8, blocks, 16, 2, "tiny", 32, classes=2)])
+    training.flip_test(model, spots(30), LEFT_OR_RIGHT[:30])
+    assert asked == [after - 1]
 
 
 def test_without_different_labels_there_is_no_test():
@@ -264,10 +281,10 @@ def test_a_time_limit_keeps_the_test_when_the_plan_changes(tmp_path):
     from vit_keras.training.finetuning.run import Run
 
     run = Run(tmp_path / ".state", {}, False)
-    run.begin(10, flips.FlipTest(20, 19))
+    run.begin(10, flips.FlipTest(24, 24, 4.29))
     run.begin(3)
-    assert (run.epochs, run.flip_test) == (3, flips.FlipTest(20, 19))
-    assert Run(tmp_path / ".state", {}, False).flip_test == flips.FlipTest(20, 19)
+    assert (run.epochs, run.flip_test) == (3, flips.FlipTest(24, 24, 4.29))
+    assert Run(tmp_path / ".state", {}, False).flip_test == flips.FlipTest(24, 24, 4.29)
 
 
 NUMBER, LEVEL = [3.5 + 2 * (n % 2) + 0.1 * (n % 3) for n in range(80)], [n % 2 + n % 4 // 2 for n in range(80)]

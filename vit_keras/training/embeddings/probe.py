@@ -236,7 +236,7 @@ def ridge_probe(features: np.ndarray, labels: Any, *, classes: int | None = None
         raise ValueError("A probe needs images with different labels. Received: the same labels for all images")
     (mean, std), share = _mean_and_std(features), targets.mean(axis=0)
     x, wanted = (features - mean) / std, targets - share
-    variances, axes = np.linalg.eigh(x.T @ x)
+    variances, axes = _principal_axes(x)
     along = x @ axes  # the features along the principal axes, where ridge regression shrinks each axis by itself
     products = along.T @ wanted
 
@@ -255,6 +255,19 @@ def ridge_probe(features: np.ndarray, labels: Any, *, classes: int | None = None
     if np.ndim(labels) == 1:
         held_out = float(((targets - errors(decay)).argmax(axis=1) == targets.argmax(axis=1)).mean())
     return Probe(kernel.astype("float32"), (share - mean @ kernel).astype("float32"), float(decay), held_out)
+
+
+def _principal_axes(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the variances of centered features along their principal axes, and these, `(features, axes)`.
+
+    No more axes than there are features or images are computed: of 512 images with 3,072 features, in a hundredth of
+    the time.
+    """
+    if x.shape[1] <= len(x):
+        return np.linalg.eigh(x.T @ x)
+    variances, directions = np.linalg.eigh(x @ x.T)
+    used = variances > 1e-12 * variances[-1]
+    return variances[used], x.T @ directions[:, used] / np.sqrt(variances[used])
 
 
 def knn(
