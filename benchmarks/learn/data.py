@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import zipfile
 from collections.abc import Callable
@@ -11,6 +12,11 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image
 
+from . import drawn
+
+_DRAWN = 400
+"""Images of each class that are drawn, of which some are used."""
+
 Images = dict[str, list[Image.Image]]
 """The images of each class, in the order of their names."""
 
@@ -19,7 +25,8 @@ class Task(NamedTuple):
     """A data set.
 
     Attributes:
-        file: A zip file in the folder of the data, with one folder for each class; `None` for scikit-learn's digits.
+        source: A zip file in the folder of the data, with one folder for each class; or the name of a data set that is
+            made, one of `MADE`.
         images: Images to learn from, of each class; or a number for the first and the last class, between which the
             numbers fall geometrically: a long tail. Of `"multi"`, of all classes together.
         kind: `"single"`, one class of several; `"regression"`, the number of the class; `"multi"`, which classes are in
@@ -27,7 +34,7 @@ class Task(NamedTuple):
         test: Images to test on, of each class.
     """
 
-    file: str | None
+    source: str
     images: int | tuple[int, int]
     kind: str = "single"
     test: int = 80
@@ -40,10 +47,14 @@ TASKS = {
     "cifar-25": Task("cifar10.zip", 25),
     "cifar-100": Task("cifar10.zip", 100),
     "cifar-1000": Task("cifar10.zip", 1000),
-    "digits": Task(None, 50),
+    "digits": Task("digits", 50),
     "tail": Task("flowers_128.zip", (200, 8), test=150),
     "numbers": Task("sign_digits_96.zip", 60, "regression"),
     "mosaic": Task("cifar10.zip", 600, "multi"),
+    "arrows": Task("arrows", 150),
+    "bdpq": Task("bdpq", 150),
+    "letters": Task("letters", 30, test=30),
+    "polygons": Task("polygons", 100),
 }
 
 TUNED_ON = ("flowers", "cifar-5", "cifar-25", "cifar-100")
@@ -65,7 +76,8 @@ def arrays(task: Task, folder: Path, size: int, seed: int) -> dict[str, np.ndarr
         FileNotFoundError: The folder does not have the file.
         ValueError: The file has too few images.
     """
-    train, test = (_digits if task.file is None else _zip(folder / task.file))()
+    read = MADE.get(task.source) or _zip(folder / task.source)
+    train, test = read()
     numbers = list(range(len(test)))
     rng, fixed = np.random.default_rng(seed), np.random.default_rng(0)
     if test is train:
@@ -76,7 +88,9 @@ def arrays(task: Task, folder: Path, size: int, seed: int) -> dict[str, np.ndarr
         test = [[test[n][i] for i in fixed.permutation(len(test[n]))[: task.test]] for n in numbers]
     counts = _counts(task.images if task.kind != "multi" else min(map(len, train)), len(numbers))
     if any(count > len(images) for count, images in zip(counts, train)):
-        raise ValueError(f"{task.file} has {min(map(len, train))} images of a class to learn from, too few for {task}.")
+        raise ValueError(
+            f"{task.source} has {min(map(len, train))} images of a class to learn from, too few for {task}."
+        )
     train = [[images[i] for i in rng.permutation(len(images))[:count]] for count, images in zip(counts, train)]
     if task.kind == "multi":
         parts = (_mosaics(train, task.images, size, rng), _mosaics(test, task.test * len(test), size, fixed))
@@ -123,6 +137,15 @@ def _digits() -> tuple[list[list[Image.Image]], list[list[Image.Image]]]:
     pixels = (digits.images * 255 / 16).astype("uint8")
     images = [[Image.fromarray(each) for each in pixels[digits.target == n]] for n in range(10)]
     return images, images
+
+
+def _drawn(kind: str) -> tuple[list[list[Image.Image]], list[list[Image.Image]]]:
+    images = drawn.images(kind, _DRAWN)
+    return images, images
+
+
+MADE = {"digits": _digits, **{kind: functools.partial(_drawn, kind) for kind in drawn.SETS}}
+"""The data sets that need no file."""
 
 
 def _zip(path: Path) -> Callable[[], tuple[list[list[Image.Image]], list[list[Image.Image]]]]:
