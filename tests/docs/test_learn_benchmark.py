@@ -10,7 +10,7 @@ from PIL import Image
 import vit_keras
 from benchmarks import __main__ as benchmarks
 from benchmarks import environments, runner
-from benchmarks.learn import command, common, data, figure, suite
+from benchmarks.learn import command, common, data, drawn, figure, suite
 from benchmarks.learn.data import Task
 from vit_keras import vit
 
@@ -112,6 +112,19 @@ def test_a_mosaic_has_the_classes_of_its_four_images(folder):
     for pixels, labels in zip(part["train"], part["train_labels"]):
         tiles = pixels.reshape(2, 16, 2, 16, 3).mean((1, 3)).reshape(4, 3)
         assert {2 - int(tile.argmax()) for tile in tiles} == {*np.flatnonzero(labels)}
+
+
+@pytest.mark.parametrize("kind", drawn.SETS)
+def test_drawn_images_of_all_classes_differ_and_are_the_same_each_time(kind, tmp_path, monkeypatch):
+    monkeypatch.setattr(data, "_DRAWN", 12)
+    classes = len(drawn.SETS[kind][0])
+    part, again = (data.arrays(Task(kind, 5, test=3), tmp_path, 32, 1) for _ in range(2))
+    assert [*np.bincount(part["train_labels"])] == [5] * classes and len(part["test"]) == 3 * classes
+    np.testing.assert_array_equal(part["train"], again["train"])
+    assert len({each.tobytes() for name in ("train", "test") for each in part[name]}) == 8 * classes
+    monkeypatch.setattr(sys, "argv", ["drawn", kind, str(tmp_path), "--count", "2"])
+    drawn.main()
+    assert [*vit_keras.training.image_folder(tmp_path, image_size=32).class_names] == sorted(drawn.SETS[kind][0])
 
 
 def test_missing_files_are_named(folder):
