@@ -225,19 +225,9 @@ def values_of(*variables: Any) -> list[Any]:
         True
     """
     state, kind = thread_state(), keras.Variable
-    scope = state.get("autocast_scope")
-    if state.get("stateless_scope") is not None or (scope is not None and keras.backend.backend() != "torch"):
+    if state.get("stateless_scope") is not None or state.get("autocast_scope") is not None:
         return [v.value if isinstance(v, kind) else v for v in variables]
-    if scope is None or scope.dtype is None:
-        return [v._value if type(v) is kind else v for v in variables]
-    dtype = getattr(sys.modules["torch"], scope.dtype)
-    return [_cast(v, dtype) if type(v) is kind else v for v in variables]
-
-
-def _cast(variable: keras.Variable, dtype: Any) -> Any:
-    """Return the tensor of a variable on PyTorch in the dtype of an autocast scope, as its `value` is there."""
-    value = variable._value
-    return value.to(dtype) if getattr(variable, AUTOCAST) and value.is_floating_point() else value
+    return [v._value if type(v) is kind else v for v in variables]
 
 
 def distribution() -> Any:
