@@ -97,6 +97,20 @@ def test_run_eagerly_and_the_switch_call_every_layer_through_keras(monkeypatch):
     assert inside <= set(called)
 
 
+def test_a_class_whose_call_names_no_arguments_gets_what_keras_passes(monkeypatch):
+    """Keras looks at the arguments of `call` when a layer is made, and passes no `training` to one without it."""
+    import torch
+
+    call = layers.MlpBlock.call
+    monkeypatch.setattr(layers.MlpBlock, "call", lambda self, *args, **kwargs: call(self, *args, **kwargs))
+    model, x, found = model_of(dropout=0.5), images(), []
+    for scope in (contextlib.nullcontext, direct.through_keras):
+        torch.manual_seed(0)
+        with scope(), torch.no_grad():
+            found.append(model(x, training=True))
+    assert torch.equal(*found)
+
+
 PRIVATE = {
     "HOOKS": ("_forward_hooks", "_renamed"),
     "ANY_GLOBAL_HOOK": "_renamed",

@@ -234,6 +234,8 @@ def _adds_nothing(layer: Any, x: Any, kwargs: dict[str, Any], reads_training: bo
         return False  # variables are read in another dtype here
     if reads_training and kwargs.get("training") is None:
         return False  # Keras looks for it
+    if reads_training and "training" not in own.get("call_signature_parameters", ("training",)):
+        return False  # Keras does not pass it on: `call` was another function when the layer was made
     dtype = getattr(_torch, computed)
     if not _is_passed_on(x, dtype):
         return False
