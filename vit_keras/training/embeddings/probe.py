@@ -260,7 +260,7 @@ def ridge_probe(features: np.ndarray, labels: Any, *, classes: int | None = None
 def _principal_axes(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the variances of centered features along their principal axes, and these, `(features, axes)`.
 
-    No more axes than there are features or images are computed: of 512 images with 3,072 features, in a hundredth of
+    No more axes than there are features or images are computed: of 512 images with 3,072 features, in a twentieth of
     the time.
     """
     if x.shape[1] <= len(x):
