@@ -198,6 +198,7 @@ def test_mistakes(model, images, error, message):
         embed(model, images, progress=False)
 
 
+@pytest.mark.filterwarnings("ignore:The pixels are between")  # said once per process, by the model
 def test_more_mistakes(model, folder, tmp_path):
     with pytest.raises(ValueError, match="batch_size must be a positive integer"):
         embed(model, folder, batch_size=0)
