@@ -15,7 +15,7 @@ from PIL import Image
 from . import drawn
 
 _DRAWN = 400
-"""Images of each class that are drawn, of which some are used."""
+"""Images of each class to draw. A task uses a part of them."""
 
 Images = dict[str, list[Image.Image]]
 """The images of each class, in the order of their names."""

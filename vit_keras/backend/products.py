@@ -122,7 +122,7 @@ def library(dtype: str = "float32") -> str:
     """Return which library multiplies matrices on the CPU, `"pytorch"` or `"onednn"`: timed at the first call.
 
     Args:
-        dtype: `"float32"`; or `"bfloat16"`, of which only the attention and the GELU after a product depend on it.
+        dtype: `"float32"` or `"bfloat16"`. In bfloat16, the choice concerns the attention, and a product with a GELU.
 
     Example:
         >>> library() in LIBRARIES

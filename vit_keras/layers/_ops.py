@@ -95,7 +95,7 @@ def _values(x: Any, *variables: Any, in_float32: bool = False) -> Any:
     if not dtype.is_floating_point:
         return None
     if dtype.itemsize < 4 and (dtype is not torch.bfloat16 or device.type != "cpu"):
-        return None  # Keras computes some of float16 in float32; nothing else was measured
+        return None  # Keras computes some of float16 in float32; half precision on a GPU was not measured
     wanted = torch.float32 if in_float32 and values[0] is not None and values[0].dtype is torch.float32 else dtype
     for value in values:  # some hundred times an image: no function for each
         if value is not None and not (type(value) in _KINDS and value.dtype is wanted and value.device == device):
