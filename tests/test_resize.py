@@ -247,6 +247,10 @@ def test_a_nested_model_and_a_policy():
     ]
     assert resized.labels == model.labels and resized.preprocessing.image_size == (24, 40)
     assert vit.resize(model, (24, 40), classes=3).labels is None
+    wide = vit.resize(model, (24, 40), dtype="float32")
+    assert {layer.compute_dtype for layer in wide.layers} == {"float32"}
+    for found, expected in zip(wide.get_weights(), resized.get_weights(), strict=True):
+        np.testing.assert_array_equal(found, expected)
 
 
 def test_another_number_of_channels():

@@ -359,13 +359,14 @@ def _report_assumptions(model: VisionTransformer, config: ViTConfig, source: Any
         warn_caller(f"{source.path}: {warning}")
 
 
-def resize(model: keras.Model, image_size: ImageSize, **options: Any) -> VisionTransformer:
+def resize(model: keras.Model, image_size: ImageSize, *, dtype: Any = None, **options: Any) -> VisionTransformer:
     """Return the model for images of a different size: position embeddings are resampled, all other weights copied.
 
     Args:
         model: A ViT of this package, or a model that contains one. Only the ViT is returned.
         image_size: Pixels of the new input, `(height, width)`, one integer for a square, or `None` for images of any
             size.
+        dtype: Keras dtype policy of the new model, such as `"mixed_bfloat16"`; `None` for the model's own.
         **options: Other fields of `ViTConfig` to change, such as `patch_size` (its kernel is resampled, as in
             FlexiViT).
 
@@ -392,7 +393,7 @@ def resize(model: keras.Model, image_size: ImageSize, **options: Any) -> VisionT
             f"It cannot be resized. Received: image_size={image_size}"
         )
     config = config.replace(**fields)
-    resized = build(config, dtype=vit.get_layer("embedding").dtype_policy)
+    resized = build(config, dtype=dtype or vit.get_layer("embedding").dtype_policy)
     _load_and_describe(resized, config, source, source.preprocessing.image_size, resize_patches="patch_size" in options)
     return resized
 

@@ -231,9 +231,9 @@ t.finetune({str(photos)!r}, model=t.tiny(), output={str(tmp_path / "run")!r}, pr
 )
 def test_every_kind_of_recipe_goes_on_and_is_saved(photos, tmp_path, monkeypatch, how):
     """What is kept, what goes on and what is saved give the accuracy that was measured in training."""
-    options = {**SETTINGS, "recipe": how, "epochs": 2, "progress": False, "minutes": None}
-    model = tiny(dtype=how.dtype)
+    options, model = {**SETTINGS, "recipe": how, "epochs": 2, "progress": False, "minutes": None}, tiny()
     whole = finetune(photos, model=model, output=tmp_path / "whole", **options)
+    assert whole.model.get_layer("embedding").dtype_policy.name == (how.dtype or "float32")
     assert whole.evaluation.accuracy == pytest.approx(whole.history["val_accuracy"][whole.best_epoch], abs=1e-6)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(running.Keep, "on_train_batch_begin", stop_in_the_second)

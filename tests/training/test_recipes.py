@@ -86,6 +86,7 @@ def test_a_recipe_is_found_by_name_and_changed():
         (lambda: recipe("vit", loss="mse"), "loss must be one of"),
         (lambda: recipe("vit", train="some"), "a number of last blocks"),
         (lambda: recipe("vit", train=0), "a number of last blocks"),
+        (lambda: recipe("probe", unfreeze_at=(0.5,)), "trains none. Leave one out"),
         (lambda: recipe("vit", warmup=5), "warmup must be at least 0 and below 1"),
         (lambda: recipe("vit", ema=1.0), "ema must be"),
         (lambda: recipe("vit", accumulate=0), "accumulate must be"),

@@ -109,7 +109,7 @@ class Recipe:
             changed and this is not.
         flip_test: Whether `finetune` tests if the images can be mirrored (`flip_test`), and else leaves the flips of
             the augmentation out. False if the augmentation is changed and this is not.
-        dtype: Keras dtype policy to build the model with, or `None` for the global one.
+        dtype: Keras dtype policy in which `finetune` trains the model, or `None` for the model's own.
 
     Raises:
         ValueError: A value is out of range.
@@ -161,6 +161,8 @@ class Recipe:
         blocks = isinstance(self.train, int) and not isinstance(self.train, bool) and self.train > 0
         if not blocks and self.train not in ("all", "head", None):
             raise ValueError(f"train must be 'all', 'head', a number of last blocks, or None. Received: {self.train!r}")
+        if self.train == "head" and self.unfreeze_at and self.lora is None:
+            raise ValueError("unfreeze_at is when the blocks start to learn, and train='head' trains none. Leave one out.")
         self._check_numbers()
         if isinstance(self.augmentation, Mapping):
             object.__setattr__(self, "augmentation", Augmentation(**self.augmentation))

@@ -202,7 +202,7 @@ def finetune(
         parts = _parts(data, folder, validation_split, folds, seed)
         given = model
         if not isinstance(model, keras.Model):
-            given = open_model(model, weights, **options, **({} if how.dtype is None else {"dtype": how.dtype}))
+            given = open_model(model, weights, **options)
         how = how.for_model(given, data.task)
         sets = datasets_of(
             data,

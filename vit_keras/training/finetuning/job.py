@@ -67,16 +67,22 @@ class Score(keras.callbacks.Callback):
 
 
 def with_head(
-    given: keras.Model, size: tuple[int, int], names: tuple[str, ...], task: str = "single", *, keep: bool = True
+    given: keras.Model,
+    size: tuple[int, int],
+    names: tuple[str, ...],
+    task: str = "single",
+    *,
+    keep: bool = True,
+    dtype: str | None = None,
 ) -> tuple[VisionTransformer, bool]:
     """Return a copy for images of this size and this task, and whether it keeps its head.
 
     The head is kept if the model's outputs mean the same already, unless `keep` is false. A new one has a bias, and
-    starts at zero, as the reference's.
+    starts at zero, as the reference's. If `dtype` is `None`, the copy has the given model's dtype policy.
     """
     vit = find_vit(given)
     kept = keep and task_of(vit) == task and output_names(vit) == names and bool(getattr(vit, "labels", None))
-    options: dict[str, Any] = {} if task == "single" else {"activation": "linear"}
+    options: dict[str, Any] = {"dtype": dtype} | ({} if task == "single" else {"activation": "linear"})
     options |= {} if kept else {"head_bias": True}
     tuned = resize(given, size, classes=1 if task == "ordinal" else len(names), include_top=True, **options)
     if not kept:
@@ -139,7 +145,7 @@ class Job:
         options: FinetuneOptions,
     ) -> Job:
         """Return the job of training a copy of a model; the labels of the datasets are standardized from here on."""
-        model, kept = with_head(given, train.image_size, data.names, data.task)
+        model, kept = with_head(given, train.image_size, data.names, data.task, dtype=recipe.dtype)
         unit = None
         if data.task in NUMBERS:
             spread = train.labels.std(axis=0, dtype="float64")
