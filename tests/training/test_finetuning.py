@@ -396,7 +396,8 @@ def test_image_size_follows_the_pictures(tmp_path, native, sizes, expected):
         (math.inf, 10, "10 epochs take"),
         (700, 10, "10 epochs take about 8.9 minutes"),
         (300, 5, "allows 5 of 10 epochs"),
-        (1, 0, "more than the time limit allows"),
+        (50, 0.56, "one epoch takes 54 seconds. The time limit allows 56% of it"),
+        (1, 0.2, "allows 20% of it"),
     ],
 )
 def test_epochs_fit_into_the_time(monkeypatch, seconds, epochs, said):

@@ -75,6 +75,24 @@ def options(photos, **others):
     return {**same, "progress": False, **others}
 
 
+# --- a time limit below one epoch -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("folds", [None, 2])
+def test_less_time_than_one_epoch_trains_a_part_of_it(photos, columns, tmp_path, capsys, folds):
+    """No time at all is 20 of 24 or 38 steps: of one image each, different ones."""
+    given = options(photos, label_column="kind", folds=folds, minutes=1e-3, batch_size=1, probe=False)
+    result = finetune(columns, model=tiny(), output=tmp_path, **{**given, "progress": True})
+    steps = 38 if folds is None else 24
+    assert f"allows {20 / steps:.0%} of it" in (said := capsys.readouterr().out) and "Plan: 20 steps" in said
+    assert f"20/{steps}" not in said and said.count("20/20") == (folds or 1)
+    report = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert f"allowed {20 / steps:.0%} of an epoch" in report and f"{20 / steps:.2f}" in report
+    assert result.recipe.epochs == 1
+    if folds is None:
+        assert len(result.history["loss"]) == 1
+
+
 # --- every task ---------------------------------------------------------------------------------------------------
 
 

@@ -130,8 +130,8 @@ def is_plausible_range(received: tuple[float, float], expected: tuple[float, flo
         expected: Those of black and of white images.
 
     Example:
-        >>> is_plausible_range((-0.9, 0.8), (-1, 1)), is_plausible_range((0, 0.8), (-1, 1))
-        (True, False)
+        >>> [is_plausible_range(received, (-1, 1)) for received in ((-0.9, 0.8), (0.5, 0.8), (0, 0.8))]
+        [True, True, False]
     """
     (low, high), (least, most) = received, expected
     margin = 0.25 * (most - least)
@@ -140,7 +140,7 @@ def is_plausible_range(received: tuple[float, float], expected: tuple[float, flo
     others = [other for other in ((0, 255), (0, 1), (-1, 1)) if max(np.abs(np.subtract(other, expected))) > 0.02]
     if any(abs(low - first) < 0.02 and abs(high - last) < 0.02 for first, last in others):
         return False
-    return not (least < -margin and low >= 0 and high <= 1)  # without a dark pixel: in [0, 1]
+    return not (least < -margin and 0 <= low < 0.25 and high <= 1)  # in [0, 1]; from 0.25 on, a bright image
 
 
 def preprocess_inputs(X: Any) -> Any:

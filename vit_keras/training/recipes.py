@@ -162,7 +162,7 @@ class Recipe:
         if not blocks and self.train not in ("all", "head", None):
             raise ValueError(f"train must be 'all', 'head', a number of last blocks, or None. Received: {self.train!r}")
         if self.train == "head" and self.unfreeze_at and self.lora is None:
-            raise ValueError("unfreeze_at is when the blocks start to learn, and train='head' trains none. Leave one out.")
+            raise ValueError("unfreeze_at is when blocks start to learn, and train='head' trains none. Leave one out.")
         self._check_numbers()
         if isinstance(self.augmentation, Mapping):
             object.__setattr__(self, "augmentation", Augmentation(**self.augmentation))

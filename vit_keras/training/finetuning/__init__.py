@@ -115,7 +115,8 @@ def finetune(
         epochs: Number of epochs; `None`: the recipe's.
         minutes: Time limit, approximate, kept by training fewer epochs. The number of epochs follows from the time of
             the first steps, and again from later ones, while the training is young, if these are much faster or slower.
-            0: no limit; `None`: 12, or no limit if `epochs` is given.
+            If not even one epoch fits, a part of one is trained, but at least 20 steps. 0: no limit; `None`: 12, or no
+            limit if `epochs` is given.
         image_size: Pixels, `(height, width)` or one integer; `"native"`: the model's own; `"auto"` or `None`: the same,
             or fewer where the images are smaller.
         batch_size: Images in a step.

@@ -37,11 +37,11 @@ from .results import (
     pixels,
     predictions_csv,
     remarks,
-    remarks_on_flips,
+    remarks_on_plan,
     spread,
     write,
 )
-from .run import Run, TimeLimit
+from .run import Run, TimeLimit, counted
 
 __all__: list[str] = []
 
@@ -153,8 +153,9 @@ class Call:
     def _wanted(self) -> int:
         return self.options.epochs or self.recipe.epochs
 
-    def _facts(self, job: Job, epochs: int, seconds: float) -> dict[str, Any]:
-        told = {"epochs": epochs, "time": duration(seconds), "batch": job.train.batch_size, "seed": self.options.seed}
+    def _facts(self, job: Job, epochs: float, seconds: float) -> dict[str, Any]:
+        told: dict[str, Any] = {"epochs": counted(epochs), "time": duration(seconds)}
+        told |= {"batch": job.train.batch_size, "seed": self.options.seed}
         metric = {} if self.options.metric is None else {"metric": self.options.metric}
         return {**facts(job.model, self.given, self.model), **told, **metric}
 
@@ -297,6 +298,7 @@ class Call:
     ) -> FoldsResult:
         """Join the predictions of all folds, and write their results."""
         places = [self.output / f"fold{number}" for number in range(len(pairs))]
+        how = Recipe(**json.loads((places[0] / "recipe.json").read_text(encoding="utf-8")))  # the plan of all folds
         saved = [np.load(place / "predictions.npz") for place in places]
         parts = [self._evaluation(each["rows"], each["outputs"]) for each in saved]
         rows = np.concatenate([each["rows"] for each in saved])
@@ -335,21 +337,21 @@ class Call:
             subtitle=f"{len(rows):,} images of {self.data.words}, each predicted by the model that has not seen it",
             folds=(("Fold", "Images", name, "Best epoch", "Time"), table, f"{name}: {spread(scores[name])}"),
             histories=[(result["history"], result["best_epoch"]) for result in results],
-            notes=[*self.notes, *findings.remarks, *remarks_on_flips(whole)],
+            notes=[*self.notes, *findings.remarks, *remarks_on_plan(whole, self._wanted)],
             pictures=self._mistakes_of_folds(evaluation, folds, places),
             command=self.options.command,
-            recipe=self.recipe.to_dict(),
+            recipe=how.to_dict(),
             facts={**results[0]["facts"], "time": duration(sum(result["seconds"] for result in results))},
             findings=findings,
             data=self.data,
         )
-        files = {"report.html": page, "report.json": told, "recipe.json": self.recipe.to_dict()}
+        files = {"report.html": page, "report.json": told, "recipe.json": how.to_dict()}
         write(self.output, {**files, "oof.csv": predictions_csv(self.data, rows, folds, evaluation)}, None)
         whole.remove()
         if self.options.progress:
             print(f"{name}: {spread(scores[name])} over {len(pairs)} folds; out of fold: {evaluation.headline}")
             print(f"Wrote {self.output / 'report.html'} and, next to it, oof.csv, report.json and fold*/model.keras")
-        return FoldsResult(evaluation, scores, tuple(p / "model.keras" for p in places), self.recipe, self.output)
+        return FoldsResult(evaluation, scores, tuple(p / "model.keras" for p in places), how, self.output)
 
     def _mistakes_of_folds(self, evaluation: Any, folds: np.ndarray, places: Sequence[Path]) -> dict[int, Any]:
         """Return the images of the worst mistakes of all folds, each with the map of the model that made it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 import sys
 import warnings
 from typing import Any, cast
@@ -28,11 +29,12 @@ from ..lora import merge_lora
 from ..losses import CrossEntropy, accuracy
 from ..recipes import Recipe
 from .options import FinetuneOptions
-from .run import Keep, Run, TimeLimit, seconds_per_step
+from .run import Keep, Run, TimeLimit, counted, seconds_per_step
 
 __all__: list[str] = []
 
 _MOST_PLANS = 4
+_NO_LIMIT = " (minutes=0 or --minutes 0: no limit)"
 SCALE_OF_NUMBERS = 0.1
 """Of a head that starts as ridge regression of numbers: a tenth was better than 0.3 and 1 (docs/training.md)."""
 
@@ -232,13 +234,13 @@ class Job:
             ridge_probe(frozen.features[seen], labels, classes=len(self.data.names)).apply_to(self.model, scale)
         run.save_start(self.model)
 
-    def plan(self, run: Run, limit: TimeLimit) -> int:
-        """Return the number of epochs within the time limit, by a few steps that are then undone."""
+    def plan(self, run: Run, limit: TimeLimit) -> float:
+        """Return the epochs within the time limit, or the part of one, by a few steps that are then undone."""
         run.save_start(self.model)
         step = seconds_per_step(self.model, self.train, self._callbacks())
         run.restore_start(self.model)
         self.say(f"A step takes {step:.2g} seconds: {planned(limit, step)}")
-        return max(1, limit.epochs(step))
+        return limit.epochs(step)
 
     def test_flips(self, epochs: int) -> FlipTest | None:
         """Return a test of whether the images can be mirrored, if that matters in a training of this many epochs."""
@@ -251,14 +253,18 @@ class Job:
         images, labels = self.train.arrays(order)[0], self.train.labels[order]
         return flip_test(whole, images, labels, classes=len(self.data.names), seconds=seconds)
 
+    def steps(self, run: Run) -> int:
+        """Return the number of steps of a run, whose number of epochs is decided."""
+        return max(1, round(run.epochs * len(self.train)))
+
     def plan_of(self, run: Run) -> Recipe:
         """Return the recipe of a run, whose number of epochs is decided."""
-        how = self.recipe.for_steps(run.epochs * len(self.train)).replace(epochs=run.epochs)
+        how = self.recipe.for_steps(self.steps(run)).replace(epochs=math.ceil(run.epochs))
         return how if run.flip_test is None or run.flip_test.safe else how.without_flips()
 
     def say_plan(self, run: Run) -> None:
         """Print the plan of a training, and its reasons."""
-        how, steps = self.plan_of(run), run.epochs * len(self.train)
+        how, steps = self.plan_of(run), self.steps(run)
         if how.augmentation == self.recipe.augmentation:
             augmented = "augmented"
         elif steps >= self.recipe.augment_from:
@@ -279,7 +285,7 @@ class Job:
         """Train, or continue, to the last epoch, and take the weights of the best."""
         if run.done:
             run.restore(self.model, run.done - 1)
-            self.say(f"Continuing after epoch {run.done} of {run.epochs}")
+            self.say(f"Continuing after epoch {run.done} of {counted(run.epochs)}")
         try:
             for attempt in range(_MOST_PLANS):
                 watched = limit if attempt + 1 < _MOST_PLANS else None
@@ -290,11 +296,10 @@ class Job:
                     break
                 run.restore_start(self.model)
                 run.begin(keep.planned)
-                self.say(
-                    f"The speed of a step has changed: starting over with {keep.planned} of {watched.wanted} epochs"
-                )
+                epochs = f"{counted(keep.planned)} of {watched.wanted} epochs"
+                self.say(f"The speed of a step has changed: starting over with {epochs}")
         except KeyboardInterrupt:
-            self.say(f"\nStopped after epoch {run.done} of {run.epochs}. The same call continues from there")
+            self.say(f"\nStopped after epoch {run.done} of {counted(run.epochs)}. The same call continues from there")
             raise
         run.restore(self.model, run.best)
         self.model.optimizer.finalize_variable_values(self.model.trainable_variables)  # their average, if one is kept
@@ -312,7 +317,8 @@ class Job:
             self.train,
             validation_data=self.held_out,
             initial_epoch=run.done,
-            epochs=run.epochs,
+            epochs=math.ceil(run.epochs),
+            steps_per_epoch=None if run.epochs >= 1 else self.steps(run),
             class_weight=self.train.class_weight if self.options.balance in (True, "weights") else None,
             verbose=(1 if sys.stdout.isatty() else 2) if self.options.progress else 0,
             callbacks=[*callbacks, *self._scoring(callbacks), keep],
@@ -324,9 +330,9 @@ def planned(limit: TimeLimit, step: float) -> str:
     possible = limit.epochs(step)
     if possible >= limit.wanted:
         return f"{possible} epochs take about {duration(possible * limit.epoch(step))}"
-    if possible:
-        return f"the time limit allows {possible} of {limit.wanted} epochs (minutes=0 or --minutes 0: no limit)"
-    return f"one epoch takes {duration(limit.epoch(step))}, more than the time limit allows. Training one epoch"
+    if possible >= 1:
+        return f"the time limit allows {possible} of {limit.wanted} epochs{_NO_LIMIT}"
+    return f"one epoch takes {duration(limit.epoch(step))}. The time limit allows {possible:.0%} of it{_NO_LIMIT}"
 
 
 def duration(seconds: float) -> str:

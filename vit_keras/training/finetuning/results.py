@@ -125,14 +125,12 @@ def predictions_csv(data: Labeled, rows: np.ndarray, folds: np.ndarray, evaluati
 
 def remarks(run: Run, wanted: int) -> list[str]:
     """Return the remarks for the reader of the report."""
-    found, name = remarks_on_flips(run), run.best_by[0]
+    found, name = remarks_on_plan(run, wanted), run.best_by[0]
     if run.best < run.done - 1:
         found.append(
             "The epoch was chosen by the same held-out images, so the result on new images may be a little worse; "
             f"after the last epoch {name} was {run.history[name][-1]:.4g}."
         )
-    if run.epochs < wanted:
-        found.append(f"The time limit allowed {run.epochs} of {wanted} epochs. More epochs may improve the accuracy.")
     if run.done < run.epochs:
         found.append(
             f"Training ended after {run.done} of {run.epochs} epochs, because the last ones brought no improvement."
@@ -140,9 +138,15 @@ def remarks(run: Run, wanted: int) -> list[str]:
     return found
 
 
-def remarks_on_flips(run: Run) -> list[str]:
-    """Return the result of the test of mirror images, if they are left out because of it."""
-    return [] if run.flip_test is None or run.flip_test.safe else [run.flip_test.text]
+def remarks_on_plan(run: Run, wanted: int) -> list[str]:
+    """Return why mirror images are left out, and what the time limit left out."""
+    found = [] if run.flip_test is None or run.flip_test.safe else [run.flip_test.text]
+    if run.epochs < 1:
+        part = f"The time limit allowed {run.epochs:.0%} of an epoch: the other training images were not learned."
+        found.append(f"{part} More time may improve the accuracy.")
+    elif run.epochs < wanted:
+        found.append(f"The time limit allowed {run.epochs} of {wanted} epochs. More epochs may improve the accuracy.")
+    return found
 
 
 def facts(tuned: keras.Model, given: keras.Model, model: Any) -> dict[str, Any]:

@@ -32,6 +32,9 @@ _LATER = 15.0
 """Seconds for the maps and the report after the training."""
 
 _TIMED_STEPS = 6
+_FEWEST_STEPS = 20
+"""Steps that are trained however little time there is."""
+
 _CHANGED = 1.5
 """Factor by which the number of epochs that fit must change for the training to start over."""
 
@@ -59,10 +62,23 @@ class TimeLimit:
         """Return the seconds of an epoch from the seconds of a step."""
         return step * (self.steps + _FORWARD * self.validation_steps)
 
-    def epochs(self, step: float) -> int:
-        """Return how many of the requested epochs fit into the remaining time; 0 if none does."""
-        left = self.end - time.monotonic() - _FORWARD * self.validation_steps * step - _LATER
-        return self.wanted if math.isinf(left) else max(0, min(self.wanted, int(left / self.epoch(step))))
+    def epochs(self, step: float) -> float:
+        """Return how many of the requested epochs fit into the remaining time: whole ones, or a part of one."""
+        validation = _FORWARD * self.validation_steps * step
+        left = self.end - time.monotonic() - validation - _LATER
+        if left >= self.epoch(step):
+            return self.wanted if math.isinf(left) else min(self.wanted, int(left / self.epoch(step)))
+        steps = max(int((left - validation) / step), _FEWEST_STEPS)
+        return steps / self.steps if steps < self.steps else 1
+
+
+def counted(epochs: float) -> str:
+    """Return a number of epochs in words.
+
+    >>> counted(10), counted(1 / 7)
+    ('10', '0.14')
+    """
+    return f"{epochs:.2f}" if epochs < 1 else str(epochs)
 
 
 class Stopwatch(keras.callbacks.Callback):
@@ -146,13 +162,13 @@ class Run:
         return self.folder / "state.json"
 
     @property
-    def decided(self) -> int | None:
-        """Number of epochs to train; `None` until it is decided."""
+    def decided(self) -> float | None:
+        """Number of epochs to train, or a part of one; `None` until it is decided."""
         return self._state["epochs"]
 
     @property
-    def epochs(self) -> int:
-        """Number of epochs to train.
+    def epochs(self) -> float:
+        """Number of epochs to train, or a part of one.
 
         Raises:
             RuntimeError: It is not decided yet.
@@ -204,11 +220,11 @@ class Run:
         found = self._state.get("flip_test")
         return found and FlipTest(**found)
 
-    def begin(self, epochs: int | None, flip_test: FlipTest | None = None) -> None:
+    def begin(self, epochs: float | None, flip_test: FlipTest | None = None) -> None:
         """Decide the number of epochs (`None`: not yet), and forget those trained before.
 
         Args:
-            epochs: The number.
+            epochs: The number, or a part of one epoch.
             flip_test: The test of whether images can be mirrored; `None` keeps the one that there is.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -290,7 +306,7 @@ class Keep(Stopwatch):
         limit: The time limit; `None` to keep to the number of epochs.
 
     Attributes:
-        planned: A new number of epochs, after which the training was stopped; `None` as long as the old one holds.
+        planned: A new number of epochs, for which the training was stopped; `None` as long as the old one holds.
     """
 
     limit: TimeLimit | None
@@ -300,7 +316,7 @@ class Keep(Stopwatch):
     def __init__(self, run: Run, seed: int = 0, limit: TimeLimit | None = None):
         super().__init__()
         self.run, self.seed, self.limit = run, seed, limit
-        self.planned: int | None = None
+        self.planned: float | None = None
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         super().on_epoch_begin(epoch, logs)
@@ -313,12 +329,12 @@ class Keep(Stopwatch):
             self.planned = self._other_plan(self.limit)
             self.model.stop_training = self.planned is not None
 
-    def _other_plan(self, limit: TimeLimit) -> int | None:
+    def _other_plan(self, limit: TimeLimit) -> float | None:
         """Return a number of epochs that fits the present speed much better, early enough to start over."""
         early = 3 * self.run.done < self.run.epochs
         if not early or len(self.seconds) < min(_TIMED_STEPS, limit.steps):
             return None
-        possible = max(1, limit.epochs(float(np.median(self.seconds[-_TIMED_STEPS:]))))
+        possible = limit.epochs(float(np.median(self.seconds[-_TIMED_STEPS:])))
         slower = possible * _CHANGED <= self.run.epochs and len(self.seconds) <= 2 * _TIMED_STEPS
         return possible if slower or possible >= _CHANGED * self.run.epochs else None
 
