@@ -34,11 +34,12 @@ def recomputed(function: Callable[..., Any]) -> Callable[..., Any]:
 def in_one_pass(function: Callable[..., Any], *constants: Any) -> Callable[..., Any]:
     """Return a function for training that keeps only its arguments for the backward pass.
 
-    Where `has_one_pass`, its value and its gradient take one pass over memory each; it is compiled once for each
-    function, its constants, and the shapes of the tensors. Elsewhere it is `recomputed`.
+    Where `has_one_pass`, its value and its gradient take one pass over memory each, in at least float32; it is compiled
+    once for each function, its constants, and the shapes of the tensors. Elsewhere it is `recomputed`.
 
     Args:
-        function: Defined in a module: from `constants` and tensors to one tensor. It must read nothing else.
+        function: Defined in a module: from `constants` and tensors to one tensor like the first of these. It must read
+            nothing else.
         *constants: Its first arguments, hashable.
 
     Returns:
@@ -78,9 +79,16 @@ def _halves(function: Callable[..., Any], *constants: Any) -> Callable[..., Any]
             result = function(*constants, *tensors)
         return tape.gradient(result, tensors, upstream)
 
+    def wide(*tensors):  # XLA's code for half precision on processors takes two to four times the time of float32's
+        return [tf.cast(each, tf.float32) if each.dtype.size < 4 else each for each in tensors]
+
     @tf.custom_gradient
     def whole(*tensors):
-        return value(*tensors), lambda upstream: gradient(upstream, *tensors)
+        def backward(upstream):
+            found = gradient(*wide(upstream, *tensors))
+            return [tf.cast(each, tensor.dtype) for each, tensor in zip(found, tensors)]
+
+        return tf.cast(value(*wide(*tensors)), tensors[0].dtype), backward
 
     return lambda *tensors: whole(*map(tf.convert_to_tensor, tensors))
 
