@@ -15,6 +15,7 @@ from vit_keras.backend import products
 from vit_keras.training.evaluation.flips import MOST_IMAGES
 from vit_keras.training.evaluation.frozen import SHARE
 from vit_keras.training.finetuning.job import SCALE_OF_NUMBERS, SHARE_OF_FLIPS
+from vit_keras.training.finetuning.run import images_within
 
 from . import common
 from .common import BATCH, Data, Processor
@@ -82,11 +83,11 @@ def _fit(model: keras.Model, stream: Stream, callbacks: list) -> dict[str, Any]:
     return {**done, "products": products.library()}
 
 
-def _steps(model: keras.Model, data: Data, budget: dict[str, float]) -> int:
-    """Return the steps of a batch of 32 within the budget; the model is compiled, and gets its weights back."""
+def _steps(model: keras.Model, data: Data, budget: dict[str, float], batch: int = BATCH) -> int:
+    """Return the steps of some images within the budget; the model is compiled, and gets its weights back."""
     weights = model.get_weights()
-    batch = Stream(data, BATCH, 1, 0)[0]
-    steps = common.steps_within(budget, lambda: model.train_on_batch(*batch))
+    images = Stream(data, batch, 1, 0)[0]
+    steps = common.steps_within(budget, lambda: model.train_on_batch(*images))
     model.set_weights(weights)
     return steps
 
@@ -94,19 +95,21 @@ def _steps(model: keras.Model, data: Data, budget: dict[str, float]) -> int:
 def _finetune(model: keras.Model, data: Data, request: dict[str, Any]) -> dict[str, Any]:
     anatomy.name_classes(model, [str(output) for output in range(data.outputs)], data.kind)
     how, budget = training.recipe("finetune"), dict(request["budget"])
-    seconds, flips = budget.get("seconds"), None
+    seconds, flips, batch = budget.get("seconds"), None, BATCH
     with Processor() as looking:
-        _start_head(model, data, SHARE * (seconds or float("inf")), request["seed"])
+        forward = _start_head(model, data, SHARE * (seconds or float("inf")), request["seed"])
         if seconds:  # a few steps are not augmented
             flips = _flip_test(model, data, SHARE_OF_FLIPS * seconds, request["seed"])
     if seconds:
         budget["seconds"] -= looking.seconds
+        seen = min(how.epochs * len(data.pixels), images_within(budget["seconds"], forward))
+        batch = how.batch_for(seen)
     if flips is not None and not flips.safe:
         how = how.without_flips()
-    how.compile(model, Stream(data, BATCH, 1, 0), steps=1)
-    steps = _steps(model, data, budget)
+    how.compile(model, Stream(data, batch, 1, 0), steps=1)
+    steps = _steps(model, data, budget, batch)
     how = how.for_steps(steps)
-    stream = Stream(data, BATCH, steps, request["seed"], how.augmentation)
+    stream = Stream(data, batch, steps, request["seed"], how.augmentation)
     how.compile(model, stream, steps=steps)
     done = _fit(model, stream, list(how.callbacks))
     done["flips"] = None if flips is None else f"{flips.worse} of {flips.images}"
@@ -120,8 +123,8 @@ def _flip_test(model: keras.Model, data: Data, seconds: float, seed: int) -> tra
     return training.flip_test(model, pixels, labels, classes=data.outputs, seconds=seconds)
 
 
-def _start_head(model: keras.Model, data: Data, seconds: float, seed: int) -> None:
-    """Start the head as `training.finetune` does, from as many images as the time allows."""
+def _start_head(model: keras.Model, data: Data, seconds: float, seed: int) -> float:
+    """Start the head as `training.finetune` does, from as many images as the time allows; return the time of one."""
     begun, order = time.process_time(), np.random.default_rng(seed).permutation(len(data.pixels))
 
     def batches() -> Iterator[np.ndarray]:
@@ -131,8 +134,10 @@ def _start_head(model: keras.Model, data: Data, seconds: float, seed: int) -> No
             yield common.prepared(data.pixels[order[first : first + BATCH]])
 
     seen = training.embed(model, batches(), progress=False)
+    forward = (time.process_time() - begun) / len(seen)
     probe = training.ridge_probe(seen, data.labels[order[: len(seen)]], classes=data.outputs)
     probe.apply_to(model, SCALE_OF_NUMBERS if data.kind == "regression" else 1.0)
+    return forward
 
 
 def _adam(model: keras.Model, data: Data, request: dict[str, Any], rate: str) -> dict[str, Any]:

@@ -436,7 +436,7 @@ def test_a_short_training_does_not_augment_and_says_so(photos, tmp_path, monkeyp
     plain = Augmentation(crop=None, flip=False)
     assert {*applied} <= {plain, None} and plain in applied  # None: the images held out
     assert result.recipe.augmentation == plain and result.recipe.epochs == 1
-    said = "Plan: 4 steps at a rate of up to 0.002; images are not augmented, because 4 steps are fewer than 5"
+    said = "Plan: 4 steps of 8 images at a rate of up to 0.001; images are not augmented, because 4 steps are fewer"
     assert said in capsys.readouterr().out
 
 

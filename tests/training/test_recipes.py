@@ -11,8 +11,9 @@ from vit_keras import anatomy, training, vit
 from vit_keras.backend.keras_internals import rate_or_schedule
 from vit_keras.training.data.augment import Augmentation
 from vit_keras.training.freeze import head_layers, train_only
+from vit_keras.training.losses import CrossEntropy, accuracy
 from vit_keras.training.recipe_table import RECIPE_TABLE
-from vit_keras.training.recipes import RECIPES, CrossEntropy, Horizon, Recipe, accuracy, recipe
+from vit_keras.training.recipes import RECIPES, Horizon, Recipe, recipe
 
 RNG = np.random.default_rng(0)
 EAGER = keras.backend.backend() != "jax"  # where compiling a step takes longer than the step
@@ -84,6 +85,8 @@ def test_a_recipe_is_found_by_name_and_changed():
         (lambda: recipe("vit", optimizer="adam"), "optimizer must be one of 'sgd'"),
         (lambda: recipe("vit", schedule="step"), "schedule must be one of"),
         (lambda: recipe("vit", loss="mse"), "loss must be one of"),
+        (lambda: recipe("vit", scale_learning_rate="linear"), "must be one of False, True, 'sqrt'"),
+        (lambda: recipe("vit", halve_batch_below=-1), "halve_batch_below must be at least 0"),
         (lambda: recipe("vit", train="some"), "a number of last blocks"),
         (lambda: recipe("vit", train=0), "a number of last blocks"),
         (lambda: recipe("probe", unfreeze_at=(0.5,)), "trains none. Leave one out"),
@@ -97,12 +100,21 @@ def test_mistakes_in_a_recipe_are_named(make, message):
         make()
 
 
+def test_a_rate_follows_the_batch_as_the_recipe_says():
+    finetune = recipe("finetune").for_model(tiny())
+    assert [round(finetune.rate(size), 6) for size in (8, 16, 32, 64)] == [0.001, 0.001414, 0.002, 0.002]
+    assert finetune.replace(accumulate=4).rate(8) == finetune.rate(32)
+    assert recipe("finetune", learning_rate=0.003).rate(8) == 0.003  # a rate that is given is meant
+    assert recipe("finetune", learning_rate=0.004, scale_learning_rate="sqrt").rate(8) == 0.002
+    assert recipe("vit").rate(128) == pytest.approx(0.03 / 4)
+
+
 @pytest.mark.parametrize("name", RECIPES)
 def test_the_optimizer_is_what_the_recipe_says(name):
     known = RECIPES[name].for_model(tiny())
     optimizer = known.make_optimizer(batch_size=known.batch_size * 2, steps=10)
     schedule = optimizer._learning_rate
-    assert schedule.peak == pytest.approx(known.learning_rate * (2 if known.scale_learning_rate else 1))
+    assert schedule.peak == pytest.approx(known.learning_rate * (2 if known.scale_learning_rate is True else 1))
     assert (schedule.warmup, schedule.decay, schedule.final) == (
         known.warmup,
         known.schedule,

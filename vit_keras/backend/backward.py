@@ -85,7 +85,7 @@ def _halves(function: Callable[..., Any], *constants: Any) -> Callable[..., Any]
     @tf.custom_gradient
     def whole(*tensors):
         def backward(upstream):
-            found = gradient(*wide(upstream, *tensors))
+            found: Any = gradient(*wide(upstream, *tensors))
             return [tf.cast(each, tensor.dtype) for each, tensor in zip(found, tensors)]
 
         return tf.cast(value(*wide(*tensors)), tensors[0].dtype), backward

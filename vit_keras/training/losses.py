@@ -1,4 +1,4 @@
-"""A loss and an accuracy for labels that are class numbers, or distributions over classes."""
+"""The usual loss and accuracy of a model, for labels that are class numbers, or distributions over classes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import Any
 import keras
 import numpy as np
 from keras import ops
+
+from .. import anatomy
 
 __all__ = ["CrossEntropy", "accuracy"]
 
@@ -87,3 +89,43 @@ def accuracy(y_true: Any, y_pred: Any) -> Any:
 
 def _are_distributions(y_true, y_pred):
     return len(y_true.shape) == len(y_pred.shape) and y_true.shape[-1] == y_pred.shape[-1]
+
+
+def usual(model: keras.Model, labels: Any, binary: bool = False, label_smoothing: float = 0.0) -> tuple[Any, Any]:
+    """Return the loss and the accuracy that fit a model's task, its last activation and its labels.
+
+    Args:
+        model: A model with one output.
+        labels: The labels of a batch; `None` if unknown.
+        binary: Whether each class has a binary cross-entropy of its own, also where an image has one class.
+        label_smoothing: As in `CrossEntropy`.
+
+    Returns:
+        The loss, and the accuracy; `None` for numbers, which have none.
+
+    Raises:
+        ValueError: The model has several outputs, or another last activation than linear, softmax and sigmoid.
+
+    Example:
+        >>> usual(keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)]), None)[0].from_logits
+        True
+    """
+    try:
+        outputs, activation = anatomy.outputs_of(model), anatomy.last_activation(model)
+    except ValueError as error:
+        raise ValueError(f"{error} Pass loss=.") from None
+    if len(outputs) != 1:
+        raise ValueError(f"The model {model.name!r} has {len(outputs)} outputs. Pass loss=, with one for each.")
+    if activation not in ("linear", "softmax", "sigmoid"):
+        raise ValueError(f"There is no usual loss for a model that ends in {activation!r}. Pass loss=.")
+    classes, task = outputs[0].shape[-1], anatomy.task(model)
+    if task in anatomy.NUMBERS:
+        return keras.losses.MeanSquaredError(), None
+    options = {"from_logits": activation == "linear", "label_smoothing": label_smoothing}
+    per_output = keras.metrics.BinaryAccuracy(name="accuracy", threshold=0.0 if activation == "linear" else 0.5)
+    if classes == 1:
+        return keras.losses.BinaryCrossentropy(**options), per_output
+    several = labels is not None and labels.shape[1:] == (classes,) and np.abs(labels.sum(1) - 1).max() > 1e-3
+    several = bool(several) or task == "multi"
+    loss = CrossEntropy(binary=binary or several or activation == "sigmoid", **options)
+    return loss, per_output if several else accuracy

@@ -12,11 +12,13 @@ __all__ = ["RECIPE_TABLE"]
 
 _FINETUNE = dict(
     source="our choice for few images: AdamW with layer-wise decay as in BEiT (arXiv 2106.08254, appendix "
-    "H), the paper's clipping; a rate by the model's width (recipes.rate_for); a head that starts as a linear "
-    "classifier, augmentation from 60 steps on, and flips only where they keep the label, as measured in "
-    "docs/training.md",
+    "H), the paper's clipping; a rate by the model's width (recipes.rate_for), smaller batches for fewer than 200 "
+    "steps, a head that starts as a linear classifier, augmentation from 60 steps on, and flips only where they keep "
+    "the label, as measured in docs/training.md",
     learning_rate=None,
     batch_size=32,
+    scale_learning_rate="sqrt",
+    halve_batch_below=6_400,
     epochs=10,
     warmup=0.1,
     weight_decay=0.05,

@@ -12,12 +12,12 @@ layer_decay=0.65)`.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
 import keras
-import numpy as np
 
 from .. import anatomy
 from .._internal.validate import did_you_mean, is_number, one_of
@@ -29,7 +29,7 @@ from .checks import as_array, check, first_batch
 from .data.augment import Augmentation
 from .distill import Distillation
 from .freeze import train_only
-from .losses import CrossEntropy, accuracy
+from .losses import usual
 from .optimizers import DECAYS, LayerwiseAdamW, LayerwiseLamb, LayerwiseSGD, WarmupDecay
 from .recipe_table import RECIPE_TABLE
 
@@ -38,10 +38,21 @@ OPTIMIZERS = {
     "adamw": (LayerwiseAdamW, ("beta_1", "beta_2", "epsilon")),
     "lamb": (LayerwiseLamb, ("beta_1", "beta_2", "epsilon")),
 }
+SCALINGS = (False, True, "sqrt")
 LOSSES = ("auto", "binary")
 HEADS = ("zeros", "ridge")
+_CHOICES: dict[str, Any] = {
+    "optimizer": OPTIMIZERS,
+    "schedule": DECAYS,
+    "scale_learning_rate": SCALINGS,
+    "loss": LOSSES,
+    "head": HEADS,
+}
 PLAIN = Augmentation(crop=None, flip=False)
 """No augmentation, of images that are kept large enough for one."""
+
+BATCH = 32
+"""Images in a step of `finetune`."""
 
 
 def rate_for(hidden_size: int | None, task: str = "single") -> float:
@@ -73,7 +84,9 @@ class Recipe:
         learning_rate: The highest learning rate, which the head has. `None`: by the hidden size and the task (see
             `rate_for`).
         batch_size: The batch size that `learning_rate` is for.
-        scale_learning_rate: Whether the learning rate is scaled in proportion to the batch size (arXiv 1706.02677).
+        scale_learning_rate: How the learning rate follows the batch size: `True`, in proportion (arXiv 1706.02677);
+            `"sqrt"`, with its square root up to `batch_size` (arXiv 2205.10287); or `False`, not at all. `"sqrt"`
+            becomes `False` if the learning rate is changed and this is not.
         epochs: A suggested number of epochs.
         schedule: Decay after the warm-up: `"cosine"`, `"linear"` or `"constant"`.
         warmup: Fraction of all steps in which the learning rate rises to `learning_rate`.
@@ -93,6 +106,7 @@ class Recipe:
         ema: Momentum of an exponential moving average of the weights, which validation and the trained model use; or
             `None`.
         accumulate: Number of batches whose gradients make one step.
+        halve_batch_below: Number of images in all epochs below which `finetune` halves its batch (see `batch_for`).
         head: Start of a new head in `finetune`: `"zeros"`; or `"ridge"`, a ridge regression of the labels on the
             features of the untrained model (`ridge_probe`). For numbers, it is scaled by 0.1.
         train: What is trained: `"all"`, `"head"`, a number of last blocks with the head, or `None` to leave all
@@ -124,7 +138,7 @@ class Recipe:
     optimizer: str = "adamw"
     learning_rate: float | None = 1e-3
     batch_size: int = 512
-    scale_learning_rate: bool = False
+    scale_learning_rate: bool | str = False
     epochs: int = 10
     schedule: str = "cosine"
     warmup: float = 0.0
@@ -140,6 +154,7 @@ class Recipe:
     label_smoothing: float = 0.0
     ema: float | None = None
     accumulate: int = 1
+    halve_batch_below: int = 0
     head: str = "zeros"
     train: str | int | None = "all"
     unfreeze_at: tuple[float, ...] = ()
@@ -156,7 +171,7 @@ class Recipe:
         for field in ("unfreeze_at", "lora_projections"):
             value = getattr(self, field)
             object.__setattr__(self, field, tuple(value) if isinstance(value, (tuple, list)) else (value,))
-        for field, choices in (("optimizer", OPTIMIZERS), ("schedule", DECAYS), ("loss", LOSSES), ("head", HEADS)):
+        for field, choices in _CHOICES.items():
             one_of(getattr(self, field), field, choices)
         blocks = isinstance(self.train, int) and not isinstance(self.train, bool) and self.train > 0
         if not blocks and self.train not in ("all", "head", None):
@@ -173,7 +188,7 @@ class Recipe:
             **dict.fromkeys((*below_one, "dropout", "stochastic_depth"), (0, 1)),
             **{field: (1, float("inf")) for field in ("batch_size", "epochs", "accumulate", "lora")},
             **{field: (0, float("inf")) for field in ("learning_rate", "epsilon", "weight_decay", "clip_norm")},
-            "augment_from": (0, float("inf")),
+            **dict.fromkeys(("augment_from", "halve_batch_below"), (0, float("inf"))),
         }
         for field, (low, high) in ranges.items():
             value = getattr(self, field)
@@ -194,6 +209,8 @@ class Recipe:
             raise ValueError(f"A recipe has no field {', '.join(unknown)}.{hint} Its fields: {', '.join(known)}.")
         if "augmentation" in changes:
             changes = {"augment_from": 0, "flip_test": False} | changes
+        if "learning_rate" in changes and self.scale_learning_rate == "sqrt":
+            changes = {"scale_learning_rate": False} | changes
         return dataclasses.replace(self, **changes)
 
     def to_dict(self) -> dict[str, Any]:
@@ -257,7 +274,7 @@ class Recipe:
         own_loss = type(model).compute_loss is not keras.Model.compute_loss
         learns_labels = isinstance(model, Distillation) or not own_loss
         if loss is None and learns_labels:
-            loss, right = self._loss_and_accuracy(getattr(model, "student", model), labels)
+            loss, right = usual(getattr(model, "student", model), labels, self.loss == "binary", self.label_smoothing)
             metrics = [right if metric == "accuracy" else metric for metric in metrics]
             metrics = [metric for metric in metrics if metric is not None]
         elif not learns_labels:
@@ -266,27 +283,6 @@ class Recipe:
         optimizer = self.for_model(model).make_optimizer(batch_size, steps)
         model.compile(optimizer=optimizer, loss=loss, metrics=metrics or None, **options)
         check_horizon_before_training(model)
-
-    def _loss_and_accuracy(self, model, labels):
-        try:
-            outputs, activation = anatomy.outputs_of(model), anatomy.last_activation(model)
-        except ValueError as error:
-            raise ValueError(f"{error} Pass loss=.") from None
-        if len(outputs) != 1:
-            raise ValueError(f"The model {model.name!r} has {len(outputs)} outputs. Pass loss=, with one for each.")
-        if activation not in ("linear", "softmax", "sigmoid"):
-            raise ValueError(f"There is no usual loss for a model that ends in {activation!r}. Pass loss=.")
-        classes, task = outputs[0].shape[-1], anatomy.task(model)
-        if task in anatomy.NUMBERS:
-            return keras.losses.MeanSquaredError(), None
-        options = {"from_logits": activation == "linear", "label_smoothing": self.label_smoothing}
-        per_output = keras.metrics.BinaryAccuracy(name="accuracy", threshold=0.0 if activation == "linear" else 0.5)
-        if classes == 1:
-            return keras.losses.BinaryCrossentropy(**options), per_output
-        several = labels is not None and labels.shape[1:] == (classes,) and np.abs(labels.sum(1) - 1).max() > 1e-3
-        several = bool(several) or task == "multi"
-        binary = several or self.loss == "binary" or activation == "sigmoid"
-        return CrossEntropy(binary=binary, **options), per_output if several else accuracy
 
     def _look_at(self, model, data, loss, batch_size):
         if hasattr(data, "__next__"):  # a batch that is taken from it is lost
@@ -314,12 +310,11 @@ class Recipe:
         """
         if self.learning_rate is not None:
             return self
-        try:
-            vit = anatomy.find_vit(getattr(model, "student", model))
-        except ValueError:
-            return self.replace(learning_rate=rate_for(None, task or "single"))
-        hidden_size = getattr(getattr(vit, "config", None), "hidden_size", None)
-        return self.replace(learning_rate=rate_for(hidden_size, task or anatomy.task(getattr(model, "student", model))))
+        hidden_size, student = None, getattr(model, "student", model)
+        with contextlib.suppress(ValueError):
+            hidden_size = getattr(getattr(anatomy.find_vit(student), "config", None), "hidden_size", None)
+            task = task or anatomy.task(student)
+        return dataclasses.replace(self, learning_rate=rate_for(hidden_size, task or "single"))
 
     def for_steps(self, steps: int) -> Recipe:
         """Return the recipe for a training of this many steps: without augmentation if they are below `augment_from`.
@@ -331,6 +326,28 @@ class Recipe:
         if self.augmentation is None or steps >= self.augment_from:
             return self
         return self.replace(augmentation=PLAIN)
+
+    def batch_for(self, images: float) -> int:
+        """Return the batch size of `finetune` for a training that sees this many images in all epochs.
+
+        Example:
+            >>> recipe("finetune").batch_for(5_000), recipe("finetune").batch_for(50_000)
+            (16, 32)
+        """
+        return BATCH // 2 if images < self.halve_batch_below else BATCH
+
+    def rate(self, batch_size: int | None = None) -> float:
+        """Return the highest learning rate for a batch size; see `scale_learning_rate`.
+
+        Example:
+            >>> recipe("augreg").rate(256), recipe("lora").rate(256)
+            (0.015, 0.005)
+        """
+        rate = rate_for(None) if self.learning_rate is None else self.learning_rate
+        times = (batch_size or self.batch_size) * self.accumulate / self.batch_size
+        if not (self.scale_learning_rate and batch_size):
+            return rate
+        return rate * (min(times, 1) ** 0.5 if self.scale_learning_rate == "sqrt" else times)
 
     def without_flips(self) -> Recipe:
         """Return the recipe with an augmentation that does not mirror images.
@@ -345,13 +362,10 @@ class Recipe:
 
     def make_optimizer(self, batch_size: int | None = None, steps: int | None = None) -> keras.optimizers.Optimizer:
         """Return the optimizer of this recipe for a batch size; see `compile`."""
-        rate = rate_for(None) if self.learning_rate is None else self.learning_rate
-        if self.scale_learning_rate and batch_size:
-            rate *= batch_size * self.accumulate / self.batch_size
         optimizer, fields = OPTIMIZERS[self.optimizer]
         average = {} if self.ema is None else {"use_ema": True, "ema_momentum": self.ema ** (1 / self.accumulate)}
         return optimizer(
-            WarmupDecay(rate, self.warmup, self.schedule, self.final_learning_rate, steps),
+            WarmupDecay(self.rate(batch_size), self.warmup, self.schedule, self.final_learning_rate, steps),
             layer_decay=self.layer_decay,
             unfreeze_at=self.unfreeze_at,
             weight_decay=self.weight_decay,

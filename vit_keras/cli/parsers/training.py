@@ -41,7 +41,9 @@ def finetune(parser: argparse.ArgumentParser) -> None:
         metavar="N|HxW",
         help="input size in pixels, or `native`, the size of the weights; default: native, or smaller for small images",
     )
-    parser.add_argument("--batch-size", type=integer(), default=32, metavar="N", help="images per step; default: 32")
+    parser.add_argument(
+        "--batch-size", type=integer(), metavar="N", help="images per step; default: 32, or 16 for a short training"
+    )
     parser.add_argument(
         "--held-out",
         type=number(most=1),

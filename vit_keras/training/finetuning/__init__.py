@@ -67,7 +67,7 @@ def finetune(
     epochs: int | None = None,
     minutes: float | None = None,
     image_size: int | tuple[int, int] | str | None = "auto",
-    batch_size: int = 32,
+    batch_size: int | None = None,
     validation_split: float = 0.2,
     folds: int | str | None = None,
     metric: str | None = None,
@@ -119,7 +119,8 @@ def finetune(
             limit if `epochs` is given.
         image_size: Pixels, `(height, width)` or one integer; `"native"`: the model's own; `"auto"` or `None`: the same,
             or fewer where the images are smaller.
-        batch_size: Images in a step.
+        batch_size: Images in a step. `None`: 32, or 16 where the training sees fewer than 6,400 images in all epochs,
+            by the recipe and the time limit (`Recipe.batch_for`).
         validation_split: Share of the images to hold out, without `folds`.
         folds: How many folds (see `splits.fold_numbers`), or the column of a table that has their numbers.
         metric: Name of the metric that chooses the epoch, one of `vit_keras.training.metrics.NAMES`.
@@ -210,7 +211,7 @@ def finetune(
             parts,
             image_size=_size(image_size, find_vit(given), data.paths),
             preprocessing=own_preprocessing(find_vit(given)),
-            batch_size=batch_size,
+            batch_size=how.batch_for((epochs or how.epochs) * len(parts[0])) if batch_size is None else batch_size,
             seed=seed,
             augmentation=how.augmentation,
             errors=errors,

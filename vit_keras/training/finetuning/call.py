@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import gc
 import json
+import time
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -41,7 +42,7 @@ from .results import (
     spread,
     write,
 )
-from .run import Run, TimeLimit, counted
+from .run import Run, TimeLimit, counted, images_within
 
 __all__: list[str] = []
 
@@ -129,6 +130,17 @@ class Call:
             return None
         return Frozen.of(self.given, train, held_out, seconds=self.options.seconds, seed=self.options.seed)
 
+    def _choose_batch(self, frozen: Frozen | None, pairs: Sequence[tuple[ImageFolder, ImageFolder]]) -> None:
+        """Choose the batch size again, if none is asked for: by the time limit, or that of the run that goes on."""
+        if self.options.batch_size is not None:
+            return
+        size = None if self.options.overwrite else Run.batch_size(self.output / ".state")
+        if size is None and frozen is not None and (end := self._end(len(pairs))) is not None:
+            size = self.recipe.batch_for(images_within(end - time.monotonic(), frozen.seconds / len(frozen.rows)))
+            size = min(size, pairs[0][0].batch_size)
+        for part in (part for pair in pairs for part in pair):
+            part.batch_size = size or part.batch_size
+
     def _baseline(self, frozen: Frozen | None, job: Job) -> Baseline | None:
         """Return the baseline of the features before training, for images with one class."""
         if frozen is None or self.data.task != "single":
@@ -175,13 +187,14 @@ class Call:
 
     def one(self, train: ImageFolder, held_out: ImageFolder) -> FinetuneResult:
         """Train one model, and write its report."""
+        frozen = self._frozen(train, held_out)
+        self._choose_batch(frozen, [(train, held_out)])
         job = self.job(train, held_out)
         tuned = job.model
         job.say(
             f"{job.pictures}; {tuned.name} for {pixels(tuned)} pixels, {tuned.count_params():,} weights; recipe "
             f"{self.recipe.name}"
         )
-        frozen = self._frozen(train, held_out)
         before, findings = self._baseline(frozen, job), self._look(frozen, [(train, held_out)])
         for line in findings.lines:
             job.say(line)
@@ -225,8 +238,9 @@ class Call:
 
     def folds(self, pairs: Sequence[tuple[ImageFolder, ImageFolder]]) -> FoldsResult:
         """Train one model for each fold, and write one report of all; folds that are finished are not trained again."""
-        whole = self._begun(pairs)
         frozen = self._frozen(*pairs[0])
+        self._choose_batch(frozen, pairs)
+        whole = self._begun(pairs)
         findings = self._look(frozen, pairs)
         results: list[dict[str, Any]] = []
         for number, (train, held_out) in enumerate(pairs):

@@ -264,7 +264,7 @@ class Job:
 
     def say_plan(self, run: Run) -> None:
         """Print the plan of a training, and its reasons."""
-        how, steps = self.plan_of(run), self.steps(run)
+        how, steps, size = self.plan_of(run), self.steps(run), self.train.batch_size
         if how.augmentation == self.recipe.augmentation:
             augmented = "augmented"
         elif steps >= self.recipe.augment_from:
@@ -272,7 +272,8 @@ class Job:
             self.say(cast("FlipTest", run.flip_test).text)
         else:
             augmented = f"not augmented, because {steps:,} steps are fewer than {self.recipe.augment_from}"
-        self.say(f"Plan: {steps:,} steps at a rate of up to {how.learning_rate:g}; images are {augmented}")
+        planned_steps = f"{steps:,} steps of {size} images at a rate of up to {how.rate(size):.3g}"
+        self.say(f"Plan: {planned_steps}; images are {augmented}")
 
     def _callbacks(self) -> list[keras.callbacks.Callback]:
         return [*self.recipe.callbacks, *self.train.callbacks]

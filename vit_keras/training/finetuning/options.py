@@ -26,7 +26,7 @@ class FinetuneOptions:
 
     epochs: int | None = None
     minutes: float | None = None
-    batch_size: int = 32
+    batch_size: int | None = None
     metric: str | None = None
     balance: bool | str = False
     probe: bool = True

@@ -112,6 +112,15 @@ def seconds_per_step(model: keras.Model, data: Any, callbacks: list[keras.callba
     return float(np.median(watch.seconds[2:]))
 
 
+def images_within(seconds: float, forward: float) -> float:
+    """Return how many images a training sees within some seconds, from the seconds of a forward pass of one.
+
+    >>> round(images_within(60, 0.01))
+    2100
+    """
+    return _FORWARD * seconds / forward
+
+
 # --- the state --------------------------------------------------------------------------------------------------
 
 
@@ -156,6 +165,12 @@ class Run:
                     "continue it, name another folder (output=, --output), or start over (overwrite=True, --overwrite)."
                 )
         self._begun = time.monotonic()
+
+    @staticmethod
+    def batch_size(folder: Path) -> int | None:
+        """Return the images in a step of the unfinished run in a folder; `None` if there is none."""
+        file = folder / "state.json"
+        return json.loads(file.read_text(encoding="utf-8"))["settings"]["batch_size"] if file.exists() else None
 
     @property
     def _file(self) -> Path:
