@@ -102,8 +102,7 @@ def _finetune(model: keras.Model, data: Data, request: dict[str, Any]) -> dict[s
             flips = _flip_test(model, data, SHARE_OF_FLIPS * seconds, request["seed"])
     if seconds:
         budget["seconds"] -= looking.seconds
-        seen = min(how.epochs * len(data.pixels), images_within(budget["seconds"], forward))
-        batch = how.batch_for(seen)
+        batch = how.batch_for(images_within(budget["seconds"], forward))
     if flips is not None and not flips.safe:
         how = how.without_flips()
     how.compile(model, Stream(data, batch, 1, 0), steps=1)
