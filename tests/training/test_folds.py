@@ -78,7 +78,7 @@ def options(photos, **others):
 # --- a time limit below one epoch -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("folds", [None, 2])
+@pytest.mark.parametrize("folds", [None, pytest.param(2, marks=pytest.mark.slow)])
 def test_less_time_than_one_epoch_trains_a_part_of_it(photos, columns, tmp_path, capsys, folds):
     """No time at all is 20 of 24 or 38 steps: of one image each, different ones."""
     given = options(photos, label_column="kind", folds=folds, minutes=1e-3, batch_size=1, probe=False)

@@ -36,7 +36,12 @@ def tiny():
 
 @pytest.mark.parametrize(
     ("options", "expected"),
-    [({"epochs": 3}, 16), ({"epochs": 5}, 32), ({"epochs": 3, "batch_size": 8}, 8), ({"epochs": 3, "folds": 2}, 16)],
+    [
+        ({"epochs": 3}, 16),
+        ({"epochs": 5}, 32),
+        pytest.param({"epochs": 3, "batch_size": 8}, 8, marks=pytest.mark.slow),
+        pytest.param({"epochs": 3, "folds": 2}, 16, marks=pytest.mark.slow),
+    ],
 )
 def test_the_batch_follows_the_number_of_images(folder, tmp_path, capsys, options, expected):
     finetune(tiny(), folder, output=tmp_path / "run", **{**HOW, "progress": True, **options})
@@ -46,7 +51,7 @@ def test_the_batch_follows_the_number_of_images(folder, tmp_path, capsys, option
 
 @pytest.mark.filterwarnings("ignore:batch_size=32, but")
 def test_a_short_time_halves_the_batch(folder, tmp_path, monkeypatch):
-    """Where a forward pass takes a second, ten minutes are 200 images."""
+    """Where a forward pass takes a second, ten minutes are 210 images."""
     how = {**HOW, "recipe": recipe("finetune", halve_batch_below=250, epochs=20), "minutes": 10}
     seen = []
     job = calling.Call.job
@@ -64,7 +69,7 @@ def take_a_second(frozen):
 
 
 @pytest.mark.filterwarnings("ignore:batch_size=32, but")
-@pytest.mark.parametrize("folds", [None, 2])
+@pytest.mark.parametrize("folds", [None, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_run_that_goes_on_keeps_its_batch(folder, tmp_path, monkeypatch, folds):
     """Its first call was slow, its second is fast."""
     how = {**HOW, "recipe": recipe("finetune", halve_batch_below=250, epochs=20), "minutes": 10, "folds": folds}
