@@ -106,6 +106,7 @@ def test_a_rate_follows_the_batch_as_the_recipe_says():
     assert finetune.replace(accumulate=4).rate(8) == finetune.rate(32)
     assert recipe("finetune", learning_rate=0.003).rate(8) == 0.003  # a rate that is given is meant
     assert recipe("finetune", learning_rate=0.004, scale_learning_rate="sqrt").rate(8) == 0.002
+    assert recipe("finetune", learning_rate=None).scale_learning_rate == "sqrt"
     assert recipe("vit").rate(128) == pytest.approx(0.03 / 4)
 
 

@@ -209,7 +209,7 @@ class Recipe:
             raise ValueError(f"A recipe has no field {', '.join(unknown)}.{hint} Its fields: {', '.join(known)}.")
         if "augmentation" in changes:
             changes = {"augment_from": 0, "flip_test": False} | changes
-        if "learning_rate" in changes and self.scale_learning_rate == "sqrt":
+        if changes.get("learning_rate") is not None and self.scale_learning_rate == "sqrt":
             changes = {"scale_learning_rate": False} | changes
         return dataclasses.replace(self, **changes)
 
