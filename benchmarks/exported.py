@@ -1,6 +1,6 @@
 """Compare the speed of exported ViTs: `python -m benchmarks.exported OURS.onnx [OTHER.onnx ...] [--timm NAME]`.
 
-The files take turns on one picture of noise, in onnxruntime and in OpenVINO (float32), on one thread. Printed are the
+The files take turns on one image of noise, in onnxruntime and in OpenVINO (float32), on one thread. Printed are the
 median time of the processor, and the median of its ratios to the first file in the same round: above 1, the first file
 is the faster one. `--timm NAME` adds the file that timm's own exporter (`timm.utils.onnx.onnx_export`) writes of a
 model of that name with random weights.
@@ -16,7 +16,7 @@ import numpy as np
 
 
 def onnxruntime(path):
-    """Return a function without arguments that runs a file on one picture."""
+    """Return a function without arguments that runs a file on one image."""
     import onnxruntime as ort
 
     options = ort.SessionOptions()
@@ -44,7 +44,7 @@ RUNTIMES = {"onnxruntime": onnxruntime, "openvino": openvino}
 
 
 def noise(shape, dtype):
-    """Return one picture for an input: 224 pixels where the size is open."""
+    """Return one image for an input: 224 pixels where the size is open."""
     shape = [1, *(size if isinstance(size, int) else 224 for size in shape[1:])]
     values = np.random.default_rng(0).uniform(0, 255, shape)
     return values.astype("uint8") if dtype in ("tensor(uint8)", "u8") else (values / 127.5 - 1).astype("float32")

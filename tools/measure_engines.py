@@ -5,7 +5,7 @@
 
 `workers` computes features with one worker and with two, in turns, each on one thread. A rate counts from the end of
 the first batch on, when all workers are up. `memory` sends rows through two workers with a tiny model, and prints the
-resident memory of each while they go by. The pictures are noise. Needs `pip install "ray[data]"`.
+resident memory of each while they go by. The images are noise. Needs `pip install "ray[data]"`.
 """
 
 import argparse
@@ -117,7 +117,7 @@ def compare(name, model, rows, rounds):
     for _ in range(rounds):
         for workers, found in rates.items():
             found.append(rate(embed(pictures(20, 224), rows, workers, 4, 1, model), 4))
-            print(f"{workers} worker(s): {found[-1]:.2f} pictures a second", flush=True)
+            print(f"{workers} worker(s): {found[-1]:.2f} images a second", flush=True)
     ratio = statistics.median(two / one for one, two in zip(rates[1], rates[2]))
     print(f"{name}: two workers are {ratio:.2f} × one, the median of {rounds} rounds")
 

@@ -60,7 +60,7 @@ def pointing(model, pictures, classes, mosaics):
         rows.append([name, f"{result.mean:.3f} ± {result.error:.3f}", f"{result.hits.mean():.2f}"])
     targets = f"{result.energy.size} targets in {len(result.energy)} mosaics"
     print(f"### grid pointing game: chance {result.chance:.3f}; {targets}\n")
-    table(("map", "energy in the right picture", "highest there"), rows)
+    table(("map", "energy in the right image", "highest there"), rows)
 
 
 def randomized(model, pictures):

@@ -2,7 +2,7 @@
 
 KERAS_BACKEND=torch python tools/measure_gelu.py PICTURES [--environments FOLDER]
 
-PICTURES is a folder of pictures, for which our logits are the reference, or an .npz file of `image` (uint8) and of the
+PICTURES is a folder of images, for which our logits are the reference, or an .npz file of `image` (uint8) and of the
 `logits` that Google's code computed. The weights are downloaded, or found in VIT_KERAS_WEIGHTS. Each library gets the
 same pixels, in its environment of the benchmarks (`benchmarks/environments.py`), which is made if it is missing.
 """

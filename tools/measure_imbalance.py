@@ -2,8 +2,8 @@
 
 python tools/measure_imbalance.py FOLDER --weights Ti_16.npz [--largest 80] [--ratio 16] [--seeds 3] [--epochs 6]
 
-FOLDER holds class/image. Each seed draws other pictures, and gives the classes other places in the tail: the first has
-`largest` pictures, the last `largest / ratio`, and those between fall by equal factors. 40 other pictures of each class
+FOLDER holds class/image. Each seed draws other images, and gives the classes other places in the tail: the first has
+`largest` images, the last `largest / ratio`, and those between fall by equal factors. 40 other images of each class
 are the test. All losses start from the same weights and see the same batches. Printed are balanced accuracy and macro
 F1 on the test and, at the end, the gain over the plain loss in points, with its standard error over the seeds. With
 --frozen only a linear head is trained, on features that are computed once, which takes seconds.
@@ -21,8 +21,8 @@ from vit_keras import training
 from vit_keras.opening import from_checkpoint
 from vit_keras.training import metrics
 
-TESTED = 40  # pictures of each class
-POOL = 200  # pictures of each class that features are computed of
+TESTED = 40  # images of each class
+POOL = 200  # images of each class that features are computed of
 PROBE_STEPS = 150
 
 
@@ -38,7 +38,7 @@ class WithPrior(keras.losses.Loss):
 
 
 def effective(counts, beta):
-    """Return weights by the effective number of pictures of each class (arXiv 1901.05555), 1 in the mean."""
+    """Return weights by the effective number of images of each class (arXiv 1901.05555), 1 in the mean."""
     weights = (1 - beta) / (1 - beta**counts)
     return dict(enumerate(weights * counts.sum() / (weights * counts).sum()))
 
@@ -65,7 +65,7 @@ METHODS = {
 
 
 def draw(source, target, largest, ratio, seed):
-    """Link pictures into target/train/class and target/test/class."""
+    """Link images into target/train/class and target/test/class."""
     rng = np.random.default_rng(seed)
     classes = sorted(path for path in source.iterdir() if path.is_dir())
     for place, number in enumerate(rng.permutation(len(classes))):
@@ -115,7 +115,7 @@ def probed(method, features, folder):
 
 
 def all_features(folder, weights, size):
-    """Return the features of the first pictures of each class, by file."""
+    """Return the features of the first images of each class, by file."""
     model = from_checkpoint(weights, image_size=size, include_top=False)
     classes = sorted(path for path in folder.iterdir() if path.is_dir())
     files = [str(file) for path in classes for file in sorted(path.iterdir())[:POOL]]

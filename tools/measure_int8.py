@@ -31,7 +31,7 @@ from vit_keras.training.data.listing import pictures_in
 
 
 def litert(path):
-    """Return a function without arguments that runs a file on one picture."""
+    """Return a function without arguments that runs a file on one image."""
     from ai_edge_litert.interpreter import Interpreter
 
     interpreter = Interpreter(path, num_threads=1)
@@ -60,7 +60,7 @@ def logits(name, path, inputs):
 
 
 def pictures_and_labels(folders):
-    """Return the paths of all pictures in folders, and the number of the class of each, or -1."""
+    """Return the paths of all images in folders, and the number of the class of each, or -1."""
     paths, labels = [], []
     for folder in folders:
         known = json.loads((folder / "labels.json").read_text()) if (folder / "labels.json").is_file() else {}

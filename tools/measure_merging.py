@@ -35,8 +35,8 @@ def measure(model, counts, images, batch):
 def main():
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("weights", help="a classifier, run with its own pictures")
-    parser.add_argument("pictures", type=Path, help="a folder with pictures and labels.json, {file: class}")
+    parser.add_argument("weights", help="a classifier, run with its own images")
+    parser.add_argument("pictures", type=Path, help="a folder with images and labels.json, {file: class}")
     parser.add_argument("--sizes", type=int, nargs="*", default=[224, 384], help="pixels")
     parser.add_argument("--variants", nargs="*", default=["vit_b16"], help="models with random weights, of 224 pixels")
     parser.add_argument(

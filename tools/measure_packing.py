@@ -2,7 +2,7 @@
 
 python tools/measure_packing.py WEIGHTS IMAGES [--longest 224 192 160 128 96] [--rounds 5]
 
-The pictures of a folder keep their shape; their longest side becomes so many pixels, in each of the given sizes. The
+The images of a folder keep their shape; their longest side becomes so many pixels, in each of the given sizes. The
 ways take turns on one thread of the backend of Keras; what is printed is the CPU time of the best round. The outputs of
 all three are compared.
 """
@@ -51,7 +51,7 @@ def main():
             run()
             times[way].append(time.process_time() - start)
     shapes = len({image.shape for image in images})
-    print(f"{keras.backend.backend()}: {len(images)} pictures of {shapes} shapes, {sum(counts):,} tokens")
+    print(f"{keras.backend.backend()}: {len(images)} images of {shapes} shapes, {sum(counts):,} tokens")
     print("| way | padding | CPU seconds | times padded | largest difference |\n| --- | --- | --- | --- | --- |")
     for way, output in outputs.items():
         speed = min(times["padded"]) / min(times[way])
@@ -61,7 +61,7 @@ def main():
 
 
 def picture(model, path, longest):
-    """Return a picture with the longest side of so many pixels, as the model takes it."""
+    """Return an image with the longest side of so many pixels, as the model takes it."""
     pixels = vit_keras.utils.read(path, None)
     height, width = (max(16, round(side * longest / max(pixels.shape[:2]))) for side in pixels.shape[:2])
     size = (height // 16 * 16, width // 16 * 16)

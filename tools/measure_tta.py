@@ -1,8 +1,8 @@
-"""Measure what several views of a picture at test time gain: `predict_table(tta=…)` of a linear probe on a frozen ViT.
+"""Measure what several views of an image at test time gain: `predict_table(tta=…)` of a linear probe on a frozen ViT.
 
 python tools/measure_tta.py FOLDER --weights Ti_16.npz [--image-size 128] [--train 40] [--test 40] [--seeds 5]
 
-FOLDER holds class/image. Each seed draws `train` and `test` pictures of each class. Printed are the accuracy and the
+FOLDER holds class/image. Each seed draws `train` and `test` images of each class. Printed are the accuracy and the
 cross-entropy with one view and, for more views, the gain in points and the change of the cross-entropy, with their
 standard errors over the seeds.
 """

@@ -49,7 +49,7 @@ def save(figure, path, width):
 
 
 def panel(figure, place, picture, title):
-    """Draw a picture in a part `(left, bottom, width, height)` of a figure."""
+    """Draw an image in a part `(left, bottom, width, height)` of a figure."""
     axis = figure.add_axes(place)
     axis.imshow(picture, interpolation="nearest")
     axis.set_axis_off()
@@ -74,7 +74,7 @@ def together(patches, gap=0):
 
 
 def shown(model, picture):
-    """Return what the model sees of a picture, in [0, 1]."""
+    """Return what the model sees of an image, in [0, 1]."""
     return np.clip((model.preprocess(picture)[0] + 1) / 2, 0, 1)
 
 
@@ -239,13 +239,13 @@ def data_table(results):
     if not rows:
         yield NOTHING
         return
-    yield "| pictures | each is seen | ViT | ResNet | ResNet − ViT |"
+    yield "| images | each is seen | ViT | ResNet | ResNet − ViT |"
     yield "|---|---|---|---|---|"
     for pictures, seen, cells in rows:
         gap = cells["ResNet"][1] - cells["ViT"][1]
         yield f"| {pictures:,} | {seen:.1f} × | {cell(cells['ViT'])} | {cell(cells['ResNet'])} | {gap:+.1f} |"
     yield ""
-    yield '<img src="paper/study_data.png" width="620" alt="Accuracy against training pictures: ResNet and ViT">'
+    yield '<img src="paper/study_data.png" width="620" alt="Accuracy against training images: ResNet and ViT">'
 
 
 def compute_table(results):

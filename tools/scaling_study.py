@@ -1,5 +1,5 @@
 """Measure in miniature what the paper's Figures 3 to 5 measure at full size, on CIFAR-10: accuracy against training
-compute, pictures and architecture.
+compute, images and architecture.
 
     python tools/scaling_study.py CIFAR10 sizes [-o docs/scaling.json]
     python tools/scaling_study.py CIFAR10 paper [-o docs/paper/study.json]
@@ -36,7 +36,7 @@ ARCHITECTURES = {"ViT": ((), (2, 32, 2)), "hybrid": ((32,), (1, 32, 2)), "ResNet
 """Filters of the residual blocks, and the ViT behind them. An image costs about as much in each."""
 
 EVERY = 50_000
-"""Training pictures of CIFAR-10."""
+"""Training images of CIFAR-10."""
 
 PICTURES = (1_000, 5_000, 20_000, EVERY)
 BUDGETS = (0.02, 0.08, 0.32)
@@ -52,12 +52,12 @@ class Run(NamedTuple):
     budget: float
     """TFLOPs of training."""
     pictures: int = EVERY
-    """Training pictures that it is shown again and again."""
+    """Training images that it is shown again and again."""
     seed: int = 0
 
 
 def sizes():
-    """The study of size: four ViTs, all pictures."""
+    """The study of size: four ViTs, all images."""
     return [Run(name, budget) for budget in (0.1, 0.3, 1, 3) for name in SIZES]
 
 
@@ -277,7 +277,7 @@ def draw_sizes(results, folder, stem):
 
 
 def draw_paper(results, folder, stem):
-    """Draw accuracy against pictures and against compute, with the standard deviation over seeds."""
+    """Draw accuracy against images and against compute, with the standard deviation over seeds."""
     compute, data = rows_of_compute(results), rows_of_data(results)
     of_data = [(pictures, cells) for pictures, _, cells in data]
     for name, xlabel, rows in (

@@ -48,7 +48,7 @@ def labels(cell: dict[str, Any]) -> np.ndarray:
 
 
 def photo(seed: int = 0, height: int = 375, width: int = 500) -> np.ndarray:
-    """A picture with as much detail at each scale as a photograph has: uint8 `(height, width, 3)`."""
+    """An image with as much detail at each scale as a photograph has: uint8 `(height, width, 3)`."""
     random = np.random.default_rng(seed)
     y, x = np.mgrid[:height, :width]
     picture = np.full((height, width, 3), 128.0)
