@@ -93,6 +93,21 @@ def test_less_time_than_one_epoch_trains_a_part_of_it(photos, columns, tmp_path,
         assert len(result.history["loss"]) == 1
 
 
+# --- averages of the weights ----------------------------------------------------------------------------------------
+
+
+def test_a_metric_changes_nothing_in_a_training_with_averages(photos, columns, tmp_path):
+    how = {"label_column": "kind", "epochs": 3, "recipe": HOW.replace(ema=0.9), "probe": False}
+    plain, measured = (
+        finetune(columns, model=tiny(), output=tmp_path / str(metric), **options(photos, metric=metric, **how))
+        for metric in (None, "macro_f1")
+    )
+    for name, values in plain.history.items():
+        np.testing.assert_allclose(measured.history[name], values, rtol=1e-5, err_msg=name)  # float32
+    accuracy = measured.evaluation.accuracy
+    assert accuracy == pytest.approx(measured.history["val_accuracy"][measured.best_epoch], abs=1e-6)
+
+
 # --- every task ---------------------------------------------------------------------------------------------------
 
 

@@ -405,6 +405,20 @@ def test_the_average_of_the_weights_is_left_in_the_model():
     assert np.abs(steps[-1][0] - average[0]).max() > 1e-3
 
 
+def test_a_model_with_averaged_weights_is_used_and_trained_again():
+    model, (x, y) = dense(), points()
+    known = recipe("probe", ema=0.7)
+    known.compile(model)
+    model.fit(x, y, batch_size=4, epochs=1, verbose=0, callbacks=known.callbacks)
+    expected = model.predict(x, verbose=0)
+    model.optimizer.finalize_variable_values(model.trainable_variables)
+    np.testing.assert_allclose(model.predict(x, verbose=0), expected, atol=1e-6)  # float32
+    model.evaluate(x, y, verbose=0)
+    model.fit(x, y, batch_size=4, epochs=1, verbose=0, callbacks=known.callbacks)
+    assert all(np.isfinite(weight).all() for weight in model.get_weights())
+    assert all(np.isfinite(keras.ops.convert_to_numpy(each)).all() for each in model.optimizer.variables)
+
+
 def test_a_vit_learns_and_is_loaded_as_it_was(tmp_path):
     model = tiny()
     x, y = RNG.uniform(-1, 1, size=(12, 16, 16, 3)).astype("float32"), np.arange(12) % 3

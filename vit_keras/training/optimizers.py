@@ -250,6 +250,13 @@ class Layerwise(_Optimizer):
         seen, first, last = (ops.floor_divide(each, self.gradient_accumulation_steps or 1) for each in batches)
         return seen - first, ops.maximum(last - first, 1)
 
+    def finalize_variable_values(self, var_list: Any) -> None:
+        super().finalize_variable_values(var_list)
+        if self.use_ema and keras.backend.backend() == "jax":
+            # Each variable and its average are one array now, which Keras' next compiled step would delete.
+            for variable in var_list:
+                variable.assign(ops.copy(variable))
+
     def build(self, variables: Any) -> None:
         if self.built:
             return

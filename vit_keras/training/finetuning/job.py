@@ -50,7 +50,7 @@ class Score(keras.callbacks.Callback):
 
     Args:
         job: What is trained.
-        averages: The callbacks that put averages of the weights in their place for as long as a model predicts.
+        averages: The callbacks that put averages of the weights in their place for as long as a model is tested.
     """
 
     averages: list[Any]
@@ -61,11 +61,11 @@ class Score(keras.callbacks.Callback):
         self.job, self.averages = job, averages
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
-        for each in self.averages:
-            each.on_predict_begin()
+        for each in self.averages:  # not on_predict_end, in which Keras does not take the averages out again
+            each.on_test_begin()
         logs[f"val_{self.job.options.metric}"] = self.job.score()
         for each in self.averages:
-            each.on_predict_end()
+            each.on_test_end()
 
 
 def with_head(
