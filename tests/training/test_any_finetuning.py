@@ -19,6 +19,7 @@ from vit_keras.training import RECIPES, add_lora, evaluate, recipe
 from vit_keras.training.finetuning import finetune
 
 pytestmark = [
+    pytest.mark.core,  # on every backend
     pytest.mark.slow,
     pytest.mark.filterwarnings("ignore::UserWarning"),  # of these few images, there is much to warn of
 ]

@@ -216,6 +216,7 @@ t.finetune({str(photos)!r}, model=t.tiny(), output={str(tmp_path / "run")!r}, pr
     np.testing.assert_allclose(again.evaluation.probabilities, result.evaluation.probabilities, atol=1e-5)
 
 
+@pytest.mark.core
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "how",

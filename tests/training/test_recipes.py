@@ -405,6 +405,7 @@ def test_the_average_of_the_weights_is_left_in_the_model():
     assert np.abs(steps[-1][0] - average[0]).max() > 1e-3
 
 
+@pytest.mark.core
 def test_a_model_with_averaged_weights_is_used_and_trained_again():
     model, (x, y) = dense(), points()
     known = recipe("probe", ema=0.7)
