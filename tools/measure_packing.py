@@ -2,7 +2,7 @@
 
 python tools/measure_packing.py WEIGHTS IMAGES [--longest 224 192 160 128 96] [--rounds 5]
 
-The images of a folder keep their shape; their longest side becomes so many pixels, in each of the given sizes. The
+The images of a folder keep their aspect ratio. The longest side gets each of the given sizes, in pixels. The
 ways take turns on one thread of the backend of Keras; what is printed is the CPU time of the best round. The outputs of
 all three are compared.
 """
@@ -61,7 +61,7 @@ def main():
 
 
 def picture(model, path, longest):
-    """Return an image with the longest side of so many pixels, as the model takes it."""
+    """Return the model's input for an image whose longest side gets this many pixels."""
     pixels = vit_keras.utils.read(path, None)
     height, width = (max(16, round(side * longest / max(pixels.shape[:2]))) for side in pixels.shape[:2])
     size = (height // 16 * 16, width // 16 * 16)

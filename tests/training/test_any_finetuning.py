@@ -95,7 +95,7 @@ def some(draw, choices, share):
 
 
 def drawn(seed, images):
-    """A model, a source of images, arguments of `finetune`, and what of them `evaluate` takes."""
+    """A model, a source of images, arguments of `finetune`, and those that `evaluate` takes too."""
     draw = random.Random(seed)
     name = draw.choice([*MODELS])
     fields = {"image_size": 32, "patch_size": 8, "num_layers": 2, "hidden_size": 16, "num_heads": 2, "mlp_dim": 32}

@@ -80,7 +80,7 @@ def options(photos, **others):
 
 @pytest.mark.parametrize("folds", [None, pytest.param(2, marks=pytest.mark.slow)])
 def test_less_time_than_one_epoch_trains_a_part_of_it(photos, columns, tmp_path, capsys, folds):
-    """No time at all is 20 of 24 or 38 steps: of one image each, different ones."""
+    """Without time there are 20 steps of one image each, where an epoch has 38, or 24 with two folds."""
     given = options(photos, label_column="kind", folds=folds, minutes=1e-3, batch_size=1, probe=False)
     result = finetune(columns, model=tiny(), output=tmp_path, **{**given, "progress": True})
     steps = 38 if folds is None else 24

@@ -19,7 +19,7 @@ HOW = {"image_size": 32, "mistakes": 0, "progress": False, "recipe": recipe("fin
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """40 images, of which 32 are learned: 96 in three epochs, 160 in five."""
+    """40 images. Training has 32 of them: it sees 96 in three epochs, and 160 in five."""
     folder, rng = tmp_path_factory.mktemp("images"), np.random.default_rng(0)
     for name in ("dark", "bright"):
         (folder / name).mkdir()

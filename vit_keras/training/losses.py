@@ -91,7 +91,9 @@ def _are_distributions(y_true, y_pred):
     return len(y_true.shape) == len(y_pred.shape) and y_true.shape[-1] == y_pred.shape[-1]
 
 
-def usual(model: keras.Model, labels: Any, binary: bool = False, label_smoothing: float = 0.0) -> tuple[Any, Any]:
+def loss_and_accuracy(
+    model: keras.Model, labels: Any, binary: bool = False, label_smoothing: float = 0.0
+) -> tuple[Any, Any]:
     """Return the loss and the accuracy that fit a model's task, its last activation and its labels.
 
     Args:
@@ -107,7 +109,8 @@ def usual(model: keras.Model, labels: Any, binary: bool = False, label_smoothing
         ValueError: The model has several outputs, or another last activation than linear, softmax and sigmoid.
 
     Example:
-        >>> usual(keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)]), None)[0].from_logits
+        >>> model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
+        >>> loss_and_accuracy(model, None)[0].from_logits
         True
     """
     try:

@@ -29,7 +29,7 @@ from .checks import as_array, check, first_batch
 from .data.augment import Augmentation
 from .distill import Distillation
 from .freeze import train_only
-from .losses import usual
+from .losses import loss_and_accuracy
 from .optimizers import DECAYS, LayerwiseAdamW, LayerwiseLamb, LayerwiseSGD, WarmupDecay
 from .recipe_table import RECIPE_TABLE
 
@@ -274,7 +274,8 @@ class Recipe:
         own_loss = type(model).compute_loss is not keras.Model.compute_loss
         learns_labels = isinstance(model, Distillation) or not own_loss
         if loss is None and learns_labels:
-            loss, right = usual(getattr(model, "student", model), labels, self.loss == "binary", self.label_smoothing)
+            student = getattr(model, "student", model)
+            loss, right = loss_and_accuracy(student, labels, self.loss == "binary", self.label_smoothing)
             metrics = [right if metric == "accuracy" else metric for metric in metrics]
             metrics = [metric for metric in metrics if metric is not None]
         elif not learns_labels:

@@ -119,8 +119,8 @@ def finetune(
             limit if `epochs` is given.
         image_size: Pixels, `(height, width)` or one integer; `"native"`: the model's own; `"auto"` or `None`: the same,
             or fewer where the images are smaller.
-        batch_size: Images in a step. `None`: 32, or 16 where the training sees fewer than 6,400 images in all epochs,
-            by the recipe and the time limit (`Recipe.batch_for`).
+        batch_size: Images in a step. `None`: 32. With the recipes `finetune`, `lp_ft` and `gradual`, 16 if the training
+            sees fewer than 6,400 images in all epochs that it has time for (`Recipe.batch_for`).
         validation_split: Share of the images to hold out, without `folds`.
         folds: How many folds (see `splits.fold_numbers`), or the column of a table that has their numbers.
         metric: Name of the metric that chooses the epoch, one of `vit_keras.training.metrics.NAMES`.

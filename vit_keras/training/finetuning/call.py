@@ -131,15 +131,16 @@ class Call:
         return Frozen.of(self.given, train, held_out, seconds=self.options.seconds, seed=self.options.seed)
 
     def _choose_batch(self, frozen: Frozen | None, pairs: Sequence[tuple[ImageFolder, ImageFolder]]) -> None:
-        """Choose the batch size again, if none is asked for: by the time limit, or that of the run that goes on."""
+        """Set the batch size, unless the user did: the one of an unfinished run, or one that fits the time limit."""
         if self.options.batch_size is not None:
             return
         size = None if self.options.overwrite else Run.batch_size(self.output / ".state")
         if size is None and frozen is not None and (end := self._end(len(pairs))) is not None:
             size = self.recipe.batch_for(images_within(end - time.monotonic(), frozen.seconds / len(frozen.rows)))
             size = min(size, pairs[0][0].batch_size)
-        for part in (part for pair in pairs for part in pair):
-            part.batch_size = size or part.batch_size
+        if size is not None:
+            for part in (part for pair in pairs for part in pair):
+                part.batch_size = size
 
     def _baseline(self, frozen: Frozen | None, job: Job) -> Baseline | None:
         """Return the baseline of the features before training, for images with one class."""
