@@ -114,8 +114,8 @@ def _nearest(start, count, source, target, xp, dtype):
     """Pick the cell under the center of each new one; added up as Pillow does, which decides the ties."""
     step = as_real(source, xp, dtype) / as_real(target, xp, dtype)
     rows = as_real(xp.arange(start + count), xp, dtype)
-    cells = xp.floor(xp.cumsum(xp.where(rows == 0, step / 2, step))[start:])[:, None]
-    return as_real(as_real(xp.arange(source), xp, dtype)[None] == cells, xp, dtype)
+    cells = xp.floor(xp.cumsum(xp.where(xp.equal(rows, 0), step / 2, step))[start:])[:, None]
+    return as_real(xp.equal(as_real(xp.arange(source), xp, dtype)[None], cells), xp, dtype)
 
 
 def _box(start, count, source, target, xp, dtype):
@@ -230,8 +230,8 @@ def resampling_matrix(
     weights = kernel(xp.abs((numerator - j * denominator) / width), xp)
     before, after = weights[:, :beyond], weights[:, beyond + source :]
     j, weights = j[:, beyond : beyond + source], weights[:, beyond : beyond + source]
-    weights = weights + xp.where(j == 0, xp.sum(before, axis=1, keepdims=True), 0.0)
-    weights = weights + xp.where(j == old - 1, xp.sum(after, axis=1, keepdims=True), 0.0)
+    weights = weights + xp.where(xp.equal(j, 0), xp.sum(before, axis=1, keepdims=True), 0.0)
+    weights = weights + xp.where(xp.equal(j, old - 1), xp.sum(after, axis=1, keepdims=True), 0.0)
     return weights / xp.sum(weights, axis=1, keepdims=True)
 
 
@@ -276,7 +276,7 @@ def resizing_matrices(source: Any, target: Any, method: str, *, xp: Any = np) ->
     method = table_filter(method)
     matrices = [resampling_matrix(*axis, method, xp=xp) for axis in zip(source, target)]
     if method == "bicubic_dino":
-        same = (target[0] == source[0]) & (target[1] == source[1])
+        same = xp.logical_and(xp.equal(target[0], source[0]), xp.equal(target[1], source[1]))
         plain = [resampling_matrix(*axis, "bicubic", xp=xp) for axis in zip(source, target)]
         matrices = [xp.where(same, *pair) for pair in zip(plain, matrices)]
     return matrices

@@ -127,7 +127,7 @@ def run_here(path, inputs):
 
 @ON_TORCH
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["half", "pixels", "nested"])
+@pytest.mark.parametrize("name", ["half", "pixels", "nested", "merged"])
 def test_a_torch_program(tmp_path, name):
     pytest.importorskip("torch")
     from vit_keras.export import torch_program

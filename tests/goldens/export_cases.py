@@ -49,6 +49,7 @@ CASES = {
     "hybrid": lambda: tiny(patch_size=1, resnet=(1, 1)),
     "two heads": lambda: tiny(pooling="token+dist", distillation_token=True),
     "gray": lambda: tiny(channels=1),
+    "merged": lambda: tiny(patch_size=8, merge_tokens=4),
     "nested": _nested,
     "functional": _functional,
     "half": lambda: tiny(dtype="mixed_bfloat16"),

@@ -49,9 +49,7 @@ def drawn(plan: Plan) -> list[np.ndarray]:
     """Return images of the model's own size, and of others where files resize: gradients, checks, noise, grays."""
     channels = plan.picture_shape[3]
     height, width = unresized(plan) or (224, 224)
-    sizes = [(height, width)] * 4
-    if channels == 3:
-        sizes += [(height + 37, width * 2 + 5), (max(height // 2, 8), width), (64, 256), (32, 32)]
+    sizes = [*[(height, width)] * 4, (height + 37, width * 2 + 5), (max(height // 2, 8), width), (64, 256), (32, 32)]
     return [_draw(number, *size, channels) for number, size in enumerate(sizes)]
 
 
@@ -83,9 +81,11 @@ def model_inputs(plan: Plan, pictures: Sequence[Any], preprocessing: Preprocessi
         preprocessing: Another than the model's own.
     """
     preprocessing = anatomy.preprocessing_of(plan.model) if preprocessing is None else preprocessing
-    if plan.picture_shape[3] != 3:  # arrays of more channels than an image has
-        return [preprocessing.normalize(picture[None]) for picture in pictures]
-    return [preprocessing(picture) for picture in pictures]
+    if plan.picture_shape[3] == 3:
+        return [preprocessing(picture) for picture in pictures]
+    pixels = preprocessing.for_channels(1).replace(mean=0.0, std=1 / 255)  # each channel as a gray image
+    split = [[pixels(channel) for channel in np.moveaxis(picture, -1, 0)] for picture in pictures]
+    return [preprocessing.normalize(np.concatenate(channels, axis=-1)) for channels in split]
 
 
 def pictures_of_own_size(plan: Plan, pictures: Sequence[Any]) -> list[np.ndarray]:

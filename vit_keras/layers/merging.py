@@ -48,11 +48,15 @@ def _merging(keys: Any, count: int, prefix: Any) -> Any:
     length = ops.sqrt(ops.sum(keys * keys, axis=-1, keepdims=True))
     first, second = sets(keys / ops.maximum(length, 1e-6))
     similarity = ops.matmul(first, ops.transpose(second, (0, 2, 1)))
-    order = ops.argsort(-ops.max(similarity, axis=-1), axis=-1)
+    highest = ops.max(similarity, axis=-1, keepdims=True)
+    partner = ops.argmax(ops.cast(ops.equal(similarity, highest), "int32"), axis=-1)  # LiteRT takes it of integers
+    order = ops.argsort(-highest[..., 0], axis=-1)
     merged, kept = order[:, :count], ops.sort(order[:, count:], axis=-1)
-    partners = ops.take_along_axis(ops.argmax(similarity, axis=-1), merged, axis=1)
     picks = _one_hot(ops.concatenate([kept, merged], axis=1)[..., None], np.arange(first.shape[1]), keys.dtype)
-    joins = _one_hot(partners[:, None], np.arange(second.shape[1])[:, None], keys.dtype)
+    partners = ops.matmul(  # torch.export follows no gathering
+        ops.cast(partner, keys.dtype)[:, None], ops.transpose(picks[:, -count:], (0, 2, 1))
+    )
+    joins = _one_hot(partners, np.arange(second.shape[1])[:, None], keys.dtype)
 
     def total(x):
         first, second = sets(x)

@@ -17,6 +17,7 @@ from vit_keras.export.onnx import graph_of, write
 from vit_keras.export.onnx.file import save
 from vit_keras.export.onnx.trace import trace
 from vit_keras.export.plan import in_float32
+from vit_keras.positions import METHODS
 
 pytest.importorskip("onnx")
 ort = pytest.importorskip("onnxruntime")
@@ -49,7 +50,6 @@ MORE = {
     "sines": lambda: tiny(image_size=None, position="sincos2d", pooling="gap"),
     "any size rope": lambda: tiny(image_size=None, position=None, rope_theta=100.0),
     "patch norm": lambda: tiny(patch_norm=True, representation_size=8),
-    "merged": lambda: vit_keras.merge_tokens(tiny(image_size=96), 4),
     "quick": lambda: tiny(mlp_activation="quick_gelu", pooling="token+gap", qkv_bias=False),
 }
 QUICK = ("token", "rope", "nested", "half", "any size", "own layer", "merged")
@@ -90,6 +90,7 @@ def test_a_file_computes_what_its_model_computes(tmp_path, name):
     [
         {},
         {"interpolation": "bicubic", "crop": 0.9},
+        {"interpolation": "nearest", "crop": 0.9},
         pytest.param({"interpolation": "lanczos", "crop": 0.8, "crop_mode": "squash"}, marks=pytest.mark.slow),
         pytest.param({"interpolation": "box"}, marks=pytest.mark.slow),
         pytest.param({"interpolation": "bilinear_antialias", "image_size": (29, 43)}, marks=pytest.mark.slow),
@@ -110,6 +111,28 @@ def test_pictures_of_any_size_are_resized_inside(tmp_path, options):
         )
         assert np.abs(levels - of_pillow).max() <= 1
         assert (levels != of_layer).mean() < 5e-3  # where a value lies half-way between two levels
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_positions_of_any_size_are_resized_inside(tmp_path, method):
+    model = tiny(image_size=None, position_grid=(2, 3), position_resize=method)
+    write(Plan.of(model, preprocessing=False), tmp_path / "model.onnx")
+    file = session(tmp_path / "model.onnx")
+    for down, across in ((2, 3), (3, 2), (2, 5), (1, 1)):
+        size = (down * model.config.patch_size[0], across * model.config.patch_size[1])
+        images = np.random.default_rng(0).uniform(-1, 1, (1, *size, 3)).astype("float32")
+        expected = ops.convert_to_numpy(model(images))
+        found = file.run(None, {"images": images})[0]
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * max(1, np.abs(expected).max()))
+
+
+def test_images_of_four_channels_are_resized_and_cropped_inside(tmp_path):
+    model = tiny(channels=4)
+    channels = {"channels": 4, "mean": (0.5, 0.4, 0.3, 0.2), "std": 0.5}
+    model.preprocessing = preprocess.GOOGLE.replace(image_size=32, crop=0.875, **channels)
+    (found,) = vit_keras.export(model, tmp_path / "model.onnx").comparisons  # drawn images of several sizes
+    assert (found.inputs, found.pictures) == ("images that are resized", 8)
+    assert found.difference < 5e-3  # a pixel can be one gray level off
 
 
 def test_the_same_bytes_each_time(tmp_path):

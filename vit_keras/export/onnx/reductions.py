@@ -108,7 +108,9 @@ def _normalize(t, op, x):
 
 @on("Cumsum")
 def _cumsum(t, op, x):
-    axis = t.graph.constant(op.axis % len(x.shape), "int64")
+    if op.axis is None and len(x.shape) > 1:
+        raise ValueError("keras.ops.cumsum is written to ONNX with an axis. Received: axis=None")
+    axis = t.graph.constant((op.axis or 0) % len(x.shape), "int64")
     return t.graph.add("CumSum", t.value(x), axis, shape=t.value(x).shape)
 
 
