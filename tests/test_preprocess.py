@@ -251,7 +251,7 @@ def test_mistakes_are_named(tmp_path):
         GOOGLE(3, image_size=16)
     with pytest.raises(ValueError, match="image_size"):
         GOOGLE(noise(20, 30, 3), image_size="big")
-    with pytest.raises(ValueError, match="takes 5"):
+    with pytest.raises(TypeError, match="takes 5 channels, and images are read with 1 or 3"):
         Preprocessing(channels=5)(noise(20, 30, 3))
     with pytest.raises(ValueError, match="must have 3 channels"):
         GOOGLE.normalize(np.zeros((4, 4, 2)))

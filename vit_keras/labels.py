@@ -21,6 +21,9 @@ number on a scale of levels, 0 for the first."""
 CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 """The names of the ten classes of CIFAR-10."""
 
+_LISTED = 10
+"""Largest number of classes that an error lists."""
+
 
 def get_imagenet_classes() -> list[str]:
     """Return the names of the 1000 classes of ImageNet 2012, in the order of the models' outputs.
@@ -93,6 +96,7 @@ def class_named(name: str, labels: Sequence[str] | None) -> int:
         hint = f" Did you mean one of these? {'; '.join(alike)}."
     else:
         hint = did_you_mean(name.strip(), (synonym for label in labels for synonym in _synonyms(label)))
+        hint = hint or (f" The classes are {', '.join(labels)}." if len(labels) <= _LISTED else "")
     raise ValueError(f"No class has the name {name!r}.{hint}")
 
 

@@ -54,7 +54,7 @@ class VisionTransformer(FastModel):
     labels: tuple[str, ...] | str | None = None
     task: str = "single"
     load_report: LoadReport | None = None
-    _range_checked = False
+    range_checked: bool = False
 
     @property
     def preprocessing(self) -> Preprocessing:
@@ -123,8 +123,8 @@ class VisionTransformer(FastModel):
         """
         self._check_type(images)
         self._check_shape(images)
-        if not self._range_checked and concrete(images):
-            self._range_checked = True
+        if not self.range_checked and concrete(images):
+            self.range_checked = True
             doubt = self.preprocessing.doubt(keras.ops.convert_to_numpy(images[:8]))
             if doubt:
                 advice = " model.preprocess(images) converts images to the model's input."

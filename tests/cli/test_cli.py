@@ -293,6 +293,7 @@ def test_attention_that_cannot_be(capsys, picture, tmp_path):
     # these cost no wait for a model
     path = str(tmp_path / "none.keras")
     refused(r"\.png.*out\.txt", out=str(tmp_path / "out.txt"))
+    refused(r"\.png.*out\.h5", out=str(tmp_path / "out.h5"))  # Pillow knows it, and cannot write it
     refused(r"\.png", out=str(tmp_path / "out"))
     refused("is an input too", out=picture)
     (tmp_path / "folder.png").mkdir()
@@ -954,6 +955,7 @@ def test_finetune_evaluate_embed(capsys, photos, weights, tmp_path):
             ["finetune", "PHOTOS", "--weights", "WEIGHTS", "--group-column", "patient"],
             "group_column belongs to a table",
         ),
+        (["finetune", "PHOTOS", "--weights", "WEIGHTS", "--folds", "2", "--image-size", "33"], "nearest: height 32"),
         (["finetune", "PHOTOS", "--weights", "WEIGHTS", "--metric", "rmse"], "rmse.*does not fit.*single.*macro_f1"),
         (["evaluate", "none.keras", "PHOTOS"], r"no model file at none\.keras"),
         (["evaluate", "none.keras", "PHOTOS", "-o", "page.txt"], r"must end in \.html"),

@@ -9,6 +9,7 @@ from PIL import Image
 
 from vit_keras import training, vit
 from vit_keras.anatomy import name_classes
+from vit_keras.build import build
 from vit_keras.cli import main, parser
 from vit_keras.training.data.columns import VALUES
 
@@ -58,6 +59,20 @@ def test_a_submission_of_all_folds(contest, capsys):
     found = pd.read_csv("out/submission.csv")
     assert found["id"].tolist() == [2, 0, 1] and [*found.columns] == ["id", "dog", "cat"]
     np.testing.assert_allclose(found[["cat", "dog"]], expected[["cat", "dog"]], atol=1e-6)
+
+
+def test_a_model_that_takes_any_size(contest, capsys):
+    config = vit.build_model(16, 8, 1, 16, 2, "tiny", 16, classes=2).config
+    model = build(config.replace(image_size=None, position_grid=(2, 2)))
+    model.labels = ("cat", "dog")
+    model.save("any.keras")
+    arguments = [*ARGUMENTS[:2], "--models", "any.keras", *ARGUMENTS[4:], "-o", "out.csv"]
+    assert main(arguments) == 1
+    assert "Pass image_size=, such as 224" in capsys.readouterr().err
+    assert main([*arguments, "--image-size", "24x16"]) == 0
+    expected = training.predict_table("test.csv", [model], "test", sample="sample.csv", image_size=(24, 16))
+    columns = ["dog", "cat"]
+    np.testing.assert_allclose(pd.read_csv("out.csv")[columns], expected[columns], atol=1e-6)
 
 
 def test_the_average_of_all_folds(contest, capsys):

@@ -34,6 +34,7 @@ TASKS = {  # the column of the labels, other arguments
 MODELS = {
     "plain": {},
     "no head": {"include_top": False},
+    "all tokens": {"include_top": False, "pooling": None},
     "mean": {"pooling": "gap"},
     "distilled": {"distillation_token": True, "pooling": "token+dist"},
     "attention pooling": {"class_token": False, "pooling": "map"},
@@ -104,9 +105,9 @@ def drawn(seed, images):
     change = draw.choice(["none", "none", "frozen", "named", "lora"])
     if change == "frozen":
         model.trainable = False
-    elif name != "no head" and change == "named":
+    elif model.config.include_top and change == "named":
         name_classes(model, ("cat", "dog", "eel"), "single")
-    elif name != "no head" and change == "lora":
+    elif model.config.include_top and change == "lora":
         add_lora(model, 2)
     options = {"epochs": draw.choice([1, 2, 3]), "mistakes": draw.choice([0, 3]), "progress": False}
     options |= some(draw, OPTIONS, 0.3) | {"recipe": (draw.choice([*RECIPES]), some(draw, CHANGES, 0.15))}

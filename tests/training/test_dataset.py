@@ -104,8 +104,12 @@ def test_names_of_classes_and_files(tmp_path):
     data = image_folder(tmp_path, SIZE, shuffle=False, batch_size=3)
     assert data.class_names == ("2", "9", "10") and len(data.paths) == 3
     assert image_folder(tmp_path, SIZE, class_names=["10", "2", "9"], shuffle=False).paths[0].parent.name == "10"
-    with pytest.raises(ValueError, match=r"each folder of .* once; '9' is not in it"):
+    with pytest.raises(ValueError, match="has the folders '9', and the classes are '10', '2'"):
         image_folder(tmp_path, SIZE, class_names=["10", "2"])
+    with pytest.raises(ValueError, match="class_names has a name twice"):
+        image_folder(tmp_path, SIZE, class_names=["10", "2", "9", "2"])
+    with pytest.raises(TypeError, match="takes 4 channels"):  # not damaged files, which can be skipped
+        image_folder(tmp_path, SIZE, preprocessing=preprocess.GOOGLE.for_channels(4), errors="skip")
 
 
 @pytest.mark.parametrize("augmentation", [None, Augmentation(crop=0.3), Augmentation(crop=None, mixup=0.5)])

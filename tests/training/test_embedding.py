@@ -147,6 +147,8 @@ def test_nobody_is_warned_of_the_pixels_that_the_model_takes():
     model = make()
     model.preprocessing = CLIP.replace(image_size=16)
     embed(model, pictures(), progress=False)  # up to 2.1 for CLIP, where Google's range ends at 1
+    for value in (0, 255):  # a night, an overexposed image
+        embed(model, model.preprocess(np.full((2, 16, 16, 3), value, "uint8")), progress=False)
 
 
 def test_which_layer():
@@ -178,6 +180,8 @@ def test_a_headless_and_a_nested_model_and_one_of_any_size():
     np.testing.assert_allclose(nested.predict(images, verbose=0), expected @ kernel + bias, atol=1e-4)
     any_size = make(image_size=None, position_grid=(2, 2))
     assert embed(any_size, images, image_size=(24, 32), layer="tokens", progress=False).shape == (3, 13, 16)
+    with pytest.raises(ValueError, match=r"at least one patch, \(8, 8\) pixels. Received: \(30, 1\)"):
+        embed(any_size, [np.zeros((30, 1, 3), "uint8")], progress=False)
     with pytest.raises(ValueError, match="takes images of .16, 16. pixels only. Received: image_size=32"):
         embed(headless, images, image_size=32)
 
@@ -198,14 +202,14 @@ def test_mistakes(model, images, error, message):
         embed(model, images, progress=False)
 
 
-@pytest.mark.filterwarnings("ignore:The pixels are between")  # said once per process, by the model
 def test_more_mistakes(model, folder, tmp_path):
     with pytest.raises(ValueError, match="batch_size must be a positive integer"):
         embed(model, folder, batch_size=0)
     with pytest.raises(ValueError, match=r"must end in \.npy, \.npz, \.parquet"):
         embed(model, folder, output="features.csv")
-    with pytest.warns(UserWarning, match="reach the ViT are from 0 to 255"):
+    with pytest.warns(UserWarning, match="reach the ViT are from 0 to 255") as said:
         embed(model, pictures().astype("float32"), progress=False)
+    assert len([each for each in said if each.category is UserWarning]) == 1
     (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match="no images in"):
         embed(model, tmp_path / "empty")

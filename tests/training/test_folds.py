@@ -190,6 +190,8 @@ def test_unbalanced_classes_are_warned_of_unless_they_are_balanced(photos, colum
 def test_a_folder_takes_no_columns(photos, columns, tmp_path):
     with pytest.raises(ValueError, match="group_column belongs to a table"):
         finetune(photos, model=tiny(), output=tmp_path / "run", group_column="patient")
+    with pytest.raises(FileNotFoundError, match="no folder"):
+        finetune(tmp_path / "nowhere", model=tiny(), output=tmp_path / "run", group_column="patient")
 
 
 # --- folds --------------------------------------------------------------------------------------------------------

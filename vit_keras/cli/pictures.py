@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import io
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+from PIL import Image
 
 from .. import anatomy
 from .._internal.atomic import complete
@@ -189,17 +192,24 @@ def save_picture(pixels: Any, path: Path) -> None:
 
 def _check_attention(options: argparse.Namespace, output: Path) -> None:
     """Raise `ValueError` for options that do not go together, before a model is read."""
-    from PIL import Image
-
     if options.all_methods:
         for name in ("method", "style"):
             if getattr(options, name) is not None:
                 raise ValueError(f"--all-methods draws all methods as overlays. Remove --{name}.")
-        known = [f".{ending}" for ending in new_figure(1, 1).canvas.get_supported_filetypes()]
+        known = output.suffix.lower()[1:] in new_figure(1, 1).canvas.get_supported_filetypes()
     else:
-        known = [ending for ending, kind in Image.registered_extensions().items() if kind in Image.SAVE]
-    if output.suffix.lower() not in known:
+        known = _can_write(output.suffix.lower())
+    if not known:
         raise ValueError(f"The output file must end in .png or another image format. Received: {output}")
+
+
+def _can_write(suffix: str) -> bool:
+    """Return whether Pillow writes images with this suffix; it registers some that it cannot write, such as .h5."""
+    try:
+        Image.new("RGB", (1, 1)).save(io.BytesIO(), Image.registered_extensions().get(suffix, ""))
+    except (KeyError, OSError, ValueError):
+        return False
+    return True
 
 
 def check_output(paths: Sequence[Path], images: Sequence[str]) -> None:

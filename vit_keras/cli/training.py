@@ -159,6 +159,7 @@ def predict_table(options: argparse.Namespace) -> None:
         values=options.values,
         threshold=options.threshold,
         separator=" " if options.separator is None else options.separator,
+        image_size=options.image_size,
         batch_size=options.batch_size,
         errors=options.errors,
         progress=sys.stderr.isatty(),

@@ -29,7 +29,7 @@ from .._internal.bounds import LIMIT_CHANNELS
 from .._internal.imports import moved_names
 from .._internal.validate import did_you_mean, is_number, positive_integer, size_pair
 from ..resampling import PICTURES, picture_filter
-from .images import gray, read, resize_in_steps
+from .images import check_readable, gray, read, resize_in_steps
 from .json_formats import IMAGENET_MEAN, IMAGENET_STD, crop_fraction, hugging_face_fields, timm_fields
 from .pixels import is_plausible_range, preprocess_inputs
 
@@ -134,13 +134,9 @@ class Preprocessing:
         Raises:
             FileNotFoundError: There is nothing at a path or URL.
             ValueError: An image cannot be read, or images of several sizes keep them.
-            TypeError: It is not an image.
+            TypeError: It is not an image, or the model takes other than 1 or 3 channels.
         """
-        if self.channels not in (1, 3):
-            raise ValueError(
-                f"Images are read with 1 or 3 channels, but the model takes {self.channels}. Resize arrays yourself "
-                "and use normalize()."
-            )
+        check_readable(self.channels)
         size = self.image_size if image_size is None else size_pair(image_size, "image_size")
         pixels = [self._resize(read(image, None), size) for image in _batch(images)]
         shapes = sorted({p.shape[:2] for p in pixels})
@@ -239,7 +235,7 @@ class Preprocessing:
     def _affine(self) -> tuple[np.ndarray, np.ndarray]:
         """Return scale and offset, float64: `normalize` is `pixels * scale + offset`."""
         mean, std = np.array(self.mean), np.array(self.std)
-        return 1 / (255 * std), -mean / std
+        return 1 / (255 * std), (0.0 - mean) / std
 
     @property
     def range(self) -> tuple[float, float]:

@@ -29,6 +29,7 @@ __all__ = [
     "MAX_SCANS",
     "ImageInputType",
     "check_pixels",
+    "check_readable",
     "gray",
     "pixel_range",
     "read",
@@ -207,6 +208,19 @@ def resize_in_steps(image: np.ndarray, size: tuple[int, int], interpolation: str
 
 
 resize = resize_image  # its name until there was `vit_keras.resize`, for models
+
+
+def check_readable(channels: int) -> None:
+    """Raise a `TypeError` if images cannot be read with a number of channels: only with 1 or 3.
+
+    Example:
+        >>> check_readable(3)
+    """
+    if channels not in (1, 3):
+        raise TypeError(
+            f"The model takes {channels} channels, and images are read with 1 or 3. Resize arrays of {channels} "
+            "channels yourself and pass them to preprocessing.normalize."
+        )
 
 
 def gray(image: np.ndarray) -> np.ndarray:

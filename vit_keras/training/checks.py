@@ -118,12 +118,18 @@ def check_range(model: keras.Model, inputs: Any) -> None:
     mean, std = np.array(preprocessing.mean), np.array(preprocessing.std)
     received, expected = (float(pixels.min()), float(pixels.max())), preprocessing.range
     scaled_twice = np.ptp(pixels * std + mean) < 0.025  # in units of white less black
-    if scaled_twice or not is_plausible_range(received, expected):
+    if (scaled_twice and not _is_one_color(inputs)) or not is_plausible_range(received, expected):
         warn_caller(
             f"The pixels that reach the ViT are from {received[0]:.3g} to {received[1]:.3g}. It was trained with "
             f"pixels from {expected[0]:.3g} to {expected[1]:.3g}. "
             f"{_REMEDIES[input_range(model)]}{see('accuracy-low')}"
         )
+
+
+def _is_one_color(inputs: Any) -> bool:
+    """Return whether all pixels are the same, as in the dark: these tell nothing of how they were scaled."""
+    arrays = [as_array(each) for each in keras.tree.flatten(inputs)]
+    return all(np.ptp(each.reshape(-1, each.shape[-1]), axis=0).max() == 0 for each in arrays)
 
 
 _REMEDIES = {

@@ -190,6 +190,13 @@ def predict_table(parser: argparse.ArgumentParser) -> None:
         help="probability from which a label is predicted; default: 0.5",
     )
     parser.add_argument("--separator", metavar="TEXT", help="text between the labels in one column; default: a space")
+    parser.add_argument(
+        "--image-size",
+        type=image_size,
+        default="native",
+        metavar="N|HxW",
+        help="input size in pixels, for models that take any size; default: native, the size of the weights",
+    )
     parser.add_argument("--batch-size", type=integer(), default=32, metavar="N", help="images per batch; default: 32")
     add_output(parser, "FILE", "file to write: .csv, .tsv or .parquet")
     add_errors(parser)

@@ -22,7 +22,7 @@ from ..._internal.atomic import complete, delete_left, naming
 from ..._internal.progress import progress_bar
 from ..._internal.warn import warn_caller
 from ...preprocess import Preprocessing
-from ...preprocess.images import read
+from ...preprocess.images import check_readable, read
 from .listing import first_few
 
 __all__ = ["report_damaged"]
@@ -48,6 +48,7 @@ class Decoder:
     size: tuple[int, int]
 
     def __init__(self, preprocessing: Preprocessing, roomy: bool):
+        check_readable(preprocessing.channels)
         self.preprocessing: Preprocessing = preprocessing.replace(mean=0.0, std=1 / 255)  # pixels stay as they are
         self.size, self.roomy = size_of(preprocessing), roomy
         self.shortest: int = math.ceil(_ROOM * max(self.size))

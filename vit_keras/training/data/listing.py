@@ -40,11 +40,10 @@ def list_classes(
     names = tuple(folders if class_names is None else class_names)
     unknown = sorted(set(folders) - set(names))
     missing = [name for name in names if name not in folders]
-    if unknown or len(set(names)) < len(names):
-        raise ValueError(
-            f"class_names must list each folder of {path} once"
-            + (f"; {first_few(unknown)} is not in it." if unknown else f". Received: {first_few(names)}")
-        )
+    if len(set(names)) < len(names):
+        raise ValueError(f"class_names has a name twice. Received: {first_few(names)}")
+    if unknown:
+        raise ValueError(f"{path} has the folders {first_few(unknown)}, and the classes are {first_few(names)}.")
     files = {name: pictures_in(path / name) if name not in missing else [] for name in names}
     empty = [name for name in names if not files[name]]
     if empty and (errors == "raise" or len(empty) == len(names)):

@@ -223,8 +223,9 @@ def read_pictures(source: Any, images_dir: Any, errors: str, options: Mapping[st
     given = [name for name, value in {**options, "images_dir": images_dir}.items() if value != _OF_A_FOLDER.get(name)]
     if given and not path.is_dir() and path.exists():
         raise ValueError(f"{path} is not a table: its name must end in .csv, .tsv or .parquet.")
-    if given:
-        raise ValueError(f"{', '.join(given)} belongs to a table. {path} is a folder of classes.")
+    if given and path.exists():
+        verb = "belongs" if len(given) == 1 else "belong"
+        raise ValueError(f"{', '.join(given)} {verb} to a table. {path} is a folder of classes.")
     return read_folder(path, None, errors)
 
 
@@ -271,11 +272,10 @@ def _order(values: set[str], class_names: Sequence[str] | None, column: str) -> 
         return tuple(sorted(values, key=(lambda value: (float(value), value)) if numeric else None))
     names = tuple(map(str, class_names))
     unknown = sorted(values - set(names))
-    if unknown or len(set(names)) < len(names):
-        raise ValueError(
-            f"class_names must list each value of the column {column!r} once"
-            + (f"; {first_few(unknown)} is not in it." if unknown else f". Received: {first_few(names)}")
-        )
+    if len(set(names)) < len(names):
+        raise ValueError(f"class_names has a name twice. Received: {first_few(names)}")
+    if unknown:
+        raise ValueError(f"The column {column!r} has {first_few(unknown)}, and the classes are {first_few(names)}.")
     return names
 
 

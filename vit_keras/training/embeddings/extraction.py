@@ -138,7 +138,10 @@ def _tower(vit: keras.Model, layer: str | None) -> VisionTransformer:
     """Return the ViT from its images to the features: the same object each time, so that it is compiled once."""
 
     def make():
-        return VisionTransformer(vit.input, _features_of(vit, layer), name=f"{vit.name}-features")
+        tower = VisionTransformer(vit.input, _features_of(vit, layer), name=f"{vit.name}-features")
+        tower.config = getattr(vit, "config", None)  # which has the size of the smallest image
+        tower.range_checked = True  # by `embed`, before any preprocessing
+        return tower
 
     tower = kept(vit, ("tower", layer), make)
     tower.run_eagerly = vit.run_eagerly

@@ -27,7 +27,7 @@ from ..._internal.warn import renamed_arguments
 from ...anatomy import find_vit, native_size, own_preprocessing
 from ...backend.openvino import refuse_gradients
 from ...config import ViTConfig
-from ...opening import open_model
+from ...opening import open_model, resize
 from ..data.dataset import check_share, datasets_of
 from ..data.labeled import Labeled
 from ..data.listing import split
@@ -205,6 +205,7 @@ def finetune(
         given = model
         if not isinstance(model, keras.Model):
             given = open_model(model, weights, **options)
+        given = _pooled(given)
         how = how.for_model(given, data.task)
         sets = datasets_of(
             data,
@@ -300,13 +301,23 @@ def _parts(data: Labeled, source: Any, share: float, folds: int | str | None, se
     return [np.flatnonzero(part) for each in held_out for part in (~each, each)]
 
 
+def _pooled(given: keras.Model) -> keras.Model:
+    """Return the model, or a copy that returns one vector in place of all tokens: the class token, or their mean."""
+    config = find_vit(given).config
+    if config.pooling is not None:
+        return given
+    return resize(given, config.image_size, pooling="token" if config.has_class_token else "gap")
+
+
 def _size(wanted: Any, model: keras.Model, paths: Sequence[Path]) -> tuple[int, int] | None:
     """Return the size wanted, or the model's own, or fewer patches where nine in ten images need no more.
 
     `None` where none is wanted, and the model has none.
     """
     if wanted not in (None, "auto", "native"):
-        return size_pair(wanted, "image_size")
+        size = size_pair(wanted, "image_size")
+        model.config.replace(image_size=size)  # refuses what is not a whole number of patches
+        return size
     native, stride = native_size(model), model.config.stride
     if native is None or wanted == "native":
         return native
