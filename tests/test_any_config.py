@@ -14,6 +14,7 @@ from vit_keras import export, training, visualize, vit
 from vit_keras.anatomy import patch_grid
 from vit_keras.config import ViTConfig
 from vit_keras.positions import GEOMETRIC, METHODS
+from vit_keras.preprocess import INTERPOLATIONS
 
 SMALL = {"image_size": (16, 24), "patch_size": (8, 8), "num_layers": 2, "hidden_size": 16, "num_heads": 2}
 SMALL |= {"mlp_dim": 12, "classes": 3}
@@ -185,6 +186,30 @@ def is_exported(model, images, expected, folder):
     same(session.run(None, {session.get_inputs()[0].name: images})[0], expected)
 
 
+def is_exported_with_its_preprocessing(model, images, expected, folder):
+    """An ONNX file takes pixels of any size; resized pixels of it are at most one gray level off."""
+    if importlib.util.find_spec("onnxruntime") is None:
+        pytest.skip("ONNX Runtime is not installed")
+    import onnxruntime
+
+    if images.shape[3] > 3:
+        return  # images are not read so: the tests of ONNX have such a model
+    own, rng = model.preprocessing, np.random.default_rng(len(model.weights) + expected.size)
+    ways = {"interpolation": INTERPOLATIONS, "crop": (None, 0.875, 0.5), "crop_mode": ("center", "squash")}
+    chosen = {name: values[rng.integers(len(values))] for name, values in ways.items()}
+    model.preprocessing = own.replace(image_size=images.shape[1:3], mean=0.4, std=0.3, **chosen)
+    try:
+        report = export(model, folder / "pixels.onnx", check=False)
+        session = onnxruntime.InferenceSession(report.path)
+        for size in (images.shape[1:3], (50, 31), (9, 70)):
+            pixels = rng.integers(0, 256, (1, *size, 3), "uint8")
+            wanted = outputs_of(model, model.preprocess(pixels[0], images.shape[1:3]))
+            found = session.run(None, {session.get_inputs()[0].name: pixels})[0]
+            np.testing.assert_allclose(found, wanted, rtol=0, atol=0.1 * max(1, np.abs(wanted).max()))
+    finally:
+        model.preprocessing = own
+
+
 def shows_its_attention(model, images, expected, folder):
     pictures = [np.random.default_rng(n).integers(0, 256, (*images.shape[1:3], 3), "uint8") for n in range(2)]
     for picture, found in zip(pictures, visualize.attention_map(model, pictures)):
@@ -228,7 +253,7 @@ def learns(model, images, expected, folder):
 
 TASKS = (
     *(is_saved, keeps_its_weights, is_written_for_others, is_exported, shows_its_attention, has_feature_maps),
-    *(is_packed, is_resized, learns_by_low_rank),
+    *(is_packed, is_resized, learns_by_low_rank, is_exported_with_its_preprocessing),
 )
 
 

@@ -285,6 +285,8 @@ def test_targets_for_each_image():
     assert recording.target.tolist() == [4, best]
     np.testing.assert_allclose(recording.gradients[:, 0], relevance(model, 4)[:, 0], **SAME)
     np.testing.assert_allclose(recording.gradients[:, 1], relevance(model, best)[:, 1], **SAME)
+    tokens = visualize.record(model, IMAGES, target=4, keep="tokens")  # nothing that has gradients
+    assert tokens.gradients is None and tokens.target.tolist() == [4, 4]
 
 
 def test_the_name_of_a_class():

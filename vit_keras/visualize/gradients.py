@@ -59,7 +59,7 @@ def _torch(forward: Forward) -> tuple[Any, ...]:
 
     score, watched, seen = forward(lambda name, t: t if t.requires_grad else t.detach().requires_grad_())
     tensors = [t for name in watched for t in watched[name]]
-    gradients = iter(torch.autograd.grad(score, tensors, allow_unused=True))
+    gradients = iter(torch.autograd.grad(score, tensors, allow_unused=True) if tensors else ())
     gradients = {n: [torch.zeros_like(t) if g is None else g for t, g in zip(watched[n], gradients)] for n in watched}
     return gradients, watched, seen
 
