@@ -132,3 +132,16 @@ def test_numbers_are_values(capsys, tmp_path):
     made.save("numbers.keras")
     (row,) = run(capsys, "one.png", "--model", "numbers.keras", "--json").out.splitlines()
     assert {tuple(found) for found in json.loads(row)["predictions"]} == {("class", "name", "value")}
+    found = [each["name"] for each in json.loads(row)["predictions"]]
+    assert found == ["age", "height"]  # in their order, whichever is larger
+
+
+def test_a_level_is_the_nearest(capsys):
+    made = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=1)
+    made.task, made.labels = "ordinal", ("mild", "medium", "hot")
+    (bias,) = (weight for weight in made.weights if weight.path.endswith("head/bias"))
+    for value, name in ((1.3, "medium"), (9.0, "hot")):
+        bias.assign([value])
+        made.save("level.keras")
+        output = run(capsys, "one.png", "--model", "level.keras").out
+        assert output.splitlines()[1].split() == [f"{value:.4g}", name]

@@ -175,6 +175,24 @@ def test_pictures_are_resized_and_seen_as_in_python(tmp_path, made_up, opened, i
         assert tab.evaluate("attention.box") == (pytest.approx(box) if crop else [0, 0, 1, 1])
 
 
+@pytest.mark.parametrize(
+    ("task", "names", "values", "shown"),
+    [
+        ("regression", ("age", "height"), (15.76806, -1105.12), [["age", "15.77"], ["height", "-1105"]]),
+        ("ordinal", ("mild", "medium", "hot"), (1.8,), [["hot", "1.8"]]),
+        ("ordinal", ("mild", "medium", "hot"), (-3,), [["mild", "-3"]]),
+    ],
+)
+def test_numbers_have_names(tmp_path, made_up, opened, task, names, values, shown):
+    model = tiny(classes=len(values))
+    model.task, model.labels = task, names
+    tab = opened(written(Plan.of(model), tmp_path / "a.html"))
+    tab.evaluate(f"window.outputs = {{numbers: [{list(values)}, [1, {len(values)}]]}}")
+    Image.fromarray(picture(40, 50)).save(tmp_path / "a.png")
+    answer(tab, tmp_path / "a.png")
+    assert [text.split("\n") for text in tab.locator("#list li").all_inner_texts()] == shown
+
+
 def test_pictures_are_read_as_in_python(tmp_path, made_up, opened):
     tab = opened(written(Plan.of(CASES["any size"]()), tmp_path / "a.html"))
     tab.evaluate("window.outputs = {probabilities: [[0.1, 0.7, 0.2], [1, 3]]}")

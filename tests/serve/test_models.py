@@ -15,6 +15,35 @@ from vit_keras.preprocess import Preprocessing
 CROPPED = Preprocessing(image_size=(32, 32), crop=0.8, interpolation="bicubic_antialias")
 
 
+@pytest.mark.parametrize(
+    ("task", "labels", "names"),
+    [
+        ("regression", ("age", "height"), ["age", "height"]),
+        ("regression", None, ["number 0", "number 1"]),
+        ("ordinal", ("mild", "medium", "hot"), ["mild", "hot"]),
+    ],
+)
+def test_numbers_have_names(task, labels, names):
+    model = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2 if task == "regression" else 1)
+    model.task, model.labels = task, labels
+    (bias,) = (weight for weight in model.weights if weight.path.endswith("head/bias"))
+    answers = []
+    for value in (0.2, 7.0):
+        bias.assign([value] * bias.shape[0])
+        with serve.running(model) as address:
+            answers.append(ask(address, "/predict", encoded(random_picture(50, 70)))[2]["numbers"])
+    found = answers[0] if task == "regression" else [*answers[0], *answers[1]]
+    assert [each["name"] for each in found] == names
+    assert [each["value"] for each in answers[1]] == pytest.approx([7.0] * bias.shape[0])  # the head starts at zero
+
+
+def test_outputs_of_unknown_meaning_are_an_answer():
+    model = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2)
+    image = keras.Input((32, 32, 3))
+    with serve.running(keras.Model(image, keras.ops.exp(model(image)))) as address:
+        assert ask(address, "/predict", encoded(random_picture(50, 70)))[2]["outputs"] == [1.0, 1.0]
+
+
 @pytest.mark.parametrize("preprocessing", [None, CROPPED])
 def test_a_model_is_exported_and_served(preprocessing):
     model = vit.build_model(32, 8, 2, 64, 2, "tiny", 128, classes=10)

@@ -48,7 +48,7 @@ def attention(options: argparse.Namespace) -> None:
         print(printable(name))
         target = _target(model, options.target)
         if method in OF_A_CLASS:
-            target = _print_target(model, picture, target)
+            target, _ = _print_target(model, picture, target)
         style = options.style or "overlay"
         save_picture(attention_map(model, picture, method=method, target=target, style=style), path)
         print(f"{method}: {path}")
@@ -230,18 +230,18 @@ def _classify(model, picture):
     return anatomy.predictions(model, model.predict(inputs, verbose=0))[0]
 
 
-def label(model: Any, index: int) -> str:
-    """Return the name of an output of a model, or its number in words."""
-    names = anatomy.output_names(model)
-    if anatomy.task(model) == "ordinal":
-        return "" if names is None else f"levels: {', '.join(names)}"
-    return f"class {index}" if names is None else names[index]
+def label(model: Any, scores: Any, index: int) -> str:
+    """Return the name of an output of a model, or of the level nearest to it, or its number in words."""
+    names, task = anatomy.output_names(model), anatomy.task(model)
+    if names is None:
+        return f"number {index}" if task in anatomy.NUMBERS else f"class {index}"
+    return names[anatomy.levels(scores[index], len(names)) if task == "ordinal" else index]
 
 
 def print_class(model: Any, scores: Any, index: int) -> None:
     """Print the probability and the name of a class."""
     shown = f"{scores[index]:8.4g}" if anatomy.task(model) in anatomy.NUMBERS else f"{scores[index]:6.1%}"
-    print(f"  {shown}  {printable(label(model, index))}".rstrip())
+    print(f"  {shown}  {printable(label(model, scores, index))}")
 
 
 def _target(model, name: str | None) -> int | str | None:
@@ -257,12 +257,12 @@ def _target(model, name: str | None) -> int | str | None:
     return int(name)
 
 
-def _print_target(model, picture, target: int | str | None) -> int:
-    """Print the class that is explained, by default the predicted one, and return its number."""
+def _print_target(model, picture, target: int | str | None) -> tuple[int, str]:
+    """Print the class that is explained, by default the predicted one, and return its number and its name."""
     scores = _classify(model, picture)
     number = target if isinstance(target, int) else int(scores.argmax())
     print_class(model, scores, number)
-    return number
+    return number, label(model, scores, number)
 
 
 # --- a figure of all methods --------------------------------------------------------------------------------------
@@ -274,8 +274,8 @@ def _draw_all_methods(model: Any, pictures: _Pictures, options: argparse.Namespa
         print(printable(name))
         title, target = Path(name).name, _target(model, options.target)
         if target is not None or not anatomy.lack_of_classes(model):
-            target = _print_target(model, picture, target)
-            title = f"{title}: {label(model, target)}"
+            target, of_target = _print_target(model, picture, target)
+            title = f"{title}: {of_target}"
         title = title.replace("$", r"\$")  # or Matplotlib reads it as a formula
         rows.append((title, picture, all_maps(model, picture, target)))
     figure = _figure_of_one(*rows[0]) if len(rows) == 1 else _figure_of_several(rows)

@@ -88,7 +88,7 @@ def _scores(model: Any, files: Sequence[str], options: argparse.Namespace) -> It
 def _text(file: Any, model: Any, top: int) -> Iterator[Row]:
     def row(name: str, scores: Any) -> None:
         print(printable(name), file=file)
-        for index in _best(scores, top):
+        for index in _best(model, scores, top):
             print_class(model, scores, index)
 
     yield row
@@ -131,10 +131,10 @@ _KINDS = {"text": _text, "json": _json_lines, "csv": _csv, "array": _json}
 def _described(model: Any, name: str, scores: Any, top: int) -> dict[str, Any]:
     named = anatomy.output_names(model) is not None
     measure = _measure(model)
-    found = [
-        {"class": int(index), "name": label(model, index) if named else None, measure: float(f"{scores[index]:.6g}")}
-        for index in _best(scores, top)
-    ]
+    found = []
+    for index in _best(model, scores, top):
+        of_class = label(model, scores, index) if named else None
+        found.append({"class": int(index), "name": of_class, measure: float(f"{scores[index]:.6g}")})
     return {"image": Path(name).as_posix() if "://" not in name else name, "predictions": found}
 
 
@@ -142,6 +142,6 @@ def _measure(model: Any) -> str:
     return "value" if anatomy.task(model) in anatomy.NUMBERS else "probability"
 
 
-def _best(scores: Any, top: int) -> Any:
-    """Return the classes with the highest scores, of equal ones the first."""
-    return (-scores).argsort(kind="stable")[:top]
+def _best(model: Any, scores: Any, top: int) -> Any:
+    """Return the classes with the highest scores, of equal ones the first; or all numbers in their order."""
+    return range(len(scores)) if anatomy.task(model) in anatomy.NUMBERS else (-scores).argsort(kind="stable")[:top]

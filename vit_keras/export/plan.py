@@ -39,7 +39,7 @@ class Plan:
         kind: What the model returns: `"logits"`, `"probabilities"`, `"numbers"` or `"features"`; `"outputs"` where
             nothing tells.
         classes: Number of classes; `None` where the model returns none.
-        labels: Their names, or `None`.
+        labels: Their names, or those of the numbers or of the levels that the model predicts; or `None`.
         top: How many of the most probable classes a file names, where it names any.
         attention: Number of outputs `attention_{n}`; 0 without any.
         quantize: One of the format's `quantize`, or `None`.
@@ -114,7 +114,8 @@ class Plan:
         _check(model)
         output = tuple(getattr(model, "output_shape", None) or ())
         kind = "numbers" if anatomy.task(model) in anatomy.NUMBERS else anatomy.output_kind(model) or "outputs"
-        classes = output[-1] if len(output) == 2 and kind in ("logits", "probabilities") else None
+        count = output[-1] if len(output) == 2 and kind in ("logits", "probabilities", "numbers") else None
+        classes = None if kind == "numbers" else count
         blocks = anatomy.blocks(vit)
         if attention and not anatomy.has_attention(model):
             raise ValueError(f"The model {model.name!r} has no attention to return. Pass attention=False.")
@@ -124,7 +125,7 @@ class Plan:
             preprocessing=anatomy.preprocessing_of(model) if preprocessing else None,
             kind=kind,
             classes=classes,
-            labels=_labels(model, labels, classes),
+            labels=_labels(model, labels, count),
             top=min(positive_integer(top, "top"), classes or top),
             attention=len(blocks) if attention else 0,
             quantize=quantize,
@@ -267,14 +268,16 @@ def _check(model: keras.Model) -> None:
         )
 
 
-def _labels(model: keras.Model, labels: Any, classes: int | None) -> tuple[str, ...] | None:
+def _labels(model: keras.Model, labels: Any, count: int | None) -> tuple[str, ...] | None:
+    """Return the names of a model's classes or numbers, of which it has a count, or of its levels."""
     if labels is None:
-        return anatomy.class_names(model) if classes else None
+        return anatomy.output_names(model) if count else None
     names = known_labels.names(labels)
     if names is None:
         raise ValueError(f"labels is a list of names, 'imagenet-1k' or 'cifar-10'. Received: {labels!r}")
-    if len(names) != classes:
-        raise ValueError(f"There are {len(names)} labels, and the model {model.name!r} has {classes or 'no'} classes.")
+    if len(names) != count and anatomy.task(model) != "ordinal":
+        what = "numbers" if anatomy.task(model) in anatomy.NUMBERS else "classes"
+        raise ValueError(f"There are {len(names)} labels, and the model {model.name!r} has {count or 'no'} {what}.")
     return tuple(map(str, names))
 
 

@@ -64,7 +64,11 @@ window.ask = async (file) => {
     const scores = Array.from(outputs.probabilities.data), best = scores.map((_, n) => n).sort((a, b) => scores[b] - scores[a]);
     const label = (n) => (about.labels ? about.labels[n] : `class ${n}`);
     answer.predictions = best.slice(0, about.top).map((n) => ({ label: label(n), probability: scores[n] }));
-  } else if (outputs.features) answer.features = Array.from(outputs.features.data);
+  } else if (outputs.numbers) {
+    const values = Array.from(outputs.numbers.data), last = about.labels && about.labels.length - 1;
+    const place = (value, n) => (about.task === "ordinal" ? Math.min(Math.max(Math.round(value), 0), last) : n);
+    answer.numbers = values.map((value, n) => ({ name: about.labels ? about.labels[place(value, n)] : `number ${n}`, value }));
+  } else answer.features = Array.from((outputs.features ?? outputs.outputs).data);
   answer.attention = attention(Object.keys(outputs).filter((name) => name.startsWith("attention_")).map((name) => outputs[name]), height, width);
   return answer;
 };

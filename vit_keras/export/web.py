@@ -150,6 +150,7 @@ def _about(plan: Plan, preprocessing: Preprocessing) -> dict[Any, Any]:
     sized = next((each for each in (preprocessing, *inside) if each.image_size), None)
     size = anatomy.native_size(vit) if sized is None else sized.image_size
     return {
+        "task": anatomy.task(plan.model),
         "labels": plan.labels,
         "top": plan.top,
         "size": size,

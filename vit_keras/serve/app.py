@@ -267,7 +267,7 @@ class App:
         wants_attention = bool(_number(request.query_params, "attention", 0, 0, 1))
         content_type = request.headers.get("content-type", "")
         engine = self.engine
-        results = tuple(name for name in ("probabilities", "features") if name in engine.outputs)[:1]
+        results = tuple(name for name in _RESULTS if name in engine.outputs)[:1]
         attention = engine.attention if wants_attention else ()
 
         def prepare(body):
@@ -287,8 +287,11 @@ class App:
                 answer = {"model": engine.name, "size": list(size)}
                 if "probabilities" in found:
                     answer["predictions"] = _predictions(found["probabilities"][0], engine.labels, top)
-                if "features" in found:
-                    answer["features"] = found["features"][0].tolist()
+                if "numbers" in found:
+                    answer["numbers"] = _values(found["numbers"][0], engine.labels, engine.metadata.get("task"))
+                for name in ("features", "outputs"):
+                    if name in found:
+                        answer[name] = found[name][0].tolist()
                 if wants_attention:
                     scores = [found[name] for name in attention]
                     answer["attention"] = attention_maps(scores, size, engine.preprocessing) if scores else None
@@ -318,12 +321,25 @@ def _page(name: str) -> bytes:
     return html_page.picture_page(name, _FOOTER, connect="'self'").encode()
 
 
+_RESULTS = ("probabilities", "numbers", "features", "outputs")
+"""Outputs of files; the answer to an image has the first of these that its file returns."""
+
+
 def _predictions(scores: np.ndarray, labels: Sequence[str] | None, top: int) -> list[dict[str, Any]]:
     best = np.argsort(-scores, kind="stable")[:top]
     return [
         {"class": int(n), "label": labels[n] if labels else f"class {n}", "probability": round(float(scores[n]), 6)}
         for n in best
     ]
+
+
+def _values(values: np.ndarray, labels: Sequence[str] | None, task: str | None) -> list[dict[str, Any]]:
+    """Return numbers with their names, or with the names of the nearest levels."""
+    places = np.arange(len(values))
+    if labels and task == "ordinal":
+        places = np.clip(np.nan_to_num(np.rint(values)), 0, len(labels) - 1).astype(int)
+    names = [labels[place] if labels else f"number {place}" for place in places.tolist()]
+    return [{"name": name, "value": float(value)} for name, value in zip(names, values)]
 
 
 def _number(query: Mapping[str, str], name: str, default: int, least: int, most: int) -> int:
