@@ -159,6 +159,8 @@ def test_layers_of_keras(photos, name):
     np.testing.assert_array_equal(first, again)
     assert not (first == other).all() and not (first == photos).all()
     assert first.dtype == np.float32 and first.min() >= 0 and first.max() <= 255
+    gray = augmentation(photos[..., :1], seed=3)
+    assert gray.shape == (*photos.shape[:3], 1) and not (gray == photos[..., :1]).all()
 
 
 def test_random_erasing_makes_noise_of_a_rectangle():

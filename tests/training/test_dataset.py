@@ -340,6 +340,10 @@ def test_epochs_are_counted_without_the_callback(folder):
 
 def test_a_picture_that_vanishes_stops_the_run(folder):
     data = image_folder(folder, SIZE, cache=False, shuffle=False)
+    kept = image_folder(folder, SIZE, cache=True, shuffle=False)
+    np.testing.assert_array_equal(data[0][0], kept[0][0])
+    with pytest.raises(TypeError, match="cache must be 'auto', a folder or False. Received: 3"):
+        image_folder(folder, SIZE, cache=3)
     data.paths[0].unlink()
     with pytest.raises(FileNotFoundError, match="0.png"):
         next(iter(data))

@@ -189,12 +189,14 @@ class Augmentation:
         Raises:
             ValueError: The labels cannot be mixed.
         """
-        images = images.astype("float32")
         import keras  # here: processes that only read images do without it
 
+        channels = images.shape[-1]
+        images = np.repeat(images, 3 if channels == 1 else 1, axis=-1).astype("float32")  # Keras' layers take RGB
         with keras.device("cpu:0" if keras.backend.backend() == "jax" else "cpu"):  # Keras 3.10 on JAX knows no "cpu"
             for layer in self._layers(rng):
                 images = np.clip(keras.ops.convert_to_numpy(layer(images, training=True)), 0.0, 255.0)
+        images = images[..., :channels]
         return self._mix(images, labels, rng) if self.mixes else (images, labels)
 
     def _layers(self, rng: np.random.Generator) -> list[keras.layers.Layer]:

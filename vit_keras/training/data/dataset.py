@@ -83,8 +83,9 @@ def image_folder(
         label_mode: `"int"`: int32 class numbers. `"categorical"`: float32 one-hot; always so with mixup and cutmix.
         class_names: The folders of classes, in the order of the model's outputs. `None`: all of them, sorted by name,
             or by number if all names are integers.
-        cache: `"auto"`: keep the pixels in a temporary file, which is removed with the dataset, unless it needs more
-            than half of the free space. A folder: keep them there for the next time. `False`: decode in every epoch.
+        cache: `"auto"` or `True`: keep the pixels in a temporary file, which is removed with the dataset, unless it
+            needs more than half of the free space. A folder: keep them there for the next time. `False`: decode in
+            every epoch.
         workers: Threads that prepare the next batches; 0 for none.
         progress: Whether to show a bar, on standard error, when decoding takes more than a few seconds.
 

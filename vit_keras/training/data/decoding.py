@@ -20,6 +20,7 @@ from PIL import Image
 
 from ..._internal.atomic import complete, delete_left, naming
 from ..._internal.progress import progress_bar
+from ..._internal.validate import path_text
 from ..._internal.warn import warn_caller
 from ...preprocess import Preprocessing
 from ...preprocess.images import check_readable, read
@@ -139,6 +140,7 @@ class _Decoded:
 
 def decoded_pictures(paths: list[Path], decoder: Decoder, cache: Any, workers: int, progress: bool) -> Pictures:
     """Decode all files once: into a file or, with `cache=False`, only to find the damaged ones."""
+    cache = "auto" if cache is True else cache
     if cache == "auto":
         needed, free = decoder.bytes() * len(paths), shutil.disk_usage(tempfile.gettempdir()).free
         if needed > free / 2:
@@ -150,7 +152,8 @@ def decoded_pictures(paths: list[Path], decoder: Decoder, cache: Any, workers: i
     if cache is False:
         return Pictures(paths, decoder, _decode_all(paths, decoder, None, workers, progress), None)
     if cache != "auto":
-        return _kept(paths, decoder, Path(cache).expanduser(), workers, progress)
+        folder = Path(path_text(cache, "cache", "'auto', a folder or False")).expanduser()
+        return _kept(paths, decoder, folder, workers, progress)
     with naming(f"the decoded images to {tempfile.gettempdir()}"), tempfile.TemporaryFile(prefix="vit_keras-") as file:
         decoded = _decode_all(paths, decoder, file, workers, progress)
         return Pictures(paths, decoder, decoded, _mapped(file, decoded))  # the array keeps the file's content
