@@ -36,6 +36,7 @@ MODELS = {
     "no head": {"include_top": False},
     "all tokens": {"include_top": False, "pooling": None},
     "mean": {"pooling": "gap"},
+    "gray": {"channels": 1},
     "distilled": {"distillation_token": True, "pooling": "token+dist"},
     "attention pooling": {"class_token": False, "pooling": "map"},
     "registers": {"registers": 2},
