@@ -103,13 +103,15 @@ def drawn(seed, images):
     fields = {"image_size": 32, "patch_size": 8, "num_layers": 2, "hidden_size": 16, "num_heads": 2, "mlp_dim": 32}
     keras.utils.set_random_seed(seed)
     model = build(ViTConfig(**{**fields, "classes": 3, "name": "tiny", **MODELS[name]}))
-    change = draw.choice(["none", "none", "frozen", "named", "lora"])
+    change = draw.choice(["none", "none", "frozen", "named", "lora", "cloned"])
     if change == "frozen":
         model.trainable = False
     elif model.config.include_top and change == "named":
         name_classes(model, ("cat", "dog", "eel"), "single")
     elif model.config.include_top and change == "lora":
         add_lora(model, 2)
+    elif change == "cloned":
+        model = keras.models.clone_model(model)  # has no config
     options = {"epochs": draw.choice([1, 2, 3]), "mistakes": draw.choice([0, 3]), "progress": False}
     options |= some(draw, OPTIONS, 0.3) | {"recipe": (draw.choice([*RECIPES]), some(draw, CHANGES, 0.15))}
     source, read = images / "classes", {}

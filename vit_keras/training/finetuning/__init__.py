@@ -26,6 +26,7 @@ from ..._internal.validate import ALIASES, did_you_mean, path_text, received, si
 from ..._internal.warn import renamed_arguments
 from ...anatomy import find_vit, native_size, own_preprocessing
 from ...backend.openvino import refuse_gradients
+from ...checkpoints.model_weights import ModelWeights
 from ...config import ViTConfig
 from ...opening import open_model, resize
 from ..data.dataset import check_share, datasets_of
@@ -301,9 +302,14 @@ def _parts(data: Labeled, source: Any, share: float, folds: int | str | None, se
     return [np.flatnonzero(part) for each in held_out for part in (~each, each)]
 
 
+def _config(model: keras.Model) -> ViTConfig:
+    """Return the configuration of a model, which a copy by `keras.models.clone_model` does not know."""
+    return ViTConfig(**ModelWeights(model).architecture)
+
+
 def _pooled(given: keras.Model) -> keras.Model:
     """Return the model, or a copy that returns one vector in place of all tokens: the class token, or their mean."""
-    config = find_vit(given).config
+    config = _config(given)
     if config.pooling is not None:
         return given
     return resize(given, config.image_size, pooling="token" if config.has_class_token else "gap")
@@ -316,9 +322,9 @@ def _size(wanted: Any, model: keras.Model, paths: Sequence[Path]) -> tuple[int, 
     """
     if wanted not in (None, "auto", "native"):
         size = size_pair(wanted, "image_size")
-        model.config.replace(image_size=size)  # refuses what is not a whole number of patches
+        _config(model).replace(image_size=size)  # refuses what is not a whole number of patches
         return size
-    native, stride = native_size(model), model.config.stride
+    native, stride = native_size(model), _config(model).stride
     if native is None or wanted == "native":
         return native
     longest = []
