@@ -230,8 +230,9 @@ def resampling_matrix(
     weights = kernel(xp.abs((numerator - j * denominator) / width), xp)
     before, after = weights[:, :beyond], weights[:, beyond + source :]
     j, weights = j[:, beyond : beyond + source], weights[:, beyond : beyond + source]
-    weights = weights + xp.where(xp.equal(j, 0), xp.sum(before, axis=1, keepdims=True), 0.0)
-    weights = weights + xp.where(xp.equal(j, old - 1), xp.sum(after, axis=1, keepdims=True), 0.0)
+    if beyond:  # else the border is cut off, and of a large image two more matrices would take much memory
+        weights = weights + xp.where(xp.equal(j, 0), xp.sum(before, axis=1, keepdims=True), 0.0)
+        weights = weights + xp.where(xp.equal(j, old - 1), xp.sum(after, axis=1, keepdims=True), 0.0)
     return weights / xp.sum(weights, axis=1, keepdims=True)
 
 
