@@ -230,7 +230,7 @@ def resampling_matrix(
     weights = kernel(xp.abs((numerator - j * denominator) / width), xp)
     before, after = weights[:, :beyond], weights[:, beyond + source :]
     j, weights = j[:, beyond : beyond + source], weights[:, beyond : beyond + source]
-    if beyond:  # else the border is cut off, and of a large image two more matrices would take much memory
+    if beyond > 1:  # else one cell is left at the border, which the sum makes 1: this would only take memory
         weights = weights + xp.where(xp.equal(j, 0), xp.sum(before, axis=1, keepdims=True), 0.0)
         weights = weights + xp.where(xp.equal(j, old - 1), xp.sum(after, axis=1, keepdims=True), 0.0)
     return weights / xp.sum(weights, axis=1, keepdims=True)
