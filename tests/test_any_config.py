@@ -187,7 +187,10 @@ def is_exported(model, images, expected, folder):
 
 
 def is_exported_with_its_preprocessing(model, images, expected, folder):
-    """An ONNX file takes pixels of any size; resized pixels of it are at most one gray level off."""
+    """An ONNX file takes pixels of any size. Those that it resizes are at most one gray level off.
+
+    The tolerance is twice the largest difference of 500 configurations. That one normalizes patches of 2 by 2 pixels.
+    """
     if importlib.util.find_spec("onnxruntime") is None:
         pytest.skip("ONNX Runtime is not installed")
     import onnxruntime
@@ -205,7 +208,7 @@ def is_exported_with_its_preprocessing(model, images, expected, folder):
             pixels = rng.integers(0, 256, (1, *size, 3), "uint8")
             wanted = outputs_of(model, model.preprocess(pixels[0], images.shape[1:3]))
             found = session.run(None, {session.get_inputs()[0].name: pixels})[0]
-            np.testing.assert_allclose(found, wanted, rtol=0, atol=0.1 * max(1, np.abs(wanted).max()))
+            np.testing.assert_allclose(found, wanted, rtol=0, atol=0.05 * max(1, np.abs(wanted).max()))
     finally:
         model.preprocessing = own
 

@@ -118,7 +118,7 @@ def command_of(draw, place):
         found = []
         for name, values in options.items():
             value = draw.choice(values)
-            if draw.random() < 0.2 and value is not False:
+            if draw.random() < 0.2:
                 found += [f"--{name.replace('_', '-')}", *([] if value is True else map(str, value.split("|")))]
         return found
 

@@ -269,7 +269,7 @@ def _check(model: keras.Model) -> None:
 
 
 def _labels(model: keras.Model, labels: Any, count: int | None) -> tuple[str, ...] | None:
-    """Return the names of a model's classes or numbers, of which it has a count, or of its levels."""
+    """Return the names of the classes, numbers or levels of a model with a `count` of outputs."""
     if labels is None:
         return anatomy.output_names(model) if count else None
     names = known_labels.names(labels)

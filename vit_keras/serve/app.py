@@ -334,7 +334,7 @@ def _predictions(scores: np.ndarray, labels: Sequence[str] | None, top: int) -> 
 
 
 def _values(values: np.ndarray, labels: Sequence[str] | None, task: str | None) -> list[dict[str, Any]]:
-    """Return numbers with their names, or with the names of the nearest levels."""
+    """Return numbers with their names, or with the names of the nearest levels (`anatomy.levels`, without Keras)."""
     places = np.arange(len(values))
     if labels and task == "ordinal":
         places = np.clip(np.nan_to_num(np.rint(values)), 0, len(labels) - 1).astype(int)

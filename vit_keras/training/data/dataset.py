@@ -96,6 +96,7 @@ def image_folder(
         FileNotFoundError: The folder does not exist.
         ValueError: The folder has no classes or no images, an image is damaged (the error names it), or an argument is
             wrong.
+        TypeError: The model takes other than 1 or 3 channels.
 
     Warns:
         UserWarning: Images or classes were left out, or a training set has fewer images than a batch.

@@ -69,7 +69,7 @@ def embed(
         FileNotFoundError: There is no such image or folder.
         ImportError: A `.parquet` file is to be written, and PyArrow is not installed.
         ValueError: There are no images, one is damaged, or an argument is out of range.
-        TypeError: The images are none of the above.
+        TypeError: The images are none of the above, or files for a model of other than 1 or 3 channels.
 
     Warns:
         UserWarning: Damaged images were left out.

@@ -98,7 +98,8 @@ def finetune(
 
     Args:
         model: The name of a factory, the path of a saved model (see `vit_keras.opening.open_model`), or a model with
-            a ViT in it; the ViT is copied. It gets a new head, unless its `labels` are the names of the classes.
+            a ViT in it; the ViT is copied. It gets a new head, unless its `labels` are the names of the classes. In a
+            model that returns all tokens, the head gets the class token or, without one, the mean of the tokens.
             `None`: what `weights` say. A single positional argument is the folder: `finetune(folder)`,
             `finetune(folder, model=…)`.
         folder: The images, `folder/class/picture.jpg` (see `vit_keras.training.image_folder`); or a table (see
@@ -308,7 +309,7 @@ def _config(model: keras.Model) -> ViTConfig:
 
 
 def _pooled(given: keras.Model) -> keras.Model:
-    """Return the model, or a copy that returns one vector in place of all tokens: the class token, or their mean."""
+    """Return the model, or a copy whose output is the class token or the mean in place of all tokens."""
     config = _config(given)
     if config.pooling is not None:
         return given
