@@ -498,6 +498,13 @@ def test_labels_that_do_not_fit(model, labels, loss, message):
         check(model, (PIXELS, labels), loss=loss)
 
 
+def test_one_label_for_several_vectors_does_not_fit():
+    tokens = small(3, include_top=False, pooling=None)
+    with pytest.raises(ValueError, match=r"several vectors for each image, shape \(None, \d+, 8\)"):
+        check(tokens, (PIXELS, LABELS))
+    quiet(tokens, (PIXELS, LABELS), loss="mean_squared_error")
+
+
 def test_one_label_too_many_is_found_anywhere_in_arrays(model):
     pixels = np.resize(PIXELS, (60, SIZE, SIZE, 3))
     with pytest.raises(ValueError, match="from 0 to 3"):

@@ -7,8 +7,11 @@ import pytest
 from keras import ops
 
 from vit_keras import vit
+from vit_keras.anatomy import blocks
 from vit_keras.preprocess import Preprocessing
+from vit_keras.training import MaskedPatchPrediction, embed, head_layers, train_only
 from vit_keras.training.distill import Distillation
+from vit_keras.visualize import attention_map
 
 CLASSES = 3
 TWO_HEADS = {"distillation_token": True, "pooling": "token+dist"}
@@ -219,3 +222,14 @@ def test_a_student_learns_real_pictures_from_ti16(shared, real_weights):
         accuracy,
     )
     assert accuracy[True] > accuracy[False] + 0.03
+
+
+@pytest.mark.parametrize("wrapped", [lambda s: Distillation(s, tiny()), lambda s: MaskedPatchPrediction(s)])
+def test_maps_embeddings_and_layers_are_those_of_the_model_that_learns(wrapped):
+    student, image = tiny(num_layers=2), pictures(1)
+    model = wrapped(student)
+    np.testing.assert_array_equal(attention_map(model, image), attention_map(student, image))
+    np.testing.assert_array_equal(embed(model, image, progress=False), embed(student, image, progress=False))
+    assert head_layers(model) == [student.get_layer("head")]
+    train_only(model, 1)
+    assert [block.trainable for block in blocks(student)] == [False, True]

@@ -504,17 +504,34 @@ def test_the_table_of_recipes_names_each_once():
     assert all(isinstance(known, Recipe) and known.name == name for name, known in RECIPES.items())
 
 
+@pytest.mark.parametrize("name", ["finetune", "deit", "lora", "probe"])
 @pytest.mark.parametrize("kind", [training.Distillation, training.MaskedAutoencoder])
-def test_recipes_compile_models_with_a_loss_of_their_own(kind):
+def test_recipes_train_the_student_or_the_encoder(kind, name):
     """A student learns the labels with its own cross-entropy, and a masked autoencoder needs none."""
-    model = tiny()
-    wrapped = kind(model, tiny()) if kind is training.Distillation else kind(model)
+    model, teacher = tiny(), tiny()
+    student = keras.Sequential([keras.Input(model.input_shape[1:]), model])
+    wrapped = kind(student, teacher) if kind is training.Distillation else kind(model)
     labels = np.arange(8) % 3 if kind is training.Distillation else None
-    how = training.recipe("finetune", epochs=1)
-    how.compile(wrapped, steps=2)
+    before, untouched = model.get_weights(), teacher.get_weights()
+    how = training.recipe(name, epochs=1)
+    how.compile(wrapped, batch_size=4)
+    rates = {"deit": [0.0, 0.1]}.get(name, [0.0, 0.0])
+    assert [getattr(block.drop_path, "rate", 0.0) for block in anatomy.blocks(model)] == rates
     images = np.random.default_rng(0).uniform(-1, 1, (8, *model.input_shape[1:])).astype("float32")
-    history = wrapped.fit(images, labels, batch_size=4, verbose=0).history
+    history = wrapped.fit(images, labels, batch_size=4, verbose=0, callbacks=how.callbacks).history
     assert np.isfinite(history["loss"]).all() and ("accuracy" in history) == (kind is training.Distillation)
+    if name == "lora":
+        training.merge_lora(wrapped)
+    changed = {
+        weight.path.split("/")[0]
+        for weight, value in zip(model.weights, before, strict=True)
+        if not np.array_equal(keras.ops.convert_to_numpy(weight), value)
+    }
+    learns = {"head"} if kind is training.Distillation else set()
+    if name != "probe":
+        learns |= {"Transformer_encoderblock_0", "Transformer_encoderblock_1"}
+    assert changed >= learns and (name in ("finetune", "deit") or changed == learns)
+    assert all(np.array_equal(one, other) for one, other in zip(teacher.get_weights(), untouched))
 
 
 def test_a_short_training_does_not_augment_unless_it_is_asked_to():

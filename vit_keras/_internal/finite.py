@@ -61,6 +61,11 @@ def is_finite(value: np.ndarray, dtype: str) -> bool:
 class CheckedModel(keras.Model):
     """A model that warns of infinite and undefined weights when it loads some."""
 
+    @property
+    def learner(self) -> keras.Model:
+        """The model that learns: this one, or one inside it."""
+        return self
+
     def load_weights(self, filepath, *args, **kwargs):
         """Load weights as `keras.Model.load_weights` does.
 

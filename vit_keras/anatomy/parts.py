@@ -11,6 +11,7 @@ from typing import Any
 import keras
 
 from .. import layers
+from .._internal.finite import CheckedModel
 from ..backend.keras_internals import add_seed_generator, flat_layers
 
 HEAD = ("pre_logits", "head", "head_dist")
@@ -36,8 +37,22 @@ def checked(model: Any) -> keras.Model:
     return model
 
 
+def learner(model: keras.Model) -> keras.Model:
+    """Return the model that learns: a distillation's student, the encoder of a pre-training, or the model itself.
+
+    Example:
+        >>> from vit_keras import training, vit
+        >>> student, teacher = (vit.build_model(32, 16, 1, 16, 2, name, 32, classes=2) for name in ("small", "large"))
+        >>> learner(training.Distillation(student, teacher)).name, learner(teacher).name
+        ('small', 'large')
+    """
+    return model.learner if isinstance(model, CheckedModel) else model
+
+
 def find_vit(model: keras.Model) -> keras.Model:
     """Find the Vision Transformer in a model: the model itself, or one nested in it at any depth.
+
+    In a distillation or a pre-training, it is the one that learns (see `learner`).
 
     Args:
         model: Any Keras model.
@@ -56,7 +71,7 @@ def find_vit(model: keras.Model) -> keras.Model:
         >>> find_vit(keras.Sequential([keras.layers.RandomFlip(), tiny, keras.layers.Dropout(0.1)])).name
         'tiny'
     """
-    models = [layer for layer in flat_layers(checked(model)) if isinstance(layer, keras.Model)]
+    models = [layer for layer in flat_layers(learner(checked(model))) if isinstance(layer, keras.Model)]
     found = [m for m in models if any(isinstance(layer, _PARTS) for layer in m.layers)]
     if len(found) != 1:
         raise ValueError(
@@ -308,6 +323,7 @@ def head_layers(model: keras.Model) -> list[keras.layers.Layer]:
         >>> [layer.name for layer in head_layers(vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=3))]
         ['head']
     """
+    model = learner(model)
     try:
         backbone = {id(layer) for layer in find_vit(model).layers if layer.name not in HEAD}
         found = [layer for layer in leaves(model) if layer.weights and id(layer) not in backbone]

@@ -47,9 +47,16 @@ def check(model: keras.Model, data: Any, *, loss: Any = None) -> None:
     inputs, labels = first_batch(data)
     check_range(model, inputs)
     shape = getattr(model, "output_shape", None)
-    if labels is None or isinstance(labels, (dict, list, tuple)) or not isinstance(shape, tuple) or len(shape) != 2:
-        return  # no labels, or several outputs, or no classes
+    if labels is None or isinstance(labels, (dict, list, tuple)) or not isinstance(shape, tuple):
+        return  # no labels, or several outputs
     first, counts = as_array(labels), getattr(data, "counts", None)
+    if len(shape) != 2:
+        if loss is None and len(shape) > 2 and first.shape[1:] in ((), (1,)):
+            raise ValueError(
+                f"The model {model.name!r} returns several vectors for each image, shape {shape}, and each has one "
+                "label. Build the model with classes=… and pooling, or pass loss=."
+            )
+        return  # no classes
     labels = as_array(data[1]) if isinstance(data, tuple) else first
     name = (loss if isinstance(loss, str) else getattr(loss, "name", None) or getattr(loss, "__name__", "")).lower()
     _check_shape(first.shape, shape[-1], name)

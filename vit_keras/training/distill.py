@@ -99,6 +99,11 @@ class Distillation(CheckedModel):
         self._heads = keras.Model(student.inputs[0], _outputs(student))
         self.built = True
 
+    @property
+    def learner(self) -> keras.Model:
+        """The student."""
+        return self.student
+
     def call(self, images: Any, training: bool | None = None) -> Any:
         return self._heads(images, training=training)
 
@@ -162,8 +167,8 @@ def _outputs(student):
     """Return a student's prediction, the output that learns the labels, and the logits that learn the teacher's."""
     config = getattr(student, "config", None)
     if config is None or config.pooling != "token+dist" or not config.include_top:
-        logits = _logits(student, student.output)
-        return {"prediction": student.output, "label": student.output, "teacher": logits}
+        (output,) = student.outputs
+        return {"prediction": output, "label": output, "teacher": _logits(student, output)}
     activation = keras.layers.Activation(config.activation, dtype="float32")
     return {
         "prediction": student.output,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import keras
 
 from .._internal.validate import one_of
-from ..anatomy import HEAD, blocks, find_vit, head_layers, leaves
+from ..anatomy import HEAD, blocks, find_vit, head_layers, learner, leaves
 from ..backend.keras_internals import flat_layers
 
 __all__ = ["HEAD", "head_layers", "train_only"]
@@ -15,7 +15,7 @@ def train_only(model: keras.Model, what: str | int) -> None:
     """Freeze all layers of a model but some. Compile the model afterwards.
 
     Args:
-        model: A Keras model.
+        model: A Keras model. In a distillation or a pre-training, the student or the encoder is changed.
         what: What is trained. `"all"`: every layer. `"head"`: what turns features into classes (see `head_layers`). A
             number: the head, the last normalization, and that many of the last blocks of the Vision Transformer.
 
@@ -31,6 +31,7 @@ def train_only(model: keras.Model, what: str | int) -> None:
     """
     if not isinstance(what, int):
         one_of(what, "what", ("all", "head"))
+    model = learner(model)
     trained = leaves(model) if what == "all" else head_layers(model)
     if isinstance(what, int):
         vit = find_vit(model)

@@ -43,6 +43,11 @@ class _MaskedPretraining(CheckedModel):
         self.seed = seed
         self.seed_generator = keras.random.SeedGenerator(seed)
 
+    @property
+    def learner(self) -> keras.Model:
+        """The encoder."""
+        return self.encoder
+
     def _add_mask_token(self, width):
         normal = keras.initializers.RandomNormal(stddev=0.02)
         self.mask_token = self.add_weight(shape=(width,), initializer=normal, name="mask_token")

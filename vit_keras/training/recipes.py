@@ -274,8 +274,7 @@ class Recipe:
         own_loss = type(model).compute_loss is not keras.Model.compute_loss
         learns_labels = isinstance(model, Distillation) or not own_loss
         if loss is None and learns_labels:
-            student = getattr(model, "student", model)
-            loss, right = loss_and_accuracy(student, labels, self.loss == "binary", self.label_smoothing)
+            loss, right = loss_and_accuracy(anatomy.learner(model), labels, self.loss == "binary", self.label_smoothing)
             metrics = [right if metric == "accuracy" else metric for metric in metrics]
             metrics = [metric for metric in metrics if metric is not None]
         elif not learns_labels:
@@ -311,10 +310,10 @@ class Recipe:
         """
         if self.learning_rate is not None:
             return self
-        hidden_size, student = None, getattr(model, "student", model)
+        hidden_size = None
         with contextlib.suppress(ValueError):
-            hidden_size = getattr(getattr(anatomy.find_vit(student), "config", None), "hidden_size", None)
-            task = task or anatomy.task(student)
+            hidden_size = getattr(getattr(anatomy.find_vit(model), "config", None), "hidden_size", None)
+            task = task or anatomy.task(anatomy.learner(model))
         return dataclasses.replace(self, learning_rate=rate_for(hidden_size, task or "single"))
 
     def for_steps(self, steps: int) -> Recipe:
@@ -382,8 +381,8 @@ class Recipe:
             anatomy.set_rates(vit, dropout=self.dropout, stochastic_depth=self.stochastic_depth)
         if self.lora is not None:
             low_rank.add_lora(model, self.lora, self.lora_projections)
-        elif self.train is not None and not (own_loss and self.train == "all"):  # a teacher stays frozen
-            train_only(model, self.train)
+        elif self.train is not None and not (own_loss and anatomy.learner(model) is model and self.train == "all"):
+            train_only(model, self.train)  # what another model with a loss of its own has frozen stays so
 
     @property
     def callbacks(self) -> list[keras.callbacks.Callback]:

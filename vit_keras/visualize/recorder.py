@@ -114,13 +114,13 @@ class Recorder:
         heads: str | None = None,
         rows: str | None = None,
     ):
-        self.model = model
+        self.model: keras.Model = anatomy.learner(model)
         self.vit: Any = anatomy.find_vit(model)
         self.grid = grid
         count = len(anatomy.attention_blocks(self.vit))
         fusion = head_fusion if heads is None else heads
         self.plan: Plan = Plan.of(count, layers, keep, fusion, query if rows is None else rows, exits)
-        self.inputs: ModelInputs = ModelInputs(model, preprocess)
+        self.inputs: ModelInputs = ModelInputs(self.model, preprocess)
 
     def __call__(self, images: Any, target: Any = None) -> Recording:
         if target is not None:
