@@ -237,6 +237,17 @@ def test_it_learns_from_batches_of_one_shape(monkeypatch):
         assert second - first <= 2 and len(traced) == second
 
 
+def test_a_single_output_takes_a_number_for_each_image():
+    """To 1e-5: two float32 models and losses, which add up in another order."""
+    pictures, labels = images(), np.arange(len(images())) % 2
+    model = model_of(classes=1)
+    packed = vit_keras.pack(model, tokens=40, images=3)
+    packed.compile("sgd", keras.losses.BinaryCrossentropy(from_logits=True))
+    logits = np.stack(one_by_one(model, pictures))[:, 0].astype("float64")
+    expected = np.mean(np.logaddexp(0, logits) - labels * logits)
+    assert packed.evaluate(packed.batches(pictures, labels, rows=8), verbose=0) == pytest.approx(expected, abs=1e-5)
+
+
 @pytest.mark.slow
 @pytest.mark.core
 @pytest.mark.parametrize("dtype", ["mixed_bfloat16", "float16"])

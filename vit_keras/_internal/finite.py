@@ -61,9 +61,8 @@ def is_finite(value: np.ndarray, dtype: str) -> bool:
 class CheckedModel(keras.Model):
     """A model that warns of infinite and undefined weights when it loads some."""
 
-    @property
-    def learner(self) -> keras.Model:
-        """The model that learns: this one, or one inside it."""
+    def learner(self) -> keras.Model:  # as a property, Keras would save and load its weights once more
+        """Return the model that learns: this one, or one inside it."""
         return self
 
     def load_weights(self, filepath, *args, **kwargs):

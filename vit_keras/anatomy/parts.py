@@ -46,7 +46,7 @@ def learner(model: keras.Model) -> keras.Model:
         >>> learner(training.Distillation(student, teacher)).name, learner(teacher).name
         ('small', 'large')
     """
-    return model.learner if isinstance(model, CheckedModel) else model
+    return model.learner() if isinstance(model, CheckedModel) else model
 
 
 def find_vit(model: keras.Model) -> keras.Model:

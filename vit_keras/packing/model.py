@@ -307,6 +307,8 @@ class PackedBatches(keras.utils.PyDataset):
         if len(images) != len(targets):
             raise ValueError(f"There must be a target for each image. Received: {len(images)} and {len(targets)}")
         self.model, self.images, self.targets, self.rows = model, images, np.asarray(targets), rows
+        if self.targets.ndim == 1 and model.config.include_top and model.config.classes == 1:
+            self.targets = self.targets[:, None]  # as Keras does for a batch of images
         self.shuffle: np.random.Generator | None = None if seed is None else np.random.default_rng(seed)
         order = range(len(images)) if self.shuffle is None else self.shuffle.permutation(len(images)).tolist()
         _, counts = grids_and_tokens(images, model.config, model.tokens)

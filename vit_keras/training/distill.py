@@ -99,9 +99,8 @@ class Distillation(CheckedModel):
         self._heads = keras.Model(student.inputs[0], _outputs(student))
         self.built = True
 
-    @property
     def learner(self) -> keras.Model:
-        """The student."""
+        """Return the student."""
         return self.student
 
     def call(self, images: Any, training: bool | None = None) -> Any:

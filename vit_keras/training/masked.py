@@ -43,9 +43,8 @@ class _MaskedPretraining(CheckedModel):
         self.seed = seed
         self.seed_generator = keras.random.SeedGenerator(seed)
 
-    @property
     def learner(self) -> keras.Model:
-        """The encoder."""
+        """Return the encoder."""
         return self.encoder
 
     def _add_mask_token(self, width):
