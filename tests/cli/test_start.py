@@ -112,7 +112,7 @@ def test_every_option_is_described_and_names_its_default():
             assert action.help, where
             shown = action.help is not argparse.SUPPRESS and action.option_strings
             switch = action.nargs == 0  # `--no-probe`: what it switches off is on without it
-            if shown and not switch and action.default not in (None, [], argparse.SUPPRESS):
+            if shown and not switch and action.default not in (None, [], (), argparse.SUPPRESS):
                 default = f"{action.default:g}" if isinstance(action.default, float) else action.default
                 assert f"default: {default}" in action.help, where
 

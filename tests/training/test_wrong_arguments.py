@@ -1,6 +1,5 @@
 """Arguments that `finetune` does not have: none is ignored, each is answered with what would work."""
 
-import argparse
 import dataclasses
 import inspect
 
@@ -9,7 +8,6 @@ import pytest
 
 from vit_keras import vit
 from vit_keras._internal.validate import ALIASES, did_you_mean
-from vit_keras.cli.parsers.training import finetune as add_options
 from vit_keras.training import Recipe, finetune
 from vit_keras.training.finetuning.options import FinetuneOptions
 
@@ -57,12 +55,7 @@ def test_two_letters_exchanged_are_near_and_only_the_nearest_is_suggested():
     assert did_you_mean("vitb16", names) == did_you_mean("vit-b16x", names) == " Did you mean 'vit_b16'?"
 
 
-def test_python_and_the_command_line_have_the_same_options_and_defaults():
-    parser = argparse.ArgumentParser()
-    add_options(parser)
-    command = vars(parser.parse_args(["images"]))
+def test_the_plain_options_have_the_defaults_and_types_of_the_arguments():
     for field in dataclasses.fields(FinetuneOptions):
         argument = inspect.signature(finetune).parameters[field.name]
         assert (argument.default, argument.annotation) == (field.default, field.type)
-        if field.name not in ("errors", "command", "mistakes", "progress"):  # a command skips damaged images
-            assert command[field.name] == field.default

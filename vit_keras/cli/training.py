@@ -99,6 +99,8 @@ def evaluate(options: argparse.Namespace) -> None:
         label_column=_columns(options.label_column),
         separator=options.separator,
         only=options.only,
+        image_size=options.image_size,
+        batch_size=options.batch_size,
         errors=options.errors,
         progress=sys.stderr.isatty(),
     )

@@ -125,6 +125,18 @@ def _add_columns(parser: argparse.ArgumentParser, labels: str) -> argparse._Argu
     return table
 
 
+def _add_batches(parser: argparse.ArgumentParser) -> None:
+    """Add the size of the images that a model gets, and how many at once."""
+    parser.add_argument(
+        "--image-size",
+        type=image_size,
+        default="native",
+        metavar="N|HxW",
+        help="input size in pixels, for models that take any size; default: native, the size of the weights",
+    )
+    parser.add_argument("--batch-size", type=integer(), default=32, metavar="N", help="images per batch; default: 32")
+
+
 def evaluate(parser: argparse.ArgumentParser) -> None:
     """Add the options of `evaluate`."""
     parser.add_argument("model", metavar="MODEL", help="saved model (.keras, .h5) or published name")
@@ -136,6 +148,7 @@ def evaluate(parser: argparse.ArgumentParser) -> None:
         metavar="SPLIT.JSON",
         help="evaluate only the images that `finetune` held out, listed in its split.json; default: all images",
     )
+    _add_batches(parser)
     add_output(
         parser,
         "report.html",
@@ -168,7 +181,7 @@ def predict_table(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--like", type=Path, metavar="SAMPLE.CSV", help="sample submission; the output gets its columns and ids"
     )
-    parser.add_argument("--tta", default=[], metavar="NAMES", help="test-time augmentation: flip, crops, or flip,crops")
+    parser.add_argument("--tta", default=(), metavar="NAMES", help="test-time augmentation: flip, crops, or flip,crops")
     parser.add_argument(
         "--average",
         choices=("probabilities", "logits"),
@@ -190,14 +203,7 @@ def predict_table(parser: argparse.ArgumentParser) -> None:
         help="probability from which a label is predicted; default: 0.5",
     )
     parser.add_argument("--separator", metavar="TEXT", help="text between the labels in one column; default: a space")
-    parser.add_argument(
-        "--image-size",
-        type=image_size,
-        default="native",
-        metavar="N|HxW",
-        help="input size in pixels, for models that take any size; default: native, the size of the weights",
-    )
-    parser.add_argument("--batch-size", type=integer(), default=32, metavar="N", help="images per batch; default: 32")
+    _add_batches(parser)
     add_output(parser, "FILE", "file to write: .csv, .tsv or .parquet")
     add_errors(parser)
 
