@@ -1,6 +1,8 @@
 """Fine-tuning with random options: a run leaves what it reports, also after a kill, or refuses in a sentence."""
 
+import contextlib
 import csv
+import os
 import random
 import traceback
 
@@ -174,3 +176,74 @@ def test_a_run_leaves_what_it_reports(images, tmp_path, seed):
     np.testing.assert_allclose(measured.outputs, expected, atol=2e-3 * max(1, abs(expected).max()), err_msg=case)
     if options.get("task") == "regression":  # in the unit of the labels, years from 1000 to 1060
         assert abs(measured.outputs - measured.labels)[:, 0].mean() < 100, case
+
+
+class Killed(BaseException):
+    """Ends a process."""
+
+
+def finetuned_or_killed(model, source, output, options, at=None):
+    """Fine-tune, and die at a place: after a batch, or right before or after a file appears. Return how many there were."""
+    places = 0
+
+    def counted(function, before):
+        def count():
+            nonlocal places
+            places += 1
+            if places == at:
+                raise Killed
+
+        def call(*args, **kwargs):
+            if before:
+                count()
+            result = function(*args, **kwargs)
+            count()
+            return result
+
+        return call
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CallbackList, "on_train_batch_end", counted(CallbackList.on_train_batch_end, before=False))
+        patch.setattr(os, "replace", counted(os.replace, before=True))
+        with contextlib.suppress(Killed):
+            finetune(model, source, output=output, **options)
+    return places
+
+
+def written(folder):
+    """What a run has left, without the times that it took: weights of models, and lines of all other files."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        if path.suffix == ".keras":
+            found[path.relative_to(folder)] = [weight.tobytes() for weight in open_model(path).get_weights()]
+        elif path.suffix in (".json", ".csv"):
+            lines = path.read_text(encoding="utf-8").splitlines()
+            found[path.relative_to(folder)] = [line for line in lines if "seconds" not in line and '"time"' not in line]
+        else:
+            found[path.relative_to(folder)] = None
+    return found
+
+
+@pytest.mark.parametrize("seed", range(100, 115))
+def test_a_run_that_is_killed_anywhere_goes_on_to_the_same_files(images, tmp_path, seed):
+    model, source, options, read = drawn(seed, images)
+    name, changes = options["recipe"]
+    options = {
+        **options,
+        **read,
+        "recipe": recipe(name, **changes),
+        "minutes": 0,
+    }  # a limit would depend on the machine
+    try:
+        places = finetuned_or_killed(model, source, tmp_path / "whole", options)
+    except ValueError:  # which the test above looks at
+        return
+    draw = random.Random(seed)
+    case = f"{options}, of {places}:"
+    while (tmp_path / "whole").exists() and not (tmp_path / "run" / "report.html").exists():
+        at = draw.randint(1, places)
+        case += f" {at}"
+        finetuned_or_killed(model, source, tmp_path / "run", options, at)
+    with contextlib.suppress(ValueError):  # it is finished
+        finetune(model, source, output=tmp_path / "run", **options)
+    assert written(tmp_path / "run") == written(tmp_path / "whole"), case

@@ -253,6 +253,10 @@ def test_each_mistake_is_explained_by_the_model_that_made_it(photos, columns, tm
     assert places == sorted(places) and page.count("The same image, with the map") == 3
 
 
+def interrupt(run):
+    raise KeyboardInterrupt
+
+
 def weights_of(folder):
     return [keras.saving.load_model(folder / f"fold{n}" / "model.keras", compile=False).get_weights() for n in range(4)]
 
@@ -279,6 +283,17 @@ def test_folds_that_were_stopped_go_on_to_the_same_result(whole, photos, columns
     for ours, theirs in zip(weights_of(again.folder), weights_of(whole.folder), strict=True):
         for one, other in zip(ours, theirs, strict=True):
             np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.slow
+def test_a_fold_that_was_killed_right_after_its_model_leaves_no_state(photos, columns, tmp_path, monkeypatch):
+    given = {"label_column": "kind", "folds": 2, "epochs": 1}
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(running.Run, "remove", interrupt)
+        finetune(columns, model=tiny(), output=tmp_path / "run", **options(photos, **given))
+    assert (tmp_path / "run" / "fold0" / "model.keras").exists() and (tmp_path / "run" / "fold0" / ".state").exists()
+    finetune(columns, model=tiny(), output=tmp_path / "run", **options(photos, **given))
+    assert not [*(tmp_path / "run").rglob(".state")]
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import gc
 import json
+import shutil
 import time
 import warnings
 from collections.abc import Iterator, Sequence
@@ -249,6 +250,7 @@ class Call:
             if not (place / "model.keras").exists():
                 self._fold(place, number, len(pairs), whole, frozen, train, held_out)
                 gc.collect()
+            shutil.rmtree(place / ".state", ignore_errors=True)  # left where a call was killed right after the model
             results.append({"fold": number, **json.loads((place / "history.json").read_text(encoding="utf-8"))})
             if whole.decided is None:
                 flips = results[0].get("flip_test")
