@@ -183,7 +183,7 @@ class Killed(BaseException):
 
 
 def finetuned_or_killed(model, source, output, options, at=None):
-    """Fine-tune, and die at a place: after a batch, or right before or after a file appears. Return how many there were."""
+    """Fine-tune, and die at a place: after a batch, or before or after a file appears. Return how many there are."""
     places = 0
 
     def counted(function, before):
