@@ -6,6 +6,8 @@ import pytest
 from support import uncompiled
 
 from vit_keras import checkpoints, layers, vit
+from vit_keras.anatomy import dense_layers, quantization
+from vit_keras.backend.keras_internals import full_kernel
 from vit_keras.training.lora import RestartLora, add_lora, merge_lora
 from vit_keras.training.recipes import recipe
 
@@ -64,6 +66,41 @@ def test_merging_changes_nothing_and_leaves_a_plain_model(tmp_path):
     checkpoints.load_weights(plain, tmp_path / "merged.npz")
     np.testing.assert_allclose(outputs(plain), before, atol=1e-5)
     add_lora(model)  # and again
+
+
+@pytest.mark.parametrize("mode", ["int8", "int4"])
+def test_merging_into_a_quantized_kernel_quantizes_it_again(mode):
+    """To half a step of the new scale, and float32's rounding of 127 steps; int4 has a scale for each group."""
+    model = tiny()
+    perturb(model)
+    model.quantize(mode)
+    without = outputs(model)
+    add_lora(model, rank=2, projections=("query", "out", "Dense_0"))
+    for weight in adapters(model):
+        weight.assign(RNG.normal(scale=0.3, size=tuple(weight.shape)))
+    before = outputs(model)
+    query = next(layer for layer in dense_layers(model) if layer.name == "query")
+
+    def kernel():
+        scale = keras.ops.convert_to_numpy(query.kernel_scale)
+        return keras.ops.convert_to_numpy(full_kernel(query)) / scale, scale
+
+    adapter = np.matmul(*map(keras.ops.convert_to_numpy, (query.lora_kernel_a, query.lora_kernel_b)))
+    wanted = kernel()[0] + adapter if mode == "int8" else None
+    merge_lora(model)
+    assert not adapters(model) and quantization(model) == mode
+    assert np.abs(outputs(model) - before).max() < 0.2 * np.abs(without - before).max()
+    if mode == "int8":
+        found, scale = kernel()
+        assert np.abs((found - wanted) * scale).max() < 0.5 + 1e-4
+
+
+def test_adapters_of_other_quantized_kernels_are_refused():
+    model = tiny()
+    model.quantize("float8")
+    with pytest.raises(ValueError, match="float8"):
+        add_lora(model, rank=2)
+    assert not adapters(model) and len(model.trainable_weights) > 2
 
 
 @pytest.fixture

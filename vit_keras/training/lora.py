@@ -19,7 +19,7 @@ from keras import ops
 
 from .._internal.validate import positive_integer
 from ..anatomy import attention_blocks, find_vit
-from ..backend.keras_internals import flat_layers, forget_compiled, full_kernel
+from ..backend.keras_internals import flat_layers, forget_compiled
 from .freeze import train_only
 
 __all__ = ["RestartLora", "add_lora", "merge_lora"]
@@ -36,7 +36,8 @@ def add_lora(
     """Add a low-rank adapter to some projections of every block, and freeze everything but the adapters and the head.
 
     Compile the model afterwards. A saved model opens with its adapters, frozen weights and optimizer. Files of weights
-    and other formats hold the merged kernels; `merge_lora` merges the adapters in the model.
+    and other formats hold the merged kernels; `merge_lora` merges the adapters in the model. The kernels may be
+    quantized (`model.quantize("int8")` or `"int4"`); of a quantized head only the bias is trained.
 
     Args:
         model: A Keras model with a Vision Transformer of this package in it. It is changed.
@@ -46,7 +47,8 @@ def add_lora(
         alpha: The output of the adapters is scaled by `alpha / rank`. `None`: not scaled.
 
     Raises:
-        ValueError: A projection does not exist, the model has adapters already, or Keras is too old for `alpha`.
+        ValueError: A projection does not exist, the model has adapters already, its kernels are quantized in another
+            way, or Keras is too old for `alpha`.
 
     Example:
         >>> from vit_keras import vit
@@ -69,6 +71,7 @@ def add_lora(
     chosen = [dense for dense in _projections(model) if dense.name in projections]
     if not chosen:
         raise ValueError(f"The model {model.name!r} has no {', '.join(projections)} in its blocks.")
+    _check_quantization(model, chosen)
     train_only(model, "head")
     for block in attention_blocks(find_vit(model)):
         block.trainable = True
@@ -82,13 +85,14 @@ def add_lora(
 def merge_lora(model: keras.Model) -> None:
     """Merge the adapters into the kernels of their layers, which leaves a plain model, trainable as a whole.
 
-    The outputs are the same up to rounding. Compile the model again before training it further.
+    The outputs are the same up to rounding. An `int8` or `int4` kernel is quantized again, with a scale for the sum.
+    Compile the model again before training it further.
 
     Args:
         model: A model that `add_lora` changed. It is changed back.
 
     Raises:
-        ValueError: It has no adapters.
+        ValueError: It has no adapters, or kernels that are quantized in another way. Nothing is changed then.
 
     Example:
         >>> from vit_keras import vit
@@ -101,12 +105,24 @@ def merge_lora(model: keras.Model) -> None:
     adapted = _adapted(model)
     if not adapted:
         raise ValueError(f"The model {model.name!r} has no low-rank adapters to merge.")
+    _check_quantization(model, adapted)
     for dense in adapted:
-        full_kernel(dense).assign(dense.kernel)
+        merged: dict[str, Any] = {}
+        keras.layers.Dense.save_own_variables(dense, merged)
         dense.lora_enabled, dense.lora_rank = False, None
         del dense.lora_kernel_a, dense.lora_kernel_b
+        keras.layers.Dense.load_own_variables(dense, merged)
     train_only(model, "all")
     forget_compiled(model)
+
+
+def _check_quantization(model: keras.Model, dense: Sequence[keras.layers.Dense]) -> None:
+    """Raise a `ValueError` if kernels are quantized in a way in which Keras adds or merges no adapters."""
+    modes = {getattr(each, "quantization_mode", None) for each in dense} - {None, "int8", "int4"}
+    if modes:
+        raise ValueError(
+            f"Low-rank adapters need float, int8 or int4 kernels. Those of {model.name!r} are {', '.join(modes)}."
+        )
 
 
 class RestartLora(keras.callbacks.Callback):
