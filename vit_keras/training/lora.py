@@ -118,7 +118,7 @@ def merge_lora(model: keras.Model) -> None:
 
 def _check_quantization(model: keras.Model, dense: Sequence[keras.layers.Dense]) -> None:
     """Raise a `ValueError` if kernels are quantized in a way in which Keras adds or merges no adapters."""
-    modes = {getattr(each, "quantization_mode", None) for each in dense} - {None, "int8", "int4"}
+    modes = {str(getattr(each, "quantization_mode", None)) for each in dense} - {"None", "int8", "int4"}
     if modes:
         raise ValueError(
             f"Low-rank adapters need float, int8 or int4 kernels. Those of {model.name!r} are {', '.join(modes)}."
