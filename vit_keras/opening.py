@@ -18,7 +18,7 @@ import keras
 from ._internal.bounds import about, patch_stride
 from ._internal.validate import check_activations, did_you_mean, path_text, size_pair
 from ._internal.warn import warn_caller
-from .anatomy import find_vit
+from .anatomy import find_vit, learner
 from .build import build
 from .checkpoints.architecture import check_head, complete
 from .checkpoints.checkpoint import Checkpoint
@@ -104,8 +104,8 @@ def open_model(
 
 
 def as_model(model: Any, **options: Any) -> keras.Model:
-    """Return an open model as it is, or else open it; see `open_model`."""
-    return model if isinstance(model, keras.Model) else open_model(model, **options)
+    """Return an open model, or open it (see `open_model`); of a distillation or pre-training, the model that learns."""
+    return learner(model if isinstance(model, keras.Model) else open_model(model, **options))
 
 
 def is_saved_model(model: Any) -> bool:

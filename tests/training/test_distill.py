@@ -7,9 +7,11 @@ import pytest
 from keras import ops
 
 from vit_keras import vit
-from vit_keras.anatomy import blocks
+from vit_keras.anatomy import blocks, preprocessing_of
+from vit_keras.export import export
+from vit_keras.opening import as_model
 from vit_keras.preprocess import Preprocessing
-from vit_keras.training import MaskedPatchPrediction, embed, head_layers, train_only
+from vit_keras.training import MaskedPatchPrediction, calibrate, embed, head_layers, train_only
 from vit_keras.training.distill import Distillation
 from vit_keras.visualize import attention_map
 
@@ -225,11 +227,18 @@ def test_a_student_learns_real_pictures_from_ti16(shared, real_weights):
 
 
 @pytest.mark.parametrize("wrapped", [lambda s: Distillation(s, tiny()), lambda s: MaskedPatchPrediction(s)])
-def test_maps_embeddings_and_layers_are_those_of_the_model_that_learns(wrapped):
+def test_what_is_asked_of_a_training_is_answered_by_the_model_that_learns(wrapped, tmp_path):
     student, image = tiny(num_layers=2), pictures(1)
+    student.get_layer("head").set_weights([np.random.default_rng(0).normal(size=(16, CLASSES)), np.zeros(CLASSES)])
     model = wrapped(student)
     np.testing.assert_array_equal(attention_map(model, image), attention_map(student, image))
     np.testing.assert_array_equal(embed(model, image, progress=False), embed(student, image, progress=False))
     assert head_layers(model) == [student.get_layer("head")]
+    assert preprocessing_of(model) == preprocessing_of(student) and as_model(model) is student
+    labels = student.predict(pictures(6), verbose=0).argmax(-1)
+    data = pictures(6), np.append(labels[:4], (labels[4:] + 1) % CLASSES)  # two in six are wrong
+    calibrate(model, data)
+    assert calibrate(student, data) == pytest.approx(1, abs=0.01)  # the head was divided by the temperature
+    export(model, tmp_path / "student.onnx", check=False)
     train_only(model, 1)
     assert [block.trainable for block in blocks(student)] == [False, True]

@@ -13,7 +13,7 @@ from .._internal.validate import size_pair
 from ..backend.keras_internals import flat_layers, kept, origin
 from ..preprocess import GOOGLE, Preprocessing
 from ..preprocess.layer import Preprocess
-from .parts import blocks, checked, find_vit
+from .parts import blocks, checked, find_vit, learner
 
 _NORMALIZING = (Preprocess, keras.layers.Rescaling, keras.layers.Normalization)
 _RESIZING = (Preprocess, keras.layers.Resizing, keras.layers.CenterCrop)
@@ -60,7 +60,8 @@ class _Entry:
 
 
 def _entry(model: keras.Model) -> _Entry:
-    return kept(checked(model), "entry", lambda: _Entry(model, find_vit(model)))
+    model = learner(checked(model))
+    return kept(model, "entry", lambda: _Entry(model, find_vit(model)))
 
 
 def _is_layer(operation):

@@ -19,7 +19,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from ...anatomy import find_vit, heads, image_shape, output_source, preprocessing_of, probabilities
+from ...anatomy import find_vit, heads, image_shape, learner, output_source, preprocessing_of, probabilities
 from ...anatomy import task as task_of
 from ...backend.keras_internals import origin
 from ..embeddings.batches import batches_of, joined_labels, run_over
@@ -190,6 +190,7 @@ def calibrate(model: keras.Model, data: Any, *, batch_size: int = 32) -> float:
         >>> by > 0
         True
     """
+    model = learner(model)
     found = _heads(model)
     if isinstance(data, (Evaluation, LabelsEvaluation)):
         shares, labels = data.probabilities, data.labels
