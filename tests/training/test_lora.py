@@ -70,14 +70,18 @@ def test_merging_changes_nothing_and_leaves_a_plain_model(tmp_path):
 
 @pytest.mark.parametrize("mode", ["int8", "int4"])
 def test_merging_into_a_quantized_kernel_quantizes_it_again(mode):
-    """To half a step of the new scale, and float32's rounding of 127 steps; int4 has a scale for each group."""
-    model = tiny()
-    perturb(model)
+    """To half a step of `int8`, and float32's rounding of 127 steps.
+
+    `int4` has a scale for each group, and 16 steps: the outputs are off by less than half of what the adapters change.
+    """
+    keras.utils.set_random_seed(0)
+    rng, model = np.random.default_rng(0), tiny()
+    model.get_layer("head").kernel.assign(rng.normal(size=(16, 3)))
     model.quantize(mode)
     without = outputs(model)
     add_lora(model, rank=2, projections=("query", "out", "Dense_0"))
     for weight in adapters(model):
-        weight.assign(RNG.normal(scale=0.3, size=tuple(weight.shape)))
+        weight.assign(rng.normal(scale=0.3, size=tuple(weight.shape)))
     before = outputs(model)
     query = next(layer for layer in dense_layers(model) if layer.name == "query")
 
@@ -89,7 +93,7 @@ def test_merging_into_a_quantized_kernel_quantizes_it_again(mode):
     wanted = kernel()[0] + adapter if mode == "int8" else None
     merge_lora(model)
     assert not adapters(model) and quantization(model) == mode
-    assert np.abs(outputs(model) - before).max() < 0.2 * np.abs(without - before).max()
+    assert np.abs(outputs(model) - before).max() < 0.5 * np.abs(without - before).max()
     if mode == "int8":
         found, scale = kernel()
         assert np.abs((found - wanted) * scale).max() < 0.5 + 1e-4

@@ -13,7 +13,7 @@ from .._internal.validate import size_pair
 from ..backend.keras_internals import flat_layers, kept, origin
 from ..preprocess import GOOGLE, Preprocessing
 from ..preprocess.layer import Preprocess
-from .parts import blocks, checked, find_vit, learner
+from .parts import blocks, find_vit, learner
 
 _NORMALIZING = (Preprocess, keras.layers.Rescaling, keras.layers.Normalization)
 _RESIZING = (Preprocess, keras.layers.Resizing, keras.layers.CenterCrop)
@@ -60,7 +60,7 @@ class _Entry:
 
 
 def _entry(model: keras.Model) -> _Entry:
-    model = learner(checked(model))
+    model = learner(model)
     return kept(model, "entry", lambda: _Entry(model, find_vit(model)))
 
 

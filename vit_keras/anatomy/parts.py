@@ -46,7 +46,7 @@ def learner(model: keras.Model) -> keras.Model:
         >>> learner(training.Distillation(student, teacher)).name, learner(teacher).name
         ('small', 'large')
     """
-    return model.learner() if isinstance(model, CheckedModel) else model
+    return model.learner() if isinstance(checked(model), CheckedModel) else model
 
 
 def find_vit(model: keras.Model) -> keras.Model:
@@ -71,7 +71,7 @@ def find_vit(model: keras.Model) -> keras.Model:
         >>> find_vit(keras.Sequential([keras.layers.RandomFlip(), tiny, keras.layers.Dropout(0.1)])).name
         'tiny'
     """
-    models = [layer for layer in flat_layers(learner(checked(model))) if isinstance(layer, keras.Model)]
+    models = [layer for layer in flat_layers(learner(model)) if isinstance(layer, keras.Model)]
     found = [m for m in models if any(isinstance(layer, _PARTS) for layer in m.layers)]
     if len(found) != 1:
         raise ValueError(

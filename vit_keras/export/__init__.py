@@ -83,7 +83,6 @@ def export(
     from .. import anatomy
     from .._internal.atomic import naming, put_together, workspace
     from .._internal.validate import path_text
-    from ..anatomy.parts import checked as checked_model
     from ..anatomy.parts import learner
     from .calibration import calibrated
     from .other_backend import write_in_its_backend
@@ -109,7 +108,7 @@ def export(
         raise ImportError(
             f'The format {name!r} needs {", ".join(missing)}, not installed: pip install "vit-keras[{kind.extra}]".'
         )
-    model = learner(checked_model(model))
+    model = learner(model)
     check_place(path, name)
     if attention is None:
         attention = kind.shows_attention and anatomy.has_attention(model)
