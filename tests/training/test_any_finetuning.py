@@ -183,7 +183,7 @@ class Killed(BaseException):
 
 
 def finetuned_or_killed(model, source, output, options, at=None):
-    """Fine-tune, and die at a place: after a batch, or before or after a file appears. Return how many there are."""
+    """Fine-tune, and die at a place: after a batch, or before or after a file appears. Return the number of places."""
     places = 0
 
     def counted(function, before):
@@ -228,12 +228,8 @@ def written(folder):
 def test_a_run_that_is_killed_anywhere_goes_on_to_the_same_files(images, tmp_path, seed):
     model, source, options, read = drawn(seed, images)
     name, changes = options["recipe"]
-    options = {
-        **options,
-        **read,
-        "recipe": recipe(name, **changes),
-        "minutes": 0,
-    }  # a limit would depend on the machine
+    options = {**options, **read, "recipe": recipe(name, **changes)}
+    options["minutes"] = 0  # a limit would depend on the machine
     try:
         places = finetuned_or_killed(model, source, tmp_path / "whole", options)
     except ValueError:  # which the test above looks at

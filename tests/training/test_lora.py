@@ -72,7 +72,7 @@ def test_merging_changes_nothing_and_leaves_a_plain_model(tmp_path):
 def test_merging_into_a_quantized_kernel_quantizes_it_again(mode):
     """To half a step of `int8`, and float32's rounding of 127 steps.
 
-    `int4` has a scale for each group, and 16 steps: the outputs are off by less than half of what the adapters change.
+    `int4` has only 16 steps: rounding must change the outputs less than half as much as the adapters do.
     """
     keras.utils.set_random_seed(0)
     rng, model = np.random.default_rng(0), tiny()

@@ -59,7 +59,7 @@ def is_finite(value: np.ndarray, dtype: str) -> bool:
 
 
 class CheckedModel(keras.Model):
-    """A model that warns of infinite and undefined weights when it loads some."""
+    """A model around other models, which warns of infinite and undefined weights when it loads some."""
 
     def learner(self) -> keras.Model:  # as a property, Keras would save and load its weights once more
         """Return the model that learns: this one, or one inside it."""

@@ -309,7 +309,7 @@ def _config(model: keras.Model) -> ViTConfig:
 
 
 def _pooled(given: keras.Model) -> keras.Model:
-    """Return the model, or a copy whose output is the class token or the mean in place of all tokens."""
+    """Return the model or, if it returns all tokens, a copy that returns the class token or the mean of the tokens."""
     config = _config(given)
     if config.pooling is not None:
         return given
