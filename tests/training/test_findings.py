@@ -1,17 +1,20 @@
 """What is found in the images: wrong labels, near-duplicates, what more would give; and the report of it."""
 
 import json
+from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
 from PIL import Image
 
-from vit_keras import training, vit
-from vit_keras.training.evaluation.curve_over_images import image_curve
+from vit_keras import anatomy, training, vit
+from vit_keras.training.data.labeled import Labeled
+from vit_keras.training.evaluation.curve_over_images import _power_law, image_curve
+from vit_keras.training.evaluation.findings import _learned
 from vit_keras.training.recipes import recipe
 
-pytest.importorskip("sklearn")
+StratifiedKFold = pytest.importorskip("sklearn.model_selection").StratifiedKFold
 
 
 def blobs(classes=10, each=100, features=24, distance=1.0, seed=0):
@@ -39,6 +42,31 @@ def test_flipped_labels_are_found():
     assert hits.sum() >= 0.75 * len(wrong) and hits.mean() >= 0.9
     assert np.mean(found.suggested[hits] == labels[found.images[hits]]) >= 0.95
     assert (np.diff(found.probabilities) >= 0).all()
+
+
+def test_classes_of_one_image_do_not_hide_the_wrong_labels():
+    features, labels = blobs(classes=4, each=60)
+    given, wrong = flipped(labels)
+    random = np.random.default_rng(3)
+    features = np.concatenate([features, random.normal(0, 3, (6, features.shape[1]))])
+    given = np.concatenate([given, 4 + np.arange(6)])  # six classes of one image each
+    names = tuple("abcdefghij")
+    data = Labeled(task="single", names=names, paths=[], labels=given, ids=[], root=Path())
+    order = random.permutation(len(given))
+    found = _learned(data, np.arange(len(given)), features, [(order[:180], order[180:])], 0)["wrong"]
+    assert len({each.row for each in found} & {*wrong}) >= 0.5 * len(wrong)
+    assert all(each.row < 240 for each in found)
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_the_judges_have_the_weight_decay_of_a_linear_probe(classes):
+    features, labels = blobs(classes, each=30, distance=0.4)
+    shares, folds = training.out_of_fold(features, labels, l2=0.3), StratifiedKFold(5, shuffle=True, random_state=0)
+    for learned, asked in folds.split(features, labels):
+        probe = training.linear_probe(features[learned], labels[learned], l2=0.3 * len(labels) / len(learned))
+        np.testing.assert_allclose(shares[asked], anatomy.softmax(probe.logits(features[asked])), atol=1e-6)
+    for other in (labels.astype(float), np.eye(classes)[labels]):
+        np.testing.assert_array_equal(training.out_of_fold(features, other, l2=0.3), shares)
 
 
 def test_they_are_those_of_cleanlab():
@@ -81,6 +109,15 @@ def test_half_of_the_images_tell_what_all_give():
     gained = of_all.accuracies[-1] - of_half.accuracies[-1]
     assert gained > 0.01 and abs(of_half.gain - gained) < 0.02
     assert of_half.interval[0] <= of_half.gain <= of_half.interval[1] and "Twice as many" in of_half.headline
+
+
+@pytest.mark.parametrize("accuracies", [[0.2, 0.25, 0.22, 0.12], [0.5, 0.6, 0.7, 0.8]])
+def test_the_curve_of_errors_that_do_not_fall_is_their_mean(accuracies):
+    counts, errors = np.array([25, 50, 100, 200]), 1 - np.array(accuracies)
+    fitted = _power_law(counts, np.array(accuracies), 100)
+    falls = np.polyfit(np.log(counts), np.log(errors), 1)
+    wanted = np.polyval(falls, np.log([*counts, 400])) if falls[0] < 0 else np.full(5, np.log(errors).mean())
+    np.testing.assert_allclose(fitted, 1 - np.exp(wanted), rtol=1e-9)  # of sums in another order
 
 
 def test_a_weight_decay_is_a_number_or_auto():

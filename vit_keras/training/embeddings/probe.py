@@ -46,7 +46,7 @@ class Probe:
 
     def accuracy(self, features: np.ndarray, labels: Any) -> float:
         """Return the share of features `(n, features)` whose class is their label, `(n,)` or one-hot."""
-        return float(np.mean(self.predict(features) == _class_numbers(labels, len(features))))
+        return float(np.mean(self.predict(features) == class_numbers(labels, len(features))))
 
     def apply_to(self, model: keras.Model, scale: float = 1.0) -> None:
         """Put the probe into a model's head. The model then predicts as the probe does.
@@ -59,7 +59,7 @@ class Probe:
             scale: Factor of the kernel and the bias.
 
         Raises:
-            ValueError: The model has no head, or one of another shape.
+            ValueError: The model has no head, one of another shape, or a quantized one.
         """
         last = [layer for layer in model.layers if isinstance(layer, keras.layers.Dense)][-1:]
         found = heads(find_vit(model)) or last
@@ -73,9 +73,28 @@ class Probe:
                     f"{'a' if head.use_bias else 'no'} bias. "
                     f"Build the model with classes={len(self.bias)}."
                 )
+        refuse_changed(found, model, "apply the probe")
         for head in found:
             head.kernel.assign(scale * self.kernel)
             head.bias.assign(scale * self.bias)
+
+
+def refuse_changed(layers: Iterable[keras.layers.Layer], model: keras.Model, purpose: str) -> None:
+    """Raise an error if the kernel of a layer is not a plain one, which can be assigned.
+
+    Args:
+        layers: `Dense` layers.
+        model: The model that they are in.
+        purpose: What the kernels are for, in the imperative.
+
+    Raises:
+        ValueError: A layer has low-rank weights or is quantized.
+    """
+    if changed := [each.name for each in layers if each.lora_enabled or getattr(each, "quantization_mode", None)]:
+        raise ValueError(
+            f"The layer {changed[0]!r} of {model.name!r} has low-rank weights or is quantized. Call "
+            f"training.merge_lora(model) first, or {purpose} before the quantization."
+        )
 
 
 _DECAYS = tuple(10.0 ** (-exponent / 2) for exponent in range(13))
@@ -316,14 +335,15 @@ def knn(
     for start in range(0, len(queries), 256):  # this many similarities are in memory
         similarity = queries[start : start + 256] @ features.T
         nearest = np.argpartition(-similarity, k - 1, axis=1)[:, :k]
-        votes = np.exp((np.take_along_axis(similarity, nearest, axis=1) - 1) / temperature)
+        near = np.take_along_axis(similarity, nearest, axis=1)
+        votes = np.exp((near - near.max(axis=1, keepdims=True)) / temperature)  # the nearest counts 1: no underflow
         predictions.append(np.einsum("qk,qkc->qc", votes, classes[nearest]).argmax(axis=1))
     return np.concatenate(predictions)
 
 
 def _checked(features: Any, labels: Any, what: str, width: int | None = None) -> tuple[np.ndarray, np.ndarray]:
     features = _checked_features(features, what, width)
-    return features, _class_numbers(labels, len(features))
+    return features, class_numbers(labels, len(features))
 
 
 def _checked_features(features: Any, what: str, width: int | None = None) -> np.ndarray:
@@ -344,7 +364,7 @@ def _checked_features(features: Any, what: str, width: int | None = None) -> np.
 def targets_of(labels: Any, count: int, classes: int | None) -> np.ndarray:
     """Return what ridge regression predicts, float64 `(count, outputs)`: class numbers become 0 and 1."""
     if np.ndim(labels) != 2:
-        known = _class_numbers(labels, count)
+        known = class_numbers(labels, count)
         classes = int(known.max()) + 1 if classes is None else classes
         _check_labels(known, classes)
         return np.eye(classes)[known]
@@ -357,7 +377,16 @@ def targets_of(labels: Any, count: int, classes: int | None) -> np.ndarray:
     return targets
 
 
-def _class_numbers(labels: Any, count: int) -> np.ndarray:
+def class_numbers(labels: Any, count: int) -> np.ndarray:
+    """Return the labels of images as class numbers, int64 `(count,)`, from integers, whole floats or one-hot labels.
+
+    Raises:
+        ValueError: They are something else.
+
+    Example:
+        >>> class_numbers([[0, 1], [1, 0]], 2)
+        array([1, 0])
+    """
     labels = np.asarray(keras.ops.convert_to_numpy(labels) if keras.ops.is_tensor(labels) else labels)
     if labels.ndim == 2 and labels.shape[1] > 1:
         labels = labels.argmax(axis=1)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..embeddings.probe import linear_probe, weight_decay
+from ..embeddings.probe import class_numbers, linear_probe, weight_decay
 
 __all__ = ["ImageCurve", "image_curve"]
 
@@ -66,9 +66,9 @@ def image_curve(
 
     Args:
         train: Features `(n, features)` of the images to learn from.
-        labels: Their class numbers.
+        labels: Their class numbers, or one-hot labels.
         held_out: Features `(m, features)` of the others.
-        held_out_labels: Their class numbers.
+        held_out_labels: Their class numbers, or one-hot labels.
         l2: The weight decay of all images; see `linear_probe`. It weighs the same against all images in each part.
         seed: Which images the parts have.
 
@@ -85,7 +85,7 @@ def image_curve(
         (array([ 24,  50, 100, 200]), True)
     """
     train, held_out = np.asarray(train, "float32"), np.asarray(held_out, "float32")
-    labels, truth = np.asarray(labels), np.asarray(held_out_labels)
+    labels, truth = class_numbers(labels, len(train)), class_numbers(held_out_labels, len(held_out))
     fewest = np.sort(np.bincount(labels))[::-1]
     if not len(truth) or (fewest >= 16).sum() < 2:
         raise ValueError("A curve needs held-out images, and 16 images of each of two classes to learn from.")
@@ -120,6 +120,8 @@ def _part(labels: np.ndarray, share: float, random: np.random.Generator) -> np.n
 
 def _power_law(counts: np.ndarray, accuracies: np.ndarray, held_out: int) -> np.ndarray:
     """Return the accuracy that a power law through the errors gives for each number, and for twice the last."""
-    errors = np.maximum(1 - accuracies, 0.5 / held_out)  # none of few is not none of many
-    slope, start = np.polyfit(np.log(counts), np.log(errors), 1)
-    return 1 - np.exp(start + min(slope, 0.0) * np.log([*counts, 2 * counts[-1]]))
+    errors = np.log(np.maximum(1 - accuracies, 0.5 / held_out))  # none of few is not none of many
+    sizes = np.log([*counts, 2 * counts[-1]])
+    middle = sizes[:-1].mean()
+    slope = min(np.polyfit(sizes[:-1], errors, 1)[0], 0.0)
+    return 1 - np.exp(errors.mean() + slope * (sizes - middle))

@@ -21,8 +21,7 @@ from .wrong_labels import label_issues, out_of_fold
 __all__: list[str] = []
 
 IMPROBABLE = 0.05
-"""Labels that are less probable are likely wrong. Of 5 % that were made wrong among sign digits and flowers, a logistic
-regression that is right for two of three images finds a third in this way, and three of five that it finds are."""
+"""Labels that are less probable are likely wrong; docs/training.md has a test of how many are."""
 
 _MOST_LEARNED = 5000
 """Number of images that the logistic regressions learn at most; of more, this many are drawn at random."""
@@ -136,14 +135,10 @@ def look_at(frozen: Frozen, data: Labeled, pairs: Sequence[tuple[ImageFolder, Im
             found.setdefault(frozenset((first, second)), pair)
     told: dict[str, Any] = {
         "images": len(rows),
-        "pairs": tuple(sorted(found.values(), key=_distance)),
+        "pairs": tuple(sorted(found.values(), key=lambda pair: pair.distance)),
         "threshold": threshold,
     }
     return Findings(**told, **(_learned(data, rows, features, parts, seed) if data.task == "single" else {}))
-
-
-def _distance(pair: Pair) -> float:
-    return pair.distance
 
 
 def _learned(data, rows, features, parts, seed) -> dict[str, Any]:
@@ -158,7 +153,8 @@ def _learned(data, rows, features, parts, seed) -> dict[str, Any]:
     if len(parts) == 1:  # folds have better judges
         asked = np.concatenate([train, held_out])[:_MOST_LEARNED]
         shares = out_of_fold(features[asked], labels[asked], classes=len(data.names), l2=l2, seed=seed)
-        found |= wrong_labels(rows[asked], shares, labels[asked])
+        known = np.bincount(labels[asked])[labels[asked]] > 1  # no model has learned the class of one image
+        found |= wrong_labels(rows[asked][known], shares[known], labels[asked][known])
     return found
 
 
