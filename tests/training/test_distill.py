@@ -73,7 +73,7 @@ def deit_loss(student_label, student_teacher, teacher, labels, kind, alpha, temp
 
 
 @pytest.mark.core
-@pytest.mark.parametrize("kind, alpha, temperature", [("soft", 0.9, 3.0), ("soft", 0.3, 2.0), ("hard", 0.5, 1.0)])
+@pytest.mark.parametrize("kind, alpha, temperature", [("soft", 0.1, 3.0), ("soft", 0.3, 2.0), ("hard", 0.5, 1.0)])
 def test_the_loss_is_that_of_the_paper(kind, alpha, temperature):
     rng = np.random.default_rng(1)
     label, teacher_head, teacher = rng.normal(size=(3, 4, CLASSES)).astype("float32") * 2
@@ -84,6 +84,12 @@ def test_the_loss_is_that_of_the_paper(kind, alpha, temperature):
     loss = training.compute_loss(None, labels, outputs, ops.convert_to_tensor(sample_weight))
     expected = deit_loss(label, teacher_head, teacher, LABELS, kind, alpha, temperature, sample_weight)
     np.testing.assert_allclose(float(loss), expected, rtol=1e-5)  # a handful of float32 logarithms
+
+
+def test_the_weights_of_the_losses_are_those_of_the_paper():
+    for kind, alpha, temperature in (("soft", 0.1, 3.0), ("hard", 0.5, 1.0)):
+        found = Distillation(tiny(), kind=kind)
+        assert (found.alpha, found.temperature) == (alpha, temperature)
 
 
 @pytest.mark.parametrize("alpha, learns", [(0.0, "head"), (1.0, "head_dist")])
@@ -170,12 +176,28 @@ def test_a_saved_run_goes_on(tmp_path):
         ({}, {"classes": 4}, {}, "Received: output_shape"),
         ({}, {"image_size": 16}, {}, "Received: input_shape .* keras.layers.Resizing"),
         ({"activation": "sigmoid"}, {}, {}, "functional or sequential classifier"),
+        ({"classes": 1}, {"classes": 1}, {}, "two classes or more"),
+        ({}, {"activation": "sigmoid"}, {}, "The teacher must return logits or a softmax"),
         ({"include_top": False, "pooling": None}, {}, {}, "functional or sequential classifier"),
     ],
 )
 def test_what_does_not_fit_is_refused(student, teacher, options, message):
     with pytest.raises(ValueError, match=message):
         Distillation(tiny(**student), tiny(**teacher), **options)
+
+
+def test_a_student_of_another_task_and_a_teacher_without_a_graph_are_refused():
+    student = tiny()
+    student.task = "regression"
+    with pytest.raises(ValueError, match="the task 'regression'"):
+        Distillation(student, tiny())
+
+    class Teacher(keras.Model):
+        def call(self, images):
+            return keras.ops.mean(images, (1, 2))
+
+    with pytest.raises(ValueError, match="The teacher must be a functional or sequential model"):
+        Distillation(tiny(), Teacher())
 
 
 def test_a_teacher_of_other_pixels_is_refused():

@@ -17,12 +17,12 @@ from keras import ops
 
 from .._internal.finite import CheckedModel
 from .._internal.validate import is_number, one_of
-from ..anatomy import front, has_vit, last_activation, preprocessing_of
+from ..anatomy import front, has_vit, last_activation, preprocessing_of, task
 from . import replicas
 
 __all__ = ["Distillation"]
 
-KINDS = {"soft": (0.9, 3.0), "hard": (0.5, 1.0)}
+KINDS = {"soft": (0.1, 3.0), "hard": (0.5, 1.0)}
 """The paper's `alpha` and `temperature` for each kind."""
 
 
@@ -45,11 +45,12 @@ class Distillation(CheckedModel):
 
     Args:
         student: The classifier to train. It takes the images of the dataset, and returns logits or a softmax.
-        teacher: Any Keras model that takes the same images and returns logits or a softmax of the same classes. It is
-            frozen, and runs in inference mode. `None`: its logits come with the labels. Put layers before a teacher
-            that takes other images: `keras.Sequential([keras.layers.Resizing(224, 224), teacher])`.
+        teacher: Any functional or sequential Keras model that takes the same images and returns logits or a softmax of
+            the same classes. It is frozen, and runs in inference mode. `None`: its logits come with the labels. Put
+            layers before a teacher that takes other images:
+            `keras.Sequential([keras.layers.Resizing(224, 224), teacher])`.
         kind: `"soft"` or `"hard"`.
-        alpha: Weight of the teacher loss, from 0 to 1. `None`: the paper's, 0.9 for `"soft"` and 0.5 for `"hard"`.
+        alpha: Weight of the teacher loss, from 0 to 1. `None`: the paper's, 0.1 for `"soft"` and 0.5 for `"hard"`.
         temperature: Temperature of kind `"soft"`. `None`: the paper's, 3.
 
     Input shape:
@@ -188,13 +189,24 @@ def _check_fit(student, teacher) -> None:
         if not isinstance(model, keras.Model) and (role == "student" or model is not None):
             raise TypeError(f"The {role} must be a Keras model. Received: {type(model).__name__}")
     shape = getattr(student, "output_shape", None)
-    if not isinstance(shape, tuple) or len(shape) != 2 or last_activation(student) == "sigmoid":
+    classes = isinstance(shape, tuple) and len(shape) == 2 and shape[1] != 1 and task(student) == "single"
+    if not classes or last_activation(student) == "sigmoid":
         raise ValueError(
             "The student must be a functional or sequential classifier, with one output (batch, classes) of logits or "
-            f"a softmax. Received: {student.name!r} with the output shape {shape}, {last_activation(student)}"
+            f"a softmax, and two classes or more. Received: {student.name!r} with the output shape {shape}, "
+            f"{last_activation(student)}, for the task {task(student)!r}"
         )
     if teacher is None:
         return
+    try:
+        ends_in = last_activation(teacher)
+    except ValueError:
+        raise ValueError(
+            f"The teacher must be a functional or sequential model. Received: {teacher.name!r}, a subclass. Without "
+            "a teacher, the labels can have its logits."
+        ) from None
+    if ends_in == "sigmoid":
+        raise ValueError(f"The teacher must return logits or a softmax. Received: {teacher.name!r}, with a sigmoid")
     for side in ("input_shape", "output_shape"):
         own, other = (getattr(model, side, None) for model in (student, teacher))
         if own and other and any(None not in pair and pair[0] != pair[1] for pair in zip(own, other)):
