@@ -68,6 +68,17 @@ def test_reliability_is_that_of_scikit_learn():
 def test_wrong_shapes_are_named():
     with pytest.raises(ValueError, match=r"shapes \(2, 3\) and \(3,\)"):
         temperature(np.ones((2, 3)) / 3, np.zeros(3, int))
+    with pytest.raises(ValueError, match="from 0 to 2. Received: 0 to 3"):
+        temperature(np.ones((2, 3)) / 3, [0, 3])
+    with pytest.raises(ValueError, match="not finite"):
+        temperature(np.full((2, 3), np.nan), [0, 1])
+
+
+def test_labels_are_whole_floats_too_and_equal_probabilities_have_no_temperature():
+    shares, labels = too_sure(2.0, 200)
+    assert temperature(shares, labels.astype(float)) == temperature(shares, labels)
+    assert temperature(np.full((9, 3), 1 / 3), np.arange(9) % 3) == 1
+    assert temperature(np.full((9, 3), 0.5), np.eye(3)[np.arange(9) % 3]) == 1
 
 
 # --- models -------------------------------------------------------------------------------------------------------
@@ -79,12 +90,19 @@ MODELS = {
     "labels": lambda: _multi(tiny()),
     "sequence": lambda: keras.Sequential([tiny(include_top=False), keras.layers.Dense(3, name="own")]),
     "behind": lambda: keras.Sequential([tiny(), keras.layers.Softmax()]),
+    "behind dropout": lambda: keras.Sequential([tiny(), keras.layers.Dropout(0.1), keras.layers.Activation("softmax")]),
+    "operation": lambda: _functional(tiny()),
+    "two heads": lambda: tiny(distillation_token=True, pooling="token+dist", activation="softmax"),
 }
 
 
 def _multi(model):
     anatomy.name_classes(model, ("a", "b", "c"), "multi")
     return model
+
+
+def _functional(model):
+    return keras.Model(model.input, keras.ops.softmax(model.output))
 
 
 def spread_head(model):
@@ -127,6 +145,8 @@ def test_what_cannot_be_calibrated_is_said():
         training.calibrate(numbers, (images, labels))
     with pytest.raises(ValueError, match="with labels"):
         training.calibrate(tiny(), images)
+    with pytest.raises(ValueError, match="2 outputs"):
+        training.calibrate(keras.Model((model := tiny()).input, [model.output, model.output]), (images, labels))
     low_rank = tiny()
     low_rank.get_layer("head").enable_lora(2)
     with pytest.raises(ValueError, match="merge_lora"):

@@ -485,6 +485,7 @@ def test_other_preprocessing():
 @pytest.mark.parametrize(
     ("labels", "loss", "message"),
     [
+        (np.array(["cat", "dog"])[LABELS % 2], None, "Labels must be numbers. Received: <U3"),
         (LABELS + 1, None, "3 outputs takes labels that are whole numbers from 0 to 2. Received: labels from 1 to 3"),
         (LABELS - 1, None, "from -1 to 1"),
         (LABELS + 0.5, None, "from 0.5 to 2.5"),

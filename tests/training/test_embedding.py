@@ -180,7 +180,7 @@ def test_a_headless_and_a_nested_model_and_one_of_any_size():
     np.testing.assert_allclose(nested.predict(images, verbose=0), expected @ kernel + bias, atol=1e-4)
     any_size = make(image_size=None, position_grid=(2, 2))
     assert embed(any_size, images, image_size=(24, 32), layer="tokens", progress=False).shape == (3, 13, 16)
-    with pytest.raises(ValueError, match=r"at least one patch, \(8, 8\) pixels. Received: \(30, 1\)"):
+    with pytest.raises(ValueError, match=r"smaller than one patch, \(8, 8\) pixels. Its size is \(30, 1\)"):
         embed(any_size, [np.zeros((30, 1, 3), "uint8")], progress=False)
     with pytest.raises(ValueError, match="takes images of .16, 16. pixels only. Received: image_size=32"):
         embed(headless, images, image_size=32)
@@ -194,6 +194,7 @@ def test_a_headless_and_a_nested_model_and_one_of_any_size():
         ([("a.png", 1)], TypeError, "Received as x: str"),
         ([{"x": np.zeros((2, 16, 16, 3))}], TypeError, "Received as x: dict"),
         (7, TypeError, "Received: 7"),
+        (np.zeros((16, 16, 3), "uint8"), TypeError, r"Pass \[image\]"),
         (np.zeros((2, 8, 8, 3), "float32"), ValueError, r"\('batch', 16, 16, 3\). Received: \(2, 8, 8, 3\)"),
     ],
 )
@@ -300,6 +301,25 @@ def test_damaged_pictures_are_left_out_if_that_is_asked_for(model, folder, tmp_p
         embed(model, [folder / "dog" / "a.png"], **options)
     with pytest.raises(ValueError, match="errors"):
         embed(model, folder, errors="ignore")
+
+
+def test_a_file_smaller_than_a_patch_is_damaged_for_a_model_of_any_size(tmp_path):
+    any_size = make(image_size=None, position_grid=(2, 2))
+    for n, size in enumerate([(20, 16), (16, 3), (17, 16)]):
+        Image.new("RGB", size).save(tmp_path / f"{n}.png")
+    with pytest.raises(ValueError, match=r"1\.png is smaller than one patch"):
+        embed(any_size, tmp_path, progress=False)
+    with pytest.warns(UserWarning, match=r"left out: .*1\.png"):
+        assert len(embed(any_size, tmp_path, errors="skip", progress=False)) == 2
+    resized = keras.Sequential([keras.Input((None, None, 3)), keras.layers.Resizing(16, 16), any_size])
+    assert len(embed(resized, tmp_path, progress=False)) == 3
+
+
+def test_labels_that_are_text_are_kept_as_text(model, tmp_path):
+    data = [(pictures(2), np.array([b"cat", b"dog"], object)), (pictures(1), np.array(["owl"], object))]
+    embed(model, data, output=tmp_path / "seen.npz", progress=False)
+    with np.load(tmp_path / "seen.npz") as file:
+        assert file["labels"].tolist() == ["cat", "dog", "owl"]
 
 
 def test_a_damaged_picture_is_named_and_leaves_no_file(model, folder, tmp_path):
@@ -523,6 +543,12 @@ def test_a_probe_that_does_not_fit_is_refused(model):
         linear_probe(x, y).apply_to(model)
     with pytest.raises(ValueError, match="Build it with classes=3"):
         linear_probe(x, y).apply_to(make(include_top=False))
+    fits = Probe(np.zeros((16, 3), "float32"), np.zeros(3, "float32"), l2=1.0)
+    for change in (lambda head: head.enable_lora(2), lambda head: head.quantize("int8")):
+        changed = make()
+        change(changed.get_layer("head"))
+        with pytest.raises(ValueError, match="apply the probe before the quantization"):
+            fits.apply_to(changed)
 
 
 @pytest.mark.core
@@ -539,6 +565,7 @@ def test_knn_votes_as_dino():
     np.testing.assert_array_equal(knn(x, y, queries, k=7), expected)
     np.testing.assert_array_equal(knn(x, y, x, k=1), y)
     assert knn(x, y, queries[:0]).shape == (0,)
+    np.testing.assert_array_equal(knn(x, y, queries, k=7, temperature=1e-4), knn(x, y, queries, k=1))
 
 
 @pytest.mark.parametrize(

@@ -202,6 +202,10 @@ def test_what_is_refused(folders, tmp_path):
         evaluate(make(include_top=False, pooling=None), folder, progress=False)
     with pytest.raises(FileNotFoundError, match="none"):
         evaluate(tmp_path / "none.keras", folder)
+    broken = make()
+    broken.get_layer("head").bias.assign(np.full(3, np.nan))
+    with pytest.raises(ValueError, match="not finite numbers"):
+        evaluate(broken, folder, progress=False)
     with pytest.raises(ValueError, match="errors must be one of 'raise', 'skip'. Received: 'ignore'"):
         evaluate(make(), folder, errors="ignore")
 

@@ -148,6 +148,11 @@ def test_the_log_loss_of_a_label_that_no_target_has():
     assert metrics.score("log_loss", labels, outputs, "multi") == pytest.approx(expected)
 
 
+def test_an_interval_of_a_share_is_within_0_and_1():
+    bounds = np.array([metrics.wilson(share, count) for share in (0.0, 1.0) for count in range(1, 500)])
+    assert bounds.min() == 0 and bounds.max() == 1
+
+
 def test_one_image_has_a_score():
     assert metrics.score("accuracy", [1], [[0.2, 0.8]]) == 1.0
 

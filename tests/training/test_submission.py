@@ -69,7 +69,7 @@ def predict(models, folder, **options):
 @pytest.mark.parametrize("tta", ["", "flip", "crops", "flip,crops"])
 def test_the_numbers_are_those_of_a_loop_over_models_and_views(folder, tta):
     models = [make(0), make(1, mean=0.2, std=0.7), make(2, crop=0.8, image_size=16)]  # another preprocessing each
-    found = predict(models, folder, tta=tta, values="probabilities")
+    found = predict(models, folder, tta=iter(tta.split(",")) if "," in tta else tta, values="probabilities")
     assert [*found.columns] == ["id", "class 0", "class 1", "class 2"]
     assert found["id"].tolist() == NAMES
     np.testing.assert_allclose(found.iloc[:, 1:], by_hand(models, folder, tta), atol=1e-6)

@@ -11,7 +11,7 @@ import numpy as np
 from .validate import see
 from .warn import warn_caller
 
-__all__ = ["CheckedModel", "check_model", "is_finite", "warn_of"]
+__all__ = ["CheckedModel", "check_model", "check_outputs", "is_finite", "warn_of"]
 
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 
@@ -56,6 +56,17 @@ def is_finite(value: np.ndarray, dtype: str) -> bool:
     """
     with np.errstate(over="ignore"):
         return bool(np.isfinite(value.astype("float16") if dtype == "float16" else value).all())
+
+
+def check_outputs(model: keras.Model, outputs: np.ndarray) -> np.ndarray:
+    """Return the outputs of a model if all are finite numbers.
+
+    Raises:
+        ValueError: Some are not, so a metric of them would say nothing.
+    """
+    if not np.isfinite(outputs).all():
+        raise ValueError(f"The model {model.name!r} returns values that are not finite numbers.{see('nan')}")
+    return outputs
 
 
 class CheckedModel(keras.Model):

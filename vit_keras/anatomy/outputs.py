@@ -48,7 +48,7 @@ def last_activation(model: keras.Model) -> str:
         >>> last_activation(keras.Sequential([tiny, keras.layers.Softmax(), keras.layers.Dropout(0.1)]))
         'softmax'
     """
-    return _activation(_source(outputs_of(model)[0]))
+    return _activation(tensor_source(outputs_of(model)[0]))
 
 
 def last_layer(model: keras.Model) -> Any:
@@ -83,11 +83,11 @@ def output_source(model: keras.Model) -> Any:
         'head'
     """
     with contextlib.suppress(ValueError):
-        return _source(outputs_of(model)[0])
+        return tensor_source(outputs_of(model)[0])
     return last_layer(model)
 
 
-def _source(output):
+def tensor_source(output):
     """Return the operation that computes a tensor's values, skipping those that keep or only scale them."""
     return [*_way_back(output, _keeps_values)][-1]
 
@@ -148,7 +148,7 @@ def output_kind(model: keras.Model) -> str | None:
         'features'
     """
     try:
-        source = _source(outputs_of(model)[0])
+        source = tensor_source(outputs_of(model)[0])
     except ValueError:  # there is no graph, in the model or in one nested in it
         return None
     if _activation(source) in _PROBABILITIES:

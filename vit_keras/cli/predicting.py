@@ -71,7 +71,7 @@ def _scores(model: Any, files: Sequence[str], options: argparse.Namespace) -> It
         batches,
         lambda images: anatomy.predictions(model, model.predict(images, batch_size=len(images), verbose=0)),
         anatomy.preprocessing_of(model),
-        shape=(None, None, None),
+        model=model,
         errors=options.errors,
         total=total,
         progress=total > options.batch_size and sys.stderr.isatty() and not sys.stdout.isatty(),

@@ -58,6 +58,11 @@ def check(model: keras.Model, data: Any, *, loss: Any = None) -> None:
             )
         return  # no classes
     labels = as_array(data[1]) if isinstance(data, tuple) else first
+    if labels.dtype.kind not in "biuf":
+        raise ValueError(
+            f"Labels must be numbers. Received: {labels.dtype}. (np.unique(names, return_inverse=True) makes integers "
+            "of names.)"
+        )
     name = (loss if isinstance(loss, str) else getattr(loss, "name", None) or getattr(loss, "__name__", "")).lower()
     _check_shape(first.shape, shape[-1], name)
     task = task_of(model)
@@ -242,7 +247,8 @@ def class_weights(labels: Any) -> dict[int, float]:
     """
     labels = np.asarray(labels)
     numbers = labels.argmax(-1) if labels.ndim == 2 and labels.shape[1] > 1 else labels.reshape(-1)
-    if labels.ndim not in (1, 2) or not numbers.size or (numbers < 0).any() or (numbers != numbers.astype(int)).any():
+    whole = labels.dtype.kind in "biu" or (labels.dtype.kind == "f" and (numbers == np.rint(numbers)).all())
+    if labels.ndim not in (1, 2) or not numbers.size or not whole or (numbers < 0).any():
         raise ValueError(
             f"Labels must be class numbers (n,) or one-hot (n, classes). Received: {labels.dtype} {labels.shape}"
         )

@@ -256,9 +256,10 @@ class MaskedAutoencoder(_MaskedPretraining):
         self._visible = int(patches * (1 - mask_ratio))
         if not 0 < self._visible < patches:
             raise ValueError(f"mask_ratio={mask_ratio} leaves {self._visible} of {patches} patches visible.")
-        if decoder_width % decoder_heads or decoder_width % 4:
+        if decoder_width % decoder_heads or decoder_width % 4 or decoder_width < 8:
             raise ValueError(
-                f"decoder_width must be divisible by decoder_heads and by 4. Received: {decoder_width}, {decoder_heads}"
+                f"decoder_width must be at least 8, divisible by decoder_heads and by 4. Received: {decoder_width}, "
+                f"decoder_heads={decoder_heads}"
             )
         self.mask_ratio, self.norm_pixels = mask_ratio, norm_pixels
         self.decoder_depth, self.decoder_width, self.decoder_heads = decoder_depth, decoder_width, decoder_heads

@@ -187,7 +187,8 @@ def wilson(share: float, count: int) -> tuple[float, float]:
     """
     z = 1.96
     center, spread = share + z * z / (2 * count), z * math.sqrt(share * (1 - share) / count + (z / (2 * count)) ** 2)
-    return (center - spread) / (1 + z * z / count), (center + spread) / (1 + z * z / count)
+    low, high = (center - spread) / (1 + z * z / count), (center + spread) / (1 + z * z / count)
+    return max(low, 0.0), min(high, 1.0)  # which only rounding exceeds
 
 
 def on_scale(ranks: Any, scale: Sequence[float]) -> np.ndarray:

@@ -15,6 +15,7 @@ import numpy as np
 
 from ..._internal.progress import progress_bar
 from ..._internal.validate import positive_integer, received
+from ...anatomy import find_vit, front, image_shape
 from ...preprocess import Preprocessing
 from ..data.decoding import report_damaged
 from ..data.listing import pictures_in
@@ -61,6 +62,8 @@ def batches_of(images: Any, batch_size: int) -> tuple[Iterator[Batch], int | Non
             "images must be a folder, an array (n, height, width, channels), a list of images or a dataset. "
             f"Received: {received(images)}{paths}"
         )
+    if len(shape := getattr(images, "shape", ())) == 3 and shape[-1] in (1, 3, 4):
+        raise TypeError(f"images must be several. Received one, of shape {tuple(shape)}. Pass [image].")
     rest = iter(images)
     first = list(itertools.islice(rest, 1))
     everything = itertools.chain(first, rest)
@@ -120,20 +123,20 @@ def run_over(
     run: Callable[[np.ndarray], Any],
     prepare: Preprocessing,
     *,
-    shape: Sequence[int | None],
+    model: keras.Model,
     errors: str,
     total: int | None = None,
     progress: bool = False,
     check: Callable[[np.ndarray], None] | None = None,
 ) -> Generator[Batch, None, None]:
-    """Run a model over batch after batch, while the next batches are prepared.
+    """Run a function over batch after batch, while the next batches are prepared.
 
     Args:
         batches: Lists of images, and arrays of integers, are prepared; arrays of floats are taken as they are.
         run: From float32 `(batch, height, width, channels)` to the outputs.
         prepare: From images to the model's input. With `image_size=None` each image keeps its size, and images of
             different sizes are run one by one.
-        shape: `(height, width, channels)` that the model takes; `None` for any.
+        model: The model whose images these are. A file smaller than a patch of it counts as damaged.
         errors: `"raise"` to refuse damaged files, `"skip"` to leave them out with a warning.
         total: Number of images, for the progress bar.
         progress: Whether to draw one.
@@ -145,13 +148,14 @@ def run_over(
     Raises:
         ValueError: Images have the wrong shape, a file is damaged, or there are no images.
     """
+    shape, least = image_shape(model)[1:], _least(model)
     largest, done, checked = 0, 0, False
     damaged: list[tuple[Path, str]] = []
 
     def read(batch: Batch) -> tuple[Batch, bool]:
         """Return a batch with its images as float arrays of one shape each, and whether they were prepared here."""
         if isinstance(batch.images, list):
-            batch = _prepared(batch, prepare, None if errors == "raise" else damaged)
+            batch = _prepared(batch, prepare, least, None if errors == "raise" else damaged)
             return batch._replace(images=_stacked(batch.images)), True
         images = np.asarray(keras.ops.convert_to_numpy(batch.images))
         if images.dtype.kind in "ui":
@@ -181,13 +185,25 @@ def run_over(
         raise ValueError("There are no images.")
 
 
-def _prepared(batch: Batch, prepare: Preprocessing, damaged: list[tuple[Path, str]] | None) -> Batch:
+def _least(model: keras.Model) -> tuple[int, int]:
+    """Return the size of the smallest image that a model takes: one patch, or any where something stands before it."""
+    config = getattr(find_vit(model), "config", None)
+    return (1, 1) if config is None or front(model) else config.stride
+
+
+def _prepared(
+    batch: Batch, prepare: Preprocessing, least: tuple[int, int], damaged: list[tuple[Path, str]] | None
+) -> Batch:
     """Prepare each image of a batch; damaged files are noted and left out if there is a list for them."""
     images: list[np.ndarray] = []
     kept: list[int] = []
     for n, picture in enumerate(batch.images):
         try:
-            images.append(prepare([picture])[0])
+            image = prepare([picture])[0]
+            if min(have - need for have, need in zip(image.shape, least)) < 0:
+                size, named = image.shape[:2], picture if isinstance(picture, (str, os.PathLike)) else "An image"
+                raise ValueError(f"{named} is smaller than one patch, {least} pixels. Its size is {size}.")
+            images.append(image)
             kept.append(n)
         except ValueError as error:
             if damaged is None or not isinstance(picture, (str, os.PathLike)):
@@ -236,4 +252,13 @@ def joined_labels(rows: Sequence[Batch]) -> np.ndarray | None:
     """Return the labels of all batches, or `None` where one has none."""
     if any(row.labels is None for row in rows):
         return None
-    return np.concatenate([np.asarray(keras.ops.convert_to_numpy(row.labels)) for row in rows])
+    return np.concatenate([_plain(row.labels) for row in rows])
+
+
+def _plain(labels: Any) -> np.ndarray:
+    """Return labels as an array; those that are text, which some are as objects or bytes, as strings."""
+    labels = np.asarray(keras.ops.convert_to_numpy(labels))
+    if labels.dtype.kind not in "OS":
+        return labels
+    text = [each.decode() if isinstance(each, bytes) else str(each) for each in labels.flat]
+    return np.array(text).reshape(labels.shape)

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..._internal.atomic import complete
 from ..._internal.validate import one_of
-from ...anatomy import blocks, final_norm, find_vit, front, heads, image_shape, preprocessing_of
+from ...anatomy import blocks, final_norm, find_vit, front, heads, preprocessing_of
 from ...backend.keras_internals import kept, no_gradients
 from ...model import VisionTransformer
 from ...preprocess import Preprocessing
@@ -82,13 +82,13 @@ def embed(
     """
     one_of(errors, "errors", ("raise", "skip"))
     extractor = Extractor.of(model, layer, image_size)
-    file = None if output is None else (writer_for(output), Path(output))
+    file = None if output is None else (writer_for(output), Path(output).expanduser())
     batches, total = batches_of(images, batch_size)
     rows = run_over(
         batches,
         extractor,
         extractor.preprocessing,
-        shape=image_shape(extractor.model)[1:],
+        model=extractor.model,
         errors=errors,
         total=total,
         progress=progress,

@@ -14,13 +14,13 @@ import keras
 import numpy as np
 from PIL import Image
 
+from ..._internal.finite import check_outputs
 from ..._internal.validate import one_of, positive_integer
 from ..._internal.warn import renamed_arguments
 from ...anatomy import (
     NUMBERS,
     class_names,
     has_attention,
-    image_shape,
     lack_of_classes,
     output_names,
     predictions,
@@ -149,10 +149,9 @@ class Evaluation:
 
     def confused(self) -> list[tuple[str, str, int]]:
         """Return true class, predicted class and number of images of each confusion; the most frequent first."""
-        counts = self.confusion * (1 - np.eye(len(self.class_names), dtype=int))
-        order = np.argsort(-counts, axis=None, kind="stable")[: np.count_nonzero(counts)]
-        pairs = zip(*np.unravel_index(order, counts.shape))
-        return [(self.class_names[i], self.class_names[j], int(counts[i, j])) for i, j in pairs]
+        wrong = [pair for pair in zip(*np.nonzero(self.confusion)) if pair[0] != pair[1]]
+        wrong.sort(key=lambda pair: -self.confusion[pair])
+        return [(self.class_names[i], self.class_names[j], int(self.confusion[i, j])) for i, j in wrong]
 
     def caption(self, number: int) -> tuple[str, str]:
         """Return the true class of an image, and the predicted one, with their probabilities, in words."""
@@ -290,10 +289,9 @@ def _evaluation(
     model, batches, prepare, names, root, total, *, errors="raise", progress=False
 ) -> Evaluation | LabelsEvaluation | RegressionEvaluation:
     """Run a classifier over batches of labelled images."""
-    shape = image_shape(model)[1:]
     run = model.predict_on_batch
-    rows = list(run_over(batches, run, prepare, shape=shape, errors=errors, total=total, progress=progress))
-    said = predictions(model, np.concatenate([row.images for row in rows]))
+    rows = list(run_over(batches, run, prepare, model=model, errors=errors, total=total, progress=progress))
+    said = predictions(model, check_outputs(model, np.concatenate([row.images for row in rows])))
     paths = tuple(relative(path, root) for path in cast("list[str]", joined_paths(rows)))  # all are files
     return evaluation_of(task_of(model), tuple(names), paths, np.concatenate([row.labels for row in rows]), said)
 

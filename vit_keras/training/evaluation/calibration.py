@@ -19,10 +19,20 @@ from typing import Any
 import keras
 import numpy as np
 
-from ...anatomy import find_vit, heads, image_shape, learner, output_source, preprocessing_of, probabilities
+from ...anatomy import (
+    find_vit,
+    heads,
+    lack_of_classes,
+    last_activation,
+    learner,
+    output_source,
+    preprocessing_of,
+    probabilities,
+)
 from ...anatomy import task as task_of
-from ...backend.keras_internals import origin
+from ...anatomy.outputs import tensor_source
 from ..embeddings.batches import batches_of, joined_labels, run_over
+from ..embeddings.probe import class_numbers, refuse_changed
 from . import Evaluation
 from .other_evaluations import LabelsEvaluation
 
@@ -103,7 +113,7 @@ def temperature(probabilities: Any, labels: Any) -> float:
         More than 1 for a model that is too sure, less than 1 for one that is not sure enough.
 
     Raises:
-        ValueError: There are no images, or the shapes do not fit.
+        ValueError: There are no images, the shapes do not fit, or a label is not a class.
 
     Example:
         >>> sure = np.array([[0.9, 0.1]] * 10)
@@ -116,14 +126,21 @@ def temperature(probabilities: Any, labels: Any) -> float:
             "temperature needs probabilities (n, classes) and labels (n,) or (n, classes). Received: shapes "
             f"{shares.shape} and {labels.shape}"
         )
+    if not np.isfinite(shares).all():
+        raise ValueError("Some probabilities are not finite numbers.")
     trust = (len(shares) + 1) / (len(shares) + 2)
     if labels.ndim == 1:
+        labels = class_numbers(labels, len(shares))
+        if not 0 <= labels.min() <= labels.max() < shares.shape[1]:
+            raise ValueError(f"Labels are from 0 to {shares.shape[1] - 1}. Received: {labels.min()} to {labels.max()}")
         logits, true = _logits(shares, "single"), np.eye(shares.shape[1])[labels]
         target = true * trust + (1 - true) * (1 - trust) / max(1, shares.shape[1] - 1)
         normal = _softmax
     else:
         logits, normal = _logits(shares, "multi"), _sigmoid
         target = np.where(labels > 0.5, trust, 1 - trust)
+    if np.ptp(logits, axis=1).max() == 0 and not (labels.ndim == 2 and logits.any()):
+        return 1.0  # equal for all classes at every temperature
     low, high = -np.log(_WIDEST), np.log(_WIDEST)  # of one over the temperature
     for _ in range(50):
         middle = (low + high) / 2
@@ -205,11 +222,12 @@ def calibrate(model: keras.Model, data: Any, *, batch_size: int = 32) -> float:
 
 def _heads(model: keras.Model) -> list[keras.layers.Dense]:
     """Return the layers that make the logits."""
+    if lack := lack_of_classes(model):
+        raise ValueError(f"Only a classifier can be calibrated. {model.name!r} is not one: {lack}.")
     probabilities(model, np.zeros((1, model.output_shape[-1])))  # raises where there are none
     source = output_source(model)
-    if isinstance(source, (keras.layers.Softmax, keras.layers.Activation)):
-        source, _ = origin(source.input)
-        source = output_source(source) if isinstance(source, keras.Model) else source
+    if last_activation(model) != "linear" and not isinstance(source, keras.layers.Dense):
+        source = tensor_source(source.input)
     found = heads(find_vit(model))
     found = found if source in found else [source]
     if not all(isinstance(head, keras.layers.Dense) for head in found):
@@ -217,19 +235,15 @@ def _heads(model: keras.Model) -> list[keras.layers.Dense]:
             f"Only a model whose output comes from a Dense layer can be calibrated. The output of {model.name!r} "
             f"comes from {type(source).__name__}."
         )
-    if changed := [head.name for head in found if head.lora_enabled or getattr(head, "quantization_mode", None)]:
-        raise ValueError(
-            f"The layer {changed[0]!r} of {model.name!r} has low-rank weights or is quantized. Call "
-            "training.merge_lora(model) first, or calibrate before the quantization."
-        )
+    refuse_changed(found, model, "calibrate")
     return found
 
 
 def _predicted(model: keras.Model, data: Any, batch_size: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the probabilities and the labels of a dataset."""
     batches, total = batches_of(data, batch_size)
-    shape, run = image_shape(model)[1:], model.predict_on_batch
-    rows = list(run_over(batches, run, preprocessing_of(model), shape=shape, errors="raise", total=total))
+    run, prepare = model.predict_on_batch, preprocessing_of(model)
+    rows = list(run_over(batches, run, prepare, model=model, errors="raise", total=total))
     labels = joined_labels(rows)
     if labels is None:
         raise ValueError("calibrate needs images with labels: an ImageFolder, (images, labels), or batches of both.")

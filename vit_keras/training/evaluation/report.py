@@ -344,19 +344,15 @@ def _card(evaluation: Any, number: int, picture: np.ndarray, overlay: np.ndarray
 
 
 def _making(command: str | None, recipe: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
-    parts = []
-    if command:
-        parts.append(f"<h3>Command</h3><pre>{escape(command)}</pre>")
+    told = f"<h3>Command</h3><pre>{escape(command)}</pre>" if command else ""
+    tables = ""
     for heading, values in (("Recipe", recipe), ("Run", facts)):
         if values:
             rows = "".join(
                 f'<tr><th scope="row">{escape(k)}</th><td>{escape(_value(v))}</td></tr>' for k, v in values.items()
             )
-            parts.append(f'<div><h3>{heading}</h3><table class="plain"><tbody>{rows}</tbody></table></div>')
-    tables = "".join(parts[1:] if command else parts)
-    return (
-        section("How it was made", parts[0] if command else "", f'<div class="beside">{tables}</div>') if parts else ""
-    )
+            tables += f'<div><h3>{heading}</h3><table class="plain"><tbody>{rows}</tbody></table></div>'
+    return section("How it was made", told, f'<div class="beside">{tables}</div>') if told or tables else ""
 
 
 def _value(value: Any) -> str:

@@ -17,6 +17,7 @@ import numpy as np
 
 from ... import anatomy
 from ..._internal.atomic import complete
+from ..._internal.finite import check_outputs
 from ..._internal.progress import progress_bar
 from ..._internal.validate import one_of, positive_integer
 from ..._internal.warn import renamed_arguments, warn_caller
@@ -121,7 +122,8 @@ def predict_table(
     paths, missing = find_pictures(names, folder_of(table, images_dir))
     if missing and errors == "raise":
         _report_failures([paths[n] for n in sorted(missing)], paths, errors)
-    ensemble = _Ensemble(models, average, tta, image_size, batch_size, errors, progress)
+    views = tta if isinstance(tta, str) else tuple(tta)
+    ensemble = _Ensemble(models, average, views, image_size, batch_size, errors, progress)
     how = (wanted, values, threshold, separator)
 
     def check(known: Meaning) -> None:
@@ -246,7 +248,7 @@ class _Ensemble:
 
     def _scores(self, model: keras.Model, inputs: np.ndarray) -> np.ndarray:
         """Return the values of one batch for the average: predictions or logits."""
-        outputs = keras.ops.convert_to_numpy(model.predict_on_batch(inputs))
+        outputs = check_outputs(model, keras.ops.convert_to_numpy(model.predict_on_batch(inputs)))
         task = anatomy.task(model)
         if self.average == "logits" and task not in anatomy.NUMBERS and anatomy.output_kind(model) == "logits":
             return np.asarray(outputs, "float64")
