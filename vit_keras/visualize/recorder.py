@@ -285,7 +285,12 @@ def projection_of(block: TransformerBlock) -> np.ndarray:
             "The values do not add up to the output of an attention with attention_norm or post_norm. Methods without "
             "values work, such as 'rollout'."
         )
-    kernel = ops.convert_to_numpy(att.combine_heads.kernel).astype("float32")
+    out = att.combine_heads
+    if getattr(out, "quantization_mode", None) is None:
+        kernel = out.kernel
+    else:  # what it multiplies by: `kernel` has the integers of int8 and int4
+        kernel = out(ops.eye(att.num_heads * att.projection_dim)) - (0 if out.bias is None else out.bias)
+    kernel = ops.convert_to_numpy(kernel).astype("float32")
     if block.layer_scale is not None:
         kernel = kernel * ops.convert_to_numpy(block.layerscale1.gamma).astype("float32")
     return kernel.reshape(att.num_heads, att.projection_dim, -1)
