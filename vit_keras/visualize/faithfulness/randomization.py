@@ -98,6 +98,7 @@ def randomization_check(
         ('head', 'block 1', 'block 0', 'embedding')
     """
     case = Case(model, image, preprocess, grid, batch_size)
+    model = case.model
     stages = _stages(model, layers)
     classes = case.classes(target) if wants_target(method) else None
     maps = [case.maps(method, classes)]
