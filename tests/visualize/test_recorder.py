@@ -157,6 +157,12 @@ def test_a_map_head_shows_its_own_attention():
     np.testing.assert_allclose(recording.pooling_attention, numpy(scores)[:, :, 0], **SAME)
     np.testing.assert_allclose(recording.readout, recording.pooling_attention.mean(axis=1), rtol=0, atol=1e-7)
     assert recording.pooling_gradients.shape == (2, 2, 24) and recording.pooling_gradients.any()
+    expected = np.einsum("bq,lbhqk->lbhk", recording.readout, recording.attention)
+    for options, rows in (({}, expected), ({"head_fusion": "mean"}, expected.mean(axis=2))):
+        found = visualize.record(model, IMAGES, keep="attention", query="auto", **options)
+        np.testing.assert_allclose(found.attention, rows, **SAME)
+    found = visualize.attention_map(model, IMAGES, method="attention", layer=1, return_map=True)
+    np.testing.assert_allclose(found, recording.patches(expected[1].mean(axis=1)), **SAME)
 
 
 def test_pictures_of_many_kinds_and_sizes(tmp_path):
@@ -282,7 +288,7 @@ def test_other_threads_predict_and_record_as_ever_meanwhile(layer):
     inputs = vit.preprocess_inputs(IMAGES)
     expected = visualize.record(model, IMAGES, target=2).logits
     seen = []
-    with gradients.logits_only(model):
+    with layers.tap(lambda layer, name, tensor: tensor), gradients.logits_only(model):  # as a recording does
         assert np.abs(numpy(model(inputs)) - expected).max() < 1e-4
         other = threading.Thread(target=lambda: seen.append(numpy(model(inputs))))
         other.start()
