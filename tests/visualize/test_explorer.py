@@ -231,6 +231,10 @@ def test_layers_that_are_left_out_are_named():
     rec = recording(layers=12, heads=2, grid=(9, 9), prefix=("cls",), width=8)
     notes = explorer(rec, max_mb=EMPTY + 0.025).notes
     assert any("left out; rollout from a token skips them" in note for note in notes)
+    one, other = (dataclasses.replace(source.of_recording(rec), model=name) for name in ("the", "small"))
+    assert fit.notes_on([one], Plan(12, 0, False), 1.0)[0].startswith("The heads are averaged in layers 0–11")
+    both = fit.notes_on([one, other], Plan(12, 0, False), 1.0)
+    assert [note.partition(" heads")[0] for note in both[:2]] == ["the: the", "small: the"]
 
 
 def test_evenly_spread_layers():

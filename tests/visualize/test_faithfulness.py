@@ -170,6 +170,10 @@ def test_probability_is_that_of_the_target_and_its_value_what_a_function_says(ti
     value = evaluate_maps(tiny, images, target=_first, **options)
     np.testing.assert_allclose(value.full, array(tiny(vit.preprocess_inputs(images)))[:, 0], rtol=0, atol=1e-5)
     assert value.score == "value" and value.target is None
+    one = build(classes=1)
+    found = evaluate_maps(one, images, target=0, **options).full
+    expected = anatomy.probabilities(one, one(vit.preprocess_inputs(images)))
+    np.testing.assert_allclose(found, expected[:, 0], rtol=0, atol=1e-6)
 
 
 def _first(outputs):

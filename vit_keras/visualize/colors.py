@@ -42,7 +42,6 @@ _TABLES = {
     ),
 }
 COLORS = {name: np.frombuffer(bytes.fromhex(table), "uint8").reshape(-1, 3) for name, table in _TABLES.items()}
-INFERNO = COLORS["inferno"]
 
 Clip = float | tuple[float, float] | Literal["inner"]
 Cmap = str | Callable[[np.ndarray], np.ndarray]
