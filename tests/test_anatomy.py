@@ -113,6 +113,8 @@ def test_class_names_come_through_what_stands_behind_the_vit(behind):
     assert anatomy.name_classes(nested, labels.CIFAR10)
     assert [anatomy.class_names(each) for each in (model, around, nested)] == [labels.CIFAR10] * 3
     assert not anatomy.name_classes(nested, ("cat", "dog"))
+    model.labels = around.labels = nested.labels = np.array(labels.CIFAR10)
+    assert anatomy.class_names(nested) == labels.CIFAR10
 
 
 def test_a_new_head_has_not_the_names_of_the_old_one():
@@ -219,6 +221,8 @@ def test_what_outputs_stand_for_follows_the_task():
     np.testing.assert_allclose(anatomy.predictions(multi, logits), [[0.574443, 2.061e-9, 1]], rtol=1e-4, atol=1e-7)
     np.testing.assert_array_equal(anatomy.predictions(numbers, logits), logits)
     np.testing.assert_array_equal(anatomy.predictions(ordinal, logits[:, :1]), logits[:, :1])
+    one = vit.build_model(32, 16, 1, 16, 2, "one", 32, classes=1)
+    np.testing.assert_allclose(anatomy.predictions(one, [[-3.0], [3.0]]), [[0.047426], [0.952574]], rtol=1e-5)
     assert anatomy.levels([0.3, 0.5001, -4, 17], 4).tolist() == [0, 1, 0, 3]
     behind = keras.Sequential([multi, keras.layers.Activation("sigmoid")])  # probabilities already
     np.testing.assert_array_equal(anatomy.predictions(behind, [[0.25, 0.5, 1.0]]), [[0.25, 0.5, 1.0]])

@@ -190,7 +190,9 @@ def test_rates_are_changed_in_a_model_that_there_is():
     ]
     layers.set_rates(model, stochastic_depth=0.0)
     assert not any(b.drop_path.rate for b in model.layers if "block" in b.name)
-    with pytest.raises(ValueError, match="stochastic_depth must be a rate"):
-        layers.set_rates(model, stochastic_depth=2.0)
+    without_config = keras.Model(model.input, model.layers[-2].output)
+    for changed in (model, without_config):
+        with pytest.raises(ValueError, match="stochastic_depth must be a rate"):
+            layers.set_rates(changed, stochastic_depth=2.0)
     with pytest.raises(ValueError, match="remat=True"):
         layers.set_rates(vit.build(config(remat=True)), stochastic_depth=0.1)

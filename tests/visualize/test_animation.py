@@ -187,6 +187,12 @@ def test_what_cannot_be_animated_leaves_nothing(tmp_path, call, message):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("option", ["sise", "cmap"])
+def test_ready_frames_take_no_option_of_a_recording(option):
+    with pytest.raises(TypeError, match=f"ready frames, has no option '{option}'.*size"):
+        animation.animate([noise(4, 6, 3)], **{option: 300})
+
+
 def test_a_video_that_breaks_off_leaves_the_old_file(tmp_path):
     def broken():
         yield noise(4, 6, 3)

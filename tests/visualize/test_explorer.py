@@ -21,7 +21,8 @@ import pytest
 from PIL import Image
 
 from vit_keras import visualize, vit
-from vit_keras.visualize.explore import explorer, fit
+from vit_keras.backend import openvino
+from vit_keras.visualize.explore import explorer, fit, source
 from vit_keras.visualize.explore.fit import Plan, plans
 from vit_keras.visualize.explore.pack import decode, encode, pack, unpack
 from vit_keras.visualize.record import Recording
@@ -230,6 +231,10 @@ def test_layers_that_are_left_out_are_named():
     rec = recording(layers=12, heads=2, grid=(9, 9), prefix=("cls",), width=8)
     notes = explorer(rec, max_mb=EMPTY + 0.025).notes
     assert any("left out; rollout from a token skips them" in note for note in notes)
+    one, other = (dataclasses.replace(source.of_recording(rec), model=name) for name in ("the", "small"))
+    assert fit.notes_on([one], Plan(12, 0, False), 1.0)[0].startswith("The heads are averaged in layers 0–11")
+    both = fit.notes_on([one, other], Plan(12, 0, False), 1.0)
+    assert [note.partition(" heads")[0] for note in both[:2]] == ["the: the", "small: the"]
 
 
 def test_evenly_spread_layers():
@@ -405,6 +410,28 @@ def test_without_a_target_it_is_the_predicted_class_of_a_head_that_has_learned(m
             assert views(other) == ["output", "alti"]
 
 
+@pytest.mark.parametrize("case", ["head_fusion", "heads", "OpenVINO"])
+def test_no_gradients_where_none_are_shown_or_possible(model, monkeypatch, case):
+    monkeypatch.setattr(openvino, "is_active", lambda: case == "OpenVINO")
+    targets = []
+    monkeypatch.setattr(
+        source, "record", lambda *args, f=source.record, **o: targets.append(o.get("target")) or f(*args, **o)
+    )
+    explorer(model, picture(), layers=[1], **({} if case == "OpenVINO" else {case: "mean"}))
+    assert targets == [None]
+
+
+@pytest.mark.parametrize("norm", ["attention_norm", "post_norm"])
+def test_a_model_whose_values_do_not_add_up_is_shown_without_alti(norm):
+    other = vit.build_model((16, 24), 8, 2, 16, 2, "normed", 32, classes=3, **{norm: True})
+    other.run_eagerly = True
+    meta, _ = parts(explorer(other, picture(), target=None).html)
+    assert [m["key"] for m in meta["views"][0]["maps"]] == ["output"]
+    with pytest.raises(ValueError, match=r"in record, pass keep=\('attention', 'tokens'\)"):
+        visualize.record(other, picture())
+    assert visualize.record(other, picture(), keep=("attention", "tokens")).tokens is not None
+
+
 def test_options_of_the_recording(model):
     page = explorer(model, picture(), layers=[1], heads="max").html
     meta, _ = parts(page)
@@ -451,6 +478,12 @@ def test_recordings_and_models_side_by_side(model):
 def test_mistakes(arguments, error, message):
     with pytest.raises(error, match=re.escape(message)):
         explorer(**{"model_or_recording": recording(), **arguments})
+
+
+def test_a_recording_has_no_images_for_a_model_of_four_channels():
+    other = vit.build_model((16, 24), 8, 1, 16, 2, "four", 32, classes=3, channels=4)
+    with pytest.raises(ValueError, match="'four' takes 4 channels. Pass images="):
+        explorer(recording(), compare=other)
 
 
 def test_fused_by_gradients_is_no_attention():

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from support import far_from_uniform
 
-from vit_keras import anatomy, layers, visualize, vit
+from vit_keras import anatomy, layers, training, visualize, vit
 from vit_keras.visualize import faithfulness
 from vit_keras.visualize.faithfulness import (
     evaluate_maps,
@@ -170,6 +170,10 @@ def test_probability_is_that_of_the_target_and_its_value_what_a_function_says(ti
     value = evaluate_maps(tiny, images, target=_first, **options)
     np.testing.assert_allclose(value.full, array(tiny(vit.preprocess_inputs(images)))[:, 0], rtol=0, atol=1e-5)
     assert value.score == "value" and value.target is None
+    one = build(classes=1)
+    found = evaluate_maps(one, images, target=0, **options).full
+    expected = anatomy.probabilities(one, one(vit.preprocess_inputs(images)))
+    np.testing.assert_allclose(found, expected[:, 0], rtol=0, atol=1e-6)
 
 
 def _first(outputs):
@@ -284,6 +288,28 @@ def test_arguments_of_attention_map_make_other_methods(tiny):
     last = functools.partial(visualize.attention_map, method="rollout", start_layer=1, return_map=True)
     assert np.abs(result.gap[0] - result.gap[1]).max() > 1e-4
     np.testing.assert_array_equal(evaluate_maps(tiny, images, {"last": last}).gap[0], result.gap[1])
+    by_default = evaluate_maps(tiny, images, {"last": {"start_layer": 1}, "class 2": {"target": 2}})
+    np.testing.assert_array_equal(by_default.gap[0], result.gap[1])
+    of_class = evaluate_maps(tiny, images, {"class 2": {"method": "relevance", "target": 2}})
+    np.testing.assert_array_equal(by_default.gap[1], of_class.gap[0])
+
+
+def test_of_a_distillation_it_is_the_student(tiny):
+    both, images = training.Distillation(tiny, build(registers=1)), noise(2, 32, 32, 3)
+    for test in (
+        lambda model: evaluate_maps(model, images, ["relevance"], target="predicted", fractions=[0.5]).gap,
+        lambda model: randomization_check(model, images, "relevance", layers=1).correlation,
+        lambda model: grid_pointing_game(model, images, "rollout", classes=[0, 1], tiles=(1, 2)).mean,
+    ):
+        np.testing.assert_array_equal(test(both), test(tiny))
+
+
+def test_numbers_have_no_probability():
+    model = build(classes=1)
+    model.task = "regression"
+    with pytest.raises(ValueError, match="no probability.*None, or a function"):
+        evaluate_maps(model, noise(1, 32, 32, 3), ["rollout"], target="predicted")
+    assert evaluate_maps(model, noise(1, 32, 32, 3), ["rollout"], target=_first, fractions=[0.5]).score == "value"
 
 
 def test_a_model_without_classes_is_evaluated_by_its_features_and_by_a_function(tiny):

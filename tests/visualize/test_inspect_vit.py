@@ -1,6 +1,7 @@
 """The numbers of `visualize.analysis` against closed forms, plain formulas and scikit-learn, and its figures against
 the numbers."""
 
+import dataclasses
 import functools
 import math
 
@@ -283,6 +284,7 @@ def test_pca_colours_each_image_by_its_own_components():
     np.testing.assert_allclose(analysis.token_pca(rec), expected, atol=PRODUCTS)
     np.testing.assert_allclose(analysis.token_pca(rec, layer=1), expected, atol=PRODUCTS)
     assert analysis.token_pca(rec).dtype == "float32"
+    np.testing.assert_array_equal(analysis.token_pca(rec, clip=90), analysis.token_pca(rec, clip=(0, 90)))
     # Tokens that are all the same, but for what is rounded off, have no colours, and no NaN.
     np.testing.assert_array_equal(analysis.token_pca(rec, layer=0), np.full((2, 4, 5, 3), 0.5))
 
@@ -378,6 +380,8 @@ def test_norms_and_outliers():
     assert next_one.norm == pytest.approx(5, rel=FLOAT32)
     assert next_one.attention == pytest.approx(7 * (0.5 + 1 / 14), rel=1e-5)
     assert analysis.outlier_tokens(rec, ratio=21) == []
+    for fields in ({"attention": attention.max(axis=2), "head_fusion": "max"}, {"attention": attention[..., 0, :]}):
+        assert [each.attention for each in analysis.outlier_tokens(dataclasses.replace(rec, **fields))] == [None, None]
 
 
 # ------------------------------------------------------------------------------------------------------------ CKA --
@@ -541,6 +545,14 @@ def test_figure_6_of_other_maps_and_styles(tiny):
         drawn(style="raw")
 
 
+def test_figure_6_with_a_class_for_each_image(tiny):
+    photos = [pictures(20, 40, 3), pictures(30, 30, 3)]
+    figure = paper_figures.figure6(tiny, iter(photos), target=[1, "predicted"], clip=100)
+    for photo, target, right in zip(photos, [1, "predicted"], figure.axes[1::2]):
+        heat = attention_map(tiny, photo, target=target, return_map=True)
+        np.testing.assert_array_equal(right.images[0].get_array(), paper_style(photo, heat, clip=100))
+
+
 def test_plots_draw_where_they_are_told(tiny):
     from matplotlib.figure import Figure
 
@@ -602,6 +614,7 @@ TURNED = of_tokens(random_tokens(2, 6, 4), grid=(3, 2))
         (lambda: analysis.attention_sinks(FUSED), "head_fusion=None or head_fusion='mean'"),
         (lambda: analysis.token_norms(ATTENTION), "no tokens in the recording"),
         (lambda: analysis.token_pca(TOKENS, clip=(98, 2)), "two percentiles"),
+        (lambda: analysis.token_pca(TOKENS, clip=(2, 50, 98)), "two percentiles"),
         (lambda: analysis.patch_similarity(TOKENS, (2, 0)), "has 2 rows of patches, from 0 on. Received: 2"),
         (lambda: analysis.patch_similarity(TOKENS, (0, 0), image=2), "has 2 images"),
         (lambda: analysis.patch_similarity(TOKENS, (0, 0), other=-3), "has 2 images"),
@@ -614,6 +627,7 @@ TURNED = of_tokens(random_tokens(2, 6, 4), grid=(3, 2))
         (lambda: analysis.embedding_filters(cut_out()), "no layer 'embedding'"),
         (lambda: paper_figures.plot_by_layer(np.zeros(3), "x"), "Received: shape"),
         (lambda: paper_figures.figure6(build(), []), "no images"),
+        (lambda: paper_figures.figure6(build(), pictures(16, 24, 3), target=[0, 1]), "1 images and 2 targets"),
         (lambda: paper_figures.figure6(build(), pictures(16, 24, 3), columns=0), "at least 1. Received: 0"),
         (lambda: paper_figures.figure7(build(), iter([])), "no images"),
         (lambda: paper_figures.plot_embedding_filters(build(channels=5, include_top=False)), "5 channels"),

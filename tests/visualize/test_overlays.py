@@ -60,7 +60,7 @@ def test_a_colour_is_brighter_where_the_value_is_higher(name):
 
 
 def test_inferno_begins_black_and_ends_pale_yellow():
-    assert colors.INFERNO.shape[1] == 3
+    assert colors.COLORS["inferno"].shape[1] == 3
     np.testing.assert_array_equal(colors.color(np.array([0.0, 1.0])), [(0, 0, 4), (252, 255, 164)])
 
 

@@ -1,6 +1,7 @@
 """Recordings: what is kept is what the layers computed, gradients are those of finite differences, in any model."""
 
 import functools
+import threading
 import warnings
 
 import keras
@@ -8,8 +9,8 @@ import numpy as np
 import pytest
 from support import far_from_uniform
 
-from vit_keras import layers, visualize, vit
-from vit_keras.visualize import forward_pass, plan
+from vit_keras import layers, training, visualize, vit
+from vit_keras.visualize import forward_pass, gradients, plan
 
 BACKEND = keras.backend.backend()
 SAME = {"rtol": 1e-4, "atol": 1e-5}  # float32, in another order
@@ -97,6 +98,20 @@ def test_what_is_kept_is_what_the_layers_compute():
     np.testing.assert_allclose(recording.logits, numpy(model(vit.preprocess_inputs(IMAGES))), **SAME)
 
 
+@pytest.mark.parametrize("lora", [False, SLOW(True)])
+@pytest.mark.parametrize("mode", ["int8", "int4"])
+@pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method")
+def test_projections_of_a_quantized_model_are_those_before(mode, lora):
+    model = build()
+    before = visualize.record(model, IMAGES).projections
+    model.quantize(mode)
+    if lora:
+        training.add_lora(model, rank=2)
+    found = visualize.record(model, IMAGES).projections
+    step = np.abs(before).max() / {"int8": 127, "int4": 7}[mode]
+    np.testing.assert_allclose(found, before, rtol=0, atol=1.1 * step)
+
+
 def test_a_model_that_takes_any_number_of_channels_is_given_those_of_its_vit():
     image = keras.Input((32, 48, None))
     found, expected = (visualize.record(m, IMAGES) for m in (keras.Model(image, tiny()(image)), tiny()))
@@ -142,6 +157,12 @@ def test_a_map_head_shows_its_own_attention():
     np.testing.assert_allclose(recording.pooling_attention, numpy(scores)[:, :, 0], **SAME)
     np.testing.assert_allclose(recording.readout, recording.pooling_attention.mean(axis=1), rtol=0, atol=1e-7)
     assert recording.pooling_gradients.shape == (2, 2, 24) and recording.pooling_gradients.any()
+    expected = np.einsum("bq,lbhqk->lbhk", recording.readout, recording.attention)
+    for options, rows in (({}, expected), ({"head_fusion": "mean"}, expected.mean(axis=2))):
+        found = visualize.record(model, IMAGES, keep="attention", query="auto", **options)
+        np.testing.assert_allclose(found.attention, rows, **SAME)
+    found = visualize.attention_map(model, IMAGES, method="attention", layer=1, return_map=True)
+    np.testing.assert_allclose(found, recording.patches(expected[1].mean(axis=1)), **SAME)
 
 
 def test_pictures_of_many_kinds_and_sizes(tmp_path):
@@ -258,6 +279,26 @@ def test_a_layer_of_its_own_for_the_softmax():
     last = nested(model)
     classifier = eager(keras.Sequential([last, keras.layers.Activation("softmax")]))
     np.testing.assert_allclose(relevance(classifier), expected, **SAME)
+
+
+@pytest.mark.parametrize("layer", [False, True])
+def test_other_threads_predict_and_record_as_ever_meanwhile(layer):
+    model = build(activation=None if layer else "softmax")
+    model = eager(keras.Sequential([model, keras.layers.Softmax()])) if layer else model
+    inputs = vit.preprocess_inputs(IMAGES)
+    expected = visualize.record(model, IMAGES, target=2).logits
+    seen = []
+    with layers.tap(lambda layer, name, tensor: tensor), gradients.logits_only(model):  # as a recording does
+        assert np.abs(numpy(model(inputs)) - expected).max() < 1e-4
+        other = threading.Thread(target=lambda: seen.append(numpy(model(inputs))))
+        other.start()
+        other.join()
+        second = threading.Thread(target=lambda: seen.append(visualize.record(model, IMAGES, target=2).logits))
+        second.start()
+    second.join()
+    np.testing.assert_allclose(seen[0].sum(axis=-1), 1, **SAME)
+    np.testing.assert_allclose(seen[1], expected, **SAME)
+    np.testing.assert_allclose(numpy(model(inputs)).sum(axis=-1), 1, **SAME)
 
 
 def test_a_function_as_target():

@@ -186,9 +186,9 @@ def probabilities(model: keras.Model, outputs: Any) -> np.ndarray:
         outputs: `(batch, classes)`, what it returned.
 
     Returns:
-        float32 `(batch, classes)`: of logits their softmax, or the sigmoid of each if the model's task is `"multi"`;
-        else the outputs. Where `output_kind` cannot tell, outputs that are not negative and sum to 1 count as
-        probabilities of one class of several.
+        float32 `(batch, classes)`: of logits their softmax, or the sigmoid of each if the model's task is `"multi"` or
+        it has only one; else the outputs. Where `output_kind` cannot tell, outputs that are not negative and sum to 1
+        count as probabilities of one class of several.
 
     Raises:
         ValueError: The model is not a classifier.
@@ -210,7 +210,9 @@ def probabilities(model: keras.Model, outputs: Any) -> np.ndarray:
         return outputs if kind == "probabilities" else sigmoid(outputs)
     # Half precision sums to 1 within a hundredth.
     sums_to_1 = bool((outputs >= 0).all()) and np.allclose(outputs.sum(axis=-1), 1, atol=1e-2)
-    return outputs if kind == "probabilities" or (kind is None and sums_to_1) else softmax(outputs)
+    if kind == "probabilities" or (kind is None and sums_to_1):
+        return outputs
+    return sigmoid(outputs) if outputs.shape[-1] == 1 else softmax(outputs)
 
 
 def predictions(model: keras.Model, outputs: Any) -> np.ndarray:
@@ -343,7 +345,8 @@ def task(model: keras.Model) -> str:
 
 def _owned(model: keras.Model, attribute: str) -> Any:
     """Return what the outermost of the models that the output comes through knows."""
-    return next((value for owner in _classifiers(checked(model)) if (value := getattr(owner, attribute, None))), None)
+    known = (getattr(owner, attribute, None) for owner in _classifiers(checked(model)))
+    return next((value for value in known if value is not None and len(value)), None)
 
 
 def name_classes(model: keras.Model, names: Sequence[str], task: str = "single") -> bool:

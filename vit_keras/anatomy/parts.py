@@ -12,6 +12,7 @@ import keras
 
 from .. import layers
 from .._internal.finite import CheckedModel
+from .._internal.validate import is_number
 from ..backend.keras_internals import add_seed_generator, flat_layers
 
 HEAD = ("pre_logits", "head", "head_dist")
@@ -412,6 +413,9 @@ def set_rates(vit: keras.Model, dropout: float | None = None, stochastic_depth: 
     """
     given = {"dropout": dropout, "stochastic_depth": stochastic_depth}
     given = {field: rate for field, rate in given.items() if rate is not None}
+    for field, rate in given.items():
+        if not (is_number(rate) and 0 <= rate < 1):
+            raise ValueError(f"{field} must be a rate in [0, 1). Received: {rate!r}")
     config = getattr(checked(vit), "config", None)
     if config is not None:
         # The rate after the embedding followed the old one, and stays.

@@ -17,6 +17,7 @@ from PIL import Image, ImageChops, ImageDraw, ImageFont, ImageStat
 from .._internal.atomic import complete
 from .._internal.validate import one_of, positive_integer
 from .figures import Look, of_one_image, sized
+from .options import check_options, parameters_of
 from .overlays import as_picture
 
 __all__ = ["animate"]
@@ -55,6 +56,7 @@ def animate(
 
     Raises:
         ValueError: There are no frames, they differ in size, or an argument is out of range.
+        TypeError: There is no such option.
         FileNotFoundError: The folder does not exist.
 
     Example:
@@ -71,6 +73,7 @@ def animate(
     elif isinstance(frames, (str, bytes, os.PathLike, Image.Image)) or not isinstance(frames, Iterable):
         raise ValueError(f"frames must be a recording or an iterable of images. Received: {type(frames).__name__}")
     else:
+        check_options(look, parameters_of(animate, without=("look",)), "animate, for ready frames,")
         frames = (sized(as_picture(frame), size) if size else as_picture(frame) for frame in frames)
         common = None
     if path is None:

@@ -137,7 +137,7 @@ class AttentionMapCallback(keras.callbacks.Callback):
             path = self.folder / f"epoch-{epoch:03d}.png"
             with complete(path) as part:
                 sheet.save(part)
-            self.paths = [known for known in self.paths if known != path] + [path]
+            self.paths = sorted({*self.paths, path}, key=lambda known: int(known.stem.partition("-")[2]))
         if self._open is not None:
             self._writer = self._writer or self._open()
             self._writer.add_image(_TAG, np.asarray(sheet), epoch, dataformats="HWC")

@@ -42,7 +42,6 @@ _TABLES = {
     ),
 }
 COLORS = {name: np.frombuffer(bytes.fromhex(table), "uint8").reshape(-1, 3) for name, table in _TABLES.items()}
-INFERNO = COLORS["inferno"]
 
 Clip = float | tuple[float, float] | Literal["inner"]
 Cmap = str | Callable[[np.ndarray], np.ndarray]
@@ -72,12 +71,13 @@ def percentiles(clip: Any) -> tuple[float, float]:
     Raises:
         ValueError: It is neither two percentiles nor the upper one.
     """
-    low, high = clip if np.ndim(clip) else (0, clip)
-    if isinstance(clip, str) or not 0 <= low < high <= 100:
+    pair = tuple(clip) if np.ndim(clip) else (0, clip)
+    if isinstance(clip, str) or len(pair) != 2 or not 0 <= pair[0] < pair[1] <= 100:
         raise ValueError(
-            f"clip must be two percentiles, 0 <= low < high <= 100, the upper one, or 'inner'. Received: {clip!r}"
+            "clip must be two percentiles, 0 <= low < high <= 100, or the upper one; for maps also 'inner'. "
+            f"Received: {clip!r}"
         )
-    return float(low), float(high)
+    return float(pair[0]), float(pair[1])
 
 
 def limits_of(heat: np.ndarray, clip: Clip) -> tuple[float, float]:

@@ -8,6 +8,9 @@ Each function here takes `forward(watch)`. It runs a model, passes each tensor w
 from __future__ import annotations
 
 import contextlib
+import contextvars
+import functools
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -81,26 +84,39 @@ def torch_gradients(wanted: bool) -> contextlib.AbstractContextManager[Any]:
     return torch.set_grad_enabled(wanted)
 
 
+_left_out: contextvars.ContextVar[bool] = contextvars.ContextVar("vit_keras_left_out", default=False)
+_one_at_a_time = threading.RLock()
+
+
 @contextlib.contextmanager
 def logits_only(model: keras.Model) -> Iterator[None]:
     """Leave out a softmax or sigmoid at the end of a model: gradients of a logit say more than those of a probability.
 
     It may be the activation of the last layer, a layer or an operation of its own, in a nested model, and before layers
-    that pass their input through, such as dropout.
+    that pass their input through, such as dropout. Other threads, which may use the model meanwhile, keep it.
     """
     last = anatomy.output_source(model)
-    activation = getattr(last, "activation", None)
-    if activation in (keras.activations.softmax, keras.activations.sigmoid):
-        last.activation = keras.activations.linear
-        try:
-            yield
-        finally:
-            last.activation = activation
+    if getattr(getattr(last, "activation", None), "__name__", None) in ("softmax", "sigmoid"):
+        place = "activation"
     elif isinstance(last, keras.layers.Softmax) or type(last).__name__ in ("Softmax", "Sigmoid"):
-        last.call = lambda x, *args, **kwargs: x
-        try:
-            yield
-        finally:
-            del last.call
+        place = "call"
     else:
         yield
+        return
+    with _one_at_a_time:
+        kept = getattr(last, place)
+
+        @functools.wraps(kept)
+        def unless_left_out(x, *args, **kwargs):
+            return x if _left_out.get() else kept(x, *args, **kwargs)
+
+        token = _left_out.set(True)
+        setattr(last, place, unless_left_out)
+        try:
+            yield
+        finally:
+            _left_out.reset(token)
+            if place == "activation":
+                last.activation = kept
+            else:
+                del last.call

@@ -84,10 +84,16 @@ def figure6(
         "overlay": functools.partial(overlay, clip=clip),
         "vit_keras": vit_keras_style,
     }[one_of(style, "style", ("paper", "overlay", "vit_keras"))]
-    pairs = []
-    for picture in _pictures(images):
+    given, pairs = [*_pictures(images)], []
+    one = isinstance(target, str) or np.ndim(target) == 0
+    targets = [target] * len(given) if one else [*target]
+    if len(targets) != len(given):
+        raise ValueError(
+            f"There are {len(given)} images and {len(targets)} targets. Pass one target, or one for each image."
+        )
+    for picture, chosen in zip(given, targets):
         heat = attention_map(
-            model, picture, method=method, target=target, style="raw", preprocess=preprocess, grid=grid, **options
+            model, picture, method=method, target=chosen, style="raw", preprocess=preprocess, grid=grid, **options
         )
         shown = _displayed(picture)
         pairs.append((shown, draw(shown, heat)))

@@ -15,7 +15,7 @@ from .._internal.warn import warn_caller
 from ..backend.keras_internals import flat_layers
 from ..backend.openvino import refuse_gradients
 from ..labels import class_numbers
-from ..layers import TransformerBlock
+from ..layers import AttentionPooling, TransformerBlock
 from .forward_pass import watch
 from .options import check_options, parameters_of
 from .pictures import ModelInputs
@@ -120,6 +120,12 @@ class Recorder:
         count = len(anatomy.attention_blocks(self.vit))
         fusion = head_fusion if heads is None else heads
         self.plan: Plan = Plan.of(count, layers, keep, fusion, query if rows is None else rows, exits)
+        # The rows that a MAP head reads are known at the end only.
+        self.late_query: bool = self.plan.query == "auto" and any(
+            isinstance(layer, AttentionPooling) for layer in self.vit.layers
+        )
+        if self.late_query:
+            self.plan = dataclasses.replace(self.plan, query="all")
         self.inputs: ModelInputs = ModelInputs(self.model, preprocess)
 
     def __call__(self, images: Any, target: Any = None) -> Recording:
@@ -138,6 +144,10 @@ class Recorder:
             raise ValueError(
                 f"{tokens} tokens are not {len(prefix)} and {down} x {across} patches. Pass grid=(down, across)."
             )
+        readout = readout_of(self.vit, tokens, seen.get("pooling_attention"), len(inputs))
+        for name in ("attention", "gradients"):
+            if self.late_query and name in seen:
+                seen[name] = np.einsum("bq,lb...qk->lb...k", readout, seen[name])
         if "values" in plan.keep:
             blocks = anatomy.attention_blocks(self.vit)
             seen["projections"] = np.stack([projection_of(blocks[n]) for n in plan.layers])
@@ -148,7 +158,7 @@ class Recorder:
             prefix=prefix,
             layers=plan.layers,
             patch_size=anatomy.patch_stride(self.vit, size) if known else (size[0] // down, size[1] // across),
-            readout=readout_of(self.vit, tokens, seen.get("pooling_attention"), len(inputs)),
+            readout=readout,
             labels=labels,
             head_fusion=plan.head_fusion,
             exits=plan.exits is True,
@@ -283,9 +293,14 @@ def projection_of(block: TransformerBlock) -> np.ndarray:
     if not _adds_up(block):
         raise ValueError(
             "The values do not add up to the output of an attention with attention_norm or post_norm. Methods without "
-            "values work, such as 'rollout'."
+            "values work, such as 'rollout'; in record, pass keep=('attention', 'tokens')."
         )
-    kernel = ops.convert_to_numpy(att.combine_heads.kernel).astype("float32")
+    out = att.combine_heads
+    if getattr(out, "quantization_mode", None) is None:
+        kernel = out.kernel
+    else:  # what it multiplies by: `kernel` has the integers of int8 and int4
+        kernel = out(ops.eye(att.num_heads * att.projection_dim)) - (0 if out.bias is None else out.bias)
+    kernel = ops.convert_to_numpy(kernel).astype("float32")
     if block.layer_scale is not None:
         kernel = kernel * ops.convert_to_numpy(block.layerscale1.gamma).astype("float32")
     return kernel.reshape(att.num_heads, att.projection_dim, -1)

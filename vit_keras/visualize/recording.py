@@ -28,8 +28,9 @@ class Recording:
         patch_size: Pixels of the model's input between two patches, down and across.
         readout: float32 `(B, N)`, how much the model's output reads from each token of the last block; rows sum to 1.
             All from the class token; or the mean of the patches, or what a MAP head attends to.
-        logits: float32 `(B, classes)`, the model's output before a last softmax or sigmoid; `None` of a model with
-            several outputs.
+        logits: float32 `(B, classes)`, the model's output before a last softmax or sigmoid. It is after it where the
+            target is a function, and of a packed model. With `exits`, it is the output of the last recorded exit.
+            `None` of a model with several outputs.
         target: int `(B,)`, the classes whose logits were explained, or `None`.
         labels: Names of the classes, where the model knows them.
         head_fusion: How the heads were fused, or `None`. `heads` is an alias.

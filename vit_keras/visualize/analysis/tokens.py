@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import operator
 from typing import NamedTuple
@@ -9,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..._internal.validate import instance
+from ..colors import percentiles
 from ..recording import Recording
 from .attention import attention_sinks, kept
 from .components import principal_components, unit
@@ -28,7 +30,7 @@ def token_pca(
     layer: int | str = "final_norm",
     joint: bool = False,
     foreground: bool = False,
-    clip: tuple[float, float] = (2, 98),
+    clip: tuple[float, float] | float = (2, 98),
 ) -> np.ndarray:
     """Color the patches by the three principal components of their tokens (DINOv2, arXiv 2304.07193, Figure 1).
 
@@ -43,13 +45,13 @@ def token_pca(
         joint: Whether the components are those of all images together, so that a color means the same in all of them.
         foreground: Whether to color only the foreground, with components of its own, and leave the rest black. The
             foreground is the smaller of the two sides into which the first component divides an image.
-        clip: Percentiles of each component that become 0 and 1.
+        clip: Percentiles of each component that become 0 and 1; a number is the upper one.
 
     Returns:
         float32 `(images, grid_h, grid_w, 3)` in [0, 1], red the first component.
 
     Raises:
-        ValueError: There are no such tokens in the recording, or `clip` is not two rising percentiles.
+        ValueError: There are no such tokens in the recording, or `clip` is neither two rising percentiles nor one.
 
     Example:
         >>> from vit_keras import vit, visualize
@@ -59,8 +61,7 @@ def token_pca(
         (1, 4, 4, 3)
     """
     instance(recording, Recording, "recording")
-    if len(clip) != 2 or not 0 <= clip[0] < clip[1] <= 100:
-        raise ValueError(f"clip is two percentiles, 0 <= low < high <= 100. Received: {clip!r}")
+    clip = percentiles(clip)
     patches = _patches(recording, layer)
     colored = np.ones(patches.shape[:2], bool)
     if foreground:
@@ -160,7 +161,7 @@ class OutlierToken(NamedTuple):
     """Its length, as a multiple of the median of the image's patches there."""
     attention: float | None
     """What it draws of all attention in that block, as a multiple of the even share; `None` at the output of the
-    last one, or without attention in the recording."""
+    last one, or where the recording does not have all rows of attention, of single heads or their mean."""
 
 
 def outlier_tokens(recording: Recording, ratio: float = 3.0) -> list[OutlierToken]:
@@ -189,7 +190,9 @@ def outlier_tokens(recording: Recording, ratio: float = 3.0) -> list[OutlierToke
     norms = token_norms(recording).astype("float64")
     median = np.median(norms, axis=(2, 3), keepdims=True)
     relative = np.divide(norms, median, out=np.ones_like(norms), where=median > 0)
-    sinks = None if recording.attention is None else attention_sinks(recording)
+    sinks = None
+    with contextlib.suppress(ValueError):  # no attention, or not all of it
+        sinks = attention_sinks(recording)
     found = []
     for layer, image, row, column in np.argwhere(relative > ratio).tolist():
         share = None

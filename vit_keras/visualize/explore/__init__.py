@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ... import anatomy
 from ..._internal.atomic import complete
 from ..recording import Recording
 from .page import make_page
@@ -86,6 +87,12 @@ def explorer(
             )
     elif images is None and recordings:
         images = list(recordings[0].images)
+        for model in (one for one in given if callable(one)):
+            if (channels := anatomy.preprocessing_of(model).channels) not in (1, 3):
+                raise ValueError(
+                    f"The images of a recording are RGB, and the model {model.name!r} takes {channels} channels. Pass "
+                    "images=, those that were recorded."
+                )
     sources = [
         of_recording(one) if isinstance(one, Recording) else of_model(one, images, target, options) for one in given
     ]

@@ -69,22 +69,20 @@ def notes_on(sources: Sequence[Source], plan: Plan, max_mb: float) -> list[str]:
     notes = []
     for source in sources:
         rec, attention = source.recording, attention_of(source.recording)
-        whose = f"{source.model}: " if len(sources) > 1 else ""
+        said = []
         blocks = plan.blocks(len(rec.layers))
         averaged = [rec.layers[k] for k, full in blocks if not full]
         dropped = sorted(set(rec.layers) - {rec.layers[k] for k, _ in blocks})
         if averaged and attention.ndim == 5 and attention.shape[2] > 1:
-            notes.append(f"{whose}the heads are averaged in {_listed(averaged)}.")
+            said.append(f"the heads are averaged in {_listed(averaged)}.")
         if dropped:
-            notes.append(f"{whose}{_listed(dropped)} left out; rollout from a token skips them.")
+            said.append(f"{_listed(dropped)} left out; rollout from a token skips them.")
         if plan.pooled:
-            notes.append(f"{whose}the attention from patches is averaged in groups of 2 × 2.")
+            said.append("the attention from patches is averaged in groups of 2 × 2.")
+        notes += [f"{source.model}: {note}" if len(sources) > 1 else note[0].upper() + note[1:] for note in said]
     if notes:
         notes.append(f"The page is limited to {max_mb:g} MB; pass a larger max_mb= to explorer to keep more.")
-    return [
-        note[0].upper() + note[1:] if not note.startswith(tuple(s.model for s in sources if s.model)) else note
-        for note in notes
-    ]
+    return notes
 
 
 def _listed(layers: Sequence[int]) -> str:

@@ -14,8 +14,9 @@ import keras
 import numpy as np
 
 from ... import anatomy
+from ...backend import openvino
 from ..maps import alti_rollout, attention_rollout, relevance_map
-from ..recorder import record
+from ..recorder import record, values_add_up
 from ..recording import Recording
 
 
@@ -57,6 +58,9 @@ def of_model(model: Any, images: Any, target: Any, options: dict[Any, Any]) -> S
     """Record a model on images, and return what to show of it."""
     if not callable(model):
         raise TypeError(f"Pass a model and images, or a Recording. Received: {type(model).__name__}")
+    model = anatomy.learner(model)
+    if "keep" not in options and not values_add_up(model):
+        options = {**options, "keep": ("attention", "tokens")}
     if images is None:
         raise TypeError("A model needs images to run on: explorer(model, images).")
     if isinstance(target, str) and target == "auto":
@@ -68,7 +72,8 @@ def of_model(model: Any, images: Any, target: Any, options: dict[Any, Any]) -> S
         _check(rec)
     names = _picture_names(images, len(recordings[0].images))
     activation = anatomy.last_activation(model) if getattr(model, "outputs", None) else None
-    activation = "sigmoid" if anatomy.task(model) == "multi" else activation
+    single = recordings[0].logits is not None and recordings[0].logits.shape[-1] == 1
+    activation = "sigmoid" if single or anatomy.task(model) == "multi" else activation
     return Source(recordings[0], str(getattr(model, "name", "")), names, _maps(recordings), activation)
 
 
@@ -76,7 +81,8 @@ def _record_prediction(model: Any, images: Any, options: dict[Any, Any]) -> Reco
     """Record with gradients of the predicted class, where there is a head and it has learned something."""
     # Of a model without a graph only its last layer is known.
     dense = anatomy.output_kind(model) is not None or isinstance(anatomy.last_layer(model), keras.layers.Dense)
-    if anatomy.lack_of_classes(model) or not dense or options.get("heads") is not None:
+    fused = options.get("heads") or options.get("head_fusion")
+    if anatomy.lack_of_classes(model) or not dense or fused or openvino.is_active():
         return record(model, images, **options)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "All gradients are zero", UserWarning)

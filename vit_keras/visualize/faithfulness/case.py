@@ -38,6 +38,7 @@ class Case:
     def __init__(self, model: Any, images: Any, preprocess: Any, grid: Any, batch_size: Any):
         if batch_size < 1:
             raise ValueError(f"batch_size must be 1 or more. Received: {batch_size}")
+        model = anatomy.learner(model)
         self.model, self.vit = model, anatomy.find_vit(model)
         self.preprocess, self.given_grid, self.batch_size = preprocess, grid, batch_size
         self.model_inputs: ModelInputs = ModelInputs(model, preprocess)
@@ -158,7 +159,8 @@ def wants_target(method: MapMethod) -> bool:
             f"{type(method).__name__}"
         )
     options = _options(method)
-    return METHODS[one_of(options.get("method"), "method", METHODS)].of_class and "target" not in options
+    name = options.get("method")  # None: as in attention_map, of a class only if it names one
+    return name is not None and METHODS[one_of(name, "method", METHODS)].of_class and "target" not in options
 
 
 def _on_grid(maps, pictures, grid):

@@ -14,7 +14,6 @@ from keras import ops
 
 from ... import anatomy
 from ...backend.keras_internals import flat_layers
-from ..plan import block_numbers
 from .case import Case, MapMethod, wants_target
 from .tables import table
 
@@ -98,6 +97,7 @@ def randomization_check(
         ('head', 'block 1', 'block 0', 'embedding')
     """
     case = Case(model, image, preprocess, grid, batch_size)
+    model = case.model
     stages = _stages(model, layers)
     classes = case.classes(target) if wants_target(method) else None
     maps = [case.maps(method, classes)]
@@ -141,7 +141,7 @@ def _stages(model, layers):
     """Return what is randomized, from the output down: names, layers, and whether to compare the maps then."""
     vit = anatomy.find_vit(model)
     blocks = anatomy.attention_blocks(vit)
-    shown = block_numbers(layers, len(blocks))
+    shown = anatomy.block_numbers(layers, len(blocks))
     places = [n for n, layer in enumerate(vit.layers) if any(b in flat_layers(layer) for b in blocks)]
     after, before = _outside(model, vit)
     after, before = vit.layers[places[-1] + 1 :] + after, before + vit.layers[: places[0]]

@@ -172,7 +172,13 @@ def evaluate_maps(
     if not fractions or not all(0 < f < 1 for f in fractions):
         raise ValueError(f"fractions must be one or more between 0 and 1. Received: {fractions}")
     case = Case(model, images, preprocess, grid, batch_size)
+    model = case.model
     kind = target if callable(target) else "similarity" if target is None else "probability"
+    if kind == "probability" and anatomy.task(model) in anatomy.NUMBERS:
+        raise ValueError(
+            f"The model {model.name!r} predicts numbers, which have no probability. Pass as target None, or a function "
+            "of its outputs, such as lambda outputs: outputs[:, 0]."
+        )
     if metric == "token_removal" or kind == "similarity":
         anatomy.attention_blocks(case.vit)  # or raise
     if metric == "token_removal" and kind != "similarity" and not pools(model):
