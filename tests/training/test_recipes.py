@@ -334,6 +334,25 @@ def test_a_model_survives_a_training_without_the_callbacks():
     model.fit(x, y, verbose=0)
 
 
+@pytest.mark.core
+@pytest.mark.compiles_long
+@pytest.mark.parametrize("opened", [False, True])
+def test_a_second_training_without_the_callbacks_is_refused(tmp_path, opened):
+    model, (x, y), probe = dense(), points(), recipe("probe")
+    probe.compile(model)
+    model.fit(x, y, batch_size=4, verbose=0, callbacks=probe.callbacks)
+    if opened:
+        model.save(tmp_path / "model.keras")
+        model = keras.models.load_model(tmp_path / "model.keras")
+        model.fit(x, y, batch_size=4, verbose=0, callbacks=probe.callbacks)
+    for train in (lambda: model.fit(x, y, verbose=0), lambda: model.train_on_batch(x, y)):
+        with pytest.raises(ValueError, match=r"^The learning rate's .* callbacks=recipe\.callbacks"):
+            train()
+    model.optimizer.begin(2)
+    model.fit(x, y, batch_size=4, verbose=0)  # as many steps as were announced
+    assert float(model.optimizer.learning_rate) == 0
+
+
 def dropping():
     drop = keras.layers.Dropout(0.3, noise_shape=(None, 1))  # of plain dropout, PyTorch's own generator would be asked
     return keras.Sequential([keras.Input((4,)), keras.layers.Dense(8), drop, keras.layers.Dense(3)])

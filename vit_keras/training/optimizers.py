@@ -132,8 +132,9 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
 
 
 NO_HORIZON = (
-    "The learning rate's schedule does not know the number of steps. Pass callbacks=recipe.callbacks to fit (with your "
-    "own: callbacks=[*recipe.callbacks, mine]), or steps= to recipe.compile."
+    "The learning rate's schedule does not know the number of steps of this training. Pass "
+    "callbacks=recipe.callbacks to fit (with your own: callbacks=[*recipe.callbacks, mine]), or steps= to "
+    "recipe.compile."
 )
 
 
@@ -161,6 +162,7 @@ class Layerwise(_Optimizer):
     Attributes:
         span: Variable with the first step of the training and the number of its steps.
         awaits_horizon: Whether a callback will call `begin` before the first step.
+        has_horizon: Whether the number of steps is known, from `begin` or from a file.
 
     Raises:
         ValueError: An argument is out of range, `unfreeze_at` has no `WarmupDecay`, or there are no blocks to unfreeze.
@@ -185,7 +187,7 @@ class Layerwise(_Optimizer):
         # A variable, because compiled steps must see it change.
         self.span: Any = self.add_variable((2,), dtype="int", name="span")
         self.awaits_horizon = False
-        self._has_horizon = False
+        self.has_horizon = False
         self._rate_now = None
         if self.schedule is not None and not self.needs_horizon:
             self._set_span(0, self.schedule.steps)
@@ -204,6 +206,7 @@ class Layerwise(_Optimizer):
         Warns:
             UserWarning: All batches together are fewer than those that are accumulated for one step.
         """
+        self.awaits_horizon = False
         if self.needs_horizon:
             self._set_span(int(ops.convert_to_numpy(batches_seen(self))) - done, steps)
         first, together = int(ops.convert_to_numpy(batches_seen(self))) - done, self.gradient_accumulation_steps or 1
@@ -215,7 +218,7 @@ class Layerwise(_Optimizer):
 
     def _set_span(self, first, steps):
         self.span.assign([first, steps])
-        self._has_horizon = True
+        self.has_horizon = True
 
     @property
     def needs_horizon(self) -> bool:
@@ -224,13 +227,11 @@ class Layerwise(_Optimizer):
 
     @property
     def can_start(self) -> bool:
-        """Whether a training can start: the number of steps is known, or a callback will set it (`awaits_horizon`)."""
-        return self._has_horizon or self.awaits_horizon or not self.needs_horizon
+        """Whether a training can start: a callback will set its steps (`awaits_horizon`), or known steps are left."""
+        return self.awaits_horizon or not self.needs_horizon or (self.has_horizon and self._has_steps_left())
 
-    @property
-    def has_horizon(self) -> bool:
-        """Whether the number of steps is known, from `begin` or from a file."""
-        return self._has_horizon
+    def _has_steps_left(self):
+        return int(ops.convert_to_numpy(batches_seen(self))) < int(ops.convert_to_numpy(self.span).sum())
 
     def progress(self) -> Any:
         """Return the fraction of all steps that is done, a scalar.
@@ -243,7 +244,7 @@ class Layerwise(_Optimizer):
 
     def _step_of_all(self) -> tuple[Any, Any]:
         """Return the number of steps that are done, and of all steps. Accumulated batches make one step together."""
-        if not self._has_horizon:
+        if not self.has_horizon:
             raise ValueError(NO_HORIZON)
         first, last = self.span[0], self.span[0] + self.span[1]
         batches = (ops.cast(batches, "int32") for batches in (batches_seen(self), first, last))
@@ -313,7 +314,7 @@ class Layerwise(_Optimizer):
 
     def load_own_variables(self, store: Any) -> None:
         super().load_own_variables(store)
-        self._has_horizon = self._has_horizon or bool(ops.convert_to_numpy(self.span)[1])
+        self.has_horizon = self.has_horizon or bool(ops.convert_to_numpy(self.span)[1])
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
