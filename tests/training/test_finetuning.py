@@ -80,7 +80,9 @@ def finished(photos, tmp_path_factory):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         folder = tmp_path_factory.mktemp("runs") / "whole"
-        result = finetune(tiny(), photos, output=folder, minutes=None, progress=False, **SETTINGS)
+        numbers = {name: np.int64(SETTINGS[name]) for name in ("epochs", "batch_size")}
+        settings = {**SETTINGS, **numbers, "seed": np.int64(0)}
+        result = finetune(tiny(), photos, output=folder, minutes=None, progress=False, **settings)
     return result, [str(warning.message) for warning in caught]
 
 
@@ -342,8 +344,10 @@ def test_a_model_of_any_size_is_asked_for_one(photos, tmp_path, size):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"epochs": 0}, "epochs must be positive"),
-        ({"minutes": -1}, "minutes must be positive"),
+        ({"epochs": 0}, "epochs must be a positive integer"),
+        ({"epochs": 2.5}, "epochs must be a positive integer"),
+        ({"seed": None}, "seed must be an integer"),
+        ({"minutes": -1}, "minutes must be a number of at least 0"),
         ({"recipe": "magic"}, "no recipe 'magic'"),
         ({"image_size": 33}, "33"),
         ({"validation_split": 1.5}, "validation_split"),
@@ -384,6 +388,7 @@ def test_image_size_follows_the_pictures(tmp_path, native, sizes, expected):
     for number, size in enumerate(sizes):
         Image.new("RGB", size).save(tmp_path / f"{number}.png")
     (tmp_path / "damaged.png").write_text("Feed the cat.")
+    (tmp_path / "large.png").write_bytes(b"P6 20000 20000 255 ")  # Pillow refuses its size
     model = vit.build_model(native, 16, 1, 16, 2, "tiny", 16, classes=2)
     paths = sorted(tmp_path.iterdir())
     assert module._size(None, model, paths) == expected

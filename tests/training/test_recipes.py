@@ -86,18 +86,33 @@ def test_a_recipe_is_found_by_name_and_changed():
         (lambda: recipe("vit", schedule="step"), "schedule must be one of"),
         (lambda: recipe("vit", loss="mse"), "loss must be one of"),
         (lambda: recipe("vit", scale_learning_rate="linear"), "must be one of False, True, 'sqrt'"),
-        (lambda: recipe("vit", halve_batch_below=-1), "halve_batch_below must be at least 0"),
+        (lambda: recipe("vit", halve_batch_below=-1), "halve_batch_below must be an integer of at least 0"),
         (lambda: recipe("vit", train="some"), "a number of last blocks"),
         (lambda: recipe("vit", train=0), "a number of last blocks"),
         (lambda: recipe("probe", unfreeze_at=(0.5,)), "trains none. Leave one out"),
         (lambda: recipe("vit", warmup=5), "warmup must be at least 0 and below 1"),
         (lambda: recipe("vit", ema=1.0), "ema must be"),
         (lambda: recipe("vit", accumulate=0), "accumulate must be"),
+        (lambda: recipe("vit", epochs=2.5), "epochs must be a positive integer"),
+        (lambda: recipe("vit", lora=2.5), "lora must be a positive integer"),
+        (lambda: recipe("vit", lora_projections=("nix",)), "lora_projections must be one of 'query'"),
+        (lambda: recipe("vit", layer_decay=0), "layer_decay must be above 0"),
+        (lambda: recipe("vit", unfreeze_at=("late",)), "increasing fractions"),
+        (lambda: recipe("vit", augmentation={"flips": True}), "Augmentation has no 'flips'. Did you mean 'flip'"),
+        (lambda: recipe("vit", augmentation=False), "augmentation must be an Augmentation.* Received: False"),
     ],
 )
 def test_mistakes_in_a_recipe_are_named(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_numbers_of_numpy_become_plain_ones():
+    changed = {"learning_rate": 0.5, "epochs": 3, "train": 1, "unfreeze_at": (0.5,), "flip_test": False}
+    of_numpy = {name: np.array(value)[()] for name, value in changed.items()}
+    of_numpy["unfreeze_at"] = (np.float32(0.5),)
+    found, expected = (recipe("finetune", **each).to_dict() for each in (of_numpy, changed))
+    assert json.dumps(found) == json.dumps(expected)
 
 
 def test_a_rate_follows_the_batch_as_the_recipe_says():

@@ -141,6 +141,26 @@ NO_HORIZON = (
 NO_STEP = "This training changes no weight."
 
 
+def check_layers(layer_decay: Any, unfreeze_at: Any) -> tuple[float, ...]:
+    """Check the layer-wise arguments of an optimizer (see `Layerwise`), and return `unfreeze_at` as a tuple.
+
+    Raises:
+        ValueError: One is out of range.
+
+    Example:
+        >>> check_layers(0.75, 0.5)
+        (0.5,)
+    """
+    starts = tuple(unfreeze_at) if isinstance(unfreeze_at, (tuple, list)) else (unfreeze_at,)
+    if not (is_number(layer_decay) and 0 < layer_decay <= 1):
+        raise ValueError(f"layer_decay must be above 0 and at most 1. Received: {layer_decay!r}")
+    if not all(is_number(start) and 0 <= start < 1 for start in starts) or list(starts) != sorted(starts):
+        raise ValueError(
+            f"unfreeze_at must be increasing fractions of the training, from 0 to below 1. Received: {starts!r}"
+        )
+    return tuple(float(start) for start in starts)
+
+
 if TYPE_CHECKING:
     _Optimizer = keras.optimizers.Optimizer
 else:
@@ -172,13 +192,7 @@ class Layerwise(_Optimizer):
     def __init__(
         self, learning_rate: Any = 1e-3, *, layer_decay: float = 1.0, unfreeze_at: Any = (), **options: Any
     ) -> None:
-        starts = tuple(unfreeze_at) if isinstance(unfreeze_at, (tuple, list)) else (unfreeze_at,)
-        if not (is_number(layer_decay) and 0 < layer_decay <= 1):
-            raise ValueError(f"layer_decay must be above 0 and at most 1. Received: {layer_decay!r}")
-        if not all(0 <= start < 1 for start in starts) or list(starts) != sorted(starts):
-            raise ValueError(
-                f"unfreeze_at must be increasing fractions of the training, from 0 to below 1. Received: {starts!r}"
-            )
+        starts = check_layers(layer_decay, unfreeze_at)
         super().__init__(learning_rate=learning_rate, **options)
         if starts and self.schedule is None:
             raise ValueError("unfreeze_at needs a learning_rate that knows the end of the training: a WarmupDecay.")

@@ -196,14 +196,14 @@ def finetune(
         progress=progress,
     )
     _check_output(output, overwrite)
-    keras.utils.set_random_seed(seed)
+    keras.utils.set_random_seed(asked.seed)
     notes: list[str] = []
     with noted_warnings(notes):
         data = read_pictures(folder, images_dir, errors, of_table)
         if data.assumed and progress:
             print(data.assumed, flush=True)
         asked.check(data)
-        parts = _parts(data, folder, validation_split, folds, seed)
+        parts = _parts(data, folder, validation_split, folds, asked.seed)
         given = model
         if not isinstance(model, keras.Model):
             given = open_model(model, weights, **options)
@@ -214,8 +214,8 @@ def finetune(
             parts,
             image_size=_size(image_size, find_vit(given), data.paths),
             preprocessing=own_preprocessing(find_vit(given)),
-            batch_size=how.batch_for((epochs or how.epochs) * len(parts[0])) if batch_size is None else batch_size,
-            seed=seed,
+            batch_size=asked.batch_size or how.batch_for((asked.epochs or how.epochs) * len(parts[0])),
+            seed=asked.seed,
             augmentation=how.augmentation,
             errors=errors,
             progress=progress,
@@ -330,7 +330,7 @@ def _size(wanted: Any, model: keras.Model, paths: Sequence[Path]) -> tuple[int, 
         return native
     longest = []
     for path in paths[:: math.ceil(len(paths) / _SAMPLED) or 1]:
-        with contextlib.suppress(OSError, ValueError), Image.open(path) as picture:  # damaged ones are named later
+        with contextlib.suppress(Exception), Image.open(path) as picture:  # damaged ones are named later
             longest.append(max(picture.size))
     if not longest:
         return native
