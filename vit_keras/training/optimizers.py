@@ -27,7 +27,7 @@ DECAYS = ("cosine", "linear", "constant")
 
 _BLOCK = re.compile(r"encoderblock_(\d+)/")
 _BEFORE_THE_BLOCKS = re.compile(
-    r"(^|/)(embedding/(kernel|bias)$|embedding_norm|patch_norm|class_token|distillation_token|register_tokens|"
+    r"(^|/)(embedding/(kernel|bias|embeddings)$|embedding_norm|patch_norm|class_token|distillation_token|register_tokens|"
     r"Transformer_posembed_input|rotary_positions|Transformer_norm_pre|conv_root|gn_root|block\d+_unit\d+)"
 )
 _LAST_NORM = re.compile(r"(^|/)Transformer_encoder_norm/")
