@@ -186,8 +186,8 @@ def probabilities(model: keras.Model, outputs: Any) -> np.ndarray:
         outputs: `(batch, classes)`, what it returned.
 
     Returns:
-        float32 `(batch, classes)`: of logits their softmax, or the sigmoid of each if the model's task is `"multi"`;
-        else the outputs. Where `output_kind` cannot tell, outputs that are not negative and sum to 1 count as
+        float32 `(batch, classes)`: of logits their softmax, or the sigmoid of each if the model's task is `"multi"`
+        or there is one; else the outputs. Where `output_kind` cannot tell, outputs that are not negative and sum to 1 count as
         probabilities of one class of several.
 
     Raises:
@@ -206,7 +206,7 @@ def probabilities(model: keras.Model, outputs: Any) -> np.ndarray:
             f"The model {model.name!r} is not a classifier: its task is {task(model)!r}. Call predictions()."
         )
     outputs, kind = _array(outputs), output_kind(model)
-    if task(model) == "multi":
+    if task(model) == "multi" or outputs.shape[-1] == 1:
         return outputs if kind == "probabilities" else sigmoid(outputs)
     # Half precision sums to 1 within a hundredth.
     sums_to_1 = bool((outputs >= 0).all()) and np.allclose(outputs.sum(axis=-1), 1, atol=1e-2)

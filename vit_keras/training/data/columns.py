@@ -50,6 +50,8 @@ def meaning_of(model: keras.Model) -> Meaning:
     if lack := anatomy.lack_of_classes(model):
         raise ValueError(f"The model {model.name!r} predicts nothing for a table: {lack}.")
     count, task, names = model.output_shape[-1], anatomy.task(model), anatomy.output_names(model)
+    if (task, count) == ("single", 1):  # a probability of its own: there is no other class to choose
+        task = "multi"
     if names is None:
         if task == "ordinal":
             raise ValueError(f"The model {model.name!r} does not know its levels: set model.labels to their names.")
