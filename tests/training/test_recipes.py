@@ -213,6 +213,30 @@ def test_the_accuracy_of_logits_is_counted_from_zero():
     assert model.evaluate(inputs, np.array([0, 1]), verbose=0, return_dict=True)["accuracy"] == 1
 
 
+def test_the_batch_of_several_inputs_is_that_of_each():
+    inputs = {name: keras.Input((4,), name=name) for name in ("image", "meta")}
+    model = keras.Model(inputs, keras.layers.Dense(3)(keras.layers.Concatenate()([*inputs.values()])))
+    x, y = points(8)
+
+    class Batches(keras.utils.PyDataset):
+        def __len__(self):
+            return 1
+
+        def __getitem__(self, index):
+            return {"image": x, "meta": x}, y
+
+    known = recipe("vit")
+    known.compile(model, Batches())
+    assert rate_or_schedule(model.optimizer).peak == known.rate(8)
+
+
+def test_metrics_may_be_named_by_the_output():
+    inputs = keras.Input((4,))
+    model = keras.Model(inputs, keras.layers.Dense(3, name="head")(inputs))
+    recipe("probe").compile(model, metrics={"head": ["accuracy"]}, run_eagerly=EAGER)
+    assert "accuracy" in {*model.evaluate(*points(), verbose=0, return_dict=True)}
+
+
 def test_what_cannot_be_compiled_is_named():
     inputs = keras.Input((4,))
     two = keras.Model(inputs, [keras.layers.Dense(2, name="a")(inputs), keras.layers.Dense(3, name="b")(inputs)])
@@ -259,12 +283,15 @@ def test_the_head_or_the_last_blocks_alone_are_trained():
     everything = names(model.trainable_variables)
     train_only(model, "head")
     assert names(model.trainable_variables) == ["head/kernel", "head/bias"]
-    train_only(model, 1)
+    train_only(model, np.int64(1))
     assert {path.split("/")[0] for path in names(model.trainable_variables)} == {
         "Transformer_encoderblock_1",
         "Transformer_encoder_norm",
         "head",
     }
+    for count in (0, -1, True, 1.5):
+        with pytest.raises(ValueError, match="number of last blocks, must be a positive integer"):
+            train_only(model, count)
     train_only(model, "all")
     assert names(model.trainable_variables) == everything
     for weight in model.get_layer("Transformer_encoderblock_0").weights:

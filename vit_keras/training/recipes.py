@@ -287,9 +287,9 @@ class Recipe:
         learns_labels = isinstance(model, Distillation) or not own_loss
         if loss is None and learns_labels:
             loss, right = loss_and_accuracy(anatomy.learner(model), labels, self.loss == "binary", self.label_smoothing)
-            metrics = [right if metric == "accuracy" else metric for metric in metrics]
+            metrics = [right if metric == "accuracy" else metric for metric in keras.tree.flatten(metrics)]
             metrics = [metric for metric in metrics if metric is not None]
-        elif not learns_labels:
+        elif not learns_labels and not isinstance(metrics, dict):
             metrics = [metric for metric in metrics if metric != "accuracy"]
         self._prepare(model, own_loss)
         optimizer = self.for_model(model).make_optimizer(batch_size, steps)
@@ -304,7 +304,7 @@ class Recipe:
         _build(model, inputs)
         check(model, data, loss=loss)
         if not isinstance(data, tuple):
-            batch_size = batch_size or len(inputs)
+            batch_size = batch_size or len(keras.tree.flatten(inputs)[0])
         return batch_size, labels if labels is None or isinstance(labels, (dict, list, tuple)) else as_array(labels)
 
     def for_model(self, model: keras.Model, task: str | None = None) -> Recipe:
