@@ -32,7 +32,7 @@ from ...opening import open_model, resize
 from ..data.dataset import check_share, datasets_of
 from ..data.labeled import Labeled
 from ..data.listing import split
-from ..data.splits import fold_numbers, hold_out
+from ..data.splits import check_fold_column, fold_numbers, hold_out
 from ..data.table import RENAMED, column_numbers, is_table, read_columns, read_pictures
 from ..recipes import Recipe
 from ..recipes import recipe as find_recipe
@@ -195,7 +195,7 @@ def finetune(
         command=command,
         progress=progress,
     )
-    _check_output(output, overwrite)
+    _check_output(output, overwrite, folds)
     keras.utils.set_random_seed(asked.seed)
     notes: list[str] = []
     with noted_warnings(notes):
@@ -275,12 +275,12 @@ def _check_options(model: Any, weights: Any, options: Mapping[str, Any]) -> None
         raise ValueError(f"An open model has its weights. Remove weights={weights!r:.100}.")
 
 
-def _check_output(output: Path, overwrite: bool) -> None:
+def _check_output(output: Path, overwrite: bool, folds: int | str | None) -> None:
     """Raise the errors that can be found before anything is loaded."""
     if output.exists() and not output.is_dir():
         raise ValueError(f"{output} is a file. Pass another folder for the results as output= (--output).")
-    done = (output / "model.keras").exists() or (output / "oof.csv").exists()
-    if done and not (output / ".state").exists() and not overwrite:
+    names = ("model.keras", "oof.csv") if folds is None else ("model.keras", "oof.csv", "fold*/model.keras")
+    if any(path for name in names for path in output.glob(name)) and not (output / ".state").exists() and not overwrite:
         raise ValueError(
             f"{output} has a finished run. Pass another folder as output= (--output), or overwrite=True (--overwrite)."
         )
@@ -297,6 +297,7 @@ def _parts(data: Labeled, source: Any, share: float, folds: int | str | None, se
         numbers = column_numbers(read_columns(source), folds)
         if numbers.max() < 1:
             raise ValueError(f"The column {folds!r} has one value. Folds are two or more.")
+        check_fold_column(data, numbers, folds)
     else:
         numbers = fold_numbers(data, folds, seed)
     held_out = [numbers == fold for fold in range(numbers.max() + 1)]
