@@ -220,6 +220,10 @@ def finetune(
             errors=errors,
             progress=progress,
         )
+        if not all(part.paths for part in sets):
+            raise ValueError(
+                "All training images or all held-out images are damaged. Repair them, or pass more images."
+            )
     call = Call(
         data=data,
         given=given,
@@ -290,6 +294,8 @@ def _parts(data: Labeled, source: Any, share: float, folds: int | str | None, se
     """Return the numbers of the images for training and for validation, in turn for each fold."""
     if folds is None:
         check_share(share)
+        if share is None:
+            raise ValueError("validation_split must be a fraction: finetune needs held-out images. Received: None")
         return hold_out(data, share, seed) if is_table(source) else split(data.labels, share, seed)
     if isinstance(folds, str):
         if not is_table(source):
@@ -322,7 +328,7 @@ def _size(wanted: Any, model: keras.Model, paths: Sequence[Path]) -> tuple[int, 
 
     `None` where none is wanted, and the model has none.
     """
-    if wanted not in (None, "auto", "native"):
+    if wanted is not None and not (isinstance(wanted, str) and wanted in ("auto", "native")):
         size = size_pair(wanted, "image_size")
         _config(model).replace(image_size=size)  # refuses what is not a whole number of patches
         return size
