@@ -187,8 +187,8 @@ def probabilities(model: keras.Model, outputs: Any) -> np.ndarray:
 
     Returns:
         float32 `(batch, classes)`: of logits their softmax, or the sigmoid of each if the model's task is `"multi"`
-        or there is one; else the outputs. Where `output_kind` cannot tell, outputs that are not negative and sum to 1 count as
-        probabilities of one class of several.
+        or there is only one; else the outputs. Where `output_kind` cannot tell, outputs that are not negative and sum
+        to 1 count as probabilities of one class of several.
 
     Raises:
         ValueError: The model is not a classifier.

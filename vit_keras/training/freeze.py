@@ -29,9 +29,9 @@ def train_only(model: keras.Model, what: str | int) -> None:
         >>> [variable.path for variable in model.trainable_variables]
         ['head/kernel', 'head/bias']
     """
-    if isinstance(what, str):
-        one_of(what, "what", ("all", "head"))
     count = None if isinstance(what, str) else positive_integer(what, "what, the number of last blocks,")
+    if count is None:
+        one_of(what, "what", ("all", "head"))
     model = learner(model)
     trained = leaves(model) if what == "all" else head_layers(model)
     if count is not None:
