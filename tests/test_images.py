@@ -439,8 +439,9 @@ def test_a_damaged_avif():
     data = bytearray(encoded(Image.fromarray(noise(64, 64, 3)), "AVIF"))
     start = data.index(b"mdat") + 4
     data[start : start + 40] = bytes(40)
-    with pytest.raises(ValueError, match="An error occurred reading"):
-        images.read(bytes(data), 8)
+    for damaged in (data, data.replace(b"pitm", b"none")):  # Pillow finds the second as it opens it
+        with pytest.raises(ValueError, match="An error occurred reading"):
+            images.read(bytes(damaged), 8)
 
 
 def test_a_decompression_bomb_is_refused_unopened():

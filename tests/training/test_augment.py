@@ -198,6 +198,10 @@ def test_as_data():
     assert augmentation.rand_augment == (2, 9.0) and hash(augmentation)
     assert Augmentation.from_dict(json.loads(json.dumps(augmentation.to_dict()))) == augmentation
     assert augmentation.replace(crop=0.1).crop == 0.1
+    of_numpy = Augmentation(
+        crop=None, rand_augment=(np.int64(2), 9), aspect=(np.float32(1), np.int64(2)), mixup=np.float32(0.5)
+    )
+    assert json.dumps(of_numpy.to_dict()) == json.dumps(augmentation.replace(mixup=0.5).to_dict())
 
 
 @pytest.mark.parametrize(
@@ -210,6 +214,7 @@ def test_as_data():
         ({"aspect": 1}, "aspect must be a pair"),
         ({"rand_augment": (2, 11)}, r"rand_augment must be \(layers, magnitude from 0 to 10\)"),
         ({"rand_augment": (0, 9)}, r"Received: \(0, 9\)"),
+        ({"rand_augment": (float("inf"), 9)}, "rand_augment must be a pair of numbers"),
     ],
 )
 def test_values_out_of_range(options, message):
@@ -230,6 +235,8 @@ def test_mistakes(photos):
         Augmentation()(photos / 127.5 - 1, seed=0)
     with pytest.raises(ValueError, match=r"labels of shape \(n, classes\).*for 6 images. Received: \(6,\)"):
         Augmentation(mixup=0.2)(photos, np.arange(6), seed=0)
+    with pytest.raises(ValueError, match="1 or 3 channels. Received: 4"):  # Pillow would mix in their alpha
+        Augmentation()(np.zeros((2, 8, 8, 4), "uint8"), seed=0)
     with pytest.raises(ValueError, match="after dataset.batch"):
         Augmentation(mixup=0.2)(photos[0], np.eye(6)[0], seed=0)
     with pytest.raises(ValueError, match=r"Received: \(24, 32\)"):

@@ -176,10 +176,11 @@ def test_random_crops_come_from_the_larger_picture(tmp_path):
     np.testing.assert_allclose(seen, plain, atol=6)  # the whole picture: a column is 4 levels
 
 
-def test_damaged_pictures(folder):
+@pytest.mark.parametrize("damaged", [b"", b"P6 20000 20000 255 "])  # of the second, Pillow refuses the size
+def test_damaged_pictures(folder, damaged):
     whole = (folder / "bee" / "0.png").read_bytes()
     (folder / "bee" / "2.png").write_bytes(whole[: len(whole) // 2])
-    (folder / "cow" / "3.png").write_bytes(b"")
+    (folder / "cow" / "3.png").write_bytes(damaged)
     for options in ({}, {"cache": False}, {"validation_split": 0.5, "augmentation": Augmentation()}):
         with pytest.raises(ValueError, match=r'\d.png.* There is 1 more. errors="skip" leaves'):
             image_folder(folder, SIZE, **options)
@@ -188,7 +189,9 @@ def test_damaged_pictures(folder):
     assert warned.pop(UserWarning).filename == __file__ and data.counts.tolist() == [7, 8, 5]
     np.testing.assert_allclose(data[0][0], preprocess.GOOGLE(data.paths, SIZE), atol=1e-6)  # float32
     with pytest.warns(UserWarning, match="2 damaged"):
-        training, validation = image_folder(folder, SIZE, errors="skip", validation_split=0.5)
+        training, validation = image_folder(
+            folder, SIZE, errors="skip", validation_split=0.5, augmentation=Augmentation()
+        )
     assert len(training.paths) + len(validation.paths) == 20 and (training.counts > 0).all()
     with pytest.warns(UserWarning, match="2 damaged"):
         cached = [image_folder(folder, SIZE, errors="skip", cache=folder.parent / "cache")[0][0] for _ in range(2)]
@@ -336,6 +339,16 @@ def test_epochs_are_counted_without_the_callback(folder):
     assert same([first], [data[1]])  # asked for again
     data.on_epoch_end()
     assert data.epoch == 1 and same([first], [data[0]])  # that one was not served to its end
+
+
+@pytest.mark.core
+@pytest.mark.compiles_long
+def test_a_part_of_the_batches_is_an_epoch_too(folder):
+    data, model = image_folder(folder, SIZE, batch_size=4, workers=0), linear("sparse_categorical_crossentropy")
+    seen, batch = [], data._batch
+    data._batch = lambda epoch, index: seen.append(epoch) or batch(epoch, index)
+    model.fit(data, steps_per_epoch=2, epochs=3, verbose=0)
+    assert {*seen} >= {0, 1, 2} and seen == sorted(seen)
 
 
 def test_a_picture_that_vanishes_stops_the_run(folder):

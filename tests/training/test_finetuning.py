@@ -22,6 +22,7 @@ from vit_keras import visualize, vit
 from vit_keras.training import finetuning as module
 from vit_keras.training.data.augment import Augmentation
 from vit_keras.training.data.dataset import ImageFolder
+from vit_keras.training.data.listing import split
 from vit_keras.training.evaluation import evaluate, pictures_of_mistakes
 from vit_keras.training.finetuning import finetune, job
 from vit_keras.training.finetuning import run as running
@@ -80,7 +81,9 @@ def finished(photos, tmp_path_factory):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         folder = tmp_path_factory.mktemp("runs") / "whole"
-        result = finetune(tiny(), photos, output=folder, minutes=None, progress=False, **SETTINGS)
+        numbers = {name: np.int64(SETTINGS[name]) for name in ("epochs", "batch_size")}
+        settings = {**SETTINGS, **numbers, "seed": np.int64(0)}
+        result = finetune(tiny(), photos, output=folder, minutes=None, progress=False, **settings)
     return result, [str(warning.message) for warning in caught]
 
 
@@ -311,9 +314,26 @@ def test_a_loss_that_is_no_number_ends_the_training(tmp_path):
     keep = running.Keep(running.Run(tmp_path, {}, False))
     with pytest.raises(ValueError, match=r"not a finite number in epoch 3.*learning rate"):
         keep.on_epoch_end(2, {"loss": math.nan})
+    with pytest.raises(ValueError, match=r"have no val_r2 in epoch 3.* hold out more"):
+        keep.on_epoch_end(2, {"loss": 0.5, "val_loss": 0.5, "val_r2": math.nan})
 
 
 # --- what is refused ----------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_left_to_hold_out(tmp_path):
+    for name in ("a/0", "a/1", "b/0", "b/1"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        Image.new("RGB", (32, 32)).save(tmp_path / f"{name}.png")
+    _, held_out = split(np.array([0, 0, 1, 1]), 0.5, 0)
+    for row in held_out:
+        (tmp_path / "ab"[row // 2] / f"{row % 2}.png").write_bytes(b"")
+    how = {"errors": "skip", "batch_size": 1, "validation_split": 0.5, "progress": False}
+    with (
+        pytest.warns(UserWarning, match="2 damaged images are left out"),
+        pytest.raises(ValueError, match="all held-out"),
+    ):
+        finetune(tiny(), tmp_path, output=tmp_path / "run", **how)
 
 
 def test_a_finished_run_is_not_overwritten(finished, photos):
@@ -342,11 +362,15 @@ def test_a_model_of_any_size_is_asked_for_one(photos, tmp_path, size):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"epochs": 0}, "epochs must be positive"),
-        ({"minutes": -1}, "minutes must be positive"),
+        ({"epochs": 0}, "epochs must be a positive integer"),
+        ({"epochs": 2.5}, "epochs must be a positive integer"),
+        ({"seed": None}, "seed must be an integer"),
+        ({"minutes": -1}, "minutes must be a number of at least 0"),
         ({"recipe": "magic"}, "no recipe 'magic'"),
         ({"image_size": 33}, "33"),
         ({"validation_split": 1.5}, "validation_split"),
+        ({"validation_split": None}, "finetune needs held-out images"),
+        ({"validation_split": "0.2"}, "must be a fraction between 0 and 1"),
         ({"image_size": "large"}, "image_size"),
     ],
 )
@@ -384,11 +408,12 @@ def test_image_size_follows_the_pictures(tmp_path, native, sizes, expected):
     for number, size in enumerate(sizes):
         Image.new("RGB", size).save(tmp_path / f"{number}.png")
     (tmp_path / "damaged.png").write_text("Feed the cat.")
+    (tmp_path / "large.png").write_bytes(b"P6 20000 20000 255 ")  # Pillow refuses its size
     model = vit.build_model(native, 16, 1, 16, 2, "tiny", 16, classes=2)
     paths = sorted(tmp_path.iterdir())
     assert module._size(None, model, paths) == expected
     assert module._size("native", model, paths) == module._size(native, model, paths)
-    assert module._size(48, model, paths) == (48, 48)
+    assert module._size(48, model, paths) == module._size(np.array([48, 48]), model, paths) == (48, 48)
 
 
 @pytest.mark.parametrize(

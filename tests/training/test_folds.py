@@ -22,6 +22,7 @@ from vit_keras.training.evaluation import explained_pictures
 from vit_keras.training.evaluation.findings_report import jpeg
 from vit_keras.training.finetuning import finetune
 from vit_keras.training.finetuning import run as running
+from vit_keras.training.finetuning.results import write
 from vit_keras.training.recipes import recipe
 
 pytest.importorskip("sklearn")
@@ -169,12 +170,32 @@ def test_a_model_of_numbers_goes_on_in_its_unit(photos, columns, tmp_path):
         ({"label_column": "age", "balance": True}, "balance=True weighs classes.*'regression'"),
         ({"label_column": "kind", "folds": 100}, "48 images cannot be divided into 100 parts. Pass folds=48, or"),
         ({"label_column": "kind", "folds": "fold"}, "no column 'fold'"),
+        (
+            {"label_column": "kind", "folds": "kind", "group_column": "green"},
+            "column 'kind' divides groups of group_column=: 'p",
+        ),
     ],
 )
 def test_what_does_not_fit(photos, columns, tmp_path, given, message):
     with pytest.raises(ValueError, match=message):
         finetune(columns, model=tiny(), output=tmp_path / "run", **options(photos, **given))
     assert not (tmp_path / "run").exists()
+
+
+def test_folds_of_an_earlier_call_are_not_overwritten(photos, columns, tmp_path):
+    (tmp_path / "fold0").mkdir()
+    (tmp_path / "fold0" / "model.keras").touch()
+    with pytest.raises(ValueError, match="has a finished run"):
+        finetune(columns, model=tiny(), output=tmp_path, **options(photos, label_column="kind", folds=2))
+    assert (tmp_path / "fold0" / "model.keras").exists()
+
+
+def test_what_another_kind_of_run_has_left_is_removed_and_names_need_not_be_utf8(tmp_path):
+    for name in ("model.keras", "probe.keras", "split.json", "history.json"):
+        (tmp_path / name).touch()
+    write(tmp_path, {"oof.csv": "id\ncaf\udce9.jpg\n", "report.json": {}}, None)
+    assert {path.name for path in tmp_path.iterdir()} == {"oof.csv", "report.json"}
+    assert (tmp_path / "oof.csv").read_text("utf-8") == "id\ncaf\\udce9.jpg\n"
 
 
 @pytest.mark.parametrize("balance", [False, "weights", "prior"])

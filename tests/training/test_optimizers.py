@@ -14,6 +14,7 @@ pytestmark = pytest.mark.core
 # Path: depth in a ViT of two blocks, whether its weights decay.
 PATHS = {
     "embedding/kernel": (0, True),
+    "text/embedding/embeddings": (0, True),
     "class_token/cls": (0, False),
     "Transformer_posembed_input/pos_embedding": (0, False),
     "Transformer_encoderblock_0/MlpBlock_3/Dense_0/kernel": (1, True),
@@ -31,7 +32,7 @@ def variables(paths=PATHS):
     made = []
     for path in paths:
         *scopes, name = path.split("/")
-        shape = {"cls": (1, 1, 2), "pos_embedding": (1, 3, 2), "kernel": (3, 2)}.get(name, (2,))
+        shape = {"cls": (1, 1, 2), "pos_embedding": (1, 3, 2), "kernel": (3, 2), "embeddings": (3, 2)}.get(name, (2,))
         with contextlib.ExitStack() as stack:
             for scope in scopes:
                 stack.enter_context(keras.name_scope(scope))
@@ -81,7 +82,7 @@ def test_weights_decay_at_the_rate_of_their_layer_and_others_do_not():
 def test_what_a_user_excludes_from_decay_stays_so():
     made = variables()
     optimizer = LayerwiseSGD(0.1, weight_decay=0.2)
-    optimizer.exclude_from_weight_decay(var_names=["kernel"])
+    optimizer.exclude_from_weight_decay(var_names=["kernel", "embeddings"])
     optimizer.apply([0 * gradient for gradient in ones(made)], made)
     np.testing.assert_allclose(first_values(made), 1.0)
 

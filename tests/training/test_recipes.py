@@ -86,18 +86,33 @@ def test_a_recipe_is_found_by_name_and_changed():
         (lambda: recipe("vit", schedule="step"), "schedule must be one of"),
         (lambda: recipe("vit", loss="mse"), "loss must be one of"),
         (lambda: recipe("vit", scale_learning_rate="linear"), "must be one of False, True, 'sqrt'"),
-        (lambda: recipe("vit", halve_batch_below=-1), "halve_batch_below must be at least 0"),
+        (lambda: recipe("vit", halve_batch_below=-1), "halve_batch_below must be an integer of at least 0"),
         (lambda: recipe("vit", train="some"), "a number of last blocks"),
         (lambda: recipe("vit", train=0), "a number of last blocks"),
         (lambda: recipe("probe", unfreeze_at=(0.5,)), "trains none. Leave one out"),
         (lambda: recipe("vit", warmup=5), "warmup must be at least 0 and below 1"),
         (lambda: recipe("vit", ema=1.0), "ema must be"),
         (lambda: recipe("vit", accumulate=0), "accumulate must be"),
+        (lambda: recipe("vit", epochs=2.5), "epochs must be a positive integer"),
+        (lambda: recipe("vit", lora=2.5), "lora must be a positive integer"),
+        (lambda: recipe("vit", lora_projections=("nix",)), "lora_projections must be one of 'query'"),
+        (lambda: recipe("vit", layer_decay=0), "layer_decay must be above 0"),
+        (lambda: recipe("vit", unfreeze_at=("late",)), "increasing fractions"),
+        (lambda: recipe("vit", augmentation={"flips": True}), "Augmentation has no 'flips'. Did you mean 'flip'"),
+        (lambda: recipe("vit", augmentation=False), "augmentation must be an Augmentation.* Received: False"),
     ],
 )
 def test_mistakes_in_a_recipe_are_named(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_numbers_of_numpy_become_plain_ones():
+    changed = {"learning_rate": 0.5, "epochs": 3, "train": 1, "unfreeze_at": (0.5,), "flip_test": False}
+    of_numpy = {name: np.array(value)[()] for name, value in changed.items()}
+    of_numpy["unfreeze_at"] = (np.float32(0.5),)
+    found, expected = (recipe("finetune", **each).to_dict() for each in (of_numpy, changed))
+    assert json.dumps(found) == json.dumps(expected)
 
 
 def test_a_rate_follows_the_batch_as_the_recipe_says():
@@ -198,6 +213,30 @@ def test_the_accuracy_of_logits_is_counted_from_zero():
     assert model.evaluate(inputs, np.array([0, 1]), verbose=0, return_dict=True)["accuracy"] == 1
 
 
+def test_the_batch_of_several_inputs_is_that_of_each():
+    inputs = {name: keras.Input((4,), name=name) for name in ("image", "meta")}
+    model = keras.Model(inputs, keras.layers.Dense(3)(keras.layers.Concatenate()([*inputs.values()])))
+    x, y = points(8)
+
+    class Batches(keras.utils.PyDataset):
+        def __len__(self):
+            return 1
+
+        def __getitem__(self, index):
+            return {"image": x, "meta": x}, y
+
+    known = recipe("vit")
+    known.compile(model, Batches())
+    assert rate_or_schedule(model.optimizer).peak == known.rate(8)
+
+
+def test_metrics_may_be_named_by_the_output():
+    inputs = keras.Input((4,))
+    model = keras.Model(inputs, keras.layers.Dense(3, name="head")(inputs))
+    recipe("probe").compile(model, metrics={"head": ["accuracy"]}, run_eagerly=EAGER)
+    assert "accuracy" in {*model.evaluate(*points(), verbose=0, return_dict=True)}
+
+
 def test_what_cannot_be_compiled_is_named():
     inputs = keras.Input((4,))
     two = keras.Model(inputs, [keras.layers.Dense(2, name="a")(inputs), keras.layers.Dense(3, name="b")(inputs)])
@@ -244,12 +283,15 @@ def test_the_head_or_the_last_blocks_alone_are_trained():
     everything = names(model.trainable_variables)
     train_only(model, "head")
     assert names(model.trainable_variables) == ["head/kernel", "head/bias"]
-    train_only(model, 1)
+    train_only(model, np.int64(1))
     assert {path.split("/")[0] for path in names(model.trainable_variables)} == {
         "Transformer_encoderblock_1",
         "Transformer_encoder_norm",
         "head",
     }
+    for count in (0, -1, True, 1.5):
+        with pytest.raises(ValueError, match="number of last blocks, must be a positive integer"):
+            train_only(model, count)
     train_only(model, "all")
     assert names(model.trainable_variables) == everything
     for weight in model.get_layer("Transformer_encoderblock_0").weights:
@@ -332,6 +374,25 @@ def test_a_model_survives_a_training_without_the_callbacks():
     assert float(model.optimizer.learning_rate) == 0
     model.compile("sgd", "sparse_categorical_crossentropy")  # which knows no horizon, and needs none
     model.fit(x, y, verbose=0)
+
+
+@pytest.mark.core
+@pytest.mark.compiles_long
+@pytest.mark.parametrize("opened", [False, True])
+def test_a_second_training_without_the_callbacks_is_refused(tmp_path, opened):
+    model, (x, y), probe = dense(), points(), recipe("probe")
+    probe.compile(model)
+    model.fit(x, y, batch_size=4, verbose=0, callbacks=probe.callbacks)
+    if opened:
+        model.save(tmp_path / "model.keras")
+        model = keras.models.load_model(tmp_path / "model.keras")
+        model.fit(x, y, batch_size=4, verbose=0, callbacks=probe.callbacks)
+    for train in (lambda: model.fit(x, y, verbose=0), lambda: model.train_on_batch(x, y)):
+        with pytest.raises(ValueError, match=r"^The learning rate's .* callbacks=recipe\.callbacks"):
+            train()
+    model.optimizer.begin(2)
+    model.fit(x, y, batch_size=4, verbose=0)  # as many steps as were announced
+    assert float(model.optimizer.learning_rate) == 0
 
 
 def dropping():

@@ -1,5 +1,6 @@
 """Folds: every picture in one, like the whole, no group divided, the same every time."""
 
+import dataclasses
 import re
 import warnings
 from pathlib import Path
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 
 from vit_keras.training.data.labeled import Labeled
-from vit_keras.training.data.splits import fold_numbers, hold_out
+from vit_keras.training.data.splits import check_fold_column, fold_numbers, hold_out
 
 pytest.importorskip("sklearn")
 
@@ -77,6 +78,17 @@ def test_what_cannot_be_divided():
         fold_numbers(pictures("single", labels=labels), 5, 0)
     with pytest.raises(ValueError, match="folds"):
         fold_numbers(pictures("single"), 1, 0)
+
+
+def test_a_column_of_folds_must_not_divide_what_belongs_together():
+    data, folds = pictures("regression", np.arange(COUNT) // 2 * 3), np.arange(COUNT) // 10
+    check_fold_column(data, folds, "fold")
+    with pytest.raises(ValueError, match="The column 'fold' divides groups of group_column="):
+        check_fold_column(data, np.arange(COUNT), "fold")
+    twice = dataclasses.replace(data, groups=None, paths=[data.paths[0], *data.paths[:-1]])
+    check_fold_column(twice, folds, "fold")
+    with pytest.raises(ValueError, match=r"several rows.* one value in the column 'fold'"):
+        check_fold_column(twice, np.arange(COUNT), "fold")
 
 
 @pytest.mark.parametrize("divide", [lambda data: fold_numbers(data, 5, 0), lambda data: hold_out(data, 0.2, 0)])

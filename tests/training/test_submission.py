@@ -217,6 +217,16 @@ LEVELS = Meaning("ordinal", ("mild", "medium", "hot"), 1)
 DIGITS = Meaning("single", ("2", "4", "8"), 3)
 
 
+@pytest.mark.parametrize("activation", ["linear", "sigmoid"])
+def test_one_output_is_the_probability_of_its_own_label(folder, activation):
+    logits = make(classes=1)
+    model = logits if activation == "linear" else keras.Sequential([logits, keras.layers.Activation(activation)])
+    found = predict([model], folder)
+    assert [*found.columns] == ["id", "class 0"]
+    outputs = keras.ops.convert_to_numpy(logits(logits.preprocess([folder / f"{name}.png" for name in NAMES])))
+    np.testing.assert_allclose(found["class 0"], 1 / (1 + np.exp(-outputs[:, 0])), atol=1e-6)
+
+
 def test_columns_without_a_sample():
     assert columns_of(SCORES, SINGLE) == {"label": ["dog", "eel"]}
     assert columns_of(SCORES, SINGLE, values="numbers") == {"label": [1, 2]}

@@ -30,6 +30,7 @@ __all__ = [
     "ImageInputType",
     "check_pixels",
     "check_readable",
+    "decode",
     "gray",
     "pixel_range",
     "read",
@@ -243,7 +244,7 @@ def _open(source: Any, timeout: float | None, max_bytes: int, max_pixels: int) -
     if isinstance(source, str) and source.startswith(("http://", "https://")):
         source = _request(source, timeout, max_bytes)
     if isinstance(source, (bytes, bytearray, memoryview)):
-        return _decode(io.BytesIO(source), "the bytes given", max_pixels)
+        return decode(io.BytesIO(source), "the bytes given", max_pixels)
     if isinstance(source, (str, os.PathLike)):
         path = os.path.expanduser(os.fspath(source))
         if os.path.isdir(path):
@@ -252,9 +253,9 @@ def _open(source: Any, timeout: float | None, max_bytes: int, max_pixels: int) -
             )
         if not os.path.isfile(path):
             raise FileNotFoundError(f"Could not find image at path: {path}")
-        return _decode(path, path, max_pixels)
+        return decode(path, path, max_pixels)
     if hasattr(source, "read"):
-        return _decode(io.BytesIO(source.read()), getattr(source, "name", source), max_pixels)
+        return decode(io.BytesIO(source.read()), getattr(source, "name", source), max_pixels)
     raise TypeError(
         f"An image is a path, a URL, bytes, an open file, a PIL image or an array. Received: {type(source).__name__}"
     )
@@ -277,14 +278,29 @@ def _request(url: str, timeout: float | None, max_bytes: int) -> bytes:
     return data
 
 
-def _decode(file: Any, what: Any, max_pixels: int) -> Image.Image:
+def decode(file: Any, what: Any, max_pixels: int = MAX_PIXELS) -> Image.Image:
+    """Open an image with Pillow; its pixels are not decoded yet.
+
+    Args:
+        file: A path or an open file.
+        what: What an error calls it.
+        max_pixels: How many pixels an error says are read, where Pillow's own limit is lower.
+
+    Raises:
+        ValueError: It is not an image, it is damaged, or it has more pixels than Pillow opens.
+
+    Example:
+        >>> decode(io.BytesIO(b"text"), "notes.txt")
+        Traceback (most recent call last):
+        ValueError: An error occurred reading notes.txt: cannot identify image file ...
+    """
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             return Image.open(file)
     except Image.DecompressionBombError as error:
         raise ValueError(f"An error occurred reading {what}: {_of_pillows_limit(error, max_pixels)}") from None
-    except (OSError, ValueError, SyntaxError, OverflowError) as error:
+    except (OSError, ValueError, SyntaxError, OverflowError, RuntimeError) as error:
         raise ValueError(f"An error occurred reading {what}: {error}. It is not an image that Pillow knows.") from None
 
 

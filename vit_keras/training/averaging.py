@@ -66,6 +66,7 @@ def average(
         raise ValueError(f"output must end in .keras. Received: {target}")
     for number, (given, share) in enumerate(zip(models, shares)):
         model, name = _opened(given, number)
+        _check(model, name)
         facts = _facts(model)
         if number == 0:
             result, first, begin = type(model).from_config(model.get_config()), facts, name
@@ -75,7 +76,6 @@ def average(
                 raise ValueError(
                     f"All models must have the same {what}. {begin}: {known!s:.200}. {name}: {facts.get(what)!s:.200}."
                 )
-        _check(model, name)
         for total, weight in zip(totals, model.weights):
             total += share * keras.ops.convert_to_numpy(weight).astype("float64")
         del model  # before the next one is opened

@@ -29,6 +29,7 @@ class Horizon(keras.callbacks.Callback):
         optimizer = self._optimizer()
         if optimizer is not None:
             optimizer.awaits_horizon = True
+            check_horizon_before_training(self.model)  # a model from a file has lost it
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         self._begun = False

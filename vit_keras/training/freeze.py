@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import keras
 
-from .._internal.validate import one_of
+from .._internal.validate import one_of, positive_integer
 from ..anatomy import HEAD, blocks, find_vit, head_layers, learner, leaves
 from ..backend.keras_internals import flat_layers
 
@@ -29,13 +29,14 @@ def train_only(model: keras.Model, what: str | int) -> None:
         >>> [variable.path for variable in model.trainable_variables]
         ['head/kernel', 'head/bias']
     """
-    if not isinstance(what, int):
+    count = None if isinstance(what, str) else positive_integer(what, "what, the number of last blocks,")
+    if count is None:
         one_of(what, "what", ("all", "head"))
     model = learner(model)
     trained = leaves(model) if what == "all" else head_layers(model)
-    if isinstance(what, int):
+    if count is not None:
         vit = find_vit(model)
-        last = blocks(vit)[-what:]
+        last = blocks(vit)[-count:]
         if not last:
             raise ValueError(f"The model {vit.name!r} has no blocks to train. Pass 'all' or 'head'.")
         trained += vit.layers[vit.layers.index(last[0]) :]

@@ -27,7 +27,7 @@ DECAYS = ("cosine", "linear", "constant")
 
 _BLOCK = re.compile(r"encoderblock_(\d+)/")
 _BEFORE_THE_BLOCKS = re.compile(
-    r"(^|/)(embedding/(kernel|bias)$|embedding_norm|patch_norm|class_token|distillation_token|register_tokens|"
+    r"(^|/)(embedding/(kernel|bias|embeddings)$|embedding_norm|patch_norm|class_token|distillation_token|register_tokens|"
     r"Transformer_posembed_input|rotary_positions|Transformer_norm_pre|conv_root|gn_root|block\d+_unit\d+)"
 )
 _LAST_NORM = re.compile(r"(^|/)Transformer_encoder_norm/")
@@ -132,12 +132,33 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
 
 
 NO_HORIZON = (
-    "The learning rate's schedule does not know the number of steps. Pass callbacks=recipe.callbacks to fit (with your "
-    "own: callbacks=[*recipe.callbacks, mine]), or steps= to recipe.compile."
+    "The learning rate's schedule does not know the number of steps of this training. Pass "
+    "callbacks=recipe.callbacks to fit (with your own: callbacks=[*recipe.callbacks, mine]), or steps= to "
+    "recipe.compile."
 )
 
 
 NO_STEP = "This training changes no weight."
+
+
+def check_layers(layer_decay: Any, unfreeze_at: Any) -> tuple[float, ...]:
+    """Check the layer-wise arguments of an optimizer (see `Layerwise`), and return `unfreeze_at` as a tuple.
+
+    Raises:
+        ValueError: One is out of range.
+
+    Example:
+        >>> check_layers(0.75, 0.5)
+        (0.5,)
+    """
+    starts = tuple(unfreeze_at) if isinstance(unfreeze_at, (tuple, list)) else (unfreeze_at,)
+    if not (is_number(layer_decay) and 0 < layer_decay <= 1):
+        raise ValueError(f"layer_decay must be above 0 and at most 1. Received: {layer_decay!r}")
+    if not all(is_number(start) and 0 <= start < 1 for start in starts) or list(starts) != sorted(starts):
+        raise ValueError(
+            f"unfreeze_at must be increasing fractions of the training, from 0 to below 1. Received: {starts!r}"
+        )
+    return tuple(float(start) for start in starts)
 
 
 if TYPE_CHECKING:
@@ -161,6 +182,7 @@ class Layerwise(_Optimizer):
     Attributes:
         span: Variable with the first step of the training and the number of its steps.
         awaits_horizon: Whether a callback will call `begin` before the first step.
+        has_horizon: Whether the number of steps is known, from `begin` or from a file.
 
     Raises:
         ValueError: An argument is out of range, `unfreeze_at` has no `WarmupDecay`, or there are no blocks to unfreeze.
@@ -170,13 +192,7 @@ class Layerwise(_Optimizer):
     def __init__(
         self, learning_rate: Any = 1e-3, *, layer_decay: float = 1.0, unfreeze_at: Any = (), **options: Any
     ) -> None:
-        starts = tuple(unfreeze_at) if isinstance(unfreeze_at, (tuple, list)) else (unfreeze_at,)
-        if not (is_number(layer_decay) and 0 < layer_decay <= 1):
-            raise ValueError(f"layer_decay must be above 0 and at most 1. Received: {layer_decay!r}")
-        if not all(0 <= start < 1 for start in starts) or list(starts) != sorted(starts):
-            raise ValueError(
-                f"unfreeze_at must be increasing fractions of the training, from 0 to below 1. Received: {starts!r}"
-            )
+        starts = check_layers(layer_decay, unfreeze_at)
         super().__init__(learning_rate=learning_rate, **options)
         if starts and self.schedule is None:
             raise ValueError("unfreeze_at needs a learning_rate that knows the end of the training: a WarmupDecay.")
@@ -185,7 +201,7 @@ class Layerwise(_Optimizer):
         # A variable, because compiled steps must see it change.
         self.span: Any = self.add_variable((2,), dtype="int", name="span")
         self.awaits_horizon = False
-        self._has_horizon = False
+        self.has_horizon = False
         self._rate_now = None
         if self.schedule is not None and not self.needs_horizon:
             self._set_span(0, self.schedule.steps)
@@ -204,6 +220,7 @@ class Layerwise(_Optimizer):
         Warns:
             UserWarning: All batches together are fewer than those that are accumulated for one step.
         """
+        self.awaits_horizon = False
         if self.needs_horizon:
             self._set_span(int(ops.convert_to_numpy(batches_seen(self))) - done, steps)
         first, together = int(ops.convert_to_numpy(batches_seen(self))) - done, self.gradient_accumulation_steps or 1
@@ -215,7 +232,7 @@ class Layerwise(_Optimizer):
 
     def _set_span(self, first, steps):
         self.span.assign([first, steps])
-        self._has_horizon = True
+        self.has_horizon = True
 
     @property
     def needs_horizon(self) -> bool:
@@ -224,13 +241,11 @@ class Layerwise(_Optimizer):
 
     @property
     def can_start(self) -> bool:
-        """Whether a training can start: the number of steps is known, or a callback will set it (`awaits_horizon`)."""
-        return self._has_horizon or self.awaits_horizon or not self.needs_horizon
+        """Whether a training can start: a callback will set its steps (`awaits_horizon`), or known steps are left."""
+        return self.awaits_horizon or not self.needs_horizon or (self.has_horizon and self._has_steps_left())
 
-    @property
-    def has_horizon(self) -> bool:
-        """Whether the number of steps is known, from `begin` or from a file."""
-        return self._has_horizon
+    def _has_steps_left(self):
+        return int(ops.convert_to_numpy(batches_seen(self))) < int(ops.convert_to_numpy(self.span).sum())
 
     def progress(self) -> Any:
         """Return the fraction of all steps that is done, a scalar.
@@ -243,7 +258,7 @@ class Layerwise(_Optimizer):
 
     def _step_of_all(self) -> tuple[Any, Any]:
         """Return the number of steps that are done, and of all steps. Accumulated batches make one step together."""
-        if not self._has_horizon:
+        if not self.has_horizon:
             raise ValueError(NO_HORIZON)
         first, last = self.span[0], self.span[0] + self.span[1]
         batches = (ops.cast(batches, "int32") for batches in (batches_seen(self), first, last))
@@ -313,7 +328,7 @@ class Layerwise(_Optimizer):
 
     def load_own_variables(self, store: Any) -> None:
         super().load_own_variables(store)
-        self._has_horizon = self._has_horizon or bool(ops.convert_to_numpy(self.span)[1])
+        self.has_horizon = self.has_horizon or bool(ops.convert_to_numpy(self.span)[1])
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:

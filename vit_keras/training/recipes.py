@@ -18,9 +18,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import keras
+import numpy as np
 
 from .. import anatomy
-from .._internal.validate import did_you_mean, is_number, one_of
+from .._internal.validate import did_you_mean, is_number, one_of, positive_integer
 from .._internal.warn import renamed_arguments
 from . import lora as low_rank
 from . import replicas
@@ -30,7 +31,7 @@ from .data.augment import Augmentation
 from .distill import Distillation
 from .freeze import train_only
 from .losses import loss_and_accuracy
-from .optimizers import DECAYS, LayerwiseAdamW, LayerwiseLamb, LayerwiseSGD, WarmupDecay
+from .optimizers import DECAYS, LayerwiseAdamW, LayerwiseLamb, LayerwiseSGD, WarmupDecay, check_layers
 from .recipe_table import RECIPE_TABLE
 
 OPTIMIZERS = {
@@ -38,15 +39,12 @@ OPTIMIZERS = {
     "adamw": (LayerwiseAdamW, ("beta_1", "beta_2", "epsilon")),
     "lamb": (LayerwiseLamb, ("beta_1", "beta_2", "epsilon")),
 }
-SCALINGS = (False, True, "sqrt")
-LOSSES = ("auto", "binary")
-HEADS = ("zeros", "ridge")
 _CHOICES: dict[str, Any] = {
     "optimizer": OPTIMIZERS,
     "schedule": DECAYS,
-    "scale_learning_rate": SCALINGS,
-    "loss": LOSSES,
-    "head": HEADS,
+    "scale_learning_rate": (False, True, "sqrt"),
+    "loss": ("auto", "binary"),
+    "head": ("zeros", "ridge"),
 }
 PLAIN = Augmentation(crop=None, flip=False)
 """No augmentation, of images that are kept large enough for one."""
@@ -168,9 +166,23 @@ class Recipe:
     dtype: str | None = None
 
     def __post_init__(self) -> None:
-        for field in ("unfreeze_at", "lora_projections"):
-            value = getattr(self, field)
-            object.__setattr__(self, field, tuple(value) if isinstance(value, (tuple, list)) else (value,))
+        names = self.lora_projections
+        converted: dict[str, Any] = {
+            **{name: value.item() for name, value in vars(self).items() if isinstance(value, np.generic)},
+            "unfreeze_at": check_layers(self.layer_decay, self.unfreeze_at),
+            "lora_projections": tuple(names) if isinstance(names, (tuple, list)) else (names,),
+        }
+        if isinstance(self.augmentation, Mapping):
+            converted["augmentation"] = Augmentation.from_dict(self.augmentation)
+        for field, value in converted.items():
+            object.__setattr__(self, field, value)
+        if not isinstance(self.augmentation, (Augmentation, type(None))):
+            raise ValueError(
+                "augmentation must be an Augmentation, a mapping of its fields, or None. "
+                f"Received: {self.augmentation!r}"
+            )
+        for projection in self.lora_projections:
+            one_of(projection, "lora_projections", low_rank.PROJECTIONS)
         for field, choices in _CHOICES.items():
             one_of(getattr(self, field), field, choices)
         blocks = isinstance(self.train, int) and not isinstance(self.train, bool) and self.train > 0
@@ -179,17 +191,17 @@ class Recipe:
         if self.train == "head" and self.unfreeze_at and self.lora is None:
             raise ValueError("unfreeze_at is when blocks start to learn, and train='head' trains none. Leave one out.")
         self._check_numbers()
-        if isinstance(self.augmentation, Mapping):
-            object.__setattr__(self, "augmentation", Augmentation(**self.augmentation))
 
     def _check_numbers(self) -> None:
         below_one = ("warmup", "final_learning_rate", "label_smoothing", "momentum", "beta_1", "beta_2", "ema")
         ranges = {
             **dict.fromkeys((*below_one, "dropout", "stochastic_depth"), (0, 1)),
-            **{field: (1, float("inf")) for field in ("batch_size", "epochs", "accumulate", "lora")},
             **{field: (0, float("inf")) for field in ("learning_rate", "epsilon", "weight_decay", "clip_norm")},
-            **dict.fromkeys(("augment_from", "halve_batch_below"), (0, float("inf"))),
         }
+        least = {"augment_from": 0, "halve_batch_below": 0, "batch_size": 1, "epochs": 1, "accumulate": 1, "lora": 1}
+        for field in least:
+            if getattr(self, field) is not None or field != "lora":
+                positive_integer(getattr(self, field), field, least[field])
         for field, (low, high) in ranges.items():
             value = getattr(self, field)
             if value is not None and not (is_number(value) and low <= value < high):
@@ -275,9 +287,9 @@ class Recipe:
         learns_labels = isinstance(model, Distillation) or not own_loss
         if loss is None and learns_labels:
             loss, right = loss_and_accuracy(anatomy.learner(model), labels, self.loss == "binary", self.label_smoothing)
-            metrics = [right if metric == "accuracy" else metric for metric in metrics]
+            metrics = [right if metric == "accuracy" else metric for metric in keras.tree.flatten(metrics)]
             metrics = [metric for metric in metrics if metric is not None]
-        elif not learns_labels:
+        elif not learns_labels and not isinstance(metrics, dict):
             metrics = [metric for metric in metrics if metric != "accuracy"]
         self._prepare(model, own_loss)
         optimizer = self.for_model(model).make_optimizer(batch_size, steps)
@@ -292,7 +304,7 @@ class Recipe:
         _build(model, inputs)
         check(model, data, loss=loss)
         if not isinstance(data, tuple):
-            batch_size = batch_size or len(inputs)
+            batch_size = batch_size or len(keras.tree.flatten(inputs)[0])
         return batch_size, labels if labels is None or isinstance(labels, (dict, list, tuple)) else as_array(labels)
 
     def for_model(self, model: keras.Model, task: str | None = None) -> Recipe:

@@ -73,6 +73,9 @@ class Augmentation:
     cutmix: float | None = None
 
     def __post_init__(self) -> None:
+        numpy_scalars = {name: value for name, value in vars(self).items() if isinstance(value, np.generic)}
+        for name, value in numpy_scalars.items():
+            object.__setattr__(self, name, value.item())
         object.__setattr__(self, "aspect", _numbers(self.aspect, "aspect"))
         if not 0 < self.aspect[0] <= self.aspect[1]:
             raise ValueError(
@@ -109,13 +112,15 @@ class Augmentation:
             float32 images in [0, 255] of the same shape; with the labels, if they were given.
 
         Raises:
-            ValueError: The pixels are in another range, or the labels cannot be mixed.
+            ValueError: The pixels are in another range, there are not 1 or 3 channels, or the labels cannot be mixed.
         """
         if _in_tensorflow_graph(images):
             return self._in_graph(images, labels, seed)
         images = np.asarray(images)
         if images.ndim not in (3, 4):
             raise ValueError(f"Images must have the shape (n, height, width, channels). Received: {images.shape}")
+        if images.shape[-1] not in (1, 3):
+            raise ValueError(f"Augmentation takes images of 1 or 3 channels. Received: {images.shape[-1]} channels")
         batch = images if images.ndim == 4 else images[None]
         if self.mixes and images.ndim == 3:
             raise ValueError("mixup and cutmix need a batch of images: call this after dataset.batch().")
@@ -299,7 +304,7 @@ def _check_fields(fields: Mapping[str, Any]) -> None:
 
 
 def _numbers(pair: Any, name: str) -> tuple[float, float]:
-    if not isinstance(pair, Sequence) or len(pair) != 2 or not all(isinstance(n, (int, float)) for n in pair):
+    if not isinstance(pair, Sequence) or len(pair) != 2 or not all(map(is_number, pair)):
         raise ValueError(f"{name} must be a pair of numbers. Received: {pair!r}")
     return float(pair[0]), float(pair[1])
 

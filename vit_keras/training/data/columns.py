@@ -12,6 +12,7 @@ import numpy as np
 from ... import anatomy
 from ..._internal.warn import warn_caller
 from .listing import first_few
+from .table import NUMBER
 
 __all__ = ["VALUES", "Meaning", "check_spelling", "columns_of", "meaning_of"]
 
@@ -50,6 +51,8 @@ def meaning_of(model: keras.Model) -> Meaning:
     if lack := anatomy.lack_of_classes(model):
         raise ValueError(f"The model {model.name!r} predicts nothing for a table: {lack}.")
     count, task, names = model.output_shape[-1], anatomy.task(model), anatomy.output_names(model)
+    if (task, count) == ("single", 1):  # a probability of its own: there is no other class to choose
+        task = "multi"
     if names is None:
         if task == "ordinal":
             raise ValueError(f"The model {model.name!r} does not know its levels: set model.labels to their names.")
@@ -116,30 +119,23 @@ def check_spelling(meaning: Meaning, written: Mapping[str, np.ndarray], values: 
     if len(written) != 2 or meaning.task == "regression" or values in ("numbers", "probabilities"):
         return
     title, column = [*written.items()][1]
-    found = {part.strip() for text in column if isinstance(text, str) for part in _parts(text, meaning, separator)}
+    texts = [text for text in column if isinstance(text, str)]
+    found = {part.strip() for text in texts for part in (text.split(separator) if meaning.task == "multi" else [text])}
     unknown = sorted(found - {"", *meaning.names})
-    numbers = {float(name): name for name in meaning.names if _is_number(name)}
+    numbers = {float(name): name for name in meaning.names if NUMBER.fullmatch(name)}
     for value in unknown:
-        if _is_number(value) and float(value) in numbers and not {*meaning.names} & found:
+        if NUMBER.fullmatch(value) and float(value) in numbers and not {*meaning.names} & found:
             raise ValueError(
                 f"The sample has {value!r} in its column {title!r}, and the models would write "
                 f"{numbers[float(value)]!r}. Set model.labels to the names as the sample spells them, or pass "
                 'values="numbers".'
             )
-    texts = all(not _is_number(value) for value in unknown)
-    if unknown and texts and not {*meaning.names} & found:
+    numeric = any(map(NUMBER.fullmatch, unknown))
+    if unknown and not numeric and not {*meaning.names} & found:
         warn_caller(
             f"The models predict none of the values in the sample's column {title!r}: {first_few(unknown)}. "
             f"They predict: {first_few(meaning.names)}."
         )
-
-
-def _parts(text: str, meaning: Meaning, separator: str) -> list[str]:
-    return text.split(separator) if meaning.task == "multi" else [text]
-
-
-def _is_number(text: str) -> bool:
-    return bool(re.fullmatch(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", text))
 
 
 def _values(meaning: Meaning, sample: Mapping[str, np.ndarray] | None) -> str:

@@ -21,7 +21,7 @@ import keras
 import numpy as np
 
 from ... import anatomy
-from ..._internal.validate import one_of, positive_integer, size_pair
+from ..._internal.validate import is_number, one_of, positive_integer, size_pair
 from ..._internal.warn import warn_caller
 from ...preprocess import GOOGLE, Preprocessing
 from ..checks import class_weights
@@ -388,7 +388,7 @@ def _unweighted(mixed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def check_share(validation_split: Any) -> None:
     """Raise a `ValueError` for a share that is not a fraction."""
-    if validation_split is not None and not 0 < validation_split < 1:
+    if validation_split is not None and not (is_number(validation_split) and 0 < validation_split < 1):
         raise ValueError(
             "The share to hold out (validation_split=, --held-out) must be a fraction between 0 and 1. Received: "
             f"{validation_split!r}"

@@ -23,7 +23,7 @@ from ..._internal.progress import progress_bar
 from ..._internal.validate import path_text
 from ..._internal.warn import warn_caller
 from ...preprocess import Preprocessing
-from ...preprocess.images import check_readable, read
+from ...preprocess.images import check_readable, decode, read
 from .listing import first_few
 
 __all__ = ["report_damaged"]
@@ -62,12 +62,12 @@ class Decoder:
 
     def with_room(self, path: Any) -> np.ndarray:
         """Return the whole image, upright. A large one is reduced; of a JPEG no more is decoded than is needed."""
-        try:
-            with Image.open(path) as image:
+        with decode(path, path) as image:
+            try:
                 image.draft(None, (self.shortest,) * 2)
                 pixels = read(image, None)
-        except (OSError, ValueError) as error:
-            raise ValueError(f"An error occurred reading {path}: {error}") from None
+            except (OSError, ValueError) as error:
+                raise ValueError(f"An error occurred reading {path}: {error}") from None
         height, width = pixels.shape[:2]
         if min(height, width) > self.shortest:
             scale = self.shortest / min(height, width)

@@ -14,7 +14,7 @@ from ..._internal.warn import warn_caller
 from .labeled import Labeled
 from .listing import first_few
 
-__all__ = ["fold_numbers", "hold_out"]
+__all__ = ["check_fold_column", "fold_numbers", "hold_out"]
 
 
 def fold_numbers(data: Labeled, folds: int, seed: int) -> np.ndarray:
@@ -49,7 +49,8 @@ def _folds(data: Labeled, folds: int, seed: int, fewer: Callable[[int], str]) ->
     if folds > images:
         advice = _advice(images, fewer, "Add images")
         raise ValueError(f"{images} images cannot be divided into {folds} parts. {advice}")
-    _check_duplicates(data)
+    together = "pass as group_column= a column that keeps them together, such as the column of the images"
+    _check_duplicates(data, data.groups, together)
     groups = data.groups
     if groups is not None and len(np.unique(groups)) < folds:
         count = len(np.unique(groups))
@@ -101,9 +102,32 @@ def _splitter(name: str) -> Any:
     return getattr(model_selection, name)
 
 
-def _check_duplicates(data: Labeled) -> None:
-    """Raise a `ValueError` where one image stands in several rows, and not in one group: a model would be measured on
-    images that it has learned.
+def check_fold_column(data: Labeled, folds: np.ndarray, name: str) -> None:
+    """Check that a column of folds divides neither an image that is in several rows nor a group.
+
+    Args:
+        data: The images.
+        folds: The fold of each image.
+        name: Name of the column.
+
+    Raises:
+        ValueError: It divides one.
+    """
+    _check_duplicates(data, folds, f"give them one value in the column {name!r}")
+    if data.groups is not None:
+        _, first, group = np.unique(data.groups, return_index=True, return_inverse=True)
+        apart = np.flatnonzero(folds != folds[first][group])
+        if len(apart):
+            raise ValueError(
+                f"The column {name!r} divides groups of group_column=: {first_few([data.ids[row] for row in apart])} "
+                "are in another fold than the first image of their group. Leave group_column= out, or pass the number "
+                "of folds."
+            )
+
+
+def _check_duplicates(data: Labeled, parts: np.ndarray | None, advice: str) -> None:
+    """Raise a `ValueError` where one image stands in several rows, and not in one part of the data: a model would be
+    measured on images that it has learned.
     """
     rows: dict[Any, list[int]] = {}
     for row, path in enumerate(data.paths):
@@ -111,13 +135,12 @@ def _check_duplicates(data: Labeled) -> None:
     apart = [
         data.ids[same[0]]
         for same in rows.values()
-        if len(same) > 1 and (data.groups is None or len(set(data.groups[same].tolist())) > 1)
+        if len(same) > 1 and (parts is None or len(set(parts[same].tolist())) > 1)
     ]
     if apart:
         raise ValueError(
             f"Images that are in several rows could be both learned and held out ({len(apart):,}): "
-            f"{first_few(apart)}. Keep one row of each, or pass as group_column= a column that keeps them "
-            "together, such as the column of the images."
+            f"{first_few(apart)}. Keep one row of each, or {advice}."
         )
 
 

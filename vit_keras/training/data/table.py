@@ -174,6 +174,8 @@ def read_table(
     image, group, weight = str(image_column), group_column, weight_column
     names = [label_column] if isinstance(label_column, (str, int)) else label_column
     wanted = [str(name) for name in names]
+    if not wanted:
+        raise ValueError(f"label_column must be a column or several. Received: {label_column!r}")
     as_written = [image, *wanted, *filter(None, [group])]
     columns, written = read_columns(table, [image]), read_columns(table, as_written)
     if separator is not None and task in ("auto", "multi"):
@@ -184,6 +186,12 @@ def read_table(
     if task == "auto":
         task, reason = _guess(targets, wanted, separator)
         assumed = f"task={task!r} is assumed: {reason}."
+    of_columns = task == "regression" or (task == "multi" and separator is None)
+    if of_columns and class_names is not None and [*map(str, class_names)] != wanted:
+        raise ValueError(
+            f"The labels of task={task!r} are called as their columns, {first_few(wanted)}. Leave class_names= out, "
+            "and pass the columns in the order that is wanted."
+        )
     if task == "ordinal":
         _check_levels(targets, wanted, class_names)
     if task in ("single", "ordinal") or separator is not None:
@@ -262,13 +270,13 @@ def _guess(columns: list[np.ndarray], names: list[str], separator: str | None) -
     )
 
 
-_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
+NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 
 
 def _order(values: set[str], class_names: Sequence[str] | None, column: str) -> tuple[str, ...]:
     """Return names in the order given or sorted, by number if all are whole numbers."""
     if class_names is None:
-        numeric = all(map(_NUMBER.fullmatch, values))
+        numeric = all(map(NUMBER.fullmatch, values))
         return tuple(sorted(values, key=(lambda value: (float(value), value)) if numeric else None))
     names = tuple(map(str, class_names))
     unknown = sorted(values - set(names))

@@ -32,7 +32,7 @@ from ...opening import open_model, resize
 from ..data.dataset import check_share, datasets_of
 from ..data.labeled import Labeled
 from ..data.listing import split
-from ..data.splits import fold_numbers, hold_out
+from ..data.splits import check_fold_column, fold_numbers, hold_out
 from ..data.table import RENAMED, column_numbers, is_table, read_columns, read_pictures
 from ..recipes import Recipe
 from ..recipes import recipe as find_recipe
@@ -195,15 +195,15 @@ def finetune(
         command=command,
         progress=progress,
     )
-    _check_output(output, overwrite)
-    keras.utils.set_random_seed(seed)
+    _check_output(output, overwrite, folds)
+    keras.utils.set_random_seed(asked.seed)
     notes: list[str] = []
     with noted_warnings(notes):
         data = read_pictures(folder, images_dir, errors, of_table)
         if data.assumed and progress:
             print(data.assumed, flush=True)
         asked.check(data)
-        parts = _parts(data, folder, validation_split, folds, seed)
+        parts = _parts(data, folder, validation_split, folds, asked.seed)
         given = model
         if not isinstance(model, keras.Model):
             given = open_model(model, weights, **options)
@@ -214,12 +214,16 @@ def finetune(
             parts,
             image_size=_size(image_size, find_vit(given), data.paths),
             preprocessing=own_preprocessing(find_vit(given)),
-            batch_size=how.batch_for((epochs or how.epochs) * len(parts[0])) if batch_size is None else batch_size,
-            seed=seed,
+            batch_size=asked.batch_size or how.batch_for((asked.epochs or how.epochs) * len(parts[0])),
+            seed=asked.seed,
             augmentation=how.augmentation,
             errors=errors,
             progress=progress,
         )
+        if not all(part.paths for part in sets):
+            raise ValueError(
+                "All training images or all held-out images are damaged. Repair them, or pass more images."
+            )
     call = Call(
         data=data,
         given=given,
@@ -275,12 +279,12 @@ def _check_options(model: Any, weights: Any, options: Mapping[str, Any]) -> None
         raise ValueError(f"An open model has its weights. Remove weights={weights!r:.100}.")
 
 
-def _check_output(output: Path, overwrite: bool) -> None:
+def _check_output(output: Path, overwrite: bool, folds: int | str | None) -> None:
     """Raise the errors that can be found before anything is loaded."""
     if output.exists() and not output.is_dir():
         raise ValueError(f"{output} is a file. Pass another folder for the results as output= (--output).")
-    done = (output / "model.keras").exists() or (output / "oof.csv").exists()
-    if done and not (output / ".state").exists() and not overwrite:
+    names = ("model.keras", "oof.csv") if folds is None else ("model.keras", "oof.csv", "fold*/model.keras")
+    if any(path for name in names for path in output.glob(name)) and not (output / ".state").exists() and not overwrite:
         raise ValueError(
             f"{output} has a finished run. Pass another folder as output= (--output), or overwrite=True (--overwrite)."
         )
@@ -290,6 +294,8 @@ def _parts(data: Labeled, source: Any, share: float, folds: int | str | None, se
     """Return the numbers of the images for training and for validation, in turn for each fold."""
     if folds is None:
         check_share(share)
+        if share is None:
+            raise ValueError("validation_split must be a fraction: finetune needs held-out images. Received: None")
         return hold_out(data, share, seed) if is_table(source) else split(data.labels, share, seed)
     if isinstance(folds, str):
         if not is_table(source):
@@ -297,6 +303,7 @@ def _parts(data: Labeled, source: Any, share: float, folds: int | str | None, se
         numbers = column_numbers(read_columns(source), folds)
         if numbers.max() < 1:
             raise ValueError(f"The column {folds!r} has one value. Folds are two or more.")
+        check_fold_column(data, numbers, folds)
     else:
         numbers = fold_numbers(data, folds, seed)
     held_out = [numbers == fold for fold in range(numbers.max() + 1)]
@@ -321,7 +328,7 @@ def _size(wanted: Any, model: keras.Model, paths: Sequence[Path]) -> tuple[int, 
 
     `None` where none is wanted, and the model has none.
     """
-    if wanted not in (None, "auto", "native"):
+    if wanted is not None and not (isinstance(wanted, str) and wanted in ("auto", "native")):
         size = size_pair(wanted, "image_size")
         _config(model).replace(image_size=size)  # refuses what is not a whole number of patches
         return size
@@ -330,7 +337,7 @@ def _size(wanted: Any, model: keras.Model, paths: Sequence[Path]) -> tuple[int, 
         return native
     longest = []
     for path in paths[:: math.ceil(len(paths) / _SAMPLED) or 1]:
-        with contextlib.suppress(OSError, ValueError), Image.open(path) as picture:  # damaged ones are named later
+        with contextlib.suppress(Exception), Image.open(path) as picture:  # damaged ones are named later
             longest.append(max(picture.size))
     if not longest:
         return native

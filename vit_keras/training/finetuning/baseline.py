@@ -27,6 +27,9 @@ _MOST_WORK = 1e8
 _TEMPERATURE = 0.07
 """Of cosine similarities, as in `knn`."""
 
+_NEVER = -1e4
+"""The bias of a class without images: below what features of any usual length give, and a number of half precision."""
+
 NEIGHBORS, CENTROIDS, PROBE = "nearest neighbors", "class means", "linear probe"
 
 
@@ -155,7 +158,7 @@ def _centroids(features: np.ndarray, labels: np.ndarray, classes: int) -> Probe:
 
     It is linear: the length of an image's own features is the same for all classes.
     """
-    kernel, bias = np.zeros((features.shape[1], classes), "float32"), np.full(classes, -2 / _TEMPERATURE, "float32")
+    kernel, bias = np.zeros((features.shape[1], classes), "float32"), np.full(classes, _NEVER, "float32")
     for kind in np.unique(labels):
         kernel[:, kind], bias[kind] = _unit(_unit(features[labels == kind]).mean(axis=0)[None])[0] / _TEMPERATURE, 0
     return Probe(kernel, bias, l2=0.0)

@@ -51,13 +51,15 @@ __all__: list[str] = []
 @contextmanager
 def noted_warnings(notes: list[str]) -> Iterator[None]:
     """Add the texts of all warnings to a list, for the report; the warnings are shown all the same."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", UserWarning)
-        yield
-    for warning in caught:
-        if warning.category is UserWarning and str(warning.message) not in notes:
-            notes.append(str(warning.message))
-        warn_caller(str(warning.message), warning.category)
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", UserWarning)
+            yield
+    finally:
+        for warning in caught:
+            if warning.category is UserWarning and str(warning.message) not in notes:
+                notes.append(str(warning.message))
+            warn_caller(str(warning.message), warning.category)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from ..._internal.validate import is_number, one_of
+from ..._internal.validate import is_number, one_of, positive_integer
 from ...anatomy import NUMBERS
 from .. import metrics
 from ..data.labeled import Labeled
@@ -41,10 +41,11 @@ class FinetuneOptions:
     def __post_init__(self) -> None:
         one_of(self.errors, "errors", ("raise", "skip"))
         one_of(self.balance, "balance", (False, True, "weights", "prior"))
-        for name in ("epochs", "minutes"):
-            value = getattr(self, name)
-            if value is not None and (not is_number(value) or value < 0 or (name == "epochs" and value < 1)):
-                raise ValueError(f"{name} must be positive. Received: {value!r}")
+        for name, least in (("epochs", 1), ("batch_size", 1), ("seed", 0)):
+            if (value := getattr(self, name)) is not None or name == "seed":
+                object.__setattr__(self, name, positive_integer(value, name, least))
+        if self.minutes is not None and not (is_number(self.minutes) and self.minutes >= 0):
+            raise ValueError(f"minutes must be a number of at least 0. Received: {self.minutes!r}")
 
     @property
     def seconds(self) -> float | None:

@@ -167,22 +167,24 @@ def pixels(model: keras.Model) -> str:
     return "×".join(map(str, model.config.image_size))
 
 
-def write(output: Path, texts: dict[str, Any], model: keras.Model | None, frozen: keras.Model | None = None) -> None:
-    """Write all files, the model last: where it is, everything is.
+def write(output: Path, texts: dict[str, Any], model: keras.Model | None, probe: keras.Model | None = None) -> None:
+    """Write all files, the model last: where it is, everything is. What another run has left there is removed.
 
     Args:
         output: The folder.
         texts: Text, or what becomes JSON, by the name of the file.
         model: `model.keras`.
-        frozen: `probe.keras`; `None` removes what an earlier run has left of it.
+        probe: `probe.keras`.
     """
-    (output / "probe.keras").unlink(missing_ok=True)
-    if frozen is not None:
+    for left in {"probe.keras", "model.keras", "split.json", "history.json", "oof.csv", "report.json"} - {*texts}:
+        (output / left).unlink(missing_ok=True)  # an earlier run, of folds or without them, has written it
+    if probe is not None:
         with complete(output / "probe.keras") as part:
-            frozen.save(part)
+            probe.save(part)
     for name, text in texts.items():
         with complete(output / name) as part:
-            part.write_text(text if isinstance(text, str) else json.dumps(text, indent=1), encoding="utf-8")
+            text = text if isinstance(text, str) else json.dumps(text, indent=1)
+            part.write_text(text, encoding="utf-8", errors="backslashreplace")  # the name of a file may not be UTF-8
     if model is not None:
         with complete(output / "model.keras") as part:
             model.save(part)

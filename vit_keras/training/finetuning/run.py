@@ -356,7 +356,13 @@ class Keep(Stopwatch):
     def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
         if self.planned is not None:  # the epoch was stopped
             return
-        if not all(map(math.isfinite, logs.values())):
+        wrong = [name for name, value in logs.items() if not math.isfinite(value)]
+        if wrong and not any(name.endswith("loss") for name in wrong):
+            raise ValueError(
+                f"The held-out images have no {', '.join(wrong)} in epoch {epoch + 1}: {logs}. There are too few of "
+                "them, or they are all alike: hold out more (validation_split=, --held-out), or pass another metric=."
+            )
+        if wrong:
             raise ValueError(
                 f"The loss is not a finite number in epoch {epoch + 1}: {logs}. Lower the learning rate: "
                 "recipe('finetune', learning_rate=…) or --set learning_rate=…"
