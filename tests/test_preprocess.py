@@ -228,7 +228,16 @@ def test_whatever_read_reads(tmp_path):
     Image.fromarray(image).save(path)
     expected = GOOGLE(image, image_size=16)
     assert expected.shape == (1, 16, 16, 3)
-    for way in (path, str(path), Image.fromarray(image), path.read_bytes(), [path], image[None], (image,), np.array([str(path)])):
+    for way in (
+        path,
+        str(path),
+        Image.fromarray(image),
+        path.read_bytes(),
+        [path],
+        image[None],
+        (image,),
+        np.array([str(path)]),
+    ):
         np.testing.assert_array_equal(GOOGLE(way, image_size=16), expected)
     for way in (ops.convert_to_tensor(image[None]), [ops.convert_to_tensor(image)], np.str_(path), np.array([path])):
         np.testing.assert_array_equal(GOOGLE(way, image_size=16), expected)

@@ -30,6 +30,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         1
     """
     arguments = sys.argv[1:] if arguments is None else arguments
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="backslashreplace")  # as standard error: its encoding may lack a file's name
     try:
         options = build_parser().parse_args(arguments)
         options.command = shlex.join(["vit-keras", *arguments])
