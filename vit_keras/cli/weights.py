@@ -204,7 +204,7 @@ def models(options: argparse.Namespace) -> None:
     if pattern is not None:
         filters["name"] = pattern if re.search(r"[*?\[]", pattern) else f"*{pattern}*"
     found = available(**filters)
-    if not found and list(filters) == ["name"] and (named := find(pattern)):
+    if not found and pattern is not None and len(filters) == 1 and (named := find(pattern)):
         found = [named]
     if options.task is not None:
         found = [c for c in found if c.task == options.task]
