@@ -1140,6 +1140,8 @@ def test_a_table_where_columns_is_0(capsys, monkeypatch):
 def test_files_that_a_command_reads_may_begin_with_a_byte_order_mark(tmp_path):
     (tmp_path / "labels.txt").write_text("cat\ndog\n", encoding="utf-8-sig")
     assert exports._labels(tmp_path / "labels.txt") == ["cat", "dog"]
+    (tmp_path / "split.json").write_text('{"validation": ["b.png"]}', encoding="utf-8-sig")
+    assert training.evaluation._chosen(["a.png", "b.png"], tmp_path / "split.json").tolist() == [1]
 
 
 def test_attention_into_a_place_where_nothing_can_be_written(capsys, picture, weights, tmp_path):
