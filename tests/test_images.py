@@ -244,6 +244,13 @@ def test_read_turns_the_image_upright(orientation, way):
     np.testing.assert_array_equal(images.read(way(turned(orientation)), None), expected)
 
 
+@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
+def test_damaged_exif_in_an_image_with_sound_pixels_is_ignored(kind):
+    buffer = io.BytesIO()
+    Image.fromarray(noise(H, W, 3)).save(buffer, kind, exif=b"Exif\0\0garbage not a tiff", dpi=(72, 72))
+    assert images.read(buffer.getvalue(), None).shape == (H, W, 3)
+
+
 def test_the_size_is_that_of_the_upright_image():
     expected = images.read(np.ascontiguousarray(ORIENTATIONS[6](noise(H, W, 3))), (20, 8))
     np.testing.assert_array_equal(images.read(turned(6), (20, 8)), expected)
@@ -366,11 +373,18 @@ def test_any_number_of_channels_is_resized(shape, interpolation, dtype):
         (noise(2, H, W, 3), ValueError, r"\(height, width, channels\). Received: \(2, 6, 10, 3\)"),
         (noise(0, W, 3), ValueError, r"\(height, width, channels\). Received: \(0, 10, 3\)"),
         (noise(H, W, 3).astype("complex64"), TypeError, "dtype complex64"),
+        (np.full((H, W, 3), 1000, "uint16"), ValueError, "from 0 to 255. Received: uint16 from 1000 to 1000"),
+        (np.full((H, W), -1, "int64"), ValueError, "from 0 to 255. Received: int64 from -1"),
     ],
 )
 def test_what_cannot_be_resized(image, error, message):
     with pytest.raises(error, match=message):
         images.resize_image(image, 4)
+
+
+def test_integers_in_the_range_of_8_bits_are_resized_as_such():
+    image = noise(H, W, 3)
+    np.testing.assert_array_equal(images.resize_image(image.astype("int64"), 4), images.resize_image(image, 4))
 
 
 @pytest.mark.parametrize("kind", ["GIF", "TIFF", "PNG"])

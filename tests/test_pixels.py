@@ -103,5 +103,11 @@ def test_check_pixels_of_a_model_for_another_range():
         assert pixels.check_pixels(np.array([-1.0, 1.0]), expected="[0, 1]") is False
 
 
+def test_check_pixels_of_no_pixels_and_of_no_range():
+    assert pixels.check_pixels(np.zeros((0, 8, 8, 3))) is True
+    with pytest.raises(ValueError, match="expected must be one of"):
+        pixels.check_pixels(np.zeros(3), expected="[0,1]")
+
+
 def test_check_pixels_takes_tensors():
     assert pixels.check_pixels(keras.ops.convert_to_tensor([[-1.0, 1.0]])) is True

@@ -228,9 +228,19 @@ def test_whatever_read_reads(tmp_path):
     Image.fromarray(image).save(path)
     expected = GOOGLE(image, image_size=16)
     assert expected.shape == (1, 16, 16, 3)
-    for way in (path, str(path), Image.fromarray(image), path.read_bytes(), [path], image[None], (image,)):
+    for way in (
+        path,
+        str(path),
+        Image.fromarray(image),
+        path.read_bytes(),
+        [path],
+        image[None],
+        (image,),
+        np.array([str(path)]),
+    ):
         np.testing.assert_array_equal(GOOGLE(way, image_size=16), expected)
-    np.testing.assert_array_equal(GOOGLE(ops.convert_to_tensor(image[None]), image_size=16), expected)
+    for way in (ops.convert_to_tensor(image[None]), [ops.convert_to_tensor(image)], np.str_(path), np.array([path])):
+        np.testing.assert_array_equal(GOOGLE(way, image_size=16), expected)
     assert GOOGLE([path, Image.new("RGB", (9, 7))], image_size=16).shape == (2, 16, 16, 3)
     assert GOOGLE(image[..., 0], image_size=16).shape == (1, 16, 16, 3)
 
@@ -375,6 +385,10 @@ def test_a_shortest_edge_becomes_a_fraction_and_an_edge_again(edge):
     [
         ({"resample": 5}, "resample=5"),
         ({"size": {"longest_edge": 224}}, "a height and a width"),
+        ({"size": None}, "a height and a width.*None"),
+        ({"do_center_crop": True, "crop_size": None}, "crop_size must be.*None"),
+        ({"image_mean": None}, "image_mean must be a number.*None"),
+        ({"rescale_factor": None}, "rescale_factor must be a number.*None"),
         ({"size": {"shortest_edge": 224}}, "would keep several sizes"),
         ({"do_resize": False, "do_center_crop": True}, "crop without a resize"),
         ({"size": {"shortest_edge": 200}, "do_center_crop": True, "crop_size": 224}, "square inside a square"),

@@ -155,12 +155,11 @@ def table_filter(name: Any, more: Iterable[str] = ()) -> str:
     return _method(name, (*METHODS, *more))
 
 
-def picture_filter(name: Any, argument: str = "interpolation") -> str:
+def picture_filter(name: Any) -> str:
     """Return the name of a filter for images. Here "bicubic" means Pillow's, `"bicubic_antialias"`.
 
     Args:
         name: The name, possibly with hyphens for underscores.
-        argument: What an error calls it.
 
     Raises:
         ValueError: There is no such filter.
@@ -171,7 +170,7 @@ def picture_filter(name: Any, argument: str = "interpolation") -> str:
     """
     known = _underscored(name)
     known = "bicubic_antialias" if known == "bicubic" else known
-    return known if known in PICTURES else one_of(name, argument, PICTURES)
+    return known if known in PICTURES else one_of(name, "interpolation", PICTURES)
 
 
 def _method(name, names):

@@ -21,7 +21,7 @@ from vit_keras import checkpoints, preprocess, utils, visualize, vit
 from vit_keras.checkpoints import readers, registry
 from vit_keras.checkpoints.checkpoint import megabytes
 from vit_keras.checkpoints.inspect import describe
-from vit_keras.cli import main, pictures
+from vit_keras.cli import exports, main, pictures, training
 
 pytestmark = pytest.mark.filterwarnings("ignore:Even though the `tf.config")  # of what `quick` does
 
@@ -227,6 +227,8 @@ def test_what_names_a_class(tmp_path):
     _, model = write_labelled(tmp_path)
     wishes = ("cat, tabby", "Bos grunniens", "YAK", "2", "predicted", None)
     assert [pictures._target(model, wish) for wish in wishes] == [0, 3, 3, 2, "predicted", None]
+    model.labels = ("0", "1", "10", "2")
+    assert [pictures._target(model, wish) for wish in ("2", "3")] == [3, 3]  # a name wins over a number
 
 
 def test_attention_by_a_method_of_a_class_is_of_the_predicted_one(capsys, picture, tmp_path):
@@ -496,6 +498,7 @@ def test_models_knows_an_augreg_file_that_is_in_no_table(capsys):
         (["no-such-name"], "No published weights"),
         (["--family", "resnet"], "Unknown family 'resnet'.*timm"),
         (["--classes", "7"], "No published"),
+        (["B_16-i21k-300ep-lr_0.001-aug_light0-wd_0.03-do_0.0-sd_0.0", "--classes", "10"], "No published"),
         (["--max-mb", "1"], "No published"),
     ],
 )
@@ -959,16 +962,50 @@ def test_finetune_evaluate_embed(capsys, photos, weights, tmp_path):
         (["finetune", "PHOTOS", "--weights", "WEIGHTS", "--metric", "rmse"], "rmse.*does not fit.*single.*macro_f1"),
         (["evaluate", "none.keras", "PHOTOS"], r"no model file at none\.keras"),
         (["evaluate", "none.keras", "PHOTOS", "-o", "page.txt"], r"must end in \.html"),
+        (["evaluate", "none.keras", "PHOTOS", "-o", "page.html"], r"page\.html is a folder"),
         (["embed", "PHOTOS", "--weights", "WEIGHTS", "-o", "features.csv"], r"must end in \.parquet"),
         (["embed", "none", "--weights", "WEIGHTS", "-o", "features.npy"], "none"),
     ],
 )
 def test_training_commands_refuse(capsys, photos, weights, tmp_path, monkeypatch, arguments, message):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "page.html").mkdir()
     before = {path.name for path in tmp_path.iterdir()}
     names = {"PHOTOS": photos, "WEIGHTS": weights}
     assert_refused(capsys, [names.get(argument, argument) for argument in arguments], message)
     assert {path.name for path in tmp_path.iterdir()} == before
+
+
+def test_what_is_not_a_number_is_null_in_the_json_of_an_evaluation(capsys, monkeypatch):
+    class Found:
+        def to_dict(self):
+            return {"loss": math.nan, "interval": [0.5, math.inf]}
+
+    monkeypatch.setattr(training.evaluation, "evaluate", lambda *_, **__: Found())
+    assert main(["evaluate", "vit_cifar10", "photos", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out, parse_constant=pytest.fail) == {"loss": None, "interval": [0.5, None]}
+
+
+@pytest.mark.parametrize("option", ["check", "calibration"])
+def test_export_takes_folders_and_images_to_check_and_calibrate_with(
+    capsys, photos, picture, tmp_path, monkeypatch, option
+):
+    def stop(*_, **given):
+        raise ValueError(f"{len(given[option])} images")
+
+    monkeypatch.setattr(exports, "export_model", stop)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    arguments = [
+        "export",
+        "vit_cifar10",
+        "-o",
+        str(tmp_path / "new.onnx"),
+        f"--{option}",
+        "~/photos/cat",
+        photos,
+        picture,
+    ]
+    assert_refused(capsys, arguments, "^vit-keras: 19 images$")
 
 
 # ------------------------------------------------------------------------ errors --
@@ -1073,8 +1110,38 @@ def test_attention_of_a_model_without_any(capsys, picture, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["map.txt", "map"])
-def test_attention_into_a_file_of_no_known_kind(capsys, picture, weights, tmp_path, name):
-    assert_refused(capsys, ["predict", picture, "--weights", weights, "-o", str(tmp_path / name)], "extension|format")
+@pytest.mark.parametrize(
+    "command", [["predict", "--model"], ["attention", "--model"], ["zero-shot", "--text", "a", "--model"]]
+)
+def test_a_map_in_a_file_of_no_known_kind_is_refused_before_the_model_is_opened(
+    capsys, picture, tmp_path, name, command
+):
+    arguments = [command[0], picture, *command[1:], "none.keras", "-o", str(tmp_path / name)]
+    assert_refused(capsys, arguments, "must end in .*image format")
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["--image-size", "any"], "any has no cost"),
+        (["--set", "batch_size=4"], "Use --batch-size instead of --set batch_size"),
+    ],
+)
+def test_a_cost_that_cannot_be(capsys, arguments, message):
+    assert_refused(capsys, ["cost", "vit_b16", *arguments], message)
+
+
+def test_a_table_where_columns_is_0(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "0")
+    assert main(["cost", "vit_b16"]) == 0
+    assert re.search("^operations .*FLOP", capsys.readouterr().out, flags=re.MULTILINE)
+
+
+def test_files_that_a_command_reads_may_begin_with_a_byte_order_mark(tmp_path):
+    (tmp_path / "labels.txt").write_text("cat\ndog\n", encoding="utf-8-sig")
+    assert exports._labels(tmp_path / "labels.txt") == ["cat", "dog"]
+    (tmp_path / "split.json").write_text('{"validation": ["b.png"]}', encoding="utf-8-sig")
+    assert training.evaluation._chosen(["a.png", "b.png"], tmp_path / "split.json").tolist() == [1]
 
 
 def test_attention_into_a_place_where_nothing_can_be_written(capsys, picture, weights, tmp_path):

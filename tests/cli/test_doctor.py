@@ -63,6 +63,13 @@ def test_conflicts_and_missing_packages_are_named(capsys, monkeypatch):
     assert "onnx lacks onnxruntime: pip install 'vit-keras[onnx]'" in printed
 
 
+def test_a_file_in_place_of_the_folder_of_downloads_is_a_problem(monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("")
+    for place in ("file", "file/folder"):
+        monkeypatch.setenv("VIT_KERAS_HOME", str(tmp_path / place))
+        assert ["cannot be written" in problem for problem in doctor._unwritable()] == [True]
+
+
 def test_a_package_that_is_not_installed_has_no_extras(capsys, monkeypatch):
     def metadata(name):
         raise importlib.metadata.PackageNotFoundError(name)

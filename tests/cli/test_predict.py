@@ -3,6 +3,8 @@
 import csv
 import io
 import json
+import os
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -117,6 +119,8 @@ def test_images_may_be_in_several_folders_and_maps_are_numbered(model, capsys):
         (["f/bad.png"], "f/bad.png: cannot identify image file"),
         (["f", "--errors", "raise"], "f/bad.png: cannot identify image file"),
         (["f/a.jpg", "-o", "f/a.jpg"], "f/a.jpg is an input too"),
+        (["one.png", "-o", "out.txt"], "must end in .csv, .json, .jsonl, .png or another image format"),
+        (["one.png", "--set", "weights=x"], "--set cannot set 'weights'"),
     ],
 )
 def test_what_cannot_be_predicted_is_an_error_in_one_line(model, arguments, message, capsys):
@@ -145,3 +149,26 @@ def test_a_level_is_the_nearest(capsys):
         made.save("level.keras")
         output = run(capsys, "one.png", "--model", "level.keras").out
         assert output.splitlines()[1].split() == [f"{value:.4g}", name]
+
+
+def test_what_is_not_a_number_is_null_in_json(capsys):
+    made = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2)
+    made.set_weights([np.full(weight.shape, np.nan) for weight in made.weights])
+    made.save("nan.keras")
+    printed = run(capsys, "one.png", "--model", "nan.keras", "--json", "-o", "found.json").out
+    for text in (printed, Path("found.json").read_text()):
+        json.loads(text, parse_constant=pytest.fail)
+    assert json.loads(printed)["predictions"][0]["probability"] is None
+
+
+def test_names_that_the_encoding_of_the_output_lacks_are_escaped(model, capsys, monkeypatch):
+    names = ["\u65e5\u672c.png", os.fsdecode(b"\xff.png")]
+    for name in names:
+        Path(name).write_bytes(Path("one.png").read_bytes())
+    output = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(output, "cp1252"))
+    assert main(["predict", *names, "--model", model[1], "--csv", "--top", "1", "-o", "found.csv"]) == 0
+    sys.stdout.flush()
+    printed = [line.split(",")[0] for line in output.getvalue().decode("cp1252").splitlines()]
+    assert printed == ["image", r"\u65e5\u672c.png", r"\udcff.png"]
+    assert Path("found.csv").read_text(encoding="utf-8").count(r"\udcff.png") == 1

@@ -12,7 +12,7 @@ import sweep
 from support import ROOT, far_from_uniform
 
 import vit_keras
-from vit_keras import visualize, vit
+from vit_keras import training, visualize, vit
 from vit_keras.config import ViTConfig
 from vit_keras.layers import attention, record_attention
 from vit_keras.packing import arrange, fitting_size
@@ -86,6 +86,38 @@ def test_outputs_of_another_packing_are_refused():
     packing = packed.arrange(images())
     with pytest.raises(ValueError, match=r"\(rows, images\) = \(3, 3\). Received: \(4, 40, 5\)"):
         packing.unpack(np.zeros((4, 40, 5)))
+    with pytest.raises(ValueError, match=r"a value for each of 7 images. Received: \(1,\)"):
+        packing.spread([5])
+
+
+def test_the_outputs_of_a_call_are_unpacked():
+    packed = vit_keras.pack(model_of(), tokens=40)
+    packing = packed.arrange(images())
+    expected = packed.predict_images(images())
+    np.testing.assert_allclose(packing.unpack(packed(packing.inputs)), expected, atol=1e-5)  # a tensor with a gradient
+
+
+def test_only_a_model_without_layers_around_its_vit_is_packed():
+    model = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2)
+    image = keras.Input((32, 32, 3))
+    around = (
+        keras.Sequential([image, model, keras.layers.Dense(5)]),
+        keras.Sequential([image, vit_keras.preprocessing_layer(model), model]),
+        keras.Model(image, keras.ops.softmax(model(image))),
+    )
+    for wrapped in around:
+        with pytest.raises(ValueError, match=r"layers around.*'tiny'.*anatomy.find_vit\(model\)"):
+            vit_keras.pack(wrapped, tokens=40)
+    nothing_around = (
+        model,
+        keras.Sequential([model]),
+        keras.Sequential([image, model]),
+        keras.Model(image, model(image)),
+        training.Distillation(model, model),
+        vit_keras.pack(model, tokens=40),
+    )
+    for wrapped in nothing_around:
+        assert vit_keras.pack(wrapped, tokens=30).vit is model
 
 
 SPOILED = {

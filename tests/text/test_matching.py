@@ -9,7 +9,7 @@ from PIL import Image
 from text_files import LENGTH, VOCABULARY, write
 
 import vit_keras
-from vit_keras import cli, open_image_text, text, visualize, zero_shot, zero_shot_classifier
+from vit_keras import cli, open_image_text, text, visualize, vit, zero_shot, zero_shot_classifier
 
 CLASSES = ["cat", "dog", "red car"]
 TEMPLATES = ["a photo of a {}", "art: {}!"]
@@ -87,6 +87,27 @@ def test_a_classifier_of_sentences_is_an_ordinary_model(model, pictures, tmp_pat
     assert vit_keras.anatomy.output_kind(logits) == "logits"
 
 
+def towers():
+    """Towers that are not ours alone: a ViT with a layer after it, and three text towers."""
+    vit_model = vit.build_model(16, 8, 1, 16, 2, "image", 32, classes=2, include_top=False)
+    image = keras.Sequential([keras.Input((16, 16, 3)), vit_model, keras.layers.Dense(8)])
+    sizes = {"num_layers": 1, "hidden_size": 16, "num_heads": 2, "mlp_dim": 32, "output_size": 8}
+    ours = text.build_text(text.TextConfig(vocab_size=9, context_length=4, **sizes))
+    layers = keras.Input((4,), dtype="int32"), keras.layers.Embedding(9, 8), keras.layers.GlobalAveragePooling1D()
+    return image, {"ours": ours, "cloned": keras.models.clone_model(ours), "another's": keras.Sequential([*layers])}
+
+
+def test_any_two_towers_are_compared(pictures):
+    image, texts = towers()
+    for name, tower in texts.items():
+        both = text.ImageText(image, tower, tokenizer=lambda texts: [[1, 2, 8, 0]] * len(texts))
+        assert zero_shot(both, pictures, ["a", "b"]).shape == (2, 2), name
+    classifier = zero_shot_classifier(both, ["a", "b"])
+    np.testing.assert_allclose(
+        classifier.predict(classifier.preprocess(pictures), verbose=0), zero_shot(both, pictures, ["a", "b"]), atol=1e-6
+    )
+
+
 @pytest.mark.slow
 def test_a_classifier_of_sentences_is_saved_with_its_names(model, pictures, tmp_path):
     classifier = eager(zero_shot_classifier(model, CLASSES))
@@ -129,6 +150,13 @@ def test_texts_are_run_as_short_as_they_are(model):
     long, short = ("word " * 9).strip(), "word"
     together, alone = text.encode_texts(model, [short, long])[:1], text.encode_texts(model, short)
     np.testing.assert_allclose(together, alone, atol=1e-6)
+
+
+def test_the_best_of_unsigned_scores():
+    best, values = text.top_k(np.array([[0, 5, 3]], "uint8"), 2)
+    assert (best.tolist(), values.tolist()) == ([[1, 2]], [[5, 3]])
+    with pytest.raises(ValueError, match=r"\(rows, columns\). Received: an array of shape \(2,\)"):
+        text.top_k(np.array([0.1, 0.9]))
 
 
 @pytest.mark.parametrize(

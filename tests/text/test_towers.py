@@ -79,6 +79,7 @@ def test_a_text_that_is_too_long_is_an_error():
         ({"pooling": "first"}, "pooling must be one of 'argmax', 'eos', 'last'"),
         ({"epsilon": -1}, "epsilon must be"),
         ({"num_layers": 0}, "num_layers must be a positive integer"),
+        ({"mlp_activation": "gleu"}, "mlp_activation must be the name of an activation. Did you mean.*gelu"),
     ],
 )
 def test_a_wrong_configuration_is_an_error(options, message):

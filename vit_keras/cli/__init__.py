@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import io
 import os
 import shlex
 import sys
@@ -30,6 +31,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         1
     """
     arguments = sys.argv[1:] if arguments is None else arguments
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # as standard error: its encoding may lack a file's name
     try:
         options = build_parser().parse_args(arguments)
         options.command = shlex.join(["vit-keras", *arguments])

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import math
 import os
+import shutil
 import sys
 import tempfile
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-__all__ = ["complain", "print_pairs", "print_table", "printable", "quietly", "warnings_in_one_line"]
+__all__ = ["as_json", "complain", "print_pairs", "print_table", "printable", "quietly", "warnings_in_one_line"]
 
 _HEADING = 14  # columns
 _COLORS = {"red": ("problem", "unreadable"), "yellow": ("say", "pass", "unknown", "but", "new")}
@@ -62,6 +65,24 @@ def quietly() -> Iterator[None]:
             sys.stderr.flush()
             os.dup2(shown, 2)
             os.close(shown)
+
+
+def as_json(value: Any, indent: int | None = None) -> str:
+    """Return plain values as JSON, with null for numbers that are not finite: JSON has none.
+
+    Example:
+        >>> as_json({"loss": float("nan")})
+        '{"loss": null}'
+    """
+
+    def finite(value):
+        if isinstance(value, dict):
+            return {name: finite(each) for name, each in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [finite(each) for each in value]
+        return None if isinstance(value, float) and not math.isfinite(value) else value
+
+    return json.dumps(finite(value), indent=indent)
 
 
 def printable(text: str) -> str:
@@ -124,8 +145,9 @@ def _console():
     """Return where to print: in color and as wide as the terminal, or plain and with long lines in a pipe."""
     from rich.console import Console
 
-    narrow = sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdigit()
-    return Console(width=None if narrow else 1000, markup=False, highlight=False, emoji=False)
+    narrow = sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdecimal()
+    width = shutil.get_terminal_size().columns if narrow else 1000  # which knows that COLUMNS=0 is no width
+    return Console(width=width, markup=False, highlight=False, emoji=False)
 
 
 def _print_lines(console, table, width: int) -> None:

@@ -115,7 +115,7 @@ def _unwritable() -> Iterator[str]:
     place = home()
     while not place.exists():
         place = place.parent
-    if not os.access(place, os.W_OK):
+    if not place.is_dir() or not os.access(place, os.W_OK):
         yield f"{home()} cannot be written. Set VIT_KERAS_HOME to a folder for downloads."
 
 

@@ -4,27 +4,26 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 from pathlib import Path
 
 from ..export import export as export_model
 from ..export import find_format
 from ..export.timing import benchmark as time_files
-from .console import print_pairs, print_table
+from .console import as_json, print_pairs, print_table
 
 __all__ = ["benchmark", "export"]
 
 
 def export(options: argparse.Namespace) -> None:
     """Export a model, compare it with the file, and print the report."""
-    from .pictures import check_not_read, open_with_options
+    from .pictures import check_not_read, files_of, open_with_options
 
     output = options.output.expanduser()
     find_format(output, options.format)
     if options.no_check and options.check:
         raise ValueError("--no-check and --check exclude each other. Remove one.")
     check_not_read(output, Path(options.model).expanduser())
-    check, calibration = _images(options.check), _images(options.calibration)
+    check, calibration = (given and files_of(given) for given in (options.check, options.calibration))
     labels = None if options.labels is None else _labels(options.labels.expanduser())
     options.weights = None
     model = open_with_options(options)
@@ -47,19 +46,9 @@ def export(options: argparse.Namespace) -> None:
         print_pairs(report.pairs())
 
 
-def _images(given: list[str] | None) -> list[str] | str | None:
-    """Return one folder as itself, if there is an image in it, and anything else as given."""
-    from .pictures import files_of
-
-    if given and len(given) == 1 and Path(given[0]).is_dir():
-        files_of(given)
-        return given[0]
-    return given
-
-
 def _labels(path: Path) -> list[str]:
     try:
-        return path.read_text(encoding="utf-8").splitlines()
+        return path.read_text(encoding="utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
         raise ValueError(f"--labels {path} is not a text file in UTF-8: {error}.") from None
 
@@ -68,7 +57,7 @@ def benchmark(options: argparse.Namespace) -> None:
     """Time exported files in turns, and print a table, the fastest first."""
     rows = time_files(options.files, batch_size=options.batch_size, rounds=options.rounds)
     if options.json:
-        print(json.dumps([dataclasses.asdict(row) for row in rows], indent=2))
+        print(as_json([dataclasses.asdict(row) for row in rows], indent=2))
         return
     header = ("FILE", "MS/IMAGE", "LEAST", "MOST", "MB", "DIFFERENCE", "SAME CLASS", "RUNTIME")
     cells = [

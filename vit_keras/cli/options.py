@@ -8,7 +8,7 @@ import contextlib
 import json
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from .._internal.validate import one_of
@@ -25,6 +25,7 @@ __all__ = [
     "method",
     "number",
     "setting",
+    "settings",
 ]
 
 # Names from modules that import Keras, which takes seconds; a test compares them with their originals.
@@ -132,10 +133,23 @@ def loading(options: argparse.Namespace) -> dict[str, Any]:
     Raises:
         ValueError: One is given both as an option and by `--set`.
     """
-    settings = dict(options.set)
-    for name in ("family", "key", "image_size"):
-        if name in vars(options):
-            if name in settings:
-                raise ValueError(f"Use --{name.replace('_', '-')} instead of --set {name}=…")
-            settings[name] = getattr(options, name)
-    return settings
+    own = [name for name in ("family", "key", "image_size") if name in vars(options)]
+    return settings(options, own) | {name: getattr(options, name) for name in own}
+
+
+def settings(options: argparse.Namespace, own: Iterable[str]) -> dict[str, Any]:
+    """Return what `--set` sets.
+
+    Raises:
+        ValueError: It sets one of the command's own options, or what the command passes in another way.
+    """
+    found = dict(options.set)
+    for name in own:
+        if name in found:
+            raise ValueError(f"Use --{name.replace('_', '-')} instead of --set {name}=…")
+    for name in ("model", "weights", "tokenizer"):
+        if name in found:
+            raise ValueError(
+                f"--set cannot set {name!r}, which is an argument of the command: it sets fields of a model."
+            )
+    return found

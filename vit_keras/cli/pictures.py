@@ -63,6 +63,8 @@ def zero_shot(options: argparse.Namespace) -> None:
     pictures = _Pictures(options.images)
     count, output = len(pictures), options.output and options.output.expanduser()
     paths = [numbered(output, n, count) for n in range(1, count + 1)] if output else []
+    if output:
+        check_picture(output)
     check_output(paths, options.images)
     towers = open_image_text(options.model, tokenizer=options.tokenizer or "auto", **loading(options))
     model = zero_shot_classifier(towers, options.text, options.template or "{}")
@@ -182,8 +184,6 @@ def numbered(path: Path, number: int, count: int) -> Path:
 
 def save_picture(pixels: Any, path: Path) -> None:
     """Write an array of pixels as an image file."""
-    from PIL import Image
-
     with complete_in_new_folder(path) as part:
         # A photograph as PNG: a quarter of the time of Pillow's own level, and a fifth more bytes.
         options: dict[str, Any] = {"compress_level": 1} if path.suffix.lower() == ".png" else {}
@@ -196,29 +196,34 @@ def _check_attention(options: argparse.Namespace, output: Path) -> None:
         for name in ("method", "style"):
             if getattr(options, name) is not None:
                 raise ValueError(f"--all-methods draws all methods as overlays. Remove --{name}.")
-        known = output.suffix.lower()[1:] in new_figure(1, 1).canvas.get_supported_filetypes()
+        if output.suffix.lower()[1:] not in new_figure(1, 1).canvas.get_supported_filetypes():
+            raise ValueError(_not_a_picture(output))
     else:
-        known = _can_write(output.suffix.lower())
-    if not known:
-        raise ValueError(f"The output file must end in .png or another image format. Received: {output}")
+        check_picture(output)
 
 
-def _can_write(suffix: str) -> bool:
-    """Return whether Pillow writes images with this suffix; it registers some that it cannot write, such as .h5."""
+def check_picture(output: Path, also: str = "") -> None:
+    """Raise `ValueError` if no image can be written with this suffix; `also` names others that would work.
+
+    Pillow registers some that it cannot write, such as .h5.
+    """
     try:
-        Image.new("RGB", (1, 1)).save(io.BytesIO(), Image.registered_extensions().get(suffix, ""))
+        Image.new("RGB", (1, 1)).save(io.BytesIO(), Image.registered_extensions().get(output.suffix.lower(), ""))
     except (KeyError, OSError, ValueError):
-        return False
-    return True
+        raise ValueError(_not_a_picture(output, also)) from None
 
 
-def check_output(paths: Sequence[Path], images: Sequence[str]) -> None:
-    """Raise `ValueError` if an output is a folder, or would replace an image that is read."""
+def _not_a_picture(output: Path, also: str = "") -> str:
+    return f"The output file must end in {also}.png or another image format. Received: {output}"
+
+
+def check_output(paths: Sequence[Path], sources: Sequence[str]) -> None:
+    """Raise `ValueError` if an output is a folder, or would replace a file that is read."""
     for path in paths:
         if path.is_dir():
             raise ValueError(f"{path} is a folder. Pass the name of a file in it.")
-        for image in images:
-            check_not_read(path, Path(image).expanduser())
+        for source in sources:
+            check_not_read(path, Path(source).expanduser())
 
 
 # --- classes ------------------------------------------------------------------------------------------------------
@@ -245,11 +250,14 @@ def print_class(model: Any, scores: Any, index: int) -> None:
 
 
 def _target(model, name: str | None) -> int | str | None:
-    """Return the number of the class that `--class` names; "predicted" and `None` stay."""
+    """Return the number of the class that `--class` names; "predicted" and `None` stay. A name wins over a number."""
     if name is None or name == "predicted":
         return name
-    if not name.isdecimal():
+    try:
         return class_named(name, anatomy.class_names(model))
+    except ValueError:
+        if not name.isdecimal():
+            raise
     if lack := anatomy.lack_of_classes(model):
         raise ValueError(f"The model {model.name!r} has no classes to choose from: {lack}.")
     if int(name) >= model.output_shape[-1]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import csv
-import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -15,10 +14,11 @@ from .. import anatomy
 from ..preprocess.images import read
 from ..training.embeddings.batches import batches_of_files, run_over
 from ..visualize.attention import attention_map
-from .console import printable
+from .console import as_json, printable
 from .options import TABLES
 from .pictures import (
     check_output,
+    check_picture,
     complete_in_new_folder,
     files_of,
     label,
@@ -40,6 +40,8 @@ def predict(options: argparse.Namespace) -> None:
     output = options.output and options.output.expanduser()
     table = output if output is not None and output.suffix.lower() in TABLES else None
     maps = [numbered(output, n + 1, len(files)) for n in range(len(files))] if output and not table else []
+    if output and not table:
+        check_picture(output, also=f"{', '.join(TABLES)}, ")
     check_output([table] if table else maps, files)
     model = open_with_options(options)
     with contextlib.ExitStack() as opened:
@@ -49,7 +51,7 @@ def predict(options: argparse.Namespace) -> None:
             rows.append(opened.enter_context(_KINDS[kind](sys.stdout, model, options.top)))
         if table:
             part = opened.enter_context(complete_in_new_folder(table))
-            file = opened.enter_context(part.open("w", encoding="utf-8", newline=""))
+            file = opened.enter_context(part.open("w", encoding="utf-8", errors="backslashreplace", newline=""))
             rows.append(opened.enter_context(_KINDS[TABLES[table.suffix.lower()]](file, model, options.top)))
         place = count = 0
         for name, scores in _scores(model, files, options):
@@ -96,7 +98,7 @@ def _text(file: Any, model: Any, top: int) -> Iterator[Row]:
 
 @contextlib.contextmanager
 def _json_lines(file: Any, model: Any, top: int) -> Iterator[Row]:
-    yield lambda name, scores: print(json.dumps(_described(model, name, scores, top)), file=file)
+    yield lambda name, scores: print(as_json(_described(model, name, scores, top)), file=file)
 
 
 @contextlib.contextmanager
@@ -106,7 +108,7 @@ def _json(file: Any, model: Any, top: int) -> Iterator[Row]:
 
     def row(name: str, scores: Any) -> None:
         nonlocal count
-        file.write(("," if count else "[") + "\n" + json.dumps(_described(model, name, scores, top)))
+        file.write(("," if count else "[") + "\n" + as_json(_described(model, name, scores, top)))
         count += 1
 
     yield row

@@ -6,7 +6,7 @@ import argparse
 import dataclasses
 import glob
 import inspect
-import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -21,9 +21,9 @@ from ..training.data.labeled import folder_of
 from ..training.data.table import is_table
 from ..training.evaluation import pictures_of_mistakes, submission
 from ..training.evaluation.report import report
-from .console import print_table, printable
+from .console import as_json, print_table, printable
 from .options import loading
-from .pictures import check_html, complete_in_new_folder, files_of, open_with_options
+from .pictures import check_html, check_output, complete_in_new_folder, files_of, open_with_options
 
 __all__ = ["average", "embed", "evaluate", "finetune", "predict_table"]
 
@@ -90,6 +90,7 @@ def evaluate(options: argparse.Namespace) -> None:
     """Print how well a model predicts images, and each class or label, and write a report if asked to."""
     if options.output is not None:
         check_html(options.output)
+        check_output([options.output.expanduser()], [])
     model = open_model(options.model)
     found = evaluation.evaluate(
         model,
@@ -105,7 +106,7 @@ def evaluate(options: argparse.Namespace) -> None:
         progress=sys.stderr.isatty(),
     )
     if options.json:
-        print(json.dumps(found.to_dict(), indent=2))
+        print(as_json(found.to_dict(), indent=2))
     else:
         _print_evaluation(found)
     if options.output is not None:
@@ -149,6 +150,7 @@ def predict_table(options: argparse.Namespace) -> None:
     """Write the predictions for a table of images, averaged over models and views."""
     output = options.output.expanduser()
     models = _paths(options.models)
+    check_output([output], [options.table, *models, *filter(None, [options.like])])
     found = submission.predict_table(
         options.table,
         models,
@@ -171,12 +173,16 @@ def predict_table(options: argparse.Namespace) -> None:
 
 def _paths(names: list[str]) -> list[str]:
     """Return the paths that match patterns such as `fold*/model.keras`, which not every shell expands."""
-    return [path for name in names for path in sorted(glob.glob(name)) or [name]]
+    found: list[str] = []
+    for name in map(os.path.expanduser, names):
+        found += [name] if os.path.exists(name) else sorted(glob.glob(name)) or [name]
+    return found
 
 
 def average(options: argparse.Namespace) -> None:
     """Write the average of several models."""
     models = _paths(options.models)
+    check_output([options.output.expanduser()], models)
     averaging.average(models, output=options.output)
     print(f"{options.output}, the average of {len(models)} models")
 

@@ -18,7 +18,7 @@ from ..checkpoints.locate import available, fetch, find, is_local
 from ..cost import Cost
 from ..cost import cost as compute_cost
 from .console import complain, print_pairs, print_table, quietly
-from .options import loading
+from .options import loading, settings
 
 if TYPE_CHECKING:
     from ..checkpoints.loading import LoadReport
@@ -50,16 +50,16 @@ def inspect(options: argparse.Namespace) -> None:
 def _local(name: str) -> Path:
     """Return the file of a path or a published name; nothing is downloaded in order to look at it."""
     path = Path(os.path.expanduser(name))
-    checkpoint = None if os.path.exists(path) else find(name)
-    if checkpoint is not None and not is_local(checkpoint):
+    if path.exists():
+        return path
+    checkpoint = find(name)
+    if checkpoint is None:
+        raise FileNotFoundError(f"There is no file at {path}, and no published weights of that name.")
+    if not is_local(checkpoint):
         raise FileNotFoundError(
             f"{checkpoint.name} is published and not here yet. Run: vit-keras download {checkpoint.name}"
         )
-    if checkpoint is not None:
-        return fetch(checkpoint.url, progress=False)
-    if not os.path.exists(path):
-        raise FileNotFoundError(f"There is no file at {path}, and no published weights of that name.")
-    return path
+    return fetch(checkpoint.url, progress=False)
 
 
 def _becomes(entry: dict[str, Any]) -> str:
@@ -204,7 +204,7 @@ def models(options: argparse.Namespace) -> None:
     if pattern is not None:
         filters["name"] = pattern if re.search(r"[*?\[]", pattern) else f"*{pattern}*"
     found = available(**filters)
-    if not found and pattern is not None and (named := find(pattern)):
+    if not found and pattern is not None and len(filters) == 1 and (named := find(pattern)):
         found = [named]
     if options.task is not None:
         found = [c for c in found if c.task == options.task]
@@ -293,8 +293,10 @@ def cost(options: argparse.Namespace) -> None:
     """Print what a step of a model costs."""
     names = ("batch_size", "training", "devices", "strategy", "model_devices", "dtype", "optimizer")
     given = {name: getattr(options, name) for name in names}
-    size = {} if options.image_size in (None, "native") else {"image_size": options.image_size}
-    found = compute_cost(options.model, **size, **given, **dict(options.set))
+    if options.image_size is None:
+        raise ValueError("--image-size any has no cost. Pass N or HxW.")
+    size = {} if options.image_size == "native" else {"image_size": options.image_size}
+    found = compute_cost(options.model, **size, **given, **settings(options, (*names, "image_size")))
     if options.json:
         print(json.dumps(found.to_dict(), indent=2))
     else:
@@ -327,7 +329,8 @@ def scaled(number: float) -> str:
         >>> scaled(86_567_656), scaled(999)
         ('86.6 M', '999 ')
     """
-    for power, prefix in enumerate(("", "k", "M", "G", "T", "P")):
-        if abs(number) < 999.5 * 1000**power or prefix == "P":
-            return f"{number / 1000**power:.3g} {prefix}"
-    raise AssertionError
+    for prefix in ("", "k", "M", "G", "T"):
+        if abs(number) < 999.5:
+            return f"{number:.3g} {prefix}"
+        number /= 1000
+    return f"{number:.3g} P"

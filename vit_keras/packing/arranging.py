@@ -60,7 +60,8 @@ class Packing:
         """Return the outputs of a packed model for each image, in the order of the images.
 
         Args:
-            outputs: `(rows, images, width)`, or `(rows, tokens, width)` of a model that returns all tokens.
+            outputs: `(rows, images, width)`, or `(rows, tokens, width)` of a model that returns all tokens: an array
+                or a tensor.
 
         Returns:
             An array `(images, width)`, or for all tokens a list of `(tokens of the image, width)`.
@@ -68,7 +69,10 @@ class Packing:
         Raises:
             ValueError: The shape of `outputs` does not fit this packing.
         """
-        outputs, places = np.asarray(outputs), self.inputs["images" if self.of_tokens else "starts"].shape
+        from keras import ops  # nothing else here needs it
+
+        outputs = ops.convert_to_numpy(outputs)
+        places = self.inputs["images" if self.of_tokens else "starts"].shape
         if outputs.shape[:2] != places:
             what = "tokens" if self.of_tokens else "images"
             raise ValueError(f"The outputs for this packing are (rows, {what}) = {places}. Received: {outputs.shape}")
@@ -85,8 +89,13 @@ class Packing:
         Returns:
             The values as `(rows, images, ...)`, and sample weights `(rows, images)`: 0 where there is no image, and
             scaled so that Keras' mean over all places is the mean over the images.
+
+        Raises:
+            ValueError: There is not one value for each image.
         """
         array = np.asarray(values)
+        if array.shape[:1] != (len(self.slots),):
+            raise ValueError(f"There must be a value for each of {len(self.slots)} images. Received: {array.shape}")
         places = self.inputs["starts"].shape
         spread, weights = np.zeros((*places, *array.shape[1:]), array.dtype), np.zeros(places, "float32")
         spread[self.slots[:, 0], self.slots[:, 1]] = array

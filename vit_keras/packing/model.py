@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import keras
 import numpy as np
-from keras import ops
+from keras import layers, ops
 
 from .. import anatomy
 from .._internal.finite import CheckedModel
@@ -31,8 +31,8 @@ def pack(model: keras.Model, tokens: int = 512, images: int = 8) -> PackedTransf
     times the tokens of the largest image was the fastest length.
 
     Args:
-        model: A Vision Transformer of this package. The packed model shares its weights: training one trains the
-            other. To save the weights, save this model.
+        model: A Vision Transformer of this package, without layers around it. The packed model shares its weights:
+            training one trains the other. To save the weights, save this model.
         tokens: Length of a sequence: at least the number of tokens of the largest image.
         images: Maximum number of images in a sequence. With 1, each image is padded (NaFlex).
 
@@ -41,8 +41,8 @@ def pack(model: keras.Model, tokens: int = 512, images: int = 8) -> PackedTransf
 
     Raises:
         TypeError: `model` is not a Keras model.
-        ValueError: The model needs all patches of one grid: a hybrid, a Mixer, or a model with relative positions,
-            merged tokens or dropped patches.
+        ValueError: The model has layers before or after its ViT, or it needs all patches of one grid: a hybrid, a
+            Mixer, or a model with relative positions, merged tokens or dropped patches.
 
     Example:
         >>> from vit_keras import vit
@@ -50,7 +50,16 @@ def pack(model: keras.Model, tokens: int = 512, images: int = 8) -> PackedTransf
         >>> packed.predict_images([np.zeros((64, 32, 3), "float32"), np.zeros((16, 80, 3), "float32")]).shape
         (2, 10)
     """
-    return PackedTransformer(anatomy.find_vit(model), tokens, images, name=f"{model.name}_packed")
+    vit, inner = anatomy.find_vit(model), anatomy.learner(model)
+    while inner is not vit:
+        parts = [part for part in getattr(inner, "operations", inner.layers) if not isinstance(part, layers.InputLayer)]
+        if len(parts) != 1 or not isinstance(parts[0], keras.Model):
+            raise ValueError(
+                f"The model {model.name!r} has layers around the Vision Transformer {vit.name!r}, which packing would "
+                "leave out. Pass the Vision Transformer: anatomy.find_vit(model) returns it."
+            )
+        inner = parts[0]
+    return PackedTransformer(vit, tokens, images, name=f"{model.name}_packed")
 
 
 @keras.saving.register_keras_serializable("vit_keras")
@@ -154,10 +163,7 @@ class PackedTransformer(CheckedModel):
 
     def _resampled(self, table, shares):
         """Return the positions of patches, weighting each entry of the table by its row and its column."""
-        grid = self.config.grid or self.config.position_grid
-        if grid is None:
-            raise ValueError(f"The grid of the position embeddings of {self.name!r} is not known.")
-        down, across = grid
+        down, across = cast("tuple[int, int]", self.config.grid or self.config.position_grid)  # as `arrange` has it
         rows = ops.matmul(shares[..., :down], ops.reshape(table, (down, -1)))
         rows = ops.reshape(rows, (-1, self.tokens, across, self.config.hidden_size))
         return ops.sum(rows * ops.expand_dims(shares[..., down:], -1), axis=2)

@@ -125,7 +125,7 @@ class Preprocessing:
 
         Args:
             images: One image, or a list, tuple or batch `(n, height, width, channels)` of them: whatever
-                `vit_keras.utils.read` reads, a path, URL, PIL image or array.
+                `vit_keras.utils.read` reads, a path, URL, PIL image or array; or a tensor. Paths may be in an array.
             image_size: Another size than this one's own.
 
         Returns:
@@ -382,19 +382,19 @@ def _check_channels(shape: tuple[int, ...], channels: int) -> None:
 def _batch(images: Any) -> Any:
     """Return an iterable of images."""
     if isinstance(images, (list, tuple)):
-        return images
-    if hasattr(images, "shape") and not isinstance(images, np.ndarray):
-        images = np.asarray(_to_numpy(images))
-    return images if isinstance(images, np.ndarray) and images.ndim == 4 else [images]
+        return map(_to_numpy, images)
+    images = _to_numpy(images)
+    paths = isinstance(images, np.ndarray) and images.ndim == 1 and images.dtype.kind in "OU"
+    return images if paths or (isinstance(images, np.ndarray) and images.ndim == 4) else [images]
 
 
 def _to_numpy(images: Any) -> Any:
-    """Return a tensor of the backend as an array, and anything else as it is."""
-    if isinstance(images, np.ndarray) or not hasattr(images, "shape"):
+    """Return a tensor as an array, and anything without a shape as it is."""
+    if isinstance(images, (np.ndarray, np.generic)) or not hasattr(images, "shape"):
         return images
     from keras import ops
 
-    return ops.convert_to_numpy(images) if ops.is_tensor(images) else images
+    return np.asarray(ops.convert_to_numpy(images) if ops.is_tensor(images) else images)
 
 
 def _maximum(sizes: Iterable[Any]) -> Callable[..., Any]:

@@ -130,7 +130,7 @@ def resize_image(
 
     Args:
         image: `(height, width)` or `(height, width, channels)`, with any number of channels. uint8 is rounded to
-            uint8. Floats are not rounded.
+            uint8, and so are other integers, which must be from 0 to 255. Floats are not rounded.
         size: `(height, width)`, or one integer for a square.
         interpolation: See `read`.
         rounded: Whether uint8 stays uint8. Otherwise, the result is the same as for the same pixels in floats.
@@ -139,7 +139,8 @@ def resize_image(
         `(*size, channels)`, or `size` without channels.
 
     Raises:
-        ValueError: The image does not have two or three axes, or the interpolation is unknown.
+        ValueError: The image does not have two or three axes, integers are not from 0 to 255, or the interpolation is
+            unknown.
         TypeError: The dtype of the image is not supported.
 
     Example:
@@ -154,6 +155,13 @@ def resize_image(
     if image.dtype.kind not in "fiu":
         raise TypeError(f"An image is resized in uint8 or floats. Received: an array of dtype {image.dtype}")
     is_float = image.dtype.kind == "f" or not rounded
+    if not is_float and image.dtype != np.uint8:
+        if image.min() < 0 or image.max() > 255:
+            raise ValueError(
+                f"Integers are resized as 8-bit pixels, from 0 to 255. Received: {image.dtype} from {image.min()} to "
+                f'{image.max()}. Pass image.astype("float32") for a result in floats.'
+            )
+        image = image.astype("uint8")
     if image.shape[:2] == size:
         return image.copy() if rounded or image.dtype.kind == "f" else image.astype("float64")
     if size[0] * size[1] > MAX_PIXELS:
@@ -325,7 +333,7 @@ def _upright_rgb(image: Image.Image | np.ndarray, what: Any, max_pixels: int) ->
         raise ManyScans(f"{_called(what)} has more than {MAX_SCANS} scans, which no program writes. Save it again.")
     try:
         image.load()
-        return _upright(_image_to_rgb(image), image.getexif().get(ExifTags.Base.Orientation, 1))
+        return _upright(_image_to_rgb(image), _orientation(image))
     except Exception as error:  # Pillow's decoders raise errors of any kind
         name = what if isinstance(what, (str, os.PathLike)) else type(what).__name__
         raise ValueError(f"An error occurred reading {name}: {error}. The file is damaged.") from None
@@ -353,6 +361,14 @@ def _scans(image: Image.Image) -> int:
         length = 0 if found[0] == _START else int.from_bytes(data[found.end() : found.end() + 2], "big")
         found = _MARKER.search(data, found.end() + length)
     return count
+
+
+def _orientation(image: Image.Image) -> int:
+    """Return the orientation in an image's EXIF data; 1, which is upright, if there is none or it is damaged."""
+    try:
+        return image.getexif().get(ExifTags.Base.Orientation, 1)
+    except Exception:  # as Pillow's decoders; the pixels are sound
+        return 1
 
 
 def _upright(pixels: np.ndarray, orientation: int) -> np.ndarray:

@@ -29,10 +29,14 @@ def hugging_face_fields(config: Mapping[str, Any]) -> dict[str, Any]:
         >>> hugging_face_fields({"size": 224, "resample": 3})["interpolation"]
         'bicubic_antialias'
     """
-    scale = 255 * (config.get("rescale_factor", 1 / 255) if config.get("do_rescale", True) else 1.0)
+    factor = config.get("rescale_factor", 1 / 255) if config.get("do_rescale", True) else 1.0
     normalized = config.get("do_normalize", True)
     mean = config.get("image_mean", 0.5) if normalized else 0.0
     std = config.get("image_std", 0.5) if normalized else 1.0
+    for name, value in (("rescale_factor", factor), ("image_mean", mean), ("image_std", std)):
+        if np.asarray(value).dtype.kind not in "fiu":
+            raise ValueError(f"{name} must be a number, or a list of numbers. Received: {name}={value!r}")
+    scale = 255 * factor
     code = config.get("resample", 2)
     if code not in PIL_CODES:
         raise ValueError(
@@ -57,7 +61,8 @@ def _hugging_face_size(config: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(size, int):  # before 2022; CLIP's meant the shortest edge
         kind = str(config.get("image_processor_type") or config.get("feature_extractor_type"))
         size = {"shortest_edge": size} if "CLIP" in kind else {"height": size, "width": size}
-    if not {"height", "width"} <= set(size) and "shortest_edge" not in size:
+    sides = set(size) if isinstance(size, Mapping) else set()
+    if not {"height", "width"} <= sides and "shortest_edge" not in sides:
         raise ValueError(f"size must have a height and a width, or a shortest_edge. Received: {size}")
     if not cropped:
         if "shortest_edge" in size:
@@ -65,7 +70,7 @@ def _hugging_face_size(config: Mapping[str, Any]) -> dict[str, Any]:
         return {"image_size": (size["height"], size["width"])}
     window = config.get("crop_size", size)
     window = {"height": window, "width": window} if isinstance(window, int) else window
-    if not {"height", "width"} <= set(window):
+    if not isinstance(window, Mapping) or not {"height", "width"} <= set(window):
         raise ValueError(f"crop_size must be an integer, or have a height and a width. Received: {window}")
     window = (window["height"], window["width"])
     edges = {size["shortest_edge"]} if "shortest_edge" in size else {size["height"], size["width"]}

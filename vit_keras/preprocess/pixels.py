@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .._internal.validate import numbers
+from .._internal.validate import numbers, one_of
 from .._internal.warn import warn_caller
 
 __all__ = ["check_pixels", "pixel_range", "preprocess_inputs", "to_pixels", "to_uint8"]
@@ -100,10 +100,13 @@ def check_pixels(images: Any, expected: str = "[-1, 1]") -> bool:
 
     Args:
         images: A batch of images, as it goes into the model.
-        expected: The range that the model was trained with.
+        expected: The range that the model was trained with, as `pixel_range` names it.
 
     Returns:
-        Whether the range is as expected.
+        Whether the range is as expected; `True` if there are no pixels.
+
+    Raises:
+        ValueError: `expected` is not a range.
 
     Warns:
         UserWarning: The range is not as expected. The warning says what to do.
@@ -112,14 +115,16 @@ def check_pixels(images: Any, expected: str = "[-1, 1]") -> bool:
         >>> check_pixels(np.array([-1.0, 1.0], "float32"))
         True
     """
+    one_of(expected, "expected", ("[-1, 1]", "[0, 1]", "[0, 255]"))
     array = numbers(images, "images")
     found = pixel_range(array)
-    if found != expected:
-        warn_caller(
-            f"These pixels look like {found} (from {array.min():.3g} to {array.max():.3g}), but the model expects "
-            f"{expected}. Use vit_keras.vit.preprocess_inputs on pixels in [0, 255]."
-        )
-    return found == expected
+    if found == expected or not array.size:
+        return True
+    warn_caller(
+        f"These pixels look like {found} (from {array.min():.3g} to {array.max():.3g}), but the model expects "
+        f"{expected}. Use vit_keras.vit.preprocess_inputs on pixels in [0, 255]."
+    )
+    return False
 
 
 def is_plausible_range(received: tuple[float, float], expected: tuple[float, float]) -> bool:

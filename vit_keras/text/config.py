@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from .._internal.validate import did_you_mean, is_number, one_of, positive_integer
+from .._internal.validate import check_activations, did_you_mean, is_number, one_of, positive_integer
 
 __all__ = ["POOLINGS", "TextConfig"]
 
@@ -72,6 +72,7 @@ class TextConfig:
             put("eos_id", positive_integer(self.eos_id, "eos_id", least=0))
         if not (is_number(self.epsilon) and self.epsilon >= 0):
             raise ValueError(f"epsilon must be a number that is not negative. Received: {self.epsilon!r}")
+        check_activations({"mlp_activation": self.mlp_activation})
         one_of(self.pooling, "pooling", POOLINGS)
         if self.hidden_size % self.num_heads:
             raise ValueError(f"hidden_size={self.hidden_size} is not divisible by num_heads={self.num_heads}.")

@@ -8,8 +8,10 @@ from typing import Any
 import keras
 import numpy as np
 
+from .. import anatomy
 from .._internal.validate import positive_integer
 from ..model import VisionTransformer
+from .config import TextConfig
 from .model import ImageText
 from .tokenizer import strings
 
@@ -21,7 +23,7 @@ def encode_images(model: ImageText, images: Any, batch_size: int = 32) -> np.nda
 
     Args:
         model: Both towers.
-        images: One image or several: anything that `model.image.preprocess` reads (paths, URLs, PIL images, arrays).
+        images: One image or several: paths, URLs, PIL images or arrays (see `vit_keras.utils.read`).
         batch_size: Images in a batch.
 
     Returns:
@@ -30,7 +32,7 @@ def encode_images(model: ImageText, images: Any, batch_size: int = 32) -> np.nda
     Raises:
         FileNotFoundError: An image does not exist.
         TypeError: `model` is not an `ImageText`.
-        ValueError: An image cannot be read.
+        ValueError: An image cannot be read, or the image tower has no Vision Transformer of this package.
 
     Example:
         >>> from vit_keras import vit
@@ -43,7 +45,7 @@ def encode_images(model: ImageText, images: Any, batch_size: int = 32) -> np.nda
         (3, 8)
     """
     positive_integer(batch_size, "batch_size")
-    inputs = _towers(model).image.preprocess(images)
+    inputs = anatomy.preprocessing_of(_towers(model).image)(images)
     return _unit(model.image.predict(inputs, batch_size=batch_size, verbose=0))
 
 
@@ -86,9 +88,11 @@ def encode_texts(
     if model.tokenizer is None:
         raise ValueError("The model has no tokenizer: set model.tokenizer = vit_keras.text.Tokenizer(FOLDER).")
     sentences = [template.replace("{}", text) for text in texts for template in templates]
-    ids = model.tokenizer(sentences)
-    _check_tokens(model.text, ids)
-    ids = _trimmed(model.text, ids)
+    ids = np.asarray(model.tokenizer(sentences))
+    config = getattr(model.text, "config", None)
+    if isinstance(config, TextConfig):  # others' towers have none
+        _check_tokens(config, ids)
+        ids = ids if model.text.input_shape[1] is not None else _trimmed(config, ids)
     features = _unit(model.text.predict(ids, batch_size=batch_size, verbose=0))
     return _unit(features.reshape(len(texts), len(templates), -1).mean(axis=1))
 
@@ -99,9 +103,8 @@ def _towers(model: Any) -> ImageText:
     return model
 
 
-def _check_tokens(tower: Any, ids: np.ndarray) -> None:
+def _check_tokens(config: TextConfig, ids: np.ndarray) -> None:
     """Raise an error for tokens outside of the vocabulary, which some backends accept silently."""
-    config = tower.config
     if ids.max() >= config.vocab_size:
         raise ValueError(
             f"The tokenizer is not the model's: it gives the token {ids.max()}, and the vocabulary of the text tower "
@@ -114,11 +117,9 @@ def _check_tokens(tower: Any, ids: np.ndarray) -> None:
         )
 
 
-def _trimmed(tower: Any, ids: np.ndarray) -> np.ndarray:
+def _trimmed(config: TextConfig, ids: np.ndarray) -> np.ndarray:
     """Return tokens without the columns after the end of the longest text, which a causal tower ignores."""
-    if tower.input_shape[1] is not None:
-        return ids
-    ends = ids.argmax(axis=1) if tower.config.pooling == "argmax" else (ids == tower.config.eos_id).argmax(axis=1)
+    ends = ids.argmax(axis=1) if config.pooling == "argmax" else (ids == config.eos_id).argmax(axis=1)
     return ids[:, : -(-(int(ends.max()) + 1) // 8) * 8]  # eights: few lengths to compile for
 
 
@@ -191,7 +192,8 @@ def top_k(scores: np.ndarray, k: int = 5) -> tuple[np.ndarray, np.ndarray]:
         Two arrays `(rows, k)`: the columns, and their scores. Among equal scores, the first column comes first.
 
     Raises:
-        ValueError: `k` is not a positive integer.
+        TypeError: The scores are not numbers.
+        ValueError: `k` is not a positive integer, or the scores do not have two axes.
 
     Example:
         >>> top_k(np.array([[0.1, 0.9, 0.5]]), 2)
@@ -200,7 +202,9 @@ def top_k(scores: np.ndarray, k: int = 5) -> tuple[np.ndarray, np.ndarray]:
     scores = np.asarray(scores)
     if scores.dtype.kind not in "fiu" or scores.ndim < 1:
         raise TypeError(f"scores must be an array of numbers. Received: {scores!r:.100}")
-    best = np.argsort(-scores, axis=-1, kind="stable")[:, : positive_integer(k, "k")]
+    if scores.ndim != 2:
+        raise ValueError(f"scores must be (rows, columns). Received: an array of shape {scores.shape}")
+    best = np.argsort(-scores.astype("float64"), axis=-1, kind="stable")[:, : positive_integer(k, "k")]
     return best, np.take_along_axis(scores, best, axis=-1)
 
 
@@ -248,5 +252,5 @@ def zero_shot_classifier(
     classifier = VisionTransformer(inputs, head(unit), name=name)
     head.set_weights([scale * features.T, np.full(len(classes), bias, "float32")])
     classifier.labels = tuple(classes)
-    classifier.preprocessing = model.image.preprocessing
+    classifier.preprocessing = anatomy.own_preprocessing(anatomy.find_vit(model.image))
     return classifier

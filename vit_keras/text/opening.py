@@ -52,27 +52,25 @@ def open_text(
 
 
 def _text_tower(source: TextWeights, dtype: Any) -> TextTransformer:
+    """Build the text tower of a file, with its weights."""
     with about(source.path):
-        return _filled(build_text(source.config, dtype=dtype), source)
-
-
-def _filled(model: TextTransformer, source: TextWeights) -> TextTransformer:
-    variables = canonical_variables(model)
-    found = {name: shape for name, shape in source.shapes.items() if name not in LOGITS}
-    wanted = {name: tuple(variable.shape) for name, variable in variables.items()}
-    if found != wanted:
-        other = sorted({name for name, _ in found.items() ^ wanted.items()})
-        name = other[0]
-        raise ValueError(
-            f"The text tower does not fit its configuration. {name} is {found.get(name, 'missing')}, "
-            f"and would be {wanted.get(name, 'absent')}" + (f"; and {len(other) - 1} more." if other[1:] else ".")
-        )
-    for name in source.shapes:
-        source[name]  # the whole file is read before anything is used
-    for name, variable in variables.items():
-        variable.assign(source[name])
-    finite.check_model(source.path, model)
-    return model
+        model = build_text(source.config, dtype=dtype)
+        variables = canonical_variables(model)
+        found = {name: shape for name, shape in source.shapes.items() if name not in LOGITS}
+        wanted = {name: tuple(variable.shape) for name, variable in variables.items()}
+        if found != wanted:
+            other = sorted({name for name, _ in found.items() ^ wanted.items()})
+            name = other[0]
+            raise ValueError(
+                f"The text tower does not fit its configuration. {name} is {found.get(name, 'missing')}, "
+                f"and would be {wanted.get(name, 'absent')}" + (f"; and {len(other) - 1} more." if other[1:] else ".")
+            )
+        for name in source.shapes:
+            source[name]  # the whole file is read before anything is used
+        for name, variable in variables.items():
+            variable.assign(source[name])
+        finite.check_model(source.path, model)
+        return model
 
 
 def open_image_text(
@@ -116,8 +114,8 @@ def open_image_text(
         weights, folder, options = found.path, found.folder, {**found.fields, **options}
     shared = {name: options[name] for name in ("mlp_activation",) if name in options}
     source = TextWeights(weights, strict=strict, key=key, **{**shared, **(text or {})})
-    if missing := [name for name in LOGITS[:1] if name not in source.shapes]:
-        raise ValueError(f"{source.path} has no {missing[0]}: it is a text tower alone. Open it with open_text.")
+    if LOGITS[0] not in source.shapes:
+        raise ValueError(f"{source.path} has no {LOGITS[0]}: it is a text tower alone. Open it with open_text.")
     image = from_checkpoint(weights, image_size=image_size, dtype=dtype, strict=strict, key=key, **options)
     if image.output_shape[-1] != (source.config.output_size or source.config.hidden_size):
         raise ValueError(

@@ -10,7 +10,7 @@ from ..options import STYLES, integer, method, number
 
 __all__ = ["attention", "explore", "predict", "zero_shot"]
 
-_CLASS = "a number, a name such as tabby, or `predicted`"
+_CLASS = "a name such as tabby, a number if no class has it as its name, or `predicted`"
 
 
 def predict(parser: argparse.ArgumentParser) -> None:

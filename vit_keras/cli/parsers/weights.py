@@ -84,7 +84,11 @@ def cost(parser: argparse.ArgumentParser) -> None:
         help="factory such as vit_b16 (or vit_g14), published name, weight file, or saved model (.keras, .h5)",
     )
     parser.add_argument(
-        "--image-size", type=image_size, metavar="N|HxW", help="input size in pixels; default: the model's own"
+        "--image-size",
+        type=image_size,
+        default="native",
+        metavar="N|HxW",
+        help="input size in pixels; default: native, the model's own",
     )
     parser.add_argument(
         "--batch-size",

@@ -361,7 +361,7 @@ def _chosen(paths: Sequence[str], only: Any) -> np.ndarray:
     if isinstance(only, (str, os.PathLike)):
         file = Path(only).expanduser()
         try:
-            only = json.loads(file.read_text(encoding="utf-8"))["validation"]
+            only = json.loads(file.read_text(encoding="utf-8-sig"))["validation"]
         except (ValueError, LookupError, TypeError) as error:
             raise ValueError(f"{file} is not a split.json of finetune: {error!r}.") from None
     place = {path: number for number, path in enumerate(paths)}
