@@ -111,6 +111,12 @@ class Plan:
                 f"The model {model.name!r} takes images of any number of channels. Build it with a fixed one: "
                 "keras.Input((height, width, 3))."
             )
+        if height in (1, 3, 4) and channels > 4:
+            raise ValueError(
+                f"The input of the model {model.name!r} is ({height}, {width}, {channels}), which looks like channels "
+                "first, and images are (height, width, channels). Export the model in it that takes such images, or "
+                "build it with keras.Input((height, width, channels))."
+            )
         _check(model)
         output = tuple(getattr(model, "output_shape", None) or ())
         kind = "numbers" if anatomy.task(model) in anatomy.NUMBERS else anatomy.output_kind(model) or "outputs"
@@ -289,7 +295,8 @@ def _check(model: keras.Model) -> None:
             f"The model {model.name!r} is quantized by Keras (its layer {quantized[0]!r}, for one). Export the float "
             "model, and pass quantize= where the format offers it."
         )
-    stored = {keras.backend.standardize_dtype(weight.dtype) for weight in model.weights} & {"float16", "bfloat16"}
+    refused = {"float16", "bfloat16", "float64"}
+    stored = {keras.backend.standardize_dtype(weight.dtype) for weight in model.weights} & refused
     if stored:
         raise ValueError(
             f"The weights of {model.name!r} are {', '.join(sorted(stored))}, and those of an export are float32. "
