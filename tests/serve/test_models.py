@@ -87,3 +87,22 @@ def test_the_server_shows_the_attention_that_the_output_is_read_from(size, patch
     assert tuple(found["grid"]) == anatomy.patch_grid(model)
     np.testing.assert_allclose(found["rollout"], np.ravel(expected), rtol=0.02)
     assert np.shape(found["layers"]) == (2, 2, np.prod(found["grid"]))
+
+
+def test_a_name_of_digits_is_kept():
+    with serve.running(vit.build_model(32, 16, 1, 16, 2, "1.10", 32, classes=3)) as address:
+        assert ask(address, "/predict", encoded(random_picture(50, 70)))[2]["model"] == "1.10"
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"wokers": 2}, TypeError, "serve has no option 'wokers'. Did you mean 'workers'"),
+        ({"port": "0"}, ValueError, "port must be an integer"),
+        ({"port": 70_000}, ValueError, "port must be from 0 to 65535"),
+        ({"proxies": "10.0.0.7"}, ValueError, r"proxies is a list of addresses. Pass \['10.0.0.7'\]"),
+    ],
+)
+def test_a_wrong_option_is_named(options, error, message):
+    with pytest.raises(error, match=message), serve.running("model.onnx", **options):
+        pass

@@ -104,11 +104,11 @@ def _described(value: Any) -> tuple[str, list[int]]:
 
 
 def _metadata(properties: Mapping[str, str]) -> dict[str, Any]:
-    """Return the properties of a file, those in JSON parsed."""
+    """Return the properties of a file, those in JSON parsed; the name is a text, whatever it looks like."""
     found: dict[str, Any] = {}
     for name, text in properties.items():
         try:
-            found[name] = json.loads(text)
+            found[name] = text if name == "name" else json.loads(text)
         except ValueError:
             found[name] = text
     return found
