@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.resources
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -56,8 +56,8 @@ def names(labels: Any) -> tuple[str, ...] | None:
     """
     if isinstance(labels, str):
         return tuple(_LISTS[labels]()) if labels in _LISTS else None
-    if labels is not None and not isinstance(labels, Iterable):
-        raise TypeError(f"labels must be the names of classes. Received: {labels!r:.100}")
+    if labels is not None and (not isinstance(labels, Iterable) or isinstance(labels, (Mapping, set, frozenset))):
+        raise TypeError(f"labels must be a list of names in the order of the classes. Received: {labels!r:.100}")
     return None if labels is None else tuple(labels)
 
 

@@ -65,6 +65,11 @@ def test_places(tmp_path):
         placing.check_place(other, "saved_model")
     (other / "saved_model.pb").touch()
     placing.check_place(other, "saved_model")
+    for path in (".", ".."):
+        with pytest.raises(ValueError, match="name the file or the new folder"):
+            vit_keras.export(tiny(), path, check=False)
+    assert placing.names(tmp_path / "A.ONNX", "onnx")[0] == "A.ONNX.data"
+    assert placing.names(tmp_path / "a.v1", "saved_model")[0] == "a.v1"
 
 
 def test_drawn_pictures():
@@ -81,11 +86,45 @@ def test_drawn_pictures():
         pictures.check_pictures(plan, [])
 
 
+def test_one_picture_and_what_is_none(tmp_path):
+    plan, image = Plan.of(tiny()), np.zeros((40, 50, 3), "uint8")
+    for one in (image, image[..., 0], Image.fromarray(image)):
+        assert len(pictures.check_pictures(plan, one)) == 1
+    assert len(pictures.check_pictures(plan, image[None].repeat(2, 0))) == 2
+    for wrong in (b"abc", 3):
+        with pytest.raises(TypeError, match="Images are paths, arrays or a folder"):
+            pictures.check_pictures(plan, wrong)
+
+
+@pytest.mark.parametrize("check", [np.False_, 0])
+def test_no_check_in_other_words(tmp_path, check):
+    pytest.importorskip("onnx")
+    assert vit_keras.export(tiny(), tmp_path / "a.onnx", check=check).comparisons == ()
+
+
+def test_pictures_of_four_channels():
+    plan = Plan.of(tiny(channels=4))
+    assert len(pictures.check_pictures(plan, np.zeros((40, 50, 4), "uint8"))) == 1
+    assert pictures.check_pictures(plan, True)[0].shape == (32, 32, 4)
+    rgba = Image.new("RGBA", (9, 5))
+    for wrong in (["rgba.png"], rgba, [np.zeros((40, 50, 3), "uint8")], [np.zeros((40, 50, 4), "float32")]):
+        with pytest.raises(ValueError, match="4 channels. Pass uint8 arrays"):
+            pictures.check_pictures(plan, wrong)
+
+
 def test_pictures_of_a_folder_and_as_files(tmp_path):
     Image.new("RGB", (9, 5), "red").save(tmp_path / "b.png")
     (tmp_path / "labels.json").write_text("{}")
     found = pictures.check_pictures(Plan.of(tiny()), tmp_path)
     assert [path.name for path in found] == ["b.png"]
+    exif, image = Image.Exif(), Image.new("RGB", (9, 5), "red")
+    exif[0x0112] = 6
+    image.save(tmp_path / "turned.png", exif=exif)
+    image.quantize(4).save(tmp_path / "palette.bmp")
+    for name, count in (("plain.bmp", 1), ("a.webp", 1), ("turned.png", 2), ("palette.bmp", 2), ("a.tif", 2)):
+        if not (tmp_path / name).exists():
+            image.save(tmp_path / name)
+        assert len(pictures.picture_files([tmp_path / name])) == count, name
     files = pictures.picture_files([*found, np.zeros((4, 6, 3), "uint8")])
     assert [pixels.shape for _, pixels in files] == [(5, 9, 3), (4, 6, 3), (4, 6, 3)]
     assert [Image.open(io.BytesIO(data)).format for data, _ in files] == ["PNG", "PNG", "JPEG"]
@@ -106,6 +145,23 @@ def test_pictures_of_a_folder_and_as_files(tmp_path):
 )
 def test_what_passes(difference, tolerance, same, passes):
     assert report.Comparison("images", 4, difference, tolerance, same).passes == passes
+
+
+def test_one_class_is_not_ranked():
+    plan = Plan.of(tiny(classes=1), quantize="int8")
+    found, wanted = ({plan.kind: np.array([[value], [value]])} for value in (0.1, 0.9))
+    compared = report._comparison(plan, "images", [found], [wanted], None)
+    assert compared.same_class is None and not compared.passes
+
+
+def test_expected_outputs_are_computed_in_parts(monkeypatch):
+    plan, sizes = Plan.of(tiny()), []
+    pixels = np.random.default_rng(0).uniform(-1, 1, (20, 32, 32, 3)).astype("float32")
+    outputs = Plan.outputs
+    monkeypatch.setattr(Plan, "outputs", lambda self, batch: sizes.append(len(batch)) or outputs(self, batch))
+    found = report._expected(plan, [each[None] for each in pixels])
+    assert sizes == [16, 4]
+    np.testing.assert_allclose(found[17]["logits"], plan.model.predict(pixels[17:18], verbose=0), atol=1e-5)
 
 
 def test_a_tie_is_no_other_class():
@@ -212,11 +268,19 @@ def test_timing_takes_turns(tmp_path, monkeypatch):
     assert order == ["torch", "onnx", "onnx", "torch"]
     with pytest.raises(FileNotFoundError, match="no file"):
         timing.benchmark([tmp_path / "b.onnx"])
+    (row,) = timing.benchmark(str(tmp_path / "a.onnx"), batch_size=4)
+    assert row.format == "onnx"
+    (tmp_path / "x.v1").mkdir()
+    with pytest.raises(KeyError, match="saved_model"):  # of this test's own times
+        timing.benchmark([tmp_path / "x.v1"], batch_size=4)
 
 
 def test_the_process_of_a_file_says_what_is_wrong(tmp_path):
     program = [sys.executable, "-I", runtimes.__file__, "nonsense", str(tmp_path)]
     result = subprocess.run(program, input="{}\n", capture_output=True, text=True)
+    assert json.loads(result.stdout) == {"error": "KeyError: 'nonsense'"}
+    program.insert(1, "-S")  # no NumPy but in the folders that are passed
+    result = subprocess.run([*program, *sys.path], input="{}\n", capture_output=True, text=True)
     assert json.loads(result.stdout) == {"error": "KeyError: 'nonsense'"}
 
 
@@ -226,5 +290,6 @@ def test_writing_openvino_tells_nobody(tmp_path, monkeypatch):
     telemetry = pytest.importorskip("openvino_telemetry")
     sent = []
     monkeypatch.setattr(telemetry.Telemetry, "send_event", lambda self, *event, **more: sent.append(event))
-    vit_keras.export(tiny(), tmp_path / "a.xml", check=False)
+    vit_keras.export(tiny(), tmp_path / "A.XML", check=False)
     assert sent == []
+    assert {file.name for file in tmp_path.iterdir()} == {"A.XML", "A.bin", "A.XML.report.json"}

@@ -129,7 +129,10 @@ def test_metadata_is_json():
     model = tiny()
     said = json.loads(json.dumps(Plan.of(model, labels=("a", "b", "c"), top=9).metadata_json()))
     assert said["labels"] == ["a", "b", "c"]
-    assert said["image_size"] == [32, 32]
+    assert said["image_size"] == [32, 32] and "patches" not in said
+    said = json.loads(json.dumps(Plan.of(tiny(registers=2), attention=True).metadata_json()))["patches"]
+    assert said == {"size": [32, 32], "stride": [16, 16], "prefix": 3, "readout": [[0, 1]]}
+    said = json.loads(json.dumps(Plan.of(model, labels=("a", "b", "c"), top=9).metadata_json()))
     assert said["preprocessing"]["mean"] == [0.5, 0.5, 0.5]
     assert said["weights_sha256"] == weights_sha256(tiny()) != weights_sha256(tiny(seed=1))
 
@@ -143,8 +146,15 @@ def test_what_is_refused():
         Plan.of(tiny(tokens_mlp_dim=8, pooling="mean", position=None), attention=True)
     with pytest.raises(ValueError, match="top must be"):
         Plan.of(tiny(), top=0)
-    with pytest.raises(ValueError, match="are bfloat16"):
-        Plan.of(tiny(dtype="bfloat16"))
+    for dtype in ("bfloat16", "float64"):
+        with pytest.raises(ValueError, match=f"are {dtype}"):
+            Plan.of(tiny(dtype=dtype))
+    for labels in ({"a": 0, "b": 1, "c": 2}, {"a", "b", "c"}):
+        with pytest.raises(TypeError, match="in the order of the classes"):
+            Plan.of(tiny(), labels=labels)
+    first = keras.Input((3, 32, 32))
+    with pytest.raises(ValueError, match=r"\(3, 32, 32\), which looks like channels first"):
+        Plan.of(keras.Model(first, tiny()(keras.layers.Permute((2, 3, 1))(first))))
     open_ = keras.Input((32, 32, None))
     with pytest.raises(ValueError, match="any number of channels"):
         Plan.of(keras.Model(open_, tiny()(ops.repeat(ops.mean(open_, -1, keepdims=True), 3, -1))))

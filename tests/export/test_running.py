@@ -45,6 +45,13 @@ def test_a_signal_is_named_whatever_was_said_before(child, number, opened):
         file.run([])
 
 
+def test_the_process_knows_where_our_modules_are(child, monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(tmp_path)
+    child(ABOUT.replace('"1"', "sys.argv[3:]"))
+    with Running("onnx", "model.onnx") as file:
+        assert str(tmp_path) in file.about["version"]
+
+
 def test_a_status_is_told(child):
     child(f"{START}\nsys.exit(3)")
     with pytest.raises(RuntimeCrashed, match="ended with the status 3 without an answer"):

@@ -65,3 +65,44 @@ def test_a_model_is_exported_and_served(preprocessing):
     assert answer["attention"]["grid"] == [4, 4]
     np.testing.assert_allclose(answer["attention"]["rollout"], rollout.ravel(), rtol=6e-3)
     np.testing.assert_allclose(answer["attention"]["layers"], scores[:, :, 0, 1:], rtol=6e-3, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("size", "patch", "options"),
+    [
+        ((32, 64), (16, 8), {}),
+        (32, 16, {"registers": 4}),
+        (64, 16, {"pooling": "gap", "class_token": True}),
+        (64, 16, {"distillation_token": True}),
+    ],
+)
+def test_the_server_shows_the_attention_that_the_output_is_read_from(size, patch, options):
+    model = vit.build_model(size, patch, 2, 32, 2, "tiny", 64, classes=3, **options)
+    rng = np.random.default_rng(1)
+    model.set_weights([weight + 0.3 * rng.standard_normal(weight.shape) for weight in model.get_weights()])
+    picture = random_picture(*model.input_shape[1:3])
+    expected = visualize.attention_map(model, picture, method="rollout", return_map=True)
+    with serve.running(model) as address:
+        found = ask(address, "/predict?attention=1", encoded(picture))[2]["attention"]
+    assert tuple(found["grid"]) == anatomy.patch_grid(model)
+    np.testing.assert_allclose(found["rollout"], np.ravel(expected), rtol=0.02)
+    assert np.shape(found["layers"]) == (2, 2, np.prod(found["grid"]))
+
+
+def test_a_name_of_digits_is_kept():
+    with serve.running(vit.build_model(32, 16, 1, 16, 2, "1.10", 32, classes=3)) as address:
+        assert ask(address, "/predict", encoded(random_picture(50, 70)))[2]["model"] == "1.10"
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"wokers": 2}, TypeError, "serve has no option 'wokers'. Did you mean 'workers'"),
+        ({"port": "0"}, ValueError, "port must be an integer"),
+        ({"port": 70_000}, ValueError, "port must be from 0 to 65535"),
+        ({"proxies": "10.0.0.7"}, ValueError, r"proxies is a list of addresses. Pass \['10.0.0.7'\]"),
+    ],
+)
+def test_a_wrong_option_is_named(options, error, message):
+    with pytest.raises(error, match=message), serve.running("model.onnx", **options):
+        pass

@@ -124,6 +124,22 @@ def test_no_grid_no_map():
     assert pictures.attention_maps([np.ones((1, 1, 3, 3))], (1000, 10), None) is None
 
 
+@pytest.mark.parametrize(
+    "tokens, picture, patches, grid",
+    [
+        (2 + 16, (32, 64), {"size": [32, 64], "stride": [16, 8], "prefix": 2}, [2, 8]),
+        (5 + 4, (50, 60), {"size": [32, 32], "stride": [16, 16], "prefix": 5}, [2, 2]),
+        (1 + 21, (32, 64), {"size": None, "stride": [8, 8], "prefix": 1}, [3, 7]),  # patches of 16 that overlap
+        (10, (160, 31), {"size": None, "stride": [16, 16], "prefix": 0}, [10, 1]),
+        (4, (32, 32), {"size": None, "stride": [16, 16], "prefix": 5}, None),
+    ],
+)
+def test_the_grid_that_a_file_tells(tokens, picture, patches, grid):
+    scores = [np.full((1, 1, tokens, tokens), 1 / tokens)]
+    found = pictures.attention_maps(scores, picture, None, {**patches, "readout": [[0, 1]]})
+    assert (found and found["grid"]) == grid
+
+
 def test_a_model_without_classes_returns_features(tmp_path):
     path = make_tiny_onnx.save(tmp_path / "f.onnx", kind="features", attention=0, labels=None, preprocessing=None)
     pixels = random_picture()

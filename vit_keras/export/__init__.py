@@ -62,7 +62,7 @@ def export(
         attention: Whether the file also returns the attention of every block. `None` means only a web page, which draws
             it, if the model has attention.
         check: Images for the comparison: `True` for generated ones; paths, arrays or a folder; `False` or `None` for no
-            comparison.
+            comparison. For a model of more than three channels: uint8 arrays `(height, width, channels)`.
 
     Returns:
         A `Report`, which is also written next to the file, as `NAME.report.json`.
@@ -70,6 +70,7 @@ def export(
     Raises:
         FileNotFoundError: The folder does not exist.
         ImportError: A package that the format needs is not installed.
+        TypeError: `model` is not a Keras model, or an argument is not of its kind.
         ValueError: The model cannot be exported to this format, an argument does not fit, or the file does not compute
             the same as the model. No file is written.
         RuntimeCrashed: The process that ran the file crashed (a `ValueError`). The file is kept, and its report says
@@ -80,6 +81,8 @@ def export(
         >>> model = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2)
         >>> report = export(model, "tiny.pt2")  # doctest: +SKIP
     """
+    import numpy as np
+
     from .. import anatomy
     from .._internal.atomic import naming, put_together, workspace
     from .._internal.validate import path_text
@@ -101,6 +104,8 @@ def export(
     if quantize is not None and quantize not in kind.quantize:
         offered = f"It offers {', '.join(map(repr, kind.quantize))}." if kind.quantize else "It offers none."
         raise ValueError(f"The format {name!r} has no quantize={quantize!r}. {offered}")
+    if isinstance(check, (int, np.bool_)):
+        check = bool(check)
     checked = check is not None and check is not False
     needed = dict.fromkeys((*kind.writes, *(kind.runs if checked else ())))
     missing = [module for module in needed if importlib.util.find_spec(module) is None]

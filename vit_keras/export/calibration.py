@@ -27,6 +27,7 @@ def calibrated(plan: Plan, images: Any, name: str) -> Plan:
         name: The name of the format.
 
     Raises:
+        TypeError: `images` are not images.
         ValueError: The format or the plan does not support calibration, or there are no images.
     """
     able = [each for each, kind in FORMATS.items() if kind.calibrates]

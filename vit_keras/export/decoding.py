@@ -38,19 +38,22 @@ def decode_picture(data: Any) -> Any:
 
     data = _of_bounded_size(data)
 
-    def starts_with(prefix):
-        return tf.equal(tf.strings.substr(data, 0, len(prefix)), prefix)
-
     pixels = tf.case(
         [
-            (starts_with(_JPEG), lambda: _jpeg(data)),
-            (starts_with(_PNG), lambda: _png(data)),
-            (starts_with(_GIF), lambda: tf.io.decode_gif(_first_frame(data))[0]),
+            (_starts_with(data, _JPEG), lambda: _jpeg(data)),
+            (_starts_with(data, _PNG), lambda: _png(data)),
+            (_starts_with(data, _GIF), lambda: tf.io.decode_gif(_first_frame(data))[0]),
         ],
         default=lambda: _other(data),
         exclusive=True,
     )
     return tf.ensure_shape(pixels, (None, None, 3))
+
+
+def _starts_with(data, prefix):
+    import tensorflow as tf
+
+    return tf.equal(tf.strings.substr(data, 0, len(prefix)), prefix)
 
 
 def _of_bounded_size(data):
@@ -65,9 +68,6 @@ def _of_bounded_size(data):
         places = range(count) if little else range(count - 1, -1, -1)
         return [sum(head[start + n] * 256**power for n, power in enumerate(places)) for start in (at, at + count)]
 
-    def is_(prefix):
-        return tf.equal(tf.strings.substr(data, 0, len(prefix)), prefix)
-
     def of_jpeg():
         height, width, _ = tf.unstack(tf.cast(tf.io.extract_jpeg_shape(data), tf.int64))
         raw = tf.io.decode_raw(data, tf.uint8)
@@ -78,10 +78,13 @@ def _of_bounded_size(data):
 
     width, height = tf.case(
         [
-            (is_(_JPEG), of_jpeg),
-            (is_(_PNG), lambda: size(16, 4, False)),
-            (is_(_GIF), lambda: size(6, 2, True)),
-            (is_(_BMP), lambda: [tf.minimum(n, (1 << 32) - n) for n in size(18, 4, True)]),  # negative: top row first
+            (_starts_with(data, _JPEG), of_jpeg),
+            (_starts_with(data, _PNG), lambda: size(16, 4, False)),
+            (_starts_with(data, _GIF), lambda: size(6, 2, True)),
+            (
+                _starts_with(data, _BMP),
+                lambda: [tf.minimum(n, (1 << 32) - n) for n in size(18, 4, True)],
+            ),  # negative: top row first
         ],
         default=lambda: [tf.constant(1, tf.int64)] * 2,  # no image, as the decoder will say
         exclusive=True,

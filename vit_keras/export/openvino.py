@@ -39,6 +39,8 @@ def write(plan: Plan, path: str | os.PathLike[str]) -> list[str]:
         model = openvino.Core().read_model(folder / "model.onnx")  # `convert_model` tells Intel by the network
         for key, value in plan.metadata_json().items():
             model.set_rt_info(value if isinstance(value, str) else json.dumps(value), ["vit_keras", key])
-        openvino.save_model(model, os.fspath(path), compress_to_fp16=False)
+        lower = path.with_suffix(".xml")  # OpenVINO writes no other ending
+        openvino.save_model(model, os.fspath(lower), compress_to_fp16=False)
+        lower.replace(path)
         del model  # it maps the ONNX file
     return [PRECISION]

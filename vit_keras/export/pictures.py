@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image
+from PIL import ExifTags, Image
 
 from .. import anatomy
+from .._internal.validate import received
 from ..preprocess import Preprocessing
 from ..preprocess.images import read
 from ..training.data.listing import pictures_in
@@ -27,21 +28,33 @@ def check_pictures(
 
     Args:
         plan: What they are for.
-        pictures: `True`: images that this module draws, the same each time; a folder; or a list of paths, arrays and
-            whatever else `vit_keras.utils.read` reads.
+        pictures: `True`: images that this module draws, the same each time; a folder; or one or a list of paths,
+            arrays and whatever else `vit_keras.utils.read` reads. For a model of more than three channels: uint8 arrays
+            `(height, width, channels)`.
         otherwise: What to do if there are none; the end of the error.
 
     Raises:
-        ValueError: There are no images.
+        TypeError: They are neither images nor a list of images.
+        ValueError: There are no images, or they do not have the model's channels.
     """
     if pictures is True:
         return drawn(plan)
     if isinstance(pictures, (str, os.PathLike)):
         path = Path(pictures).expanduser()
         pictures = pictures_in(path) if path.is_dir() else [path]
-    found = list(pictures)
+    elif isinstance(pictures, Image.Image) or getattr(pictures, "ndim", 4) in (2, 3):
+        pictures = [pictures]
+    elif isinstance(pictures, bytes) or not isinstance(pictures, Iterable):
+        raise TypeError(f"Images are paths, arrays or a folder. Received: {received(pictures)}")
+    found, channels = list(pictures), plan.picture_shape[3]
     if not found:
         raise ValueError(f"There are no images. {otherwise}")
+    for each in found if channels != 3 else ():
+        if getattr(each, "dtype", None) != "uint8" or np.shape(each)[2:] != (channels,):
+            raise ValueError(
+                f"The model {plan.model.name!r} takes images of {channels} channels. Pass uint8 arrays (height, width, "
+                f"{channels}). Received: {received(each)}"
+            )
     return found
 
 
@@ -95,10 +108,13 @@ def pictures_of_own_size(plan: Plan, pictures: Sequence[Any]) -> list[np.ndarray
 
 
 def picture_files(pictures: Sequence[Any]) -> list[tuple[bytes, np.ndarray]]:
-    """Return images as encoded files, and the pixels in them: paths as they are, arrays as PNG and as JPEG."""
+    """Return images as encoded files, and the pixels in them.
+
+    Files that TensorFlow reads as this package does are left as they are; all others become PNG and JPEG.
+    """
     encoded: list[bytes] = []
     for picture in pictures:
-        if isinstance(picture, (str, os.PathLike)) and os.path.isfile(picture):
+        if isinstance(picture, (str, os.PathLike)) and os.path.isfile(picture) and _is_read_alike(picture):
             encoded.append(Path(picture).read_bytes())
             continue
         image = Image.fromarray(read(picture, None))
@@ -107,3 +123,13 @@ def picture_files(pictures: Sequence[Any]) -> list[tuple[bytes, np.ndarray]]:
                 image.save(file, kind)
                 encoded.append(file.getvalue())
     return [(data, read(data, None)) for data in encoded]
+
+
+def _is_read_alike(path: str | os.PathLike[str]) -> bool:
+    """Return whether `decoding` reads a file as `vit_keras.utils.read` does."""
+    with Image.open(path) as image:
+        if image.format == "JPEG":
+            return image.mode != "CMYK"
+        upright = image.getexif().get(ExifTags.Base.Orientation, 1) == 1
+        plain = image.format in ("PNG", "GIF") or image.mode in ("L", "RGB")
+        return upright and plain and image.format in ("PNG", "GIF", "WEBP", "BMP")

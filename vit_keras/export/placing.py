@@ -20,6 +20,8 @@ def check_place(path: Path, name: str) -> None:
         FileNotFoundError: There is no folder to write to.
         ValueError: A folder stands where a file is to go, or the other way round, or one with other things in it.
     """
+    if path.name in ("", ".."):
+        raise ValueError(f"{path} is a folder: name the file or the new folder in it.")
     if not path.parent.is_dir():
         raise FileNotFoundError(f"There is no folder {path.parent} to write {path.name} to.")
     if FORMATS[name].suffix and path.is_dir():
@@ -41,5 +43,6 @@ def names(path: Path, name: str) -> list[str]:
         >>> names(Path("vit.xml"), "openvino")
         ['vit.bin', 'vit.xml', 'vit.xml.report.json']
     """
-    weights = FORMATS[name].weights
-    return [*([path.with_suffix(weights).name] if weights else []), path.name, f"{path.name}.report.json"]
+    kind = FORMATS[name]
+    own = kind.weights.replace(kind.suffix, path.suffix) if kind.weights else ""  # A.ONNX has A.ONNX.data
+    return [*([path.with_suffix(own).name] if own else []), path.name, f"{path.name}.report.json"]

@@ -111,6 +111,12 @@ class Plan:
                 f"The model {model.name!r} takes images of any number of channels. Build it with a fixed one: "
                 "keras.Input((height, width, 3))."
             )
+        if height in (1, 3, 4) and channels > 4:
+            raise ValueError(
+                f"The input of the model {model.name!r} is ({height}, {width}, {channels}), which looks like channels "
+                "first, and images are (height, width, channels). Export the model in it that takes such images, or "
+                "build it with keras.Input((height, width, channels))."
+            )
         _check(model)
         output = tuple(getattr(model, "output_shape", None) or ())
         kind = "numbers" if anatomy.task(model) in anatomy.NUMBERS else anatomy.output_kind(model) or "outputs"
@@ -220,9 +226,37 @@ class Plan:
         found |= {f"attention_{n}": score for n, score in enumerate(scores)}
         return {name: ops.cast(found[name], "float32") for name in self.output_names}
 
+    @property
+    def resizing(self) -> Preprocessing | None:
+        """What resizes images on their way to the ViT, in the file or inside the model; `None` if nothing does."""
+        inside = (layer.preprocessing for layer in flat_layers(self.model) if isinstance(layer, Preprocess))
+        return next((each for each in (self.preprocessing, *inside) if each is not None and each.image_size), None)
+
+    def patches(self) -> dict[str, Any]:
+        """Return what tells the patches of an image from the other tokens, as plain JSON.
+
+        Returns:
+            `size`, the `(height, width)` of the images at the ViT, or `None` for any; `stride`, the pixels between
+            patches; `prefix`, how many tokens come before the patches; `readout`, see `anatomy.readout`.
+
+        Raises:
+            ValueError: See `anatomy.patch_stride`.
+        """
+        vit = anatomy.find_vit(self.model)
+        size = anatomy.native_size(vit) if self.resizing is None else self.resizing.image_size
+        return {
+            "size": size,
+            "stride": anatomy.patch_stride(vit, size),
+            "prefix": len(anatomy.prefix_names(vit)),
+            "readout": [[part.start, part.stop] for part in anatomy.readout(vit)],
+        }
+
     def metadata_json(self) -> dict[str, Any]:
         """Return the metadata of a file as plain JSON."""
-        task = anatomy.task(self.model)
+        task, known = anatomy.task(self.model), {}
+        if self.attention:
+            with contextlib.suppress(ValueError):  # nothing tells the stride of some models for images of any size
+                known["patches"] = self.patches()
         return {
             "name": self.model.name,
             "outputs": list(self.output_names),
@@ -234,6 +268,7 @@ class Plan:
             "quantize": self.quantize,
             **({} if self.calibration is None else {"calibrated": True}),
             **self._tokens(),
+            **known,
             **self.metadata,
         }
 
@@ -260,7 +295,8 @@ def _check(model: keras.Model) -> None:
             f"The model {model.name!r} is quantized by Keras (its layer {quantized[0]!r}, for one). Export the float "
             "model, and pass quantize= where the format offers it."
         )
-    stored = {keras.backend.standardize_dtype(weight.dtype) for weight in model.weights} & {"float16", "bfloat16"}
+    refused = {"float16", "bfloat16", "float64"}
+    stored = {keras.backend.standardize_dtype(weight.dtype) for weight in model.weights} & refused
     if stored:
         raise ValueError(
             f"The weights of {model.name!r} are {', '.join(sorted(stored))}, and those of an export are float32. "

@@ -32,12 +32,14 @@ RESIZED_TOLERANCE = 0.02
 """The same where the file itself resizes: a resampled pixel can be one gray level off, where it lies half-way."""
 BYTES_TOLERANCE = 0.05
 """The same where the file itself also decodes a JPEG."""
+_AT_ONCE = 16
+"""Images that are computed at once: more would take the memory of all of them."""
 _LONG_ENOUGH = 20.0
 """Seconds after which the two are timed no more."""
 QUANTIZED_AGREEMENT = 0.9
 """Least share of images that keep their class in a quantized file; one image may always lose it."""
 QUANTIZED_TOLERANCE = 0.25
-"""Largest difference of a quantized file that predicts no classes, as a share of the largest value above 1."""
+"""Largest difference of a quantized file that ranks no classes, as a share of the largest value above 1."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +51,8 @@ class Comparison:
         pictures: Their number.
         difference: The largest difference of any output; of one with values above 1, as a share of the largest.
         tolerance: What the difference may be; `None` for a quantized file.
-        same_class: Number of images whose most probable class is the same; `None` if the model has no classes.
+        same_class: Number of images whose most probable class is the same; `None` if the model has fewer than two
+            classes.
     """
 
     inputs: str
@@ -60,7 +63,7 @@ class Comparison:
 
     @property
     def passes(self) -> bool:
-        """Whether the difference is allowed; a quantized file must agree on most classes, if it predicts any."""
+        """Whether the difference is allowed; a quantized file must agree on most classes, if it ranks any."""
         if self.tolerance is None and self.same_class is not None:
             return self.same_class >= min(QUANTIZED_AGREEMENT * self.pictures, self.pictures - 1)
         if self.tolerance is None:
@@ -174,16 +177,17 @@ def _comparisons(plan, name, file, pictures, inputs, expected) -> Iterable[Compa
     resizes = FORMATS[name].resizes and plan.preprocessing is not None
     if not resizes:  # one batch, and one image
         given = inputs if plan.preprocessing is None else pictures_of_own_size(plan, pictures)
-        groups = [[n for n, each in enumerate(given) if each.shape == given[0].shape], [0]]
+        groups = [*_parts([n for n, each in enumerate(given) if each.shape == given[0].shape]), [0]]
         joined = [np.concatenate([given[n] for n in group]) for group in groups]
         outputs = file.run(joined)
         wanted = [_stack([expected[n] for n in group]) for group in groups]
         yield _comparison(plan, "images", outputs, wanted, _tolerance(plan, inputs[0]))
         return
     if name == "saved_model":
-        same = [n for n, each in enumerate(inputs) if each.shape == inputs[0].shape]
-        outputs = file.run([np.concatenate([inputs[n] for n in same])], "pixels")
-        yield _comparison(plan, "pixels", outputs, [_stack([expected[n] for n in same])], _tolerance(plan, inputs[0]))
+        groups = _parts([n for n, each in enumerate(inputs) if each.shape == inputs[0].shape])
+        outputs = file.run([np.concatenate([inputs[n] for n in group]) for group in groups], "pixels")
+        wanted = [_stack([expected[n] for n in group]) for group in groups]
+        yield _comparison(plan, "pixels", outputs, wanted, _tolerance(plan, inputs[0]))
     pixels = [_pixels(plan, picture) for picture in pictures]
     outputs = file.run([each[None] for each in pixels])
     for resized, tolerance in ((False, TOLERANCE), (True, RESIZED_TOLERANCE)):
@@ -219,8 +223,9 @@ def _tolerance(plan, inputs) -> float:
 def _expected(plan: Plan, inputs: Sequence[np.ndarray]) -> list[dict[str, np.ndarray]]:
     """Return the model's outputs for each input: those of `predict`, and the plan's where `predict` lacks one."""
     found: list[dict[str, np.ndarray]] = [{} for _ in inputs]
-    for shape in {each.shape for each in inputs}:
-        members = [n for n, each in enumerate(inputs) if each.shape == shape]
+    shapes = [each.shape for each in inputs]
+    parts = [part for one in set(shapes) for part in _parts([n for n, shape in enumerate(shapes) if shape == one])]
+    for members in parts:
         batch = np.concatenate([inputs[n] for n in members])
         with no_gradients():
             outputs = {name: ops.convert_to_numpy(value) for name, value in plan.outputs(batch).items()}
@@ -231,21 +236,27 @@ def _expected(plan: Plan, inputs: Sequence[np.ndarray]) -> list[dict[str, np.nda
     return found
 
 
+def _parts(numbers: Sequence[int]) -> list[Sequence[int]]:
+    """Return some images in parts that are computed at once."""
+    return [numbers[start : start + _AT_ONCE] for start in range(0, len(numbers), _AT_ONCE)]
+
+
 def _stack(outputs: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
     return {name: np.concatenate([each[name] for each in outputs]) for name in outputs[0]}
 
 
 def _comparison(plan, what, outputs, expected, tolerance) -> Comparison:
     difference, same, count = 0.0, 0, 0
+    ranked = plan.classes is not None and plan.classes > 1  # the best of one class is always the same
     for found, wanted in zip(outputs, expected):
         count += len(wanted[plan.kind])
         for name, value in found.items():
             scale = max(1.0, float(np.abs(wanted[name]).max()))
             distance = float(np.abs(value.astype("float64") - wanted[name]).max()) / scale
             difference = distance if np.isnan(distance) else max(difference, distance)
-        if plan.classes:
+        if ranked:
             same += _same_class(found[plan.kind], wanted[plan.kind], 0.0 if plan.quantize else tolerance)
-    return Comparison(what, count, difference, None if plan.quantize else tolerance, same if plan.classes else None)
+    return Comparison(what, count, difference, None if plan.quantize else tolerance, same if ranked else None)
 
 
 def _same_class(found, wanted, tolerance) -> int:

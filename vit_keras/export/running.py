@@ -52,8 +52,10 @@ class Running:
         self.format, self.path = format, os.fspath(path)
 
     def __enter__(self) -> Running:
-        # Isolated (-I): no folder of ours, and no PYTHONPATH, is searched for modules.
-        command = [sys.executable, "-I", runtimes.__file__, self.format, self.path]
+        # Isolated (-I): its own folders are searched for modules first. Ours come after them, for a runtime that is in
+        # the user's site or on PYTHONPATH.
+        places = filter(os.path.isabs, sys.path)
+        command = [sys.executable, "-I", runtimes.__file__, self.format, self.path, *places]
         self._folder = tempfile.TemporaryDirectory()
         self._said = tempfile.TemporaryFile()
         pipe = subprocess.PIPE

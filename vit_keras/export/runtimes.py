@@ -1,9 +1,10 @@
 """Run one exported file in its own runtime, without Keras and without this package.
 
-Run as a script, `python -I runtimes.py FORMAT FILE`, it reads tasks from standard input and answers on standard output,
-one line of JSON each: `{"run": inputs.npz, "into": outputs.npz, "signature": null}` runs the file on each array of the
-first file, `{"time": n}` runs the last inputs `n` times more. `{}` ends it. The first line that it prints describes the
-file: its input's dtype and shape, and the version of the runtime.
+Run as a script, `python -I runtimes.py FORMAT FILE [FOLDER …]`, it reads tasks from standard input and answers on
+standard output, one line of JSON each: `{"run": inputs.npz, "into": outputs.npz, "signature": null}` runs the file on
+each array of the first file, `{"time": n}` runs the last inputs `n` times more. `{}` ends it. The first line that it
+prints describes the file: its input's dtype and shape, and the version of the runtime. Modules that are not found
+otherwise are searched for in the folders.
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ import os
 import sys
 import time
 from typing import Any
+
+if __name__ == "__main__":  # NumPy may be there too
+    sys.path += [place for place in sys.argv[3:] if place not in sys.path]
 
 import numpy as np
 

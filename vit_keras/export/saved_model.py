@@ -2,8 +2,8 @@
 
 Signatures (all with a batch of any size):
 
-- `serving_default`: files of images in (`image_bytes`: JPEG, PNG, GIF, BMP), the most probable `classes` and their
-  `scores` out;
+- `serving_default`: files of images in (`image_bytes`: JPEG, PNG, GIF, WebP, BMP), the most probable `classes` and
+  their `scores` out;
 - `bytes`: files in, all outputs out; `features`: files in, `features` out;
 - `images`: uint8 images of any one size in, all outputs out;
 - `pixels`: the model's own input (float32) in, all outputs out. Without preprocessing it is the only one, and

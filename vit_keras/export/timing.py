@@ -46,12 +46,16 @@ class Row:
 
 
 def benchmark(
-    files: Sequence[str | os.PathLike[str]], *, batch_size: int = 1, rounds: int = 10, image_size: int = 224
+    files: Sequence[str | os.PathLike[str]] | str | os.PathLike[str],
+    *,
+    batch_size: int = 1,
+    rounds: int = 10,
+    image_size: int = 224,
 ) -> list[Row]:
     """Run exported files in turns, each in a process of its own with its own runtime, and time them.
 
     Args:
-        files: Files and folders that `export` wrote, or other ones with one input of images.
+        files: One or several files and folders that `export` wrote, or other ones with one input of images.
         batch_size: Images in a batch.
         rounds: How often each file runs.
         image_size: Pixels of the images, height = width, for files that take any size.
@@ -68,11 +72,12 @@ def benchmark(
     """
     positive_integer(batch_size, "batch_size")
     positive_integer(rounds, "rounds")
+    files = [files] if isinstance(files, (str, os.PathLike)) else files
     paths = [Path(file).expanduser() for file in files]
     for path in paths:
         if not path.exists():
             raise FileNotFoundError(f"There is no file {path}.")
-    names = [find_format(path) for path in paths]
+    names = ["saved_model" if path.is_dir() else find_format(path) for path in paths]
     times: list[list[float]] = [[] for _ in paths]
     with contextlib.ExitStack() as stack:
         running = [stack.enter_context(Running(name, path)) for name, path in zip(names, paths)]

@@ -18,10 +18,8 @@ from typing import Any
 from .. import anatomy
 from .._internal import html_page
 from .._internal.atomic import workspace
-from ..backend.keras_internals import flat_layers
 from ..checkpoints.download import download
 from ..preprocess import Preprocessing
-from ..preprocess.layer import Preprocess
 from .onnx import write as write_onnx
 from .plan import Plan
 
@@ -145,21 +143,15 @@ def _as_module(script: str) -> str:
 
 def _about(plan: Plan, preprocessing: Preprocessing) -> dict[Any, Any]:
     """Return the settings of a model that the page needs to show its outputs."""
-    vit = anatomy.find_vit(plan.model)
-    inside = (layer.preprocessing for layer in flat_layers(plan.model) if isinstance(layer, Preprocess))
-    sized = next((each for each in (preprocessing, *inside) if each.image_size), None)
-    size = anatomy.native_size(vit) if sized is None else sized.image_size
+    sized = plan.resizing
     return {
         "task": anatomy.task(plan.model),
         "labels": plan.labels,
         "top": plan.top,
-        "size": size,
         "crop": None if sized is None else sized.crop,
         "crop_mode": None if sized is None else sized.crop_mode,
         "interpolation": preprocessing.interpolation if preprocessing.image_size else None,
-        "prefix": len(anatomy.prefix_names(vit)),
-        "readout": [[part.start, part.stop] for part in anatomy.readout(vit)],
-        "stride": anatomy.patch_stride(vit, size),
+        **plan.patches(),
     }
 
 

@@ -8,6 +8,7 @@ ONNX file. `pip install "vit-keras[serve]"` installs what it needs.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import importlib
 import os
@@ -51,6 +52,7 @@ def serve(
         FileNotFoundError: The file does not exist.
         ImportError: A package is missing.
         OSError: The port is taken.
+        TypeError: There is no such option.
         ValueError: The file cannot be served, or an option is out of range.
 
     Example:
@@ -76,6 +78,7 @@ def running(model: str | os.PathLike[str] | keras.Model, **options: Any) -> Iter
     Raises:
         FileNotFoundError: The file does not exist.
         ImportError: A package is missing.
+        TypeError: There is no such option.
         ValueError: The file cannot be served, or an option is out of range.
 
     Example:
@@ -126,19 +129,22 @@ def _opened(
     """Yield a server, ready to run, and its address."""
     _check_packages()
     from .._internal.validate import positive_integer
+    from ..visualize.options import check_options
     from .app import App
     from .engine import Engine
     from .http import Server
     from .limits import Limits
 
+    limiting = [field.name for field in dataclasses.fields(Limits)]
+    check_options(options, ("name", "threads", "workers", "batch", *limiting), "serve")
     options = dict(options)
     workers = positive_integer(options.pop("workers", 2), "workers")
     batch = positive_integer(options.pop("batch", 1), "batch")
     threads, name = options.pop("threads", None), options.pop("name", None)
     if threads is not None:
         threads = positive_integer(threads, "threads")
-    if not 0 <= port <= 65535:
-        raise ValueError(f"port is from 0 to 65535. Received: {port}")
+    if positive_integer(port, "port", least=0) > 65535:
+        raise ValueError(f"port must be from 0 to 65535. Received: {port}")
     limits = Limits(**options)
     with _exported(model) as path, contextlib.ExitStack() as stack:
         engine = Engine(path, threads=threads, name=name)

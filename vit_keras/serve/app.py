@@ -294,7 +294,9 @@ class App:
                         answer[name] = found[name][0].tolist()
                 if wants_attention:
                     scores = [found[name] for name in attention]
-                    answer["attention"] = attention_maps(scores, size, engine.preprocessing) if scores else None
+                    patches = engine.metadata.get("patches")
+                    maps = attention_maps(scores, size, engine.preprocessing, patches) if scores else None
+                    answer["attention"] = maps
                 return json_response(answer)
 
             return Work(images, (*results, *attention), finish)

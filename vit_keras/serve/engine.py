@@ -104,13 +104,14 @@ def _described(value: Any) -> tuple[str, list[int]]:
 
 
 def _metadata(properties: Mapping[str, str]) -> dict[str, Any]:
-    """Return the properties of a file, those in JSON parsed."""
+    """Return the properties of a file, those in JSON parsed; a name that looks like a number stays a text."""
     found: dict[str, Any] = {}
     for name, text in properties.items():
         try:
-            found[name] = json.loads(text)
+            value = json.loads(text)
         except ValueError:
-            found[name] = text
+            value = text
+        found[name] = value if name != "name" or isinstance(value, str) else text
     return found
 
 

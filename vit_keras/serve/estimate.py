@@ -47,7 +47,7 @@ def bytes_of_run(engine: Engine, count: int, size: Sequence[int]) -> int:
     found = _PIXEL * together * pixels_of(engine, size)
     if (height, width) != (down, across):
         found += _WEIGHT * (down * height + across * width)
-    if _any_size(engine):
+    if _fixed_size(engine) is None:
         tokens, known = _tokens(engine, size), _known(engine)
         # Scores and their softmax; the MLP is four times as wide, before and after its activation.
         found += together * (8 * known["heads"] * tokens**2 + 40 * known["width"] * tokens)
@@ -83,13 +83,9 @@ def at_once(engine: Engine, size: Sequence[int]) -> int:
 
 def least(engine: Engine) -> tuple[int, int]:
     """Return the `(height, width)` of the smallest image that reaches the model: one patch, where it is not resized."""
-    known = engine.metadata.get("tokens") if _any_size(engine) else None
+    known = engine.metadata.get("tokens") if _fixed_size(engine) is None else None
     down, across = known["stride"] if known else (1, 1)
     return down, across
-
-
-def _any_size(engine: Engine) -> bool:
-    return _fixed_size(engine) is None
 
 
 def _fixed_size(engine: Engine) -> tuple[int, int] | None:

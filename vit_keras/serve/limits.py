@@ -61,6 +61,8 @@ class Limits:
         for name, value in dataclasses.asdict(self).items():
             if name != "proxies" and value is not None and not value > 0:
                 raise ValueError(f"{name} must be positive. Received: {value!r}")
+        if isinstance(self.proxies, str):
+            raise ValueError(f"proxies is a list of addresses. Pass [{self.proxies!r}]. Received: {self.proxies!r}")
         for address in self.proxies:
             try:
                 ipaddress.ip_network(address, strict=False)

@@ -15,6 +15,7 @@ from starlette.exceptions import HTTPException
 from ..preprocess import Preprocessing
 from ..preprocess.images import MAX_ENLARGED, ManyScans, read, resize_in_steps
 from ..visualize.maps import attention_rollout
+from ..visualize.recording import Recording
 
 __all__ = ["attention_maps", "read_picture", "resized"]
 
@@ -99,14 +100,20 @@ def resized(picture: np.ndarray, preprocessing: Preprocessing | None, max_pixels
 
 
 def attention_maps(
-    scores: Sequence[np.ndarray], picture: tuple[int, int], preprocessing: Preprocessing | None
+    scores: Sequence[np.ndarray],
+    picture: tuple[int, int],
+    preprocessing: Preprocessing | None,
+    patches: Mapping[str, Any] | None = None,
 ) -> Mapping[str, Any] | None:
-    """Return attention maps of an image: those of the first token, or the mean of all tokens.
+    """Return attention maps of an image: those of the tokens that the model's output is read from.
 
     Args:
         scores: The attention `(1, heads, tokens, tokens)` of each block.
         picture: Its `(height, width)`.
         preprocessing: The model's; `None` if the whole image reaches the model.
+        patches: What the file says of its tokens (`export.Plan.patches`). `None`, as in files of earlier versions:
+            inferred from the shape of the image; the output is read from the first token, or from all if all are
+            patches.
 
     Returns:
         `grid`, the patches down and across; `box`, what the model sees: top, left, height and width as shares of the
@@ -120,16 +127,22 @@ def attention_maps(
     """
     size = picture if preprocessing is None or preprocessing.image_size is None else preprocessing.image_size
     tokens = scores[0].shape[-1]
-    grid = _grid(tokens, size)
+    grid = _grid(tokens, size) if patches is None else _known_grid(tokens, patches["size"] or size, patches)
     if grid is None or any(each.shape[1:] != (each.shape[1], tokens, tokens) for each in scores):
         return None
     prefix = tokens - grid[0] * grid[1]
-    rows = [each[0, :, 0, prefix:] if prefix else each[0].mean(axis=1) for each in scores]
+    start = np.zeros((1, tokens))
+    readout = [[0, 1] if prefix else [0, None]] if patches is None else patches["readout"]
+    for part in (slice(*ends) for ends in readout):
+        start[:, part] += 1 / start[0, part].size / len(readout)
+    rows = [np.einsum("q,hqk->hk", start[0], each[0])[:, prefix:] for each in scores]
     fused = np.stack([each.mean(axis=1) for each in scores])
+    blocks, names = tuple(range(len(scores))), tuple(map(str, range(prefix)))
+    recording = Recording((), grid, names, blocks, (1, 1), start, head_fusion="mean", attention=fused)
     return {
         "grid": list(grid),
         "box": _box(picture, preprocessing),
-        "rollout": _rounded(attention_rollout(fused, grid)[0]),
+        "rollout": _rounded(attention_rollout(recording)[0]),
         "layers": [[_rounded(head) for head in layer] for layer in rows],
     }
 
@@ -141,6 +154,16 @@ def _grid(tokens: int, size: tuple[int, int]) -> tuple[int, int] | None:
         if down and patches % down == 0 and abs(down * size[1] - patches // down * size[0]) * 50 <= down * size[1]:
             return down, patches // down
     return None
+
+
+def _known_grid(tokens: int, size: Sequence[int], patches: Mapping[str, Any]) -> tuple[int, int] | None:
+    """Return the patches down and across, of which the file says how far apart they are."""
+    count, stride = tokens - patches["prefix"], patches["stride"]
+    down, across = size[0] // stride[0], size[1] // stride[1]
+    if down * across != count and count > 0:  # patches that overlap
+        down = round(math.sqrt(count * size[0] / stride[0] / size[1] * stride[1]))
+        across = count // down if down else 0
+    return (down, across) if down * across == count else None
 
 
 def _box(picture: tuple[int, int], preprocessing: Preprocessing | None) -> list[float]:

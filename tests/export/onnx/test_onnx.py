@@ -195,3 +195,15 @@ def test_the_real_model(tmp_path, file, real_weights, shared):
     report = vit_keras.export(model, tmp_path / file, check=shared / "images", attention=True)
     assert report.bytes < 24e6
     assert all(each.same_class == each.pictures for each in report.comparisons)
+
+
+def test_what_onnx_refuses_is_an_error_that_names_the_model(tmp_path):
+    class Denied(keras.layers.Layer):
+        def call(self, x):
+            return ops.cast(ops.logical_not(x), "float32")  # of floats
+
+    model = keras.Sequential([tiny(), Denied()], name="odd")
+    with pytest.raises(
+        ValueError, match=r"'odd' has an operation that ONNX does not take.*denied/Not_.*Write the layer"
+    ):
+        write(Plan.of(model), tmp_path / "model.onnx")

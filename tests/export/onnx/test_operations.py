@@ -51,6 +51,17 @@ FUNCTIONS = {
     "backwards": lambda x: ops.flip(x, 0) + ops.flip(x),
     "every second of the batch": lambda x: x[::2],
     "likes": lambda x: ops.ones_like(x) + ops.zeros_like(x) + ops.full_like(x, 3),
+    "masks and places": lambda x: x[:, np.array([True, False, True])] + x[:, [0, 2]],
+    "made of floats": lambda x: x + ops.arange(0.5, ops.shape(x)[0] + 0.5)[:, None, None],
+    "variance of integers": lambda x: ops.var(ops.cast(x * 10, "int32"), 1) + ops.std(ops.cast(x * 10, "int32"), 1),
+    "bounds": lambda x: ops.max(x, 1, initial=2.0) + ops.min(x, 1, initial=-2.0),
+    "clipped by arrays": lambda x: ops.clip(x, np.float32([-1, 0, 0, 0]), np.float32([0, 0.1, 0.2, 0.3])),
+    "booleans": lambda x: (
+        ops.cast(ops.sum(x > 0, 1), "float32")
+        + ops.cast(ops.argmax(x > 0, 1), "float32")
+        + ops.cast(((x > 0) + (x < -1)) * (x > -2), "float32")[:, 0]
+        + ops.cast(ops.bitwise_and(ops.cast(x * 10, "int32"), 3), "float32")[:, 0]
+    ),
     "attention": lambda x: ops.dot_product_attention(*[ops.reshape(x, (-1, 3, 2, 2))] * 3),
 }
 
@@ -98,6 +109,22 @@ def test_an_unknown_operation_is_named_with_its_layer():
 
     with pytest.raises(ValueError, match=r"'strange' uses keras.ops' operation 'Logdet'"):
         trace(lambda x: {"y": Strange()(x)}, {"x": (("batch", 3, 3), "float32")})
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda x: x[:, np.array([0, 2]), np.array([1, 3])], "with one array in it"),
+        (lambda x: x[np.ones((2, 3), bool)], "along one axis. Received: 2 axes"),
+        (lambda x: ops.pad(x, 1), "with a pair for each axis. Received"),
+        (lambda x: ops.argmax(x), "argmax is written to ONNX with an axis"),
+        (lambda x: ops.take_along_axis(x, ops.argmax(x, -1, keepdims=True), None), "take_along_axis is written"),
+        (lambda x: ops.split(x, 2, axis=0)[0], "split is written to ONNX along an axis of known size"),
+    ],
+)
+def test_what_is_not_written_is_named(function, message):
+    with pytest.raises(ValueError, match=message):
+        trace(lambda x: {"y": function(x)}, {"x": (("batch", 3, 4), "float32")})
 
 
 def test_a_batch_is_not_normalized_by_its_own_moments():

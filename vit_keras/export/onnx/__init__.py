@@ -46,7 +46,13 @@ def write(plan: Plan, path: str | os.PathLike[str]) -> list[str]:
     import onnx
 
     files = save(graph_of(plan), Path(path), name=plan.model.name, metadata=_texts(plan.metadata_json()))
-    onnx.checker.check_model(os.fspath(path), full_check=True)
+    try:
+        onnx.checker.check_model(os.fspath(path), full_check=True)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
+        raise ValueError(
+            f"The model {plan.model.name!r} has an operation that ONNX does not take as it is: "
+            f"{' '.join(str(error).split()):.500}. Write the layer with other operations, or with other types."
+        ) from None
     return [f"The weights are in {each.name}, which must stay next to {files[0].name}." for each in files[1:]]
 
 

@@ -18,9 +18,13 @@ def _two(operator: str, *more: Any) -> Callable[..., Any]:
 
     def handle(t, op, x1, x2):
         dtype = t.dtype(x1, x2, *more)
-        return t.graph.add(operator, t.value(x1, dtype), t.value(x2, dtype))
+        own = _OF_BOOLEANS.get(operator, operator) if dtype == "bool" else operator
+        return t.graph.add(own, t.value(x1, dtype), t.value(x2, dtype))
 
     return handle
+
+
+_OF_BOOLEANS = {"Add": "Or", "Max": "Or", "BitwiseOr": "Or", "Mul": "And", "Min": "And", "BitwiseAnd": "And"}
 
 
 def _one(operator: str, **attributes: Any) -> Callable[..., Any]:
@@ -43,7 +47,8 @@ OPERATIONS.update(
     {name: _two(operator) for name, operator in {
         "Add": "Add", "Subtract": "Sub", "Multiply": "Mul", "Maximum": "Max", "Minimum": "Min", "Power": "Pow",
         "Equal": "Equal", "Greater": "Greater", "GreaterEqual": "GreaterOrEqual", "Less": "Less",
-        "LessEqual": "LessOrEqual", "LogicalAnd": "And", "LogicalOr": "Or", "BitwiseAnd": "And", "BitwiseOr": "Or",
+        "LessEqual": "LessOrEqual", "LogicalAnd": "And", "LogicalOr": "Or", "BitwiseAnd": "BitwiseAnd",
+        "BitwiseOr": "BitwiseOr",
     }.items()}
 )  # fmt: skip
 OPERATIONS.update(
@@ -122,7 +127,10 @@ def _round(t, op, x):
 
 @on("Clip")
 def _clip(t, op, x):
-    return t.graph.add("Clip", t.value(x), t.value(op.x_min, x.dtype), t.value(op.x_max, x.dtype))
+    y, low, high = t.value(x), t.value(op.x_min, x.dtype), t.value(op.x_max, x.dtype)
+    if low.shape == high.shape == ():
+        return t.graph.add("Clip", y, low, high)
+    return t.graph.add("Min", t.graph.add("Max", y, low), high)
 
 
 @on("Gelu")

@@ -29,7 +29,11 @@ def _log_softmax(t, op, x):
 def _reduce(kind: str) -> Callable[..., Any]:
     def handle(t, op, x):
         x = t.value(x, t.dtype(x, float) if kind == "Mean" else None)
-        return t.graph.reduce(kind, x, op.axis, op.keepdims)
+        if kind in ("Prod", "Sum") and x.dtype == "bool":
+            x = t.graph.cast(x, "int32")
+        y = t.graph.reduce(kind, x, op.axis, op.keepdims)
+        initial = getattr(op, "initial", None)  # of Max and Min
+        return y if initial is None else t.graph.add(kind, y, t.value(initial, y.dtype))
 
     return handle
 
@@ -38,7 +42,7 @@ OPERATIONS.update({kind: _reduce(kind) for kind in ("Max", "Mean", "Min", "Prod"
 
 
 def _moments(t, x, axes, keepdims):
-    x = t.value(x)
+    x = t.value(x, t.dtype(x, float))
     mean = t.graph.reduce("Mean", x, axes, True)
     apart = t.graph.add("Sub", x, mean)
     variance = t.graph.reduce("Mean", t.graph.add("Mul", apart, apart), axes, keepdims)
@@ -116,8 +120,10 @@ def _cumsum(t, op, x):
 
 @on("Argmax", "Argmin")
 def _arg(t, op, x):
+    if op.axis is None:
+        raise ValueError(f"keras.ops.{type(op).__name__.lower()} is written to ONNX with an axis. Received: axis=None")
     axis = op.axis % len(x.shape)
-    x = t.value(x)
+    x = t.value(x, "int32" if t.value(x).dtype == "bool" else None)
     shape = [1 if a == axis else n for a, n in enumerate(x.shape) if op.keepdims or a != axis]
     name = {"Argmax": "ArgMax", "Argmin": "ArgMin"}[type(op).__name__]
     return t.graph.add(name, x, shape=shape, dtype="int64", axis=axis, keepdims=int(op.keepdims))

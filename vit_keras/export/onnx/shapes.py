@@ -92,6 +92,8 @@ def _stack(t, op, xs):
 def _split(t, op, x):
     x, axis, parts = t.value(x), op.axis % len(x.shape), op.indices_or_sections
     size = x.shape[axis]
+    if isinstance(parts, int) and not isinstance(size, int):
+        raise ValueError(f"keras.ops.split is written to ONNX along an axis of known size. Received: axis={op.axis}")
     bounds = list(parts) if not isinstance(parts, int) else [n * (size // parts) for n in range(1, parts)]
     return [t.graph.slice(x, axis, *pair) for pair in zip([0, *bounds], [*bounds, size])]
 
@@ -125,6 +127,8 @@ def _pad(t, op, x, constant_values=None):
     if op.mode != "constant":
         raise ValueError(f"keras.ops.pad is written to ONNX with mode='constant'. Received: {op.mode!r}")
     x = t.value(x)
+    if len(op.pad_width) != len(x.shape):  # the backends differ
+        raise ValueError(f"keras.ops.pad is written to ONNX with a pair for each axis. Received: {op.pad_width}")
     before, after = zip(*op.pad_width)
     shape = [n + a + b if isinstance(n, int) else n if a + b == 0 else None for n, a, b in zip(x.shape, before, after)]
     if not any((*before, *after)):
@@ -146,9 +150,10 @@ def _arange(t, op, start, stop=None, step=None):
     start, stop = (0, start) if stop is None else (start, stop)
     step = 1 if step is None else step
     dtype = op.dtype or t.dtype(start, stop, step)
-    values = [t.value(x, "int64" if dtype.startswith(("int", "float")) else dtype) for x in (start, stop, step)]
+    whole = t.dtype(start, stop, step).startswith(("int", "uint"))
+    values = [t.value(x, "int64" if whole else dtype) for x in (start, stop, step)]
     size = None
-    if step == 1:
+    if whole and step == 1:
         size = t.graph.dimension(t.graph.add("Sub", values[1], values[0]))
     return t.graph.cast(t.graph.add("Range", *values, shape=(size,)), dtype)
 
@@ -173,6 +178,8 @@ def _take(t, op, x, indices):
 
 @on("TakeAlongAxis")
 def _take_along_axis(t, op, x, indices):
+    if op.axis is None:
+        raise ValueError("keras.ops.take_along_axis is written to ONNX with an axis. Received: axis=None")
     x, indices = t.value(x), t.value(indices, "int64")
     axis = op.axis % len(x.shape)
     shape = [n if a == axis else size for a, (n, size) in enumerate(zip(indices.shape, x.shape))]
@@ -188,6 +195,8 @@ def _get_item(t, op, x, key):
     at = next((place for place, k in enumerate(key) if k is Ellipsis), None)
     if at is not None:
         key[at : at + 1] = [slice(None)] * (len(y.shape) - taken)
+    if sum(not isinstance(k, (slice, int, np.integer, type(None))) for k in key) > 1:
+        raise ValueError("An index is written to ONNX with one array in it. Received several: x[:, rows, columns]")
     axis = 0
     for k in key:
         if k is None:
@@ -200,7 +209,12 @@ def _get_item(t, op, x, key):
         elif isinstance(k, (int, np.integer)):
             y = t.graph.gather(y, t.graph.constant(k, "int64"), axis)
         else:
-            indices = t.value(k, "int64")
+            indices = t.value(np.asarray(k) if isinstance(k, (list, tuple)) else k)
+            if indices.dtype == "bool":
+                if len(indices.shape) != 1:
+                    raise ValueError(f"A mask is written to ONNX along one axis. Received: {len(indices.shape)} axes")
+                indices = t.value(np.flatnonzero(indices.array()))
+            indices = t.graph.cast(indices, "int64")
             y = t.graph.gather(y, indices, axis)
             axis += len(indices.shape)
     return y

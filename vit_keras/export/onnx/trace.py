@@ -85,7 +85,7 @@ class _Tracer:
     def dtype(self, *arguments: Any) -> str:
         """Return the type of the result of an operation on these arguments, by Keras' rules; never half precision."""
         kinds = [x if isinstance(x, type) else getattr(x, "dtype", type(x)) for x in arguments]
-        if all(kind in (int, bool) for kind in kinds):
+        if all(isinstance(kind, type) and kind in (int, bool) for kind in kinds):
             return "int64"
         standard = keras.backend.standardize_dtype
         result = keras.backend.result_type(*(x if isinstance(x, type) else standard(x) for x in kinds))
