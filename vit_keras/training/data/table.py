@@ -168,9 +168,7 @@ def read_table(
 ) -> Labeled:
     """Return the images and labels of a table with at least this number of classes; see `image_table`."""
     one_of(task, "task", ("auto", *TASKS))
-    root = Path(images_dir).expanduser()
-    if not root.is_dir():
-        raise FileNotFoundError(f"There is no folder {root}.")
+    root = folder_of(table, images_dir)
     image, group, weight = str(image_column), group_column, weight_column
     names = [label_column] if isinstance(label_column, (str, int)) else label_column
     wanted = [str(name) for name in names]
