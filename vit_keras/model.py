@@ -175,6 +175,8 @@ class VisionTransformer(FastModel):
     def save(self, filepath: Any, *args: Any, **kwargs: Any) -> Any:
         """Save the model as `keras.Model.save` does, and refuse what could not be opened again.
 
+        The path may begin with `~`.
+
         Raises:
             ValueError: Keras' older format, .h5, cannot hold the quantization, or no file an activation that is a
                 function.
@@ -187,7 +189,12 @@ class VisionTransformer(FastModel):
                 f"A file cannot hold the function {unnamed!r:.100} that is the activation of an MLP of {self.name!r}. "
                 "Save the weights alone by model.save_weights, or set the activation to a name of Keras."
             )
-        return super().save(filepath, *args, **kwargs)
+        path = os.path.expanduser(filepath) if isinstance(filepath, (str, os.PathLike)) else filepath
+        return super().save(path, *args, **kwargs)
+
+    def save_weights(self, filepath: Any, *args: Any, **kwargs: Any) -> Any:
+        """Save the weights as `keras.Model.save_weights` does; the path may begin with `~`."""
+        return super().save_weights(os.path.expanduser(filepath), *args, **kwargs)
 
     def load_weights(self, filepath: Any, skip_mismatch: bool = False, **kwargs: Any) -> None:
         """Load weights as `keras.Model.load_weights` does; files of vit-keras 0.x work too.
@@ -197,15 +204,18 @@ class VisionTransformer(FastModel):
         """
         mlps = self._mlps()
         before = [mlp.activation for mlp in mlps]
-        with saved_models.readable_weights(filepath) as (path, activation_unknown):
-            super().load_weights(path, skip_mismatch=skip_mismatch, **kwargs)
+        filepath = os.path.expanduser(filepath)
+        try:
+            with saved_models.readable_weights(filepath) as (path, activation_unknown):
+                super().load_weights(path, skip_mismatch=skip_mismatch, **kwargs)
+            if activation_unknown:
+                for mlp in mlps:
+                    mlp.activation = "gelu"  # the one that vit-keras 0.x had
+        finally:  # a file that does not fit the head has already changed the blocks
+            if [mlp.activation for mlp in mlps] != before:
+                forget_compiled(self)  # those functions have the other activation
+                self.config = self.config and self.config.replace(mlp_activation=mlps[0].activation)
         finite.check_model(filepath, self)
-        if activation_unknown:
-            for mlp in mlps:
-                mlp.activation = "gelu"  # the one that vit-keras 0.x had
-        if [mlp.activation for mlp in mlps] != before:
-            forget_compiled(self)  # those functions have the other activation
-            self.config = self.config and self.config.replace(mlp_activation=mlps[0].activation)
 
     def _mlps(self) -> list[MlpBlock]:
         return [layer for layer in flat_layers(self) if isinstance(layer, MlpBlock)]
