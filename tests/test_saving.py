@@ -245,6 +245,31 @@ def test_a_compiled_prediction_follows_a_file_that_changes_the_activation():
     assert model.config.mlp_activation == "gelu"
 
 
+def test_the_config_follows_weights_that_were_loaded_into_an_outer_model(tmp_path):
+    def outer(activation):
+        inner = vit.build_model(16, 8, 2, 8, 2, "t", 16, classes=2, mlp_activation=activation)
+        return keras.Sequential([keras.Input((16, 16, 3)), inner, keras.layers.Dense(2)]), inner
+
+    saved, _ = outer("relu")
+    saved.save_weights(tmp_path / "a.weights.h5")
+    model, inner = outer("gelu")
+    model.load_weights(tmp_path / "a.weights.h5")
+    model.save(tmp_path / "a.keras")
+    assert inner.config.mlp_activation == "relu"
+    images = np.random.RandomState(1).uniform(-1, 1, size=(2, 16, 16, 3)).astype("float32")
+    outputs = keras.ops.convert_to_numpy(inner(images))
+    for again in (inner, keras.models.load_model(tmp_path / "a.keras").layers[0]):
+        resized = vit_keras.resize(again, 16)
+        np.testing.assert_allclose(keras.ops.convert_to_numpy(resized(images)), outputs, atol=TOLERANCE)
+
+
+def test_weights_of_an_unknown_activation_are_refused():
+    block = layers.MlpBlock(4)
+    with pytest.raises(ValueError, match="nonsense"):
+        block.load_own_variables({"activation": np.frombuffer(b"nonsense", "uint8")})
+    assert block.activation == "gelu_tanh"
+
+
 @pytest.mark.filterwarnings("ignore:Skipping nested container")
 def test_a_file_that_does_not_fit_leaves_the_config_and_the_prediction_with_its_activation(tmp_path):
     vit.build_model(16, 8, 1, 8, 2, "t", 16, classes=3, mlp_activation="relu").save_weights(tmp_path / "a.weights.h5")

@@ -33,8 +33,8 @@ class VisionTransformer(FastModel):
     All attributes except `load_report` are saved with the model.
 
     Attributes:
-        config: The `ViTConfig` from which the model was built, or `None` in a copy that `keras.models.clone_model`
-            made.
+        config: The `ViTConfig` from which the model was built, with the activation that all MLPs have now; or `None`
+            in a copy that `keras.models.clone_model` made.
         preprocessing: How the images of the checkpoint are prepared (`vit_keras.preprocess.Preprocessing`). The first
             block stores it, so a functional model that a user builds from the model's tensors has it too.
         labels: Names of the classes: a tuple, the name of a list of names (`"imagenet-1k"`), or `None`.
@@ -50,11 +50,23 @@ class VisionTransformer(FastModel):
         (True, 6, 'single')
     """
 
-    config: ViTConfig | None = None
+    _config: ViTConfig | None = None
     labels: tuple[str, ...] | str | None = None
     task: str = "single"
     load_report: LoadReport | None = None
     range_checked: bool = False
+
+    @property
+    def config(self) -> ViTConfig | None:
+        """The `ViTConfig`, with the activation that all MLPs have now: weights bring theirs."""
+        config, activations = self._config, {mlp.activation for mlp in self._mlps()}
+        if config and len(activations) == 1 and isinstance(name := activations.pop(), str):
+            return config if name == config.mlp_activation else config.replace(mlp_activation=name)
+        return config
+
+    @config.setter
+    def config(self, config: ViTConfig | None) -> None:
+        self._config = config
 
     @property
     def preprocessing(self) -> Preprocessing:
@@ -166,7 +178,7 @@ class VisionTransformer(FastModel):
                 f"The model {self.name!r} takes images {_shown(wanted)}. Received: {_shown(shape)}. "
                 "model.preprocess(images) resizes images; vit_keras.resize(model, image_size) makes another model."
             )
-        config = self.config if None not in size else None
+        config = self.config if None in wanted[1:3] and None not in size else None
         if config is not None and config.image_size is None and min(config.grid_of(size)) < 1:
             raise ValueError(
                 f"The model {self.name!r} takes images of at least one patch, {config.stride} pixels. Received: {size}"
@@ -214,7 +226,6 @@ class VisionTransformer(FastModel):
         finally:  # a file that does not fit the head has already changed the blocks
             if [mlp.activation for mlp in mlps] != before:
                 forget_compiled(self)  # those functions have the other activation
-                self.config = self.config and self.config.replace(mlp_activation=mlps[0].activation)
         finite.check_model(filepath, self)
 
     def _mlps(self) -> list[MlpBlock]:
