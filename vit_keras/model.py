@@ -18,7 +18,7 @@ from .backend.keras_internals import concrete, flat_layers, forget_compiled
 from .backend.keras_speed import FastModel
 from .checkpoints import saved_models
 from .config import ViTConfig
-from .labels import TASKS
+from .labels import TASKS, names
 from .layers import MlpBlock
 from .preprocess import GOOGLE, Preprocessing
 
@@ -51,7 +51,7 @@ class VisionTransformer(FastModel):
     """
 
     _config: ViTConfig | None = None
-    labels: tuple[str, ...] | str | None = None
+    _labels: tuple[str, ...] | str | None = None
     task: str = "single"
     load_report: LoadReport | None = None
     range_checked: bool = False
@@ -67,6 +67,15 @@ class VisionTransformer(FastModel):
     @config.setter
     def config(self, config: ViTConfig | None) -> None:
         self._config = config
+
+    @property
+    def labels(self) -> tuple[str, ...] | str | None:
+        """The names of the classes; any sequence of names is stored as a tuple of `str`."""
+        return self._labels
+
+    @labels.setter
+    def labels(self, labels: Any) -> None:
+        self._labels = labels if labels is None or isinstance(labels, str) else tuple(map(str, names(labels) or ()))
 
     @property
     def preprocessing(self) -> Preprocessing:
@@ -248,7 +257,7 @@ class VisionTransformer(FastModel):
                 layer.trainable = False
         model.config = None if vit is None else ViTConfig(**vit)
         model.preprocessing = GOOGLE if preprocessing is None else Preprocessing.from_dict(preprocessing)
-        model.labels = tuple(labels) if isinstance(labels, list) else labels
+        model.labels = labels
         model.task = task
         return model
 
