@@ -227,7 +227,7 @@ def create(
         warn_caller(f"{obstacle} The head is not the pre-trained one.")
     model = build(config, dtype=dtype)
     if source is not None:
-        how = {"include_head": obstacle is None and pretrained_top is not False, "resize_patches": "patch_size" in options}
+        how = {"include_head": not obstacle and pretrained_top is not False, "resize_patches": "patch_size" in options}
         _load_and_describe(model, config, source, native, **how)
         known = {**options, "num_heads": preset.num_heads, "pooling": preset.pooling}
         _report_assumptions(model, config, source, known)
