@@ -41,6 +41,7 @@ def test_a_class_by_one_of_its_names(name, number):
         ("xyzzy", IMAGENET, "No class has the name 'xyzzy'."),
         ("", labels.CIFAR10, "No class has the name ''."),
         ("crane", IMAGENET, "2 classes have the name 'crane': 134 (crane); 517 (crane). Pass the number of one."),
+        ("3", range(3), "No class has the name '3'. The classes are 0, 1, 2."),
         ("cat", None, "knows no names of classes. Pass the number of the class. Received: 'cat'"),
     ],
 )

@@ -238,6 +238,14 @@ def test_patches_of_another_size():
         np.testing.assert_array_equal(found, wanted)
 
 
+def test_another_pooling_keeps_the_class_token_as_its_file_does():
+    expected = open_file("timm_vit", pooling="gap")
+    resized = vit.resize(native("timm_vit"), expected.config.image_size, pooling="gap")
+    assert resized.config.has_class_token
+    for found, wanted in zip(resized.get_weights(), expected.get_weights(), strict=True):
+        np.testing.assert_array_equal(found, wanted)
+
+
 def test_a_nested_model_and_a_policy():
     model = open_file("timm_vit", dtype="mixed_bfloat16")
     model.labels = tuple("abcdefghij")

@@ -173,6 +173,20 @@ def test_weights_bring_their_activation_with_them(tmp_path):
     np.testing.assert_array_equal(model.predict(images, verbose=0), exact.predict(images, verbose=0))
 
 
+def test_a_path_may_begin_with_a_tilde(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    model = same_architecture()
+    model.save("~/a.keras")
+    model.save_weights("~/a.weights.h5")
+    vit_keras.save_weights(model, "~/a.npz")
+    model.load_weights("~/a.weights.h5")
+    for open_it in (vit_keras.load_model, vit_keras.open_model):
+        assert open_it("~/a.keras").config == model.config
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.keras", "a.npz", "a.weights.h5"]
+
+
 def test_old_files_are_not_changed(tmp_path):
     before = (OLD / "v010.h5").read_bytes()
     vit_keras.load_model(OLD / "v010.h5")
@@ -229,6 +243,45 @@ def test_a_compiled_prediction_follows_a_file_that_changes_the_activation():
     model.load_weights(OLD / "v020.weights.h5")
     assert_outputs(model, inputs, outputs)
     assert model.config.mlp_activation == "gelu"
+
+
+def test_the_config_follows_weights_that_were_loaded_into_an_outer_model(tmp_path):
+    def outer(activation):
+        inner = vit.build_model(16, 8, 2, 8, 2, "t", 16, classes=2, mlp_activation=activation)
+        return keras.Sequential([keras.Input((16, 16, 3)), inner, keras.layers.Dense(2)]), inner
+
+    saved, _ = outer("relu")
+    saved.save_weights(tmp_path / "a.weights.h5")
+    model, inner = outer("gelu")
+    model.load_weights(tmp_path / "a.weights.h5")
+    model.save(tmp_path / "a.keras")
+    assert inner.config.mlp_activation == "relu"
+    images = np.random.RandomState(1).uniform(-1, 1, size=(2, 16, 16, 3)).astype("float32")
+    outputs = keras.ops.convert_to_numpy(inner(images))
+    for again in (inner, keras.models.load_model(tmp_path / "a.keras").layers[0]):
+        resized = vit_keras.resize(again, 16)
+        np.testing.assert_allclose(keras.ops.convert_to_numpy(resized(images)), outputs, atol=TOLERANCE)
+
+
+def test_weights_of_an_unknown_activation_are_refused():
+    block = layers.MlpBlock(4)
+    with pytest.raises(ValueError, match="nonsense"):
+        block.load_own_variables({"activation": np.frombuffer(b"nonsense", "uint8")})
+    assert block.activation == "gelu_tanh"
+
+
+@pytest.mark.filterwarnings("ignore:Skipping nested container")
+def test_a_file_that_does_not_fit_leaves_the_config_and_the_prediction_with_its_activation(tmp_path):
+    vit.build_model(16, 8, 1, 8, 2, "t", 16, classes=3, mlp_activation="relu").save_weights(tmp_path / "a.weights.h5")
+    model = vit.build_model(16, 8, 1, 8, 2, "t", 16, classes=2, mlp_activation="gelu")
+    randomise(model)
+    images = np.random.RandomState(1).uniform(-1, 1, size=(2, 16, 16, 3)).astype("float32")
+    model.predict(images, verbose=0)
+    with pytest.raises(ValueError, match="shape"):
+        model.load_weights(tmp_path / "a.weights.h5")
+    assert model.config.mlp_activation == vit_keras.anatomy.blocks(model)[0].mlpblock.activation == "relu"
+    outputs = keras.ops.convert_to_numpy(vit_keras.resize(model, 16)(images))
+    np.testing.assert_allclose(model.predict(images, verbose=0), outputs, atol=TOLERANCE)
 
 
 def randomise(model):

@@ -1,6 +1,7 @@
 """Building models: the table, the options, what is drop-in for vit-keras 0.2, and wrong arguments."""
 
 import inspect
+import json
 import warnings
 
 import keras
@@ -248,6 +249,26 @@ def test_another_image_size_is_reported(ti16):
     assert "Loaded 200 weights" in str(report)
 
 
+def test_patches_of_another_size_are_resampled_as_by_from_checkpoint(ti16):
+    model = vit.vit_ti16(image_size=32, patch_size=8, weights=ti16())
+    expected = vit_keras.from_checkpoint(ti16(), image_size=32, patch_size=8)
+    for found, wanted in zip(model.get_weights(), expected.get_weights(), strict=True):
+        np.testing.assert_array_equal(found, wanted)
+
+
+def test_numbers_and_labels_of_numpy_are_those_of_python(tmp_path):
+    numbers = {"dropout": np.float32(0.5), "layer_scale": np.float64(0.1), "qkv_bias": np.bool_(True)}
+    model = tiny(**numbers)
+    assert json.dumps(model.settings()) == json.dumps(tiny(dropout=0.5, layer_scale=0.1, qkv_bias=True).settings())
+    for labels in (np.array([*"abcdefghij"]), dict.fromkeys("abcdefghij").keys(), [*"abcdefghij"]):
+        model.labels = labels
+        assert model.labels == tuple("abcdefghij") and {type(label) for label in model.labels} == {str}
+    model.labels = range(10)
+    vit_keras.save_weights(model, tmp_path / "a.safetensors")
+    model.save(tmp_path / "a.keras")
+    assert keras.models.load_model(tmp_path / "a.keras").labels == tuple("0123456789")
+
+
 def test_weights_of_another_size_are_refused(ti16):
     with pytest.raises(ValueError, match=r"hidden size 192 and 384"):
         vit.vit_s16(image_size=32, weights=ti16())
@@ -375,6 +396,7 @@ def test_image_sizes_that_are_none(size):
         ({"poling": "gap"}, "Unknown option poling"),
         ({"mlp_activation": "gello"}, "gello"),
         ({"channels": 0}, "channels must be"),
+        ({"resnet": 3}, "resnet must be the units of each stage"),
     ],
 )
 def test_wrong_arguments_are_named(options, message):

@@ -46,8 +46,9 @@ def feature_maps(
 
     Returns:
         A model from images `(batch, height, width, channels)`, as the given model takes them, to maps `(batch, down,
-        across, hidden_size)`. For one number it returns one map, otherwise a list in the order of the blocks. With
-        `prefix`, it returns a list of the maps and of the tokens `(batch, prefix_tokens, hidden_size)`.
+        across, hidden_size)`. For one number it returns one map, otherwise a list in the order of the blocks, without
+        repetition. With `prefix`, it returns a list of the maps and of the tokens `(batch, prefix_tokens,
+        hidden_size)`.
 
     Raises:
         ValueError: The model contains no ViT or more than one, a block does not exist, the patches do not keep their

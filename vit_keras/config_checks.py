@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
+
+import numpy as np
 
 from ._internal.bounds import not_divisible
 from ._internal.validate import check_activations, is_number, merge_schedule, one_of, positive_integer, size_pair
@@ -34,7 +37,10 @@ def checked_fields(config: Any) -> dict[str, Any]:
     Raises:
         ValueError: A value is out of range.
     """
-    found: dict[str, Any] = {}
+    # NumPy's numbers are not JSON, as which a file stores the config.
+    found: dict[str, Any] = {
+        field: value.item() for field, value in vars(config).items() if isinstance(value, np.generic)
+    }
     for field in ("patch_size", "image_size", "position_grid", "rope_grid"):
         if getattr(config, field) is not None or field == "patch_size":
             found[field] = size_pair(getattr(config, field), field)
@@ -44,6 +50,8 @@ def checked_fields(config: Any) -> dict[str, Any]:
         if getattr(config, field) is not None and (field, getattr(config, field)) != ("registers", 0):
             found[field] = positive_integer(getattr(config, field), field)
     if config.resnet is not None:
+        if not isinstance(config.resnet, Iterable):
+            raise ValueError(f"resnet must be the units of each stage, such as (3, 4, 9). Received: {config.resnet!r}")
         found["resnet"] = tuple(positive_integer(units, "resnet") for units in config.resnet)
     _check_numbers(config)
     if isinstance(config.pooling, str):
@@ -134,7 +142,8 @@ def check_combination(config: Any) -> None:
     if config.register_positions and not (config.registers and config.position == "learned" and config.position_prefix):
         raise ValueError("register_positions=True needs registers, position='learned' and position_prefix=True.")
     if config.pooling == "map" and config.hidden_size % (config.map_heads or config.num_heads):
-        raise ValueError(f"hidden_size={config.hidden_size} is not divisible by map_heads={config.map_heads}.")
+        heads = config.map_heads or config.num_heads
+        raise ValueError(f"hidden_size={config.hidden_size} is not divisible by map_heads={heads}.")
     if config.tokens_mlp_dim is not None and (config.prefix_tokens or config.position is not None):
         raise ValueError(
             "A Mixer (tokens_mlp_dim) has no class token, registers or positions: pooling='gap', position=None."

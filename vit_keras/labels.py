@@ -82,6 +82,7 @@ def class_named(name: str, labels: Sequence[str] | None) -> int:
         raise TypeError(f"name must be the name of a class. Received: {name!r:.100}")
     if labels is None:
         raise ValueError(f"The model knows no names of classes. Pass the number of the class. Received: {name!r}")
+    labels = [str(label) for label in labels]
     wanted = name.strip().lower()
     whole = [number for number, label in enumerate(labels) if label.lower() == wanted]
     part = [number for number, label in enumerate(labels) if wanted in _synonyms(label.lower())]

@@ -18,7 +18,7 @@ from .backend.keras_internals import concrete, flat_layers, forget_compiled
 from .backend.keras_speed import FastModel
 from .checkpoints import saved_models
 from .config import ViTConfig
-from .labels import TASKS
+from .labels import TASKS, names
 from .layers import MlpBlock
 from .preprocess import GOOGLE, Preprocessing
 
@@ -33,8 +33,8 @@ class VisionTransformer(FastModel):
     All attributes except `load_report` are saved with the model.
 
     Attributes:
-        config: The `ViTConfig` from which the model was built, or `None` in a copy that `keras.models.clone_model`
-            made.
+        config: The `ViTConfig` from which the model was built, with the activation that all MLPs have now; or `None`
+            in a copy that `keras.models.clone_model` made.
         preprocessing: How the images of the checkpoint are prepared (`vit_keras.preprocess.Preprocessing`). The first
             block stores it, so a functional model that a user builds from the model's tensors has it too.
         labels: Names of the classes: a tuple, the name of a list of names (`"imagenet-1k"`), or `None`.
@@ -50,11 +50,32 @@ class VisionTransformer(FastModel):
         (True, 6, 'single')
     """
 
-    config: ViTConfig | None = None
-    labels: tuple[str, ...] | str | None = None
+    _config: ViTConfig | None = None
+    _labels: tuple[str, ...] | str | None = None
     task: str = "single"
     load_report: LoadReport | None = None
     range_checked: bool = False
+
+    @property
+    def config(self) -> ViTConfig | None:
+        """The `ViTConfig`, with the activation that all MLPs have now: weights bring theirs."""
+        config, activations = self._config, {mlp.activation for mlp in self._mlps()}
+        if config and len(activations) == 1 and isinstance(name := activations.pop(), str):
+            return config if name == config.mlp_activation else config.replace(mlp_activation=name)
+        return config
+
+    @config.setter
+    def config(self, config: ViTConfig | None) -> None:
+        self._config = config
+
+    @property
+    def labels(self) -> tuple[str, ...] | str | None:
+        """The names of the classes; any sequence of names is stored as a tuple of `str`."""
+        return self._labels
+
+    @labels.setter
+    def labels(self, labels: Any) -> None:
+        self._labels = labels if labels is None or isinstance(labels, str) else tuple(map(str, names(labels) or ()))
 
     @property
     def preprocessing(self) -> Preprocessing:
@@ -166,7 +187,7 @@ class VisionTransformer(FastModel):
                 f"The model {self.name!r} takes images {_shown(wanted)}. Received: {_shown(shape)}. "
                 "model.preprocess(images) resizes images; vit_keras.resize(model, image_size) makes another model."
             )
-        config = self.config if None not in size else None
+        config = self.config if None in wanted[1:3] and None not in size else None
         if config is not None and config.image_size is None and min(config.grid_of(size)) < 1:
             raise ValueError(
                 f"The model {self.name!r} takes images of at least one patch, {config.stride} pixels. Received: {size}"
@@ -174,6 +195,8 @@ class VisionTransformer(FastModel):
 
     def save(self, filepath: Any, *args: Any, **kwargs: Any) -> Any:
         """Save the model as `keras.Model.save` does, and refuse what could not be opened again.
+
+        The path may begin with `~`.
 
         Raises:
             ValueError: Keras' older format, .h5, cannot hold the quantization, or no file an activation that is a
@@ -187,7 +210,12 @@ class VisionTransformer(FastModel):
                 f"A file cannot hold the function {unnamed!r:.100} that is the activation of an MLP of {self.name!r}. "
                 "Save the weights alone by model.save_weights, or set the activation to a name of Keras."
             )
-        return super().save(filepath, *args, **kwargs)
+        path = os.path.expanduser(filepath) if isinstance(filepath, (str, os.PathLike)) else filepath
+        return super().save(path, *args, **kwargs)
+
+    def save_weights(self, filepath: Any, *args: Any, **kwargs: Any) -> Any:
+        """Save the weights as `keras.Model.save_weights` does; the path may begin with `~`."""
+        return super().save_weights(os.path.expanduser(filepath), *args, **kwargs)
 
     def load_weights(self, filepath: Any, skip_mismatch: bool = False, **kwargs: Any) -> None:
         """Load weights as `keras.Model.load_weights` does; files of vit-keras 0.x work too.
@@ -197,15 +225,17 @@ class VisionTransformer(FastModel):
         """
         mlps = self._mlps()
         before = [mlp.activation for mlp in mlps]
-        with saved_models.readable_weights(filepath) as (path, activation_unknown):
-            super().load_weights(path, skip_mismatch=skip_mismatch, **kwargs)
+        filepath = os.path.expanduser(filepath)
+        try:
+            with saved_models.readable_weights(filepath) as (path, activation_unknown):
+                super().load_weights(path, skip_mismatch=skip_mismatch, **kwargs)
+            if activation_unknown:
+                for mlp in mlps:
+                    mlp.activation = "gelu"  # the one that vit-keras 0.x had
+        finally:  # a file that does not fit the head has already changed the blocks
+            if [mlp.activation for mlp in mlps] != before:
+                forget_compiled(self)  # those functions have the other activation
         finite.check_model(filepath, self)
-        if activation_unknown:
-            for mlp in mlps:
-                mlp.activation = "gelu"  # the one that vit-keras 0.x had
-        if [mlp.activation for mlp in mlps] != before:
-            forget_compiled(self)  # those functions have the other activation
-            self.config = self.config and self.config.replace(mlp_activation=mlps[0].activation)
 
     def _mlps(self) -> list[MlpBlock]:
         return [layer for layer in flat_layers(self) if isinstance(layer, MlpBlock)]
@@ -227,7 +257,7 @@ class VisionTransformer(FastModel):
                 layer.trainable = False
         model.config = None if vit is None else ViTConfig(**vit)
         model.preprocessing = GOOGLE if preprocessing is None else Preprocessing.from_dict(preprocessing)
-        model.labels = tuple(labels) if isinstance(labels, list) else labels
+        model.labels = labels
         model.task = task
         return model
 

@@ -227,7 +227,8 @@ def create(
         warn_caller(f"{obstacle} The head is not the pre-trained one.")
     model = build(config, dtype=dtype)
     if source is not None:
-        _load_and_describe(model, config, source, native, include_head=obstacle is None and pretrained_top is not False)
+        how = {"include_head": not obstacle and pretrained_top is not False, "resize_patches": "patch_size" in options}
+        _load_and_describe(model, config, source, native, **how)
         known = {**options, "num_heads": preset.num_heads, "pooling": preset.pooling}
         _report_assumptions(model, config, source, known)
     return model
@@ -364,11 +365,9 @@ def resize(model: keras.Model, image_size: ImageSize, *, dtype: Any = None, **op
 
     Args:
         model: A ViT of this package, or a model that contains one. Only the ViT is returned.
-        image_size: Pixels of the new input, `(height, width)`, one integer for a square, or `None` for images of any
-            size.
+        image_size: Pixels of the new input, `(height, width)`, one integer for a square, or `None` for any size.
         dtype: Keras dtype policy of the new model, such as `"mixed_bfloat16"`; `None` for the model's own.
-        **options: Other fields of `ViTConfig` to change, such as `patch_size` (its kernel is resampled, as in
-            FlexiViT).
+        **options: Other fields of `ViTConfig` to change, such as `patch_size` (resampled as in FlexiViT) or `pooling`.
 
     Returns:
         A new `VisionTransformer`. The given model is not changed.
@@ -386,6 +385,7 @@ def resize(model: keras.Model, image_size: ImageSize, *, dtype: Any = None, **op
     source = ModelWeights(model)
     vit, config = find_vit(model), ViTConfig(**source.architecture)
     source.architecture |= {field: value for field, value in options.items() if field.endswith("_resize")}
+    options = _with_its_class_token(source, options)
     fields = {"image_size": image_size, "position_grid": source.grid() if image_size is None else None, **options}
     if config.tokens_mlp_dim is not None and (image_size is None or config.replace(**fields).grid != source.grid()):
         raise ValueError(

@@ -14,6 +14,7 @@ LAYERS = {
     "block": lambda heads: layers.TransformerBlock(heads, mlp_dim=16),
     "pooling": lambda heads: layers.AttentionPooling(heads, mlp_dim=16),
 }
+AFTER_A_PREFIX = {"pooling after a prefix": lambda heads: layers.AttentionPooling(heads, mlp_dim=16, prefix_tokens=1)}
 SIZES = [(4, 4, 4), (4, 6, 4), (2, 4, 4), (1, 6, 2), (2, 6, 2), (1, 4, 1)]  # batch, tokens, heads: equal in every way
 
 
@@ -68,18 +69,28 @@ def test_a_query_without_keys_is_a_number(kind):
     assert np.isfinite(keras.ops.convert_to_numpy(layer(tokens(2, 6), attention_mask=mask))).all()
 
 
-@pytest.mark.parametrize("kind", LAYERS)
+@pytest.mark.parametrize("kind", [*LAYERS, *AFTER_A_PREFIX])
 def test_masks_of_another_shape_or_of_floats_are_refused(kind):
     for batch, count, heads in SIZES:
-        layer, x = LAYERS[kind](heads), tokens(batch, count)
+        layer, x = (LAYERS | AFTER_A_PREFIX)[kind](heads), tokens(batch, count)
         wrong = [(count,), (batch + 1, count), (batch, count + 1), (batch, heads, count, count), (batch, count, 1)]
-        wrong += [] if kind == "pooling" else [(batch, count + 1, count)]  # of a pooling these are images
+        wrong += [] if "pooling" in kind else [(batch, count + 1, count)]  # of a pooling these are images
         for shape in wrong:
             with pytest.raises(ValueError, match=r"attention_mask must have the shape .*Received: \("):
                 layer(x, attention_mask=np.ones(shape, bool))
         for mask in (np.zeros((batch, count), "float32"), np.where(random_mask(batch, count, count), 0, -np.inf)):
             with pytest.raises(TypeError, match="attention_mask must be booleans.*float.*mask == 0"):
                 layer(x, attention_mask=mask)
+
+
+def test_a_mask_and_a_prefix_both_hide_tokens():
+    pooling, x, mask = LAYERS["pooling"](2), tokens(2, 6), random_mask(2, 6)
+    beyond = layers.AttentionPooling(2, mlp_dim=16, prefix_tokens=2)
+    beyond.build(x.shape)
+    expected = pooling(x, attention_mask=mask & (np.arange(6) >= 2))
+    beyond.set_weights(pooling.get_weights())
+    found = beyond(x, attention_mask=mask)
+    np.testing.assert_array_equal(keras.ops.convert_to_numpy(found), keras.ops.convert_to_numpy(expected))
 
 
 def test_a_pooling_with_a_mask_is_part_of_a_graph():

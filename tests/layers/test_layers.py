@@ -251,6 +251,9 @@ def test_positions_without_a_grid_are_those_of_a_square():
     tokens, patches = np.zeros((1, 1 + 2 * 3, 8), "float32"), np.zeros((1, 2, 3, 8), "float32")
     expected = resize_position_embeddings(numpy(positions.pe), (2, 3))
     np.testing.assert_allclose(numpy(positions(tokens, patches=patches)), expected, rtol=1e-5, atol=1e-7)
+    positions = layers.AddPositionEmbs(prefix_tokens=2)
+    positions.build((None, 2 + 4 * 4, 8))
+    assert positions.patch_grid == (4, 4)
     positions = layers.AddPositionEmbs(name="table")
     positions.build((None, 13, 8))
     with pytest.raises(ValueError, match=r"13 rows of table are not of a square.*grid=\(down, across\)"):

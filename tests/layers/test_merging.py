@@ -234,12 +234,17 @@ def test_a_block_alone():
         ({"merge_tokens": 4, "tokens_mlp_dim": 8, "position": None, "pooling": "gap"}, "Mixer.*need all patches"),
         ({"merge_tokens": 4, "pooling": None, "include_top": False}, "pooling=None.*need all patches"),
         ({"merge_tokens": 4, "patch_dropout": 0.5}, "patch_dropout need all patches"),
-        ({"merge_tokens": 4, "image_size": None, "position_grid": 6}, "a known number of patches"),
+        ({"merge_tokens": 4, "image_size": None, "position_grid": 6}, "a known number of patches.*or merge_tokens=0"),
     ],
 )
 def test_what_cannot_be_merged_is_refused(options, message):
     with pytest.raises(ValueError, match=message):
         ViTConfig(**{**SMALL, **options})
+
+
+@pytest.mark.parametrize("counts", [range(3), np.array([0, 1, 2])])
+def test_any_sequence_of_counts_will_do(counts):
+    assert ViTConfig(**SMALL, merge_tokens=counts).merge_tokens == (0, 1, 2)
 
 
 def test_zeros_are_no_merging():

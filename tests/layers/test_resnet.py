@@ -387,6 +387,7 @@ def test_an_image_of_unknown_size():
     [
         (lambda: resnet.StdConv2D(8, 3, numerics="google32"), "one of google, timm.*'google32'"),
         (lambda: resnet.StdConv2D(8, 3, data_format="channels_first"), "channels_last.*'channels_first'"),
+        (lambda: resnet.GroupNorm(axis=1), "axis=-1. Received: axis=1"),
         (lambda: resnet.ResidualUnit(32, numerics=None), "one of google, timm.*None"),
         (lambda: resnet.ResidualUnit(48), "multiple of 32.*48"),
         (lambda: resnet.ResidualUnit(32)(np.zeros((1, 5, 64), "float32")), r"\(batch, height, width, channels\)"),

@@ -43,6 +43,13 @@ def test_angles_are_places_times_frequencies(kind, places):
     np.testing.assert_allclose(cos[5 * 4 + 2], np.cos(angles), atol=1e-6)
 
 
+def test_the_shape_for_places_is_known_before_the_call():
+    for layer in (layers.RotaryPositions(8), layers.MixedRotaryPositions(3, 2, 8)):
+        symbolic = keras.tree.flatten(layer(keras.Input((10, 4), 2)))
+        found = keras.tree.flatten(layer(np.ones((2, 10, 4), "float32")))
+        assert [tuple(x.shape) for x in symbolic] == [tuple(x.shape) for x in found]
+
+
 def test_a_reference_grid_scales_places_and_their_offset():
     scaled = positions.rope_sincos((8, 4), 8, 100.0, "axial", (16, 16), 1.0)[0].reshape(8, 4, 8)
     np.testing.assert_allclose(scaled[5, 2, [0, 4]], np.sin([(5 + 1) * 16 / 8, (2 + 1) * 16 / 4]), atol=1e-6)
@@ -162,6 +169,7 @@ def test_registers_with_positions_are_in_the_table():
         ({"rope_offset": None}, "rope_offset must be a number"),
         ({"register_positions": True}, "register_positions=True needs registers"),
         ({"pooling": "map", "map_heads": 3}, "not divisible by map_heads=3"),
+        ({"pooling": "map", "num_heads": 3, "dim_head": 8}, "not divisible by map_heads=3"),
         ({"map_mlp_dim": 0}, "map_mlp_dim must be a positive integer"),
     ],
 )

@@ -314,7 +314,8 @@ def merge_schedule(value: Any, blocks: int, patches: int | None) -> int | tuple[
         >>> merge_schedule([8, 8], 2, 196), merge_schedule([8, 0], 2, 196)
         (8, (8, 0))
     """
-    one = not isinstance(value, (tuple, list))
+    value = value.tolist() if hasattr(value, "tolist") else value
+    one = not isinstance(value, Sequence)
     counts = tuple(positive_integer(count, "merge_tokens", least=0) for count in ([value] if one else value))
     there = patches or 0
     decided = min(blocks, there + 1)  # a file may claim any number of blocks
@@ -323,7 +324,10 @@ def merge_schedule(value: Any, blocks: int, patches: int | None) -> int | tuple[
     elif len(counts) != blocks:
         raise ValueError(f"merge_tokens must be one integer, or one for each of {blocks} blocks. Received: {value!r}")
     if any(counts) and patches is None:
-        raise ValueError("merge_tokens needs a known number of patches: pass image_size (vit_keras.resize) first.")
+        raise ValueError(
+            "merge_tokens needs a known number of patches: pass image_size (vit_keras.resize), or merge_tokens=0 for a "
+            "model of images of any size."
+        )
     if (short := _too_many(counts, there)) is not None:
         most = next(count for count in range(max(counts), -1, -1) if _too_many([count] * decided, there) is None)
         raise ValueError(

@@ -360,14 +360,15 @@ def leaves(model: keras.Model) -> list[keras.layers.Layer]:
 def check_settings(vit: keras.Model) -> None:
     """Check that the layers of a ViT agree with its `ViTConfig`, from which copies are made.
 
-    Activations of MLPs and epsilons of normalizations are compared. A model without a `ViTConfig` is not checked.
+    Activations of MLPs and epsilons of normalizations are compared; an activation that all MLPs have is the one of
+    `config`. A model without a `ViTConfig` is not checked.
 
     Raises:
         ValueError: A layer's activation or epsilon was changed after the model was built.
 
     Example:
         >>> from vit_keras import vit
-        >>> tiny = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2)
+        >>> tiny = vit.build_model(32, 16, 2, 16, 2, "tiny", 32, classes=2)
         >>> blocks(tiny)[0].mlpblock.activation = "relu"
         >>> check_settings(tiny)  # doctest: +ELLIPSIS
         Traceback (most recent call last):

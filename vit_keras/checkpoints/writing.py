@@ -88,7 +88,7 @@ def save_weights(model: keras.Model, path: str | os.PathLike[str], format: str |
         >>> save_weights(model, "tiny.safetensors")  # doctest: +SKIP
         'timm'
     """
-    path = Path(instance(path, (str, os.PathLike), "path"))
+    path = Path(instance(path, (str, os.PathLike), "path")).expanduser()
     candidates = _candidates(path, format)
     vit = anatomy.find_vit(model)
     weights = ModelWeights(vit)

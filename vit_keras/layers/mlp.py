@@ -129,7 +129,12 @@ class MlpBlock(Composite):
     def load_own_variables(self, store: Any) -> None:
         saved = bytes(np.asarray(store["activation"])).decode() if "activation" in store.keys() else "gelu"
         if saved not in ("", self.activation):
-            logger.info("These weights were made with the activation %r: %s uses it now.", saved, self.name)
+            activation_function(saved)
+            logger.info(
+                "These weights were made with the activation %r: %s uses it now. If they were loaded into a model "
+                "around this ViT, call compile again: what it compiled before has the old activation.",
+                *(saved, self.name),
+            )
             self.activation: str = saved
 
     def get_config(self) -> dict[str, Any]:

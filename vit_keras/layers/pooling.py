@@ -9,6 +9,7 @@ from keras import ops
 
 from ._base import Composite, register, symbolic, token_width
 from .attention import MultiHeadSelfAttention
+from .fused import boolean_mask
 from .mlp import MlpBlock
 
 
@@ -86,9 +87,11 @@ class AttentionPooling(Composite):
         return x[:, 0] if images is None else x
 
     def _patches(self, inputs: Any, mask: Any) -> Any:
-        """Return the mask of the tokens after the prefix, `(batch, tokens)`, combined with `mask`."""
+        """Return the mask of the tokens after the prefix, combined with `mask`."""
         seen = ops.broadcast_to(ops.arange(ops.shape(inputs)[1]) >= self.prefix_tokens, ops.shape(inputs)[:2])
-        return seen if mask is None else ops.logical_and(seen, mask)
+        if mask is None:
+            return seen
+        return ops.logical_and(seen[:, None], boolean_mask(mask, (inputs.shape[0], 1, inputs.shape[1])))
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         return input_shape[0], input_shape[2]

@@ -25,8 +25,8 @@ class AddPositionEmbs(Direct, keras.layers.Layer):
     (`vit_keras.positions`).
 
     Args:
-        grid: Patches down and across of the table. `None`: the patches are taken to be a square, with or without
-            one class token before them.
+        grid: Patches down and across of the table. `None`: the patches are taken to be a square, after
+            `prefix_tokens`, or else with or without one class token before them.
         dropout: Rate of the dropout after the addition.
         resize: Method of resampling the table, one of `vit_keras.positions.METHODS`; the default is Google's.
         prefix_tokens: Rows of the table before those of the patches. `None`: one for each token outside of the grid.
@@ -98,8 +98,9 @@ class AddPositionEmbs(Direct, keras.layers.Layer):
     @property
     def patch_grid(self) -> tuple[int, int] | None:
         """Patches down and across of the table, as passed or inferred for a square; `None` if unknown."""
-        tokens = self.pe.shape[1]
-        return self.grid or square_grid(tokens - 1) or square_grid(tokens)
+        prefixes = (1, 0) if self.prefix_tokens is None else (self.prefix_tokens,)
+        squares = (square_grid(self.pe.shape[1] - prefix_tokens) for prefix_tokens in prefixes)
+        return self.grid or next(filter(None, squares), None)
 
     def save_own_variables(self, store: Any) -> None:
         super().save_own_variables(store)
@@ -108,8 +109,7 @@ class AddPositionEmbs(Direct, keras.layers.Layer):
 
     def load_own_variables(self, store: Any) -> None:
         table = np.asarray(store["0"])
-        if self.patch_grid:
-            grid = self.patch_grid
+        if grid := self.patch_grid:
             source_grid = tuple(np.asarray(store["grid"]).tolist()) if "grid" in store.keys() else None
             if source_grid is None and table.shape == tuple(self.pe.shape):
                 source_grid = grid

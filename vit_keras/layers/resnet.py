@@ -93,13 +93,16 @@ class GroupNorm(keras.layers.GroupNormalization):
     Args:
         groups: Number of groups, which divides the number of channels.
         epsilon: Added to the variance.
-        **kwargs: See `keras.layers.GroupNormalization`.
+        **kwargs: See `keras.layers.GroupNormalization`; the channels are the last axis.
 
     Input shape:
         `(batch, height, width, channels)`
 
     Output shape:
         Same as the input.
+
+    Raises:
+        ValueError: `axis` is not the last one.
 
     Example:
         >>> tuple(GroupNorm()(np.zeros((1, 7, 7, 64), "float32")).shape)
@@ -108,6 +111,8 @@ class GroupNorm(keras.layers.GroupNormalization):
 
     def __init__(self, groups: int = 32, epsilon: float = 1e-6, **kwargs: Any):
         super().__init__(groups, epsilon=epsilon, **kwargs)
+        if self.axis not in (-1, 3):
+            raise ValueError(f"GroupNorm takes (batch, height, width, channels): axis=-1. Received: axis={self.axis}")
 
     def call(self, inputs: Any) -> Any:
         height, width = (size or ops.shape(inputs)[axis] for axis, size in enumerate(inputs.shape[1:3], start=1))

@@ -62,6 +62,8 @@ class RotaryPositions(keras.layers.Layer):
         return rotations if len(rotations.shape) == 3 else rotations[:, :, None]
 
     def compute_output_shape(self, input_shape: Any) -> Any:
+        if len(input_shape) == 3:  # places
+            return 2, input_shape[0], 1, input_shape[1], self.dim_head
         return 2, _count(input_shape), self.dim_head
 
     def get_config(self) -> dict[str, Any]:
@@ -134,6 +136,8 @@ class MixedRotaryPositions(keras.layers.Layer):
         return [rotations[block] for block in range(self.num_layers)]
 
     def compute_output_shape(self, input_shape: Any) -> Any:
+        if len(input_shape) == 3:  # places
+            return [(2, input_shape[0], self.num_heads, input_shape[1], self.dim_head)] * self.num_layers
         return [(2, self.num_heads, _count(input_shape), self.dim_head)] * self.num_layers
 
     def get_config(self) -> dict[str, Any]:
