@@ -117,6 +117,14 @@ def test_class_names_come_through_what_stands_behind_the_vit(behind):
     assert anatomy.class_names(nested) == labels.CIFAR10
 
 
+def test_blocks_are_in_order_in_a_model_around_the_vit():
+    model = vit.build_model(32, 16, 3, 16, 2, "tiny", 32, classes=2)
+    image = keras.Input((32, 32, 3))
+    around = keras.Model(image, keras.layers.Dense(2)(model(image)))
+    names = [block.name for block in anatomy.blocks(model)]
+    assert [block.name for block in anatomy.blocks(around)] == sorted(names) == names
+
+
 def test_a_new_head_has_not_the_names_of_the_old_one():
     model = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=10)
     anatomy.name_classes(model, labels.CIFAR10)

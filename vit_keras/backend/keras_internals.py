@@ -17,13 +17,14 @@ import numpy as np
 
 
 def flat_layers(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
-    """Return a layer and all layers inside it, however deep, each once; `Model.layers` stops at the first level.
+    """Return a layer and all layers inside it, each once and in order; Keras' own list reverses those of nested models.
 
     Example:
         >>> [each.name for each in flat_layers(keras.layers.Dense(1, name="alone"))]
         ['alone']
     """
-    return list(layer._flatten_layers(include_self=True))
+    inside = (each for inner in layer._layers for each in flat_layers(inner))
+    return list(dict.fromkeys([layer, *inside]))
 
 
 def own_state(layer: keras.layers.Layer) -> list[Any]:

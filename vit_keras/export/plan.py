@@ -214,8 +214,8 @@ class Plan:
             result = self.model(inputs, training=False)
         found = {self.kind: result}
         if self.kind == "logits":
-            multi = anatomy.task(self.model) == "multi"
-            found["probabilities"] = ops.sigmoid(result) if multi else ops.softmax(result, axis=-1)
+            alone = anatomy.task(self.model) == "multi" or result.shape[-1] == 1
+            found["probabilities"] = ops.sigmoid(result) if alone else ops.softmax(result, axis=-1)
         if self.kind in ("logits", "probabilities"):
             found["features"] = sum(read[1:], start=read[0]) / len(read)  # DeiT has two heads
         if len(scores) != self.attention:

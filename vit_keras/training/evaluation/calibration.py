@@ -126,6 +126,8 @@ def temperature(probabilities: Any, labels: Any) -> float:
             "temperature needs probabilities (n, classes) and labels (n,) or (n, classes). Received: shapes "
             f"{shares.shape} and {labels.shape}"
         )
+    if shares.shape[1] == 1:
+        labels = labels.reshape(-1, 1)  # a probability of its own
     if not np.isfinite(shares).all():
         raise ValueError("Some probabilities are not finite numbers.")
     trust = (len(shares) + 1) / (len(shares) + 2)

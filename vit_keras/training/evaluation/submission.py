@@ -249,7 +249,7 @@ class _Ensemble:
     def _scores(self, model: keras.Model, inputs: np.ndarray) -> np.ndarray:
         """Return the values of one batch for the average: predictions or logits."""
         outputs = check_outputs(model, keras.ops.convert_to_numpy(model.predict_on_batch(inputs)))
-        task = anatomy.task(model)
+        task = meaning_of(model).task
         if self.average == "logits" and task not in anatomy.NUMBERS and anatomy.output_kind(model) == "logits":
             return np.asarray(outputs, "float64")
         predictions = anatomy.predictions(model, outputs).astype("float64")
