@@ -275,7 +275,8 @@ def _about_failure(reader: Any, family: str | None, problem: str) -> dict[str, A
 def _closest(reader: Any, names: list[str]) -> list[dict[str, Any]]:
     """Return the three families that know most of a file's names, and why the file belongs to none of them."""
     names = names[:SAMPLE_OF_NAMES]
-    compared = [_compare(family, names, reader.shape) for family in FAMILIES.values() if family.detect]
+    families = [family for family in FAMILIES.values() if family.detect and family.rules]  # the others ignore all names
+    compared = [_compare(family, names, reader.shape) for family in families]
     close = [c for c in compared if 10 * c["known"] > len(names)]
     return sorted(close, key=lambda c: (-c["known"], len(c["missing"]) + len(c["excess"])))[:3]
 
