@@ -46,6 +46,14 @@ def test_the_architecture_beside_a_file_decides(tmp_path):
     assert model.load_report.assumed == {}
 
 
+def test_a_gated_dinov2_has_silu_whatever_its_config_json_says(tmp_path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model = from_checkpoint(write(load("hf_dinov2_swiglu"), tmp_path))
+    assert model.config.mlp_activation == "silu"
+    assert model.load_report.assumed == {}
+
+
 @pytest.mark.parametrize(
     ("config", "field", "value"),
     [

@@ -78,7 +78,7 @@ def google_file(golden, path):
 def small(**options):
     options = {"classes": 5, "dropout": 0.0, **options}
     model = vit.build_model(
-        (32, 32) if "image_size" not in options else options.pop("image_size"), 8, 2, 64, 2, "small", 128, **options
+        options.pop("image_size", (32, 32)), 8, 2, 64, 2, "small", options.pop("mlp_dim", 128), **options
     )
     if model.config.image_size:
         model.preprocessing = model.preprocessing.replace(image_size=model.config.image_size)
@@ -392,12 +392,24 @@ def test_a_folder_has_the_labels_and_the_preprocessing(tmp_path):
     assert Preprocessing.from_hugging_face(processor) == model.preprocessing
 
 
+GATED_DINOV2 = {"layer_scale": 1.0, "pooling": "token+gap", "mlp_dim": 176, "gated_mlp": True}
+
+
+@pytest.mark.parametrize("options", [{}, GATED_DINOV2])
+def test_a_folder_of_a_model_with_the_alias_of_an_activation(options, tmp_path):
+    model = small(**options, mlp_activation="swish")
+    save_weights(model, tmp_path, "huggingface")
+    assert json.loads((tmp_path / "config.json").read_text())["hidden_act"] == "silu"
+    assert_same_model(model, from_checkpoint(tmp_path))
+
+
 @pytest.mark.parametrize(
     "options, message",
     [
         ({"pooling": "gap", "class_token": True}, "pooling='gap'"),
         ({"mlp_activation": "elu"}, "no activation 'elu'"),
         ({"layer_scale": 1.0, "pooling": "token+gap", "image_size": (32, 48)}, "are squares"),
+        ({**GATED_DINOV2, "mlp_activation": "gelu"}, "gated MLP of DINOv2 has mlp_activation='silu'"),
     ],
 )
 def test_a_folder_that_transformers_could_not_open_rightly_is_not_written(options, message, tmp_path):

@@ -177,9 +177,11 @@ def write_config(
         ValueError: The configuration of the class cannot describe the model.
     """
     kind = model.model_type.split(".")[-1]
+    name = config["mlp_activation"]
+    config = {**config, "mlp_activation": ACTIVATIONS.get(name, name)}  # Keras' aliases are transformers' too
     activation = next((theirs for theirs, ours in _ACTIVATIONS_OUT if ours == config["mlp_activation"]), None)
     if activation is None:
-        raise ValueError(f"transformers has no activation {config['mlp_activation']!r}.")
+        raise ValueError(f"transformers has no activation {name!r}.")
     inner = (config["dim_head"] or config["hidden_size"] // config["num_heads"]) * config["num_heads"]
     if inner != config["hidden_size"]:
         raise ValueError(
@@ -231,6 +233,11 @@ def _own_fields(kind: str, config: Mapping[str, Any]) -> dict[str, Any]:
         return {"qkv_bias": config["qkv_bias"], **no_dropout, **pooler}
     if kind.startswith("dinov2"):
         _same_biases(kind, config["qkv_bias"], key_bias)
+        if config["gated_mlp"] and config["mlp_activation"] != "silu":
+            raise ValueError(
+                "In transformers, a gated MLP of DINOv2 has mlp_activation='silu'. "
+                f"Received: mlp_activation={config['mlp_activation']!r}"
+            )
         registers = {"num_register_tokens": config["registers"]} if "registers" in kind else {}
         gated = {"use_swiglu_ffn": config["gated_mlp"]}
         return {"mlp_ratio": _mlp_ratio(config), "qkv_bias": config["qkv_bias"], **gated, **registers}
