@@ -15,7 +15,7 @@ from support import ASSUMED, DATA
 from vit_keras import from_checkpoint, resize, vit
 from vit_keras.checkpoints import ModelWeights, Weights, orbax, save_weights, transformers_json, writing
 from vit_keras.checkpoints.readers import open_weights
-from vit_keras.preprocess import Preprocessing
+from vit_keras.preprocess import PRESETS, Preprocessing
 
 pytestmark = [pytest.mark.three_cases, ASSUMED]
 
@@ -418,6 +418,17 @@ def test_a_folder_that_transformers_could_not_open_rightly_is_not_written(option
     assert left_in(tmp_path) == []
     save_weights(small(**options), tmp_path / "x.safetensors", "huggingface")
     assert_same_model(small(**options), from_checkpoint(tmp_path / "x.safetensors"))
+
+
+def test_a_folder_cannot_describe_a_crop_that_is_no_square(tmp_path):
+    model = small(image_size=(32, 64))
+    model.preprocessing = PRESETS["timm"].replace(image_size=(32, 64))
+    with pytest.raises(ValueError, match=r"crop of squares only.*replace\(crop=None\)\. Nothing was written"):
+        save_weights(model, tmp_path / "folder", "huggingface")
+    assert left_in(tmp_path) == []
+    model.preprocessing = model.preprocessing.replace(crop=None)
+    save_weights(model, tmp_path / "folder", "huggingface")
+    assert_same_model(model, from_checkpoint(tmp_path / "folder"))
 
 
 def test_a_folder_is_not_a_file(tmp_path):

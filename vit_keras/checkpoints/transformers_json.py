@@ -292,7 +292,7 @@ def write_processor(preprocessing: Preprocessing) -> dict[str, Any]:
         The JSON object.
 
     Raises:
-        ValueError: Images keep their size.
+        ValueError: Images keep their size, or a part of them that is no square is cut out.
 
     Example:
         >>> described = Preprocessing(image_size=224, crop=0.875, interpolation="bicubic_antialias")
@@ -314,6 +314,12 @@ def write_processor(preprocessing: Preprocessing) -> dict[str, Any]:
     if preprocessing.crop is None:
         size = {"height": height, "width": width}
         return {"image_processor_type": "ViTImageProcessor", **described, "size": size}
+    if preprocessing.crop_mode == "center" and height != width:
+        raise ValueError(
+            f"A preprocessor_config.json describes a crop of squares only. Received: crop={preprocessing.crop}, "
+            f"image_size={(height, width)}. To squeeze images instead, set model.preprocessing = "
+            "model.preprocessing.replace(crop=None)."
+        )
     resized = [math.floor(side / preprocessing.crop) for side in (height, width)]
     cropped = {**described, "do_center_crop": True, "crop_size": {"height": height, "width": width}}
     if preprocessing.crop_mode == "center":

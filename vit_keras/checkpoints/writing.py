@@ -328,11 +328,10 @@ def _transformers_config(
         )
     try:
         described = transformers_json.write_config(model, config, size, _labels(vit))
+        preprocessing = vit.preprocessing.replace(image_size=vit.preprocessing.image_size or size)
+        return described, transformers_json.write_processor(preprocessing)
     except ValueError as error:
         raise ValueError(f"{error} Nothing was written.") from None
-    return described, transformers_json.write_processor(
-        vit.preprocessing.replace(image_size=vit.preprocessing.image_size or size)
-    )
 
 
 def _labels(vit: keras.Model) -> tuple[str, ...] | None:
