@@ -56,6 +56,9 @@ def test_fields_that_a_file_does_not_store(tmp_path):
     with pytest.warns(UserWarning, match="does not store mlp_activation='gelu'"):
         save_weights(model, tmp_path / "x.npz")
     assert describe.unstored_fields(tmp_path / "x.npz", model.config) == {"mlp_activation": "gelu"}
+    config = model.config.replace(activation="softmax", mlp_activation="gelu_tanh")
+    assert describe.unstored_fields(tmp_path / "x.npz", config) == {"activation": "softmax"}
+    assert describe.unstored_fields(tmp_path / "x.npz", config.replace(include_top=False)) == {}
 
 
 def test_names_of_earlier_versions():
@@ -66,6 +69,13 @@ def test_names_of_earlier_versions():
     from vit_keras.checkpoints.loading import ModelWeights, canonical_variables
 
     assert ModelWeights.__module__ == canonical_variables.__module__ == "vit_keras.checkpoints.model_weights"
+
+
+def test_a_file_in_the_home_folder_of_no_known_family(tmp_path, monkeypatch):
+    write_safetensors(tmp_path / "bad.safetensors", {"a.weight": np.zeros((2, 2), np.float32)})
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    assert "no Vision Transformer" in describe.describe("~/bad.safetensors")["problem"]
 
 
 def test_what_is_chosen_of_a_file(tmp_path):

@@ -200,6 +200,7 @@ def test_the_file_has_the_published_size_to_the_byte(tmp_path):
     [
         ({"mlp_activation": "gelu"}, "mlp_activation='gelu'"),
         ({"epsilon": 1e-12}, "epsilon=1e-12"),
+        ({"activation": "softmax"}, "activation='softmax'"),
         ({"position_resize": "bicubic"}, "position_resize='bicubic'"),
         ({"pooling": "gap", "class_token": True}, "pooling='gap'"),
         ({"image_size": (32, 48)}, r"source_grid=\(4, 6\)"),

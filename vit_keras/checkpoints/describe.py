@@ -63,7 +63,8 @@ def describe(
     """
     if family is not None:
         family_named(family)
-    published = published_as(Path(path))
+    path = Path(path).expanduser()
+    published = published_as(path)
     try:
         weights = Weights(path, family=family, strict=False, key=key, published=published)
     except ValueError as error:
@@ -119,6 +120,7 @@ def unstored_fields(path: str | os.PathLike[str], config: ViTConfig) -> dict[str
     theirs = {field: read.get(field, _DEFAULTS[field]) for field in _SHOWN_BY_SHAPES}
     theirs |= {field: family.config.get(field, _DEFAULTS[field]) for field in _SHOWN_BY_FAMILY}
     theirs |= {"mlp_activation": "silu"} if config.gated_mlp else {}
+    theirs |= {} if config.include_top else {"activation": config.activation}  # without a head there is none
     theirs |= rules.bind(family, weights.reader, weights.reader.shape).told
     theirs |= dict.fromkeys(family.choices)
     if not architecture.has_map_prefix(dataclasses.asdict(config)):
@@ -128,7 +130,7 @@ def unstored_fields(path: str | os.PathLike[str], config: ViTConfig) -> dict[str
 
 _DEFAULTS = dataclasses.asdict(ViTConfig())
 _SHOWN_BY_SHAPES = ("num_heads", "pooling", "position", "final_norm")
-_SHOWN_BY_FAMILY = ("mlp_activation", "epsilon", *rules.ROPE, "post_norm", "map_heads", "map_prefix")
+_SHOWN_BY_FAMILY = ("activation", "mlp_activation", "epsilon", *rules.ROPE, "post_norm", "map_heads", "map_prefix")
 
 
 # --- the file ------------------------------------------------------------------------------------------------
