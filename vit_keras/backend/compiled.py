@@ -55,8 +55,8 @@ def run(
 
     There is one compilation for each `key`, image size and dtype; the batch may be of any size (JAX compiles for
     each). On TensorFlow there is one for all images in the plain calls of a model that takes any size. What is set on
-    the model's layers and read while compiling (which variables there are, activations, rates of dropout, dtype policies)
-    is watched: after a change the functions are compiled again. A model with `run_eagerly` set is not compiled.
+    the model's layers and read while compiling is watched: which variables there are, activations, rates of dropout,
+    dtype policies. After a change the functions are compiled again. A model with `run_eagerly` set is not compiled.
 
     Args:
         model: Any Keras model that is built.

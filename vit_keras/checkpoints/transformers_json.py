@@ -292,7 +292,7 @@ def write_processor(preprocessing: Preprocessing) -> dict[str, Any]:
         The JSON object.
 
     Raises:
-        ValueError: Images keep their size, or a part of them that is no square is cut out.
+        ValueError: Images keep their size, or the part that is cut out of them is not a square.
 
     Example:
         >>> described = Preprocessing(image_size=224, crop=0.875, interpolation="bicubic_antialias")
