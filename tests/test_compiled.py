@@ -100,6 +100,9 @@ def test_changes_of_the_model_are_noticed():
     assert_close(numpy(model(images(2))), slowly(model, images(2)))
     head.activation = keras.activations.softmax
     assert_close(numpy(model(images(2))).sum(axis=-1), 1)
+    head.dtype_policy = "mixed_bfloat16"
+    assert keras.backend.standardize_dtype(model(images(2)).dtype) == "bfloat16"
+    head.dtype_policy = "float32"
     query = model.layers[-4].att.query_dense
     query.enable_lora(2)
     query.lora_kernel_b.assign(np.ones(query.lora_kernel_b.shape))

@@ -4,6 +4,7 @@ import json
 import re
 
 import keras
+import numpy as np
 import pytest
 from support import ROOT, script
 
@@ -85,6 +86,29 @@ def test_variables_operations_and_memory_are_those_of_the_model(name, request):
     step = cost(config, batch_size=2, training=True)
     estimated = config.resnet is not None or config.pooling == "map" or config.position is None
     assert check.kept(model, images) == pytest.approx(step.activation_bytes, rel=0.1 if estimated else 0.004)
+
+
+@pytest.mark.parametrize("patch_norm", [False, True])
+def test_operations_of_training_are_those_that_pytorch_counts(patch_norm, check):
+    import torch
+
+    config = SMALL.replace(patch_norm=patch_norm)
+    model, images = vit.build(config), torch.zeros(1, *config.image_size, 3)
+    assert check.flops(lambda: model(images, training=True).sum().backward()) == cost(config, training=True).flops
+
+
+def test_blocks_alone_are_computed_again():
+    def again(pooling):
+        kept, computed = (cost(SMALL, training=True, pooling=pooling, remat=remat).flops for remat in (False, True))
+        return computed - kept
+
+    assert again("map") == again("gap")
+
+
+def test_integers_of_numpy():
+    found = cost("vit_b16", batch_size=np.int32(8), devices=np.int64(2), training=True)
+    assert found == cost("vit_b16", batch_size=8, devices=2, training=True)
+    assert json.loads(json.dumps(found.to_dict()))["batch_size"] == 8
 
 
 def test_a_step_of_training():

@@ -19,6 +19,7 @@ from support import ROOT
 
 import vit_keras
 from vit_keras import vit
+from vit_keras.backend import distribution
 from vit_keras.backend.sharding import divided_axis
 
 BACKEND = keras.backend.backend()
@@ -46,6 +47,9 @@ def run(program, *arguments, backend="jax", devices=8, **environment):
     [
         ("pipeline", {}, "how must be one of.*Received: 'pipeline'"),
         ("data", {"model_parallel": 2}, 'model_parallel=2 is for how="tensor"'),
+        ("tensor", {"model_parallel": 2.0}, "model_parallel must be a positive integer. Received: 2.0"),
+        ("fsdp", {"min_size": "x"}, "min_size must be a number that is not negative. Received: 'x'"),
+        ("fsdp", {"min_size": -1}, "min_size must be a number that is not negative. Received: -1"),
     ],
 )
 def test_what_makes_no_sense_is_refused(how, options, message):
@@ -72,6 +76,11 @@ def test_tensorflow_refuses_what_it_cannot_do(monkeypatch):
     monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": {"worker": ["a:1", "b:1"]}}))
     with pytest.raises(NotImplementedError, match="2 workers.*20585"):
         vit_keras.distribute("data")
+
+
+@pytest.mark.parametrize("devices", [1, np.int64(1), "CPU:0", ["CPU:0"], ("cpu:0",)])
+def test_devices_by_number_and_by_name(devices):
+    assert distribution._chosen(devices, ["cpu:0", "cpu:1"]) == ["cpu:0"]
 
 
 @pytest.mark.only_on("jax", reason="about JAX")

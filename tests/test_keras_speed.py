@@ -81,6 +81,20 @@ def test_predict_takes_what_keras_takes():
     np.testing.assert_allclose(model.predict(keras.ops.convert_to_tensor(x), verbose=0), expected, **CLOSE)
 
 
+@pytest.mark.parametrize("convert", [np.asarray, keras.ops.convert_to_tensor])
+@pytest.mark.parametrize(
+    ("count", "batch_size", "message"),
+    [
+        (0, None, r"one image or more. Received: an array of shape \(0, 32, 32, 3\)"),
+        (2, -1, "batch_size must be a positive integer. Received: -1"),
+        (2, 0, "batch_size must be a positive integer. Received: 0"),
+    ],
+)
+def test_predict_refuses_no_images_and_no_batches(convert, count, batch_size, message):
+    with pytest.raises(ValueError, match=message):
+        tiny().predict(convert(images(2)[:count]), batch_size=batch_size, verbose=0)
+
+
 def test_predict_tells_its_callbacks_and_can_be_stopped(capsys):
     class Callback(keras.callbacks.Callback):
         seen = ()

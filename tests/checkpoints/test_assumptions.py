@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from family_files import load, run, write, write_safetensors
 
-from vit_keras import checkpoints, from_checkpoint
+from vit_keras import checkpoints, from_checkpoint, vit
 from vit_keras.checkpoints import assumptions, timm_models
 from vit_keras.checkpoints.families import FAMILIES
 from vit_keras.checkpoints.families.rules import POSITIONS
@@ -43,6 +43,14 @@ def test_the_architecture_beside_a_file_decides(tmp_path):
         warnings.simplefilter("error")
         model = from_checkpoint(beside(tmp_path, "timm_vit", TINY))
     assert_exact(model, load("timm_vit"))
+    assert model.load_report.assumed == {}
+
+
+def test_a_gated_dinov2_has_silu_whatever_its_config_json_says(tmp_path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model = from_checkpoint(write(load("hf_dinov2_swiglu"), tmp_path))
+    assert model.config.mlp_activation == "silu"
     assert model.load_report.assumed == {}
 
 
@@ -270,6 +278,27 @@ def test_a_doubt_is_a_warning(two_models):
     expected = {"num_heads": 2, "mlp_activation": "gelu", "epsilon": 1e-6, "pooling": "token"}
     assert model.load_report.assumed == expected
     assert "num_heads=2" in str(model.load_report)
+
+
+@pytest.mark.parametrize(
+    ("options", "wrong"),
+    [
+        ({"post_norm": True}, {"post_norm"}),
+        ({"activation": "softmax"}, {"activation"}),
+        ({"pre_norm": True, "final_norm": None}, {"pre_norm", "final_norm"}),
+        ({"merge_tokens": 2, "representation_size": 24}, {"merge_tokens"}),
+    ],
+)
+def test_what_keras_own_file_does_not_store_is_assumed(options, wrong, tmp_path):
+    model = vit.build_model(32, 8, 1, 64, 2, "small", 64, classes=5, **options)
+    model.save_weights(tmp_path / "a.weights.h5")
+    with warnings.catch_warnings():  # a file of a usual model is none to warn about
+        warnings.simplefilter("error", UserWarning)
+        again = from_checkpoint(tmp_path / "a.weights.h5", num_heads=2)
+    found = again.load_report.assumed
+    assert {field for field in found if found[field] != getattr(model.config, field)} == wrong
+    model.save(tmp_path / "a.keras")
+    assert from_checkpoint(tmp_path / "a.keras").load_report.assumed == {}
 
 
 def test_authors_names_may_be_any_models(two_models):

@@ -9,6 +9,7 @@ from family_files import load, write, write_safetensors
 
 from vit_keras import vit
 from vit_keras.checkpoints import describe, save_weights, wording
+from vit_keras.checkpoints.families import FAMILIES
 
 
 def test_options_that_a_file_needs(tmp_path):
@@ -19,6 +20,22 @@ def test_options_that_a_file_needs(tmp_path):
     assert ("pass", "mlp_activation=, which the file does not show: one of quick_gelu, gelu") in headings
     assert ("heads", "unknown") in headings
     json.dumps(report)
+
+
+def test_the_epsilon_that_no_blip_file_shows(tmp_path):
+    report = describe.describe(write(load("hf_blip_vision"), tmp_path, config=False))
+    assert report["needed"]["epsilon"] == [1e-5, 1e-6]
+    texts = [text for group in wording.sentences(report) for _, text in group]
+    assert any("epsilon unknown" in text for text in texts)
+
+
+def test_families_that_cannot_be_built_are_not_the_closest(tmp_path):
+    arrays = load("hf_vit").state_dict()
+    del arrays["vit.embeddings.patch_embeddings.projection.weight"]
+    closest = describe.describe(write_safetensors(tmp_path / "a.safetensors", arrays))["closest"]
+    assert closest[0]["family"] == "huggingface"
+    assert closest[0]["missing"] == ["embeddings.patch_embeddings.projection.weight"]
+    assert all(FAMILIES[family["family"]].rules for family in closest)
 
 
 def test_a_file_that_needs_nothing(tmp_path):
@@ -39,6 +56,9 @@ def test_fields_that_a_file_does_not_store(tmp_path):
     with pytest.warns(UserWarning, match="does not store mlp_activation='gelu'"):
         save_weights(model, tmp_path / "x.npz")
     assert describe.unstored_fields(tmp_path / "x.npz", model.config) == {"mlp_activation": "gelu"}
+    config = model.config.replace(activation="softmax", mlp_activation="gelu_tanh")
+    assert describe.unstored_fields(tmp_path / "x.npz", config) == {"activation": "softmax"}
+    assert describe.unstored_fields(tmp_path / "x.npz", config.replace(include_top=False)) == {}
 
 
 def test_names_of_earlier_versions():
@@ -49,6 +69,13 @@ def test_names_of_earlier_versions():
     from vit_keras.checkpoints.loading import ModelWeights, canonical_variables
 
     assert ModelWeights.__module__ == canonical_variables.__module__ == "vit_keras.checkpoints.model_weights"
+
+
+def test_a_file_in_the_home_folder_of_no_known_family(tmp_path, monkeypatch):
+    write_safetensors(tmp_path / "bad.safetensors", {"a.weight": np.zeros((2, 2), np.float32)})
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    assert "no Vision Transformer" in describe.describe("~/bad.safetensors")["problem"]
 
 
 def test_what_is_chosen_of_a_file(tmp_path):

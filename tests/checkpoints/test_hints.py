@@ -51,3 +51,12 @@ def test_a_warning_points_to_the_caller(warn, tmp_path):
         warn(tmp_path)
     found = [warning for warning in caught if warning.category is UserWarning]
     assert [warning.filename for warning in found] == [__file__]
+
+
+def test_a_preprocessing_beside_a_file_that_stores_its_own_is_not_read(tmp_path):
+    path = tmp_path / "model.safetensors"
+    checkpoints.save_weights(vit.build_model(32, 8, 1, 64, 2, "small", 64, classes=2), path)
+    (tmp_path / "preprocessor_config.json").write_text('{"image_mean": "x"}')
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        from_checkpoint(path)

@@ -15,7 +15,7 @@ from support import ASSUMED, DATA
 from vit_keras import from_checkpoint, resize, vit
 from vit_keras.checkpoints import ModelWeights, Weights, orbax, save_weights, transformers_json, writing
 from vit_keras.checkpoints.readers import open_weights
-from vit_keras.preprocess import Preprocessing
+from vit_keras.preprocess import PRESETS, Preprocessing
 
 pytestmark = [pytest.mark.three_cases, ASSUMED]
 
@@ -78,7 +78,7 @@ def google_file(golden, path):
 def small(**options):
     options = {"classes": 5, "dropout": 0.0, **options}
     model = vit.build_model(
-        (32, 32) if "image_size" not in options else options.pop("image_size"), 8, 2, 64, 2, "small", 128, **options
+        options.pop("image_size", (32, 32)), 8, 2, 64, 2, "small", options.pop("mlp_dim", 128), **options
     )
     if model.config.image_size:
         model.preprocessing = model.preprocessing.replace(image_size=model.config.image_size)
@@ -200,6 +200,7 @@ def test_the_file_has_the_published_size_to_the_byte(tmp_path):
     [
         ({"mlp_activation": "gelu"}, "mlp_activation='gelu'"),
         ({"epsilon": 1e-12}, "epsilon=1e-12"),
+        ({"activation": "softmax"}, "activation='softmax'"),
         ({"position_resize": "bicubic"}, "position_resize='bicubic'"),
         ({"pooling": "gap", "class_token": True}, "pooling='gap'"),
         ({"image_size": (32, 48)}, r"source_grid=\(4, 6\)"),
@@ -392,12 +393,24 @@ def test_a_folder_has_the_labels_and_the_preprocessing(tmp_path):
     assert Preprocessing.from_hugging_face(processor) == model.preprocessing
 
 
+GATED_DINOV2 = {"layer_scale": 1.0, "pooling": "token+gap", "mlp_dim": 176, "gated_mlp": True}
+
+
+@pytest.mark.parametrize("options", [{}, GATED_DINOV2])
+def test_a_folder_of_a_model_with_the_alias_of_an_activation(options, tmp_path):
+    model = small(**options, mlp_activation="swish")
+    save_weights(model, tmp_path, "huggingface")
+    assert json.loads((tmp_path / "config.json").read_text())["hidden_act"] == "silu"
+    assert_same_model(model, from_checkpoint(tmp_path))
+
+
 @pytest.mark.parametrize(
     "options, message",
     [
         ({"pooling": "gap", "class_token": True}, "pooling='gap'"),
         ({"mlp_activation": "elu"}, "no activation 'elu'"),
         ({"layer_scale": 1.0, "pooling": "token+gap", "image_size": (32, 48)}, "are squares"),
+        ({**GATED_DINOV2, "mlp_activation": "gelu"}, "gated MLP of DINOv2 has mlp_activation='silu'"),
     ],
 )
 def test_a_folder_that_transformers_could_not_open_rightly_is_not_written(options, message, tmp_path):
@@ -406,6 +419,17 @@ def test_a_folder_that_transformers_could_not_open_rightly_is_not_written(option
     assert left_in(tmp_path) == []
     save_weights(small(**options), tmp_path / "x.safetensors", "huggingface")
     assert_same_model(small(**options), from_checkpoint(tmp_path / "x.safetensors"))
+
+
+def test_a_folder_cannot_describe_a_crop_that_is_no_square(tmp_path):
+    model = small(image_size=(32, 64))
+    model.preprocessing = PRESETS["timm"].replace(image_size=(32, 64))
+    with pytest.raises(ValueError, match=r"crop of squares only.*replace\(crop=None\)\. Nothing was written"):
+        save_weights(model, tmp_path / "folder", "huggingface")
+    assert left_in(tmp_path) == []
+    model.preprocessing = model.preprocessing.replace(crop=None)
+    save_weights(model, tmp_path / "folder", "huggingface")
+    assert_same_model(model, from_checkpoint(tmp_path / "folder"))
 
 
 def test_a_folder_is_not_a_file(tmp_path):

@@ -55,8 +55,8 @@ def run(
 
     There is one compilation for each `key`, image size and dtype; the batch may be of any size (JAX compiles for
     each). On TensorFlow there is one for all images in the plain calls of a model that takes any size. What is set on
-    the model's layers and read while compiling (which variables there are, activations, rates of dropout) is watched:
-    after a change the functions are compiled again. A model with `run_eagerly` set is not compiled.
+    the model's layers and read while compiling is watched: which variables there are, activations, rates of dropout,
+    dtype policies. After a change the functions are compiled again. A model with `run_eagerly` set is not compiled.
 
     Args:
         model: Any Keras model that is built.
@@ -85,7 +85,7 @@ def _state(model: keras.Model) -> tuple[Any, ...]:
     state: list[Any] = []
     for layer in flat_layers(model):
         own = vars(layer)
-        state += id(layer), own.get("activation"), own.get("rate")
+        state += id(layer), own.get("activation"), own.get("rate"), own.get("_dtype_policy")
         state += map(id, own_state(layer))
     if openvino.is_active():  # which compiles the weights too
         state += map(id, openvino.values(model))

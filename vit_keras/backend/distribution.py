@@ -16,7 +16,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from .._internal.validate import is_number, one_of
+from .._internal.validate import is_number, one_of, positive_integer
 from .._internal.warn import renamed_arguments
 from .keras_internals import take_any_batch
 from .sharding import KINDS, MIN_SIZE, divided_axis
@@ -72,6 +72,10 @@ def distribute(
         one_of(how, "how", KINDS)
     if model_parallel is not None and how != "tensor":
         raise ValueError(f'model_parallel={model_parallel!r} is for how="tensor". Received: how={how!r}')
+    if model_parallel is not None:
+        model_parallel = positive_integer(model_parallel, "model_parallel")
+    if not is_number(min_size) or min_size < 0:
+        raise ValueError(f"min_size must be a number that is not negative. Received: {min_size!r}")
     return _BACKENDS[keras.backend.backend()](how, devices, model_parallel, min_size)
 
 
@@ -79,11 +83,11 @@ def _chosen(devices: int | Sequence[str] | None, there: Sequence[str]) -> list[s
     """Return the names of the devices that are asked for."""
     if devices is None:
         return list(there)
-    if isinstance(devices, int):
+    if isinstance(devices, (int, np.integer)):
         if isinstance(devices, bool) or not 1 <= devices <= len(there):
             raise ValueError(f"devices must be from 1 to {len(there)}, which are there. Received: {devices}")
         return list(there[:devices])
-    chosen = [devices] if isinstance(devices, str) else [str(name).lower() for name in devices]
+    chosen = [str(name).lower() for name in ([devices] if isinstance(devices, str) else devices)]
     missing = [name for name in chosen if name not in there]
     if missing or not chosen or len({*chosen}) < len(chosen):
         raise ValueError(f"devices must be some of {list(there)}, each once. Received: {devices!r}")
@@ -137,11 +141,11 @@ def _on_jax(how, devices, model_parallel, min_size):
     devices = _chosen(devices, keras.distribution.list_devices())
     total = len(devices)
     size = total if model_parallel is None else model_parallel
-    if how == "tensor" and not (is_number(size) and 1 <= size <= total and total % size == 0):
+    if how == "tensor" and total % size:
         raise ValueError(f"model_parallel must divide the number of devices, {total}. Received: {size!r}")
     shape, names = ((total // size, size), [_BATCH, _MODEL]) if how == "tensor" else ((total,), [_BATCH])
     mesh = keras.distribution.DeviceMesh(shape, names, np.array(devices))
-    parts, along = (int(size), _MODEL) if how == "tensor" else (total, _BATCH)
+    parts, along = (size, _MODEL) if how == "tensor" else (total, _BATCH)
 
     def axis_of(variable):
         return divided_axis(how, variable.path, tuple(variable.shape), parts, min_size)

@@ -14,6 +14,7 @@ import keras
 import numpy as np
 
 from .._internal.tap import is_tapped
+from .._internal.validate import positive_integer
 from . import compiled, distribution, openvino
 from .direct import asked_once, stock_call, through_keras
 from .keras_internals import clear_losses, compile_metrics, concrete, has_graph, run_graph, variables_survive
@@ -93,12 +94,18 @@ class FastModel(keras.Model):
 
         Batches of an array or a tensor are cut here: the input pipeline that Keras builds for them, anew at every
         call, costs TensorFlow 40 ms, more than the model itself for an image or two.
+
+        Raises:
+            ValueError: An array or a tensor has no images, or `batch_size` is not a positive integer.
         """
+        if isinstance(x, np.ndarray) or keras.ops.is_tensor(x):
+            if 0 in x.shape[:1]:
+                raise ValueError(f"predict needs one image or more. Received: an array of shape {tuple(x.shape)}")
+            batch_size = None if batch_size is None else positive_integer(batch_size, "batch_size")
         one_device = self._on_one_tensorflow_device()
         if one_device and keras.ops.is_tensor(x):
             x = keras.ops.convert_to_numpy(x)
-        in_memory = isinstance(x, np.ndarray) and len(x) > 0
-        if not (one_device and in_memory and steps is None and self.steps_per_execution == 1):
+        if not (one_device and isinstance(x, np.ndarray) and steps is None and self.steps_per_execution == 1):
             with variables_survive(self):
                 return super().predict(x, batch_size, verbose, steps, callbacks)
         x = x.astype(keras.config.floatx()) if x.dtype.kind == "f" else x

@@ -9,11 +9,15 @@ from . import timm_models
 from .architecture import has_map_prefix
 from .families import TIMM_FAMILIES, Family
 from .families.huggingface import FAMILIES as HUGGING_FACE_FAMILIES
+from .families.keras_files import KERAS
 from .families.rules import ROPE
 
 __all__ = ["NOTHING", "Assumptions", "assume"]
 
 NUMERICS = ("num_heads", "mlp_activation", "epsilon")
+# A .weights.h5 file numbers its layers, so that not even their kinds show these.
+_UNSHOWN_BY_KERAS = ("pooling", "pre_norm", "post_norm", "final_norm", "representation_size", "activation")
+_UNSHOWN_BY_KERAS += ("rope_theta", "merge_tokens")
 _OFTEN_SHOWN = ("pooling", *ROPE, "post_norm", "map_heads", "map_prefix")
 
 
@@ -78,6 +82,8 @@ def assume(
     shown = {*known, *(("num_heads",) if "num_heads" in inferred else ())}
     if inferred["pooling"] != "token":
         shown.add("pooling")
+    if inferred.get("representation_size"):
+        shown.add("representation_size")
     if not has_map_prefix({**inferred, **known}):
         shown.add("map_prefix")
     unseen = [field for field in ("pooling", "map_prefix") if field not in shown]
@@ -86,7 +92,8 @@ def assume(
     candidates = timm_models.alike(inferred, family.name) if in_table else []
     if not candidates:
         if not (in_table or (numerics and family in HUGGING_FACE_FAMILIES)):
-            return Assumptions({}, numerics, {}, None)
+            unshown = _UNSHOWN_BY_KERAS if family is KERAS else ()
+            return Assumptions({}, (*numerics, *(field for field in unshown if field not in shown)), {}, None)
         guessed = (*numerics, *(unseen if family.format == "timm" else ()))  # authors' own files have one pooling
         return Assumptions({}, guessed, dict.fromkeys(guessed, ""), None)
     built = [model for model in candidates if not model.refused]

@@ -63,7 +63,8 @@ def describe(
     """
     if family is not None:
         family_named(family)
-    published = published_as(Path(path))
+    path = Path(path).expanduser()
+    published = published_as(path)
     try:
         weights = Weights(path, family=family, strict=False, key=key, published=published)
     except ValueError as error:
@@ -119,6 +120,7 @@ def unstored_fields(path: str | os.PathLike[str], config: ViTConfig) -> dict[str
     theirs = {field: read.get(field, _DEFAULTS[field]) for field in _SHOWN_BY_SHAPES}
     theirs |= {field: family.config.get(field, _DEFAULTS[field]) for field in _SHOWN_BY_FAMILY}
     theirs |= {"mlp_activation": "silu"} if config.gated_mlp else {}
+    theirs |= {} if config.include_top else {"activation": config.activation}  # without a head there is none
     theirs |= rules.bind(family, weights.reader, weights.reader.shape).told
     theirs |= dict.fromkeys(family.choices)
     if not architecture.has_map_prefix(dataclasses.asdict(config)):
@@ -128,7 +130,7 @@ def unstored_fields(path: str | os.PathLike[str], config: ViTConfig) -> dict[str
 
 _DEFAULTS = dataclasses.asdict(ViTConfig())
 _SHOWN_BY_SHAPES = ("num_heads", "pooling", "position", "final_norm")
-_SHOWN_BY_FAMILY = ("mlp_activation", "epsilon", *rules.ROPE, "post_norm", "map_heads", "map_prefix")
+_SHOWN_BY_FAMILY = ("activation", "mlp_activation", "epsilon", *rules.ROPE, "post_norm", "map_heads", "map_prefix")
 
 
 # --- the file ------------------------------------------------------------------------------------------------
@@ -275,7 +277,8 @@ def _about_failure(reader: Any, family: str | None, problem: str) -> dict[str, A
 def _closest(reader: Any, names: list[str]) -> list[dict[str, Any]]:
     """Return the three families that know most of a file's names, and why the file belongs to none of them."""
     names = names[:SAMPLE_OF_NAMES]
-    compared = [_compare(family, names, reader.shape) for family in FAMILIES.values() if family.detect]
+    families = [family for family in FAMILIES.values() if family.detect and family.rules]  # the others ignore all names
+    compared = [_compare(family, names, reader.shape) for family in families]
     close = [c for c in compared if 10 * c["known"] > len(names)]
     return sorted(close, key=lambda c: (-c["known"], len(c["missing"]) + len(c["excess"])))[:3]
 

@@ -88,7 +88,7 @@ def collect(
         config = {}
     with naming(_beside(path, "config.json"), "values"):
         fields = _checked(_read_config(config, family, inferred), inferred)
-    preprocessing = _preprocessing(family, path, config)
+    preprocessing = None
     clip = neighbor(path, "open_clip_config.json")
     if clip.get("model_cfg") and family not in HUGGING_FACE_FAMILIES and published is None:
         with naming(_beside(path, "open_clip_config.json"), "values"):
@@ -113,6 +113,8 @@ def collect(
             labels = _labels(labels, inferred) or _labels(config.get("id2label"), inferred)
         if "preprocessing" in settings:
             preprocessing = _bounded(Preprocessing.from_dict(settings["preprocessing"]))
+    if preprocessing is None:  # asked last, as it warns of a neighboring file that cannot be used
+        preprocessing = _preprocessing(family, path, config)
     image_size = fields.pop("image_size", None)
     if isinstance(image_size, int):
         image_size = (image_size, image_size)

@@ -177,9 +177,11 @@ def write_config(
         ValueError: The configuration of the class cannot describe the model.
     """
     kind = model.model_type.split(".")[-1]
+    name = config["mlp_activation"]
+    config = {**config, "mlp_activation": ACTIVATIONS.get(name, name)}  # Keras' aliases are transformers' too
     activation = next((theirs for theirs, ours in _ACTIVATIONS_OUT if ours == config["mlp_activation"]), None)
     if activation is None:
-        raise ValueError(f"transformers has no activation {config['mlp_activation']!r}.")
+        raise ValueError(f"transformers has no activation {name!r}.")
     inner = (config["dim_head"] or config["hidden_size"] // config["num_heads"]) * config["num_heads"]
     if inner != config["hidden_size"]:
         raise ValueError(
@@ -231,6 +233,11 @@ def _own_fields(kind: str, config: Mapping[str, Any]) -> dict[str, Any]:
         return {"qkv_bias": config["qkv_bias"], **no_dropout, **pooler}
     if kind.startswith("dinov2"):
         _same_biases(kind, config["qkv_bias"], key_bias)
+        if config["gated_mlp"] and config["mlp_activation"] != "silu":
+            raise ValueError(
+                "In transformers, a gated MLP of DINOv2 has mlp_activation='silu'. "
+                f"Received: mlp_activation={config['mlp_activation']!r}"
+            )
         registers = {"num_register_tokens": config["registers"]} if "registers" in kind else {}
         gated = {"use_swiglu_ffn": config["gated_mlp"]}
         return {"mlp_ratio": _mlp_ratio(config), "qkv_bias": config["qkv_bias"], **gated, **registers}
@@ -285,7 +292,7 @@ def write_processor(preprocessing: Preprocessing) -> dict[str, Any]:
         The JSON object.
 
     Raises:
-        ValueError: Images keep their size.
+        ValueError: Images keep their size, or the part that is cut out of them is not a square.
 
     Example:
         >>> described = Preprocessing(image_size=224, crop=0.875, interpolation="bicubic_antialias")
@@ -307,6 +314,12 @@ def write_processor(preprocessing: Preprocessing) -> dict[str, Any]:
     if preprocessing.crop is None:
         size = {"height": height, "width": width}
         return {"image_processor_type": "ViTImageProcessor", **described, "size": size}
+    if preprocessing.crop_mode == "center" and height != width:
+        raise ValueError(
+            f"A preprocessor_config.json describes a crop of squares only. Received: crop={preprocessing.crop}, "
+            f"image_size={(height, width)}. To squeeze images instead, set model.preprocessing = "
+            "model.preprocessing.replace(crop=None)."
+        )
     resized = [math.floor(side / preprocessing.crop) for side in (height, width)]
     cropped = {**described, "do_center_crop": True, "crop_size": {"height": height, "width": width}}
     if preprocessing.crop_mode == "center":

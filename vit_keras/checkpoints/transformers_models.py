@@ -134,8 +134,8 @@ def read_config(config: Mapping[str, Any]) -> dict[str, Any]:
     config = {**_of_type(config.get("model_type", outer.get("model_type"))), **config}
     check(config)
     known = {ours: config[theirs] for theirs, ours in _FIELDS.items() if config.get(theirs) is not None}
-    if "hidden_act" in config and not config.get("use_swiglu_ffn"):  # DINOv2's SwiGLU has SiLU, whatever it says
-        known["mlp_activation"] = activation(config["hidden_act"])
+    if "hidden_act" in config or config.get("use_swiglu_ffn"):  # DINOv2's SwiGLU has SiLU, whatever hidden_act says
+        known["mlp_activation"] = activation("silu" if config.get("use_swiglu_ffn") else config["hidden_act"])
     rope = config.get("rope_parameters") or {}
     if rope.get("rope_type", "default") != "default":
         raise ValueError(f"rope_type must be 'default'. Received: {rope['rope_type']!r}")

@@ -190,7 +190,8 @@ def _norms_in_words(c: Mapping[str, Any]) -> str:
         "layer_scale": "layer scale",
     }
     final = {"pooled": "the last after the pooling", None: "none at the end"}.get(c["final_norm"])
-    return ", ".join(filter(None, (f"epsilon {c['epsilon']:g}", *(t for f, t in extra.items() if c[f]), final)))
+    epsilon = "epsilon unknown" if c["epsilon"] is None else f"epsilon {c['epsilon']:g}"
+    return ", ".join(filter(None, (epsilon, *(t for f, t in extra.items() if c[f]), final)))
 
 
 def _head_in_words(c: Mapping[str, Any]) -> str:

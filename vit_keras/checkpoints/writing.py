@@ -38,6 +38,7 @@ FORMATS = {
 _FORMAT_OF_SUFFIX = {".npz": "google", ".safetensors": "timm"}
 # Fields that a file's arrays do not show, so that whoever reads the arrays alone has to know them.
 _NOT_IN_ARRAYS = (
+    "activation",
     "mlp_activation",
     "epsilon",
     "pooling",
@@ -211,6 +212,7 @@ def _facts(config: Mapping[str, Any], weights: ModelWeights) -> dict[str, Any]:
         **config,
         "key_bias": config["qkv_bias"] if config["key_bias"] is None else config["key_bias"],
         "head_bias": config["head_bias"] if config["include_top"] else None,
+        "activation": config["activation"] if config["include_top"] else None,
         "position_prefix": config["position_prefix"] if tokens and config["position"] == "learned" else None,
         "position_resize": config["position_resize"] if config["position"] == "learned" else None,
         "resnet_numerics": config["resnet_numerics"] if config["resnet"] else None,
@@ -328,11 +330,10 @@ def _transformers_config(
         )
     try:
         described = transformers_json.write_config(model, config, size, _labels(vit))
+        preprocessing = vit.preprocessing.replace(image_size=vit.preprocessing.image_size or size)
+        return described, transformers_json.write_processor(preprocessing)
     except ValueError as error:
         raise ValueError(f"{error} Nothing was written.") from None
-    return described, transformers_json.write_processor(
-        vit.preprocessing.replace(image_size=vit.preprocessing.image_size or size)
-    )
 
 
 def _labels(vit: keras.Model) -> tuple[str, ...] | None:

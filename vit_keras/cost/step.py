@@ -131,8 +131,7 @@ def cost(
         '86.6 M, 6.73 TFLOP, 8.9 GB'
     """
     config = config_of(model).replace(**({} if image_size is None else {"image_size": image_size}), **options)
-    for name, value in (("batch_size", batch_size), ("devices", devices)):
-        positive_integer(value, name)
+    batch_size, devices = positive_integer(batch_size, "batch_size"), positive_integer(devices, "devices")
     one_of(strategy, "strategy", STRATEGIES)
     one_of(optimizer, "optimizer", OPTIMIZERS)
     one_of(dtype, "dtype", BYTES)

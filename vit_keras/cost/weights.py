@@ -181,15 +181,16 @@ def tokens_of(config: ViTConfig, training: bool) -> int:
 def flops_of(config: ViTConfig, weights: list[Weight], training: bool) -> int:
     """Return the additions and multiplications for one image."""
     products = [weight.times * weight.size for weight in weights]
-    tokens, first = tokens_of(config, training), next(product for product in products if product)
+    tokens = tokens_of(config, training)
     attention = 0 if config.tokens_mlp_dim else 2 * tokens**2 * config.num_heads * config.head_width * config.num_layers
-    if config.pooling == "map":
-        attention += 2 * tokens * config.hidden_size
-    forward = sum(products) + attention
+    pooling = 2 * tokens * config.hidden_size if config.pooling == "map" else 0
+    forward = sum(products) + attention + pooling
     if not training:
         return 2 * forward
+    # Nobody asks for the gradient of the image; a norm of the patches needs that of the first product's input.
+    first = 0 if config.patch_norm else next(product for product in products if product)
     again = 0
     if config.remat:
         inside = sum(p for p, weight in zip(products, weights) if weight.path.startswith("Transformer_encoderblock_"))
         again = inside + attention
-    return 2 * (3 * forward - first + again)  # nobody asks for the gradient of the image
+    return 2 * (3 * forward - first + again)
