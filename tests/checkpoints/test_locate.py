@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from vit_keras import checkpoints, config, vit
-from vit_keras.checkpoints import registry, timm_models
+from vit_keras.checkpoints import locate, registry, timm_models
 from vit_keras.checkpoints.download import cached_path
 
 # The architecture of make_google_npz's "ViT-mu_16".
@@ -246,6 +246,86 @@ def test_fetch_the_file_of_another_checkpoint_is_not_taken(tmp_path, dummy, monk
     assert checkpoints.fetch("imagenet21k+imagenet2012", "B_16") == path
     with pytest.raises(FileNotFoundError):
         checkpoints.fetch("imagenet21k", "B_16")
+
+
+DEIT = "timm/deit_tiny_patch16_224.fb_in1k"
+
+
+@pytest.mark.parametrize(
+    ("folder", "found"),
+    [
+        ("deit_tiny_patch16_224.fb_in1k", True),
+        ("input/weights/deit_tiny_patch16_224.fb_in1k", True),
+        (DEIT, True),
+        ("deit-tiny/pytorch/default/1", False),
+        ("vit_tiny_patch16_224.augreg_in21k_ft_in1k", False),
+        ("", False),
+    ],
+)
+@pytest.mark.parametrize("is_file", [False, True])
+def test_model_safetensors_is_of_the_model_that_its_folder_is_named_after(
+    tmp_path, monkeypatch, folder, found, is_file
+):
+    path = tmp_path / folder / "model.safetensors"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
+    monkeypatch.setenv("VIT_KERAS_WEIGHTS", str(path if is_file else tmp_path))
+    assert checkpoints.find(DEIT).bytes is None  # so that the size proves nothing
+    assert locate.find_local(checkpoints.find(DEIT)) == (path if found else None)
+    assert locate.find_local(checkpoints.find("timm/vit_base_patch16_224.augreg_in21k")) is None
+
+
+def test_a_file_of_unknown_size_is_told_by_the_folder_that_it_is_published_in(tmp_path, monkeypatch):
+    sam, gsam = checkpoints.find("B_16/sam"), checkpoints.find("B_16/gsam")
+    path = tmp_path / "sam" / "ViT-B_16.npz"
+    path.parent.mkdir()
+    path.touch()
+    for place in (tmp_path, path.parent, path):
+        monkeypatch.setenv("VIT_KERAS_WEIGHTS", str(place))
+        assert locate.find_local(sam) == path and locate.find_local(gsam) is None
+
+
+def test_the_error_names_the_folder_that_a_file_must_be_in(monkeypatch):
+    monkeypatch.setenv("VIT_KERAS_OFFLINE", "1")
+    with pytest.raises(FileNotFoundError, match=r"its folder, named 'deit_tiny_patch16_224\.fb_in1k'"):
+        checkpoints.fetch(DEIT)
+
+
+def test_a_folder_that_is_new_below_a_folder_is_found(tmp_path, dummy, monkeypatch):
+    monkeypatch.setenv("VIT_KERAS_WEIGHTS", str(tmp_path))
+    (tmp_path / "one").mkdir()
+    os.utime(tmp_path / "one", (0, 0))  # so that the next change has another time
+    assert not checkpoints.is_local(B_16)
+    path = dummy(tmp_path / "one" / "two" / PLACES[0], B_16)
+    assert checkpoints.fetch("B_16/imagenet21k") == path
+
+
+def test_an_existing_file_comes_before_a_published_name(tmp_path, google_npz, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "imagenet21k").mkdir()
+    google_npz().rename(tmp_path / PLACES[0])
+    assert checkpoints.find(PLACES[0]) is None and checkpoints.find("imagenet21k/ViT-B_16") is B_16
+    assert checkpoints.fetch(PLACES[0]) == Path(PLACES[0])
+    assert vit.from_checkpoint(PLACES[0]).config.hidden_size == MU.hidden_size
+
+
+@pytest.mark.parametrize(
+    ("variable", "folder"),
+    [
+        ("HF_HUB_CACHE", ""),
+        ("HF_HOME", "hub"),
+        ("XDG_CACHE_HOME", "huggingface/hub"),
+        ("HOME", ".cache/huggingface/hub"),
+    ],
+)
+def test_the_cache_of_hugging_face(tmp_path, monkeypatch, variable, folder):
+    for name in ("HF_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("USERPROFILE" if os.name == "nt" and variable == "HOME" else variable, str(tmp_path))
+    path = tmp_path / folder / f"models--{DEIT.replace('/', '--')}" / "snapshots" / "1234" / "model.safetensors"
+    path.parent.mkdir(parents=True)
+    path.touch()
+    assert locate.find_local(checkpoints.find(DEIT)) == path
 
 
 def test_a_factory_finds_its_default(tmp_path, google_npz, monkeypatch):

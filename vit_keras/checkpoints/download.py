@@ -72,7 +72,7 @@ def download(
     if offline():
         raise FileNotFoundError(
             f"{url} is not in the cache and VIT_KERAS_OFFLINE is set. Download it on a machine with a network. "
-            f"Then put it at {path}, or point VIT_KERAS_WEIGHTS to the file or its folder."
+            f"Then put it at {path}, or point VIT_KERAS_WEIGHTS to the file or its folder{_named(url)}."
         )
     with _locked(path), naming(path):
         if not path.is_file():
@@ -134,8 +134,14 @@ def _fetch(url: str, part: Path, size: int | None, timeout: float, progress: boo
         logger.info("Transfer of %s broke off (%s); attempt %d of %d.", url, problem, attempt + 1, ATTEMPTS)
     raise ConnectionError(
         f"Could not download {url}: {getattr(problem, 'reason', problem)}. Without a network, put the file at "
-        f"{cached_path(url)} or point VIT_KERAS_WEIGHTS to the file or its folder."
+        f"{cached_path(url)} or point VIT_KERAS_WEIGHTS to the file or its folder{_named(url)}."
     )
+
+
+def _named(url: str) -> str:
+    """Return what the folder of a file of Hugging Face must be called; the name of the file is that of many."""
+    model, resolve, _ = url.removeprefix(HUB).partition("/resolve/")
+    return f", named {model.rpartition('/')[2]!r}" if url.startswith(HUB) and resolve else ""
 
 
 def _transfer(url: str, part: Path, size: int | None, timeout: float, progress: bool) -> None:
