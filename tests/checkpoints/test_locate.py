@@ -7,10 +7,11 @@ import threading
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import keras
 import numpy as np
 import pytest
 
-from vit_keras import checkpoints, config, vit
+from vit_keras import checkpoints, config, open_model, vit
 from vit_keras.checkpoints import locate, registry, timm_models
 from vit_keras.checkpoints.download import cached_path
 
@@ -123,6 +124,25 @@ def test_weights_may_be_a_url(google_npz, http, load):
 def test_load_weights_takes_a_url(google_npz, http):
     model, path = fresh(), google_npz()
     assert checkpoints.load_weights(model, f"{http}/{path.name}").loaded == len(model.weights)
+
+
+@pytest.mark.parametrize("name", ["x.keras", "x.h5", "x.keras?download=true"])
+@pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5")
+def test_a_url_of_a_whole_model(tmp_path, http, name):
+    made = keras.Sequential([keras.Input((16, 16, 3)), keras.layers.GlobalAveragePooling2D()])
+    made.save(tmp_path / name.partition("?")[0])
+    assert open_model(f"{http}/{name}").output_shape == (None, 3)
+    with pytest.raises(ValueError, match=r"takes no weights and no options\. Received: \['classes'\]"):
+        open_model(f"{http}/{name}", classes=3)
+
+
+def test_a_factory_takes_files_of_its_sizes_under_any_name(google_npz):
+    path = google_npz("ViT-Ti_16", image_size=32, classes=3)
+    assert open_model("vit_ti16", weights=path, name="mine").name == "mine"
+    with pytest.raises(ValueError, match="holds a .*, not a vit_ti16"):
+        open_model("vit_ti16", weights=google_npz(), name="vit-ti16")
+    with pytest.raises(ValueError, match="holds a vit-ti16, not a vit_b16"):
+        open_model("vit_b16", weights=path)
 
 
 def test_url_that_does_not_exist(http):
@@ -307,6 +327,10 @@ def test_an_existing_file_comes_before_a_published_name(tmp_path, google_npz, mo
     assert checkpoints.find(PLACES[0]) is None and checkpoints.find("imagenet21k/ViT-B_16") is B_16
     assert checkpoints.fetch(PLACES[0]) == Path(PLACES[0])
     assert vit.from_checkpoint(PLACES[0]).config.hidden_size == MU.hidden_size
+
+
+def test_a_checkpoint_opens_like_its_name():
+    assert open_model(checkpoints.find("vit_cifar10")).output_shape == (None, 10)
 
 
 @pytest.mark.parametrize(
