@@ -643,3 +643,14 @@ def test_nested_model(google_npz, nest):
     assert_same_weights(backbone, vit.from_checkpoint(path, include_top=False).get_weights())
     for old, new in zip(dense, model.get_weights()[-2:]):
         np.testing.assert_array_equal(old, new)
+
+
+# --- whole models ------------------------------------------------------------------------------------------
+
+
+def test_a_whole_model_with_heads_of_their_own_width(tmp_path):
+    made = vit.build(MU.replace(image_size=32, num_layers=1, hidden_size=64, num_heads=3, dim_head=16))
+    made.save(tmp_path / "x.keras")
+    model = vit.from_checkpoint(tmp_path / "x.keras")
+    assert (model.config.num_heads, model.config.dim_head) == (3, 16)
+    assert_same_weights(model, made.get_weights())

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import pickle
 import re
 import struct
@@ -287,6 +288,17 @@ def test_old_path_of_the_machine_for_pickles():
 
 
 # --- .npz --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="nothing lists the open files")
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_a_file_is_not_kept_open(save, tmp_path):
+    save(tmp_path / "x.npz", a=numbers(3))
+    reader = open_weights(tmp_path / "x.npz")
+    for _ in range(2):
+        assert reader["a"].shape == (3,)
+        open_files = [os.path.realpath(f"/proc/self/fd/{file}") for file in os.listdir("/proc/self/fd")]
+        assert not any(file.endswith("x.npz") for file in open_files)  # Windows could not overwrite it
 
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])

@@ -409,6 +409,15 @@ def test_integers_are_numbers(folder):
     np.testing.assert_array_equal(found["cls"], arrays["cls_token"].astype(np.float32))
 
 
+@pytest.mark.parametrize("strict", [True, False])
+def test_quantized_weights_are_not_read_without_their_scales(strict, tmp_path):
+    model = vit.build_model(32, 8, 1, 32, 2, "tiny", 64, classes=10)
+    model.quantize("int8")
+    model.save_weights(tmp_path / "x.weights.h5")
+    with pytest.raises(ValueError, match="are quantized, .*Open the whole model.*load_model"):
+        checkpoints.Weights(tmp_path / "x.weights.h5", strict=strict)
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_values_that_are_no_numbers_are_loaded_with_a_warning(value, folder):
     arrays = load("timm_vit").state_dict()

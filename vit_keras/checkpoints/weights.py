@@ -91,6 +91,7 @@ class Weights(Mapping[str, Any]):
         try:
             self.family: Family = _choose(written if family is None else family, self.reader)
             binding = rules.bind(self.family, self.reader, self.reader.shape)
+            _check_precision(binding, self.reader)
             _check(binding, self.family, strict)
             known = functools.partial(hints.stated_channels, config, self.path, channels)
             self._parts = patches.settled(binding.parts, self.reader.shape, known)
@@ -282,6 +283,16 @@ def _nearest(names: Mapping[str, Any]) -> str:
     if len(missing[closest.name]) == len(closest.detect + closest.marks):
         return f"Known families are {', '.join(FAMILIES)}."
     return f"The closest family is {closest.title}; missing: {', '.join(map(repr, missing[closest.name]))}."
+
+
+def _check_precision(binding: rules.Binding, reader: Any) -> None:
+    for part in binding.parts.values():
+        dtype = reader.stored(part.source).dtype
+        if dtype.kind in "iu" and dtype.itemsize == 1:
+            raise ValueError(
+                f"{part.source!r} has values of {dtype}: the weights are quantized, and their scales are not read. "
+                "Open the whole model, as model.save wrote it, with vit_keras.load_model."
+            )
 
 
 def _check(binding: rules.Binding, family: Family, strict: bool) -> None:
