@@ -57,6 +57,11 @@ def test_available_filters_together():
     [only] = checkpoints.available(variant="Ti_16", classes=1000, image_size=384)
     assert only.name == "Ti_16/augreg-imagenet21k+imagenet2012-384"
     assert checkpoints.available(variant="Ti_16", image_size=999) == []
+    assert checkpoints.available(variant="Ti_16", image_size=(384, 384)) == checkpoints.available(
+        variant="Ti_16", image_size=384
+    )
+    with pytest.raises(ValueError, match="image_size"):
+        checkpoints.available(image_size="384")
 
 
 def test_available_unknown_variant_lists_the_known():
@@ -124,6 +129,13 @@ def test_weights_may_be_a_url(google_npz, http, load):
 def test_load_weights_takes_a_url(google_npz, http):
     model, path = fresh(), google_npz()
     assert checkpoints.load_weights(model, f"{http}/{path.name}").loaded == len(model.weights)
+
+
+@pytest.mark.parametrize("quoted", ["mod%C3%A8le 1+2", "modèle 1+2", "mod%C3%A8le%201+2"])
+def test_a_url_need_not_be_quoted(google_npz, http, quoted):
+    path = google_npz()
+    path.rename(path.with_name("modèle 1+2.npz"))
+    assert checkpoints.fetch(f"{http}/{quoted}.npz").name == "modèle 1+2.npz"
 
 
 @pytest.mark.parametrize("name", ["x.keras", "x.h5", "x.keras?download=true"])

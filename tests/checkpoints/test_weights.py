@@ -626,6 +626,24 @@ def test_preprocessing_that_cannot_be_done_does_not_prevent_loading(changes, fol
     assert found.preprocessing == PRESETS["hugging-face"]
 
 
+@pytest.mark.filterwarnings("ignore:.*config.json. invalid values.*preprocessing")
+def test_a_config_json_of_timm_that_cannot_be_read_is_named(folder):
+    with pytest.raises(ValueError, match=r"config\.json: invalid values"):
+        checkpoints.Weights(folder("timm_vit", config={"pretrained_cfg": "vit"}))
+
+
+def test_your_own_file_under_a_published_name_is_not_the_published_one(tmp_path):
+    path = tmp_path / "deit_tiny_patch16_224.fb_in1k.safetensors"
+    published = {
+        **load("timm_vit").state_dict(),
+        "head.weight": np.zeros((1000, 64), "f4"),
+        "head.bias": np.zeros(1000, "f4"),
+    }
+    assert checkpoints.Weights(write_safetensors(path, published)).labels == "imagenet-1k"
+    assert checkpoints.Weights(write_safetensors(path, load("timm_vit").state_dict())).labels is None
+    assert checkpoints.Weights(write_safetensors(path, published, metadata(task="single"))).labels is None
+
+
 # --- of several that tell, the nearest counts --------------------------------------------------------------------
 
 

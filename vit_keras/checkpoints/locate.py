@@ -22,7 +22,7 @@ def available(
     *,
     variant: str | None = None,
     classes: int | None = None,
-    image_size: int | None = None,
+    image_size: int | tuple[int, int] | None = None,
     family: str | None = None,
     source: str | None = None,
     name: str | None = None,
@@ -34,7 +34,7 @@ def available(
     Args:
         variant: Only this architecture, by Google's name (`"B_16"`).
         classes: Only those with a head of this many classes.
-        image_size: Only those trained (or fine-tuned) at this many pixels.
+        image_size: Only those trained (or fine-tuned) at this many pixels, one integer or `(height, width)`.
         family: Only those with these names and layout, such as `"timm"` (`families.FAMILIES`).
         source: Only those of this publisher, such as `"facebook"`.
         name: Only those whose name matches this pattern; `*` matches anything.
@@ -45,7 +45,7 @@ def available(
         A list of `Checkpoint`.
 
     Raises:
-        ValueError: There is no such variant, family, source, license or list of classes.
+        ValueError: There is no such variant, family, source, license or list of classes, or `image_size` is not a size.
 
     Example:
         >>> available(variant="Ti_16", image_size=384)[0].top1

@@ -371,7 +371,7 @@ def _is_nested_layer(entry: Mapping[str, Any]) -> bool:
     return str(entry.get("module")).startswith(("keras.layers", "keras.src.layers")) and "config" in entry
 
 
-_MAY_BE_LARGE = ("seed", "steps", "iterations", "value", "_id")
+_MAY_BE_LARGE = ("seed", "steps", "iterations", "value", "_id", "labels")
 
 
 def _unknown_class(config: Any, custom_objects: Mapping[str, Any] | None) -> str | None:

@@ -31,7 +31,8 @@ class Weights(Mapping[str, Any]):
         family: Name of the family (`families.FAMILIES`). `None`: detected from the names in the file.
         strict: Whether a name that the family does not know raises an error. Otherwise, `ignored` lists it.
         key: Which of several state dicts in a PyTorch file (`"model_ema"`). `None`: the model's.
-        published: The registry's entry for the file. `None` looks it up by the name of the file.
+        published: The registry's entry for the file. `None` looks it up by the name of the file, unless this package
+            wrote the file or it has a different number of classes.
         channels: Channels of the patch embedding, used if neither the arrays nor the file's settings show them.
 
     Attributes:
@@ -77,14 +78,14 @@ class Weights(Mapping[str, Any]):
         self.reader: Any = keras_files.readable(without_wrapper(open_weights(os.path.expanduser(path), key)))
         self.path: Path = Path(self.reader.path)
         self.key, self.raw_key = _state_dict(self.reader.metadata, key)
-        size = self.path.stat().st_size
+        self._is_named = family is not None
+        is_by_name = published is None
         if published is None:
-            published = by_filename(self.path.name, size)
+            published = by_filename(self.path.name, self.path.stat().st_size)
             likely = FAMILIES[published.family] if published and family is None else None
             family = likely.name if likely and likely.prefix(self.reader) is not None else family
         else:
             family = family or published.family
-        self._is_named, self._published = family is not None, published
         with hints.naming(self.path, "metadata"):
             saved = hints.saved_settings(self.reader)
             written, config = saved.get("family"), dict(saved.get("config", {}))
@@ -108,6 +109,9 @@ class Weights(Mapping[str, Any]):
         heads = architecture.heads_of(binding, self.reader.shape)
         if heads:
             self._inferred["num_heads"] = heads
+        if is_by_name and published and (saved or self._inferred.get("classes") not in (None, published.classes)):
+            published = None  # somebody's own file
+        self._published = published
         self._known = hints.collect(self.reader, self.path, self.family, self._inferred, published)
         layouts = grids.layouts(self.shapes, self.family)
         in_timm = len(layouts) > 1 and self.family in TIMM_FAMILIES
