@@ -212,6 +212,18 @@ def test_a_file_that_is_no_model(tmp_path):
         vit_keras.load_model(tmp_path / "text.h5")
 
 
+@pytest.mark.parametrize("suffix", [".keras", ".h5"])
+@pytest.mark.parametrize("name", ["model", "model.zip", "MODEL.KERAS", "model.hdf5", "model.keras.bak"])
+@pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5")
+def test_a_whole_model_opens_whatever_its_name(tmp_path, suffix, name):
+    keras.Sequential([keras.Input((8,)), keras.layers.Dense(3)]).save(tmp_path / f"saved{suffix}")
+    (tmp_path / f"saved{suffix}").rename(tmp_path / name)
+    for opening in (vit_keras.load_model, vit_keras.open_model):
+        assert opening(tmp_path / name).output_shape == (None, 3)
+    with pytest.raises(ValueError, match=r"whole model.* Received: \['weights'\]"):
+        vit_keras.open_model(tmp_path / name, weights="vit_cifar10")
+
+
 @pytest.mark.parametrize("name", ["v020.keras", "v020.h5", "v010.h5"])
 def test_half_a_file(tmp_path, name):
     data = (OLD / name).read_bytes()

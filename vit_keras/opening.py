@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import keras
@@ -23,7 +22,7 @@ from .build import build
 from .checkpoints.architecture import check_head, complete
 from .checkpoints.checkpoint import Checkpoint
 from .checkpoints.loading import fill, open_source
-from .checkpoints.locate import available, find, is_meant_as_path
+from .checkpoints.locate import available, fetch, find, is_meant_as_path
 from .checkpoints.model_weights import ModelWeights
 from .checkpoints.saved_models import is_whole_model, load_model
 from .checkpoints.weights import Weights
@@ -44,16 +43,16 @@ FACTORIES = {config.name.replace("-", "_"): variant for variant, config in VARIA
 
 
 def open_model(
-    model: str | os.PathLike[str] | None = None,
+    model: str | os.PathLike[str] | Checkpoint | None = None,
     weights: str | os.PathLike[str] | Checkpoint | None = None,
     **options: Any,
 ) -> keras.Model:
     """Open a model with its weights, by name, file, folder or URL.
 
     Args:
-        model: A factory (`"vit_b16"`), a published name (`"vit_cifar10"`; see `checkpoints.available`), a saved model
-            (`.keras`, `.h5`), a file of weights, a folder from Hugging Face, or a URL. `None` selects the model that
-            `weights` are for or, if `weights` is also `None`, `DEFAULT_MODEL`.
+        model: A factory (`"vit_b16"`), a published name (`"vit_cifar10"`; see `checkpoints.available`) or `Checkpoint`,
+            a saved model (`.keras`, `.h5`), a file of weights, a folder from Hugging Face, or a URL. `None` selects the
+            model that `weights` are for or, if `weights` is also `None`, `DEFAULT_MODEL`.
         weights: A published name, a file or a URL, which chooses the weights of a factory. `None` selects the
             recommended ImageNet-1k weights.
         **options: Options of `from_checkpoint`, such as `image_size`, `classes` and `dtype`.
@@ -70,9 +69,13 @@ def open_model(
         >>> open_model("vit_cifar10").output_shape
         (None, 10)
     """
+    if isinstance(model, Checkpoint) and weights is None:
+        model, weights = None, model
+    if weights is None and isinstance(model, str) and "://" in model and find(model) is None:
+        model = fetch(model)  # its content shows what it is
     if model is not None and is_saved_model(model):
-        if weights is not None or options:
-            raise ValueError(f"{model} is a whole model: it takes no weights and no options. Received: {[*options]}")
+        if received := [*options] if weights is None else ["weights", *options]:
+            raise ValueError(f"{model} is a whole model: it takes no weights and no options. Received: {received}")
         return load_model(model, compile=False)
     if model is None and weights is not None:
         return from_checkpoint(weights, **options)
@@ -97,8 +100,8 @@ def open_model(
             raise ValueError(f"No ImageNet-1k weights are published for {name}. Pass weights= (--weights).")
         weights = max(recommended, key=lambda c: (c.image_size == 224, c.top1 or 0))
     found = find(weights, variant)
-    opened = from_checkpoint(found or weights, **options)
-    if opened.name != VARIANTS[variant].name:
+    opened, preset = from_checkpoint(found or weights, **options), VARIANTS[variant]
+    if any(getattr(opened.config, size) != getattr(preset, size) for size in _SIZES if size not in options):
         raise ValueError(f"{found.name if found else weights} holds a {opened.name}, not a {name}.")
     return opened
 
@@ -117,12 +120,10 @@ def is_saved_model(model: Any) -> bool:
     """
     if not isinstance(model, (str, os.PathLike)):
         return False
-    path = Path(os.path.expanduser(model))
-    if path.suffix == ".keras":
-        return True
-    if os.path.isdir(path):  # os.path answers False for a name that is too long; a Path raises OSError
+    path = os.path.expanduser(model)
+    if os.path.exists(path) and not path.endswith(".keras"):
         return is_whole_model(path)
-    return path.suffix == ".h5" and (is_whole_model(path) or not os.path.exists(path))
+    return path.endswith((".keras", ".h5", ".hdf5"))
 
 
 def from_checkpoint(
@@ -239,7 +240,8 @@ def wrong_classes(weights: Any, classes: int | None) -> str:
     return f"Can only use pretrained_top with {weights} if classes = {classes}."
 
 
-_FIXED = ("num_layers", "hidden_size", "num_heads", "mlp_dim", "patch_size", "channels", "name")
+_SIZES = ("num_layers", "hidden_size", "num_heads", "mlp_dim", "patch_size")
+_FIXED = (*_SIZES, "channels", "name")
 """What a preset decides whatever the file says: a file of other sizes is refused when it is loaded."""
 
 _READ_FROM_FILE = ("position_resize", "patch_resize", "relative_resize")
@@ -302,12 +304,10 @@ def _said_by_file(source: Weights | ModelWeights, fixed: dict[str, Any], options
 
 def _of_same_size(source: Weights | ModelWeights, fields: dict[str, Any]) -> dict[str, Any]:
     """Return the name of the published size that a file has, and for Google's files the dropout for fine-tuning."""
-    sizes = ("num_layers", "hidden_size", "num_heads", "mlp_dim")
-    patch_size = source.architecture["patch_size"]
+    sizes = {**fields, "patch_size": source.architecture["patch_size"]}
     for variant in VARIANTS.values():
-        if all(getattr(variant, name) == fields[name] for name in sizes) and variant.patch_size == patch_size:
-            dropout = {"dropout": variant.dropout} if source.family.name == "google" else {}
-            return {"name": variant.name, **dropout}
+        if all(getattr(variant, name) == sizes[name] for name in _SIZES):
+            return {"name": variant.name} | ({"dropout": variant.dropout} if source.family.name == "google" else {})
     return {}
 
 

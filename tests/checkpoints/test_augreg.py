@@ -12,6 +12,11 @@ STEM = "B_16-i21k-300ep-lr_0.001-aug_medium1-wd_0.1-do_0.0-sd_0.0"
 ADAPTED = f"{STEM}--imagenet2012-steps_20k-lr_0.03-res_384"
 
 
+def test_whole_numbers_may_be_floats():
+    fields = parse_augreg(ADAPTED)
+    assert augreg(**{**fields, "epochs": 300.0, "res": 384.0}) == augreg(**fields)
+
+
 @pytest.mark.parametrize("checkpoint", LISTED, ids=lambda c: c.name)
 def test_augreg_there_and_back(checkpoint):
     fields = parse_augreg(checkpoint.path)

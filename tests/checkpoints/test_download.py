@@ -361,7 +361,7 @@ def test_a_full_disk_is_not_taken_for_trouble_of_the_server(server):
 def test_a_cache_that_cannot_be_written_to_is_named_with_what_to_do(server, monkeypatch, tmp_path):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("VIT_KERAS_HOME", str(tmp_path / "file" / "cache"))
-    with pytest.raises(OSError, match=r"Could not write to .*file.cache.*Set VIT_KERAS_HOME") as error:
+    with pytest.raises(OSError, match=r"Could not write to .*file.cache.*file is a file\. Set VIT_KERAS_HOME") as error:
         get(server.url())
     assert str(cached_path(server.url())) in str(error.value) and server.seen == []
 
@@ -415,11 +415,14 @@ def test_passing_trouble_between_two_parts(server):
     assert server.ranges_asked == [None, "bytes=19999-", "bytes=19999-"]
 
 
-def test_lasting_trouble_of_the_server_is_a_connection_error(server):
+def test_lasting_trouble_of_the_server_is_a_connection_error(server, monkeypatch):
     server.statuses = itertools.repeat(500)
+    pauses = []
+    monkeypatch.setattr(module.time, "sleep", pauses.append)
     with pytest.raises(ConnectionError) as error:
         get(server.url())
     assert server.url() in str(error.value)
+    assert len(pauses) == len(server.seen) - 1  # none after the last answer
 
 
 def test_unreachable_server_error_says_where_to_put_the_file():

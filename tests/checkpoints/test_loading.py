@@ -1,5 +1,6 @@
 """Google's files go into models: damage, other spellings, all or nothing, and what is adapted."""
 
+import functools
 import io
 import pickle
 import zipfile
@@ -11,7 +12,7 @@ import pytest
 from family_files import matrix
 from support import DATA
 
-from vit_keras import checkpoints, config, vit
+from vit_keras import checkpoints, config, load_model, vit
 from vit_keras.checkpoints.readers import NpzReader
 
 pytestmark = pytest.mark.three_cases
@@ -643,3 +644,45 @@ def test_nested_model(google_npz, nest):
     assert_same_weights(backbone, vit.from_checkpoint(path, include_top=False).get_weights())
     for old, new in zip(dense, model.get_weights()[-2:]):
         np.testing.assert_array_equal(old, new)
+
+
+# --- whole models ------------------------------------------------------------------------------------------
+
+
+def test_a_whole_model_with_heads_of_their_own_width(tmp_path):
+    made = vit.build(MU.replace(image_size=32, num_layers=1, hidden_size=64, num_heads=3, dim_head=16))
+    made.save(tmp_path / "x.keras")
+    model = vit.from_checkpoint(tmp_path / "x.keras")
+    assert (model.config.num_heads, model.config.dim_head) == (3, 16)
+    assert_same_weights(model, made.get_weights())
+
+
+@pytest.mark.parametrize("options", [{"key": "x", "family": "y"}, {"family": "timm"}])
+def test_a_whole_model_has_no_choices(tmp_path, options):
+    model = vit.build(MU.replace(image_size=16, num_layers=1))
+    model.save(tmp_path / "x.keras")
+    for load in (vit.from_checkpoint, functools.partial(checkpoints.load_weights, model)):
+        with pytest.raises(ValueError, match="whole model. It cannot be read with .*family='"):
+            load(tmp_path / "x.keras", **options)
+    with pytest.raises(ValueError, match="nonsense=3"):
+        checkpoints.load_weights(model, tmp_path / "x.keras", nonsense=3)
+
+
+def test_open_weights_have_no_choices():
+    model = vit.vit_cifar10()
+    with pytest.raises(ValueError, match="that are open .*strikt=1"):
+        checkpoints.load_weights(model, checkpoints.open_source("vit_cifar10"), strikt=1)
+
+
+def test_the_grid_of_an_open_model_is_for_one_call():
+    source = checkpoints.ModelWeights(vit.build(MU.replace(image_size=64, num_layers=1)))
+    model = vit.build(MU.replace(image_size=64, num_layers=1))
+    assert checkpoints.load_weights(model, source, source_grid=(2, 8)).adapted
+    assert checkpoints.load_weights(model, source).adapted == ()
+
+
+def test_labels_may_be_large_numbers(tmp_path):
+    model = vit.build(MU.replace(image_size=16, num_layers=1, classes=2))
+    model.labels = (10**9, 10**9 + 1)
+    model.save(tmp_path / "x.keras")
+    assert tuple(load_model(tmp_path / "x.keras").labels) == model.labels

@@ -7,11 +7,12 @@ import threading
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import keras
 import numpy as np
 import pytest
 
-from vit_keras import checkpoints, config, vit
-from vit_keras.checkpoints import registry, timm_models
+from vit_keras import checkpoints, config, open_model, vit
+from vit_keras.checkpoints import locate, registry, timm_models
 from vit_keras.checkpoints.download import cached_path
 
 # The architecture of make_google_npz's "ViT-mu_16".
@@ -56,6 +57,11 @@ def test_available_filters_together():
     [only] = checkpoints.available(variant="Ti_16", classes=1000, image_size=384)
     assert only.name == "Ti_16/augreg-imagenet21k+imagenet2012-384"
     assert checkpoints.available(variant="Ti_16", image_size=999) == []
+    assert checkpoints.available(variant="Ti_16", image_size=(384, 384)) == checkpoints.available(
+        variant="Ti_16", image_size=384
+    )
+    with pytest.raises(ValueError, match="image_size"):
+        checkpoints.available(image_size="384")
 
 
 def test_available_unknown_variant_lists_the_known():
@@ -123,6 +129,32 @@ def test_weights_may_be_a_url(google_npz, http, load):
 def test_load_weights_takes_a_url(google_npz, http):
     model, path = fresh(), google_npz()
     assert checkpoints.load_weights(model, f"{http}/{path.name}").loaded == len(model.weights)
+
+
+@pytest.mark.parametrize("quoted", ["mod%C3%A8le 1+2", "modèle 1+2", "mod%C3%A8le%201+2"])
+def test_a_url_need_not_be_quoted(google_npz, http, quoted):
+    path = google_npz()
+    path.rename(path.with_name("modèle 1+2.npz"))
+    assert checkpoints.fetch(f"{http}/{quoted}.npz").name == "modèle 1+2.npz"
+
+
+@pytest.mark.parametrize("name", ["x.keras", "x.h5", "x.keras?download=true"])
+@pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5")
+def test_a_url_of_a_whole_model(tmp_path, http, name):
+    made = keras.Sequential([keras.Input((16, 16, 3)), keras.layers.GlobalAveragePooling2D()])
+    made.save(tmp_path / name.partition("?")[0])
+    assert open_model(f"{http}/{name}").output_shape == (None, 3)
+    with pytest.raises(ValueError, match=r"takes no weights and no options\. Received: \['classes'\]"):
+        open_model(f"{http}/{name}", classes=3)
+
+
+def test_a_factory_takes_files_of_its_sizes_under_any_name(google_npz):
+    path = google_npz("ViT-Ti_16", image_size=32, classes=3)
+    assert open_model("vit_ti16", weights=path, name="mine").name == "mine"
+    with pytest.raises(ValueError, match="holds a .*, not a vit_ti16"):
+        open_model("vit_ti16", weights=google_npz(), name="vit-ti16")
+    with pytest.raises(ValueError, match="holds a vit-ti16, not a vit_b16"):
+        open_model("vit_b16", weights=path)
 
 
 def test_url_that_does_not_exist(http):
@@ -246,6 +278,90 @@ def test_fetch_the_file_of_another_checkpoint_is_not_taken(tmp_path, dummy, monk
     assert checkpoints.fetch("imagenet21k+imagenet2012", "B_16") == path
     with pytest.raises(FileNotFoundError):
         checkpoints.fetch("imagenet21k", "B_16")
+
+
+DEIT = "timm/deit_tiny_patch16_224.fb_in1k"
+
+
+@pytest.mark.parametrize(
+    ("folder", "found"),
+    [
+        ("deit_tiny_patch16_224.fb_in1k", True),
+        ("input/weights/deit_tiny_patch16_224.fb_in1k", True),
+        (DEIT, True),
+        ("deit-tiny/pytorch/default/1", False),
+        ("vit_tiny_patch16_224.augreg_in21k_ft_in1k", False),
+        ("", False),
+    ],
+)
+@pytest.mark.parametrize("is_file", [False, True])
+def test_model_safetensors_is_of_the_model_that_its_folder_is_named_after(
+    tmp_path, monkeypatch, folder, found, is_file
+):
+    path = tmp_path / folder / "model.safetensors"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
+    monkeypatch.setenv("VIT_KERAS_WEIGHTS", str(path if is_file else tmp_path))
+    assert checkpoints.find(DEIT).bytes is None  # so that the size proves nothing
+    assert locate.find_local(checkpoints.find(DEIT)) == (path if found else None)
+    assert locate.find_local(checkpoints.find("timm/vit_base_patch16_224.augreg_in21k")) is None
+
+
+def test_a_file_of_unknown_size_is_told_by_the_folder_that_it_is_published_in(tmp_path, monkeypatch):
+    sam, gsam = checkpoints.find("B_16/sam"), checkpoints.find("B_16/gsam")
+    path = tmp_path / "sam" / "ViT-B_16.npz"
+    path.parent.mkdir()
+    path.touch()
+    for place in (tmp_path, path.parent, path):
+        monkeypatch.setenv("VIT_KERAS_WEIGHTS", str(place))
+        assert locate.find_local(sam) == path and locate.find_local(gsam) is None
+
+
+def test_the_error_names_the_folder_that_a_file_must_be_in(monkeypatch):
+    monkeypatch.setenv("VIT_KERAS_OFFLINE", "1")
+    with pytest.raises(FileNotFoundError, match=r"its folder, named 'deit_tiny_patch16_224\.fb_in1k'"):
+        checkpoints.fetch(DEIT)
+
+
+def test_a_folder_that_is_new_below_a_folder_is_found(tmp_path, dummy, monkeypatch):
+    monkeypatch.setenv("VIT_KERAS_WEIGHTS", str(tmp_path))
+    (tmp_path / "one").mkdir()
+    os.utime(tmp_path / "one", (0, 0))  # so that the next change has another time
+    assert not checkpoints.is_local(B_16)
+    path = dummy(tmp_path / "one" / "two" / PLACES[0], B_16)
+    assert checkpoints.fetch("B_16/imagenet21k") == path
+
+
+def test_an_existing_file_comes_before_a_published_name(tmp_path, google_npz, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "imagenet21k").mkdir()
+    google_npz().rename(tmp_path / PLACES[0])
+    assert checkpoints.find(PLACES[0]) is None and checkpoints.find("imagenet21k/ViT-B_16") is B_16
+    assert checkpoints.fetch(PLACES[0]) == Path(PLACES[0])
+    assert vit.from_checkpoint(PLACES[0]).config.hidden_size == MU.hidden_size
+
+
+def test_a_checkpoint_opens_like_its_name():
+    assert open_model(checkpoints.find("vit_cifar10")).output_shape == (None, 10)
+
+
+@pytest.mark.parametrize(
+    ("variable", "folder"),
+    [
+        ("HF_HUB_CACHE", ""),
+        ("HF_HOME", "hub"),
+        ("XDG_CACHE_HOME", "huggingface/hub"),
+        ("HOME", ".cache/huggingface/hub"),
+    ],
+)
+def test_the_cache_of_hugging_face(tmp_path, monkeypatch, variable, folder):
+    for name in ("HF_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("USERPROFILE" if os.name == "nt" and variable == "HOME" else variable, str(tmp_path))
+    path = tmp_path / folder / f"models--{DEIT.replace('/', '--')}" / "snapshots" / "1234" / "model.safetensors"
+    path.parent.mkdir(parents=True)
+    path.touch()
+    assert locate.find_local(checkpoints.find(DEIT)) == path
 
 
 def test_a_factory_finds_its_default(tmp_path, google_npz, monkeypatch):

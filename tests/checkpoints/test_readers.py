@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import pickle
 import re
 import struct
@@ -16,7 +17,7 @@ import pytest
 from support import DATA
 from torch_pickles import state_dict, tensor, text, torch_legacy, torch_zip
 
-from vit_keras.checkpoints.readers import Kind, NpzReader, describe_content, hdf5, open_weights, torch_pickle
+from vit_keras.checkpoints.readers import Kind, NpzReader, hdf5, open_weights, torch_pickle
 from vit_keras.checkpoints.readers.sniff import sniff
 
 TORCH = DATA / "torch"
@@ -260,7 +261,6 @@ def test_key_is_for_state_dicts(tmp_path):
 
 def test_header_of_safetensors_that_begins_like_something_else():
     assert sniff(b"<\x00\x00\x00\x00\x00\x00\x00{") is Kind.SAFETENSORS
-    assert describe_content(b"<\x00\x00\x00\x00\x00\x00\x00{") == "a safetensors file"
 
 
 def test_every_kind_has_words_of_its_own():
@@ -287,6 +287,17 @@ def test_old_path_of_the_machine_for_pickles():
 
 
 # --- .npz --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="nothing lists the open files")
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_a_file_is_not_kept_open(save, tmp_path):
+    save(tmp_path / "x.npz", a=numbers(3))
+    reader = open_weights(tmp_path / "x.npz")
+    for _ in range(2):
+        assert reader["a"].shape == (3,)
+        open_files = [os.path.realpath(f"/proc/self/fd/{file}") for file in os.listdir("/proc/self/fd")]
+        assert not any(file.endswith("x.npz") for file in open_files)  # Windows could not overwrite it
 
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])

@@ -409,6 +409,15 @@ def test_integers_are_numbers(folder):
     np.testing.assert_array_equal(found["cls"], arrays["cls_token"].astype(np.float32))
 
 
+@pytest.mark.parametrize("strict", [True, False])
+def test_quantized_weights_are_not_read_without_their_scales(strict, tmp_path):
+    model = vit.build_model(32, 8, 1, 32, 2, "tiny", 64, classes=10)
+    model.quantize("int8")
+    model.save_weights(tmp_path / "x.weights.h5")
+    with pytest.raises(ValueError, match="are quantized, .*Open the whole model.*load_model"):
+        checkpoints.Weights(tmp_path / "x.weights.h5", strict=strict)
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_values_that_are_no_numbers_are_loaded_with_a_warning(value, folder):
     arrays = load("timm_vit").state_dict()
@@ -615,6 +624,24 @@ def test_preprocessing_that_cannot_be_done_does_not_prevent_loading(changes, fol
     with pytest.warns(UserWarning, match=r"preprocessor_config\.json.*'hugging-face'"):
         found = checkpoints.Weights(path)
     assert found.preprocessing == PRESETS["hugging-face"]
+
+
+@pytest.mark.filterwarnings("ignore:.*config.json. invalid values.*preprocessing")
+def test_a_config_json_of_timm_that_cannot_be_read_is_named(folder):
+    with pytest.raises(ValueError, match=r"config\.json: invalid values"):
+        checkpoints.Weights(folder("timm_vit", config={"pretrained_cfg": "vit"}))
+
+
+def test_your_own_file_under_a_published_name_is_not_the_published_one(tmp_path):
+    path = tmp_path / "deit_tiny_patch16_224.fb_in1k.safetensors"
+    published = {
+        **load("timm_vit").state_dict(),
+        "head.weight": np.zeros((1000, 64), "f4"),
+        "head.bias": np.zeros(1000, "f4"),
+    }
+    assert checkpoints.Weights(write_safetensors(path, published)).labels == "imagenet-1k"
+    assert checkpoints.Weights(write_safetensors(path, load("timm_vit").state_dict())).labels is None
+    assert checkpoints.Weights(write_safetensors(path, published, metadata(task="single"))).labels is None
 
 
 # --- of several that tell, the nearest counts --------------------------------------------------------------------

@@ -273,6 +273,15 @@ def test_no_model(tmp_path):
         save_weights("model", tmp_path / "x.npz")
 
 
+def test_a_folder_may_have_the_suffix_of_a_file(tmp_path):
+    (tmp_path / "x.npz").mkdir()
+    (tmp_path / "x.npz" / "mine.txt").write_text("mine")
+    model = vit.build_model(32, 8, 1, 64, 2, "small", 64, classes=2, mlp_activation="gelu", epsilon=1e-12)
+    save_weights(model, tmp_path / "x.npz", "huggingface")
+    files = {"mine.txt", "model.safetensors", "config.json", "preprocessor_config.json"}
+    assert set(os.listdir(tmp_path / "x.npz")) == files
+
+
 @pytest.mark.parametrize("format", ["google", "timm", "huggingface"])
 @pytest.mark.parametrize("existing", [False, True])
 def test_a_full_disk_leaves_nothing(format, existing, tmp_path, monkeypatch):

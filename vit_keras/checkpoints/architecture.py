@@ -205,8 +205,9 @@ def complete(fields: Mapping[str, Any], family: Family, options: Mapping[str, An
         3
     """
     hidden_size = fields["hidden_size"]
+    of_heads = fields["dim_head"] * fields["num_heads"] if fields.get("dim_head") and fields.get("num_heads") else None
     fields = {**fields, **(options or {})}
-    inner = fields.pop("inner", hidden_size)
+    inner = fields.pop("inner", of_heads or hidden_size)
     published = family.heads.get(inner if inner == hidden_size else 0)
     dim_head = fields.get("dim_head") or family.dim_head
     if "num_heads" not in fields and published and not fields.get("dim_head"):

@@ -87,6 +87,7 @@ def augreg(
         ("epochs", epochs, (30, 300)),
     ):
         one_of(value, f"{argument} of an AugReg file", choices)
+    epochs, res = int(epochs), int(res)  # 300.0 is 300 too
     numbers = {"wd": wd, "do": do, "sd": sd, "lr": lr, "adapt_lr": adapt_lr, "steps": steps}
     try:
         wd, do, sd, lr, adapt_lr, count = (float(v) for v in numbers.values())

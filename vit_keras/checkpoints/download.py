@@ -17,7 +17,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 from .._internal.atomic import naming, of_the_disk
 from .._internal.progress import progress_bar
@@ -72,7 +72,7 @@ def download(
     if offline():
         raise FileNotFoundError(
             f"{url} is not in the cache and VIT_KERAS_OFFLINE is set. Download it on a machine with a network. "
-            f"Then put it at {path}, or point VIT_KERAS_WEIGHTS to the file or its folder."
+            f"Then put it at {path}, or point VIT_KERAS_WEIGHTS to the file or its folder{_named(url)}."
         )
     with _locked(path), naming(path):
         if not path.is_file():
@@ -98,9 +98,11 @@ def _locked(path: Path) -> Iterator[None]:
         path.parent.mkdir(parents=True, exist_ok=True)
         lock.acquire()
     except OSError as error:
+        file = next((above for above in path.parents if above.is_file()), None)  # such as that of a shorter URL
+        reason = f"{file} is a file" if file else error.strerror
         raise OSError(
             error.errno,
-            f"Could not write to {path.parent}: {error.strerror}. Set VIT_KERAS_HOME to a folder for downloads that "
+            f"Could not write to {path.parent}: {reason}. Set VIT_KERAS_HOME to a folder for downloads that "
             f"can be written to, or put the file at {path}",
         ) from error
     try:
@@ -124,7 +126,8 @@ def _fetch(url: str, part: Path, size: int | None, timeout: float, progress: boo
             if error.code < 500 and error.code != 429:
                 raise ConnectionError(f"The server refused {url}: {error.code} {error.reason}.") from None
             problem: Exception = error
-            time.sleep(PAUSE * 2**attempt)
+            if attempt + 1 < ATTEMPTS:
+                time.sleep(PAUSE * 2**attempt)
         except (OSError, EOFError, http.client.HTTPException) as error:
             if of_the_disk(error):
                 raise
@@ -134,8 +137,14 @@ def _fetch(url: str, part: Path, size: int | None, timeout: float, progress: boo
         logger.info("Transfer of %s broke off (%s); attempt %d of %d.", url, problem, attempt + 1, ATTEMPTS)
     raise ConnectionError(
         f"Could not download {url}: {getattr(problem, 'reason', problem)}. Without a network, put the file at "
-        f"{cached_path(url)} or point VIT_KERAS_WEIGHTS to the file or its folder."
+        f"{cached_path(url)} or point VIT_KERAS_WEIGHTS to the file or its folder{_named(url)}."
     )
+
+
+def _named(url: str) -> str:
+    """Return what the folder of a file of Hugging Face must be called; the name of the file is that of many."""
+    model, resolve, _ = url.removeprefix(HUB).partition("/resolve/")
+    return f", named {model.rpartition('/')[2]!r}" if url.startswith(HUB) and resolve else ""
 
 
 def _transfer(url: str, part: Path, size: int | None, timeout: float, progress: bool) -> None:
@@ -143,7 +152,8 @@ def _transfer(url: str, part: Path, size: int | None, timeout: float, progress: 
     tag_file = Path(f"{part}.etag")
     held = part.stat().st_size if part.exists() and tag_file.exists() else 0
     start = max(0, held - 1)  # the last byte comes again, so that the server has an answer if no other is missing
-    request = urllib.request.Request(_mirrored(url), headers={"User-Agent": "vit_keras", "Accept-Encoding": "identity"})
+    address = quote(_mirrored(url), safe="!#$%&'()*+,/:;=?@[]~")  # what is quoted already stays
+    request = urllib.request.Request(address, headers={"User-Agent": "vit_keras", "Accept-Encoding": "identity"})
     if start:
         request.add_header("Range", f"bytes={start}-")
         request.add_header("If-Range", tag_file.read_text())

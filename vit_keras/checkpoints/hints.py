@@ -118,7 +118,8 @@ def collect(
     image_size = fields.pop("image_size", None)
     if isinstance(image_size, int):
         image_size = (image_size, image_size)
-    doubts = {} if published or settings.get("config") else _doubts(config, fields)
+    with naming(_beside(path, "config.json"), "values"):
+        doubts = {} if published or settings.get("config") else _doubts(config, fields)
     labels = labels or (published.labels if published else None)
     return Hints(fields, image_size, preprocessing, labels, task, doubts, is_ours=bool(settings.get("config")))
 

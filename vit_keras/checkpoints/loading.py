@@ -105,7 +105,7 @@ def load_weights(
         resize_patches: Whether to resample the patch embedding to the model's patch size (FlexiViT's PI-resize).
         verify: Whether to read the whole file once in advance. Otherwise, damage inside the file may be found when
             half of the model is loaded.
-        **options: `family`, `strict` and `key` of `Weights`.
+        **options: `family`, `strict` and `key` of `Weights`, for a file of weights.
 
     Returns:
         A `LoadReport`.
@@ -129,6 +129,7 @@ def load_weights(
         source = open_source(weights, **options)
     else:
         source = weights
+        _refuse("Weights that are open", options)
     _settle_grid(vit, source, source_grid)
     _warn_of_other_numerics(vit, source)
     return fill(
@@ -162,9 +163,19 @@ def open_source(
     published = find(weights, variant)
     path = fetch(published or weights, variant)
     if saved_models.is_whole_model(path):
+        _refuse(f"{path} is a whole model. It", {name: options[name] for name in options if name not in _OF_EVERY_FILE})
         return ModelWeights(saved_models.load_model(path, compile=False), path)
     with about(path):
         return Weights(path, published=published, **options)
+
+
+_OF_EVERY_FILE = ("strict", "channels")
+
+
+def _refuse(what: str, options: Mapping[str, Any]) -> None:
+    given = [f"{name}={value!r}" for name, value in options.items() if value is not None]
+    if given:
+        raise ValueError(f"{what} cannot be read with other options. Received: {', '.join(given)}")
 
 
 def fill(

@@ -22,7 +22,7 @@ def available(
     *,
     variant: str | None = None,
     classes: int | None = None,
-    image_size: int | None = None,
+    image_size: int | tuple[int, int] | None = None,
     family: str | None = None,
     source: str | None = None,
     name: str | None = None,
@@ -34,7 +34,7 @@ def available(
     Args:
         variant: Only this architecture, by Google's name (`"B_16"`).
         classes: Only those with a head of this many classes.
-        image_size: Only those trained (or fine-tuned) at this many pixels.
+        image_size: Only those trained (or fine-tuned) at this many pixels, one integer or `(height, width)`.
         family: Only those with these names and layout, such as `"timm"` (`families.FAMILIES`).
         source: Only those of this publisher, such as `"facebook"`.
         name: Only those whose name matches this pattern; `*` matches anything.
@@ -45,7 +45,7 @@ def available(
         A list of `Checkpoint`.
 
     Raises:
-        ValueError: There is no such variant, family, source, license or list of classes.
+        ValueError: There is no such variant, family, source, license or list of classes, or `image_size` is not a size.
 
     Example:
         >>> available(variant="Ti_16", image_size=384)[0].top1
@@ -82,7 +82,7 @@ def find(weights: str | os.PathLike[str] | Checkpoint, variant: str | None = Non
     Args:
         weights: A full name (`"B_16/imagenet21k"`, `"timm/deit_tiny_patch16_224.fb_in1k"`), or with `variant` the
             part after the slash; a path in Google's buckets (`"sam/ViT-B_16"`), the name of any AugReg file, or a
-            published URL. A `Checkpoint` is returned as it is.
+            published URL. A `Checkpoint` is returned as it is. The path of an existing file is not a name.
         variant: Google's name of the architecture.
 
     Example:
@@ -94,6 +94,8 @@ def find(weights: str | os.PathLike[str] | Checkpoint, variant: str | None = Non
     if isinstance(weights, Checkpoint):
         return weights
     weights = path_text(weights)
+    if is_meant_as_path(weights) and os.path.isfile(os.path.expanduser(weights)):
+        return None
     if variant is not None and (found := registry.named(f"{variant}/{weights}")):
         return found
     if found := registry.named(weights):
@@ -236,7 +238,7 @@ def find_local(checkpoint: Checkpoint) -> Path | None:
         'vit_cifar10.npz'
     """
     for path, by_name in _local_copies(checkpoint):
-        if path.is_file() and (by_name or checkpoint.bytes in (None, path.stat().st_size)):
+        if os.path.isfile(path) and (by_name or checkpoint.bytes == path.stat().st_size):
             return path
     return None
 
@@ -249,45 +251,55 @@ def _local_copies(checkpoint: Checkpoint) -> Iterator[tuple[Path, bool]]:
         return
     vit_keras_0 = f"ViT-{checkpoint.variant}_{checkpoint.weights}.npz"
     unique = registry.is_unique(published.name)
+    home = checkpoint.name.rpartition("/")[2] if on_hub else published.parent.name
     for place in filter(None, os.environ.get("VIT_KERAS_WEIGHTS", "").split(os.pathsep)):
         place = Path(place).expanduser()
         if place.is_dir():
             for folder in _with_folders_in(place):
-                yield from ((folder / published, True), (folder / vit_keras_0, True), (folder / published.name, unique))
+                yield from ((folder / published, True), (folder / vit_keras_0, True))
+                yield folder / published.name, unique or folder.name == home
                 yield folder / checkpoint.name / published.name, on_hub
         elif place.name in (published.name, vit_keras_0):
-            yield place, unique or place.name == vit_keras_0
-    yield cached_path(checkpoint.url), False
-    yield _folder("KERAS_HOME", "~/.keras") / "weights" / vit_keras_0, False
-    if on_hub:  # the caches of other libraries
-        snapshots = f"hub/models--{checkpoint.name.replace('/', '--')}/snapshots"
-        files = (_folder("HF_HOME", "~/.cache/huggingface") / snapshots).glob(f"*/{published.name}")
+            yield place, unique or place.name == vit_keras_0 or place.parent.name == home
+    size_unknown = checkpoint.bytes is None
+    yield cached_path(checkpoint.url), size_unknown
+    yield _folder("KERAS_HOME", "~/.keras") / "weights" / vit_keras_0, size_unknown
+    caches = _folder("XDG_CACHE_HOME", "~/.cache")  # of other libraries
+    if on_hub:
+        hub = _folder("HF_HUB_CACHE", _folder("HF_HOME", caches / "huggingface") / "hub")
+        files = hub.glob(f"models--{checkpoint.name.replace('/', '--')}/snapshots/*/{published.name}")
         yield from ((path, True) for path in sorted(files))
     elif published.suffix in (".pth", ".pt"):
-        yield _folder("TORCH_HOME", "~/.cache/torch") / "hub" / "checkpoints" / published.name, unique
+        yield _folder("TORCH_HOME", caches / "torch") / "hub" / "checkpoints" / published.name, unique
 
 
 def _with_folders_in(place: Path) -> Iterator[Path]:
-    """Yield a folder, then its subfolders, which are listed only when needed."""
-    yield place
-    yield from _folders_in(place, place.stat().st_mtime_ns)
+    """Yield a folder, then its subfolders down to a depth, which are listed only when needed."""
+    level = [place]
+    for _ in range(_DEPTH):
+        yield from level
+        below = [folder for folder in level if folder is place or not folder.is_symlink()]
+        level = [inner for folder in below for inner in _folders_in(folder, _changed(folder))]
+    yield from level
 
 
-@functools.lru_cache(maxsize=16)
-def _folders_in(place: Path, changed: int) -> tuple[Path, ...]:
-    """Return the subfolders of a folder down to a depth, as of its last change."""
-    found: list[Path] = []
-    for folder, inside, _ in os.walk(place):
-        inside[:] = sorted(name for name in inside if not name.startswith("."))
-        found.extend(Path(folder, name) for name in inside)
-        if len(Path(folder).relative_to(place).parts) + 1 >= _DEPTH:
-            inside.clear()
-    return tuple(found)
+@functools.lru_cache(maxsize=1 << 16)
+def _folders_in(folder: Path, changed: int | None) -> tuple[Path, ...]:
+    """Return the folders directly inside a folder, as of its last change."""
+    _, inside, _ = next(os.walk(folder), ("", [], []))
+    return tuple(folder / name for name in sorted(inside) if not name.startswith("."))
+
+
+def _changed(folder: Path) -> int | None:
+    try:
+        return folder.stat().st_mtime_ns
+    except OSError:  # not ours to read
+        return None
 
 
 _DEPTH = 4
 """Kaggle puts the files of a model into `input/name/framework/variation/version`, and those of a dataset higher up."""
 
 
-def _folder(variable: str, default: str) -> Path:
+def _folder(variable: str, default: str | Path) -> Path:
     return Path(os.environ.get(variable) or default).expanduser()

@@ -79,12 +79,12 @@ class ModelWeights(Mapping[str, Any]):
         self.labels, self.task = getattr(vit, "labels", None), getattr(vit, "task", "single")
         self.image_size: Any | tuple[int, int] | None = config.image_size
         self._adapted = {id(full_kernel(dense)): dense for dense in anatomy.dense_layers(vit) if dense.lora_enabled}
-        self._grid = config.position_grid or config.grid
+        self._own_grid = self._grid = config.position_grid or config.grid
         self.positions: int | None = math.prod(self._grid) if self._grid and grids.has_positions(self.shapes) else None
 
     def settle(self, source_grid: tuple[int, int] | None = None, **_: Any) -> None:
         """Use `source_grid` as the grid of the positions; a model knows everything else."""
-        self._grid = source_grid or self._grid
+        self._grid = source_grid or self._own_grid
 
     def grid(self, source_grid: tuple[int, int] | None = None) -> tuple[int, int] | None:
         """Return the patches down and across that the model has positions for."""

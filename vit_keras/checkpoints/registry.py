@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
 from .._internal.imports import moved_names
-from .._internal.validate import did_you_mean
+from .._internal.validate import did_you_mean, size_pair
 from .checkpoint import HUB, PACKAGE, STORAGE, Checkpoint
 
 __all__ = ["Checkpoint", "listed", "select"]
@@ -64,7 +64,7 @@ def select(
     source: str | None = None,
     variant: str | None = None,
     classes: int | None = None,
-    image_size: int | None = None,
+    image_size: int | tuple[int, int] | None = None,
     name: str | None = None,
     license: str | None = None,
     labels: str | None = None,
@@ -76,7 +76,7 @@ def select(
         source: Publisher of the file, such as `"facebook"`.
         variant: Google's name of the architecture.
         classes: Number of outputs of the head.
-        image_size: Pixels.
+        image_size: Pixels, one integer or `(height, width)`.
         name: Pattern of the full name; `*` matches anything.
         license: SPDX name, in upper or lower case.
         labels: Name of the list of classes, such as `"imagenet-1k"`.
@@ -91,6 +91,7 @@ def select(
         >>> [c.image_size for c in select(source="timm", name="*deit_base_patch16*")]
         [224, 384]
     """
+    size = None if image_size is None else size_pair(image_size, "image_size")
     wanted = {"family": family, "source": source, "variant": variant, "license": license, "labels": labels}
     wanted = {field: str(value) for field, value in wanted.items() if value is not None}
     for field, value in wanted.items():
@@ -103,7 +104,7 @@ def select(
         for c in listed()
         if all(str(getattr(c, field)).lower() == value.lower() for field, value in wanted.items())
         and classes in (None, c.classes)
-        and image_size in (None, c.image_size)
+        and size in (None, (c.image_size, c.image_size))
         and (name is None or fnmatch.fnmatchcase(c.name, name))
     ]
 

@@ -76,7 +76,8 @@ def load_model(
         modern = _modernise(config)
         modern = _modernise_keras_2(modern) if keras_2 else modern
         with tempfile.TemporaryDirectory() as folder:
-            opened = path if modern == config else Path(folder, path.name)
+            suffix = ".keras" if is_archive else ".h5"  # by which Keras knows the format
+            opened = path if modern == config and path.suffix == suffix else Path(folder, f"model{suffix}")
             if opened is not path:
                 (_write_keras if is_archive else _write_h5)(path, opened, modern, keras_2)
             with _bounded_variables(path.stat().st_size):
@@ -370,7 +371,7 @@ def _is_nested_layer(entry: Mapping[str, Any]) -> bool:
     return str(entry.get("module")).startswith(("keras.layers", "keras.src.layers")) and "config" in entry
 
 
-_MAY_BE_LARGE = ("seed", "steps", "iterations", "value", "_id")
+_MAY_BE_LARGE = ("seed", "steps", "iterations", "value", "_id", "labels")
 
 
 def _unknown_class(config: Any, custom_objects: Mapping[str, Any] | None) -> str | None:

@@ -31,7 +31,8 @@ class Weights(Mapping[str, Any]):
         family: Name of the family (`families.FAMILIES`). `None`: detected from the names in the file.
         strict: Whether a name that the family does not know raises an error. Otherwise, `ignored` lists it.
         key: Which of several state dicts in a PyTorch file (`"model_ema"`). `None`: the model's.
-        published: The registry's entry for the file. `None` looks it up by the name of the file.
+        published: The registry's entry for the file. `None` looks it up by the name of the file, unless this package
+            wrote the file or it has a different number of classes.
         channels: Channels of the patch embedding, used if neither the arrays nor the file's settings show them.
 
     Attributes:
@@ -77,20 +78,21 @@ class Weights(Mapping[str, Any]):
         self.reader: Any = keras_files.readable(without_wrapper(open_weights(os.path.expanduser(path), key)))
         self.path: Path = Path(self.reader.path)
         self.key, self.raw_key = _state_dict(self.reader.metadata, key)
-        size = self.path.stat().st_size
+        self._is_named = family is not None
+        is_by_name = published is None
         if published is None:
-            published = by_filename(self.path.name, size)
+            published = by_filename(self.path.name, self.path.stat().st_size)
             likely = FAMILIES[published.family] if published and family is None else None
             family = likely.name if likely and likely.prefix(self.reader) is not None else family
         else:
             family = family or published.family
-        self._is_named, self._published = family is not None, published
         with hints.naming(self.path, "metadata"):
             saved = hints.saved_settings(self.reader)
             written, config = saved.get("family"), dict(saved.get("config", {}))
         try:
             self.family: Family = _choose(written if family is None else family, self.reader)
             binding = rules.bind(self.family, self.reader, self.reader.shape)
+            _check_precision(binding, self.reader)
             _check(binding, self.family, strict)
             known = functools.partial(hints.stated_channels, config, self.path, channels)
             self._parts = patches.settled(binding.parts, self.reader.shape, known)
@@ -107,6 +109,9 @@ class Weights(Mapping[str, Any]):
         heads = architecture.heads_of(binding, self.reader.shape)
         if heads:
             self._inferred["num_heads"] = heads
+        if is_by_name and published and (saved or self._inferred.get("classes") not in (None, published.classes)):
+            published = None  # somebody's own file
+        self._published = published
         self._known = hints.collect(self.reader, self.path, self.family, self._inferred, published)
         layouts = grids.layouts(self.shapes, self.family)
         in_timm = len(layouts) > 1 and self.family in TIMM_FAMILIES
@@ -282,6 +287,16 @@ def _nearest(names: Mapping[str, Any]) -> str:
     if len(missing[closest.name]) == len(closest.detect + closest.marks):
         return f"Known families are {', '.join(FAMILIES)}."
     return f"The closest family is {closest.title}; missing: {', '.join(map(repr, missing[closest.name]))}."
+
+
+def _check_precision(binding: rules.Binding, reader: Any) -> None:
+    for part in binding.parts.values():
+        dtype = reader.stored(part.source).dtype
+        if dtype.kind in "iu" and dtype.itemsize == 1:
+            raise ValueError(
+                f"{part.source!r} has values of {dtype}: the weights are quantized, and their scales are not read. "
+                "Open the whole model, as model.save wrote it, with vit_keras.load_model."
+            )
 
 
 def _check(binding: rules.Binding, family: Family, strict: bool) -> None:

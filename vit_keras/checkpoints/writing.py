@@ -94,7 +94,7 @@ def save_weights(model: keras.Model, path: str | os.PathLike[str], format: str |
     vit = anatomy.find_vit(model)
     weights = ModelWeights(vit)
     family, arrays = _arrays(weights, candidates)
-    if path.suffix == ".npz":
+    if path.suffix == ".npz" and not path.is_dir():
         _warn_of_unstored_fields(path, family, arrays, weights)
         files = {path.name: lambda part: _write_npz(part, arrays)}
     elif path.suffix == ".safetensors" and not path.is_dir():

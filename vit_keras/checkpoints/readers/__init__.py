@@ -18,7 +18,7 @@ from .base import LIMIT_TEXT, Reader, Stored
 from .hdf5 import HDF5Reader, KerasReader
 from .safetensors import SafetensorsReader
 from .sharded import ShardedReader
-from .sniff import Kind, describe_content, kind_of
+from .sniff import Kind, kind_of
 from .torch import TorchReader
 
 __all__ = [
@@ -32,7 +32,6 @@ __all__ = [
     "ShardedReader",
     "Stored",
     "TorchReader",
-    "describe_content",
     "open_weights",
 ]
 

@@ -34,10 +34,11 @@ class Zip:
     def __init__(self, path: Path):
         self.path = path
         self.size: int = path.stat().st_size
-        self._archive = zipfile.ZipFile(path)
+        with zipfile.ZipFile(path) as archive:  # not kept open, or Windows would not let the file be replaced
+            listed = archive.infolist()
         self.members: dict[str, zipfile.ZipInfo] = {}
-        refuse(too_many(len(self._archive.infolist())))
-        for info in self._archive.infolist():
+        refuse(too_many(len(listed)))
+        for info in listed:
             if info.filename in self.members:
                 raise ValueError(f"two members have the name {info.filename!r}")
             self._check(info)
@@ -54,7 +55,11 @@ class Zip:
 
     def stream(self, name: str) -> IO[bytes]:
         """Return a member as a file, whose checksum is verified when its last byte is read."""
-        return self._archive.open(self.members[name])
+        info = self.members[name]
+        start = self._start(info)
+        file = open(self.path, "rb")  # noqa: SIM115 (closed with the member)
+        file.seek(start)
+        return zipfile.ZipExtFile(file, "r", info, None, True)
 
     def open(self, name: str) -> IO[bytes]:
         """Return a member as a file; an uncompressed one is the archive itself, which goes on after the member."""
@@ -68,16 +73,17 @@ class Zip:
     def offset(self, name: str) -> int | None:
         """Return the byte of the archive at which an uncompressed member begins, or `None` if it is compressed."""
         info = self.members[name]
-        if info.compress_type != zipfile.ZIP_STORED:
-            return None
+        return self._start(info) if info.compress_type == zipfile.ZIP_STORED else None
+
+    def _start(self, info: zipfile.ZipInfo) -> int:
         with open(self.path, "rb") as file:
             file.seek(info.header_offset)
             header = file.read(30)
         if len(header) != 30 or header[:4] != b"PK\x03\x04":
-            raise ValueError(f"the zip entry of {name!r} is not where the directory says")
+            raise ValueError(f"the zip entry of {info.filename!r} is not where the directory says")
         start = info.header_offset + 30 + sum(struct.unpack("<HH", header[26:]))
-        if start + info.file_size > self.size:
-            raise ValueError(f"{name!r} goes beyond the end of the file")
+        if start + info.compress_size > self.size:
+            raise ValueError(f"{info.filename!r} goes beyond the end of the file")
         return start
 
     def read_values(self, name: str, start: int, count: int, dtype: np.dtype) -> np.ndarray:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import os
 
-__all__ = ["Kind", "describe_content", "kind_of", "sniff"]
+__all__ = ["Kind", "kind_of", "sniff"]
 
 
 class Kind(enum.Enum):
@@ -88,13 +88,3 @@ def kind_of(path: str | os.PathLike[str]) -> Kind:
         raise FileNotFoundError(f"There is no file of weights at {path}.")
     with open(path, "rb") as file:
         return sniff(file.read(512))
-
-
-def describe_content(start: bytes) -> str:
-    """Describe the kind of a file from its first bytes.
-
-    Example:
-        >>> describe_content(b"<html>")
-        'a web page'
-    """
-    return sniff(start).words
