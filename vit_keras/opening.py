@@ -73,7 +73,7 @@ def open_model(
         model, weights = None, model
     if weights is None and isinstance(model, str) and "://" in model and find(model) is None:
         model = fetch(model)  # its content shows what it is
-    if model is not None and is_saved_model(model):
+    if isinstance(model, (str, os.PathLike)) and is_saved_model(model):
         if received := [*options] if weights is None else ["weights", *options]:
             raise ValueError(f"{model} is a whole model: it takes no weights and no options. Received: {received}")
         return load_model(model, compile=False)

@@ -87,7 +87,7 @@ def output_source(model: keras.Model) -> Any:
     return last_layer(model)
 
 
-def tensor_source(output):
+def tensor_source(output: Any) -> Any:
     """Return the operation that computes a tensor's values, skipping those that keep or only scale them."""
     return [*_way_back(output, _keeps_values)][-1]
 

@@ -200,8 +200,8 @@ class Layerwise(_Optimizer):
         self.unfreeze_at: tuple[float, ...] = starts
         # A variable, because compiled steps must see it change.
         self.span: Any = self.add_variable((2,), dtype="int", name="span")
-        self.awaits_horizon = False
-        self.has_horizon = False
+        self.awaits_horizon: bool = False
+        self.has_horizon: bool = False
         self._rate_now = None
         if self.schedule is not None and not self.needs_horizon:
             self._set_span(0, self.schedule.steps)

@@ -10,7 +10,7 @@ import threading
 import zipfile
 from collections.abc import Iterable
 from pathlib import Path
-from typing import IO
+from typing import IO, cast
 
 import ml_dtypes
 import numpy as np
@@ -59,7 +59,7 @@ class Zip:
         start = self._start(info)
         file = open(self.path, "rb")  # noqa: SIM115 (closed with the member)
         file.seek(start)
-        return zipfile.ZipExtFile(file, "r", info, None, True)
+        return cast("IO[bytes]", zipfile.ZipExtFile(file, "r", info, None, True))
 
     def open(self, name: str) -> IO[bytes]:
         """Return a member as a file; an uncompressed one is the archive itself, which goes on after the member."""
