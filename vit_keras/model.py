@@ -187,7 +187,7 @@ class VisionTransformer(FastModel):
                 f"The model {self.name!r} takes images {_shown(wanted)}. Received: {_shown(shape)}. "
                 "model.preprocess(images) resizes images; vit_keras.resize(model, image_size) makes another model."
             )
-        config = self.config if None in wanted[1:3] and None not in size else None
+        config = self._config if None not in size else None
         if config is not None and config.image_size is None and min(config.grid_of(size)) < 1:
             raise ValueError(
                 f"The model {self.name!r} takes images of at least one patch, {config.stride} pixels. Received: {size}"

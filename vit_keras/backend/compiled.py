@@ -16,7 +16,7 @@ from typing import Any
 import keras
 
 from . import distribution, openvino
-from .keras_internals import flat_layers, own_state
+from .keras_internals import OWN_POLICY, flat_layers, own_state
 
 KEPT = 32
 """Size of the cache of compiled functions of a model: the ones that were not called for longest are dropped."""
@@ -85,7 +85,7 @@ def _state(model: keras.Model) -> tuple[Any, ...]:
     state: list[Any] = []
     for layer in flat_layers(model):
         own = vars(layer)
-        state += id(layer), own.get("activation"), own.get("rate"), own.get("_dtype_policy")
+        state += id(layer), own.get("activation"), own.get("rate"), own.get(OWN_POLICY)
         state += map(id, own_state(layer))
     if openvino.is_active():  # which compiles the weights too
         state += map(id, openvino.values(model))

@@ -23,8 +23,12 @@ def flat_layers(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
         >>> [each.name for each in flat_layers(keras.layers.Dense(1, name="alone"))]
         ['alone']
     """
-    inside = (each for inner in layer._layers for each in flat_layers(inner))
-    return list(dict.fromkeys([layer, *inside]))
+    found, waiting = {}, [layer]
+    while waiting:
+        each = waiting.pop()
+        waiting += () if each in found else reversed(each._layers)
+        found[each] = None
+    return list(found)
 
 
 def own_state(layer: keras.layers.Layer) -> list[Any]:
@@ -96,11 +100,10 @@ def index_of(optimizer: keras.optimizers.Optimizer, variable: Any) -> int:
 
 def add_seed_generator(dropout: keras.layers.Layer) -> None:
     """Give a built, locked dropout layer the seed generator that Keras makes only for a rate above 0."""
-    if hasattr(dropout, "seed_generator"):
-        return
-    dropout._tracker.unlock()
-    dropout.seed_generator = keras.random.SeedGenerator()
-    dropout._tracker.lock()
+    if not hasattr(dropout, "seed_generator"):
+        dropout._tracker.unlock()
+        dropout.seed_generator = keras.random.SeedGenerator()
+        dropout._tracker.lock()
 
 
 def no_gradients() -> contextlib.AbstractContextManager[Any]:
@@ -284,7 +287,7 @@ def take_any_batch() -> None:
     """
     from keras.src.backend.jax import distribution_lib
 
-    plain = distribution_lib.distribute_data_input
+    plain, one_output = distribution_lib.distribute_data_input, distribution_lib.distribute_tensor
     if getattr(plain, "takes_any_batch", False):
         return
 
@@ -304,8 +307,6 @@ def take_any_batch() -> None:
                 ) from error
             sharding = type(sharding)(sharding.mesh, type(sharding.spec)())
         return plain(batch, sharding, *names, **options)
-
-    one_output = distribution_lib.distribute_tensor
 
     def distribute_tensor(tensor, layout):
         if isinstance(tensor, (tuple, list)):
