@@ -63,7 +63,7 @@ def describe(
     """
     if family is not None:
         family_named(family)
-    path = Path(path).expanduser()
+    path = Path(os.path.expanduser(path))
     published = published_as(path)
     try:
         weights = Weights(path, family=family, strict=False, key=key, published=published)

@@ -60,7 +60,7 @@ def load_model(
     Example:
         >>> model = load_model("vit_keras_0_2.keras")  # doctest: +SKIP
     """
-    path = Path(path_text(filepath, "filepath", "the path of a saved model (.keras, .h5)")).expanduser()
+    path = Path(os.path.expanduser(path_text(filepath, "filepath", "the path of a saved model (.keras, .h5)")))
     if orbax.is_checkpoint(path):
         return _from_orbax(path, custom_objects, compile, safe_mode)
     if not os.path.isfile(path):

@@ -89,7 +89,7 @@ def save_weights(model: keras.Model, path: str | os.PathLike[str], format: str |
         >>> save_weights(model, "tiny.safetensors")  # doctest: +SKIP
         'timm'
     """
-    path = Path(instance(path, (str, os.PathLike), "path")).expanduser()
+    path = Path(os.path.expanduser(instance(path, (str, os.PathLike), "path")))
     candidates = _candidates(path, format)
     vit = anatomy.find_vit(model)
     weights = ModelWeights(vit)

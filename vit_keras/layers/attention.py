@@ -194,10 +194,11 @@ class MultiHeadSelfAttention(RelativePositions, Composite):
         if has_fused_attention() and type(self).attention is MultiHeadSelfAttention.attention:
             return fused_attention(query, key, value, bias)
 
-        def attend(query, key, value, bias=None):
-            return self.attention(query, key, value, None, bias)[0]
+        def attend(query, key, value, *bias):
+            return self.attention(query, key, value, None, *bias)[0]
 
-        return in_chunks(attend, query, key, value, bias, most=MAX_SCORE_BYTES, training=training)
+        bias = () if bias is None else (bias,)
+        return in_chunks(attend, query, key, value, *bias, most=MAX_SCORE_BYTES, training=training)
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         return input_shape
