@@ -103,7 +103,9 @@ function times(row, matrix) {
 
 /** Return the patches down and across of an image of a size. */
 function patches(count, [height, width]) {
-  const ratio = (height / about.stride[0]) / (width / about.stride[1]), down = Math.round(Math.sqrt(count * ratio));
+  const [tall, wide] = [height / about.stride[0], width / about.stride[1]];
+  if (Math.floor(tall) * Math.floor(wide) === count) return [Math.floor(tall), Math.floor(wide)];
+  const down = Math.round(Math.sqrt((count * tall) / wide)); // patches that overlap
   return down && count % down === 0 ? [down, count / down] : null;
 }
 
