@@ -161,6 +161,13 @@ def test_what_is_not_a_number_is_null_in_json(capsys):
     assert json.loads(printed)["predictions"][0]["probability"] is None
 
 
+def test_a_name_may_begin_with_a_tilde(model, expected, capsys):
+    Path("one.png").rename("~one.png")
+    output = run(capsys, "~one.png", "--model", model[1], "--json", "-o", "~table.json")
+    assert json.loads(output.out)["image"] == "~one.png"
+    assert json.loads(Path("~table.json").read_text())[0]["image"] == "~one.png"
+
+
 def test_names_that_the_encoding_of_the_output_lacks_are_escaped(model, capsys, monkeypatch):
     names = ["\u65e5\u672c.png", os.fsdecode(b"\xff.png")]
     for name in names:

@@ -7,6 +7,7 @@ import math
 import operator
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 __all__ = [
     "check_activations",
     "did_you_mean",
+    "expanded",
     "instance",
     "is_number",
     "numbers",
@@ -34,6 +36,18 @@ def see(symptom: str) -> str:
         ' See troubleshooting: nan.'
     """
     return f" See troubleshooting: {symptom}."
+
+
+def expanded(path: str | os.PathLike[str]) -> Path:
+    """Return a path in which a leading `~` is the home folder; `~name` stays where nobody has that name.
+
+    `Path.expanduser` raises an error there, and a file may be called so.
+
+    Example:
+        >>> expanded("~nobody-has-this-name.png").name
+        '~nobody-has-this-name.png'
+    """
+    return Path(os.path.expanduser(path))
 
 
 def positive_integer(value: Any, name: str, least: int = 1) -> int:

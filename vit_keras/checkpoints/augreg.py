@@ -10,10 +10,9 @@ import dataclasses
 import os
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from .._internal.validate import one_of
+from .._internal.validate import expanded, one_of
 from . import registry
 from .checkpoint import STORAGE, Checkpoint
 
@@ -189,7 +188,7 @@ def query_augreg(index: str | os.PathLike[str] | None = None, **filters: Any) ->
         from .download import download
 
         index = download(AUGREG_INDEX)
-    path = Path(index).expanduser()
+    path = expanded(index)
     if not path.is_file():
         raise FileNotFoundError(f"There is no index of AugReg at {path}.")
     with path.open(newline="", encoding="utf-8", errors="replace") as file:

@@ -10,12 +10,14 @@ import os
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from .._internal.validate import expanded
+
 __all__ = ["cached_path", "home", "offline"]
 
 
 def home() -> Path:
     """Return the cache folder."""
-    return Path(os.environ.get("VIT_KERAS_HOME") or "~/.cache/vit_keras").expanduser()
+    return expanded(os.environ.get("VIT_KERAS_HOME") or "~/.cache/vit_keras")
 
 
 def offline() -> bool:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from .._internal.bounds import patch_stride
+from .._internal.validate import expanded
 from ..config import ViTConfig
 from . import architecture, registry
 from .download import cached_path
@@ -63,7 +64,7 @@ def describe(
     """
     if family is not None:
         family_named(family)
-    path = Path(os.path.expanduser(path))
+    path = expanded(path)
     published = published_as(path)
     try:
         weights = Weights(path, family=family, strict=False, key=key, published=published)

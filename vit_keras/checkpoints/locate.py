@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from .._internal.validate import did_you_mean, instance, path_text
+from .._internal.validate import did_you_mean, expanded, instance, path_text
 from . import registry, timm_models
 from .augreg import AUGREG_MODELS, BUCKET, find_augreg
 from .cache import cached_path
@@ -199,7 +199,7 @@ def is_meant_as_path(text: str) -> bool:
 
 
 def _local_file(text: str, variant: str | None) -> Path:
-    path = Path(os.path.expanduser(text))
+    path = expanded(text)
     if text and os.path.exists(path):
         return path
     if "://" in text:
@@ -253,7 +253,7 @@ def _local_copies(checkpoint: Checkpoint) -> Iterator[tuple[Path, bool]]:
     unique = registry.is_unique(published.name)
     home = checkpoint.name.rpartition("/")[2] if on_hub else published.parent.name
     for place in filter(None, os.environ.get("VIT_KERAS_WEIGHTS", "").split(os.pathsep)):
-        place = Path(place).expanduser()
+        place = expanded(place)
         if place.is_dir():
             for folder in _with_folders_in(place):
                 yield from ((folder / published, True), (folder / vit_keras_0, True))
@@ -302,4 +302,4 @@ _DEPTH = 4
 
 
 def _folder(variable: str, default: str | Path) -> Path:
-    return Path(os.environ.get(variable) or default).expanduser()
+    return expanded(os.environ.get(variable) or default)

@@ -23,7 +23,7 @@ import keras
 
 from .._internal import finite
 from .._internal.bounds import LIMIT_INPUT, LIMIT_LAYERS, LIMIT_TEXT, shortened, too_many, too_much
-from .._internal.validate import path_text
+from .._internal.validate import expanded, path_text
 from . import orbax
 
 
@@ -60,7 +60,7 @@ def load_model(
     Example:
         >>> model = load_model("vit_keras_0_2.keras")  # doctest: +SKIP
     """
-    path = Path(os.path.expanduser(path_text(filepath, "filepath", "the path of a saved model (.keras, .h5)")))
+    path = expanded(path_text(filepath, "filepath", "the path of a saved model (.keras, .h5)"))
     if orbax.is_checkpoint(path):
         return _from_orbax(path, custom_objects, compile, safe_mode)
     if not os.path.isfile(path):

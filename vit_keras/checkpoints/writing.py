@@ -18,7 +18,7 @@ import numpy as np
 
 from .. import anatomy
 from .._internal.atomic import naming, put_together, workspace
-from .._internal.validate import instance
+from .._internal.validate import expanded, instance
 from .._internal.warn import warn_caller
 from ..config import ViTConfig
 from ..labels import names
@@ -89,7 +89,7 @@ def save_weights(model: keras.Model, path: str | os.PathLike[str], format: str |
         >>> save_weights(model, "tiny.safetensors")  # doctest: +SKIP
         'timm'
     """
-    path = Path(os.path.expanduser(instance(path, (str, os.PathLike), "path")))
+    path = expanded(instance(path, (str, os.PathLike), "path"))
     candidates = _candidates(path, format)
     vit = anatomy.find_vit(model)
     weights = ModelWeights(vit)

@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 from pathlib import Path
 
+from .._internal.validate import expanded
 from ..export import export as export_model
 from ..export import find_format
 from ..export.timing import benchmark as time_files
@@ -18,13 +19,13 @@ def export(options: argparse.Namespace) -> None:
     """Export a model, compare it with the file, and print the report."""
     from .pictures import check_not_read, files_of, open_with_options
 
-    output = options.output.expanduser()
+    output = expanded(options.output)
     find_format(output, options.format)
     if options.no_check and options.check:
         raise ValueError("--no-check and --check exclude each other. Remove one.")
-    check_not_read(output, Path(options.model).expanduser())
+    check_not_read(output, expanded(options.model))
     check, calibration = (given and files_of(given) for given in (options.check, options.calibration))
-    labels = None if options.labels is None else _labels(options.labels.expanduser())
+    labels = None if options.labels is None else _labels(expanded(options.labels))
     options.weights = None
     model = open_with_options(options)
     output.parent.mkdir(parents=True, exist_ok=True)

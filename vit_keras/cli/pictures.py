@@ -13,6 +13,7 @@ from PIL import Image
 
 from .. import anatomy
 from .._internal.atomic import complete
+from .._internal.validate import expanded
 from ..checkpoints.checkpoint import megabytes
 from ..labels import class_named
 from ..opening import is_saved_model, open_model
@@ -33,7 +34,7 @@ _KEPT = 256 << 20  # bytes of images in memory at one time: a folder of photogra
 def attention(options: argparse.Namespace) -> None:
     """Draw an attention map of each image, or all kinds of maps in one figure."""
     options.images = files_of(options.images)
-    output = options.output.expanduser()
+    output = expanded(options.output)
     _check_attention(options, output)
     pictures = _Pictures(options.images)
     count = len(pictures)
@@ -61,7 +62,7 @@ def zero_shot(options: argparse.Namespace) -> None:
 
     options.images = files_of(options.images)
     pictures = _Pictures(options.images)
-    count, output = len(pictures), options.output and options.output.expanduser()
+    count, output = len(pictures), options.output and expanded(options.output)
     paths = [numbered(output, n, count) for n in range(1, count + 1)] if output else []
     if output:
         check_picture(output)
@@ -82,7 +83,7 @@ def zero_shot(options: argparse.Namespace) -> None:
 def explore(options: argparse.Namespace) -> None:
     """Write an interactive page of the attention in all images."""
     options.images = files_of(options.images)
-    output = options.output.expanduser()
+    output = expanded(options.output)
     check_html(output)
     check_output([output], options.images)
     _Pictures(options.images)
@@ -148,7 +149,7 @@ def files_of(images: Sequence[str]) -> list[str]:
     """
     found: list[str] = []
     for name in images:
-        path = Path(name).expanduser()
+        path = expanded(name)
         if path.is_dir():
             found += files_in(name)[0]
         elif "://" in name or path.is_file():
@@ -223,7 +224,7 @@ def check_output(paths: Sequence[Path], sources: Sequence[str]) -> None:
         if path.is_dir():
             raise ValueError(f"{path} is a folder. Pass the name of a file in it.")
         for source in sources:
-            check_not_read(path, Path(source).expanduser())
+            check_not_read(path, expanded(source))
 
 
 # --- classes ------------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from .. import anatomy
+from .._internal.validate import expanded
 from ..preprocess.images import read
 from ..training.embeddings.batches import batches_of_files, run_over
 from ..visualize.attention import attention_map
@@ -37,7 +38,7 @@ Row = Callable[[str, Any], None]
 def predict(options: argparse.Namespace) -> None:
     """Print the most probable classes of each image, and write them or attention maps if asked to."""
     files = files_of(options.images)
-    output = options.output and options.output.expanduser()
+    output = options.output and expanded(options.output)
     table = output if output is not None and output.suffix.lower() in TABLES else None
     maps = [numbered(output, n + 1, len(files)) for n in range(len(files))] if output and not table else []
     if output and not table:

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from .._internal.validate import did_you_mean
+from .._internal.validate import did_you_mean, expanded
 from ..checkpoints.checkpoint import megabytes
 from ..config import ViTConfig
 from ..opening import from_checkpoint, open_model
@@ -90,7 +90,7 @@ def evaluate(options: argparse.Namespace) -> None:
     """Print how well a model predicts images, and each class or label, and write a report if asked to."""
     if options.output is not None:
         check_html(options.output)
-        check_output([options.output.expanduser()], [])
+        check_output([expanded(options.output)], [])
     model = open_model(options.model)
     found = evaluation.evaluate(
         model,
@@ -118,7 +118,7 @@ def evaluate(options: argparse.Namespace) -> None:
             pictures=pictures_of_mistakes(model, found, root),
             command=options.command,
         )
-        with complete_in_new_folder(options.output.expanduser()) as part:
+        with complete_in_new_folder(expanded(options.output)) as part:
             part.write_text(page, encoding="utf-8")
 
 
@@ -148,7 +148,7 @@ def _print_evaluation(found: Any) -> None:
 
 def predict_table(options: argparse.Namespace) -> None:
     """Write the predictions for a table of images, averaged over models and views."""
-    output = options.output.expanduser()
+    output = expanded(options.output)
     models = _paths(options.models)
     check_output([output], [options.table, *models, *filter(None, [options.like])])
     found = submission.predict_table(
@@ -182,18 +182,18 @@ def _paths(names: list[str]) -> list[str]:
 def average(options: argparse.Namespace) -> None:
     """Write the average of several models."""
     models = _paths(options.models)
-    check_output([options.output.expanduser()], models)
+    check_output([expanded(options.output)], models)
     averaging.average(models, output=options.output)
     print(f"{options.output}, the average of {len(models)} models")
 
 
 def embed(options: argparse.Namespace) -> None:
     """Write a feature vector for each image."""
-    output = options.output.expanduser()
+    output = expanded(options.output)
     if output.suffix not in (".parquet", ".npz", ".npy"):
         raise ValueError(f"The output file must end in .parquet, .npz or .npy. Received: {output}")
     model = open_with_options(options)
-    one = len(options.images) == 1 and Path(options.images[0]).expanduser().is_dir()  # has names of subfolders
+    one = len(options.images) == 1 and expanded(options.images[0]).is_dir()  # has names of subfolders
     images = options.images[0] if one else files_of(options.images)
     output.parent.mkdir(parents=True, exist_ok=True)
     embeddings.embed(

@@ -5,14 +5,13 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import os
 import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from .._internal.validate import one_of
+from .._internal.validate import expanded, one_of
 from ..checkpoints.checkpoint import megabytes
 from ..checkpoints.locate import available, fetch, find, is_local
 from ..cost import Cost
@@ -49,7 +48,7 @@ def inspect(options: argparse.Namespace) -> None:
 
 def _local(name: str) -> Path:
     """Return the file of a path or a published name; nothing is downloaded in order to look at it."""
-    path = Path(os.path.expanduser(name))
+    path = expanded(name)
     if path.exists():
         return path
     checkpoint = find(name)
@@ -85,9 +84,9 @@ def convert(options: argparse.Namespace) -> None:
         from ..opening import from_checkpoint
         from .pictures import check_not_read
 
-    target = options.target.expanduser()
+    target = expanded(options.target)
     write = _writer(target, options.format)
-    check_not_read(target, Path(options.source).expanduser())
+    check_not_read(target, expanded(options.source))
     model = from_checkpoint(options.source, **loading(options))
     report = cast("LoadReport", model.load_report)  # since weights were loaded
     check_not_read(target, Path(report.source))

@@ -10,7 +10,6 @@ import inspect
 import os
 import sys
 import types
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .._internal.imports import attach
@@ -85,7 +84,7 @@ def export(
 
     from .. import anatomy
     from .._internal.atomic import naming, put_together, workspace
-    from .._internal.validate import path_text
+    from .._internal.validate import expanded, path_text
     from ..anatomy.parts import learner
     from .calibration import calibrated
     from .other_backend import write_in_its_backend
@@ -98,7 +97,7 @@ def export(
 
     if isinstance(model, (str, os.PathLike)) and hasattr(path, "predict"):
         raise TypeError(f"The model comes first, then the file: export(model, {os.fspath(model)!r}).")
-    path = Path(path_text(path, "path", "the path of the file to write")).expanduser()
+    path = expanded(path_text(path, "path", "the path of the file to write"))
     name = find_format(path, format)
     kind = FORMATS[name]
     if quantize is not None and quantize not in kind.quantize:

@@ -12,7 +12,7 @@ import numpy as np
 from PIL import ExifTags, Image
 
 from .. import anatomy
-from .._internal.validate import received
+from .._internal.validate import expanded, received
 from ..preprocess import Preprocessing
 from ..preprocess.images import read
 from ..training.data.listing import pictures_in
@@ -40,7 +40,7 @@ def check_pictures(
     if pictures is True:
         return drawn(plan)
     if isinstance(pictures, (str, os.PathLike)):
-        path = Path(pictures).expanduser()
+        path = expanded(pictures)
         pictures = pictures_in(path) if path.is_dir() else [path]
     elif isinstance(pictures, Image.Image) or getattr(pictures, "ndim", 4) in (2, 3):
         pictures = [pictures]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from .._internal.validate import positive_integer
+from .._internal.validate import expanded, positive_integer
 from .formats import FORMATS, find_format
 from .running import Running
 
@@ -73,7 +73,7 @@ def benchmark(
     positive_integer(batch_size, "batch_size")
     positive_integer(rounds, "rounds")
     files = [files] if isinstance(files, (str, os.PathLike)) else files
-    paths = [Path(file).expanduser() for file in files]
+    paths = [expanded(file) for file in files]
     for path in paths:
         if not path.exists():
             raise FileNotFoundError(f"There is no file {path}.")

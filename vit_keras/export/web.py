@@ -18,6 +18,7 @@ from typing import Any
 from .. import anatomy
 from .._internal import html_page
 from .._internal.atomic import workspace
+from .._internal.validate import expanded
 from ..checkpoints.download import download
 from ..preprocess import Preprocessing
 from .onnx import write as write_onnx
@@ -111,7 +112,7 @@ def onnxruntime_web() -> tuple[str, bytes]:
         ValueError: A file of its name is another one.
     """
     name = URL.rpartition("/")[2]
-    places = [Path(place).expanduser() for place in os.environ.get("VIT_KERAS_WEIGHTS", "").split(os.pathsep) if place]
+    places = [expanded(place) for place in os.environ.get("VIT_KERAS_WEIGHTS", "").split(os.pathsep) if place]
     files = [place if place.name == name else place / name for place in places]
     path = next(filter(Path.is_file, files), None) or download(URL, size=BYTES, sha256=SHA256)
     found = hashlib.sha256(path.read_bytes()).hexdigest()

@@ -6,11 +6,11 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from .._internal.validate import expanded
 from ..preprocess import Preprocessing
 
 __all__ = ["DATATYPES", "Engine"]
@@ -44,7 +44,7 @@ class Engine:
     def __init__(self, path: str | os.PathLike[str], *, threads: int | None = None, name: str | None = None):
         import onnxruntime
 
-        path = Path(path).expanduser()
+        path = expanded(path)
         if not path.is_file():
             raise FileNotFoundError(f"There is no file {path}.")
         options = onnxruntime.SessionOptions()

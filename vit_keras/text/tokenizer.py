@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._internal.validate import one_of, path_text, positive_integer
+from .._internal.validate import expanded, one_of, path_text, positive_integer
 from ..checkpoints.hints import neighbor
 from .published import TOKENIZERS, has_tokenizer, tokenizer_folder
 
@@ -82,7 +82,7 @@ class Tokenizer:
         *,
         open_clip: Mapping[str, Any] | str | None = "auto",
     ):
-        path = Path(path_text(folder, "folder")).expanduser()
+        path = expanded(path_text(folder, "folder"))
         self.folder = path.parent if path.is_file() else path
         self.context_length: int = positive_integer(context_length, "context_length", least=2)
         if isinstance(open_clip, str):

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 import keras
@@ -15,7 +14,7 @@ import numpy as np
 
 from .. import anatomy
 from .._internal.atomic import complete
-from .._internal.validate import is_number
+from .._internal.validate import expanded, is_number
 from ..opening import open_model
 
 __all__ = ["average"]
@@ -61,7 +60,7 @@ def average(
     """
     models = [models] if isinstance(models, (str, os.PathLike, keras.Model)) else list(models)
     shares = _shares(models, weights)
-    target = None if output is None else Path(output).expanduser()
+    target = None if output is None else expanded(output)
     if target is not None and target.suffix != ".keras":
         raise ValueError(f"output must end in .keras. Received: {target}")
     for number, (given, share) in enumerate(zip(models, shares)):

@@ -8,14 +8,13 @@ import itertools
 import math
 import os
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from PIL import Image, ImageChops, ImageDraw, ImageFont, ImageStat
 
 from .._internal.atomic import complete
-from .._internal.validate import one_of, positive_integer
+from .._internal.validate import expanded, one_of, positive_integer
 from .figures import Look, of_one_image, sized
 from .options import check_options, parameters_of
 from .overlays import as_picture
@@ -80,7 +79,7 @@ def animate(
         file = io.BytesIO()
         _write_gif(file, frames, fps, common)
         return file.getvalue()
-    target = Path(path).expanduser()
+    target = expanded(path)
     if target.suffix.lower() != ".gif":
         raise ValueError(f"An animation is a GIF; the name must end in .gif. Received: {path}")
     with complete(target) as part, part.open("wb") as file:

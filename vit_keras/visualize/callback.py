@@ -17,7 +17,7 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from .._internal.atomic import complete
-from .._internal.validate import one_of, positive_integer
+from .._internal.validate import expanded, one_of, positive_integer
 from .animation import caption_font
 from .attention import STYLES, attention_map, check_arguments
 from .figures import columns_for
@@ -99,10 +99,10 @@ class AttentionMapCallback(keras.callbacks.Callback):
         self.images: list[Any] = _held(images if is_list_of_pictures(images) else [images])
         if not self.images:
             raise ValueError("There are no images to draw maps of.")
-        self.folder: Path | None = None if folder is None else Path(folder).expanduser()
+        self.folder: Path | None = None if folder is None else expanded(folder)
         self.options: dict[str, Any] = {"method": method, "target": target, "style": style, **options}
         self.paths: list[Path] = []
-        self._open = None if tensorboard is None else _tensorboard(Path(tensorboard).expanduser())
+        self._open = None if tensorboard is None else _tensorboard(expanded(tensorboard))
         self._writer: Any = None
         self._begun = False
         self._warned: set[str] = set()

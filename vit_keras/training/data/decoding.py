@@ -20,7 +20,7 @@ from PIL import Image
 
 from ..._internal.atomic import complete, delete_left, naming
 from ..._internal.progress import progress_bar
-from ..._internal.validate import path_text
+from ..._internal.validate import expanded, path_text
 from ..._internal.warn import warn_caller
 from ...preprocess import Preprocessing
 from ...preprocess.images import check_readable, decode, read
@@ -152,7 +152,7 @@ def decoded_pictures(paths: list[Path], decoder: Decoder, cache: Any, workers: i
     if cache is False:
         return Pictures(paths, decoder, _decode_all(paths, decoder, None, workers, progress), None)
     if cache != "auto":
-        folder = Path(path_text(cache, "cache", "'auto', a folder or False")).expanduser()
+        folder = expanded(path_text(cache, "cache", "'auto', a folder or False"))
         return _kept(paths, decoder, folder, workers, progress)
     with naming(f"the decoded images to {tempfile.gettempdir()}"), tempfile.TemporaryFile(prefix="vit_keras-") as file:
         decoded = _decode_all(paths, decoder, file, workers, progress)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ..._internal.validate import expanded
 from ..._internal.warn import warn_caller
 from .listing import first_few, list_classes
 
@@ -74,8 +75,8 @@ def folder_of(table: Any, images: str | os.PathLike[str] | None) -> Path:
         FileNotFoundError: There is no folder `images`.
     """
     if images is None:
-        return Path(table).expanduser().parent if isinstance(table, (str, os.PathLike)) else Path()
-    root = Path(images).expanduser()
+        return expanded(table).parent if isinstance(table, (str, os.PathLike)) else Path()
+    root = expanded(images)
     if not root.is_dir():
         raise FileNotFoundError(f"There is no folder {root}.")
     return root
@@ -83,6 +84,6 @@ def folder_of(table: Any, images: str | os.PathLike[str] | None) -> Path:
 
 def read_folder(path: str | os.PathLike[str], class_names: Sequence[str] | None, errors: str) -> Labeled:
     """Read the images of a folder, PATH/class/image.jpg; see `vit_keras.training.image_folder`."""
-    root = Path(path).expanduser()
+    root = expanded(path)
     names, paths, labels = list_classes(root, class_names, errors)
     return Labeled("single", names, paths, labels, [path.relative_to(root).as_posix() for path in paths], root)

@@ -20,7 +20,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from ..._internal.validate import one_of
+from ..._internal.validate import expanded, one_of
 from ..._internal.warn import renamed_arguments
 from ...labels import TASKS
 from ...preprocess import Preprocessing
@@ -225,7 +225,7 @@ def read_pictures(source: Any, images_dir: Any, errors: str, options: Mapping[st
     """
     if is_table(source):
         return read_table(source, images_dir=folder_of(source, images_dir), **options)
-    path = Path(source).expanduser()
+    path = expanded(source)
     given = [name for name, value in {**options, "images_dir": images_dir}.items() if value != _OF_A_FOLDER.get(name)]
     if given and not path.is_dir() and path.exists():
         raise ValueError(f"{path} is not a table: its name must end in .csv, .tsv or .parquet.")

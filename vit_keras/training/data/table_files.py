@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ..._internal.validate import did_you_mean
+from ..._internal.validate import did_you_mean, expanded
 
 __all__ = ["is_table", "read_columns", "whole_columns"]
 
@@ -30,7 +30,7 @@ def is_table(data: Any) -> bool:
         (True, False, True)
     """
     if isinstance(data, (str, os.PathLike)):
-        return _ending(Path(data)) in _READERS and not Path(data).expanduser().is_dir()
+        return _ending(Path(data)) in _READERS and not expanded(data).is_dir()
     named = hasattr(data, "columns") or hasattr(data, "column_names")
     return isinstance(data, Mapping) or (named and hasattr(data, "__getitem__"))
 
@@ -58,7 +58,7 @@ def read_columns(table: Any, texts: Sequence[str] = ()) -> dict[str, np.ndarray]
             "A table is the path of a .csv, .tsv or .parquet file, a data frame, or a dictionary of columns. "
             f"Received: {table!r:.100}"
         )
-    frame = _read_file(Path(table).expanduser(), texts) if isinstance(table, (str, os.PathLike)) else table
+    frame = _read_file(expanded(table), texts) if isinstance(table, (str, os.PathLike)) else table
     names = frame if isinstance(frame, Mapping) else getattr(frame, "column_names", None) or frame.columns  # of Arrow
     columns = {str(name): _array(frame[name]) for name in names}
     lengths = {name: len(column) for name, column in columns.items()}

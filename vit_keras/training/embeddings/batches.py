@@ -14,7 +14,7 @@ import keras
 import numpy as np
 
 from ..._internal.progress import progress_bar
-from ..._internal.validate import positive_integer, received
+from ..._internal.validate import expanded, positive_integer, received
 from ...anatomy import find_vit, front, image_shape
 from ...preprocess import Preprocessing
 from ..data.decoding import report_damaged
@@ -84,7 +84,7 @@ def files_in(images: str | os.PathLike[str]) -> tuple[list[str], np.ndarray | No
     Raises:
         ValueError: There are no images in the folder.
     """
-    folder = Path(images).expanduser()
+    folder = expanded(images)
     if not folder.is_dir():
         return [os.fspath(images)], None
     paths = pictures_in(folder)

@@ -6,13 +6,13 @@ import hashlib
 import json
 import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
 
 from ... import __version__
+from ..._internal.validate import expanded
 from ...checkpoints.download import home
 from ...model import VisionTransformer
 from .batches import files_in
@@ -59,7 +59,7 @@ def features(
         >>> features(tiny, np.zeros((3, 32, 32, 3), "uint8"), progress=False).shape
         (3, 64)
     """
-    folder = home() / "features" if cache is None else Path(cache).expanduser()
+    folder = home() / "features" if cache is None else expanded(cache)
     digest = hashlib.blake2b(digest_size=16)
     extractor = Extractor.of(model, layer, image_size)
     known = [__version__, *map(_description, extractor.parts), extractor.preprocessing.to_dict()]
@@ -107,7 +107,7 @@ def _identity(data: Any) -> list[np.ndarray]:
             "Features are cached for a folder, an ImageFolder, a list of paths or an array. "
             f"Received: {type(data).__name__}. embed(model, data, output='features.npy') takes any data."
         )
-    files = [Path(path).expanduser() for path in paths]
+    files = [expanded(path) for path in paths]
     missing = next((file for file in files if not file.is_file()), None)
     if missing is not None:
         raise FileNotFoundError(f"Could not find image at path: {missing}")

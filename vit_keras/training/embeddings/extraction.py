@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
 
 from ..._internal.atomic import complete
-from ..._internal.validate import one_of
+from ..._internal.validate import expanded, one_of
 from ...anatomy import blocks, final_norm, find_vit, front, heads, preprocessing_of
 from ...backend.keras_internals import kept, no_gradients
 from ...model import VisionTransformer
@@ -82,7 +81,7 @@ def embed(
     """
     one_of(errors, "errors", ("raise", "skip"))
     extractor = Extractor.of(model, layer, image_size)
-    file = None if output is None else (writer_for(output), Path(output).expanduser())
+    file = None if output is None else (writer_for(output), expanded(output))
     batches, total = batches_of(images, batch_size)
     rows = run_over(
         batches,

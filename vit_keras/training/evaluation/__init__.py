@@ -15,7 +15,7 @@ import numpy as np
 from PIL import Image
 
 from ..._internal.finite import check_outputs
-from ..._internal.validate import one_of, positive_integer
+from ..._internal.validate import expanded, one_of, positive_integer
 from ..._internal.warn import renamed_arguments
 from ...anatomy import (
     NUMBERS,
@@ -282,7 +282,7 @@ def evaluate_decoded(
         for first in range(0, len(data.paths), batch_size)
     )
     as_they_are = preprocessing_of(model).replace(image_size=None, crop=None)
-    return _evaluation(model, batches, as_they_are, data.class_names, Path(folder).expanduser(), len(data.paths))
+    return _evaluation(model, batches, as_they_are, data.class_names, expanded(folder), len(data.paths))
 
 
 def _evaluation(
@@ -359,7 +359,7 @@ def relative(path: str | os.PathLike[str], root: Path) -> str:
 def _chosen(paths: Sequence[str], only: Any) -> np.ndarray:
     """Return the numbers of the images that `only` names."""
     if isinstance(only, (str, os.PathLike)):
-        file = Path(only).expanduser()
+        file = expanded(only)
         try:
             only = json.loads(file.read_text(encoding="utf-8-sig"))["validation"]
         except (ValueError, LookupError, TypeError) as error:
@@ -393,7 +393,7 @@ def explained_pictures(
         By the number of the image: uint8 pixels, and the same with the relevance of the predicted class or `None`.
     """
     chosen = [int(number) for number in numbers]
-    pictures = [small(Path(folder).expanduser() / evaluation.paths[number]) for number in chosen]
+    pictures = [small(expanded(folder) / evaluation.paths[number]) for number in chosen]
     overlays: list[np.ndarray | None] = [None] * len(pictures)
     if has_attention(model):
         overlays = []

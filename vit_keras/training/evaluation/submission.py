@@ -19,7 +19,7 @@ from ... import anatomy
 from ..._internal.atomic import complete
 from ..._internal.finite import check_outputs
 from ..._internal.progress import progress_bar
-from ..._internal.validate import one_of, positive_integer
+from ..._internal.validate import expanded, one_of, positive_integer
 from ..._internal.warn import renamed_arguments, warn_caller
 from ...opening import as_model
 from ...preprocess import Preprocessing
@@ -149,7 +149,7 @@ _WRITERS = {
 
 def _target(output: Any) -> Path:
     """Return the file to write, if its format is known."""
-    target = Path(output).expanduser()
+    target = expanded(output)
     if target.suffix.lower() not in _WRITERS:
         raise ValueError(f"The output file must end in {', '.join(_WRITERS)}. Received: {target}")
     return target

@@ -22,7 +22,7 @@ import keras
 import numpy as np
 from PIL import Image
 
-from ..._internal.validate import ALIASES, did_you_mean, path_text, received, size_pair
+from ..._internal.validate import ALIASES, did_you_mean, expanded, path_text, received, size_pair
 from ..._internal.warn import renamed_arguments
 from ...anatomy import find_vit, native_size, own_preprocessing
 from ...backend.openvino import refuse_gradients
@@ -168,7 +168,7 @@ def finetune(
     refuse_gradients("finetune")
     started = time.monotonic()
     model, folder = _model_and_folder(model, folder, options)
-    output = Path(path_text(options.pop("out", output), "output", "the path of a folder for the results")).expanduser()
+    output = expanded(path_text(options.pop("out", output), "output", "the path of a folder for the results"))
     how = find_recipe(recipe)
     of_table = {
         "image_column": image_column,

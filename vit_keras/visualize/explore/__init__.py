@@ -18,6 +18,7 @@ from typing import Any
 
 from ... import anatomy
 from ..._internal.atomic import complete
+from ..._internal.validate import expanded
 from ..recording import Recording
 from .page import make_page
 from .source import Source, name_apart, of_model, of_recording
@@ -147,7 +148,7 @@ class AttentionExplorer:
             FileNotFoundError: The folder does not exist.
             ValueError: The path is a folder.
         """
-        path = Path(path).expanduser()
+        path = expanded(path)
         with complete(path) as part:
             part.write_text(self.html, encoding="utf-8")
         return path
