@@ -402,6 +402,23 @@ def test_a_folder_has_the_labels_and_the_preprocessing(tmp_path):
     assert Preprocessing.from_hugging_face(processor) == model.preprocessing
 
 
+@pytest.mark.parametrize("task", ["single", "multi", "regression"])
+def test_a_folder_has_the_task(task, tmp_path):
+    model = small(mlp_activation="gelu")
+    model.task = task
+    save_weights(model, tmp_path / "own", "huggingface")
+    config = json.loads((tmp_path / "own" / "config.json").read_text())
+    problems = {"multi": "multi_label_classification", "regression": "regression"}
+    assert config.get("problem_type") == problems.get(task)
+    theirs = tmp_path / "theirs"  # without what this package adds to the arrays
+    theirs.mkdir()
+    (theirs / "config.json").write_text(json.dumps(config))
+    safetensors = pytest.importorskip("safetensors.numpy")
+    arrays = safetensors.load_file(tmp_path / "own" / "model.safetensors")
+    safetensors.save_file(arrays, theirs / "model.safetensors")
+    assert from_checkpoint(tmp_path / "own").task == from_checkpoint(theirs).task == task
+
+
 GATED_DINOV2 = {"layer_scale": 1.0, "pooling": "token+gap", "mlp_dim": 176, "gated_mlp": True}
 
 

@@ -106,7 +106,9 @@ def collect(
         settings = saved_settings(reader)
         saved = ViTConfig().replace(**settings.get("config", {}))
         fields |= _checked({field: getattr(saved, field) for field in settings.get("config", {})}, inferred)
-        labels, task = settings.get("labels"), one_of(settings.get("task", "single"), "task", TASKS)
+        problem = config.get("problem_type")
+        usual = next((task for task, theirs in transformers_models.PROBLEMS.items() if theirs == problem), "single")
+        labels, task = settings.get("labels"), one_of(settings.get("task", usual), "task", TASKS)
         if task == "ordinal":  # the names of its levels; the head has one output
             labels = tuple(map(str, labels)) if isinstance(labels, list) else None
         elif not isinstance(labels, str):

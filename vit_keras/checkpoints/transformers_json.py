@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 from ..preprocess import Preprocessing
 from .families.huggingface import BEIT, CLIP, DINOV2, DINOV3, SIGLIP, VIT
 from .families.rules import Family
-from .transformers_models import ACTIVATIONS, read_config
+from .transformers_models import ACTIVATIONS, PROBLEMS
 
-__all__ = ["MODELS", "Model", "model_of", "read_config", "write_config", "write_processor"]
+__all__ = ["MODELS", "Model", "model_of", "write_config", "write_processor"]
 
 
 class Model(NamedTuple):
@@ -160,7 +160,11 @@ def model_of(family: Family, config: Mapping[str, Any]) -> tuple[Model | None, l
 
 
 def write_config(
-    model: Model, config: Mapping[str, Any], image_size: tuple[int, int], labels: tuple[str, ...] | None = None
+    model: Model,
+    config: Mapping[str, Any],
+    image_size: tuple[int, int],
+    labels: tuple[str, ...] | None = None,
+    task: str = "single",
 ) -> dict[str, Any]:
     """Return a `config.json` with which transformers computes the same as a model.
 
@@ -169,6 +173,7 @@ def write_config(
         config: All fields of a `ViTConfig`.
         image_size: `(height, width)` in pixels.
         labels: Names of the classes.
+        task: What the outputs mean, one of `vit_keras.labels.TASKS`.
 
     Returns:
         The JSON object.
@@ -208,6 +213,7 @@ def write_config(
         names = labels or tuple(f"LABEL_{i}" for i in range(config["classes"]))
         outer["id2label"] = {str(i): name for i, name in enumerate(names)}
         outer["label2id"] = {name: i for i, name in enumerate(names)}
+        outer |= {"problem_type": PROBLEMS[task]} if task in PROBLEMS else {}
     if "." in model.model_type:
         return {"model_type": model.model_type.split(".")[0], **outer, "vision_config": vision}
     return {**vision, **outer}

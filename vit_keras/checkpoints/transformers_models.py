@@ -11,7 +11,7 @@ from typing import Any
 
 from .._internal.warn import warn_caller
 
-__all__ = ["ACTIVATIONS", "read_config", "tower"]
+__all__ = ["ACTIVATIONS", "PROBLEMS", "read_config", "tower"]
 
 ACTIVATIONS = {
     "gelu": "gelu",
@@ -26,6 +26,9 @@ ACTIVATIONS = {
     "relu": "relu",
 }
 # The pooling of these classes cannot be inferred from their weights.
+PROBLEMS = {"multi": "multi_label_classification", "regression": "regression"}
+"""Tasks of `vit_keras.labels.TASKS`, and what transformers calls them in a config's `problem_type`; else `"single"`."""
+
 _POOLINGS = {
     "CLIPForImageClassification": {"pooling": "gap", "class_token": True, "final_norm": None},
     "MetaClip2ForImageClassification": {"pooling": "gap", "class_token": True, "final_norm": None},
@@ -75,13 +78,13 @@ _SHOWN = (  # by the arrays
     *("query_bias", "key_bias", "value_bias", "proj_bias", "mlp_bias", "use_gated_mlp", "use_swiglu_ffn"),
     *("num_register_tokens", "num_patches", "pooler_output_size", "projection_dim", "vision_use_head"),
     *("use_absolute_position_embeddings", "use_relative_position_bias", "use_shared_relative_position_bias"),
-    *("use_mean_pooling", "use_mask_token", "vocab_size", "num_labels", "id2label", "label2id"),
+    *("use_mean_pooling", "use_mask_token", "vocab_size", "num_labels", "id2label", "label2id", "problem_type"),
     *("attention_bias", "mask_token", "num_image_tokens", "depth"),
 )
 _WITHOUT_EFFECT = (  # of training, of another task, or of the library
     *("hidden_dropout_prob", "attention_probs_dropout_prob", "attention_dropout", "dropout", "drop_path_rate"),
     *("initializer_range", "initializer_factor", "layerscale_value", "layer_scale_init_value", "encoder_stride"),
-    *("pos_embed_shift", "pos_embed_jitter", "pos_embed_rescale", "mask_ratio", "norm_pix_loss", "problem_type"),
+    *("pos_embed_shift", "pos_embed_jitter", "pos_embed_rescale", "mask_ratio", "norm_pix_loss"),
     *("apply_layernorm", "reshape_hidden_states", "out_features", "out_indices", "stage_names", "add_fpn"),
     *("pool_scales", "use_auxiliary_head", "semantic_loss_ignore_index", "dtype", "torch_dtype", "return_dict"),
     *("transformers_version", "output_attentions", "output_hidden_states", "torchscript", "use_bfloat16"),

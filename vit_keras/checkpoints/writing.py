@@ -329,7 +329,7 @@ def _transformers_config(
             "first."
         )
     try:
-        described = transformers_json.write_config(model, config, size, _labels(vit))
+        described = transformers_json.write_config(model, config, size, _labels(vit), vit.task)
         preprocessing = vit.preprocessing.replace(image_size=vit.preprocessing.image_size or size)
         return described, transformers_json.write_processor(preprocessing)
     except ValueError as error:
