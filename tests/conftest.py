@@ -134,6 +134,9 @@ def own_home(homes, monkeypatch):
     """No test sees the user's cache or settings, or leaves anything in them; none reaches the network."""
     monkeypatch.setenv("VIT_KERAS_HOME", str(next(homes)))
     monkeypatch.setenv("KERAS_HOME", str(next(homes)))
+    monkeypatch.setenv("HF_HOME", str(next(homes)))
+    monkeypatch.setenv("TORCH_HOME", str(next(homes)))
+    monkeypatch.delenv("HF_HUB_CACHE", raising=False)
     monkeypatch.delenv("VIT_KERAS_WEIGHTS", raising=False)
     monkeypatch.delenv("VIT_KERAS_OFFLINE", raising=False)
     monkeypatch.delenv("COLUMNS", raising=False)  # which would wrap what the command line prints

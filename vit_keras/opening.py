@@ -72,9 +72,10 @@ def open_model(
     if isinstance(model, Checkpoint) and weights is None:
         model, weights = None, model
     if weights is None and isinstance(model, str) and "://" in model and find(model) is None:
+        check_names({*options} - {*(from_checkpoint.__kwdefaults__ or ())})  # before a download
         model = fetch(model)  # its content shows what it is
     if isinstance(model, (str, os.PathLike)) and is_saved_model(model):
-        if received := [*options] if weights is None else ["weights", *options]:
+        if received := [option for option, value in {"weights": weights, **options}.items() if value is not None]:
             raise ValueError(f"{model} is a whole model: it takes no weights and no options. Received: {received}")
         return load_model(model, compile=False)
     if model is None and weights is not None:
@@ -123,7 +124,7 @@ def is_saved_model(model: Any) -> bool:
     path = os.path.expanduser(model)
     if os.path.exists(path) and not path.endswith(".keras"):
         return is_whole_model(path)
-    return path.endswith((".keras", ".h5", ".hdf5"))
+    return path.endswith((".keras", ".h5", ".hdf5")) and "://" not in path
 
 
 def from_checkpoint(

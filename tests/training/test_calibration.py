@@ -77,6 +77,9 @@ def test_wrong_shapes_are_named():
 def test_labels_are_whole_floats_too_and_equal_probabilities_have_no_temperature():
     shares, labels = too_sure(2.0, 200)
     assert temperature(shares, labels.astype(float)) == temperature(shares, labels)
+    one = np.array([[0.9], [0.8], [0.2], [0.6], [0.3], [0.9]])  # the probability of one label
+    np.testing.assert_allclose(half_by_half(one, np.array([1, 1, 0, 1, 0, 1])), 0.5, atol=0.5 - 1e-3)
+    assert Reliability.of(one, [1, 1, 0, 1, 0, 1]).error == Reliability.of(one, [[1], [1], [0], [1], [0], [1]]).error
     assert temperature(np.full((9, 3), 1 / 3), np.arange(9) % 3) == 1
     assert temperature(np.full((9, 3), 0.5), np.eye(3)[np.arange(9) % 3]) == 1
 

@@ -341,16 +341,6 @@ def test_epochs_are_counted_without_the_callback(folder):
     assert data.epoch == 1 and same([first], [data[0]])  # that one was not served to its end
 
 
-@pytest.mark.core
-@pytest.mark.compiles_long
-def test_a_part_of_the_batches_is_an_epoch_too(folder):
-    data, model = image_folder(folder, SIZE, batch_size=4, workers=0), linear("sparse_categorical_crossentropy")
-    seen, batch = [], data._batch
-    data._batch = lambda epoch, index: seen.append(epoch) or batch(epoch, index)
-    model.fit(data, steps_per_epoch=2, epochs=3, verbose=0)
-    assert {*seen} >= {0, 1, 2} and seen == sorted(seen)
-
-
 def test_a_picture_that_vanishes_stops_the_run(folder):
     data = image_folder(folder, SIZE, cache=False, shuffle=False)
     kept = image_folder(folder, SIZE, cache=True, shuffle=False)

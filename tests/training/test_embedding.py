@@ -320,6 +320,8 @@ def test_labels_that_are_text_are_kept_as_text(model, tmp_path):
     embed(model, data, output=tmp_path / "seen.npz", progress=False)
     with np.load(tmp_path / "seen.npz") as file:
         assert file["labels"].tolist() == ["cat", "dog", "owl"]
+    _, numbers = embed(model, [(pictures(2), np.array([1, 0], object))], return_labels=True, progress=False)
+    assert numbers.tolist() == [1, 0]
 
 
 def test_a_damaged_picture_is_named_and_leaves_no_file(model, folder, tmp_path):

@@ -203,6 +203,8 @@ def test_what_is_refused(folders, tmp_path):
     with pytest.raises(FileNotFoundError, match="none"):
         evaluate(tmp_path / "none.keras", folder)
     broken = make()
+    broken.get_layer("head").bias.assign([0, -np.inf, 0])  # never predicted, and its probability is 0
+    assert evaluate(broken, folder, progress=False).accuracy <= 2 / 3
     broken.get_layer("head").bias.assign(np.full(3, np.nan))
     with pytest.raises(ValueError, match="not finite numbers"):
         evaluate(broken, folder, progress=False)

@@ -14,7 +14,6 @@ pytestmark = pytest.mark.core
 # Path: depth in a ViT of two blocks, whether its weights decay.
 PATHS = {
     "embedding/kernel": (0, True),
-    "text/embedding/embeddings": (0, True),
     "class_token/cls": (0, False),
     "Transformer_posembed_input/pos_embedding": (0, False),
     "Transformer_encoderblock_0/MlpBlock_3/Dense_0/kernel": (1, True),
@@ -53,6 +52,13 @@ def test_depth_and_decay_of_every_kind_of_variable():
     assert [variable.path for variable in made] == list(PATHS)
     assert depths(made) == [depth for depth, _ in PATHS.values()]
     assert [is_decayed(variable) for variable in made] == [decayed for _, decayed in PATHS.values()]
+
+
+def test_the_table_of_a_text_tower_is_the_lowest_layer_and_no_other_embedding_is():
+    text = ["text/embedding/embeddings", "text/Transformer_posembed_input/pos_embedding", "text/encoderblock_0/kernel"]
+    beside = ["embedding/embeddings", "embedding/kernel", "Transformer_posembed_input/pos_embedding"]
+    assert depths(variables(text)) == [0, 0, 1]
+    assert depths(variables([*beside, "encoderblock_0/kernel"])) == [2, 0, 0, 1]
 
 
 def test_without_blocks_everything_is_the_head():

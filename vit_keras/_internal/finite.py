@@ -59,13 +59,13 @@ def is_finite(value: np.ndarray, dtype: str) -> bool:
 
 
 def check_outputs(model: keras.Model, outputs: np.ndarray) -> np.ndarray:
-    """Return the outputs of a model if all are finite numbers.
+    """Return the predictions of a model if all are finite numbers.
 
     Raises:
         ValueError: Some are not, so a metric of them would say nothing.
     """
     if not np.isfinite(outputs).all():
-        raise ValueError(f"The model {model.name!r} returns values that are not finite numbers.{see('nan')}")
+        raise ValueError(f"The model {model.name!r} predicts values that are not finite numbers.{see('nan')}")
     return outputs
 
 

@@ -346,7 +346,7 @@ def task(model: keras.Model) -> str:
 def _owned(model: keras.Model, attribute: str) -> Any:
     """Return what the outermost of the models that the output comes through knows."""
     known = (getattr(owner, attribute, None) for owner in _classifiers(checked(model)))
-    return next((value for value in known if value is not None and len(value)), None)
+    return next((value for value in known if value is not None and np.size(value)), None)
 
 
 def name_classes(model: keras.Model, names: Sequence[str], task: str = "single") -> bool:

@@ -25,7 +25,7 @@ from .locate import by_filename
 from .readers import Stored, open_weights
 from .weights import Weights
 
-__all__ = ["describe", "published_as", "unstored_fields"]
+__all__ = ["cached_as", "describe", "unstored_fields"]
 
 SAMPLE_OF_NAMES = 2000
 """At most this number of names of a file of no known family is compared; a file can have any number of them."""
@@ -65,15 +65,16 @@ def describe(
     if family is not None:
         family_named(family)
     path = expanded(path)
-    published = published_as(path)
+    published = cached_as(path)
     try:
         weights = Weights(path, family=family, strict=False, key=key, published=published)
     except ValueError as error:
         reader = keras_files.readable(open_weights(path, key))  # raises the same error if the names are not the cause
         problem = str(error).removeprefix(f"{reader.path}: ")
+        published = published or by_filename(path.name, path.stat().st_size)
         found = _about_file(reader, published, names) | _about_failure(reader, family, problem)
         return found | (_about_values(reader) if values else {})
-    report = _about_file(weights.reader, published, names, weights.family) | _about_model(weights)
+    report = _about_file(weights.reader, weights.published, names, weights.family) | _about_model(weights)
     report["assumed"] = {field: report["architecture"].get(field) for field in weights.assumptions.open}
     if weights.raw_key is not None:
         report["raw_key"] = weights.raw_key
@@ -137,14 +138,13 @@ _SHOWN_BY_FAMILY = ("activation", "mlp_activation", "epsilon", *rules.ROPE, "pos
 # --- the file ------------------------------------------------------------------------------------------------
 
 
-def published_as(path: Path) -> registry.Checkpoint | None:
-    """Return the registry's entry for a file, found by its path in the cache or by its name and size."""
+def cached_as(path: Path) -> registry.Checkpoint | None:
+    """Return the registry's entry for a file, found by its path in the cache of downloads."""
     if not os.path.isfile(path):
         return None
     here = path.resolve()
     cached = (c for c in registry.listed() if cached_path(c.url).name == path.name)
-    found = next((c for c in cached if cached_path(c.url).resolve() == here), None)
-    return found or by_filename(path.name, path.stat().st_size)
+    return next((c for c in cached if cached_path(c.url).resolve() == here), None)
 
 
 def _about_file(reader: Any, published: Any, names: bool, family: Any = None) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from urllib.parse import quote, unquote
 
 from .._internal.atomic import naming, of_the_disk
 from .._internal.progress import progress_bar
+from . import registry
 from .cache import cached_path, home, offline
 from .checkpoint import HUB
 from .readers.sniff import Kind, sniff
@@ -142,9 +143,13 @@ def _fetch(url: str, part: Path, size: int | None, timeout: float, progress: boo
 
 
 def _named(url: str) -> str:
-    """Return what the folder of a file of Hugging Face must be called; the name of the file is that of many."""
+    """Return what the folder of a published file must be called, if the name of the file is that of several."""
     model, resolve, _ = url.removeprefix(HUB).partition("/resolve/")
-    return f", named {model.rpartition('/')[2]!r}" if url.startswith(HUB) and resolve else ""
+    if url.startswith(HUB) and resolve:
+        return f", named {model.rpartition('/')[2]!r}"
+    path = cached_path(url)
+    several = [checkpoint for checkpoint in registry.listed() if checkpoint.filename == path.name]
+    return f", named {path.parent.name!r}" if len(several) > 1 else ""
 
 
 def _transfer(url: str, part: Path, size: int | None, timeout: float, progress: bool) -> None:

@@ -108,6 +108,7 @@ def collect(
         fields |= _checked({field: getattr(saved, field) for field in settings.get("config", {})}, inferred)
         problem = config.get("problem_type")
         usual = next((task for task, theirs in transformers_models.PROBLEMS.items() if theirs == problem), "single")
+        usual = "single" if settings.get("config") else usual  # of a file of ours, whatever lies beside it
         labels, task = settings.get("labels"), one_of(settings.get("task", usual), "task", TASKS)
         if task == "ordinal":  # the names of its levels; the head has one output
             labels = tuple(map(str, labels)) if isinstance(labels, list) else None

@@ -51,6 +51,7 @@ class LoadReport:
         assumed: Fields of the model's `ViTConfig` that neither the file nor its neighbors show, with the assumed
             values, which are common to published models with such arrays or to the file's family.
         key: The state dict that was read, if the file has several, or `None`.
+        published: Name of the published checkpoint that the file is, or `None`.
 
     Example:
         >>> from vit_keras import vit
@@ -67,6 +68,7 @@ class LoadReport:
     not_finite: tuple[str, ...] = ()
     assumed: Mapping[str, Any] = dataclasses.field(default_factory=dict, hash=False)
     key: str | None = None
+    published: str | None = None
 
     def __str__(self) -> str:
         which = f" ({self.key!r}, one of several state dicts)" if self.key else ""
@@ -173,7 +175,7 @@ _OF_EVERY_FILE = ("strict", "channels")
 
 
 def _refuse(what: str, options: Mapping[str, Any]) -> None:
-    given = [f"{name}={value!r}" for name, value in options.items() if value is not None]
+    given = [f"{name}={value!r}" for name, value in options.items() if value is not None and value is not True]
     if given:
         raise ValueError(f"{what} cannot be read with other options. Received: {', '.join(given)}")
 
@@ -244,6 +246,7 @@ def fill(
         (*unused, *source.ignored),
         tuple(not_finite),
         key=source.key,
+        published=source.published and source.published.name,
     )
     logger.info("%s", report)
     if source.table is not None and source.table.doubt:

@@ -82,7 +82,8 @@ def find(weights: str | os.PathLike[str] | Checkpoint, variant: str | None = Non
     Args:
         weights: A full name (`"B_16/imagenet21k"`, `"timm/deit_tiny_patch16_224.fb_in1k"`), or with `variant` the
             part after the slash; a path in Google's buckets (`"sam/ViT-B_16"`), the name of any AugReg file, or a
-            published URL. A `Checkpoint` is returned as it is. The path of an existing file is not a name.
+            published URL. A `Checkpoint` is returned as it is. The path of an existing file is not a name, if it
+            ends as one of weights, is absolute, or begins with `.` or `~`.
         variant: Google's name of the architecture.
 
     Example:
@@ -253,7 +254,7 @@ def _local_copies(checkpoint: Checkpoint) -> Iterator[tuple[Path, bool]]:
     unique = registry.is_unique(published.name)
     home = checkpoint.name.rpartition("/")[2] if on_hub else published.parent.name
     for place in filter(None, os.environ.get("VIT_KERAS_WEIGHTS", "").split(os.pathsep)):
-        place = expanded(place)
+        place = Path(os.path.abspath(expanded(place)))
         if place.is_dir():
             for folder in _with_folders_in(place):
                 yield from ((folder / published, True), (folder / vit_keras_0, True))
@@ -278,7 +279,7 @@ def _with_folders_in(place: Path) -> Iterator[Path]:
     level = [place]
     for _ in range(_DEPTH):
         yield from level
-        below = [folder for folder in level if folder is place or not folder.is_symlink()]
+        below = [folder for folder in level if folder is place or not os.path.islink(folder)]
         level = [inner for folder in below for inner in _folders_in(folder, _changed(folder))]
     yield from level
 

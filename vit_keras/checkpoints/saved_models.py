@@ -71,13 +71,16 @@ def load_model(
     config = None
     try:
         config, keras_2 = _read_keras(path) if is_archive else _read_h5(path)
+        if config is None:
+            raise ValueError("No model config found in the file")
         _check_sizes((config or {}).get("config"))
         _check_layers(config)
         modern = _modernise(config)
         modern = _modernise_keras_2(modern) if keras_2 else modern
         with tempfile.TemporaryDirectory() as folder:
-            suffix = ".keras" if is_archive else ".h5"  # by which Keras knows the format
-            opened = path if modern == config and path.suffix == suffix else Path(folder, f"model{suffix}")
+            suffixes = (".keras",) if is_archive else (".h5", ".hdf5")  # by which Keras knows the format
+            as_it_is = modern == config and path.suffix in suffixes
+            opened = path if as_it_is else Path(folder, f"model{suffixes[0]}")
             if opened is not path:
                 (_write_keras if is_archive else _write_h5)(path, opened, modern, keras_2)
             with _bounded_variables(path.stat().st_size):
@@ -342,7 +345,8 @@ def _check_sizes(config: Any, key: str = "") -> None:
     """Raise an error for an integer in a configuration that is too large for any layer."""
     if isinstance(config, Mapping):
         for name, value in config.items():
-            _check_sizes(value, name)
+            if name != "labels":  # which may be numbers
+                _check_sizes(value, name)
     elif isinstance(config, list):
         for value in config:
             _check_sizes(value, key)
@@ -371,7 +375,7 @@ def _is_nested_layer(entry: Mapping[str, Any]) -> bool:
     return str(entry.get("module")).startswith(("keras.layers", "keras.src.layers")) and "config" in entry
 
 
-_MAY_BE_LARGE = ("seed", "steps", "iterations", "value", "_id", "labels")
+_MAY_BE_LARGE = ("seed", "steps", "iterations", "value", "_id")
 
 
 def _unknown_class(config: Any, custom_objects: Mapping[str, Any] | None) -> str | None:

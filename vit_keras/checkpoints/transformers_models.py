@@ -25,10 +25,10 @@ ACTIVATIONS = {
     "swish": "silu",
     "relu": "relu",
 }
-# The pooling of these classes cannot be inferred from their weights.
 PROBLEMS = {"multi": "multi_label_classification", "regression": "regression"}
 """Tasks of `vit_keras.labels.TASKS`, and what transformers calls them in a config's `problem_type`; else `"single"`."""
 
+# The pooling of these classes cannot be inferred from their weights.
 _POOLINGS = {
     "CLIPForImageClassification": {"pooling": "gap", "class_token": True, "final_norm": None},
     "MetaClip2ForImageClassification": {"pooling": "gap", "class_token": True, "final_norm": None},

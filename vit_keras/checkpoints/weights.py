@@ -46,6 +46,7 @@ class Weights(Mapping[str, Any]):
         preprocessing: The preprocessing of its images.
         labels: Names of its classes, or `None`.
         task: The meaning of its outputs, one of `vit_keras.labels.TASKS`.
+        published: The registry's entry for the file, or `None`.
         key: The state dict that is read, if the file has several, or `None`.
         raw_key: The state dict of the weights themselves, if their moving average was chosen by default.
         ignored: Names in the file that are not weights of the model (a decoder, the state of an optimizer), and the
@@ -53,7 +54,7 @@ class Weights(Mapping[str, Any]):
 
     Raises:
         FileNotFoundError: The file does not exist.
-        ValueError: The file is damaged or ambiguous, or its family is unknown or not the given one.
+        ValueError: The file is damaged, ambiguous or quantized, or its family is unknown or not the given one.
 
     Example:
         >>> Weights("Ti_16.npz").architecture["num_layers"]  # doctest: +SKIP
@@ -111,7 +112,7 @@ class Weights(Mapping[str, Any]):
             self._inferred["num_heads"] = heads
         if is_by_name and published and (saved or self._inferred.get("classes") not in (None, published.classes)):
             published = None  # somebody's own file
-        self._published = published
+        self.published: registry.Checkpoint | None = published
         self._known = hints.collect(self.reader, self.path, self.family, self._inferred, published)
         layouts = grids.layouts(self.shapes, self.family)
         in_timm = len(layouts) > 1 and self.family in TIMM_FAMILIES
@@ -142,7 +143,7 @@ class Weights(Mapping[str, Any]):
             learned = self.table.fields if self.table and POSITIONS in self.shapes else {}
             inferred, known = {**self._inferred, **learned}, self._known.fields
             self.assumptions: Assumptions = NOTHING
-            if self._published is None:
+            if self.published is None:
                 self.assumptions = assume(self.family, inferred, {**self._implied, **known}, is_named=self._is_named)
         except ValueError as error:
             raise ValueError(f"{self.path}: {error}") from None

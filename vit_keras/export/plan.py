@@ -18,7 +18,8 @@ from .. import __version__, anatomy, layers
 from .. import labels as known_labels
 from .._internal.validate import positive_integer
 from ..backend.keras_internals import flat_layers, forget_compiled
-from ..checkpoints.describe import published_as
+from ..checkpoints.describe import cached_as
+from ..checkpoints.locate import find
 from ..preprocess import Preprocessing
 from ..preprocess.layer import Preprocess
 
@@ -321,7 +322,7 @@ def _metadata(model: keras.Model) -> dict[str, Any]:
     """Return metadata about a model's weights and the versions of the programs that export it."""
     report = getattr(anatomy.find_vit(model), "load_report", None)
     source = None if report is None else str(report.source)
-    published = None if source is None else published_as(Path(source))
+    published = None if report is None else find(report.published) if report.published else cached_as(Path(source))
     policies = {layer.compute_dtype for layer in flat_layers(model)}
     return {
         "source": source if published is None else published.url,

@@ -308,6 +308,8 @@ def decode(file: Any, what: Any, max_pixels: int = MAX_PIXELS) -> Image.Image:
             return Image.open(file)
     except Image.DecompressionBombError as error:
         raise ValueError(f"An error occurred reading {what}: {_of_pillows_limit(error, max_pixels)}") from None
+    except (FileNotFoundError, PermissionError) as error:
+        raise ValueError(f"An error occurred reading {what}: {error}") from None
     except (OSError, ValueError, SyntaxError, OverflowError, RuntimeError) as error:
         raise ValueError(f"An error occurred reading {what}: {error}. It is not an image that Pillow knows.") from None
 

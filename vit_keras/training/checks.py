@@ -58,11 +58,7 @@ def check(model: keras.Model, data: Any, *, loss: Any = None) -> None:
             )
         return  # no classes
     labels = as_array(data[1]) if isinstance(data, tuple) else first
-    if labels.dtype.kind not in "biuf":
-        raise ValueError(
-            f"Labels must be numbers. Received: {labels.dtype}. (np.unique(names, return_inverse=True) makes integers "
-            "of names.)"
-        )
+    labels = _numbers(labels)
     name = (loss if isinstance(loss, str) else getattr(loss, "name", None) or getattr(loss, "__name__", "")).lower()
     _check_shape(first.shape, shape[-1], name)
     task = task_of(model)
@@ -171,6 +167,17 @@ def _reaching(vit: keras.Model, model: keras.Model, inputs: Any) -> Any:
     return keras.ops.convert_to_numpy(seen[0]) if seen else inputs
 
 
+def _numbers(labels: np.ndarray) -> np.ndarray:
+    """Return labels as numbers; those of bfloat16, or objects as in a column of pandas, as floats."""
+    try:
+        return labels if labels.dtype.kind in "biuf" else labels.astype("float64")
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"Labels must be numbers. Received: {labels.dtype}. (np.unique(names, return_inverse=True) makes integers "
+            "of names.)"
+        ) from None
+
+
 def _check_shape(shape: tuple[Any, ...], outputs: int, loss: str) -> None:
     numbers = shape[1:] in ((), (1,))
     if not numbers and shape[1:] != (outputs,):
@@ -245,10 +252,9 @@ def class_weights(labels: Any) -> dict[int, float]:
         >>> class_weights([0, 0, 0, 1])
         {0: 0.6666666666666666, 1: 2.0}
     """
-    labels = np.asarray(labels)
+    labels = _numbers(np.asarray(labels))
     numbers = labels.argmax(-1) if labels.ndim == 2 and labels.shape[1] > 1 else labels.reshape(-1)
-    whole = labels.dtype.kind in "biu" or (labels.dtype.kind == "f" and (numbers == np.rint(numbers)).all())
-    if labels.ndim not in (1, 2) or not numbers.size or not whole or (numbers < 0).any():
+    if labels.ndim not in (1, 2) or not numbers.size or (numbers < 0).any() or (numbers != np.rint(numbers)).any():
         raise ValueError(
             f"Labels must be class numbers (n,) or one-hot (n, classes). Received: {labels.dtype} {labels.shape}"
         )

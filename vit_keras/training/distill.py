@@ -198,6 +198,8 @@ def _check_fit(student, teacher) -> None:
         )
     if teacher is None:
         return
+    if isinstance(teacher, keras.Sequential) and not teacher.built:
+        teacher.build((None, *student.input_shape[1:]))
     try:
         ends_in = last_activation(teacher)
     except ValueError:

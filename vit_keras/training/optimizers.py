@@ -27,9 +27,11 @@ DECAYS = ("cosine", "linear", "constant")
 
 _BLOCK = re.compile(r"encoderblock_(\d+)/")
 _BEFORE_THE_BLOCKS = re.compile(
-    r"(^|/)(embedding/(kernel|bias|embeddings)$|embedding_norm|patch_norm|class_token|distillation_token|register_tokens|"
+    r"(^|/)(embedding/(kernel|bias)$|embedding_norm|patch_norm|class_token|distillation_token|register_tokens|"
     r"Transformer_posembed_input|rotary_positions|Transformer_norm_pre|conv_root|gn_root|block\d+_unit\d+)"
 )
+# A text tower's table of tokens, right before its positions; not an `Embedding` that somebody has put beside a ViT.
+_TEXT_TABLE = re.compile(r"(^|/)embedding/embeddings (\S*/)?Transformer_posembed_input/")
 _LAST_NORM = re.compile(r"(^|/)Transformer_encoder_norm/")
 _NEVER_DECAYED = re.compile(r"(^|/)(cls|registers|probe|pos_embedding|relative_position_bias|frequencies|\w*token)$")
 
@@ -55,14 +57,14 @@ def depths(variables: Sequence[Any]) -> list[int]:
     blocks = [_BLOCK.search(path) for path in paths]
     count = max((int(block[1]) + 1 for block in blocks if block), default=0)
 
-    def depth(path, block):
+    def depth(path, block, after):
         if block:
             return int(block[1]) + 1
-        if count and _BEFORE_THE_BLOCKS.search(path):
+        if count and (_BEFORE_THE_BLOCKS.search(path) or _TEXT_TABLE.search(f"{path} {after}")):
             return 0
         return count if count and _LAST_NORM.search(path) else count + 1
 
-    return [depth(path, block) for path, block in zip(paths, blocks)]
+    return [depth(path, block, after) for path, block, after in zip(paths, blocks, [*paths[1:], ""])]
 
 
 def is_decayed(variable: Any) -> bool:
@@ -241,8 +243,11 @@ class Layerwise(_Optimizer):
 
     @property
     def can_start(self) -> bool:
-        """Whether a training can start: a callback will set its steps (`awaits_horizon`), or known steps are left."""
-        return self.awaits_horizon or not self.needs_horizon or (self.has_horizon and self._has_steps_left())
+        """Whether a training can start: a callback will set its steps (`awaits_horizon`), or the rate is not 0 yet."""
+        schedule = self.schedule
+        if self.awaits_horizon or schedule is None or schedule.steps is not None:
+            return True
+        return self.has_horizon and (schedule.decay == "constant" or schedule.final > 0 or self._has_steps_left())
 
     def _has_steps_left(self):
         return int(ops.convert_to_numpy(batches_seen(self))) < int(ops.convert_to_numpy(self.span).sum())

@@ -282,7 +282,7 @@ class Recipe:
         if data is not None:
             batch_size, labels = self._look_at(model, data, loss, batch_size)
         _build(model)
-        metrics = [metrics] if isinstance(metrics, str) else metrics or []
+        metrics = metrics if isinstance(metrics, dict) else keras.tree.flatten(metrics or [])
         own_loss = type(model).compute_loss is not keras.Model.compute_loss
         learns_labels = isinstance(model, Distillation) or not own_loss
         if loss is None and learns_labels:

@@ -119,8 +119,12 @@ class Augmentation:
         images = np.asarray(images)
         if images.ndim not in (3, 4):
             raise ValueError(f"Images must have the shape (n, height, width, channels). Received: {images.shape}")
-        if images.shape[-1] not in (1, 3):
-            raise ValueError(f"Augmentation takes images of 1 or 3 channels. Received: {images.shape[-1]} channels")
+        colors = self.crop is not None or self.three_augment or self.trivial_augment  # a fourth would be transparency
+        if images.shape[-1] not in ((1, 3) if colors else (1, 2, 3, 4)):
+            raise ValueError(
+                "Augmentation takes images of 1 or 3 channels; crop=None flips those of 2 and 4 too. Received: "
+                f"{images.shape[-1]} channels"
+            )
         batch = images if images.ndim == 4 else images[None]
         if self.mixes and images.ndim == 3:
             raise ValueError("mixup and cutmix need a batch of images: call this after dataset.batch().")

@@ -203,8 +203,8 @@ class ImageFolder(keras.utils.PyDataset):
 
     Number, epoch and seed determine a batch, whatever the number of threads, also in a run that is continued. For that
     the dataset must know the epoch: pass `callbacks=[*recipe.callbacks, *data.callbacks]` to `fit`. Without them,
-    epochs are counted from the first that this object has served. With `shuffle=True`, `fit` asks for batches in an
-    order of Python's global random numbers; they are served in this dataset's own order instead.
+    whole epochs are counted from the first that this object has served. With `shuffle=True`, `fit` asks for batches in
+    an order of Python's global random numbers; they are served in this dataset's own order instead.
 
     Attributes:
         class_names: The names of the classes; or of the labels, numbers or levels of another task.

@@ -57,12 +57,9 @@ class ReadAhead:
         return future.result() if future else self.data._batch(self.epoch, place)
 
     def close(self) -> bool:
-        """Drop unused batches, and return whether an epoch was served, if only a part (`steps_per_epoch`).
-
-        One batch alone is what Keras looks at before the first epoch, unless there is no other.
-        """
+        """Drop unused batches, and return whether all batches were requested."""
         with self.lock:
             if self.pool:
                 self.pool.shutdown(wait=False, cancel_futures=True)
             self.pool, self.waiting = None, {}
-            return len(self.place) > 1 or len(self.place) == len(self.data)
+            return len(self.place) == len(self.data)

@@ -256,9 +256,9 @@ def joined_labels(rows: Sequence[Batch]) -> np.ndarray | None:
 
 
 def _plain(labels: Any) -> np.ndarray:
-    """Return labels as an array; those that are text, which some are as objects or bytes, as strings."""
+    """Return labels as an array; those that are text, which TensorFlow and pandas have as objects, as strings."""
     labels = np.asarray(keras.ops.convert_to_numpy(labels))
-    if labels.dtype.kind not in "OS":
+    if labels.dtype.kind not in "OS" or not all(isinstance(each, (str, bytes)) for each in labels.flat):
         return labels
-    text = [each.decode() if isinstance(each, bytes) else str(each) for each in labels.flat]
+    text = [each.decode() if isinstance(each, bytes) else each for each in labels.flat]
     return np.array(text).reshape(labels.shape)

@@ -291,7 +291,7 @@ def _evaluation(
     """Run a classifier over batches of labelled images."""
     run = model.predict_on_batch
     rows = list(run_over(batches, run, prepare, model=model, errors=errors, total=total, progress=progress))
-    said = predictions(model, check_outputs(model, np.concatenate([row.images for row in rows])))
+    said = check_outputs(model, predictions(model, np.concatenate([row.images for row in rows])))
     paths = tuple(relative(path, root) for path in cast("list[str]", joined_paths(rows)))  # all are files
     return evaluation_of(task_of(model), tuple(names), paths, np.concatenate([row.labels for row in rows]), said)
 

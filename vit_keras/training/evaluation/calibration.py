@@ -81,7 +81,7 @@ class Reliability:
                 independent labels, of which each counts.
         """
         shares, labels = np.asarray(probabilities, "float64"), np.asarray(labels)
-        if labels.ndim == 1:
+        if labels.ndim == 1 and shares.shape[1] > 1:
             shares, right = shares.max(axis=1), shares.argmax(axis=1) == labels
         else:
             shares, right = shares.ravel(), labels.ravel() > 0.5
@@ -158,6 +158,7 @@ def tempered(probabilities: np.ndarray, by: float, task: str = "single") -> np.n
         >>> tempered(np.array([[0.8, 0.2]]), 2.0).round(3)
         array([[0.667, 0.333]])
     """
+    task = "multi" if probabilities.shape[1] == 1 else task  # a probability of its own
     return (_sigmoid if task == "multi" else _softmax)(_logits(probabilities, task) / by)
 
 

@@ -248,11 +248,11 @@ class _Ensemble:
 
     def _scores(self, model: keras.Model, inputs: np.ndarray) -> np.ndarray:
         """Return the values of one batch for the average: predictions or logits."""
-        outputs = check_outputs(model, keras.ops.convert_to_numpy(model.predict_on_batch(inputs)))
+        outputs = keras.ops.convert_to_numpy(model.predict_on_batch(inputs))
         task = meaning_of(model).task
+        predictions = check_outputs(model, anatomy.predictions(model, outputs)).astype("float64")
         if self.average == "logits" and task not in anatomy.NUMBERS and anatomy.output_kind(model) == "logits":
             return np.asarray(outputs, "float64")
-        predictions = anatomy.predictions(model, outputs).astype("float64")
         if self.average == "probabilities" or task in anatomy.NUMBERS:
             return predictions
         known = np.clip(predictions, 1e-7, 1 - 1e-7)

@@ -283,7 +283,7 @@ def _check_output(output: Path, overwrite: bool, folds: int | str | None) -> Non
     """Raise the errors that can be found before anything is loaded."""
     if output.exists() and not output.is_dir():
         raise ValueError(f"{output} is a file. Pass another folder for the results as output= (--output).")
-    names = ("model.keras", "oof.csv") if folds is None else ("model.keras", "oof.csv", "fold*/model.keras")
+    names = ("model.keras", "oof.csv") if folds is None else ("model.keras", "oof.csv", "fold[0-9]*/model.keras")
     if any(path for name in names for path in output.glob(name)) and not (output / ".state").exists() and not overwrite:
         raise ValueError(
             f"{output} has a finished run. Pass another folder as output= (--output), or overwrite=True (--overwrite)."

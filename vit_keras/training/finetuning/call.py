@@ -9,7 +9,7 @@ import shutil
 import time
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -55,11 +55,18 @@ def noted_warnings(notes: list[str]) -> Iterator[None]:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", UserWarning)
             yield
-    finally:
-        for warning in caught:
-            if warning.category is UserWarning and str(warning.message) not in notes:
-                notes.append(str(warning.message))
-            warn_caller(str(warning.message), warning.category)
+    except BaseException:
+        with suppress(Warning):  # where warnings are errors, none replaces this one
+            _note(caught, notes)
+        raise
+    _note(caught, notes)
+
+
+def _note(caught: list[warnings.WarningMessage], notes: list[str]) -> None:
+    texts = [str(warning.message) for warning in caught if warning.category is UserWarning]
+    notes += [text for text in dict.fromkeys(texts) if text not in notes]
+    for warning in caught:
+        warn_caller(str(warning.message), warning.category)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -275,7 +282,7 @@ class Call:
         }
         whole = Run(self.output / ".state", settings, self.options.overwrite)
         if not whole.begun:  # what an earlier run has left is none of this one
-            for left in self.output.glob("fold*/model.keras"):
+            for left in self.output.glob("fold[0-9]*/model.keras"):
                 left.unlink()
             whole.begin(None)
         return whole

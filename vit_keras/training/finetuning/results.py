@@ -168,7 +168,7 @@ def pixels(model: keras.Model) -> str:
 
 
 def write(output: Path, texts: dict[str, Any], model: keras.Model | None, probe: keras.Model | None = None) -> None:
-    """Write all files, the model last: where it is, everything is. What another run has left there is removed.
+    """Write all files, the model last: where it is, everything is. What a run of the other kind has left is removed.
 
     Args:
         output: The folder.
@@ -176,8 +176,11 @@ def write(output: Path, texts: dict[str, Any], model: keras.Model | None, probe:
         model: `model.keras`.
         probe: `probe.keras`.
     """
-    for left in {"probe.keras", "model.keras", "split.json", "history.json", "oof.csv", "report.json"} - {*texts}:
-        (output / left).unlink(missing_ok=True)  # an earlier run, of folds or without them, has written it
+    first, *others = ("model.keras", "split.json", "history.json") if model is None else ("oof.csv", "report.json")
+    if (output / first).exists():  # an earlier run was with folds, and this one is not, or the reverse
+        for left in (first, *others):
+            (output / left).unlink(missing_ok=True)
+    (output / "probe.keras").unlink(missing_ok=True)
     if probe is not None:
         with complete(output / "probe.keras") as part:
             probe.save(part)

@@ -360,7 +360,8 @@ class Keep(Stopwatch):
         if wrong and not any(name.endswith("loss") for name in wrong):
             raise ValueError(
                 f"The held-out images have no {', '.join(wrong)} in epoch {epoch + 1}: {logs}. There are too few of "
-                "them, or they are all alike: hold out more (validation_split=, --held-out), or pass another metric=."
+                "them, or they are all alike: hold out more (validation_split=, --held-out, fewer folds), or pass "
+                "another metric=."
             )
         if wrong:
             raise ValueError(
