@@ -389,6 +389,8 @@ def test_a_shortest_edge_becomes_a_fraction_and_an_edge_again(edge):
         ({"do_center_crop": True, "crop_size": None}, "crop_size must be.*None"),
         ({"image_mean": None}, "image_mean must be a number.*None"),
         ({"rescale_factor": None}, "rescale_factor must be a number.*None"),
+        ({"rescale_factor": [0.1]}, "rescale_factor must be a number"),
+        ({"image_std": [1, [2]]}, "image_std must be a number"),
         ({"size": {"shortest_edge": 224}}, "would keep several sizes"),
         ({"do_resize": False, "do_center_crop": True}, "crop without a resize"),
         ({"size": {"shortest_edge": 200}, "do_center_crop": True, "crop_size": 224}, "square inside a square"),

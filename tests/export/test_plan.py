@@ -155,6 +155,8 @@ def test_what_is_refused():
     first = keras.Input((3, 32, 32))
     with pytest.raises(ValueError, match=r"\(3, 32, 32\), which looks like channels first"):
         Plan.of(keras.Model(first, tiny()(keras.layers.Permute((2, 3, 1))(first))))
+    series = vit.build_model((1, 64), (1, 8), 1, 16, 2, "series", 32, classes=3, channels=12)
+    assert Plan.of(series).picture_shape[3] == 12
     open_ = keras.Input((32, 32, None))
     with pytest.raises(ValueError, match="any number of channels"):
         Plan.of(keras.Model(open_, tiny()(ops.repeat(ops.mean(open_, -1, keepdims=True), 3, -1))))

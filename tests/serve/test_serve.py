@@ -129,7 +129,8 @@ def test_no_grid_no_map():
     [
         (2 + 16, (32, 64), {"size": [32, 64], "stride": [16, 8], "prefix": 2}, [2, 8]),
         (5 + 4, (50, 60), {"size": [32, 32], "stride": [16, 16], "prefix": 5}, [2, 2]),
-        (1 + 21, (32, 64), {"size": None, "stride": [8, 8], "prefix": 1}, [3, 7]),  # patches of 16 that overlap
+        (1 + 60, (33, 320), {"size": None, "stride": [16, 16], "prefix": 1}, [3, 20]),  # of a hybrid, which pads
+        (1 + 40, (33, 300), {"size": None, "stride": [16, 16], "prefix": 1}, None),
         (10, (160, 31), {"size": None, "stride": [16, 16], "prefix": 0}, [10, 1]),
         (4, (32, 32), {"size": None, "stride": [16, 16], "prefix": 5}, None),
     ],

@@ -153,6 +153,7 @@ def test_texts_are_run_as_short_as_they_are(model):
 
 
 def test_the_best_of_unsigned_scores():
+    assert text.top_k(np.array([[2**53, 2**53 + 1]]), 1)[0].tolist() == [[1]]
     best, values = text.top_k(np.array([[0, 5, 3]], "uint8"), 2)
     assert (best.tolist(), values.tolist()) == ([[1, 2]], [[5, 3]])
     with pytest.raises(ValueError, match=r"\(rows, columns\). Received: an array of shape \(2,\)"):

@@ -548,6 +548,7 @@ def test_figure_6_of_other_maps_and_styles(tiny):
 def test_figure_6_with_a_class_for_each_image(tiny):
     photos = [pictures(20, 40, 3), pictures(30, 30, 3)]
     figure = paper_figures.figure6(tiny, iter(photos), target=[1, "predicted"], clip=100)
+    paper_figures.figure6(tiny, iter(photos), target=[1])  # one for both
     for photo, target, right in zip(photos, [1, "predicted"], figure.axes[1::2]):
         heat = attention_map(tiny, photo, target=target, return_map=True)
         np.testing.assert_array_equal(right.images[0].get_array(), paper_style(photo, heat, clip=100))

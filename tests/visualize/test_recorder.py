@@ -161,6 +161,12 @@ def test_a_map_head_shows_its_own_attention():
     for options, rows in (({}, expected), ({"head_fusion": "mean"}, expected.mean(axis=2))):
         found = visualize.record(model, IMAGES, keep="attention", query="auto", **options)
         np.testing.assert_allclose(found.attention, rows, **SAME)
+    for images in (IMAGES, IMAGES[:1]):  # all exits, of which the readout of the last is kept
+        exits = visualize.record(model, images, target=2, exits=True)
+        auto = visualize.record(model, images, target=2, exits=True, query="auto")
+        np.testing.assert_allclose(exits.readout, recording.readout[: len(images)], **SAME)
+        expected_rows = np.einsum("bq,lbhqk->lbhk", exits.readout, exits.attention)
+        np.testing.assert_allclose(auto.attention, expected_rows, **SAME)
     found = visualize.attention_map(model, IMAGES, method="attention", layer=1, return_map=True)
     np.testing.assert_allclose(found, recording.patches(expected[1].mean(axis=1)), **SAME)
 

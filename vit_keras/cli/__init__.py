@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         1
     """
     arguments = sys.argv[1:] if arguments is None else arguments
-    if isinstance(sys.stdout, io.TextIOWrapper):
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="backslashreplace")  # as standard error: its encoding may lack a file's name
     try:
         options = build_parser().parse_args(arguments)

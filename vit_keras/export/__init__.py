@@ -99,11 +99,12 @@ def export(
         raise TypeError(f"The model comes first, then the file: export(model, {os.fspath(model)!r}).")
     path = expanded(path_text(path, "path", "the path of the file to write"))
     name = find_format(path, format)
+    check_place(path, name)
     kind = FORMATS[name]
     if quantize is not None and quantize not in kind.quantize:
         offered = f"It offers {', '.join(map(repr, kind.quantize))}." if kind.quantize else "It offers none."
         raise ValueError(f"The format {name!r} has no quantize={quantize!r}. {offered}")
-    if isinstance(check, (int, np.bool_)):
+    if isinstance(check, (int, np.bool_)) and check in (0, 1):
         check = bool(check)
     checked = check is not None and check is not False
     needed = dict.fromkeys((*kind.writes, *(kind.runs if checked else ())))
@@ -113,7 +114,6 @@ def export(
             f'The format {name!r} needs {", ".join(missing)}, not installed: pip install "vit-keras[{kind.extra}]".'
         )
     model = learner(model)
-    check_place(path, name)
     if attention is None:
         attention = kind.shows_attention and anatomy.has_attention(model)
     plan = Plan.of(model, preprocessing=preprocessing, labels=labels, top=top, attention=attention, quantize=quantize)

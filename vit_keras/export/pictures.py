@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import ExifTags, Image
+from PIL import Image
 
 from .. import anatomy
 from .._internal.validate import expanded, received
 from ..preprocess import Preprocessing
-from ..preprocess.images import read
+from ..preprocess.images import decode, orientation, read
 from ..training.data.listing import pictures_in
 from .plan import Plan
 
@@ -42,9 +42,9 @@ def check_pictures(
     if isinstance(pictures, (str, os.PathLike)):
         path = expanded(pictures)
         pictures = pictures_in(path) if path.is_dir() else [path]
-    elif isinstance(pictures, Image.Image) or getattr(pictures, "ndim", 4) in (2, 3):
+    elif _is_one(pictures):
         pictures = [pictures]
-    elif isinstance(pictures, bytes) or not isinstance(pictures, Iterable):
+    elif not isinstance(pictures, Iterable):
         raise TypeError(f"Images are paths, arrays or a folder. Received: {received(pictures)}")
     found, channels = list(pictures), plan.picture_shape[3]
     if not found:
@@ -56,6 +56,11 @@ def check_pictures(
                 f"{channels}). Received: {received(each)}"
             )
     return found
+
+
+def _is_one(pictures: Any) -> bool:
+    given = isinstance(pictures, (Image.Image, bytes, bytearray)) or hasattr(pictures, "read")  # an open file
+    return given or getattr(pictures, "ndim", 4) in (2, 3)
 
 
 def drawn(plan: Plan) -> list[np.ndarray]:
@@ -127,9 +132,9 @@ def picture_files(pictures: Sequence[Any]) -> list[tuple[bytes, np.ndarray]]:
 
 def _is_read_alike(path: str | os.PathLike[str]) -> bool:
     """Return whether `decoding` reads a file as `vit_keras.utils.read` does."""
-    with Image.open(path) as image:
+    with decode(path, path) as image:
         if image.format == "JPEG":
             return image.mode != "CMYK"
-        upright = image.getexif().get(ExifTags.Base.Orientation, 1) == 1
+        upright = orientation(image) == 1
         plain = image.format in ("PNG", "GIF") or image.mode in ("L", "RGB")
         return upright and plain and image.format in ("PNG", "GIF", "WEBP", "BMP")

@@ -112,7 +112,7 @@ class Plan:
                 f"The model {model.name!r} takes images of any number of channels. Build it with a fixed one: "
                 "keras.Input((height, width, 3))."
             )
-        if height in (1, 3, 4) and channels > 4:
+        if height == vit.input_shape[-1] != channels:
             raise ValueError(
                 f"The input of the model {model.name!r} is ({height}, {width}, {channels}), which looks like channels "
                 "first, and images are (height, width, channels). Export the model in it that takes such images, or "

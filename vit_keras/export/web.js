@@ -104,9 +104,10 @@ function times(row, matrix) {
 /** Return the patches down and across of an image of a size. */
 function patches(count, [height, width]) {
   const [tall, wide] = [height / about.stride[0], width / about.stride[1]];
-  if (Math.floor(tall) * Math.floor(wide) === count) return [Math.floor(tall), Math.floor(wide)];
-  const down = Math.round(Math.sqrt((count * tall) / wide)); // patches that overlap
-  return down && count % down === 0 ? [down, count / down] : null;
+  for (const rounded of [Math.floor, Math.ceil]) { // up in a hybrid, whose ResNet pads
+    if (rounded(tall) * rounded(wide) === count) return [rounded(tall), rounded(wide)];
+  }
+  return null;
 }
 
 /** Return the size to which an image is resized, and the window of it that the model sees, as `Preprocessing.geometry` does. */

@@ -71,7 +71,7 @@ class Packing:
         """
         from keras import ops  # nothing else here needs it
 
-        outputs = ops.convert_to_numpy(outputs)
+        outputs = outputs if isinstance(outputs, np.ndarray) else ops.convert_to_numpy(outputs)
         places = self.inputs["images" if self.of_tokens else "starts"].shape
         if outputs.shape[:2] != places:
             what = "tokens" if self.of_tokens else "images"

@@ -32,6 +32,7 @@ __all__ = [
     "check_readable",
     "decode",
     "gray",
+    "orientation",
     "pixel_range",
     "read",
     "resize_image",
@@ -335,7 +336,7 @@ def _upright_rgb(image: Image.Image | np.ndarray, what: Any, max_pixels: int) ->
         raise ManyScans(f"{_called(what)} has more than {MAX_SCANS} scans, which no program writes. Save it again.")
     try:
         image.load()
-        return _upright(_image_to_rgb(image), _orientation(image))
+        return _upright(_image_to_rgb(image), orientation(image))
     except Exception as error:  # Pillow's decoders raise errors of any kind
         name = what if isinstance(what, (str, os.PathLike)) else type(what).__name__
         raise ValueError(f"An error occurred reading {name}: {error}. The file is damaged.") from None
@@ -365,8 +366,13 @@ def _scans(image: Image.Image) -> int:
     return count
 
 
-def _orientation(image: Image.Image) -> int:
-    """Return the orientation in an image's EXIF data; 1, which is upright, if there is none or it is damaged."""
+def orientation(image: Image.Image) -> int:
+    """Return the orientation in an image's EXIF data; 1, which is upright, if there is none or it is damaged.
+
+    Example:
+        >>> orientation(Image.new("RGB", (1, 1)))
+        1
+    """
     try:
         return image.getexif().get(ExifTags.Base.Orientation, 1)
     except Exception:  # as Pillow's decoders; the pixels are sound

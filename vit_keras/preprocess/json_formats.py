@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .._internal.validate import positive_integer
+from .._internal.validate import is_number, positive_integer
 
 __all__ = ["PIL_CODES", "crop_fraction", "hugging_face_fields", "timm_fields"]
 
@@ -33,9 +33,11 @@ def hugging_face_fields(config: Mapping[str, Any]) -> dict[str, Any]:
     normalized = config.get("do_normalize", True)
     mean = config.get("image_mean", 0.5) if normalized else 0.0
     std = config.get("image_std", 0.5) if normalized else 1.0
-    for name, value in (("rescale_factor", factor), ("image_mean", mean), ("image_std", std)):
-        if np.asarray(value).dtype.kind not in "fiu":
-            raise ValueError(f"{name} must be a number, or a list of numbers. Received: {name}={value!r}")
+    if not is_number(factor):
+        raise ValueError(f"rescale_factor must be a number. Received: {factor!r}")
+    for name, value in (("image_mean", mean), ("image_std", std)):
+        if not all(map(is_number, value if isinstance(value, (list, tuple)) else [value])):
+            raise ValueError(f"{name} must be a number, or a list of numbers. Received: {value!r}")
     scale = 255 * factor
     code = config.get("resample", 2)
     if code not in PIL_CODES:

@@ -158,12 +158,12 @@ def _grid(tokens: int, size: tuple[int, int]) -> tuple[int, int] | None:
 
 def _known_grid(tokens: int, size: Sequence[int], patches: Mapping[str, Any]) -> tuple[int, int] | None:
     """Return the patches down and across, of which the file says how far apart they are."""
-    count, stride = tokens - patches["prefix"], patches["stride"]
-    down, across = size[0] // stride[0], size[1] // stride[1]
-    if down * across != count and count > 0:  # patches that overlap
-        down = round(math.sqrt(count * size[0] / stride[0] / size[1] * stride[1]))
-        across = count // down if down else 0
-    return (down, across) if down * across == count else None
+    height, width = (side / stride for side, stride in zip(size, patches["stride"]))
+    for rounded in (math.floor, math.ceil):  # up in a hybrid, whose ResNet pads
+        down, across = rounded(height), rounded(width)
+        if 0 < down * across == tokens - patches["prefix"]:
+            return down, across
+    return None
 
 
 def _box(picture: tuple[int, int], preprocessing: Preprocessing | None) -> list[float]:

@@ -45,7 +45,10 @@ def encode_images(model: ImageText, images: Any, batch_size: int = 32) -> np.nda
         (3, 8)
     """
     positive_integer(batch_size, "batch_size")
-    inputs = anatomy.preprocessing_of(_towers(model).image)(images)
+    tower = _towers(model).image
+    own = getattr(tower, "preprocess", None)  # of somebody's tower without a Vision Transformer of this package
+    prepare = own if own and not anatomy.has_vit(tower) else anatomy.batch_preprocessing_of(tower)
+    inputs = prepare(images)
     return _unit(model.image.predict(inputs, batch_size=batch_size, verbose=0))
 
 
@@ -204,7 +207,8 @@ def top_k(scores: np.ndarray, k: int = 5) -> tuple[np.ndarray, np.ndarray]:
         raise TypeError(f"scores must be an array of numbers. Received: {scores!r:.100}")
     if scores.ndim != 2:
         raise ValueError(f"scores must be (rows, columns). Received: an array of shape {scores.shape}")
-    best = np.argsort(-scores.astype("float64"), axis=-1, kind="stable")[:, : positive_integer(k, "k")]
+    falling = -scores if scores.dtype.kind == "f" else ~scores  # which cannot overflow
+    best = np.argsort(falling, axis=-1, kind="stable")[:, : positive_integer(k, "k")]
     return best, np.take_along_axis(scores, best, axis=-1)
 
 

@@ -74,6 +74,8 @@ def _observe(plan: Plan, model: keras.Model, images: Any, classes: Any = None) -
         seen["features"] = last if norm is None else _float(norm(last))
     sources = seen.pop("sources")
     seen |= _reduced(watched, gradients, plan, vit, sources)
+    if plan.exits is True:  # each exit has read its own; those of the last are kept
+        seen |= {name: seen[name][-batch:] for name in _FIELDS["pooling"] if seen.get(name) is not None}
     seen["count"] = count
     return {name: value for name, value in seen.items() if value is not None}
 

@@ -86,7 +86,7 @@ def figure6(
     }[one_of(style, "style", ("paper", "overlay", "vit_keras"))]
     given, pairs = [*_pictures(images)], []
     one = isinstance(target, str) or np.ndim(target) == 0
-    targets = [target] * len(given) if one else [*target]
+    targets = [target] * len(given) if one else [*target] * (len(given) if len(target) == 1 else 1)
     if len(targets) != len(given):
         raise ValueError(
             f"There are {len(given)} images and {len(targets)} targets. Pass one target, or one for each image."

@@ -72,8 +72,7 @@ def of_model(model: Any, images: Any, target: Any, options: dict[Any, Any]) -> S
         _check(rec)
     names = _picture_names(images, len(recordings[0].images))
     activation = anatomy.last_activation(model) if getattr(model, "outputs", None) else None
-    single = recordings[0].logits is not None and recordings[0].logits.shape[-1] == 1
-    activation = "sigmoid" if single or anatomy.task(model) == "multi" else activation
+    activation = "sigmoid" if anatomy.task(model) == "multi" else activation
     return Source(recordings[0], str(getattr(model, "name", "")), names, _maps(recordings), activation)
 
 
@@ -168,6 +167,8 @@ def predictions(rec: Recording, image: int, activation: str | None, count: int =
 
 def _probabilities(outputs: np.ndarray, activation: str | None) -> np.ndarray:
     """Return probabilities of a recorded output, from which the activation was left out or not."""
+    if outputs.size == 1:
+        return 1 / (1 + np.exp(-outputs))
     positive = (outputs >= 0).all()
     if positive and np.allclose(outputs.sum(), 1, atol=1e-2):
         return outputs

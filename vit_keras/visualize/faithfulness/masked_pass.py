@@ -49,11 +49,9 @@ def read(kind: str | Callable[..., Any], model: keras.Model, images: Any, masks:
 
 
 def _gives_probabilities(model):
-    activations = (keras.activations.softmax, keras.activations.sigmoid)  # of a model without a graph
-    return (
-        anatomy.output_kind(model) == "probabilities"
-        or getattr(anatomy.last_layer(model), "activation", 0) in activations
-    )
+    activation = getattr(anatomy.last_layer(model), "activation", None)  # of a model without a graph
+    named = getattr(activation, "__name__", None) in ("softmax", "sigmoid")
+    return anatomy.output_kind(model) == "probabilities" or named
 
 
 class _Removal:
