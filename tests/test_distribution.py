@@ -180,6 +180,7 @@ found["predict"] = model.predict(images, batch_size=11, verbose=0).tolist()
 found["one image"] = model.predict(images[:1], verbose=0).tolist()
 found["call"] = np.asarray(model(images[:5])).tolist()
 found["map"] = (np.asarray(visualize.attention_map(model, images[:3]), "float64") / 1e7).tolist()  # of whole numbers
+model.optimizer.begin(1)  # the training above has ended
 found["batch"] = model.train_on_batch(images[:3], labels[:3])
 found["weights"] = np.concatenate([np.ravel(weight) for weight in model.get_weights()]).tolist()
 divided = [v.path for v in model.variables if any(v.value.sharding.spec)] if how != "one" else []

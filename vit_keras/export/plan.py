@@ -321,8 +321,10 @@ def _labels(model: keras.Model, labels: Any, count: int | None) -> tuple[str, ..
 def _metadata(model: keras.Model) -> dict[str, Any]:
     """Return metadata about a model's weights and the versions of the programs that export it."""
     report = getattr(anatomy.find_vit(model), "load_report", None)
-    source = None if report is None else str(report.source)
-    published = None if report is None else find(report.published) if report.published else cached_as(Path(source))
+    source = published = None
+    if report is not None:
+        source = str(report.source)
+        published = find(report.published) if report.published else cached_as(Path(source))
     policies = {layer.compute_dtype for layer in flat_layers(model)}
     return {
         "source": source if published is None else published.url,

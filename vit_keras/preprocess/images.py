@@ -299,7 +299,7 @@ def decode(file: Any, what: Any, max_pixels: int = MAX_PIXELS) -> Image.Image:
         ValueError: It is not an image, it is damaged, or it has more pixels than Pillow opens.
 
     Example:
-        >>> decode(io.BytesIO(b"text"), "notes.txt")
+        >>> decode(io.BytesIO(b"text"), "notes.txt")  # doctest: +ELLIPSIS
         Traceback (most recent call last):
         ValueError: An error occurred reading notes.txt: cannot identify image file ...
     """
