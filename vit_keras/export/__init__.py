@@ -61,7 +61,7 @@ def export(
         attention: Whether the file also returns the attention of every block. `None` means only a web page, which draws
             it, if the model has attention.
         check: Images for the comparison: `True` for generated ones; paths, arrays or a folder; `False` or `None` for no
-            comparison. For a model of more than three channels: uint8 arrays `(height, width, channels)`.
+            comparison. For other than 1 or 3 channels: uint8 arrays `(height, width, channels)`.
 
     Returns:
         A `Report`, which is also written next to the file, as `NAME.report.json`.

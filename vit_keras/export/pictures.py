@@ -29,7 +29,7 @@ def check_pictures(
     Args:
         plan: What they are for.
         pictures: `True`: images that this module draws, the same each time; a folder; or one or a list of paths,
-            arrays and whatever else `vit_keras.utils.read` reads. For a model of more than three channels: uint8 arrays
+            arrays and whatever else `vit_keras.utils.read` reads. For other than 1 or 3 channels: uint8 arrays
             `(height, width, channels)`.
         otherwise: What to do if there are none; the end of the error.
 
