@@ -91,9 +91,12 @@ def test_one_picture_and_what_is_none(tmp_path):
     for one in (image, image[..., 0], Image.fromarray(image)):
         assert len(pictures.check_pictures(plan, one)) == 1
     assert len(pictures.check_pictures(plan, image[None].repeat(2, 0))) == 2
-    for wrong in (b"abc", 3):
-        with pytest.raises(TypeError, match="Images are paths, arrays or a folder"):
-            pictures.check_pictures(plan, wrong)
+    with io.BytesIO() as file:
+        Image.fromarray(image).save(file, "PNG")
+        for one in (file.getvalue(), file):
+            assert pictures.check_pictures(plan, one) == [one]
+    with pytest.raises(TypeError, match="Images are paths, arrays or a folder"):
+        pictures.check_pictures(plan, 3)
 
 
 @pytest.mark.parametrize("check", [np.False_, 0])

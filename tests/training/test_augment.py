@@ -235,8 +235,11 @@ def test_mistakes(photos):
         Augmentation()(photos / 127.5 - 1, seed=0)
     with pytest.raises(ValueError, match=r"labels of shape \(n, classes\).*for 6 images. Received: \(6,\)"):
         Augmentation(mixup=0.2)(photos, np.arange(6), seed=0)
-    with pytest.raises(ValueError, match="1 or 3 channels. Received: 4"):  # Pillow would mix in their alpha
-        Augmentation()(np.zeros((2, 8, 8, 4), "uint8"), seed=0)
+    four = np.random.default_rng(0).integers(0, 256, (6, 8, 8, 4), "uint8")
+    with pytest.raises(ValueError, match="1 or 3 channels.*Received: 4"):  # Pillow would mix in their alpha
+        Augmentation()(four, seed=0)
+    for image, before in zip(Augmentation(crop=None)(four, seed=0), four):
+        assert (image == before).all() or (image == before[:, ::-1]).all()
     with pytest.raises(ValueError, match="after dataset.batch"):
         Augmentation(mixup=0.2)(photos[0], np.eye(6)[0], seed=0)
     with pytest.raises(ValueError, match=r"Received: \(24, 32\)"):
