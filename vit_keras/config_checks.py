@@ -6,10 +6,16 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-import numpy as np
-
 from ._internal.bounds import not_divisible
-from ._internal.validate import check_activations, is_number, merge_schedule, one_of, positive_integer, size_pair
+from ._internal.validate import (
+    check_activations,
+    is_number,
+    merge_schedule,
+    one_of,
+    positive_integer,
+    python_numbers,
+    size_pair,
+)
 from .positions import GEOMETRIC, METHODS
 
 __all__ = ["NO_REMAT_WITH_DROPOUT", "check_combination", "checked_fields", "checked_merging"]
@@ -37,10 +43,7 @@ def checked_fields(config: Any) -> dict[str, Any]:
     Raises:
         ValueError: A value is out of range.
     """
-    # NumPy's numbers are not JSON, as which a file stores the config.
-    found: dict[str, Any] = {
-        field: value.item() for field, value in vars(config).items() if isinstance(value, np.generic)
-    }
+    found = python_numbers(vars(config))
     for field in ("patch_size", "image_size", "position_grid", "rope_grid"):
         if getattr(config, field) is not None or field == "patch_size":
             found[field] = size_pair(getattr(config, field), field)

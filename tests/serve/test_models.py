@@ -85,7 +85,7 @@ def test_the_server_shows_the_attention_that_the_output_is_read_from(size, patch
     with serve.running(model) as address:
         found = ask(address, "/predict?attention=1", encoded(picture))[2]["attention"]
     assert tuple(found["grid"]) == anatomy.patch_grid(model)
-    np.testing.assert_allclose(found["rollout"], np.ravel(expected), rtol=0.02)
+    np.testing.assert_allclose(found["rollout"], np.ravel(expected), rtol=0.006)  # three digits are sent
     assert np.shape(found["layers"]) == (2, 2, np.prod(found["grid"]))
 
 

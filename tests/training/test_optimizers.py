@@ -56,9 +56,9 @@ def test_depth_and_decay_of_every_kind_of_variable():
 
 def test_the_table_of_a_text_tower_is_the_lowest_layer_and_no_other_embedding_is():
     text = ["text/embedding/embeddings", "text/Transformer_posembed_input/pos_embedding", "text/encoderblock_0/kernel"]
-    beside = ["embedding/embeddings", "embedding/kernel", "Transformer_posembed_input/pos_embedding"]
+    with_metadata = ["embedding/embeddings", "embedding/kernel", "Transformer_posembed_input/pos_embedding"]
     assert depths(variables(text)) == [0, 0, 1]
-    assert depths(variables([*beside, "encoderblock_0/kernel"])) == [2, 0, 0, 1]
+    assert depths(variables([*with_metadata, "encoderblock_0/kernel"])) == [2, 0, 0, 1]
 
 
 def test_without_blocks_everything_is_the_head():

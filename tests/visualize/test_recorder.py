@@ -161,7 +161,7 @@ def test_a_map_head_shows_its_own_attention():
     for options, rows in (({}, expected), ({"head_fusion": "mean"}, expected.mean(axis=2))):
         found = visualize.record(model, IMAGES, keep="attention", query="auto", **options)
         np.testing.assert_allclose(found.attention, rows, **SAME)
-    for images in (IMAGES, IMAGES[:1]):  # all exits, of which the readout of the last is kept
+    for images in (IMAGES, IMAGES[:1]):  # with all exits, the readout is the last one's
         exits = visualize.record(model, images, target=2, exits=True)
         auto = visualize.record(model, images, target=2, exits=True, query="auto")
         np.testing.assert_allclose(exits.readout, recording.readout[: len(images)], **SAME)

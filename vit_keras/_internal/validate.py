@@ -23,6 +23,7 @@ __all__ = [
     "one_of",
     "path_text",
     "positive_integer",
+    "python_numbers",
     "received",
     "see",
 ]
@@ -113,6 +114,19 @@ def instance(value: Any, kind: Any, name: str) -> Any:
         return value
     kinds = " or ".join(each.__name__ for each in (kind if isinstance(kind, tuple) else (kind,)))
     raise TypeError(f"{name} must be of the type {kinds}. Received: {received(value)}")
+
+
+def python_numbers(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those values that are NumPy's numbers, as Python's, which JSON can hold.
+
+    Example:
+        >>> import numpy as np
+        >>> python_numbers({"rate": np.float64(0.5), "steps": 3})
+        {'rate': 0.5}
+    """
+    import numpy as np  # the checks of names do without
+
+    return {name: value.item() for name, value in values.items() if isinstance(value, np.generic)}
 
 
 def path_text(value: Any, name: str = "weights", kinds: str = "a published name, a path or a URL") -> str:

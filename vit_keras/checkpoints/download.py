@@ -99,7 +99,7 @@ def _locked(path: Path) -> Iterator[None]:
         path.parent.mkdir(parents=True, exist_ok=True)
         lock.acquire()
     except OSError as error:
-        file = next((above for above in path.parents if above.is_file()), None)  # such as that of a shorter URL
+        file = next((above for above in path.parents if above.is_file()), None)  # the file of a shorter URL
         reason = f"{file} is a file" if file else error.strerror
         raise OSError(
             error.errno,
@@ -143,7 +143,7 @@ def _fetch(url: str, part: Path, size: int | None, timeout: float, progress: boo
 
 
 def _named(url: str) -> str:
-    """Return what the folder of a published file must be called, if the name of the file is that of several."""
+    """Return the name that the folder of a published file must have, if other published files are called the same."""
     model, resolve, _ = url.removeprefix(HUB).partition("/resolve/")
     if url.startswith(HUB) and resolve:
         return f", named {model.rpartition('/')[2]!r}"

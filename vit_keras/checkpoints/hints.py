@@ -106,9 +106,9 @@ def collect(
         settings = saved_settings(reader)
         saved = ViTConfig().replace(**settings.get("config", {}))
         fields |= _checked({field: getattr(saved, field) for field in settings.get("config", {})}, inferred)
-        problem = config.get("problem_type")
-        usual = next((task for task, theirs in transformers_models.PROBLEMS.items() if theirs == problem), "single")
-        usual = "single" if settings.get("config") else usual  # of a file of ours, whatever lies beside it
+        is_ours = bool(settings.get("config"))
+        problems = {} if is_ours else {theirs: task for task, theirs in transformers_models.PROBLEMS.items()}
+        usual = problems.get(str(config.get("problem_type")), "single")
         labels, task = settings.get("labels"), one_of(settings.get("task", usual), "task", TASKS)
         if task == "ordinal":  # the names of its levels; the head has one output
             labels = tuple(map(str, labels)) if isinstance(labels, list) else None
@@ -122,9 +122,9 @@ def collect(
     if isinstance(image_size, int):
         image_size = (image_size, image_size)
     with naming(_beside(path, "config.json"), "values"):
-        doubts = {} if published or settings.get("config") else _doubts(config, fields)
+        doubts = {} if published or is_ours else _doubts(config, fields)
     labels = labels or (published.labels if published else None)
-    return Hints(fields, image_size, preprocessing, labels, task, doubts, is_ours=bool(settings.get("config")))
+    return Hints(fields, image_size, preprocessing, labels, task, doubts, is_ours)
 
 
 def _doubts(config: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, str]:

@@ -149,7 +149,5 @@ def settings(options: argparse.Namespace, own: Iterable[str]) -> dict[str, Any]:
             raise ValueError(f"Use --{name.replace('_', '-')} instead of --set {name}=…")
     for name in ("model", "weights", "tokenizer"):
         if name in found:
-            raise ValueError(
-                f"--set cannot set {name!r}, which is an argument of the command: it sets fields of a model."
-            )
+            raise ValueError(f"--set cannot set {name!r}, which is not a field of a model.")
     return found

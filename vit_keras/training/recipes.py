@@ -18,10 +18,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import keras
-import numpy as np
 
 from .. import anatomy
-from .._internal.validate import did_you_mean, is_number, one_of, positive_integer
+from .._internal.validate import did_you_mean, is_number, one_of, positive_integer, python_numbers
 from .._internal.warn import renamed_arguments
 from . import lora as low_rank
 from . import replicas
@@ -168,7 +167,7 @@ class Recipe:
     def __post_init__(self) -> None:
         names = self.lora_projections
         converted: dict[str, Any] = {
-            **{name: value.item() for name, value in vars(self).items() if isinstance(value, np.generic)},
+            **python_numbers(vars(self)),
             "unfreeze_at": check_layers(self.layer_decay, self.unfreeze_at),
             "lora_projections": tuple(names) if isinstance(names, (tuple, list)) else (names,),
         }

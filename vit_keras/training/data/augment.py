@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import Image, ImageFilter, ImageOps
 
-from ..._internal.validate import did_you_mean, is_number
+from ..._internal.validate import did_you_mean, is_number, python_numbers
 from ...preprocess.images import pixel_range
 from .trivial import trivial_augment
 
@@ -73,9 +73,8 @@ class Augmentation:
     cutmix: float | None = None
 
     def __post_init__(self) -> None:
-        numpy_scalars = {name: value for name, value in vars(self).items() if isinstance(value, np.generic)}
-        for name, value in numpy_scalars.items():
-            object.__setattr__(self, name, value.item())
+        for name, value in python_numbers(vars(self)).items():
+            object.__setattr__(self, name, value)
         object.__setattr__(self, "aspect", _numbers(self.aspect, "aspect"))
         if not 0 < self.aspect[0] <= self.aspect[1]:
             raise ValueError(

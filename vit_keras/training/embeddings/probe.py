@@ -46,7 +46,7 @@ class Probe:
 
     def accuracy(self, features: np.ndarray, labels: Any) -> float:
         """Return the share of features `(n, features)` whose class is their label, `(n,)` or one-hot."""
-        return float(np.mean(self.predict(features) == class_numbers(labels, len(features))))
+        return float(np.mean(self.predict(features) == label_numbers(labels, len(features))))
 
     def apply_to(self, model: keras.Model, scale: float = 1.0) -> None:
         """Put the probe into a model's head. The model then predicts as the probe does.
@@ -343,7 +343,7 @@ def knn(
 
 def _checked(features: Any, labels: Any, what: str, width: int | None = None) -> tuple[np.ndarray, np.ndarray]:
     features = _checked_features(features, what, width)
-    return features, class_numbers(labels, len(features))
+    return features, label_numbers(labels, len(features))
 
 
 def _checked_features(features: Any, what: str, width: int | None = None) -> np.ndarray:
@@ -364,7 +364,7 @@ def _checked_features(features: Any, what: str, width: int | None = None) -> np.
 def targets_of(labels: Any, count: int, classes: int | None) -> np.ndarray:
     """Return what ridge regression predicts, float64 `(count, outputs)`: class numbers become 0 and 1."""
     if np.ndim(labels) != 2:
-        known = class_numbers(labels, count)
+        known = label_numbers(labels, count)
         classes = int(known.max()) + 1 if classes is None else classes
         _check_labels(known, classes)
         return np.eye(classes)[known]
@@ -377,14 +377,14 @@ def targets_of(labels: Any, count: int, classes: int | None) -> np.ndarray:
     return targets
 
 
-def class_numbers(labels: Any, count: int) -> np.ndarray:
+def label_numbers(labels: Any, count: int) -> np.ndarray:
     """Return the labels of images as class numbers, int64 `(count,)`, from integers, whole floats or one-hot labels.
 
     Raises:
         ValueError: They are something else.
 
     Example:
-        >>> class_numbers([[0, 1], [1, 0]], 2)
+        >>> label_numbers([[0, 1], [1, 0]], 2)
         array([1, 0])
     """
     labels = np.asarray(keras.ops.convert_to_numpy(labels) if keras.ops.is_tensor(labels) else labels)

@@ -32,7 +32,7 @@ from ...anatomy import (
 from ...anatomy import task as task_of
 from ...anatomy.outputs import tensor_source
 from ..embeddings.batches import batches_of, joined_labels, run_over
-from ..embeddings.probe import class_numbers, refuse_changed
+from ..embeddings.probe import label_numbers, refuse_changed
 from . import Evaluation
 from .other_evaluations import LabelsEvaluation
 
@@ -132,7 +132,7 @@ def temperature(probabilities: Any, labels: Any) -> float:
         raise ValueError("Some probabilities are not finite numbers.")
     trust = (len(shares) + 1) / (len(shares) + 2)
     if labels.ndim == 1:
-        labels = class_numbers(labels, len(shares))
+        labels = label_numbers(labels, len(shares))
         if not 0 <= labels.min() <= labels.max() < shares.shape[1]:
             raise ValueError(f"Labels are from 0 to {shares.shape[1] - 1}. Received: {labels.min()} to {labels.max()}")
         logits, true = _logits(shares, "single"), np.eye(shares.shape[1])[labels]

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..embeddings.probe import class_numbers, linear_probe, weight_decay
+from ..embeddings.probe import label_numbers, linear_probe, weight_decay
 
 __all__ = ["ImageCurve", "image_curve"]
 
@@ -85,7 +85,7 @@ def image_curve(
         (array([ 24,  50, 100, 200]), True)
     """
     train, held_out = np.asarray(train, "float32"), np.asarray(held_out, "float32")
-    labels, truth = class_numbers(labels, len(train)), class_numbers(held_out_labels, len(held_out))
+    labels, truth = label_numbers(labels, len(train)), label_numbers(held_out_labels, len(held_out))
     fewest = np.sort(np.bincount(labels))[::-1]
     if not len(truth) or (fewest >= 16).sum() < 2:
         raise ValueError("A curve needs held-out images, and 16 images of each of two classes to learn from.")

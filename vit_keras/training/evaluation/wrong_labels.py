@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ...anatomy import softmax
-from ..embeddings.probe import class_numbers, linear_probe, weight_decay
+from ..embeddings.probe import label_numbers, linear_probe, weight_decay
 
 __all__ = ["LabelIssues", "label_issues", "out_of_fold"]
 
@@ -114,7 +114,7 @@ def out_of_fold(
     decay = weight_decay(l2, features, labels, classes=classes, seed=seed)
     from sklearn.model_selection import StratifiedKFold
 
-    features, labels = np.asarray(features, "float32"), class_numbers(labels, len(features))
+    features, labels = np.asarray(features, "float32"), label_numbers(labels, len(features))
     counts = np.unique(labels, return_counts=True)[1]
     if len(counts) < 2 or counts.max() < 2:
         raise ValueError("out_of_fold needs two classes, one of them with two images.")
