@@ -14,6 +14,10 @@ import pytest
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
+# On a GPU, the libraries would round the inputs of float32 products to 10 bits.
+os.environ.setdefault("NVIDIA_TF32_OVERRIDE", "0")
+os.environ.setdefault("JAX_DEFAULT_MATMUL_PRECISION", "highest")
+
 # As many processes as there are cores: where each also has as many threads, they wait for one another (PyTorch: six
 # times as long).
 if "PYTEST_XDIST_WORKER" in os.environ:

@@ -151,7 +151,7 @@ def test_without_keras_graph_the_model_runs_as_keras_runs_it(monkeypatch):
     model, x = model_of(), images()
     expected = model(x)
     monkeypatch.setattr(keras_speed, "has_graph", lambda model: False)
-    np.testing.assert_array_equal(model(x).detach(), expected.detach())
+    np.testing.assert_array_equal(model(x).detach().cpu(), expected.detach().cpu())
 
 
 def test_a_wrapper_from_before_is_respected(monkeypatch):

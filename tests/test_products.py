@@ -310,7 +310,7 @@ def test_whoever_watches_a_dense_layer_sees_its_output_and_not_its_gelu(library,
         hidden = dense(x)
     seen.clear()
     with torch.no_grad():
-        np.testing.assert_allclose(block(x), expected, **CLOSE)
+        np.testing.assert_allclose(block(x).cpu(), expected.cpu(), **CLOSE)
     if change in ("none", "adapter"):
         assert not seen
     else:
@@ -402,4 +402,4 @@ def test_a_block_alone_takes_the_same_kernels(library, activation, close):
         found = layer(tokens, training=False)
         found = layer(tokens, training=False)
         with direct.through_keras():
-            np.testing.assert_allclose(layer(tokens, training=False), found, rtol=0, atol=close)
+            np.testing.assert_allclose(layer(tokens, training=False).cpu(), found.cpu(), rtol=0, atol=close)

@@ -5,7 +5,9 @@ import re
 import numpy as np
 import pytest
 
+from vit_keras import text, training, visualize
 from vit_keras._internal import validate
+from vit_keras.preprocess import GOOGLE
 
 
 @pytest.mark.parametrize("value", [3, np.int64(3), np.array(3)])
@@ -73,3 +75,29 @@ def test_hints(value, hint):
 def test_usual_abbreviations_are_known_and_far_names_are_not_suggested(value, choices, hint):
     expected = "" if hint is None else f" Did you mean {hint!r}?"
     assert validate.did_you_mean(value, choices) == expected
+
+
+ROWS = np.array([[0.75, 0.25], [0.5, 0.5], [0.25, 0.75], [0.125, 0.875]], "float32")  # exact in bfloat16
+LABELS = [0, 1, 0, 1]
+TAKES_NUMBERS = {
+    "knn": lambda rows: training.knn(rows, LABELS, rows, k=1),
+    "ridge_probe": lambda rows: training.ridge_probe(rows, LABELS, l2=1.0).logits(rows),
+    "score": lambda rows: training.metrics.score("log_loss", LABELS, rows, "single"),
+    "temperature": lambda rows: training.temperature(rows, LABELS),
+    "label_issues": lambda rows: training.label_issues(rows, LABELS).suggested,
+    "top_k": lambda rows: text.top_k(rows, 1)[1],
+    "normalize": lambda rows: GOOGLE.normalize(
+        rows[:, :1] * rows.new_ones(3) if hasattr(rows, "detach") else rows[:, [0] * 3]
+    ),
+    "overlay": lambda rows: visualize.overlay(np.zeros((4, 2, 3), "uint8"), rows),
+}
+
+
+@pytest.mark.only_on("torch", reason="only its tensors refuse to become arrays")
+@pytest.mark.parametrize("function", TAKES_NUMBERS.values(), ids=TAKES_NUMBERS)
+def test_tensors_with_a_gradient_or_in_bfloat16_are_numbers(function):
+    import torch
+
+    expected = function(ROWS)
+    for dtype in (torch.float32, torch.bfloat16):
+        np.testing.assert_array_equal(function(torch.tensor(ROWS, dtype=dtype, requires_grad=True)), expected)

@@ -2,6 +2,7 @@
 
 pip install timm torch "jax[cuda12]"
 python tools/measure_gpu.py [--models b16 l16] [--batches 1 64 256] [--rounds 3] [--output gpu.json]
+KERAS_BACKEND=jax python tools/measure_gpu.py --exact WEIGHTS GOLDEN
 
 Random weights, images of 224 pixels that are on the device, exact GELU, the fused attention of each framework.
 Prediction is in bfloat16; a step of training is one of AdamW, in bfloat16 with weights of float32. Each contender has a
@@ -9,7 +10,8 @@ process of its own for each round, and they take turns; medians are printed. "Of
 TFLOP/s in dense bfloat16 (`--peak`, where the device is not known here) that the products of the model are
 (`vit_keras.cost`).
 
-This script has run on CPUs alone so far. It says which device it has measured.
+With `--exact`, it prints how far the logits of a checkpoint are from those in a file (arrays `image`, uint8, and
+`logits`) in each dtype. It says which device it has measured. An H200 has been: docs/why_believe_it.md has the table.
 """
 
 import argparse
@@ -45,7 +47,11 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--peak", type=float, help="TFLOP/s of the device in dense bfloat16")
     parser.add_argument("--output", help="file for the measurements, JSON")
+    parser.add_argument("--exact", nargs=2, metavar=("WEIGHTS", "GOLDEN"), help="compare logits, and time nothing")
     given = parser.parse_args()
+    if given.exact:
+        print_differences(*given.exact)
+        return
     rows = []
     for model in given.models:
         for batch in given.batches:
@@ -58,6 +64,22 @@ def main():
         with open(given.output, "w", encoding="utf-8") as file:
             json.dump(rows, file, indent=1)
     print_table(rows)
+
+
+def print_differences(weights, golden):
+    """Print the largest difference of the logits from those of a file, in each dtype."""
+    import keras
+    import numpy as np
+
+    from vit_keras import open_model, vit
+
+    golden = np.load(golden)
+    print(f"| {keras.backend.backend()} | difference | same class |\n|---|---|---|")
+    for dtype in ("float32", "float16", "bfloat16", "mixed_bfloat16"):
+        model = open_model(weights, dtype=dtype)
+        logits = model.predict(vit.preprocess_inputs(golden["image"]), verbose=0).astype("float32")
+        same = (logits.argmax(axis=1) == golden["logits"].argmax(axis=1)).mean()
+        print(f"| {dtype} | {np.abs(logits - golden['logits']).max():.1e} | {same:.0%} |", flush=True)
 
 
 def in_its_own_process(*what):

@@ -165,6 +165,21 @@ def received(value: Any) -> str:
     return f"{value!r:.100}"
 
 
+def as_array(values: Any, dtype: Any = None) -> np.ndarray:
+    """Return values as a NumPy array, also those of a PyTorch tensor that is on a GPU or has a gradient.
+
+    Example:
+        >>> as_array([1, 2], "float32")
+        array([1., 2.], dtype=float32)
+    """
+    import numpy as np  # the checks of names do without
+
+    if hasattr(values, "detach"):
+        values = values.detach().cpu()
+        values = values.float() if str(values.dtype) == "torch.bfloat16" else values  # which NumPy lacks
+    return np.asarray(values, dtype)
+
+
 def numbers(value: Any, name: str, axes: int = 0) -> np.ndarray:
     """Return numbers as an array of their own dtype.
 
@@ -181,10 +196,8 @@ def numbers(value: Any, name: str, axes: int = 0) -> np.ndarray:
         >>> numbers([1, 2], "scores").shape
         (2,)
     """
-    import numpy as np  # the checks of names do without
-
     try:
-        array = np.asarray(value)
+        array = as_array(value)
     except ValueError as error:
         raise ValueError(f"{name} is not an array of numbers: {error}") from None
     if array.dtype.kind in "OUSMm":

@@ -8,10 +8,9 @@ from typing import Any
 
 import keras
 import numpy as np
-from keras import ops
 
 from .. import labels
-from .._internal.validate import one_of
+from .._internal.validate import as_array, one_of
 from ..backend.keras_internals import origin
 from .parts import checked
 
@@ -205,7 +204,7 @@ def probabilities(model: keras.Model, outputs: Any) -> np.ndarray:
         raise ValueError(
             f"The model {model.name!r} is not a classifier: its task is {task(model)!r}. Call predictions()."
         )
-    outputs, kind = _array(outputs), output_kind(model)
+    outputs, kind = as_array(outputs, "float32"), output_kind(model)
     if task(model) == "multi":
         return outputs if kind == "probabilities" else sigmoid(outputs)
     # Half precision sums to 1 within a hundredth.
@@ -242,7 +241,7 @@ def predictions(model: keras.Model, outputs: Any) -> np.ndarray:
         return probabilities(model, outputs)
     if lack := lack_of_classes(model):
         raise ValueError(f"The model {model.name!r} does not predict numbers: {lack}.")
-    return _array(outputs)
+    return as_array(outputs, "float32")
 
 
 def levels(numbers: Any, count: int) -> np.ndarray:
@@ -260,10 +259,6 @@ def levels(numbers: Any, count: int) -> np.ndarray:
         array([0, 0, 2, 3], dtype=int32)
     """
     return np.clip(np.rint(numbers), 0, count - 1).astype("int32")
-
-
-def _array(outputs: Any) -> np.ndarray:
-    return np.asarray(ops.convert_to_numpy(outputs) if ops.is_tensor(outputs) else outputs, "float32")
 
 
 def sigmoid(logits: np.ndarray) -> np.ndarray:

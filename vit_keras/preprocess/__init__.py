@@ -27,7 +27,7 @@ import numpy as np
 
 from .._internal.bounds import LIMIT_CHANNELS
 from .._internal.imports import moved_names
-from .._internal.validate import did_you_mean, is_number, positive_integer, size_pair
+from .._internal.validate import as_array, did_you_mean, is_number, positive_integer, size_pair
 from ..resampling import PICTURES, picture_filter
 from .images import check_readable, gray, read, resize_in_steps
 from .json_formats import IMAGENET_MEAN, IMAGENET_STD, crop_fraction, hugging_face_fields, timm_fields
@@ -198,7 +198,7 @@ class Preprocessing:
             >>> GOOGLE.normalize(np.array([[0, 127.5, 255]]))
             array([[-1.,  0.,  1.]], dtype=float32)
         """
-        pixels = np.asarray(pixels)
+        pixels = as_array(pixels)
         _check_channels(pixels.shape, self.channels)
         scale, offset = self._affine()
         result = np.empty(pixels.shape, "float32")
@@ -224,7 +224,7 @@ class Preprocessing:
             >>> GOOGLE.denormalize(np.array([[-1.0, 0.2, 1.0]]))
             array([[  0, 153, 255]], dtype=uint8)
         """
-        inputs = np.asarray(_to_numpy(inputs), "float64")
+        inputs = as_array(inputs, "float64")
         _check_channels(inputs.shape, self.channels)
         scale, offset = self._affine()
         return np.clip(np.rint((inputs - offset) / scale), 0, 255).astype("uint8")
@@ -258,7 +258,7 @@ class Preprocessing:
             >>> GOOGLE.doubt(np.array([[0.0, 127.0, 255.0]]))
             'The pixels are between 0 and 255. The model was trained with pixels between -1 and 1.'
         """
-        inputs = np.asarray(inputs)
+        inputs = as_array(inputs)
         received = (float(inputs.min()), float(inputs.max())) if inputs.size else (0.0, 0.0)
         if received[0] == received[1] or is_plausible_range(received, self.range):
             return None
@@ -392,9 +392,7 @@ def _to_numpy(images: Any) -> Any:
     """Return a tensor as an array, and anything without a shape as it is."""
     if isinstance(images, (np.ndarray, np.generic)) or not hasattr(images, "shape"):
         return images
-    from keras import ops
-
-    return np.asarray(ops.convert_to_numpy(images) if ops.is_tensor(images) else images)
+    return as_array(images)
 
 
 def _maximum(sizes: Iterable[Any]) -> Callable[..., Any]:

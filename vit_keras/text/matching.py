@@ -9,7 +9,7 @@ import keras
 import numpy as np
 
 from .. import anatomy
-from .._internal.validate import positive_integer
+from .._internal.validate import as_array, positive_integer
 from ..model import VisionTransformer
 from .config import TextConfig
 from .model import ImageText
@@ -127,7 +127,7 @@ def _trimmed(config: TextConfig, ids: np.ndarray) -> np.ndarray:
 
 
 def _unit(features: np.ndarray) -> np.ndarray:
-    features = np.asarray(features, "float32")
+    features = as_array(features, "float32")
     return features / np.maximum(np.linalg.norm(features, axis=-1, keepdims=True), 1e-12)
 
 
@@ -202,7 +202,7 @@ def top_k(scores: np.ndarray, k: int = 5) -> tuple[np.ndarray, np.ndarray]:
         >>> top_k(np.array([[0.1, 0.9, 0.5]]), 2)
         (array([[1, 2]]), array([[0.9, 0.5]]))
     """
-    scores = np.asarray(scores)
+    scores = as_array(scores)
     if scores.dtype.kind not in "fiu" or scores.ndim < 1:
         raise TypeError(f"scores must be an array of numbers. Received: {scores!r:.100}")
     if scores.ndim != 2:

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from .._internal.validate import see
+from .._internal.validate import as_array, see
 from .._internal.warn import warn_caller
 from ..anatomy import find_vit, input_range, last_activation, outputs_of, preprocessing_of
 from ..anatomy import task as task_of
@@ -94,11 +94,6 @@ def _head(data: Any, most: int = 32) -> Any:
     if isinstance(data, (list, tuple)) and data and hasattr(data[0], "shape"):
         return [array[:most] for array in data]
     return None if data is None else data[:most]
-
-
-def as_array(tensor: Any) -> np.ndarray:
-    """Return a tensor of any framework as a NumPy array."""
-    return np.asarray(tensor.detach().cpu() if hasattr(tensor, "detach") else tensor)
 
 
 def check_range(model: keras.Model, inputs: Any) -> None:

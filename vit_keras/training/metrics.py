@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from .._internal.validate import one_of
+from .._internal.validate import as_array, one_of
 from .._internal.warn import warn_caller
 
 __all__ = ["DEFAULTS", "NAMES", "fitting", "greater_is_better", "score", "wilson"]
@@ -137,7 +137,7 @@ def score(
         raise ValueError(
             f"The metric {name!r} does not fit the task {task!r}, which these fit: {', '.join(fitting(task))}."
         )
-    targets, outputs = _checked(np.asarray(targets), np.asarray(outputs), task)
+    targets, outputs = _checked(as_array(targets), as_array(outputs), task)
     try:
         from sklearn import metrics
     except ImportError:

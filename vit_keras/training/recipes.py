@@ -20,12 +20,12 @@ from typing import Any
 import keras
 
 from .. import anatomy
-from .._internal.validate import did_you_mean, is_number, one_of, positive_integer, python_numbers
+from .._internal.validate import as_array, did_you_mean, is_number, one_of, positive_integer, python_numbers
 from .._internal.warn import renamed_arguments
 from . import lora as low_rank
 from . import replicas
 from .callbacks import Horizon, Reseed, check_horizon_before_training
-from .checks import as_array, check, first_batch
+from .checks import check, first_batch
 from .data.augment import Augmentation
 from .distill import Distillation
 from .freeze import train_only

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from .._internal.validate import did_you_mean
+from .._internal.validate import as_array, did_you_mean
 
 __all__ = ["COLORS", "color", "stretch"]
 
@@ -86,7 +86,7 @@ def limits_of(heat: np.ndarray, clip: Clip) -> tuple[float, float]:
     Outliers, which `"inner"` leaves out, are more than three interquartile ranges above the upper quartile.
     """
     bounds = None if isinstance(clip, str) and clip == "inner" else percentiles(clip)
-    heat = np.asarray(heat, "float64")
+    heat = as_array(heat, "float64")
     heat = heat[np.isfinite(heat)]
     if not heat.size:
         return 0.0, 0.0
@@ -100,7 +100,7 @@ def limits_of(heat: np.ndarray, clip: Clip) -> tuple[float, float]:
 
 def scaled(heat: np.ndarray, limits: tuple[float, float]) -> np.ndarray:
     """Bring a map to [0, 1] between two values; what is not a number becomes 0."""
-    heat, (low, high) = np.asarray(heat, "float64"), limits
+    heat, (low, high) = as_array(heat, "float64"), limits
     if not high > low:
         return np.zeros_like(heat)
     return np.where(np.isnan(heat), 0, np.clip((heat - low) / (high - low), 0, 1))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageFilter
 
-from .._internal.validate import numbers
+from .._internal.validate import as_array, numbers
 from ..positions import resize_bilinear
 from ..preprocess.images import gray, read
 from .colors import Clip, Cmap, color_and_opacity, limits_of, percentiles, stretch
@@ -184,7 +184,7 @@ def upsample(maps: np.ndarray, size: tuple[int, int], interpolation: str = "bili
 def as_picture(image: Any) -> np.ndarray:
     """Return an image of any kind as uint8 `(height, width, 3)`."""
     if not hasattr(image, "convert") and not isinstance(image, np.ndarray) and hasattr(image, "__array__"):
-        image = np.asarray(image)  # a tensor
+        image = as_array(image)
     with warnings.catch_warnings():  # floats in [0, 1] are fine here: nothing goes into a model
         warnings.filterwarnings("ignore", "A float image is meant", UserWarning)
         return read(image, None)
@@ -192,7 +192,7 @@ def as_picture(image: Any) -> np.ndarray:
 
 def _numbers(values: Any, name: str) -> np.ndarray:
     try:
-        return np.asarray(values).astype("float64")
+        return as_array(values).astype("float64")
     except (TypeError, ValueError):
         raise ValueError(f"{name} must be arrays of numbers. Received: {type(values).__name__}") from None
 

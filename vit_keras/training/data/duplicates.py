@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from ..._internal.validate import as_array
+
 __all__ = ["Duplicates", "near_duplicates"]
 
 _SMALLEST = 1e-6
@@ -74,7 +76,7 @@ def near_duplicates(train: Any, held_out: Any, *, threshold: float | None = None
         from sklearn.neighbors import NearestNeighbors
     except ImportError:
         raise ImportError("Near-duplicates are found with scikit-learn: pip install scikit-learn") from None
-    train, held_out = np.asarray(train, "float32"), np.asarray(held_out, "float32")
+    train, held_out = as_array(train, "float32"), as_array(held_out, "float32")
     if len(train) < 3:
         raise ValueError(f"Nearest neighbors need at least three images to learn from. Received: {len(train)}")
     near = NearestNeighbors(n_neighbors=1, metric="cosine").fit(train)

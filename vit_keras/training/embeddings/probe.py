@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from ..._internal.validate import numbers, received
+from ..._internal.validate import as_array, numbers, received
 from ...anatomy import find_vit, heads, softmax
 
 __all__ = ["Probe", "knn", "linear_probe", "ridge_probe"]
@@ -38,7 +38,7 @@ class Probe:
 
     def logits(self, features: np.ndarray) -> np.ndarray:
         """Return the logits of features `(n, features)`, float32 `(n, classes)`."""
-        return np.asarray(features, "float32") @ self.kernel + self.bias
+        return as_array(features, "float32") @ self.kernel + self.bias
 
     def predict(self, features: np.ndarray) -> np.ndarray:
         """Return the classes of features `(n, features)`, int `(n,)`."""
@@ -249,7 +249,6 @@ def ridge_probe(features: np.ndarray, labels: Any, *, classes: int | None = None
         array([0, 1])
     """
     features = _checked_features(features, "features")
-    labels = keras.ops.convert_to_numpy(labels) if keras.ops.is_tensor(labels) else labels
     decay, count, targets = _decay(l2), len(features), targets_of(labels, len(features), classes)
     if (targets == targets[0]).all():
         raise ValueError("A probe needs images with different labels. Received: the same labels for all images")
@@ -319,7 +318,7 @@ def knn(
         array([1])
     """
     features, labels = _checked(features, labels, "features")
-    queries = np.asarray(queries, "float32")
+    queries = as_array(queries, "float32")
     if queries.ndim != 2 or queries.shape[1] != features.shape[1]:
         raise ValueError(
             f"queries must have the shape (m, {features.shape[1]}), as the features. Received: {queries.shape}"
@@ -387,7 +386,7 @@ def label_numbers(labels: Any, count: int) -> np.ndarray:
         >>> label_numbers([[0, 1], [1, 0]], 2)
         array([1, 0])
     """
-    labels = np.asarray(keras.ops.convert_to_numpy(labels) if keras.ops.is_tensor(labels) else labels)
+    labels = as_array(labels)
     if labels.ndim == 2 and labels.shape[1] > 1:
         labels = labels.argmax(axis=1)
     labels = labels.reshape(-1) if labels.ndim == 2 else labels

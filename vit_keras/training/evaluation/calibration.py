@@ -19,6 +19,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from ..._internal.validate import as_array
 from ...anatomy import (
     find_vit,
     heads,
@@ -80,7 +81,7 @@ class Reliability:
             labels: Class numbers `(n,)`, of which the most probable class counts; or 0 and 1 `(n, classes)` of
                 independent labels, of which each counts.
         """
-        shares, labels = np.asarray(probabilities, "float64"), np.asarray(labels)
+        shares, labels = as_array(probabilities, "float64"), as_array(labels)
         if labels.ndim == 1 and shares.shape[1] > 1:
             shares, right = shares.max(axis=1), shares.argmax(axis=1) == labels
         else:
@@ -120,7 +121,7 @@ def temperature(probabilities: Any, labels: Any) -> float:
         >>> temperature(sure, [0] * 10) < 1 < temperature(sure, [0] * 6 + [1] * 4)
         True
     """
-    shares, labels = np.asarray(probabilities, "float64"), np.asarray(labels)
+    shares, labels = as_array(probabilities, "float64"), as_array(labels)
     if shares.ndim != 2 or not len(shares) or labels.shape not in (shares.shape[:1], shares.shape):
         raise ValueError(
             "temperature needs probabilities (n, classes) and labels (n,) or (n, classes). Received: shapes "
@@ -163,7 +164,7 @@ def tempered(probabilities: np.ndarray, by: float, task: str = "single") -> np.n
 
 
 def _logits(probabilities: Any, task: str) -> np.ndarray:
-    shares = np.maximum(np.asarray(probabilities, "float64"), 1e-37)  # the least of float32
+    shares = np.maximum(as_array(probabilities, "float64"), 1e-37)  # the least of float32
     return np.log(shares / np.maximum(1 - shares, 1e-12)) if task == "multi" else np.log(shares)
 
 

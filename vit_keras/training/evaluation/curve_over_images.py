@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ..._internal.validate import as_array
 from ..embeddings.probe import label_numbers, linear_probe, weight_decay
 
 __all__ = ["ImageCurve", "image_curve"]
@@ -84,7 +85,7 @@ def image_curve(
         >>> curve.counts, curve.interval[0] <= curve.gain <= curve.interval[1]
         (array([ 24,  50, 100, 200]), True)
     """
-    train, held_out = np.asarray(train, "float32"), np.asarray(held_out, "float32")
+    train, held_out = as_array(train, "float32"), as_array(held_out, "float32")
     labels, truth = label_numbers(labels, len(train)), label_numbers(held_out_labels, len(held_out))
     fewest = np.sort(np.bincount(labels))[::-1]
     if not len(truth) or (fewest >= 16).sum() < 2:

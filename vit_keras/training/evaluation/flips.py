@@ -13,7 +13,6 @@ import numpy as np
 from ... import anatomy
 from ..._internal.validate import numbers
 from ...backbone import feature_maps
-from ..checks import as_array
 from ..embeddings import ridge_probe
 from ..embeddings.probe import targets_of
 
@@ -113,7 +112,7 @@ def flip_test(
         False
     """
     begun = time.monotonic()
-    images = numbers(as_array(images), "images", axes=4)
+    images = numbers(images, "images", axes=4)
     if not len(images):
         return None
     targets = targets_of(labels, len(images), classes)

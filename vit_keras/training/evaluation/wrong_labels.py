@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ..._internal.validate import as_array
 from ...anatomy import softmax
 from ..embeddings.probe import label_numbers, linear_probe, weight_decay
 
@@ -65,7 +66,7 @@ def label_issues(probabilities: Any, labels: Any) -> LabelIssues:
         >>> found.images, found.suggested
         (array([4]), array([0]))
     """
-    shares, labels = np.asarray(probabilities, "float64"), np.asarray(labels)
+    shares, labels = as_array(probabilities, "float64"), as_array(labels)
     if shares.ndim != 2 or labels.shape != shares.shape[:1] or labels.dtype.kind not in "ui":
         raise ValueError(
             "label_issues needs probabilities (n, classes) and one class number for each image. Received: shapes "
@@ -114,7 +115,7 @@ def out_of_fold(
     decay = weight_decay(l2, features, labels, classes=classes, seed=seed)
     from sklearn.model_selection import StratifiedKFold
 
-    features, labels = np.asarray(features, "float32"), label_numbers(labels, len(features))
+    features, labels = as_array(features, "float32"), label_numbers(labels, len(features))
     counts = np.unique(labels, return_counts=True)[1]
     if len(counts) < 2 or counts.max() < 2:
         raise ValueError("out_of_fold needs two classes, one of them with two images.")
