@@ -447,6 +447,16 @@ def siamese():
     return keras.Model(inputs, model(inputs) - model(-inputs))
 
 
+def two_inputs():
+    inputs = keras.Input((32, 48, 3)), keras.Input((4,))
+    return keras.Model(inputs, keras.layers.Concatenate()([tiny()(inputs[0]), inputs[1]]))
+
+
+def channels_first():
+    inputs = keras.Input((3, 32, 48))
+    return keras.Model(inputs, tiny()(keras.layers.Permute((2, 3, 1))(inputs)))
+
+
 def of_images(vit_model):
     return keras.Model(vit_model.input, vit_model.output)
 
@@ -481,6 +491,23 @@ MISTAKES = {
         "'own', None or a function",
     ),
     "twice the same": (lambda: visualize.record(siamese(), IMAGES), ValueError, r"each block .* once.*0, 1, 0, 1"),
+    "two inputs": (
+        lambda: visualize.record(two_inputs(), IMAGES),
+        ValueError,
+        r"only input.*3\) and \(None, 4\).*find_vit",
+    ),
+    "channels first": (
+        lambda: visualize.record(channels_first(), IMAGES),
+        ValueError,
+        r"channels\)\. .* takes \(None, 3, 32, 48\)",
+    ),
+    "frames": (
+        lambda: visualize.record(
+            keras.Sequential([keras.Input((2, 32, 48, 3)), keras.layers.TimeDistributed(tiny())]), IMAGES
+        ),
+        ValueError,
+        r"takes \(None, 2, 32, 48, 3\)",
+    ),
     "a grid that is none": (
         lambda: visualize.record(tiny(), IMAGES, grid=(5, 5)),
         ValueError,

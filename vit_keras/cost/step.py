@@ -175,7 +175,7 @@ def config_of(model: str | os.PathLike[str] | ViTConfig | keras.Model) -> ViTCon
     """Return the configuration of a model, or of anything that names one. A published size needs no weights.
 
     Raises:
-        ValueError: The model is unknown, or contains no ViT of this package.
+        ValueError: The model is unknown, contains no ViT of this package, or has no `ViTConfig`.
 
     Example:
         >>> config_of("vit_h14").num_layers
@@ -198,4 +198,10 @@ def config_of(model: str | os.PathLike[str] | ViTConfig | keras.Model) -> ViTCon
         model = open_model(model)
     from ..anatomy import find_vit
 
-    return find_vit(model).config
+    vit = find_vit(model)
+    if getattr(vit, "config", None) is None:
+        raise ValueError(
+            f"The model {vit.name!r} has no ViTConfig to compute the cost of, like every copy that keras.models."
+            "clone_model makes. Pass the model that it was made from, or a ViTConfig."
+        )
+    return vit.config

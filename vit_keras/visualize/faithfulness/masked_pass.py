@@ -108,7 +108,7 @@ def pooled(model: keras.Model, tokens: Any, masks: Any) -> Any:
         weighted = tokens * weights
         parts = [
             ops.sum(weighted[:, r], axis=1) / ops.sum(weights[:, r], axis=1)
-            for r in anatomy.readout(anatomy.find_vit(model))
+            for r in anatomy.readout(model)
         ]
     if "fc_norm" in named:
         parts = [named["fc_norm"](part) for part in parts]
