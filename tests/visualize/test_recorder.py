@@ -307,6 +307,18 @@ def test_other_threads_predict_and_record_as_ever_meanwhile(layer):
     np.testing.assert_allclose(numpy(model(inputs)).sum(axis=-1), 1, **SAME)
 
 
+@pytest.mark.only_on("torch", reason="other backends have no such mode")
+def test_gradients_in_the_inference_mode_of_pytorch():
+    import torch
+
+    model = build(num_layers=1)
+    expected = visualize.record(model, IMAGES, target=2)
+    with torch.inference_mode():
+        found = visualize.record(model, IMAGES, target=2)
+        assert torch.is_inference_mode_enabled()
+    np.testing.assert_array_equal(found.gradients, expected.gradients)
+
+
 def test_a_function_as_target():
     expected = relevance(tiny(), target=2)
     np.testing.assert_allclose(relevance(tiny(), target=lambda outputs: outputs[:, 2]), expected, **SAME)

@@ -130,7 +130,9 @@ def cost(
         >>> f"{b16.parameters / 1e6:.1f} M, {b16.flops / 1e12:.2f} TFLOP, {b16.memory_bytes / 1e9:.1f} GB"
         '86.6 M, 6.73 TFLOP, 8.9 GB'
     """
-    config = config_of(model).replace(**({} if image_size is None else {"image_size": image_size}), **options)
+    known = config_of(model)
+    table = options.get("position_grid", known.position_grid)  # a model for any size keeps it, whatever images it gets
+    config = known.replace(**({} if image_size is None else {"image_size": image_size}), **options)
     batch_size, devices = positive_integer(batch_size, "batch_size"), positive_integer(devices, "devices")
     one_of(strategy, "strategy", STRATEGIES)
     one_of(optimizer, "optimizer", OPTIMIZERS)
@@ -141,7 +143,7 @@ def cost(
         raise ValueError("Where blocks merge tokens, each has another number of them. Pass merge_tokens=0.")
     variable_bytes, value_bytes = BYTES[dtype]
     states, temporary = OPTIMIZERS[optimizer]
-    weights = [*weights_of(config, training)]
+    weights = [*weights_of(config, training, table)]
     parameters = sum(weight.size for weight in weights)
     held = sum(weight.size // parts_of(weight, strategy, devices, share) for weight in weights)
     images = math.ceil(batch_size * share / devices)

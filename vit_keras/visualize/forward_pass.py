@@ -30,8 +30,8 @@ def watch(model: keras.Model, inputs: np.ndarray, classes: np.ndarray | None, pl
     """Run a model once and return the arrays of a plan, under the names of `Recording`'s fields."""
     if not model.built:
         model(inputs[:1])
-    tensors = [ops.convert_to_tensor(array) for array in (inputs, classes) if array is not None]
     with torch_gradients(plan.target is not None):
+        tensors = [ops.convert_to_tensor(array) for array in (inputs, classes) if array is not None]
         seen = compiled.run(model, functools.partial(_observe, plan), *tensors, key=("record", plan))
     return {name: _array(value) for name, value in seen.items()}
 
