@@ -113,7 +113,8 @@ class VisionTransformer(FastModel):
 
     def _left_to_caller(self) -> Preprocessing:
         """Return the preprocessing without what layers before a nested ViT do, as in a zero-shot classifier."""
-        return anatomy.batch_preprocessing_of(self) if anatomy.has_vit(self) else self.preprocessing
+        around = any(isinstance(layer, keras.Model) for layer in self.layers) and anatomy.has_vit(self)
+        return anatomy.batch_preprocessing_of(self) if around else self.preprocessing
 
     def settings(self) -> dict[str, Any]:
         """Return the configuration, preprocessing, labels and task of the model as plain JSON."""
