@@ -12,7 +12,8 @@ import PIL.Image
 import pytest
 from support import OTHER_PIXELS, ROOT
 
-from vit_keras import anatomy, checkpoints, labels, preprocess, training, visualize, vit
+from vit_keras import anatomy, checkpoints, feature_maps, labels, preprocess, training, visualize, vit
+from vit_keras import layers as vit_layers
 
 
 def tiny(image_size=32, name="tiny", **options):
@@ -334,6 +335,29 @@ def test_which_tokens_there_are_and_which_the_output_is_computed_from(name):
     model = tiny(**options)
     assert anatomy.prefix_names(model) == tuple(prefix.split())
     assert [(part.start, part.stop) for part in anatomy.readout(model)] == seen
+
+
+@pytest.mark.parametrize(
+    ("around", "seen"),
+    [
+        (lambda model: keras.layers.GlobalAveragePooling1D()(model.output), [(0, None)]),
+        (lambda model: vit_layers.MeanToken(2)(model.output), [(2, None)]),
+        (lambda model: vit_layers.ExtractToken(1)(model.output), [(1, 2)]),
+        (lambda model: model.output[:, 0], [(0, 1)]),
+        (lambda model: feature_maps(model, [0, 1])(model.input), [(2, None)]),
+        (lambda model: feature_maps(model, [0, 1], prefix=True)(model.input), [(0, 1), (2, None)]),
+    ],
+)
+def test_which_tokens_are_read_by_layers_around_the_vit(around, seen):
+    model = tiny(pooling=None, include_top=False, registers=1)
+    found = anatomy.readout(keras.Model(model.input, around(model)))
+    assert [(part.start, part.stop) for part in found] == seen
+
+
+def test_what_is_asked_of_a_model_of_several_frames():
+    frames = keras.layers.TimeDistributed(tiny(include_top=False))
+    model = keras.Sequential([keras.Input((2, 32, 32, 3)), keras.layers.Rescaling(1 / 127.5, -1), frames])
+    assert anatomy.image_shape(model) == (None, 32, 32, 3) and anatomy.front(model) == []
 
 
 def cut(model):

@@ -136,6 +136,14 @@ def test_a_segmenter_trains_and_shows_its_attention():
     assert visualize.record(segment, images).attention.shape == (2, 2, 2, 16, 16)
     of_a_place = visualize.record(segment, images, target=lambda logits: logits[:, 9, 35, 1])
     assert of_a_place.gradients.any()
+    np.testing.assert_allclose(of_a_place.readout, [[0] + [1 / 15] * 15] * 2)  # it does not read the class token
+    maps = visualize.all_maps(segment, images, lambda logits: logits[:, 9, 35, 1])
+    assert list(maps) == [name for name in visualize.METHODS if name != "legrad"]
+    with pytest.raises(ValueError, match="reads the tokens of several blocks"):
+        visualize.attention_map(segment, images, method="legrad", target=lambda logits: logits[:, 9, 35, 1])
+    one_vector = keras.layers.GlobalAveragePooling2D()(segment.output)
+    with pytest.raises(ValueError, match="no single output"):
+        visualize.patch_logit_lens(keras.Model(segment.input, one_vector), images)
 
 
 def test_what_stands_before_the_vit_is_applied_and_what_it_does_at_random_is_not(tmp_path):

@@ -164,6 +164,10 @@ def test_what_a_model_may_be():
     published = config_of("B_16/augreg-imagenet21k")
     assert published.classes == 21843 and published.image_size == (224, 224)
     assert cost("vit_g14").parameters == 1_012_611_432
+    any_size = SMALL.replace(image_size=None, position_grid=(3, 5))
+    assert cost(vit.build(any_size), image_size=64).parameters == vit.build(any_size).count_params()
+    with pytest.raises(ValueError, match="has no ViTConfig"):
+        cost(keras.models.clone_model(vit.build(SMALL)))
 
 
 @pytest.mark.slow

@@ -109,7 +109,12 @@ class VisionTransformer(FastModel):
             (1, 32, 32, 3)
         """
         fixed = tuple(self.input_shape[1:3])
-        return self.preprocessing(images, (None if None in fixed else fixed) or image_size)
+        return self._left_to_caller()(images, (None if None in fixed else fixed) or image_size)
+
+    def _left_to_caller(self) -> Preprocessing:
+        """Return the preprocessing without what layers before a nested ViT do, as in a zero-shot classifier."""
+        around = any(isinstance(layer, keras.Model) for layer in self.layers) and anatomy.has_vit(self)
+        return anatomy.batch_preprocessing_of(self) if around else self.preprocessing
 
     def settings(self) -> dict[str, Any]:
         """Return the configuration, preprocessing, labels and task of the model as plain JSON."""
@@ -146,7 +151,7 @@ class VisionTransformer(FastModel):
         self._check_shape(images)
         if not self.range_checked and concrete(images):
             self.range_checked = True
-            doubt = self.preprocessing.doubt(keras.ops.convert_to_numpy(images[:8]))
+            doubt = self._left_to_caller().doubt(keras.ops.convert_to_numpy(images[:8]))
             if doubt:
                 advice = " model.preprocess(images) converts images to the model's input."
                 warn_caller(doubt + advice)

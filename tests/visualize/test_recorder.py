@@ -307,6 +307,18 @@ def test_other_threads_predict_and_record_as_ever_meanwhile(layer):
     np.testing.assert_allclose(numpy(model(inputs)).sum(axis=-1), 1, **SAME)
 
 
+@pytest.mark.only_on("torch", reason="other backends have no such mode")
+def test_gradients_in_the_inference_mode_of_pytorch():
+    import torch
+
+    model = build(num_layers=1)
+    expected = visualize.record(model, IMAGES, target=2)
+    with torch.inference_mode():
+        found = visualize.record(model, IMAGES, target=2)
+        assert torch.is_inference_mode_enabled()
+    np.testing.assert_array_equal(found.gradients, expected.gradients)
+
+
 def test_a_function_as_target():
     expected = relevance(tiny(), target=2)
     np.testing.assert_allclose(relevance(tiny(), target=lambda outputs: outputs[:, 2]), expected, **SAME)
@@ -447,6 +459,16 @@ def siamese():
     return keras.Model(inputs, model(inputs) - model(-inputs))
 
 
+def two_inputs():
+    inputs = keras.Input((32, 48, 3)), keras.Input((4,))
+    return keras.Model(inputs, keras.layers.Concatenate()([tiny()(inputs[0]), inputs[1]]))
+
+
+def channels_first():
+    inputs = keras.Input((3, 32, 48))
+    return keras.Model(inputs, tiny()(keras.layers.Permute((2, 3, 1))(inputs)))
+
+
 def of_images(vit_model):
     return keras.Model(vit_model.input, vit_model.output)
 
@@ -481,6 +503,23 @@ MISTAKES = {
         "'own', None or a function",
     ),
     "twice the same": (lambda: visualize.record(siamese(), IMAGES), ValueError, r"each block .* once.*0, 1, 0, 1"),
+    "two inputs": (
+        lambda: visualize.record(two_inputs(), IMAGES),
+        ValueError,
+        r"only input.*3\) and \(None, 4\).*find_vit",
+    ),
+    "channels first": (
+        lambda: visualize.record(channels_first(), IMAGES),
+        ValueError,
+        r"channels\)\. .* takes \(None, 3, 32, 48\)",
+    ),
+    "frames": (
+        lambda: visualize.record(
+            keras.Sequential([keras.Input((2, 32, 48, 3)), keras.layers.TimeDistributed(tiny())]), IMAGES
+        ),
+        ValueError,
+        r"takes \(None, 2, 32, 48, 3\)",
+    ),
     "a grid that is none": (
         lambda: visualize.record(tiny(), IMAGES, grid=(5, 5)),
         ValueError,

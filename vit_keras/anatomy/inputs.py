@@ -43,7 +43,7 @@ class _Entry:
             operations, image = _upstream(entering)
             self.image = image if self.image is None else self.image
             passed += operations
-            if operations:
+            if operations and image is not None:  # it may have another shape, as for `TimeDistributed`
                 self.front.append(keras.Model(image, entering))
         passed = [part for each in passed for part in (flat_layers(each) if _is_layer(each) else [each])]
         first = next(iter(blocks(vit)), None)

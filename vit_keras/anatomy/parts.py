@@ -192,8 +192,11 @@ def prefix_names(vit: keras.Model) -> tuple[str, ...]:
     return (*sorted(single), *(f"reg{n}" for n in range(registers)))  # the class token comes before the other
 
 
-def readout(vit: keras.Model) -> list[slice]:
+def readout(model: keras.Model) -> list[slice]:
     """Return the tokens of the last block that the output is computed from, as slices whose means are averaged.
+
+    Layers around the ViT count too: a map of the patches (`feature_maps`) or a mean of all tokens
+    (`GlobalAveragePooling1D`). Without any such layer, it is the class token or, if there is none, the patches.
 
     Example:
         >>> from vit_keras import vit
@@ -201,11 +204,15 @@ def readout(vit: keras.Model) -> list[slice]:
         >>> readout(tiny)  # the class token
         [slice(0, 1, None)]
     """
-    inside = flat_layers(checked(vit))
+    inside, prefix = flat_layers(checked(model)), prefix_names(model)
     single = [slice(layer.index, layer.index + 1) for layer in inside if isinstance(layer, layers.ExtractToken)]
-    means = [slice(layer.prefix_tokens, None) for layer in inside if isinstance(layer, layers.MeanToken)]
-    prefix = prefix_names(vit)
-    return single + means or [slice(0, 1) if "cls" in prefix else slice(len(prefix), None)]
+    maps = [layer for layer in inside if isinstance(layer, layers.PatchMap)]
+    if "cls" in prefix and any(layer.return_prefix for layer in maps):
+        single.append(slice(0, 1))
+    patches = [layer for layer in inside if isinstance(layer, layers.MeanToken)] + maps[:1]
+    means = [slice(layer.prefix_tokens, None) for layer in patches]
+    everything = [slice(0, None) for layer in inside if isinstance(layer, keras.layers.GlobalAveragePooling1D)][:1]
+    return single + means or everything or [slice(0, 1) if "cls" in prefix else slice(len(prefix), None)]
 
 
 def patch_grid(vit: keras.Model, image_size: tuple[int, int] | None = None) -> tuple[int, int]:

@@ -130,7 +130,9 @@ def cost(
         >>> f"{b16.parameters / 1e6:.1f} M, {b16.flops / 1e12:.2f} TFLOP, {b16.memory_bytes / 1e9:.1f} GB"
         '86.6 M, 6.73 TFLOP, 8.9 GB'
     """
-    config = config_of(model).replace(**({} if image_size is None else {"image_size": image_size}), **options)
+    known = config_of(model)
+    table = options.get("position_grid", known.position_grid)  # a model for any size keeps it, whatever images it gets
+    config = known.replace(**({} if image_size is None else {"image_size": image_size}), **options)
     batch_size, devices = positive_integer(batch_size, "batch_size"), positive_integer(devices, "devices")
     one_of(strategy, "strategy", STRATEGIES)
     one_of(optimizer, "optimizer", OPTIMIZERS)
@@ -141,7 +143,7 @@ def cost(
         raise ValueError("Where blocks merge tokens, each has another number of them. Pass merge_tokens=0.")
     variable_bytes, value_bytes = BYTES[dtype]
     states, temporary = OPTIMIZERS[optimizer]
-    weights = [*weights_of(config, training)]
+    weights = [*weights_of(config, training, table)]
     parameters = sum(weight.size for weight in weights)
     held = sum(weight.size // parts_of(weight, strategy, devices, share) for weight in weights)
     images = math.ceil(batch_size * share / devices)
@@ -175,7 +177,7 @@ def config_of(model: str | os.PathLike[str] | ViTConfig | keras.Model) -> ViTCon
     """Return the configuration of a model, or of anything that names one. A published size needs no weights.
 
     Raises:
-        ValueError: The model is unknown, or contains no ViT of this package.
+        ValueError: The model is unknown, contains no ViT of this package, or has no `ViTConfig`.
 
     Example:
         >>> config_of("vit_h14").num_layers
@@ -198,4 +200,10 @@ def config_of(model: str | os.PathLike[str] | ViTConfig | keras.Model) -> ViTCon
         model = open_model(model)
     from ..anatomy import find_vit
 
-    return find_vit(model).config
+    vit = find_vit(model)
+    if getattr(vit, "config", None) is None:
+        raise ValueError(
+            f"The model {vit.name!r} has no ViTConfig to compute the cost of, like every copy that keras.models."
+            "clone_model makes. Pass the model that it was made from, or a ViTConfig."
+        )
+    return vit.config

@@ -46,8 +46,8 @@ def sizes_of(config: ViTConfig) -> tuple[tuple[int, int], tuple[int, int]]:
     return config.image_size, config.grid_of(config.image_size)
 
 
-def weights_of(config: ViTConfig, training: bool) -> Iterator[Weight]:
-    """Return the variables of a model in the order of `vit_keras.build`."""
+def weights_of(config: ViTConfig, training: bool, table: tuple[int, int] | None = None) -> Iterator[Weight]:
+    """Return the variables of a model in the order of `vit_keras.build`; `table` is the `position_grid`, if any."""
     width, patches, tokens = config.hidden_size, math.prod(sizes_of(config)[1]), tokens_of(config, training)
     channels = yield from resnet(config)
     inputs = math.prod(config.patch_size) * channels
@@ -66,7 +66,7 @@ def weights_of(config: ViTConfig, training: bool) -> Iterator[Weight]:
     if config.registers:
         yield Weight("register_tokens/registers", (1, config.registers, width))
     if config.position == "learned":
-        rows = config.position_prefix_tokens + patches
+        rows = config.position_prefix_tokens + (math.prod(table) if table else patches)
         yield Weight("Transformer_posembed_input/pos_embedding", (1, rows, width))
     if config.pre_norm:
         yield from _norm("Transformer_norm_pre", width)

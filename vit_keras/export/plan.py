@@ -249,7 +249,7 @@ class Plan:
             "size": size,
             "stride": anatomy.patch_stride(vit, size),
             "prefix": len(anatomy.prefix_names(vit)),
-            "readout": [[part.start, part.stop] for part in anatomy.readout(vit)],
+            "readout": [[part.start, part.stop] for part in anatomy.readout(self.model)],
         }
 
     def metadata_json(self) -> dict[str, Any]:

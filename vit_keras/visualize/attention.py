@@ -13,7 +13,7 @@ from .methods import METHODS, Method
 from .options import check_options, parameters_of
 from .overlays import overlay, paper_style, vit_keras_style
 from .pictures import in_size, is_one_picture
-from .recorder import record, values_add_up
+from .recorder import maps_in, record, values_add_up
 
 STYLES: dict[str, Callable[..., Any] | None] = {
     "overlay": overlay,
@@ -127,7 +127,7 @@ def all_maps(
     Returns:
         The maps by the names in `METHODS`, each float32 `(down, across)`, or `(batch, down, across)` for several
         images. For a model with `attention_norm` or `post_norm`, the maps of values are left out, because its values
-        do not add up.
+        do not add up. For a model that reads maps of several blocks (`vit_keras.feature_maps`), LeGrad is left out.
 
     Raises:
         ValueError: See `record`.
@@ -142,6 +142,7 @@ def all_maps(
     """
     chosen = [method for method in METHODS.values() if target is not None or not method.of_class]
     chosen = chosen if values_add_up(model) else [method for method in chosen if "values" not in method.keep]
+    chosen = chosen if maps_in(model) < 2 else [method for method in chosen if not method.exits]
     maps = {}
     for exits in sorted({method.exits for method in chosen}):
         group = [method for method in chosen if method.exits == exits]

@@ -30,8 +30,8 @@ def watch(model: keras.Model, inputs: np.ndarray, classes: np.ndarray | None, pl
     """Run a model once and return the arrays of a plan, under the names of `Recording`'s fields."""
     if not model.built:
         model(inputs[:1])
-    tensors = [ops.convert_to_tensor(array) for array in (inputs, classes) if array is not None]
     with torch_gradients(plan.target is not None):
+        tensors = [ops.convert_to_tensor(array) for array in (inputs, classes) if array is not None]
         seen = compiled.run(model, functools.partial(_observe, plan), *tensors, key=("record", plan))
     return {name: _array(value) for name, value in seen.items()}
 
@@ -49,10 +49,10 @@ def _observe(plan: Plan, model: keras.Model, images: Any, classes: Any = None) -
     vit = anatomy.find_vit(model)
 
     def forward(watch):
-        visitor = _Visitor(vit, plan, watch)
+        visitor = _Visitor(model, plan, watch)
         with tap(visitor), contextlib.nullcontext() if callable(plan.target) else logits_only(model):
             outputs = model(images, training=False)
-        visitor.check(model)
+        visitor.check()
         score, chosen = _score(outputs, classes, plan)
         sources = [visitor.sources[n] for n in plan.layers] + [visitor.source]
         seen = {**visitor.seen, "sources": sources, "logits": _logits(outputs), "target": chosen}
@@ -73,7 +73,7 @@ def _observe(plan: Plan, model: keras.Model, images: Any, classes: Any = None) -
         norm, last = anatomy.final_norm(vit), seen["tokens"][-1]
         seen["features"] = last if norm is None else _float(norm(last))
     sources = seen.pop("sources")
-    seen |= _reduced(watched, gradients, plan, vit, sources)
+    seen |= _reduced(watched, gradients, plan, anatomy.readout(model), sources)
     if plan.exits is True:  # each exit has read its own; those of the last are kept
         seen |= {name: seen[name][-batch:] for name in _FIELDS["pooling"] if seen.get(name) is not None}
     seen["count"] = count
@@ -83,12 +83,13 @@ def _observe(plan: Plan, model: keras.Model, images: Any, classes: Any = None) -
 class _Visitor:
     """Keep what the plan asks for while a model runs; tensors that need gradients go through `watch(name, tensor)`."""
 
-    def __init__(self, vit: keras.Model, plan: Plan, watch: Callable[..., Any]):
+    def __init__(self, model: keras.Model, plan: Plan, watch: Callable[..., Any]):
+        vit = anatomy.find_vit(model)
         self.blocks = anatomy.attention_blocks(vit)
         self.numbers = {id(layer): n for n, block in enumerate(self.blocks) for layer in (block, block.att)}
         self.pooling = {id(layer.att) for layer in vit.layers if isinstance(layer, AttentionPooling)}
         self.prefix = len(anatomy.prefix_names(vit))
-        self.vit, self.plan, self.watch = vit, plan, watch
+        self.model, self.read, self.plan, self.watch = model, anatomy.readout(model), plan, watch
         self.watched: dict[str, list[Any]] = {}
         self.seen: dict[str, Any] = {}
         self.exits: list[Any] = []
@@ -116,7 +117,7 @@ class _Visitor:
         if number not in plan.layers or name not in plan.keep:
             return tensor
         if name == "attention" and plan.target is None:
-            attention, _ = _reduced_attention(tensor, None, plan, self.vit, self.source)
+            attention, _ = _reduced_attention(tensor, None, plan, self.read, self.source)
             return _computed_after(self._keep(self.watched, name, attention), tensor)
         if name in ("attention", "normed"):
             return self._keep(self.watched, name, self.watch(name, tensor))
@@ -143,16 +144,16 @@ class _Visitor:
         where.setdefault(name, []).append(tensor)
         return tensor
 
-    def check(self, model):
+    def check(self):
         if self.calls != list(range(len(self.blocks))):
             raise ValueError(
-                f"The model {model.name!r} does not run each block of its Vision Transformer once, in order: it ran "
-                f"{self.calls}."
+                f"The model {self.model.name!r} does not run each block of its Vision Transformer once, in order: it "
+                f"ran {self.calls}."
             )
         for name in self.plan.keep - {"tokens"}:
             if len((self.watched | self.seen).get(name, ())) != len(self.plan.layers):
                 raise ValueError(
-                    f"A block of the model {model.name!r} has an attention of its own, which shows no {name}."
+                    f"A block of the model {self.model.name!r} has an attention of its own, which shows no {name}."
                 )
 
 
@@ -191,7 +192,7 @@ _FIELDS = {
 
 
 def _reduced(
-    watched: dict[Any, Any], gradients: dict[Any, Any], plan: Plan, vit: keras.Model, sources: list[Any]
+    watched: dict[Any, Any], gradients: dict[Any, Any], plan: Plan, read: list[slice], sources: list[Any]
 ) -> dict[str, Any]:
     """Return what was watched and its gradients, in float32, with heads fused and rows chosen as planned.
 
@@ -201,7 +202,7 @@ def _reduced(
     for name, fields in ((n, f) for n, f in _FIELDS.items() if n in watched):
         pairs = list(zip(watched[name], gradients[name]))
         if name == "attention" and plan.target is not None:
-            pairs = [_reduced_attention(*pair, plan, vit, source) for pair, source in zip(pairs, sources)]
+            pairs = [_reduced_attention(*pair, plan, read, source) for pair, source in zip(pairs, sources)]
         if name == "normed":
             pairs = [(unmerge(t, s), unmerge(g, s, share_rows=True)) for (t, g), s in zip(pairs, sources)]
         if name == "pooling":
@@ -215,14 +216,14 @@ def _reduced(
     return reduced
 
 
-def _reduced_attention(attention: Any, slope: Any, plan: Plan, vit: keras.Model, source: Any) -> tuple[Any, Any]:
+def _reduced_attention(attention: Any, slope: Any, plan: Plan, read: list[slice], source: Any) -> tuple[Any, Any]:
     """Return the attention of a block and its gradient, in float32, with heads fused and rows chosen as planned."""
     attention, slope = _float(attention), None if slope is None else _float(slope)
     attention, slope = unmerge(attention, source, False, True), unmerge(slope, source, True, False)
     if plan.head_fusion is not None:
         attention, slope = fuse_heads(attention, slope, plan.head_fusion, xp=ops), None
     if plan.query == "auto":
-        attention, slope = (None if t is None else _readout_rows(t, vit) for t in (attention, slope))
+        attention, slope = (None if t is None else _readout_rows(t, read) for t in (attention, slope))
     return attention, slope
 
 
@@ -240,6 +241,6 @@ def _float(tensor: Any) -> Any:
     return ops.cast(tensor, "float32")
 
 
-def _readout_rows(attention: Any, vit: keras.Model) -> Any:
-    rows = [ops.mean(attention[..., part, :], axis=-2) for part in anatomy.readout(vit)]
+def _readout_rows(attention: Any, read: list[slice]) -> Any:
+    rows = [ops.mean(attention[..., part, :], axis=-2) for part in read]
     return sum(rows) / len(rows)

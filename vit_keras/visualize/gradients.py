@@ -70,18 +70,21 @@ def _torch(forward: Forward) -> tuple[Any, ...]:
 _GRADIENTS = {"tensorflow": _tensorflow, "jax": _jax, "torch": _torch}
 
 
-def torch_gradients(wanted: bool) -> contextlib.AbstractContextManager[Any]:
-    """Return a context in which PyTorch keeps what gradients need, or does not; on other backends it does nothing.
+@contextlib.contextmanager
+def torch_gradients(wanted: bool) -> Iterator[None]:
+    """Let PyTorch keep what gradients need, or not, whatever the caller's mode; on other backends it does nothing.
 
     Example:
         >>> with torch_gradients(wanted=False):
         ...     pass
     """
     if keras.backend.backend() != "torch":
-        return contextlib.nullcontext()
+        yield
+        return
     import torch
 
-    return torch.set_grad_enabled(wanted)
+    with torch.inference_mode(False) if wanted else contextlib.nullcontext(), torch.set_grad_enabled(wanted):
+        yield
 
 
 _left_out: contextvars.ContextVar[bool] = contextvars.ContextVar("vit_keras_left_out", default=False)

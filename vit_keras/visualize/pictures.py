@@ -117,7 +117,7 @@ class ModelInputs:
         channels: Number of channels of the images that the model takes.
 
     Raises:
-        ValueError: `preprocess` is none of these.
+        ValueError: `preprocess` is none of these, or images are not the only input of the model.
     """
 
     def __init__(self, model: keras.Model, preprocess: Callable[..., Any] | str | None = "own"):
@@ -125,6 +125,7 @@ class ModelInputs:
             raise ValueError(f"preprocess must be 'own', None or a function of pixels. Received: {preprocess!r}")
         self.model = model
         _, height, width, _ = anatomy.image_shape(model)
+        _check_input(model)
         self._size: tuple[int | None, int | None] = height, width
         own = anatomy.preprocessing_of(model)
         self.channels: int = own.channels
@@ -186,6 +187,18 @@ class ModelInputs:
 
 
 _hinted: weakref.WeakSet = weakref.WeakSet()
+
+
+def _check_input(model: keras.Model) -> None:
+    """Raise `ValueError` unless a model takes one batch of images, with the channels last, and nothing else."""
+    vit, shapes = anatomy.find_vit(model), [tuple(x.shape) for x in getattr(model, "inputs", None) or ()]
+    if not shapes or (len(shapes) == 1 and len(shapes[0]) == 4 and shapes[0][1] != vit.input_shape[3]):
+        return
+    raise ValueError(
+        "Maps and recordings need a model whose only input is (batch, height, width, channels). "
+        f"{model.name!r} takes {' and '.join(map(str, shapes))}. Pass the Vision Transformer in it: "
+        "vit_keras.anatomy.find_vit(model)."
+    )
 
 
 def fitting_size(picture: tuple[int, int], grid: tuple[int, int], stride: tuple[int, int]) -> tuple[int, int]:

@@ -15,7 +15,7 @@ from .._internal.warn import warn_caller
 from ..backend.keras_internals import flat_layers
 from ..backend.openvino import refuse_gradients
 from ..labels import class_numbers
-from ..layers import AttentionPooling, TransformerBlock
+from ..layers import AttentionPooling, PatchMap, TransformerBlock
 from .forward_pass import watch
 from .options import check_options, parameters_of
 from .pictures import ModelInputs
@@ -120,6 +120,11 @@ class Recorder:
         count = len(anatomy.attention_blocks(self.vit))
         fusion = head_fusion if heads is None else heads
         self.plan: Plan = Plan.of(count, layers, keep, fusion, query if rows is None else rows, exits)
+        if self.plan.exits and maps_in(self.model) > 1:
+            raise ValueError(
+                f"The model {self.model.name!r} reads the tokens of several blocks, so a block has no exit of its own "
+                "(exits=True, method='legrad'). Other methods work, such as 'relevance'."
+            )
         # The rows that a MAP head reads are known at the end only.
         self.late_query: bool = self.plan.query == "auto" and any(
             isinstance(layer, AttentionPooling) for layer in self.vit.layers
@@ -144,7 +149,7 @@ class Recorder:
             raise ValueError(
                 f"{tokens} tokens are not {len(prefix)} and {down} x {across} patches. Pass grid=(down, across)."
             )
-        readout = readout_of(self.vit, tokens, seen.get("pooling_attention"), len(inputs))
+        readout = readout_of(self.model, tokens, seen.get("pooling_attention"), len(inputs))
         for name in ("attention", "gradients"):
             if self.late_query and name in seen:
                 seen[name] = np.einsum("bq,lb...qk->lb...k", readout, seen[name])
@@ -242,9 +247,12 @@ def patch_logit_lens(
     """
     recorder = Recorder(model, layers, keep=(), preprocess=preprocess, grid=grid)
     recorder.plan = dataclasses.replace(recorder.plan, exits="patches")
-    recording = recorder(images)
-    if recording.logits is None:
-        raise ValueError("The model has no single output of the shape (batch, classes).")
+    recording = None if maps_in(model) else recorder(images)
+    if recording is None or recording.logits is None:
+        raise ValueError(
+            "The model has no single output of the shape (batch, classes) that it reads from tokens, whatever their "
+            "number."
+        )
     return recording.logits.reshape(len(recording.layers), len(recording.images), *recording.grid, -1)
 
 
@@ -263,15 +271,20 @@ def _check(seen: dict[str, Any], classes: np.ndarray | None, plan: Plan) -> None
         )
 
 
-def readout_of(vit: keras.Model, tokens: int, pooling_attention: np.ndarray | None, count: int) -> np.ndarray:
+def readout_of(model: keras.Model, tokens: int, pooling_attention: np.ndarray | None, count: int) -> np.ndarray:
     """Return `Recording.readout` of `count` images, from the attention of a MAP head where there is one."""
     if pooling_attention is not None:
         return pooling_attention.mean(axis=1)
-    read = anatomy.readout(vit)
+    read = anatomy.readout(model)
     row = np.zeros(tokens, "float32")
     for part in read:
         row[part] += 1 / len(read) / len(row[part])
     return np.tile(row, (count, 1))
+
+
+def maps_in(model: keras.Model) -> int:
+    """Return the number of blocks whose patches a model reads as a map (`vit_keras.feature_maps`)."""
+    return sum(isinstance(layer, PatchMap) for layer in anatomy.find_vit(model).layers)
 
 
 def values_add_up(model: keras.Model) -> bool:

@@ -106,10 +106,7 @@ def pooled(model: keras.Model, tokens: Any, masks: Any) -> Any:
     else:
         weights = ops.ones_like(tokens[..., :1]) if masks is None else ops.cast(masks[..., None], tokens.dtype)
         weighted = tokens * weights
-        parts = [
-            ops.sum(weighted[:, r], axis=1) / ops.sum(weights[:, r], axis=1)
-            for r in anatomy.readout(anatomy.find_vit(model))
-        ]
+        parts = [ops.sum(weighted[:, r], axis=1) / ops.sum(weights[:, r], axis=1) for r in anatomy.readout(model)]
     if "fc_norm" in named:
         parts = [named["fc_norm"](part) for part in parts]
     return ops.concatenate(parts, axis=-1)
