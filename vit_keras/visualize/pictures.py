@@ -192,7 +192,9 @@ _hinted: weakref.WeakSet = weakref.WeakSet()
 def _check_input(model: keras.Model) -> None:
     """Raise `ValueError` unless a model takes one batch of images, with the channels last, and nothing else."""
     vit, shapes = anatomy.find_vit(model), [tuple(x.shape) for x in getattr(model, "inputs", None) or ()]
-    if not shapes or (len(shapes) == 1 and len(shapes[0]) == 4 and shapes[0][1] != vit.input_shape[3]):
+    channels = vit.input_shape[3]
+    last = len(shapes) == 1 and len(shapes[0]) == 4 and (shapes[0][1] != channels or shapes[0][3] == channels)
+    if not shapes or last:
         return
     raise ValueError(
         "Maps and recordings need a model whose only input is (batch, height, width, channels). "
