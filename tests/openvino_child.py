@@ -45,6 +45,9 @@ def main(folder):
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
         found["threads"] = max(pool.map(lambda _: far(model(images), logits), range(8)))
 
+    half = vit_keras.feature_maps(vit_keras.resize(model, 64, dtype="mixed_bfloat16"), -1)
+    found["predict in mixed_bfloat16"] = far(half.predict(images, verbose=0), patches)
+
     bias = model.get_layer("head").bias
     bias.assign(bias + 1)
     for name, outputs in {"call": model(images), "predict": model.predict(images, verbose=0)}.items():
@@ -55,6 +58,7 @@ def main(folder):
 
     found["refused"] = {
         "fit": message(model.fit, images, np.zeros(len(images))),
+        "fit a masked autoencoder": message(vit_keras.training.MaskedAutoencoder(model).fit, images),
         "finetune": message(vit_keras.training.finetune, "no such folder"),
         "relevance": message(visualize.attention_map, model, golden["image"][0], method="relevance"),
         "distribute": message(vit_keras.distribute, "data"),

@@ -46,6 +46,10 @@ def test_bfloat16_is_used_on_request(found):
         assert found["bfloat16"] > 10 * CLOSE
 
 
+def test_predict_returns_bfloat16_as_such(found):
+    assert found["predict in mixed_bfloat16"] <= 0.05
+
+
 def test_a_map_without_gradients_is_drawn(found):
     assert found["scores"] <= CLOSE  # each row of the attention sums to 1
     rollout = np.array(found["rollout"])
@@ -53,7 +57,7 @@ def test_a_map_without_gradients_is_drawn(found):
     assert rollout.std() > 0
 
 
-@pytest.mark.parametrize("what", ["fit", "finetune", "relevance", "distribute"])
+@pytest.mark.parametrize("what", ["fit", "fit a masked autoencoder", "finetune", "relevance", "distribute"])
 def test_what_needs_gradients_is_refused(found, what):
     assert "KERAS_BACKEND" in found["refused"][what]
 

@@ -123,6 +123,20 @@ def test_fit_trains_the_student_alone(options):
 
 @pytest.mark.core
 @pytest.mark.compiles_long
+@pytest.mark.only_on("jax", reason="only there do steps take the variables out of the model")
+def test_a_step_that_fails_leaves_the_weights():
+    class Fails(keras.optimizers.schedules.LearningRateSchedule):
+        def __call__(self, step):
+            raise ValueError("no rate")
+
+    student = tiny()
+    training, before = compiled(student, a_teacher(), keras.optimizers.SGD(Fails())), student.get_weights()
+    with pytest.raises(ValueError, match="no rate"):
+        training.fit(pictures(), LABELS, verbose=0)
+    for weight, kept in zip(student.get_weights(), before):
+        np.testing.assert_array_equal(weight, kept)
+
+
 def test_the_teachers_logits_may_come_with_the_labels():
     teacher, student = a_teacher(), tiny(**TWO_HEADS)
     logits = ops.convert_to_numpy(teacher(pictures()))

@@ -11,7 +11,7 @@ import numpy as np
 from .validate import see
 from .warn import warn_caller
 
-__all__ = ["CheckedModel", "check_model", "check_outputs", "is_finite", "warn_of"]
+__all__ = ["check_model", "check_outputs", "is_finite", "warn_of"]
 
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 
@@ -67,20 +67,3 @@ def check_outputs(model: keras.Model, outputs: np.ndarray) -> np.ndarray:
     if not np.isfinite(outputs).all():
         raise ValueError(f"The model {model.name!r} predicts values that are not finite numbers.{see('nan')}")
     return outputs
-
-
-class CheckedModel(keras.Model):
-    """A model around other models, which warns of infinite and undefined weights when it loads some."""
-
-    def learner(self) -> keras.Model:  # as a property, Keras would save and load its weights once more
-        """Return the model that learns: this one, or one inside it."""
-        return self
-
-    def load_weights(self, filepath, *args, **kwargs):
-        """Load weights as `keras.Model.load_weights` does.
-
-        Warns:
-            UserWarning: Some are infinite or undefined.
-        """
-        super().load_weights(filepath, *args, **kwargs)
-        check_model(filepath, self)

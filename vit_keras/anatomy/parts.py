@@ -11,8 +11,8 @@ from typing import Any
 import keras
 
 from .. import layers
-from .._internal.finite import CheckedModel
 from .._internal.validate import is_number
+from ..backend.guarded import CheckedModel
 from ..backend.keras_internals import add_seed_generator, flat_layers
 
 HEAD = ("pre_logits", "head", "head_dist")

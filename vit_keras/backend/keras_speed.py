@@ -17,10 +17,11 @@ from .._internal.tap import is_tapped
 from .._internal.validate import positive_integer
 from . import compiled, distribution, openvino
 from .direct import asked_once, stock_call, through_keras
-from .keras_internals import clear_losses, compile_metrics, concrete, has_graph, run_graph, variables_survive
+from .guarded import Guarded
+from .keras_internals import clear_losses, compile_metrics, concrete, has_graph, run_graph
 
 
-class FastModel(keras.Model):
+class FastModel(Guarded, keras.Model):
     """A functional model whose plain call, `predict` and first training step cost what the model costs."""
 
     def call(self, inputs: Any, training: bool | None = None, mask: Any = None, **kwargs: Any) -> Any:
@@ -78,15 +79,6 @@ class FastModel(keras.Model):
             self.predict_function: Any = distribution.of_this_process(self.predict_function, self.steps_per_execution)
         return self.predict_function
 
-    def fit(self, *args: Any, **kwargs: Any) -> Any:
-        openvino.refuse_gradients("fit")
-        with variables_survive(self):
-            return super().fit(*args, **kwargs)
-
-    def evaluate(self, *args: Any, **kwargs: Any) -> Any:
-        with variables_survive(self):
-            return super().evaluate(*args, **kwargs)
-
     def predict(
         self, x: Any, batch_size: Any = None, verbose: Any = "auto", steps: Any = None, callbacks: Any = None
     ) -> Any:
@@ -106,8 +98,7 @@ class FastModel(keras.Model):
         if one_device and keras.ops.is_tensor(x):
             x = keras.ops.convert_to_numpy(x)
         if not (one_device and isinstance(x, np.ndarray) and steps is None and self.steps_per_execution == 1):
-            with variables_survive(self):
-                return super().predict(x, batch_size, verbose, steps, callbacks)
+            return super().predict(x, batch_size, verbose, steps, callbacks)
         x = x.astype(keras.config.floatx()) if x.dtype.kind == "f" else x
         batch_size = batch_size or 32
         batches = [x[i : i + batch_size] for i in range(0, len(x), batch_size)]

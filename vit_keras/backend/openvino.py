@@ -8,6 +8,7 @@ off by 0.17. Here its property `INFERENCE_PRECISION_HINT` is "f32". For bfloat16
 from __future__ import annotations
 
 import os
+import types
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -63,17 +64,19 @@ class Compiled:
 
         one_of(precision, "VIT_KERAS_OPENVINO_PRECISION", PRECISIONS)
         self._compiled = openvino.compile_model(model, device, {"INFERENCE_PRECISION_HINT": precision})
+        self._bfloat16: list[bool] = [each.get_element_type() == openvino.Type.bf16 for each in model.outputs]
         self._idle: list[Any] = []
 
     def __call__(self, inputs: Any) -> Any:
-        """Return the outputs, as `openvino.CompiledModel` does."""
+        """Return the outputs by `to_tuple()`, as `openvino.CompiledModel` does, which takes bfloat16 for float16."""
         try:
             request = self._idle.pop()
         except IndexError:
             request = self._compiled.create_infer_request()
-        outputs = request.infer(inputs, share_inputs=True)
+        outputs = request.infer(inputs, share_inputs=True).to_tuple()
         self._idle.append(request)
-        return outputs
+        outputs = tuple(x.view("bfloat16") if is_it else x for x, is_it in zip(outputs, self._bfloat16))
+        return types.SimpleNamespace(to_tuple=lambda: outputs)
 
 
 def compile_function(function: Callable[..., Any], specs: Sequence[tuple[Any, ...]]) -> Callable[..., Any]:
@@ -98,14 +101,12 @@ def compile_function(function: Callable[..., Any], specs: Sequence[tuple[Any, ..
     results = [opset13.result(flat[place].output) for place in places]
     model = openvino.Model(results, parameters)
     compiled = Compiled(model)
-    dtypes = [keras.backend.standardize_dtype(flat[place].dtype) for place in places]
     flat = [None if place in places else value for place, value in enumerate(flat)]
 
     def run(*tensors):
         outputs = compiled([_array(tensor) for tensor in tensors]).to_tuple()
         found = list(flat)
-        for place, dtype, output in zip(places, dtypes, outputs):
-            output = output.view(dtype) if dtype == "bfloat16" else output  # NumPy has no bfloat16
+        for place, output in zip(places, outputs):
             found[place] = keras.ops.convert_to_tensor(output)
         return keras.tree.pack_sequence_as(structure, found)
 

@@ -11,8 +11,8 @@ import numpy as np
 from keras import layers, ops
 
 from .. import anatomy
-from .._internal.finite import CheckedModel
 from .._internal.validate import instance, positive_integer
+from ..backend.guarded import CheckedModel
 from ..config import ViTConfig
 from ..preprocess.images import read
 from .arranging import Packing, arrange, batches_of, fitting_size, grids_and_tokens

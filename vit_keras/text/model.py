@@ -19,8 +19,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from .._internal.finite import CheckedModel
 from .._internal.validate import instance, numbers, one_of
+from ..backend.guarded import CheckedModel
 
 __all__ = ["ImageText", "contrastive_loss"]
 

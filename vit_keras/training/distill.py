@@ -15,9 +15,9 @@ from typing import Any
 import keras
 from keras import ops
 
-from .._internal.finite import CheckedModel
 from .._internal.validate import is_number, one_of
 from ..anatomy import front, has_vit, last_activation, preprocessing_of, task
+from ..backend.guarded import CheckedModel
 from . import replicas
 
 __all__ = ["Distillation"]

@@ -18,9 +18,9 @@ from typing import Any
 import keras
 from keras import ops
 
-from .._internal.finite import CheckedModel
 from .._internal.validate import is_number
 from ..anatomy import blocks, final_norm, find_vit
+from ..backend.guarded import CheckedModel
 from ..layers import TransformerBlock
 from ..positions import sincos2d
 from . import replicas

@@ -1,0 +1,55 @@
+"""Base classes of the package's models, which lose no weights where a step raises an error."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import keras
+
+from .._internal.finite import check_model
+from . import openvino
+from .keras_internals import variables_survive
+
+__all__ = ["CheckedModel", "Guarded"]
+
+if TYPE_CHECKING:
+    _Model = keras.Model
+else:
+    _Model = object  # Keras makes each base of a functional model that is a `keras.Model` functional, too
+
+
+class Guarded(_Model):
+    """Mixin for a model that keeps its variables where a step fails, and refuses to train without gradients.
+
+    Keras on JAX takes the variables out of a model before the first step, and loses them when a step raises an error.
+    """
+
+    def fit(self, *args: Any, **kwargs: Any) -> Any:
+        openvino.refuse_gradients("fit")
+        with variables_survive(self):
+            return super().fit(*args, **kwargs)
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> Any:
+        with variables_survive(self):
+            return super().evaluate(*args, **kwargs)
+
+    def predict(self, *args: Any, **kwargs: Any) -> Any:
+        with variables_survive(self):
+            return super().predict(*args, **kwargs)
+
+
+class CheckedModel(Guarded, keras.Model):
+    """A model around other models, which warns of infinite and undefined weights when it loads some."""
+
+    def learner(self) -> keras.Model:  # as a property, Keras would save and load its weights once more
+        """Return the model that learns: this one, or one inside it."""
+        return self
+
+    def load_weights(self, filepath: Any, *args: Any, **kwargs: Any) -> None:
+        """Load weights as `keras.Model.load_weights` does.
+
+        Warns:
+            UserWarning: Some are infinite or undefined.
+        """
+        super().load_weights(filepath, *args, **kwargs)
+        check_model(filepath, self)
