@@ -137,6 +137,8 @@ def test_a_step_that_fails_leaves_the_weights():
         np.testing.assert_array_equal(weight, kept)
 
 
+@pytest.mark.core
+@pytest.mark.compiles_long
 def test_the_teachers_logits_may_come_with_the_labels():
     teacher, student = a_teacher(), tiny(**TWO_HEADS)
     logits = ops.convert_to_numpy(teacher(pictures()))
