@@ -394,7 +394,8 @@ def _to_numpy(images: Any) -> Any:
         return images
     from keras import ops
 
-    return np.asarray(ops.convert_to_numpy(images) if ops.is_tensor(images) else images)
+    images = np.asarray(ops.convert_to_numpy(images) if ops.is_tensor(images) else images)
+    return images.item() if images.dtype.kind in "OSU" and not images.ndim else images  # a file that TensorFlow read
 
 
 def _maximum(sizes: Iterable[Any]) -> Callable[..., Any]:
