@@ -258,6 +258,17 @@ def test_files_that_tensorflow_read(tmp_path):
         np.testing.assert_array_equal(GOOGLE(way, image_size=16)[-1:], GOOGLE(image, image_size=16))
 
 
+@pytest.mark.only_on("tensorflow", reason="tf.data needs TensorFlow")
+def test_inside_tf_data():
+    import tensorflow as tf
+
+    images = tf.data.Dataset.from_tensors(noise(20, 30, 3))
+    expected = IMAGENET.normalize(noise(20, 30, 3))
+    np.testing.assert_allclose(next(iter(images.map(IMAGENET.normalize))), expected, atol=1e-6)
+    with pytest.raises(TypeError, match="inside tf.data has no values yet. Use vit_keras.preprocessing_layer"):
+        images.map(IMAGENET)
+
+
 def test_without_a_size_pictures_keep_their_own():
     assert GOOGLE(noise(20, 30, 3)).shape == (1, 20, 30, 3)
     assert run(Preprocess(GOOGLE), noise(1, 20, 30, 3)).shape == (1, 20, 30, 3)

@@ -156,7 +156,8 @@ class VisionTransformer(FastModel):
                 f"The model {self.name!r} takes batches of images of one size. Received: a RaggedTensor. Resize each "
                 "image before it is batched (vit_keras.preprocessing_layer), or use vit_keras.pack."
             )
-        if isinstance(images, dict) and (name := self.inputs[0].name) not in images:
+        name = self.inputs[0].name
+        if isinstance(images, dict) and name not in images:
             raise TypeError(
                 f"The model {self.name!r} takes a batch of images. Received: a dictionary of {', '.join(images)}. Pass "
                 f"the images alone, or as {name!r}. A tf.data.Dataset of dictionaries: "
