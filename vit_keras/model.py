@@ -179,7 +179,16 @@ class VisionTransformer(FastModel):
             )
 
     def check_shape(self, images: Any) -> None:
-        """Raise an error unless the images have the model's shape, as `check_images` does."""
+        """Raise an error unless the images have the model's shape.
+
+        Args:
+            images: As for `check_images`.
+
+        Raises:
+            TypeError: The argument is not a batch of images: as in `check_images`, a ragged tensor, or a dictionary
+                without the name of the model's input.
+            ValueError: The channels are not last, or their number or the size of the images differs from the model's.
+        """
         self._check_type(images)
         shape, wanted = tuple(getattr(images, "shape", ())), tuple(self.input_shape)
         if len(shape) == 3 and len(wanted) == 4:
