@@ -3,6 +3,7 @@
 import warnings
 
 import keras
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -26,6 +27,7 @@ def noise(*shape):
         (np.array([False, True]), [0, 255]),
         (np.array([-1, -0.2, 1], "float32"), [0, 102, 255]),
         (np.array([-1, 0, 1], "float16"), [0, 127.5, 255]),
+        (np.array([-1, 0, 1], ml_dtypes.bfloat16), [0, 127.5, 255]),
         (np.array([0, 0.2, 1.0]), [0, 51, 255]),
         (np.array([0, 0.2, 255]), [0, 0.2, 255]),
     ],

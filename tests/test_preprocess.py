@@ -136,6 +136,8 @@ def test_a_batch_is_its_pictures():
     whole = run(Preprocess(settings), batch)
     np.testing.assert_allclose(whole, np.concatenate([run(Preprocess(settings), b[None]) for b in batch]), atol=1e-6)
     np.testing.assert_array_equal(settings(batch), np.concatenate([settings(b) for b in batch]))
+    np.testing.assert_allclose(run(Preprocess(settings), batch[0]), whole[0], atol=1e-6)
+    assert Preprocess(settings)(keras.Input(batch_shape=(50, 40, 3))).shape == (32, 32, 3)
 
 
 @pytest.mark.only_on("tensorflow", reason="sizes that come with the data are TensorFlow's")
@@ -243,6 +245,28 @@ def test_whatever_read_reads(tmp_path):
         np.testing.assert_array_equal(GOOGLE(way, image_size=16), expected)
     assert GOOGLE([path, Image.new("RGB", (9, 7))], image_size=16).shape == (2, 16, 16, 3)
     assert GOOGLE(image[..., 0], image_size=16).shape == (1, 16, 16, 3)
+
+
+@pytest.mark.only_on("tensorflow", reason="tensors of bytes are TensorFlow's")
+def test_files_that_tensorflow_read(tmp_path):
+    import tensorflow as tf
+
+    image = noise(20, 30, 3)
+    Image.fromarray(image).save(tmp_path / "image.png")
+    file = tf.io.read_file(str(tmp_path / "image.png"))
+    for way in (file, [file, file]):
+        np.testing.assert_array_equal(GOOGLE(way, image_size=16)[-1:], GOOGLE(image, image_size=16))
+
+
+@pytest.mark.only_on("tensorflow", reason="tf.data needs TensorFlow")
+def test_inside_tf_data():
+    import tensorflow as tf
+
+    images = tf.data.Dataset.from_tensors(noise(20, 30, 3))
+    expected = IMAGENET.normalize(noise(20, 30, 3))
+    np.testing.assert_allclose(next(iter(images.map(IMAGENET.normalize))), expected, atol=1e-6)
+    with pytest.raises(TypeError, match="inside tf.data has no values yet. Use vit_keras.preprocessing_layer"):
+        images.map(IMAGENET)
 
 
 def test_without_a_size_pictures_keep_their_own():

@@ -31,7 +31,18 @@ def test_files_are_told_of_the_module(model):
         model.predict("cat.png")
 
 
-def test_a_single_image_is_told_of_the_axis_of_the_batch(model):
+def test_a_single_image_and_a_dictionary_are_told_what_to_pass(model):
     for run in (model, model.predict):
         with pytest.raises(ValueError, match=r"images\[None\]"):
             run(np.zeros((32, 32, 3), "float32"))
+        with pytest.raises(TypeError, match="Received: a dictionary of image, id. Pass the images alone"):
+            run({"image": np.zeros((1, 32, 32, 3), "float32"), "id": np.zeros(1)})
+
+
+@pytest.mark.only_on("tensorflow", reason="AutoGraph is TensorFlow's")
+@pytest.mark.parametrize("name", ["__call__", "call", "check_images", "check_shape", "_check_type"])
+def test_autograph_converts_what_a_call_runs_outside_of_keras(name):
+    """Otherwise it warns in each `tf.function` of a user, and leaves the function as it is."""
+    import tensorflow as tf
+
+    assert tf.autograph.to_code(getattr(vit.VisionTransformer, name))

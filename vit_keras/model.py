@@ -147,8 +147,7 @@ class VisionTransformer(FastModel):
         Warns:
             UserWarning: The pixels of the first batch are not in the range that the model was trained with.
         """
-        self._check_type(images)
-        self._check_shape(images)
+        self.check_shape(images)
         if not self.range_checked and concrete(images):
             self.range_checked = True
             doubt = self._left_to_caller().doubt(keras.ops.convert_to_numpy(images[:8]))
@@ -157,6 +156,18 @@ class VisionTransformer(FastModel):
                 warn_caller(doubt + advice)
 
     def _check_type(self, images: Any) -> None:
+        if hasattr(images, "row_splits"):
+            raise TypeError(
+                f"The model {self.name!r} takes batches of images of one size. Received: a RaggedTensor. Resize each "
+                "image before it is batched (vit_keras.preprocessing_layer), or use vit_keras.pack."
+            )
+        name = self.inputs[0].name
+        if isinstance(images, dict) and name not in images:
+            raise TypeError(
+                f"The model {self.name!r} takes a batch of images. Received: a dictionary of {', '.join(images)}. Pass "
+                f"the images alone, or as {name!r}. A tf.data.Dataset of dictionaries: "
+                'dataset.map(lambda each: (each["image"], each["label"])).'
+            )
         one = images
         while isinstance(one, (list, tuple)) and one:
             one = one[0]
@@ -172,12 +183,23 @@ class VisionTransformer(FastModel):
                 f"Received: {received(images)}. Pass model.preprocess({given}){read}."
             )
 
-    def _check_shape(self, images: Any) -> None:
+    def check_shape(self, images: Any) -> None:
+        """Raise an error unless the images have the model's shape.
+
+        Args:
+            images: As for `check_images`.
+
+        Raises:
+            TypeError: The argument is not a batch of images: as in `check_images`, a ragged tensor, or a dictionary
+                without the name of the model's input.
+            ValueError: The channels are not last, or their number or the size of the images differs from the model's.
+        """
+        self._check_type(images)
         shape, wanted = tuple(getattr(images, "shape", ())), tuple(self.input_shape)
         if len(shape) == 3 and len(wanted) == 4:
             raise ValueError(
                 f"The model {self.name!r} takes a batch of images {_shown(wanted)}. Received: {_shown(shape)}. "
-                "A single image is a batch of one: images[None]."
+                "A single image is a batch of one: images[None]. A tf.data.Dataset of single images: dataset.batch(32)."
             )
         if len(shape) != 4 or len(wanted) != 4:
             return

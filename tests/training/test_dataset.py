@@ -551,6 +551,17 @@ def test_tf_data_is_checked(model):
     quiet(model, data)
     with pytest.raises(ValueError, match="from 1 to 3"):
         check(model, data.map(lambda x, y: (x, y + 1)))
+    with pytest.raises(ValueError, match=r"single images.*dataset.batch\(32\)"):
+        check(model, data.unbatch())
+    with pytest.raises(TypeError, match=r"dictionary of image, label.*dataset.map"):
+        check(model, data.map(lambda x, y: {"image": x, "label": y}))
+    quiet(model, data.map(lambda x, y: ({model.inputs[0].name: x}, y)))
+    with pytest.raises(ValueError, match="channels come first"):
+        check(model, data.map(lambda x, y: (tf.transpose(x, (0, 3, 1, 2)), y)))
+    ragged = tf.ragged.stack([PIXELS[0], PIXELS[1, 1:]])
+    for use in (model, lambda images: check(model, (images, LABELS[:2]))):
+        with pytest.raises(TypeError, match="images of one size. Received: a RaggedTensor"):
+            use(ragged)
 
 
 @pytest.mark.core

@@ -139,6 +139,8 @@ def test_what_is_no_classifier(folders):
     headless, (folder, _) = make(include_top=False), folders[False]
     with pytest.raises(ValueError, match="not a classifier: it has no head, and returns 16 features"):
         evaluate(headless, folder)
+    with pytest.raises(TypeError, match=r"images must be a folder of images or a table.*model\.evaluate"):
+        evaluate(make(), [(np.zeros((2, 32, 32, 3)), np.zeros(2))])
     two = keras.Model(headless.input, [layers.Dense(3)(headless.output), layers.Dense(2)(headless.output)])
     with pytest.raises(ValueError, match="not a classifier: it has 2 outputs"):
         evaluate(two, folder)

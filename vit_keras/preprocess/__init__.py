@@ -31,7 +31,7 @@ from .._internal.validate import as_array, did_you_mean, is_number, positive_int
 from ..resampling import PICTURES, picture_filter
 from .images import check_readable, gray, read, resize_in_steps
 from .json_formats import IMAGENET_MEAN, IMAGENET_STD, crop_fraction, hugging_face_fields, timm_fields
-from .pixels import is_plausible_range, preprocess_inputs
+from .pixels import in_tensorflow_graph, is_plausible_range, preprocess_inputs, rescaled
 
 if TYPE_CHECKING:
     from .layer import Preprocess
@@ -186,10 +186,10 @@ class Preprocessing:
         """Convert pixels in [0, 255] to the model's input.
 
         Args:
-            pixels: `(..., channels)` of any real dtype.
+            pixels: `(..., channels)` of any real dtype: an array or a tensor, also inside `tf.data`.
 
         Returns:
-            float32 of the same shape: `(pixels / 255 - mean) / std`.
+            float32 of the same shape: `(pixels / 255 - mean) / std`. A NumPy array, or inside `tf.data` a tensor.
 
         Raises:
             ValueError: The number of channels is another one.
@@ -198,9 +198,11 @@ class Preprocessing:
             >>> GOOGLE.normalize(np.array([[0, 127.5, 255]]))
             array([[-1.,  0.,  1.]], dtype=float32)
         """
+        scale, offset = self._affine()
+        if in_tensorflow_graph(pixels):
+            return rescaled(pixels, scale.tolist(), offset.tolist())
         pixels = as_array(pixels)
         _check_channels(pixels.shape, self.channels)
-        scale, offset = self._affine()
         result = np.empty(pixels.shape, "float32")
         flat, made = pixels.reshape(-1, self.channels), result.reshape(-1, self.channels)
         for start in range(0, len(flat), _AT_ONCE):
@@ -392,7 +394,10 @@ def _to_numpy(images: Any) -> Any:
     """Return a tensor as an array, and anything without a shape as it is."""
     if isinstance(images, (np.ndarray, np.generic)) or not hasattr(images, "shape"):
         return images
-    return as_array(images)
+    if in_tensorflow_graph(images):
+        raise TypeError("A tensor inside tf.data has no values yet. Use vit_keras.preprocessing_layer(model) there.")
+    images = as_array(images)
+    return images.item() if images.dtype.kind in "OSU" and not images.ndim else images  # a file that TensorFlow read
 
 
 def _maximum(sizes: Iterable[Any]) -> Callable[..., Any]:

@@ -34,9 +34,11 @@ class Preprocess(keras.layers.Layer):
 
     Input shape:
         `(batch, height, width, 1 or channels)`, pixels in [0, 255] of any real dtype. Height and width may be `None`.
+        A single image, `(height, width, 1 or channels)`, works too: in `dataset.map`, before images of several sizes
+        are batched.
 
     Output shape:
-        `(batch, *image_size, channels)`, float32.
+        `(batch, *image_size, channels)`, float32; of a single image, without `batch`.
 
     Example:
         >>> pixels = keras.Input((None, None, 3), dtype="uint8")
@@ -56,8 +58,9 @@ class Preprocess(keras.layers.Layer):
 
     def build(self, input_shape: Any) -> None:
         channels = self.preprocessing.channels
-        if len(input_shape) != 4 or input_shape[-1] not in {1, channels, 3 if channels == 1 else channels}:
-            first = len(input_shape) == 4 and input_shape[1] == channels
+        axes = len(input_shape)
+        if axes not in (3, 4) or input_shape[-1] not in {1, channels, 3 if channels == 1 else channels}:
+            first = axes in (3, 4) and input_shape[-3] == channels
             hint = ". The channels seem to be first: move them to the end." if first else ""
             raise ValueError(
                 f"Preprocess takes pixels (batch, height, width, channels) with {channels} channels, or 1. "
@@ -66,6 +69,8 @@ class Preprocess(keras.layers.Layer):
         self.built = True
 
     def call(self, pixels: Any) -> Any:
+        if len(pixels.shape) == 3:
+            return self.call(pixels[None])[0]
         settings = self.preprocessing
         pixels = ops.cast(pixels, "float32")
         if settings.image_size is not None:
@@ -90,8 +95,8 @@ class Preprocess(keras.layers.Layer):
         return ops.reshape(_whole(pixels, name), (batch, *size, channels))
 
     def compute_output_shape(self, input_shape: Any) -> Any:
-        size = self.preprocessing.image_size or input_shape[1:3]
-        return (input_shape[0], *size, self.preprocessing.channels)
+        size = self.preprocessing.image_size or input_shape[-3:-1]
+        return (*input_shape[:-3], *size, self.preprocessing.channels)
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "preprocessing": self.preprocessing.to_dict()}

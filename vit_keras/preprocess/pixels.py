@@ -62,7 +62,8 @@ def _conversion(image: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
     """Return what converts an image, or a part of it, to float64 pixels in [0, 255]; see `to_pixels`."""
     if image.dtype == bool:
         return lambda part: part * 255.0
-    if not np.issubdtype(image.dtype, np.integer) and not np.issubdtype(image.dtype, np.floating):
+    known = any(np.issubdtype(image.dtype, kind) for kind in (np.integer, np.floating))
+    if not known and image.dtype.name != "bfloat16":
         raise TypeError(f"Pixels are numbers. Received: an array of dtype {image.dtype}")
     if not np.isfinite(image).all():
         raise ValueError("The image has pixels that are not finite numbers.")
@@ -148,6 +149,16 @@ def is_plausible_range(received: tuple[float, float], expected: tuple[float, flo
     return not (least < -margin and 0 <= low < 0.25 and high <= 1)  # in [0, 1]; from 0.25 on, a bright image
 
 
+def in_tensorflow_graph(images: Any) -> bool:
+    """Return whether these are a tensor of TensorFlow without values yet, as in `tf.data.Dataset.map`.
+
+    Example:
+        >>> in_tensorflow_graph(np.zeros(3))
+        False
+    """
+    return type(images).__module__.startswith("tensorflow.") and not hasattr(images, "numpy")
+
+
 def preprocess_inputs(X: Any) -> Any:
     """Convert pixels from [0, 255] to [-1, 1], the range of Google's models: `(x - 127.5) / 127.5`.
 
@@ -164,6 +175,11 @@ def preprocess_inputs(X: Any) -> Any:
     """
     if isinstance(X, (np.ndarray, np.generic, list, tuple)) or not hasattr(X, "dtype"):
         return (numbers(X, "X").astype("float32") - np.float32(127.5)) / np.float32(127.5)
+    return rescaled(X, 1 / 127.5, -1.0)
+
+
+def rescaled(pixels: Any, scale: Any, offset: Any) -> Any:
+    """Return a tensor times a scale plus an offset, numbers or one for each channel; also inside `tf.data`."""
     from keras.layers import Rescaling
 
-    return Rescaling(1 / 127.5, offset=-1.0, dtype="float32")(X)
+    return Rescaling(scale, offset, dtype="float32")(pixels)

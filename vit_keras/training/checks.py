@@ -45,6 +45,8 @@ def check(model: keras.Model, data: Any, *, loss: Any = None) -> None:
         warn_caller(message)
         return
     inputs, labels = first_batch(data)
+    if isinstance(labels, (int, float)) or getattr(labels, "shape", None) == ():
+        raise ValueError("The dataset yields single images, each with one label. Batch it: dataset.batch(32).")
     check_range(model, inputs)
     shape = getattr(model, "output_shape", None)
     if labels is None or isinstance(labels, (dict, list, tuple)) or not isinstance(shape, tuple):
@@ -146,7 +148,9 @@ _REMEDIES = {
 def _reaching(vit: keras.Model, model: keras.Model, inputs: Any) -> Any:
     """Return the inputs of the ViT inside a model, computed by the layers before it."""
     if vit is model:
-        return inputs
+        if hasattr(vit, "check_shape"):
+            vit.check_shape(inputs)
+        return inputs[vit.inputs[0].name] if isinstance(inputs, dict) else inputs
     seen = []
     call = vit.call
 

@@ -21,6 +21,7 @@ from PIL import Image, ImageFilter, ImageOps
 
 from ..._internal.validate import did_you_mean, is_number, python_numbers
 from ...preprocess.images import pixel_range
+from ...preprocess.pixels import in_tensorflow_graph
 from .trivial import trivial_augment
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ class Augmentation:
         Raises:
             ValueError: The pixels are in another range, there are not 1 or 3 channels, or the labels cannot be mixed.
         """
-        if _in_tensorflow_graph(images):
+        if in_tensorflow_graph(images):
             return self._in_graph(images, labels, seed)
         images = np.asarray(images)
         if images.ndim not in (3, 4):
@@ -338,7 +339,3 @@ def _rectangles(areas: np.ndarray, size: tuple[int, int], rng: np.random.Generat
         pixels = np.arange(length) + 0.5
         inside.append((pixels >= (center - half)[:, None]) & (pixels < (center + half)[:, None]))
     return inside[0][:, :, None] & inside[1][:, None, :]
-
-
-def _in_tensorflow_graph(images: Any) -> bool:
-    return type(images).__module__.startswith("tensorflow.") and not hasattr(images, "numpy")

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..._internal.validate import expanded
+from ..._internal.validate import expanded, path_text
 from ..._internal.warn import warn_caller
 from .listing import first_few, list_classes
 
@@ -82,8 +82,12 @@ def folder_of(table: Any, images: str | os.PathLike[str] | None) -> Path:
     return root
 
 
+OF_IMAGES = "a folder of images or a table; datasets are for model.fit, model.evaluate and model.predict"
+"""What an error says images are read from."""
+
+
 def read_folder(path: str | os.PathLike[str], class_names: Sequence[str] | None, errors: str) -> Labeled:
     """Read the images of a folder, PATH/class/image.jpg; see `vit_keras.training.image_folder`."""
-    root = expanded(path)
+    root = expanded(path_text(path, "images", OF_IMAGES))
     names, paths, labels = list_classes(root, class_names, errors)
     return Labeled("single", names, paths, labels, [path.relative_to(root).as_posix() for path in paths], root)

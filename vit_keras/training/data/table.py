@@ -20,13 +20,13 @@ from typing import Any
 import keras
 import numpy as np
 
-from ..._internal.validate import expanded, one_of
+from ..._internal.validate import expanded, one_of, path_text
 from ..._internal.warn import renamed_arguments
 from ...labels import TASKS
 from ...preprocess import Preprocessing
 from .augment import Augmentation
 from .dataset import ImageFolder, datasets_of
-from .labeled import Labeled, folder_of, read_folder
+from .labeled import OF_IMAGES, Labeled, folder_of, read_folder
 from .listing import EXTENSIONS, first_few
 from .splits import hold_out
 from .table_files import is_table, read_columns, row_numbers, whole_columns, without_label
@@ -225,7 +225,7 @@ def read_pictures(source: Any, images_dir: Any, errors: str, options: Mapping[st
     """
     if is_table(source):
         return read_table(source, images_dir=folder_of(source, images_dir), **options)
-    path = expanded(source)
+    path = expanded(path_text(source, "images", OF_IMAGES))
     given = [name for name, value in {**options, "images_dir": images_dir}.items() if value != _OF_A_FOLDER.get(name)]
     if given and not path.is_dir() and path.exists():
         raise ValueError(f"{path} is not a table: its name must end in .csv, .tsv or .parquet.")
