@@ -431,9 +431,8 @@ def test_a_folder_is_no_image(tmp_path):
 def test_what_is_no_image(content, way, tmp_path):
     path = tmp_path / "image.jpg"
     path.write_bytes(content)
-    with pytest.raises(ValueError, match="An error occurred reading") as error:
+    with pytest.raises(ValueError, match="An error occurred reading (?!.*object at 0x)"):
         images.read(WAYS[way](path), 8)
-    assert "object at 0x" not in str(error.value)
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "GIF", "TIFF", "WEBP", "AVIF"])

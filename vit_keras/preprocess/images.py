@@ -301,7 +301,7 @@ def decode(file: Any, what: Any, max_pixels: int = MAX_PIXELS) -> Image.Image:
     Example:
         >>> decode(io.BytesIO(b"text"), "notes.txt")  # doctest: +ELLIPSIS
         Traceback (most recent call last):
-        ValueError: An error occurred reading notes.txt: cannot identify image file ...
+        ValueError: An error occurred reading notes.txt: cannot identify image file. It is ...
     """
     try:
         with warnings.catch_warnings():
