@@ -431,7 +431,7 @@ def test_a_folder_is_no_image(tmp_path):
 def test_what_is_no_image(content, way, tmp_path):
     path = tmp_path / "image.jpg"
     path.write_bytes(content)
-    with pytest.raises(ValueError, match="An error occurred reading"):
+    with pytest.raises(ValueError, match="An error occurred reading (?!.*object at 0x)"):
         images.read(WAYS[way](path), 8)
 
 

@@ -176,10 +176,16 @@ def test_queries_tell_files_apart(server):
 
 
 @pytest.mark.parametrize(
-    "path", ["/../../ViT.npz", "/%2e%2e/%2e%2e/ViT.npz", "/..%2f..%2fViT.npz", "/?file=../ViT.npz"]
+    "path",
+    [
+        *("/../../ViT.npz", "/%2e%2e/%2e%2e/ViT.npz", "/..%2f..%2fViT.npz", "/?file=../ViT.npz"),
+        *("/..%5c..%5cViT.npz", "/C:/ViT.npz", "/C:%5cViT.npz", "/C%3a/models*/ViT.npz"),
+    ],
 )
 def test_no_url_leads_out_of_the_cache(path):
-    assert Path(os.path.normpath(cached_path(f"http://host{path}"))).is_relative_to(home() / "host")
+    place = cached_path(f"http://host{path}")
+    assert Path(os.path.normpath(place)).is_relative_to(home() / "host")
+    assert not set(place.relative_to(home()).as_posix()) & set('\\:*?"<>|')  # which are not names on Windows
 
 
 @pytest.mark.parametrize("progress", [True, False])

@@ -536,6 +536,11 @@ def test_inspect_a_file_of_googles(capsys, google_npz):
     assert found["family"].startswith("google: ") and not {"say", "pass"} & set(found)
 
 
+def test_inspect_a_hybrid_without_units(capsys):
+    assert main(["inspect", "vit_cifar10"]) == 0
+    assert pairs(capsys.readouterr().out)["layers"] == "6 after the root of a ResNet"
+
+
 # Rotary and relative positions, registers, two heads, other poolings, a ResNet, what has to be told, what is refused.
 _FAMILIES = (
     "dinov3_original",

@@ -168,6 +168,12 @@ def test_a_name_may_begin_with_a_tilde(model, expected, capsys):
     assert json.loads(Path("~table.json").read_text())[0]["image"] == "~one.png"
 
 
+def test_patterns_are_expanded_where_the_shell_does_not(model, capsys):
+    output = run(capsys, "o*.png", "f/[a-c]*", "--model", model[1], "--csv", "--top", "1")
+    assert [line.split(",")[0] for line in output.out.splitlines()[1:]] == ORDER[:3]
+    assert "Could not find image or folder: x*.png" in run(capsys, "x*.png", "--model", model[1], status=1).err
+
+
 def test_names_that_the_encoding_of_the_output_lacks_are_escaped(model, capsys, monkeypatch):
     names = ["\u65e5\u672c.png", os.fsdecode(b"\xff.png")]
     for name in names:

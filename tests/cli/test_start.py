@@ -2,6 +2,7 @@
 
 import argparse
 import importlib
+import io
 import json
 import os
 import subprocess
@@ -143,6 +144,15 @@ def test_version(capsys, arguments):
         main(arguments)
     assert stop.value.code == 0
     assert capsys.readouterr().out == f"vit-keras {vit_keras.__version__}\n"
+
+
+def test_help_is_printed_where_the_encoding_has_no_ellipsis(monkeypatch):
+    output = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(output, "ascii", "surrogateescape"))  # as in the C locale
+    with pytest.raises(SystemExit) as ended:
+        main(["predict", "--help"])
+    sys.stdout.flush()
+    assert ended.value.code == 0 and rb"\u2026" in output.getvalue()
 
 
 @pytest.mark.parametrize("arguments", [[], ["predict"], ["paint", "a.png"], ["predict", "a.png", "--top", "many"]])

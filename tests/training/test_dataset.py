@@ -1,6 +1,7 @@
 """Folders of pictures as datasets: the right pixels, the same batches whatever happens, and mistakes said in time."""
 
 import os
+import pickle
 import random
 import warnings
 
@@ -125,6 +126,9 @@ def test_batches_are_the_same_whatever_the_threads_and_the_cache(folder, tmp_pat
     data = image_folder(folder, SIZE, batch_size=5, seed=3, shuffle=True, augmentation=augmentation, workers=3)
     data.epoch = 2
     assert same(plain, data)  # read ahead
+    data.on_epoch_begin()  # as `fit` does before it hands the dataset to processes that are spawned
+    assert same(plain, batches(pickle.loads(pickle.dumps(data)), 2))
+    data.on_epoch_end()
 
 
 def test_every_epoch_has_every_picture_once(folder):

@@ -7,6 +7,7 @@ path of its URL.
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -39,7 +40,8 @@ def cached_path(url: str) -> Path:
         parts = urlsplit(url)
     except ValueError as error:
         raise ValueError(f"{url} is not an address: {error}.") from None
-    path = [p for p in unquote(parts.path).split("/") if p not in ("", ".", "..")]
+    plain = re.sub(r'[<>:"\\|?*]', "_", unquote(parts.path))  # Windows has no such names, or reads them as folders
+    path = [p for p in plain.split("/") if p not in ("", ".", "..")]
     if parts.query:
         import hashlib
 

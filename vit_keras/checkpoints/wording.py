@@ -84,7 +84,9 @@ def _model_in_words(report: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [
         (
             "layers",
-            f"{c['num_layers']}" + (f" after a ResNet of {c['resnet']} units" if c["resnet"] is not None else ""),
+            f"{c['num_layers']}"
+            + (f" after a ResNet of {c['resnet']} units" if c["resnet"] else "")
+            + (" after the root of a ResNet" if c["resnet"] == () else ""),
         ),
         ("hidden size", f"{c['hidden_size']}"),
         *_heads_in_words(c, report),

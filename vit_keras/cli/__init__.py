@@ -31,8 +31,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         1
     """
     arguments = sys.argv[1:] if arguments is None else arguments
-    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
-        sys.stdout.reconfigure(errors="backslashreplace")  # as standard error: its encoding may lack a file's name
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors in ("strict", "surrogateescape"):
+        sys.stdout.reconfigure(errors="backslashreplace")  # as standard error: its encoding may lack a character
     try:
         options = build_parser().parse_args(arguments)
         options.command = shlex.join(["vit-keras", *arguments])

@@ -65,7 +65,7 @@ _COMMANDS = (
     ),
     ("exports.benchmark", "compare the speed of exported files", "benchmark vit_ti16.onnx vit_ti16.tflite vit_ti16"),
     ("serving.serve", "serve a model over HTTP, with a web page to try it", "serve model.onnx"),
-    ("weights.inspect", "describe a weight file without reading its values", "inspect vit.safetensors"),
+    ("weights.inspect", "describe a weight file, and how it would be loaded", "inspect vit.safetensors"),
     ("weights.convert", "convert weights to another format", "convert vit.npz vit.safetensors"),
     ("weights.download", "download published weights", "download 'Ti_16/*' --dry-run"),
     ("weights.models", "list published weights", "models dinov2 --source facebook"),

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import glob
 import io
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -143,6 +145,8 @@ def check_not_read(target: Path, source: Path) -> None:
 def files_of(images: Sequence[str]) -> list[str]:
     """Return the images that are named: files and URLs, and all in a folder and in those in it, sorted by name.
 
+    Patterns such as `*.jpg` are expanded, which not every shell does.
+
     Raises:
         FileNotFoundError: There is nothing at a path.
         ValueError: A folder has no images.
@@ -154,6 +158,8 @@ def files_of(images: Sequence[str]) -> list[str]:
             found += files_in(name)[0]
         elif "://" in name or path.is_file():
             found.append(name)
+        elif matching := [each for each in sorted(glob.glob(os.fspath(path))) if Path(each) != path]:
+            found += files_of(matching)
         else:
             raise FileNotFoundError(f"Could not find image or folder: {name}")
     return found

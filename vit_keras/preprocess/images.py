@@ -264,7 +264,7 @@ def _open(source: Any, timeout: float | None, max_bytes: int, max_pixels: int) -
             raise FileNotFoundError(f"Could not find image at path: {path}")
         return decode(path, path, max_pixels)
     if hasattr(source, "read"):
-        return decode(io.BytesIO(source.read()), getattr(source, "name", source), max_pixels)
+        return decode(io.BytesIO(source.read()), getattr(source, "name", "the open file"), max_pixels)
     raise TypeError(
         f"An image is a path, a URL, bytes, an open file, a PIL image or an array. Received: {type(source).__name__}"
     )
@@ -301,7 +301,7 @@ def decode(file: Any, what: Any, max_pixels: int = MAX_PIXELS) -> Image.Image:
     Example:
         >>> decode(io.BytesIO(b"text"), "notes.txt")  # doctest: +ELLIPSIS
         Traceback (most recent call last):
-        ValueError: An error occurred reading notes.txt: cannot identify image file ...
+        ValueError: An error occurred reading notes.txt: cannot identify image file. It is ...
     """
     try:
         with warnings.catch_warnings():
@@ -312,7 +312,8 @@ def decode(file: Any, what: Any, max_pixels: int = MAX_PIXELS) -> Image.Image:
     except (FileNotFoundError, PermissionError) as error:
         raise ValueError(f"An error occurred reading {what}: {error}") from None
     except (OSError, ValueError, SyntaxError, OverflowError, RuntimeError) as error:
-        raise ValueError(f"An error occurred reading {what}: {error}. It is not an image that Pillow knows.") from None
+        reason = str(error).replace(f" {file!r}", "")  # an address in memory, where the file is bytes
+        raise ValueError(f"An error occurred reading {what}: {reason}. It is not an image that Pillow knows.") from None
 
 
 def _of_pillows_limit(error: Image.DecompressionBombError, max_pixels: int) -> str:

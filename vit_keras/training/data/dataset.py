@@ -296,6 +296,9 @@ class ImageFolder(keras.utils.PyDataset):
         """Callbacks for `fit` that tell this dataset the epoch, also in a run that is continued."""
         return [SetEpoch(self)]
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_ahead": None}  # another process has no part in the threads of this one
+
     def __len__(self) -> int:
         return math.ceil(len(self.paths) / self.batch_size)
 
