@@ -17,7 +17,7 @@ import keras
 from ._internal.bounds import about, patch_stride
 from ._internal.validate import check_activations, did_you_mean, path_text, size_pair
 from ._internal.warn import warn_caller
-from .anatomy import find_vit, learner
+from .anatomy import find_vit, learner, own_preprocessing
 from .build import build
 from .checkpoints.architecture import check_head, complete
 from .checkpoints.checkpoint import Checkpoint
@@ -28,7 +28,6 @@ from .checkpoints.saved_models import is_whole_model, load_model
 from .checkpoints.weights import Weights
 from .config import ViTConfig, check_names
 from .model import VisionTransformer
-from .preprocess import GOOGLE
 from .preprocess.layer import Preprocess
 from .variants import CIFAR10, VARIANTS
 
@@ -445,6 +444,6 @@ def preprocessing_layer(model: keras.Model, **options: Any) -> Preprocess:
         (None, 10)
     """
     vit = find_vit(model)
-    own = getattr(vit, "preprocessing", GOOGLE)
+    own = own_preprocessing(vit)
     fixed = tuple(vit.input_shape[1:3])
     return Preprocess(own.replace(image_size=own.image_size if None in fixed else fixed), **options)
