@@ -134,7 +134,9 @@ def _infer_plain_config(vit: keras.Model, shapes: Mapping[str, tuple[int, ...]])
     plain = {"cls", "embedding/kernel", POSITIONS} <= set(shapes) and all(map(_PLAIN.match, shapes))
     special = any(isinstance(layer, (layers.MeanToken, layers.RotaryPositions)) for layer in vit.layers)
     if not plain or special or not anatomy.has_attention(vit):
-        raise ValueError(f"The model {vit.name!r} has no ViTConfig: it was cloned or cut out of another model. Pass that one.")
+        raise ValueError(
+            f"The model {vit.name!r} has no ViTConfig: it was cloned or cut out of another model. Pass that model."
+        )
     blocks = anatomy.attention_blocks(vit)
     positions = next(layer for layer in vit.layers if isinstance(layer, layers.AddPositionEmbs))
     pooled = any(isinstance(layer, layers.ExtractToken) for layer in vit.layers)
