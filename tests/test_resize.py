@@ -471,7 +471,7 @@ def copied(copy, **options):
         {"position_resize": "bicubic", "head_bias": False, "dropout": 0.1, "stochastic_depth": 0.1},
         {"pooling": None, "include_top": False, "final_norm": None},
         {"post_norm": True, "layer_scale": 0.1, "gated_mlp": True, "qkv_bias": False},
-        {"position_prefix": False, "relative_positions": True},
+        {"position_prefix": False, "relative_positions": True, "activation": keras.layers.LeakyReLU(0.2)},
     ],
 )
 def test_a_copy_without_a_configuration_is_resized_as_its_model(copy, options):

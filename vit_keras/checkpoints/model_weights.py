@@ -166,7 +166,7 @@ def _infer_plain_config(vit: keras.Model, shapes: Mapping[str, tuple[int, ...]])
             "include_top": "head" in top,
             "classes": top.get("head", 1000),
             "head_bias": "head" not in top or "head/bias" in shapes,
-            "activation": "linear" if head is None else head.activation.__name__,
+            "activation": "linear" if head is None else keras.activations.serialize(head.activation),
             "drop_remainder": True,
         }
     )
