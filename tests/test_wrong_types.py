@@ -220,7 +220,7 @@ def test_an_activation_that_exists_is_taken(value):
 
 
 @pytest.mark.filterwarnings("ignore:The object being serialized includes a `lambda`")
-@pytest.mark.parametrize("value", [lambda x: x, np.tanh])
+@pytest.mark.parametrize("value", [lambda x: x, functools.partial(np.power, 2)])
 def test_an_activation_that_no_file_can_name_is_refused(value):
     with pytest.raises(ValueError, match="a function that is registered by"):
         vit.build_model(16, 8, 1, 8, 2, "tiny", 16, classes=3, activation=value)
