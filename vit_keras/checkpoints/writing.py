@@ -308,7 +308,8 @@ def _size_of_positions(weights: ModelWeights) -> tuple[int, int] | None:
     config = ViTConfig(**weights.architecture)
     if config.image_size is not None or config.position_grid is None:
         return config.image_size or weights.preprocessing.image_size
-    return tuple(patches * pixels for patches, pixels in zip(config.position_grid, config.stride))
+    down, across = (patches * pixels for patches, pixels in zip(config.position_grid, config.stride))
+    return down, across
 
 
 def _transformers_config(weights: ModelWeights, family: Family) -> tuple[dict[Any, Any], dict[Any, Any]]:
