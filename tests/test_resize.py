@@ -448,3 +448,47 @@ def test_maps_are_of_images_as_the_model_knows_them():
     np.testing.assert_array_equal(own, named)
     other = visualize.attention_map(model, image, return_map=True, preprocess=vit.preprocess_inputs)
     assert np.abs(own - other).max() > 1e-4
+
+
+COPIES = {"clone": keras.models.clone_model, "functional": lambda model: keras.Model(model.input, model.output)}
+
+
+def copied(copy, **options):
+    """A model, and a copy of it that has no configuration."""
+    model = vit.build_model(32, 8, 2, 32, 4, "small", 64, classes=3, **options)
+    model.preprocessing = model.preprocessing.replace(mean=0.4, interpolation="bicubic")
+    for weight in model.weights:
+        weight.assign(np.random.RandomState(0).normal(0, 0.2, weight.shape))
+    plain = COPIES[copy](model)
+    plain.set_weights(model.get_weights())
+    return model, plain
+
+
+@pytest.mark.parametrize("copy", COPIES)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"position_resize": "bicubic", "head_bias": False, "dropout": 0.1, "stochastic_depth": 0.1},
+        {"pooling": None, "include_top": False, "final_norm": None},
+        {"post_norm": True, "layer_scale": 0.1, "gated_mlp": True, "qkv_bias": False},
+        {"position_prefix": False, "relative_positions": True, "activation": keras.layers.LeakyReLU(0.2)},
+    ],
+)
+def test_a_copy_without_a_configuration_is_resized_as_its_model(copy, options):
+    model, plain = copied(copy, **options)
+    ours, theirs = vit.resize(plain, (48, 32)), vit.resize(model, (48, 32))
+    assert ours.config.replace(name="", classes=3, drop_remainder=False) == theirs.config.replace(name="")
+    assert ours.preprocessing == theirs.preprocessing
+    assert vit.preprocessing_layer(plain).preprocessing == vit.preprocessing_layer(model).preprocessing
+    for our, their in zip(ours.get_weights(), theirs.get_weights(), strict=True):
+        np.testing.assert_array_equal(our, their)
+
+
+@pytest.mark.parametrize("copy", COPIES)
+@pytest.mark.parametrize(
+    "options", [{"pooling": "gap", "class_token": True}, {"pooling": "token+gap"}, {"rope_theta": 100.0}]
+)
+def test_a_copy_whose_layers_do_not_say_all_is_refused(copy, options):
+    _, plain = copied(copy, **options)
+    with pytest.raises(ValueError, match="has no ViTConfig"):
+        vit.resize(plain, 64)

@@ -211,6 +211,11 @@ def test_a_file_that_is_no_model(tmp_path):
     (tmp_path / "text.h5").write_text("hello")
     with pytest.raises(ValueError, match=r"text\.h5"):
         vit_keras.load_model(tmp_path / "text.h5")
+    half = (tmp_path / "wrong.keras").read_bytes()[:-1]
+    for content, what in ((half, "incomplete archive"), (b"", "an empty file"), (b"<html>", "a web page")):
+        (tmp_path / "part.keras").write_bytes(content)
+        with pytest.raises(ValueError, match=rf"part\.keras .*: it is .*{what}"):
+            vit_keras.load_model(tmp_path / "part.keras")
 
 
 @pytest.mark.parametrize("suffix", [".keras", ".h5"])

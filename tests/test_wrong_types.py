@@ -219,6 +219,13 @@ def test_an_activation_that_exists_is_taken(value):
     assert vit.ViTConfig(activation=value).activation is value
 
 
+@pytest.mark.filterwarnings("ignore:The object being serialized includes a `lambda`")
+@pytest.mark.parametrize("value", [lambda x: x, functools.partial(np.power, 2)])
+def test_an_activation_that_no_file_can_name_is_refused(value):
+    with pytest.raises(ValueError, match="a function that is registered by"):
+        vit.build_model(16, 8, 1, 8, 2, "tiny", 16, classes=3, activation=value)
+
+
 def test_the_short_name_of_a_filter_is_answered_with_ours():
     for call, meant in (
         (lambda: images.read(IMAGES[0], 3, interpolation="cubic"), "'bicubic_antialias'"),

@@ -46,7 +46,7 @@ def build(config: ViTConfig, *, dtype: Any = None) -> VisionTransformer:
     """
     instance(config, ViTConfig, "config")
     if not isinstance(config.activation, str):  # of a string, serialize would import TensorFlow, whatever the backend
-        config = config.replace(activation=keras.activations.serialize(keras.activations.get(config.activation)))
+        config = config.replace(activation=_as_stored(config.activation))
     image = keras.Input((*(config.image_size or (None, None)), config.channels))
     with _default_dtype(dtype):
         patches = embed_patches(image, config)
@@ -56,6 +56,20 @@ def build(config: ViTConfig, *, dtype: Any = None) -> VisionTransformer:
     model.config = config
     model.preprocessing = GOOGLE.for_channels(config.channels)
     return model
+
+
+def _as_stored(activation: Any) -> Any:
+    """Return an activation that is not a name as a file stores it."""
+    try:
+        stored = keras.activations.serialize(keras.activations.get(activation))
+        keras.activations.get(stored)
+    except (TypeError, ValueError):
+        raise ValueError(
+            "activation must be the name of an activation of Keras, or a function that is registered by "
+            "@keras.saving.register_keras_serializable(), so that a file can name it. To use a different function, put "
+            f"keras.layers.Activation(function) behind the model. Received: {activation!r:.100}"
+        ) from None
+    return stored
 
 
 def embed_patches(x: Any, config: ViTConfig) -> Any:

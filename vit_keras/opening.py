@@ -17,7 +17,7 @@ import keras
 from ._internal.bounds import about, patch_stride
 from ._internal.validate import check_activations, did_you_mean, path_text, size_pair
 from ._internal.warn import warn_caller
-from .anatomy import find_vit, learner
+from .anatomy import find_vit, learner, own_preprocessing
 from .build import build
 from .checkpoints.architecture import check_head, complete
 from .checkpoints.checkpoint import Checkpoint
@@ -28,7 +28,6 @@ from .checkpoints.saved_models import is_whole_model, load_model
 from .checkpoints.weights import Weights
 from .config import ViTConfig, check_names
 from .model import VisionTransformer
-from .preprocess import GOOGLE
 from .preprocess.layer import Preprocess
 from .variants import CIFAR10, VARIANTS
 
@@ -155,8 +154,8 @@ def from_checkpoint(
         family: Name of the family (`checkpoints.families.FAMILIES`), if the names in the file do not show it.
         strict: Whether a name in the file that the family does not know is an error.
         key: Name of one of several state dicts in a PyTorch file, such as `"model_ema"`.
-        **options: Fields of `ViTConfig` to change or to add. `classes=10` and `include_top=False` drop the head of the
-            file, `patch_size=8` resamples the patch embedding, and `num_heads=6` adds what the file does not say.
+        **options: Fields of `ViTConfig` to change or to add. `include_top=False` drops the head, `classes=10` makes
+            a new one, `patch_size=8` resamples the patch embedding, and `num_heads=6` adds what the file does not say.
 
     Returns:
         A `VisionTransformer`, with its `preprocessing`, `labels` and `load_report`.
@@ -274,7 +273,7 @@ def _configure(
         fixed = {name: fields[name] for name in _FIXED if name in fields}
         fields |= _said_by_file(source, fixed, options) | fixed
         source.architecture |= {name: options[name] for name in _READ_FROM_FILE if name in options}
-        options = _with_its_class_token(source, options)
+        options = _with_implied(source, options)
         if preset is None:
             native = _native_size(source, patch_stride(fields["patch_size"], fields.get("resnet")), source_grid)
             fields = _of_same_size(source, fields) | fields
@@ -312,11 +311,12 @@ def _of_same_size(source: Weights | ModelWeights, fields: dict[str, Any]) -> dic
     return {}
 
 
-def _with_its_class_token(source: Weights | ModelWeights, options: dict[str, Any]) -> dict[str, Any]:
-    """Keep the file's class token, or its lack of one, when the caller changes the pooling."""
+def _with_implied(source: Weights | ModelWeights, options: dict[str, Any]) -> dict[str, Any]:
+    """Add what the caller's options imply: a head for `classes`, and with another pooling the file's class token."""
+    head = {} if options.get("classes") is None else {"include_top": True}
     token = "cls" in source.shapes
     implied = "pooling" not in options or token == (options["pooling"] not in ("gap", "mean", "map"))
-    return options if implied else {"class_token": token, **options}
+    return {**head, **({} if implied else {"class_token": token}), **options}
 
 
 def _settle_grid(source: Any, options: dict[str, Any], source_grid: tuple[int, int] | None) -> None:
@@ -386,7 +386,7 @@ def resize(model: keras.Model, image_size: ImageSize, *, dtype: Any = None, **op
     source = ModelWeights(model)
     vit, config = find_vit(model), ViTConfig(**source.architecture)
     source.architecture |= {field: value for field, value in options.items() if field.endswith("_resize")}
-    options = _with_its_class_token(source, options)
+    options = _with_implied(source, options)
     fields = {"image_size": image_size, "position_grid": source.grid() if image_size is None else None, **options}
     if config.tokens_mlp_dim is not None and (image_size is None or config.replace(**fields).grid != source.grid()):
         raise ValueError(
@@ -445,6 +445,6 @@ def preprocessing_layer(model: keras.Model, **options: Any) -> Preprocess:
         (None, 10)
     """
     vit = find_vit(model)
-    own = getattr(vit, "preprocessing", GOOGLE)
+    own = own_preprocessing(vit)
     fixed = tuple(vit.input_shape[1:3])
     return Preprocess(own.replace(image_size=own.image_size if None in fixed else fixed), **options)

@@ -592,6 +592,13 @@ def test_file_without_a_head(google_npz):
     assert (report.adapted, report.fresh) == ((), HEAD)
 
 
+@pytest.mark.parametrize("options, width", [({}, 64), ({"classes": 3}, 3), ({"classes": 3, "include_top": False}, 64)])
+def test_a_file_without_a_head_gets_one_for_classes(options, width, google_npz):
+    path = google_npz(classes=0)
+    assert vit.from_checkpoint(path, **options).output_shape == (None, width)
+    assert vit.resize(vit.from_checkpoint(path), 64, **options).output_shape == (None, width)
+
+
 @pytest.mark.parametrize("include_head", [None, True])
 def test_pre_logits_come_with_the_head(google_npz, include_head):
     model, arrays = fresh(representation_size=32), mu(representation=32)

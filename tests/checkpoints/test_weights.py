@@ -394,6 +394,12 @@ def test_two_arrays_for_one_weight(folder):
         checkpoints.Weights(path, strict=False)
 
 
+def test_the_numbered_layers_of_keras_are_not_advised_away(tmp_path):
+    vit.build_model(16, 8, 1, 8, 2, "tiny", 16, classes=3, pre_norm=True).save_weights(tmp_path / "x.weights.h5")
+    with pytest.raises(ValueError, match="2 arrays are not known .* Call load_weights of a model"):
+        checkpoints.Weights(tmp_path / "x.weights.h5")
+
+
 def test_unknown_arrays_are_named_and_left_out_on_demand(folder):
     arrays = {**load("timm_vit").state_dict(), "blocks.0.adapter.weight": np.ones((4, 4), np.float32)}
     path = folder("timm_vit", arrays)

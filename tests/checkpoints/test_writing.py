@@ -314,6 +314,21 @@ def test_a_model_inside_a_model(tmp_path):
     assert_same_model(inner, from_checkpoint(tmp_path / "x.safetensors"))
 
 
+COPIES = {"clone": keras.models.clone_model, "functional": lambda model: keras.Model(model.input, model.output)}
+
+
+@pytest.mark.parametrize("copy", COPIES)
+def test_a_model_without_a_configuration(copy, tmp_path):
+    model = small(position_resize="bicubic_antialias", head_bias=False, layer_scale=0.1)
+    model.preprocessing = PRESETS["timm"].replace(mean=(0.1, 0.2, 0.3), image_size=(32, 32))
+    plain = COPIES[copy](model)
+    plain.set_weights(model.get_weights())
+    save_weights(plain, tmp_path / "x.safetensors")
+    again = from_checkpoint(tmp_path / "x.safetensors")
+    again.config = again.config.replace(name="small", drop_remainder=False)
+    assert_same_model(model, again)
+
+
 def test_a_new_head_of_other_classes(google_npz, tmp_path):
     model = from_checkpoint(google_npz(), classes=3)
     model.labels = ("a", "b", "c")

@@ -13,13 +13,13 @@ from typing import Any
 import keras
 import numpy as np
 
-from .. import anatomy
+from .. import anatomy, layers
 from ..backend.keras_internals import full_kernel
 from ..config import ViTConfig
-from ..preprocess import GOOGLE
 from . import grids
 from .assumptions import NOTHING
 from .families import Family, family_named
+from .families.rules import POSITIONS
 
 __all__ = ["ModelWeights"]
 
@@ -75,7 +75,7 @@ class ModelWeights(Mapping[str, Any]):
         anatomy.check_settings(vit)
         config = getattr(vit, "config", None) or _infer_plain_config(vit, self.shapes)
         self.architecture: dict[str, Any] = dataclasses.asdict(config)
-        self.preprocessing: Any = getattr(vit, "preprocessing", GOOGLE)
+        self.preprocessing: Any = anatomy.own_preprocessing(vit)
         self.labels, self.task = getattr(vit, "labels", None), getattr(vit, "task", "single")
         self.published: None = None
         self.image_size: Any | tuple[int, int] | None = config.image_size
@@ -130,32 +130,46 @@ def canonical_variables(vit: keras.Model) -> dict[str, Any]:
 
 
 def _infer_plain_config(vit: keras.Model, shapes: Mapping[str, tuple[int, ...]]) -> ViTConfig:
-    """Infer the `ViTConfig` of a plain ViT that has none: a model of vit-keras 0.x, or a clone."""
-    plain = {"cls", "embedding/kernel"} <= set(shapes) and all(map(_PLAIN.match, shapes))
-    if not plain or not anatomy.has_attention(vit):
-        raise ValueError(f"The model {vit.name!r} has no ViTConfig: it was cloned or cut out of another model.")
+    """Infer the `ViTConfig` of a plain ViT that has none, from its layers: a model of vit-keras 0.x, or a clone."""
+    plain = {"cls", "embedding/kernel", POSITIONS} <= set(shapes) and all(map(_PLAIN.match, shapes))
+    special = any(isinstance(layer, (layers.MeanToken, layers.RotaryPositions)) for layer in vit.layers)
+    if not plain or special or not anatomy.has_attention(vit):
+        raise ValueError(
+            f"The model {vit.name!r} has no ViTConfig: it was cloned or cut out of another model. Pass that model."
+        )
     blocks = anatomy.attention_blocks(vit)
+    positions = next(layer for layer in vit.layers if isinstance(layer, layers.AddPositionEmbs))
+    pooled = any(isinstance(layer, layers.ExtractToken) for layer in vit.layers)
     head = next((layer for layer in anatomy.heads(vit) if layer.name == "head"), None)
     top = {name: shapes[f"{name}/kernel"][1] for name in ("pre_logits", "head") if f"{name}/kernel" in shapes}
     patch_height, patch_width, channels, hidden_size = shapes["embedding/kernel"]
-    block = blocks[0]
+    image_size = tuple(vit.input_shape[1:3])
+    of_blocks = {name: value for name, value in blocks[-1].get_config().items() if name in _FIELDS}
     return ViTConfig(
-        name=vit.name,
-        image_size=tuple(vit.input_shape[1:3]),
-        patch_size=(patch_height, patch_width),
-        channels=channels,
-        num_layers=len(blocks),
-        hidden_size=hidden_size,
-        num_heads=block.num_heads,
-        dim_head=block.dim_head,
-        mlp_dim=block.mlp_dim,
-        dropout=block.dropout,
-        mlp_activation=block.mlpblock.activation,
-        epsilon=block.epsilon,
-        merge_tokens=tuple(block.merge_tokens for block in blocks),
-        representation_size=top.get("pre_logits"),
-        include_top="head" in top,
-        classes=top.get("head", 1000),
-        activation="linear" if head is None else head.activation.__name__,
-        drop_remainder=True,
+        **{
+            **of_blocks,
+            "name": vit.name,
+            "image_size": None if None in image_size else image_size,
+            "position_grid": positions.grid if None in image_size else None,
+            "position_prefix": positions.grid is None or shapes[POSITIONS][1] > math.prod(positions.grid),
+            "position_resize": positions.resize,
+            "relative_positions": blocks[0].att.relative_grid is not None,
+            "patch_size": (patch_height, patch_width),
+            "patch_bias": "embedding/bias" in shapes,
+            "channels": channels,
+            "num_layers": len(blocks),
+            "hidden_size": hidden_size,
+            "merge_tokens": tuple(block.merge_tokens for block in blocks),
+            "final_norm": "tokens" if "Transformer/encoder_norm/scale" in shapes else None,
+            "pooling": "token" if pooled else None,
+            "representation_size": top.get("pre_logits"),
+            "include_top": "head" in top,
+            "classes": top.get("head", 1000),
+            "head_bias": "head" not in top or "head/bias" in shapes,
+            "activation": "linear" if head is None else keras.activations.serialize(head.activation),
+            "drop_remainder": True,
+        }
     )
+
+
+_FIELDS = {field.name for field in dataclasses.fields(ViTConfig)}

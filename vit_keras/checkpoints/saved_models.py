@@ -25,6 +25,7 @@ from .._internal import finite
 from .._internal.bounds import LIMIT_INPUT, LIMIT_LAYERS, LIMIT_TEXT, shortened, too_many, too_much
 from .._internal.validate import expanded, path_text
 from . import orbax
+from .readers.sniff import Kind, kind_of
 
 
 def load_model(
@@ -67,7 +68,10 @@ def load_model(
         raise FileNotFoundError(f"There is no model file at {path}.")
     is_archive = _is_keras_archive(path)
     if not (is_archive or _is_hdf5(path)):
-        raise ValueError(f"{path} is not a Keras model: neither a .keras archive nor an HDF5 file, whatever its name.")
+        kind = kind_of(path)
+        is_whole = kind is not Kind.ZIP or zipfile.is_zipfile(path)
+        what = kind.words if is_whole else "a damaged or incomplete archive"
+        raise ValueError(f"{path} is not a Keras model, neither a .keras archive nor an HDF5 file: it is {what}.")
     config = None
     try:
         config, keras_2 = _read_keras(path) if is_archive else _read_h5(path)

@@ -305,7 +305,10 @@ def _check(binding: rules.Binding, family: Family, strict: bool) -> None:
         raise ValueError(f"Two arrays of the file are both {binding.doubled[0]!r}.")
     if binding.unknown and strict:
         some = ", ".join(map(repr, binding.unknown[:4]))
+        advice = "Pass strict=False to leave them out."
+        if family is FAMILIES["keras"]:  # its names are numbers: these arrays are layers of the model
+            advice = "Call load_weights of a model with the same configuration. strict=False leaves them out."
         raise ValueError(
             f"{len(binding.unknown)} arrays are not known in the family {family.name!r}: {some}"
-            f"{' …' if len(binding.unknown) > 4 else ''}. Pass strict=False to leave them out."
+            f"{' …' if len(binding.unknown) > 4 else ''}. {advice}"
         )

@@ -16,7 +16,6 @@ from typing import Any
 import keras
 import numpy as np
 
-from .. import anatomy
 from .._internal.atomic import naming, put_together, workspace
 from .._internal.validate import expanded, instance
 from .._internal.warn import warn_caller
@@ -91,18 +90,17 @@ def save_weights(model: keras.Model, path: str | os.PathLike[str], format: str |
     """
     path = expanded(instance(path, (str, os.PathLike), "path"))
     candidates = _candidates(path, format)
-    vit = anatomy.find_vit(model)
-    weights = ModelWeights(vit)
+    weights = ModelWeights(model)
     family, arrays = _arrays(weights, candidates)
     if path.suffix == ".npz" and not path.is_dir():
         _warn_of_unstored_fields(path, family, arrays, weights)
         files = {path.name: lambda part: _write_npz(part, arrays)}
     elif path.suffix == ".safetensors" and not path.is_dir():
-        files = {path.name: lambda part: _write_safetensors(part, arrays, vit, family)}
+        files = {path.name: lambda part: _write_safetensors(part, arrays, weights, family)}
     else:
-        config, processor = _transformers_config(vit, family, weights)
+        config, processor = _transformers_config(weights, family)
         files = {
-            "model.safetensors": lambda part: _write_safetensors(part, arrays, vit, family),
+            "model.safetensors": lambda part: _write_safetensors(part, arrays, weights, family),
             "preprocessor_config.json": lambda part: _write_json(part, processor),
             "config.json": lambda part: _write_json(part, config),
         }
@@ -270,9 +268,9 @@ def _write_npz(path: Path, arrays: rules.Arrays) -> None:
                 np.lib.format.write_array(file, array, version=(1, 0), allow_pickle=False)
 
 
-def _write_safetensors(path: Path, arrays: rules.Arrays, vit: keras.Model, family: Family) -> None:
+def _write_safetensors(path: Path, arrays: rules.Arrays, weights: ModelWeights, family: Family) -> None:
     # The library's own function needs all arrays at once. The format is a length, a JSON of offsets, and the values.
-    settings = json.dumps({"family": family.name, **_settings(vit)})
+    settings = json.dumps({"family": family.name, **_settings(weights)})
     header: dict[str, Any] = {"__metadata__": {"format": "pt", SETTINGS: settings}}
     end = 0
     for name, shape in arrays.shapes.items():
@@ -291,28 +289,30 @@ def _write_json(path: Path, content: Mapping[str, Any]) -> None:
     path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def _settings(vit: keras.Model) -> dict[str, Any]:
+def _settings(weights: ModelWeights) -> dict[str, Any]:
     """Return the settings that the arrays do not show, so that this package reads the same model from the file."""
-    settings = {key: value for key, value in vit.settings().items() if value is not None}
-    size = _size_of_positions(vit)
-    settings["config"] = {**settings["config"], "image_size": size, "position_grid": None}
-    return settings
+    settings = {
+        "config": {**weights.architecture, "image_size": _size_of_positions(weights), "position_grid": None},
+        "preprocessing": weights.preprocessing.to_dict(),
+        "labels": weights.labels,
+        "task": None if weights.task == "single" else weights.task,  # files of classifiers stay as they were
+    }
+    return {key: value for key, value in settings.items() if value is not None}
 
 
-def _size_of_positions(vit: keras.Model) -> tuple[int, int] | None:
+def _size_of_positions(weights: ModelWeights) -> tuple[int, int] | None:
     """Return the image size that a model's positions are for, or `None` if it is unknown.
 
     For a model of any size, `anatomy.native_size` is the size of its checkpoint, which its table may not be for.
     """
-    config = vit.config
+    config = ViTConfig(**weights.architecture)
     if config.image_size is not None or config.position_grid is None:
-        return config.image_size or vit.preprocessing.image_size
-    return tuple(patches * pixels for patches, pixels in zip(config.position_grid, config.stride))
+        return config.image_size or weights.preprocessing.image_size
+    down, across = (patches * pixels for patches, pixels in zip(config.position_grid, config.stride))
+    return down, across
 
 
-def _transformers_config(
-    vit: keras.Model, family: Family, weights: ModelWeights
-) -> tuple[dict[Any, Any], dict[Any, Any]]:
+def _transformers_config(weights: ModelWeights, family: Family) -> tuple[dict[Any, Any], dict[Any, Any]]:
     """Return the `config.json` and the `preprocessor_config.json` with which transformers gives the same outputs."""
     config = weights.architecture
     model, different = transformers_json.model_of(family, config)
@@ -322,21 +322,21 @@ def _transformers_config(
             f"transformers has no model that computes the same: its {model.name if model else family.title} is not for "
             f"{fields}. Nothing was written. To write the weights alone, pass the path of a .safetensors file."
         )
-    size = _size_of_positions(vit)
+    size = _size_of_positions(weights)
     if size is None:
         raise ValueError(
             "A config.json needs an image_size, and this model takes any. Call vit_keras.resize(model, image_size) "
             "first."
         )
     try:
-        described = transformers_json.write_config(model, config, size, _labels(vit), vit.task)
-        preprocessing = vit.preprocessing.replace(image_size=vit.preprocessing.image_size or size)
+        described = transformers_json.write_config(model, config, size, _labels(weights), weights.task)
+        preprocessing = weights.preprocessing.replace(image_size=weights.preprocessing.image_size or size)
         return described, transformers_json.write_processor(preprocessing)
     except ValueError as error:
         raise ValueError(f"{error} Nothing was written.") from None
 
 
-def _labels(vit: keras.Model) -> tuple[str, ...] | None:
+def _labels(weights: ModelWeights) -> tuple[str, ...] | None:
     """Return the class names of a model if there is one for each class."""
-    labels = names(vit.labels)
-    return labels if labels is not None and len(labels) == vit.config.classes else None
+    labels = names(weights.labels)
+    return labels if labels is not None and len(labels) == weights.architecture["classes"] else None
