@@ -270,6 +270,15 @@ def test_rows_of_a_table_that_are_left_out(tmp_path):
         assert evaluate(model, table, images_dir=tmp_path, errors="skip", only=["p1"]).paths == ("p1.png",)
 
 
+def test_an_image_in_several_rows_counts_with_each_of_its_labels(tmp_path):
+    model = make()
+    model.labels = ("ant", "bee", "cow")
+    table = table_of(tmp_path, {"label": ["ant", "bee", "cow", "ant"]})
+    table["image"][2] = "p0"
+    found = evaluate(model, table, images_dir=tmp_path, only=["p1", "p0", "p0"])  # as in a split.json
+    assert (found.paths, found.labels.tolist()) == (("p1.png", "p0.png", "p0.png"), [1, 0, 2])
+
+
 @pytest.mark.parametrize(
     ("labels", "options", "message"),
     [

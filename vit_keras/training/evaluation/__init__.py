@@ -364,11 +364,14 @@ def _chosen(paths: Sequence[str], only: Any) -> np.ndarray:
             only = json.loads(file.read_text(encoding="utf-8-sig"))["validation"]
         except (ValueError, LookupError, TypeError) as error:
             raise ValueError(f"{file} is not a split.json of finetune: {error!r}.") from None
-    place = {path: number for number, path in enumerate(paths)}
-    missing = [path for path in only if path not in place]
+    rows: dict[str, list[int]] = {}  # an image may be in several
+    for row, path in enumerate(paths):
+        rows.setdefault(path, []).append(row)
+    wanted = dict.fromkeys(map(str, only))
+    missing = [path for path in wanted if path not in rows]
     if missing:
         raise FileNotFoundError(f"{len(missing):,} of the images to evaluate are not there, such as {missing[0]}.")
-    return np.array([place[path] for path in only], int)
+    return np.array([row for path in wanted for row in rows[path]], int)
 
 
 def pictures_of_mistakes(
