@@ -302,5 +302,8 @@ def test_other_columns_than_the_models(tmp_path):
         evaluate(model, table, images_dir=tmp_path)
     with pytest.raises(ValueError, match="predicts 'ant', 'bee'. Received columns: 'ant', 'cow'"):
         evaluate(model, table, images_dir=tmp_path, label_column=["ant", "cow"])
+    one = make(classes=1)
+    name_classes(one, ("age",), "regression")
+    assert evaluate(one, table, images_dir=tmp_path, label_column="cow").per_class[0]["name"] == "age"
     with pytest.raises(ValueError, match="its task is 'multi'.*Pass a table"):
         evaluate(model, tmp_path.parent)

@@ -326,6 +326,8 @@ def _labeled(model: keras.Model, source: Any, images_dir: Any, errors: str, colu
     if task == "single":
         names, numbers = _match(model, data.names)
         return dataclasses.replace(data, names=names, labels=numbers[data.labels])
+    if names is not None and by_columns and len(names) == len(data.names) == 1:
+        return dataclasses.replace(data, names=tuple(names))  # of one output, the column may have any name
     if names is not None and data.names != tuple(names):
         raise ValueError(
             f"The model {model.name!r} predicts {first_few(names)}. Received columns: {first_few(data.names)}"
