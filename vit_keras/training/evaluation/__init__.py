@@ -221,7 +221,7 @@ def evaluate(
         images_dir: For a table, the folder of its images; `None`: the folder of the table.
         image_column: For a table, the column of the images.
         label_column: For a table, the column of the labels, or several. `None`: `"label"`, or the columns with the
-            names of the model's labels or numbers.
+            names of the model's labels or numbers. A model with one label or number takes a column of any name.
         separator: For a table, the text between several labels in one column.
         only: Which images, as the table calls them, or relative to the folder: a list, or the path of the
             `split.json` that `finetune` wrote, for the held-out ones. `None`: all.
