@@ -93,8 +93,8 @@ def predict_table(
     Raises:
         FileNotFoundError: There is no such table, folder or model.
         ImportError: pandas is not installed.
-        ValueError: Images are missing or damaged, the models differ in what they predict, or the sample has other ids
-            or columns.
+        ValueError: Images are missing or damaged, the models differ in what they predict, the sample has other ids
+            or columns, or the ids and predictions have columns of one name.
 
     Warns:
         UserWarning: Images could not be read.
@@ -128,7 +128,8 @@ def predict_table(
     how = (wanted, values, threshold, separator)
 
     def check(known: Meaning) -> None:
-        columns_of(np.zeros((1, known.outputs)), known, *how)
+        if title in columns_of(np.zeros((1, known.outputs)), known, *how):
+            raise ValueError(f"The column of the ids is called {title!r}, as a column of predictions. Rename it.")
         if wanted is not None:
             check_spelling(known, read_columns(sample, [*wanted]), values, separator)
 
