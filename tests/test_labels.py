@@ -31,6 +31,12 @@ def test_a_class_by_one_of_its_names(name, number):
     assert labels.class_named(name, IMAGENET) == number
 
 
+def test_two_classes_that_differ_in_case():
+    assert [labels.class_named(name, ("cat", "Cat")) for name in ("cat", "Cat")] == [0, 1]
+    with pytest.raises(ValueError, match="2 classes have the name 'CAT'"):
+        labels.class_named("CAT", ("cat", "Cat"))
+
+
 @pytest.mark.parametrize(
     ("name", "names", "message"),
     [

@@ -13,6 +13,7 @@ from vit_keras.config import ViTConfig
 from vit_keras.preprocess import CLIP
 from vit_keras.training.embedding import Probe, embed, features, knn, linear_probe
 from vit_keras.training.embeddings import batches, cache, probe, ridge_probe, writers
+from vit_keras.training.evaluation.wrong_labels import out_of_fold
 
 # Passes of the same float32 model over batches that were cut elsewhere; features are about 1.
 SAME = {"atol": 1e-5, "rtol": 1e-5}
@@ -458,6 +459,14 @@ def test_labels_in_other_shapes_and_few_examples():
     assert set(more.predict(x)) == {0, 1, 2}
     constant = linear_probe(np.append(x, np.full((30, 1), 7.0), axis=1), y)
     np.testing.assert_allclose(constant.logits(np.append(x, np.full((30, 1), 9.0), axis=1)), probe.logits(x), atol=1e-4)
+
+
+@pytest.mark.parametrize("labels", [[[1, 1], [0, 0], [1, 0], [0, 1]], [[3.5, 1.0], [4, 2], [5, 3], [6, 4]]])
+def test_several_labels_and_numbers_are_no_classes(labels):
+    x = np.eye(4)
+    for fit in (linear_probe, out_of_fold, lambda x, y: knn(x, y, x, k=1)):
+        with pytest.raises(ValueError, match="must be one-hot"):
+            fit(x, labels)
 
 
 @pytest.mark.parametrize(("count", "width"), [(90, 60), (60, 150)], ids=["more images", "more features"])

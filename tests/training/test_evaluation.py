@@ -272,6 +272,15 @@ def test_rows_of_a_table_that_are_left_out(tmp_path):
         assert evaluate(model, table, images_dir=tmp_path, errors="skip", only=["p1"]).paths == ("p1.png",)
 
 
+def test_an_image_in_several_rows_counts_with_each_of_its_labels(tmp_path):
+    model = make()
+    model.labels = ("ant", "bee", "cow")
+    table = table_of(tmp_path, {"label": ["ant", "bee", "cow", "ant"]})
+    table["image"][2] = "p0"
+    found = evaluate(model, table, images_dir=tmp_path, only=["p1", "p0", "p0"])  # as in a split.json
+    assert (found.paths, found.labels.tolist()) == (("p1.png", "p0.png", "p0.png"), [1, 0, 2])
+
+
 @pytest.mark.parametrize(
     ("labels", "options", "message"),
     [
@@ -295,5 +304,8 @@ def test_other_columns_than_the_models(tmp_path):
         evaluate(model, table, images_dir=tmp_path)
     with pytest.raises(ValueError, match="predicts 'ant', 'bee'. Received columns: 'ant', 'cow'"):
         evaluate(model, table, images_dir=tmp_path, label_column=["ant", "cow"])
+    one = make(classes=1)
+    name_classes(one, ("age",), "regression")
+    assert evaluate(one, table, images_dir=tmp_path, label_column="cow").per_class[0]["name"] == "age"
     with pytest.raises(ValueError, match="its task is 'multi'.*Pass a table"):
         evaluate(model, tmp_path.parent)

@@ -22,6 +22,7 @@ from vit_keras.training.evaluation import explained_pictures
 from vit_keras.training.evaluation.findings_report import jpeg
 from vit_keras.training.finetuning import finetune
 from vit_keras.training.finetuning import run as running
+from vit_keras.training.finetuning.call import Call
 from vit_keras.training.finetuning.results import write
 from vit_keras.training.recipes import recipe
 
@@ -274,7 +275,7 @@ def test_each_mistake_is_explained_by_the_model_that_made_it(photos, columns, tm
     assert places == sorted(places) and page.count("The same image, with the map") == 3
 
 
-def interrupt(run):
+def interrupt(*arguments):
     raise KeyboardInterrupt
 
 
@@ -304,6 +305,17 @@ def test_folds_that_were_stopped_go_on_to_the_same_result(whole, photos, columns
     for ours, theirs in zip(weights_of(again.folder), weights_of(whole.folder), strict=True):
         for one, other in zip(ours, theirs, strict=True):
             np.testing.assert_array_equal(one, other)
+
+
+def test_folds_that_were_stopped_go_on_with_the_same_options_only(photos, columns, tmp_path, monkeypatch):
+    """Finished folds are not trained again, so the others must not differ from them."""
+    monkeypatch.setattr(Call, "_fold", interrupt)
+    given = {"model": tiny(), "output": tmp_path / "run", "label_column": "kind", "folds": 2}
+    with pytest.raises(KeyboardInterrupt):
+        finetune(columns, **options(photos, **given))
+    changed = {"image_size": 16, "probe": False, "calibrate": True}
+    with pytest.raises(ValueError, match="unfinished run with another image_size, probe, calibrate"):
+        finetune(columns, **options(photos, **given, **changed))
 
 
 @pytest.mark.slow

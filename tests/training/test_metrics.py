@@ -192,3 +192,9 @@ def test_without_scikit_learn_the_extra_is_named(monkeypatch):
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(ImportError, match=r"vit-keras\[table\]"):
         metrics.score("accuracy", CLASSES, SINGLE)
+
+
+def test_rmsle_of_numbers_that_it_cannot_take():
+    assert metrics.score("rmsle", [1.0, 2.0], [-1.5, 2.0], "regression") > 10
+    with pytest.raises(ValueError, match="targets above -1. Received: -3"):
+        metrics.score("rmsle", [-3.0, 2.0], [1.0, 2.0], "regression")

@@ -89,6 +89,7 @@ def test_a_column_of_folds_must_not_divide_what_belongs_together():
     check_fold_column(twice, folds, "fold")
     with pytest.raises(ValueError, match=r"several rows.* one value in the column 'fold'"):
         check_fold_column(twice, np.arange(COUNT), "fold")
+    check_fold_column(dataclasses.replace(twice, missing=frozenset((0, 1))), np.arange(COUNT), "fold")
 
 
 @pytest.mark.parametrize("divide", [lambda data: fold_numbers(data, 5, 0), lambda data: hold_out(data, 0.2, 0)])

@@ -184,6 +184,11 @@ def test_nothing_is_computed_or_written_where_the_columns_do_not_fit(folder, mon
     assert not (folder / "submission.csv").exists()
 
 
+def test_predictions_do_not_replace_the_ids(folder):
+    with pytest.raises(ValueError, match="column of the ids is called 'label'"):
+        training.predict_table({"label": NAMES}, make(), folder, progress=False)
+
+
 def test_models_must_predict_the_same(folder):
     with pytest.raises(ValueError, match=r"The first: task 'single', 3 outputs.* tiny: task 'multi', 3 outputs"):
         predict([make(), make(task="multi")], folder)
@@ -214,6 +219,7 @@ SINGLE = Meaning("single", ("cat", "dog", "eel"), 3)
 MULTI = Meaning("multi", ("cat", "dog", "eel"), 3)
 PAIR = Meaning("single", ("no", "yes"), 2)
 LEVELS = Meaning("ordinal", ("mild", "medium", "hot"), 1)
+HALVES = Meaning("ordinal", ("0.5", "1.0", "1.5"), 1)
 DIGITS = Meaning("single", ("2", "4", "8"), 3)
 
 
@@ -254,6 +260,9 @@ def test_columns_without_a_sample():
         (MULTI, ["cat dog"], ["dog", "cat eel"]),
         (LEVELS, [0], [0, 1]),
         (LEVELS, ["hot"], ["mild", "medium"]),
+        (HALVES, [0.5], ["0.5", "1.0"]),
+        (HALVES, [1], ["0.5", "1.0"]),
+        (LEVELS, [0.5], [0, 1]),
         (Meaning("regression", ("price",), 1), [0], pytest.approx([0.2, 0.6])),
         (Meaning("multi", ("ill",), 1), [0], pytest.approx([0.2, 0.6])),
     ],
@@ -266,6 +275,13 @@ def test_a_sample_with_one_column_says_by_its_type_what_it_wants(meaning, column
     )
     assert [*found] == ["target"]
     assert [*found["target"]] == expected
+
+
+def test_a_separator_is_in_no_name():
+    meaning = Meaning("multi", ("black cat", "dog"), 2)
+    assert columns_of(SCORES[:, :2], meaning, values="names", separator="|") == {"label": ["dog", "black cat"]}
+    with pytest.raises(ValueError, match="separator ' ' is in the names of labels: 'black cat'"):
+        columns_of(SCORES[:, :2], meaning, values="names")
 
 
 def test_one_column_of_decimal_numbers_for_three_classes_is_open():

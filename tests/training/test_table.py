@@ -164,6 +164,13 @@ def test_missing_values_are_named_by_their_rows(photos, column, value):
         table(photos, label, columns={**COLUMNS, column: values}, group_column="patient")
 
 
+def test_numbers_that_float32_cannot_tell_apart(photos):
+    for start, spread in ((1e9, 1e3), (2000, 1), (0.1, 0)):
+        table(photos, "age", columns={**COLUMNS, "age": [start + spread * n for n in range(9)]}, task="regression")
+    with pytest.raises(ValueError, match="from 1700000000 to 1700000008, differ by less than float32"):
+        table(photos, "age", columns={**COLUMNS, "age": [1.7e9 + n for n in range(9)]}, task="regression")
+
+
 def test_other_tables_are_refused(photos, tmp_path):
     with pytest.raises(FileNotFoundError, match=r"no table .*none\.csv"):
         image_table(tmp_path / "none.csv", images_dir=photos)

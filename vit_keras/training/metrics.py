@@ -63,6 +63,9 @@ _METRICS = {
     "r2": _Metric("r2_score", _NUMBERS),
 }
 
+_LEAST_OF_RMSLE = np.nextafter(np.float32(-1), np.float32(0))
+"""Of smaller predictions scikit-learn raises an error, which would end a training in the middle."""
+
 NAMES = tuple(_METRICS)
 """The names of all metrics."""
 
@@ -117,7 +120,8 @@ def score(
             two levels, predictions have the values between theirs.
 
     Returns:
-        The value of the metric.
+        The value of the metric. For RMSLE, a prediction of -1 or less, which has no logarithm, counts as the least
+        float32 above -1.
 
     Raises:
         ImportError: scikit-learn is not installed.
@@ -157,6 +161,10 @@ def score(
         if takes == "levels":
             levels = np.concatenate([targets, outputs])
             options["labels"] = np.arange(levels.min(), levels.max() + 1)
+    if name == "rmsle":
+        if (targets <= -1).any():
+            raise ValueError(f"rmsle needs targets above -1. Received: {targets.min():g}. Another metric is 'rmse'.")
+        outputs = np.maximum(outputs, _LEAST_OF_RMSLE)
     if name == "log_loss" and takes == "columns":  # scikit-learn's own is of one label
         return float(np.mean([function(t, p, labels=[0, 1]) for t, p in zip(targets.T, outputs.T)]))
     with warnings.catch_warnings():

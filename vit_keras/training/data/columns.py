@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -79,7 +78,8 @@ def columns_of(
         separator: What stands between labels in one column.
 
     Raises:
-        ValueError: The models do not predict such values, or not what the sample's columns are called.
+        ValueError: The models do not predict such values, or not what the sample's columns are called; or the
+            separator is in the name of a label.
 
     Example:
         >>> columns_of(np.array([[0.9, 0.6]]), Meaning("multi", ("cat", "dog"), 2), values="names")
@@ -157,8 +157,8 @@ def _values(meaning: Meaning, sample: Mapping[str, np.ndarray] | None) -> str:
             f"The sample has one column of decimal numbers, {title!r}, and the models have "
             f'{meaning.outputs} classes. Pass values="names" or "numbers".'
         )
-    whole = all(re.fullmatch("-?[0-9]+", name) for name in meaning.names)  # such names are the numbers asked for
-    return "numbers" if kind in _NUMERIC and not whole else "names"
+    named = all(map(NUMBER.fullmatch, meaning.names))  # such names, 4 or 0.5, are the numbers asked for
+    return "numbers" if kind in _NUMERIC and not named else "names"
 
 
 _NUMERIC = "iufb"
@@ -175,6 +175,12 @@ def _only(titles: list[str] | None) -> str:
 
 def _decisions(scores: np.ndarray, meaning: Meaning, values: str, threshold: float, separator: str) -> list[Any]:
     if meaning.task == "multi":
+        divided = [name for name in meaning.names if separator in name]
+        if divided:
+            raise ValueError(
+                f"The separator {separator!r} is in the names of labels: {first_few(divided)}. Pass separator= "
+                "(--separator), a text that is in none of them, such as '|'."
+            )
         return [separator.join(name for name, s in zip(meaning.names, row) if s >= threshold) for row in scores]
     ordinal = meaning.task == "ordinal"
     numbers = anatomy.levels(scores[:, 0], len(meaning.names)) if ordinal else scores.argmax(axis=1)

@@ -131,7 +131,8 @@ def _check_duplicates(data: Labeled, parts: np.ndarray | None, advice: str) -> N
     """
     rows: dict[Any, list[int]] = {}
     for row, path in enumerate(data.paths):
-        rows.setdefault(path, []).append(row)
+        if row not in data.missing:
+            rows.setdefault(path, []).append(row)
     apart = [
         data.ids[same[0]]
         for same in rows.values()

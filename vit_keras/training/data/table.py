@@ -332,7 +332,15 @@ def _multi(columns, names, separator, class_names):
 
 
 def _regression(columns, names, separator, class_names):
-    return tuple(names), np.stack([_numbers(c, name) for c, name in zip(columns, names)], axis=1).astype("float32")
+    numbers = np.stack([_numbers(column, name) for column, name in zip(columns, names)], axis=1)
+    rounded = numbers.astype("float32")
+    for name, exact, short in zip(names, numbers.T, rounded.T):
+        if 0 < 0.01 * np.ptp(exact) < np.abs(exact - short).max():
+            raise ValueError(
+                f"The numbers in the column {name!r}, from {exact.min():.12g} to {exact.max():.12g}, differ by less "
+                "than float32 can tell apart. Subtract a number from all of them, such as the smallest."
+            )
+    return tuple(names), rounded
 
 
 _READ = {"single": _single, "multi": _multi, "regression": _regression, "ordinal": _ordinal}

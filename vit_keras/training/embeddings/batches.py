@@ -46,7 +46,8 @@ def batches_of(images: Any, batch_size: int) -> tuple[Iterator[Batch], int | Non
     positive_integer(batch_size, "batch_size")
     if hasattr(images, "paths") and hasattr(images, "labels"):
         return batches_of_files([str(path) for path in images.paths], np.asarray(images.labels), batch_size)
-    if isinstance(images, (str, os.PathLike)):
+    table = is_table(images)
+    if isinstance(images, (str, os.PathLike)) and not table:
         return batches_of_files(*files_in(images), batch_size)
     if isinstance(images, keras.utils.PyDataset):
         return (_of_dataset(images[n]) for n in range(images.num_batches)), None
@@ -55,12 +56,12 @@ def batches_of(images: Any, batch_size: int) -> tuple[Iterator[Batch], int | Non
         return _slices(batch_size, pixels, labels=others[0] if others else None), len(pixels)
     if len(getattr(images, "shape", ())) == 4:
         return _slices(batch_size, images), len(images)
-    table = is_table(images)
     if table or not isinstance(images, Iterable):
-        paths = ". Pass the paths in one of its columns: list(table['image'])" if table else ""
+        instead = "Pass training.image_table(table, …), or the paths in one of its columns: list(table['image'])"
+        instead = f". {instead}" if table else ""
         raise TypeError(
             "images must be a folder, an array (n, height, width, channels), a list of images or a dataset. "
-            f"Received: {received(images)}{paths}"
+            f"Received: {received(images)}{instead}"
         )
     if len(shape := getattr(images, "shape", ())) == 3 and shape[-1] in (1, 3, 4):
         raise TypeError(f"images must be several. Received one, of shape {tuple(shape)}. Pass [image].")

@@ -221,7 +221,7 @@ def evaluate(
         images_dir: For a table, the folder of its images; `None`: the folder of the table.
         image_column: For a table, the column of the images.
         label_column: For a table, the column of the labels, or several. `None`: `"label"`, or the columns with the
-            names of the model's labels or numbers.
+            names of the model's labels or numbers. A model with one label or number takes a column of any name.
         separator: For a table, the text between several labels in one column.
         only: Which images, as the table calls them, or relative to the folder: a list, or the path of the
             `split.json` that `finetune` wrote, for the held-out ones. `None`: all.
@@ -326,6 +326,8 @@ def _labeled(model: keras.Model, source: Any, images_dir: Any, errors: str, colu
     if task == "single":
         names, numbers = _match(model, data.names)
         return dataclasses.replace(data, names=names, labels=numbers[data.labels])
+    if names is not None and by_columns and len(names) == len(data.names) == 1:
+        return dataclasses.replace(data, names=tuple(names))  # of one output, the column may have any name
     if names is not None and data.names != tuple(names):
         raise ValueError(
             f"The model {model.name!r} predicts {first_few(names)}. Received columns: {first_few(data.names)}"
@@ -364,11 +366,14 @@ def _chosen(paths: Sequence[str], only: Any) -> np.ndarray:
             only = json.loads(file.read_text(encoding="utf-8-sig"))["validation"]
         except (ValueError, LookupError, TypeError) as error:
             raise ValueError(f"{file} is not a split.json of finetune: {error!r}.") from None
-    place = {path: number for number, path in enumerate(paths)}
-    missing = [path for path in only if path not in place]
+    rows: dict[str, list[int]] = {}  # an image may be in several
+    for row, path in enumerate(paths):
+        rows.setdefault(path, []).append(row)
+    wanted = dict.fromkeys(map(str, only))
+    missing = [path for path in wanted if path not in rows]
     if missing:
         raise FileNotFoundError(f"{len(missing):,} of the images to evaluate are not there, such as {missing[0]}.")
-    return np.array([place[path] for path in only], int)
+    return np.array([row for path in wanted for row in rows[path]], int)
 
 
 def pictures_of_mistakes(

@@ -253,5 +253,5 @@ def _predicted(model: keras.Model, data: Any, batch_size: int) -> tuple[np.ndarr
         raise ValueError("calibrate needs images with labels: an ImageFolder, (images, labels), or batches of both.")
     labels = np.asarray(labels)
     if labels.ndim == 2 and task_of(model) != "multi":
-        labels = labels[:, 0] if labels.shape[1] == 1 else labels.argmax(axis=1)
+        labels = label_numbers(labels, len(labels))
     return probabilities(model, np.concatenate([row.images for row in rows])), labels

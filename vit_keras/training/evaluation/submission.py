@@ -77,9 +77,10 @@ def predict_table(
             class or level, a column of 0 and 1 for each label, or the predicted numbers. `"probabilities"`: a column
             for each class or label. `"auto"`: what the sample's columns tell: a column for each class is for
             probabilities, one of texts for names, one of integers for numbers, and one of decimal numbers for the
-            probability of the second class of two. Without a sample: probabilities of labels, else names or numbers.
+            probability of the second class of two. Names of classes or levels that are numbers, such as 4 or 0.5, are
+            written where numbers are asked for. Without a sample: probabilities of labels, else names or numbers.
         threshold: Least probability of a label that is said to be there.
-        separator: What stands between labels in one column.
+        separator: What stands between labels in one column; a text that is in none of their names.
         image_size: Pixels, for models that take any size; `"native"` or `None`: the size of the checkpoint.
         batch_size: Images in a batch.
         errors: `"raise"`: damaged and missing images are errors. `"skip"`: their rows get the mean prediction of all
@@ -92,8 +93,8 @@ def predict_table(
     Raises:
         FileNotFoundError: There is no such table, folder or model.
         ImportError: pandas is not installed.
-        ValueError: Images are missing or damaged, the models differ in what they predict, or the sample has other ids
-            or columns.
+        ValueError: Images are missing or damaged, the models differ in what they predict, the sample has other ids
+            or columns, or the ids and predictions have columns of one name.
 
     Warns:
         UserWarning: Images could not be read.
@@ -127,7 +128,8 @@ def predict_table(
     how = (wanted, values, threshold, separator)
 
     def check(known: Meaning) -> None:
-        columns_of(np.zeros((1, known.outputs)), known, *how)
+        if title in columns_of(np.zeros((1, known.outputs)), known, *how):
+            raise ValueError(f"The column of the ids is called {title!r}, as a column of predictions. Rename it.")
         if wanted is not None:
             check_spelling(known, read_columns(sample, [*wanted]), values, separator)
 

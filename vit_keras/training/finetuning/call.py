@@ -276,7 +276,10 @@ class Call:
             "model": digest(self.given.name, *self.given.get_weights()),
             "recipe": self.recipe.to_dict(),
             "batch_size": pairs[0][0].batch_size,
+            "image_size": pairs[0][0].image_size,
             **self.options.of_result(),
+            "probe": self.options.probe,
+            "calibrate": self.options.calibrate,
             "epochs": self.options.epochs,
             "seed": self.options.seed,
         }

@@ -63,6 +63,8 @@ class FinetuneOptions:
         if self.metric is not None and one_of(self.metric, "metric", metrics.NAMES) not in metrics.fitting(task):
             fitting = ", ".join(metrics.fitting(task))
             raise ValueError(f"The metric {self.metric!r} does not fit the task {task!r}, which these fit: {fitting}.")
+        if self.metric == "rmsle" and task == "regression":
+            metrics.score("rmsle", data.labels, data.labels, task)  # refuses numbers that it cannot take
         if self.calibrate and task in NUMBERS:
             raise ValueError(f"calibrate=True is about probabilities, and the task is {task!r}. Leave it out.")
         if self.balance and (task != "single" or data.weights is not None):
