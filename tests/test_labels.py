@@ -31,6 +31,11 @@ def test_a_class_by_one_of_its_names(name, number):
     assert labels.class_named(name, IMAGENET) == number
 
 
+@pytest.mark.parametrize(("name", "number"), [("a", 1), ("A", 0), (" A ", 2), ("B", 3)])
+def test_case_matters_where_names_differ_by_nothing_else(name, number):
+    assert labels.class_named(name, ("A", "a", " A ", "b")) == number
+
+
 @pytest.mark.parametrize(
     ("name", "names", "message"),
     [
