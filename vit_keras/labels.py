@@ -65,8 +65,8 @@ def class_named(name: str, labels: Sequence[str] | None) -> int:
     """Return the number of a class.
 
     Args:
-        name: The whole name of the class, or one of its names between commas. Case matters only
-            where it tells two classes apart.
+        name: The whole name of the class, or one of its names between commas. Case matters only where names differ by
+            nothing else, such as `"a"` and `"A"`.
         labels: The names of all classes, in the order of the outputs; `None` if they are not known.
 
     Raises:
@@ -85,7 +85,7 @@ def class_named(name: str, labels: Sequence[str] | None) -> int:
         raise ValueError(f"The model knows no names of classes. Pass the number of the class. Received: {name!r}")
     labels = [str(label) for label in labels]
     wanted = name.strip().lower()
-    exact = [number for number, label in enumerate(labels) if label == name.strip()]
+    exact = [number for number, label in enumerate(labels) if label == name]
     whole = [number for number, label in enumerate(labels) if label.lower() == wanted]
     part = [number for number, label in enumerate(labels) if wanted in _synonyms(label.lower())]
     found = exact or whole or part

@@ -247,6 +247,13 @@ def test_foreign_content_is_named(tmp_path, content, kind):
         open_weights(path)
 
 
+@pytest.mark.parametrize("name", ["a.onnx", "a.pt2", "a.tflite", "a.XML"])
+def test_an_exported_file_is_named(tmp_path, name):
+    path = write(tmp_path / name, a_zip(readme=b"text") if name == "a.pt2" else b'<?xml version="1.0"?><net/>')
+    with pytest.raises(ValueError, match="looks like an exported file"):
+        open_weights(path)
+
+
 def test_missing(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"no file of weights at .*nowhere\.pth"):
         open_weights(tmp_path / "nowhere.pth")

@@ -147,8 +147,9 @@ def test_what_is_refused():
     with pytest.raises(ValueError, match="top must be"):
         Plan.of(tiny(), top=0)
     for dtype in ("bfloat16", "float64"):
-        with pytest.raises(ValueError, match=f"are {dtype}"):
+        with pytest.raises(ValueError, match=f"are {dtype}.*vit_keras.resize"):
             Plan.of(tiny(dtype=dtype))
+        assert Plan.of(vit_keras.resize(tiny(dtype=dtype), 32, dtype="float32")).classes == 3
     for labels in ({"a": 0, "b": 1, "c": 2}, {"a", "b", "c"}):
         with pytest.raises(TypeError, match="in the order of the classes"):
             Plan.of(tiny(), labels=labels)

@@ -11,7 +11,8 @@ import pytest
 from export_cases import tiny
 
 import vit_keras
-from vit_keras.export import FORMATS, other_backend, runtimes
+from vit_keras import anatomy
+from vit_keras.export import FORMATS, Plan, other_backend, runtimes
 from vit_keras.export.running import Running, RuntimeCrashed, ending
 
 pytestmark = [
@@ -117,3 +118,14 @@ def test_a_killed_writer_leaves_nothing(monkeypatch, tmp_path):
     with pytest.raises(RuntimeError, match=rf"with {other} was ended by the signal SIGSEGV without a result.*oneDNN"):
         vit_keras.export(tiny(), tmp_path / "model", format=name, check=False)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_writer_in_another_process_knows_the_task(monkeypatch, tmp_path):
+    """Keras does not save what a model around a ViT says of itself."""
+    model = keras.Sequential([keras.Input((32, 32, 3)), tiny(include_top=False), keras.layers.Dense(3)])
+    anatomy.name_classes(model, ("a", "b", "c"), "multi")
+    written = []
+    monkeypatch.setattr(other_backend, "write_in_its_backend", lambda plan, *_: written.append(plan) or [])
+    other_backend._save(Plan.of(model), "saved_model", tmp_path / "model", tmp_path)
+    assert other_backend._work(tmp_path) == {"notes": []}
+    assert (written[0].metadata_json()["task"], written[0].labels) == ("multi", ("a", "b", "c"))

@@ -759,11 +759,17 @@ def test_an_error_of_ours_is_said_and_survived(address, monkeypatch, capfd):
 def test_files_that_cannot_be_served(tmp_path):
     with pytest.raises(FileNotFoundError, match="no file"):
         engine.Engine(tmp_path / "nothing.onnx")
-    (tmp_path / "text.onnx").write_text("hello")
-    with pytest.raises(ValueError, match="text.onnx is not an ONNX file that onnxruntime opens"):
-        engine.Engine(tmp_path / "text.onnx")
+    for name, message in {
+        "text.onnx": "text.onnx is not an ONNX file",
+        "tuned.keras": r"Pass vit_keras.open_model",
+    }.items():
+        (tmp_path / name).write_text("hello")
+        with pytest.raises(ValueError, match=message):
+            engine.Engine(tmp_path / name)
     path = make_tiny_onnx.save(tmp_path / "pixels.onnx", input_type="FLOAT")
-    with pytest.raises(ValueError, match=r"'FP32', \[-1, -1, -1, 3\].*preprocessing=True"):
+    with pytest.raises(
+        ValueError, match=r"'FP32', \[-1, -1, -1, 3\].*preprocessing=True for models of 1 or 3 channels"
+    ):
         engine.Engine(path)
     path = make_tiny_onnx.save(tmp_path / "labels.onnx", labels=("a", "b"))
     with pytest.raises(ValueError, match="2 labels for 4 classes"), serve.running(path):

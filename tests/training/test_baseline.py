@@ -9,6 +9,7 @@ from PIL import Image
 
 from vit_keras import training, vit
 from vit_keras.training.evaluation import evaluate
+from vit_keras.training.evaluation.calibration import temperature
 from vit_keras.training.evaluation.frozen import Frozen
 from vit_keras.training.finetuning import finetune, job
 from vit_keras.training.finetuning import run as running
@@ -73,6 +74,12 @@ def test_what_is_better_than_the_training_is_saved_and_named(untrained, photos):
     assert found.accuracy == pytest.approx(told["right"][told["best"]] / 6)
     page = (untrained.folder / "report.html").read_text("utf-8")
     assert "ship probe.keras" in page and told["best"] in page
+
+
+def test_a_probe_that_is_saved_is_calibrated_too(photos, tmp_path):
+    folder = finetune(tiny(), photos, output=tmp_path / "run", calibrate=True, progress=False, **IDLE).folder
+    found = evaluate(folder / "probe.keras", photos, only=folder / "split.json", progress=False)
+    assert temperature(found.probabilities, found.labels) == pytest.approx(1, abs=0.01)
 
 
 def test_without_a_probe_the_training_is_the_same(untrained, photos, tmp_path, capsys):

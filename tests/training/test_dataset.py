@@ -11,11 +11,12 @@ import pytest
 from PIL import Image
 
 from vit_keras import preprocess, vit
-from vit_keras.anatomy import name_classes
+from vit_keras.anatomy import has_vit, name_classes
 from vit_keras.training.checks import check, class_weights
 from vit_keras.training.data import decoding, listing
 from vit_keras.training.data.augment import Augmentation
 from vit_keras.training.data.dataset import image_folder
+from vit_keras.training.distill import Distillation
 
 pytestmark = pytest.mark.filterwarnings("ignore:batch_size=32, but")
 
@@ -371,6 +372,20 @@ def test_names_are_saved_with_the_model(tmp_path):
     assert name_classes(nested, names) and not name_classes(model, names[:2])
     nested.save(tmp_path / "nested.keras")
     assert keras.saving.load_model(tmp_path / "nested.keras").layers[-1].labels == names
+
+
+@pytest.mark.parametrize("wrap", [lambda model: model, lambda model: Distillation(model, small()), lambda _: None])
+def test_a_model_that_is_trained_gets_the_names_of_what_it_learns(folder, wrap):
+    data, learner = image_folder(folder, SIZE), small()
+    learner.labels = ("cat", "dog", "mouse")  # of the classes before
+    model = wrap(learner) or linear("sparse_categorical_crossentropy")
+    for data.task in ("single", "multi"):
+        for callback in data.callbacks:
+            callback.set_model(model)
+            callback.on_train_begin()
+        if has_vit(model):
+            assert (learner.labels, learner.task) == (("ant", "bee", "cow"), data.task)
+    assert has_vit(model) or not hasattr(model, "labels")
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,7 @@ from typing import Any
 
 import keras
 
+from .. import anatomy
 from .formats import FORMATS
 from .plan import Plan
 from .running import ending
@@ -100,7 +101,7 @@ def _save(plan: Plan, name: str, path: Path, folder: Path) -> None:
             f"The model {plan.model.name!r} cannot be saved for the process that writes {path.name}, which needs the "
             f"backend {backend_for(name)}: {error}. Run with KERAS_BACKEND={backend_for(name)} instead."
         ) from error
-    task = {"format": name, "path": os.path.abspath(path), "options": options}
+    task = {"format": name, "path": os.path.abspath(path), "task": anatomy.task(plan.model), "options": options}
     (folder / _TASK).write_text(json.dumps(task), encoding="utf-8")
 
 
@@ -119,6 +120,7 @@ def _work(folder: Path) -> dict[str, Any]:
             f"keras.saving.register_keras_serializable, or run with KERAS_BACKEND={backend}."
         }
     try:
+        model.task = task["task"]  # Keras saves that of a ViT, and not that of a model around it
         plan = Plan.of(model, **task["options"])
         return {"notes": write_in_its_backend(plan, task["format"], Path(task["path"]))}
     except ValueError as error:

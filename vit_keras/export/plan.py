@@ -222,7 +222,7 @@ class Plan:
         if len(scores) != self.attention:
             raise ValueError(
                 f"The model {self.model.name!r} shows the attention of {len(scores)} blocks of {self.attention}: a "
-                "block has an attention of its own, or runs more than once. Pass attention=False."
+                "block has an attention of its own, or runs more than once. Export it with attention=False."
             )
         found |= {f"attention_{n}": score for n, score in enumerate(scores)}
         return {name: ops.cast(found[name], "float32") for name in self.output_names}
@@ -301,7 +301,8 @@ def _check(model: keras.Model) -> None:
     if stored:
         raise ValueError(
             f"The weights of {model.name!r} are {', '.join(sorted(stored))}, and those of an export are float32. "
-            "Open it with dtype='float32' or a mixed policy."
+            "Build it with dtype='float32' or a mixed policy. Of a ViT, vit_keras.resize(model, image_size, "
+            "dtype='float32') makes a copy that can be exported."
         )
 
 

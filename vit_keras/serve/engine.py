@@ -55,7 +55,8 @@ class Engine:
         try:
             self._session = onnxruntime.InferenceSession(str(path), options, providers=providers)
         except Exception as error:  # onnxruntime's errors have no class in common
-            raise ValueError(f"{path} is not an ONNX file that onnxruntime opens: {error}") from None
+            hint = "" if path.suffix.lower() == ".onnx" else " Pass vit_keras.open_model(path) to serve another model."
+            raise ValueError(f"{path} is not an ONNX file that onnxruntime opens: {error}{hint}") from None
         self._shrinking = onnxruntime.RunOptions()
         self._shrinking.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
         self.metadata: dict[str, Any] = _metadata(self._session.get_modelmeta().custom_metadata_map)
@@ -70,7 +71,8 @@ class Engine:
         if inputs != {"images": ("UINT8", [-1, -1, -1, 3])}:
             raise ValueError(
                 f"{path} has the inputs {inputs}. Only files that take images are served, which vit_keras.export "
-                "writes with preprocessing=True: images, uint8 (batch, height, width, 3) of any size."
+                "writes with preprocessing=True for models of 1 or 3 channels: images, uint8 (batch, height, width, 3) "
+                "of any size."
             )
         scores = self.outputs.get("probabilities", ("", [-1]))[1][-1]
         if self.labels is not None and scores not in (-1, len(self.labels)):

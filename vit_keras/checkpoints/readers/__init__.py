@@ -47,6 +47,7 @@ _FORMATS = (
     "NumPy's .npz, safetensors, PyTorch's .pth, .pt and .bin, Keras' .weights.h5, .h5 and .keras, "
     "and the .index.json of a sharded file"
 )
+_EXPORTED = (".onnx", ".pt2", ".tflite", ".xml")
 _IN_A_FOLDER = (  # the names in Hugging Face's folders, the preferred first
     "model.safetensors",
     "model.safetensors.index.json",
@@ -87,6 +88,11 @@ def open_weights(path: str | os.PathLike[str], key: str | None = None) -> Reader
     if kind is Kind.ZIP:
         kind = kind_of_zip(path)
     reader = _READERS.get(kind)
+    if reader is None and path.suffix.lower() in _EXPORTED:
+        raise ValueError(
+            f"{path} looks like an exported file, which its own runtime runs (docs/export.md). It cannot be opened as "
+            "a model. Open the model that it was exported from."
+        )
     if reader is None:
         raise ValueError(f"{path} is {kind.words}. Supported formats: {_FORMATS}.{see('file-refused')}")
     if reader is TorchReader:

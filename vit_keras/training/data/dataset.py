@@ -196,6 +196,22 @@ def _needs_room(augmentation: Augmentation | None) -> bool:
     return bool(augmentation and augmentation.crop)
 
 
+class NameClasses(keras.callbacks.Callback):
+    """A callback that attaches the task and the names of a dataset's classes to the ViT that learns them.
+
+    Args:
+        data: The dataset.
+    """
+
+    def __init__(self, data: ImageFolder):
+        super().__init__()
+        self.data = data
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        if anatomy.has_vit(self.model):
+            anatomy.name_classes(anatomy.learner(self.model), self.data.class_names, self.data.task)
+
+
 class ImageFolder(keras.utils.PyDataset):
     """The images of a folder or a table in batches `(inputs, labels)`; made by `image_folder` and `image_table`.
 
@@ -293,8 +309,10 @@ class ImageFolder(keras.utils.PyDataset):
 
     @property
     def callbacks(self) -> list[keras.callbacks.Callback]:
-        """Callbacks for `fit` that tell this dataset the epoch, also in a run that is continued."""
-        return [SetEpoch(self)]
+        """Callbacks for `fit`, which tell this dataset the epoch, also in a run that is continued, and name the model's
+        classes and task.
+        """
+        return [SetEpoch(self), NameClasses(self)]
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_ahead": None}  # another process has no part in the threads of this one

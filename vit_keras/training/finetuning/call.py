@@ -217,6 +217,8 @@ class Call:
             self.notes.append(before.verdict(evaluation.accuracy))
             job.say(self.notes[-1])
         probed = before.put_into(self._untrained(train)) if before and before.beats(evaluation.accuracy) else None
+        if probed is not None and self.options.calibrate:
+            calibrate(probed, held_out)
         page = report(
             evaluation,
             title=f"{tuned.name}, fine-tuned on {self.title}",
