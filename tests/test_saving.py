@@ -305,3 +305,12 @@ def test_a_file_that_does_not_fit_leaves_the_config_and_the_prediction_with_its_
 def randomise(model):
     random = np.random.RandomState(0)
     model.set_weights([random.normal(size=w.shape, scale=0.5).astype("float32") for w in model.get_weights()])
+
+
+def test_the_model_in_the_folder_of_a_run_is_opened_whole(tmp_path):
+    vit_model = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=3)
+    model, image = keras.Sequential([vit_model, keras.layers.Softmax()]), np.ones((1, 32, 32, 3), "float32")
+    model.save(tmp_path / "model.keras")
+    vit_model.save(tmp_path / "probe.keras")
+    opened = vit_keras.open_model(tmp_path)
+    np.testing.assert_array_equal(opened.predict(image, verbose=0), model.predict(image, verbose=0))

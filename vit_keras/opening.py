@@ -50,8 +50,8 @@ def open_model(
 
     Args:
         model: A factory (`"vit_b16"`), a published name (`"vit_cifar10"`; see `checkpoints.available`) or `Checkpoint`,
-            a saved model (`.keras`, `.h5`), a file of weights, a folder from Hugging Face, or a URL. `None` selects the
-            model that `weights` are for or, if `weights` is also `None`, `DEFAULT_MODEL`.
+            a saved model (`.keras`, `.h5`, the folder of a `finetune`), a file of weights, a folder from Hugging Face,
+            or a URL. `None` selects the model that `weights` are for or, if that is also `None`, `DEFAULT_MODEL`.
         weights: A published name, a file or a URL, which chooses the weights of a factory. `None` selects the
             recommended ImageNet-1k weights.
         **options: Options of `from_checkpoint`, such as `image_size`, `classes` and `dtype`.

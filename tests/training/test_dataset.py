@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vit_keras import preprocess, vit
-from vit_keras.anatomy import has_vit, name_classes
+from vit_keras import open_model, preprocess, vit
+from vit_keras.anatomy import class_names, find_vit, has_vit, name_classes, task
 from vit_keras.training.checks import check, class_weights
 from vit_keras.training.data import decoding, listing
 from vit_keras.training.data.augment import Augmentation
@@ -372,6 +372,18 @@ def test_names_are_saved_with_the_model(tmp_path):
     assert name_classes(nested, names) and not name_classes(model, names[:2])
     nested.save(tmp_path / "nested.keras")
     assert keras.saving.load_model(tmp_path / "nested.keras").layers[-1].labels == names
+
+
+@pytest.mark.core
+def test_names_and_task_of_a_model_around_a_vit_without_a_head_are_saved(tmp_path):
+    backbone = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=1, include_top=False)
+    model, names = keras.Sequential([backbone, keras.layers.Dense(3)]), ("ant", "bee", "cow")
+    assert name_classes(model, names, "multi")
+    model.save(tmp_path / "model.keras")
+    opened = open_model(tmp_path / "model.keras")
+    assert (task(opened), class_names(opened)) == ("multi", names)
+    other = keras.Sequential([find_vit(opened), keras.layers.Dense(2)])  # they are not its own
+    assert (task(other), class_names(other)) == ("single", None)
 
 
 @pytest.mark.parametrize("wrap", [lambda model: model, lambda model: Distillation(model, small()), lambda _: None])

@@ -12,7 +12,7 @@ import numpy as np
 from .. import labels
 from .._internal.validate import as_array, one_of
 from ..backend.keras_internals import origin
-from .parts import checked
+from .parts import checked, find_vit, has_vit, heads
 
 
 def outputs_of(model: keras.Model) -> list[Any]:
@@ -340,12 +340,33 @@ def task(model: keras.Model) -> str:
 
 def _owned(model: keras.Model, attribute: str) -> Any:
     """Return what the outermost of the models that the output comes through knows."""
-    known = (getattr(owner, attribute, None) for owner in _classifiers(checked(model)))
+    owners, keeper = _classifiers(checked(model)), _keeper(model)
+    if keeper is not None and _fit(model, labels.names(keeper.labels) or (), keeper.task):
+        owners.append(keeper)
+    known = (getattr(owner, attribute, None) for owner in owners)
     return next((value for value in known if value is not None and np.size(value)), None)
 
 
+def _keeper(model: keras.Model) -> Any:
+    """Return the ViT without a head in a model, which is saved with the names and the task of the model; or `None`.
+
+    Keras saves neither, for a model of its own around the ViT.
+    """
+    vit = find_vit(model) if has_vit(model) else model
+    return None if vit is model or heads(vit) or not hasattr(vit, "settings") else vit
+
+
+def _fit(model: keras.Model, names: Sequence[str], task: str) -> bool:
+    """Whether a model has an output for each name, or one for the levels of an ordinal scale."""
+    count = 1 if one_of(task, "task", labels.TASKS) == "ordinal" else len(names)
+    return tuple(getattr(model, "output_shape", ()))[1:] == (count,)
+
+
 def name_classes(model: keras.Model, names: Sequence[str], task: str = "single") -> bool:
-    """Attach names and a task to a model's outputs if their number fits; a `VisionTransformer` saves them.
+    """Attach names and a task to a model's outputs if their number fits.
+
+    A `VisionTransformer` saves them: the model itself, or the ViT inside it that the output comes from or that has no
+    head of its own.
 
     Args:
         model: A ViT, or a model whose output comes from a ViT inside.
@@ -365,11 +386,10 @@ def name_classes(model: keras.Model, names: Sequence[str], task: str = "single")
         >>> name_classes(model, ("cat", "dog"))
         True
     """
-    checked(model)
-    count = 1 if one_of(task, "task", labels.TASKS) == "ordinal" else len(names)
-    fit = tuple(getattr(model, "output_shape", ()))[1:] == (count,)
+    fit = _fit(checked(model), names, task)
     if fit:
-        for owner in _classifiers(model):
+        keeper = _keeper(model)
+        for owner in _classifiers(model) + ([] if keeper is None else [keeper]):
             owner.labels, owner.task = tuple(names), task
     return fit
 

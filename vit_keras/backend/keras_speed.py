@@ -18,7 +18,7 @@ from .._internal.validate import positive_integer
 from . import compiled, distribution, openvino
 from .direct import asked_once, stock_call, through_keras
 from .guarded import Guarded
-from .keras_internals import clear_losses, compile_metrics, concrete, has_graph, run_graph
+from .keras_internals import clear_losses, compile_metrics, concrete, flat_layers, has_graph, run_graph
 
 
 class FastModel(Guarded, keras.Model):
@@ -27,14 +27,15 @@ class FastModel(Guarded, keras.Model):
     def call(self, inputs: Any, training: bool | None = None, mask: Any = None, **kwargs: Any) -> Any:
         """Run the model: compiled where images come in outside of any graph, unless `run_eagerly` is set.
 
-        Operation by operation, TensorFlow and JAX take several times as long.
+        Operation by operation, TensorFlow and JAX take several times as long. A compiled call would leave nothing in
+        `losses`, so it is not for a model with an `activity_regularizer`.
         """
         if keras.backend.backend() == "torch":
             training = bool(training) if concrete(inputs) else training  # layers that are told need not ask Keras
             with through_keras() if self.run_eagerly else asked_once():
                 return super().call(inputs, training=training, mask=mask, **kwargs)
         plain = mask is None and not kwargs and not self.run_eagerly and not is_tapped()
-        if plain and _outside_of_any_graph(inputs, training):
+        if plain and _outside_of_any_graph(inputs, training) and not _adds_losses(self):
             images = keras.ops.convert_to_tensor(inputs, dtype=self.inputs[0].dtype)
             training = bool(training)
             return compiled.run(self, _FORWARD[training], images, key=training, training=training)
@@ -126,6 +127,10 @@ class FastModel(Guarded, keras.Model):
 
     def _on_one_tensorflow_device(self) -> bool:
         return keras.backend.backend() == "tensorflow" and self.distribute_strategy.num_replicas_in_sync == 1
+
+
+def _adds_losses(model: keras.Model) -> bool:
+    return any(vars(layer).get("activity_regularizer") is not None for layer in flat_layers(model))
 
 
 def _outside_of_any_graph(inputs, training) -> bool:

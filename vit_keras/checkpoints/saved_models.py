@@ -40,8 +40,8 @@ def load_model(
     saved again, it opens with Keras' own function too.
 
     Args:
-        filepath: The file, or the folder that `keras.callbacks.OrbaxCheckpoint` wrote on any number of devices, whose
-            last checkpoint is opened.
+        filepath: The file; the folder that `training.finetune` wrote, of which `model.keras` is opened; or the folder
+            that `keras.callbacks.OrbaxCheckpoint` wrote on any number of devices, whose last checkpoint is opened.
         custom_objects: Additional classes by name; the classes of this package are known.
         compile: Whether to compile the model as it was when it was saved.
         safe_mode: Whether to refuse Lambda layers. The one of vit-keras 0.x is replaced, not run.
@@ -61,7 +61,7 @@ def load_model(
     Example:
         >>> model = load_model("vit_keras_0_2.keras")  # doctest: +SKIP
     """
-    path = expanded(path_text(filepath, "filepath", "the path of a saved model (.keras, .h5)"))
+    path = _of_run(expanded(path_text(filepath, "filepath", "the path of a saved model (.keras, .h5)")))
     if orbax.is_checkpoint(path):
         return _from_orbax(path, custom_objects, compile, safe_mode)
     if not os.path.isfile(path):
@@ -159,8 +159,8 @@ def _why_not(path: Path, error: Exception, config: Any, custom_objects: Mapping[
 
 
 def is_whole_model(path: str | os.PathLike[str]) -> bool:
-    """Return whether a file holds a Keras model, not only weights."""
-    path = Path(path)
+    """Return whether a file holds a Keras model, not only weights; or a folder, in which `finetune` wrote one."""
+    path = _of_run(Path(path))
     if orbax.is_checkpoint(path):
         return True
     if not os.path.isfile(path):
@@ -171,6 +171,12 @@ def is_whole_model(path: str | os.PathLike[str]) -> bool:
         return False
     with _hdf5(path) as file:
         return "model_config" in file.attrs
+
+
+def _of_run(path: Path) -> Path:
+    """Return the model in a folder that `finetune` wrote, and any other path as it is."""
+    model = path / "model.keras"
+    return model if os.path.isfile(model) else path
 
 
 def _is_keras_archive(path: Path) -> bool:
