@@ -18,6 +18,7 @@ import keras
 from . import layers
 from ._internal.validate import instance
 from .config import ViTConfig
+from .config_checks import stored_activation
 from .layers.patches import Conv2D
 from .model import VisionTransformer
 from .preprocess import GOOGLE
@@ -46,7 +47,7 @@ def build(config: ViTConfig, *, dtype: Any = None) -> VisionTransformer:
     """
     instance(config, ViTConfig, "config")
     if not isinstance(config.activation, str):  # of a string, serialize would import TensorFlow, whatever the backend
-        config = config.replace(activation=_as_stored(config.activation))
+        config = config.replace(activation=stored_activation(config.activation))
     image = keras.Input((*(config.image_size or (None, None)), config.channels))
     with _default_dtype(dtype):
         patches = embed_patches(image, config)
@@ -56,20 +57,6 @@ def build(config: ViTConfig, *, dtype: Any = None) -> VisionTransformer:
     model.config = config
     model.preprocessing = GOOGLE.for_channels(config.channels)
     return model
-
-
-def _as_stored(activation: Any) -> Any:
-    """Return an activation that is not a name as a file stores it."""
-    try:
-        stored = keras.activations.serialize(keras.activations.get(activation))
-        keras.activations.get(stored)
-    except (TypeError, ValueError):
-        raise ValueError(
-            "activation must be the name of an activation of Keras, or a function that is registered by "
-            "@keras.saving.register_keras_serializable(), so that a file can name it. To use a different function, put "
-            f"keras.layers.Activation(function) behind the model. Received: {activation!r:.100}"
-        ) from None
-    return stored
 
 
 def embed_patches(x: Any, config: ViTConfig) -> Any:

@@ -18,7 +18,7 @@ from ._internal.validate import (
 )
 from .positions import GEOMETRIC, METHODS
 
-__all__ = ["NO_REMAT_WITH_DROPOUT", "check_combination", "checked_fields", "checked_merging"]
+__all__ = ["NO_REMAT_WITH_DROPOUT", "check_combination", "checked_fields", "checked_merging", "stored_activation"]
 
 NO_REMAT_WITH_DROPOUT = (
     "remat=True computes a block twice, and Keras would drop out other values the second time. It needs dropout=0, "
@@ -65,6 +65,30 @@ def checked_fields(config: Any) -> dict[str, Any]:
     for field, choices in _CHOICES.items():
         one_of(found.get(field, getattr(config, field)), field, choices)
     return found
+
+
+def stored_activation(activation: Any) -> Any:
+    """Return an activation of the head that is not a name, as a file stores it.
+
+    Raises:
+        ValueError: No file can name it.
+
+    Example:
+        >>> stored_activation(keras.activations.relu)
+        'relu'
+    """
+    from keras import activations  # only a function needs it
+
+    try:
+        stored = activations.serialize(activations.get(activation))
+        activations.get(stored)
+    except (TypeError, ValueError):
+        raise ValueError(
+            "activation must be the name of an activation of Keras, or a function that is registered by "
+            "@keras.saving.register_keras_serializable(), so that a file can name it. To use a different function, put "
+            f"keras.layers.Activation(function) behind the model. Received: {activation!r:.100}"
+        ) from None
+    return stored
 
 
 def _name_of(activation: Any) -> str:
