@@ -41,13 +41,20 @@ class Batch(NamedTuple):
 # --- where images come from -------------------------------------------------------------------------------------
 
 
+_SOURCES = "images must be a folder, an array (n, height, width, channels), a list of images or a dataset."
+
+
 def batches_of(images: Any, batch_size: int) -> tuple[Iterator[Batch], int | None]:
     """Return batches of images from any source that `embed` takes, and their number of images where it is known."""
     positive_integer(batch_size, "batch_size")
     if hasattr(images, "paths") and hasattr(images, "labels"):
         return batches_of_files([str(path) for path in images.paths], np.asarray(images.labels), batch_size)
-    table = is_table(images)
-    if isinstance(images, (str, os.PathLike)) and not table:
+    if is_table(images):
+        raise TypeError(
+            f"{_SOURCES} Received: {received(images)}. Pass training.image_table(table, …), or the paths in one of its "
+            "columns: list(table['image'])"
+        )
+    if isinstance(images, (str, os.PathLike)):
         return batches_of_files(*files_in(images), batch_size)
     if isinstance(images, keras.utils.PyDataset):
         return (_of_dataset(images[n]) for n in range(images.num_batches)), None
@@ -56,13 +63,8 @@ def batches_of(images: Any, batch_size: int) -> tuple[Iterator[Batch], int | Non
         return _slices(batch_size, pixels, labels=others[0] if others else None), len(pixels)
     if len(getattr(images, "shape", ())) == 4:
         return _slices(batch_size, images), len(images)
-    if table or not isinstance(images, Iterable):
-        instead = "Pass training.image_table(table, …), or the paths in one of its columns: list(table['image'])"
-        instead = f". {instead}" if table else ""
-        raise TypeError(
-            "images must be a folder, an array (n, height, width, channels), a list of images or a dataset. "
-            f"Received: {received(images)}{instead}"
-        )
+    if not isinstance(images, Iterable):
+        raise TypeError(f"{_SOURCES} Received: {received(images)}")
     if len(shape := getattr(images, "shape", ())) == 3 and shape[-1] in (1, 3, 4):
         raise TypeError(f"images must be several. Received one, of shape {tuple(shape)}. Pass [image].")
     rest = iter(images)
