@@ -166,6 +166,9 @@ def test_what_a_model_may_be():
     assert cost("vit_g14").parameters == 1_012_611_432
     any_size = SMALL.replace(image_size=None, position_grid=(3, 5))
     assert cost(vit.build(any_size), image_size=64).parameters == vit.build(any_size).count_params()
+    square = vit.build(any_size.replace(position_grid=(4, 4))).count_params()
+    assert cost(vit.build(any_size), image_size=64, position_grid=4).parameters == square
+    assert cost(vit.build(SMALL), position_grid=(5, 5)).parameters == vit.build(SMALL).count_params()
     with pytest.raises(ValueError, match="has no ViTConfig"):
         cost(keras.models.clone_model(vit.build(SMALL)))
 

@@ -469,6 +469,7 @@ def copied(copy, **options):
     "options",
     [
         {"position_resize": "bicubic", "head_bias": False, "dropout": 0.1, "stochastic_depth": 0.1},
+        {"dropout": 0.1, "emb_dropout": 0.0, "patch_dropout": 0.5},
         {"pooling": None, "include_top": False, "final_norm": None},
         {"post_norm": True, "layer_scale": 0.1, "gated_mlp": True, "qkv_bias": False},
         {"position_prefix": False, "relative_positions": True, "activation": keras.layers.LeakyReLU(0.2)},

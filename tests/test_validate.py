@@ -1,5 +1,6 @@
 """Checks of arguments."""
 
+import io
 import re
 
 import numpy as np
@@ -91,6 +92,13 @@ TAKES_NUMBERS = {
     ),
     "overlay": lambda rows: visualize.overlay(np.zeros((4, 2, 3), "uint8"), rows),
 }
+
+
+def test_an_open_file_is_not_an_array():
+    with io.BytesIO(b"image") as file:
+        with pytest.raises(TypeError, match="images must be an array of numbers"):
+            validate.numbers(file, "images")
+        assert file.read() == b"image"
 
 
 @pytest.mark.only_on("torch", reason="only its tensors refuse to become arrays")

@@ -11,7 +11,7 @@ TFLOP/s in dense bfloat16 (`--peak`, where the device is not known here) that th
 (`vit_keras.cost`).
 
 With `--exact`, it prints how far the logits of a checkpoint are from those in a file (arrays `image`, uint8, and
-`logits`) in each dtype. It says which device it has measured. An H200 has been: docs/why_believe_it.md has the table.
+`logits`) in each dtype. It prints the device's name. docs/why_believe_it.md has the results for an H200.
 """
 
 import argparse

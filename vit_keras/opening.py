@@ -313,9 +313,9 @@ def _of_same_size(source: Weights | ModelWeights, fields: dict[str, Any]) -> dic
 
 def _with_implied(source: Weights | ModelWeights, options: dict[str, Any]) -> dict[str, Any]:
     """Add what the caller's options imply: a head for `classes`, and with another pooling the file's class token."""
-    head = {} if options.get("classes") is None else {"include_top": True}
-    token = "cls" in source.shapes
-    implied = "pooling" not in options or token == (options["pooling"] not in ("gap", "mean", "map"))
+    pooling, token = options.get("pooling", source.architecture.get("pooling", "")), "cls" in source.shapes
+    head = {} if options.get("classes") is None or pooling is None else {"include_top": True}
+    implied = "pooling" not in options or token == (pooling not in ("gap", "mean", "map"))
     return {**head, **({} if implied else {"class_token": token}), **options}
 
 

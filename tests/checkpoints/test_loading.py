@@ -599,6 +599,11 @@ def test_a_file_without_a_head_gets_one_for_classes(options, width, google_npz):
     assert vit.resize(vit.from_checkpoint(path), 64, **options).output_shape == (None, width)
 
 
+def test_a_model_of_all_tokens_is_resized_without_a_head(google_npz):
+    tokens = vit.from_checkpoint(google_npz(classes=0), pooling=None)
+    assert vit.resize(tokens, 32, classes=3).output_shape == (None, 5, 64)
+
+
 @pytest.mark.parametrize("include_head", [None, True])
 def test_pre_logits_come_with_the_head(google_npz, include_head):
     model, arrays = fresh(representation_size=32), mu(representation=32)

@@ -252,6 +252,9 @@ def test_an_exported_file_is_named(tmp_path, name):
     path = write(tmp_path / name, a_zip(readme=b"text") if name == "a.pt2" else b'<?xml version="1.0"?><net/>')
     with pytest.raises(ValueError, match="looks like an exported file"):
         open_weights(path)
+    path.write_bytes(b"")
+    with pytest.raises(ValueError, match="empty"):
+        open_weights(path)
 
 
 def test_missing(tmp_path):

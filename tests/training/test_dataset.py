@@ -382,8 +382,8 @@ def test_names_and_task_of_a_model_around_a_vit_without_a_head_are_saved(tmp_pat
     model.save(tmp_path / "model.keras")
     opened = open_model(tmp_path / "model.keras")
     assert (task(opened), class_names(opened)) == ("multi", names)
-    other = keras.Sequential([find_vit(opened), keras.layers.Dense(2)])  # they are not its own
-    assert (task(other), class_names(other)) == ("single", None)
+    for each in (find_vit(opened), keras.Sequential([find_vit(opened), keras.layers.Dense(3)])):  # not their own
+        assert (task(each), class_names(each)) == ("single", None)
 
 
 @pytest.mark.parametrize("wrap", [lambda model: model, lambda model: Distillation(model, small()), lambda _: None])
@@ -584,7 +584,10 @@ def test_tf_data_is_checked(model):
         check(model, data.map(lambda x, y: (x, y + 1)))
     with pytest.raises(ValueError, match=r"single images.*dataset.batch\(32\)"):
         check(model, data.unbatch())
-    with pytest.raises(TypeError, match=r"dictionary of image, label.*dataset.map"):
+    around = keras.Sequential([keras.Input(model.input_shape[1:]), model])
+    with pytest.raises(ValueError, match=r"single images.*dataset.batch\(32\)"):
+        check(around, data.map(lambda x, y: (x, tf.one_hot(y, 3))).unbatch())
+    with pytest.raises(TypeError, match=r"dictionaries of image, label.*dataset.map"):
         check(model, data.map(lambda x, y: {"image": x, "label": y}))
     quiet(model, data.map(lambda x, y: ({model.inputs[0].name: x}, y)))
     with pytest.raises(ValueError, match="channels come first"):

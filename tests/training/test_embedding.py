@@ -462,7 +462,7 @@ def test_labels_in_other_shapes_and_few_examples():
 
 
 @pytest.mark.parametrize("labels", [[[1, 1], [0, 0], [1, 0], [0, 1]], [[3.5, 1.0], [4, 2], [5, 3], [6, 4]]])
-def test_several_labels_and_numbers_are_no_classes(labels):
+def test_several_labels_and_numbers_are_not_classes(labels):
     x = np.eye(4)
     for fit in (linear_probe, out_of_fold, lambda x, y: knn(x, y, x, k=1)):
         with pytest.raises(ValueError, match="must be one-hot"):

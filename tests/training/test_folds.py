@@ -316,6 +316,13 @@ def test_folds_that_were_stopped_go_on_with_the_same_options_only(photos, column
     changed = {"image_size": 16, "probe": False, "calibrate": True}
     with pytest.raises(ValueError, match="unfinished run with another image_size, probe, calibrate"):
         finetune(columns, **options(photos, **given, **changed))
+    (state,) = (tmp_path / "run").rglob("state.json")
+    older = json.loads(state.read_text())
+    for name in changed:
+        del older["settings"][name]  # an earlier version wrote fewer
+    state.write_text(json.dumps(older))
+    with pytest.raises(KeyboardInterrupt):  # it goes on, and is interrupted again
+        finetune(columns, **options(photos, **given))
 
 
 @pytest.mark.slow

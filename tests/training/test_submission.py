@@ -262,6 +262,7 @@ def test_columns_without_a_sample():
         (LEVELS, ["hot"], ["mild", "medium"]),
         (HALVES, [0.5], ["0.5", "1.0"]),
         (HALVES, [1], ["0.5", "1.0"]),
+        (Meaning("single", HALVES.names, 3), [0.5], ["1.0", "1.5"]),
         (LEVELS, [0.5], [0, 1]),
         (Meaning("regression", ("price",), 1), [0], pytest.approx([0.2, 0.6])),
         (Meaning("multi", ("ill",), 1), [0], pytest.approx([0.2, 0.6])),
@@ -282,6 +283,8 @@ def test_a_separator_is_in_no_name():
     assert columns_of(SCORES[:, :2], meaning, values="names", separator="|") == {"label": ["dog", "black cat"]}
     with pytest.raises(ValueError, match="separator ' ' is in the names of labels: 'black cat'"):
         columns_of(SCORES[:, :2], meaning, values="names")
+    letters = Meaning("multi", ("A", "B"), 2)
+    assert columns_of(SCORES[:, :2], letters, values="names", separator="") == {"label": ["B", "A"]}
 
 
 def test_one_column_of_decimal_numbers_for_three_classes_is_open():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vit_keras import training
+from vit_keras import anatomy, training, vit
 from vit_keras.training.data.augment import Augmentation
 from vit_keras.training.data.dataset import image_folder
 from vit_keras.training.data.table import image_table, read_columns, read_table
@@ -167,8 +167,19 @@ def test_missing_values_are_named_by_their_rows(photos, column, value):
 def test_numbers_that_float32_cannot_tell_apart(photos):
     for start, spread in ((1e9, 1e3), (2000, 1), (0.1, 0)):
         table(photos, "age", columns={**COLUMNS, "age": [start + spread * n for n in range(9)]}, task="regression")
-    with pytest.raises(ValueError, match="from 1700000000 to 1700000008, differ by less than float32"):
+    with pytest.raises(ValueError, match="from 1700000000 to 1700000008, by over a hundredth"):
         table(photos, "age", columns={**COLUMNS, "age": [1.7e9 + n for n in range(9)]}, task="regression")
+    with pytest.raises(ValueError, match=r"above 3.4e38"):
+        table(photos, "age", columns={**COLUMNS, "age": [3.5e38, *range(8)]}, task="regression")
+    table(photos, "age", columns={**COLUMNS, "age": [0.1 + 0.2, *[0.3] * 8]}, task="regression")
+
+
+@pytest.mark.parametrize(("task", "column"), [("regression", "age"), ("ordinal", "level")])
+def test_a_recipe_takes_the_task_of_a_table(photos, task, column):
+    model = vit.build_model(SIZE, 8, 1, 16, 2, "tiny", 32, classes=1)
+    data = table(photos, column, task=task, columns={**COLUMNS, column: [0, 1] * 4 + [0]})
+    training.recipe("finetune", epochs=1).compile(model, data)
+    assert "mean_squared_error" in model.loss.name and anatomy.task(model) == task
 
 
 def test_other_tables_are_refused(photos, tmp_path):

@@ -464,6 +464,11 @@ def two_inputs():
     return keras.Model(inputs, keras.layers.Concatenate()([tiny()(inputs[0]), inputs[1]]))
 
 
+def two_inputs_inside():
+    model, other = tiny(), keras.Input((4,))
+    return keras.Model([model.input, other], keras.layers.Concatenate()([model.output, other]))
+
+
 def channels_first():
     inputs = keras.Input((3, 32, 48))
     return keras.Model(inputs, tiny()(keras.layers.Permute((2, 3, 1))(inputs)))
@@ -507,6 +512,11 @@ MISTAKES = {
         lambda: visualize.record(two_inputs(), IMAGES),
         ValueError,
         r"only input.*3\) and \(None, 4\).*find_vit",
+    ),
+    "two inputs of the layers of a ViT": (
+        lambda: visualize.record(two_inputs_inside(), IMAGES),
+        ValueError,
+        "only input.*Pass one that does",
     ),
     "channels first": (
         lambda: visualize.record(channels_first(), IMAGES),

@@ -174,14 +174,15 @@ def as_array(values: Any, dtype: Any = None) -> np.ndarray:
     """
     import numpy as np  # the checks of names do without
 
-    if hasattr(values, "detach"):
+    if hasattr(values, "detach") and hasattr(values, "cpu"):  # an open file has the first
         values = values.detach().cpu()
-        values = values.float() if str(values.dtype) == "torch.bfloat16" else values  # which NumPy lacks
-    return np.asarray(values, dtype)
+        values = values.float() if str(values.dtype) == "torch.bfloat16" else values
+    array = np.asarray(values, dtype)
+    return array.astype("float32") if array.dtype.name == "bfloat16" else array  # which NumPy does not know
 
 
 def numbers(value: Any, name: str, axes: int = 0) -> np.ndarray:
-    """Return numbers as an array of their own dtype.
+    """Return numbers as an array of their own dtype; of bfloat16, in float32.
 
     Args:
         value: An array, or what becomes one.

@@ -340,15 +340,18 @@ def task(model: keras.Model) -> str:
 
 def _owned(model: keras.Model, attribute: str) -> Any:
     """Return what the outermost of the models that the output comes through knows."""
-    owners, keeper = _classifiers(checked(model)), _keeper(model)
-    if keeper is not None and _fit(model, labels.names(keeper.labels) or (), keeper.task):
-        owners.append(keeper)
+    owners = _classifiers(checked(model))
     known = (getattr(owner, attribute, None) for owner in owners)
-    return next((value for value in known if value is not None and np.size(value)), None)
+    own = next((value for value in known if value is not None and np.size(value)), None)
+    if own is not None:
+        return own
+    around = getattr(_keeper(model), "around", None) or {}
+    is_its = around.get("model") in [owner.name for owner in owners] and {"labels", "task"} <= {*around}
+    return around[attribute] if is_its and _fit(model, around["labels"], around["task"]) else None
 
 
 def _keeper(model: keras.Model) -> Any:
-    """Return the ViT without a head in a model, which is saved with the names and the task of the model; or `None`.
+    """Return the ViT without a head in a model, which keeps the names and the task of the model; or `None`.
 
     Keras saves neither, for a model of its own around the ViT.
     """
@@ -388,9 +391,11 @@ def name_classes(model: keras.Model, names: Sequence[str], task: str = "single")
     """
     fit = _fit(checked(model), names, task)
     if fit:
-        keeper = _keeper(model)
-        for owner in _classifiers(model) + ([] if keeper is None else [keeper]):
+        for owner in _classifiers(model):
             owner.labels, owner.task = tuple(names), task
+        keeper = _keeper(model)
+        if keeper is not None:
+            keeper.around = {"model": model.name, "labels": list(names), "task": task}
     return fit
 
 

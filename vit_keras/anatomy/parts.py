@@ -196,7 +196,8 @@ def readout(model: keras.Model) -> list[slice]:
     """Return the tokens of the last block that the output is computed from, as slices whose means are averaged.
 
     Layers around the ViT count too: a map of the patches (`feature_maps`) or a mean of all tokens
-    (`GlobalAveragePooling1D`). Without any such layer, it is the class token or, if there is none, the patches.
+    (`GlobalAveragePooling1D`). Without any such layer, it is the class token or, if there is none, the patches. A slice
+    of the tokens (`tokens[:, 1:]`) is not seen.
 
     Example:
         >>> from vit_keras import vit

@@ -27,8 +27,8 @@ class FastModel(Guarded, keras.Model):
     def call(self, inputs: Any, training: bool | None = None, mask: Any = None, **kwargs: Any) -> Any:
         """Run the model: compiled where images come in outside of any graph, unless `run_eagerly` is set.
 
-        Operation by operation, TensorFlow and JAX take several times as long. A compiled call would leave nothing in
-        `losses`, so it is not for a model with an `activity_regularizer`.
+        Operation by operation, TensorFlow and JAX take several times as long. A compiled call leaves nothing in
+        `losses`: a model with an `activity_regularizer` is not compiled, and `add_loss` needs `run_eagerly`.
         """
         if keras.backend.backend() == "torch":
             training = bool(training) if concrete(inputs) else training  # layers that are told need not ask Keras

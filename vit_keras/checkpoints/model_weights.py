@@ -153,6 +153,8 @@ def _infer_plain_config(vit: keras.Model, shapes: Mapping[str, tuple[int, ...]])
             "position_grid": positions.grid if None in image_size else None,
             "position_prefix": positions.grid is None or shapes[POSITIONS][1] > math.prod(positions.grid),
             "position_resize": positions.resize,
+            "emb_dropout": None if positions.dropout == of_blocks["dropout"] else positions.dropout,
+            "patch_dropout": next((each.rate for each in vit.layers if isinstance(each, layers.PatchDropout)), 0.0),
             "relative_positions": blocks[0].att.relative_grid is not None,
             "patch_size": (patch_height, patch_width),
             "patch_bias": "embedding/bias" in shapes,

@@ -307,7 +307,7 @@ def _check(binding: rules.Binding, family: Family, strict: bool) -> None:
         some = ", ".join(map(repr, binding.unknown[:4]))
         advice = "Pass strict=False to leave them out."
         if family is FAMILIES["keras"]:  # its names are numbers: these arrays are layers of the model
-            advice = "Call load_weights of a model with the same configuration. strict=False leaves them out."
+            advice = "Build the model, and call model.load_weights(path). strict=False leaves them out."
         raise ValueError(
             f"{len(binding.unknown)} arrays are not known in the family {family.name!r}: {some}"
             f"{' …' if len(binding.unknown) > 4 else ''}. {advice}"

@@ -131,7 +131,8 @@ def cost(
         '86.6 M, 6.73 TFLOP, 8.9 GB'
     """
     known = config_of(model)
-    table = options.get("position_grid", known.position_grid)  # a model for any size keeps it, whatever images it gets
+    grid = options.get("position_grid") or known.position_grid
+    table = known.replace(position_grid=grid).position_grid  # a model for any size keeps it, whatever images it gets
     config = known.replace(**({} if image_size is None else {"image_size": image_size}), **options)
     batch_size, devices = positive_integer(batch_size, "batch_size"), positive_integer(devices, "devices")
     one_of(strategy, "strategy", STRATEGIES)

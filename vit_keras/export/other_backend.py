@@ -120,7 +120,7 @@ def _work(folder: Path) -> dict[str, Any]:
             f"keras.saving.register_keras_serializable, or run with KERAS_BACKEND={backend}."
         }
     try:
-        model.task = task["task"]  # Keras saves that of a ViT, and not that of a model around it
+        model.task = task["task"]  # Keras does not save that of a model around a ViT with a head
         plan = Plan.of(model, **task["options"])
         return {"notes": write_in_its_backend(plan, task["format"], Path(task["path"]))}
     except ValueError as error:

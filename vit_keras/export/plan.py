@@ -301,7 +301,7 @@ def _check(model: keras.Model) -> None:
     if stored:
         raise ValueError(
             f"The weights of {model.name!r} are {', '.join(sorted(stored))}, and those of an export are float32. "
-            "Build it with dtype='float32' or a mixed policy. Of a ViT, vit_keras.resize(model, image_size, "
+            "Build it with dtype='float32' or a mixed policy. For a ViT, vit_keras.resize(model, image_size, "
             "dtype='float32') makes a copy that can be exported."
         )
 

@@ -200,6 +200,8 @@ class Preprocessing:
         """
         scale, offset = self._affine()
         if in_tensorflow_graph(pixels):
+            if pixels.shape.rank and pixels.shape[-1] is not None:
+                _check_channels(pixels.shape, self.channels)
             return rescaled(pixels, scale.tolist(), offset.tolist())
         pixels = as_array(pixels)
         _check_channels(pixels.shape, self.channels)

@@ -62,8 +62,7 @@ def _conversion(image: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
     """Return what converts an image, or a part of it, to float64 pixels in [0, 255]; see `to_pixels`."""
     if image.dtype == bool:
         return lambda part: part * 255.0
-    known = any(np.issubdtype(image.dtype, kind) for kind in (np.integer, np.floating))
-    if not known and image.dtype.name != "bfloat16":
+    if not np.issubdtype(image.dtype, np.integer) and not np.issubdtype(image.dtype, np.floating):
         raise TypeError(f"Pixels are numbers. Received: an array of dtype {image.dtype}")
     if not np.isfinite(image).all():
         raise ValueError("The image has pixels that are not finite numbers.")

@@ -45,8 +45,7 @@ def check(model: keras.Model, data: Any, *, loss: Any = None) -> None:
         warn_caller(message)
         return
     inputs, labels = first_batch(data)
-    if isinstance(labels, (int, float)) or getattr(labels, "shape", None) == ():
-        raise ValueError("The dataset yields single images, each with one label. Batch it: dataset.batch(32).")
+    _check_batched(model, inputs)
     check_range(model, inputs)
     shape = getattr(model, "output_shape", None)
     if labels is None or isinstance(labels, (dict, list, tuple)) or not isinstance(shape, tuple):
@@ -96,6 +95,20 @@ def _head(data: Any, most: int = 32) -> Any:
     if isinstance(data, (list, tuple)) and data and hasattr(data[0], "shape"):
         return [array[:most] for array in data]
     return None if data is None else data[:most]
+
+
+def _check_batched(model: keras.Model, inputs: Any) -> None:
+    """Raise an error where a model of images gets a single image, or a dictionary without its input."""
+    shape = getattr(model, "input_shape", None)
+    if not (isinstance(shape, tuple) and len(shape) == 4):
+        return
+    if len(getattr(inputs, "shape", ())) == 3:
+        raise ValueError("The dataset yields single images. Batch it: dataset.batch(32).")
+    if isinstance(inputs, dict) and model.inputs[0].name not in inputs:
+        raise TypeError(
+            f"The dataset yields dictionaries of {', '.join(inputs)}. Make pairs of images and labels: "
+            'dataset.map(lambda each: (each["image"], each["label"])).'
+        )
 
 
 def check_range(model: keras.Model, inputs: Any) -> None:
@@ -251,7 +264,9 @@ def class_weights(labels: Any) -> dict[int, float]:
         >>> class_weights([0, 0, 0, 1])
         {0: 0.6666666666666666, 1: 2.0}
     """
-    labels = _numbers(np.asarray(labels))
+    labels = _numbers(as_array(labels))
+    if labels.ndim == 2 and labels.shape[1] > 1 and not np.allclose(labels.sum(axis=1), 1, atol=1e-2):
+        raise ValueError("Labels of several columns must be one-hot: images of several labels have no class weights.")
     numbers = labels.argmax(-1) if labels.ndim == 2 and labels.shape[1] > 1 else labels.reshape(-1)
     if labels.ndim not in (1, 2) or not numbers.size or (numbers < 0).any() or (numbers != np.rint(numbers)).any():
         raise ValueError(

@@ -64,7 +64,7 @@ _METRICS = {
 }
 
 _LEAST_OF_RMSLE = np.nextafter(np.float32(-1), np.float32(0))
-"""Of smaller predictions scikit-learn raises an error, which would end a training in the middle."""
+"""scikit-learn raises an error for smaller predictions, which would end a training in the middle."""
 
 NAMES = tuple(_METRICS)
 """The names of all metrics."""

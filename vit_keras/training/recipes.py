@@ -27,6 +27,7 @@ from . import replicas
 from .callbacks import Horizon, Reseed, check_horizon_before_training
 from .checks import check, first_batch
 from .data.augment import Augmentation
+from .data.names import name_learner
 from .distill import Distillation
 from .freeze import train_only
 from .losses import loss_and_accuracy
@@ -301,6 +302,7 @@ class Recipe:
             return batch_size, None
         inputs, labels = first_batch(data)
         _build(model, inputs)
+        name_learner(model, data)  # the loss depends on the task
         check(model, data, loss=loss)
         if not isinstance(data, tuple):
             batch_size = batch_size or len(keras.tree.flatten(inputs)[0])

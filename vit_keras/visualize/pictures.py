@@ -13,10 +13,10 @@ from typing import Any
 
 import keras
 import numpy as np
-from keras import ops
 from PIL import Image
 
 from .. import anatomy
+from .._internal.validate import as_array
 from .._internal.warn import warn_caller
 from ..preprocess.images import gray, read, resize_image
 from ..preprocess.pixels import to_pixels
@@ -78,7 +78,7 @@ def is_one_picture(images: Any) -> bool:
 def read_picture(image: Any) -> np.ndarray:
     """Read one image, or a batch as a tensor, as an array."""
     if hasattr(image, "__array__") and not hasattr(image, "convert"):  # a tensor
-        return ops.convert_to_numpy(image)
+        return as_array(image)
     return read(image, None)
 
 
@@ -192,14 +192,14 @@ _hinted: weakref.WeakSet = weakref.WeakSet()
 def _check_input(model: keras.Model) -> None:
     """Raise `ValueError` unless a model takes one batch of images, with the channels last, and nothing else."""
     vit, shapes = anatomy.find_vit(model), [tuple(x.shape) for x in getattr(model, "inputs", None) or ()]
-    channels = vit.input_shape[3]
+    channels = anatomy.image_shape(vit)[3]
     last = len(shapes) == 1 and len(shapes[0]) == 4 and (shapes[0][1] != channels or shapes[0][3] == channels)
     if not shapes or last:
         return
+    alone = "one that does" if vit is model else "the Vision Transformer in it: vit_keras.anatomy.find_vit(model)"
     raise ValueError(
         "Maps and recordings need a model whose only input is (batch, height, width, channels). "
-        f"{model.name!r} takes {' and '.join(map(str, shapes))}. Pass the Vision Transformer in it: "
-        "vit_keras.anatomy.find_vit(model)."
+        f"{model.name!r} takes {' and '.join(map(str, shapes))}. Pass {alone}."
     )
 
 

@@ -88,7 +88,8 @@ def open_weights(path: str | os.PathLike[str], key: str | None = None) -> Reader
     if kind is Kind.ZIP:
         kind = kind_of_zip(path)
     reader = _READERS.get(kind)
-    if reader is None and path.suffix.lower() in _EXPORTED:
+    broken = (Kind.EMPTY, Kind.GIT_LFS, Kind.WEB_PAGE)
+    if reader is None and kind not in broken and path.suffix.lower() in _EXPORTED:
         raise ValueError(
             f"{path} looks like an exported file, which its own runtime runs (docs/export.md). It cannot be opened as "
             "a model. Open the model that it was exported from."

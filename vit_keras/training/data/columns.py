@@ -150,14 +150,14 @@ def _values(meaning: Meaning, sample: Mapping[str, np.ndarray] | None) -> str:
     kind = "O" if empty else column.dtype.kind
     if meaning.task == "multi":
         return "probabilities" if kind in _NUMERIC and meaning.outputs == 1 else "names"
-    if kind == "f" and meaning.task == "single":
-        if meaning.outputs == 2:
-            return "probabilities"
+    named = all(map(NUMBER.fullmatch, meaning.names))  # such names, 4 or 0.5, are the numbers asked for
+    if kind == "f" and meaning.task == "single" and meaning.outputs == 2:
+        return "probabilities"
+    if kind == "f" and meaning.task == "single" and not (named and any("." in name for name in meaning.names)):
         raise ValueError(
             f"The sample has one column of decimal numbers, {title!r}, and the models have "
             f'{meaning.outputs} classes. Pass values="names" or "numbers".'
         )
-    named = all(map(NUMBER.fullmatch, meaning.names))  # such names, 4 or 0.5, are the numbers asked for
     return "numbers" if kind in _NUMERIC and not named else "names"
 
 
@@ -175,7 +175,7 @@ def _only(titles: list[str] | None) -> str:
 
 def _decisions(scores: np.ndarray, meaning: Meaning, values: str, threshold: float, separator: str) -> list[Any]:
     if meaning.task == "multi":
-        divided = [name for name in meaning.names if separator in name]
+        divided = [name for name in meaning.names if (separator in name if separator else len(name) > 1)]
         if divided:
             raise ValueError(
                 f"The separator {separator!r} is in the names of labels: {first_few(divided)}. Pass separator= "

@@ -29,6 +29,7 @@ from .augment import Augmentation
 from .decoding import Decoder, Pictures, decoded_pictures, report_damaged, size_of
 from .labeled import Labeled, read_folder
 from .listing import split
+from .names import NameClasses
 from .read_ahead import ReadAhead, SetEpoch
 
 __all__ = ["ImageFolder", "SetEpoch", "image_folder", "preprocessing_for"]
@@ -194,22 +195,6 @@ def datasets_of(
 
 def _needs_room(augmentation: Augmentation | None) -> bool:
     return bool(augmentation and augmentation.crop)
-
-
-class NameClasses(keras.callbacks.Callback):
-    """A callback that attaches the task and the names of a dataset's classes to the ViT that learns them.
-
-    Args:
-        data: The dataset.
-    """
-
-    def __init__(self, data: ImageFolder):
-        super().__init__()
-        self.data = data
-
-    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        if anatomy.has_vit(self.model):
-            anatomy.name_classes(anatomy.learner(self.model), self.data.class_names, self.data.task)
 
 
 class ImageFolder(keras.utils.PyDataset):

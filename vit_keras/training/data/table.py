@@ -333,12 +333,16 @@ def _multi(columns, names, separator, class_names):
 
 def _regression(columns, names, separator, class_names):
     numbers = np.stack([_numbers(column, name) for column, name in zip(columns, names)], axis=1)
-    rounded = numbers.astype("float32")
+    with np.errstate(over="ignore"):
+        rounded = numbers.astype("float32")
     for name, exact, short in zip(names, numbers.T, rounded.T):
-        if 0 < 0.01 * np.ptp(exact) < np.abs(exact - short).max():
+        if not np.isfinite(short).all():
+            raise ValueError(f"The column {name!r} has numbers above 3.4e38, the largest of float32. Divide them.")
+        same = 1e-15 * np.abs(exact).max()  # one number that was computed in two ways
+        if same < np.ptp(exact) < 100 * np.abs(exact - short).max():
             raise ValueError(
-                f"The numbers in the column {name!r}, from {exact.min():.12g} to {exact.max():.12g}, differ by less "
-                "than float32 can tell apart. Subtract a number from all of them, such as the smallest."
+                f"float32 rounds the numbers in the column {name!r}, from {exact.min():.12g} to {exact.max():.12g}, by "
+                "over a hundredth of their range. Subtract their mean, or multiply them if they are very small."
             )
     return tuple(names), rounded
 

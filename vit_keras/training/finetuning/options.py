@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import numpy as np
+
 from ..._internal.validate import is_number, one_of, positive_integer
 from ...anatomy import NUMBERS
 from .. import metrics
@@ -64,7 +66,8 @@ class FinetuneOptions:
             fitting = ", ".join(metrics.fitting(task))
             raise ValueError(f"The metric {self.metric!r} does not fit the task {task!r}, which these fit: {fitting}.")
         if self.metric == "rmsle" and task == "regression":
-            metrics.score("rmsle", data.labels, data.labels, task)  # refuses numbers that it cannot take
+            targets = np.delete(data.labels, [*data.missing], axis=0)
+            metrics.score("rmsle", targets, targets, task)  # refuses numbers that it cannot take
         if self.calibrate and task in NUMBERS:
             raise ValueError(f"calibrate=True is about probabilities, and the task is {task!r}. Leave it out.")
         if self.balance and (task != "single" or data.weights is not None):

@@ -156,7 +156,8 @@ class Run:
         self._found = False
         if self._file.exists():
             found = json.loads(self._file.read_text(encoding="utf-8"))
-            other = [name for name, value in self._settings.items() if found["settings"].get(name) != value]
+            known = found["settings"]  # an earlier version wrote fewer
+            other = [name for name, value in self._settings.items() if known.get(name, value) != value]
             if not other:
                 self._state, self._found = found, True
             elif not overwrite:

@@ -1,0 +1,44 @@
+"""Names of classes and the task of a dataset, given to the model that trains on it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+
+from ... import anatomy
+from ...backend.guarded import CheckedModel
+from ..distill import Distillation
+
+
+def name_learner(model: keras.Model, data: Any) -> None:
+    """Attach the task and the names of a dataset's classes to the model that learns them, where they fit.
+
+    Args:
+        model: The model to train. A pre-training learns no labels.
+        data: What it trains on, of which nothing but an `ImageFolder` has names.
+
+    Example:
+        >>> name_learner(keras.Sequential([keras.layers.Dense(2)]), None)
+    """
+    learns = isinstance(model, Distillation) or not isinstance(model, CheckedModel)
+    if not (hasattr(data, "class_names") and learns and anatomy.has_vit(model)):
+        return
+    learner = anatomy.learner(model)
+    independent = data.one_hot and anatomy.task(learner) == "multi"  # by choice, for classes
+    anatomy.name_classes(learner, data.class_names, "multi" if independent else data.task)
+
+
+class NameClasses(keras.callbacks.Callback):
+    """A callback for `name_learner`, where a model is not compiled by a recipe.
+
+    Args:
+        data: The dataset.
+    """
+
+    def __init__(self, data: Any):
+        super().__init__()
+        self.data = data
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        name_learner(self.model, self.data)
