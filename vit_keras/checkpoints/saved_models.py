@@ -40,8 +40,8 @@ def load_model(
     saved again, it opens with Keras' own function too.
 
     Args:
-        filepath: The file; the folder that `training.finetune` wrote, of which `model.keras` is opened; or the folder
-            that `keras.callbacks.OrbaxCheckpoint` wrote on any number of devices, whose last checkpoint is opened.
+        filepath: The file; the folder that `training.finetune` wrote, to open its `model.keras`; or the folder that
+            `keras.callbacks.OrbaxCheckpoint` wrote on any number of devices, to open its last checkpoint.
         custom_objects: Additional classes by name; the classes of this package are known.
         compile: Whether to compile the model as it was when it was saved.
         safe_mode: Whether to refuse Lambda layers. The one of vit-keras 0.x is replaced, not run.

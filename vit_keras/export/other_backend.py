@@ -120,7 +120,7 @@ def _work(folder: Path) -> dict[str, Any]:
             f"keras.saving.register_keras_serializable, or run with KERAS_BACKEND={backend}."
         }
     try:
-        model.task = task["task"]  # Keras does not save that of a model around a ViT with a head
+        model.task = task["task"]  # Keras does not save the task of a model around a ViT with a head
         plan = Plan.of(model, **task["options"])
         return {"notes": write_in_its_backend(plan, task["format"], Path(task["path"]))}
     except ValueError as error:

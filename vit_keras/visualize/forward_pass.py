@@ -46,10 +46,10 @@ def _array(value: Any) -> np.ndarray:
 
 
 def _observe(plan: Plan, model: keras.Model, images: Any, classes: Any = None) -> dict[str, Any]:
-    vit = anatomy.find_vit(model)
+    vit, read = anatomy.find_vit(model), anatomy.readout(model)
 
     def forward(watch):
-        visitor = _Visitor(model, plan, watch)
+        visitor = _Visitor(model, read, plan, watch)
         with tap(visitor), contextlib.nullcontext() if callable(plan.target) else logits_only(model):
             outputs = model(images, training=False)
         visitor.check()
@@ -73,7 +73,7 @@ def _observe(plan: Plan, model: keras.Model, images: Any, classes: Any = None) -
         norm, last = anatomy.final_norm(vit), seen["tokens"][-1]
         seen["features"] = last if norm is None else _float(norm(last))
     sources = seen.pop("sources")
-    seen |= _reduced(watched, gradients, plan, anatomy.readout(model), sources)
+    seen |= _reduced(watched, gradients, plan, read, sources)
     if plan.exits is True:  # each exit has read its own; those of the last are kept
         seen |= {name: seen[name][-batch:] for name in _FIELDS["pooling"] if seen.get(name) is not None}
     seen["count"] = count
@@ -83,13 +83,13 @@ def _observe(plan: Plan, model: keras.Model, images: Any, classes: Any = None) -
 class _Visitor:
     """Keep what the plan asks for while a model runs; tensors that need gradients go through `watch(name, tensor)`."""
 
-    def __init__(self, model: keras.Model, plan: Plan, watch: Callable[..., Any]):
+    def __init__(self, model: keras.Model, read: list[slice], plan: Plan, watch: Callable[..., Any]):
         vit = anatomy.find_vit(model)
         self.blocks = anatomy.attention_blocks(vit)
         self.numbers = {id(layer): n for n, block in enumerate(self.blocks) for layer in (block, block.att)}
         self.pooling = {id(layer.att) for layer in vit.layers if isinstance(layer, AttentionPooling)}
         self.prefix = len(anatomy.prefix_names(vit))
-        self.model, self.read, self.plan, self.watch = model, anatomy.readout(model), plan, watch
+        self.model, self.read, self.plan, self.watch = model, read, plan, watch
         self.watched: dict[str, list[Any]] = {}
         self.seen: dict[str, Any] = {}
         self.exits: list[Any] = []

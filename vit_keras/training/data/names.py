@@ -16,7 +16,7 @@ def name_learner(model: keras.Model, data: Any) -> None:
 
     Args:
         model: The model to train. A pre-training learns no labels.
-        data: What it trains on, of which nothing but an `ImageFolder` has names.
+        data: What it trains on. Only an `ImageFolder` has names; other data change nothing.
 
     Example:
         >>> name_learner(keras.Sequential([keras.layers.Dense(2)]), None)
