@@ -286,3 +286,17 @@ def test_the_values_of_variables_are_those_of_a_scope():
         assert keras_internals.values_of(variable)[0].item() == 2.5
     assert keras_internals.values_of(variable)[0].item() == 1.5
     assert keras_internals.values_of(None) == [None]
+
+
+@pytest.mark.parametrize("variable_dtype", ["float32", "bfloat16", "float64", "int32"])
+@pytest.mark.parametrize("autocast", [True, False])
+@pytest.mark.parametrize("scope_dtype", ["bfloat16", "float32", None])
+def test_values_are_cast_as_keras_casts_them(variable_dtype, autocast, scope_dtype):
+    from keras.src.backend.common.variables import AutocastScope
+
+    variable = keras.Variable([1.5], dtype=variable_dtype, autocast=autocast)
+    with AutocastScope(scope_dtype):
+        expected = variable.value
+        value, nothing = keras_internals.values_of(variable, None)
+    assert value.dtype is expected.dtype and bool((value == expected).all())
+    assert nothing is None

@@ -5,10 +5,10 @@ python tools/measure_gpu.py [--models b16 l16] [--batches 1 64 256] [--rounds 3]
 KERAS_BACKEND=jax python tools/measure_gpu.py --exact WEIGHTS GOLDEN
 
 Random weights, images of 224 pixels that are on the device, exact GELU, the fused attention of each framework.
-Prediction is in bfloat16; a step of training is one of AdamW, in bfloat16 with weights of float32. Each contender has a
-process of its own for each round, and they take turns; medians are printed. "Of peak" is the share of the device's
-TFLOP/s in dense bfloat16 (`--peak`, where the device is not known here) that the products of the model are
-(`vit_keras.cost`).
+Prediction is in bfloat16; a step of training is one of AdamW, in bfloat16 with weights of float32, by Keras' `fit` or
+by a loop of PyTorch. Each contender has a process of its own for each round, and they take turns; medians are printed.
+"Of peak" is the share of the device's TFLOP/s in dense bfloat16 (`--peak`, where the device is not known here) that the
+products of the model are (`vit_keras.cost`).
 
 With `--exact`, it prints how far the logits of a checkpoint are from those in a file (arrays `image`, uint8, and
 `logits`) in each dtype. It prints the device's name. docs/why_believe_it.md has the results for an H200.
@@ -142,13 +142,11 @@ def measure(name, model, batch, image_size, steps):
     ways = {"jax": of_jax, "torch": of_torch, "timm": of_timm}[framework]
     found = {}
     for kind in ("predict", "train"):
-        step, wait, peak, device = ways(model, batch, image_size, compiled, kind)
-        for _ in range(5):  # what is compiled and chosen comes first
-            step()
+        run, wait, peak, device = ways(model, batch, image_size, compiled, kind)
+        run(5)  # what is compiled and chosen comes first
         wait()
         start = time.perf_counter()
-        for _ in range(steps):
-            step()
+        run(steps)
         wait()
         found |= {kind: (time.perf_counter() - start) / steps, f"{kind}, MiB": peak() / 2**20, "device": device}
     return found
@@ -164,7 +162,7 @@ def ours(model, image_size, kind):
 
 
 def of_jax(model, batch, image_size, compiled, kind):
-    """Return our step on JAX, what waits for it, what it took of memory, and the device."""
+    """Return what runs a number of our steps on JAX, what waits for it, what it took of memory, and the device."""
     import jax
     import keras
     import numpy as np
@@ -174,51 +172,53 @@ def of_jax(model, batch, image_size, compiled, kind):
     pixels = np.random.default_rng(0).uniform(-1, 1, (batch, image_size, image_size, 3))
     images, labels = jax.device_put(pixels.astype("float32")), jax.device_put(np.zeros(batch, "int32"))
     last = []
-    if kind == "predict":
 
-        def step():
+    def predict(steps):
+        for _ in range(steps):
             last[:] = [network(images)]
-    else:
-        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        network.compile(keras.optimizers.AdamW(1e-4), loss)
 
-        def step():
-            last[:] = [network.train_on_batch(images, labels)]
-
-    def wait():
+    def wait():  # `fit` has waited
         jax.block_until_ready(last)
 
     def peak():
         return (device.memory_stats() or {}).get("peak_bytes_in_use", 0)
 
-    return step, wait, peak, device.device_kind
+    run = predict if kind == "predict" else fits(network, images, labels)
+    return run, wait, peak, device.device_kind
+
+
+def fits(network, images, labels, **options):
+    """Return what trains a model of ours for a number of steps, by Keras' `fit`."""
+    import keras
+
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    network.compile(keras.optimizers.AdamW(1e-4), loss, **options)
+
+    def run(steps):
+        network.fit(((images, labels) for _ in range(steps)), steps_per_epoch=steps, verbose=0)
+
+    return run
 
 
 def of_torch(model, batch, image_size, compiled, kind):
-    """Return our step on PyTorch; see `of_jax`."""
-    import keras
+    """Return what runs our steps on PyTorch; see `of_jax`."""
     import torch
 
     network = ours(model, image_size, kind)
     images, labels, wait, peak, device = torch_data(batch, image_size)
-    if kind == "predict":
-        call = torch.compile(network) if compiled else network
+    call = torch.compile(network) if compiled and kind == "predict" else network
 
-        def step():
-            with torch.no_grad():
+    def predict(steps):
+        with torch.no_grad():
+            for _ in range(steps):
                 call(images)
-    else:
-        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        network.compile(keras.optimizers.AdamW(1e-4), loss, jit_compile=compiled)
 
-        def step():
-            network.train_on_batch(images, labels)
-
-    return step, wait, peak, device
+    run = predict if kind == "predict" else fits(network, images, labels, jit_compile=compiled)
+    return run, wait, peak, device
 
 
 def of_timm(model, batch, image_size, compiled, kind):
-    """Return timm's step, as its own scripts do it; see `of_jax`."""
+    """Return what runs timm's steps, as its own scripts do it; see `of_jax`."""
     import timm
     import torch
 
@@ -229,22 +229,22 @@ def of_timm(model, batch, image_size, compiled, kind):
     if kind == "predict":
         network, images = network.to(torch.bfloat16).eval(), images.to(torch.bfloat16)
     call = torch.compile(network) if compiled else network
-    if kind == "predict":
+    optimizer = torch.optim.AdamW(network.parameters(), 1e-4)
 
-        def step():
-            with torch.no_grad():
+    def predict(steps):
+        with torch.no_grad():
+            for _ in range(steps):
                 call(images)
-    else:
-        optimizer = torch.optim.AdamW(network.parameters(), 1e-4)
 
-        def step():
+    def train(steps):
+        for _ in range(steps):
             optimizer.zero_grad()
             with torch.autocast(images.device.type, torch.bfloat16):
                 loss = torch.nn.functional.cross_entropy(call(images), labels)
             loss.backward()
             optimizer.step()
 
-    return step, wait, peak, device
+    return predict if kind == "predict" else train, wait, peak, device
 
 
 def torch_data(batch, image_size):

@@ -229,9 +229,15 @@ def values_of(*variables: Any) -> list[Any]:
         True
     """
     state, kind = thread_state(), keras.Variable
-    if state.get("stateless_scope") is not None or state.get("autocast_scope") is not None:
+    if state.get("stateless_scope") is not None:
         return [v.value if isinstance(v, kind) else v for v in variables]
-    return [v._value if type(v) is kind else v for v in variables]
+    scope = state.get("autocast_scope")
+    values = [v._value if type(v) is kind else v for v in variables]
+    if scope is None or scope.dtype is None:
+        return values
+    dtype = getattr(sys.modules["torch"], scope.dtype)
+    are_cast = (getattr(v, AUTOCAST, False) and value.is_floating_point() for v, value in zip(variables, values))
+    return [value.to(dtype) if is_cast else value for value, is_cast in zip(values, are_cast)]
 
 
 def distribution() -> Any:
@@ -368,13 +374,6 @@ def variables_survive(model: keras.Model) -> Iterator[None]:
         raise
 
 
-class _Kept:
-    """No container that Keras would look into when it saves."""
-
-    def __init__(self):
-        self.values: dict[Hashable, Any] = {}
-
-
 def kept(model: keras.Model, key: Hashable, make: Callable[[], Any]) -> Any:
     """Return what `make` returned when it was first called for a model and a key; it goes when the model goes.
 
@@ -386,10 +385,11 @@ def kept(model: keras.Model, key: Hashable, make: Callable[[], Any]) -> Any:
         >>> kept(model, "answer", lambda: 42), kept(model, "answer", lambda: 43)
         (42, 42)
     """
-    store = model.__dict__.setdefault("_vit_keras_kept", _Kept())
-    if key not in store.values:
-        store.values[key] = make()
-    return store.values[key]
+    hidden = types.SimpleNamespace(values={})  # into which Keras does not look when it saves
+    values = model.__dict__.setdefault("_vit_keras_kept", hidden).values
+    if key not in values:
+        values[key] = make()
+    return values[key]
 
 
 class SymbolicTensor(keras.KerasTensor):
