@@ -294,7 +294,7 @@ def test_the_values_of_variables_are_those_of_a_scope():
 def test_values_are_cast_as_keras_casts_them(variable_dtype, autocast, scope_dtype):
     from keras.src.backend.common.variables import AutocastScope
 
-    variable = keras.Variable([1.5], dtype=variable_dtype, autocast=autocast)
+    variable = keras.Variable([1.5], dtype=variable_dtype, autocast=autocast, trainable=False)
     with AutocastScope(scope_dtype):
         expected = variable.value
         value, nothing = keras_internals.values_of(variable, None)
