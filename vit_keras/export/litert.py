@@ -21,16 +21,8 @@ METADATA, LABELS = "vit_keras.json", "labels.txt"
 def write(plan: Plan, path: str | os.PathLike[str]) -> list[str]:
     """Write a `.tflite` file of built-in operations only; TensorFlow must be the backend of Keras.
 
-    Args:
-        plan: What to write. `quantize="float16"`: weights of half precision; `"int8"`: weights of 8 bits, and
-            activations quantized while it runs (dynamic range).
-        path: The file.
-
-    Returns:
-        Notes on this file, one sentence each.
-
-    Raises:
-        ValueError: The model takes images of any size, or computes something that LiteRT has no operation for.
+    `quantize="float16"` stores weights in half precision; `"int8"` stores weights in 8 bits, and activations are
+    quantized while it runs (dynamic range).
     """
     import tensorflow as tf
 

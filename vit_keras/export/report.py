@@ -135,17 +135,8 @@ class Report:
 def compare(plan: Plan, name: str, path: Path, pictures: Sequence[Any]) -> dict[str, Any]:
     """Run a file in a process of its own, and compare its outputs with the model's.
 
-    Args:
-        plan: What was written.
-        name: The name of the format.
-        path: The file.
-        pictures: See `pictures.check_pictures`.
-
     Returns:
         The fields of a `Report` that it fills: comparisons, milliseconds, runtime, notes.
-
-    Raises:
-        ValueError: The file cannot be run, or computes something else.
     """
     inputs = model_inputs(plan, pictures)
     expected = _expected(plan, inputs)

@@ -26,15 +26,7 @@ __all__ = ["graph_of", "write"]
 def write(plan: Plan, path: str | os.PathLike[str]) -> list[str]:
     """Write an ONNX file.
 
-    Args:
-        plan: What to write. `quantize="int8"`: products with weights in 8 bits, see `int8`.
-        path: The file. Weights of more than 2 GiB go into `<path>.data` next to it, which the file names.
-
-    Returns:
-        Notes on this file, one sentence each.
-
-    Raises:
-        ValueError: The model has an operation that is not written to ONNX.
+    Weights of more than 2 GiB go into `<path>.data` next to the file, which names it. `quantize="int8"`: see `int8`.
 
     Example:
         >>> from vit_keras import vit

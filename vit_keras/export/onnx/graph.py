@@ -71,11 +71,7 @@ class Value:
         return tuple(n for n in self.shape if isinstance(n, int))
 
     def array(self) -> np.ndarray:
-        """Return the array of a constant.
-
-        Raises:
-            ValueError: It is not a constant.
-        """
+        """Return the array of a constant."""
         if self.make is None:
             raise ValueError(f"A constant is needed. Received: {self.dtype} {self.shape}, which depends on the inputs.")
         return self.make()

@@ -97,14 +97,7 @@ def _again(
 
 
 def _scaled_weights(graph: Graph, node: Node, inputs: Sequence[Value], uses: Counter) -> Value | None:
-    """Return what a node multiplies by a number, made of weights that are multiplied by it, if nothing else needs it.
-
-    Args:
-        graph: The new graph.
-        node: A node of the old graph.
-        inputs: Its inputs in the new graph.
-        uses: How often each value of the old graph is used.
-    """
+    """Return what a node multiplies by a number, made of weights multiplied by it, if nothing else needs it."""
     if node.operator != "Mul" or node.inputs[1].scalar is None:
         return None
     for x, counts in ((node.inputs[0], uses), (inputs[0], Counter())):
