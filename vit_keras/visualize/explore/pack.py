@@ -20,12 +20,6 @@ def encode(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     errors (the total variation) is at most `sqrt(n * maximum) / 510 + n * maximum / 2 / 510**2` for n values. On
     attention of trained models it is 0.003 on average and at most 0.008.
 
-    Args:
-        rows: `(..., n)`, none negative.
-
-    Returns:
-        uint8 of the same shape, and the maxima of the rows, float32 `(...)`.
-
     Example:
         >>> codes, maxima = encode(np.array([[0.5, 0.125, 0.0]]))
         >>> codes.tolist(), maxima.tolist()
@@ -38,12 +32,7 @@ def encode(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def decode(codes: np.ndarray, maxima: np.ndarray) -> np.ndarray:
-    """Return the values that the page reads from `encode`.
-
-    Example:
-        >>> decode(*encode(np.array([[0.5, 0.125, 0.0]]))).round(3)
-        array([[0.5  , 0.126, 0.   ]], dtype=float32)
-    """
+    """Return the values that the page reads from `encode`."""
     return np.square(codes.astype("float32") / 255) * maxima[..., None]
 
 
@@ -64,12 +53,7 @@ def pack(rows: np.ndarray) -> bytes:
 
 
 def unpack(packed: bytes, shape: tuple[int, int, int]) -> np.ndarray:
-    """Invert `pack`: float32 `(heads, queries, keys)`, with the error of `encode`.
-
-    Example:
-        >>> unpack(pack(np.ones((1, 2, 2))), (1, 2, 2)).tolist()
-        [[[1.0, 1.0], [1.0, 1.0]]]
-    """
+    """Invert `pack`: float32 `(heads, queries, keys)`, with the error of `encode`."""
     data = gzip.decompress(packed)
     size = 4 * shape[0] * shape[1]
     maxima = np.frombuffer(data[:size], "<f4").reshape(shape[:2])

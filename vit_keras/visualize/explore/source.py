@@ -92,11 +92,7 @@ def _record_prediction(model: Any, images: Any, options: dict[Any, Any]) -> Reco
 
 
 def attention_of(rec: Recording) -> np.ndarray:
-    """Return the attention of a recording, which a page cannot do without.
-
-    Raises:
-        ValueError: It was not recorded.
-    """
+    """Return the attention of a recording, which a page cannot do without."""
     if rec.attention is None:
         raise ValueError("The recording has no attention: record with keep=('attention', 'values', 'tokens').")
     return rec.attention
