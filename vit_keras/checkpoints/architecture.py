@@ -22,18 +22,12 @@ def infer(
 ) -> dict[str, Any]:
     """Infer the architecture from the canonical names and shapes of the weights.
 
-    Args:
-        shapes: `{canonical name: shape}`, in Keras' layout.
-        family: The family of the file, for what shapes do not show.
-        told: Fields that single arrays of the file imply (`rules.Binding.told`), and `position` where the file itself
-            states it.
+    `told` has fields that single arrays of the file imply (`rules.Binding.told`), and `position` where the file itself
+    states it.
 
     Returns:
         Fields of a `vit_keras.config.ViTConfig`. `num_heads` and the family's `choices` are missing if nothing shows
         them.
-
-    Raises:
-        ValueError: Weights are missing that every such model has, or their shapes contradict each other.
     """
     if {"Transformer/encoder_norm/scale", "fc_norm/scale"} <= set(shapes):
         raise ValueError(
@@ -232,15 +226,7 @@ def complete(fields: Mapping[str, Any], family: Family, options: Mapping[str, An
 
 
 def check_head(fields: Mapping[str, Any], options: Mapping[str, Any]) -> None:
-    """Raise an error for a head on every token, which no model of this package has, unless options replace it.
-
-    Args:
-        fields: Fields of `ViTConfig` of a file.
-        options: Fields that the caller passes.
-
-    Raises:
-        ValueError: The file has a head and pools nothing.
-    """
+    """Raise an error for a head on every token, which no model of this package has, unless options replace it."""
     of_tokens = fields["include_top"] and fields["pooling"] is None
     if of_tokens and "pooling" not in options and options.get("include_top", True):
         raise ValueError(
@@ -253,12 +239,7 @@ def check_head(fields: Mapping[str, Any], options: Mapping[str, Any]) -> None:
 def check_heads(fields: Mapping[str, Any], inner: int) -> None:
     """Raise an error for a number of attention heads that a file cannot have.
 
-    Args:
-        fields: Fields of `ViTConfig` with `num_heads`, which a mixer does not use.
-        inner: Width of the queries of all heads together.
-
-    Raises:
-        ValueError: The number is not a divisor of `inner`.
+    `inner` is the width of the queries of all heads together.
     """
     if fields.get("tokens_mlp_dim"):
         return

@@ -41,11 +41,7 @@ class Assumptions(NamedTuple):
     def warning(self, config: Any, doubts: Mapping[str, str], open_fields: Sequence[str], family: str) -> str:
         """Return the warning for a model that is being built, or an empty text.
 
-        Args:
-            config: The model's `ViTConfig`.
-            doubts: The entries of `doubts` that the caller has not settled.
-            open_fields: The entries of `open` that the caller did not pass.
-            family: Name of the family of the file.
+        `doubts` and `open_fields` are those that the caller has not settled.
         """
         said = []
         if doubts:
@@ -66,18 +62,8 @@ def assume(
 ) -> Assumptions:
     """Return the assumptions about a file whose model is not fully known.
 
-    Args:
-        family: The family of the file.
-        inferred: Fields of `ViTConfig` from `architecture.infer`.
-        known: Fields that the arrays imply (`rules.Binding.told`) or that neighboring files contain.
-        is_named: Whether the caller named the family.
-
-    Returns:
-        The `Assumptions`. Where published models disagree, the most common value is assumed. A field that the family
-        leaves to the caller stays open.
-
-    Raises:
-        ValueError: The arrays only fit models that cannot be built.
+    Where published models disagree, the most common value is assumed. A field that the family leaves to the caller
+    stays open. `known` has the fields that the arrays imply or neighboring files contain.
     """
     shown = {*known, *(("num_heads",) if "num_heads" in inferred else ())}
     if inferred["pooling"] != "token":

@@ -99,17 +99,7 @@ def _about_values(reader: Any) -> dict[str, list[str]]:
 def unstored_fields(path: str | os.PathLike[str], config: ViTConfig) -> dict[str, Any]:
     """Return the fields of a configuration that a file does not store.
 
-    Args:
-        path: A file that `save_weights` wrote.
-        config: The configuration of the model in it.
-
-    Returns:
-        Fields that other readers of the file need to be told. This package reads them from the metadata of a
-        safetensors file.
-
-    Example:
-        >>> unstored_fields("deit_tiny.npz", model.config)  # doctest: +SKIP
-        {'mlp_activation': 'gelu'}
+    Other readers of the file need to be told them. This package reads them from the metadata of a safetensors file.
     """
     weights = Weights(path)
     family, open_fields = weights.family, {}

@@ -127,21 +127,12 @@ def _rows(shapes: Mapping[str, tuple[int, ...]]) -> _Rows | None:
 
 
 def has_positions(shapes: Mapping[str, tuple[int, ...]]) -> bool:
-    """Return whether the weights of a model belong to a grid of patches.
-
-    Args:
-        shapes: `{canonical name: shape}`, in Keras' layout.
-    """
+    """Return whether the weights of a model belong to a grid of patches."""
     return _rows(shapes) is not None
 
 
 def layouts(shapes: Mapping[str, tuple[int, ...]], family: Family) -> list[Layout]:
-    """Return the possible layouts of a table of a family, the most common first.
-
-    Args:
-        shapes: `{canonical name: shape}`, in Keras' layout.
-        family: The family of the file.
-    """
+    """Return the possible layouts of a table of a family, the most common first."""
     rows = _rows(shapes)
     if rows is None or rows.learned is None:
         return [Layout(True, False, 0)]
@@ -193,12 +184,6 @@ def read(
         wanted: Patches down and across of the images that the caller wants to pass.
         usual: `position_prefix` and `register_positions` of published models with such arrays.
         is_ours: Whether `stated` is from this package, whose tables are never transposed.
-
-    Returns:
-        The `Table`, or `None` if the file has no positions.
-
-    Raises:
-        ValueError: `source_grid` does not fit the table.
     """
     rows = _rows(shapes)
     if rows is None:

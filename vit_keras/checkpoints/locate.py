@@ -108,14 +108,8 @@ def find(weights: str | os.PathLike[str] | Checkpoint, variant: str | None = Non
 def by_filename(basename: str, bytes: int | None = None) -> Checkpoint | None:
     """Return the published checkpoint that a local file is a copy of, according to its name and size.
 
-    All files on a hub have the same name, so a copy may have the name of its repository instead.
-
-    Args:
-        basename: Name of the file, without folders.
-        bytes: Its size, which distinguishes files of Google's with the same name.
-
-    Returns:
-        The checkpoint; `None` if no checkpoint or several have this name, or if the size differs.
+    All files on a hub have the same name, so a copy may have the name of its repository instead. The size distinguishes
+    files of Google's with the same name. `None` if no checkpoint or several have this name.
 
     Example:
         >>> by_filename("deit_tiny_patch16_224-a1311bcf.pth").name

@@ -42,14 +42,7 @@ _TIMM_POOLINGS = {"token": "token", "avg": "gap", "map": "map", "": None}
 def text_fields(model: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of `vit_keras.text.TextConfig` that a `model_cfg` shows.
 
-    Args:
-        model: The JSON object `model_cfg`.
-
-    Returns:
-        The fields, with open_clip's default where one is left out.
-
-    Raises:
-        ValueError: A key or a value is unknown.
+    A field that is left out has open_clip's default.
 
     Example:
         >>> text_fields({"quick_gelu": True, "text_cfg": {"heads": 8}})["mlp_activation"]
@@ -73,16 +66,6 @@ def text_fields(model: Mapping[str, Any]) -> dict[str, Any]:
 
 def image_fields(model: Mapping[str, Any], inferred: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of `ViTConfig` that a `model_cfg` shows.
-
-    Args:
-        model: The JSON object `model_cfg`.
-        inferred: Fields of `ViTConfig` from `architecture.infer`.
-
-    Returns:
-        The fields.
-
-    Raises:
-        ValueError: `model` names an architecture of timm that cannot be built.
 
     Example:
         >>> image_fields({"vision_cfg": {"width": 768}}, {})
@@ -136,9 +119,6 @@ def _activation(model: Mapping[str, Any], tower: Mapping[str, Any]) -> str:
 
 def preprocessing(described: Mapping[str, Any]) -> Preprocessing:
     """Return the preprocessing that a `preprocess_cfg` describes.
-
-    Raises:
-        ValueError: A value is unknown.
 
     Example:
         >>> preprocessing({"mean": [0.5, 0.5, 0.5], "resize_mode": "squash"}).crop is None

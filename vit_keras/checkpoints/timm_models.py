@@ -42,12 +42,7 @@ class Model(NamedTuple):
 
 @functools.cache
 def models() -> Mapping[str, Model]:
-    """Return the table, by the name of the architecture.
-
-    Example:
-        >>> models()["vit_base_patch16_gap_224"].fields["num_heads"]
-        16
-    """
+    """Return the table, by the name of the architecture."""
     text = Path(__file__).with_name("timm_models.csv").read_text(encoding="utf-8")
     return {row["name"]: _model(row) for row in csv.DictReader(text.splitlines())}
 
@@ -105,11 +100,7 @@ _USUAL = {
 def signature(inferred: Mapping[str, Any]) -> str:
     """Return a signature of the architecture that the arrays show, ignoring depth, image size and head.
 
-    Args:
-        inferred: Fields of `ViTConfig` from `architecture.infer`.
-
-    Returns:
-        Sizes, and differences from a plain ViT.
+    It has sizes, and differences from a plain ViT.
 
     Example:
         >>> signature({"hidden_size": 192, "mlp_dim": 768, "patch_size": (16, 16), "pooling": "gap"})
@@ -135,10 +126,6 @@ def alike(inferred: Mapping[str, Any], family: str) -> list[Model]:
 
     A file with timm's plain names (`ls1.gamma`) is none of the models that timm writes with others (`gamma_1`). A file
     with these may be any: authors have them for models that timm writes with its plain names.
-
-    Args:
-        inferred: Fields of `ViTConfig` from `architecture.infer`.
-        family: The name of the file's family.
     """
     arrays = signature(inferred)
     found = [m for m in models().values() if m.arrays == arrays and (family != "timm" or m.family == "timm")]
@@ -148,13 +135,7 @@ def alike(inferred: Mapping[str, Any], family: str) -> list[Model]:
 def usual_rows(inferred: Mapping[str, Any], family: str, layouts: Iterable[Any]) -> dict[str, bool] | None:
     """Return which tokens have positions in the models that the arrays of a file fit.
 
-    Args:
-        inferred: Fields of `ViTConfig` from `architecture.infer`.
-        family: The name of the file's family.
-        layouts: The possible answers (`grids.Layout`).
-
-    Returns:
-        `position_prefix` and `register_positions`; `None` if there are no such models, or if they disagree.
+    `None` if there are no such models, or if they disagree.
     """
     answers = (
         {"position_prefix": lay.position_prefix, "register_positions": lay.register_positions} for lay in layouts
@@ -187,16 +168,6 @@ _PREFIX = "pool_include_prefix"
 
 def read_config(config: Mapping[str, Any], inferred: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of `ViTConfig` that timm's `config.json` shows.
-
-    Args:
-        config: The JSON object, with an `architecture`.
-        inferred: Fields of `ViTConfig` from `architecture.infer`.
-
-    Returns:
-        The fields.
-
-    Raises:
-        ValueError: The architecture or an argument is unknown, or cannot be built.
 
     Example:
         >>> tiny = {"hidden_size": 192, "pooling": "token"}
@@ -254,15 +225,7 @@ _UNLESS_IN_TABLE = {
 def named(name: str, inferred: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of an architecture of timm, with its `hidden_size`.
 
-    Args:
-        name: Name of the architecture, without the tag of the weights.
-        inferred: Fields of `ViTConfig` from `architecture.infer`.
-
-    Returns:
-        The fields that the arrays leave open: the pooling only of a class token, or the mean beside one.
-
-    Raises:
-        ValueError: The architecture is not in the table, or it cannot be built.
+    These are the fields that the arrays leave open: the pooling only of a class token, or the mean beside one.
     """
     model = models().get(name)
     if model is None:

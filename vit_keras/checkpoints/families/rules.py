@@ -357,11 +357,7 @@ def bind(family: Family, names: Iterable[str], shape_of: Callable[[str], tuple[i
 
 
 def read(part: Part, source: np.ndarray) -> np.ndarray:
-    """Return one weight of a model from the array that holds it.
-
-    Raises:
-        ValueError: The array does not have a shape that the family's rule is for.
-    """
+    """Return one weight of a model from the array that holds it."""
     source = source if part.block is None else source[part.block]
     try:
         return part.rule.op.read(source, len(part.rule.targets))[part.index]
