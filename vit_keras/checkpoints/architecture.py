@@ -210,8 +210,8 @@ def complete(fields: Mapping[str, Any], family: Family, options: Mapping[str, An
         fields["num_heads"] = inner // dim_head
     if "num_heads" not in fields:
         raise ValueError(
-            f"Cannot infer the number of attention heads. Pass num_heads= (one of {_likely_heads(inner)}), or put the "
-            "model's config.json beside the file."
+            "Cannot infer the number of attention heads. Pass num_heads= (one of "
+            f"{', '.join(map(str, likely_heads(inner)))}), or put the model's config.json beside the file."
         )
     check_heads(fields, inner)
     for field, values in family.choices.items():
@@ -248,10 +248,11 @@ def check_heads(fields: Mapping[str, Any], inner: int) -> None:
     count = operator.index(num_heads) if is_integer else 0
     if count < 1 or inner % count:
         raise ValueError(
-            f"num_heads must divide the width of the queries, {inner}: one of {_likely_heads(inner)}. "
-            f"Received: {num_heads!r}"
+            f"num_heads must divide the width of the queries, {inner}: one of "
+            f"{', '.join(map(str, likely_heads(inner)))}. Received: {num_heads!r}"
         )
 
 
-def _likely_heads(inner: int) -> str:
-    return ", ".join(str(n) for n in range(1, inner + 1) if inner % n == 0 and 8 <= inner // n <= 256)
+def likely_heads(inner: int) -> list[int]:
+    """Return the numbers of heads that are 8 to 256 wide."""
+    return [n for n in range(1, inner + 1) if inner % n == 0 and 8 <= inner // n <= 256]

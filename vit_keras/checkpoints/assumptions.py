@@ -11,6 +11,7 @@ from .families import TIMM_FAMILIES, Family
 from .families.huggingface import FAMILIES as HUGGING_FACE_FAMILIES
 from .families.keras_files import KERAS
 from .families.rules import ROPE
+from .wording import some
 
 __all__ = ["NOTHING", "Assumptions", "assume"]
 
@@ -97,13 +98,13 @@ def assume(
             del fields[field]
             continue
         ours = fields.get(field)
-        theirs = "; ".join(f"{value!r} in {_some(names)}" for value, names in values.items() if value != ours)
-        doubts[field] = f" (as in {_some(values[ours])}; {theirs})"
+        theirs = "; ".join(f"{value!r} in {some(names)}" for value, names in values.items() if value != ours)
+        doubts[field] = f" (as in {some(values[ours])}; {theirs})"
     if "pooling" in fields:
         fields["class_token"] = True
     others = [model.name for model in candidates if model.refused and not is_named]
     open_fields = dict.fromkeys((*numerics, *(field for field in _OFTEN_SHOWN if field in fields)))
-    return Assumptions(fields, tuple(open_fields), {**dict.fromkeys(open_fields, ""), **doubts}, _some(others) or None)
+    return Assumptions(fields, tuple(open_fields), {**dict.fromkeys(open_fields, ""), **doubts}, some(others) or None)
 
 
 def _most_usual(models: list[timm_models.Model]) -> Mapping[str, Any]:
@@ -113,10 +114,6 @@ def _most_usual(models: list[timm_models.Model]) -> Mapping[str, Any]:
         key = tuple(sorted(model.fields.items()))
         files[key] = files.get(key, 0) + model.files
     return dict(max(files, key=files.__getitem__))
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:3]) + (" …" if len(names) > 3 else "")
 
 
 def _reasons(models: list[timm_models.Model]) -> str:

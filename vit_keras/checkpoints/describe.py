@@ -225,8 +225,7 @@ def _complete(weights: Weights) -> tuple[dict[str, Any], dict[str, Any]]:
     try:
         return architecture.complete(known, family, assumed), needed
     except ValueError:
-        inner = known.get("inner", known["hidden_size"])
-        heads = [n for n in range(1, inner + 1) if inner % n == 0 and 8 <= inner // n <= 256] or [1]
+        heads = architecture.likely_heads(known.get("inner", known["hidden_size"])) or [1]
         return architecture.complete(known, family, {**assumed, "num_heads": heads[0]}), {"num_heads": heads, **needed}
 
 

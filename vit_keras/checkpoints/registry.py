@@ -71,21 +71,7 @@ def select(
 ) -> list[Checkpoint]:
     """Filter the registry; an argument of `None` matches everything.
 
-    Args:
-        family: Names and layout of the weights, such as `"timm"`.
-        source: Publisher of the file, such as `"facebook"`.
-        variant: Google's name of the architecture.
-        classes: Number of outputs of the head.
-        image_size: Pixels, one integer or `(height, width)`.
-        name: Pattern of the full name; `*` matches anything.
-        license: SPDX name, in upper or lower case.
-        labels: Name of the list of classes, such as `"imagenet-1k"`.
-
-    Returns:
-        The checkpoints that match all arguments, including those that cannot be loaded.
-
-    Raises:
-        ValueError: No checkpoint has this family, source, variant, license or labels.
+    The arguments are those of `locate.available`. Checkpoints that cannot be loaded are included.
 
     Example:
         >>> [c.image_size for c in select(source="timm", name="*deit_base_patch16*")]

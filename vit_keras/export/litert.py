@@ -47,12 +47,7 @@ def write(plan: Plan, path: str | os.PathLike[str]) -> list[str]:
             reason = " ".join(str(error).split())[:1000]
             raise ValueError(f"LiteRT cannot express the model {plan.model.name!r}: {reason}") from error
     Path(path).write_bytes(content)
-    _append(path, {METADATA: json.dumps(plan.metadata_json(), indent=1), LABELS: "\n".join(plan.labels or ())})
+    with zipfile.ZipFile(path, "a") as archive:  # `ZipInfo` without a time: the same bytes each time
+        archive.writestr(zipfile.ZipInfo(METADATA), json.dumps(plan.metadata_json(), indent=1))
+        archive.writestr(zipfile.ZipInfo(LABELS), "\n".join(plan.labels or ()))
     return []
-
-
-def _append(path: Any, files: dict[str, str]) -> None:
-    """Append a zip archive, the same bytes each time."""
-    with zipfile.ZipFile(path, "a") as archive:
-        for name, text in files.items():
-            archive.writestr(zipfile.ZipInfo(name), text)

@@ -275,13 +275,13 @@ def _notes(plan, name, file, pictures, inputs, expected) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _milliseconds(plan: Plan, file: Running, inputs: np.ndarray, rounds: int = 5) -> dict[str, float]:
+def _milliseconds(plan: Plan, file: Running, inputs: np.ndarray) -> dict[str, float]:
     """Return the median time for one image of the file and of the model, taken in turns."""
     shape = [size or fixed for size, fixed in zip(file.about["shape"], (1, *inputs.shape[1:]))]
     file.run([np.zeros((1, *shape[1:]), file.about["dtype"])])
     plan.model.predict_on_batch(inputs)
     seconds: dict[str, list[float]] = {"file": [], "model": []}
-    for _ in range(rounds):
+    for _ in range(5):
         if sum(seconds["file"] + seconds["model"]) > _LONG_ENOUGH:
             break
         seconds["file"].append(file.time())

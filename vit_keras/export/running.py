@@ -84,9 +84,9 @@ class Running:
                 outputs[int(number)][name] = stored[key]
         return outputs
 
-    def time(self, repeats: int = 1) -> float:
+    def time(self) -> float:
         """Return the seconds that the inputs of the last `run` take, without their way to the process."""
-        return self._ask({"time": repeats})["seconds"]
+        return self._ask({"time": 1})["seconds"]
 
     def _ask(self, task: dict[str, Any]) -> dict[str, Any]:
         with contextlib.suppress(BrokenPipeError):  # the answer tells

@@ -98,20 +98,17 @@ def array(source: str, *targets: str | None, op: Op = AS_IS, **options: Any) -> 
     return (Rule(source, targets, op, **options),)
 
 
-def linear(source: str, *targets: str | None, **options: Any) -> tuple[Rule, ...]:
+def linear(source: str, *targets: str | None, dot: str = ".", **options: Any) -> tuple[Rule, ...]:
     """Return the rules for a linear layer of PyTorch, or for several layers stacked in one array."""
     return tuple(
-        Rule(f"{source}.{theirs}", tuple(t and f"{t}/{ours}" for t in targets), LINEAR, **options)
+        Rule(f"{source}{dot}{theirs}", tuple(t and f"{t}/{ours}" for t in targets), LINEAR, **options)
         for theirs, ours in (("weight", "kernel"), ("bias", "bias"))
     )
 
 
 def joined(source: str, *targets: str, **options: Any) -> tuple[Rule, ...]:
     """Return the rules for `in_proj_weight` and `in_proj_bias` of `torch.nn.MultiheadAttention`."""
-    return tuple(
-        Rule(f"{source}.in_proj_{theirs}", tuple(f"{t}/{ours}" for t in targets), LINEAR, **options)
-        for theirs, ours in (("weight", "kernel"), ("bias", "bias"))
-    )
+    return linear(f"{source}.in_proj", *targets, dot="_", **options)
 
 
 def conv(source: str, target: str, **options: Any) -> tuple[Rule, ...]:

@@ -361,7 +361,8 @@ class Graph:
     def concat(self, values: Sequence[Value], axis: int) -> Value:
         """Put values behind each other along an axis."""
         axis %= len(values[0].shape)
-        size = _sum([x.shape[axis] for x in values])
+        sizes = [x.shape[axis] for x in values]
+        size = sum(sizes) if all(isinstance(n, int) for n in sizes) else None
         shape = [size if a == axis else n for a, n in enumerate(broadcast(x.shape for x in values))]
         return values[0] if len(values) == 1 else self.add("Concat", *values, shape=shape, axis=axis)
 
@@ -437,8 +438,3 @@ def _quotient(sizes: Sequence[Dimension], divisors: Sequence[Dimension]) -> Dime
     if not left:
         return number // divisor
     return "*".join(left if number == divisor else [str(number // divisor), *left])
-
-
-def _sum(sizes: Sequence[Dimension]) -> Dimension | None:
-    known = [size for size in sizes if isinstance(size, int)]
-    return sum(known) if len(known) == len(sizes) else None

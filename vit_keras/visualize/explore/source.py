@@ -152,12 +152,12 @@ def _label(rec: Recording, number: int) -> str:
     return rec.labels[number] if rec.labels is not None and number < len(rec.labels) else f"class {number}"
 
 
-def predictions(rec: Recording, image: int, activation: str | None, count: int = 3) -> list[tuple[str, float]]:
+def predictions(rec: Recording, image: int, activation: str | None) -> list[tuple[str, float]]:
     """Return the likeliest class and others of at least 1 %, of a model that knows the names of its classes."""
     if rec.logits is None or rec.labels is None or len(rec.labels) != rec.logits.shape[-1]:
         return []
     scores = _probabilities(rec.logits[image].astype("float64"), activation)
-    likely = [int(n) for n in np.argsort(-scores)[:count]]
+    likely = [int(n) for n in np.argsort(-scores)[:3]]
     return [(_label(rec, n), round(float(scores[n]), 4)) for n in likely if n == likely[0] or scores[n] >= 0.01]
 
 
