@@ -195,7 +195,7 @@ def read(
         first = _agreeing(believed, usual)
         believed = [*first, *(layout for layout in believed if layout not in first)]
     if source_grid is not None and not any(rows.fit(source_grid, layout) for layout in possible):
-        raise ValueError(_mismatch(rows, believed, possible, (source_grid[0], source_grid[1])))
+        raise ValueError(_mismatch(rows, believed, possible, f"the grid {(source_grid[0], source_grid[1])}"))
     known = (
         ("source_grid", source_grid, [*believed, *possible]),
         ("file", saved, possible),
@@ -213,8 +213,8 @@ def read(
     if found is None:
         has_convention = bool(usual) or _convention(family) is not None
         table = _guess(rows, believed, wanted, has_convention, family.name in SQUARE)
-        question = "" if table.grid else _question(rows, believed, possible)
-        table = dataclasses.replace(table, question=question)
+        question = _mismatch(rows, believed, possible, "a square grid") + " Pass source_grid=(down, across)."
+        table = dataclasses.replace(table, question="" if table.grid else question)
     else:
         shown_by, grid, layout = found
         table = Table(grid, grid, math.prod(grid), layout, shown_by)
@@ -284,14 +284,8 @@ def _others(rows: _Rows, believed: list[Layout], possible: list[Layout]) -> str:
     return f", or {', or '.join(texts)}" if texts and rows.learned is not None else ""
 
 
-def _mismatch(rows: _Rows, believed: list[Layout], possible: list[Layout], grid: Grid) -> str:
-    others = _others(rows, believed, possible)
-    return f"it has {_count(rows, believed[0])}, which is not the grid {grid}{others}."
-
-
-def _question(rows: _Rows, believed: list[Layout], possible: list[Layout]) -> str:
-    others = _others(rows, believed, possible)
-    return f"it has {_count(rows, believed[0])}, which is not a square grid{others}. Pass source_grid=(down, across)."
+def _mismatch(rows: _Rows, believed: list[Layout], possible: list[Layout], wanted: str) -> str:
+    return f"it has {_count(rows, believed[0])}, which is not {wanted}{_others(rows, believed, possible)}."
 
 
 def _doubt_of_wanted(rows: _Rows, wanted: Grid, layout: Layout, squares: list[tuple[Layout, Grid]]) -> str:

@@ -226,12 +226,7 @@ def is_local(checkpoint: Checkpoint) -> bool:
 
 
 def find_local(checkpoint: Checkpoint) -> Path | None:
-    """Return the path of a published checkpoint on this machine, or `None`.
-
-    Example:
-        >>> find_local(find("vit_cifar10")).name
-        'vit_cifar10.npz'
-    """
+    """Return the path of a published checkpoint on this machine, or `None`."""
     for path, by_name in _local_copies(checkpoint):
         if os.path.isfile(path) and (by_name or checkpoint.bytes == path.stat().st_size):
             return path

@@ -39,12 +39,7 @@ LABELS = {
 
 @functools.cache
 def listed() -> tuple[Checkpoint, ...]:
-    """Return all checkpoints in the tables, Google's first.
-
-    Example:
-        >>> listed()[0].name
-        'B_8/imagenet21k'
-    """
+    """Return all checkpoints in the tables, Google's first."""
     sizes = {row["name"]: row for row in _table("sizes.csv")}
     rows = [*_table("registry.csv"), *_table("registry_timm.csv")]
     return tuple(_checkpoint(row, sizes.get(_full_name(row), {})) for row in rows)
@@ -119,12 +114,7 @@ def _by_name() -> dict[str, Checkpoint]:
 
 
 def is_unique(basename: str) -> bool:
-    """Return whether at most one listed file has this name.
-
-    Example:
-        >>> is_unique("ViT-B_16.npz")
-        False
-    """
+    """Return whether at most one listed file has this name."""
     return _filenames()[basename] <= 1
 
 

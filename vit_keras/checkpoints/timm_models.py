@@ -13,6 +13,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from .registry import read_options
+
 __all__ = ["Model", "alike", "models", "named", "read_config", "signature", "usual_rows"]
 
 
@@ -49,25 +51,14 @@ def models() -> Mapping[str, Model]:
 
 def _model(row: Mapping[str, str]) -> Model:
     files, width, layers = (int(row[field]) for field in ("files", "hidden_size", "num_layers"))
-    fields = dict(part.split("=") for part in row["fields"].split())
-    fields = {field: _value(field, value) for field, value in fields.items()}
+    fields = read_options(row["fields"])
+    if "rope_grid" in fields:
+        fields["rope_grid"] = tuple(map(int, fields["rope_grid"].split("x")))
     return Model(row["name"], files, width, layers, row["arrays"], fields, row["refused"], row["family"])
 
 
-def _value(field: str, text: str) -> Any:
-    if field == "rope_grid":
-        return tuple(map(int, text.split("x")))
-    kinds = {"num_heads": int, "map_heads": int, "epsilon": float, "rope_theta": float, "rope_offset": float}
-    return text == "True" if field in ("post_norm", "map_prefix") else kinds.get(field, str)(text)
-
-
 def of_file(published: str) -> Model | None:
-    """Return the architecture of a file that timm publishes, or `None` for any other file.
-
-    Example:
-        >>> of_file("timm/vit_tiny_patch16_224.augreg_in21k").name
-        'vit_tiny_patch16_224'
-    """
+    """Return the architecture of a file that timm publishes, or `None` for any other file."""
     source, _, name = published.partition("/")
     return models().get(name.partition(".")[0]) if source == "timm" else None
 

@@ -165,20 +165,18 @@ def compare(plan: Plan, name: str, path: Path, pictures: Sequence[Any]) -> dict[
 
 
 def _comparisons(plan, name, file, pictures, inputs, expected) -> Iterable[Comparison]:
-    resizes = FORMATS[name].resizes and plan.preprocessing is not None
-    if not resizes:  # one batch, and one image
-        given = inputs if plan.preprocessing is None else pictures_of_own_size(plan, pictures)
-        groups = [*_parts([n for n, each in enumerate(given) if each.shape == given[0].shape]), [0]]
-        joined = [np.concatenate([given[n] for n in group]) for group in groups]
-        outputs = file.run(joined)
+    def in_batches(given, *more, signature=None):
+        groups = [*_parts([n for n, each in enumerate(given) if each.shape == given[0].shape]), *more]
+        outputs = file.run([np.concatenate([given[n] for n in group]) for group in groups], signature)
         wanted = [_stack([expected[n] for n in group]) for group in groups]
-        yield _comparison(plan, "images", outputs, wanted, _tolerance(plan, inputs[0]))
+        return _comparison(plan, signature or "images", outputs, wanted, _tolerance(plan, inputs[0]))
+
+    if plan.preprocessing is None or not FORMATS[name].resizes:
+        given = inputs if plan.preprocessing is None else pictures_of_own_size(plan, pictures)
+        yield in_batches(given, [0])  # and one image alone
         return
     if name == "saved_model":
-        groups = _parts([n for n, each in enumerate(inputs) if each.shape == inputs[0].shape])
-        outputs = file.run([np.concatenate([inputs[n] for n in group]) for group in groups], "pixels")
-        wanted = [_stack([expected[n] for n in group]) for group in groups]
-        yield _comparison(plan, "pixels", outputs, wanted, _tolerance(plan, inputs[0]))
+        yield in_batches(inputs, signature="pixels")
     pixels = [_pixels(plan, picture) for picture in pictures]
     outputs = file.run([each[None] for each in pixels])
     for resized, tolerance in ((False, TOLERANCE), (True, RESIZED_TOLERANCE)):

@@ -190,10 +190,7 @@ def _check_input(model: keras.Model) -> None:
 def fitting_size(picture: tuple[int, int], grid: tuple[int, int], stride: tuple[int, int]) -> tuple[int, int]:
     """Return the model's input size, in whole patches, that has an image's aspect ratio and about as many patches.
 
-    Args:
-        picture: `(height, width)` of the image.
-        grid: Patches down and across in the model as it is.
-        stride: Pixels between two patches, down and across.
+    All are pairs, down and across: pixels of the image, patches of the model as it is, pixels between two patches.
 
     Example:
         >>> fitting_size((100, 400), (14, 14), (16, 16))

@@ -98,12 +98,7 @@ Recording.__init__ = _with_alias(Recording.__init__)
 def fuse_heads(attention: Any, gradients: Any, how: str, xp: Any = np) -> Any:
     """Return `(..., heads, queries, keys)` without the axis of the heads.
 
-    Args:
-        attention: The scores, an array or a tensor.
-        gradients: Their gradients, for the two ways that need them.
-        how: `"mean"`, `"max"` or `"min"` of the attention; `"relevance"`, the mean of the positive parts of
-            attention × gradient; or `"gradient"`, the positive part of their mean.
-        xp: `numpy` or `keras.ops`.
+    For `how`, see `Recorder`; `"relevance"` and `"gradient"` need the gradients. `xp` is `numpy` or `keras.ops`.
 
     Example:
         >>> fuse_heads(np.array([[[1.0]], [[3.0]]]), None, "mean")

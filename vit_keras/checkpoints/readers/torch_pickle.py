@@ -333,8 +333,8 @@ class _Machine:
         self.memo: dict[int, Any] = {}
         self.copied = 0
 
-    def run(self, file: IO[bytes], limit: int) -> Any:
-        bounded: Any = _Bounded(file, limit)  # has what `genops` calls, and no more
+    def run(self, file: IO[bytes]) -> Any:
+        bounded: Any = _Bounded(file, LIMIT_BYTES)  # has what `genops` calls, and no more
         for step, (opcode, argument, _) in enumerate(pickletools.genops(bounded)):
             if step > LIMIT_STEPS:
                 raise ValueError("its pickle has more steps than any state dict needs")
@@ -524,7 +524,7 @@ def _persistent(identifier: Any) -> Any:
     )
 
 
-def load(file: IO[bytes], limit: int = LIMIT_BYTES, left_out: set[str] | None = None) -> Any:
+def load(file: IO[bytes], left_out: set[str] | None = None) -> Any:
     """Read one pickle from the current position of a file, and stop after it.
 
     The classes that the pickle calls and nobody here knows are added to `left_out`.
@@ -533,7 +533,7 @@ def load(file: IO[bytes], limit: int = LIMIT_BYTES, left_out: set[str] | None = 
         Plain data: dicts for all kinds of dictionaries, lists for sets, and `Tensor`, `Opaque` and `Name` for
         everything else.
     """
-    return _Machine(_persistent, left_out).run(file, limit)
+    return _Machine(_persistent, left_out).run(file)
 
 
 def load_legacy(file: IO[bytes], left_out: set[str] | None = None) -> tuple[Any, list[tuple[str, str | None]]]:
@@ -557,7 +557,7 @@ def load_legacy(file: IO[bytes], left_out: set[str] | None = None) -> tuple[Any,
             types[value.key] = value.dtype
         return value
 
-    saved = _Machine(persistent, left_out).run(file, LIMIT_BYTES)
+    saved = _Machine(persistent, left_out).run(file)
     keys = load(file)
     if not isinstance(keys, list) or any(not isinstance(key, str) or key not in types for key in keys):
         raise ValueError("its list of storages is malformed")

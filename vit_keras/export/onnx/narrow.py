@@ -183,9 +183,7 @@ def _below(node: Node, cells: _Range) -> list[_Range | None] | None:
         return [same(x) for x in node.inputs]
     if node.operator in ("Softmax", "LayerNormalization") and axis < node.attributes["axis"] % rank:
         return [cells, *others]
-    if node.operator == "MatMul" and axis == rank - 2:
-        return [same(first), None]
-    if node.operator == "MatMul" and axis < rank - 2 and len(node.inputs[1].shape) == 2:
+    if node.operator == "MatMul" and (axis == rank - 2 or (axis < rank - 2 and len(node.inputs[1].shape) == 2)):
         return [same(first), None]
     if node.operator == "Transpose":
         return [_Range(node.attributes["perm"][axis], start, stop)]

@@ -89,8 +89,7 @@ class _Tracer:
     @contextlib.contextmanager
     def at_work(self) -> Iterator[None]:
         """Answer operations on symbolic tensors while the block runs."""
-        names = ("shape", "broadcast_to")
-        plain = {name: getattr(ops, name) for name in names}
+        plain = {name: getattr(ops, name) for name in ("shape", "broadcast_to")}
 
         def shape(x):
             if not isinstance(x, SymbolicTensor):
