@@ -85,7 +85,8 @@ def assume(
         return Assumptions({}, guessed, dict.fromkeys(guessed, ""), None)
     built = [model for model in candidates if not model.refused]
     if not built:
-        raise ValueError(f"The arrays only fit {_reasons(candidates)}.")
+        reasons = (f"timm's {model.name}, which cannot be built: {model.refused}" for model in candidates[:3])
+        raise ValueError(f"The arrays only fit {'; '.join(reasons)}.")
     fields = {field: value for field, value in _most_usual(built).items() if field not in shown}
     doubts = {}
     for field in (*NUMERICS, *_OFTEN_SHOWN):
@@ -114,7 +115,3 @@ def _most_usual(models: list[timm_models.Model]) -> Mapping[str, Any]:
         key = tuple(sorted(model.fields.items()))
         files[key] = files.get(key, 0) + model.files
     return dict(max(files, key=files.__getitem__))
-
-
-def _reasons(models: list[timm_models.Model]) -> str:
-    return "; ".join(f"timm's {model.name}, which cannot be built: {model.refused}" for model in models[:3])

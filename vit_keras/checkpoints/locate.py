@@ -106,10 +106,10 @@ def find(weights: str | os.PathLike[str] | Checkpoint, variant: str | None = Non
 
 
 def by_filename(basename: str, bytes: int | None = None) -> Checkpoint | None:
-    """Return the published checkpoint that a local file is a copy of, according to its name and size.
+    """Return the published checkpoint that a local file is a copy of, by its name and size; `None` if several fit.
 
     All files on a hub have the same name, so a copy may have the name of its repository instead. The size distinguishes
-    files of Google's with the same name. `None` if no checkpoint or several have this name.
+    files of Google's with the same name.
 
     Example:
         >>> by_filename("deit_tiny_patch16_224-a1311bcf.pth").name

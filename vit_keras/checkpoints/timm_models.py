@@ -124,10 +124,7 @@ def alike(inferred: Mapping[str, Any], family: str) -> list[Model]:
 
 
 def usual_rows(inferred: Mapping[str, Any], family: str, layouts: Iterable[Any]) -> dict[str, bool] | None:
-    """Return which tokens have positions in the models that the arrays of a file fit.
-
-    `None` if there are no such models, or if they disagree.
-    """
+    """Return which tokens have positions in the models that the arrays of a file fit; `None` if that is not clear."""
     answers = (
         {"position_prefix": lay.position_prefix, "register_positions": lay.register_positions} for lay in layouts
     )

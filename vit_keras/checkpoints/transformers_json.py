@@ -126,7 +126,7 @@ MODELS = (
 def model_of(family: Family, config: Mapping[str, Any]) -> tuple[Model | None, list[str]]:
     """Find the class of transformers that is closest to a model.
 
-    `None` if it has none with these names. The second result names the fields that the class cannot compute.
+    The class is `None` if none has these names. The second result names the fields that the class cannot compute.
     """
     facts = {
         **config,

@@ -26,8 +26,8 @@ def check_pictures(
 ) -> list[Any]:
     """Return the images that the argument `check` or `calibration` selects.
 
-    `True` selects drawn ones, the same each time. For other than 1 or 3 channels, images are uint8 arrays `(height,
-    width, channels)`. The error for no images ends with `otherwise`.
+    `True` selects drawn ones, the same each time. Images of other than 1 or 3 channels are uint8 arrays. The error for
+    no images ends with `otherwise`.
     """
     if pictures is True:
         return drawn(plan)

@@ -65,9 +65,7 @@ class HDF5Reader(Reader):
     def _open(self):
         import h5py
 
-        if self._content is not None:
-            return h5py.File(self._content, "r")
-        return h5py.File(self.path, "r")
+        return h5py.File(self.path if self._content is None else self._content, "r")
 
     def _array(self, path: str, shape: tuple[int, ...], dtype: np.dtype, problem: str | None) -> Stored:
         if problem:
