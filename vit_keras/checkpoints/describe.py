@@ -246,8 +246,7 @@ def _tokens(config: ViTConfig, size: tuple[int, int] | None) -> dict[str, Any]:
     return {"grid": grid and list(grid), **{kind: count for kind, count in kinds.items() if count}}
 
 
-# --- a file of no known family
-# -------------------------------------------------------------------------------------------
+# --- a file of no known family ------------------------------------------------------------------------------------
 
 
 def _about_failure(reader: Any, family: str | None, problem: str) -> dict[str, Any]:

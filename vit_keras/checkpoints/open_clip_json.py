@@ -36,7 +36,6 @@ _IMAGE_READ = (
     *("image_size", "head_width", "act_kwargs", "norm_kwargs", "pool_type", "final_ln_after_pool", "timm_pool"),
 )
 _IMAGE_POOLINGS = {"tok": "token", "avg": "gap"}
-_TIMM_POOLINGS = {"token": "token", "avg": "gap", "map": "map", "": None}
 
 
 def text_fields(model: Mapping[str, Any]) -> dict[str, Any]:
@@ -75,7 +74,7 @@ def image_fields(model: Mapping[str, Any], inferred: Mapping[str, Any]) -> dict[
     _check("vision_cfg", vision, (*_IMAGE_SHOWN, *_IMAGE_READ), _IMAGE_ONLY)
     if vision.get("timm_model_name"):
         fields = timm_models.named(vision["timm_model_name"].partition(".")[0], inferred)
-        pooling = _one_of("vision_cfg", "timm_pool", vision.get("timm_pool", "avg"), _TIMM_POOLINGS)
+        pooling = _one_of("vision_cfg", "timm_pool", vision.get("timm_pool", "avg"), timm_models.POOLINGS)
         if pooling is None and not vision.get("timm_proj", "linear"):  # with one, it is the architecture's own
             raise ValueError("vision_cfg: timm_pool='' without timm_proj projects every token, which cannot be built.")
     else:

@@ -134,13 +134,13 @@ def usual_rows(inferred: Mapping[str, Any], family: str, layouts: Iterable[Any])
     return found[0][0] if len(found) == 1 else None
 
 
-_POOLINGS = {"token": "token", "avg": "gap", "map": "map", "": None}
+POOLINGS = {"token": "token", "avg": "gap", "map": "map", "": None}
 _ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_tanh", "quick_gelu": "quick_gelu", "silu": "silu", "relu": "relu"}
 _READ = {
     "num_heads": ("num_heads", None),
     "embed_dim": ("hidden_size", None),
     "act_layer": ("mlp_activation", _ACTIVATIONS),
-    "global_pool": ("pooling", _POOLINGS),
+    "global_pool": ("pooling", POOLINGS),
 }
 _SHOWN = (  # by the arrays, or of training alone
     *("img_size", "patch_size", "in_chans", "num_classes", "depth", "num_blocks", "mlp_ratio", "qkv_bias", "proj_bias"),
