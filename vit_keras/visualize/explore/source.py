@@ -17,7 +17,7 @@ from ... import anatomy
 from ...backend import openvino
 from ..maps import alti_rollout, attention_rollout, relevance_map
 from ..recorder import record, values_add_up
-from ..recording import Recording
+from ..recording import Recording, of_images
 
 
 @dataclasses.dataclass
@@ -32,20 +32,9 @@ class Source:
 
     def first(self, count: int) -> Source:
         """Return the same with only the first images."""
-        rec = self.recording
-        cut = {
-            "images": rec.images[:count],
-            "attention": attention_of(rec)[:, :count],
-            **{
-                name: getattr(rec, name)[:count]
-                for name in ("readout", "logits", "target", "features")
-                if getattr(rec, name) is not None
-            },
-        }
-        if rec.tokens is not None:
-            cut["tokens"] = rec.tokens[:, :count]
         maps = [(key, names[:count], values[:count]) for key, names, values in self.maps]
-        return Source(dataclasses.replace(rec, **cut), self.model, self.names[:count], maps, self.activation)
+        recording = of_images(self.recording, slice(count))
+        return Source(recording, self.model, self.names[:count], maps, self.activation)
 
 
 def of_recording(rec: Recording) -> Source:
