@@ -29,11 +29,8 @@ def _last(folder: Path) -> Path | None:
 
 
 def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Read the last checkpoint of a folder.
-
-    Returns:
-        The configuration of the model, as Keras serializes it, and the values of all variables, for
-        `keras.Model.set_state_tree`.
+    """Read the last checkpoint of a folder: the model's configuration as Keras serializes it, and the values of all
+    variables, for `keras.Model.set_state_tree`.
     """
     last = _last(Path(path))
     if last is None:

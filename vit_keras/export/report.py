@@ -133,11 +133,7 @@ class Report:
 
 
 def compare(plan: Plan, name: str, path: Path, pictures: Sequence[Any]) -> dict[str, Any]:
-    """Run a file in a process of its own, and compare its outputs with the model's.
-
-    Returns:
-        The fields of a `Report` that it fills: comparisons, milliseconds, runtime, notes.
-    """
+    """Run a file in a process of its own, compare its outputs with the model's, and return the fields of a `Report`."""
     inputs = model_inputs(plan, pictures)
     expected = _expected(plan, inputs)
     with Running(name, path) as file:

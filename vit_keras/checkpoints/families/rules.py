@@ -372,9 +372,6 @@ class Arrays(Mapping[str, Any]):
     request.
 
     Args:
-        family: The family, for names and layout.
-        weights: A model's weights under their canonical names, with their `shapes`.
-        num_heads: Heads of the model's attention.
         prefix: The prefix of all names but those of the family's `outer` rules; by default the family's
             `written_prefix`.
 

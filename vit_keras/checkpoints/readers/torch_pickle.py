@@ -539,8 +539,7 @@ def load(file: IO[bytes], left_out: set[str] | None = None) -> Any:
 def load_legacy(file: IO[bytes], left_out: set[str] | None = None) -> tuple[Any, list[tuple[str, str | None]]]:
     """Read the pickles of a file in the format before PyTorch 1.6, and stop where the storages begin.
 
-    Returns:
-        The saved object, and the key and type of each storage in the order of the file.
+    Returns the saved object, and the key and type of each storage in the order of the file.
     """
     if load(file) != 0x1950A86A20F9469CFC6C:
         raise Refused("is a Python pickle, but not one that torch.save wrote: it is not opened.")

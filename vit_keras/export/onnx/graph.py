@@ -361,9 +361,9 @@ class Graph:
     def concat(self, values: Sequence[Value], axis: int) -> Value:
         """Put values behind each other along an axis."""
         axis %= len(values[0].shape)
-        sizes = [x.shape[axis] for x in values]
-        size = sum(sizes) if all(isinstance(n, int) for n in sizes) else None
-        shape = [size if a == axis else n for a, n in enumerate(broadcast(x.shape for x in values))]
+        known = [size for x in values if isinstance(size := x.shape[axis], int)]
+        total = sum(known) if len(known) == len(values) else None
+        shape = [total if a == axis else n for a, n in enumerate(broadcast(x.shape for x in values))]
         return values[0] if len(values) == 1 else self.add("Concat", *values, shape=shape, axis=axis)
 
     def gather(self, x: Value, indices: Value, axis: int) -> Value:

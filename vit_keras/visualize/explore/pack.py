@@ -48,10 +48,8 @@ def compress(data: bytes) -> bytes:
 
 
 def pack_similarity(tokens: np.ndarray) -> tuple[dict[Any, Any], bytes]:
-    """Pack the cosines of all pairs of tokens `(tokens, hidden_size)`.
-
-    Returns:
-        A description, and the bytes: principal components of the tokens, or a matrix of cosines, whichever is smaller.
+    """Pack the cosines of all pairs of tokens `(tokens, hidden_size)`: their principal components, or a matrix of
+    cosines, whichever is smaller.
     """
     tokens = tokens.astype("float64")
     unit = tokens / np.maximum(np.linalg.norm(tokens, axis=-1, keepdims=True), 1e-12)
