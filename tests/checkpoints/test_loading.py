@@ -332,7 +332,7 @@ def test_extra_array(save, name):
 
 def test_many_problems_are_counted(save):
     path = save({**mu(), **{f"extra_{n}": np.zeros(1, "f4") for n in range(9)}})
-    assert_refused(fresh(), path, "9 arrays are not known.*'extra_3' …")
+    assert_refused(fresh(), path, "9 arrays are not known.*'extra_3', …")
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from vit_keras import visualize, vit
 from vit_keras.backend import openvino
 from vit_keras.visualize.explore import explorer, fit, source
 from vit_keras.visualize.explore.fit import Plan, plans
-from vit_keras.visualize.explore.pack import decode, encode, pack, unpack
+from vit_keras.visualize.explore.pack import encode, pack
 from vit_keras.visualize.record import Recording
 
 HOSTILE = "</script><img src=x onerror=\"document.title='owned'\"> &amp; {{meta}} \u2028 'cat'"
@@ -57,6 +57,19 @@ def parts(page):
     meta = json.loads(re.search(r'<script type="application/json" id="meta">(.*?)</script>', page, re.DOTALL)[1])
     found = re.findall(r'<script type="application/octet-stream" id="(.*?)">(.*?)</script>', page)
     return meta, {name: base64.b64decode(data) for name, data in found}
+
+
+def decode(codes, maxima):
+    """What the page reads from `encode`."""
+    return np.square(codes.astype("float32") / 255) * maxima[..., None]
+
+
+def unpack(packed, shape):
+    """What the page reads from `pack`."""
+    data, size = gzip.decompress(packed), 4 * shape[0] * shape[1]
+    maxima = np.frombuffer(data[:size], "<f4").reshape(shape[:2])
+    codes = np.add.accumulate(np.frombuffer(data[size:], "uint8").reshape(shape), axis=1, dtype="uint8")
+    return decode(codes, maxima)
 
 
 def stored(page, view=0):

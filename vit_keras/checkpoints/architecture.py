@@ -22,18 +22,12 @@ def infer(
 ) -> dict[str, Any]:
     """Infer the architecture from the canonical names and shapes of the weights.
 
-    Args:
-        shapes: `{canonical name: shape}`, in Keras' layout.
-        family: The family of the file, for what shapes do not show.
-        told: Fields that single arrays of the file imply (`rules.Binding.told`), and `position` where the file itself
-            states it.
+    `told` has fields that single arrays of the file imply (`rules.Binding.told`), and `position` where the file itself
+    states it.
 
     Returns:
         Fields of a `vit_keras.config.ViTConfig`. `num_heads` and the family's `choices` are missing if nothing shows
         them.
-
-    Raises:
-        ValueError: Weights are missing that every such model has, or their shapes contradict each other.
     """
     if {"Transformer/encoder_norm/scale", "fc_norm/scale"} <= set(shapes):
         raise ValueError(
@@ -216,8 +210,8 @@ def complete(fields: Mapping[str, Any], family: Family, options: Mapping[str, An
         fields["num_heads"] = inner // dim_head
     if "num_heads" not in fields:
         raise ValueError(
-            f"Cannot infer the number of attention heads. Pass num_heads= (one of {_likely_heads(inner)}), or put the "
-            "model's config.json beside the file."
+            "Cannot infer the number of attention heads. Pass num_heads= (one of "
+            f"{', '.join(map(str, likely_heads(inner)))}), or put the model's config.json beside the file."
         )
     check_heads(fields, inner)
     for field, values in family.choices.items():
@@ -232,15 +226,7 @@ def complete(fields: Mapping[str, Any], family: Family, options: Mapping[str, An
 
 
 def check_head(fields: Mapping[str, Any], options: Mapping[str, Any]) -> None:
-    """Raise an error for a head on every token, which no model of this package has, unless options replace it.
-
-    Args:
-        fields: Fields of `ViTConfig` of a file.
-        options: Fields that the caller passes.
-
-    Raises:
-        ValueError: The file has a head and pools nothing.
-    """
+    """Raise an error for a head on every token, which no model of this package has, unless options replace it."""
     of_tokens = fields["include_top"] and fields["pooling"] is None
     if of_tokens and "pooling" not in options and options.get("include_top", True):
         raise ValueError(
@@ -253,12 +239,7 @@ def check_head(fields: Mapping[str, Any], options: Mapping[str, Any]) -> None:
 def check_heads(fields: Mapping[str, Any], inner: int) -> None:
     """Raise an error for a number of attention heads that a file cannot have.
 
-    Args:
-        fields: Fields of `ViTConfig` with `num_heads`, which a mixer does not use.
-        inner: Width of the queries of all heads together.
-
-    Raises:
-        ValueError: The number is not a divisor of `inner`.
+    `inner` is the width of the queries of all heads together.
     """
     if fields.get("tokens_mlp_dim"):
         return
@@ -267,10 +248,11 @@ def check_heads(fields: Mapping[str, Any], inner: int) -> None:
     count = operator.index(num_heads) if is_integer else 0
     if count < 1 or inner % count:
         raise ValueError(
-            f"num_heads must divide the width of the queries, {inner}: one of {_likely_heads(inner)}. "
-            f"Received: {num_heads!r}"
+            f"num_heads must divide the width of the queries, {inner}: one of "
+            f"{', '.join(map(str, likely_heads(inner)))}. Received: {num_heads!r}"
         )
 
 
-def _likely_heads(inner: int) -> str:
-    return ", ".join(str(n) for n in range(1, inner + 1) if inner % n == 0 and 8 <= inner // n <= 256)
+def likely_heads(inner: int) -> list[int]:
+    """Return the numbers of heads that are 8 to 256 wide."""
+    return [n for n in range(1, inner + 1) if inner % n == 0 and 8 <= inner // n <= 256]

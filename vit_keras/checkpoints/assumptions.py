@@ -11,6 +11,7 @@ from .families import TIMM_FAMILIES, Family
 from .families.huggingface import FAMILIES as HUGGING_FACE_FAMILIES
 from .families.keras_files import KERAS
 from .families.rules import ROPE
+from .wording import some
 
 __all__ = ["NOTHING", "Assumptions", "assume"]
 
@@ -41,11 +42,7 @@ class Assumptions(NamedTuple):
     def warning(self, config: Any, doubts: Mapping[str, str], open_fields: Sequence[str], family: str) -> str:
         """Return the warning for a model that is being built, or an empty text.
 
-        Args:
-            config: The model's `ViTConfig`.
-            doubts: The entries of `doubts` that the caller has not settled.
-            open_fields: The entries of `open` that the caller did not pass.
-            family: Name of the family of the file.
+        `doubts` and `open_fields` are those that the caller has not settled.
         """
         said = []
         if doubts:
@@ -66,18 +63,8 @@ def assume(
 ) -> Assumptions:
     """Return the assumptions about a file whose model is not fully known.
 
-    Args:
-        family: The family of the file.
-        inferred: Fields of `ViTConfig` from `architecture.infer`.
-        known: Fields that the arrays imply (`rules.Binding.told`) or that neighboring files contain.
-        is_named: Whether the caller named the family.
-
-    Returns:
-        The `Assumptions`. Where published models disagree, the most common value is assumed. A field that the family
-        leaves to the caller stays open.
-
-    Raises:
-        ValueError: The arrays only fit models that cannot be built.
+    Where published models disagree, the most common value is assumed. A field that the family leaves to the caller
+    stays open. `known` has the fields that the arrays imply or neighboring files contain.
     """
     shown = {*known, *(("num_heads",) if "num_heads" in inferred else ())}
     if inferred["pooling"] != "token":
@@ -98,7 +85,8 @@ def assume(
         return Assumptions({}, guessed, dict.fromkeys(guessed, ""), None)
     built = [model for model in candidates if not model.refused]
     if not built:
-        raise ValueError(f"The arrays only fit {_reasons(candidates)}.")
+        reasons = (f"timm's {model.name}, which cannot be built: {model.refused}" for model in candidates[:3])
+        raise ValueError(f"The arrays only fit {'; '.join(reasons)}.")
     fields = {field: value for field, value in _most_usual(built).items() if field not in shown}
     doubts = {}
     for field in (*NUMERICS, *_OFTEN_SHOWN):
@@ -111,13 +99,13 @@ def assume(
             del fields[field]
             continue
         ours = fields.get(field)
-        theirs = "; ".join(f"{value!r} in {_some(names)}" for value, names in values.items() if value != ours)
-        doubts[field] = f" (as in {_some(values[ours])}; {theirs})"
+        theirs = "; ".join(f"{value!r} in {some(names)}" for value, names in values.items() if value != ours)
+        doubts[field] = f" (as in {some(values[ours])}; {theirs})"
     if "pooling" in fields:
         fields["class_token"] = True
     others = [model.name for model in candidates if model.refused and not is_named]
     open_fields = dict.fromkeys((*numerics, *(field for field in _OFTEN_SHOWN if field in fields)))
-    return Assumptions(fields, tuple(open_fields), {**dict.fromkeys(open_fields, ""), **doubts}, _some(others) or None)
+    return Assumptions(fields, tuple(open_fields), {**dict.fromkeys(open_fields, ""), **doubts}, some(others) or None)
 
 
 def _most_usual(models: list[timm_models.Model]) -> Mapping[str, Any]:
@@ -127,11 +115,3 @@ def _most_usual(models: list[timm_models.Model]) -> Mapping[str, Any]:
         key = tuple(sorted(model.fields.items()))
         files[key] = files.get(key, 0) + model.files
     return dict(max(files, key=files.__getitem__))
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:3]) + (" …" if len(names) > 3 else "")
-
-
-def _reasons(models: list[timm_models.Model]) -> str:
-    return "; ".join(f"timm's {model.name}, which cannot be built: {model.refused}" for model in models[:3])

@@ -116,12 +116,6 @@ def augreg(
 def parse_augreg(filename: str) -> dict[str, Any]:
     """Parse the name of an AugReg file into the arguments of `augreg`.
 
-    Args:
-        filename: With or without `.npz` and folders.
-
-    Raises:
-        ValueError: It is not the name of an AugReg file.
-
     Example:
         >>> parse_augreg("S_16-i21k-300ep-lr_0.001-aug_light1-wd_0.03-do_0.0-sd_0.0.npz")["aug"]
         'light1'
@@ -146,12 +140,7 @@ def parse_augreg(filename: str) -> dict[str, Any]:
 
 
 def find_augreg(stem: str) -> Checkpoint | None:
-    """Return the checkpoint with this file name (without `.npz`), or `None` if the grammar has no such name.
-
-    Example:
-        >>> find_augreg("S_16-i21k-300ep-lr_0.001-aug_light1-wd_0.03-do_0.0-sd_0.0").classes
-        21843
-    """
+    """Return the checkpoint with this file name (without `.npz`), or `None` if the grammar has no such name."""
     try:
         checkpoint = augreg(**parse_augreg(stem))
     except ValueError:

@@ -29,9 +29,6 @@ def offline() -> bool:
 def cached_path(url: str) -> Path:
     """Return the path in the cache of the file at a URL, whether or not the file exists.
 
-    Raises:
-        ValueError: It is not a URL.
-
     Example:
         >>> cached_path("https://example.org/models/vit.npz").relative_to(home()).as_posix()
         'example.org/models/vit.npz'

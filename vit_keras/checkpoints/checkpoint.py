@@ -41,13 +41,8 @@ LICENSES = {
 def preset(text: str, image_size: int) -> Preprocessing:
     """Return the preprocessing that a text in the registry names.
 
-    Args:
-        text: A preset, optionally with an `@` and a different crop: a share (`clip@0.95`), `clip@squash`, or the
-            shortest side in pixels (`torchvision@242`).
-        image_size: Pixels, height = width.
-
-    Raises:
-        ValueError: What follows the `@` is not a crop.
+    After an `@` comes a different crop: a share (`clip@0.95`), `clip@squash`, or the shortest side in pixels
+    (`torchvision@242`).
 
     Example:
         >>> preset("clip@0.95", 224).crop

@@ -99,17 +99,7 @@ def _about_values(reader: Any) -> dict[str, list[str]]:
 def unstored_fields(path: str | os.PathLike[str], config: ViTConfig) -> dict[str, Any]:
     """Return the fields of a configuration that a file does not store.
 
-    Args:
-        path: A file that `save_weights` wrote.
-        config: The configuration of the model in it.
-
-    Returns:
-        Fields that other readers of the file need to be told. This package reads them from the metadata of a
-        safetensors file.
-
-    Example:
-        >>> unstored_fields("deit_tiny.npz", model.config)  # doctest: +SKIP
-        {'mlp_activation': 'gelu'}
+    Other readers of the file need to be told them. This package reads them from the metadata of a safetensors file.
     """
     weights = Weights(path)
     family, open_fields = weights.family, {}
@@ -235,8 +225,7 @@ def _complete(weights: Weights) -> tuple[dict[str, Any], dict[str, Any]]:
     try:
         return architecture.complete(known, family, assumed), needed
     except ValueError:
-        inner = known.get("inner", known["hidden_size"])
-        heads = [n for n in range(1, inner + 1) if inner % n == 0 and 8 <= inner // n <= 256] or [1]
+        heads = architecture.likely_heads(known.get("inner", known["hidden_size"])) or [1]
         return architecture.complete(known, family, {**assumed, "num_heads": heads[0]}), {"num_heads": heads, **needed}
 
 
@@ -257,8 +246,7 @@ def _tokens(config: ViTConfig, size: tuple[int, int] | None) -> dict[str, Any]:
     return {"grid": grid and list(grid), **{kind: count for kind, count in kinds.items() if count}}
 
 
-# --- a file of no known family
-# -------------------------------------------------------------------------------------------
+# --- a file of no known family ------------------------------------------------------------------------------------
 
 
 def _about_failure(reader: Any, family: str | None, problem: str) -> dict[str, Any]:

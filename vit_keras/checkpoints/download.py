@@ -11,7 +11,6 @@ import hashlib
 import http.client
 import logging
 import os
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -148,8 +147,7 @@ def _named(url: str) -> str:
     if url.startswith(HUB) and resolve:
         return f", named {model.rpartition('/')[2]!r}"
     path = cached_path(url)
-    several = [checkpoint for checkpoint in registry.listed() if checkpoint.filename == path.name]
-    return f", named {path.parent.name!r}" if len(several) > 1 else ""
+    return "" if registry.is_unique(path.name) else f", named {path.parent.name!r}"
 
 
 def _transfer(url: str, part: Path, size: int | None, timeout: float, progress: bool) -> None:
@@ -203,16 +201,11 @@ def _verify(url: str, path: Path, size: int | None, sha256: str | None, json: bo
             )
         if sha256 is not None:
             file.seek(0)
-            digest = hashlib.file_digest(file, "sha256") if sys.version_info >= (3, 11) else _digest(file)
+            digest = hashlib.sha256()
+            while chunk := file.read(CHUNK):
+                digest.update(chunk)
             if not digest.hexdigest().startswith(sha256):
                 raise ValueError(f"{url} has the SHA-256 {digest.hexdigest()} where {sha256} was expected.")
-
-
-def _digest(file):  # hashlib.file_digest is new in Python 3.11
-    digest = hashlib.sha256()
-    while chunk := file.read(CHUNK):
-        digest.update(chunk)
-    return digest
 
 
 def _discard(part: Path) -> None:

@@ -127,21 +127,12 @@ def _rows(shapes: Mapping[str, tuple[int, ...]]) -> _Rows | None:
 
 
 def has_positions(shapes: Mapping[str, tuple[int, ...]]) -> bool:
-    """Return whether the weights of a model belong to a grid of patches.
-
-    Args:
-        shapes: `{canonical name: shape}`, in Keras' layout.
-    """
+    """Return whether the weights of a model belong to a grid of patches."""
     return _rows(shapes) is not None
 
 
 def layouts(shapes: Mapping[str, tuple[int, ...]], family: Family) -> list[Layout]:
-    """Return the possible layouts of a table of a family, the most common first.
-
-    Args:
-        shapes: `{canonical name: shape}`, in Keras' layout.
-        family: The family of the file.
-    """
+    """Return the possible layouts of a table of a family, the most common first."""
     rows = _rows(shapes)
     if rows is None or rows.learned is None:
         return [Layout(True, False, 0)]
@@ -193,12 +184,6 @@ def read(
         wanted: Patches down and across of the images that the caller wants to pass.
         usual: `position_prefix` and `register_positions` of published models with such arrays.
         is_ours: Whether `stated` is from this package, whose tables are never transposed.
-
-    Returns:
-        The `Table`, or `None` if the file has no positions.
-
-    Raises:
-        ValueError: `source_grid` does not fit the table.
     """
     rows = _rows(shapes)
     if rows is None:
@@ -210,7 +195,7 @@ def read(
         first = _agreeing(believed, usual)
         believed = [*first, *(layout for layout in believed if layout not in first)]
     if source_grid is not None and not any(rows.fit(source_grid, layout) for layout in possible):
-        raise ValueError(_mismatch(rows, believed, possible, (source_grid[0], source_grid[1])))
+        raise ValueError(_mismatch(rows, believed, possible, f"the grid {(source_grid[0], source_grid[1])}"))
     known = (
         ("source_grid", source_grid, [*believed, *possible]),
         ("file", saved, possible),
@@ -228,8 +213,8 @@ def read(
     if found is None:
         has_convention = bool(usual) or _convention(family) is not None
         table = _guess(rows, believed, wanted, has_convention, family.name in SQUARE)
-        question = "" if table.grid else _question(rows, believed, possible)
-        table = dataclasses.replace(table, question=question)
+        question = _mismatch(rows, believed, possible, "a square grid") + " Pass source_grid=(down, across)."
+        table = dataclasses.replace(table, question="" if table.grid else question)
     else:
         shown_by, grid, layout = found
         table = Table(grid, grid, math.prod(grid), layout, shown_by)
@@ -299,14 +284,8 @@ def _others(rows: _Rows, believed: list[Layout], possible: list[Layout]) -> str:
     return f", or {', or '.join(texts)}" if texts and rows.learned is not None else ""
 
 
-def _mismatch(rows: _Rows, believed: list[Layout], possible: list[Layout], grid: Grid) -> str:
-    others = _others(rows, believed, possible)
-    return f"it has {_count(rows, believed[0])}, which is not the grid {grid}{others}."
-
-
-def _question(rows: _Rows, believed: list[Layout], possible: list[Layout]) -> str:
-    others = _others(rows, believed, possible)
-    return f"it has {_count(rows, believed[0])}, which is not a square grid{others}. Pass source_grid=(down, across)."
+def _mismatch(rows: _Rows, believed: list[Layout], possible: list[Layout], wanted: str) -> str:
+    return f"it has {_count(rows, believed[0])}, which is not {wanted}{_others(rows, believed, possible)}."
 
 
 def _doubt_of_wanted(rows: _Rows, wanted: Grid, layout: Layout, squares: list[tuple[Layout, Grid]]) -> str:

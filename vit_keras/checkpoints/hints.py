@@ -65,21 +65,8 @@ def collect(
 ) -> Hints:
     """Collect all hints about a checkpoint.
 
-    Args:
-        reader: The open file, for its metadata.
-        path: The file; its folder may hold `config.json` and `preprocessor_config.json`.
-        family: The family of the file, whose preprocessing is the default.
-        inferred: Fields of `ViTConfig` that were inferred from the arrays; see `architecture.infer`.
-        published: The registry's entry for the file, if there is one.
-
-    Returns:
-        The `Hints`.
-
-    Raises:
-        ValueError: A hint is not a valid value, or contradicts the arrays.
-
-    Warns:
-        UserWarning: A neighboring file cannot be used.
+    The folder of `path` may hold `config.json` and `preprocessor_config.json`. Warns of a neighboring file that cannot
+    be used.
     """
     config = neighbor(path, "config.json")
     if config and not _is_about(config, inferred):

@@ -301,7 +301,7 @@ def _is_top(name: str) -> bool:
 def _head_names(source: Weights | ModelWeights, targets: dict[Any, Any], include_head: bool | None) -> set[str]:
     """Return the weights after the pooling to load. A head is useless without its pre_logits."""
     names = {name for name in (*source.shapes, *targets) if _is_top(name)}
-    shared = {n for n in names if n in source.shapes and n in targets and _same_size(source, targets, n)}
+    shared = {n for n in names & {*source.shapes} & {*targets} if tuple(source.shapes[n]) == tuple(targets[n].shape)}
     head = {n for n in names if not n.startswith("pre_logits/")}
     fits = bool(head) and shared == names
     if include_head and not fits:
@@ -312,10 +312,6 @@ def _head_names(source: Weights | ModelWeights, targets: dict[Any, Any], include
     if fits and include_head is not False:
         return shared
     return shared - head
-
-
-def _same_size(source: Weights | ModelWeights, targets: dict[Any, Any], name: str) -> bool:
-    return tuple(source.shapes[name]) == tuple(targets[name].shape)
 
 
 def _top(shapes: Mapping[str, tuple[int, ...]]) -> str:

@@ -106,16 +106,10 @@ def find(weights: str | os.PathLike[str] | Checkpoint, variant: str | None = Non
 
 
 def by_filename(basename: str, bytes: int | None = None) -> Checkpoint | None:
-    """Return the published checkpoint that a local file is a copy of, according to its name and size.
+    """Return the published checkpoint that a local file is a copy of, by its name and size; `None` if several fit.
 
-    All files on a hub have the same name, so a copy may have the name of its repository instead.
-
-    Args:
-        basename: Name of the file, without folders.
-        bytes: Its size, which distinguishes files of Google's with the same name.
-
-    Returns:
-        The checkpoint; `None` if no checkpoint or several have this name, or if the size differs.
+    All files on a hub have the same name, so a copy may have the name of its repository instead. The size distinguishes
+    files of Google's with the same name.
 
     Example:
         >>> by_filename("deit_tiny_patch16_224-a1311bcf.pth").name
@@ -232,12 +226,7 @@ def is_local(checkpoint: Checkpoint) -> bool:
 
 
 def find_local(checkpoint: Checkpoint) -> Path | None:
-    """Return the path of a published checkpoint on this machine, or `None`.
-
-    Example:
-        >>> find_local(find("vit_cifar10")).name
-        'vit_cifar10.npz'
-    """
+    """Return the path of a published checkpoint on this machine, or `None`."""
     for path, by_name in _local_copies(checkpoint):
         if os.path.isfile(path) and (by_name or checkpoint.bytes == path.stat().st_size):
             return path

@@ -108,9 +108,6 @@ def canonical_variables(vit: keras.Model) -> dict[str, Any]:
 
     Layers that a user added after the ViT in the same model have no canonical name and are left out. Low-rank adapters
     are left out too.
-
-    Raises:
-        ValueError: The model is quantized.
     """
     if (mode := anatomy.quantization(vit)) is not None:
         raise ValueError(

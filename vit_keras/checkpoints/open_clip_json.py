@@ -36,20 +36,12 @@ _IMAGE_READ = (
     *("image_size", "head_width", "act_kwargs", "norm_kwargs", "pool_type", "final_ln_after_pool", "timm_pool"),
 )
 _IMAGE_POOLINGS = {"tok": "token", "avg": "gap"}
-_TIMM_POOLINGS = {"token": "token", "avg": "gap", "map": "map", "": None}
 
 
 def text_fields(model: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of `vit_keras.text.TextConfig` that a `model_cfg` shows.
 
-    Args:
-        model: The JSON object `model_cfg`.
-
-    Returns:
-        The fields, with open_clip's default where one is left out.
-
-    Raises:
-        ValueError: A key or a value is unknown.
+    A field that is left out has open_clip's default.
 
     Example:
         >>> text_fields({"quick_gelu": True, "text_cfg": {"heads": 8}})["mlp_activation"]
@@ -74,16 +66,6 @@ def text_fields(model: Mapping[str, Any]) -> dict[str, Any]:
 def image_fields(model: Mapping[str, Any], inferred: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of `ViTConfig` that a `model_cfg` shows.
 
-    Args:
-        model: The JSON object `model_cfg`.
-        inferred: Fields of `ViTConfig` from `architecture.infer`.
-
-    Returns:
-        The fields.
-
-    Raises:
-        ValueError: `model` names an architecture of timm that cannot be built.
-
     Example:
         >>> image_fields({"vision_cfg": {"width": 768}}, {})
         {'num_heads': 12, 'mlp_activation': 'gelu', 'epsilon': 1e-05}
@@ -92,7 +74,7 @@ def image_fields(model: Mapping[str, Any], inferred: Mapping[str, Any]) -> dict[
     _check("vision_cfg", vision, (*_IMAGE_SHOWN, *_IMAGE_READ), _IMAGE_ONLY)
     if vision.get("timm_model_name"):
         fields = timm_models.named(vision["timm_model_name"].partition(".")[0], inferred)
-        pooling = _one_of("vision_cfg", "timm_pool", vision.get("timm_pool", "avg"), _TIMM_POOLINGS)
+        pooling = _one_of("vision_cfg", "timm_pool", vision.get("timm_pool", "avg"), timm_models.POOLINGS)
         if pooling is None and not vision.get("timm_proj", "linear"):  # with one, it is the architecture's own
             raise ValueError("vision_cfg: timm_pool='' without timm_proj projects every token, which cannot be built.")
     else:
@@ -136,9 +118,6 @@ def _activation(model: Mapping[str, Any], tower: Mapping[str, Any]) -> str:
 
 def preprocessing(described: Mapping[str, Any]) -> Preprocessing:
     """Return the preprocessing that a `preprocess_cfg` describes.
-
-    Raises:
-        ValueError: A value is unknown.
 
     Example:
         >>> preprocessing({"mean": [0.5, 0.5, 0.5], "resize_mode": "squash"}).crop is None

@@ -17,12 +17,7 @@ __all__ = ["assign", "is_checkpoint", "read"]
 
 
 def is_checkpoint(path: str | os.PathLike[str]) -> bool:
-    """Return whether a path is a folder of Orbax checkpoints of a model, or one such checkpoint.
-
-    Example:
-        >>> is_checkpoint("cats.keras")
-        False
-    """
+    """Return whether a path is a folder of Orbax checkpoints of a model, or one such checkpoint."""
     return _last(Path(path)) is not None
 
 
@@ -34,18 +29,8 @@ def _last(folder: Path) -> Path | None:
 
 
 def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Read the last checkpoint of a folder.
-
-    Args:
-        path: The folder that was passed to `OrbaxCheckpoint`, or the folder of a checkpoint in it.
-
-    Returns:
-        The configuration of the model, as Keras serializes it, and the values of all variables, for
-        `keras.Model.set_state_tree`.
-
-    Raises:
-        FileNotFoundError: The folder has no complete checkpoint.
-        ImportError: Orbax is not installed.
+    """Read the last checkpoint of a folder: the model's configuration as Keras serializes it, and the values of all
+    variables, for `keras.Model.set_state_tree`.
     """
     last = _last(Path(path))
     if last is None:
@@ -69,8 +54,7 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Any]]:
 def assign(state: dict[str, Any], model: keras.Model) -> None:
     """Assign the values that `read` returned to a model's variables, and to its optimizer if it has one.
 
-    Raises:
-        ValueError: The checkpoint lacks a variable. (States of random numbers may have other names.)
+    The checkpoint must have every variable, but for states of random numbers, which may have other names.
     """
     optimizer = getattr(model, "optimizer", None)
     kinds = {"trainable_variables", "non_trainable_variables", *(["optimizer_variables"] if optimizer else [])}

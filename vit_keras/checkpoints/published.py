@@ -15,15 +15,9 @@ __all__ = ["published_config"]
 
 
 def published_config(checkpoint: Checkpoint) -> ViTConfig | None:
-    """Return the configuration of the model in a published file.
+    """Return the configuration of the model in a published file, or `None` if it is unknown or cannot be built.
 
     Fields that the arrays show come from `timm_models.csv`, except the initial value of layer scale, which is 1e-5.
-
-    Args:
-        checkpoint: A row of the registry, or one of AugReg's files.
-
-    Returns:
-        The configuration; `None` if its architecture is unknown or cannot be built.
 
     Example:
         >>> from vit_keras.checkpoints import find

@@ -39,12 +39,7 @@ LABELS = {
 
 @functools.cache
 def listed() -> tuple[Checkpoint, ...]:
-    """Return all checkpoints in the tables, Google's first.
-
-    Example:
-        >>> listed()[0].name
-        'B_8/imagenet21k'
-    """
+    """Return all checkpoints in the tables, Google's first."""
     sizes = {row["name"]: row for row in _table("sizes.csv")}
     rows = [*_table("registry.csv"), *_table("registry_timm.csv")]
     return tuple(_checkpoint(row, sizes.get(_full_name(row), {})) for row in rows)
@@ -71,21 +66,7 @@ def select(
 ) -> list[Checkpoint]:
     """Filter the registry; an argument of `None` matches everything.
 
-    Args:
-        family: Names and layout of the weights, such as `"timm"`.
-        source: Publisher of the file, such as `"facebook"`.
-        variant: Google's name of the architecture.
-        classes: Number of outputs of the head.
-        image_size: Pixels, one integer or `(height, width)`.
-        name: Pattern of the full name; `*` matches anything.
-        license: SPDX name, in upper or lower case.
-        labels: Name of the list of classes, such as `"imagenet-1k"`.
-
-    Returns:
-        The checkpoints that match all arguments, including those that cannot be loaded.
-
-    Raises:
-        ValueError: No checkpoint has this family, source, variant, license or labels.
+    The arguments are those of `locate.available`. Checkpoints that cannot be loaded are included.
 
     Example:
         >>> [c.image_size for c in select(source="timm", name="*deit_base_patch16*")]
@@ -133,12 +114,7 @@ def _by_name() -> dict[str, Checkpoint]:
 
 
 def is_unique(basename: str) -> bool:
-    """Return whether at most one listed file has this name.
-
-    Example:
-        >>> is_unique("ViT-B_16.npz")
-        False
-    """
+    """Return whether at most one listed file has this name."""
     return _filenames()[basename] <= 1
 
 

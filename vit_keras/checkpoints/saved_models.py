@@ -66,9 +66,8 @@ def load_model(
         return _from_orbax(path, custom_objects, compile, safe_mode)
     if not os.path.isfile(path):
         raise FileNotFoundError(f"There is no model file at {path}.")
-    is_archive = _is_keras_archive(path)
-    if not (is_archive or _is_hdf5(path)):
-        kind = kind_of(path)
+    is_archive, kind = _is_keras_archive(path), kind_of(path)
+    if not (is_archive or kind is Kind.HDF5):
         is_whole = kind is not Kind.ZIP or zipfile.is_zipfile(path)
         what = kind.words if is_whole else "a damaged or incomplete archive"
         raise ValueError(f"{path} is not a Keras model, neither a .keras archive nor an HDF5 file: it is {what}.")
@@ -167,7 +166,7 @@ def is_whole_model(path: str | os.PathLike[str]) -> bool:
         return False
     if _is_keras_archive(path):
         return True
-    if not _is_hdf5(path):
+    if kind_of(path) is not Kind.HDF5:
         return False
     with _hdf5(path) as file:
         return "model_config" in file.attrs
@@ -189,11 +188,6 @@ def _is_keras_archive(path: Path) -> bool:
         return False
 
 
-def _is_hdf5(path: Path) -> bool:
-    with open(path, "rb") as file:
-        return file.read(8) == b"\x89HDF\r\n\x1a\n"
-
-
 def _hdf5(path: Path, mode: str = "r"):
     import h5py
 
@@ -211,7 +205,7 @@ def readable_weights(filepath: str | os.PathLike[str]) -> Iterator[tuple[str | o
     which Keras 3 reads itself but which holds no more than arrays.
     """
     path = Path(filepath)
-    if path.suffix != ".h5" or not os.path.isfile(path) or not _is_hdf5(path):
+    if path.suffix != ".h5" or not os.path.isfile(path) or kind_of(path) is not Kind.HDF5:
         yield filepath, False
         return
     with _hdf5(path) as file:

@@ -13,6 +13,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from .registry import read_options
+
 __all__ = ["Model", "alike", "models", "named", "read_config", "signature", "usual_rows"]
 
 
@@ -42,37 +44,21 @@ class Model(NamedTuple):
 
 @functools.cache
 def models() -> Mapping[str, Model]:
-    """Return the table, by the name of the architecture.
-
-    Example:
-        >>> models()["vit_base_patch16_gap_224"].fields["num_heads"]
-        16
-    """
+    """Return the table, by the name of the architecture."""
     text = Path(__file__).with_name("timm_models.csv").read_text(encoding="utf-8")
     return {row["name"]: _model(row) for row in csv.DictReader(text.splitlines())}
 
 
 def _model(row: Mapping[str, str]) -> Model:
     files, width, layers = (int(row[field]) for field in ("files", "hidden_size", "num_layers"))
-    fields = dict(part.split("=") for part in row["fields"].split())
-    fields = {field: _value(field, value) for field, value in fields.items()}
+    fields = read_options(row["fields"])
+    if "rope_grid" in fields:
+        fields["rope_grid"] = tuple(map(int, fields["rope_grid"].split("x")))
     return Model(row["name"], files, width, layers, row["arrays"], fields, row["refused"], row["family"])
 
 
-def _value(field: str, text: str) -> Any:
-    if field == "rope_grid":
-        return tuple(map(int, text.split("x")))
-    kinds = {"num_heads": int, "map_heads": int, "epsilon": float, "rope_theta": float, "rope_offset": float}
-    return text == "True" if field in ("post_norm", "map_prefix") else kinds.get(field, str)(text)
-
-
 def of_file(published: str) -> Model | None:
-    """Return the architecture of a file that timm publishes, or `None` for any other file.
-
-    Example:
-        >>> of_file("timm/vit_tiny_patch16_224.augreg_in21k").name
-        'vit_tiny_patch16_224'
-    """
+    """Return the architecture of a file that timm publishes, or `None` for any other file."""
     source, _, name = published.partition("/")
     return models().get(name.partition(".")[0]) if source == "timm" else None
 
@@ -105,11 +91,7 @@ _USUAL = {
 def signature(inferred: Mapping[str, Any]) -> str:
     """Return a signature of the architecture that the arrays show, ignoring depth, image size and head.
 
-    Args:
-        inferred: Fields of `ViTConfig` from `architecture.infer`.
-
-    Returns:
-        Sizes, and differences from a plain ViT.
+    It has sizes, and differences from a plain ViT.
 
     Example:
         >>> signature({"hidden_size": 192, "mlp_dim": 768, "patch_size": (16, 16), "pooling": "gap"})
@@ -135,10 +117,6 @@ def alike(inferred: Mapping[str, Any], family: str) -> list[Model]:
 
     A file with timm's plain names (`ls1.gamma`) is none of the models that timm writes with others (`gamma_1`). A file
     with these may be any: authors have them for models that timm writes with its plain names.
-
-    Args:
-        inferred: Fields of `ViTConfig` from `architecture.infer`.
-        family: The name of the file's family.
     """
     arrays = signature(inferred)
     found = [m for m in models().values() if m.arrays == arrays and (family != "timm" or m.family == "timm")]
@@ -146,16 +124,7 @@ def alike(inferred: Mapping[str, Any], family: str) -> list[Model]:
 
 
 def usual_rows(inferred: Mapping[str, Any], family: str, layouts: Iterable[Any]) -> dict[str, bool] | None:
-    """Return which tokens have positions in the models that the arrays of a file fit.
-
-    Args:
-        inferred: Fields of `ViTConfig` from `architecture.infer`.
-        family: The name of the file's family.
-        layouts: The possible answers (`grids.Layout`).
-
-    Returns:
-        `position_prefix` and `register_positions`; `None` if there are no such models, or if they disagree.
-    """
+    """Return which tokens have positions in the models that the arrays of a file fit; `None` if that is not clear."""
     answers = (
         {"position_prefix": lay.position_prefix, "register_positions": lay.register_positions} for lay in layouts
     )
@@ -165,13 +134,13 @@ def usual_rows(inferred: Mapping[str, Any], family: str, layouts: Iterable[Any])
     return found[0][0] if len(found) == 1 else None
 
 
-_POOLINGS = {"token": "token", "avg": "gap", "map": "map", "": None}
+POOLINGS = {"token": "token", "avg": "gap", "map": "map", "": None}
 _ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_tanh", "quick_gelu": "quick_gelu", "silu": "silu", "relu": "relu"}
 _READ = {
     "num_heads": ("num_heads", None),
     "embed_dim": ("hidden_size", None),
     "act_layer": ("mlp_activation", _ACTIVATIONS),
-    "global_pool": ("pooling", _POOLINGS),
+    "global_pool": ("pooling", POOLINGS),
 }
 _SHOWN = (  # by the arrays, or of training alone
     *("img_size", "patch_size", "in_chans", "num_classes", "depth", "num_blocks", "mlp_ratio", "qkv_bias", "proj_bias"),
@@ -187,16 +156,6 @@ _PREFIX = "pool_include_prefix"
 
 def read_config(config: Mapping[str, Any], inferred: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of `ViTConfig` that timm's `config.json` shows.
-
-    Args:
-        config: The JSON object, with an `architecture`.
-        inferred: Fields of `ViTConfig` from `architecture.infer`.
-
-    Returns:
-        The fields.
-
-    Raises:
-        ValueError: The architecture or an argument is unknown, or cannot be built.
 
     Example:
         >>> tiny = {"hidden_size": 192, "pooling": "token"}
@@ -254,15 +213,7 @@ _UNLESS_IN_TABLE = {
 def named(name: str, inferred: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of an architecture of timm, with its `hidden_size`.
 
-    Args:
-        name: Name of the architecture, without the tag of the weights.
-        inferred: Fields of `ViTConfig` from `architecture.infer`.
-
-    Returns:
-        The fields that the arrays leave open: the pooling only of a class token, or the mean beside one.
-
-    Raises:
-        ValueError: The architecture is not in the table, or it cannot be built.
+    These are the fields that the arrays leave open: the pooling only of a class token, or the mean beside one.
     """
     model = models().get(name)
     if model is None:

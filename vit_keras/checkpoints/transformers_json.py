@@ -126,13 +126,7 @@ MODELS = (
 def model_of(family: Family, config: Mapping[str, Any]) -> tuple[Model | None, list[str]]:
     """Find the class of transformers that is closest to a model.
 
-    Args:
-        family: The family of names for the file.
-        config: All fields of a `ViTConfig`.
-
-    Returns:
-        The class, `None` if transformers has none with these names, and the fields of `ViTConfig` that it cannot
-        compute.
+    The class is `None` if none has these names. The second result names the fields that the class cannot compute.
     """
     facts = {
         **config,
@@ -166,21 +160,7 @@ def write_config(
     labels: tuple[str, ...] | None = None,
     task: str = "single",
 ) -> dict[str, Any]:
-    """Return a `config.json` with which transformers computes the same as a model.
-
-    Args:
-        model: The class of transformers.
-        config: All fields of a `ViTConfig`.
-        image_size: `(height, width)` in pixels.
-        labels: Names of the classes.
-        task: What the outputs mean, one of `vit_keras.labels.TASKS`.
-
-    Returns:
-        The JSON object.
-
-    Raises:
-        ValueError: The configuration of the class cannot describe the model.
-    """
+    """Return a `config.json` with which transformers computes the same as a model."""
     kind = model.model_type.split(".")[-1]
     name = config["mlp_activation"]
     config = {**config, "mlp_activation": ACTIVATIONS.get(name, name)}  # Keras' aliases are transformers' too
@@ -290,15 +270,6 @@ _RESAMPLE = {"nearest": 0, "lanczos": 1, "bilinear_antialias": 2, "bilinear": 2,
 def write_processor(preprocessing: Preprocessing) -> dict[str, Any]:
     """Return a `preprocessor_config.json`: the inverse of `Preprocessing.from_hugging_face`, with antialiasing
     throughout.
-
-    Args:
-        preprocessing: The preprocessing, whose `image_size` is not `None`.
-
-    Returns:
-        The JSON object.
-
-    Raises:
-        ValueError: Images keep their size, or the part that is cut out of them is not a square.
 
     Example:
         >>> described = Preprocessing(image_size=224, crop=0.875, interpolation="bicubic_antialias")

@@ -116,17 +116,7 @@ _TOWERS = ("vision_config", "image_config", "backbone_config", "encoder")
 def read_config(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of `ViTConfig` that a `config.json` of transformers shows.
 
-    Args:
-        config: The JSON object.
-
-    Returns:
-        The fields. With a `model_type`, missing ones have transformers' default values.
-
-    Raises:
-        ValueError: The `model_type` or a value is unknown to this package.
-
-    Warns:
-        UserWarning: There are unknown fields.
+    With a `model_type`, missing ones have transformers' default values.
 
     Example:
         >>> read_config({"num_attention_heads": 12, "hidden_act": "gelu_new"})
@@ -170,29 +160,14 @@ def _of_type(kind: Any) -> Mapping[str, Any]:
 
 
 def activation(name: Any) -> str:
-    """Return this package's name of an activation.
-
-    Raises:
-        ValueError: The name is unknown.
-    """
+    """Return this package's name of an activation."""
     if not isinstance(name, str) or name not in ACTIVATIONS:
         raise ValueError(f"hidden_act must be one of {', '.join(ACTIVATIONS)}. Received: {name!r}")
     return ACTIVATIONS[name]
 
 
 def check(config: Mapping[str, Any], more: Iterable[str] = ()) -> None:
-    """Raise an error for values that a model of this package cannot have, and warn about unknown fields.
-
-    Args:
-        config: The part of a `config.json` about one tower.
-        more: Additional known fields.
-
-    Raises:
-        ValueError: A field has a value that no model of this package has.
-
-    Warns:
-        UserWarning: There are unknown fields.
-    """
+    """Raise an error for values that a model of this package cannot have, and warn about unknown fields."""
     for field, values in _ONLY.items():
         if config.get(field, values[0]) not in values:
             raise ValueError(f"{field} must be {' or '.join(map(repr, values))}. Received: {config[field]!r}")

@@ -19,6 +19,7 @@ from .families.rules import POSITIONS
 from .locate import by_filename
 from .readers import open_weights
 from .readers.torch_pickle import RAW, is_averaged
+from .wording import some
 
 __all__ = ["Weights"]
 
@@ -255,10 +256,9 @@ def _choose(name: str | None, reader: Any) -> Family:
     if found is not None and found.refused:
         raise ValueError(f"{found.refused}.")
     if family is None:
-        some = ", ".join(map(repr, sorted(reader)[:4]))
         raise ValueError(
-            f"The file holds no Vision Transformer of a known family: it has {len(reader)} arrays: {some}"
-            f"{' …' if len(reader) > 4 else ''}. {_nearest(reader)}"
+            f"The file holds no Vision Transformer of a known family: it has {len(reader)} arrays: "
+            f"{some(map(repr, sorted(reader)), 4)}. {_nearest(reader)}"
         )
     if name is not None and family.detect and family.prefix(reader) is None:
         raise ValueError(
@@ -304,11 +304,10 @@ def _check(binding: rules.Binding, family: Family, strict: bool) -> None:
     if binding.doubled:
         raise ValueError(f"Two arrays of the file are both {binding.doubled[0]!r}.")
     if binding.unknown and strict:
-        some = ", ".join(map(repr, binding.unknown[:4]))
         advice = "Pass strict=False to leave them out."
         if family is FAMILIES["keras"]:  # its names are numbers: these arrays are layers of the model
             advice = "Build the model, and call model.load_weights(path). strict=False leaves them out."
         raise ValueError(
-            f"{len(binding.unknown)} arrays are not known in the family {family.name!r}: {some}"
-            f"{' …' if len(binding.unknown) > 4 else ''}. {advice}"
+            f"{len(binding.unknown)} arrays are not known in the family {family.name!r}: "
+            f"{some(map(repr, binding.unknown), 4)}. {advice}"
         )

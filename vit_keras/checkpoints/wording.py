@@ -27,15 +27,7 @@ FORMATS = {
 def sentences(report: Mapping[str, Any]) -> list[list[tuple[str, str]]]:
     """Turn the result of `describe` into text.
 
-    Args:
-        report: What `describe` returned.
-
-    Returns:
-        Groups of pairs of a heading and a text.
-
-    Example:
-        >>> sentences(describe("Ti_16.npz"))[0][0]  # doctest: +SKIP
-        ('file', "NumPy's .npz, 22.9 MB, 152 arrays of float32")
+    The result has groups of pairs of a heading and a text.
     """
     groups = [_file_in_words(report)]
     if "architecture" in report:

@@ -25,6 +25,7 @@ from . import architecture, grids, transformers_json
 from .families import FAMILIES, Family, patches, rules
 from .hints import SETTINGS
 from .model_weights import ModelWeights
+from .wording import some
 
 __all__ = ["FORMATS", "save_weights"]
 
@@ -163,8 +164,8 @@ def _problem(family: Family, arrays: rules.Arrays, weights: ModelWeights) -> str
     if arrays.problem is not None:
         return arrays.problem
     if arrays.unnamed:
-        some = ", ".join(arrays.unnamed[:5]) + (" …" if len(arrays.unnamed) > 5 else "")
-        return f"The format {family.name!r} has no name for {len(arrays.unnamed)} weights of this model: {some}."
+        listed = some(arrays.unnamed, 5)
+        return f"The format {family.name!r} has no name for {len(arrays.unnamed)} weights of this model: {listed}."
     if family.prefix(arrays) is None:
         return (
             f"The format {family.name!r} is for models with {', '.join(map(repr, family.detect))}"

@@ -19,17 +19,7 @@ __all__ = ["calibrated", "largest_channels"]
 
 
 def calibrated(plan: Plan, images: Any, name: str) -> Plan:
-    """Return a plan whose 8-bit products are calibrated with images.
-
-    Args:
-        plan: The plan.
-        images: Paths, arrays or a folder.
-        name: The name of the format.
-
-    Raises:
-        TypeError: `images` are not images.
-        ValueError: The format or the plan does not support calibration, or there are no images.
-    """
+    """Return a plan whose 8-bit products are calibrated with images."""
     able = [each for each, kind in FORMATS.items() if kind.calibrates]
     if plan.quantize != "int8" or name not in able:
         raise ValueError(
@@ -44,13 +34,6 @@ def calibrated(plan: Plan, images: Any, name: str) -> Plan:
 
 def largest_channels(plan: Plan, images: Sequence[Any]) -> dict[str, list[float]]:
     """Return the largest magnitude of each channel of the output of each layer normalization, by the layer's path.
-
-    Args:
-        plan: The model's plan.
-        images: Images like those that the file will see; see `pictures.check_pictures`.
-
-    Returns:
-        Plain JSON, for `Plan.calibration`.
 
     Example:
         >>> from vit_keras import vit

@@ -27,9 +27,6 @@ _ORIENTATION = 0x0112
 def decode_picture(data: Any) -> Any:
     """Return the image that a file's bytes hold.
 
-    Args:
-        data: A scalar string tensor.
-
     Returns:
         uint8 `(height, width, 3)`. A file whose head tells more than `MAX_PIXELS` pixels, or a side of more than
         `MAX_SIDE`, is an error of TensorFlow's (`InvalidArgumentError`) before anything is decoded.

@@ -17,7 +17,7 @@ class Format:
 
     Attributes:
         suffix: The ending of its files; `""` for a folder.
-        module: The module of `vit_keras.export` whose `write(plan, path)` writes it.
+        module: The module of `vit_keras.export` whose `write(plan, path)` writes it, and returns notes for the report.
         extra: The extras of this package that install what it needs: `pip install "vit-keras[onnx]"`.
         writes: Modules to import for writing.
         runs: Modules to import for running.

@@ -21,16 +21,8 @@ METADATA, LABELS = "vit_keras.json", "labels.txt"
 def write(plan: Plan, path: str | os.PathLike[str]) -> list[str]:
     """Write a `.tflite` file of built-in operations only; TensorFlow must be the backend of Keras.
 
-    Args:
-        plan: What to write. `quantize="float16"`: weights of half precision; `"int8"`: weights of 8 bits, and
-            activations quantized while it runs (dynamic range).
-        path: The file.
-
-    Returns:
-        Notes on this file, one sentence each.
-
-    Raises:
-        ValueError: The model takes images of any size, or computes something that LiteRT has no operation for.
+    `quantize="float16"` stores weights in half precision; `"int8"` stores weights in 8 bits, and activations are
+    quantized while it runs (dynamic range).
     """
     import tensorflow as tf
 
@@ -55,12 +47,7 @@ def write(plan: Plan, path: str | os.PathLike[str]) -> list[str]:
             reason = " ".join(str(error).split())[:1000]
             raise ValueError(f"LiteRT cannot express the model {plan.model.name!r}: {reason}") from error
     Path(path).write_bytes(content)
-    _append(path, {METADATA: json.dumps(plan.metadata_json(), indent=1), LABELS: "\n".join(plan.labels or ())})
+    with zipfile.ZipFile(path, "a") as archive:  # `ZipInfo` without a time: the same bytes each time
+        archive.writestr(zipfile.ZipInfo(METADATA), json.dumps(plan.metadata_json(), indent=1))
+        archive.writestr(zipfile.ZipInfo(LABELS), "\n".join(plan.labels or ()))
     return []
-
-
-def _append(path: Any, files: dict[str, str]) -> None:
-    """Append a zip archive, the same bytes each time."""
-    with zipfile.ZipFile(path, "a") as archive:
-        for name, text in files.items():
-            archive.writestr(zipfile.ZipInfo(name), text)

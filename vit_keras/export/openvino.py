@@ -19,18 +19,7 @@ PRECISION = (
 
 
 def write(plan: Plan, path: str | os.PathLike[str]) -> list[str]:
-    """Write an OpenVINO model: the graph to `path`, and the weights to `.bin` next to it.
-
-    Args:
-        plan: What to write. `quantize="int8"`: products with weights in 8 bits, see `onnx.int8`.
-        path: The file that ends in `.xml`.
-
-    Returns:
-        Notes on this file, one sentence each.
-
-    Raises:
-        ValueError: The model has an operation that is not written to ONNX.
-    """
+    """Write an OpenVINO model: the graph to `path`, and the weights to `.bin` next to it."""
     import openvino
 
     path = Path(path)

@@ -24,19 +24,7 @@ _MODEL, _TASK, _ANSWER = "model.keras", "task.json", "answer.json"
 
 
 def write_in_its_backend(plan: Plan, name: str, path: Path) -> list[str]:
-    """Write a file of a format, here or in a process with the backend that the format needs.
-
-    Args:
-        plan: What to write.
-        name: The name of the format.
-        path: The file.
-
-    Returns:
-        Notes on this file, one sentence each.
-
-    Raises:
-        ValueError: The model cannot be saved or opened by the other process, or not be written in this format.
-    """
+    """Write a file of a format, here or in a process with the backend that the format needs."""
     backend = backend_for(name)
     if backend == keras.backend.backend():
         return importlib.import_module(f".{FORMATS[name].module}", __package__).write(plan, path)
@@ -62,9 +50,6 @@ def backend_for(name: str) -> str:
     """Return the backend that writes a format: the active one where it can.
 
     OpenVINO's tensors cannot be in a sum with those of `onnx.trace`: an installed backend writes its ONNX files.
-
-    Raises:
-        ImportError: None of the backends that can is installed.
 
     Example:
         >>> backend_for("saved_model")

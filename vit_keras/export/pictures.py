@@ -26,16 +26,8 @@ def check_pictures(
 ) -> list[Any]:
     """Return the images that the argument `check` or `calibration` selects.
 
-    Args:
-        plan: What they are for.
-        pictures: `True`: images that this module draws, the same each time; a folder; or one or a list of paths,
-            arrays and whatever else `vit_keras.utils.read` reads. For other than 1 or 3 channels: uint8 arrays
-            `(height, width, channels)`.
-        otherwise: What to do if there are none; the end of the error.
-
-    Raises:
-        TypeError: They are neither images nor a list of images.
-        ValueError: There are no images, or they do not have the model's channels.
+    `True` selects drawn ones, the same each time. Images of other than 1 or 3 channels are uint8 arrays. The error for
+    no images ends with `otherwise`.
     """
     if pictures is True:
         return drawn(plan)
@@ -91,13 +83,7 @@ def _draw(number: int, height: int, width: int, channels: int) -> np.ndarray:
 
 
 def model_inputs(plan: Plan, pictures: Sequence[Any], preprocessing: Preprocessing | None = None) -> list[np.ndarray]:
-    """Return the model's input of each image, `(1, height, width, channels)`, made outside of any file.
-
-    Args:
-        plan: The model's plan.
-        pictures: See `check_pictures`.
-        preprocessing: Another than the model's own.
-    """
+    """Return the model's input of each image, `(1, height, width, channels)`, made outside of any file."""
     preprocessing = anatomy.preprocessing_of(plan.model) if preprocessing is None else preprocessing
     if plan.picture_shape[3] == 3:
         return [preprocessing(picture) for picture in pictures]

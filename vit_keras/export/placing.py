@@ -10,16 +10,7 @@ __all__ = ["check_place", "names"]
 
 
 def check_place(path: Path, name: str) -> None:
-    """Raise an error if a file of a format cannot be put at a path; nothing has been computed yet.
-
-    Args:
-        path: The file or folder that an export is to write.
-        name: The name of the format.
-
-    Raises:
-        FileNotFoundError: There is no folder to write to.
-        ValueError: A folder stands where a file is to go, or the other way round, or one with other things in it.
-    """
+    """Raise an error if a file of a format cannot be put at a path; nothing has been computed yet."""
     if path.name in ("", ".."):
         raise ValueError(f"{path} is a folder: name the file or the new folder in it.")
     if not path.parent.is_dir():
@@ -34,10 +25,6 @@ def check_place(path: Path, name: str) -> None:
 
 def names(path: Path, name: str) -> list[str]:
     """Return the names that an export to a path may have, each after those that it describes.
-
-    Args:
-        path: The file or folder that an export writes.
-        name: The name of the format.
 
     Example:
         >>> names(Path("vit.xml"), "openvino")

@@ -133,20 +133,7 @@ class Report:
 
 
 def compare(plan: Plan, name: str, path: Path, pictures: Sequence[Any]) -> dict[str, Any]:
-    """Run a file in a process of its own, and compare its outputs with the model's.
-
-    Args:
-        plan: What was written.
-        name: The name of the format.
-        path: The file.
-        pictures: See `pictures.check_pictures`.
-
-    Returns:
-        The fields of a `Report` that it fills: comparisons, milliseconds, runtime, notes.
-
-    Raises:
-        ValueError: The file cannot be run, or computes something else.
-    """
+    """Run a file in a process of its own, compare its outputs with the model's, and return the fields of a `Report`."""
     inputs = model_inputs(plan, pictures)
     expected = _expected(plan, inputs)
     with Running(name, path) as file:
@@ -174,20 +161,18 @@ def compare(plan: Plan, name: str, path: Path, pictures: Sequence[Any]) -> dict[
 
 
 def _comparisons(plan, name, file, pictures, inputs, expected) -> Iterable[Comparison]:
-    resizes = FORMATS[name].resizes and plan.preprocessing is not None
-    if not resizes:  # one batch, and one image
-        given = inputs if plan.preprocessing is None else pictures_of_own_size(plan, pictures)
-        groups = [*_parts([n for n, each in enumerate(given) if each.shape == given[0].shape]), [0]]
-        joined = [np.concatenate([given[n] for n in group]) for group in groups]
-        outputs = file.run(joined)
+    def in_batches(given, *more, signature=None):
+        groups = [*_parts([n for n, each in enumerate(given) if each.shape == given[0].shape]), *more]
+        outputs = file.run([np.concatenate([given[n] for n in group]) for group in groups], signature)
         wanted = [_stack([expected[n] for n in group]) for group in groups]
-        yield _comparison(plan, "images", outputs, wanted, _tolerance(plan, inputs[0]))
+        return _comparison(plan, signature or "images", outputs, wanted, _tolerance(plan, inputs[0]))
+
+    if plan.preprocessing is None or not FORMATS[name].resizes:
+        given = inputs if plan.preprocessing is None else pictures_of_own_size(plan, pictures)
+        yield in_batches(given, [0])  # and one image alone
         return
     if name == "saved_model":
-        groups = _parts([n for n, each in enumerate(inputs) if each.shape == inputs[0].shape])
-        outputs = file.run([np.concatenate([inputs[n] for n in group]) for group in groups], "pixels")
-        wanted = [_stack([expected[n] for n in group]) for group in groups]
-        yield _comparison(plan, "pixels", outputs, wanted, _tolerance(plan, inputs[0]))
+        yield in_batches(inputs, signature="pixels")
     pixels = [_pixels(plan, picture) for picture in pictures]
     outputs = file.run([each[None] for each in pixels])
     for resized, tolerance in ((False, TOLERANCE), (True, RESIZED_TOLERANCE)):
@@ -284,13 +269,13 @@ def _notes(plan, name, file, pictures, inputs, expected) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _milliseconds(plan: Plan, file: Running, inputs: np.ndarray, rounds: int = 5) -> dict[str, float]:
+def _milliseconds(plan: Plan, file: Running, inputs: np.ndarray) -> dict[str, float]:
     """Return the median time for one image of the file and of the model, taken in turns."""
     shape = [size or fixed for size, fixed in zip(file.about["shape"], (1, *inputs.shape[1:]))]
     file.run([np.zeros((1, *shape[1:]), file.about["dtype"])])
     plan.model.predict_on_batch(inputs)
     seconds: dict[str, list[float]] = {"file": [], "model": []}
-    for _ in range(rounds):
+    for _ in range(5):
         if sum(seconds["file"] + seconds["model"]) > _LONG_ENOUGH:
             break
         seconds["file"].append(file.time())

@@ -28,21 +28,9 @@ class RuntimeCrashed(ValueError):
 class Running:
     """An exported file, opened by a process without Keras and this package.
 
-    Args:
-        format: The name of its format.
-        path: The file.
-
     Attributes:
         about: What the process says of the file: `version` of the runtime, `dtype` and `shape` of the input,
             `notes`, `alone`.
-
-    Raises:
-        ValueError: The runtime cannot open or run it.
-        RuntimeCrashed: The process ended without an answer.
-
-    Example:
-        >>> with Running("onnx", "model.onnx") as file:  # doctest: +SKIP
-        ...     outputs = file.run([np.zeros((1, 224, 224, 3), "uint8")])
     """
 
     format: str
@@ -96,9 +84,9 @@ class Running:
                 outputs[int(number)][name] = stored[key]
         return outputs
 
-    def time(self, repeats: int = 1) -> float:
+    def time(self) -> float:
         """Return the seconds that the inputs of the last `run` take, without their way to the process."""
-        return self._ask({"time": repeats})["seconds"]
+        return self._ask({"time": 1})["seconds"]
 
     def _ask(self, task: dict[str, Any]) -> dict[str, Any]:
         with contextlib.suppress(BrokenPipeError):  # the answer tells
@@ -123,9 +111,6 @@ class Running:
 
 def ending(status: int) -> str:
     """Return how a process ended, as a phrase.
-
-    Args:
-        status: Its exit status; negative for a signal.
 
     Example:
         >>> ending(-11), ending(1)

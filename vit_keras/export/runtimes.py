@@ -141,12 +141,7 @@ class Torch:
 
 
 class Page:
-    """A page in headless Chromium, which asks no network.
-
-    Raises:
-        ImportError: Playwright is not installed.
-        OSError: There is no Chromium, or it does not start.
-    """
+    """A page in headless Chromium, which asks no network."""
 
     dtype: str = "uint8"
     shape: list[int | None] = [None, None, None, 3]

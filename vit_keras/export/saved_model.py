@@ -26,15 +26,7 @@ METADATA = "assets.extra/vit_keras.json"
 
 
 def write(plan: Plan, path: str | os.PathLike[str]) -> list[str]:
-    """Write a SavedModel; TensorFlow must be the backend of Keras.
-
-    Args:
-        plan: What to write.
-        path: The folder.
-
-    Returns:
-        Notes on this file, one sentence each.
-    """
+    """Write a SavedModel; TensorFlow must be the backend of Keras."""
     import tensorflow as tf
 
     # Only the variables are tracked: whoever tracks a Keras model saves every weight twice.

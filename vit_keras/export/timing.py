@@ -134,12 +134,7 @@ def files_of(path: Path) -> list[Path]:
 
 
 def cpu() -> str:
-    """Return what the processor can do that decides how fast a file runs.
-
-    Example:
-        >>> "cores" in cpu()
-        True
-    """
+    """Return what the processor can do that decides how fast a file runs."""
     flags: set[str] = set()
     if os.path.exists("/proc/cpuinfo"):
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()

@@ -13,18 +13,7 @@ from .plan import Plan
 
 
 def write(plan: Plan, path: str | os.PathLike[str]) -> list[str]:
-    """Write a `.pt2` file; PyTorch must be the backend of Keras.
-
-    Args:
-        plan: What to write.
-        path: The file.
-
-    Returns:
-        Notes on this file, one sentence each.
-
-    Raises:
-        ValueError: The model takes images of any size, or torch.export cannot follow what it computes.
-    """
+    """Write a `.pt2` file; PyTorch must be the backend of Keras."""
     import torch
 
     (shape, dtype), prepare = plan.input_of(resize=False), plan.prepare(resize=False)

@@ -49,26 +49,7 @@ LARGEST = 2**29 - 24
 
 
 def write(plan: Plan, path: str | os.PathLike[str]) -> list[str]:
-    """Write a page with a model in it.
-
-    Args:
-        plan: What to write; it takes images.
-        path: The file.
-
-    Returns:
-        Notes on this file, one sentence each.
-
-    Raises:
-        ConnectionError: onnxruntime-web is not here and cannot be downloaded.
-        FileNotFoundError: It is not here, and `VIT_KERAS_OFFLINE` is set.
-        ValueError: The model takes no images, is too large for a page, or cannot be written as ONNX.
-
-    Example:
-        >>> from vit_keras import vit
-        >>> model = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2)
-        >>> write(Plan.of(model, attention=True), "tiny.html")  # doctest: +SKIP
-        []
-    """
+    """Write a page with a model in it."""
     if plan.preprocessing is None or plan.picture_shape[3] != 3:
         received = "preprocessing=False" if plan.preprocessing is None else f"{plan.picture_shape[3]} channels"
         raise ValueError(
@@ -105,11 +86,6 @@ def onnxruntime_web() -> tuple[str, bytes]:
 
     It is searched for in the files and folders that the environment variable `VIT_KERAS_WEIGHTS` names and in the
     cache.
-
-    Raises:
-        ConnectionError: It is not here and cannot be downloaded.
-        FileNotFoundError: It is not here, and `VIT_KERAS_OFFLINE` is set.
-        ValueError: A file of its name is another one.
     """
     name = URL.rpartition("/")[2]
     places = [expanded(place) for place in os.environ.get("VIT_KERAS_WEIGHTS", "").split(os.pathsep) if place]

@@ -77,27 +77,5 @@ _ALSO = {  # what the functions above return, and what few need
 }
 
 __all__ = [*_START_HERE, *_MAPS_OF_RECORDINGS, *_TOKENS_AND_WEIGHTS, *_DRAWING]
-__getattr__, __dir__ = attach(
-    __name__,
-    (
-        "analysis",
-        "animation",
-        "attention",
-        "callback",
-        "colors",
-        "explore",
-        "faithfulness",
-        "figures",
-        "gradients",
-        "maps",
-        "methods",
-        "overlays",
-        "packed",
-        "paper_figures",
-        "pictures",
-        "plan",
-        "recorder",
-        "recording",
-    ),
-    {**_START_HERE, **_MAPS_OF_RECORDINGS, **_TOKENS_AND_WEIGHTS, **_DRAWING, **_ALSO},
-)
+_ALL = {**_START_HERE, **_MAPS_OF_RECORDINGS, **_TOKENS_AND_WEIGHTS, **_DRAWING, **_ALSO}
+__getattr__, __dir__ = attach(__name__, sorted({"colors", "gradients", "pictures", "plan", *_ALL.values()}), _ALL)

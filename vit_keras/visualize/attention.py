@@ -154,12 +154,7 @@ def all_maps(
 
 
 def check_arguments(method: str | None, target: Any, style: str, options: dict[str, Any]) -> Method:
-    """Return the method that a caller of `attention_map` wants.
-
-    Raises:
-        ValueError: There is no such method or style, or the method is for no class and there is a target.
-        TypeError: The method has no such option.
-    """
+    """Return the method that a caller of `attention_map` wants."""
     one_of(style, "style", STYLES)
     if method is None:
         method = "rollout" if target is None else "relevance"

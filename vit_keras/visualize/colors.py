@@ -66,11 +66,7 @@ def color(values: np.ndarray, cmap: Cmap = "inferno") -> np.ndarray:
 
 
 def percentiles(clip: Any) -> tuple[float, float]:
-    """Return the two percentiles that `clip` means.
-
-    Raises:
-        ValueError: It is neither two percentiles nor the upper one.
-    """
+    """Return the two percentiles that `clip` means."""
     pair = tuple(clip) if np.ndim(clip) else (0, clip)
     if isinstance(clip, str) or len(pair) != 2 or not 0 <= pair[0] < pair[1] <= 100:
         raise ValueError(

@@ -21,6 +21,7 @@ from PIL import Image
 
 from .colors import Clip, Cmap, color, limits_of, percentiles, scaled, stretch
 from .overlays import as_map, as_picture, lay, upsample
+from .recording import of_images
 
 __all__ = ["new_figure", "plot_heads", "plot_layers", "plot_maps"]
 
@@ -233,15 +234,7 @@ def of_one_image(recording: Any, image: int) -> Any:
         raise ValueError(f"The recording has {count} images. Received: image={image}")
     if recording.attention is None:
         raise ValueError("The recording has no attention: pass keep=('attention',) to record, or more.")
-    one = slice(image % count, image % count + 1)
-    pooling = recording.pooling_attention
-    return dataclasses.replace(
-        recording,
-        images=recording.images[one],
-        readout=recording.readout[one],
-        attention=recording.attention[:, one],
-        pooling_attention=None if pooling is None else pooling[one],
-    )
+    return of_images(recording, slice(image % count, image % count + 1))
 
 
 _POINT = 1 / 72  # inches

@@ -72,12 +72,7 @@ _GRADIENTS = {"tensorflow": _tensorflow, "jax": _jax, "torch": _torch}
 
 @contextlib.contextmanager
 def torch_gradients(wanted: bool) -> Iterator[None]:
-    """Let PyTorch keep what gradients need, or not, whatever the caller's mode; on other backends it does nothing.
-
-    Example:
-        >>> with torch_gradients(wanted=False):
-        ...     pass
-    """
+    """Let PyTorch keep what gradients need, or not, whatever the caller's mode; on other backends it does nothing."""
     if keras.backend.backend() != "torch":
         yield
         return

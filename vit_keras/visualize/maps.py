@@ -357,24 +357,20 @@ def _fused(recording, how):
     """Return attention (times its gradients) without the heads' axis, as recorded or from all heads."""
     if how not in ("mean", "max", "min", "relevance", "gradient"):
         raise ValueError(f"head_fusion must be 'mean', 'max' or 'min'. Received: {how!r}")
-    attention = _need(recording, "attention")
-    if recording.head_fusion is not None:
-        if recording.head_fusion != how:
-            raise ValueError(
-                f"This needs head_fusion={how!r} or head_fusion=None. The recording has "
-                f"head_fusion={recording.head_fusion!r}."
-            )
-    elif attention.ndim != 5:
+    attention, fused = _need(recording, "attention"), recording.head_fusion
+    if fused not in (None, how):
+        raise ValueError(
+            f"This needs head_fusion={how!r} or head_fusion=None. The recording has head_fusion={fused!r}."
+        )
+    if attention.ndim != (5 if fused is None else 4):
         raise ValueError("This needs all rows of attention: record with query='all'.")
-    elif how in ("relevance", "gradient"):
-        if recording.exits:
-            raise ValueError("This needs gradients of the model's output: record with exits=False.")
-        attention = fuse_heads(attention, _need(recording, "gradients"), how)
-    else:
-        attention = fuse_heads(attention, None, how)
-    if attention.ndim != 4:
-        raise ValueError("This needs all rows of attention: record with query='all'.")
-    return attention
+    if fused is not None:
+        return attention
+    if how not in ("relevance", "gradient"):
+        return fuse_heads(attention, None, how)
+    if recording.exits:
+        raise ValueError("This needs gradients of the model's output: record with exits=False.")
+    return fuse_heads(attention, _need(recording, "gradients"), how)
 
 
 _REMEDY = {

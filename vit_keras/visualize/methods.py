@@ -62,9 +62,6 @@ class Method:
     def plan(self, options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the options of `record`, and those of `make`, for a caller's options.
 
-        Args:
-            options: Some of `options`.
-
         Example:
             >>> METHODS["attention"].plan({"layer": 3})
             ({'keep': ('attention',), 'query': 'auto', 'layers': 3}, {'layer': -1})

@@ -24,14 +24,6 @@ def parameters_of(function: Callable[..., Any], without: Iterable[str] = ()) -> 
 def check_options(given: Iterable[str], known: Iterable[str], what: str) -> None:
     """Raise for options that do not exist.
 
-    Args:
-        given: Names of the options that a caller passed.
-        known: Names of those that there are.
-        what: Who takes them, for the error.
-
-    Raises:
-        TypeError: One does not exist; the error lists those that do, and names the nearest.
-
     Example:
         >>> check_options(["start_layers"], ["start_layer", "query"], "rollout")
         Traceback (most recent call last):

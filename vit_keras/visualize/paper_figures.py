@@ -263,10 +263,12 @@ def plot_by_layer(
     if values.ndim != 2:
         raise ValueError(f"values is an array (layers, heads). Received: shape {values.shape}")
     axes = _axes(ax, 4.4, 3.6)
+    import matplotlib  # after `_axes`, which says how to install it
+
     depth = np.arange(len(values)) if layers is None else np.asarray(list(layers))
     heads = values.shape[1]
     order = (np.arange(heads) * 0.618 % 1).argsort().argsort()  # neighbors in the legend should look different
-    colors = _color_map("viridis")(np.linspace(0, 0.92, heads)[order])
+    colors = matplotlib.colormaps["viridis"](np.linspace(0, 0.92, heads)[order])
     for head, color in enumerate(colors):
         name = f"Head {head}" if head < 3 or heads <= 4 else "…" if head == 3 else None
         axes.scatter(depth, values[:, head], s=16, color=color, label=name, linewidths=0, clip_on=False, zorder=3)
@@ -373,12 +375,6 @@ def _axes(ax: Axes | None, width: float, height: float) -> Any:
 def _color_bar(ax: Axes, picture: Any, label: str, ends: tuple[float, float]) -> None:
     """Draw a color bar as high as the axes."""
     ax.figure.colorbar(picture, cax=ax.inset_axes((1.03, 0, 0.04, 1)), ticks=ends, label=label)
-
-
-def _color_map(name: str):
-    import matplotlib
-
-    return matplotlib.colormaps[name]
 
 
 def _note(ax: Axes, text: Any) -> None:

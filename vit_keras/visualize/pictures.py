@@ -35,12 +35,7 @@ def read_pictures(images: Any, channels: int) -> list[np.ndarray]:
 def pictures_of(images: Any, channels: int) -> Iterator[np.ndarray]:
     """Read one image after the other as new arrays `(height, width, channels)` in [0, 255], uint8 or floats.
 
-    Args:
-        images: What `record` takes.
-        channels: How many the model takes. A gray image becomes RGB and RGB gray, as needed.
-
-    Raises:
-        ValueError: An array is not an image, or has other channels; or there are no images.
+    A gray image becomes RGB and RGB gray, as the model's channels need.
     """
     if is_list_of_pictures(images):
         if not images:
@@ -107,18 +102,7 @@ def in_size(picture: np.ndarray, size: int | tuple[int, int]) -> np.ndarray:
 
 
 class ModelInputs:
-    """Preprocessing from images in [0, 255] to the input of a model.
-
-    Args:
-        model: A model with a ViT inside.
-        preprocess: See `record`.
-
-    Attributes:
-        channels: Number of channels of the images that the model takes.
-
-    Raises:
-        ValueError: `preprocess` is none of these, or images are not the only input of the model.
-    """
+    """Preprocessing from images in [0, 255] to the input of a model."""
 
     def __init__(self, model: keras.Model, preprocess: Callable[..., Any] | str | None = "own"):
         if isinstance(preprocess, str) and preprocess != "own":
@@ -206,10 +190,7 @@ def _check_input(model: keras.Model) -> None:
 def fitting_size(picture: tuple[int, int], grid: tuple[int, int], stride: tuple[int, int]) -> tuple[int, int]:
     """Return the model's input size, in whole patches, that has an image's aspect ratio and about as many patches.
 
-    Args:
-        picture: `(height, width)` of the image.
-        grid: Patches down and across in the model as it is.
-        stride: Pixels between two patches, down and across.
+    All are pairs, down and across: pixels of the image, patches of the model as it is, pixels between two patches.
 
     Example:
         >>> fitting_size((100, 400), (14, 14), (16, 16))

@@ -36,12 +36,7 @@ class Plan:
 
     @classmethod
     def of(cls, count: int, layers: Any, keep: Any, head_fusion: Any, query: Any, exits: Any) -> Plan:
-        """Return the plan of a caller's arguments, for a model of `count` blocks.
-
-        Raises:
-            ValueError: There is no such block, nothing of that name to keep, or an argument has another value.
-            TypeError: `layers` are not numbers.
-        """
+        """Return the plan of a caller's arguments, for a model of `count` blocks."""
         kept = frozenset([keep] if isinstance(keep, str) else keep)
         if wrong := sorted(kept - set(KEPT)):
             raise ValueError(
@@ -52,11 +47,7 @@ class Plan:
         return cls(block_numbers(layers, count), kept, head_fusion, query, exits)
 
     def with_target(self, target: Any) -> Plan:
-        """Return the plan for a target as `record` takes it.
-
-        Raises:
-            ValueError: There is none, and the plan needs gradients.
-        """
+        """Return the plan for a target as `record` takes it."""
         if target is None:
             if self.head_fusion in GRADIENT_FUSIONS or self.exits is True:
                 raise ValueError("This needs gradients: pass target=, such as 'predicted' or the number of a class.")

@@ -297,11 +297,7 @@ def _adds_up(block: TransformerBlock) -> bool:
 
 
 def projection_of(block: TransformerBlock) -> np.ndarray:
-    """Return a block's part of `Recording.projections`.
-
-    Raises:
-        ValueError: A normalization comes after the sum of the values.
-    """
+    """Return a block's part of `Recording.projections`."""
     att = block.att
     if not _adds_up(block):
         raise ValueError(

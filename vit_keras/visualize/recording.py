@@ -95,15 +95,21 @@ def _with_alias(init):
 Recording.__init__ = _with_alias(Recording.__init__)
 
 
+_OF_IMAGES = ("images", "readout", "logits", "target", "features", "pooling_attention", "pooling_gradients")
+_OF_LAYERS = ("attention", "values", "tokens", "normed", "gradients", "normed_gradients")
+
+
+def of_images(recording: Recording, part: slice) -> Recording:
+    """Return the part of a recording that belongs to some of its images."""
+    kept = {name: getattr(recording, name) for name in (*_OF_IMAGES, *_OF_LAYERS)}
+    cut = {name: x[part] if name in _OF_IMAGES else x[:, part] for name, x in kept.items() if x is not None}
+    return dataclasses.replace(recording, **cut)
+
+
 def fuse_heads(attention: Any, gradients: Any, how: str, xp: Any = np) -> Any:
     """Return `(..., heads, queries, keys)` without the axis of the heads.
 
-    Args:
-        attention: The scores, an array or a tensor.
-        gradients: Their gradients, for the two ways that need them.
-        how: `"mean"`, `"max"` or `"min"` of the attention; `"relevance"`, the mean of the positive parts of
-            attention × gradient; or `"gradient"`, the positive part of their mean.
-        xp: `numpy` or `keras.ops`.
+    For `how`, see `Recorder`; `"relevance"` and `"gradient"` need the gradients. `xp` is `numpy` or `keras.ops`.
 
     Example:
         >>> fuse_heads(np.array([[[1.0]], [[3.0]]]), None, "mean")

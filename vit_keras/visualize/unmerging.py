@@ -19,9 +19,6 @@ def unmerge(tensor: Any, source: Any, share_rows: bool | None = False, share_col
         share_rows: Whether values are divided along the last axis but one. `None`: that axis has no tokens.
         share_columns: The same for the last axis.
 
-    Returns:
-        The tensor with patches, and the tokens before them, instead of the merged tokens.
-
     Example:
         >>> source = np.array([[[1.0, 1.0, 0.0], [0.0, 0.0, 1.0]]])
         >>> attention = np.array([[[0.4, 0.6]]], "float32")

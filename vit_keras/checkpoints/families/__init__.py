@@ -23,15 +23,7 @@ TIMM_FAMILIES = (*timm.FAMILIES, *timm_naflex.FAMILIES)
 
 
 def family_named(name: str) -> Family:
-    """Return a family by its name.
-
-    Raises:
-        ValueError: The name is unknown.
-
-    Example:
-        >>> family_named("torchvision").title
-        "torchvision's ViT"
-    """
+    """Return a family by its name."""
     if name not in FAMILIES:
         raise ValueError(f"Unknown family: {name!r}. The families are {', '.join(FAMILIES)}.")
     return FAMILIES[name]

@@ -61,13 +61,7 @@ def settled(
 ) -> dict[str, Part]:
     """Return the parts of a file with the number of channels decided, where the arrays leave it open.
 
-    Args:
-        parts: `{canonical name: Part}`.
-        shape_of: From the name of an array to its shape.
-        channels: Returns the number of channels, as far as it is known; called only where it is needed.
-
-    Raises:
-        ValueError: The number is needed and not known.
+    `channels` returns their number, as far as it is known; it is called only where the number is needed.
     """
     part = parts.get("embedding/kernel")
     if part is None or part.rule.op is not PATCH_LINEAR or len(_sides(shape_of(part.source)[-1])) < 2:

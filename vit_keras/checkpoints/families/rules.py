@@ -98,20 +98,17 @@ def array(source: str, *targets: str | None, op: Op = AS_IS, **options: Any) -> 
     return (Rule(source, targets, op, **options),)
 
 
-def linear(source: str, *targets: str | None, **options: Any) -> tuple[Rule, ...]:
+def linear(source: str, *targets: str | None, dot: str = ".", **options: Any) -> tuple[Rule, ...]:
     """Return the rules for a linear layer of PyTorch, or for several layers stacked in one array."""
     return tuple(
-        Rule(f"{source}.{theirs}", tuple(t and f"{t}/{ours}" for t in targets), LINEAR, **options)
+        Rule(f"{source}{dot}{theirs}", tuple(t and f"{t}/{ours}" for t in targets), LINEAR, **options)
         for theirs, ours in (("weight", "kernel"), ("bias", "bias"))
     )
 
 
 def joined(source: str, *targets: str, **options: Any) -> tuple[Rule, ...]:
     """Return the rules for `in_proj_weight` and `in_proj_bias` of `torch.nn.MultiheadAttention`."""
-    return tuple(
-        Rule(f"{source}.in_proj_{theirs}", tuple(f"{t}/{ours}" for t in targets), LINEAR, **options)
-        for theirs, ours in (("weight", "kernel"), ("bias", "bias"))
-    )
+    return linear(f"{source}.in_proj", *targets, dot="_", **options)
 
 
 def conv(source: str, target: str, **options: Any) -> tuple[Rule, ...]:
@@ -357,11 +354,7 @@ def bind(family: Family, names: Iterable[str], shape_of: Callable[[str], tuple[i
 
 
 def read(part: Part, source: np.ndarray) -> np.ndarray:
-    """Return one weight of a model from the array that holds it.
-
-    Raises:
-        ValueError: The array does not have a shape that the family's rule is for.
-    """
+    """Return one weight of a model from the array that holds it."""
     source = source if part.block is None else source[part.block]
     try:
         return part.rule.op.read(source, len(part.rule.targets))[part.index]
@@ -379,9 +372,6 @@ class Arrays(Mapping[str, Any]):
     request.
 
     Args:
-        family: The family, for names and layout.
-        weights: A model's weights under their canonical names, with their `shapes`.
-        num_heads: Heads of the model's attention.
         prefix: The prefix of all names but those of the family's `outer` rules; by default the family's
             `written_prefix`.
 

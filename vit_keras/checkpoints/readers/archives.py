@@ -132,16 +132,7 @@ def torch_pickles(names: Iterable[str]) -> list[str]:
 
 
 class NpzReader(Reader):
-    """The arrays of an .npz file, read one at a time, without executing anything.
-
-    Args:
-        path: The file.
-
-    Raises:
-        FileNotFoundError: The file does not exist.
-        ValueError: It is not an .npz file, or it is damaged. Damage inside an array is found when
-            that array is read.
-    """
+    """The arrays of an .npz file, read one at a time, without executing anything."""
 
     format = "npz"
 

@@ -164,18 +164,8 @@ def read_values(
 ) -> np.ndarray:
     """Read values in pieces, so that no memory is needed except for the result.
 
-    Args:
-        file: Where the bytes come from.
-        count: Number of values.
-        dtype: Their type in the file.
-        crc: CRC-32 of `before` and the bytes read, if known.
-        before: Bytes that were read before these.
-
-    Returns:
-        `(count,)`, of the type given by `plain_dtype`.
-
-    Raises:
-        ValueError: The file is too short, or the checksum is wrong.
+    `crc` is the CRC-32 of `before`, which was read already, and the bytes of the values. The result's type is
+    `plain_dtype(dtype)`.
     """
     result = np.empty(count, plain_dtype(dtype))
     step = CHUNK // dtype.itemsize
@@ -195,11 +185,7 @@ def read_values(
 
 
 def parse_json(data: bytes) -> dict[Any, Any]:
-    """Parse a JSON object without duplicate names.
-
-    Raises:
-        ValueError: A name comes twice, or it is not a JSON object.
-    """
+    """Parse a JSON object without duplicate names."""
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[Any, Any]:
         result = dict(pairs)

@@ -41,13 +41,7 @@ class HDF5Reader(Reader):
     the name of the weight without `":0"` (`"dense/kernel"`), and without the class of the model that Hugging Face
     puts before each.
 
-    Args:
-        path: The file.
-        content: An open file with the bytes, if they are not at `path`.
-
-    Raises:
-        FileNotFoundError: The file does not exist.
-        ValueError: The file is damaged, or it holds no weights.
+    `content` is an open file with the bytes, if they are not at `path`.
     """
 
     def __init__(self, path: str | os.PathLike[str], content: BinaryIO | None = None):
@@ -71,9 +65,7 @@ class HDF5Reader(Reader):
     def _open(self):
         import h5py
 
-        if self._content is not None:
-            return h5py.File(self._content, "r")
-        return h5py.File(self.path, "r")
+        return h5py.File(self.path if self._content is None else self._content, "r")
 
     def _array(self, path: str, shape: tuple[int, ...], dtype: np.dtype, problem: str | None) -> Stored:
         if problem:
@@ -167,15 +159,7 @@ def _texts(group, name: str) -> list[str] | None:
 
 
 class KerasReader(HDF5Reader):
-    """The weights of a whole model saved by Keras 3; `metadata["config"]` is its configuration.
-
-    Args:
-        path: The `.keras` file.
-
-    Raises:
-        FileNotFoundError: The file does not exist.
-        ValueError: The file is damaged, or it is not a Keras model.
-    """
+    """The weights of a whole model saved by Keras 3; `metadata["config"]` is its configuration."""
 
     def __init__(self, path: str | os.PathLike[str]):
         path = Path(path)

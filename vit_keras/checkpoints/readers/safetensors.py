@@ -32,12 +32,7 @@ _SAFETENSORS = {
 class SafetensorsReader(Reader):
     """The arrays of a safetensors file: 8 bytes with the length of a JSON header, the header, the values.
 
-    Args:
-        path: The file.
-
-    Raises:
-        FileNotFoundError: The file does not exist.
-        ValueError: The file is damaged or incomplete. The position of every array is checked on opening.
+    The position of every array is checked on opening.
     """
 
     format = "safetensors"

@@ -15,13 +15,7 @@ __all__ = ["ShardedReader"]
 class ShardedReader(Reader):
     """The arrays of a sharded file, as Hugging Face publishes large ones.
 
-    Args:
-        path: The `.index.json`, next to its pieces.
-        key: The state dict to read from every piece, as in `open_weights`.
-
-    Raises:
-        FileNotFoundError: There is no such file, or a piece is missing.
-        ValueError: It is not an index, or it names an array that is not in its piece.
+    `path` is the `.index.json`, next to its pieces.
     """
 
     def __init__(self, path: str | os.PathLike[str], key: str | None = None):

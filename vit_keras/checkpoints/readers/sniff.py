@@ -79,11 +79,7 @@ def sniff(start: bytes) -> Kind:
 
 
 def kind_of(path: str | os.PathLike[str]) -> Kind:
-    """Return the kind of the file at a path.
-
-    Raises:
-        FileNotFoundError: There is no file at the path.
-    """
+    """Return the kind of the file at a path."""
     if not os.path.isfile(path):
         raise FileNotFoundError(f"There is no file of weights at {path}.")
     with open(path, "rb") as file:

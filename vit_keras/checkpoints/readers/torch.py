@@ -24,17 +24,7 @@ LIMIT_REPEATED = 1 << 24  # values of a tensor beyond those that are stored, whe
 
 
 class TorchReader(Reader):
-    """The tensors of a file that `torch.save` or `torch.jit.save` wrote.
-
-    Args:
-        path: The file.
-        key: The state dict to read, as in `open_weights`.
-
-    Raises:
-        FileNotFoundError: The file does not exist.
-        ValueError: The file is damaged, wants to run code, or holds a whole pickled module, no state dict, or
-            several without a preferred one.
-    """
+    """The tensors of a file that `torch.save` or `torch.jit.save` wrote."""
 
     format = "torch"
 

@@ -333,8 +333,8 @@ class _Machine:
         self.memo: dict[int, Any] = {}
         self.copied = 0
 
-    def run(self, file: IO[bytes], limit: int) -> Any:
-        bounded: Any = _Bounded(file, limit)  # has what `genops` calls, and no more
+    def run(self, file: IO[bytes]) -> Any:
+        bounded: Any = _Bounded(file, LIMIT_BYTES)  # has what `genops` calls, and no more
         for step, (opcode, argument, _) in enumerate(pickletools.genops(bounded)):
             if step > LIMIT_STEPS:
                 raise ValueError("its pickle has more steps than any state dict needs")
@@ -524,38 +524,22 @@ def _persistent(identifier: Any) -> Any:
     )
 
 
-def load(file: IO[bytes], limit: int = LIMIT_BYTES, left_out: set[str] | None = None) -> Any:
+def load(file: IO[bytes], left_out: set[str] | None = None) -> Any:
     """Read one pickle from the current position of a file, and stop after it.
 
-    Args:
-        file: A seekable file.
-        limit: Bytes that the pickle may have.
-        left_out: Where the classes are added that the pickle calls and that are of nobody known here.
+    The classes that the pickle calls and nobody here knows are added to `left_out`.
 
     Returns:
         Plain data: dicts for all kinds of dictionaries, lists for sets, and `Tensor`, `Opaque` and `Name` for
         everything else.
-
-    Raises:
-        Refused: The pickle calls a function that no file of weights needs.
-        ValueError: The pickle is malformed.
     """
-    return _Machine(_persistent, left_out).run(file, limit)
+    return _Machine(_persistent, left_out).run(file)
 
 
 def load_legacy(file: IO[bytes], left_out: set[str] | None = None) -> tuple[Any, list[tuple[str, str | None]]]:
     """Read the pickles of a file in the format before PyTorch 1.6, and stop where the storages begin.
 
-    Args:
-        file: A seekable file.
-        left_out: As in `load`.
-
-    Returns:
-        The saved object, and the key and type of each storage in the order of the file.
-
-    Raises:
-        Refused: A pickle calls a function that no file of weights needs.
-        ValueError: A pickle is malformed.
+    Returns the saved object, and the key and type of each storage in the order of the file.
     """
     if load(file) != 0x1950A86A20F9469CFC6C:
         raise Refused("is a Python pickle, but not one that torch.save wrote: it is not opened.")
@@ -572,7 +556,7 @@ def load_legacy(file: IO[bytes], left_out: set[str] | None = None) -> tuple[Any,
             types[value.key] = value.dtype
         return value
 
-    saved = _Machine(persistent, left_out).run(file, LIMIT_BYTES)
+    saved = _Machine(persistent, left_out).run(file)
     keys = load(file)
     if not isinstance(keys, list) or any(not isinstance(key, str) or key not in types for key in keys):
         raise ValueError("its list of storages is malformed")
@@ -586,16 +570,9 @@ _PREFERRED = ("state_dict", "model", "module", "teacher", "target_encoder", "enc
 def state_dicts(saved: Any, left_out: Iterable[str] = ()) -> dict[str, dict[str, Tensor]]:
     """Find the dictionaries of tensors in a saved object.
 
-    Args:
-        saved: The object, as `load` returns it.
-        left_out: The classes that were left out, for the error.
-
     Returns:
         The dictionaries by their keys, joined with dots; `""` is the object itself. The preferred come first, the
         moving average of the weights before the weights; those of equal rank keep their order.
-
-    Raises:
-        Refused: A whole module was saved, or no tensor has a name.
     """
     if isinstance(saved, Opaque) and saved.of.module.split(".")[0] == "__torch__":
         return {"": dict(_attributes(saved))}

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any
 
 import keras
 
@@ -26,15 +25,7 @@ __all__ = ["graph_of", "write"]
 def write(plan: Plan, path: str | os.PathLike[str]) -> list[str]:
     """Write an ONNX file.
 
-    Args:
-        plan: What to write. `quantize="int8"`: products with weights in 8 bits, see `int8`.
-        path: The file. Weights of more than 2 GiB go into `<path>.data` next to it, which the file names.
-
-    Returns:
-        Notes on this file, one sentence each.
-
-    Raises:
-        ValueError: The model has an operation that is not written to ONNX.
+    Weights of more than 2 GiB go into `<path>.data` next to the file, which names it. `quantize="int8"`: see `int8`.
 
     Example:
         >>> from vit_keras import vit
@@ -45,7 +36,8 @@ def write(plan: Plan, path: str | os.PathLike[str]) -> list[str]:
     """
     import onnx
 
-    files = save(graph_of(plan), Path(path), name=plan.model.name, metadata=_texts(plan.metadata_json()))
+    metadata = {key: v if isinstance(v, str) else json.dumps(v) for key, v in plan.metadata_json().items()}
+    files = save(graph_of(plan), Path(path), name=plan.model.name, metadata=metadata)
     try:
         onnx.checker.check_model(os.fspath(path), full_check=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
@@ -64,7 +56,3 @@ def graph_of(plan: Plan) -> Graph:
     named = tuple(name if n is None else n for n, name in zip(shape, ("batch", "height", "width", "channels")))
     graph = narrowed(trace(lambda images: plan.outputs(prepare(images)), {"images": (named, dtype)}))
     return quantized(graph, plan.calibration) if plan.quantize else graph
-
-
-def _texts(metadata: dict[str, Any]) -> dict[str, str]:
-    return {key: value if isinstance(value, str) else json.dumps(value) for key, value in metadata.items()}

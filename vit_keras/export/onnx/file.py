@@ -33,15 +33,7 @@ PAGE = 4096
 def save(graph: Graph, path: Path, *, name: str, metadata: Mapping[str, str], largest: int = LARGEST) -> list[Path]:
     """Write a graph as an ONNX file; the same graph gives the same bytes.
 
-    Args:
-        graph: The graph.
-        path: The file. The file of weights, if there is one, has its name too.
-        name: The name of the model in the file.
-        metadata: Texts by name, in the file's `metadata_props`.
-        largest: Bytes that one file may have.
-
-    Returns:
-        The paths of what was written: the file, and one of weights where one file is too small.
+    Returns the paths of what was written: the file, and one of weights where `largest` bytes are too few.
     """
     import onnx
 

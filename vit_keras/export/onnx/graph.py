@@ -71,11 +71,7 @@ class Value:
         return tuple(n for n in self.shape if isinstance(n, int))
 
     def array(self) -> np.ndarray:
-        """Return the array of a constant.
-
-        Raises:
-            ValueError: It is not a constant.
-        """
+        """Return the array of a constant."""
         if self.make is None:
             raise ValueError(f"A constant is needed. Received: {self.dtype} {self.shape}, which depends on the inputs.")
         return self.make()
@@ -365,8 +361,9 @@ class Graph:
     def concat(self, values: Sequence[Value], axis: int) -> Value:
         """Put values behind each other along an axis."""
         axis %= len(values[0].shape)
-        size = _sum([x.shape[axis] for x in values])
-        shape = [size if a == axis else n for a, n in enumerate(broadcast(x.shape for x in values))]
+        known = [size for x in values if isinstance(size := x.shape[axis], int)]
+        total = sum(known) if len(known) == len(values) else None
+        shape = [total if a == axis else n for a, n in enumerate(broadcast(x.shape for x in values))]
         return values[0] if len(values) == 1 else self.add("Concat", *values, shape=shape, axis=axis)
 
     def gather(self, x: Value, indices: Value, axis: int) -> Value:
@@ -441,8 +438,3 @@ def _quotient(sizes: Sequence[Dimension], divisors: Sequence[Dimension]) -> Dime
     if not left:
         return number // divisor
     return "*".join(left if number == divisor else [str(number // divisor), *left])
-
-
-def _sum(sizes: Sequence[Dimension]) -> Dimension | None:
-    known = [size for size in sizes if isinstance(size, int)]
-    return sum(known) if len(known) == len(sizes) else None

@@ -49,10 +49,7 @@ def quantized(graph: Graph, largest: Mapping[str, Sequence[float]] | None = None
 
     Products of two tensors that both depend on the inputs, as in attention, stay float32. So do all other operations.
 
-    Args:
-        graph: The graph in float32.
-        largest: For each layer normalization, by its path, the largest magnitude of each channel of its output
-            (`calibration.largest_channels`). `None`: the channels stay as they are.
+    `largest` is from `calibration.largest_channels`; without it, the channels of layer normalizations stay as they are.
 
     Example:
         >>> graph = Graph()

@@ -97,14 +97,7 @@ def _again(
 
 
 def _scaled_weights(graph: Graph, node: Node, inputs: Sequence[Value], uses: Counter) -> Value | None:
-    """Return what a node multiplies by a number, made of weights that are multiplied by it, if nothing else needs it.
-
-    Args:
-        graph: The new graph.
-        node: A node of the old graph.
-        inputs: Its inputs in the new graph.
-        uses: How often each value of the old graph is used.
-    """
+    """Return what a node multiplies by a number, made of weights multiplied by it, if nothing else needs it."""
     if node.operator != "Mul" or node.inputs[1].scalar is None:
         return None
     for x, counts in ((node.inputs[0], uses), (inputs[0], Counter())):
@@ -190,9 +183,7 @@ def _below(node: Node, cells: _Range) -> list[_Range | None] | None:
         return [same(x) for x in node.inputs]
     if node.operator in ("Softmax", "LayerNormalization") and axis < node.attributes["axis"] % rank:
         return [cells, *others]
-    if node.operator == "MatMul" and axis == rank - 2:
-        return [same(first), None]
-    if node.operator == "MatMul" and axis < rank - 2 and len(node.inputs[1].shape) == 2:
+    if node.operator == "MatMul" and (axis == rank - 2 or (axis < rank - 2 and len(node.inputs[1].shape) == 2)):
         return [same(first), None]
     if node.operator == "Transpose":
         return [_Range(node.attributes["perm"][axis], start, stop)]

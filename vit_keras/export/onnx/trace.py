@@ -27,15 +27,7 @@ __all__ = ["trace"]
 def trace(function: Callable[..., Mapping[str, Any]], inputs: Mapping[str, tuple[tuple[Dimension, ...], str]]) -> Graph:
     """Trace a function of Keras operations, models and layers.
 
-    Args:
-        function: Takes a symbolic tensor for each input, and returns tensors by name: the outputs.
-        inputs: Shape and dtype of each input by its name. A dimension that is open is a name.
-
-    Returns:
-        The graph.
-
-    Raises:
-        ValueError: An operation is not known here; the error names it, and the layer that it is in.
+    `inputs` has the shape and dtype of each symbolic tensor that the function takes; an open dimension is a name.
 
     Example:
         >>> graph = trace(lambda x: {"y": 2 * ops.relu(x)}, {"x": (("batch", 4), "float32")})
@@ -97,8 +89,7 @@ class _Tracer:
     @contextlib.contextmanager
     def at_work(self) -> Iterator[None]:
         """Answer operations on symbolic tensors while the block runs."""
-        names = ("shape", "broadcast_to")
-        plain = {name: getattr(ops, name) for name in names}
+        plain = {name: getattr(ops, name) for name in ("shape", "broadcast_to")}
 
         def shape(x):
             if not isinstance(x, SymbolicTensor):

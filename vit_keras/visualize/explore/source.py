@@ -17,7 +17,7 @@ from ... import anatomy
 from ...backend import openvino
 from ..maps import alti_rollout, attention_rollout, relevance_map
 from ..recorder import record, values_add_up
-from ..recording import Recording
+from ..recording import Recording, of_images
 
 
 @dataclasses.dataclass
@@ -32,20 +32,9 @@ class Source:
 
     def first(self, count: int) -> Source:
         """Return the same with only the first images."""
-        rec = self.recording
-        cut = {
-            "images": rec.images[:count],
-            "attention": attention_of(rec)[:, :count],
-            **{
-                name: getattr(rec, name)[:count]
-                for name in ("readout", "logits", "target", "features")
-                if getattr(rec, name) is not None
-            },
-        }
-        if rec.tokens is not None:
-            cut["tokens"] = rec.tokens[:, :count]
         maps = [(key, names[:count], values[:count]) for key, names, values in self.maps]
-        return Source(dataclasses.replace(rec, **cut), self.model, self.names[:count], maps, self.activation)
+        recording = of_images(self.recording, slice(count))
+        return Source(recording, self.model, self.names[:count], maps, self.activation)
 
 
 def of_recording(rec: Recording) -> Source:
@@ -92,11 +81,7 @@ def _record_prediction(model: Any, images: Any, options: dict[Any, Any]) -> Reco
 
 
 def attention_of(rec: Recording) -> np.ndarray:
-    """Return the attention of a recording, which a page cannot do without.
-
-    Raises:
-        ValueError: It was not recorded.
-    """
+    """Return the attention of a recording, which a page cannot do without."""
     if rec.attention is None:
         raise ValueError("The recording has no attention: record with keep=('attention', 'values', 'tokens').")
     return rec.attention
@@ -156,12 +141,12 @@ def _label(rec: Recording, number: int) -> str:
     return rec.labels[number] if rec.labels is not None and number < len(rec.labels) else f"class {number}"
 
 
-def predictions(rec: Recording, image: int, activation: str | None, count: int = 3) -> list[tuple[str, float]]:
+def predictions(rec: Recording, image: int, activation: str | None) -> list[tuple[str, float]]:
     """Return the likeliest class and others of at least 1 %, of a model that knows the names of its classes."""
     if rec.logits is None or rec.labels is None or len(rec.labels) != rec.logits.shape[-1]:
         return []
     scores = _probabilities(rec.logits[image].astype("float64"), activation)
-    likely = [int(n) for n in np.argsort(-scores)[:count]]
+    likely = [int(n) for n in np.argsort(-scores)[:3]]
     return [(_label(rec, n), round(float(scores[n]), 4)) for n in likely if n == likely[0] or scores[n] >= 0.01]
 
 

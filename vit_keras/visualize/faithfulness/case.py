@@ -145,12 +145,7 @@ def _options(method):
 
 
 def wants_target(method: MapMethod) -> bool:
-    """Return whether a method explains a class that it does not name itself; a function does if it has a `target`.
-
-    Raises:
-        TypeError: `method` is neither a name nor a function.
-        ValueError: There is no method of that name.
-    """
+    """Return whether a method explains a class that it does not name itself; a function does if it has a `target`."""
     if callable(method):
         return "target" in inspect.signature(method).parameters
     if not isinstance(method, (str, Mapping)):

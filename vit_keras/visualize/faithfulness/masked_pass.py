@@ -25,11 +25,7 @@ from ...layers import AttentionPooling, ExtractToken, MeanToken
 def read(kind: str | Callable[..., Any], model: keras.Model, images: Any, masks: Any = None) -> Any:
     """Return what is compared, computed without the tokens whose mask is 0.
 
-    Args:
-        kind: `"similarity"`, `"probability"` or a function of the outputs.
-        model: The model.
-        images: As the model takes them.
-        masks: `(batch, tokens)` of 0 and 1; `None`: no token is removed.
+    `kind` is `"similarity"`, `"probability"` or a function of the outputs; `masks` has the shape `(batch, tokens)`.
     """
     remove = _Removal(model, masks)
     with contextlib.nullcontext() if masks is None and kind != "similarity" else tap(remove):
