@@ -315,7 +315,7 @@ def test_size_is_height_and_width(source, size, expected):
 
 @pytest.mark.parametrize("size", [0, -4, (4,), (4, 5, 6), (4, 0), 2.5, "4", True])
 def test_a_wrong_size_is_refused(size):
-    with pytest.raises(ValueError, match="size argument must be a tuple of 2 integers or a single integer"):
+    with pytest.raises(ValueError, match="2 integers or a single integer"):
         images.read(noise(H, W, 3), size)
 
 
@@ -417,7 +417,7 @@ def test_an_image_of_the_caller_stays_open(tmp_path):
 
 @pytest.mark.parametrize("way", [str, pathlib.Path])
 def test_a_missing_file(way, tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"Could not find image at path: .*nothing\.jpg"):
+    with pytest.raises(FileNotFoundError, match=r"find image .*nothing\.jpg"):
         images.read(way(tmp_path / "nothing.jpg"), 8)
 
 
@@ -431,7 +431,7 @@ def test_a_folder_is_no_image(tmp_path):
 def test_what_is_no_image(content, way, tmp_path):
     path = tmp_path / "image.jpg"
     path.write_bytes(content)
-    with pytest.raises(ValueError, match="An error occurred reading (?!.*object at 0x)"):
+    with pytest.raises(ValueError, match="reading (?!.*object at 0x)"):
         images.read(WAYS[way](path), 8)
 
 
@@ -443,7 +443,7 @@ def test_a_truncated_image(kind, part, tmp_path):
     data = encoded(Image.fromarray(noise(64, 64, 3)), kind)
     path = tmp_path / "cut"
     path.write_bytes(data[: int(part * len(data))])
-    with pytest.raises(ValueError, match=f"An error occurred reading .*{path.name}"):
+    with pytest.raises(ValueError, match=f"reading .*{path.name}"):
         images.read(path, 8)
 
 
@@ -459,12 +459,12 @@ def test_a_damaged_avif():
 
 
 def test_a_decompression_bomb_is_refused_unopened():
-    with pytest.raises(ValueError, match=r"the image has 900,000,000 pixels; at most 178,956,970 are read"):
+    with pytest.raises(ValueError, match="the image .*900,000,000 .*178,956,970"):
         images.read(png_header(30_000, 30_000), 8)
 
 
 def test_an_image_of_too_many_pixels_is_refused_before_it_is_decoded():
-    with pytest.raises(ValueError, match=r"3000×2000 pixels; at most 5,000,000 .*max_pixels"):
+    with pytest.raises(ValueError, match="3000×2000 .*5,000,000 .*max_pixels"):
         images.read(png_header(3000, 2000), 8, max_pixels=5_000_000)
 
 
@@ -483,7 +483,7 @@ def test_wrong_types(wrong):
 
 @pytest.mark.parametrize("shape", [(8,), (8, 8, 2), (8, 8, 5), (1, 8, 8, 3), (0, 8, 3), (8, 0), ()])
 def test_wrong_shapes_of_arrays(shape):
-    with pytest.raises(ValueError, match="An array of pixels has the shape"):
+    with pytest.raises(ValueError, match="pixels has the shape"):
         images.read(np.zeros(shape, "uint8"), 8)
 
 
@@ -496,13 +496,13 @@ def test_wrong_shapes_of_arrays(shape):
     ],
 )
 def test_likely_mistakes_in_shapes_are_named(shape, hint):
-    with pytest.raises(ValueError, match=f"An array of pixels has the shape .*{hint}"):
+    with pytest.raises(ValueError, match=f"has the shape .*{hint}"):
         images.read(np.zeros(shape, "uint8"), 8)
 
 
 @pytest.mark.parametrize("dtype", ["complex64", "object", "U1", "datetime64[s]"])
 def test_wrong_dtypes_of_arrays(dtype):
-    with pytest.raises(TypeError, match="numbers. Received: an array of dtype"):
+    with pytest.raises(TypeError, match="array of dtype"):
         images.read(np.zeros((8, 8), dtype), 8)
 
 
@@ -585,13 +585,13 @@ def test_a_server_that_is_not_there(url):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    with pytest.raises(ConnectionError, match=f"Could not reach http://127.0.0.1:{port}/image.png"):
+    with pytest.raises(ConnectionError, match=f"127.0.0.1:{port}/image.png"):
         images.read(f"http://127.0.0.1:{port}/image.png", 8)
 
 
 @pytest.mark.parametrize("path", ["slow", "stalls"])
 def test_a_slow_server(url, path):
-    with pytest.raises(ConnectionError, match=f"Could not reach {url}/{path}.*timed out"):
+    with pytest.raises(ConnectionError, match=f"{url}/{path}.*timed out"):
         images.read(f"{url}/{path}", 8, timeout=0.2)
 
 

@@ -374,7 +374,7 @@ def test_image_sizes_may_be_any_integers(size):
 
 @pytest.mark.parametrize("size", ["224", 224.0, (224,), (1, 2, 3), None, 0, (-1, 4), True])
 def test_image_sizes_that_are_none(size):
-    with pytest.raises(ValueError, match="must be a tuple of 2 integers or a single integer. Received"):
+    with pytest.raises(ValueError, match="2 integers or a single integer"):
         vit.interpret_image_size(size)
 
 
@@ -405,7 +405,7 @@ def test_wrong_arguments_are_named(options, message):
 
 
 def test_wrong_weights_are_named():
-    with pytest.raises(ValueError, match="Unexpected weights: imagenet22k.*'imagenet21k'"):
+    with pytest.raises(ValueError, match="imagenet22k.*'imagenet21k'"):
         vit.vit_b16(weights="imagenet22k")
     with pytest.raises(FileNotFoundError, match=r"no/such\.npz"):
         vit.vit_b16(weights="no/such.npz")
@@ -472,7 +472,7 @@ def test_block_count_and_config_agree():
 
 
 def test_a_file_that_would_not_be_loaded_is_refused(ti16):
-    with pytest.raises(ValueError, match=r"pretrained=False loads nothing.*weights=.*Leave out one"):
+    with pytest.raises(ValueError, match="pretrained=False .*weights="):
         vit.vit_ti16(image_size=32, weights=ti16(), pretrained=False)
 
 
@@ -483,7 +483,7 @@ def test_every_factory_knows_the_same_arguments():
 
 
 def test_an_unknown_option_names_the_nearest():
-    with pytest.raises(ValueError, match=r"Unknown option dropuot\. Did you mean 'dropout'"):
+    with pytest.raises(ValueError, match="dropuot.*'dropout'"):
         tiny(dropuot=0.1)
 
 
@@ -499,7 +499,7 @@ def test_pixels_of_another_range_are_warned_of_once(call):
         model = tiny()
         if wrong.dtype == np.uint8 and keras.backend.backend() != "tensorflow":
             continue
-        with pytest.warns(UserWarning, match=r"pixels are between 0 and .* -1 and 1.*model\.preprocess"):
+        with pytest.warns(UserWarning, match="between 0 and .* -1 and 1.*preprocess"):
             call(model, wrong)
         with warnings.catch_warnings():
             warnings.simplefilter("error", UserWarning)
@@ -512,7 +512,7 @@ def test_pixels_of_another_range_are_warned_of_once(call):
 @pytest.mark.core
 @pytest.mark.parametrize("call", [lambda model, x: model.predict(x, verbose=0), lambda model, x: model(x)])
 def test_images_of_another_shape_are_refused_with_the_right_one(call):
-    with pytest.raises(ValueError, match=r"takes images \(batch, 32, 32, 3\)\. Received.*3, 32, 32.*np\.moveaxis"):
+    with pytest.raises(ValueError, match=r"32, 32, 3\).*3, 32, 32.*moveaxis"):
         call(tiny(), np.zeros((1, 3, 32, 32), "float32"))
-    with pytest.raises(ValueError, match=r"Received.*40, 40, 3.*vit_keras\.resize"):
+    with pytest.raises(ValueError, match=r"40, 40, 3.*vit_keras\.resize"):
         call(tiny(), np.zeros((1, 40, 40, 3), "float32"))

@@ -95,7 +95,7 @@ def flip(path, at, bits=0xFF):
     "read", [NpzReader, checkpoints.Weights, vit.from_checkpoint, lambda path: checkpoints.load_weights(fresh(), path)]
 )
 def test_missing_file_is_named(read, tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"no file of weights at .*nowhere\.npz"):
+    with pytest.raises(FileNotFoundError, match=r"at .*nowhere\.npz"):
         read(tmp_path / "nowhere.npz")
 
 
@@ -130,7 +130,7 @@ def test_damage_inside_an_array_is_found_when_it_is_read(google_npz):
     path = google_npz()
     flip(path, offset(path, "head/kernel"), bits=1)
     reader = NpzReader(path)
-    with pytest.raises(ValueError, match=r"damaged or incomplete: 'head/kernel' cannot be read"):
+    with pytest.raises(ValueError, match="damaged.*'head/kernel'"):
         reader["head/kernel"]
     assert reader["head/bias"].shape == (10,)
 
@@ -500,7 +500,7 @@ def test_square_file_in_a_rectangular_model(google_npz):
 
 def test_rectangular_file_in_its_own_model(save):
     model, arrays = fresh(image_size=(48, 80)), oblong((3, 5))
-    with pytest.warns(UserWarning, match="positions are read as 3×5 patches, the grid of the images"):
+    with pytest.warns(UserWarning, match="read as 3×5 patches"):
         report = checkpoints.load_weights(model, save(arrays))
     assert report.adapted == ()
     np.testing.assert_array_equal(table(model), arrays[POSITIONS])
@@ -537,7 +537,7 @@ def test_from_checkpoint_takes_the_image_size_of_the_grid(google_npz, save):
     model = vit.from_checkpoint(path, source_grid=(3, 5))
     assert model.input_shape == (None, 48, 80, 3)
     np.testing.assert_array_equal(table(model), oblong((3, 5))[POSITIONS])
-    with pytest.raises(ValueError, match=r"15 patches, which is not a square grid.*source_grid="):
+    with pytest.raises(ValueError, match="15 patches.*source_grid="):
         vit.from_checkpoint(path)
 
 
@@ -674,7 +674,7 @@ def test_a_whole_model_has_no_choices(tmp_path, options):
     model = vit.build(MU.replace(image_size=16, num_layers=1))
     model.save(tmp_path / "x.keras")
     for load in (vit.from_checkpoint, functools.partial(checkpoints.load_weights, model)):
-        with pytest.raises(ValueError, match="whole model. It cannot be read with .*family='"):
+        with pytest.raises(ValueError, match="whole model.*family='"):
             load(tmp_path / "x.keras", **options)
     with pytest.raises(ValueError, match="nonsense=3"):
         checkpoints.load_weights(model, tmp_path / "x.keras", nonsense=3)

@@ -65,7 +65,7 @@ def test_available_filters_together():
 
 
 def test_available_unknown_variant_lists_the_known():
-    with pytest.raises(ValueError, match="Unknown variant 'B_17'.*B_16.*H_14.*Ti_16"):
+    with pytest.raises(ValueError, match="'B_17'.*B_16.*H_14.*Ti_16"):
         checkpoints.available(variant="B_17")
 
 
@@ -144,7 +144,7 @@ def test_a_url_of_a_whole_model(tmp_path, http, name):
     made = keras.Sequential([keras.Input((16, 16, 3)), keras.layers.GlobalAveragePooling2D()])
     made.save(tmp_path / name.partition("?")[0])
     assert open_model(f"{http}/{name}").output_shape == (None, 3)
-    with pytest.raises(ValueError, match=r"takes no weights and no options\. Received: \['classes'\]"):
+    with pytest.raises(ValueError, match=r"no options.*\['classes'\]"):
         open_model(f"{http}/{name}", classes=3)
 
 
@@ -153,7 +153,7 @@ def test_a_factory_takes_files_of_its_sizes_under_any_name(google_npz):
     assert open_model("vit_ti16", weights=path, name="mine").name == "mine"
     with pytest.raises(ValueError, match="holds a .*, not a vit_ti16"):
         open_model("vit_ti16", weights=google_npz(), name="vit-ti16")
-    with pytest.raises(ValueError, match="holds a vit-ti16, not a vit_b16"):
+    with pytest.raises(ValueError, match="vit-ti16, not a vit_b16"):
         open_model("vit_b16", weights=path)
 
 
@@ -164,14 +164,14 @@ def test_url_that_does_not_exist(http):
 
 @pytest.mark.parametrize(("factory", "variant"), [(vit.vit_b16, "B_16"), (vit.vit_h14, "H_14")])
 def test_wrong_name_lists_those_of_the_variant(factory, variant):
-    with pytest.raises(ValueError, match="Unexpected weights: imagenet22k") as error:
+    with pytest.raises(ValueError, match="weights: imagenet22k") as error:
         factory(weights="imagenet22k")
     listed = re.findall("'([^']+)'", str(error.value).partition("published names")[2])
     assert listed == [checkpoint.weights for checkpoint in checkpoints.available(variant=variant)]
 
 
 def test_wrong_name_without_a_variant_lists_full_names():
-    with pytest.raises(ValueError, match="Unexpected weights: B_16/imagenet22k.*'B_16/imagenet21k'.*available"):
+    with pytest.raises(ValueError, match="B_16/imagenet22k.*'B_16/imagenet21k'"):
         checkpoints.fetch("B_16/imagenet22k")
 
 
@@ -319,7 +319,7 @@ def test_a_file_of_unknown_size_is_told_by_the_folder_that_it_is_published_in(tm
 
 def test_the_error_names_the_folder_that_a_file_must_be_in(monkeypatch):
     monkeypatch.setenv("VIT_KERAS_OFFLINE", "1")
-    with pytest.raises(FileNotFoundError, match=r"its folder, named 'deit_tiny_patch16_224\.fb_in1k'"):
+    with pytest.raises(FileNotFoundError, match=r"'deit_tiny_patch16_224\.fb_in1k'"):
         checkpoints.fetch(DEIT)
 
 

@@ -130,7 +130,7 @@ def test_what_is_read_is_written_back(name, tmp_path):
 
 def test_a_table_that_must_be_square_is_not_written_otherwise(tmp_path):
     model, _ = golden_model("timm_naflex_gap", tmp_path / "source")
-    with pytest.raises(ValueError, match="and the model has 8.*Nothing was written. These formats can hold it"):
+    with pytest.raises(ValueError, match="the model has 8.*formats can hold it"):
         save_weights(resize(model, (16, 32)), tmp_path / "out.safetensors", "timm-naflex")
     assert left_in(tmp_path) == ["source", "source/model.safetensors"]
 
@@ -242,7 +242,7 @@ def test_what_a_format_cannot_hold_is_refused(options, format, message, tmp_path
 
 
 def test_the_formats_that_could_are_named(tmp_path):
-    with pytest.raises(ValueError, match="These formats can hold it: .*'huggingface-dinov2'") as caught:
+    with pytest.raises(ValueError, match="formats .*'huggingface-dinov2'") as caught:
         save_weights(small(registers=4, layer_scale=1.0), tmp_path / "x.npz")
     named = str(caught.value).split("can hold it: ")[1].rstrip(".").replace("'", "").split(", ")
     for format in named:
@@ -465,7 +465,7 @@ def test_a_folder_that_transformers_could_not_open_rightly_is_not_written(option
 def test_a_folder_cannot_describe_a_crop_that_is_no_square(tmp_path):
     model = small(image_size=(32, 64))
     model.preprocessing = PRESETS["timm"].replace(image_size=(32, 64))
-    with pytest.raises(ValueError, match=r"crop of squares only.*replace\(crop=None\)\. Nothing was written"):
+    with pytest.raises(ValueError, match=r"squares only.*replace\(crop=None\)"):
         save_weights(model, tmp_path / "folder", "huggingface")
     assert left_in(tmp_path) == []
     model.preprocessing = model.preprocessing.replace(crop=None)
@@ -553,7 +553,7 @@ def test_a_table_of_positions_that_is_missing(tmp_path):
     header = content[8:end].replace(rb"\"position\": null", rb"\"position\": \"learned\"")
     file.write_bytes(len(header).to_bytes(8, "little") + header + content[end:])
     assert len(header) > end - 8
-    with pytest.raises(ValueError, match=r"not a complete ViT checkpoint: .*pos_embedding' is missing"):
+    with pytest.raises(ValueError, match="pos_embedding' is missing"):
         from_checkpoint(file)
 
 

@@ -268,7 +268,7 @@ def test_where_the_package_comes_from(tmp_path, made_up, monkeypatch):
     monkeypatch.setenv("VIT_KERAS_WEIGHTS", str(made_up))
     assert web.onnxruntime_web() == (SCRIPT, b"a program")
     made_up.write_bytes(data + b"x")
-    with pytest.raises(ValueError, match="SHA-256 .* it is not the published file"):
+    with pytest.raises(ValueError, match="SHA-256"):
         web.onnxruntime_web()
     monkeypatch.delenv("VIT_KERAS_WEIGHTS")
     monkeypatch.setenv("VIT_KERAS_OFFLINE", "1")
@@ -302,7 +302,7 @@ def test_the_onnx_file_in_a_page(tmp_path, made_up):
     inside = runtimes.OnnxOfPage(path, "there is no browser")
     assert (inside.dtype, inside.names) == ("uint8", ["logits", "probabilities", "features"])
     path.write_text("<p>A page of somebody else", encoding="utf-8")
-    with pytest.raises(ValueError, match="no model in it: vit_keras.export did not write it"):
+    with pytest.raises(ValueError, match="no model in it"):
         runtimes.OnnxOfPage(path, "there is no browser")
 
 

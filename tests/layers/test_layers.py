@@ -256,7 +256,7 @@ def test_positions_without_a_grid_are_those_of_a_square():
     assert positions.patch_grid == (4, 4)
     positions = layers.AddPositionEmbs(name="table")
     positions.build((None, 13, 8))
-    with pytest.raises(ValueError, match=r"13 rows of table are not of a square.*grid=\(down, across\)"):
+    with pytest.raises(ValueError, match="13 rows .*grid="):
         positions(tokens, patches=patches)
 
 

@@ -79,13 +79,13 @@ def test_a_text_tower_alone_is_no_pair(tmp_path):
     arrays = {name: array for name, array in arrays_of("hf_clip").items() if name.startswith("text")}
     path = write_safetensors(tmp_path / "model.safetensors", arrays)
     assert open_text(path).config.num_layers == 2
-    with pytest.raises(ValueError, match="has no logit_scale: it is a text tower alone"):
+    with pytest.raises(ValueError, match="no logit_scale"):
         open_image_text(path)
 
 
 def test_without_a_json_file_the_caller_says_what_the_arrays_do_not_show(tmp_path):
     path = write("open_clip_not_causal", tmp_path / "model", files=False)
-    with pytest.raises(ValueError, match="Cannot infer mlp_activation of the text tower"):
+    with pytest.raises(ValueError, match="infer mlp_activation"):
         open_text(path)
     with pytest.raises(ValueError, match="Cannot infer pooling"):
         open_text(path, mlp_activation="gelu")

@@ -100,5 +100,5 @@ def test_a_text_tower_is_opened_alone(tmp_path):
 
 
 def test_a_text_tower_is_no_vision_transformer():
-    with pytest.raises(ValueError, match=r"not a Vision Transformer: its input has the shape \(None, None\)"):
+    with pytest.raises(ValueError, match=r"its input .*\(None, None\)"):
         anatomy.find_vit(build_text(TextConfig(**TINY)))

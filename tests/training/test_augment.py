@@ -224,16 +224,14 @@ def test_values_out_of_range(options, message):
 
 def test_unknown_fields():
     for make in (Augmentation().replace, lambda **fields: Augmentation.from_dict(fields)):
-        with pytest.raises(
-            ValueError, match="Augmentation has no 'cut_mix'. Did you mean 'cutmix'.* Its fields: crop, "
-        ):
+        with pytest.raises(ValueError, match="'cut_mix'.*'cutmix'.*fields: crop, "):
             make(cut_mix=1.0)
 
 
 def test_mistakes(photos):
-    with pytest.raises(ValueError, match=r"\[0, 255\], before preprocess_inputs. Received: \[-1, 1\]"):
+    with pytest.raises(ValueError, match=r"\[0, 255\].*\[-1, 1\]"):
         Augmentation()(photos / 127.5 - 1, seed=0)
-    with pytest.raises(ValueError, match=r"labels of shape \(n, classes\).*for 6 images. Received: \(6,\)"):
+    with pytest.raises(ValueError, match=r"\(n, classes\).*6 images.*\(6,\)"):
         Augmentation(mixup=0.2)(photos, np.arange(6), seed=0)
     four = np.random.default_rng(0).integers(0, 256, (6, 8, 8, 4), "uint8")
     with pytest.raises(ValueError, match="1 or 3 channels.*Received: 4"):  # Pillow would mix in their alpha

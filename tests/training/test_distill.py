@@ -146,7 +146,7 @@ def test_the_teachers_logits_may_come_with_the_labels():
     with_teacher = compiled(student, teacher).test_on_batch(pictures(), LABELS)
     without = compiled(student, None).test_on_batch(pictures(), {"label": LABELS, "teacher": logits})
     np.testing.assert_allclose(with_teacher, without, rtol=1e-5)  # the same sums
-    with pytest.raises(ValueError, match='must yield \\(images, {"label": ..., "teacher": logits}\\)'):
+    with pytest.raises(ValueError, match='"label": ..., "teacher": logits'):
         compiled(student, None).test_on_batch(pictures(), LABELS)
 
 
@@ -212,22 +212,22 @@ def test_a_student_of_another_task_and_a_teacher_without_a_graph_are_refused():
         def call(self, images):
             return keras.ops.mean(images, (1, 2))
 
-    with pytest.raises(ValueError, match="The teacher must be a functional or sequential model"):
+    with pytest.raises(ValueError, match="functional or sequential"):
         Distillation(tiny(), Teacher())
 
 
 def test_a_teacher_of_other_pixels_is_refused():
     teacher = tiny()
     teacher.preprocessing = Preprocessing(mean=0.1, std=0.2)
-    with pytest.raises(ValueError, match="pixels normalized with mean and std"):
+    with pytest.raises(ValueError, match="mean and std"):
         Distillation(tiny(), teacher)
     nested = keras.Sequential([teacher, keras.layers.Softmax()])
-    with pytest.raises(ValueError, match="pixels normalized with mean and std"):
+    with pytest.raises(ValueError, match="mean and std"):
         Distillation(tiny(), nested)
     scaled = keras.Sequential([keras.Input(teacher.input_shape[1:]), keras.layers.Rescaling(2.5, 2), teacher])
     Distillation(tiny(), scaled)  # whose first layer converts the pixels
     Distillation(tiny(), keras.Sequential([keras.layers.Resizing(16, 16), tiny(image_size=16)]))  # not built yet
-    with pytest.raises(TypeError, match="The teacher must be a Keras model. Received: str"):
+    with pytest.raises(TypeError, match="teacher .*Received: str"):
         Distillation(tiny(), "vit-b16")
 
 

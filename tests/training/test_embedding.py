@@ -160,7 +160,7 @@ def test_which_layer():
     np.testing.assert_allclose(tokens[:, 2:].mean(axis=1), embed(model, images, progress=False), **SAME)
     logits = embed(model, images, layer="head", progress=False)
     np.testing.assert_allclose(logits, model.predict(inputs, verbose=0), **SAME)
-    with pytest.raises(ValueError, match="no layer 'neck'. It has 'tokens', .*'embedding'"):
+    with pytest.raises(ValueError, match="'neck'.*'tokens', .*'embedding'"):
         embed(model, images, layer="neck")
     one, two = feature_maps(model, -1), feature_maps(model, [0], prefix=True)
     np.testing.assert_allclose(embed(one, images, progress=False).reshape(3, 4, 16), tokens[:, 2:], **SAME)
@@ -181,9 +181,9 @@ def test_a_headless_and_a_nested_model_and_one_of_any_size():
     np.testing.assert_allclose(nested.predict(images, verbose=0), expected @ kernel + bias, atol=1e-4)
     any_size = make(image_size=None, position_grid=(2, 2))
     assert embed(any_size, images, image_size=(24, 32), layer="tokens", progress=False).shape == (3, 13, 16)
-    with pytest.raises(ValueError, match=r"smaller than one patch, \(8, 8\) pixels. Its size is \(30, 1\)"):
+    with pytest.raises(ValueError, match=r"\(8, 8\) .*\(30, 1\)"):
         embed(any_size, [np.zeros((30, 1, 3), "uint8")], progress=False)
-    with pytest.raises(ValueError, match="takes images of .16, 16. pixels only. Received: image_size=32"):
+    with pytest.raises(ValueError, match=".16, 16. .*image_size=32"):
         embed(headless, images, image_size=32)
 
 
@@ -205,11 +205,11 @@ def test_mistakes(model, images, error, message):
 
 
 def test_more_mistakes(model, folder, tmp_path):
-    with pytest.raises(ValueError, match="batch_size must be a positive integer"):
+    with pytest.raises(ValueError, match="batch_size"):
         embed(model, folder, batch_size=0)
-    with pytest.raises(ValueError, match=r"must end in \.npy, \.npz, \.parquet"):
+    with pytest.raises(ValueError, match=r"\.npy, \.npz, \.parquet"):
         embed(model, folder, output="features.csv")
-    with pytest.warns(UserWarning, match="reach the ViT are from 0 to 255") as said:
+    with pytest.warns(UserWarning, match="from 0 to 255") as said:
         embed(model, pictures().astype("float32"), progress=False)
     assert len([each for each in said if each.category is UserWarning]) == 1
     (tmp_path / "empty").mkdir()
@@ -289,7 +289,7 @@ def test_damaged_pictures_are_left_out_if_that_is_asked_for(model, folder, tmp_p
     for name in ("a.png", "9b.png"):
         (folder / "dog" / name).write_bytes((folder / "dog" / "9.png").read_bytes()[:60])
     options = {"errors": "skip", "batch_size": batch_size, "progress": False}
-    with pytest.warns(UserWarning, match="2 damaged images are left out: .*9b.png.*a.png"):
+    with pytest.warns(UserWarning, match="2 damaged .*9b.png.*a.png"):
         found, labels = embed(model, folder, return_labels=True, **options)
     np.testing.assert_allclose(found, whole[0], atol=1e-5)  # other batches, other sums
     np.testing.assert_array_equal(labels, whole[1])
@@ -308,7 +308,7 @@ def test_a_file_smaller_than_a_patch_is_damaged_for_a_model_of_any_size(tmp_path
     any_size = make(image_size=None, position_grid=(2, 2))
     for n, size in enumerate([(20, 16), (16, 3), (17, 16)]):
         Image.new("RGB", size).save(tmp_path / f"{n}.png")
-    with pytest.raises(ValueError, match=r"1\.png is smaller than one patch"):
+    with pytest.raises(ValueError, match=r"1\.png .*one patch"):
         embed(any_size, tmp_path, progress=False)
     with pytest.warns(UserWarning, match=r"left out: .*1\.png"):
         assert len(embed(any_size, tmp_path, errors="skip", progress=False)) == 2
@@ -550,7 +550,7 @@ def test_mistakes_with_probes(options, message):
 
 def test_a_probe_that_does_not_fit_is_refused(model):
     x, y = clouds()
-    with pytest.raises(ValueError, match=r"kernel of \(8, 3\).*kernel of \(16, 3\)"):
+    with pytest.raises(ValueError, match=r"\(8, 3\).*\(16, 3\)"):
         linear_probe(x, y).apply_to(model)
     with pytest.raises(ValueError, match="Build it with classes=3"):
         linear_probe(x, y).apply_to(make(include_top=False))
@@ -558,7 +558,7 @@ def test_a_probe_that_does_not_fit_is_refused(model):
     for change in (lambda head: head.enable_lora(2), lambda head: head.quantize("int8")):
         changed = make()
         change(changed.get_layer("head"))
-        with pytest.raises(ValueError, match="apply the probe before the quantization"):
+        with pytest.raises(ValueError, match="before the quantization"):
             fits.apply_to(changed)
 
 

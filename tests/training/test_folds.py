@@ -210,7 +210,7 @@ def test_unbalanced_classes_are_warned_of_unless_they_are_balanced(photos, colum
 
 
 def test_a_folder_takes_no_columns(photos, columns, tmp_path):
-    with pytest.raises(ValueError, match="group_column belongs to a table"):
+    with pytest.raises(ValueError, match="group_column"):
         finetune(photos, model=tiny(), output=tmp_path / "run", group_column="patient")
     with pytest.raises(FileNotFoundError, match="no folder"):
         finetune(tmp_path / "nowhere", model=tiny(), output=tmp_path / "run", group_column="patient")
@@ -314,7 +314,7 @@ def test_folds_that_were_stopped_go_on_with_the_same_options_only(photos, column
     with pytest.raises(KeyboardInterrupt):
         finetune(columns, **options(photos, **given))
     changed = {"image_size": 16, "probe": False, "calibrate": True}
-    with pytest.raises(ValueError, match="unfinished run with another image_size, probe, calibrate"):
+    with pytest.raises(ValueError, match="another image_size, probe, calibrate"):
         finetune(columns, **options(photos, **given, **changed))
     (state,) = (tmp_path / "run").rglob("state.json")
     older = json.loads(state.read_text())

@@ -93,10 +93,10 @@ def test_two_classes_have_the_auc_of_the_second():
 def test_a_class_without_targets_is_left_out_of_the_mean_and_named(name):
     labels = LABELS.copy()
     labels[:, 1] = 0
-    with pytest.warns(UserWarning, match=rf"{name} is the mean over 2 of 3 classes.* numbers 1\."):
+    with pytest.warns(UserWarning, match=rf"{name} .*2 of 3 classes.* 1\."):
         found = metrics.score(name, labels, MULTI, "multi")
     assert found == pytest.approx(metrics.score(name, LABELS[:, ::2], MULTI[:, ::2], "multi"))
-    with pytest.raises(ValueError, match="some targets have and others do not"):
+    with pytest.raises(ValueError, match="some targets"):
         metrics.score(name, np.zeros((3, 2)), np.ones((3, 2)), "multi")
 
 

@@ -67,7 +67,7 @@ def test_rows_longer_than_the_first_line_are_read_or_refused(images, tmp_path, s
         rows = (separator.join([number, "ab"[int(number) % 2], *[end] * more]) for number in IDS)
         path.write_text("\n".join([f"image{separator}label", *rows]), encoding="utf-8")
         if end or more > 1:
-            with pytest.raises(ValueError, match="more values in its rows than names of columns"):
+            with pytest.raises(ValueError, match="more values"):
                 read_table(path, images_dir=images)
         else:
             assert read_table(path, images_dir=images).names == ("a", "b")
@@ -75,7 +75,7 @@ def test_rows_longer_than_the_first_line_are_read_or_refused(images, tmp_path, s
 
 def test_a_column_without_any_label_is_refused(images, tmp_path):
     for separator in " |":
-        with pytest.raises(ValueError, match="'label' has no label in any row"):
+        with pytest.raises(ValueError, match="'label' .*in any row"):
             read_table(table(tmp_path, [""] * 3), images_dir=images, separator=separator)
 
 
@@ -99,7 +99,7 @@ def test_an_arrow_table_is_a_table(images):
 
 
 def test_a_column_by_a_number_is_named(images, tmp_path):
-    with pytest.raises(ValueError, match="no column '0'.* Its columns: image, label"):
+    with pytest.raises(ValueError, match="column '0'.*image, label"):
         read_table(table(tmp_path, "ab" * 3), 0, images_dir=images)
     found = read_table(pandas.DataFrame([[name, "ab"[int(name) % 2]] for name in IDS]), 0, 1, images_dir=images)
     assert found.names == ("a", "b")
@@ -139,7 +139,7 @@ def test_a_sample_with_another_spelling_is_refused(images, tmp_path, names, samp
     model.labels = names
     path = table(tmp_path, [sample] * 6)
     if not fits:
-        with pytest.raises(ValueError, match=f"The sample has '{sample}'.*the models would write"):
+        with pytest.raises(ValueError, match=f"'{sample}'.*would write"):
             predict_table(path, model, images, sample=path, progress=False)
         return
     found = predict_table(path, model, images, sample=path, output=tmp_path / "out.csv", progress=False)
@@ -152,7 +152,7 @@ def test_a_sample_with_other_names_is_warned_of(images, tmp_path):
     model = vit.build_model(16, 8, 1, 8, 2, "tiny", 8, classes=2)
     model.labels = ("cat", "dog")
     path = table(tmp_path, ["hund"] * 6)
-    with pytest.warns(UserWarning, match="none of the values in the sample's column 'label': 'hund'"):
+    with pytest.warns(UserWarning, match="column 'label'.*'hund'"):
         predict_table(path, model, images, sample=path, progress=False)
 
 

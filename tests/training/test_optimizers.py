@@ -251,7 +251,7 @@ def test_accumulated_batches_have_the_rates_of_as_many_steps(accumulate):
 
 def test_too_few_batches_to_accumulate_are_named():
     optimizer = LayerwiseSGD(WarmupDecay(0.1), gradient_accumulation_steps=4)
-    with pytest.warns(UserWarning, match="changes no weight. It has 3 batches, and 4 are accumulated for one step"):
+    with pytest.warns(UserWarning, match="3 batches.* 4 are accumulated"):
         optimizer.begin(3)
 
 

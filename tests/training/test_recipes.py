@@ -64,7 +64,7 @@ def test_the_earlier_name_of_unfreeze_at_warns_and_works():
     earlier = known.to_dict()
     earlier["thaw"] = earlier.pop("unfreeze_at")
     for make in (lambda: Recipe(**earlier), lambda: recipe("gradual", thaw=known.unfreeze_at)):
-        with pytest.warns(DeprecationWarning, match=r"Recipe.*\(thaw=…\) is now unfreeze_at="):
+        with pytest.warns(DeprecationWarning, match=r"\(thaw=…\) is now unfreeze_at="):
             assert make() == known
 
 
@@ -290,7 +290,7 @@ def test_the_head_or_the_last_blocks_alone_are_trained():
         "head",
     }
     for count in (0, -1, True, 1.5):
-        with pytest.raises(ValueError, match="number of last blocks, must be a positive integer"):
+        with pytest.raises(ValueError, match="last blocks.* positive integer"):
             train_only(model, count)
     train_only(model, "all")
     assert names(model.trainable_variables) == everything
@@ -365,7 +365,7 @@ def test_a_model_survives_a_training_without_the_callbacks():
     probe.compile(model)
     before = model.get_weights()
     for train in (lambda: model.fit(x, y, verbose=0), lambda: model.train_on_batch(x, y)):
-        with pytest.raises(ValueError, match=r"^The learning rate's .* callbacks=recipe\.callbacks"):
+        with pytest.raises(ValueError, match=r"^The .*callbacks=recipe\.callbacks"):
             train()
     for one, other in zip(before, model.get_weights()):
         np.testing.assert_array_equal(one, other)
@@ -388,7 +388,7 @@ def test_a_second_training_without_the_callbacks_is_refused(tmp_path, opened):
         model = keras.models.load_model(tmp_path / "model.keras")
         model.fit(x, y, batch_size=4, verbose=0, callbacks=probe.callbacks)
     for train in (lambda: model.fit(x, y, verbose=0), lambda: model.train_on_batch(x, y)):
-        with pytest.raises(ValueError, match=r"^The learning rate's .* callbacks=recipe\.callbacks"):
+        with pytest.raises(ValueError, match=r"^The .*callbacks=recipe\.callbacks"):
             train()
     model.optimizer.begin(2)
     model.fit(x, y, batch_size=4, verbose=0)  # as many steps as were announced

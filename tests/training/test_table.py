@@ -160,14 +160,14 @@ def test_missing_values_are_named_by_their_rows(photos, column, value):
     value = pytest.importorskip("pandas").NA if value == "NA" else value
     values = [value if n in (1, 7) else each for n, each in enumerate(COLUMNS[column])]
     label = column if column != "image" and column != "patient" else "kind"
-    with pytest.raises(ValueError, match=rf"'{column}' has no value in rows 2, 8 \(the first is 1\)"):
+    with pytest.raises(ValueError, match=rf"'{column}' .*rows 2, 8 \(the first is 1\)"):
         table(photos, label, columns={**COLUMNS, column: values}, group_column="patient")
 
 
 def test_numbers_that_float32_cannot_tell_apart(photos):
     for start, spread in ((1e9, 1e3), (2000, 1), (0.1, 0)):
         table(photos, "age", columns={**COLUMNS, "age": [start + spread * n for n in range(9)]}, task="regression")
-    with pytest.raises(ValueError, match="from 1700000000 to 1700000008, by over a hundredth"):
+    with pytest.raises(ValueError, match="1700000000 to 1700000008"):
         table(photos, "age", columns={**COLUMNS, "age": [1.7e9 + n for n in range(9)]}, task="regression")
     with pytest.raises(ValueError, match=r"above 3.4e38"):
         table(photos, "age", columns={**COLUMNS, "age": [3.5e38, *range(8)]}, task="regression")
@@ -228,7 +228,7 @@ def test_mixing_mixes_losses_with_their_weights(photos, label):
 def test_missing_pictures_are_named_all_at_once(photos):
     (photos / "002.png").unlink()
     (photos / "007.png").unlink()
-    with pytest.raises(ValueError, match=r"2 images are not in .*: '002', '007'. errors=\"skip\" leaves missing"):
+    with pytest.raises(ValueError, match="2 images .*'002', '007'.*errors=\"skip\""):
         table(photos, "kind")
     (photos / "004.png").write_bytes(b"no picture")
     with pytest.warns(UserWarning) as warned:
@@ -299,5 +299,5 @@ def test_every_old_name_is_known_and_refused_beside_the_new_one(function):
     for old, value in OLD_NAMES[function].items():
         new = new_name(old)
         assert new in inspect.signature(function).parameters
-        with pytest.raises(TypeError, match=f"{function.__name__} received {new} twice: {old} is its old name"):
+        with pytest.raises(TypeError, match=f"{function.__name__} .*{new} twice: {old}"):
             function("a", "b", **{old: value, new: value})

@@ -189,7 +189,7 @@ def test_what_cannot_be_animated_leaves_nothing(tmp_path, call, message):
 
 @pytest.mark.parametrize("option", ["sise", "cmap"])
 def test_ready_frames_take_no_option_of_a_recording(option):
-    with pytest.raises(TypeError, match=f"ready frames, has no option '{option}'.*size"):
+    with pytest.raises(TypeError, match=f"ready frames.*'{option}'.*size"):
         animation.animate([noise(4, 6, 3)], **{option: 300})
 
 
@@ -207,5 +207,5 @@ def test_a_video_that_breaks_off_leaves_the_old_file(tmp_path):
 
 
 def test_a_folder_that_is_not_there(tmp_path):
-    with pytest.raises(FileNotFoundError, match="There is no folder .*nowhere to write a.gif to"):
+    with pytest.raises(FileNotFoundError, match="nowhere .*a.gif"):
         animation.animate([noise(4, 6, 3)], tmp_path / "nowhere" / "a.gif")

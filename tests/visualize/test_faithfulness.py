@@ -376,10 +376,10 @@ def test_a_model_that_pools_by_itself_is_not_read_with_removed_tokens():
     base = build(pooling=None)
     pooled = keras.layers.GlobalAveragePooling1D()(base.output)
     model = keras.Model(base.input, keras.layers.Dense(3)(pooled))
-    with pytest.raises(ValueError, match="pools its tokens by itself.*metric='pixel'"):
+    with pytest.raises(ValueError, match="pools .*metric='pixel'"):
         evaluate_maps(model, noise(1, 32, 32, 3), ["rollout"], target=1)
     assert evaluate_maps(model, noise(1, 32, 32, 3), ["rollout"], metric="pixel", target=1).gap.shape == (2, 1)
-    with pytest.raises(ValueError, match=r"no single output of the shape \(batch, classes\)"):
+    with pytest.raises(ValueError, match=r"no single output .*\(batch, classes\)"):
         evaluate_maps(base, noise(1, 32, 32, 3), ["rollout"], metric="pixel", target=1)
 
 

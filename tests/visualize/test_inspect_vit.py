@@ -335,7 +335,7 @@ def test_layers_go_by_the_numbers_of_blocks():
     for layer, tokens in places:
         similarity = analysis.patch_similarity(rec, (0, 0), layer=layer)
         assert similarity[1, 2] == pytest.approx(cosine(tokens[0, 0], tokens[0, 5]), abs=FLOAT32)
-    with pytest.raises(ValueError, match="one of 4, 7, 8, negative from the last block, or 'final_norm'. Received: 5"):
+    with pytest.raises(ValueError, match="4, 7, 8, .*'final_norm'.* 5"):
         analysis.patch_similarity(rec, (0, 0), layer=5)
     with pytest.raises(ValueError, match="does not have the last block"):
         analysis.token_pca(Recording(**{**vars(rec), "features": None}))

@@ -205,9 +205,9 @@ def test_what_cannot_be_laid_over(heat, options, message):
 
 @pytest.mark.parametrize("function", [overlays.overlay, overlays.paper_style, overlays.vit_keras_style])
 def test_an_image_of_the_wrong_shape(function):
-    with pytest.raises(ValueError, match=r"An array of pixels has the shape.*Received: \(2, 8, 8, 3\)"):
+    with pytest.raises(ValueError, match=r"pixels .*\(2, 8, 8, 3\)"):
         function(np.zeros((2, 8, 8, 3), "uint8"), np.eye(2))
-    with pytest.raises(ValueError, match=r"take one of several. Received: \(2, 4, 4\)"):
+    with pytest.raises(ValueError, match=r"one of several.*\(2, 4, 4\)"):
         function(np.zeros((8, 8, 3), "uint8"), np.zeros((2, 4, 4)))
 
 

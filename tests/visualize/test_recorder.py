@@ -173,7 +173,7 @@ def test_a_map_head_shows_its_own_attention():
 
 def test_pictures_of_many_kinds_and_sizes(tmp_path):
     keras.utils.save_img(tmp_path / "picture.png", noise(50, 70, 3), scale=False)
-    with pytest.warns(UserWarning, match="An image of 9 x 99 pixels is squeezed"):
+    with pytest.warns(UserWarning, match="9 x 99 .*squeezed"):
         recording = visualize.record(tiny(), [tmp_path / "picture.png", noise(32, 48, 3), noise(9, 99)], keep="tokens")
     assert [image.shape for image in recording.images] == [(50, 70, 3), (32, 48, 3), (9, 99, 3)]
     assert recording.tokens.shape[1] == 3
@@ -360,7 +360,7 @@ def test_the_name_of_a_class():
     )
     for name, number in (("Tinca tinca", 0), ("tiger shark, sand tiger", 2), (" HEN ", 4)):
         assert visualize.record(model, IMAGES, target=name, keep="attention").target.tolist() == [number] * 2
-    with pytest.raises(ValueError, match=r"No class has the name 'shark'.*great white shark; tiger shark"):
+    with pytest.raises(ValueError, match="'shark'.*great white shark; tiger shark"):
         visualize.record(model, IMAGES, target="shark")
     with pytest.raises(ValueError, match="knows no names"):
         visualize.record(tiny(), IMAGES, target="hen")

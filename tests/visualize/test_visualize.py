@@ -127,7 +127,7 @@ def test_map_and_prefix_sum_to_1(prefix):
 
 
 def test_rollout_refuses_a_grid_of_more_patches_than_tokens():
-    with pytest.raises(ValueError, match=r"13 tokens are fewer than the 16 patches"):
+    with pytest.raises(ValueError, match="13 tokens .*16 patches"):
         visualize.attention_rollout(np.zeros((1, 1, 13, 13)), (4, 4))
 
 
@@ -202,7 +202,7 @@ def test_scores_follow_the_weights():
 
 def test_a_model_without_attention_has_no_scores():
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
-    with pytest.raises(ValueError, match="Expected one Vision Transformer of vit_keras"):
+    with pytest.raises(ValueError, match="one Vision Transformer"):
         visualize.attention_scores(model, np.zeros((1, 4), "float32"))
 
 
@@ -615,7 +615,7 @@ def test_a_model_is_not_kept_alive():
 
 def test_a_model_without_a_vit():
     model = keras.Sequential([keras.Input((32, 32, 3)), keras.layers.Flatten(), keras.layers.Dense(3)], name="plain")
-    with pytest.raises(ValueError, match="Expected one Vision Transformer of vit_keras in the model 'plain', found 0"):
+    with pytest.raises(ValueError, match="'plain', found 0"):
         visualize.attention_map(model, noise(32, 32, 3))
 
 
@@ -625,7 +625,7 @@ def test_a_model_with_two_vits():
         vit.build_model(32, patch, 1, 64, 2, name, 128, classes=10) for patch, name in ((8, "fine"), (16, "coarse"))
     )
     model = keras.Model(inputs, keras.layers.Add()([first(inputs), second(inputs)]), name="pair")
-    with pytest.raises(ValueError, match=r"'pair', found 2: (fine, coarse|coarse, fine)\. Pass one of them"):
+    with pytest.raises(ValueError, match="found 2: (fine, coarse|coarse, fine)"):
         visualize.attention_map(model, noise(32, 32, 3))
 
 
@@ -642,7 +642,7 @@ def test_a_colour_image_is_grey_for_a_model_of_one_channel():
 
 @pytest.mark.parametrize(("channels", "given"), [(3, 4), (3, 2), (1, 4), (4, 3)])
 def test_an_image_of_the_wrong_channels(channels, given):
-    with pytest.raises(ValueError, match=f"takes images of {channels} channels. Received: {given} channels"):
+    with pytest.raises(ValueError, match=f"{channels} channels.*{given} channels"):
         visualize.attention_map(build(channels=channels), noise(32, 32, given))
 
 
