@@ -370,10 +370,10 @@ def test_any_number_of_channels_is_resized(shape, interpolation, dtype):
 @pytest.mark.parametrize(
     ("image", "error", "message"),
     [
-        (noise(2, H, W, 3), ValueError, r"\(height, width, channels\). Received: \(2, 6, 10, 3\)"),
-        (noise(0, W, 3), ValueError, r"\(height, width, channels\). Received: \(0, 10, 3\)"),
+        (noise(2, H, W, 3), ValueError, r"\(2, 6, 10, 3\)"),
+        (noise(0, W, 3), ValueError, r"\(0, 10, 3\)"),
         (noise(H, W, 3).astype("complex64"), TypeError, "dtype complex64"),
-        (np.full((H, W, 3), 1000, "uint16"), ValueError, "from 0 to 255. Received: uint16 from 1000 to 1000"),
+        (np.full((H, W, 3), 1000, "uint16"), ValueError, "uint16 from 1000 to 1000"),
         (np.full((H, W), -1, "int64"), ValueError, "from 0 to 255. Received: int64 from -1"),
     ],
 )

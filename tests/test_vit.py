@@ -207,14 +207,14 @@ def test_without_a_top_features_come_out(ti16, options):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"classes": 10}, r"Can only use pretrained_top with .* if classes = 7"),
-        ({"include_top": False}, "Can only use pretrained_top with include_top"),
+        ({"classes": 10}, "pretrained_top .*classes = 7"),
+        ({"include_top": False}, "pretrained_top with include_top"),
         (
             {"pretrained": False, "weights": "augreg-imagenet21k+imagenet2012-224"},
-            "Can only use pretrained_top with pretrained",
+            "pretrained_top with pretrained",
         ),
-        ({"weights": None}, "Can only use pretrained_top with pretrained"),
-        ({"representation_size": 12}, "Can only use pretrained_top with representation_size"),
+        ({"weights": None}, "pretrained_top with pretrained"),
+        ({"representation_size": 12}, "pretrained_top with representation_size"),
     ],
 )
 def test_a_pretrained_top_that_cannot_be_had_warns(ti16, options, message):
@@ -381,15 +381,15 @@ def test_image_sizes_that_are_none(size):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"image_size": 33}, "height 32 or 40, width 32 or 40.*drop_remainder"),
+        ({"image_size": 33}, "32 or 40, width 32 or 40.*drop_remainder"),
         ({"image_size": (32, 47)}, r"nearest: width 48 or 40\."),
         ({"image_size": 4}, "smaller than one patch"),
-        ({"classes": 0}, "classes must be a positive integer. Received: 0"),
+        ({"classes": 0}, "classes .*Received: 0"),
         ({"classes": 2.5}, "classes must be a positive integer"),
         ({"classes": "ten"}, "classes must be a positive integer"),
-        ({"num_heads": 5}, "hidden_size=32 is not divisible by num_heads=5"),
+        ({"num_heads": 5}, "hidden_size=32 .*num_heads=5"),
         ({"dropout": 1.5}, r"dropout must be a rate in \[0, 1\)"),
-        ({"pooling": "max"}, "pooling must be one of 'token', 'gap'.*Received: 'max'"),
+        ({"pooling": "max"}, "pooling .*'token', 'gap'.*'max'"),
         ({"pooling": ["cls"]}, "pooling must be"),
         ({"pooling": None}, "include_top=False"),
         ({"activation": "softmaxx"}, "softmaxx"),

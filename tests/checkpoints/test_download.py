@@ -447,7 +447,7 @@ def test_unreachable_server_error_says_where_to_put_the_file():
 @pytest.mark.parametrize(
     ("body", "options", "found"),
     [
-        (PAGE, {}, "is a web page of 65 bytes, not a file of weights"),
+        (PAGE, {}, "a web page of 65 bytes"),
         (POINTER, {}, "a Git-LFS pointer"),
         (b"<?xml version='1.0'?><Error><Code>NoSuchKey</Code></Error>", {}, "an error message"),
         (b"", {}, "an empty file"),

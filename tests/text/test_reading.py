@@ -24,14 +24,14 @@ def changed(folder, name="hf_clip", file="config.json", **changes):
 @pytest.mark.parametrize(
     ("name", "changes", "message"),
     [
-        ("hf_clip", {"model_type": "blip_text_model"}, "model_type 'blip_text_model' is none of clip"),
-        ("hf_clip", {"model_type": "siglip_text_model"}, "contradicts the arrays, which are of Hugging Face's CLIP"),
+        ("hf_clip", {"model_type": "blip_text_model"}, "'blip_text_model' .*clip"),
+        ("hf_clip", {"model_type": "siglip_text_model"}, "contradicts .*Hugging Face's CLIP"),
         ("hf_clip", {"hidden_act": "mish"}, "hidden_act must be one of"),
-        ("hf_clip", {"hidden_size": 64}, "hidden_size=64 contradicts the arrays, which have 32"),
+        ("hf_clip", {"hidden_size": 64}, "hidden_size=64 contradicts.* 32"),
         ("hf_clip", {"num_attention_heads": 5}, "not divisible by num_heads=5"),
         ("hf_clip", {"eos_token_id": [1, 2]}, "eos_id must be"),
         ("hf_clip", {"quantization_config": {"bits": 4}}, "quantization_config must be None"),
-        ("open_clip", {"pool_type": "first"}, "pool_type must be one of argmax, eos, last"),
+        ("open_clip", {"pool_type": "first"}, "pool_type .*argmax, eos, last"),
         ("open_clip", {"embed_cls": True}, "embed_cls must be False"),
         ("open_clip", {"qk_norm": True}, "qk_norm must be False"),
         ("open_clip", {"rope": True}, "rope=True, whose effect is not known"),
@@ -50,7 +50,7 @@ def test_what_is_not_understood_is_refused(name, changes, message, tmp_path):
         ("text.cls_emb", "CoCa's text tower has a class token"),
         (
             "text.transformer.resblocks.0.attn.ln_q.weight",
-            "'text.transformer.resblocks.0.attn.ln_q.weight'. Pass strict",
+            "resblocks.0.attn.ln_q.weight'.*strict",
         ),
     ],
 )
@@ -127,7 +127,7 @@ def test_the_image_tower_follows_the_json_file_of_open_clip(tmp_path):
         ({"pool_type": "tok", "final_ln_after_pool": True}, "token"),
         ({"pool_type": "avg"}, "gap"),
         ({"pool_type": "none"}, "pool_type must be one of tok, avg"),
-        ({"pool_type": "avg", "final_ln_after_pool": True}, "a mean of the patches before the last norm"),
+        ({"pool_type": "avg", "final_ln_after_pool": True}, "mean of the patches"),
         ({"attentional_pool": True}, "attentional_pool must be False"),
         ({"qk_norm": True}, "qk_norm must be False"),
         ({"rope": True}, "rope=True, whose effect is not known"),

@@ -207,12 +207,12 @@ def test_as_data():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"crop": 0}, "crop must be None or a number above 0, at most 1. Received: 0"),
+        ({"crop": 0}, "crop .*Received: 0"),
         ({"crop": "big"}, "Received: 'big'"),
         ({"mixup": -1}, "mixup must be None or a number above 0"),
         ({"aspect": (2, 1)}, r"aspect must be \(smallest, largest\)"),
         ({"aspect": 1}, "aspect must be a pair"),
-        ({"rand_augment": (2, 11)}, r"rand_augment must be \(layers, magnitude from 0 to 10\)"),
+        ({"rand_augment": (2, 11)}, "rand_augment .*from 0 to 10"),
         ({"rand_augment": (0, 9)}, r"Received: \(0, 9\)"),
         ({"rand_augment": (float("inf"), 9)}, "rand_augment must be a pair of numbers"),
     ],

@@ -66,7 +66,7 @@ def test_models_may_differ_in_what_only_training_uses():
     ("options", "message"),
     [
         ({"classes": 2}, "the same names of the classes"),
-        ({"activation": "softmax"}, "the same activation. model 0, 'tiny': linear. model 1, 'tiny': softmax"),
+        ({"activation": "softmax"}, "0, 'tiny': linear. model 1, 'tiny': softmax"),
         ({"pooling": "gap"}, "the same pooling"),
         ({"mlp_activation": "relu"}, "the same mlp_activation"),
     ],

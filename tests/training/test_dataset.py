@@ -279,11 +279,11 @@ def test_wrong_folders(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"batch_size": 0}, "batch_size must be a positive integer. Received: 0"),
+        ({"batch_size": 0}, "batch_size .*Received: 0"),
         ({"workers": -1}, "workers must be an integer of at least 0"),
-        ({"validation_split": 20}, "validation_split.*must be a fraction between 0 and 1. Received: 20"),
-        ({"errors": "ignore"}, "errors must be one of 'raise', 'skip'. Received: 'ignore'"),
-        ({"label_mode": "binary"}, "label_mode must be one of 'int', 'categorical'"),
+        ({"validation_split": 20}, "validation_split.*Received: 20"),
+        ({"errors": "ignore"}, "errors .*'raise', 'skip'.*'ignore'"),
+        ({"label_mode": "binary"}, "label_mode .*'int', 'categorical'"),
     ],
 )
 def test_wrong_arguments(folder, options, message):
@@ -520,12 +520,12 @@ def test_other_preprocessing():
     ("labels", "loss", "message"),
     [
         (np.array(["cat", "dog"])[LABELS % 2], None, "Labels must be numbers. Received: <U3"),
-        (LABELS + 1, None, "3 outputs takes labels that are whole numbers from 0 to 2. Received: labels from 1 to 3"),
+        (LABELS + 1, None, "3 outputs .*from 0 to 2.*from 1 to 3"),
         (LABELS - 1, None, "from -1 to 1"),
         (LABELS + 0.5, None, "from 0.5 to 2.5"),
-        (np.eye(4)[LABELS], None, r"Labels of shape \(20, 4\) do not fit a model with 3 outputs"),
+        (np.eye(4)[LABELS], None, r"\(20, 4\) .* 3 outputs"),
         (np.eye(3)[LABELS], "sparse_categorical_crossentropy", "takes class numbers. Received: one-hot"),
-        (LABELS, keras.losses.CategoricalCrossentropy(), r"takes one-hot labels \(n, 3\). Received: numbers"),
+        (LABELS, keras.losses.CategoricalCrossentropy(), r"one-hot labels \(n, 3\).*numbers"),
     ],
 )
 def test_labels_that_do_not_fit(model, labels, loss, message):

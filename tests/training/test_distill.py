@@ -186,14 +186,14 @@ def test_a_saved_run_goes_on(tmp_path):
 @pytest.mark.parametrize(
     "student, teacher, options, message",
     [
-        ({}, {}, {"kind": "warm"}, "kind must be one of 'soft', 'hard'. Received: 'warm'"),
+        ({}, {}, {"kind": "warm"}, "kind .*'soft', 'hard'.*'warm'"),
         ({}, {}, {"alpha": 1.5}, "alpha must be from 0 to 1. Received: 1.5"),
         ({}, {}, {"temperature": 0}, "temperature must be above 0. Received: 0"),
         ({}, {"classes": 4}, {}, "Received: output_shape"),
-        ({}, {"image_size": 16}, {}, "Received: input_shape .* keras.layers.Resizing"),
+        ({}, {"image_size": 16}, {}, "input_shape .* keras.layers.Resizing"),
         ({"activation": "sigmoid"}, {}, {}, "functional or sequential classifier"),
         ({"classes": 1}, {"classes": 1}, {}, "two classes or more"),
-        ({}, {"activation": "sigmoid"}, {}, "The teacher must return logits or a softmax"),
+        ({}, {"activation": "sigmoid"}, {}, "logits or a softmax"),
         ({"include_top": False, "pooling": None}, {}, {}, "functional or sequential classifier"),
     ],
 )

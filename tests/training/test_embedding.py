@@ -196,7 +196,7 @@ def test_a_headless_and_a_nested_model_and_one_of_any_size():
         ([{"x": np.zeros((2, 16, 16, 3))}], TypeError, "Received as x: dict"),
         (7, TypeError, "Received: 7"),
         (np.zeros((16, 16, 3), "uint8"), TypeError, r"Pass \[image\]"),
-        (np.zeros((2, 8, 8, 3), "float32"), ValueError, r"\('batch', 16, 16, 3\). Received: \(2, 8, 8, 3\)"),
+        (np.zeros((2, 8, 8, 3), "float32"), ValueError, r"16, 16, 3\).*\(2, 8, 8, 3\)"),
     ],
 )
 def test_mistakes(model, images, error, message):
@@ -531,7 +531,7 @@ def test_a_fifth_of_each_class_is_held_out():
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"features": np.zeros((4, 2, 3))}, r"shape \(n, features\). Received: \(4, 2, 3\)"),
+        ({"features": np.zeros((4, 2, 3))}, r"\(n, features\).*\(4, 2, 3\)"),
         ({"features": np.full((4, 3), np.nan)}, "not finite"),
         ({"labels": [0, 1]}, "4 integers"),
         ({"labels": ["cat", "dog", "cat", "dog"]}, "np.unique"),
@@ -539,7 +539,7 @@ def test_a_fifth_of_each_class_is_held_out():
         ({"classes": 2, "labels": [0, 1, 2, 1]}, "Labels of 2 classes must be 0 … 1"),
         ({"l2": "some"}, "l2 must be a positive number"),
         ({"l2": 0}, "l2 must be a positive number"),
-        ({"validation": (np.zeros((2, 5)), [0, 1])}, r"validation features must have the shape \(n, 3\)"),
+        ({"validation": (np.zeros((2, 5)), [0, 1])}, r"validation features .*\(n, 3\)"),
     ],
 )
 def test_mistakes_with_probes(options, message):

@@ -166,14 +166,14 @@ def test_a_model_of_numbers_goes_on_in_its_unit(photos, columns, tmp_path):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"label_column": "kind", "metric": "rmse"}, "'rmse' does not fit the task 'single'.*macro_f1"),
+        ({"label_column": "kind", "metric": "rmse"}, "'rmse' .*'single'.*macro_f1"),
         ({"label_column": "kind", "metric": "f2"}, "metric must be one of"),
-        ({"label_column": "age", "balance": True}, "balance=True weighs classes.*'regression'"),
-        ({"label_column": "kind", "folds": 100}, "48 images cannot be divided into 100 parts. Pass folds=48, or"),
+        ({"label_column": "age", "balance": True}, "balance=True .*'regression'"),
+        ({"label_column": "kind", "folds": 100}, "100 parts.*folds=48, or"),
         ({"label_column": "kind", "folds": "fold"}, "no column 'fold'"),
         (
             {"label_column": "kind", "folds": "kind", "group_column": "green"},
-            "column 'kind' divides groups of group_column=: 'p",
+            "'kind' .*group_column=: 'p",
         ),
     ],
 )

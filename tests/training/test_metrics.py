@@ -160,14 +160,14 @@ def test_one_image_has_a_score():
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("rmse", CLASSES, SINGLE, "single"), "does not fit the task 'single', which these fit: accuracy, bal"),
-        (("accuracy", CLASSES, SINGLE, "sinlge"), "task must be one of .*Did you mean 'single'"),
+        (("rmse", CLASSES, SINGLE, "single"), "'single', which .*accuracy, bal"),
+        (("accuracy", CLASSES, SINGLE, "sinlge"), "task .*mean 'single'"),
         (("macrof1", CLASSES, SINGLE), "Did you mean 'macro_f1'"),
-        (("accuracy", CLASSES, SINGLE[:5]), r"of one length. Received: targets \(80,\), outputs \(5, 4\)"),
+        (("accuracy", CLASSES, SINGLE[:5]), r"targets \(80,\), outputs \(5, 4\)"),
         (("accuracy", CLASSES, SAID), r"\(n,\) and \(n, classes\)"),
         (("accuracy", CLASSES[:0], SINGLE[:0]), "of one length"),
         (("accuracy", CLASSES + 1, SINGLE), "from 0 to 3. Received: .*4"),
-        (("map", LABELS + 0.5, MULTI, "multi"), "from 0 to 1. Received: .*0.5|from 0 to 1. Received: .*1.5"),
+        (("map", LABELS + 0.5, MULTI, "multi"), "from 0 to 1.*(0.5|1.5)"),
         (("map", LABELS, MULTI[:, :2], "multi"), "one shape"),
         (("map", LABELS[:, 0], MULTI[:, 0], "multi"), r"\(n, labels\), both"),
         (("mae", np.eye(3), np.eye(3), "ordinal"), r"\(n,\), both"),

@@ -78,15 +78,15 @@ def test_a_recipe_is_found_by_name_and_changed():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: recipe("adam"), "no recipe 'adam'. The recipes are: finetune, vit"),
-        (lambda: recipe("fintune"), "no recipe 'fintune'. Did you mean 'finetune'?"),
+        (lambda: recipe("adam"), "'adam'.*finetune, vit"),
+        (lambda: recipe("fintune"), "'fintune'.*'finetune'"),
         (lambda: recipe("vit", lr=1), "has no field lr.* Its fields: name"),
-        (lambda: recipe("vit", learning_rat=1), "has no field learning_rat. Did you mean 'learning_rate'?"),
+        (lambda: recipe("vit", learning_rat=1), "learning_rat.*'learning_rate'"),
         (lambda: recipe("vit", optimizer="adam"), "optimizer must be one of 'sgd'"),
         (lambda: recipe("vit", schedule="step"), "schedule must be one of"),
         (lambda: recipe("vit", loss="mse"), "loss must be one of"),
         (lambda: recipe("vit", scale_learning_rate="linear"), "must be one of False, True, 'sqrt'"),
-        (lambda: recipe("vit", halve_batch_below=-1), "halve_batch_below must be an integer of at least 0"),
+        (lambda: recipe("vit", halve_batch_below=-1), "halve_batch_below .*at least 0"),
         (lambda: recipe("vit", train="some"), "a number of last blocks"),
         (lambda: recipe("vit", train=0), "a number of last blocks"),
         (lambda: recipe("probe", unfreeze_at=(0.5,)), "trains none. Leave one out"),
@@ -98,8 +98,8 @@ def test_a_recipe_is_found_by_name_and_changed():
         (lambda: recipe("vit", lora_projections=("nix",)), "lora_projections must be one of 'query'"),
         (lambda: recipe("vit", layer_decay=0), "layer_decay must be above 0"),
         (lambda: recipe("vit", unfreeze_at=("late",)), "increasing fractions"),
-        (lambda: recipe("vit", augmentation={"flips": True}), "Augmentation has no 'flips'. Did you mean 'flip'"),
-        (lambda: recipe("vit", augmentation=False), "augmentation must be an Augmentation.* Received: False"),
+        (lambda: recipe("vit", augmentation={"flips": True}), "'flips'.*'flip'"),
+        (lambda: recipe("vit", augmentation=False), "augmentation .*Received: False"),
     ],
 )
 def test_mistakes_in_a_recipe_are_named(make, message):

@@ -119,7 +119,7 @@ def test_an_unknown_operation_is_named_with_its_layer():
         (lambda x: ops.pad(x, 1), "with a pair for each axis. Received"),
         (lambda x: ops.argmax(x), "argmax is written to ONNX with an axis"),
         (lambda x: ops.take_along_axis(x, ops.argmax(x, -1, keepdims=True), None), "take_along_axis is written"),
-        (lambda x: ops.split(x, 2, axis=0)[0], "split is written to ONNX along an axis of known size"),
+        (lambda x: ops.split(x, 2, axis=0)[0], "split .*axis of known size"),
     ],
 )
 def test_what_is_not_written_is_named(function, message):
