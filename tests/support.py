@@ -46,6 +46,11 @@ def one_at_a_time(*axes):
     ]
 
 
+def noise(*shape, seed=0):
+    """Return random pixels from 0 to 255."""
+    return np.random.default_rng(seed).integers(0, 256, shape, dtype="uint8")
+
+
 def script(path):
     """Return a script that is in no package as a module."""
     spec = importlib.util.spec_from_file_location(path.stem, path)

@@ -152,13 +152,6 @@ def test_features_are_no_classes(target):
         visualize.attention_map(of_kind("no head")[0], PICTURE, method="relevance", target=target)
 
 
-def test_a_misspelled_class_is_hinted_at():
-    model = build()
-    model.labels = ("dog", "cat", "frog", "horse", "ship", "truck")
-    with pytest.raises(ValueError, match="'kat'.*'cat'"):
-        visualize.attention_map(model, PICTURE, target="kat")
-
-
 def test_all_maps_are_those_of_each_method():
     model, _ = of_kind("softmax last")
     for target in (None, 3):
@@ -197,21 +190,13 @@ def test_the_guide_to_a_new_kind_of_map():
     [
         ({"method": "grad-cam"}, ValueError, "Did you mean 'gradcam'"),
         ({"style": "overlays"}, ValueError, "Did you mean 'overlay'"),
-        (
-            {"cmap": "viridis"},
-            TypeError,
-            r"attention_map has no option 'cmap'; visualize\.overlay has.*return_map=True",
-        ),
-        (
-            {"start_layers": 1},
-            TypeError,
-            "attention_map has no option 'start_layers'. Did you mean 'start_layer'.*query",
-        ),
-        ({"layer": 1}, TypeError, "no option 'layer' for method='rollout', only for attention, gradcam"),
-        ({"method": "legrad", "query": "cls"}, TypeError, "no option 'query' for method='legrad'.*start_layer"),
+        ({"cmap": "viridis"}, TypeError, "'cmap'.*overlay.*return_map=True"),
+        ({"start_layers": 1}, TypeError, "'start_layers'.*'start_layer'.*query"),
+        ({"layer": 1}, TypeError, "'layer' .*'rollout'.*attention, gradcam"),
+        ({"method": "legrad", "query": "cls"}, TypeError, "'query' .*'legrad'.*start_layer"),
         ({"size": 0}, ValueError, "size must be a positive integer"),
         ({"size": (3, 4, 5)}, ValueError, "size argument"),
-        ({"target": 1, "method": "alti"}, ValueError, "for no class; those for a class are relevance"),
+        ({"target": 1, "method": "alti"}, ValueError, "for a class are relevance"),
     ],
 )
 def test_mistakes_name_what_would_work(options, error, message):
