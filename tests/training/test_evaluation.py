@@ -16,15 +16,7 @@ layers = keras.layers
 
 def make(**options):
     """A tiny ViT in which nothing is zero, so that other pixels give other outputs."""
-    model = vit.build_model(
-        image_size=32,
-        patch_size=16,
-        num_layers=1,
-        hidden_size=16,
-        num_heads=2,
-        name="tiny",
-        **{"mlp_dim": 16, "classes": 3, **options},
-    )
+    model = vit.build_model(32, 16, 1, 16, 2, "tiny", **{"mlp_dim": 16, "classes": 3, **options})
     random = np.random.default_rng(0)
     model.set_weights([random.normal(size=weight.shape) * 0.3 for weight in model.get_weights()])
     return model

@@ -128,11 +128,7 @@ def test_a_damaged_picture_is_named_and_left_out(finished, photos):
     assert "broken.png" in (result.folder / "report.html").read_text("utf-8")
     with pytest.raises(ValueError, match=r"broken\.png"):
         finetune(
-            photos,
-            model=tiny(),
-            output=result.folder.parent / "none",
-            progress=False,
-            **{**SETTINGS, "errors": "raise"},
+            tiny(), photos, output=result.folder.parent / "none", progress=False, **{**SETTINGS, "errors": "raise"}
         )
     assert not (result.folder.parent / "none").exists()
 

@@ -66,15 +66,8 @@ HOW = recipe("finetune", learning_rate=3e-3)
 
 
 def options(photos, **others):
-    same = {
-        "images_dir": photos,
-        "image_column": "id",
-        "recipe": HOW,
-        "batch_size": 8,
-        "image_size": SIZE,
-        "mistakes": 0,
-    }
-    return {**same, "progress": False, **others}
+    same = {"images_dir": photos, "image_column": "id", "recipe": HOW, "batch_size": 8, "image_size": SIZE}
+    return {**same, "mistakes": 0, "progress": False, **others}
 
 
 # --- a time limit below one epoch -----------------------------------------------------------------------------------
@@ -171,10 +164,7 @@ def test_a_model_of_numbers_goes_on_in_its_unit(photos, columns, tmp_path):
         ({"label_column": "age", "balance": True}, "balance=True .*'regression'"),
         ({"label_column": "kind", "folds": 100}, "100 parts.*folds=48, or"),
         ({"label_column": "kind", "folds": "fold"}, "no column 'fold'"),
-        (
-            {"label_column": "kind", "folds": "kind", "group_column": "green"},
-            "'kind' .*group_column=: 'p",
-        ),
+        ({"label_column": "kind", "folds": "kind", "group_column": "green"}, "'kind' .*group_column=: 'p"),
     ],
 )
 def test_what_does_not_fit(photos, columns, tmp_path, given, message):
@@ -343,8 +333,6 @@ def test_a_column_says_the_folds(photos, columns, tmp_path):
     finetune(table, model=tiny(), output=tmp_path / "run", **given)
     with open(tmp_path / "run" / "oof.csv", newline="") as file:
         assert [int(row["fold"]) for row in csv.DictReader(file)] == table["fold"]
-    with pytest.raises(ValueError, match="has a finished run"):
-        finetune(table, model=tiny(), output=tmp_path / "run", **given)
 
 
 # --- as large and as bad as real ones -----------------------------------------------------------------------------

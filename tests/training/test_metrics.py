@@ -135,12 +135,6 @@ def test_a_half_is_a_label():
     assert metrics.score("accuracy", np.array([[1], [0], [1]]), outputs, "multi") == 1.0
 
 
-@pytest.mark.parametrize("name", ["macro_f1", "micro_f1", "weighted_f1"])
-def test_f1_of_one_label_is_that_of_the_label(name):
-    found = metrics.score(name, LABELS[:, :1], MULTI[:, :1], "multi")
-    assert found == pytest.approx(sk.f1_score(LABELS[:, 0], SET[:, 0]))
-
-
 def test_the_log_loss_of_a_label_that_no_target_has():
     labels = np.array([[0, 1], [0, 0]])
     outputs = np.array([[0.1, 0.8], [0.2, 0.4]])

@@ -15,22 +15,7 @@ from vit_keras.training.evaluation.other_evaluations import LabelsEvaluation, Re
 pandas = pytest.importorskip("pandas")
 
 SPELLINGS = (
-    "001",
-    "01",
-    "1",
-    "1.0",
-    "1e3",
-    "1000",
-    "+1",
-    "-1",
-    "NA",
-    "None",
-    "True",
-    "true",
-    "0x1",
-    "1_000",
-    "ä b",
-    "1,5",
+    *("001", "01", "1", "1.0", "1e3", "1000", "+1", "-1", "NA", "None", "True", "true", "0x1", "1_000", "ä b", "1,5"),
 )
 IDS = [str(number) for number in range(6)]
 
@@ -77,25 +62,6 @@ def test_a_column_without_any_label_is_refused(images, tmp_path):
     for separator in " |":
         with pytest.raises(ValueError, match="'label' .*in any row"):
             read_table(table(tmp_path, [""] * 3), images_dir=images, separator=separator)
-
-
-def test_tab_separated_and_parquet_files(images, tmp_path):
-    assert read_table(table(tmp_path, ["01", "1"] * 3, "\t", "a.tsv"), images_dir=images, task="single").names == (
-        "01",
-        "1",
-    )
-    pytest.importorskip("pyarrow")
-    pandas.DataFrame({"image": IDS, "label": [0, 1] * 3}).to_parquet(tmp_path / "a.parquet")
-    assert read_table(tmp_path / "a.parquet", images_dir=images).names == ("0", "1")
-    pandas.DataFrame({"image": IDS, "label": ["01", "1"] * 3}).to_parquet(tmp_path / "b.parquet")
-    assert read_table(tmp_path / "b.parquet", images_dir=images).names == ("01", "1")
-
-
-def test_an_arrow_table_is_a_table(images):
-    arrow = pytest.importorskip("pyarrow")
-    given = {"image": IDS, "label": [0, 1] * 3}
-    found = read_table(arrow.table(given), images_dir=images)
-    assert found.names == ("0", "1") and found.labels.tolist() == [0, 1] * 3
 
 
 def test_a_column_by_a_number_is_named(images, tmp_path):

@@ -93,7 +93,7 @@ def test_a_table_gives_what_the_same_folder_gives(photos, tmp_path):
             np.testing.assert_array_equal(first, second)
 
 
-@pytest.mark.parametrize("kind", ["csv", "tsv", "csv.gz", "parquet", "pandas", "polars"])
+@pytest.mark.parametrize("kind", ["csv", "tsv", "csv.gz", "parquet", "pandas", "polars", "arrow"])
 def test_all_forms_of_a_table_are_the_same(photos, tmp_path, kind):
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame(COLUMNS)
@@ -101,6 +101,8 @@ def test_all_forms_of_a_table_are_the_same(photos, tmp_path, kind):
         given = pytest.importorskip("polars").DataFrame(COLUMNS)
     elif kind == "pandas":
         given = frame
+    elif kind == "arrow":
+        given = pytest.importorskip("pyarrow").table(COLUMNS)
     elif kind == "parquet":
         pytest.importorskip("pyarrow")
         given = tmp_path / "table.parquet"
@@ -108,11 +110,8 @@ def test_all_forms_of_a_table_are_the_same(photos, tmp_path, kind):
     else:
         given = tmp_path / f"table.{kind}"
         frame.to_csv(given, index=False, sep="\t" if kind == "tsv" else ",")
-    for label in ("kind", ["cat", "dog"], "age"):
-        found, expected = (
-            read_table(given, label_column=label, images_dir=photos),
-            read_table(COLUMNS, label_column=label, images_dir=photos),
-        )
+    for label in ("kind", "cat", ["cat", "dog"], "age"):
+        found, expected = (read_table(table, label_column=label, images_dir=photos) for table in (given, COLUMNS))
         assert found.ids == expected.ids == IDS  # not 0, 1, 2, as they would be as numbers
         assert (found.task, found.names, found.paths) == (expected.task, expected.names, expected.paths)
         np.testing.assert_array_equal(found.labels, expected.labels)
