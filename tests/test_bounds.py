@@ -208,19 +208,16 @@ def test_a_class_of_somebodys_own_is_left_out(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("config", "message"),
+    "config",
     [
-        ({"image_size": 10**9}, "at most 16,777,216 pixels"),
-        (
-            {"pretrained_cfg": {"input_size": [3, 10**9, 10**9]}, "architecture": "vit_tiny_patch16_224"},
-            "at most 16,777,216 pixels",
-        ),
+        {"image_size": 10**9},
+        {"pretrained_cfg": {"input_size": [3, 10**9, 10**9]}, "architecture": "vit_tiny_patch16_224"},
     ],
 )
-def test_config_with_a_huge_picture(tmp_path, config, message):
+def test_config_with_a_huge_picture(tmp_path, config):
     path = write(load("timm_vit"), tmp_path)
     (tmp_path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ValueError, match=message) as error:
+    with pytest.raises(ValueError, match="at most 16,777,216 pixels") as error:
         checkpoints.Weights(path)
     assert str(tmp_path / "config.json") in str(error.value)
 
@@ -239,16 +236,17 @@ def test_processor_with_a_huge_picture(tmp_path, name, content):
         assert checkpoints.Weights(path).preprocessing == PRESETS["timm"]
 
 
-def test_settings_with_a_huge_picture(tmp_path):
-    settings = json.dumps({"preprocessing": {"image_size": 10**9}})
-    path = write_safetensors(tmp_path / "a.safetensors", load("timm_vit").state_dict(), {"vit_keras": settings})
-    with pytest.raises(ValueError, match="at most 16,777,216 pixels"):
-        checkpoints.Weights(path)
-
-
-@pytest.mark.parametrize("field", ["registers", "representation_size", "dim_head"])
-def test_settings_that_the_arrays_contradict(tmp_path, field):
-    settings = json.dumps({"config": {field: 10**9}})
-    path = write_safetensors(tmp_path / "a.safetensors", load("timm_vit").state_dict(), {"vit_keras": settings})
-    with pytest.raises(ValueError, match=f"{field}.*contradicts"):
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"preprocessing": {"image_size": 10**9}}, "at most 16,777,216 pixels"),
+        ({"config": {"registers": 10**9}}, "registers.*contradicts"),
+        ({"config": {"representation_size": 10**9}}, "representation_size.*contradicts"),
+        ({"config": {"dim_head": 10**9}}, "dim_head.*contradicts"),
+    ],
+)
+def test_settings_of_huge_numbers(tmp_path, settings, message):
+    said = {"vit_keras": json.dumps(settings)}
+    path = write_safetensors(tmp_path / "a.safetensors", load("timm_vit").state_dict(), said)
+    with pytest.raises(ValueError, match=message):
         checkpoints.Weights(path)

@@ -210,7 +210,5 @@ def test_the_limit_of_pillow_is_named_where_ours_is_larger(tmp_path):
 
     data[29:33] = zlib.crc32(data[12:29]).to_bytes(4, "big")
     path.write_bytes(data)
-    with pytest.raises(ValueError, match="900,000,000 .*178,956,970"):
-        images.read(path, 8)
     with pytest.raises(ValueError, match="900,000,000 .*MAX_IMAGE_PIXELS"):
         images.read(path, 8, max_pixels=10**9)

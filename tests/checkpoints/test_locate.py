@@ -33,11 +33,6 @@ def assert_same_weights(model, expected):
 # (What the lists hold is tested in test_registry.py.)
 
 
-def test_a_url_in_full():
-    url = checkpoints.find("imagenet21k+imagenet2012", "R50_B_16").url
-    assert url == "https://storage.googleapis.com/vit_models/imagenet21k%2Bimagenet2012/R50%2BViT-B_16.npz"
-
-
 def test_available_lists_everything_that_can_be_built():
     listed = checkpoints.available()
     assert {c.variant for c in listed} > set(config.VARIANTS)
@@ -170,15 +165,11 @@ def test_wrong_name_lists_those_of_the_variant(factory, variant):
     assert listed == [checkpoint.weights for checkpoint in checkpoints.available(variant=variant)]
 
 
-def test_wrong_name_without_a_variant_lists_full_names():
-    with pytest.raises(ValueError, match="B_16/imagenet22k.*'B_16/imagenet21k'"):
-        checkpoints.fetch("B_16/imagenet22k")
-
-
 @pytest.mark.parametrize("weights", ["nowhere.npz", "./nowhere", "/no/where", "models/ViT.weights.h5"])
 def test_wrong_path_is_called_a_path(weights):
-    with pytest.raises(FileNotFoundError, match="no file of weights at"):
-        checkpoints.fetch(weights, "B_16")
+    for read in (functools.partial(checkpoints.fetch, variant="B_16"), lambda path: vit.vit_b16(weights=path)):
+        with pytest.raises(FileNotFoundError, match="no file of weights at"):
+            read(weights)
 
 
 @pytest.fixture

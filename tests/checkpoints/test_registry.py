@@ -269,8 +269,6 @@ def test_crops_are_the_publishers():
 def test_what_factories_ask_for():
     assert find("imagenet21k", "B_16").name == "B_16/imagenet21k"
     assert find("augreg-imagenet21k+imagenet2012-224", "Ti_16").top1 == 75.45
-    assert find("imagenet21k", "B_64") is None
-    assert find("imagenet21k") is None
     assert find("nothing/like-it") is None
     assert find("timm/deit_tiny_patch16_224.fb_in1k", "Ti_16").family == "deit"
 

@@ -513,10 +513,6 @@ def rectangle(rows):
 
 def test_rectangles(folder):
     path = folder("timm_vit", rectangle(1 + 6 * 3))
-    with pytest.raises(ValueError, match="18 patches.*source_grid="):
-        from_checkpoint(path, num_heads=2)
-    with pytest.raises(ValueError, match=r"18 patches.*\(4, 4\)"):
-        from_checkpoint(path, num_heads=2, source_grid=(4, 4))
     assert from_checkpoint(path, num_heads=2, source_grid=(6, 3)).config.image_size == (48, 24)
 
 
@@ -556,9 +552,14 @@ def test_absurd_values_in_config_json(changes, folder):
         checkpoints.Weights(folder(config=hf_config(**changes)))
 
 
+@pytest.mark.filterwarnings("ignore:.*config.json. invalid values.*preprocessing")
 @pytest.mark.parametrize(
     "config",
-    [{"architecture": "vit", "pretrained_cfg": 5}, {"architecture": "vit", "pretrained_cfg": {"input_size": 5}}],
+    [
+        {"architecture": "vit", "pretrained_cfg": 5},
+        {"architecture": "vit", "pretrained_cfg": {"input_size": 5}},
+        {"pretrained_cfg": "vit"},
+    ],
 )
 def test_absurd_values_in_timms_config_json(config, folder):
     with pytest.raises(ValueError, match=r"config\.json: invalid values"):
@@ -624,12 +625,6 @@ def test_preprocessing_that_cannot_be_done_does_not_prevent_loading(changes, fol
     with pytest.warns(UserWarning, match=r"preprocessor_config\.json.*'hugging-face'"):
         found = checkpoints.Weights(path)
     assert found.preprocessing == PRESETS["hugging-face"]
-
-
-@pytest.mark.filterwarnings("ignore:.*config.json. invalid values.*preprocessing")
-def test_a_config_json_of_timm_that_cannot_be_read_is_named(folder):
-    with pytest.raises(ValueError, match=r"config\.json: invalid values"):
-        checkpoints.Weights(folder("timm_vit", config={"pretrained_cfg": "vit"}))
 
 
 def test_your_own_file_under_a_published_name_is_not_the_published_one(tmp_path):
@@ -818,17 +813,6 @@ def test_paths_of_all_kinds(folder, tmp_path, monkeypatch):
     for place in (path, str(path), path.parent, str(path.parent), strange, str(strange), strange.parent, home):
         assert checkpoints.Weights(place).shapes == expected, place
         assert checkpoints.open_source(place).shapes == expected, place
-
-
-def test_places_without_weights(tmp_path):
-    (tmp_path / "config.json").write_text("{}")
-    (tmp_path / "notes.txt").write_text("nothing")
-    with pytest.raises(FileNotFoundError, match="weights in the folder"):
-        from_checkpoint(tmp_path)
-    with pytest.raises(FileNotFoundError, match="no file of weights at"):
-        from_checkpoint(tmp_path / "nowhere.safetensors")
-    with pytest.raises(ValueError, match=r"notes\.txt .*format"):
-        from_checkpoint(tmp_path / "notes.txt")
 
 
 def test_a_url(folder, monkeypatch):
