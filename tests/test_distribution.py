@@ -90,11 +90,7 @@ def test_devices_by_number_and_by_name(devices):
         ("data", {"devices": 99}, "from 1 to"),
         ("data", {"devices": True}, "from 1 to.*Received: True"),
         ("data", {"devices": ["tpu:7"]}, r"some of \['cpu:0'.*Received: \['tpu:7'\]"),
-        (
-            "tensor",
-            {"devices": 1, "model_parallel": 3},
-            "model_parallel .*Received: 3",
-        ),
+        ("tensor", {"devices": 1, "model_parallel": 3}, "model_parallel .*Received: 3"),
     ],
 )
 def test_devices_that_are_not_there_are_refused(how, options, message):

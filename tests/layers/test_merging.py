@@ -220,10 +220,7 @@ def test_a_block_alone():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (
-            {"merge_tokens": 13},
-            "23 of 36 patches before block 1.* is 9",
-        ),
+        ({"merge_tokens": 13}, "23 of 36 patches before block 1.* is 9"),
         ({"merge_tokens": (0, 0, 19)}, "leaves 36 of 36 patches before block 2"),
         ({"merge_tokens": (1, 2)}, "one for each of 3 blocks"),
         ({"merge_tokens": -1}, "merge_tokens .*at least 0"),

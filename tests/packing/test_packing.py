@@ -387,11 +387,7 @@ def test_pictures_keep_their_shape():
     [
         ({}, [np.zeros((8, 8), "float32")], r"\(height, width, 3\).*\(8, 8\)"),
         ({}, [np.zeros((4, 8, 3), "float32")], "at least one patch"),
-        (
-            {},
-            [np.zeros((80, 80, 3), "float32")],
-            "80 x 80 .*101 tokens.* 40",
-        ),
+        ({}, [np.zeros((80, 80, 3), "float32")], "80 x 80 .*101 tokens.* 40"),
         ({}, [], "There are no images"),
         ({"resnet": (1,), "patch_size": 1}, None, "resnet needs the whole grid"),
         ({"resnet": (), "patch_size": 1}, None, "resnet needs the whole grid"),

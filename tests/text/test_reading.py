@@ -48,10 +48,7 @@ def test_what_is_not_understood_is_refused(name, changes, message, tmp_path):
     ("array", "message"),
     [
         ("text.cls_emb", "CoCa's text tower has a class token"),
-        (
-            "text.transformer.resblocks.0.attn.ln_q.weight",
-            "resblocks.0.attn.ln_q.weight'.*strict",
-        ),
+        ("text.transformer.resblocks.0.attn.ln_q.weight", "resblocks.0.attn.ln_q.weight'.*strict"),
     ],
 )
 def test_arrays_that_are_not_known_are_refused(array, message, tmp_path):
