@@ -447,18 +447,20 @@ def test_the_weight_decay_is_chosen():
     assert 0 <= alone.held_out <= 1
 
 
-def test_labels_in_other_shapes_and_few_examples():
+@pytest.mark.parametrize("fit", [linear_probe, ridge_probe])
+def test_labels_in_other_shapes_and_few_examples(fit):
     x, y = clouds(count=30, spread=0.1)
-    probe = linear_probe(x, y)
-    assert probe.accuracy(x, y) == 1.0
-    for labels in (np.eye(3)[y], y[:, None], y.astype("float32"), list(y), keras.ops.convert_to_tensor(y)):
-        np.testing.assert_array_equal(linear_probe(x, labels).kernel, probe.kernel)
-    assert linear_probe(x[:3], y[:3]).accuracy(x, y) > 0.9  # one of each class
-    more = linear_probe(x, y, classes=5)
-    assert more.kernel.shape == (8, 5)
-    assert set(more.predict(x)) == {0, 1, 2}
-    constant = linear_probe(np.append(x, np.full((30, 1), 7.0), axis=1), y)
-    np.testing.assert_allclose(constant.logits(np.append(x, np.full((30, 1), 9.0), axis=1)), probe.logits(x), atol=1e-4)
+    found = fit(x, y)
+    assert found.accuracy(x, y) == 1.0
+    column = [y[:, None]] if fit is linear_probe else []  # for the other, a column holds numbers
+    for labels in (np.eye(3)[y], *column, y.astype("float32"), list(y), keras.ops.convert_to_tensor(y)):
+        np.testing.assert_array_equal(fit(x, labels).kernel, found.kernel)
+    assert fit(x[:3], y[:3]).accuracy(x, y) > 0.9  # one of each class
+    more = fit(x, y, classes=5)
+    assert more.kernel.shape == (8, 5) and set(more.predict(x)) == {0, 1, 2}
+    assert fit is linear_probe or not more.kernel[:, 3:].any()
+    constant = fit(np.append(x, np.full((30, 1), 7.0), axis=1), y)
+    np.testing.assert_allclose(constant.logits(np.append(x, np.full((30, 1), 9.0), axis=1)), found.logits(x), atol=1e-4)
 
 
 @pytest.mark.parametrize("labels", [[[1, 1], [0, 0], [1, 0], [0, 1]], [[3.5, 1.0], [4, 2], [5, 3], [6, 4]]])
@@ -489,18 +491,6 @@ def test_ridge_probe_is_the_one_of_scikit_learn(count, width):
         found, wanted = ridge_probe(x, targets, l2=0.1), reference.predict(standard).reshape(targets.shape)
         np.testing.assert_allclose(found.logits(x), wanted, rtol=1e-5, atol=1e-5)
         assert found.held_out is None
-
-
-def test_ridge_probe_of_few_images_and_of_other_shapes():
-    x, y = clouds(count=30, spread=0.1)
-    found = ridge_probe(x, y)
-    for labels in (np.eye(3)[y], list(y), keras.ops.convert_to_tensor(y), y.astype("float32")):
-        np.testing.assert_array_equal(ridge_probe(x, labels).kernel, found.kernel)
-    assert ridge_probe(x[:3], y[:3]).accuracy(x, y) > 0.9  # one of each class
-    more = ridge_probe(x, y, classes=5)
-    assert more.kernel.shape == (8, 5) and not more.kernel[:, 3:].any() and set(more.predict(x)) == {0, 1, 2}
-    constant = ridge_probe(np.append(x, np.full((30, 1), 7.0), axis=1), y)
-    np.testing.assert_allclose(constant.logits(np.append(x, np.full((30, 1), 9.0), axis=1)), found.logits(x), atol=1e-5)
 
 
 @pytest.mark.parametrize(
