@@ -14,6 +14,7 @@ import zlib
 import keras
 import numpy as np
 import pytest
+from hub import running
 from PIL import Image, features
 
 from vit_keras.preprocess import images
@@ -523,12 +524,9 @@ def server():
         def log_message(self, *args):
             pass
 
-    web = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=web.serve_forever, args=(0.05,), daemon=True).start()
-    yield f"http://127.0.0.1:{web.server_port}"
-    finished.set()
-    web.shutdown()
-    web.server_close()
+    with running(http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as web:
+        yield f"http://127.0.0.1:{web.server_port}"
+        finished.set()
 
 
 @pytest.fixture

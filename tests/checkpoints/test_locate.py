@@ -3,13 +3,12 @@
 import functools
 import os
 import re
-import threading
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
+from hub import served
 
 from vit_keras import checkpoints, config, open_model, vit
 from vit_keras.checkpoints import locate, registry, timm_models
@@ -85,14 +84,8 @@ SMALL = {"image_size": 64, "num_layers": 2, "hidden_size": 64, "num_heads": 2, "
 def http(tmp_path, monkeypatch):
     """A server of the files in `tmp_path`: its address."""
     monkeypatch.setenv("no_proxy", "127.0.0.1")
-    handler = functools.partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
-    monkeypatch.setattr(SimpleHTTPRequestHandler, "log_message", lambda *args: None)
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
+    with served(tmp_path) as address:
+        yield address
 
 
 @pytest.mark.parametrize("kind", [Path, str])

@@ -15,7 +15,6 @@ import subprocess
 import sys
 import threading
 import warnings
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
 import keras
 import make_google_npz
@@ -23,6 +22,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from family_files import _DTYPES, cases, load, matrix, write, write_safetensors
+from hub import served
 from support import ASSUMED, ROOT
 
 from vit_keras import checkpoints, from_checkpoint, vit
@@ -818,16 +818,8 @@ def test_paths_of_all_kinds(folder, tmp_path, monkeypatch):
 def test_a_url(folder, monkeypatch):
     path = folder("timm_vit")
     monkeypatch.setenv("no_proxy", "127.0.0.1")
-    monkeypatch.setattr(SimpleHTTPRequestHandler, "log_message", lambda *args: None)
-    handler = functools.partial(SimpleHTTPRequestHandler, directory=str(path.parent))
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            found = checkpoints.open_source(f"http://127.0.0.1:{server.server_port}/model.safetensors")
-        finally:
-            server.shutdown()
-            thread.join()
+    with served(path.parent) as address:
+        found = checkpoints.open_source(f"{address}/model.safetensors")
     assert_same_arrays(found, checkpoints.Weights(path))
 
 

@@ -1,18 +1,17 @@
 """The command line: what it prints, what it writes, and that whatever goes wrong is said in one line."""
 
-import http.server
 import json
 import math
 import os
 import re
 import sys
-import threading
 from pathlib import Path
 
 import family_files
 import keras
 import numpy as np
 import pytest
+from hub import served
 from PIL import Image
 from support import uncompiled
 
@@ -781,16 +780,7 @@ def server(tmp_path, monkeypatch, google_npz):
     path.rename(tmp_path / "one.npz")
     size = (tmp_path / "one.npz").stat().st_size
 
-    class Handler(http.server.SimpleHTTPRequestHandler):
-        def __init__(self, *arguments):
-            super().__init__(*arguments, directory=str(tmp_path))
-
-        def log_message(self, *arguments):
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as running:
-        threading.Thread(target=running.serve_forever, daemon=True).start()
-        url = f"http://127.0.0.1:{running.server_port}"
+    with served(tmp_path) as url:
         published = tuple(
             registry.Checkpoint(weights=f"here/{name}", url=f"{url}/{name}.npz", bytes=bytes, license=license)
             for name, bytes, license in (("two", None, "MIT"), ("one", size, "Apache-2.0"))
@@ -800,7 +790,6 @@ def server(tmp_path, monkeypatch, google_npz):
         for each in made_of_the_list:
             each.cache_clear()
         yield url
-        running.shutdown()
     for each in made_of_the_list:
         each.cache_clear()
 

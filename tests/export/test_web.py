@@ -5,11 +5,11 @@ import http.server
 import io
 import json
 import tarfile
-import threading
 
 import numpy as np
 import pytest
 from export_cases import CASES, tiny
+from hub import running
 from PIL import Image
 from support import ROOT
 
@@ -286,14 +286,12 @@ def test_where_the_package_comes_from(tmp_path, made_up, monkeypatch):
         def log_message(self, *_):
             pass
 
-    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+    with running(http.server.HTTPServer(("127.0.0.1", 0), Handler)) as server:
         monkeypatch.setattr(web, "URL", f"http://127.0.0.1:{server.server_port}/ort.tgz")
         with pytest.raises(ValueError, match="SHA-256"):
             web.onnxruntime_web()
         assert web.onnxruntime_web() == (SCRIPT, b"a program")
         assert web.onnxruntime_web() == (SCRIPT, b"a program") and sent == []  # it is kept
-        server.shutdown()
 
 
 def test_the_onnx_file_in_a_page(tmp_path, made_up):
