@@ -17,6 +17,7 @@ import pytest
 from support import DATA
 from torch_pickles import state_dict, tensor, text, torch_legacy, torch_zip
 
+from vit_keras import from_checkpoint
 from vit_keras.checkpoints.readers import Kind, NpzReader, hdf5, open_weights, torch_pickle
 from vit_keras.checkpoints.readers.sniff import sniff
 
@@ -260,8 +261,9 @@ def test_an_exported_file_is_named(tmp_path, name):
 def test_missing(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"at .*nowhere\.pth"):
         open_weights(tmp_path / "nowhere.pth")
-    with pytest.raises(FileNotFoundError, match="weights in the folder"):
-        open_weights(tmp_path)
+    for read in (open_weights, from_checkpoint):
+        with pytest.raises(FileNotFoundError, match="weights in the folder"):
+            read(tmp_path)
 
 
 def test_key_is_for_state_dicts(tmp_path):

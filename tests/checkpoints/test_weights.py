@@ -513,6 +513,8 @@ def rectangle(rows):
 
 def test_rectangles(folder):
     path = folder("timm_vit", rectangle(1 + 6 * 3))
+    with pytest.raises(ValueError, match=r"18 patches.*\(4, 4\)"):
+        from_checkpoint(path, num_heads=2, source_grid=(4, 4))
     assert from_checkpoint(path, num_heads=2, source_grid=(6, 3)).config.image_size == (48, 24)
 
 
