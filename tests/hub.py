@@ -1,11 +1,40 @@
-"""A server on this machine that answers as Hugging Face does: repositories in folders."""
+"""Servers on this machine: of the files of a folder, and one that answers as Hugging Face does."""
 
 import contextlib
+import functools
 import hashlib
 import json
 import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import unquote, urlsplit
+
+
+@contextlib.contextmanager
+def running(server):
+    """A server that answers in a thread as long as the block lasts."""
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    with server:
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+class Files(SimpleHTTPRequestHandler):
+    """The files of a folder."""
+
+    def log_message(self, *args):
+        pass
+
+
+@contextlib.contextmanager
+def served(folder, handler=Files):
+    """The address of a server of the files of a folder."""
+    handler = functools.partial(handler, directory=str(folder))
+    with running(ThreadingHTTPServer(("127.0.0.1", 0), handler)) as server:
+        yield f"http://127.0.0.1:{server.server_port}"
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -53,11 +82,5 @@ class Hub(ThreadingHTTPServer):
 @contextlib.contextmanager
 def running_hub():
     """A running `Hub`."""
-    with Hub() as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-            thread.join()
+    with running(Hub()) as server:
+        yield server

@@ -6,6 +6,7 @@ Nothing here imports Keras at the top: conftest.py is read by the process that o
 import contextlib
 import importlib.util
 import itertools
+import json
 from pathlib import Path
 
 import numpy as np
@@ -44,6 +45,19 @@ def one_at_a_time(*axes):
         pytest.param(*values, marks=[pytest.mark.slow] if sum(v is not a[0] for v, a in zip(values, axes)) > 1 else [])
         for values in itertools.product(*map(list, axes))
     ]
+
+
+def noise(*shape, seed=0):
+    """Return random pixels from 0 to 255."""
+    return np.random.default_rng(seed).integers(0, 256, shape, dtype="uint8")
+
+
+def forget_settings(file):
+    """Take our settings out of a safetensors file: a published one has none."""
+    content = file.read_bytes()
+    end = 8 + int.from_bytes(content[:8], "little")
+    header = json.dumps(json.loads(content[8:end]) | {"__metadata__": {"format": "pt"}}).encode()
+    file.write_bytes(len(header).to_bytes(8, "little") + header + content[end:])
 
 
 def script(path):

@@ -235,7 +235,7 @@ def test_what_outputs_stand_for_follows_the_task():
     assert anatomy.levels([0.3, 0.5001, -4, 17], 4).tolist() == [0, 1, 0, 3]
     behind = keras.Sequential([multi, keras.layers.Activation("sigmoid")])  # probabilities already
     np.testing.assert_array_equal(anatomy.predictions(behind, [[0.25, 0.5, 1.0]]), [[0.25, 0.5, 1.0]])
-    with pytest.raises(ValueError, match="not a classifier: its task is 'regression'"):
+    with pytest.raises(ValueError, match="task is 'regression'"):
         anatomy.probabilities(numbers, logits)
     with pytest.raises(ValueError, match="task must be"):
         anatomy.name_classes(single, "abc", "clustering")
@@ -304,7 +304,7 @@ def test_block_numbers(layers, expected):
 
 @pytest.mark.parametrize("layers", [[], 3, -4, [0, 3], [-4, 0], range(4)])
 def test_block_numbers_that_do_not_exist(layers):
-    with pytest.raises(ValueError, match=re.escape(f"blocks 0 to 2. Received: layers={layers}")):
+    with pytest.raises(ValueError, match=re.escape(f"layers={layers}")):
         anatomy.block_numbers(layers, 3)
 
 
@@ -370,7 +370,7 @@ def test_the_grid_of_patches():
     assert anatomy.patch_grid(wide) == anatomy.patch_grid(cut(wide)) == (4, 1)
     assert anatomy.patch_grid(open_, (32, 80)) == (2, 5) and anatomy.patch_grid(wide, (32, 80)) == (4, 1)
     assert anatomy.patch_stride(open_, None) == anatomy.patch_stride(cut(wide), (64, 16)) == (16, 16)
-    with pytest.raises(ValueError, match="'any' takes images of any size. Pass image_size="):
+    with pytest.raises(ValueError, match="'any' .*image_size="):
         anatomy.patch_grid(open_)
     mixer = tiny(tokens_mlp_dim=8, pooling="gap", position=None)
     tokens = anatomy.blocks(mixer)[0].output
@@ -383,7 +383,7 @@ def test_the_size_of_the_images():
     fixed, open_ = tiny(), tiny(image_size=None, position_grid=(2, 2))
     for given in (None, "native", 32, (32, 32)):
         assert anatomy.native_size(fixed, given) == (32, 32)
-    with pytest.raises(ValueError, match=r"'tiny' takes images of \(32, 32\) pixels only.*image_size=48"):
+    with pytest.raises(ValueError, match=r"\(32, 32\).*image_size=48"):
         anatomy.native_size(fixed, 48)
     assert anatomy.native_size(open_, (48, 16)) == (48, 16)
     open_.preprocessing = open_.preprocessing.replace(image_size=None)
@@ -453,7 +453,7 @@ def test_a_layer_that_was_changed_after_the_model_was_built_is_found(part):
         "norm of the pooling": (pooling.layernorm, "epsilon", 0.5),
     }[part]
     setattr(layer, name, value)
-    with pytest.raises(ValueError, match=f"{layer.name}.*has {name}={value!r}, its config"):
+    with pytest.raises(ValueError, match=f"{layer.name}.* {name}={value!r}"):
         anatomy.check_settings(model)
     model.config = None
     anatomy.check_settings(model)

@@ -139,7 +139,7 @@ def test_a_segmenter_trains_and_shows_its_attention():
     np.testing.assert_allclose(of_a_place.readout, [[0] + [1 / 15] * 15] * 2)  # it does not read the class token
     maps = visualize.all_maps(segment, images, lambda logits: logits[:, 9, 35, 1])
     assert list(maps) == [name for name in visualize.METHODS if name != "legrad"]
-    with pytest.raises(ValueError, match="reads the tokens of several blocks"):
+    with pytest.raises(ValueError, match="several blocks"):
         visualize.attention_map(segment, images, method="legrad", target=lambda logits: logits[:, 9, 35, 1])
     one_vector = keras.layers.GlobalAveragePooling2D()(segment.output)
     with pytest.raises(ValueError, match="no single output"):

@@ -67,7 +67,7 @@ def test_safetensors_with_too_many_arrays(tmp_path):
     header = json.dumps({f"a{i}": entry for i in range(bounds.LIMIT_ARRAYS + 1)}).encode()
     path = tmp_path / "a.safetensors"
     path.write_bytes(struct.pack("<Q", len(header)) + header)
-    with pytest.raises(ValueError, match=r"a\.safetensors has 5,001 arrays, and at most 5,000 are read"):
+    with pytest.raises(ValueError, match="5,001 arrays.* at most 5,000"):
         open_weights(path)
 
 
@@ -129,14 +129,14 @@ def test_keras_archive_that_unpacks_to_too_much(tmp_path, monkeypatch, opening):
 def test_a_class_that_is_not_known_is_named(tmp_path, module, name):
     path = archive(tmp_path / "a.keras", {"module": module, "class_name": name, "config": {}})
     wanted = f"{module}.{name}" if module else name
-    with pytest.raises(ValueError, match=rf"a\.keras names {wanted}, which is not known here; nothing was imported"):
+    with pytest.raises(ValueError, match=f"{wanted}, .*nothing was imported"):
         vit_keras.load_model(path)
 
 
 def test_a_layer_of_a_billion_units(tmp_path):
     layer = {"module": "keras.layers", "class_name": "Dense", "config": {"units": 10**9}}
     config = {**CONFIG, "config": {"name": "m", "layers": [layer]}}
-    with pytest.raises(ValueError, match="units=1,000,000,000, and at most 16,777,216"):
+    with pytest.raises(ValueError, match="units=1,000,000,000.*16,777,216"):
         vit_keras.load_model(archive(tmp_path / "a.keras", config))
 
 
@@ -153,7 +153,7 @@ def perceptron(*units):
 @pytest.mark.parametrize("units", [[10**5, 10**5], [4000] * 1000], ids=["one-huge", "many"])
 def test_layers_with_a_huge_product(tmp_path, units):
     """The error comes before the memory is taken: 40 GB in one layer, 64 MB in each of a thousand."""
-    with pytest.raises(ValueError, match=r"a\.keras.*claims to hold [\d,]+: at most 268,435,456 would be unpacked"):
+    with pytest.raises(ValueError, match=r"[\d,]+.*at most 268,435,456"):
         vit_keras.load_model(archive(tmp_path / "a.keras", perceptron(*units)))
     keras.layers.Dense(4).build((None, 1 << 13))  # nothing is counted later
 
@@ -203,24 +203,21 @@ def test_a_class_of_somebodys_own_is_left_out(tmp_path):
     assert weights.reader.metadata["left_out"] == ["__main__.Mode"]
     assert "an object of __main__.Mode" in weights.ignored
     np.testing.assert_array_equal(weights.reader["cls_token"], arrays["cls_token"])
-    with pytest.raises(ValueError, match=r"wants to run __main__\.Mode; it was not run"):
+    with pytest.raises(ValueError, match=r"__main__\.Mode.*not run"):
         open_weights(torch_zip(path, b"\x80\x02}" + mode + b"s."))
 
 
 @pytest.mark.parametrize(
-    ("config", "message"),
+    "config",
     [
-        ({"image_size": 10**9}, "at most 16,777,216 pixels"),
-        (
-            {"pretrained_cfg": {"input_size": [3, 10**9, 10**9]}, "architecture": "vit_tiny_patch16_224"},
-            "at most 16,777,216 pixels",
-        ),
+        {"image_size": 10**9},
+        {"pretrained_cfg": {"input_size": [3, 10**9, 10**9]}, "architecture": "vit_tiny_patch16_224"},
     ],
 )
-def test_config_with_a_huge_picture(tmp_path, config, message):
+def test_config_with_a_huge_picture(tmp_path, config):
     path = write(load("timm_vit"), tmp_path)
     (tmp_path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ValueError, match=message) as error:
+    with pytest.raises(ValueError, match="at most 16,777,216 pixels") as error:
         checkpoints.Weights(path)
     assert str(tmp_path / "config.json") in str(error.value)
 
@@ -239,16 +236,17 @@ def test_processor_with_a_huge_picture(tmp_path, name, content):
         assert checkpoints.Weights(path).preprocessing == PRESETS["timm"]
 
 
-def test_settings_with_a_huge_picture(tmp_path):
-    settings = json.dumps({"preprocessing": {"image_size": 10**9}})
-    path = write_safetensors(tmp_path / "a.safetensors", load("timm_vit").state_dict(), {"vit_keras": settings})
-    with pytest.raises(ValueError, match=r"a\.safetensors.*at most 16,777,216 pixels"):
-        checkpoints.Weights(path)
-
-
-@pytest.mark.parametrize("field", ["registers", "representation_size", "dim_head"])
-def test_settings_that_the_arrays_contradict(tmp_path, field):
-    settings = json.dumps({"config": {field: 10**9}})
-    path = write_safetensors(tmp_path / "a.safetensors", load("timm_vit").state_dict(), {"vit_keras": settings})
-    with pytest.raises(ValueError, match=f"{field}.*contradicts the arrays"):
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"preprocessing": {"image_size": 10**9}}, "at most 16,777,216 pixels"),
+        ({"config": {"registers": 10**9}}, "registers.*contradicts"),
+        ({"config": {"representation_size": 10**9}}, "representation_size.*contradicts"),
+        ({"config": {"dim_head": 10**9}}, "dim_head.*contradicts"),
+    ],
+)
+def test_settings_of_huge_numbers(tmp_path, settings, message):
+    said = {"vit_keras": json.dumps(settings)}
+    path = write_safetensors(tmp_path / "a.safetensors", load("timm_vit").state_dict(), said)
+    with pytest.raises(ValueError, match=message):
         checkpoints.Weights(path)

@@ -179,7 +179,7 @@ def test_a_resized_model_has_the_same_outputs_or_is_refused(change):
 def test_the_older_format_of_keras_opens_or_is_refused(change, tmp_path):
     model = changed("plain", change, trained=False)
     if change == "float8":
-        with pytest.raises(ValueError, match=r"cannot hold the float8 weights of 'tiny'. Save it as \.keras"):
+        with pytest.raises(ValueError, match=r"float8 weights of 'tiny'.*\.keras"):
             model.save(tmp_path / "model.h5")
         assert not [*tmp_path.iterdir()]
         return
@@ -251,7 +251,7 @@ def test_what_another_model_would_lose_is_refused_and_what_is_loaded_back_is_the
         lambda: vit_keras.resize(model, 32),
         lambda: vit_keras.merge_tokens(model, 0),
     ):
-        with pytest.raises(ValueError, match="its config .* would compute something else"):
+        with pytest.raises(ValueError, match="config .*something else"):
             lose()
     assert not list(tmp_path.iterdir())
     model.save_weights(tmp_path / "a.weights.h5")
@@ -263,14 +263,14 @@ def test_what_another_model_would_lose_is_refused_and_what_is_loaded_back_is_the
 def test_a_function_that_no_file_can_hold_is_refused(name, tmp_path):
     model = tiny()
     set_function(model)
-    with pytest.raises(ValueError, match="A file cannot hold the function"):
+    with pytest.raises(ValueError, match="cannot hold the function"):
         model.save(tmp_path / name)
     assert not list(tmp_path.iterdir())
 
 
 def test_a_function_of_keras_becomes_its_name_and_another_is_refused():
     assert tiny(mlp_activation=keras.activations.relu).config.mlp_activation == "relu"
-    with pytest.raises(ValueError, match="such as keras.activations.gelu. Received: <function"):
+    with pytest.raises(ValueError, match="activations.gelu.*<function"):
         tiny(mlp_activation=lambda x: x)
 
 

@@ -21,7 +21,7 @@ def test_apply_embedding_weights_resamples_as_load_weights_does(google_npz):
     table = np.load(path)["Transformer/posembed_input/pos_embedding"]
     loaded, applied = tiny((32, 128)), tiny((32, 128))
     checkpoints.load_weights(loaded, path, source_grid=(4, 4))
-    with pytest.warns(UserWarning, match="Resizing position embeddings from 4, 4 to 8, 2"):
+    with pytest.warns(UserWarning, match="from 4, 4 to 8, 2"):
         utils.apply_embedding_weights(positions(applied), table, num_x_patches=8, num_y_patches=2)
     np.testing.assert_array_equal(positions(applied).get_weights()[0], positions(loaded).get_weights()[0])
 

@@ -75,7 +75,7 @@ def test_one_compilation_serves_every_image_size():
         x = np.random.default_rng(0).uniform(-1, 1, (2, height, width, 3)).astype("float32")
         assert_close(numpy(model(x)), model.predict(x, verbose=0))
     assert traces(model) == 1
-    with pytest.raises(ValueError, match=r"takes images \(batch, 32, 32, 3\)"):
+    with pytest.raises(ValueError, match=r"\(batch, 32, 32, 3\)"):
         tiny()(np.zeros((2, 48, 32, 3), "float32"))
 
 
@@ -194,9 +194,9 @@ def test_remat_is_kept_and_gives_scores():
 
 @pytest.mark.parametrize("rates", [{"dropout": 0.1}, {"attention_dropout": 0.1}])
 def test_remat_is_refused_with_dropout(rates):
-    with pytest.raises(ValueError, match=r"needs dropout=0.*Received.*0\.1"):
+    with pytest.raises(ValueError, match=r"dropout=0.*0\.1"):
         tiny(remat=True, **rates)
-    with pytest.raises(ValueError, match=r"needs dropout=0.*Received.*0\.1"):
+    with pytest.raises(ValueError, match=r"dropout=0.*0\.1"):
         layers.TransformerBlock(2, 8, remat=True, **rates)
 
 

@@ -47,9 +47,9 @@ def run(program, *arguments, backend="jax", devices=8, **environment):
     [
         ("pipeline", {}, "how must be one of.*Received: 'pipeline'"),
         ("data", {"model_parallel": 2}, 'model_parallel=2 is for how="tensor"'),
-        ("tensor", {"model_parallel": 2.0}, "model_parallel must be a positive integer. Received: 2.0"),
-        ("fsdp", {"min_size": "x"}, "min_size must be a number that is not negative. Received: 'x'"),
-        ("fsdp", {"min_size": -1}, "min_size must be a number that is not negative. Received: -1"),
+        ("tensor", {"model_parallel": 2.0}, "model_parallel .*Received: 2.0"),
+        ("fsdp", {"min_size": "x"}, "min_size .*Received: 'x'"),
+        ("fsdp", {"min_size": -1}, "min_size .*Received: -1"),
     ],
 )
 def test_what_makes_no_sense_is_refused(how, options, message):
@@ -90,11 +90,7 @@ def test_devices_by_number_and_by_name(devices):
         ("data", {"devices": 99}, "from 1 to"),
         ("data", {"devices": True}, "from 1 to.*Received: True"),
         ("data", {"devices": ["tpu:7"]}, r"some of \['cpu:0'.*Received: \['tpu:7'\]"),
-        (
-            "tensor",
-            {"devices": 1, "model_parallel": 3},
-            "model_parallel must divide the number of devices, 1. Received: 3",
-        ),
+        ("tensor", {"devices": 1, "model_parallel": 3}, "model_parallel .*Received: 3"),
     ],
 )
 def test_devices_that_are_not_there_are_refused(how, options, message):

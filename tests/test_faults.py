@@ -159,7 +159,7 @@ def test_the_state_of_a_finished_run_disappears_at_once(tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", ["a.npz", "a.safetensors", "folder"])
 def test_weights_on_a_full_disk(name, tmp_path, full_disk):
     model = tiny()
-    with pytest.raises(OSError, match=rf"Could not write .*{name}.*: File too large\. Free some space"), full_disk():
+    with pytest.raises(OSError, match=f"{name}.*: File too large.* space"), full_disk():
         save_weights(model, tmp_path / name, "huggingface" if name == "folder" else None)
     assert list(tmp_path.iterdir()) == []
 
@@ -170,7 +170,7 @@ def test_features_on_a_full_disk(name, tmp_path, full_disk):
         pytest.importorskip("pyarrow")
     model, pictures = tiny(), np.random.default_rng(0).integers(0, 256, (70, 32, 32, 3), "uint8")
     (tmp_path / name).write_text("old")
-    with pytest.raises(OSError, match=f"Could not write .*{name}: File too large"), full_disk():
+    with pytest.raises(OSError, match=f"{name}: File too large"), full_disk():
         embed(model, pictures, output=tmp_path / name, progress=False)
     assert [path.read_text() for path in tmp_path.iterdir()] == ["old"]
 
@@ -181,7 +181,7 @@ def test_a_training_on_a_full_disk_keeps_the_epoch_before(tmp_path, full_disk):
     run = running.Run(tmp_path / ".state", {}, False)
     run.begin(2)
     run.record({"loss": 1.0, "val_accuracy": 0.5, "val_loss": 1.0}, model)
-    with pytest.raises(OSError, match=r"Could not write .*epoch-0002\.npz: File too large"), full_disk():
+    with pytest.raises(OSError, match=r"epoch-0002\.npz: File too large"), full_disk():
         run.record({"loss": 0.9, "val_accuracy": 0.6, "val_loss": 0.9}, model)
     again = running.Run(tmp_path / ".state", {}, False)
     assert again.done == 1 and sorted(path.name for path in again.folder.iterdir()) == ["epoch-0001.npz", "state.json"]
@@ -193,7 +193,7 @@ def test_decoded_pictures_on_a_full_disk(tmp_path, full_disk):
         (tmp_path / "pictures" / "ab"[n % 2]).mkdir(parents=True, exist_ok=True)
         Image.new("RGB", (32, 32)).save(tmp_path / "pictures" / "ab"[n % 2] / f"{n}.png")
     for cache, named in (("auto", "the decoded images to"), (tmp_path / "cache", r"cache.*\.pixels")):
-        with pytest.raises(OSError, match=f"Could not write .*{named}.*: File too large"), full_disk():
+        with pytest.raises(OSError, match=f"{named}.*: File too large"), full_disk():
             image_folder(tmp_path / "pictures", 32, cache=cache, progress=False)
     assert list((tmp_path / "cache").iterdir()) == []
 

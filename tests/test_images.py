@@ -14,6 +14,7 @@ import zlib
 import keras
 import numpy as np
 import pytest
+from hub import running
 from PIL import Image, features
 
 from vit_keras.preprocess import images
@@ -313,12 +314,6 @@ def test_size_is_height_and_width(source, size, expected):
     assert images.read(SOURCES[source](), size).shape == (*expected, 3)
 
 
-@pytest.mark.parametrize("size", [0, -4, (4,), (4, 5, 6), (4, 0), 2.5, "4", True])
-def test_a_wrong_size_is_refused(size):
-    with pytest.raises(ValueError, match="size argument must be a tuple of 2 integers or a single integer"):
-        images.read(noise(H, W, 3), size)
-
-
 @pytest.mark.parametrize("source", SOURCES)
 def test_the_same_size_changes_nothing(source):
     np.testing.assert_array_equal(images.read(SOURCES[source](), (H, W)), noise(H, W, 3))
@@ -353,11 +348,6 @@ def test_pillows_interpolations_are_pillows(name, resampling, size):
     np.testing.assert_array_equal(images.read(image, size, interpolation=name), expected)
 
 
-def test_an_unknown_interpolation_is_refused_with_the_names_there_are():
-    with pytest.raises(ValueError, match=r"'bilinear'.*'lanczos'.*'cubic'"):
-        images.read(noise(H, W, 3), None, interpolation="cubic")
-
-
 @pytest.mark.parametrize("shape", [(8, 9), (8, 9, 1), (8, 9, 2), (8, 9, 3), (8, 9, 4), (8, 9, 6)])
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic_antialias", "nearest"])
 @pytest.mark.parametrize("dtype", ["uint8", "float32"])
@@ -370,10 +360,10 @@ def test_any_number_of_channels_is_resized(shape, interpolation, dtype):
 @pytest.mark.parametrize(
     ("image", "error", "message"),
     [
-        (noise(2, H, W, 3), ValueError, r"\(height, width, channels\). Received: \(2, 6, 10, 3\)"),
-        (noise(0, W, 3), ValueError, r"\(height, width, channels\). Received: \(0, 10, 3\)"),
+        (noise(2, H, W, 3), ValueError, r"\(2, 6, 10, 3\)"),
+        (noise(0, W, 3), ValueError, r"\(0, 10, 3\)"),
         (noise(H, W, 3).astype("complex64"), TypeError, "dtype complex64"),
-        (np.full((H, W, 3), 1000, "uint16"), ValueError, "from 0 to 255. Received: uint16 from 1000 to 1000"),
+        (np.full((H, W, 3), 1000, "uint16"), ValueError, "uint16 from 1000 to 1000"),
         (np.full((H, W), -1, "int64"), ValueError, "from 0 to 255. Received: int64 from -1"),
     ],
 )
@@ -416,14 +406,10 @@ def test_an_image_of_the_caller_stays_open(tmp_path):
 
 
 @pytest.mark.parametrize("way", [str, pathlib.Path])
-def test_a_missing_file(way, tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"Could not find image at path: .*nothing\.jpg"):
-        images.read(way(tmp_path / "nothing.jpg"), 8)
-
-
-def test_a_folder_is_no_image(tmp_path):
-    with pytest.raises(FileNotFoundError, match="Could not find image at path"):
-        images.read(tmp_path, 8)
+@pytest.mark.parametrize("name", ["nothing.jpg", "."])  # a folder is no image
+def test_a_missing_file(way, name, tmp_path):
+    with pytest.raises(FileNotFoundError, match=f"find image .*{(tmp_path / name).name}"):
+        images.read(way(tmp_path / name), 8)
 
 
 @pytest.mark.parametrize("content", [b"This is a text.\n", b"", b"<!doctype html><html></html>"])
@@ -431,7 +417,7 @@ def test_a_folder_is_no_image(tmp_path):
 def test_what_is_no_image(content, way, tmp_path):
     path = tmp_path / "image.jpg"
     path.write_bytes(content)
-    with pytest.raises(ValueError, match="An error occurred reading (?!.*object at 0x)"):
+    with pytest.raises(ValueError, match="reading (?!.*object at 0x)"):
         images.read(WAYS[way](path), 8)
 
 
@@ -443,7 +429,7 @@ def test_a_truncated_image(kind, part, tmp_path):
     data = encoded(Image.fromarray(noise(64, 64, 3)), kind)
     path = tmp_path / "cut"
     path.write_bytes(data[: int(part * len(data))])
-    with pytest.raises(ValueError, match=f"An error occurred reading .*{path.name}"):
+    with pytest.raises(ValueError, match=f"reading .*{path.name}"):
         images.read(path, 8)
 
 
@@ -458,16 +444,6 @@ def test_a_damaged_avif():
             images.read(bytes(damaged), 8)
 
 
-def test_a_decompression_bomb_is_refused_unopened():
-    with pytest.raises(ValueError, match=r"the image has 900,000,000 pixels; at most 178,956,970 are read"):
-        images.read(png_header(30_000, 30_000), 8)
-
-
-def test_an_image_of_too_many_pixels_is_refused_before_it_is_decoded():
-    with pytest.raises(ValueError, match=r"3000×2000 pixels; at most 5,000,000 .*max_pixels"):
-        images.read(png_header(3000, 2000), 8, max_pixels=5_000_000)
-
-
 @pytest.mark.parametrize("source", SOURCES)
 def test_max_pixels_is_the_largest_number_allowed(source):
     assert images.read(SOURCES[source](), None, max_pixels=H * W).shape == (H, W, 3)
@@ -475,43 +451,41 @@ def test_max_pixels_is_the_largest_number_allowed(source):
         images.read(SOURCES[source](), None, max_pixels=H * W - 1)
 
 
-@pytest.mark.parametrize("wrong", [None, 5, [[1, 2]], {"a": 1}, io.StringIO("text")])
-def test_wrong_types(wrong):
-    with pytest.raises(TypeError):
-        images.read(wrong, 8)
-
-
-@pytest.mark.parametrize("shape", [(8,), (8, 8, 2), (8, 8, 5), (1, 8, 8, 3), (0, 8, 3), (8, 0), ()])
-def test_wrong_shapes_of_arrays(shape):
-    with pytest.raises(ValueError, match="An array of pixels has the shape"):
-        images.read(np.zeros(shape, "uint8"), 8)
+def one_pixel(value):
+    image = np.zeros((8, 8, 3))
+    image[3, 4, 1] = value
+    return image
 
 
 @pytest.mark.parametrize(
-    ("shape", "hint"),
+    ("image", "options", "error", "message"),
     [
-        ((3, 32, 40), "channels seem to be first: pass image.transpose"),
-        ((1, 32, 40), "channels seem to be first"),
-        ((2, 8, 8, 3), "seems to be a batch: pass one image"),
+        *((wrong, {}, TypeError, "An image is") for wrong in (None, 5, [[1, 2]], {"a": 1})),
+        (io.StringIO("text"), {}, TypeError, "bytes"),
+        *(
+            (np.zeros(shape, "uint8"), {}, ValueError, "pixels has the shape")
+            for shape in [(8,), (8, 8, 2), (8, 8, 5), (1, 8, 8, 3), (0, 8, 3), (8, 0), ()]
+        ),
+        (np.zeros((3, 32, 40), "uint8"), {}, ValueError, "channels seem to be first: pass image.transpose"),
+        (np.zeros((1, 32, 40), "uint8"), {}, ValueError, "channels seem to be first"),
+        (np.zeros((2, 8, 8, 3), "uint8"), {}, ValueError, "a batch: pass one image"),
+        *(
+            (np.zeros((8, 8), dtype), {}, TypeError, "array of dtype")
+            for dtype in ("complex64", "object", "U1", "datetime64[s]")
+        ),
+        *((one_pixel(value), {}, ValueError, "not finite") for value in (np.nan, np.inf, -np.inf)),
+        (png_header(30_000, 30_000), {}, ValueError, "the image .*900,000,000 .*178,956,970"),  # unopened
+        (png_header(3000, 2000), {"max_pixels": 5_000_000}, ValueError, "3000×2000 .*5,000,000 .*max_pixels"),
+        (noise(H, W, 3), {"interpolation": "cubic"}, ValueError, "'bilinear'.*'lanczos'.*'cubic'"),
+        *(
+            (noise(H, W, 3), {"size": size}, ValueError, "2 integers or a single integer")
+            for size in (0, -4, (4,), (4, 5, 6), (4, 0), 2.5, "4", True)
+        ),
     ],
 )
-def test_likely_mistakes_in_shapes_are_named(shape, hint):
-    with pytest.raises(ValueError, match=f"An array of pixels has the shape .*{hint}"):
-        images.read(np.zeros(shape, "uint8"), 8)
-
-
-@pytest.mark.parametrize("dtype", ["complex64", "object", "U1", "datetime64[s]"])
-def test_wrong_dtypes_of_arrays(dtype):
-    with pytest.raises(TypeError, match="numbers. Received: an array of dtype"):
-        images.read(np.zeros((8, 8), dtype), 8)
-
-
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_pixels_that_are_not_finite(value):
-    image = np.zeros((8, 8, 3))
-    image[3, 4, 1] = value
-    with pytest.raises(ValueError, match="not finite"):
-        images.read(image, 8)
+def test_wrong_images_and_options(image, options, error, message):
+    with pytest.raises(error, match=message):
+        images.read(image, **{"size": 8, **options})
 
 
 # ---------------------------------------------------------------------- URLs --
@@ -550,12 +524,9 @@ def server():
         def log_message(self, *args):
             pass
 
-    web = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=web.serve_forever, args=(0.05,), daemon=True).start()
-    yield f"http://127.0.0.1:{web.server_port}"
-    finished.set()
-    web.shutdown()
-    web.server_close()
+    with running(http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as web:
+        yield f"http://127.0.0.1:{web.server_port}"
+        finished.set()
 
 
 @pytest.fixture
@@ -569,15 +540,21 @@ def test_read_of_a_url(url):
     np.testing.assert_array_equal(images.read(f"{url}/image.png", None), noise(H, W, 3))
 
 
-@pytest.mark.parametrize("path", ["missing", "gone"])
-def test_a_url_where_nothing_is(url, path):
-    with pytest.raises(FileNotFoundError, match=f"{url}/{path}"):
-        images.read(f"{url}/{path}", 8)
-
-
-@pytest.mark.parametrize(("path", "code"), [("broken", 500), ("forbidden", 403)])
-def test_a_server_in_trouble(url, path, code):
-    with pytest.raises(ConnectionError, match=f"{url}/{path}.*{code}"):
+@pytest.mark.parametrize(
+    ("path", "error", "message"),
+    [
+        ("missing", FileNotFoundError, "/missing"),
+        ("gone", FileNotFoundError, "/gone"),
+        ("broken", ConnectionError, "/broken.*500"),
+        ("forbidden", ConnectionError, "/forbidden.*403"),
+        ("page", ValueError, "An error occurred reading"),
+        ("short", ValueError, "An error occurred reading"),
+        ("breaks-off", ConnectionError, "/breaks-off"),
+        ("not-http", ConnectionError, "/not-http"),
+    ],
+)
+def test_a_url_without_an_image(url, path, error, message):
+    with pytest.raises(error, match=(url + message) if message.startswith("/") else message):
         images.read(f"{url}/{path}", 8)
 
 
@@ -585,13 +562,13 @@ def test_a_server_that_is_not_there(url):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    with pytest.raises(ConnectionError, match=f"Could not reach http://127.0.0.1:{port}/image.png"):
+    with pytest.raises(ConnectionError, match=f"127.0.0.1:{port}/image.png"):
         images.read(f"http://127.0.0.1:{port}/image.png", 8)
 
 
 @pytest.mark.parametrize("path", ["slow", "stalls"])
 def test_a_slow_server(url, path):
-    with pytest.raises(ConnectionError, match=f"Could not reach {url}/{path}.*timed out"):
+    with pytest.raises(ConnectionError, match=f"{url}/{path}.*timed out"):
         images.read(f"{url}/{path}", 8, timeout=0.2)
 
 
@@ -604,15 +581,3 @@ def test_a_download_that_is_too_large(url):
 
 def test_a_url_may_have_spaces_and_accents(url):
     assert images.read(f"{url}/a picture\u00e9.png", 8).shape == (8, 8, 3)
-
-
-@pytest.mark.parametrize("path", ["page", "short"])
-def test_a_url_of_no_image(url, path):
-    with pytest.raises(ValueError, match="An error occurred reading"):
-        images.read(f"{url}/{path}", 8)
-
-
-@pytest.mark.parametrize("path", ["breaks-off", "not-http"])
-def test_what_else_goes_wrong_with_a_url_is_one_of_the_documented_errors(url, path):
-    with pytest.raises((ConnectionError, FileNotFoundError, ValueError)):
-        images.read(f"{url}/{path}", 8)

@@ -85,9 +85,9 @@ def test_predict_takes_what_keras_takes():
 @pytest.mark.parametrize(
     ("count", "batch_size", "message"),
     [
-        (0, None, r"one image or more. Received: an array of shape \(0, 32, 32, 3\)"),
-        (2, -1, "batch_size must be a positive integer. Received: -1"),
-        (2, 0, "batch_size must be a positive integer. Received: 0"),
+        (0, None, r"\(0, 32, 32, 3\)"),
+        (2, -1, "batch_size .*Received: -1"),
+        (2, 0, "batch_size .*Received: 0"),
     ],
 )
 def test_predict_refuses_no_images_and_no_batches(convert, count, batch_size, message):

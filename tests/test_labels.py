@@ -44,15 +44,15 @@ def test_case_matters_where_names_differ_by_nothing_else(name, number):
 @pytest.mark.parametrize(
     ("name", "names", "message"),
     [
-        ("kat", labels.CIFAR10, "No class has the name 'kat'. Did you mean 'cat'?"),
+        ("kat", labels.CIFAR10, "the name 'kat'. Did you mean 'cat'?"),
         ("tinca tinka", IMAGENET, "Did you mean 'Tinca tinca'?"),
-        ("shark", IMAGENET, "Did you mean one of these? great white shark"),
-        ("xyzzy", labels.CIFAR10, "No class has the name 'xyzzy'. The classes are airplane, automobile,"),
+        ("shark", IMAGENET, "mean one of these? great white shark"),
+        ("xyzzy", labels.CIFAR10, "'xyzzy'. The classes are airplane, "),
         ("xyzzy", IMAGENET, "No class has the name 'xyzzy'."),
         ("", labels.CIFAR10, "No class has the name ''."),
-        ("crane", IMAGENET, "2 classes have the name 'crane': 134 (crane); 517 (crane). Pass the number of one."),
-        ("3", range(3), "No class has the name '3'. The classes are 0, 1, 2."),
-        ("cat", None, "knows no names of classes. Pass the number of the class. Received: 'cat'"),
+        ("crane", IMAGENET, "'crane': 134 (crane); 517 (crane)"),
+        ("3", range(3), "'3'. The classes are 0, 1, 2."),
+        ("cat", None, "Received: 'cat'"),
     ],
 )
 def test_a_name_that_is_not_one_class(name, names, message):
@@ -80,9 +80,9 @@ def test_classes_for_images(target, expected):
 @pytest.mark.parametrize(
     ("target", "error", "message"),
     [
-        ([1], ValueError, "There are 2 images and 1 targets. Pass one target, or one for each image."),
-        (-2, ValueError, "The number of a class is at least 0. Received: -2"),
-        (1.5, TypeError, "A class is a number, a name or 'predicted'. Received: 1.5"),
+        ([1], ValueError, "2 images and 1 targets"),
+        (-2, ValueError, "Received: -2"),
+        (1.5, TypeError, "Received: 1.5"),
         ("kat", ValueError, "Did you mean 'cat'?"),
     ],
 )

@@ -42,7 +42,7 @@ def test_to_pixels_judges_the_range(values, expected):
 
 @pytest.mark.parametrize("values", [np.array([0.0, 0.7]), np.array([0.0, 200.0])])
 def test_to_pixels_warns_of_floats_that_models_do_not_take(values):
-    with pytest.warns(UserWarning, match=r"meant to be in \[-1, 1\].*read as \[0, (1|255)\]"):
+    with pytest.warns(UserWarning, match=r"\[-1, 1\].*read as \[0, (1|255)\]"):
         pixels.to_pixels(values)
 
 
@@ -92,7 +92,7 @@ def test_check_pixels_is_content_with_what_models_take():
     ],
 )
 def test_check_pixels_says_what_it_saw_and_what_would_be_right(images, seen):
-    with pytest.warns(UserWarning, match=rf"{seen}, but the model expects \[-1, 1\].*preprocess_inputs") as caught:
+    with pytest.warns(UserWarning, match=rf"{seen}, .*\[-1, 1\].*preprocess_inputs") as caught:
         assert pixels.check_pixels(images) is False
     assert caught[0].filename == __file__  # it points to the caller's line
 

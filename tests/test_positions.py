@@ -66,7 +66,7 @@ def test_rope_against_other_projects(key, xp):
 
 @pytest.mark.parametrize("width", [4, 10, 0])
 def test_a_width_that_four_parts_do_not_make(width):
-    with pytest.raises(ValueError, match=f"multiple of 4, at least 8. Received: {width}"):
+    with pytest.raises(ValueError, match=f"of 4, at least 8.*{width}"):
         positions.sincos2d((2, 2), width)
 
 
@@ -78,7 +78,7 @@ def test_the_narrowest_table_and_a_low_temperature():
 
 @pytest.mark.parametrize("temperature", [0, -1.0, "10000", True, float("nan")])
 def test_a_temperature_that_is_not_positive(temperature):
-    with pytest.raises(ValueError, match="temperature must be a positive number. Received:"):
+    with pytest.raises(ValueError, match="temperature"):
         positions.sincos2d((2, 2), 16, temperature=temperature)
 
 
@@ -130,7 +130,7 @@ def test_relative_position_biases_that_are_the_same_stay_so(old, new, method):
 def test_the_same_relative_position_biases():
     table = rng.standard_normal((5 * 3 + 3, 2)).astype("float32")
     np.testing.assert_array_equal(positions.resize_relative_position_bias(table, (3, 2), (3, 2)), table)
-    with pytest.raises(ValueError, match=r"grid \(2, 2\) have the shape \(12, heads\), or .*Received: shape \(18, 2\)"):
+    with pytest.raises(ValueError, match=r"\(2, 2\) .*\(12, heads\), or .*\(18, 2\)"):
         positions.resize_relative_position_bias(table, (2, 2), (3, 2))
 
 

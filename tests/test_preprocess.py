@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from keras import ops
 from PIL import Image
+from support import noise
 
 from vit_keras import utils, vit
 from vit_keras.preprocess import GOOGLE, IMAGENET, INTERPOLATIONS, PRESETS, Preprocess, Preprocessing
@@ -16,10 +17,6 @@ from vit_keras.preprocess import GOOGLE, IMAGENET, INTERPOLATIONS, PRESETS, Prep
 PLAIN = {"mean": 0.0, "std": 1 / 255}  # the result is the pixels
 CROPS = [(None, "center"), (0.875, "center"), (0.9, "squash")]
 SIZES = [(64, 64), (48, 80)]
-
-
-def noise(*shape, seed=0):
-    return np.random.default_rng(seed).integers(0, 256, shape, dtype="uint8")
 
 
 def photo(height, width):
@@ -265,14 +262,14 @@ def test_inside_tf_data():
     images = tf.data.Dataset.from_tensors(noise(20, 30, 3))
     expected = IMAGENET.normalize(noise(20, 30, 3))
     np.testing.assert_allclose(next(iter(images.map(IMAGENET.normalize))), expected, atol=1e-6)
-    with pytest.raises(TypeError, match="inside tf.data has no values yet. Use vit_keras.preprocessing_layer"):
+    with pytest.raises(TypeError, match="tf.data .*vit_keras.preprocessing_layer"):
         images.map(IMAGENET)
 
 
 def test_without_a_size_pictures_keep_their_own():
     assert GOOGLE(noise(20, 30, 3)).shape == (1, 20, 30, 3)
     assert run(Preprocess(GOOGLE), noise(1, 20, 30, 3)).shape == (1, 20, 30, 3)
-    with pytest.raises(ValueError, match=r"Received: \(20, 30\), \(30, 20\)\. Pass image_size="):
+    with pytest.raises(ValueError, match=r"\(20, 30\), \(30, 20\).*image_size="):
         GOOGLE([noise(20, 30, 3), noise(30, 20, 3)])
 
 
@@ -285,7 +282,7 @@ def test_mistakes_are_named(tmp_path):
         GOOGLE(3, image_size=16)
     with pytest.raises(ValueError, match="image_size"):
         GOOGLE(noise(20, 30, 3), image_size="big")
-    with pytest.raises(TypeError, match="takes 5 channels, and images are read with 1 or 3"):
+    with pytest.raises(TypeError, match="5 channels.*1 or 3"):
         Preprocessing(channels=5)(noise(20, 30, 3))
     with pytest.raises(ValueError, match="must have 3 channels"):
         GOOGLE.normalize(np.zeros((4, 4, 2)))
@@ -294,7 +291,7 @@ def test_mistakes_are_named(tmp_path):
             call(np.zeros((1, 3, 16, 16), "uint8"))
     with pytest.raises(ValueError, match="with 3 channels"):
         Preprocess(GOOGLE)(np.zeros((1, 4, 4, 2), "uint8"))
-    with pytest.raises(TypeError, match="must be a Preprocessing or a dict"):
+    with pytest.raises(TypeError, match="Preprocessing or a dict"):
         Preprocess("google")
 
 
@@ -307,7 +304,7 @@ def test_british_names():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"mean": (0.5, 0.5)}, "mean must be a number, or one for each of 3 channels"),
+        ({"mean": (0.5, 0.5)}, "mean .* 3 channels"),
         ({"mean": "grey"}, "mean must be"),
         ({"std": 0.0}, "std must be positive"),
         ({"std": float("nan")}, "std must be a number"),
@@ -317,7 +314,7 @@ def test_british_names():
         ({"crop_mode": "border"}, "crop_mode must be"),
         ({"image_size": 0}, "image_size"),
         ({"channels": True}, "channels must be"),
-        ({"chanels": 3}, "Unknown chanels. A preprocessing has: image_size, mean.* Did you mean 'channels'"),
+        ({"chanels": 3}, "chanels.*image_size, mean.*'channels'"),
     ],
 )
 def test_values_out_of_range(options, message):

@@ -183,16 +183,14 @@ def test_each_row_of_a_matrix_sums_to_one(method):
     ],
 )
 def test_a_method_that_there_is_not(call):
-    with pytest.raises(ValueError, match=r"no method 'nearest' .* bilinear_align_corners, bilinear, .*bicubic_dino"):
+    with pytest.raises(ValueError, match="'nearest' .* bilinear, .*bicubic_dino"):
         call("nearest")
 
 
 def test_a_misspelled_method_is_named_with_the_nearest():
-    with pytest.raises(ValueError, match="no method 'bicubic_antialiased'.* Did you mean 'bicubic_antialias'"):
+    with pytest.raises(ValueError, match="antialiased'.*mean 'bicubic_antialias'"):
         resampling_matrix(3, 4, "bicubic_antialiased")
-    with pytest.raises(
-        ValueError, match=r"interpolation must be one of .*Did you mean 'lanczos'\? Received: 'lanczos3'"
-    ):
+    with pytest.raises(ValueError, match="interpolation .*'lanczos'.*'lanczos3'"):
         picture_filter("lanczos3")
 
 
@@ -272,7 +270,7 @@ def test_rows_of_a_bilinear_image(height, rows, align_corners):
 
 @pytest.mark.parametrize(("source", "target"), [(0, 3), (3, 0), (3, np.int64(-1))])
 def test_an_axis_without_cells(source, target):
-    with pytest.raises(ValueError, match=f"at least one cell. Received: {source} cells to be made {target}"):
+    with pytest.raises(ValueError, match=f"one cell.*{source} .*{target}"):
         resampling_matrix(source, target, "bilinear")
 
 
@@ -308,5 +306,5 @@ def test_a_larger_patch_kernel_gives_what_the_kernel_gave(method):
 def test_the_same_patch_kernel():
     kernel = rng.standard_normal((4, 5, 3, 2)).astype("float32")
     close(resampling.resize_patch_kernel(kernel, (4, 5)), kernel, 0)
-    with pytest.raises(ValueError, match=r"height, width, channels, hidden_size.* Received: shape \(4, 5, 3\)"):
+    with pytest.raises(ValueError, match=r"channels, hidden_size.*\(4, 5, 3\)"):
         resampling.resize_patch_kernel(kernel[..., 0], (4, 5))

@@ -185,7 +185,7 @@ def test_what_is_left_over_after_whole_patches_is_lost(name):
 
 def test_an_image_without_a_whole_patch_is_refused():
     model = open_file("timm_vit", image_size=None)
-    with pytest.raises(ValueError, match=r"at least one patch, \(8, 8\) pixels. Received: \(7, 20\)"):
+    with pytest.raises(ValueError, match=r"\(8, 8\) .*\(7, 20\)"):
         model(pictures(7, 20))
 
 
@@ -270,7 +270,7 @@ def test_another_number_of_channels():
 
 @pytest.mark.parametrize("size", [None, 64, (40, 24)])
 def test_a_mixer_has_one_size(size):
-    with pytest.raises(ValueError, match="is a Mixer, whose weights belong to its grid"):
+    with pytest.raises(ValueError, match="is a Mixer"):
         vit.resize(native("timm_mixer"), size)
 
 

@@ -214,7 +214,7 @@ def test_a_file_that_is_no_model(tmp_path):
     half = (tmp_path / "wrong.keras").read_bytes()[:-1]
     for content, what in ((half, "incomplete archive"), (b"", "an empty file"), (b"<html>", "a web page")):
         (tmp_path / "part.keras").write_bytes(content)
-        with pytest.raises(ValueError, match=rf"part\.keras .*: it is .*{what}"):
+        with pytest.raises(ValueError, match=rf"part\.keras .*{what}"):
             vit_keras.load_model(tmp_path / "part.keras")
 
 
@@ -226,7 +226,7 @@ def test_a_whole_model_opens_whatever_its_name(tmp_path, suffix, name):
     (tmp_path / f"saved{suffix}").rename(tmp_path / name)
     for opening in (vit_keras.load_model, vit_keras.open_model):
         assert opening(tmp_path / name).output_shape == (None, 3)
-    with pytest.raises(ValueError, match=r"whole model.* Received: \['weights'\]"):
+    with pytest.raises(ValueError, match=r"whole model.*\['weights'\]"):
         vit_keras.open_model(tmp_path / name, weights="vit_cifar10")
 
 

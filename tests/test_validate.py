@@ -41,9 +41,7 @@ def test_numbers(value, expected):
 
 
 def test_a_choice_that_there_is_not():
-    with pytest.raises(
-        ValueError, match=r"method must be one of 'rollout', None. Did you mean 'rollout'\? Received: 'rolout'"
-    ):
+    with pytest.raises(ValueError, match=r"method .*mean 'rollout'\?.*'rolout'"):
         validate.one_of("rolout", "method", ("rollout", None))
 
 
@@ -96,7 +94,7 @@ TAKES_NUMBERS = {
 
 def test_an_open_file_is_not_an_array():
     with io.BytesIO(b"image") as file:
-        with pytest.raises(TypeError, match="images must be an array of numbers"):
+        with pytest.raises(TypeError, match="images .*numbers"):
             validate.numbers(file, "images")
         assert file.read() == b"image"
 

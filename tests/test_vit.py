@@ -207,14 +207,11 @@ def test_without_a_top_features_come_out(ti16, options):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"classes": 10}, r"Can only use pretrained_top with .* if classes = 7"),
-        ({"include_top": False}, "Can only use pretrained_top with include_top"),
-        (
-            {"pretrained": False, "weights": "augreg-imagenet21k+imagenet2012-224"},
-            "Can only use pretrained_top with pretrained",
-        ),
-        ({"weights": None}, "Can only use pretrained_top with pretrained"),
-        ({"representation_size": 12}, "Can only use pretrained_top with representation_size"),
+        ({"classes": 10}, "pretrained_top .*classes = 7"),
+        ({"include_top": False}, "pretrained_top with include_top"),
+        ({"pretrained": False, "weights": "augreg-imagenet21k+imagenet2012-224"}, "pretrained_top with pretrained"),
+        ({"weights": None}, "pretrained_top with pretrained"),
+        ({"representation_size": 12}, "pretrained_top with representation_size"),
     ],
 )
 def test_a_pretrained_top_that_cannot_be_had_warns(ti16, options, message):
@@ -374,26 +371,26 @@ def test_image_sizes_may_be_any_integers(size):
 
 @pytest.mark.parametrize("size", ["224", 224.0, (224,), (1, 2, 3), None, 0, (-1, 4), True])
 def test_image_sizes_that_are_none(size):
-    with pytest.raises(ValueError, match="must be a tuple of 2 integers or a single integer. Received"):
+    with pytest.raises(ValueError, match="2 integers or a single integer"):
         vit.interpret_image_size(size)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"image_size": 33}, "height 32 or 40, width 32 or 40.*drop_remainder"),
+        ({"image_size": 33}, "32 or 40, width 32 or 40.*drop_remainder"),
         ({"image_size": (32, 47)}, r"nearest: width 48 or 40\."),
         ({"image_size": 4}, "smaller than one patch"),
-        ({"classes": 0}, "classes must be a positive integer. Received: 0"),
+        ({"classes": 0}, "classes .*Received: 0"),
         ({"classes": 2.5}, "classes must be a positive integer"),
         ({"classes": "ten"}, "classes must be a positive integer"),
-        ({"num_heads": 5}, "hidden_size=32 is not divisible by num_heads=5"),
+        ({"num_heads": 5}, "hidden_size=32 .*num_heads=5"),
         ({"dropout": 1.5}, r"dropout must be a rate in \[0, 1\)"),
-        ({"pooling": "max"}, "pooling must be one of 'token', 'gap'.*Received: 'max'"),
+        ({"pooling": "max"}, "pooling .*'token', 'gap'.*'max'"),
         ({"pooling": ["cls"]}, "pooling must be"),
         ({"pooling": None}, "include_top=False"),
         ({"activation": "softmaxx"}, "softmaxx"),
-        ({"poling": "gap"}, "Unknown option poling"),
+        ({"dropuot": 0.1}, "Unknown option dropuot.*'dropout'"),
         ({"mlp_activation": "gello"}, "gello"),
         ({"channels": 0}, "channels must be"),
         ({"resnet": 3}, "resnet must be the units of each stage"),
@@ -404,26 +401,15 @@ def test_wrong_arguments_are_named(options, message):
         tiny(**options)
 
 
-def test_wrong_weights_are_named():
-    with pytest.raises(ValueError, match="Unexpected weights: imagenet22k.*'imagenet21k'"):
-        vit.vit_b16(weights="imagenet22k")
-    with pytest.raises(FileNotFoundError, match=r"no/such\.npz"):
-        vit.vit_b16(weights="no/such.npz")
-
-
-def test_a_wrong_option_costs_no_download(monkeypatch):
+def test_a_wrong_option_costs_no_download_and_no_build(monkeypatch):
     monkeypatch.setenv("VIT_KERAS_OFFLINE", "1")  # a request would be a FileNotFoundError
-    with pytest.raises(ValueError, match="Unknown option dropuot"):
-        vit.vit_b16(dropuot=0.1)
+    for options in ({}, {"pretrained": False}):
+        with pytest.raises(ValueError, match="Unknown option dropuot"):
+            vit.vit_h14(dropuot=0.1, **options)
     with pytest.raises(ValueError, match="Unknown option pretrained"):
         vit_keras.open_model("vit_b16", pretrained=False)
     with pytest.raises(ValueError, match="nearest"):
         vit.vit_b16(image_size=225)
-
-
-def test_a_wrong_option_costs_no_build():
-    with pytest.raises(ValueError, match="Unknown option dropuot"):
-        vit.vit_h14(pretrained=False, dropuot=0.1)
 
 
 # --- training and export -----------------------------------------------------------------------------------
@@ -472,7 +458,7 @@ def test_block_count_and_config_agree():
 
 
 def test_a_file_that_would_not_be_loaded_is_refused(ti16):
-    with pytest.raises(ValueError, match=r"pretrained=False loads nothing.*weights=.*Leave out one"):
+    with pytest.raises(ValueError, match="pretrained=False .*weights="):
         vit.vit_ti16(image_size=32, weights=ti16(), pretrained=False)
 
 
@@ -480,11 +466,6 @@ def test_every_factory_knows_the_same_arguments():
     model = vit.vit_cifar10(pretrained_top=True)
     assert not model.load_report.fresh
     assert vit.vit_cifar10(pretrained=False, classes=3).output_shape == (None, 3)
-
-
-def test_an_unknown_option_names_the_nearest():
-    with pytest.raises(ValueError, match=r"Unknown option dropuot\. Did you mean 'dropout'"):
-        tiny(dropuot=0.1)
 
 
 def test_a_face_offers_what_a_user_needs():
@@ -499,7 +480,7 @@ def test_pixels_of_another_range_are_warned_of_once(call):
         model = tiny()
         if wrong.dtype == np.uint8 and keras.backend.backend() != "tensorflow":
             continue
-        with pytest.warns(UserWarning, match=r"pixels are between 0 and .* -1 and 1.*model\.preprocess"):
+        with pytest.warns(UserWarning, match="between 0 and .* -1 and 1.*preprocess"):
             call(model, wrong)
         with warnings.catch_warnings():
             warnings.simplefilter("error", UserWarning)
@@ -512,7 +493,7 @@ def test_pixels_of_another_range_are_warned_of_once(call):
 @pytest.mark.core
 @pytest.mark.parametrize("call", [lambda model, x: model.predict(x, verbose=0), lambda model, x: model(x)])
 def test_images_of_another_shape_are_refused_with_the_right_one(call):
-    with pytest.raises(ValueError, match=r"takes images \(batch, 32, 32, 3\)\. Received.*3, 32, 32.*np\.moveaxis"):
+    with pytest.raises(ValueError, match=r"32, 32, 3\).*3, 32, 32.*moveaxis"):
         call(tiny(), np.zeros((1, 3, 32, 32), "float32"))
-    with pytest.raises(ValueError, match=r"Received.*40, 40, 3.*vit_keras\.resize"):
+    with pytest.raises(ValueError, match=r"40, 40, 3.*vit_keras\.resize"):
         call(tiny(), np.zeros((1, 40, 40, 3), "float32"))

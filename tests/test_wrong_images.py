@@ -22,7 +22,7 @@ def model():
 @pytest.mark.parametrize("given", FILES + OTHERS, ids=lambda x: type(x).__name__)
 def test_what_is_not_an_array_of_images_is_refused_with_preprocess(model, given, wrap):
     for run in (model, model.predict):
-        with pytest.raises(TypeError, match=r"takes a batch of images.*\(batch, 32, 32, 3\).*Pass model\.preprocess"):
+        with pytest.raises(TypeError, match=r"\(batch, 32, 32, 3\).*model\.preprocess"):
             run(wrap(given))
 
 
@@ -35,7 +35,7 @@ def test_a_single_image_and_a_dictionary_are_told_what_to_pass(model):
     for run in (model, model.predict):
         with pytest.raises(ValueError, match=r"images\[None\]"):
             run(np.zeros((32, 32, 3), "float32"))
-        with pytest.raises(TypeError, match="Received: a dictionary of image, id. Pass the images alone"):
+        with pytest.raises(TypeError, match="a dictionary of image, id"):
             run({"image": np.zeros((1, 32, 32, 3), "float32"), "id": np.zeros(1)})
 
 

@@ -208,7 +208,7 @@ def test_a_part_of_a_published_name_is_answered_with_names_that_open(name, meant
 def test_an_activation_that_does_not_exist_is_refused_before_a_download(field, value, meant, monkeypatch):
     monkeypatch.setattr(checkpoints.locate, "find_local", lambda found: pytest.fail("a file was looked for"))
     for call in (vit.vit_b16, functools.partial(open_model, "google/vit-base-patch16-224"), vit.ViTConfig):
-        with pytest.raises(ValueError, match=f"{field} must be the name of an activation") as raised:
+        with pytest.raises(ValueError, match=f"{field} .*activation") as raised:
             call(**{field: value})
         assert meant in str(raised.value)
         assert repr(value) in str(raised.value)
@@ -222,7 +222,7 @@ def test_an_activation_that_exists_is_taken(value):
 @pytest.mark.filterwarnings("ignore:The object being serialized includes a `lambda`")
 @pytest.mark.parametrize("value", [lambda x: x, functools.partial(np.power, 2)])
 def test_an_activation_that_no_file_can_name_is_refused(value):
-    with pytest.raises(ValueError, match="a function that is registered by"):
+    with pytest.raises(ValueError, match="registered"):
         vit.build_model(16, 8, 1, 8, 2, "tiny", 16, classes=3, activation=value)
 
 

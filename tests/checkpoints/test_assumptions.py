@@ -88,7 +88,7 @@ def test_what_is_not_understood_is_refused(changes, message, tmp_path):
 def test_what_timm_computes_otherwise_than_the_authors(tmp_path):
     clip = {"architecture": "vit_base_patch16_clip_224", "model_args": TINY["model_args"]}
     path = beside(tmp_path / "theirs", "timm_clip", clip, pretrained_cfg={"tag": "openai"})
-    with pytest.warns(UserWarning, match=r"mlp_activation='gelu' \(as timm .*openai trained it with 'quick_gelu'\)"):
+    with pytest.warns(UserWarning, match="mlp_activation='gelu' .*'quick_gelu'"):
         assert from_checkpoint(path).config.mlp_activation == "gelu"
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -129,7 +129,7 @@ def test_a_value_of_transformers_that_is_not_understood(changes, message, tmp_pa
 
 def test_a_field_that_is_not_known(tmp_path):
     path = beside(tmp_path, "hf_vit", load("hf_vit").meta["config"], window_size=7)
-    with pytest.warns(UserWarning, match="fields that are not known and were not used: window_size"):
+    with pytest.warns(UserWarning, match="not used: window_size"):
         checkpoints.Weights(path)
 
 
@@ -187,7 +187,7 @@ def test_what_a_family_asks_for_is_asked():
 def test_arrays_of_models_that_cannot_be_built_alone(monkeypatch):
     model = timm_models.models()["vit_tiny_patch16_224"]._replace(refused="it is odd")
     monkeypatch.setattr(timm_models, "models", lambda: {model.name: model})
-    with pytest.raises(ValueError, match="vit_tiny_patch16_224, which cannot be built: it is odd"):
+    with pytest.raises(ValueError, match="vit_tiny_patch16_224.*it is odd"):
         assumed(hidden_size=192, mlp_dim=768)
 
 
@@ -268,9 +268,7 @@ def two_models(tmp_path, monkeypatch):
 
 
 def test_a_doubt_is_a_warning(two_models):
-    with pytest.warns(
-        UserWarning, match=r"num_heads=2 \(as in often; 4 in seldom\), .*Pass num_heads=….*never"
-    ) as caught:
+    with pytest.warns(UserWarning, match="num_heads=2 .*often; 4 in seldom.*never") as caught:
         model = from_checkpoint(two_models)
     assert [warning.filename for warning in caught] == [__file__]
     assert "named otherwise" not in str(caught[0].message)

@@ -58,7 +58,7 @@ def test_augreg_facts():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"name": "B_64"}, "name of an AugReg file must be one of 'Ti_16'"),
+        ({"name": "B_64"}, "name .*'Ti_16'"),
         ({"ds": "jft"}, "ds of an AugReg file"),
         ({"aug": "mild"}, "'none', 'light0'"),
         ({"adapt_ds": "cifar10"}, "None, 'imagenet2012', 'cifar100'"),
@@ -85,7 +85,7 @@ def test_augreg_mistakes(options, message):
     ],
 )
 def test_what_is_no_augreg_name(name):
-    with pytest.raises(ValueError, match=r"is not the name of an AugReg file|is not a number"):
+    with pytest.raises(ValueError, match="AugReg file|not a number"):
         parse_augreg(name)
     assert name == "ViT-B_16.npz" or find(name) is None
 
@@ -138,7 +138,7 @@ def test_query_for_pretrained_files(index):
 
 
 def test_query_mistakes(index, tmp_path, monkeypatch):
-    with pytest.raises(ValueError, match="no column size. There are: name, ds"):
+    with pytest.raises(ValueError, match="no column size.*name, ds"):
         query_augreg(index, size=3)
     with pytest.raises(FileNotFoundError, match="no index of AugReg at"):
         query_augreg(tmp_path / "nowhere.csv")

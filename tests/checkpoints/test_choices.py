@@ -40,7 +40,7 @@ def _strides(array):
 def test_averaged_weights_are_taken_as_timm_takes_them(raw, averaged, tmp_path):
     path, arrays = two_state_dicts(tmp_path, raw, averaged)
     options = {"num_heads": 2, "pooling": "token"}
-    with pytest.warns(UserWarning, match=rf"moving average. The average, '{averaged}', is read, .*key='{raw}'"):
+    with pytest.warns(UserWarning, match=f"'{averaged}', is read, .*key='{raw}'"):
         model = from_checkpoint(path, **options)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -57,7 +57,7 @@ def test_a_head_on_every_token_is_refused(tmp_path):
     path = write(golden, tmp_path)
     arguments = {**TIMM["model_args"], "global_pool": ""}
     (tmp_path / "config.json").write_text(json.dumps({**TIMM, "model_args": arguments}))
-    with pytest.raises(ValueError, match=r"model\.safetensors: .*logits of every token.*include_top=False"):
+    with pytest.raises(ValueError, match="every token.*include_top=False"):
         from_checkpoint(path)
     assert from_checkpoint(path, include_top=False).output_shape == (None, 17, 64)
     found = run(from_checkpoint(path, pooling="token"), golden.inputs)
@@ -66,7 +66,7 @@ def test_a_head_on_every_token_is_refused(tmp_path):
 
 def test_a_pooling_that_nothing_shows_is_a_warning(tmp_path):
     path = write(load("timm_vit"), tmp_path)
-    with pytest.warns(UserWarning, match="It is read with pooling='token'"):
+    with pytest.warns(UserWarning, match="read with pooling='token'"):
         assert from_checkpoint(path, num_heads=2).load_report.assumed["pooling"] == "token"
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -103,7 +103,7 @@ def test_a_weight_that_float16_cannot_hold_is_a_warning(tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         open_model(path)
-    with pytest.warns(UserWarning, match="infinite or undefined values in 1 of .*: embedding/kernel"):
+    with pytest.warns(UserWarning, match="undefined values in 1 .*embedding/kernel"):
         open_model(path, dtype="float16")
 
 
@@ -123,7 +123,7 @@ def test_a_model_around_another_warns_of_its_weights(kind, tmp_path):
     kernel = next(weight for weight in model.weights if weight.path == "embedding/kernel")
     kernel.assign(np.full(kernel.shape, np.nan))
     model.save_weights(tmp_path / "a.weights.h5")
-    with pytest.warns(UserWarning, match="infinite or undefined values in 1 of .*: embedding/kernel"):
+    with pytest.warns(UserWarning, match="undefined values in 1 .*embedding/kernel"):
         make().load_weights(tmp_path / "a.weights.h5")
 
 
@@ -156,7 +156,7 @@ def test_thousands_of_layers_are_refused_before_they_are_built(wrapped, tmp_path
         else dense()
     )
     path = saved(tmp_path, [one] * (LIMIT_LAYERS + 1))
-    with pytest.raises(ValueError, match=rf"a\.keras .*layers, and at most {LIMIT_LAYERS:,} are built"):
+    with pytest.raises(ValueError, match=f"layers, .*at most {LIMIT_LAYERS:,}"):
         load_model(path)
 
 

@@ -45,7 +45,7 @@ def test_a_file_that_needs_nothing(tmp_path):
 
 
 def test_an_unknown_family(tmp_path):
-    with pytest.raises(ValueError, match="Unknown family: 'tim'. The families are .*timm"):
+    with pytest.raises(ValueError, match="family: 'tim'.*timm"):
         describe.describe(write(load("hf_vit"), tmp_path), family="tim")
 
 
@@ -53,7 +53,7 @@ def test_fields_that_a_file_does_not_store(tmp_path):
     model = vit.build_model(32, 8, 1, 64, 2, "small", 64, classes=2, mlp_activation="gelu", dropout=0.0)
     save_weights(model, tmp_path / "x.safetensors")
     assert describe.unstored_fields(tmp_path / "x.safetensors", model.config) == {}
-    with pytest.warns(UserWarning, match="does not store mlp_activation='gelu'"):
+    with pytest.warns(UserWarning, match="store mlp_activation='gelu'"):
         save_weights(model, tmp_path / "x.npz")
     assert describe.unstored_fields(tmp_path / "x.npz", model.config) == {"mlp_activation": "gelu"}
     config = model.config.replace(activation="softmax", mlp_activation="gelu_tanh")

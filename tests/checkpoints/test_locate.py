@@ -3,13 +3,12 @@
 import functools
 import os
 import re
-import threading
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
+from hub import served
 
 from vit_keras import checkpoints, config, open_model, vit
 from vit_keras.checkpoints import locate, registry, timm_models
@@ -31,11 +30,6 @@ def assert_same_weights(model, expected):
 # --- the published checkpoints -----------------------------------------------------------------------------
 
 # (What the lists hold is tested in test_registry.py.)
-
-
-def test_a_url_in_full():
-    url = checkpoints.find("imagenet21k+imagenet2012", "R50_B_16").url
-    assert url == "https://storage.googleapis.com/vit_models/imagenet21k%2Bimagenet2012/R50%2BViT-B_16.npz"
 
 
 def test_available_lists_everything_that_can_be_built():
@@ -65,7 +59,7 @@ def test_available_filters_together():
 
 
 def test_available_unknown_variant_lists_the_known():
-    with pytest.raises(ValueError, match="Unknown variant 'B_17'.*B_16.*H_14.*Ti_16"):
+    with pytest.raises(ValueError, match="'B_17'.*B_16.*H_14.*Ti_16"):
         checkpoints.available(variant="B_17")
 
 
@@ -90,14 +84,8 @@ SMALL = {"image_size": 64, "num_layers": 2, "hidden_size": 64, "num_heads": 2, "
 def http(tmp_path, monkeypatch):
     """A server of the files in `tmp_path`: its address."""
     monkeypatch.setenv("no_proxy", "127.0.0.1")
-    handler = functools.partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
-    monkeypatch.setattr(SimpleHTTPRequestHandler, "log_message", lambda *args: None)
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
+    with served(tmp_path) as address:
+        yield address
 
 
 @pytest.mark.parametrize("kind", [Path, str])
@@ -144,7 +132,7 @@ def test_a_url_of_a_whole_model(tmp_path, http, name):
     made = keras.Sequential([keras.Input((16, 16, 3)), keras.layers.GlobalAveragePooling2D()])
     made.save(tmp_path / name.partition("?")[0])
     assert open_model(f"{http}/{name}").output_shape == (None, 3)
-    with pytest.raises(ValueError, match=r"takes no weights and no options\. Received: \['classes'\]"):
+    with pytest.raises(ValueError, match=r"no options.*\['classes'\]"):
         open_model(f"{http}/{name}", classes=3)
 
 
@@ -153,7 +141,7 @@ def test_a_factory_takes_files_of_its_sizes_under_any_name(google_npz):
     assert open_model("vit_ti16", weights=path, name="mine").name == "mine"
     with pytest.raises(ValueError, match="holds a .*, not a vit_ti16"):
         open_model("vit_ti16", weights=google_npz(), name="vit-ti16")
-    with pytest.raises(ValueError, match="holds a vit-ti16, not a vit_b16"):
+    with pytest.raises(ValueError, match="vit-ti16, not a vit_b16"):
         open_model("vit_b16", weights=path)
 
 
@@ -164,21 +152,17 @@ def test_url_that_does_not_exist(http):
 
 @pytest.mark.parametrize(("factory", "variant"), [(vit.vit_b16, "B_16"), (vit.vit_h14, "H_14")])
 def test_wrong_name_lists_those_of_the_variant(factory, variant):
-    with pytest.raises(ValueError, match="Unexpected weights: imagenet22k") as error:
+    with pytest.raises(ValueError, match="weights: imagenet22k") as error:
         factory(weights="imagenet22k")
     listed = re.findall("'([^']+)'", str(error.value).partition("published names")[2])
     assert listed == [checkpoint.weights for checkpoint in checkpoints.available(variant=variant)]
 
 
-def test_wrong_name_without_a_variant_lists_full_names():
-    with pytest.raises(ValueError, match="Unexpected weights: B_16/imagenet22k.*'B_16/imagenet21k'.*available"):
-        checkpoints.fetch("B_16/imagenet22k")
-
-
 @pytest.mark.parametrize("weights", ["nowhere.npz", "./nowhere", "/no/where", "models/ViT.weights.h5"])
 def test_wrong_path_is_called_a_path(weights):
-    with pytest.raises(FileNotFoundError, match="no file of weights at"):
-        checkpoints.fetch(weights, "B_16")
+    for read in (functools.partial(checkpoints.fetch, variant="B_16"), lambda path: vit.vit_b16(weights=path)):
+        with pytest.raises(FileNotFoundError, match="no file of weights at"):
+            read(weights)
 
 
 @pytest.fixture
@@ -319,7 +303,7 @@ def test_a_file_of_unknown_size_is_told_by_the_folder_that_it_is_published_in(tm
 
 def test_the_error_names_the_folder_that_a_file_must_be_in(monkeypatch):
     monkeypatch.setenv("VIT_KERAS_OFFLINE", "1")
-    with pytest.raises(FileNotFoundError, match=r"its folder, named 'deit_tiny_patch16_224\.fb_in1k'"):
+    with pytest.raises(FileNotFoundError, match=r"'deit_tiny_patch16_224\.fb_in1k'"):
         checkpoints.fetch(DEIT)
 
 

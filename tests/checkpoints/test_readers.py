@@ -17,6 +17,7 @@ import pytest
 from support import DATA
 from torch_pickles import state_dict, tensor, text, torch_legacy, torch_zip
 
+from vit_keras import from_checkpoint
 from vit_keras.checkpoints.readers import Kind, NpzReader, hdf5, open_weights, torch_pickle
 from vit_keras.checkpoints.readers.sniff import sniff
 
@@ -258,10 +259,11 @@ def test_an_exported_file_is_named(tmp_path, name):
 
 
 def test_missing(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"no file of weights at .*nowhere\.pth"):
+    with pytest.raises(FileNotFoundError, match=r"at .*nowhere\.pth"):
         open_weights(tmp_path / "nowhere.pth")
-    with pytest.raises(FileNotFoundError, match="no file of weights in the folder"):
-        open_weights(tmp_path)
+    for read in (open_weights, from_checkpoint):
+        with pytest.raises(FileNotFoundError, match="weights in the folder"):
+            read(tmp_path)
 
 
 def test_key_is_for_state_dicts(tmp_path):
@@ -330,7 +332,7 @@ def test_npz_with_something_else_beside(tmp_path, array, what):
     np.savez(tmp_path / "a.npz", weight=numbers(2), other=array)
     reader = open_weights(tmp_path / "a.npz")
     assert reader["weight"].shape == (2,)
-    with pytest.raises(ValueError, match=f"'other' cannot be read: .*{what}"):
+    with pytest.raises(ValueError, match=f"'other' .*{what}"):
         reader["other"]
 
 
@@ -372,7 +374,7 @@ def test_npz_with_the_same_name_twice(tmp_path):
     with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive, pytest.warns(UserWarning, match="Duplicate"):
         archive.writestr("a.npy", npy((1,), bytes(4)))
         archive.writestr("a.npy", npy((1,), bytes(4)))
-    with pytest.raises(ValueError, match=r"two members have the name 'a\.npy'"):
+    with pytest.raises(ValueError, match=r"two members .*'a\.npy'"):
         open_weights(tmp_path / "a.npz")
 
 
@@ -421,7 +423,7 @@ def test_safetensors_with_types_that_are_not_read(tmp_path):
     reader = open_weights(write(tmp_path / "a", safetensors_bytes(header, bytes(14))))
     assert reader["b"] == [0]
     for name, kind in (("a", "F4"), ("c", "complex64")):
-        with pytest.raises(ValueError, match=f"{name!r} cannot be read: .*{kind}"):
+        with pytest.raises(ValueError, match=f"{name!r} .*{kind}"):
             reader[name]
 
 
@@ -459,7 +461,7 @@ def test_safetensors_whose_header_lies(tmp_path, header, message):
 @pytest.mark.parametrize("length", [100, 1 << 26, 1 << 40, (1 << 64) - 1])
 def test_safetensors_with_a_header_beyond_the_file(tmp_path, length):
     path = write(tmp_path / "a", struct.pack("<Q", length) + b"{}" + bytes(20))
-    with pytest.raises(ValueError, match=f"a header of {length:,} bytes in a file of 30"):
+    with pytest.raises(ValueError, match=f"{length:,} bytes in a file of 30"):
         open_weights(path)
 
 
@@ -498,7 +500,7 @@ def test_missing_piece_is_named(tmp_path):
 
 
 def test_index_names_what_is_not_there(tmp_path):
-    with pytest.raises(ValueError, match=r"'d' is in model-1\.bin, but it is not"):
+    with pytest.raises(ValueError, match=r"'d' is in model-1\.bin"):
         open_weights(in_pieces(tmp_path, d="model-1.bin"))
 
 
@@ -509,7 +511,7 @@ def test_pieces_are_beside_the_index(tmp_path, name):
     folder = tmp_path / "folder"
     folder.mkdir()
     save_safetensors(tmp_path / "a.bin", {"d": numbers(2)})
-    with pytest.raises(ValueError, match="not an index of a file in pieces"):
+    with pytest.raises(ValueError, match="not an index"):
         open_weights(in_pieces(folder, d=name))
 
 
@@ -548,7 +550,7 @@ def test_folder_with_other_names(tmp_path):
     save_npz(tmp_path / "vit.npz", example())
     assert_equal(open_weights(tmp_path), example())
     save_npz(tmp_path / "mixer.npz", example())
-    with pytest.raises(ValueError, match=r"several files of weights\. Pass the path of one: mixer\.npz, vit\.npz"):
+    with pytest.raises(ValueError, match=r"several files.*mixer\.npz, vit\.npz"):
         open_weights(tmp_path)
 
 
@@ -592,7 +594,7 @@ def test_state_dict_of_choice():
     teacher, student = (open_weights(TORCH / "several.pth", key=key) for key in ("teacher", "student"))
     assert list(teacher) == list(student) == ["a"]
     assert teacher["a"].tolist() != student["a"].tolist()
-    with pytest.raises(ValueError, match=r"no state dict under 'ema'\. It has key='teacher' \(1 tensors\), key='stu"):
+    with pytest.raises(ValueError, match=r"'ema'.*key='teacher' \(1 .*key='stu"):
         open_weights(TORCH / "several.pth", key="ema")
 
 
@@ -609,7 +611,7 @@ ONE, TWO = state_dict(a=tensor((2,), (1,))), state_dict(b=tensor((2,), (1,)))
 
 def test_state_dicts_of_equal_standing(tmp_path):
     path = torch_zip(tmp_path / "a.pth", nested(generator=ONE, critic=TWO), [bytes(8)])
-    with pytest.raises(ValueError, match="holds several state dicts. Pass one of key='generator' .*key='critic'"):
+    with pytest.raises(ValueError, match="several.*key='generator' .*key='critic'"):
         open_weights(path)
     assert list(open_weights(path, key="critic")) == ["b"]
 
@@ -638,12 +640,12 @@ def test_unreadable_tensors_are_refused_when_asked_for():
     assert list(reader) == ["weight", "complex", "quantised", "sparse", "meta"]
     for name, why in (("complex", "complex64"), ("quantised", "quantized"), ("sparse", "sparse"), ("meta", "meta")):
         for ask in (reader.__getitem__, reader.shape, reader.dtype):
-            with pytest.raises(ValueError, match=f"{name!r} cannot be read: .*{why}"):
+            with pytest.raises(ValueError, match=f"{name!r} .*{why}"):
                 ask(name)
 
 
 def test_pickled_module():
-    with pytest.raises(ValueError, match=r"class torch\.nn\.modules\.container\.Sequential.*model\.state_dict\(\)"):
+    with pytest.raises(ValueError, match=r"container\.Sequential.*state_dict\(\)"):
         open_weights(TORCH / "module.pth")
 
 
@@ -681,7 +683,7 @@ def test_checksum(tmp_path):
     data = path.read_bytes()
     write(path, data.replace(np.full(64, 1.5, "f4").tobytes(), np.full(64, 2.5, "f4").tobytes()))
     reader = open_weights(path)
-    with pytest.raises(ValueError, match=r"damaged or incomplete: 'a' cannot be read \(its checksum is wrong\)"):
+    with pytest.raises(ValueError, match="'a' .*checksum"):
         reader["a"]
     assert reader["b"].shape == (3,)
 
@@ -722,7 +724,7 @@ def test_files_written_now(tmp_path, legacy):
     torch.save({"state_dict": state}, tmp_path / "a.pth", _use_new_zipfile_serialization=not legacy)
     assert_equal(open_weights(tmp_path / "a.pth"), {name: value.numpy() for name, value in state.items()})
     torch.save(model, tmp_path / "b.pth", _use_new_zipfile_serialization=not legacy)
-    with pytest.raises(ValueError, match=r"TransformerEncoderLayer.*model\.state_dict\(\)"):
+    with pytest.raises(ValueError, match=r"TransformerEncoderLayer.*state_dict\(\)"):
         open_weights(tmp_path / "b.pth")
 
 
@@ -899,7 +901,7 @@ def test_pickle_that_is_too_long(tmp_path, monkeypatch, limit):
     del program
 
     def fail():
-        with pytest.raises(ValueError, match=rf"{length:,} bytes, and at most {limit:,} are read"):
+        with pytest.raises(ValueError, match=f"{length:,} bytes.* at most {limit:,}"):
             open_weights(path)
 
     assert peak(fail)[1] < 1 << 20
@@ -1081,10 +1083,10 @@ def test_h5_that_claims_or_borrows(tmp_path):
     reader = open_weights(tmp_path / "a.h5")
     assert set(reader) == {"weight", "huge", "chunked", "outside", "virtual"}
     for name in ("huge", "chunked"):
-        with pytest.raises(ValueError, match=f"{name!r} cannot be read: it claims 4,398,046,511,104 bytes"):
+        with pytest.raises(ValueError, match=f"{name!r} .*4,398,046,511,104"):
             reader[name]
     for name in ("outside", "virtual"):
-        with pytest.raises(ValueError, match=f"{name!r} cannot be read: its values are in another file"):
+        with pytest.raises(ValueError, match=f"{name!r} .*another file"):
             reader[name]
 
 
@@ -1100,5 +1102,5 @@ def test_keras_archive_with_a_bomb(tmp_path, monkeypatch, limit):
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("config.json", bytes(limit + 1))
         archive.writestr("model.weights.h5", b"\x89HDF\r\n\x1a\n")
-    with pytest.raises(ValueError, match=rf"damaged or incomplete.*{limit + 1:,} bytes, and at most {limit:,}"):
+    with pytest.raises(ValueError, match=f"{limit + 1:,} bytes.* at most {limit:,}"):
         open_weights(path)

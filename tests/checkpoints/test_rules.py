@@ -332,9 +332,9 @@ def test_shared_arrays_are_in_each_block():
 def test_an_array_of_another_shape_is_refused():
     small = family(array("cls", "cls"), linear("qkv", "q", "k", "v"), conv("patch", "embedding"))
     found = named({"cls": (1,), "qkv.weight": (6, 2), "patch.weight": (2, 3, 4, 4)}, small)
-    with pytest.raises(ValueError, match=r"'qkv.weight' has the wrong shape \(7, 2\) \(.*equal"):
+    with pytest.raises(ValueError, match=r"'qkv.weight' .*\(7, 2\) \(.*equal"):
         rules.read(found.parts["k/kernel"], np.zeros((7, 2), "float32"))
-    with pytest.raises(ValueError, match=r"'patch.weight' has the wrong shape \(2, 3\)"):
+    with pytest.raises(ValueError, match=r"'patch.weight' .*\(2, 3\)"):
         rules.shape(found.parts["embedding/kernel"], (2, 3))
     with pytest.raises(ValueError, match=r"'cls' has the wrong shape"):
         rules.read(found.parts["cls"]._replace(index=1), np.zeros(1, "float32"))

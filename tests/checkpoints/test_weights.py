@@ -15,7 +15,6 @@ import subprocess
 import sys
 import threading
 import warnings
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
 import keras
 import make_google_npz
@@ -23,6 +22,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from family_files import _DTYPES, cases, load, matrix, write, write_safetensors
+from hub import served
 from support import ASSUMED, ROOT
 
 from vit_keras import checkpoints, from_checkpoint, vit
@@ -154,7 +154,7 @@ def test_dinos_file_of_teacher_and_student(tmp_path):
     assert_same_arrays(teacher, expected)
     student = checkpoints.Weights(path, key="student")
     np.testing.assert_array_equal(student["cls"], 2 * expected["cls"])
-    with pytest.raises(ValueError, match="no state dict under 'model'.*key='teacher'"):
+    with pytest.raises(ValueError, match="'model'.*key='teacher'"):
         checkpoints.Weights(path, key="model")
 
 
@@ -286,13 +286,13 @@ def test_every_unbuilt_family_of_hugging_face_has_a_case():
 def test_a_family_that_cannot_be_built(family, tmp_path):
     arrays = load("timm_vit").state_dict()
     arrays |= {"blocks.0.attn.rel_pos_h": np.zeros((7, 32)), "neck.0.weight": np.zeros((8, 64, 1, 1))}
-    with pytest.raises(ValueError, match="Segment Anything's encoder attends in windows"):
+    with pytest.raises(ValueError, match="Segment Anything"):
         checkpoints.Weights(write_safetensors(tmp_path / "sam.safetensors", arrays), family=family)
 
 
 @pytest.mark.parametrize("family", ["vit", "", 5])
 def test_a_family_that_is_none(family, tmp_path):
-    with pytest.raises(ValueError, match="Unknown family: .* The families are .*timm"):
+    with pytest.raises(ValueError, match="family: .*timm"):
         checkpoints.Weights(write(load("timm_vit"), tmp_path), family=family)
 
 
@@ -371,7 +371,7 @@ def test_relative_positions_of_another_size_are_found_before_a_weight_is_set(fol
     name = "blocks.1.attn.relative_position_bias_table"
     for changed in (golden.state_dict()[name][1:], golden.state_dict()[name].reshape(-1), np.float32(1).reshape(())):
         path = folder("timm_beit", {**golden.state_dict(), name: np.ascontiguousarray(changed) + np.float32(1)})
-        with pytest.raises(ValueError, match="relative_position_bias has shape .*, the model's is"):
+        with pytest.raises(ValueError, match="relative_position_bias has shape"):
             checkpoints.load_weights(model, path)
         assert_unchanged(model, before)
 
@@ -388,22 +388,20 @@ def test_two_arrays_for_one_weight(folder):
     arrays = load("timm_dinov2").state_dict()
     arrays["blocks.1.gamma_1"] = arrays["blocks.1.ls1.gamma"]
     path = folder("timm_dinov2", arrays)
-    with pytest.raises(
-        ValueError, match=r"model\.safetensors: Two arrays .*'Transformer/encoderblock_1/LayerScale_0/scale'"
-    ):
+    with pytest.raises(ValueError, match="Two .*encoderblock_1/LayerScale_0/scale"):
         checkpoints.Weights(path, strict=False)
 
 
 def test_the_numbered_layers_of_keras_are_not_advised_away(tmp_path):
     vit.build_model(16, 8, 1, 8, 2, "tiny", 16, classes=3, pre_norm=True).save_weights(tmp_path / "x.weights.h5")
-    with pytest.raises(ValueError, match="2 arrays are not known .* call model.load_weights"):
+    with pytest.raises(ValueError, match="2 arrays .*model.load_weights"):
         checkpoints.Weights(tmp_path / "x.weights.h5")
 
 
 def test_unknown_arrays_are_named_and_left_out_on_demand(folder):
     arrays = {**load("timm_vit").state_dict(), "blocks.0.adapter.weight": np.ones((4, 4), np.float32)}
     path = folder("timm_vit", arrays)
-    with pytest.raises(ValueError, match="1 arrays are not known .*'blocks.0.adapter.weight'. Pass strict=False"):
+    with pytest.raises(ValueError, match="1 arrays .*adapter.weight'.*strict=False"):
         checkpoints.Weights(path)
     assert checkpoints.Weights(path, strict=False).ignored == ("blocks.0.adapter.weight",)
 
@@ -420,7 +418,7 @@ def test_quantized_weights_are_not_read_without_their_scales(strict, tmp_path):
     model = vit.build_model(32, 8, 1, 32, 2, "tiny", 64, classes=10)
     model.quantize("int8")
     model.save_weights(tmp_path / "x.weights.h5")
-    with pytest.raises(ValueError, match="are quantized, .*Open the whole model.*load_model"):
+    with pytest.raises(ValueError, match="quantized, .*load_model"):
         checkpoints.Weights(tmp_path / "x.weights.h5", strict=strict)
 
 
@@ -428,9 +426,7 @@ def test_quantized_weights_are_not_read_without_their_scales(strict, tmp_path):
 def test_values_that_are_no_numbers_are_loaded_with_a_warning(value, folder):
     arrays = load("timm_vit").state_dict()
     arrays["norm.bias"] = np.full_like(arrays["norm.bias"], value)
-    with pytest.warns(
-        UserWarning, match="infinite or undefined values in 1 of 40 weights: Transformer/encoder_norm/bias"
-    ):
+    with pytest.warns(UserWarning, match="in 1 of 40 weights: .*encoder_norm/bias"):
         model = from_checkpoint(folder("timm_vit", arrays), num_heads=2)
     assert model.load_report.not_finite == ("Transformer/encoder_norm/bias",)
 
@@ -443,7 +439,7 @@ def test_a_shape_of_more_than_there_is(folder):
     with pytest.raises(ValueError, match="model.safetensors"):
         checkpoints.Weights(path)
     path.write_bytes(data.replace(b'"shape": [1, 1, 64]', b'"shape":[9, 99,999]'))
-    with pytest.raises(ValueError, match=r"model\.safetensors is damaged .* for the shape \(9, 99, 999\)"):
+    with pytest.raises(ValueError, match=r"damaged .*\(9, 99, 999\)"):
         checkpoints.Weights(path)
 
 
@@ -459,7 +455,7 @@ def test_damage_deep_in_an_npz(google_npz):
     data = bytearray(path.read_bytes())
     data[data.index(b"PK\x01\x02") - 2] ^= 1  # in the last value of the last member
     path.write_bytes(data)
-    with pytest.raises(ValueError, match="damaged or incomplete: .*cannot be read .*CRC|checksum"):
+    with pytest.raises(ValueError, match="CRC|checksum"):
         checkpoints.load_weights(model, path)
     assert_unchanged(model, before)
 
@@ -476,7 +472,7 @@ def test_damage_deep_in_a_file_of_pytorch(tmp_path):
     last = list(golden.state_dict().values())[-1].astype("<f4").tobytes()
     data[data.rindex(last) + len(last) - 1] ^= 1
     path.write_bytes(data)
-    with pytest.raises(ValueError, match=r"file\.pth is damaged .*(CRC|checksum)"):
+    with pytest.raises(ValueError, match=r"file\.pth .*(CRC|checksum)"):
         checkpoints.load_weights(model, path)
     assert_unchanged(model, before)
 
@@ -486,16 +482,14 @@ def test_damage_deep_in_a_file_of_pytorch(tmp_path):
 
 def test_heads_that_nothing_tells(folder):
     path = folder("timm_vit")
-    with pytest.raises(ValueError, match=r"model\.safetensors: .* Pass num_heads= \(one of 1, 2, 4, 8\), or put"):
+    with pytest.raises(ValueError, match=r"Pass num_heads= \(one of 1, 2, 4, 8\)"):
         from_checkpoint(path)
     assert from_checkpoint(path, num_heads=4).config.num_heads == 4
 
 
 @pytest.mark.parametrize("heads", [7, 0, -2, 128, "2", 2.0, True, None, [2]])
 def test_heads_that_cannot_be(heads, folder):
-    with pytest.raises(
-        ValueError, match=r"model\.safetensors: num_heads must divide .* 64: one of 1, 2, 4, 8\. Received"
-    ):
+    with pytest.raises(ValueError, match="num_heads .* 64: one of 1, 2, 4, 8"):
         from_checkpoint(folder("timm_vit"), num_heads=heads)
 
 
@@ -506,7 +500,7 @@ def test_heads_may_be_any_integer(folder):
 @pytest.mark.parametrize("name", ["timm_clip", "hf_clip_vision"])
 def test_activation_that_nothing_tells(name, tmp_path):
     path = write(load(name), tmp_path, config=False)
-    with pytest.raises(ValueError, match=r"Pass mlp_activation= \(one of 'quick_gelu', 'gelu'\)"):
+    with pytest.raises(ValueError, match="mlp_activation= .*'quick_gelu', 'gelu'"):
         from_checkpoint(path, num_heads=2)
     assert from_checkpoint(path, num_heads=2, mlp_activation="gelu").config.mlp_activation == "gelu"
 
@@ -519,9 +513,7 @@ def rectangle(rows):
 
 def test_rectangles(folder):
     path = folder("timm_vit", rectangle(1 + 6 * 3))
-    with pytest.raises(ValueError, match="18 patches, which is not a square grid.*source_grid="):
-        from_checkpoint(path, num_heads=2)
-    with pytest.raises(ValueError, match=r"18 patches, which is not the grid \(4, 4\)"):
+    with pytest.raises(ValueError, match=r"18 patches.*\(4, 4\)"):
         from_checkpoint(path, num_heads=2, source_grid=(4, 4))
     assert from_checkpoint(path, num_heads=2, source_grid=(6, 3)).config.image_size == (48, 24)
 
@@ -562,9 +554,14 @@ def test_absurd_values_in_config_json(changes, folder):
         checkpoints.Weights(folder(config=hf_config(**changes)))
 
 
+@pytest.mark.filterwarnings("ignore:.*config.json. invalid values.*preprocessing")
 @pytest.mark.parametrize(
     "config",
-    [{"architecture": "vit", "pretrained_cfg": 5}, {"architecture": "vit", "pretrained_cfg": {"input_size": 5}}],
+    [
+        {"architecture": "vit", "pretrained_cfg": 5},
+        {"architecture": "vit", "pretrained_cfg": {"input_size": 5}},
+        {"pretrained_cfg": "vit"},
+    ],
 )
 def test_absurd_values_in_timms_config_json(config, folder):
     with pytest.raises(ValueError, match=r"config\.json: invalid values"):
@@ -591,7 +588,7 @@ def test_a_file_beside_that_is_no_json(name, content, folder):
 )
 def test_config_json_of_another_model_is_not_used(other, folder):
     config = hf_config(num_attention_heads=7, layer_norm_eps=0.5, **other)
-    with pytest.warns(UserWarning, match=r"config\.json is not used: it is about a model of another size"):
+    with pytest.warns(UserWarning, match=r"config\.json is not used.* size"):
         model = from_checkpoint(folder(config=config), num_heads=2)
     assert model.config.epsilon == 1e-12
 
@@ -630,12 +627,6 @@ def test_preprocessing_that_cannot_be_done_does_not_prevent_loading(changes, fol
     with pytest.warns(UserWarning, match=r"preprocessor_config\.json.*'hugging-face'"):
         found = checkpoints.Weights(path)
     assert found.preprocessing == PRESETS["hugging-face"]
-
-
-@pytest.mark.filterwarnings("ignore:.*config.json. invalid values.*preprocessing")
-def test_a_config_json_of_timm_that_cannot_be_read_is_named(folder):
-    with pytest.raises(ValueError, match=r"config\.json: invalid values"):
-        checkpoints.Weights(folder("timm_vit", config={"pretrained_cfg": "vit"}))
 
 
 def test_your_own_file_under_a_published_name_is_not_the_published_one(tmp_path):
@@ -695,12 +686,12 @@ def test_hints_in_their_order(tmp_path, folder):
 )
 def test_metadata_that_contradict_the_arrays(settings, folder):
     path = folder("timm_vit", metadata={"vit_keras": json.dumps(settings)})
-    with pytest.raises(ValueError, match=r"model\.safetensors: invalid metadata"):
+    with pytest.raises(ValueError, match="invalid metadata"):
         checkpoints.Weights(path)
 
 
 def test_metadata_that_are_no_json(folder):
-    with pytest.raises(ValueError, match=r"model\.safetensors: invalid metadata"):
+    with pytest.raises(ValueError, match="invalid metadata"):
         checkpoints.Weights(folder("timm_vit", metadata={"vit_keras": "{"}))
 
 
@@ -778,7 +769,7 @@ def test_other_numerics_are_a_warning(tmp_path):
     golden = load("timm_vit")
     path = write(golden, tmp_path)
     model = from_checkpoint(path, **golden.options, mlp_activation="gelu_tanh")
-    with pytest.warns(UserWarning, match="made for mlp_activation='gelu' .the model's: 'gelu_tanh'"):
+    with pytest.warns(UserWarning, match="mlp_activation='gelu' .*'gelu_tanh'"):
         checkpoints.load_weights(model, path)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -789,9 +780,7 @@ def test_other_patches_are_an_error_unless_wanted(folder):
     path = folder("timm_vit")
     model = from_checkpoint(path, num_heads=2, patch_size=4)
     before = snapshot(model)
-    with pytest.raises(
-        ValueError, match=r"model\.safetensors .*patch size \(8, 8\) and \(4, 4\)\. Pass resize_patches=True"
-    ):
+    with pytest.raises(ValueError, match=r"\(8, 8\) and \(4, 4\).*resize_patches=True"):
         checkpoints.load_weights(model, path)
     assert_unchanged(model, before)
     assert "patches resampled from 8×8 to 4×4" in str(checkpoints.load_weights(model, path, resize_patches=True))
@@ -828,30 +817,11 @@ def test_paths_of_all_kinds(folder, tmp_path, monkeypatch):
         assert checkpoints.open_source(place).shapes == expected, place
 
 
-def test_places_without_weights(tmp_path):
-    (tmp_path / "config.json").write_text("{}")
-    (tmp_path / "notes.txt").write_text("nothing")
-    with pytest.raises(FileNotFoundError, match="no file of weights in the folder"):
-        from_checkpoint(tmp_path)
-    with pytest.raises(FileNotFoundError, match="no file of weights at"):
-        from_checkpoint(tmp_path / "nowhere.safetensors")
-    with pytest.raises(ValueError, match=r"notes\.txt is not a known format"):
-        from_checkpoint(tmp_path / "notes.txt")
-
-
 def test_a_url(folder, monkeypatch):
     path = folder("timm_vit")
     monkeypatch.setenv("no_proxy", "127.0.0.1")
-    monkeypatch.setattr(SimpleHTTPRequestHandler, "log_message", lambda *args: None)
-    handler = functools.partial(SimpleHTTPRequestHandler, directory=str(path.parent))
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            found = checkpoints.open_source(f"http://127.0.0.1:{server.server_port}/model.safetensors")
-        finally:
-            server.shutdown()
-            thread.join()
+    with served(path.parent) as address:
+        found = checkpoints.open_source(f"{address}/model.safetensors")
     assert_same_arrays(found, checkpoints.Weights(path))
 
 

@@ -113,13 +113,13 @@ def test_images_may_be_in_several_folders_and_maps_are_numbered(model, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["none.png"], "Could not find image or folder: none.png"),
-        (["one.png", "f/none"], "Could not find image or folder: f/none"),
+        (["none.png"], "folder: none.png"),
+        (["one.png", "f/none"], "folder: f/none"),
         (["empty"], "There are no images in empty"),
-        (["f/bad.png"], "f/bad.png: cannot identify image file"),
-        (["f", "--errors", "raise"], "f/bad.png: cannot identify image file"),
+        (["f/bad.png"], "f/bad.png: cannot identify"),
+        (["f", "--errors", "raise"], "f/bad.png: cannot identify"),
         (["f/a.jpg", "-o", "f/a.jpg"], "f/a.jpg is an input too"),
-        (["one.png", "-o", "out.txt"], "must end in .csv, .json, .jsonl, .png or another image format"),
+        (["one.png", "-o", "out.txt"], ".csv, .json, .jsonl, .png or"),
         (["one.png", "--set", "weights=x"], "--set cannot set 'weights'"),
     ],
 )

@@ -14,7 +14,7 @@ import make_google_npz
 import numpy as np
 import pytest
 from PIL import Image
-from support import ROOT
+from support import ROOT, forget_settings
 
 import vit_keras
 from vit_keras import checkpoints, vit
@@ -69,14 +69,6 @@ def seeded(model, scale=0.05):
     random = np.random.default_rng(0)
     model.set_weights([random.normal(0, scale, w.shape) + (w.name == "gamma") for w in model.weights])
     return model
-
-
-def forget_settings(file):
-    """Take our settings out of a safetensors file: a published one has none."""
-    content = file.read_bytes()
-    end = 8 + int.from_bytes(content[:8], "little")
-    header = json.dumps(json.loads(content[8:end]) | {"__metadata__": {"format": "pt"}}).encode()
-    file.write_bytes(len(header).to_bytes(8, "little") + header + content[end:])
 
 
 def other(name, attribute=None):

@@ -1,19 +1,17 @@
 """The programs of docs/deploy.md in other languages: each is taken from the page, built and run. All are slow."""
 
 import base64
-import http.server
 import importlib.util
 import json
 import re
 import shutil
 import subprocess
 import tarfile
-import threading
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hub import Files, served
 from PIL import Image
 from support import ROOT
 
@@ -46,10 +44,10 @@ def animals(tmp_path_factory):
     return folder, int(logits.argmax()), float(odds.max() / odds.sum())
 
 
-class Handler(http.server.SimpleHTTPRequestHandler):
+class Handler(Files):
     """Answers as TensorFlow Serving does, and serves the files of a folder."""
 
-    extensions_map = {**http.server.SimpleHTTPRequestHandler.extensions_map, ".mjs": "text/javascript"}
+    extensions_map = {**Files.extensions_map, ".mjs": "text/javascript"}
     received = []
 
     def do_POST(self):
@@ -60,16 +58,11 @@ class Handler(http.server.SimpleHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def log_message(self, *arguments):
-        pass
-
 
 @pytest.fixture
 def server(animals):
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=animals[0])) as running:
-        threading.Thread(target=running.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{running.server_port}"
-        running.shutdown()
+    with served(animals[0], Handler) as address:
+        yield address
 
 
 def run(*command):

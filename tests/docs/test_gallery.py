@@ -148,9 +148,9 @@ def test_what_runs_is_what_is_written(gallery, tmp_path):
 
 
 def test_what_cannot_be_made_is_said(gallery, tmp_path, capsys):
-    with pytest.raises(ValueError, match=r"line 20 of the page makes no `figure` for none\.png"):
+    with pytest.raises(ValueError, match=r"line 20 .*none\.png"):
         gallery.make(SMALL, tmp_path)
-    with pytest.raises(SystemExit, match=r"has the figures grey, moving, none\. Received: green"):
+    with pytest.raises(SystemExit, match="grey, moving, none.*green"):
         gallery.make(SMALL, tmp_path, ["green", "grey"])
     with pytest.raises(SystemExit):
         gallery.main(["--weights", str(tmp_path / "nothing.npz")])

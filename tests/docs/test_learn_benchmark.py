@@ -128,7 +128,7 @@ def test_drawn_images_of_all_classes_differ_and_are_the_same_each_time(kind, tmp
 
 
 def test_missing_files_are_named(folder):
-    with pytest.raises(FileNotFoundError, match="no .*gone.zip. Pass the folder of the data sets as --data DIR"):
+    with pytest.raises(FileNotFoundError, match="gone.zip.*--data DIR"):
         data.arrays(Task("gone.zip", 5), folder, 32, 0)
     with pytest.raises(ValueError, match="too few"):
         data.arrays(Task("colours.zip", 50, test=4), folder, 32, 0)

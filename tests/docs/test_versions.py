@@ -86,7 +86,7 @@ def test_cells_are_selected(matrix, project):
     assert len(matrix.selected(cells, "backend=jax,backend=torch")) == 2 * 2 * 2
     with pytest.raises(ValueError, match=r"Pass py=…, keras=… or backend=…"):
         matrix.selected(cells, "python=3.11")
-    with pytest.raises(ValueError, match=r"'py=3.9'. Known for py: 3.10, 3.11"):
+    with pytest.raises(ValueError, match="'py=3.9'.*3.10, 3.11"):
         matrix.selected(cells, "py=3.9")
 
 

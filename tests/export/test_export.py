@@ -44,7 +44,7 @@ def test_what_is_refused_before_anything_is_done(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="offers none"):
         vit_keras.export(None, tmp_path / "a.pt2", quantize="int8")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ImportError, match=r"needs onnx, onnxruntime, .*vit-keras\[onnx\]"):
+    with pytest.raises(ImportError, match=r"onnxruntime, .*vit-keras\[onnx\]"):
         vit_keras.export(None, tmp_path / "a.onnx")
     with pytest.raises(ImportError, match="needs tensorflow, not"):  # once, though it writes and runs the file
         vit_keras.export(None, tmp_path / "a", "saved_model")
@@ -66,7 +66,7 @@ def test_places(tmp_path):
     (other / "saved_model.pb").touch()
     placing.check_place(other, "saved_model")
     for path in (".", ".."):
-        with pytest.raises(ValueError, match="name the file or the new folder"):
+        with pytest.raises(ValueError, match="the file or the new folder"):
             vit_keras.export(tiny(), path, check=False)
     assert placing.names(tmp_path / "A.ONNX", "onnx")[0] == "A.ONNX.data"
     assert placing.names(tmp_path / "a.v1", "saved_model")[0] == "a.v1"
@@ -95,7 +95,7 @@ def test_one_picture_and_what_is_none(tmp_path):
         Image.fromarray(image).save(file, "PNG")
         for one in (file.getvalue(), file):
             assert pictures.check_pictures(plan, one) == [one]
-    with pytest.raises(TypeError, match="Images are paths, arrays or a folder"):
+    with pytest.raises(TypeError, match="paths, arrays or a folder"):
         pictures.check_pictures(plan, 3)
 
 

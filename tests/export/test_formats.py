@@ -208,7 +208,7 @@ def test_a_class_that_the_other_process_cannot_import(tmp_path):
 
     model = keras.Sequential([keras.Input((32, 32, 3)), Own(), tiny()])
     path = tmp_path / ("model" if other == "tensorflow" else "model.pt2")
-    with pytest.raises(ValueError, match=f"cannot open the model.*KERAS_BACKEND={other}"):
+    with pytest.raises(ValueError, match=f"KERAS_BACKEND={other}"):
         vit_keras.export(model, path)
     assert list(tmp_path.iterdir()) == []
 

@@ -55,7 +55,7 @@ def test_the_process_knows_where_our_modules_are(child, monkeypatch, tmp_path):
 
 def test_a_status_is_told(child):
     child(f"{START}\nsys.exit(3)")
-    with pytest.raises(RuntimeCrashed, match="ended with the status 3 without an answer"):
+    with pytest.raises(RuntimeCrashed, match="status 3 "):
         Running("onnx", "model.onnx").__enter__()
     assert ending(-300) == "was ended by the signal 300"
 
@@ -75,7 +75,7 @@ def test_a_file_is_kept_when_what_checks_it_crashes(child, tmp_path):
     pytest.importorskip("onnx")
     child(f"{START}\n{ABOUT}; sys.stdin.readline()\nos.kill(os.getpid(), signal.SIGSEGV)")
     path = tmp_path / "model.onnx"
-    with pytest.raises(RuntimeCrashed, match=r"was written, but not checked.*SIGSEGV.*pass check=False"):
+    with pytest.raises(RuntimeCrashed, match="not checked.*SIGSEGV.*check=False"):
         vit_keras.export(tiny(), path)
     report = json.loads((tmp_path / "model.onnx.report.json").read_text())
     assert path.stat().st_size == report["bytes"] and not report["comparisons"]
@@ -101,7 +101,7 @@ def test_a_folder_is_kept_when_what_checks_it_crashes(child, monkeypatch, tmp_pa
     everything_is_installed(monkeypatch)
     child(f"{START}\nos.kill(os.getpid(), signal.SIGSEGV)")
     path = tmp_path / "model"
-    with pytest.raises(RuntimeCrashed, match=r"was written, but not checked.*SIGSEGV.*pass check=False"):
+    with pytest.raises(RuntimeCrashed, match="not checked.*SIGSEGV.*check=False"):
         vit_keras.export(tiny(), path, format="saved_model")
     assert (path / "variables" / "variables.index").read_bytes() == b"345"
     assert "SIGSEGV" in json.loads((tmp_path / "model.report.json").read_text())["notes"][-1]
@@ -115,7 +115,7 @@ def test_a_killed_writer_leaves_nothing(monkeypatch, tmp_path):
     monkeypatch.setattr(
         other_backend.subprocess, "run", lambda _, **options: run([sys.executable, "-c", dies], **options)
     )
-    with pytest.raises(RuntimeError, match=rf"with {other} was ended by the signal SIGSEGV without a result.*oneDNN"):
+    with pytest.raises(RuntimeError, match=f"{other} .*SIGSEGV.*oneDNN"):
         vit_keras.export(tiny(), tmp_path / "model", format=name, check=False)
     assert not list(tmp_path.iterdir())
 

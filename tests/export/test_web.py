@@ -5,11 +5,11 @@ import http.server
 import io
 import json
 import tarfile
-import threading
 
 import numpy as np
 import pytest
 from export_cases import CASES, tiny
+from hub import running
 from PIL import Image
 from support import ROOT
 
@@ -268,7 +268,7 @@ def test_where_the_package_comes_from(tmp_path, made_up, monkeypatch):
     monkeypatch.setenv("VIT_KERAS_WEIGHTS", str(made_up))
     assert web.onnxruntime_web() == (SCRIPT, b"a program")
     made_up.write_bytes(data + b"x")
-    with pytest.raises(ValueError, match="SHA-256 .* it is not the published file"):
+    with pytest.raises(ValueError, match="SHA-256"):
         web.onnxruntime_web()
     monkeypatch.delenv("VIT_KERAS_WEIGHTS")
     monkeypatch.setenv("VIT_KERAS_OFFLINE", "1")
@@ -286,14 +286,12 @@ def test_where_the_package_comes_from(tmp_path, made_up, monkeypatch):
         def log_message(self, *_):
             pass
 
-    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+    with running(http.server.HTTPServer(("127.0.0.1", 0), Handler)) as server:
         monkeypatch.setattr(web, "URL", f"http://127.0.0.1:{server.server_port}/ort.tgz")
         with pytest.raises(ValueError, match="SHA-256"):
             web.onnxruntime_web()
         assert web.onnxruntime_web() == (SCRIPT, b"a program")
         assert web.onnxruntime_web() == (SCRIPT, b"a program") and sent == []  # it is kept
-        server.shutdown()
 
 
 def test_the_onnx_file_in_a_page(tmp_path, made_up):
@@ -302,7 +300,7 @@ def test_the_onnx_file_in_a_page(tmp_path, made_up):
     inside = runtimes.OnnxOfPage(path, "there is no browser")
     assert (inside.dtype, inside.names) == ("uint8", ["logits", "probabilities", "features"])
     path.write_text("<p>A page of somebody else", encoding="utf-8")
-    with pytest.raises(ValueError, match="no model in it: vit_keras.export did not write it"):
+    with pytest.raises(ValueError, match="no model in it"):
         runtimes.OnnxOfPage(path, "there is no browser")
 
 

@@ -76,10 +76,10 @@ def test_masks_of_another_shape_or_of_floats_are_refused(kind):
         wrong = [(count,), (batch + 1, count), (batch, count + 1), (batch, heads, count, count), (batch, count, 1)]
         wrong += [] if "pooling" in kind else [(batch, count + 1, count)]  # of a pooling these are images
         for shape in wrong:
-            with pytest.raises(ValueError, match=r"attention_mask must have the shape .*Received: \("):
+            with pytest.raises(ValueError, match="attention_mask .* shape "):
                 layer(x, attention_mask=np.ones(shape, bool))
         for mask in (np.zeros((batch, count), "float32"), np.where(random_mask(batch, count, count), 0, -np.inf)):
-            with pytest.raises(TypeError, match="attention_mask must be booleans.*float.*mask == 0"):
+            with pytest.raises(TypeError, match="attention_mask .*float.*mask == 0"):
                 layer(x, attention_mask=mask)
 
 

@@ -233,7 +233,7 @@ def test_initial_weights_are_the_references():
 @pytest.mark.parametrize(
     ("layer", "shape", "message"),
     [
-        (layers.MultiHeadSelfAttention(num_heads=5), (None, 17, 32), "32 should be divisible by number of heads = 5"),
+        (layers.MultiHeadSelfAttention(num_heads=5), (None, 17, 32), "32 .*number of heads = 5"),
         (layers.ClassToken(), (None, 4, 4, 32), "takes tokens of shape"),
         (layers.TransformerBlock(2, 8), (None, 17), "takes tokens of shape"),
         (layers.AddPositionEmbs(), (None, None, 32), "fixed number of tokens"),
@@ -256,7 +256,7 @@ def test_positions_without_a_grid_are_those_of_a_square():
     assert positions.patch_grid == (4, 4)
     positions = layers.AddPositionEmbs(name="table")
     positions.build((None, 13, 8))
-    with pytest.raises(ValueError, match=r"13 rows of table are not of a square.*grid=\(down, across\)"):
+    with pytest.raises(ValueError, match="13 rows .*grid="):
         positions(tokens, patches=patches)
 
 

@@ -220,21 +220,18 @@ def test_a_block_alone():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (
-            {"merge_tokens": 13},
-            "leaves 23 of 36 patches before block 1, which can merge one half.*every block can merge is 9",
-        ),
+        ({"merge_tokens": 13}, "23 of 36 patches before block 1.* is 9"),
         ({"merge_tokens": (0, 0, 19)}, "leaves 36 of 36 patches before block 2"),
         ({"merge_tokens": (1, 2)}, "one for each of 3 blocks"),
-        ({"merge_tokens": -1}, "merge_tokens must be an integer of at least 0"),
-        ({"merge_tokens": 1.5}, "merge_tokens must be an integer of at least 0"),
-        ({"merge_tokens": True}, "merge_tokens must be an integer of at least 0"),
+        ({"merge_tokens": -1}, "merge_tokens .*at least 0"),
+        ({"merge_tokens": 1.5}, "merge_tokens .*at least 0"),
+        ({"merge_tokens": True}, "merge_tokens .*at least 0"),
         ({"merge_tokens": 4, "rope_theta": 100.0, "position": None}, "rope_theta.*need all patches"),
         ({"merge_tokens": 4, "relative_positions": True}, "relative_positions.*need all patches"),
         ({"merge_tokens": 4, "tokens_mlp_dim": 8, "position": None, "pooling": "gap"}, "Mixer.*need all patches"),
         ({"merge_tokens": 4, "pooling": None, "include_top": False}, "pooling=None.*need all patches"),
         ({"merge_tokens": 4, "patch_dropout": 0.5}, "patch_dropout need all patches"),
-        ({"merge_tokens": 4, "image_size": None, "position_grid": 6}, "a known number of patches.*or merge_tokens=0"),
+        ({"merge_tokens": 4, "image_size": None, "position_grid": 6}, "number of patches.*merge_tokens=0"),
     ],
 )
 def test_what_cannot_be_merged_is_refused(options, message):

@@ -56,7 +56,7 @@ def test_a_reference_grid_scales_places_and_their_offset():
 
 
 def test_a_kind_that_is_none():
-    with pytest.raises(ValueError, match="kind must be one of 'centered', 'axial', 'axial_xy'"):
+    with pytest.raises(ValueError, match="kind .*'centered', 'axial', 'axial_xy'"):
         positions.rope_sincos((2, 2), 8, kind="mixed")
 
 
@@ -164,8 +164,8 @@ def test_registers_with_positions_are_in_the_table():
     ("fields", "message"),
     [
         ({"rope_kind": "spiral"}, "rope_kind must be one of"),
-        ({"rope_grid": (16, 16)}, "rope_grid and rope_offset need rope_theta"),
-        ({"rope_theta": 1.0, "rope_kind": "mixed", "rope_offset": 1.0}, "rope_grid and rope_offset need rope_theta"),
+        ({"rope_grid": (16, 16)}, "need rope_theta"),
+        ({"rope_theta": 1.0, "rope_kind": "mixed", "rope_offset": 1.0}, "need rope_theta"),
         ({"rope_offset": None}, "rope_offset must be a number"),
         ({"register_positions": True}, "register_positions=True needs registers"),
         ({"pooling": "map", "map_heads": 3}, "not divisible by map_heads=3"),

@@ -84,9 +84,9 @@ def test_as_many_images_as_tokens(pooling, count):
 def test_outputs_of_another_packing_are_refused():
     packed = vit_keras.pack(model_of(), tokens=40, images=3)
     packing = packed.arrange(images())
-    with pytest.raises(ValueError, match=r"\(rows, images\) = \(3, 3\). Received: \(4, 40, 5\)"):
+    with pytest.raises(ValueError, match=r"\(3, 3\).*\(4, 40, 5\)"):
         packing.unpack(np.zeros((4, 40, 5)))
-    with pytest.raises(ValueError, match=r"a value for each of 7 images. Received: \(1,\)"):
+    with pytest.raises(ValueError, match=r"7 images.*\(1,\)"):
         packing.spread([5])
 
 
@@ -106,7 +106,7 @@ def test_only_a_model_without_layers_around_its_vit_is_packed():
         keras.Model(image, keras.ops.softmax(model(image))),
     )
     for wrapped in around:
-        with pytest.raises(ValueError, match=r"layers around.*'tiny'.*anatomy.find_vit\(model\)"):
+        with pytest.raises(ValueError, match=r"'tiny'.*find_vit\(model\)"):
             vit_keras.pack(wrapped, tokens=40)
     nothing_around = (
         model,
@@ -385,13 +385,9 @@ def test_pictures_keep_their_shape():
 @pytest.mark.parametrize(
     ("options", "wrong", "message"),
     [
-        ({}, [np.zeros((8, 8), "float32")], r"must be an array \(height, width, 3\). Received: shape \(8, 8\)"),
+        ({}, [np.zeros((8, 8), "float32")], r"\(height, width, 3\).*\(8, 8\)"),
         ({}, [np.zeros((4, 8, 3), "float32")], "at least one patch"),
-        (
-            {},
-            [np.zeros((80, 80, 3), "float32")],
-            "80 x 80 pixels has 101 tokens, and a sequence has 40",
-        ),
+        ({}, [np.zeros((80, 80, 3), "float32")], "80 x 80 .*101 tokens.* 40"),
         ({}, [], "There are no images"),
         ({"resnet": (1,), "patch_size": 1}, None, "resnet needs the whole grid"),
         ({"resnet": (), "patch_size": 1}, None, "resnet needs the whole grid"),

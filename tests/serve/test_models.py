@@ -97,10 +97,10 @@ def test_a_name_of_digits_is_kept():
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"wokers": 2}, TypeError, "serve has no option 'wokers'. Did you mean 'workers'"),
+        ({"wokers": 2}, TypeError, "'wokers'.*'workers'"),
         ({"port": "0"}, ValueError, "port must be an integer"),
         ({"port": 70_000}, ValueError, "port must be from 0 to 65535"),
-        ({"proxies": "10.0.0.7"}, ValueError, r"proxies is a list of addresses. Pass \['10.0.0.7'\]"),
+        ({"proxies": "10.0.0.7"}, ValueError, r"proxies .*\['10.0.0.7'\]"),
     ],
 )
 def test_a_wrong_option_is_named(options, error, message):

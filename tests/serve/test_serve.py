@@ -639,14 +639,14 @@ class Files:
     "image_size, count, size, outputs, message",
     [
         (224, 900, (1, 1), {"features": True}, None),
-        (224, 1000, (1, 1), {"features": True}, "1000 images of 1×1 have 50,176,000 pixels"),
+        (224, 1000, (1, 1), {"features": True}, "1×1 .*50,176,000 pixels"),
         (224, 60_000, (1, 1), {"features": True}, "3,010,560,000 pixels"),
         (224, 1, (500_000, 1), {"features": True}, "112,000,000 pixels"),
         (224, 1, (1, 500_000), {"features": True}, "would need about 3,60. MB of memory"),
         (224, 16, (224, 224), {"attention_0": True}, None),
-        (224, 60, (224, 224), {"attention_0": False}, "answer to 60 images of 224×224 would have about 19. MB"),
+        (224, 60, (224, 224), {"attention_0": False}, "60 images of 224×224 .*19. MB"),
         (None, 1, (1024, 1024), {"features": True}, None),
-        (None, 1, (2048, 2048), {"features": True}, "image of 2048×2048 would need about 6,.* MB of memory"),
+        (None, 1, (2048, 2048), {"features": True}, "2048×2048 .*6,.* MB of memory"),
         (None, 1, (7000, 8000), {"features": True}, "56,000,000 pixels"),
     ],
 )
@@ -661,7 +661,7 @@ def test_what_a_request_costs_is_known_before_it_is_computed(image_size, count, 
 
 
 def test_an_image_without_a_patch_is_refused():
-    with pytest.raises(HTTPException, match=r"at least 16×16 pixels, one patch. Received: 300×9") as error:
+    with pytest.raises(HTTPException, match="16×16.*300×9") as error:
         Limits().check(Files(None), 1, (9, 300), {"features": True})
     assert error.value.status_code == 422
     Limits().check(Files(224), 1, (9, 300), {"features": True})
@@ -767,9 +767,7 @@ def test_files_that_cannot_be_served(tmp_path):
         with pytest.raises(ValueError, match=message):
             engine.Engine(tmp_path / name)
     path = make_tiny_onnx.save(tmp_path / "pixels.onnx", input_type="FLOAT")
-    with pytest.raises(
-        ValueError, match=r"'FP32', \[-1, -1, -1, 3\].*preprocessing=True for models of 1 or 3 channels"
-    ):
+    with pytest.raises(ValueError, match=r"\[-1, -1, -1, 3\].*preprocessing=True"):
         engine.Engine(path)
     path = make_tiny_onnx.save(tmp_path / "labels.onnx", labels=("a", "b"))
     with pytest.raises(ValueError, match="2 labels for 4 classes"), serve.running(path):
@@ -778,7 +776,7 @@ def test_files_that_cannot_be_served(tmp_path):
 
 @pytest.mark.parametrize("name", ["body", "pixels", "pending", "per_client", "timeout"])
 def test_limits_are_positive(name):
-    with pytest.raises(ValueError, match=f"{name} must be positive. Received: 0"):
+    with pytest.raises(ValueError, match=f"{name} .*Received: 0"):
         app.Limits(**{name: 0})
 
 

@@ -104,10 +104,10 @@ def test_fit_takes_a_dataset_without_labels_and_the_model_is_saved(tmp_path):
 def test_towers_of_different_widths_are_refused():
     image, _ = towers()
     config = TextConfig(vocab_size=8, context_length=4, num_layers=1, hidden_size=16, num_heads=2, mlp_dim=32)
-    with pytest.raises(ValueError, match=r"features of the same width. Received: \(None, 8\) and \(None, 512\)"):
+    with pytest.raises(ValueError, match=r"\(None, 8\) and \(None, 512\)"):
         ImageText(image, build_text(config))
 
 
 def test_there_are_two_losses():
-    with pytest.raises(ValueError, match="loss must be one of 'softmax', 'sigmoid'"):
+    with pytest.raises(ValueError, match="loss .*'softmax', 'sigmoid'"):
         ImageText(*towers(), loss="hinge")

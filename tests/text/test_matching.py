@@ -162,7 +162,7 @@ def test_the_best_of_unsigned_scores():
     assert text.top_k(np.array([[2**53, 2**53 + 1]]), 1)[0].tolist() == [[1]]
     best, values = text.top_k(np.array([[0, 5, 3]], "uint8"), 2)
     assert (best.tolist(), values.tolist()) == ([[1, 2]], [[5, 3]])
-    with pytest.raises(ValueError, match=r"\(rows, columns\). Received: an array of shape \(2,\)"):
+    with pytest.raises(ValueError, match=r"rows, columns.*\(2,\)"):
         text.top_k(np.array([0.1, 0.9]))
 
 
@@ -176,7 +176,7 @@ def test_texts_and_templates_are_checked(model, texts, templates, message):
 
 
 def test_names_of_classes_are_different(model):
-    with pytest.raises(ValueError, match="Each class needs a different name"):
+    with pytest.raises(ValueError, match="different name"):
         zero_shot_classifier(model, ["cat", "cat"])
 
 
@@ -185,7 +185,7 @@ def test_a_tokenizer_of_another_model_is_noticed(tmp_path):
     with pytest.raises(ValueError, match="ends no text with the token 5"):
         text.encode_texts(model, "a cat")
     model.tokenizer = lambda texts: np.full((1, LENGTH), 49407)
-    with pytest.raises(ValueError, match="it gives the token 49407, and the vocabulary of the text tower has 60"):
+    with pytest.raises(ValueError, match="token 49407.* has 60"):
         text.encode_texts(model, "a cat")
     model.tokenizer = None
     with pytest.raises(ValueError, match=r"set model.tokenizer"):

@@ -24,14 +24,14 @@ def changed(folder, name="hf_clip", file="config.json", **changes):
 @pytest.mark.parametrize(
     ("name", "changes", "message"),
     [
-        ("hf_clip", {"model_type": "blip_text_model"}, "model_type 'blip_text_model' is none of clip"),
-        ("hf_clip", {"model_type": "siglip_text_model"}, "contradicts the arrays, which are of Hugging Face's CLIP"),
+        ("hf_clip", {"model_type": "blip_text_model"}, "'blip_text_model' .*clip"),
+        ("hf_clip", {"model_type": "siglip_text_model"}, "contradicts .*Hugging Face's CLIP"),
         ("hf_clip", {"hidden_act": "mish"}, "hidden_act must be one of"),
-        ("hf_clip", {"hidden_size": 64}, "hidden_size=64 contradicts the arrays, which have 32"),
+        ("hf_clip", {"hidden_size": 64}, "hidden_size=64 contradicts.* 32"),
         ("hf_clip", {"num_attention_heads": 5}, "not divisible by num_heads=5"),
         ("hf_clip", {"eos_token_id": [1, 2]}, "eos_id must be"),
         ("hf_clip", {"quantization_config": {"bits": 4}}, "quantization_config must be None"),
-        ("open_clip", {"pool_type": "first"}, "pool_type must be one of argmax, eos, last"),
+        ("open_clip", {"pool_type": "first"}, "pool_type .*argmax, eos, last"),
         ("open_clip", {"embed_cls": True}, "embed_cls must be False"),
         ("open_clip", {"qk_norm": True}, "qk_norm must be False"),
         ("open_clip", {"rope": True}, "rope=True, whose effect is not known"),
@@ -48,10 +48,7 @@ def test_what_is_not_understood_is_refused(name, changes, message, tmp_path):
     ("array", "message"),
     [
         ("text.cls_emb", "CoCa's text tower has a class token"),
-        (
-            "text.transformer.resblocks.0.attn.ln_q.weight",
-            "'text.transformer.resblocks.0.attn.ln_q.weight'. Pass strict",
-        ),
+        ("text.transformer.resblocks.0.attn.ln_q.weight", "resblocks.0.attn.ln_q.weight'.*strict"),
     ],
 )
 def test_arrays_that_are_not_known_are_refused(array, message, tmp_path):
@@ -79,13 +76,13 @@ def test_a_text_tower_alone_is_no_pair(tmp_path):
     arrays = {name: array for name, array in arrays_of("hf_clip").items() if name.startswith("text")}
     path = write_safetensors(tmp_path / "model.safetensors", arrays)
     assert open_text(path).config.num_layers == 2
-    with pytest.raises(ValueError, match="has no logit_scale: it is a text tower alone"):
+    with pytest.raises(ValueError, match="no logit_scale"):
         open_image_text(path)
 
 
 def test_without_a_json_file_the_caller_says_what_the_arrays_do_not_show(tmp_path):
     path = write("open_clip_not_causal", tmp_path / "model", files=False)
-    with pytest.raises(ValueError, match="Cannot infer mlp_activation of the text tower"):
+    with pytest.raises(ValueError, match="infer mlp_activation"):
         open_text(path)
     with pytest.raises(ValueError, match="Cannot infer pooling"):
         open_text(path, mlp_activation="gelu")
@@ -127,7 +124,7 @@ def test_the_image_tower_follows_the_json_file_of_open_clip(tmp_path):
         ({"pool_type": "tok", "final_ln_after_pool": True}, "token"),
         ({"pool_type": "avg"}, "gap"),
         ({"pool_type": "none"}, "pool_type must be one of tok, avg"),
-        ({"pool_type": "avg", "final_ln_after_pool": True}, "a mean of the patches before the last norm"),
+        ({"pool_type": "avg", "final_ln_after_pool": True}, "mean of the patches"),
         ({"attentional_pool": True}, "attentional_pool must be False"),
         ({"qk_norm": True}, "qk_norm must be False"),
         ({"rope": True}, "rope=True, whose effect is not known"),

@@ -73,13 +73,13 @@ def test_a_text_that_is_too_long_is_an_error():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"num_heads": 3}, "hidden_size=16 is not divisible by num_heads=3"),
+        ({"num_heads": 3}, "hidden_size=16 .*num_heads=3"),
         ({"pooling": "eos"}, "pooling='eos' needs the eos_id"),
         ({"pooling": "eos", "eos_id": 50}, "below vocab_size=50"),
-        ({"pooling": "first"}, "pooling must be one of 'argmax', 'eos', 'last'"),
+        ({"pooling": "first"}, "pooling .*'argmax', 'eos', 'last'"),
         ({"epsilon": -1}, "epsilon must be"),
         ({"num_layers": 0}, "num_layers must be a positive integer"),
-        ({"mlp_activation": "gleu"}, "mlp_activation must be the name of an activation. Did you mean.*gelu"),
+        ({"mlp_activation": "gleu"}, "mlp_activation .*mean.*gelu"),
     ],
 )
 def test_a_wrong_configuration_is_an_error(options, message):
@@ -100,5 +100,5 @@ def test_a_text_tower_is_opened_alone(tmp_path):
 
 
 def test_a_text_tower_is_no_vision_transformer():
-    with pytest.raises(ValueError, match=r"not a Vision Transformer: its input has the shape \(None, None\)"):
+    with pytest.raises(ValueError, match=r"its input .*\(None, None\)"):
         anatomy.find_vit(build_text(TextConfig(**TINY)))

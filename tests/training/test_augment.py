@@ -207,12 +207,12 @@ def test_as_data():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"crop": 0}, "crop must be None or a number above 0, at most 1. Received: 0"),
+        ({"crop": 0}, "crop .*Received: 0"),
         ({"crop": "big"}, "Received: 'big'"),
         ({"mixup": -1}, "mixup must be None or a number above 0"),
         ({"aspect": (2, 1)}, r"aspect must be \(smallest, largest\)"),
         ({"aspect": 1}, "aspect must be a pair"),
-        ({"rand_augment": (2, 11)}, r"rand_augment must be \(layers, magnitude from 0 to 10\)"),
+        ({"rand_augment": (2, 11)}, "rand_augment .*from 0 to 10"),
         ({"rand_augment": (0, 9)}, r"Received: \(0, 9\)"),
         ({"rand_augment": (float("inf"), 9)}, "rand_augment must be a pair of numbers"),
     ],
@@ -224,16 +224,14 @@ def test_values_out_of_range(options, message):
 
 def test_unknown_fields():
     for make in (Augmentation().replace, lambda **fields: Augmentation.from_dict(fields)):
-        with pytest.raises(
-            ValueError, match="Augmentation has no 'cut_mix'. Did you mean 'cutmix'.* Its fields: crop, "
-        ):
+        with pytest.raises(ValueError, match="'cut_mix'.*'cutmix'.*fields: crop, "):
             make(cut_mix=1.0)
 
 
 def test_mistakes(photos):
-    with pytest.raises(ValueError, match=r"\[0, 255\], before preprocess_inputs. Received: \[-1, 1\]"):
+    with pytest.raises(ValueError, match=r"\[0, 255\].*\[-1, 1\]"):
         Augmentation()(photos / 127.5 - 1, seed=0)
-    with pytest.raises(ValueError, match=r"labels of shape \(n, classes\).*for 6 images. Received: \(6,\)"):
+    with pytest.raises(ValueError, match=r"\(n, classes\).*6 images.*\(6,\)"):
         Augmentation(mixup=0.2)(photos, np.arange(6), seed=0)
     four = np.random.default_rng(0).integers(0, 256, (6, 8, 8, 4), "uint8")
     with pytest.raises(ValueError, match="1 or 3 channels.*Received: 4"):  # Pillow would mix in their alpha

@@ -6,6 +6,7 @@ import pytest
 
 import vit_keras
 from vit_keras import anatomy, training, vit
+from vit_keras.preprocess import CLIP
 
 
 def made(seed, **options):
@@ -66,7 +67,7 @@ def test_models_may_differ_in_what_only_training_uses():
     ("options", "message"),
     [
         ({"classes": 2}, "the same names of the classes"),
-        ({"activation": "softmax"}, "the same activation. model 0, 'tiny': linear. model 1, 'tiny': softmax"),
+        ({"activation": "softmax"}, "0, 'tiny': linear. model 1, 'tiny': softmax"),
         ({"pooling": "gap"}, "the same pooling"),
         ({"mlp_activation": "relu"}, "the same mlp_activation"),
     ],
@@ -76,32 +77,22 @@ def test_another_architecture_is_refused_by_its_name(options, message):
         training.average([made(0), made(1, **options)])
 
 
-def test_other_classes_tasks_and_pixels_are_refused():
-    other = made(1)
-    other.labels = ("class 1", "class 0", "class 2")
-    with pytest.raises(ValueError, match="the same names of the classes"):
-        training.average([made(0), other])
-    other = made(1)
-    other.task = "multi"
-    with pytest.raises(ValueError, match="the same task. model 0, 'tiny': single"):
-        training.average([made(0), other])
-    other = made(1)
-    other.preprocessing = other.preprocessing.replace(mean=0.0)
-    with pytest.raises(ValueError, match="the same preprocessing"):
-        training.average([made(0), other])
-
-
-def test_weights_that_have_no_average_are_refused():
-    adapted, undefined, small = made(1), made(1), made(1)
-    training.add_lora(adapted, rank=2)
-    with pytest.raises(ValueError, match="has low-rank adapters. Merge them"):
-        training.average([made(0), adapted])
-    undefined.get_layer("head").bias.assign([0.0, np.nan, 0.0])
-    with pytest.raises(ValueError, match="model 1, 'tiny' has infinite or undefined values in head/bias"):
-        training.average([made(0), undefined])
-    small.quantize("int8")
-    with pytest.raises(ValueError, match="has int8 weights"):
-        training.average([small, small])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda model: setattr(model, "labels", ("class 1", "class 0", "class 2")), "names of the classes"),
+        (lambda model: setattr(model, "task", "multi"), "same task.*model 0, 'tiny': single"),
+        (lambda model: setattr(model, "preprocessing", CLIP), "the same preprocessing"),
+        (lambda model: training.add_lora(model, rank=2), "low-rank adapters"),
+        (lambda model: model.get_layer("head").bias.assign([0, np.nan, 0]), "model 1, 'tiny' .*head/bias"),
+        (lambda model: model.quantize("int8"), "has int8 weights"),
+    ],
+)
+def test_what_has_no_average_is_refused(change, message):
+    changed = made(1)
+    change(changed)
+    with pytest.raises(ValueError, match=message):
+        training.average([made(0), changed])
 
 
 @pytest.mark.parametrize("weights", [[1], [1, 2, 3], [0, 0], [1, -1], [1, np.nan], ["1", 1]])
@@ -115,7 +106,7 @@ def test_mistakes(tmp_path):
         training.average([])
     with pytest.raises(ValueError, match="output must end in .keras"):
         training.average([made(0)], output=tmp_path / "soup.npz")
-    with pytest.raises(TypeError, match="models must be Keras models or files. Received: 3"):
+    with pytest.raises(TypeError, match="models .*Received: 3"):
         training.average([3])
     with pytest.raises(FileNotFoundError):
         training.average([tmp_path / "none.keras"])

@@ -136,7 +136,7 @@ def test_the_verdict_depends_on_the_interval(right, accuracy, said):
 def test_no_classifier_is_that_of_several_folds():
     fold = Baseline({"class means": 90}, 100, 400, 3.0, "class means")
     joined = Baseline.joined([fold.to_dict(), fold.to_dict()])
-    with pytest.raises(ValueError, match="Each fold has a linear classifier of its own"):
+    with pytest.raises(ValueError, match="Each fold"):
         joined.put_into(keras.Sequential())
 
 
@@ -145,22 +145,27 @@ def test_no_classifier_is_that_of_several_folds():
 RIDGE = {**IDLE, "recipe": recipe("finetune", learning_rate=1e-9), "progress": False}
 
 
+@pytest.fixture(scope="module")
+def ridge(photos, tmp_path_factory):
+    """A fine-tuning that leaves its head as it started: the rate is 1e-9."""
+    return finetune(tiny(), photos, output=tmp_path_factory.mktemp("runs") / "ridge", **RIDGE)
+
+
 def heads_of(result):
     return [keras.ops.convert_to_numpy(variable) for variable in result.model.get_layer("head").variables]
 
 
 @pytest.mark.core
 @pytest.mark.compiles_long
-def test_a_new_head_starts_as_ridge_regression_of_the_features(photos, tmp_path):
-    """Computed once more from the files of the split; a rate of 1e-9 leaves the head as it was."""
-    result = finetune(tiny(), photos, output=tmp_path / "run", **RIDGE)
-    training_images = json.loads((result.folder / "split.json").read_text())["training"]
+def test_a_new_head_starts_as_ridge_regression_of_the_features(ridge, photos):
+    """Computed once more from the files of the split."""
+    training_images = json.loads((ridge.folder / "split.json").read_text())["training"]
     seen = training.embed(tiny(), [photos / path for path in training_images], progress=False)
     labels = [sorted(COLOURS).index(path.split("/")[0]) for path in training_images]
     probe = training.ridge_probe(seen, labels)
-    for found, wanted in zip(heads_of(result), (probe.kernel, probe.bias), strict=True):
+    for found, wanted in zip(heads_of(ridge), (probe.kernel, probe.bias), strict=True):
         np.testing.assert_allclose(found, wanted, atol=1e-5)  # float32, features in another order
-    assert result.evaluation.accuracy > 0.8
+    assert ridge.evaluation.accuracy > 0.8
 
 
 def test_a_head_that_is_kept_or_has_no_features_does_not_start_anew(photos, tmp_path):
@@ -210,7 +215,7 @@ def test_numbers_start_at_a_tenth(photos, tmp_path):
     np.testing.assert_allclose(bias, wanted.mean() + 0.1 * wanted.std() * probe.bias, rtol=1e-5)
 
 
-def test_a_run_that_was_stopped_in_its_first_epoch_has_the_same_start(photos, tmp_path, monkeypatch):
+def test_a_run_that_was_stopped_in_its_first_epoch_has_the_same_start(ridge, photos, tmp_path, monkeypatch):
     """Under a time limit, features may be of other images the second time. An older run has another start."""
 
     def stop(keep, batch, logs=None):
@@ -223,7 +228,6 @@ def test_a_run_that_was_stopped_in_its_first_epoch_has_the_same_start(photos, tm
     monkeypatch.setattr(job, "ridge_probe", None)
     found = heads_of(finetune(tiny(), photos, output=tmp_path / "run", **RIDGE))
     monkeypatch.undo()
-    whole = heads_of(finetune(tiny(), photos, output=tmp_path / "whole", **RIDGE))
     other = heads_of(finetune(tiny(), photos, output=tmp_path / "other", seed=1, **RIDGE))
-    np.testing.assert_allclose(found[0], whole[0], atol=1e-6)
+    np.testing.assert_allclose(found[0], heads_of(ridge)[0], atol=1e-6)
     assert np.abs(found[0] - other[0]).max() > 1e-3

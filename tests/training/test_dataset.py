@@ -106,7 +106,7 @@ def test_names_of_classes_and_files(tmp_path):
     data = image_folder(tmp_path, SIZE, shuffle=False, batch_size=3)
     assert data.class_names == ("2", "9", "10") and len(data.paths) == 3
     assert image_folder(tmp_path, SIZE, class_names=["10", "2", "9"], shuffle=False).paths[0].parent.name == "10"
-    with pytest.raises(ValueError, match="has the folders '9', and the classes are '10', '2'"):
+    with pytest.raises(ValueError, match="folders '9'.*'10', '2'"):
         image_folder(tmp_path, SIZE, class_names=["10", "2"])
     with pytest.raises(ValueError, match="class_names has a name twice"):
         image_folder(tmp_path, SIZE, class_names=["10", "2", "9", "2"])
@@ -187,9 +187,9 @@ def test_damaged_pictures(folder, damaged):
     (folder / "bee" / "2.png").write_bytes(whole[: len(whole) // 2])
     (folder / "cow" / "3.png").write_bytes(damaged)
     for options in ({}, {"cache": False}, {"validation_split": 0.5, "augmentation": Augmentation()}):
-        with pytest.raises(ValueError, match=r'\d.png.* There is 1 more. errors="skip" leaves'):
+        with pytest.raises(ValueError, match=r'\d.png.* 1 more.*errors="skip"'):
             image_folder(folder, SIZE, **options)
-    with pytest.warns(UserWarning, match=r"2 damaged images are left out: '.*bee.2.png', '.*cow.3.png'") as warned:
+    with pytest.warns(UserWarning, match="2 damaged .*bee.2.png', '.*cow.3.png'") as warned:
         data = image_folder(folder, SIZE, errors="skip", shuffle=False)
     assert warned.pop(UserWarning).filename == __file__ and data.counts.tolist() == [7, 8, 5]
     np.testing.assert_allclose(data[0][0], preprocess.GOOGLE(data.paths, SIZE), atol=1e-6)  # float32
@@ -238,7 +238,7 @@ def test_nothing_is_left_of_a_temporary_cache(folder, tmp_path, monkeypatch):
 def test_no_room_for_the_cache(folder, monkeypatch):
     usage = decoding.shutil.disk_usage("/")._replace(free=1000)
     monkeypatch.setattr(decoding.shutil, "disk_usage", lambda path: usage)
-    with pytest.warns(UserWarning, match="decoded in every epoch instead. cache=FOLDER"):
+    with pytest.warns(UserWarning, match="every epoch .*cache=FOLDER"):
         data = image_folder(folder, SIZE, shuffle=False)
     assert data._pictures.store is None and data[0][0].shape == (22, SIZE, SIZE, 3)
 
@@ -262,7 +262,7 @@ def test_wrong_folders(tmp_path):
     (tmp_path / "bee").mkdir()
     assert "There is no image of 'bee'" in message() and 'errors="skip"' in message()
     save(tmp_path / "cow" / "1.png", rng)
-    with pytest.warns(UserWarning, match="There is no image of 'bee'.*left out"):
+    with pytest.warns(UserWarning, match="'bee'.*left out"):
         data = image_folder(tmp_path, SIZE, errors="skip", batch_size=2)
     assert data.class_names == ("ant", "cow")
     with pytest.warns(UserWarning, match="There is no image of 'bee'"):
@@ -272,18 +272,18 @@ def test_wrong_folders(tmp_path):
     assert data.class_names == ("ant", "bee", "cow") and data.labels.tolist() == [0, 2]
     (tmp_path / "bee").rmdir()
     assert "nothing to hold out" in message(validation_split=0.2)
-    with pytest.warns(UserWarning, match="batch_size=32, but there are only 2 images"):
+    with pytest.warns(UserWarning, match="batch_size=32.* 2 images"):
         image_folder(tmp_path, SIZE, shuffle=True)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"batch_size": 0}, "batch_size must be a positive integer. Received: 0"),
+        ({"batch_size": 0}, "batch_size .*Received: 0"),
         ({"workers": -1}, "workers must be an integer of at least 0"),
-        ({"validation_split": 20}, "validation_split.*must be a fraction between 0 and 1. Received: 20"),
-        ({"errors": "ignore"}, "errors must be one of 'raise', 'skip'. Received: 'ignore'"),
-        ({"label_mode": "binary"}, "label_mode must be one of 'int', 'categorical'"),
+        ({"validation_split": 20}, "validation_split.*Received: 20"),
+        ({"errors": "ignore"}, "errors .*'raise', 'skip'.*'ignore'"),
+        ({"label_mode": "binary"}, "label_mode .*'int', 'categorical'"),
     ],
 )
 def test_wrong_arguments(folder, options, message):
@@ -350,7 +350,7 @@ def test_a_picture_that_vanishes_stops_the_run(folder):
     data = image_folder(folder, SIZE, cache=False, shuffle=False)
     kept = image_folder(folder, SIZE, cache=True, shuffle=False)
     np.testing.assert_array_equal(data[0][0], kept[0][0])
-    with pytest.raises(TypeError, match="cache must be 'auto', a folder or False. Received: 3"):
+    with pytest.raises(TypeError, match="cache .*Received: 3"):
         image_folder(folder, SIZE, cache=3)
     data.paths[0].unlink()
     with pytest.raises(FileNotFoundError, match="0.png"):
@@ -433,7 +433,7 @@ def test_good_data_passes(folder, model):
     [(PIXELS * 127.5 + 127.5, "from 0.* to 255"), (PIXELS / 2 + 0.5, "to 1"), (PIXELS * 0.3 + 0.4, "to 0.7")],
 )
 def test_pixels_in_another_range(model, pixels, found):
-    with pytest.warns(UserWarning, match=f"{found}. It was trained with pixels from -1 to 1. Normalize pixels"):
+    with pytest.warns(UserWarning, match=f"{found}.*from -1 to 1.*Normalize"):
         check(model, (pixels, LABELS))
 
 
@@ -441,7 +441,7 @@ def test_what_reaches_a_nested_vit_counts(model):
     layers = [keras.Input((SIZE, SIZE, 3)), keras.layers.Rescaling(1 / 127.5, offset=-1), model]
     raw = PIXELS * 127.5 + 127.5
     quiet(keras.Sequential(layers), (raw, LABELS))
-    with pytest.warns(UserWarning, match="reach the ViT are from -1.* to -0.99"):
+    with pytest.warns(UserWarning, match="from -1.* to -0.99"):
         check(keras.Sequential(layers), (PIXELS, LABELS))
     assert model(PIXELS[:1]).shape == (1, 3)  # as it was
 
@@ -510,7 +510,7 @@ def test_other_preprocessing():
     model.preprocessing = preprocess.Preprocessing(mean=preprocess.IMAGENET_MEAN, std=preprocess.IMAGENET_STD)
     pixels = np.concatenate([PIXELS, np.full_like(PIXELS[:1], 1), np.full_like(PIXELS[:1], -1)])
     quiet(model, model.preprocessing.normalise(pixels * 127.5 + 127.5))
-    with pytest.warns(UserWarning, match=r"from -1 to 1. It was trained with pixels from -2.12 to 2.64"):
+    with pytest.warns(UserWarning, match="from -1 to 1.*from -2.12 to 2.64"):
         check(model, pixels)
     with pytest.raises(ValueError, match="not finite"):
         check(model, PIXELS * np.inf)
@@ -520,12 +520,12 @@ def test_other_preprocessing():
     ("labels", "loss", "message"),
     [
         (np.array(["cat", "dog"])[LABELS % 2], None, "Labels must be numbers. Received: <U3"),
-        (LABELS + 1, None, "3 outputs takes labels that are whole numbers from 0 to 2. Received: labels from 1 to 3"),
+        (LABELS + 1, None, "3 outputs .*from 0 to 2.*from 1 to 3"),
         (LABELS - 1, None, "from -1 to 1"),
         (LABELS + 0.5, None, "from 0.5 to 2.5"),
-        (np.eye(4)[LABELS], None, r"Labels of shape \(20, 4\) do not fit a model with 3 outputs"),
+        (np.eye(4)[LABELS], None, r"\(20, 4\) .* 3 outputs"),
         (np.eye(3)[LABELS], "sparse_categorical_crossentropy", "takes class numbers. Received: one-hot"),
-        (LABELS, keras.losses.CategoricalCrossentropy(), r"takes one-hot labels \(n, 3\). Received: numbers"),
+        (LABELS, keras.losses.CategoricalCrossentropy(), r"one-hot labels \(n, 3\).*numbers"),
     ],
 )
 def test_labels_that_do_not_fit(model, labels, loss, message):
@@ -535,7 +535,7 @@ def test_labels_that_do_not_fit(model, labels, loss, message):
 
 def test_one_label_for_several_vectors_does_not_fit():
     tokens = small(3, include_top=False, pooling=None)
-    with pytest.raises(ValueError, match=r"several vectors for each image, shape \(None, \d+, 8\)"):
+    with pytest.raises(ValueError, match=r"several vectors.*\(None, \d+, 8\)"):
         check(tokens, (PIXELS, LABELS))
     quiet(tokens, (PIXELS, LABELS), loss="mean_squared_error")
 
@@ -549,22 +549,22 @@ def test_one_label_too_many_is_found_anywhere_in_arrays(model):
 def test_labels_of_one_output():
     model = small(1)
     quiet(model, (PIXELS, LABELS % 2))
-    with pytest.raises(ValueError, match="1 outputs takes labels from 0 to 1. Received: labels from 0 to 2"):
+    with pytest.raises(ValueError, match="from 0 to 1.*from 0 to 2"):
         check(model, (PIXELS, LABELS))
 
 
 def test_unbalanced_and_unshuffled_classes(folder, model):
     many = np.repeat(PIXELS, 3, axis=0)
     labels = np.array([0, 2] * 2 + [1] * 56)
-    with pytest.warns(UserWarning, match="largest class has 56 images, the smallest 2. Pass class_weight="):
+    with pytest.warns(UserWarning, match="56 images.* 2. Pass class_weight="):
         check(model, (many, labels))
-    with pytest.warns(UserWarning, match="All 32 images of the first batch are of one class. Is the dataset shuffled"):
+    with pytest.warns(UserWarning, match="All 32 images .*one class"):
         check(model, (many, np.repeat([0, 1], [32, 28])))
 
 
 def test_a_generator_is_left_alone(model):
     stream = iter([(PIXELS, LABELS)])
-    with pytest.warns(UserWarning, match="a generator, whose batches come only once: it is not checked"):
+    with pytest.warns(UserWarning, match="generator.*not checked"):
         check(model, stream)
     assert next(stream)[0] is PIXELS
 
@@ -587,14 +587,14 @@ def test_tf_data_is_checked(model):
     around = keras.Sequential([keras.Input(model.input_shape[1:]), model])
     with pytest.raises(ValueError, match=r"single images.*dataset.batch\(32\)"):
         check(around, data.map(lambda x, y: (x, tf.one_hot(y, 3))).unbatch())
-    with pytest.raises(TypeError, match=r"dictionaries of image, label.*dataset.map"):
+    with pytest.raises(TypeError, match="image, label.*dataset.map"):
         check(model, data.map(lambda x, y: {"image": x, "label": y}))
     quiet(model, data.map(lambda x, y: ({model.inputs[0].name: x}, y)))
     with pytest.raises(ValueError, match="channels come first"):
         check(model, data.map(lambda x, y: (tf.transpose(x, (0, 3, 1, 2)), y)))
     ragged = tf.ragged.stack([PIXELS[0], PIXELS[1, 1:]])
     for use in (model, lambda images: check(model, (images, LABELS[:2]))):
-        with pytest.raises(TypeError, match="images of one size. Received: a RaggedTensor"):
+        with pytest.raises(TypeError, match="RaggedTensor"):
             use(ragged)
 
 

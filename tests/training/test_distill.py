@@ -146,7 +146,7 @@ def test_the_teachers_logits_may_come_with_the_labels():
     with_teacher = compiled(student, teacher).test_on_batch(pictures(), LABELS)
     without = compiled(student, None).test_on_batch(pictures(), {"label": LABELS, "teacher": logits})
     np.testing.assert_allclose(with_teacher, without, rtol=1e-5)  # the same sums
-    with pytest.raises(ValueError, match='must yield \\(images, {"label": ..., "teacher": logits}\\)'):
+    with pytest.raises(ValueError, match='"label": ..., "teacher": logits'):
         compiled(student, None).test_on_batch(pictures(), LABELS)
 
 
@@ -186,14 +186,14 @@ def test_a_saved_run_goes_on(tmp_path):
 @pytest.mark.parametrize(
     "student, teacher, options, message",
     [
-        ({}, {}, {"kind": "warm"}, "kind must be one of 'soft', 'hard'. Received: 'warm'"),
+        ({}, {}, {"kind": "warm"}, "kind .*'soft', 'hard'.*'warm'"),
         ({}, {}, {"alpha": 1.5}, "alpha must be from 0 to 1. Received: 1.5"),
         ({}, {}, {"temperature": 0}, "temperature must be above 0. Received: 0"),
         ({}, {"classes": 4}, {}, "Received: output_shape"),
-        ({}, {"image_size": 16}, {}, "Received: input_shape .* keras.layers.Resizing"),
+        ({}, {"image_size": 16}, {}, "input_shape .* keras.layers.Resizing"),
         ({"activation": "sigmoid"}, {}, {}, "functional or sequential classifier"),
         ({"classes": 1}, {"classes": 1}, {}, "two classes or more"),
-        ({}, {"activation": "sigmoid"}, {}, "The teacher must return logits or a softmax"),
+        ({}, {"activation": "sigmoid"}, {}, "logits or a softmax"),
         ({"include_top": False, "pooling": None}, {}, {}, "functional or sequential classifier"),
     ],
 )
@@ -212,22 +212,22 @@ def test_a_student_of_another_task_and_a_teacher_without_a_graph_are_refused():
         def call(self, images):
             return keras.ops.mean(images, (1, 2))
 
-    with pytest.raises(ValueError, match="The teacher must be a functional or sequential model"):
+    with pytest.raises(ValueError, match="functional or sequential"):
         Distillation(tiny(), Teacher())
 
 
 def test_a_teacher_of_other_pixels_is_refused():
     teacher = tiny()
     teacher.preprocessing = Preprocessing(mean=0.1, std=0.2)
-    with pytest.raises(ValueError, match="pixels normalized with mean and std"):
+    with pytest.raises(ValueError, match="mean and std"):
         Distillation(tiny(), teacher)
     nested = keras.Sequential([teacher, keras.layers.Softmax()])
-    with pytest.raises(ValueError, match="pixels normalized with mean and std"):
+    with pytest.raises(ValueError, match="mean and std"):
         Distillation(tiny(), nested)
     scaled = keras.Sequential([keras.Input(teacher.input_shape[1:]), keras.layers.Rescaling(2.5, 2), teacher])
     Distillation(tiny(), scaled)  # whose first layer converts the pixels
     Distillation(tiny(), keras.Sequential([keras.layers.Resizing(16, 16), tiny(image_size=16)]))  # not built yet
-    with pytest.raises(TypeError, match="The teacher must be a Keras model. Received: str"):
+    with pytest.raises(TypeError, match="teacher .*Received: str"):
         Distillation(tiny(), "vit-b16")
 
 

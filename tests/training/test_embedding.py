@@ -160,7 +160,7 @@ def test_which_layer():
     np.testing.assert_allclose(tokens[:, 2:].mean(axis=1), embed(model, images, progress=False), **SAME)
     logits = embed(model, images, layer="head", progress=False)
     np.testing.assert_allclose(logits, model.predict(inputs, verbose=0), **SAME)
-    with pytest.raises(ValueError, match="no layer 'neck'. It has 'tokens', .*'embedding'"):
+    with pytest.raises(ValueError, match="'neck'.*'tokens', .*'embedding'"):
         embed(model, images, layer="neck")
     one, two = feature_maps(model, -1), feature_maps(model, [0], prefix=True)
     np.testing.assert_allclose(embed(one, images, progress=False).reshape(3, 4, 16), tokens[:, 2:], **SAME)
@@ -181,9 +181,9 @@ def test_a_headless_and_a_nested_model_and_one_of_any_size():
     np.testing.assert_allclose(nested.predict(images, verbose=0), expected @ kernel + bias, atol=1e-4)
     any_size = make(image_size=None, position_grid=(2, 2))
     assert embed(any_size, images, image_size=(24, 32), layer="tokens", progress=False).shape == (3, 13, 16)
-    with pytest.raises(ValueError, match=r"smaller than one patch, \(8, 8\) pixels. Its size is \(30, 1\)"):
+    with pytest.raises(ValueError, match=r"\(8, 8\) .*\(30, 1\)"):
         embed(any_size, [np.zeros((30, 1, 3), "uint8")], progress=False)
-    with pytest.raises(ValueError, match="takes images of .16, 16. pixels only. Received: image_size=32"):
+    with pytest.raises(ValueError, match=".16, 16. .*image_size=32"):
         embed(headless, images, image_size=32)
 
 
@@ -196,7 +196,7 @@ def test_a_headless_and_a_nested_model_and_one_of_any_size():
         ([{"x": np.zeros((2, 16, 16, 3))}], TypeError, "Received as x: dict"),
         (7, TypeError, "Received: 7"),
         (np.zeros((16, 16, 3), "uint8"), TypeError, r"Pass \[image\]"),
-        (np.zeros((2, 8, 8, 3), "float32"), ValueError, r"\('batch', 16, 16, 3\). Received: \(2, 8, 8, 3\)"),
+        (np.zeros((2, 8, 8, 3), "float32"), ValueError, r"16, 16, 3\).*\(2, 8, 8, 3\)"),
     ],
 )
 def test_mistakes(model, images, error, message):
@@ -205,11 +205,11 @@ def test_mistakes(model, images, error, message):
 
 
 def test_more_mistakes(model, folder, tmp_path):
-    with pytest.raises(ValueError, match="batch_size must be a positive integer"):
+    with pytest.raises(ValueError, match="batch_size"):
         embed(model, folder, batch_size=0)
-    with pytest.raises(ValueError, match=r"must end in \.npy, \.npz, \.parquet"):
+    with pytest.raises(ValueError, match=r"\.npy, \.npz, \.parquet"):
         embed(model, folder, output="features.csv")
-    with pytest.warns(UserWarning, match="reach the ViT are from 0 to 255") as said:
+    with pytest.warns(UserWarning, match="from 0 to 255") as said:
         embed(model, pictures().astype("float32"), progress=False)
     assert len([each for each in said if each.category is UserWarning]) == 1
     (tmp_path / "empty").mkdir()
@@ -289,7 +289,7 @@ def test_damaged_pictures_are_left_out_if_that_is_asked_for(model, folder, tmp_p
     for name in ("a.png", "9b.png"):
         (folder / "dog" / name).write_bytes((folder / "dog" / "9.png").read_bytes()[:60])
     options = {"errors": "skip", "batch_size": batch_size, "progress": False}
-    with pytest.warns(UserWarning, match="2 damaged images are left out: .*9b.png.*a.png"):
+    with pytest.warns(UserWarning, match="2 damaged .*9b.png.*a.png"):
         found, labels = embed(model, folder, return_labels=True, **options)
     np.testing.assert_allclose(found, whole[0], atol=1e-5)  # other batches, other sums
     np.testing.assert_array_equal(labels, whole[1])
@@ -308,7 +308,7 @@ def test_a_file_smaller_than_a_patch_is_damaged_for_a_model_of_any_size(tmp_path
     any_size = make(image_size=None, position_grid=(2, 2))
     for n, size in enumerate([(20, 16), (16, 3), (17, 16)]):
         Image.new("RGB", size).save(tmp_path / f"{n}.png")
-    with pytest.raises(ValueError, match=r"1\.png is smaller than one patch"):
+    with pytest.raises(ValueError, match=r"1\.png .*one patch"):
         embed(any_size, tmp_path, progress=False)
     with pytest.warns(UserWarning, match=r"left out: .*1\.png"):
         assert len(embed(any_size, tmp_path, errors="skip", progress=False)) == 2
@@ -447,18 +447,20 @@ def test_the_weight_decay_is_chosen():
     assert 0 <= alone.held_out <= 1
 
 
-def test_labels_in_other_shapes_and_few_examples():
+@pytest.mark.parametrize("fit", [linear_probe, ridge_probe])
+def test_labels_in_other_shapes_and_few_examples(fit):
     x, y = clouds(count=30, spread=0.1)
-    probe = linear_probe(x, y)
-    assert probe.accuracy(x, y) == 1.0
-    for labels in (np.eye(3)[y], y[:, None], y.astype("float32"), list(y), keras.ops.convert_to_tensor(y)):
-        np.testing.assert_array_equal(linear_probe(x, labels).kernel, probe.kernel)
-    assert linear_probe(x[:3], y[:3]).accuracy(x, y) > 0.9  # one of each class
-    more = linear_probe(x, y, classes=5)
-    assert more.kernel.shape == (8, 5)
-    assert set(more.predict(x)) == {0, 1, 2}
-    constant = linear_probe(np.append(x, np.full((30, 1), 7.0), axis=1), y)
-    np.testing.assert_allclose(constant.logits(np.append(x, np.full((30, 1), 9.0), axis=1)), probe.logits(x), atol=1e-4)
+    found = fit(x, y)
+    assert found.accuracy(x, y) == 1.0
+    column = [y[:, None]] if fit is linear_probe else []  # for the other, a column holds numbers
+    for labels in (np.eye(3)[y], *column, y.astype("float32"), list(y), keras.ops.convert_to_tensor(y)):
+        np.testing.assert_array_equal(fit(x, labels).kernel, found.kernel)
+    assert fit(x[:3], y[:3]).accuracy(x, y) > 0.9  # one of each class
+    more = fit(x, y, classes=5)
+    assert more.kernel.shape == (8, 5) and set(more.predict(x)) == {0, 1, 2}
+    assert fit is linear_probe or not more.kernel[:, 3:].any()
+    constant = fit(np.append(x, np.full((30, 1), 7.0), axis=1), y)
+    np.testing.assert_allclose(constant.logits(np.append(x, np.full((30, 1), 9.0), axis=1)), found.logits(x), atol=1e-4)
 
 
 @pytest.mark.parametrize("labels", [[[1, 1], [0, 0], [1, 0], [0, 1]], [[3.5, 1.0], [4, 2], [5, 3], [6, 4]]])
@@ -491,18 +493,6 @@ def test_ridge_probe_is_the_one_of_scikit_learn(count, width):
         assert found.held_out is None
 
 
-def test_ridge_probe_of_few_images_and_of_other_shapes():
-    x, y = clouds(count=30, spread=0.1)
-    found = ridge_probe(x, y)
-    for labels in (np.eye(3)[y], list(y), keras.ops.convert_to_tensor(y), y.astype("float32")):
-        np.testing.assert_array_equal(ridge_probe(x, labels).kernel, found.kernel)
-    assert ridge_probe(x[:3], y[:3]).accuracy(x, y) > 0.9  # one of each class
-    more = ridge_probe(x, y, classes=5)
-    assert more.kernel.shape == (8, 5) and not more.kernel[:, 3:].any() and set(more.predict(x)) == {0, 1, 2}
-    constant = ridge_probe(np.append(x, np.full((30, 1), 7.0), axis=1), y)
-    np.testing.assert_allclose(constant.logits(np.append(x, np.full((30, 1), 9.0), axis=1)), found.logits(x), atol=1e-5)
-
-
 @pytest.mark.parametrize(
     "change, message",
     [
@@ -531,7 +521,7 @@ def test_a_fifth_of_each_class_is_held_out():
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"features": np.zeros((4, 2, 3))}, r"shape \(n, features\). Received: \(4, 2, 3\)"),
+        ({"features": np.zeros((4, 2, 3))}, r"\(n, features\).*\(4, 2, 3\)"),
         ({"features": np.full((4, 3), np.nan)}, "not finite"),
         ({"labels": [0, 1]}, "4 integers"),
         ({"labels": ["cat", "dog", "cat", "dog"]}, "np.unique"),
@@ -539,7 +529,7 @@ def test_a_fifth_of_each_class_is_held_out():
         ({"classes": 2, "labels": [0, 1, 2, 1]}, "Labels of 2 classes must be 0 … 1"),
         ({"l2": "some"}, "l2 must be a positive number"),
         ({"l2": 0}, "l2 must be a positive number"),
-        ({"validation": (np.zeros((2, 5)), [0, 1])}, r"validation features must have the shape \(n, 3\)"),
+        ({"validation": (np.zeros((2, 5)), [0, 1])}, r"validation features .*\(n, 3\)"),
     ],
 )
 def test_mistakes_with_probes(options, message):
@@ -550,7 +540,7 @@ def test_mistakes_with_probes(options, message):
 
 def test_a_probe_that_does_not_fit_is_refused(model):
     x, y = clouds()
-    with pytest.raises(ValueError, match=r"kernel of \(8, 3\).*kernel of \(16, 3\)"):
+    with pytest.raises(ValueError, match=r"\(8, 3\).*\(16, 3\)"):
         linear_probe(x, y).apply_to(model)
     with pytest.raises(ValueError, match="Build it with classes=3"):
         linear_probe(x, y).apply_to(make(include_top=False))
@@ -558,7 +548,7 @@ def test_a_probe_that_does_not_fit_is_refused(model):
     for change in (lambda head: head.enable_lora(2), lambda head: head.quantize("int8")):
         changed = make()
         change(changed.get_layer("head"))
-        with pytest.raises(ValueError, match="apply the probe before the quantization"):
+        with pytest.raises(ValueError, match="before the quantization"):
             fits.apply_to(changed)
 
 

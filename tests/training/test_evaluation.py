@@ -16,15 +16,7 @@ layers = keras.layers
 
 def make(**options):
     """A tiny ViT in which nothing is zero, so that other pixels give other outputs."""
-    model = vit.build_model(
-        image_size=32,
-        patch_size=16,
-        num_layers=1,
-        hidden_size=16,
-        num_heads=2,
-        name="tiny",
-        **{"mlp_dim": 16, "classes": 3, **options},
-    )
+    model = vit.build_model(32, 16, 1, 16, 2, "tiny", **{"mlp_dim": 16, "classes": 3, **options})
     random = np.random.default_rng(0)
     model.set_weights([random.normal(size=weight.shape) * 0.3 for weight in model.get_weights()])
     return model
@@ -137,12 +129,12 @@ def test_a_model_without_a_graph_takes_pixels_if_it_normalizes(folders):
 
 def test_what_is_no_classifier(folders):
     headless, (folder, _) = make(include_top=False), folders[False]
-    with pytest.raises(ValueError, match="not a classifier: it has no head, and returns 16 features"):
+    with pytest.raises(ValueError, match="no head.* 16 features"):
         evaluate(headless, folder)
-    with pytest.raises(TypeError, match=r"images must be a folder of images or a table.*model\.evaluate"):
+    with pytest.raises(TypeError, match=r"images .*model\.evaluate"):
         evaluate(make(), [(np.zeros((2, 32, 32, 3)), np.zeros(2))])
     two = keras.Model(headless.input, [layers.Dense(3)(headless.output), layers.Dense(2)(headless.output)])
-    with pytest.raises(ValueError, match="not a classifier: it has 2 outputs"):
+    with pytest.raises(ValueError, match="has 2 outputs"):
         evaluate(two, folder)
     inputs = headless.preprocess([folder / "a" / "0.png"])
     expected = headless.predict(inputs, verbose=0)
@@ -198,9 +190,9 @@ def test_what_is_refused(folders, tmp_path):
     folder, _ = folders[False]
     with pytest.raises(FileNotFoundError, match=r"b/99\.png"):
         evaluate(make(), folder, only=["b/1.png", "b/99.png"], progress=False)
-    with pytest.raises(ValueError, match="has 7 classes without names. Received 3: 'a'"):
+    with pytest.raises(ValueError, match="7 classes .* 3: 'a'"):
         evaluate(make(classes=7), folder, progress=False)
-    with pytest.raises(ValueError, match="not a classifier: its output has the shape"):
+    with pytest.raises(ValueError, match="its output has the shape"):
         evaluate(make(include_top=False, pooling=None), folder, progress=False)
     with pytest.raises(FileNotFoundError, match="none"):
         evaluate(tmp_path / "none.keras", folder)
@@ -210,7 +202,7 @@ def test_what_is_refused(folders, tmp_path):
     broken.get_layer("head").bias.assign(np.full(3, np.nan))
     with pytest.raises(ValueError, match="not finite numbers"):
         evaluate(broken, folder, progress=False)
-    with pytest.raises(ValueError, match="errors must be one of 'raise', 'skip'. Received: 'ignore'"):
+    with pytest.raises(ValueError, match="errors .*'raise', 'skip'.*'ignore'"):
         evaluate(make(), folder, errors="ignore")
 
 
@@ -302,10 +294,10 @@ def test_other_columns_than_the_models(tmp_path):
     table = table_of(tmp_path, {"ant": [0, 1, 1, 0], "cow": [1, 1, 0, 0]})
     with pytest.raises(ValueError, match="no column 'bee'"):
         evaluate(model, table, images_dir=tmp_path)
-    with pytest.raises(ValueError, match="predicts 'ant', 'bee'. Received columns: 'ant', 'cow'"):
+    with pytest.raises(ValueError, match="'ant', 'bee'.*'ant', 'cow'"):
         evaluate(model, table, images_dir=tmp_path, label_column=["ant", "cow"])
     one = make(classes=1)
     name_classes(one, ("age",), "regression")
     assert evaluate(one, table, images_dir=tmp_path, label_column="cow").per_class[0]["name"] == "age"
-    with pytest.raises(ValueError, match="its task is 'multi'.*Pass a table"):
+    with pytest.raises(ValueError, match="'multi'.*a table"):
         evaluate(model, tmp_path.parent)

@@ -81,7 +81,7 @@ def test_they_are_those_of_cleanlab():
 
 
 def test_wrong_probabilities_are_named():
-    with pytest.raises(ValueError, match="one class number for each image"):
+    with pytest.raises(ValueError, match="class number"):
         training.label_issues(np.ones((3, 2)), [0, 1])
     with pytest.raises(ValueError, match="from 0 to 1"):
         training.label_issues(np.ones((3, 2)) / 2, [0, 1, 2])
@@ -124,7 +124,7 @@ def test_a_weight_decay_is_a_number_or_auto():
     features, labels = blobs(classes=2, each=40)
     for call in (training.out_of_fold, lambda *data, l2: image_curve(*data, *data, l2=l2)):
         for wrong in ("automatic", 0.0):
-            with pytest.raises(ValueError, match=r"l2 must be a positive number or 'auto'"):
+            with pytest.raises(ValueError, match="l2 .*'auto'"):
                 call(features, labels, l2=wrong)
 
 

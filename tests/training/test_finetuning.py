@@ -128,11 +128,7 @@ def test_a_damaged_picture_is_named_and_left_out(finished, photos):
     assert "broken.png" in (result.folder / "report.html").read_text("utf-8")
     with pytest.raises(ValueError, match=r"broken\.png"):
         finetune(
-            photos,
-            model=tiny(),
-            output=result.folder.parent / "none",
-            progress=False,
-            **{**SETTINGS, "errors": "raise"},
+            tiny(), photos, output=result.folder.parent / "none", progress=False, **{**SETTINGS, "errors": "raise"}
         )
     assert not (result.folder.parent / "none").exists()
 
@@ -312,9 +308,9 @@ def test_training_ends_when_a_third_of_it_brought_nothing(tmp_path, epochs, accu
 
 def test_a_loss_that_is_no_number_ends_the_training(tmp_path):
     keep = running.Keep(running.Run(tmp_path, {}, False))
-    with pytest.raises(ValueError, match=r"not a finite number in epoch 3.*learning rate"):
+    with pytest.raises(ValueError, match="finite.* epoch 3.*learning rate"):
         keep.on_epoch_end(2, {"loss": math.nan})
-    with pytest.raises(ValueError, match=r"have no val_r2 in epoch 3.* hold out more"):
+    with pytest.raises(ValueError, match="val_r2 in epoch 3"):
         keep.on_epoch_end(2, {"loss": 0.5, "val_loss": 0.5, "val_r2": math.nan})
 
 
@@ -337,14 +333,14 @@ def test_nothing_is_left_to_hold_out(tmp_path):
 
 
 def test_a_finished_run_is_not_overwritten(finished, photos):
-    with pytest.raises(ValueError, match=r"has a finished run.*--overwrite"):
+    with pytest.raises(ValueError, match="a finished run.*--overwrite"):
         finetune(photos, model=tiny(), output=finished[0].folder)
 
 
 def test_another_run_in_the_same_folder(tmp_path):
     running.Run(tmp_path, {"seed": 0, "epochs": 3, "recipe": {"unfreeze_at": (1, 2)}}, False).begin(3)
     assert running.Run(tmp_path, {"seed": 0, "epochs": 3, "recipe": {"unfreeze_at": (1, 2)}}, False).epochs == 3
-    with pytest.raises(ValueError, match="unfinished run with another seed, epochs. .*--overwrite"):
+    with pytest.raises(ValueError, match="another seed, epochs.*--overwrite"):
         running.Run(tmp_path, {"seed": 1, "epochs": 4, "recipe": {"unfreeze_at": (1, 2)}}, False)
     again = running.Run(tmp_path, {"seed": 1}, overwrite=True)
     assert again.decided is None

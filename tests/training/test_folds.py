@@ -66,15 +66,8 @@ HOW = recipe("finetune", learning_rate=3e-3)
 
 
 def options(photos, **others):
-    same = {
-        "images_dir": photos,
-        "image_column": "id",
-        "recipe": HOW,
-        "batch_size": 8,
-        "image_size": SIZE,
-        "mistakes": 0,
-    }
-    return {**same, "progress": False, **others}
+    same = {"images_dir": photos, "image_column": "id", "recipe": HOW, "batch_size": 8, "image_size": SIZE}
+    return {**same, "mistakes": 0, "progress": False, **others}
 
 
 # --- a time limit below one epoch -----------------------------------------------------------------------------------
@@ -166,15 +159,12 @@ def test_a_model_of_numbers_goes_on_in_its_unit(photos, columns, tmp_path):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"label_column": "kind", "metric": "rmse"}, "'rmse' does not fit the task 'single'.*macro_f1"),
+        ({"label_column": "kind", "metric": "rmse"}, "'rmse' .*'single'.*macro_f1"),
         ({"label_column": "kind", "metric": "f2"}, "metric must be one of"),
-        ({"label_column": "age", "balance": True}, "balance=True weighs classes.*'regression'"),
-        ({"label_column": "kind", "folds": 100}, "48 images cannot be divided into 100 parts. Pass folds=48, or"),
+        ({"label_column": "age", "balance": True}, "balance=True .*'regression'"),
+        ({"label_column": "kind", "folds": 100}, "100 parts.*folds=48, or"),
         ({"label_column": "kind", "folds": "fold"}, "no column 'fold'"),
-        (
-            {"label_column": "kind", "folds": "kind", "group_column": "green"},
-            "column 'kind' divides groups of group_column=: 'p",
-        ),
+        ({"label_column": "kind", "folds": "kind", "group_column": "green"}, "'kind' .*group_column=: 'p"),
     ],
 )
 def test_what_does_not_fit(photos, columns, tmp_path, given, message):
@@ -210,7 +200,7 @@ def test_unbalanced_classes_are_warned_of_unless_they_are_balanced(photos, colum
 
 
 def test_a_folder_takes_no_columns(photos, columns, tmp_path):
-    with pytest.raises(ValueError, match="group_column belongs to a table"):
+    with pytest.raises(ValueError, match="group_column"):
         finetune(photos, model=tiny(), output=tmp_path / "run", group_column="patient")
     with pytest.raises(FileNotFoundError, match="no folder"):
         finetune(tmp_path / "nowhere", model=tiny(), output=tmp_path / "run", group_column="patient")
@@ -314,7 +304,7 @@ def test_folds_that_were_stopped_go_on_with_the_same_options_only(photos, column
     with pytest.raises(KeyboardInterrupt):
         finetune(columns, **options(photos, **given))
     changed = {"image_size": 16, "probe": False, "calibrate": True}
-    with pytest.raises(ValueError, match="unfinished run with another image_size, probe, calibrate"):
+    with pytest.raises(ValueError, match="another image_size, probe, calibrate"):
         finetune(columns, **options(photos, **given, **changed))
     (state,) = (tmp_path / "run").rglob("state.json")
     older = json.loads(state.read_text())
@@ -343,8 +333,6 @@ def test_a_column_says_the_folds(photos, columns, tmp_path):
     finetune(table, model=tiny(), output=tmp_path / "run", **given)
     with open(tmp_path / "run" / "oof.csv", newline="") as file:
         assert [int(row["fold"]) for row in csv.DictReader(file)] == table["fold"]
-    with pytest.raises(ValueError, match="has a finished run"):
-        finetune(table, model=tiny(), output=tmp_path / "run", **given)
 
 
 # --- as large and as bad as real ones -----------------------------------------------------------------------------

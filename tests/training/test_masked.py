@@ -267,12 +267,12 @@ def test_every_kind_of_encoder(kind, options):
             for kind in KINDS
         ),
         (MaskedAutoencoder, {}, {"mask_ratio": 0.99}, "mask_ratio=0.99 leaves 0 of 8 patches"),
-        (MaskedAutoencoder, {}, {"mask_ratio": 1.5}, "mask_ratio must be a fraction .* Received: 1.5"),
-        (MaskedAutoencoder, {}, {"decoder_width": 18}, "decoder_width must be at least 8, .* Received: 18"),
+        (MaskedAutoencoder, {}, {"mask_ratio": 1.5}, "mask_ratio .*Received: 1.5"),
+        (MaskedAutoencoder, {}, {"decoder_width": 18}, "decoder_width .*Received: 18"),
         (MaskedAutoencoder, {}, {"decoder_width": 4, "decoder_heads": 1}, "decoder_width must be at least 8"),
-        (MaskedPatchPrediction, {}, {"corrupt": 0}, "corrupt must be a fraction .* Received: 0"),
+        (MaskedPatchPrediction, {}, {"corrupt": 0}, "corrupt .*Received: 0"),
         (MaskedPatchPrediction, {}, {"mask": 0.5}, "sum to 1. Received: 0.5, 0.1, 0.1"),
-        (MaskedPatchPrediction, {}, {"bits": 8}, "at most 16 for all 3 channels. Received: 8"),
+        (MaskedPatchPrediction, {}, {"bits": 8}, "at most 16 .*Received: 8"),
     ],
 )
 def test_what_cannot_be_trained_is_refused(kind, model, options, message):

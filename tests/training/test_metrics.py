@@ -93,10 +93,10 @@ def test_two_classes_have_the_auc_of_the_second():
 def test_a_class_without_targets_is_left_out_of_the_mean_and_named(name):
     labels = LABELS.copy()
     labels[:, 1] = 0
-    with pytest.warns(UserWarning, match=rf"{name} is the mean over 2 of 3 classes.* numbers 1\."):
+    with pytest.warns(UserWarning, match=rf"{name} .*2 of 3 classes.* 1\."):
         found = metrics.score(name, labels, MULTI, "multi")
     assert found == pytest.approx(metrics.score(name, LABELS[:, ::2], MULTI[:, ::2], "multi"))
-    with pytest.raises(ValueError, match="some targets have and others do not"):
+    with pytest.raises(ValueError, match="some targets"):
         metrics.score(name, np.zeros((3, 2)), np.ones((3, 2)), "multi")
 
 
@@ -135,12 +135,6 @@ def test_a_half_is_a_label():
     assert metrics.score("accuracy", np.array([[1], [0], [1]]), outputs, "multi") == 1.0
 
 
-@pytest.mark.parametrize("name", ["macro_f1", "micro_f1", "weighted_f1"])
-def test_f1_of_one_label_is_that_of_the_label(name):
-    found = metrics.score(name, LABELS[:, :1], MULTI[:, :1], "multi")
-    assert found == pytest.approx(sk.f1_score(LABELS[:, 0], SET[:, 0]))
-
-
 def test_the_log_loss_of_a_label_that_no_target_has():
     labels = np.array([[0, 1], [0, 0]])
     outputs = np.array([[0.1, 0.8], [0.2, 0.4]])
@@ -160,14 +154,14 @@ def test_one_image_has_a_score():
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("rmse", CLASSES, SINGLE, "single"), "does not fit the task 'single', which these fit: accuracy, bal"),
-        (("accuracy", CLASSES, SINGLE, "sinlge"), "task must be one of .*Did you mean 'single'"),
+        (("rmse", CLASSES, SINGLE, "single"), "'single', which .*accuracy, bal"),
+        (("accuracy", CLASSES, SINGLE, "sinlge"), "task .*mean 'single'"),
         (("macrof1", CLASSES, SINGLE), "Did you mean 'macro_f1'"),
-        (("accuracy", CLASSES, SINGLE[:5]), r"of one length. Received: targets \(80,\), outputs \(5, 4\)"),
+        (("accuracy", CLASSES, SINGLE[:5]), r"targets \(80,\), outputs \(5, 4\)"),
         (("accuracy", CLASSES, SAID), r"\(n,\) and \(n, classes\)"),
         (("accuracy", CLASSES[:0], SINGLE[:0]), "of one length"),
         (("accuracy", CLASSES + 1, SINGLE), "from 0 to 3. Received: .*4"),
-        (("map", LABELS + 0.5, MULTI, "multi"), "from 0 to 1. Received: .*0.5|from 0 to 1. Received: .*1.5"),
+        (("map", LABELS + 0.5, MULTI, "multi"), "from 0 to 1.*(0.5|1.5)"),
         (("map", LABELS, MULTI[:, :2], "multi"), "one shape"),
         (("map", LABELS[:, 0], MULTI[:, 0], "multi"), r"\(n, labels\), both"),
         (("mae", np.eye(3), np.eye(3), "ordinal"), r"\(n,\), both"),

@@ -15,22 +15,7 @@ from vit_keras.training.evaluation.other_evaluations import LabelsEvaluation, Re
 pandas = pytest.importorskip("pandas")
 
 SPELLINGS = (
-    "001",
-    "01",
-    "1",
-    "1.0",
-    "1e3",
-    "1000",
-    "+1",
-    "-1",
-    "NA",
-    "None",
-    "True",
-    "true",
-    "0x1",
-    "1_000",
-    "ä b",
-    "1,5",
+    *("001", "01", "1", "1.0", "1e3", "1000", "+1", "-1", "NA", "None", "True", "true", "0x1", "1_000", "ä b", "1,5"),
 )
 IDS = [str(number) for number in range(6)]
 
@@ -67,7 +52,7 @@ def test_rows_longer_than_the_first_line_are_read_or_refused(images, tmp_path, s
         rows = (separator.join([number, "ab"[int(number) % 2], *[end] * more]) for number in IDS)
         path.write_text("\n".join([f"image{separator}label", *rows]), encoding="utf-8")
         if end or more > 1:
-            with pytest.raises(ValueError, match="more values in its rows than names of columns"):
+            with pytest.raises(ValueError, match="more values"):
                 read_table(path, images_dir=images)
         else:
             assert read_table(path, images_dir=images).names == ("a", "b")
@@ -75,31 +60,12 @@ def test_rows_longer_than_the_first_line_are_read_or_refused(images, tmp_path, s
 
 def test_a_column_without_any_label_is_refused(images, tmp_path):
     for separator in " |":
-        with pytest.raises(ValueError, match="'label' has no label in any row"):
+        with pytest.raises(ValueError, match="'label' .*in any row"):
             read_table(table(tmp_path, [""] * 3), images_dir=images, separator=separator)
 
 
-def test_tab_separated_and_parquet_files(images, tmp_path):
-    assert read_table(table(tmp_path, ["01", "1"] * 3, "\t", "a.tsv"), images_dir=images, task="single").names == (
-        "01",
-        "1",
-    )
-    pytest.importorskip("pyarrow")
-    pandas.DataFrame({"image": IDS, "label": [0, 1] * 3}).to_parquet(tmp_path / "a.parquet")
-    assert read_table(tmp_path / "a.parquet", images_dir=images).names == ("0", "1")
-    pandas.DataFrame({"image": IDS, "label": ["01", "1"] * 3}).to_parquet(tmp_path / "b.parquet")
-    assert read_table(tmp_path / "b.parquet", images_dir=images).names == ("01", "1")
-
-
-def test_an_arrow_table_is_a_table(images):
-    arrow = pytest.importorskip("pyarrow")
-    given = {"image": IDS, "label": [0, 1] * 3}
-    found = read_table(arrow.table(given), images_dir=images)
-    assert found.names == ("0", "1") and found.labels.tolist() == [0, 1] * 3
-
-
 def test_a_column_by_a_number_is_named(images, tmp_path):
-    with pytest.raises(ValueError, match="no column '0'.* Its columns: image, label"):
+    with pytest.raises(ValueError, match="column '0'.*image, label"):
         read_table(table(tmp_path, "ab" * 3), 0, images_dir=images)
     found = read_table(pandas.DataFrame([[name, "ab"[int(name) % 2]] for name in IDS]), 0, 1, images_dir=images)
     assert found.names == ("a", "b")
@@ -139,7 +105,7 @@ def test_a_sample_with_another_spelling_is_refused(images, tmp_path, names, samp
     model.labels = names
     path = table(tmp_path, [sample] * 6)
     if not fits:
-        with pytest.raises(ValueError, match=f"The sample has '{sample}'.*the models would write"):
+        with pytest.raises(ValueError, match=f"'{sample}'.*would write"):
             predict_table(path, model, images, sample=path, progress=False)
         return
     found = predict_table(path, model, images, sample=path, output=tmp_path / "out.csv", progress=False)
@@ -152,7 +118,7 @@ def test_a_sample_with_other_names_is_warned_of(images, tmp_path):
     model = vit.build_model(16, 8, 1, 8, 2, "tiny", 8, classes=2)
     model.labels = ("cat", "dog")
     path = table(tmp_path, ["hund"] * 6)
-    with pytest.warns(UserWarning, match="none of the values in the sample's column 'label': 'hund'"):
+    with pytest.warns(UserWarning, match="column 'label'.*'hund'"):
         predict_table(path, model, images, sample=path, progress=False)
 
 

@@ -64,7 +64,7 @@ def test_the_earlier_name_of_unfreeze_at_warns_and_works():
     earlier = known.to_dict()
     earlier["thaw"] = earlier.pop("unfreeze_at")
     for make in (lambda: Recipe(**earlier), lambda: recipe("gradual", thaw=known.unfreeze_at)):
-        with pytest.warns(DeprecationWarning, match=r"Recipe.*\(thaw=…\) is now unfreeze_at="):
+        with pytest.warns(DeprecationWarning, match=r"\(thaw=…\) is now unfreeze_at="):
             assert make() == known
 
 
@@ -78,15 +78,15 @@ def test_a_recipe_is_found_by_name_and_changed():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: recipe("adam"), "no recipe 'adam'. The recipes are: finetune, vit"),
-        (lambda: recipe("fintune"), "no recipe 'fintune'. Did you mean 'finetune'?"),
+        (lambda: recipe("adam"), "'adam'.*finetune, vit"),
+        (lambda: recipe("fintune"), "'fintune'.*'finetune'"),
         (lambda: recipe("vit", lr=1), "has no field lr.* Its fields: name"),
-        (lambda: recipe("vit", learning_rat=1), "has no field learning_rat. Did you mean 'learning_rate'?"),
+        (lambda: recipe("vit", learning_rat=1), "learning_rat.*'learning_rate'"),
         (lambda: recipe("vit", optimizer="adam"), "optimizer must be one of 'sgd'"),
         (lambda: recipe("vit", schedule="step"), "schedule must be one of"),
         (lambda: recipe("vit", loss="mse"), "loss must be one of"),
         (lambda: recipe("vit", scale_learning_rate="linear"), "must be one of False, True, 'sqrt'"),
-        (lambda: recipe("vit", halve_batch_below=-1), "halve_batch_below must be an integer of at least 0"),
+        (lambda: recipe("vit", halve_batch_below=-1), "halve_batch_below .*at least 0"),
         (lambda: recipe("vit", train="some"), "a number of last blocks"),
         (lambda: recipe("vit", train=0), "a number of last blocks"),
         (lambda: recipe("probe", unfreeze_at=(0.5,)), "trains none. Leave one out"),
@@ -98,8 +98,8 @@ def test_a_recipe_is_found_by_name_and_changed():
         (lambda: recipe("vit", lora_projections=("nix",)), "lora_projections must be one of 'query'"),
         (lambda: recipe("vit", layer_decay=0), "layer_decay must be above 0"),
         (lambda: recipe("vit", unfreeze_at=("late",)), "increasing fractions"),
-        (lambda: recipe("vit", augmentation={"flips": True}), "Augmentation has no 'flips'. Did you mean 'flip'"),
-        (lambda: recipe("vit", augmentation=False), "augmentation must be an Augmentation.* Received: False"),
+        (lambda: recipe("vit", augmentation={"flips": True}), "'flips'.*'flip'"),
+        (lambda: recipe("vit", augmentation=False), "augmentation .*Received: False"),
     ],
 )
 def test_mistakes_in_a_recipe_are_named(make, message):
@@ -290,7 +290,7 @@ def test_the_head_or_the_last_blocks_alone_are_trained():
         "head",
     }
     for count in (0, -1, True, 1.5):
-        with pytest.raises(ValueError, match="number of last blocks, must be a positive integer"):
+        with pytest.raises(ValueError, match="last blocks.* positive integer"):
             train_only(model, count)
     train_only(model, "all")
     assert names(model.trainable_variables) == everything
@@ -365,7 +365,7 @@ def test_a_model_survives_a_training_without_the_callbacks():
     probe.compile(model)
     before = model.get_weights()
     for train in (lambda: model.fit(x, y, verbose=0), lambda: model.train_on_batch(x, y)):
-        with pytest.raises(ValueError, match=r"^The learning rate's .* callbacks=recipe\.callbacks"):
+        with pytest.raises(ValueError, match=r"^The .*callbacks=recipe\.callbacks"):
             train()
     for one, other in zip(before, model.get_weights()):
         np.testing.assert_array_equal(one, other)
@@ -388,7 +388,7 @@ def test_a_second_training_without_the_callbacks_is_refused(tmp_path, opened):
         model = keras.models.load_model(tmp_path / "model.keras")
         model.fit(x, y, batch_size=4, verbose=0, callbacks=probe.callbacks)
     for train in (lambda: model.fit(x, y, verbose=0), lambda: model.train_on_batch(x, y)):
-        with pytest.raises(ValueError, match=r"^The learning rate's .* callbacks=recipe\.callbacks"):
+        with pytest.raises(ValueError, match=r"^The .*callbacks=recipe\.callbacks"):
             train()
     model.optimizer.begin(2)
     model.fit(x, y, batch_size=4, verbose=0)  # as many steps as were announced

@@ -86,5 +86,5 @@ def test_what_keras_cannot_do_is_refused(monkeypatch):
     from vit_keras.training import replicas
 
     monkeypatch.setattr(replicas, "count", lambda: 2)
-    with pytest.raises(ValueError, match=r"accumulate=4 does not work on several devices.*larger batches"):
+    with pytest.raises(ValueError, match="accumulate=4 .*several devices"):
         training.recipe("finetune", accumulate=4).compile(keras.Sequential([keras.layers.Dense(2)]))

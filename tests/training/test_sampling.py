@@ -102,7 +102,7 @@ def test_damaged_pictures_are_errors(folder, tiny, augmentation):
 
 
 def test_what_needs_a_batch_is_refused(tiny):
-    with pytest.raises(ValueError, match="random_erasing, mixup: these need whole batches"):
+    with pytest.raises(ValueError, match="random_erasing, mixup:"):
         training.sample(tiny, training.Augmentation(random_erasing=0.1, mixup=0.2))
     with pytest.raises(ValueError, match="Pass image_size"):
         training.sample()

@@ -68,7 +68,7 @@ def test_a_part_is_held_out():
 
 
 def test_what_cannot_be_divided():
-    with pytest.raises(ValueError, match="200 images cannot be divided into 201 parts. Pass folds=200"):
+    with pytest.raises(ValueError, match="201 parts.*folds=200"):
         fold_numbers(pictures("single"), 201, 0)
     with pytest.raises(ValueError, match="There are 2 groups"):
         fold_numbers(pictures("regression", np.arange(COUNT) % 2), 3, 0)
@@ -83,11 +83,11 @@ def test_what_cannot_be_divided():
 def test_a_column_of_folds_must_not_divide_what_belongs_together():
     data, folds = pictures("regression", np.arange(COUNT) // 2 * 3), np.arange(COUNT) // 10
     check_fold_column(data, folds, "fold")
-    with pytest.raises(ValueError, match="The column 'fold' divides groups of group_column="):
+    with pytest.raises(ValueError, match="'fold' .*group_column="):
         check_fold_column(data, np.arange(COUNT), "fold")
     twice = dataclasses.replace(data, groups=None, paths=[data.paths[0], *data.paths[:-1]])
     check_fold_column(twice, folds, "fold")
-    with pytest.raises(ValueError, match=r"several rows.* one value in the column 'fold'"):
+    with pytest.raises(ValueError, match="several rows.*'fold'"):
         check_fold_column(twice, np.arange(COUNT), "fold")
     check_fold_column(dataclasses.replace(twice, missing=frozenset((0, 1))), np.arange(COUNT), "fold")
 

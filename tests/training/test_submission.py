@@ -147,7 +147,7 @@ def test_ids_that_look_like_numbers_stay_as_they_are(folder):
     [
         (["a", "b", "c", "d"], "'id'.*the table has 1 more: 'e'"),
         (["a", "b", "c", "d", "e", "f"], "the table lacks 1 of them: 'f'"),
-        (["a", "b", "c", "d", "x"], "lacks 1 of them: 'x'; the table has 1 more: 'e'"),
+        (["a", "b", "c", "d", "x"], "1 of them: 'x'.* 1 more: 'e'"),
         (["a", "b", "c", "d", "e", "e"], "lacks 1 of them: 'e'"),
     ],
 )
@@ -179,18 +179,18 @@ def test_damaged_and_missing_pictures_are_all_named(folder):
 def test_nothing_is_computed_or_written_where_the_columns_do_not_fit(folder, monkeypatch):
     monkeypatch.setattr("vit_keras.training.evaluation.submission.decoded_pictures", lambda *_: pytest.fail("decoded"))
     sample = {"id": NAMES, "class 0": [0.5] * 5, "other": [0.5] * 5}
-    with pytest.raises(ValueError, match="Not predicted: 'other'; not in the sample: 'class 1', 'class 2'"):
+    with pytest.raises(ValueError, match="'other'; .*'class 1', 'class 2'"):
         predict(make(), folder, sample=sample, output=folder / "submission.csv")
     assert not (folder / "submission.csv").exists()
 
 
 def test_predictions_do_not_replace_the_ids(folder):
-    with pytest.raises(ValueError, match="column of the ids is called 'label'"):
+    with pytest.raises(ValueError, match="ids .*'label'"):
         training.predict_table({"label": NAMES}, make(), folder, progress=False)
 
 
 def test_models_must_predict_the_same(folder):
-    with pytest.raises(ValueError, match=r"The first: task 'single', 3 outputs.* tiny: task 'multi', 3 outputs"):
+    with pytest.raises(ValueError, match="'single', 3 outputs.* tiny: task 'multi'"):
         predict([make(), make(task="multi")], folder)
     with pytest.raises(ValueError, match="no head"):
         predict(vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2, include_top=False), folder)
@@ -281,7 +281,7 @@ def test_a_sample_with_one_column_says_by_its_type_what_it_wants(meaning, column
 def test_a_separator_is_in_no_name():
     meaning = Meaning("multi", ("black cat", "dog"), 2)
     assert columns_of(SCORES[:, :2], meaning, values="names", separator="|") == {"label": ["dog", "black cat"]}
-    with pytest.raises(ValueError, match="separator ' ' is in the names of labels: 'black cat'"):
+    with pytest.raises(ValueError, match="separator ' ' .*'black cat'"):
         columns_of(SCORES[:, :2], meaning, values="names")
     letters = Meaning("multi", ("A", "B"), 2)
     assert columns_of(SCORES[:, :2], letters, values="names", separator="") == {"label": ["B", "A"]}
@@ -292,9 +292,9 @@ def test_one_column_of_decimal_numbers_for_three_classes_is_open():
     with pytest.raises(ValueError, match='values="names" or "numbers"'):
         columns_of(SCORES, SINGLE, sample)
     assert columns_of(SCORES, SINGLE, sample, "numbers") == {"target": [1, 2]}
-    with pytest.raises(ValueError, match="no probabilities to write: the task of the models is 'ordinal'"):
+    with pytest.raises(ValueError, match="no probabilities.*'ordinal'"):
         columns_of(SCORES[:, :1], LEVELS, sample, "probabilities")
-    with pytest.raises(ValueError, match="one column, and the sample has 2"):
+    with pytest.raises(ValueError, match="the sample has 2"):
         columns_of(SCORES, SINGLE, {"id": np.array([1]), "cat": np.array([0.5]), "dog": np.array([0.5])}, "names")
 
 

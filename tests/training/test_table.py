@@ -93,7 +93,7 @@ def test_a_table_gives_what_the_same_folder_gives(photos, tmp_path):
             np.testing.assert_array_equal(first, second)
 
 
-@pytest.mark.parametrize("kind", ["csv", "tsv", "csv.gz", "parquet", "pandas", "polars"])
+@pytest.mark.parametrize("kind", ["csv", "tsv", "csv.gz", "parquet", "pandas", "polars", "arrow"])
 def test_all_forms_of_a_table_are_the_same(photos, tmp_path, kind):
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame(COLUMNS)
@@ -101,6 +101,8 @@ def test_all_forms_of_a_table_are_the_same(photos, tmp_path, kind):
         given = pytest.importorskip("polars").DataFrame(COLUMNS)
     elif kind == "pandas":
         given = frame
+    elif kind == "arrow":
+        given = pytest.importorskip("pyarrow").table(COLUMNS)
     elif kind == "parquet":
         pytest.importorskip("pyarrow")
         given = tmp_path / "table.parquet"
@@ -108,11 +110,8 @@ def test_all_forms_of_a_table_are_the_same(photos, tmp_path, kind):
     else:
         given = tmp_path / f"table.{kind}"
         frame.to_csv(given, index=False, sep="\t" if kind == "tsv" else ",")
-    for label in ("kind", ["cat", "dog"], "age"):
-        found, expected = (
-            read_table(given, label_column=label, images_dir=photos),
-            read_table(COLUMNS, label_column=label, images_dir=photos),
-        )
+    for label in ("kind", "cat", ["cat", "dog"], "age"):
+        found, expected = (read_table(table, label_column=label, images_dir=photos) for table in (given, COLUMNS))
         assert found.ids == expected.ids == IDS  # not 0, 1, 2, as they would be as numbers
         assert (found.task, found.names, found.paths) == (expected.task, expected.names, expected.paths)
         np.testing.assert_array_equal(found.labels, expected.labels)
@@ -132,17 +131,17 @@ def test_what_was_assumed_is_said(photos, capsys):
 @pytest.mark.parametrize(
     ("label", "options", "message"),
     [
-        ("level", {}, "may be classes, levels or a quantity. Pass task='single'"),
+        ("level", {}, "Pass task='single'"),
         (["kind", "age"], {}, "Received texts in 'kind', 'age'"),
-        ("kind", {"task": "regression"}, "'kind' must have numbers. Received: 'b', 'a', 'b'"),
+        ("kind", {"task": "regression"}, "'kind' .*Received: 'b', 'a', 'b'"),
         ("kind", {"task": "ordinal"}, "levels in the column 'kind' are texts"),
-        ("kind", {"class_names": ("a", "c")}, "column 'kind' has 'b', and the classes are 'a', 'c'"),
+        ("kind", {"class_names": ("a", "c")}, "'kind' has 'b'.*'a', 'c'"),
         ("kind", {"class_names": ("a", "b", "a")}, "class_names has a name twice"),
-        ("level", {"task": "multi"}, "only 0 and 1. Received other values in rows 1, 3, 4"),
+        ("level", {"task": "multi"}, "0 and 1.* rows 1, 3, 4"),
         (["kind", "level"], {"task": "single"}, "has one column of labels"),
         ("kinds", {}, "no column 'kinds'. Did you mean 'kind'\\?"),
         ([], {}, "label_column must be a column or several"),
-        ("age", {"task": "regression", "class_names": ("b",)}, "called as their columns, 'age'. Leave class_names"),
+        ("age", {"task": "regression", "class_names": ("b",)}, "'age'.*class_names"),
         (["cat", "dog"], {"class_names": ("dog", "cat")}, "called as their columns, 'cat', 'dog'"),
         ("kind", {"task": "clustering"}, "task must be one of 'auto', 'single'"),
         ("kind", {"weight_column": "patient"}, "'patient' must have numbers"),
@@ -160,14 +159,14 @@ def test_missing_values_are_named_by_their_rows(photos, column, value):
     value = pytest.importorskip("pandas").NA if value == "NA" else value
     values = [value if n in (1, 7) else each for n, each in enumerate(COLUMNS[column])]
     label = column if column != "image" and column != "patient" else "kind"
-    with pytest.raises(ValueError, match=rf"'{column}' has no value in rows 2, 8 \(the first is 1\)"):
+    with pytest.raises(ValueError, match=rf"'{column}' .*rows 2, 8 \(the first is 1\)"):
         table(photos, label, columns={**COLUMNS, column: values}, group_column="patient")
 
 
 def test_numbers_that_float32_cannot_tell_apart(photos):
     for start, spread in ((1e9, 1e3), (2000, 1), (0.1, 0)):
         table(photos, "age", columns={**COLUMNS, "age": [start + spread * n for n in range(9)]}, task="regression")
-    with pytest.raises(ValueError, match="from 1700000000 to 1700000008, by over a hundredth"):
+    with pytest.raises(ValueError, match="1700000000 to 1700000008"):
         table(photos, "age", columns={**COLUMNS, "age": [1.7e9 + n for n in range(9)]}, task="regression")
     with pytest.raises(ValueError, match=r"above 3.4e38"):
         table(photos, "age", columns={**COLUMNS, "age": [3.5e38, *range(8)]}, task="regression")
@@ -228,7 +227,7 @@ def test_mixing_mixes_losses_with_their_weights(photos, label):
 def test_missing_pictures_are_named_all_at_once(photos):
     (photos / "002.png").unlink()
     (photos / "007.png").unlink()
-    with pytest.raises(ValueError, match=r"2 images are not in .*: '002', '007'. errors=\"skip\" leaves missing"):
+    with pytest.raises(ValueError, match="2 images .*'002', '007'.*errors=\"skip\""):
         table(photos, "kind")
     (photos / "004.png").write_bytes(b"no picture")
     with pytest.warns(UserWarning) as warned:
@@ -299,5 +298,5 @@ def test_every_old_name_is_known_and_refused_beside_the_new_one(function):
     for old, value in OLD_NAMES[function].items():
         new = new_name(old)
         assert new in inspect.signature(function).parameters
-        with pytest.raises(TypeError, match=f"{function.__name__} received {new} twice: {old} is its old name"):
+        with pytest.raises(TypeError, match=f"{function.__name__} .*{new} twice: {old}"):
             function("a", "b", **{old: value, new: value})

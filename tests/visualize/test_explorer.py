@@ -257,13 +257,13 @@ def test_evenly_spread_layers():
 
 
 def test_too_small_to_fit(tmp_path):
-    with pytest.raises(ValueError, match=r"2 images do not fit into max_mb=0.05.*Pass a larger max_mb=, or fewer"):
+    with pytest.raises(ValueError, match="2 images .*max_mb=0.05"):
         explorer(recording(images=2), max_mb=0.05).save(tmp_path / "a.html")
 
 
 @pytest.mark.parametrize("max_mb", [0, -1, True, "6", None])
 def test_max_mb_is_a_number(max_mb):
-    with pytest.raises(ValueError, match="max_mb must be a positive number of megabytes"):
+    with pytest.raises(ValueError, match="max_mb must be"):
         explorer(recording(), max_mb=max_mb)
 
 
@@ -359,7 +359,7 @@ def test_no_half_written_file(tmp_path, monkeypatch):
 
 def test_where_not_to_save(tmp_path):
     page = explorer(recording())
-    with pytest.raises(ValueError, match=r"is a folder: name the file in it"):
+    with pytest.raises(ValueError, match="is a folder"):
         page.save(tmp_path)
     with pytest.raises(FileNotFoundError, match=r"There is no folder .*nowhere"):
         page.save(tmp_path / "nowhere" / "a.html")
@@ -440,7 +440,7 @@ def test_a_model_whose_values_do_not_add_up_is_shown_without_alti(norm):
     other.run_eagerly = True
     meta, _ = parts(explorer(other, picture(), target=None).html)
     assert [m["key"] for m in meta["views"][0]["maps"]] == ["output"]
-    with pytest.raises(ValueError, match=r"in record, pass keep=\('attention', 'tokens'\)"):
+    with pytest.raises(ValueError, match=r"keep=\('attention', 'tokens'\)"):
         visualize.record(other, picture())
     assert visualize.record(other, picture(), keep=("attention", "tokens")).tokens is not None
 
@@ -476,16 +476,12 @@ def test_recordings_and_models_side_by_side(model):
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"model_or_recording": "model.keras"}, TypeError, "Pass a model and images, or a Recording. Received: str"),
-        ({"images": np.zeros((8, 8, 3))}, TypeError, "A recording needs no more arguments. Leave out images"),
+        ({"model_or_recording": "model.keras"}, TypeError, "Received: str"),
+        ({"images": np.zeros((8, 8, 3))}, TypeError, "Leave out images"),
         ({"target": 1, "layers": [0]}, TypeError, "Leave out target, layers"),
         ({"model_or_recording": recording(attention=None)}, ValueError, "no attention: record with keep="),
         ({"model_or_recording": recording(attention=np.ones((3, 1, 2, 17)))}, ValueError, "query='all'"),
-        (
-            {"model_or_recording": recording(attention=np.ones((3, 1, 2, 9, 9)))},
-            ValueError,
-            "17 × 17. Received: a recording with",
-        ),
+        ({"model_or_recording": recording(attention=np.ones((3, 1, 2, 9, 9)))}, ValueError, "17 × 17"),
     ],
 )
 def test_mistakes(arguments, error, message):
@@ -493,21 +489,15 @@ def test_mistakes(arguments, error, message):
         explorer(**{"model_or_recording": recording(), **arguments})
 
 
-def test_a_recording_has_no_images_for_a_model_of_four_channels():
+def test_mistakes_with_a_model_and_with_fused_heads(model):
+    with pytest.raises(TypeError, match="A model needs images"):
+        explorer(model)
     other = vit.build_model((16, 24), 8, 1, 16, 2, "four", 32, classes=3, channels=4)
-    with pytest.raises(ValueError, match="'four' takes 4 channels. Pass images="):
+    with pytest.raises(ValueError, match="4 channels.*images="):
         explorer(recording(), compare=other)
-
-
-def test_fused_by_gradients_is_no_attention():
     fused = dataclasses.replace(recording(), heads="relevance", attention=np.ones((3, 1, 17, 17), "float32"))
     with pytest.raises(ValueError, match="'relevance'.*head_fusion=None"):
         explorer(fused)
-
-
-def test_model_without_images(model):
-    with pytest.raises(TypeError, match="A model needs images"):
-        explorer(model)
 
 
 # --- the page in a browser ----------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import math
 import keras
 import numpy as np
 import pytest
-from support import far_from_uniform
+from support import far_from_uniform, noise
 
 from vit_keras import anatomy, layers, training, visualize, vit
 from vit_keras.visualize import faithfulness
@@ -23,10 +23,6 @@ from vit_keras.visualize.faithfulness import (
 from vit_keras.visualize.faithfulness.case import Case
 
 BACKEND = keras.backend.backend()
-
-
-def noise(*shape, seed=0):
-    return np.random.default_rng(seed).integers(0, 256, shape, dtype="uint8")
 
 
 def build(image_size=32, patch_size=8, depth=2, eagerly=True, **options):
@@ -345,7 +341,7 @@ def test_one_trace_does_for_all_methods_and_fractions(tiny, monkeypatch):
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"metric": "tokens"}, ValueError, "metric must be one of 'token_removal', 'pixel'"),
+        ({"metric": "tokens"}, ValueError, "metric .*'token_removal', 'pixel'"),
         ({"methods": ["cam"]}, ValueError, "method must be one of 'rollout'"),
         ({"methods": []}, ValueError, "must name one or more"),
         ({"methods": {"random": "rollout"}}, ValueError, "'random' is always added"),
@@ -354,7 +350,7 @@ def test_one_trace_does_for_all_methods_and_fractions(tiny, monkeypatch):
         ({"methods": {"mine": lambda m, x: np.ones((1, 3, 3))}}, ValueError, r"Received: \(1, 3, 3\)"),
         ({"methods": {"mine": lambda m, x: np.full((1, 4, 4), np.nan)}}, ValueError, "not finite"),
         ({"fractions": [0, 0.5]}, ValueError, "fractions must be .* between 0 and 1"),
-        ({"reference": "alti"}, ValueError, "reference must be one of 'rollout', 'random'"),
+        ({"reference": "alti"}, ValueError, "reference .*'rollout', 'random'"),
         ({"target": 10}, ValueError, "classes 0 to 9. Received: 10"),
         ({"target": [1, 2]}, ValueError, "1 images and 2 targets"),
         ({"target": 1.5}, TypeError, "A class is a number"),
@@ -376,10 +372,10 @@ def test_a_model_that_pools_by_itself_is_not_read_with_removed_tokens():
     base = build(pooling=None)
     pooled = keras.layers.GlobalAveragePooling1D()(base.output)
     model = keras.Model(base.input, keras.layers.Dense(3)(pooled))
-    with pytest.raises(ValueError, match="pools its tokens by itself.*metric='pixel'"):
+    with pytest.raises(ValueError, match="pools .*metric='pixel'"):
         evaluate_maps(model, noise(1, 32, 32, 3), ["rollout"], target=1)
     assert evaluate_maps(model, noise(1, 32, 32, 3), ["rollout"], metric="pixel", target=1).gap.shape == (2, 1)
-    with pytest.raises(ValueError, match=r"no single output of the shape \(batch, classes\)"):
+    with pytest.raises(ValueError, match=r"no single output .*\(batch, classes\)"):
         evaluate_maps(base, noise(1, 32, 32, 3), ["rollout"], metric="pixel", target=1)
 
 
@@ -483,7 +479,7 @@ def test_by_default_a_picture_is_of_the_class_that_the_model_predicts(trained):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"classes": [0] * 8 + [1] * 8}, "4 images of different classes. Received: 16 of 2 classes"),
+        ({"classes": [0] * 8 + [1] * 8}, "Received: 16 of 2 classes"),
         ({"tiles": 1}, "two or more"),
         ({"grid": (1, 9)}, "different classes"),
         ({"classes": 4}, "classes 0 to 3"),

@@ -10,56 +10,9 @@ import weakref
 import numpy as np
 import pytest
 from PIL import Image
+from recordings import grey_image, lit, looking_at, recording, tiles, warmest
 
 from vit_keras.visualize import figures, maps, overlays
-from vit_keras.visualize.record import Recording
-
-
-def grey_image(height=60, width=120, level=100):
-    return np.full((height, width, 3), level, "uint8")
-
-
-def lit(place, grid):
-    """A map of one patch."""
-    heat = np.zeros(grid)
-    heat[place] = 1
-    return heat
-
-
-def tiles(picture, grid):
-    """Mean colour of each patch, `(down, across, 3)`."""
-    down, across = grid
-    height, width = picture.shape[0] // down * down, picture.shape[1] // across * across
-    return picture[:height, :width].reshape(down, height // down, across, width // across, -1).mean(axis=(1, 3))
-
-
-def warmest(picture, grid):
-    warmth = (tiles(picture, grid) * (1, 0, -1)).sum(axis=-1)
-    return np.unravel_index(warmth.argmax(), warmth.shape)
-
-
-def recording(layers=3, batch=2, heads=4, grid=(3, 6), prefix=("cls",), picture=(60, 120), seed=0, **fields):
-    """A recording of random attention, with pictures of one grey."""
-    tokens = len(prefix) + grid[0] * grid[1]
-    attention = np.exp(np.random.default_rng(seed).standard_normal((layers, batch, heads, tokens, tokens)))
-    attention /= attention.sum(axis=-1, keepdims=True)
-    readout = np.zeros((batch, tokens), "float32")
-    readout[:, :1] = 1
-    if not prefix:
-        readout[:] = 1 / tokens
-    fields = {"attention": attention.astype("float32"), **fields}
-    pictures = tuple(grey_image(*picture, level=80 + 40 * n) for n in range(batch))
-    return Recording(pictures, grid, prefix, tuple(range(layers)), (16, 16), readout, **fields)
-
-
-def looking_at(places, grid, **options):
-    """A recording of one image whose head h looks at the patch `places[layer][h]` in each layer."""
-    tokens = 1 + grid[0] * grid[1]
-    attention = np.full((len(places), 1, len(places[0]), tokens, tokens), 1e-4, "float32")
-    for layer, row in enumerate(places):
-        for head, place in enumerate(row):
-            attention[layer, 0, head, :, 1 + np.ravel_multi_index(place, grid)] = 1
-    return recording(len(places), 1, len(places[0]), grid, attention=attention, **options)
 
 
 def images_of(figure):
@@ -214,7 +167,7 @@ def test_the_image_that_is_asked_for(matplotlib):
     made = recording()
     expected = overlays.overlay(made.images[1], maps.cls_attention(made, 1)[1, 2])
     np.testing.assert_array_equal(images_of(figures.plot_heads(made, layer=1, image=1))[2].get_array(), expected)
-    with pytest.raises(ValueError, match="has 2 images. Received: image=2"):
+    with pytest.raises(ValueError, match="2 images.*image=2"):
         figures.plot_heads(made, image=2)
 
 
@@ -316,17 +269,14 @@ def test_axes_that_are_given(matplotlib):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (
-            lambda: figures.plot_maps({}, grey_image()),
-            r"maps must be \{name: map\} with one map or more. Received: \{\}",
-        ),
+        (lambda: figures.plot_maps({}, grey_image()), r"maps .*Received: \{\}"),
         (lambda: figures.plot_maps(grey_image(), [np.eye(3)]), "Received: list"),
         (lambda: figures.plot_maps({"a": np.zeros((2, 3, 3))}, grey_image()), r"Received: \(2, 3, 3\)"),
         (lambda: figures.plot_maps({"a": np.eye(3)}, grey_image(), scale="both"), "'each' or 'same'. Received: 'both'"),
         (lambda: figures.plot_maps({"a": np.eye(3)}, grey_image(), columns=0), "at least 1. Received: 0"),
         (lambda: figures.plot_heads(recording(attention=None)), "has no attention: pass keep="),
         (lambda: figures.plot_layers(recording(attention=None)), "has no attention: pass keep="),
-        (lambda: figures.plot_heads(recording(), layer=7), "The recording has the blocks 0, 1, 2. Received: 7"),
+        (lambda: figures.plot_heads(recording(), layer=7), "blocks 0, 1, 2.* 7"),
         (lambda: figures.plot_heads(dataclasses.replace(recording(), heads="mean")), "head_fusion=None"),
     ],
 )

@@ -335,7 +335,7 @@ def test_layers_go_by_the_numbers_of_blocks():
     for layer, tokens in places:
         similarity = analysis.patch_similarity(rec, (0, 0), layer=layer)
         assert similarity[1, 2] == pytest.approx(cosine(tokens[0, 0], tokens[0, 5]), abs=FLOAT32)
-    with pytest.raises(ValueError, match="one of 4, 7, 8, negative from the last block, or 'final_norm'. Received: 5"):
+    with pytest.raises(ValueError, match="4, 7, 8, .*'final_norm'.* 5"):
         analysis.patch_similarity(rec, (0, 0), layer=5)
     with pytest.raises(ValueError, match="does not have the last block"):
         analysis.token_pca(Recording(**{**vars(rec), "features": None}))
@@ -605,18 +605,18 @@ TURNED = of_tokens(random_tokens(2, 6, 4), grid=(3, 2))
 @pytest.mark.parametrize(
     "call, message",
     [
-        (lambda: analysis.mean_attention_distance(WITHOUT), "no attention in the recording. Record it with keep="),
-        (lambda: analysis.mean_attention_distance(FUSED), "fused, by head_fusion='max'. Record with head_fusion=None"),
+        (lambda: analysis.mean_attention_distance(WITHOUT), "no attention .*keep="),
+        (lambda: analysis.mean_attention_distance(FUSED), "head_fusion='max'.*head_fusion=None"),
         (lambda: analysis.mean_attention_distance(READOUT), "Record with query='all'"),
         (lambda: analysis.mean_attention_distance(ATTENTION, unit="cm"), "'px', 'patch'. Received: 'cm'"),
-        (lambda: analysis.attention_entropy(ATTENTION, "dist"), "query must be one of 'all', 'patches', 'cls'"),
+        (lambda: analysis.attention_entropy(ATTENTION, "dist"), "query .*'all', 'patches', 'cls'"),
         (lambda: analysis.attention_entropy(NO_CLASS_TOKEN, "cls"), "no class token. Pass query='patches'"),
         (lambda: analysis.attention_sinks(NO_CLASS_TOKEN, "cls"), "no class token. Pass query='patches'"),
         (lambda: analysis.attention_sinks(FUSED), "head_fusion=None or head_fusion='mean'"),
         (lambda: analysis.token_norms(ATTENTION), "no tokens in the recording"),
         (lambda: analysis.token_pca(TOKENS, clip=(98, 2)), "two percentiles"),
         (lambda: analysis.token_pca(TOKENS, clip=(2, 50, 98)), "two percentiles"),
-        (lambda: analysis.patch_similarity(TOKENS, (2, 0)), "has 2 rows of patches, from 0 on. Received: 2"),
+        (lambda: analysis.patch_similarity(TOKENS, (2, 0)), "2 rows of patches.* 2"),
         (lambda: analysis.patch_similarity(TOKENS, (0, 0), image=2), "has 2 images"),
         (lambda: analysis.patch_similarity(TOKENS, (0, 0), other=-3), "has 2 images"),
         (lambda: analysis.patch_similarity(TOKENS, (0, 0), other=WIDER), "4 and 5 numbers cannot be compared"),

@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import pytest
 from PIL import Image
-from support import far_from_uniform
+from support import far_from_uniform, noise
 
 import vit_keras
 from vit_keras import visualize, vit
@@ -19,10 +19,6 @@ KEPT = ("attention", "values", "tokens", "normed")
 BACKEND = keras.backend.backend()
 CLOSE = {"rtol": 1e-5, "atol": 1e-7}  # float32 results of the same float64 sums
 SLOW = functools.partial(pytest.param, marks=pytest.mark.slow)
-
-
-def noise(*shape, seed=0):
-    return np.random.default_rng(seed).integers(0, 256, shape, dtype="uint8")
 
 
 def build(**options):

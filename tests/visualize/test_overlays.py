@@ -3,36 +3,10 @@
 import numpy as np
 import pytest
 from PIL import Image, ImageFilter
-from support import DATA
+from recordings import grey_image, lit, tiles, warmest
+from support import DATA, noise
 
 from vit_keras.visualize import colors, overlays
-
-
-def noise(*shape, seed=0):
-    return np.random.default_rng(seed).integers(0, 256, shape, dtype="uint8")
-
-
-def grey_image(height=60, width=120, level=100):
-    return np.full((height, width, 3), level, "uint8")
-
-
-def lit(place, grid):
-    """A map of one patch."""
-    heat = np.zeros(grid)
-    heat[place] = 1
-    return heat
-
-
-def tiles(picture, grid):
-    """Mean colour of each patch, `(down, across, 3)`."""
-    down, across = grid
-    height, width = picture.shape[0] // down * down, picture.shape[1] // across * across
-    return picture[:height, :width].reshape(down, height // down, across, width // across, -1).mean(axis=(1, 3))
-
-
-def warmest(picture, grid):
-    warmth = (tiles(picture, grid) * (1, 0, -1)).sum(axis=-1)
-    return np.unravel_index(warmth.argmax(), warmth.shape)
 
 
 def brightest(picture, grid):
@@ -159,7 +133,7 @@ def test_a_value_that_is_not_finite_does_not_spoil_the_rest(bad):
     np.testing.assert_array_equal(overlays.overlay(grey_image(), heat, **options), expected)
 
 
-@pytest.mark.parametrize("heat", [np.zeros((3, 6)), np.full((3, 6), np.nan), np.full((3, 6), 7.0)])
+@pytest.mark.parametrize("heat", [np.full((3, 6), value) for value in (0, np.nan, 7.0, 0.005)])
 def test_a_map_that_says_nothing_dims_the_image(heat):
     result = overlays.overlay(grey_image(level=100), heat)
     np.testing.assert_array_equal(result, grey_image(level=60))
@@ -185,17 +159,17 @@ def test_one_map_in_a_batch():
 @pytest.mark.parametrize(
     ("heat", "options", "message"),
     [
-        (np.zeros((2, 3, 6)), {}, r"shape \(down, across\); take one of several. Received: \(2, 3, 6\)"),
+        (np.zeros((2, 3, 6)), {}, r"one of several.*\(2, 3, 6\)"),
         (np.zeros(6), {}, r"Received: \(6,\)"),
         (np.zeros((0, 6)), {}, r"Received: \(0, 6\)"),
         ("heat", {}, "arrays of numbers. Received: str"),
-        (np.eye(3), {"cmap": "jet"}, "cmap must be one of inferno, viridis.*matplotlib.colormaps.*Received: 'jet'"),
+        (np.eye(3), {"cmap": "jet"}, "cmap .*inferno, viridis.*'jet'"),
         (np.eye(3), {"cmap": 3}, "a name or a function. Received: int"),
-        (np.eye(3), {"cmap": lambda v: v}, r"must return \(..., 3\) or \(..., 4\).*It returned \(60, 120\)"),
+        (np.eye(3), {"cmap": lambda v: v}, r"\(..., 3\) or \(..., 4\).*\(60, 120\)"),
         (np.eye(3), {"alpha": 1.5}, r"alpha must be in \[0, 1\]. Received: 1.5"),
         (np.eye(3), {"clip": (50, 20)}, r"two percentiles.*Received: \(50, 20\)"),
         (np.eye(3), {"clip": 120}, "Received: 120"),
-        (np.eye(3), {"interpolation": "cubic"}, "'bilinear' or 'nearest'. Received: 'cubic'"),
+        (np.eye(3), {"interpolation": "cubic"}, "'bilinear' or 'nearest'.*'cubic'"),
     ],
 )
 def test_what_cannot_be_laid_over(heat, options, message):
@@ -205,9 +179,9 @@ def test_what_cannot_be_laid_over(heat, options, message):
 
 @pytest.mark.parametrize("function", [overlays.overlay, overlays.paper_style, overlays.vit_keras_style])
 def test_an_image_of_the_wrong_shape(function):
-    with pytest.raises(ValueError, match=r"An array of pixels has the shape.*Received: \(2, 8, 8, 3\)"):
+    with pytest.raises(ValueError, match=r"pixels .*\(2, 8, 8, 3\)"):
         function(np.zeros((2, 8, 8, 3), "uint8"), np.eye(2))
-    with pytest.raises(ValueError, match=r"take one of several. Received: \(2, 4, 4\)"):
+    with pytest.raises(ValueError, match=r"one of several.*\(2, 4, 4\)"):
         function(np.zeros((8, 8, 3), "uint8"), np.zeros((2, 4, 4)))
 
 
@@ -296,8 +270,8 @@ def test_bilinear_has_half_pixel_centres():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((np.zeros(3), (2, 2)), r"shape \(..., down, across\). Received: \(3,\)"),
-        ((np.eye(2), (2, 0)), r"size must be \(height, width\) in pixels. Received: \(2, 0\)"),
+        ((np.zeros(3), (2, 2)), r"down, across\).*\(3,\)"),
+        ((np.eye(2), (2, 0)), r"size .*\(2, 0\)"),
         ((np.eye(2), (2, 2), "lanczos"), "Received: 'lanczos'"),
     ],
 )

@@ -7,7 +7,7 @@ import warnings
 import keras
 import numpy as np
 import pytest
-from support import far_from_uniform
+from support import far_from_uniform, noise
 
 from vit_keras import layers, training, visualize, vit
 from vit_keras.visualize import forward_pass, gradients, plan
@@ -15,10 +15,6 @@ from vit_keras.visualize import forward_pass, gradients, plan
 BACKEND = keras.backend.backend()
 SAME = {"rtol": 1e-4, "atol": 1e-5}  # float32, in another order
 SLOW = functools.partial(pytest.param, marks=pytest.mark.slow)
-
-
-def noise(*shape, seed=0):
-    return np.random.default_rng(seed).integers(0, 256, shape, dtype="uint8")
 
 
 def build(image_size=(32, 48), num_layers=2, dtype=None, seed=1, eagerly=True, **options):
@@ -173,7 +169,7 @@ def test_a_map_head_shows_its_own_attention():
 
 def test_pictures_of_many_kinds_and_sizes(tmp_path):
     keras.utils.save_img(tmp_path / "picture.png", noise(50, 70, 3), scale=False)
-    with pytest.warns(UserWarning, match="An image of 9 x 99 pixels is squeezed"):
+    with pytest.warns(UserWarning, match="9 x 99 .*squeezed"):
         recording = visualize.record(tiny(), [tmp_path / "picture.png", noise(32, 48, 3), noise(9, 99)], keep="tokens")
     assert [image.shape for image in recording.images] == [(50, 70, 3), (32, 48, 3), (9, 99, 3)]
     assert recording.tokens.shape[1] == 3
@@ -266,25 +262,17 @@ def test_the_gradients_of_a_nested_model_frozen_or_not(freeze):
 def test_a_last_softmax_is_left_out_and_put_back(activation):
     model = build()
     expected = relevance(nested(model))
-    for wrap in (
-        lambda m: m,
-        lambda m: keras.Sequential([m]),
-        lambda m: keras.Sequential([keras.Input((32, 48, 3)), m]),
+    for classifier in (
+        nested(model, activation=activation),
+        keras.Sequential([nested(model, activation=activation)]),
+        keras.Sequential([keras.Input((32, 48, 3)), nested(model, activation=activation)]),
+        keras.Sequential([nested(model), keras.layers.Activation(activation)]),
     ):
-        classifier = eager(wrap(nested(model, activation=activation)))
-        np.testing.assert_allclose(relevance(classifier), expected, **SAME)
+        np.testing.assert_allclose(relevance(eager(classifier)), expected, **SAME)
         probabilities = numpy(classifier(vit.preprocess_inputs(IMAGES)))
         assert (probabilities >= 0).all() and (probabilities <= 1).all()
     own = build(activation=activation)
     np.testing.assert_allclose(relevance(own), relevance(build()), **SAME)
-
-
-def test_a_layer_of_its_own_for_the_softmax():
-    model = build()
-    expected = relevance(nested(model))
-    last = nested(model)
-    classifier = eager(keras.Sequential([last, keras.layers.Activation("softmax")]))
-    np.testing.assert_allclose(relevance(classifier), expected, **SAME)
 
 
 @pytest.mark.parametrize("layer", [False, True])
@@ -350,17 +338,10 @@ def test_targets_for_each_image():
 
 def test_the_name_of_a_class():
     model = build()
-    model.labels = (
-        "tench, Tinca tinca",
-        "great white shark",
-        "tiger shark, sand tiger",
-        "cock",
-        "hen",
-        "Hen of the woods",
-    )
+    model.labels = ("tench, Tinca tinca", "great white shark", "tiger shark, sand tiger", "cock", "hen", "Hen of woods")
     for name, number in (("Tinca tinca", 0), ("tiger shark, sand tiger", 2), (" HEN ", 4)):
         assert visualize.record(model, IMAGES, target=name, keep="attention").target.tolist() == [number] * 2
-    with pytest.raises(ValueError, match=r"No class has the name 'shark'.*great white shark; tiger shark"):
+    with pytest.raises(ValueError, match="'shark'.*great white shark; tiger shark"):
         visualize.record(model, IMAGES, target="shark")
     with pytest.raises(ValueError, match="knows no names"):
         visualize.record(tiny(), IMAGES, target="hen")

@@ -10,7 +10,8 @@ import keras
 import numpy as np
 import pytest
 from PIL import Image
-from support import far_from_uniform
+from recordings import grey_image
+from support import far_from_uniform, noise
 
 from vit_keras import layers, visualize, vit
 
@@ -18,10 +19,6 @@ BACKEND = keras.backend.backend()
 
 # Compiled and eager float32 add in different orders: 1e-6 is 8 steps of float32 near 1, and scores are at most 1.
 SAME = 1e-6
-
-
-def noise(*shape, seed=0):
-    return np.random.default_rng(seed).integers(0, 256, shape, dtype="uint8")
 
 
 def build(image_size=32, patch_size=8, layers=2, eagerly=True, **options):
@@ -127,7 +124,7 @@ def test_map_and_prefix_sum_to_1(prefix):
 
 
 def test_rollout_refuses_a_grid_of_more_patches_than_tokens():
-    with pytest.raises(ValueError, match=r"13 tokens are fewer than the 16 patches"):
+    with pytest.raises(ValueError, match="13 tokens .*16 patches"):
         visualize.attention_rollout(np.zeros((1, 1, 13, 13)), (4, 4))
 
 
@@ -198,12 +195,6 @@ def test_scores_follow_the_weights():
     after = visualize.attention_scores(model, inputs)
     assert np.abs(after - before).max() > 0.01
     np.testing.assert_allclose(after, scores_by_hand(model, inputs), rtol=0, atol=SAME)
-
-
-def test_a_model_without_attention_has_no_scores():
-    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
-    with pytest.raises(ValueError, match="Expected one Vision Transformer of vit_keras"):
-        visualize.attention_scores(model, np.zeros((1, 4), "float32"))
 
 
 # ----------------------------------------------------------------- recording --
@@ -615,8 +606,9 @@ def test_a_model_is_not_kept_alive():
 
 def test_a_model_without_a_vit():
     model = keras.Sequential([keras.Input((32, 32, 3)), keras.layers.Flatten(), keras.layers.Dense(3)], name="plain")
-    with pytest.raises(ValueError, match="Expected one Vision Transformer of vit_keras in the model 'plain', found 0"):
-        visualize.attention_map(model, noise(32, 32, 3))
+    for read in (visualize.attention_map, visualize.attention_scores):
+        with pytest.raises(ValueError, match="'plain', found 0"):
+            read(model, noise(32, 32, 3))
 
 
 def test_a_model_with_two_vits():
@@ -625,7 +617,7 @@ def test_a_model_with_two_vits():
         vit.build_model(32, patch, 1, 64, 2, name, 128, classes=10) for patch, name in ((8, "fine"), (16, "coarse"))
     )
     model = keras.Model(inputs, keras.layers.Add()([first(inputs), second(inputs)]), name="pair")
-    with pytest.raises(ValueError, match=r"'pair', found 2: (fine, coarse|coarse, fine)\. Pass one of them"):
+    with pytest.raises(ValueError, match="found 2: (fine, coarse|coarse, fine)"):
         visualize.attention_map(model, noise(32, 32, 3))
 
 
@@ -642,31 +634,25 @@ def test_a_colour_image_is_grey_for_a_model_of_one_channel():
 
 @pytest.mark.parametrize(("channels", "given"), [(3, 4), (3, 2), (1, 4), (4, 3)])
 def test_an_image_of_the_wrong_channels(channels, given):
-    with pytest.raises(ValueError, match=f"takes images of {channels} channels. Received: {given} channels"):
+    with pytest.raises(ValueError, match=f"{channels} channels.*{given} channels"):
         visualize.attention_map(build(channels=channels), noise(32, 32, given))
 
 
-@pytest.mark.parametrize("shape", [(32,), (1, 1, 32, 32, 3), (0, 32, 3), (0, 32, 32, 3)])
-def test_an_image_of_the_wrong_shape(tiny, shape):
-    with pytest.raises(ValueError, match="An image has the shape"):
-        visualize.attention_map(tiny, np.zeros(shape, "uint8"))
-
-
-def test_an_image_with_pixels_that_are_not_finite(tiny):
-    with pytest.raises(ValueError, match="not finite"):
-        visualize.attention_map(tiny, np.full((32, 32, 3), np.nan))
-
-
-def test_a_missing_image(tiny, tmp_path):
-    with pytest.raises(FileNotFoundError, match="Could not find image at path"):
-        visualize.attention_map(tiny, tmp_path / "nothing.png")
+@pytest.mark.parametrize(
+    ("image", "error", "message"),
+    [
+        *((np.zeros(shape), ValueError, "has the shape") for shape in [(32,), (1, 1, 32, 32, 3), (0, 32, 3)]),
+        (np.zeros((0, 32, 32, 3)), ValueError, "has the shape"),
+        (np.full((32, 32, 3), np.nan), ValueError, "not finite"),
+        ("nothing.png", FileNotFoundError, "nothing.png"),
+    ],
+)
+def test_what_is_no_image(tiny, image, error, message):
+    with pytest.raises(error, match=message):
+        visualize.attention_map(tiny, image)
 
 
 # -------------------------------------------------------------------- overlay --
-
-
-def grey_image(height=56, width=84, level=120):
-    return np.full((height, width, 3), level, "uint8")
 
 
 @pytest.mark.parametrize(("size", "grid"), [((56, 84), (4, 6)), ((50, 31), (7, 3)), ((8, 8), (14, 14))])
@@ -677,31 +663,11 @@ def test_an_overlay_has_the_size_of_the_image(size, grid):
     assert result.shape == (*size, 3) and result.dtype == np.uint8
 
 
-@pytest.mark.parametrize("value", [0.0, 1.0, 0.005])
-def test_a_constant_map_dims_and_does_not_colour(value):
-    image = np.repeat(noise(56, 84, 1), 3, axis=-1)
-    result = visualize.overlay(image, np.full((4, 6), value)).astype(int)
-    assert np.ptp(result, axis=-1).max() == 0
-    np.testing.assert_allclose(result, 0.6 * image, rtol=0, atol=0.5 + 1e-9)  # half a level of rounding
-
-
 def test_the_scale_of_a_map_does_not_matter():
     image, heat = noise(56, 84, 3), np.random.default_rng(0).random((4, 6))
     expected = visualize.overlay(image, heat).astype(int)
     result = visualize.overlay(image, 1e-3 * heat + 5)
     assert np.abs(result - expected).max() <= 1  # where rounding tips over
-
-
-def test_the_hottest_place_is_the_brightest_and_warmest():
-    heat = np.zeros((4, 6))
-    heat[2, 4], heat[1, 1] = 1.0, 0.5
-    result = visualize.overlay(grey_image(level=60), heat)
-    tiles = result.reshape(4, 14, 6, 14, 3).mean(axis=(1, 3))
-    brightness = tiles.sum(axis=-1)
-    warm = tiles[..., 0] - tiles[..., 2]
-    for measure in (brightness, warm):
-        assert np.unravel_index(measure.argmax(), measure.shape) == (2, 4)
-        assert measure[2, 4] > measure[1, 1] > measure[0, 5]
 
 
 def test_one_outlier_does_not_darken_the_rest():
@@ -715,11 +681,3 @@ def test_one_outlier_does_not_darken_the_rest():
     alone = warmth(visualize.overlay(image, heat))[70:, column].mean()
     assert robust > 0.9 * alone  # as if the outlier were not there
     assert plain < 0.2 * alone  # stretched to the maximum nothing is left
-
-
-def test_a_map_of_one_hot_patch_shows_it():
-    heat = np.zeros((14, 14))
-    heat[5, 9] = 1.0
-    tiles = warmth(visualize.overlay(grey_image(140, 140), heat)).reshape(14, 10, 14, 10).mean(axis=(1, 3))
-    assert tiles.max() > 50
-    assert np.unravel_index(tiles.argmax(), tiles.shape) == (5, 9)

@@ -309,7 +309,7 @@ def test_an_export_is_calibrated_by_a_folder(tmp_path, images):
 @pytest.mark.parametrize(
     ("file", "options", "error", "message"),
     [
-        ("model.onnx", {"calibration": [1]}, ValueError, "formats onnx, openvino, html.*quantize=None"),
+        ("model.onnx", {"calibration": [1]}, ValueError, "onnx, openvino, html.*quantize=None"),
         ("model.tflite", {"quantize": "int8", "calibration": [1]}, ValueError, "Received: the format 'litert'"),
         ("model.onnx", {"quantize": "int8", "calibration": True}, TypeError, "Received: True"),
         ("model.onnx", {"quantize": "int8", "calibration": []}, ValueError, "no images. Pass calibration="),

@@ -203,7 +203,5 @@ def test_what_onnx_refuses_is_an_error_that_names_the_model(tmp_path):
             return ops.cast(ops.logical_not(x), "float32")  # of floats
 
     model = keras.Sequential([tiny(), Denied()], name="odd")
-    with pytest.raises(
-        ValueError, match=r"'odd' has an operation that ONNX does not take.*denied/Not_.*Write the layer"
-    ):
+    with pytest.raises(ValueError, match="'odd' .*denied/Not_"):
         write(Plan.of(model), tmp_path / "model.onnx")

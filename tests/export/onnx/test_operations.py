@@ -107,7 +107,7 @@ def test_an_unknown_operation_is_named_with_its_layer():
         def call(self, x):
             return ops.logdet(x)
 
-    with pytest.raises(ValueError, match=r"'strange' uses keras.ops' operation 'Logdet'"):
+    with pytest.raises(ValueError, match="'strange' .*'Logdet'"):
         trace(lambda x: {"y": Strange()(x)}, {"x": (("batch", 3, 3), "float32")})
 
 
@@ -119,7 +119,7 @@ def test_an_unknown_operation_is_named_with_its_layer():
         (lambda x: ops.pad(x, 1), "with a pair for each axis. Received"),
         (lambda x: ops.argmax(x), "argmax is written to ONNX with an axis"),
         (lambda x: ops.take_along_axis(x, ops.argmax(x, -1, keepdims=True), None), "take_along_axis is written"),
-        (lambda x: ops.split(x, 2, axis=0)[0], "split is written to ONNX along an axis of known size"),
+        (lambda x: ops.split(x, 2, axis=0)[0], "split .*axis of known size"),
     ],
 )
 def test_what_is_not_written_is_named(function, message):
@@ -131,14 +131,14 @@ def test_a_batch_is_not_normalized_by_its_own_moments():
     def moments(x):
         return {"y": ops.batch_normalization(x, *ops.moments(x, (0, 1)), axis=-1)}
 
-    with pytest.raises(ValueError, match="with a mean and a variance of weights alone"):
+    with pytest.raises(ValueError, match="mean and a variance"):
         trace(moments, {"x": (("batch", 3, 4), "float32")})
 
 
 def test_an_array_is_that_of_a_constant():
     graph = Graph()
     np.testing.assert_array_equal(graph.constant([1, 2]).array(), [1, 2])
-    with pytest.raises(ValueError, match=r"Received: float32 \('batch', 4\), which depends on the inputs"):
+    with pytest.raises(ValueError, match=r"float32 \('batch', 4\)"):
         graph.input("x", ("batch", 4), "float32").array()
 
 
