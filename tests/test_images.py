@@ -461,7 +461,7 @@ def one_pixel(value):
     ("image", "options", "error", "message"),
     [
         *((wrong, {}, TypeError, "An image is") for wrong in (None, 5, [[1, 2]], {"a": 1})),
-        (io.StringIO("text"), {}, TypeError, "bytes"),
+        (io.StringIO("text"), {}, TypeError, "binary mode"),
         *(
             (np.zeros(shape, "uint8"), {}, ValueError, "pixels has the shape")
             for shape in [(8,), (8, 8, 2), (8, 8, 5), (1, 8, 8, 3), (0, 8, 3), (8, 0), ()]

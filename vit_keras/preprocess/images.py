@@ -264,7 +264,10 @@ def _open(source: Any, timeout: float | None, max_bytes: int, max_pixels: int) -
             raise FileNotFoundError(f"Could not find image at path: {path}")
         return decode(path, path, max_pixels)
     if hasattr(source, "read"):
-        return decode(io.BytesIO(source.read()), getattr(source, "name", "the open file"), max_pixels)
+        name, data = getattr(source, "name", "the open file"), source.read()
+        if isinstance(data, str):
+            raise TypeError(f"{name} is open as text. Open an image in binary mode: open(path, 'rb').")
+        return decode(io.BytesIO(data), name, max_pixels)
     raise TypeError(
         f"An image is a path, a URL, bytes, an open file, a PIL image or an array. Received: {type(source).__name__}"
     )
