@@ -121,6 +121,23 @@ FILES = ["tiny.npz", "tiny.safetensors", "folder"]
 QUICK_AND_ALL = [*QUICK, *[pytest.param(*each, marks=pytest.mark.slow) for each in ALL]]
 
 
+@pytest.mark.parametrize("own", ["float32", "mixed_float16"])
+def test_a_model_has_the_policy_of_its_layers_whatever_the_global_one(own, tmp_path):
+    tiny(dtype=own).save(tmp_path / "model.keras")
+    other = {"float32": "mixed_float16", "mixed_float16": "float32"}[own]
+    keras.config.set_dtype_policy(other)
+    try:
+        models = [tiny(dtype=own), keras.models.load_model(tmp_path / "model.keras")]
+        assert [model.dtype_policy.name for model in models] == [own, own]
+        if own == "float32":
+            models[1].quantize("int8")  # which Keras refuses for float16
+            return
+        models[1].compile("sgd")
+        assert isinstance(models[1].optimizer, keras.optimizers.LossScaleOptimizer)
+    finally:
+        keras.config.set_dtype_policy("float32")
+
+
 @pytest.mark.parametrize(("kind", "change"), QUICK_AND_ALL)
 def test_a_saved_model_opens_with_its_outputs_and_its_optimizer(kind, change, tmp_path):
     model = changed(kind, change)

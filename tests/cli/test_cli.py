@@ -974,6 +974,27 @@ def test_export_takes_folders_and_images_to_check_and_calibrate_with(
     assert_refused(capsys, arguments, "^vit-keras: 19 images$")
 
 
+def test_export_opens_the_weights_of_a_factory(capsys, tmp_path, monkeypatch):
+    def stop(model, *_, **__):
+        raise ValueError(f"exports {model}")
+
+    monkeypatch.setattr(exports, "export_model", stop)
+    monkeypatch.setattr(pictures, "open_model", lambda model, weights, **_: f"{model} with {weights}")
+    output = str(tmp_path / "new.onnx")
+    arguments = ["export", "vit_ti16", "--weights", "mine.npz", "-o", output]
+    assert_refused(capsys, arguments, "exports vit_ti16 with mine.npz")
+
+
+def test_benchmark_takes_patterns(capsys, tmp_path, monkeypatch):
+    def stop(files, **_):
+        raise ValueError(f"{len(files)} files")
+
+    monkeypatch.setattr(exports, "time_files", stop)
+    for name in ("a.onnx", "b.onnx"):
+        (tmp_path / name).write_bytes(b"")
+    assert_refused(capsys, ["benchmark", str(tmp_path / "*.onnx")], "2 files")
+
+
 # ------------------------------------------------------------------------ errors --
 
 

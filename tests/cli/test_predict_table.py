@@ -11,7 +11,7 @@ from vit_keras import training, vit
 from vit_keras.anatomy import name_classes
 from vit_keras.build import build
 from vit_keras.cli import main, parser
-from vit_keras.cli import training as command
+from vit_keras.cli.options import paths_of
 from vit_keras.training.data.columns import VALUES
 
 pd = pytest.importorskip("pandas")
@@ -104,7 +104,7 @@ def test_an_existing_file_is_no_pattern_and_a_tilde_is_the_home_folder(contest, 
     monkeypatch.setenv("HOME", str(contest))
     for name in ("a[1].keras", "a1.keras"):
         (contest / name).write_bytes(b"")
-    assert command._paths(["a[1].keras", "~/a*.keras", "none*"]) == [
+    assert paths_of(["a[1].keras", "~/a*.keras", "none*"]) == [
         "a[1].keras",
         *(str(contest / name) for name in ("a1.keras", "a[1].keras")),
         "none*",

@@ -11,6 +11,7 @@ from ..export import export as export_model
 from ..export import find_format
 from ..export.timing import benchmark as time_files
 from .console import as_json, print_pairs, print_table
+from .options import paths_of
 
 __all__ = ["benchmark", "export"]
 
@@ -26,7 +27,6 @@ def export(options: argparse.Namespace) -> None:
     check_not_read(output, expanded(options.model))
     check, calibration = (given and files_of(given) for given in (options.check, options.calibration))
     labels = None if options.labels is None else _labels(expanded(options.labels))
-    options.weights = None
     model = open_with_options(options)
     output.parent.mkdir(parents=True, exist_ok=True)
     report = export_model(
@@ -56,7 +56,7 @@ def _labels(path: Path) -> list[str]:
 
 def benchmark(options: argparse.Namespace) -> None:
     """Time exported files in turns, and print a table, the fastest first."""
-    rows = time_files(options.files, batch_size=options.batch_size, rounds=options.rounds)
+    rows = time_files(paths_of(options.files), batch_size=options.batch_size, rounds=options.rounds)
     if options.json:
         print(as_json([dataclasses.asdict(row) for row in rows], indent=2))
         return

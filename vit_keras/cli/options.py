@@ -5,13 +5,15 @@ from __future__ import annotations
 import argparse
 import ast
 import contextlib
+import glob
 import json
 import math
+import os
 import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from .._internal.validate import one_of
+from .._internal.validate import expanded, one_of
 from ..visualize.methods import METHODS
 
 __all__ = [
@@ -24,6 +26,7 @@ __all__ = [
     "loading",
     "method",
     "number",
+    "paths_of",
     "setting",
     "settings",
 ]
@@ -125,6 +128,22 @@ def image_size(text: str) -> tuple[int, int] | str | None:
     if not found:
         raise argparse.ArgumentTypeError(f"expected N for a square, HxW, native or any. Received: {text!r}")
     return int(found[1]), int(found[2] or found[1])
+
+
+def paths_of(names: Iterable[str]) -> list[str]:
+    """Return names, and for patterns such as `fold*/model.keras`, which not every shell expands, what they match.
+
+    A pattern that matches nothing stays, and so does a file whose name is one.
+
+    Example:
+        >>> paths_of(["vit_b16", "no_such_folder/*.jpg"])
+        ['vit_b16', 'no_such_folder/*.jpg']
+    """
+    found: list[str] = []
+    for name in names:
+        path = expanded(name)
+        found += [name] if os.path.exists(path) else sorted(glob.glob(os.fspath(path))) or [name]
+    return found
 
 
 def loading(options: argparse.Namespace) -> dict[str, Any]:

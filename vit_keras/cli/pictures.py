@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import glob
 import io
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,7 +24,7 @@ from ..visualize.explore import explorer
 from ..visualize.figures import new_figure, plot_maps
 from ..visualize.methods import OF_A_CLASS
 from .console import printable
-from .options import loading
+from .options import loading, paths_of
 
 __all__ = ["attention", "explore", "zero_shot"]
 
@@ -145,21 +143,19 @@ def check_not_read(target: Path, source: Path) -> None:
 def files_of(images: Sequence[str]) -> list[str]:
     """Return the images that are named: files and URLs, and all in a folder and in those in it, sorted by name.
 
-    Patterns such as `*.jpg` are expanded, which not every shell does.
+    Patterns such as `*.jpg` are expanded (`paths_of`).
 
     Raises:
         FileNotFoundError: There is nothing at a path.
         ValueError: A folder has no images.
     """
     found: list[str] = []
-    for name in images:
+    for name in paths_of(images):
         path = expanded(name)
         if path.is_dir():
             found += files_in(name)[0]
         elif "://" in name or path.is_file():
             found.append(name)
-        elif matching := [each for each in sorted(glob.glob(os.fspath(path))) if Path(each) != path]:
-            found += files_of(matching)
         else:
             raise FileNotFoundError(f"Could not find image or folder: {name}")
     return found

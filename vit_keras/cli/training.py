@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import glob
 import inspect
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -22,7 +20,7 @@ from ..training.data.table import is_table
 from ..training.evaluation import pictures_of_mistakes, submission
 from ..training.evaluation.report import report
 from .console import as_json, print_table, printable
-from .options import loading
+from .options import loading, paths_of
 from .pictures import check_html, check_output, complete_in_new_folder, files_of, open_with_options
 
 __all__ = ["average", "embed", "evaluate", "finetune", "predict_table"]
@@ -149,7 +147,7 @@ def _print_evaluation(found: Any) -> None:
 def predict_table(options: argparse.Namespace) -> None:
     """Write the predictions for a table of images, averaged over models and views."""
     output = expanded(options.output)
-    models = _paths(options.models)
+    models = paths_of(options.models)
     check_output([output], [options.table, *models, *filter(None, [options.like])])
     found = submission.predict_table(
         options.table,
@@ -171,17 +169,9 @@ def predict_table(options: argparse.Namespace) -> None:
     print(f"{output}, {len(found):,} rows: {printable(', '.join(map(str, found.columns)))}")
 
 
-def _paths(names: list[str]) -> list[str]:
-    """Return the paths that match patterns such as `fold*/model.keras`, which not every shell expands."""
-    found: list[str] = []
-    for name in map(os.path.expanduser, names):
-        found += [name] if os.path.exists(name) else sorted(glob.glob(name)) or [name]
-    return found
-
-
 def average(options: argparse.Namespace) -> None:
     """Write the average of several models."""
-    models = _paths(options.models)
+    models = paths_of(options.models)
     check_output([expanded(options.output)], models)
     averaging.average(models, output=options.output)
     print(f"{options.output}, the average of {len(models)} models")

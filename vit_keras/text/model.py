@@ -82,7 +82,7 @@ class ImageText(CheckedModel):
         logit_bias: Any = None,
         name: str = "image_text",
     ):
-        super().__init__(name=name)
+        super().__init__(name=name, autocast=False)  # the temperature and the logits are float32; a tower casts itself
         towers = (instance(image, keras.Model, "image"), instance(text, keras.Model, "text"))
         widths = [tuple(tower.output_shape) for tower in towers]
         if len({len(width) for width in widths} | {2}) > 1 or widths[0][1] != widths[1][1]:
@@ -92,6 +92,7 @@ class ImageText(CheckedModel):
         usual_scale, usual_bias = LOSSES[one_of(loss, "loss", LOSSES)]
         self.loss_kind = loss
         self.image, self.text, self.tokenizer = image, text, tokenizer
+        self.dtype_policy: Any = image.dtype_policy  # by which Keras scales the loss
         scale = usual_scale if logit_scale is None else logit_scale
         bias = usual_bias if logit_bias is None else logit_bias
         self.logit_scale = self._number("logit_scale", scale)

@@ -19,6 +19,7 @@ def export(parser: argparse.ArgumentParser) -> None:
         metavar="MODEL",
         help="saved model (.keras, .h5), factory such as vit_b16, published name, or weight file",
     )
+    _add_weights(parser)
     endings = ", ".join(f"{each.suffix or 'no ending'} ({name})" for name, each in FORMATS.items())
     add_output(parser, "FILE", f"file to write, or folder for a SavedModel; endings: {endings}")
     parser.add_argument("--format", choices=FORMATS, help="format of the file; default: chosen by its ending")
@@ -56,6 +57,10 @@ def export(parser: argparse.ArgumentParser) -> None:
     add_loading(parser)
 
 
+def _add_weights(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--weights", metavar="NAME|FILE|URL", help="weights of a factory; default: ImageNet-1k")
+
+
 def benchmark(parser: argparse.ArgumentParser) -> None:
     """Add the options of `benchmark`."""
     parser.add_argument("files", nargs="+", metavar="FILE", help="exported file or folder")
@@ -78,7 +83,7 @@ def serve(parser: argparse.ArgumentParser) -> None:
         help="ONNX file written by `export`; or a factory such as vit_b16, a published name or a saved model "
         "(.keras, .h5), which is exported first",
     )
-    parser.add_argument("--weights", metavar="NAME|FILE|URL", help="weights of a factory; default: ImageNet-1k")
+    _add_weights(parser)
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on, 0.0.0.0 for all; default: 127.0.0.1")
     parser.add_argument(
         "--port", type=integer(0, 65535), default=8000, metavar="N", help="port, 0 for any free one; default: 8000"
