@@ -374,16 +374,27 @@ def test_names_are_saved_with_the_model(tmp_path):
     assert keras.saving.load_model(tmp_path / "nested.keras").layers[-1].labels == names
 
 
+AROUND = {
+    "no head": lambda: keras.Sequential([small(include_top=False), keras.layers.Dense(3, name="new")]),
+    "a head": lambda: keras.Sequential([small(5), keras.layers.Dense(3, name="new")]),
+    "tensors": lambda: keras.Model(
+        (inner := small(5)).input, keras.layers.Dense(3, name="new")(inner.layers[-2].output)
+    ),
+}
+
+
 @pytest.mark.core
-def test_names_and_task_of_a_model_around_a_vit_without_a_head_are_saved(tmp_path):
-    backbone = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=1, include_top=False)
-    model, names = keras.Sequential([backbone, keras.layers.Dense(3)]), ("ant", "bee", "cow")
+@pytest.mark.parametrize("kind", AROUND)
+def test_names_and_task_of_a_model_of_keras_around_a_vit_are_saved(kind, tmp_path):
+    model, names = AROUND[kind](), ("ant", "bee", "cow")
     assert name_classes(model, names, "multi")
     model.save(tmp_path / "model.keras")
-    opened = open_model(tmp_path / "model.keras")
-    assert (task(opened), class_names(opened)) == ("multi", names)
-    for each in (find_vit(opened), keras.Sequential([find_vit(opened), keras.layers.Dense(3)])):  # not their own
-        assert (task(each), class_names(each)) == ("single", None)
+    for _ in range(2):
+        opened = open_model(tmp_path / "model.keras")
+        new = keras.layers.Dense(3)(opened.get_layer("new").input)
+        again = keras.Model(opened.inputs, new, name=opened.name)  # a head that nobody has trained
+        assert [(task(each), class_names(each)) for each in (again, opened)] == [("single", None), ("multi", names)]
+        opened.save(tmp_path / "model.keras")
 
 
 @pytest.mark.parametrize("wrap", [lambda model: model, lambda model: Distillation(model, small()), lambda _: None])
