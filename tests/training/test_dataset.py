@@ -383,6 +383,13 @@ AROUND = {
 }
 
 
+@pytest.mark.parametrize("channels", [1, 3])
+def test_a_dataset_has_the_pixels_that_the_model_prepares(folder, channels):
+    model = small(channels=channels)
+    data = image_folder(folder, model=model, shuffle=False, batch_size=64)
+    np.testing.assert_allclose(data[0][0], model.preprocess([*data.paths]), atol=1e-6)
+
+
 @pytest.mark.core
 @pytest.mark.parametrize("kind", AROUND)
 def test_names_and_task_of_a_model_of_keras_around_a_vit_are_saved(kind, tmp_path):
