@@ -11,11 +11,12 @@ import pytest
 from PIL import Image
 
 from vit_keras import open_model, preprocess, vit
-from vit_keras.anatomy import class_names, find_vit, has_vit, name_classes, task
+from vit_keras.anatomy import class_names, has_vit, name_classes, task
 from vit_keras.training.checks import check, class_weights
 from vit_keras.training.data import decoding, listing
 from vit_keras.training.data.augment import Augmentation
 from vit_keras.training.data.dataset import image_folder
+from vit_keras.training.data.read_ahead import ReadAhead
 from vit_keras.training.distill import Distillation
 
 pytestmark = pytest.mark.filterwarnings("ignore:batch_size=32, but")
@@ -130,6 +131,18 @@ def test_batches_are_the_same_whatever_the_threads_and_the_cache(folder, tmp_pat
     data.on_epoch_begin()  # as `fit` does before it hands the dataset to processes that are spawned
     assert same(plain, batches(pickle.loads(pickle.dumps(data)), 2))
     data.on_epoch_end()
+
+
+def test_threads_end_with_an_iterator_which_leaves_nothing_to_the_exit_of_python(folder, monkeypatch):
+    data = iter(image_folder(folder, SIZE, batch_size=2, workers=1))
+    next(data)
+    ahead = data.gi_frame.f_locals["ahead"]
+    pool, stop = ahead.pool, ahead.stop
+    assert stop.atexit and not pool._shutdown
+    monkeypatch.setattr(ReadAhead, "close", None)  # at the exit, what it calls may be gone
+    del ahead
+    data.close()
+    assert pool._shutdown and not stop.alive
 
 
 def test_every_epoch_has_every_picture_once(folder):
