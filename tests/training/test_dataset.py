@@ -404,17 +404,18 @@ def test_a_dataset_has_the_pixels_that_the_model_prepares(folder, channels):
 
 
 @pytest.mark.core
-@pytest.mark.parametrize("kind", AROUND)
-def test_names_and_task_of_a_model_of_keras_around_a_vit_are_saved(kind, tmp_path):
+@pytest.mark.parametrize(("kind", "suffix"), [*((kind, ".keras") for kind in AROUND), ("no head", ".h5")])
+def test_names_and_task_of_a_model_of_keras_around_a_vit_are_saved(kind, suffix, tmp_path):
     model, names = AROUND[kind](), ("ant", "bee", "cow")
     assert name_classes(model, names, "multi")
-    model.save(tmp_path / "model.keras")
+    path = tmp_path / f"model{suffix}"
+    model.save(path)
     for _ in range(2):
-        opened = open_model(tmp_path / "model.keras")
+        opened = open_model(path)
         new = keras.layers.Dense(3)(opened.get_layer("new").input)
         again = keras.Model(opened.inputs, new, name=opened.name)  # a head that nobody has trained
         assert [(task(each), class_names(each)) for each in (again, opened)] == [("single", None), ("multi", names)]
-        opened.save(tmp_path / "model.keras")
+        opened.save(path)
 
 
 @pytest.mark.parametrize("wrap", [lambda model: model, lambda model: Distillation(model, small()), lambda _: None])

@@ -159,12 +159,13 @@ class EncoderBlock(Composite):
 
     def get_config(self) -> dict[str, Any]:
         config, own = super().get_config(), self.preprocessing
-        usual = own is None or own == GOOGLE.for_channels(own.channels)
-        return {
-            **config,
-            **({} if usual else {"preprocessing": own.to_dict()}),
-            **({} if self.around is None else {"around": dict(self.around)}),
-        }
+        if own is not None and own != GOOGLE.for_channels(own.channels):
+            config["preprocessing"] = own.to_dict()
+        if self.around is not None:  # in which Keras has put lists of its own, that no .h5 file is opened with
+            config["around"] = {
+                name: [*value] if isinstance(value, list) else value for name, value in self.around.items()
+            }
+        return config
 
 
 def token_width(layer: keras.layers.Layer, shape: tuple[Any, ...], ndim: int | None = 3) -> int:
