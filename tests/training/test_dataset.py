@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vit_keras import open_model, preprocess, vit
+from vit_keras import open_model, preprocess, resize, vit
 from vit_keras.anatomy import class_names, has_vit, name_classes, task
 from vit_keras.training.checks import check, class_weights
 from vit_keras.training.data import decoding, listing
@@ -416,6 +416,15 @@ def test_names_and_task_of_a_model_of_keras_around_a_vit_are_saved(kind, suffix,
         again = keras.Model(opened.inputs, new, name=opened.name)  # a head that nobody has trained
         assert [(task(each), class_names(each)) for each in (again, opened)] == [("single", None), ("multi", names)]
         opened.save(path)
+
+
+def test_a_model_that_keras_opens_keeps_its_names_when_it_is_resized(tmp_path):
+    inner = small(5)
+    model = keras.Model(inner.input, keras.layers.Dense(2, name="head")(inner.layers[-2].output))
+    assert name_classes(model, ("ant", "bee"), "multi")
+    model.save(tmp_path / "model.keras")
+    resized = resize(keras.saving.load_model(tmp_path / "model.keras"), 2 * SIZE)
+    assert (resized.task, resized.labels) == ("multi", ("ant", "bee"))
 
 
 @pytest.mark.parametrize("wrap", [lambda model: model, lambda model: Distillation(model, small()), lambda _: None])

@@ -106,7 +106,7 @@ def cost(
 
     Args:
         model: A factory's name (`"vit_b16"`; also `"vit_g14"`), a published name, a `ViTConfig`, a model, or anything
-            that `open_model` opens. Of a model, only the `ViTConfig` of its ViT counts.
+            that `open_model` opens. With a model, only the `ViTConfig` of its ViT counts.
         image_size: Pixels of the input, `(height, width)` or one integer; `None` for the size of the model.
         batch_size: Images in a step, on all devices together, as in `fit`.
         training: Whether the step trains. Otherwise, it predicts.
