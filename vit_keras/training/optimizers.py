@@ -58,7 +58,7 @@ def depths(variables: Sequence[Any]) -> list[int]:
     places = [_place(path, after) for path, after in zip(paths, [*paths[1:], ""])]
     in_blocks = [path[found.start() :] for path in paths if (found := _BLOCK.search(path))]
     several = len({*in_blocks}) < len(in_blocks)  # towers have the same names
-    last, towers, blocks = 0.0, [], [0]
+    last, towers, blocks = 0.0, [], [0.0]
     for place in places:
         if place is not None:
             if several and place < last:

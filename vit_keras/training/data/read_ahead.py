@@ -37,6 +37,7 @@ class ReadAhead:
 
     data: Any
     epoch: int
+    stop: Any
     submitted: int
 
     def __init__(self, data: Any, epoch: int):
