@@ -341,6 +341,10 @@ def test_which_tokens_there_are_and_which_the_output_is_computed_from(name):
     ("around", "seen"),
     [
         (lambda model: keras.layers.GlobalAveragePooling1D()(model.output), [(0, None)]),
+        (lambda model: keras.layers.GlobalAveragePooling1D()(model.output[:, 2:]), [(2, None)]),
+        (lambda model: keras.ops.mean(keras.layers.Dropout(0.1)(model.output)[:, 2:5], axis=1), [(2, 5)]),
+        (lambda model: keras.layers.GlobalMaxPooling1D()(keras.layers.LayerNormalization()(model.output)), [(0, None)]),
+        (lambda model: keras.layers.Flatten()(model.output[:, 2:]), [(0, None)]),
         (lambda model: vit_layers.MeanToken(2)(model.output), [(2, None)]),
         (lambda model: vit_layers.ExtractToken(1)(model.output), [(1, 2)]),
         (lambda model: model.output[:, 0], [(0, 1)]),

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from support import ROOT, script
 
+import vit_keras
 from vit_keras import vit
 from vit_keras.backend.sharding import MIN_SIZE
 from vit_keras.cli import main
@@ -171,6 +172,22 @@ def test_what_a_model_may_be():
     assert cost(vit.build(SMALL), position_grid=(5, 5)).parameters == vit.build(SMALL).count_params()
     with pytest.raises(ValueError, match="has no ViTConfig"):
         cost(keras.models.clone_model(vit.build(SMALL)))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda model: keras.Sequential([model, keras.layers.Dense(3)]), "without the layers around it"),
+        (lambda model: model.quantize("int8"), "without its int8 weights"),
+        (lambda model: vit_keras.training.add_lora(model), "without its low-rank adapters"),
+    ],
+    ids=["around", "int8", "LoRA"],
+)
+def test_what_the_config_of_a_model_does_not_say(change, words):
+    model = vit.build(SMALL)
+    changed = change(model)
+    with pytest.warns(UserWarning, match=words):
+        assert config_of(changed if isinstance(changed, keras.Model) else model) == SMALL
 
 
 @pytest.mark.slow

@@ -188,8 +188,10 @@ def test_gray_and_color():
     color, gray = noise(2, 20, 30, 3), noise(2, 20, 30, 1)
     settings = Preprocessing(image_size=16, channels=1)
     assert settings.mean == (0.5,)
-    luminance = (color[:, :16, :16] @ np.array([0.299, 0.587, 0.114]))[..., None] / 127.5 - 1
-    np.testing.assert_allclose(settings(color[:, :16, :16]), luminance, atol=1e-6)
+    small = color[:, :16, :16]
+    luminance = np.rint(small @ np.array([299, 587, 114]) / 1000)[..., None] / 127.5 - 1  # as a dataset keeps it
+    for found in (settings(small), run(Preprocess(settings), small)):
+        np.testing.assert_allclose(found, luminance, atol=1e-6)
     np.testing.assert_allclose(run(Preprocess(settings), color), settings(color), atol=0.0080)  # 1 level
     np.testing.assert_allclose(run(Preprocess(settings), gray), settings(gray), atol=0.0080)
     np.testing.assert_allclose(run(Preprocess(GOOGLE, 16), gray), GOOGLE(gray, 16), atol=0.0080)

@@ -53,7 +53,6 @@ class VisionTransformer(FastModel):
     _config: ViTConfig | None = None
     _labels: tuple[str, ...] | str | None = None
     task: str = "single"
-    around: dict[str, Any] | None = None  # the name, labels and task of a model around this one, which Keras leaves out
     load_report: LoadReport | None = None
     range_checked: bool = False
 
@@ -124,7 +123,6 @@ class VisionTransformer(FastModel):
             "preprocessing": self.preprocessing.to_dict(),
             "labels": self.labels,
             **({} if self.task == "single" else {"task": self.task}),  # files of classifiers stay as they were
-            **({} if self.around is None else {"around": dict(self.around)}),
         }
 
     def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
@@ -277,7 +275,7 @@ class VisionTransformer(FastModel):
     def from_config(cls, config: Any, custom_objects: Any = None) -> Any:
         config = dict(config)
         vit, preprocessing, labels = (config.pop(key, None) for key in ("vit", "preprocessing", "labels"))
-        task, around = one_of(config.pop("task", "single"), "task", TASKS), config.pop("around", None)
+        task = one_of(config.pop("task", "single"), "task", TASKS)
         model = super().from_config(config, custom_objects)
         for layer in model.layers:
             if not layer.trainable:
@@ -286,7 +284,7 @@ class VisionTransformer(FastModel):
                 layer.trainable = False
         model.config = None if vit is None else ViTConfig(**vit)
         model.preprocessing = GOOGLE if preprocessing is None else Preprocessing.from_dict(preprocessing)
-        model.labels, model.task, model.around = labels, task, around
+        model.labels, model.task = labels, task
         return model
 
 

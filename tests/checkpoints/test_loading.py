@@ -328,6 +328,9 @@ def test_extra_array(save, name):
     assert_refused(fresh(), path, f"1 arrays .*'google': '{name}'")
     report = checkpoints.load_weights(fresh(), path, strict=False)
     assert report.ignored == (name,)
+    for weights in ("no_such_file.npz", checkpoints.Weights(path, strict=False)):  # before any of them is opened
+        with pytest.raises(TypeError, match=r"load_weights\(\) got an unexpected.*strikt"):
+            checkpoints.load_weights(fresh(), weights, strikt=False)
 
 
 def test_many_problems_are_counted(save):

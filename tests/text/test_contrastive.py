@@ -6,6 +6,7 @@ import pytest
 
 from vit_keras import vit
 from vit_keras.text import ImageText, TextConfig, build_text, contrastive_loss
+from vit_keras.training import recipe
 
 COLORS = {"red": (1, -1, -1), "green": (-1, 1, -1), "blue": (-1, -1, 1), "white": (1, 1, 1)}
 
@@ -126,3 +127,12 @@ def test_towers_of_different_widths_are_refused():
 def test_there_are_two_losses():
     with pytest.raises(ValueError, match="loss .*'softmax', 'sigmoid'"):
         ImageText(*towers(), loss="hinge")
+
+
+def test_a_recipe_that_trains_a_head_says_how_towers_are_frozen():
+    model = ImageText(*towers())
+    with pytest.raises(ValueError, match=r"no head to train. Freeze its models, \w+ and \w+, .*train=\"all\""):
+        recipe("probe").compile(model)
+    model.image.trainable = False
+    recipe("probe", train="all").compile(model)
+    assert not model.image.trainable and model.text.trainable

@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vit_keras import open_model, preprocess, vit
-from vit_keras.anatomy import class_names, find_vit, has_vit, name_classes, task
+from vit_keras import open_model, preprocess, resize, vit
+from vit_keras.anatomy import class_names, has_vit, name_classes, task
 from vit_keras.training.checks import check, class_weights
 from vit_keras.training.data import decoding, listing
 from vit_keras.training.data.augment import Augmentation
 from vit_keras.training.data.dataset import image_folder
+from vit_keras.training.data.read_ahead import ReadAhead
 from vit_keras.training.distill import Distillation
 
 pytestmark = pytest.mark.filterwarnings("ignore:batch_size=32, but")
@@ -130,6 +131,18 @@ def test_batches_are_the_same_whatever_the_threads_and_the_cache(folder, tmp_pat
     data.on_epoch_begin()  # as `fit` does before it hands the dataset to processes that are spawned
     assert same(plain, batches(pickle.loads(pickle.dumps(data)), 2))
     data.on_epoch_end()
+
+
+def test_threads_end_with_an_iterator_which_leaves_nothing_to_the_exit_of_python(folder, monkeypatch):
+    data = iter(image_folder(folder, SIZE, batch_size=2, workers=1))
+    next(data)
+    ahead = data.gi_frame.f_locals["ahead"]
+    pool, stop = ahead.pool, ahead.stop
+    assert stop.atexit and not pool._shutdown
+    monkeypatch.setattr(ReadAhead, "close", None)  # at the exit, what it calls may be gone
+    del ahead
+    data.close()
+    assert pool._shutdown and not stop.alive
 
 
 def test_every_epoch_has_every_picture_once(folder):
@@ -374,16 +387,44 @@ def test_names_are_saved_with_the_model(tmp_path):
     assert keras.saving.load_model(tmp_path / "nested.keras").layers[-1].labels == names
 
 
+AROUND = {
+    "no head": lambda: keras.Sequential([small(include_top=False), keras.layers.Dense(3, name="new")]),
+    "a head": lambda: keras.Sequential([small(5), keras.layers.Dense(3, name="new")]),
+    "tensors": lambda: keras.Model(
+        (inner := small(5)).input, keras.layers.Dense(3, name="new")(inner.layers[-2].output)
+    ),
+}
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_a_dataset_has_the_pixels_that_the_model_prepares(folder, channels):
+    model = small(channels=channels)
+    data = image_folder(folder, model=model, shuffle=False, batch_size=64)
+    np.testing.assert_allclose(data[0][0], model.preprocess([*data.paths]), atol=1e-6)
+
+
 @pytest.mark.core
-def test_names_and_task_of_a_model_around_a_vit_without_a_head_are_saved(tmp_path):
-    backbone = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=1, include_top=False)
-    model, names = keras.Sequential([backbone, keras.layers.Dense(3)]), ("ant", "bee", "cow")
+@pytest.mark.parametrize(("kind", "suffix"), [*((kind, ".keras") for kind in AROUND), ("no head", ".h5")])
+def test_names_and_task_of_a_model_of_keras_around_a_vit_are_saved(kind, suffix, tmp_path):
+    model, names = AROUND[kind](), ("ant", "bee", "cow")
     assert name_classes(model, names, "multi")
+    path = tmp_path / f"model{suffix}"
+    model.save(path)
+    for _ in range(2):
+        opened = open_model(path)
+        new = keras.layers.Dense(3)(opened.get_layer("new").input)
+        again = keras.Model(opened.inputs, new, name=opened.name)  # a head that nobody has trained
+        assert [(task(each), class_names(each)) for each in (again, opened)] == [("single", None), ("multi", names)]
+        opened.save(path)
+
+
+def test_a_model_that_keras_opens_keeps_its_names_when_it_is_resized(tmp_path):
+    inner = small(5)
+    model = keras.Model(inner.input, keras.layers.Dense(2, name="head")(inner.layers[-2].output))
+    assert name_classes(model, ("ant", "bee"), "multi")
     model.save(tmp_path / "model.keras")
-    opened = open_model(tmp_path / "model.keras")
-    assert (task(opened), class_names(opened)) == ("multi", names)
-    for each in (find_vit(opened), keras.Sequential([find_vit(opened), keras.layers.Dense(3)])):  # not their own
-        assert (task(each), class_names(each)) == ("single", None)
+    resized = resize(keras.saving.load_model(tmp_path / "model.keras"), 2 * SIZE)
+    assert (resized.task, resized.labels) == ("multi", ("ant", "bee"))
 
 
 @pytest.mark.parametrize("wrap", [lambda model: model, lambda model: Distillation(model, small()), lambda _: None])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vit_keras import feature_maps, vit
+from vit_keras import anatomy, feature_maps, vit
 from vit_keras.config import ViTConfig
 from vit_keras.preprocess import CLIP
 from vit_keras.training.embedding import Probe, embed, features, knn, linear_probe
@@ -166,6 +166,18 @@ def test_which_layer():
     np.testing.assert_allclose(embed(one, images, progress=False).reshape(3, 4, 16), tokens[:, 2:], **SAME)
     with pytest.raises(ValueError, match="has 2 outputs"):
         embed(two, images)
+
+
+def test_one_vector_of_the_tokens_of_a_model_around_the_vit():
+    backbone, tokens = make(pooling=None, include_top=False), keras.Input((5, 16))
+    mean = keras.Model(tokens, keras.layers.GlobalAveragePooling1D()(tokens[:, 1:]))
+    inner = keras.Sequential([keras.Input((16, 16, 3)), backbone, mean])
+    expected = embed(backbone, pictures(), progress=False)
+    assert expected.shape == (10, 5, 16)
+    for model in (inner, keras.Sequential([keras.Input((16, 16, 3)), inner, keras.layers.Dense(3)])):
+        assert anatomy.readout(model) == [slice(1, None)]
+        np.testing.assert_allclose(embed(model, pictures(), progress=False), expected[:, 1:].mean(axis=1), **SAME)
+    np.testing.assert_array_equal(embed(model, pictures(), layer="tokens", progress=False), expected)
 
 
 def test_a_headless_and_a_nested_model_and_one_of_any_size():

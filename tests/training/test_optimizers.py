@@ -61,6 +61,17 @@ def test_the_table_of_a_text_tower_is_the_lowest_layer_and_no_other_embedding_is
     assert depths(variables([*with_metadata, "encoderblock_0/kernel"])) == [2, 0, 0, 1]
 
 
+@pytest.mark.parametrize("prefix", ["", "text/"])
+def test_each_tower_is_counted_down_from_its_head(prefix):
+    ends = ["Transformer_encoder_norm/gamma", "head/kernel"]
+    image = ["embedding/kernel", "class_token/cls", *(f"encoderblock_{n}/kernel" for n in range(4)), *ends]
+    table = ["embedding/embeddings", "Transformer_posembed_input/pos_embedding"]
+    text = [prefix + path for path in [*table, *(f"encoderblock_{n}/kernel" for n in range(2)), *ends]]
+    deep, shallow = [0, 0, 1, 2, 3, 4, 4, 5], [2, 2, 3, 4, 4, 5]
+    for paths, expected in (([*image, *text], [*deep, *shallow]), ([*text, *image], [*shallow, *deep])):
+        assert depths(variables(["logit_scale", *paths])) == [5, *expected]
+
+
 def test_without_blocks_everything_is_the_head():
     made = variables(["embedding/kernel", "dense/kernel"])
     assert depths(made) == [1, 1]

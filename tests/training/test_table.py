@@ -229,6 +229,9 @@ def test_missing_pictures_are_named_all_at_once(photos):
     (photos / "007.png").unlink()
     with pytest.raises(ValueError, match="2 images .*'002', '007'.*errors=\"skip\""):
         table(photos, "kind")
+    for errors in ("raise", "skip"):
+        with pytest.raises(ValueError, match=r"9 images are not in .* Pass images_dir= \(--images-dir\), the folder"):
+            table(photos.parent, "kind", errors=errors)
     (photos / "004.png").write_bytes(b"no picture")
     with pytest.warns(UserWarning) as warned:
         data = table(photos, "kind", errors="skip", shuffle=False)

@@ -52,9 +52,9 @@ from .parts import (
     patch_stride,
     prefix_names,
     quantization,
-    readout,
     set_rates,
 )
+from .pooling import pooling, readout
 
 __all__ = [
     "HEAD",
@@ -90,6 +90,7 @@ __all__ = [
     "own_preprocessing",
     "patch_grid",
     "patch_stride",
+    "pooling",
     "predictions",
     "prefix_names",
     "preprocessing_of",

@@ -12,7 +12,7 @@ import numpy as np
 from .. import labels
 from .._internal.validate import as_array, one_of
 from ..backend.keras_internals import origin
-from .parts import checked, find_vit, has_vit, heads
+from .parts import blocks, checked, has_vit
 
 
 def outputs_of(model: keras.Model) -> list[Any]:
@@ -341,22 +341,27 @@ def task(model: keras.Model) -> str:
 def _owned(model: keras.Model, attribute: str) -> Any:
     """Return what the outermost of the models that the output comes through knows."""
     owners = _classifiers(checked(model))
+    _give_stored(owners)
     known = (getattr(owner, attribute, None) for owner in owners)
-    own = next((value for value in known if value is not None and np.size(value)), None)
-    if own is not None:
-        return own
-    around = getattr(_keeper(model), "around", None) or {}
-    is_its = around.get("model") in [owner.name for owner in owners] and {"labels", "task"} <= {*around}
-    return around[attribute] if is_its and _fit(model, around["labels"], around["task"]) else None
+    return next((value for value in known if value is not None and np.size(value)), None)
 
 
-def _keeper(model: keras.Model) -> Any:
-    """Return the ViT without a head in a model, which keeps the names and the task of the model; or `None`.
+def _give_stored(owners: list[keras.Model]) -> None:
+    """Give a model that was opened the names and the task that the ViT in it stores for it."""
+    block = _keeper(owners)
+    if block is None or not block.opened or not {"model", "labels", "task"} <= {*block.around}:
+        return
+    names, task = block.around["labels"], block.around["task"]
+    for owner in owners:
+        if owner.name == block.around["model"] and _fit(owner, names, task):
+            owner.labels, owner.task, block.opened = tuple(names), task, False
 
-    Keras saves neither, for a model of its own around the ViT.
-    """
-    vit = find_vit(model) if has_vit(model) else model
-    return None if vit is model or heads(vit) or not hasattr(vit, "settings") else vit
+
+def _keeper(owners: list[keras.Model]) -> Any:
+    """Return the block that stores names and task for models of Keras' own, which do not save them; or `None`."""
+    if any(hasattr(owner, "settings") for owner in owners) or not has_vit(owners[0]):
+        return None
+    return next(iter(blocks(owners[0])), None)
 
 
 def _fit(model: keras.Model, names: Sequence[str], task: str) -> bool:
@@ -368,8 +373,8 @@ def _fit(model: keras.Model, names: Sequence[str], task: str) -> bool:
 def name_classes(model: keras.Model, names: Sequence[str], task: str = "single") -> bool:
     """Attach names and a task to a model's outputs if their number fits.
 
-    A `VisionTransformer` saves them: the model itself, or the ViT inside it that the output comes from or that has no
-    head of its own.
+    They are saved with the model: by the `VisionTransformer` that the output comes from or, for a model of Keras' own
+    with a new head, by the first block of the ViT in it.
 
     Args:
         model: A ViT, or a model whose output comes from a ViT inside.
@@ -391,11 +396,12 @@ def name_classes(model: keras.Model, names: Sequence[str], task: str = "single")
     """
     fit = _fit(checked(model), names, task)
     if fit:
-        for owner in _classifiers(model):
+        owners = _classifiers(model)
+        for owner in owners:
             owner.labels, owner.task = tuple(names), task
-        keeper = _keeper(model)
-        if keeper is not None:
-            keeper.around = {"model": model.name, "labels": list(names), "task": task}
+        block = _keeper(owners)
+        if block is not None:
+            block.around, block.opened = {"model": model.name, "labels": list(names), "task": task}, False
     return fit
 
 

@@ -192,30 +192,6 @@ def prefix_names(vit: keras.Model) -> tuple[str, ...]:
     return (*sorted(single), *(f"reg{n}" for n in range(registers)))  # the class token comes before the other
 
 
-def readout(model: keras.Model) -> list[slice]:
-    """Return the tokens of the last block that the output is computed from, as slices whose means are averaged.
-
-    Layers around the ViT count too: a map of the patches (`feature_maps`) or a mean of all tokens
-    (`GlobalAveragePooling1D`). Without any such layer, it is the class token or, if there is none, the patches. A slice
-    of the tokens (`tokens[:, 1:]`) is not seen.
-
-    Example:
-        >>> from vit_keras import vit
-        >>> tiny = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2)
-        >>> readout(tiny)  # the class token
-        [slice(0, 1, None)]
-    """
-    inside, prefix = flat_layers(checked(model)), prefix_names(model)
-    single = [slice(layer.index, layer.index + 1) for layer in inside if isinstance(layer, layers.ExtractToken)]
-    maps = [layer for layer in inside if isinstance(layer, layers.PatchMap)]
-    if "cls" in prefix and any(layer.return_prefix for layer in maps):
-        single.append(slice(0, 1))
-    patches = [layer for layer in inside if isinstance(layer, layers.MeanToken)] + maps[:1]
-    means = [slice(layer.prefix_tokens, None) for layer in patches]
-    everything = [slice(0, None) for layer in inside if isinstance(layer, keras.layers.GlobalAveragePooling1D)][:1]
-    return single + means or everything or [slice(0, 1) if "cls" in prefix else slice(len(prefix), None)]
-
-
 def patch_grid(vit: keras.Model, image_size: tuple[int, int] | None = None) -> tuple[int, int]:
     """Return the patches down and across in a Vision Transformer.
 
@@ -343,9 +319,14 @@ def head_layers(model: keras.Model) -> list[keras.layers.Layer]:
             return head_layers(weighted[0])
         found = found if len(found) < len(weighted) else found[-1:]
     if not found:
-        raise ValueError(
-            f"The model {model.name!r} has no head to train. Build it with classes=…, or put a Dense layer behind it."
-        )
+        towers = [layer.name for layer in model.layers if isinstance(layer, keras.Model)]
+        remedy = "Build it with classes=…, or put a Dense layer behind it."
+        if len(towers) > 1:
+            remedy = (
+                f"Freeze its models, {' and '.join(towers)}, or layers of them, by layer.trainable = False. A recipe "
+                'with train="all" leaves them so.'
+            )
+        raise ValueError(f"The model {model.name!r} has no head to train. {remedy}")
     return found
 
 

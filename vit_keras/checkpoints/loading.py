@@ -89,7 +89,9 @@ def load_weights(
     source_grid: tuple[int, int] | None = None,
     resize_patches: bool = False,
     verify: bool = True,
-    **options: Any,
+    family: str | None = None,
+    strict: bool = True,
+    key: str | None = None,
 ) -> LoadReport:
     """Load the weights of a file into a model: all of them, or none.
 
@@ -107,7 +109,9 @@ def load_weights(
         resize_patches: Whether to resample the patch embedding to the model's patch size (FlexiViT's PI-resize).
         verify: Whether to read the whole file once in advance. Otherwise, damage inside the file may be found when
             half of the model is loaded.
-        **options: `family`, `strict` and `key` of `Weights`, for a file of weights.
+        family: As for `Weights`; this and the next two are for a file of weights.
+        strict: As for `Weights`.
+        key: As for `Weights`.
 
     Returns:
         A `LoadReport`.
@@ -125,10 +129,10 @@ def load_weights(
         >>> model = vit.vit_ti16(pretrained=False)
         >>> report = load_weights(model, "Ti_16.npz")  # doctest: +SKIP
     """
-    vit = anatomy.find_vit(model)
+    vit, options = anatomy.find_vit(model), {"family": family, "strict": strict, "key": key}
     if not isinstance(weights, (Weights, ModelWeights)):
-        options.setdefault("channels", getattr(getattr(vit, "config", None), "channels", None))
-        source = open_source(weights, **options)
+        channels = getattr(getattr(vit, "config", None), "channels", None)
+        source = open_source(weights, channels=channels, **options)
     else:
         source = weights
         _refuse("Weights that are open", options)

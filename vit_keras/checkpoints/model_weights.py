@@ -76,7 +76,7 @@ class ModelWeights(Mapping[str, Any]):
         config = getattr(vit, "config", None) or _infer_plain_config(vit, self.shapes)
         self.architecture: dict[str, Any] = dataclasses.asdict(config)
         self.preprocessing: Any = anatomy.own_preprocessing(vit)
-        self.labels, self.task = getattr(vit, "labels", None), getattr(vit, "task", "single")
+        self.task, self.labels = anatomy.task(vit), getattr(vit, "labels", None)  # which a model gets when it is asked
         self.published: None = None
         self.image_size: Any | tuple[int, int] | None = config.image_size
         self._adapted = {id(full_kernel(dense)): dense for dense in anatomy.dense_layers(vit) if dense.lora_enabled}

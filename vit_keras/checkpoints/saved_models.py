@@ -21,6 +21,7 @@ from typing import Any
 
 import keras
 
+from .. import anatomy
 from .._internal import finite
 from .._internal.bounds import LIMIT_INPUT, LIMIT_LAYERS, LIMIT_TEXT, shortened, too_many, too_much
 from .._internal.validate import expanded, path_text
@@ -93,6 +94,12 @@ def load_model(
     except Exception as error:  # zipfile, json, h5py and Keras raise many types
         raise ValueError(_why_not(path, error, config, custom_objects)) from error
     finite.check_model(path, model)
+    return _asked(model)
+
+
+def _asked(model: keras.Model) -> keras.Model:
+    """Let a model take the names that its ViT stores for it, before a new model of the same name does."""
+    anatomy.task(model)
     return model
 
 
@@ -107,7 +114,7 @@ def _from_orbax(path, custom_objects, compile, safe_mode):
     except Exception as error:
         raise ValueError(_why_not(path, error, config, custom_objects)) from error
     finite.check_model(path, model)
-    return model
+    return _asked(model)
 
 
 _COUNTING = threading.RLock()

@@ -8,6 +8,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from .._internal.validate import one_of, positive_integer
+from .._internal.warn import warn_caller
 from ..config import ViTConfig
 from ..variants import CIFAR10, UNPUBLISHED, VARIANTS
 from .devices import STRATEGIES, parts_of, sent_by, share_of
@@ -105,7 +106,7 @@ def cost(
 
     Args:
         model: A factory's name (`"vit_b16"`; also `"vit_g14"`), a published name, a `ViTConfig`, a model, or anything
-            that `open_model` opens.
+            that `open_model` opens. With a model, only the `ViTConfig` of its ViT counts.
         image_size: Pixels of the input, `(height, width)` or one integer; `None` for the size of the model.
         batch_size: Images in a step, on all devices together, as in `fit`.
         training: Whether the step trains. Otherwise, it predicts.
@@ -124,6 +125,9 @@ def cost(
 
     Raises:
         ValueError: An argument is out of range, or the model has a part with unknown cost.
+
+    Warns:
+        UserWarning: A model has more than its config says: layers around its ViT, quantized weights or adapters.
 
     Example:
         >>> b16 = cost("vit_b16", batch_size=64, training=True)
@@ -180,6 +184,9 @@ def config_of(model: str | os.PathLike[str] | ViTConfig | keras.Model) -> ViTCon
     Raises:
         ValueError: The model is unknown, contains no ViT of this package, or has no `ViTConfig`.
 
+    Warns:
+        UserWarning: A model has more than its config says; see `cost`.
+
     Example:
         >>> config_of("vit_h14").num_layers
         32
@@ -199,12 +206,23 @@ def config_of(model: str | os.PathLike[str] | ViTConfig | keras.Model) -> ViTCon
         from ..opening import open_model  # this imports Keras
 
         model = open_model(model)
-    from ..anatomy import find_vit
+    from ..anatomy import dense_layers, find_vit, learner, quantization
 
     vit = find_vit(model)
     if getattr(vit, "config", None) is None:
         raise ValueError(
             f"The model {vit.name!r} has no ViTConfig to compute the cost of, like every copy that keras.models."
             "clone_model makes. Pass the model that it was made from, or a ViTConfig."
+        )
+    mode = quantization(vit)
+    left_out = {
+        "the layers around it": len(learner(model).weights) > len(vit.weights),
+        f"its {mode} weights": mode,
+        "its low-rank adapters": any(layer.lora_enabled for layer in dense_layers(vit)),
+    }
+    if names := [name for name, there in left_out.items() if there]:
+        warn_caller(
+            f"The cost is that of the Vision Transformer {vit.name!r} as its config describes it, without "
+            f"{' and '.join(names)}."
         )
     return vit.config

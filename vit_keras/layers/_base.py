@@ -138,23 +138,34 @@ def _changes(dense: keras.layers.Dense) -> dict[Any, Any]:
 
 
 class EncoderBlock(Composite):
-    """A block that stores the preprocessing of its model, and saves it if it is not Google's.
+    """A block that stores what Keras would not save with a model around it.
 
     A functional model made from a ViT's tensors, `keras.Model(vit.input, outputs)`, shares nothing but layers with the
     ViT. `anatomy` asks the first block.
+
+    Attributes:
+        preprocessing: How images are prepared. It is saved if it is not Google's.
+        around: The name of a Keras model around the block, and its `labels` and `task`; or `None`.
+        opened: Whether `around` comes from a file, and the model in the file has not been asked for it.
     """
 
-    def __init__(self, preprocessing: Any = None, **kwargs: Any):
+    def __init__(self, preprocessing: Any = None, around: dict[str, Any] | None = None, **kwargs: Any):
         super().__init__(**kwargs)
         self.preprocessing: Preprocessing | None = (
             None if preprocessing is None else Preprocessing.from_dict(preprocessing)
         )
+        self.around = None if around is None else dict(around)
+        self.opened = around is not None
 
     def get_config(self) -> dict[str, Any]:
         config, own = super().get_config(), self.preprocessing
-        if own is None or own == GOOGLE.for_channels(own.channels):
-            return config
-        return {**config, "preprocessing": own.to_dict()}
+        if own is not None and own != GOOGLE.for_channels(own.channels):
+            config["preprocessing"] = own.to_dict()
+        if self.around is not None:  # in which Keras has put lists of its own, that no .h5 file is opened with
+            config["around"] = {
+                name: [*value] if isinstance(value, list) else value for name, value in self.around.items()
+            }
+        return config
 
 
 def token_width(layer: keras.layers.Layer, shape: tuple[Any, ...], ndim: int | None = 3) -> int:

@@ -121,7 +121,7 @@ class Preprocessing:
         """Read, resize, crop and normalize images.
 
         Resized pixels are rounded to whole gray levels, as in Pillow and in `utils.read`: with `"bilinear"`, the
-        result is at most half a level from the reference's `tf.image.resize`.
+        result is at most half a level from the reference's `tf.image.resize`. The luminance of colors is rounded too.
 
         Args:
             images: One image, or a list, tuple or batch `(n, height, width, channels)` of them: whatever
@@ -146,7 +146,7 @@ class Preprocessing:
             raise ValueError(
                 f"Images of a batch must have one size. Received: {str(shapes)[1:-1]}. Pass image_size= to resize them."
             )
-        return self.normalize(gray(np.stack(pixels)) if self.channels == 1 else np.stack(pixels))
+        return self.normalize(np.rint(gray(np.stack(pixels))) if self.channels == 1 else np.stack(pixels))
 
     def _resize(self, image: np.ndarray, size: tuple[int, int] | None) -> np.ndarray:
         if size is None:

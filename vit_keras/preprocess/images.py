@@ -240,7 +240,7 @@ def gray(image: np.ndarray) -> np.ndarray:
         >>> gray(np.full((2, 2, 3), 255.0))[0, 0]
         array([255.])
     """
-    return numbers(image, "image", axes=1).astype("float64") @ np.array([[0.299], [0.587], [0.114]])
+    return numbers(image, "image", axes=1).astype("float64") @ np.array([[299.0], [587.0], [114.0]]) / 1000
 
 
 grey = gray

@@ -76,7 +76,8 @@ class Preprocess(keras.layers.Layer):
         if settings.image_size is not None:
             pixels = self._resize(pixels, settings.image_size)
         if settings.channels == 1 and pixels.shape[-1] == 3:
-            pixels = ops.matmul(pixels, ops.convert_to_tensor(gray(np.eye(3)), "float32"))
+            luminance = ops.matmul(pixels, ops.convert_to_tensor(gray(1000 * np.eye(3)), "float32")) / 1000  # exact
+            pixels = _whole(luminance, "bilinear")
         elif pixels.shape[-1] != settings.channels:
             pixels = ops.repeat(pixels, settings.channels, axis=-1)
         scale, offset = settings._affine()

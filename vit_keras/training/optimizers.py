@@ -45,7 +45,8 @@ def depths(variables: Sequence[Any]) -> list[int]:
     Returns:
         0 for everything before the blocks (embedding, tokens, positions, the ResNet of a hybrid), 1 to L for the
         blocks, L for the last normalization, L + 1 for everything else: the head, and layers around the ViT. Without
-        blocks: 1 for all.
+        blocks: 1 for all. Of several towers, as in `ImageText`, L is the deepest one's, and the others are counted down
+        from their heads.
 
     Example:
         >>> from vit_keras import vit
@@ -54,17 +55,34 @@ def depths(variables: Sequence[Any]) -> list[int]:
         [0, 1, 2, 3]
     """
     paths = [getattr(variable, "path", variable.name) for variable in variables]
-    blocks = [_BLOCK.search(path) for path in paths]
-    count = max((int(block[1]) + 1 for block in blocks if block), default=0)
+    places = [_place(path, after) for path, after in zip(paths, [*paths[1:], ""])]
+    in_blocks = [path[found.start() :] for path in paths if (found := _BLOCK.search(path))]
+    several = len({*in_blocks}) < len(in_blocks)  # towers have the same names
+    last, towers, blocks = 0.0, [], [0.0]
+    for place in places:
+        if place is not None:
+            if several and place < last:
+                blocks.append(0)
+            last = place
+            blocks[-1] = blocks[-1] if place == math.inf else max(blocks[-1], place)
+        towers.append(len(blocks) - 1)
+    most, counts = max(blocks), [blocks[tower] for tower in towers]
+    return [
+        int(most - count + min(place, count)) if count and place is not None else int(most) + 1
+        for place, count in zip(places, counts)
+    ]
 
-    def depth(path, block, after):
-        if block:
-            return int(block[1]) + 1
-        if count and (_BEFORE_THE_BLOCKS.search(path) or _TEXT_TABLE.search(f"{path} {after}")):
-            return 0
-        return count if count and _LAST_NORM.search(path) else count + 1
 
-    return [depth(path, block, after) for path, block, after in zip(paths, blocks, [*paths[1:], ""])]
+def _place(path: str, after: str) -> float | None:
+    """Return where a variable is in its tower: 0 before the blocks, n in a block, infinity in the last normalization.
+
+    It is `None` elsewhere. `after` is the path of the next variable.
+    """
+    if block := _BLOCK.search(path):
+        return int(block[1]) + 1
+    if _BEFORE_THE_BLOCKS.search(path) or _TEXT_TABLE.search(f"{path} {after}"):
+        return 0
+    return math.inf if _LAST_NORM.search(path) else None
 
 
 def is_decayed(variable: Any) -> bool:

@@ -310,11 +310,8 @@ class ImageFolder(keras.utils.PyDataset):
         return self._batch(self.epoch, index) if self._ahead is None else self._ahead.get(index)
 
     def __iter__(self) -> Iterator[tuple[np.ndarray, ...]]:
-        ahead = ReadAhead(self, self.epoch)
-        try:
-            yield from map(ahead.get, range(len(self)))
-        finally:
-            ahead.close()
+        ahead = ReadAhead(self, self.epoch)  # its threads end with it
+        yield from map(ahead.get, range(len(self)))
 
     def on_epoch_begin(self) -> None:
         self._close()

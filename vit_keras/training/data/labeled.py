@@ -52,7 +52,9 @@ class Labeled:
             return
         count, names = len(self.missing), first_few([self.ids[row] for row in sorted(self.missing)])
         said = f"{count:,} {'images are' if count > 1 else 'image is'} not in {self.root}"
-        if errors == "raise" or count == len(self.paths):
+        if count == len(self.paths):
+            raise ValueError(f"{said}: {names}. Pass images_dir= (--images-dir), the folder of the table's images.")
+        if errors == "raise":
             raise ValueError(f'{said}: {names}. errors="skip" leaves missing images out.')
         warn_caller(f"{said}, and left out: {names}.")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -36,6 +37,7 @@ class ReadAhead:
 
     data: Any
     epoch: int
+    stop: Any
     submitted: int
 
     def __init__(self, data: Any, epoch: int):
@@ -45,6 +47,8 @@ class ReadAhead:
         self.submitted = 0
         self.lock: threading.Lock = threading.Lock()
         self.pool = ThreadPoolExecutor(data.threads, "vit_keras-data") if data.threads else None
+        if self.pool:  # when this object goes, or at Python's exit before its modules go
+            self.stop = weakref.finalize(self, self.pool.shutdown, wait=False, cancel_futures=True)
 
     def get(self, index: int) -> tuple[np.ndarray, ...]:
         """Return a batch."""
@@ -60,6 +64,6 @@ class ReadAhead:
         """Drop unused batches, and return whether all batches were requested."""
         with self.lock:
             if self.pool:
-                self.pool.shutdown(wait=False, cancel_futures=True)
+                self.stop()
             self.pool, self.waiting = None, {}
             return len(self.place) == len(self.data)

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..._internal.atomic import complete
 from ..._internal.validate import expanded, one_of
-from ...anatomy import blocks, final_norm, find_vit, front, heads, preprocessing_of
+from ...anatomy import blocks, final_norm, find_vit, front, heads, pooling, preprocessing_of
 from ...backend.keras_internals import kept, no_gradients
 from ...model import VisionTransformer
 from ...preprocess import Preprocessing
@@ -41,7 +41,8 @@ def embed(
 
     Args:
         model: A ViT of this package, or a model with one inside. What stands before the ViT (preprocessing,
-            augmentation) is applied; what stands after it is not.
+            augmentation) is applied. What stands after it is not, except for what makes one vector of all tokens, as
+            `GlobalAveragePooling1D` after a ViT with `pooling=None`.
         images: A folder (searched for images, its subfolders included), an `ImageFolder` (whose images come in the
             order of its `paths`, without augmentation), an array, a list or iterator of images (whatever
             `vit_keras.utils.read` reads), or a dataset of batches `x` or `(x, y, …)`: `tf.data`, PyDataset, DataLoader.
@@ -110,7 +111,8 @@ class Extractor:
 
     Attributes:
         model: The model whose images these are: the given one, or its ViT where what stands before that has no graph.
-        parts: Models to apply one after the other: those before the ViT, and the ViT up to the features.
+        parts: Models to apply one after the other: those before the ViT, the ViT up to the features, and what makes one
+            vector of tokens, if any.
         preprocessing: How images become inputs of `model`.
     """
 
@@ -122,8 +124,10 @@ class Extractor:
     def of(cls, model: keras.Model, layer: str | None, image_size: Any) -> Extractor:
         """Return the extractor of a layer; see `embed`."""
         vit, before = find_vit(model), tuple(front(model))
-        start = model if before else vit
-        return cls(start, (*before, _tower(vit, layer)), preprocessing_of(start, image_size))
+        start, parts = model if before else vit, [*before, _tower(vit, layer)]
+        if layer is None and len(parts[-1].output_shape) == 3 and (vector := pooling(model)) is not None:
+            parts.append(vector)
+        return cls(start, tuple(parts), preprocessing_of(start, image_size))
 
     def __call__(self, images: np.ndarray) -> Any:
         """Return the features of a batch of images."""
