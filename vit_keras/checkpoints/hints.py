@@ -199,7 +199,7 @@ def _checked(fields: Mapping[str, Any], inferred: Mapping[str, Any]) -> dict[str
 
 
 def saved_settings(reader: Any) -> dict[str, Any]:
-    """Return the settings that this package saved with the weights: family, config, preprocessing, labels and others."""
+    """Return the settings that this package saved with the weights: family, config, preprocessing, labels and more."""
     metadata = reader.metadata
     if SETTINGS in metadata:
         return json.loads(metadata[SETTINGS])
