@@ -4,14 +4,11 @@
 written as a file in the format of each, read, and run.
 """
 
-import json
-
-import h5py
 import keras
 import numpy as np
 import pytest
-from family_files import MECHANISMS, OPTIONS, PATCH_SIZES, cases, load, matrix, run, write
-from support import ASSUMED, DATA, OTHER_PIXELS
+from family_files import KECAM, MECHANISMS, OPTIONS, PATCH_SIZES, cases, load, matrix, run, write, write_kecam
+from support import ASSUMED, OTHER_PIXELS
 
 from vit_keras import checkpoints, from_checkpoint
 from vit_keras.config import ViTConfig
@@ -129,25 +126,6 @@ def test_what_a_config_would_tell_is_what_the_family_says_without(name, tmp_path
 
 
 # --- keras-cv-attention-models: HDF5 files of Keras 2 ------------------------------------------------------------
-
-
-def write_kecam(case, path, extra=()):
-    """Write the file that kecam's `save_weights` writes, with the weights of tests/data/kecam/make.py."""
-    named = [*json.loads(str(KECAM[case])), *extra]
-    with h5py.File(path, "w") as file:
-        layers = list(dict.fromkeys(name.split("/")[0] for name, _ in named))
-        file.attrs["layer_names"] = layers
-        for layer in layers:
-            group = file.create_group(layer)
-            group.attrs["weight_names"] = [name for name, _ in named if name.split("/")[0] == layer]
-            for seed, (name, shape) in enumerate(named):
-                if name.split("/")[0] == layer:
-                    value = np.random.default_rng(seed).normal(0, 0.2, shape).astype("float32")
-                    group[name] = value + np.float32("gamma" in name)
-    return path
-
-
-KECAM = np.load(DATA / "kecam" / "outputs.npz")
 
 
 @pytest.mark.parametrize("case, pooling", [("vit", "token"), ("flexivit", "token"), ("dinov2", "token+gap")])
