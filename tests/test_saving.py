@@ -314,3 +314,40 @@ def test_the_model_in_the_folder_of_a_run_is_opened_whole(tmp_path):
     vit_model.save(tmp_path / "probe.keras")
     opened = vit_keras.open_model(tmp_path)
     np.testing.assert_array_equal(opened.predict(image, verbose=0), model.predict(image, verbose=0))
+
+
+def saved(model, path):
+    vit_keras.save_weights(model, path, "timm") if path.suffix == ".safetensors" else model.save(path)
+    return path
+
+
+WAYS = {
+    **{
+        name: lambda model, folder, name=name: vit_keras.open_model(saved(model, folder / name))
+        for name in ("a.keras", "a.h5", "a.safetensors")
+    },
+    "weights of a saved model": lambda model, folder: vit_keras.from_checkpoint(saved(model, folder / "a.keras")),
+    "resize": lambda model, folder: vit_keras.resize(model, 48, classes=2),
+    "merge_tokens": lambda model, folder: vit_keras.merge_tokens(model, 1),
+    "feature_maps": lambda model, folder: vit_keras.feature_maps(model),
+    "a model around it": lambda model, folder: vit_keras.load_model(
+        saved(keras.Sequential([model, keras.layers.Dense(2)]), folder / "a.keras")
+    ),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_published_name_that_a_model_began_with_is_kept(tmp_path, way):
+    model = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=3)
+    assert "origin" not in model.get_config()
+    model.origin = "facebook/deit_tiny_patch16_224"
+    assert vit_keras.anatomy.find_vit(WAYS[way](model, tmp_path)).origin == model.origin
+
+
+def test_loading_weights_changes_the_name_that_a_model_began_with(tmp_path):
+    assert vit.vit_cifar10(classes=3).origin == "vit_cifar10"
+    model = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=3)
+    model.save_weights(tmp_path / "a.weights.h5")
+    model.origin = "facebook/deit_tiny_patch16_224"
+    vit_keras.checkpoints.load_weights(model, tmp_path / "a.weights.h5")
+    assert model.origin is None

@@ -89,7 +89,7 @@ def feature_maps(
         maps, tokens = maps[0], tokens[0]
     outputs = [maps, tokens] if prefix else maps  # lists, as a loaded model has
     found = VisionTransformer(vit.input, outputs, name=name or f"{vit.name}-maps")
-    found.config = _config(vit, last, normalize is not None)
+    found.config, found.origin = _config(vit, last, normalize is not None), getattr(vit, "origin", None)
     return _after(anatomy.front(model), found)
 
 

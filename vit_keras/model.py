@@ -41,6 +41,8 @@ class VisionTransformer(FastModel):
         task: The meaning of the outputs, one of `vit_keras.labels.TASKS`: `"single"`, one class of several; `"multi"`,
             independent labels; `"regression"`, numbers; `"ordinal"`, a number on the scale of the levels that `labels`
             names. For a model of any class, use `anatomy.task`.
+        origin: Name of the published checkpoint that the weights were loaded from, or that training began with
+            (`checkpoints.find` returns its license and URL); or `None`.
         load_report: What happened when the weights were loaded, or `None`.
 
     Example:
@@ -53,6 +55,7 @@ class VisionTransformer(FastModel):
     _config: ViTConfig | None = None
     _labels: tuple[str, ...] | str | None = None
     task: str = "single"
+    origin: str | None = None
     load_report: LoadReport | None = None
     range_checked: bool = False
 
@@ -117,12 +120,13 @@ class VisionTransformer(FastModel):
         return anatomy.batch_preprocessing_of(self) if around else self.preprocessing
 
     def settings(self) -> dict[str, Any]:
-        """Return the configuration, preprocessing, labels and task of the model as plain JSON."""
+        """Return the configuration, preprocessing, labels, task and origin of the model as plain JSON."""
         return {
             "config": None if self.config is None else dataclasses.asdict(self.config),
             "preprocessing": self.preprocessing.to_dict(),
             "labels": self.labels,
             **({} if self.task == "single" else {"task": self.task}),  # files of classifiers stay as they were
+            **({} if self.origin is None else {"origin": self.origin}),
         }
 
     def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
@@ -274,7 +278,9 @@ class VisionTransformer(FastModel):
     @classmethod
     def from_config(cls, config: Any, custom_objects: Any = None) -> Any:
         config = dict(config)
-        vit, preprocessing, labels = (config.pop(key, None) for key in ("vit", "preprocessing", "labels"))
+        vit, preprocessing, labels, origin = (
+            config.pop(key, None) for key in ("vit", "preprocessing", "labels", "origin")
+        )
         task = one_of(config.pop("task", "single"), "task", TASKS)
         model = super().from_config(config, custom_objects)
         for layer in model.layers:
@@ -285,6 +291,7 @@ class VisionTransformer(FastModel):
         model.config = None if vit is None else ViTConfig(**vit)
         model.preprocessing = GOOGLE if preprocessing is None else Preprocessing.from_dict(preprocessing)
         model.labels, model.task = labels, task
+        model.origin = None if origin is None else str(origin)
         return model
 
 

@@ -211,9 +211,9 @@ def create(
             raise ValueError(
                 f"pretrained=False loads nothing. Received: weights={os.fspath(weights)!r} too. Leave out one."
             )
-        head_classes = None if published is None else published.classes
-        representation_size = None if published is None else published.representation_size
-        wishes = {"classes": head_classes or 1000, "representation_size": representation_size, **wishes}
+        head_classes, representation_size = (getattr(published, x, None) for x in ("classes", "representation_size"))
+        preset = preset.replace(classes=head_classes or 1000)
+        wishes = {"representation_size": representation_size, **wishes}
     config, _ = _configure(preset, source, wishes)
     obstacles = {
         "Can only use pretrained_top with include_top.": not config.include_top,
@@ -286,7 +286,8 @@ def _configure(
         grid = source and (source.grid() or source_grid)
         fields["position_grid"] = grid or (preset and preset.grid)
     fields |= options
-    if not fields.get("include_top", True) or fields.get("pooling", "token") is None:  # without a head, no pre_logits
+    of_tokens = fields.get("pooling", "token") is None and options.get("classes") is None
+    if of_tokens or not fields.get("include_top", True):  # without a head, no pre_logits
         fields |= {"representation_size": None, **options, "include_top": False}
     return ViTConfig().replace(**fields), native
 
@@ -314,7 +315,8 @@ def _of_same_size(source: Weights | ModelWeights, fields: dict[str, Any]) -> dic
 def _with_implied(source: Weights | ModelWeights, options: dict[str, Any]) -> dict[str, Any]:
     """Add what the caller's options imply: a head for `classes`, and with another pooling the file's class token."""
     pooling, token = options.get("pooling", source.architecture.get("pooling", "")), "cls" in source.shapes
-    head = {} if options.get("classes") is None or pooling is None else {"include_top": True}
+    stays_of_tokens = pooling is None and "pooling" not in options
+    head = {} if options.get("classes") is None or stays_of_tokens else {"include_top": True}
     implied = "pooling" not in options or token == (pooling not in ("gap", "mean", "map"))
     return {**head, **({} if implied else {"class_token": token}), **options}
 
@@ -374,8 +376,7 @@ def resize(model: keras.Model, image_size: ImageSize, *, dtype: Any = None, **op
         A new `VisionTransformer`. The given model is not changed.
 
     Raises:
-        ValueError: The size is not a whole number of patches, or the model has weights that depend on the size (a
-            Mixer).
+        ValueError: The size is not a whole number of patches, or the model's weights depend on it (a Mixer).
 
     Example:
         >>> from vit_keras import vit
@@ -393,8 +394,7 @@ def resize(model: keras.Model, image_size: ImageSize, *, dtype: Any = None, **op
             f"The model {vit.name!r} is a Mixer, whose weights belong to its grid of {source.grid()} patches. "
             f"It cannot be resized. Received: image_size={image_size}"
         )
-    config = config.replace(**fields)
-    resized = build(config, dtype=dtype or vit.get_layer("embedding").dtype_policy)
+    resized = build(config := config.replace(**fields), dtype=dtype or vit.get_layer("embedding").dtype_policy)
     _load_and_describe(resized, config, source, source.preprocessing.image_size, resize_patches="patch_size" in options)
     return resized
 

@@ -22,6 +22,14 @@ def test_options_that_a_file_needs(tmp_path):
     json.dumps(report)
 
 
+def test_the_published_name_that_training_began_with(tmp_path):
+    model = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=3)
+    model.origin = "facebook/deit_tiny_patch16_224"
+    save_weights(model, tmp_path / "a.safetensors", "timm")
+    report = describe.describe(tmp_path / "a.safetensors")
+    assert ("based on", f"{model.origin} (Apache-2.0)") in wording.sentences(report)[0]
+
+
 def test_the_epsilon_that_no_blip_file_shows(tmp_path):
     report = describe.describe(write(load("hf_blip_vision"), tmp_path, config=False))
     assert report["needed"]["epsilon"] == [1e-5, 1e-6]

@@ -7,7 +7,7 @@ written as a file in the format of each, read, and run.
 import keras
 import numpy as np
 import pytest
-from family_files import MECHANISMS, OPTIONS, PATCH_SIZES, cases, load, matrix, run, write
+from family_files import KECAM, MECHANISMS, OPTIONS, PATCH_SIZES, cases, load, matrix, run, write, write_kecam
 from support import ASSUMED, OTHER_PIXELS
 
 from vit_keras import checkpoints, from_checkpoint
@@ -123,3 +123,24 @@ def test_what_a_config_would_tell_is_what_the_family_says_without(name, tmp_path
     for field in {"epsilon", "rope_theta", "mlp_activation"} - set(told.family.choices):
         default = getattr(ViTConfig(), field)
         assert silent.architecture.get(field, default) == told.architecture.get(field, default), field
+
+
+# --- keras-cv-attention-models: HDF5 files of Keras 2 ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case, pooling", [("vit", "token"), ("flexivit", "token"), ("dinov2", "token+gap")])
+def test_outputs_are_those_of_kecam(case, pooling, tmp_path):
+    path = write_kecam(case, tmp_path / "a.h5")
+    for size in ((32, 32), (48, 64)):
+        model = from_checkpoint(path, image_size=size, num_heads=2, source_grid=(4, 4))
+        images = np.random.default_rng(1).uniform(-1, 1, (2, *size, 3)).astype("float32")
+        expected = KECAM[f"{case} {size[0]}"]
+        np.testing.assert_allclose(run(model, images), expected, rtol=0, atol=tolerance(expected))
+    assert model.config.pooling == pooling and model.load_report.fresh == ()
+
+
+@pytest.mark.parametrize("extra", ["pre_ln/gamma:0", "reg_token/tokens:0", "block0_attn_query_bias/bias:0"])
+def test_models_of_kecam_that_compute_more_are_refused(extra, tmp_path):
+    path = write_kecam("vit", tmp_path / "a.h5", [(extra, (1, 1, 32))])
+    with pytest.raises(ValueError, match="of a known family"):
+        from_checkpoint(path, num_heads=2, strict=False)

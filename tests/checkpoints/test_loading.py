@@ -596,6 +596,21 @@ def test_a_file_without_a_head_gets_one_for_classes(options, width, google_npz):
     assert vit.resize(vit.from_checkpoint(path), 64, **options).output_shape == (None, width)
 
 
+@pytest.mark.parametrize("classes", [0, 9])
+def test_a_head_for_all_tokens_is_refused(classes, google_npz):
+    path = google_npz(classes=classes)
+    assert vit.from_checkpoint(path, pooling=None).output_shape == (None, 17, 64)
+    assert vit.vit_ti16(32, pretrained=False, pooling=None).output_shape == (None, 5, 192)
+    for make in (
+        lambda: vit.from_checkpoint(path, pooling=None, classes=3),
+        lambda: vit.resize(vit.from_checkpoint(path), 64, pooling=None, classes=3),
+        lambda: vit.vit_ti16(32, 3, pretrained=False, pooling=None),
+    ):
+        with pytest.raises(ValueError, match="which a head cannot take. Pass include_top=False"):
+            make()
+    assert vit.from_checkpoint(path, pooling=None, classes=3, include_top=False).output_shape == (None, 17, 64)
+
+
 def test_a_model_of_all_tokens_is_resized_without_a_head(google_npz):
     tokens = vit.from_checkpoint(google_npz(classes=0), pooling=None)
     assert vit.resize(tokens, 32, classes=3).output_shape == (None, 5, 64)

@@ -5,6 +5,7 @@ Where both compute the same thing of the same weights, they are compared.
 
 import importlib.util
 import json
+import os
 import re
 import warnings
 from pathlib import Path
@@ -13,6 +14,7 @@ import keras
 import make_google_npz
 import numpy as np
 import pytest
+from family_files import write_kecam
 from PIL import Image
 from support import ROOT, forget_settings
 
@@ -212,6 +214,30 @@ def test_keras_hub(here):
         ours, count = page.ours["backbone"], page.theirs["backbone"].count_params()
         assert ours.count_params() == count
     page.run(4)
+
+
+def test_kecam(here):
+    legacy = os.environ.get("TF_USE_LEGACY_KERAS") == "1"  # kecam runs with tf-keras
+    page = Columns("kecam.md", theirs=other("keras_cv_attention_models") if legacy else None)
+    if page.theirs is None:
+        write_kecam("vit", here / "vit.h5")  # what their column would have saved
+    page.run(0)
+    if page.theirs is not None:
+        theirs = page.theirs["model"]
+        theirs.set_weights([np.random.default_rng(n).normal(0, 0.1, w.shape) for n, w in enumerate(theirs.weights)])
+    page.run(1)
+    page.same("logits")
+    page.run(2)
+    assert page.ours["wide"].output_shape == (None, 3)
+    page.run(3)
+    page.run(4)
+    if page.theirs is not None:
+        images = np.random.default_rng(0).uniform(-1, 1, (2, 32, 32, 3)).astype("float32")
+        for ours, tokens in zip(page.ours["maps"](images), page.theirs["maps"](images), strict=True):
+            flat = keras.ops.convert_to_numpy(ours).reshape(2, 16, 64)
+            np.testing.assert_allclose(flat, np.asarray(tokens)[:, 1:], atol=1e-4)
+    page.run(5)
+    page.run(6)
 
 
 def test_vit_pytorch():

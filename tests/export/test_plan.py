@@ -125,6 +125,14 @@ def test_a_file_with_a_common_name_has_no_license_of_another(tmp_path):
     assert said["license"] is None
 
 
+def test_a_model_that_was_trained_further_names_the_license_of_what_it_began_with():
+    model = vit_keras.resize(vit.vit_cifar10(classes=3), 40)
+    said = Plan.of(keras.Sequential([model, keras.layers.Softmax()])).metadata_json()
+    assert (said["origin"], said["license"]) == ("vit_cifar10", "Apache-2.0")
+    model.origin = "somebody/else"
+    assert Plan.of(model).metadata_json()["license"] is None
+
+
 def test_metadata_is_json():
     model = tiny()
     said = json.loads(json.dumps(Plan.of(model, labels=("a", "b", "c"), top=9).metadata_json()))

@@ -233,3 +233,24 @@ def run(model, inputs):
 
     model.run_eagerly = True  # nothing is run twice here: compiling would take longer than it saves
     return keras.ops.convert_to_numpy(model(inputs))
+
+
+KECAM = np.load(pathlib.Path(__file__).parents[1] / "data" / "kecam" / "outputs.npz")
+
+
+def write_kecam(case, path, extra=()):
+    """Write the file that kecam's `save_weights` writes, with the weights of tests/data/kecam/make.py."""
+    named = [*json.loads(str(KECAM[case])), *extra]
+    import h5py
+
+    with h5py.File(path, "w") as file:
+        layers = list(dict.fromkeys(name.split("/")[0] for name, _ in named))
+        file.attrs["layer_names"] = layers
+        for layer in layers:
+            group = file.create_group(layer)
+            group.attrs["weight_names"] = [name for name, _ in named if name.split("/")[0] == layer]
+            for seed, (name, shape) in enumerate(named):
+                if name.split("/")[0] == layer:
+                    value = np.random.default_rng(seed).normal(0, 0.2, shape).astype("float32")
+                    group[name] = value + np.float32("gamma" in name)
+    return path

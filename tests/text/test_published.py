@@ -38,6 +38,7 @@ def hub(monkeypatch, tmp_path):
 
 def test_weights_settings_and_tokenizer_are_downloaded_once(hub, capsys, monkeypatch):
     model = open_image_text(NAME)
+    assert model.image.origin == NAME
     np.testing.assert_allclose(text.encode_texts(model, ASCII), load("hf_clip")[: len(ASCII)], rtol=0, atol=1e-5)
     said = capsys.readouterr().err.splitlines()[0]
     assert said.startswith(f"{NAME}: downloading model.safetensors, config.json, tokenizer.json, tokenizer_config.json")

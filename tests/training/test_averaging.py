@@ -51,6 +51,15 @@ def test_the_average_of_files_has_their_classes_task_and_preprocessing(tmp_path)
     assert soup.preprocessing.crop == 0.9 and soup.config == models[0].config
 
 
+def test_an_average_names_the_checkpoint_that_all_models_began_with():
+    models = [made(seed) for seed in range(2)]
+    for model in models:
+        model.origin = "vit_cifar10"
+    assert training.average(models).origin == "vit_cifar10"
+    models[1].origin = None
+    assert training.average(models).origin is None
+
+
 def test_a_model_with_a_vit_inside_is_averaged():
     whole = [keras.Sequential([keras.Input((16, 16, 3)), made(n), keras.layers.Dense(2)]) for n in range(2)]
     whole[1].layers[-1].set_weights([np.ones((3, 2)), np.ones(2)])

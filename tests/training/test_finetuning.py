@@ -83,7 +83,9 @@ def finished(photos, tmp_path_factory):
         folder = tmp_path_factory.mktemp("runs") / "whole"
         numbers = {name: np.int64(SETTINGS[name]) for name in ("epochs", "batch_size")}
         settings = {**SETTINGS, **numbers, "seed": np.int64(0)}
-        result = finetune(tiny(), photos, output=folder, minutes=None, progress=False, **settings)
+        model = tiny()
+        model.origin = "vit_cifar10"
+        result = finetune(model, photos, output=folder, minutes=None, progress=False, **settings)
     return result, [str(warning.message) for warning in caught]
 
 
@@ -116,6 +118,7 @@ def test_the_files_say_what_was_done(finished):
     assert set(result.evaluation.paths) == set(validation) and not set(training) & set(validation)
     assert len(training) + len(validation) == 30 + 5
     page = (result.folder / "report.html").read_text("utf-8")
+    assert result.model.origin == "vit_cifar10" and "vit_cifar10, license: Apache-2.0" in page
     assert (
         f"{result.evaluation.accuracy:.1%}".replace("%", "\N{NO-BREAK SPACE}%") in page
         and "red &amp; &lt;b&gt;" in page

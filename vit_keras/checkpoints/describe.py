@@ -52,7 +52,8 @@ def describe(
         Plain JSON: `path`, `format`, `bytes`, `arrays`, `values`, `dtypes`, `family`, `published`. For a file of a
         known family also `architecture`, `grid` (how its positions are read), `needed` (options that `from_checkpoint`
         needs, with their possible values), `weights`, `parameters`, `preprocessing`,
-        `labels`, `ignored`, `unknown`. For any other file the `problem`, and the families that come `closest`.
+        `labels`, `origin` (the name of the published checkpoint that the weights are, or that training began with),
+        `ignored`, `unknown`. For any other file the `problem`, and the families that come `closest`.
 
     Raises:
         FileNotFoundError: `path` does not exist.
@@ -200,6 +201,7 @@ def _about_model(weights: Weights) -> dict[str, Any]:
         "needed": needed,
         "preprocessing": preprocessing.replace(image_size=size or preprocessing.image_size).to_dict(),
         "labels": list(weights.labels) if isinstance(weights.labels, tuple) else weights.labels,
+        "origin": weights.origin,
     }
     table = weights.table
     if table is not None:

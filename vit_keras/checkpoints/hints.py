@@ -186,13 +186,13 @@ def _checked(fields: Mapping[str, Any], inferred: Mapping[str, Any]) -> dict[str
 
 
 def saved_settings(reader: Any) -> dict[str, Any]:
-    """Return the settings that this package saved with the weights: family, config, preprocessing, labels, task."""
+    """Return the settings that this package saved with the weights: family, config, preprocessing, labels and more."""
     metadata = reader.metadata
     if SETTINGS in metadata:
         return json.loads(metadata[SETTINGS])
     saved = metadata.get("config") or {}
     saved = (json.loads(saved) if isinstance(saved, str) else saved).get("config", {})
-    settings = {key: saved[key] for key in ("preprocessing", "labels", "task") if saved.get(key) is not None}
+    settings = {key: saved[key] for key in ("preprocessing", "labels", "task", "origin") if saved.get(key) is not None}
     if saved.get("vit"):
         settings["config"] = saved["vit"]
     else:

@@ -242,6 +242,7 @@ def fill(
         targets[name].assign(value)
     adapted += [f"{name} dropped" for name in sorted({name.split("/")[0] for name in unused})]
     fresh = tuple(name for name in targets if name not in plans)
+    vit.origin = source.origin
     report = LoadReport(
         str(source.path),
         len(plans),

@@ -77,6 +77,7 @@ class ModelWeights(Mapping[str, Any]):
         self.architecture: dict[str, Any] = dataclasses.asdict(config)
         self.preprocessing: Any = anatomy.own_preprocessing(vit)
         self.task, self.labels = anatomy.task(vit), getattr(vit, "labels", None)  # which a model gets when it is asked
+        self.origin: str | None = getattr(vit, "origin", None)
         self.published: None = None
         self.image_size: Any | tuple[int, int] | None = config.image_size
         self._adapted = {id(full_kernel(dense)): dense for dense in anatomy.dense_layers(vit) if dense.lora_enabled}

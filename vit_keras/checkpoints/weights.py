@@ -48,6 +48,7 @@ class Weights(Mapping[str, Any]):
         labels: Names of its classes, or `None`.
         task: The meaning of its outputs, one of `vit_keras.labels.TASKS`.
         published: The registry's entry for the file, or `None`.
+        origin: Name of the published checkpoint that the weights are, or that training began with; or `None`.
         key: The state dict that is read, if the file has several, or `None`.
         raw_key: The state dict of the weights themselves, if their moving average was chosen by default.
         ignored: Names in the file that are not weights of the model (a decoder, the state of an optimizer), and the
@@ -114,6 +115,7 @@ class Weights(Mapping[str, Any]):
         if is_by_name and published and (saved or self._inferred.get("classes") not in (None, published.classes)):
             published = None  # somebody's own file
         self.published: registry.Checkpoint | None = published
+        self.origin: str | None = published.name if published else saved.get("origin") and str(saved["origin"])
         self._known = hints.collect(self.reader, self.path, self.family, self._inferred, published)
         layouts = grids.layouts(self.shapes, self.family)
         in_timm = len(layouts) > 1 and self.family in TIMM_FAMILIES

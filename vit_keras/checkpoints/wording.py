@@ -11,6 +11,7 @@ from .._internal.bounds import patch_stride
 from ..labels import names
 from ..preprocess import Preprocessing
 from .checkpoint import megabytes
+from .locate import find
 
 __all__ = ["FORMATS", "megabytes", "sentences", "some"]
 
@@ -61,6 +62,9 @@ def _file_in_words(report: Mapping[str, Any]) -> list[tuple[str, str]]:
     if published:
         top1 = f", top-1 {published['top1']:.1f}%" if published["top1"] else ""
         lines.append(("published as", f"{published['name']} ({published['license']}{top1})"))
+    elif origin := report.get("origin"):
+        begun_with = find(origin)
+        lines.append(("based on", f"{origin} ({begun_with.license if begun_with else 'license unknown'})"))
     if report["unreadable"]:
         name, why = next(iter(report["unreadable"].items()))
         lines.append(("unreadable", f"{_count(report['unreadable'], 'array')}, such as {name}: {why}"))

@@ -297,6 +297,7 @@ def _settings(weights: ModelWeights) -> dict[str, Any]:
         "preprocessing": weights.preprocessing.to_dict(),
         "labels": weights.labels,
         "task": None if weights.task == "single" else weights.task,  # files of classifiers stay as they were
+        "origin": weights.origin,
     }
     return {key: value for key, value in settings.items() if value is not None}
 

@@ -321,15 +321,15 @@ def _labels(model: keras.Model, labels: Any, count: int | None) -> tuple[str, ..
 
 def _metadata(model: keras.Model) -> dict[str, Any]:
     """Return metadata about a model's weights and the versions of the programs that export it."""
-    report = getattr(anatomy.find_vit(model), "load_report", None)
-    source = published = None
-    if report is not None:
-        source = str(report.source)
-        published = find(report.published) if report.published else cached_as(Path(source))
+    vit = anatomy.find_vit(model)
+    origin, report = getattr(vit, "origin", None), getattr(vit, "load_report", None)
+    source = None if report is None else str(report.source)
+    published = find(origin) if origin else source and cached_as(Path(source))
     policies = {layer.compute_dtype for layer in flat_layers(model)}
     return {
-        "source": source if published is None else published.url,
-        "license": None if published is None else published.license,
+        "origin": published.name if published else origin,
+        "source": published.url if published else source,
+        "license": published.license if published else None,
         "weights_sha256": weights_sha256(model),
         "model_dtypes": sorted(policy for policy in policies if policy),
         "versions": {

@@ -120,8 +120,9 @@ class Report:
             found.append(("speed", f"{file:.1f} ms an image; the model in Keras: {model:.1f} ms"))
         if self.runtime:
             found.append(("runtime", f"{self.runtime}, {self.cpu}"))
-        source, license = self.metadata.get("source"), self.metadata.get("license")
-        found.append(("weights", f"{source or 'of unknown source'}, license: {license or 'unknown'}"))
+        origin, source, license = (self.metadata.get(key) for key in ("origin", "source", "license"))
+        source = f"based on {origin}" if origin else source or "of unknown source"
+        found.append(("weights", f"{source}, license: {license or 'unknown'}"))
         return found + [("note", note) for note in self.notes]
 
     def __str__(self) -> str:

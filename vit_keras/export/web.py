@@ -135,10 +135,11 @@ def _about(plan: Plan, preprocessing: Preprocessing) -> dict[Any, Any]:
 def _footer(plan: Plan) -> str:
     about = plan.metadata_json()
     source, license = (html_page.escape(about.get(key) or "unknown") for key in ("source", "license"))
+    based_on = f"based on {html_page.escape(about['origin'])}, " if about.get("origin") else ""
     versions = html_page.escape(json.dumps(about.get("versions")))
     return f"""<p>The model computes in this page. The image does not leave it, and nothing is asked of a network.</p>
     <details><summary>About this page</summary>
-    <p>Weights: {source}. Their license: {license}. SHA-256: <code>{about.get("weights_sha256")}</code></p>
+    <p>Weights: {based_on}{source}. Their license: {license}. SHA-256: <code>{about.get("weights_sha256")}</code></p>
     <p>Written by vit_keras: <code>{versions}</code></p>
     <p>onnxruntime-web {VERSION} is in it, under the MIT license below; what that contains is named in its
       <a href="https://github.com/microsoft/onnxruntime/blob/v{VERSION}/ThirdPartyNotices.txt">notices</a>.</p>

@@ -110,13 +110,15 @@ def open_image_text(
         >>> model = open_image_text("openai/clip-vit-base-patch32")  # doctest: +SKIP
     """
     folder: Any = None
+    origin = None
     if found := published(weights, tokenizer=tokenizer == "auto"):
-        weights, folder, options = found.path, found.folder, {**found.fields, **options}
+        origin, weights, folder, options = str(weights), found.path, found.folder, {**found.fields, **options}
     shared = {name: options[name] for name in ("mlp_activation",) if name in options}
     source = TextWeights(weights, strict=strict, key=key, **{**shared, **(text or {})})
     if LOGITS[0] not in source.shapes:
         raise ValueError(f"{source.path} has no {LOGITS[0]}: it is a text tower alone. Open it with open_text.")
     image = from_checkpoint(weights, image_size=image_size, dtype=dtype, strict=strict, key=key, **options)
+    image.origin = origin or image.origin
     if image.output_shape[-1] != (source.config.output_size or source.config.hidden_size):
         raise ValueError(
             f"{source.path}: the image tower returns {image.output_shape[-1]} features and the text tower "

@@ -60,13 +60,14 @@ def average(
     """
     models = [models] if isinstance(models, (str, os.PathLike, keras.Model)) else list(models)
     shares = _shares(models, weights)
-    target = None if output is None else expanded(output)
+    target, origins = None if output is None else expanded(output), set()
     if target is not None and target.suffix != ".keras":
         raise ValueError(f"output must end in .keras. Received: {target}")
     for number, (given, share) in enumerate(zip(models, shares)):
         model, name = _opened(given, number)
         _check(model, name)
         facts = _facts(model)
+        origins.add(getattr(anatomy.find_vit(model), "origin", None) if anatomy.has_vit(model) else None)
         if number == 0:
             result, first, begin = type(model).from_config(model.get_config()), facts, name
             totals = [np.zeros(weight.shape) for weight in model.weights]
@@ -78,6 +79,8 @@ def average(
         for total, weight in zip(totals, model.weights):
             total += share * keras.ops.convert_to_numpy(weight).astype("float64")
         del model  # before the next one is opened
+    if len(origins) > 1:
+        anatomy.find_vit(result).origin = None
     for weight, total in zip(result.weights, totals):
         weight.assign(total if "float" in keras.backend.standardize_dtype(weight.dtype) else np.rint(total))
     if target is not None:

@@ -1,4 +1,4 @@
-"""Keras' own files of weights, those of vit-keras 0.1 and 0.2, and the `tf_model.h5` of Hugging Face.
+"""Keras' own files of weights, those of vit-keras 0.1 and 0.2 and of kecam, and the `tf_model.h5` of Hugging Face.
 
 Keras has had three ways to name and number what it saves, and in Hugging Face's TensorFlow files some words of
 PyTorch's names differ. `readable` gives the arrays of a file names that a table can list.
@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from .rules import ATTENTION, BLOCK, MLP, POSITIONS, Family, Rule, array
+from .rules import ATTENTION, BLOCK, MLP, POSITIONS, Family, Op, Rule, array
 
 _PROJECTIONS = (("query", "query_dense"), ("key", "key_dense"), ("value", "value_dense"), ("out", "combine_heads"))
 
@@ -183,4 +183,43 @@ KERAS_H5 = Family(
     suffix=None,
 )
 
-FAMILIES = (KERAS, KERAS_H5)
+# Several layers side by side: (in, query + key + value).
+_SIDE_BY_SIDE = Op(lambda a, n: np.split(a, n, axis=-1), lambda parts, heads: np.concatenate(parts, axis=-1))
+_OF_KECAM = "block{i}"
+
+
+def _fused(source: str, *targets: str, **options: Any) -> tuple[Rule, ...]:
+    leaves = ("kernel", "bias")
+    return tuple(Rule(f"{source}/{x}", tuple(f"{t}/{x}" for t in targets), _SIDE_BY_SIDE, **options) for x in leaves)
+
+
+KECAM = Family(
+    name="kecam",
+    title="keras-cv-attention-models' ViT, FlexiViT and DINOv2",
+    detect=("block0_attn_qkv/kernel", "stem_conv/kernel", "cls_token/tokens"),
+    marks=("positional_embedding/positional_embedding",),
+    # BEiT and EVA-02; CLIP and MetaTransformer; ViT-5: the names do not show what they compute in addition.
+    absent=("block0_attn_query_bias/bias", "pre_ln/gamma", "reg_token/tokens", "block0_attn_q_rmsnorm/gamma"),
+    rules=(
+        *_named("stem_conv", "embedding", *_NAMED_DENSE),
+        *array("cls_token/tokens", "cls"),
+        *array("positional_embedding/positional_embedding", POSITIONS),
+        *_named(f"{_OF_KECAM}_attn_ln", f"{BLOCK}/LayerNorm_0", *_NAMED_NORM),
+        *_fused(f"{_OF_KECAM}_attn_qkv", *(f"{ATTENTION}/{name}" for name in ("query", "key", "value"))),
+        *_named(f"{_OF_KECAM}_attn_output", f"{ATTENTION}/out", *_NAMED_DENSE),
+        *array(f"{_OF_KECAM}_attn_gamma/weight", f"{BLOCK}/LayerScale_0/scale"),
+        *_named(f"{_OF_KECAM}_mlp_ln", f"{BLOCK}/LayerNorm_2", *_NAMED_NORM),
+        *_named(f"{_OF_KECAM}_mlp_dense_1", f"{MLP}/Dense_0", *_NAMED_DENSE),
+        *_fused(f"{_OF_KECAM}_mlp_dense_gate", f"{MLP}/Gate", f"{MLP}/Dense_0", implied={"mlp_activation": "silu"}),
+        *_named(f"{_OF_KECAM}_mlp_dense_2", f"{MLP}/Dense_1", *_NAMED_DENSE),
+        *array(f"{_OF_KECAM}_mlp_gamma/weight", f"{BLOCK}/LayerScale_1/scale"),
+        *_named("out_ln", "Transformer/encoder_norm", *_NAMED_NORM),
+        *_named("predictions", "head", *_NAMED_DENSE),
+    ),
+    ignored=("optimizer/*", "*seed_generator*", "*/iterations*"),
+    config={"mlp_activation": "gelu", "position_resize": "bilinear"},
+    heads={192: 3, 384: 6, 768: 12, 1024: 16, 1280: 16, 1536: 24},
+    suffix=None,
+)
+
+FAMILIES = (KERAS, KERAS_H5, KECAM)

@@ -18,6 +18,7 @@ import numpy as np
 from ... import __version__
 from ..._internal.atomic import complete
 from ...anatomy import find_vit
+from ...checkpoints.locate import find
 from ..data.labeled import Labeled
 from ..evaluation.other_evaluations import as_html
 from ..metrics import on_scale
@@ -153,10 +154,13 @@ def facts(tuned: keras.Model, given: keras.Model, model: Any) -> dict[str, Any]:
     """Return further facts about a training run."""
     backend = keras.backend.backend()
     versions = f"{backend} {sys.modules[backend].__version__}, Python {platform.python_version()}"
-    read = getattr(find_vit(given), "load_report", None)
+    read, origin = (getattr(find_vit(given), name, None) for name in ("load_report", "origin"))
+    published = find(origin) if origin else None
+    based_on = {"based on": f"{origin}, license: {published.license if published else 'unknown'}"} if origin else {}
     return {
         "model": f"{tuned.name}, {tuned.count_params():,} weights",
         "begun with": getattr(read, "source", None) or (given.name if given is model else model),
+        **based_on,
         "pixels": pixels(tuned),
         "versions": f"vit_keras {__version__}, Keras {keras.__version__}, {versions}",
     }
