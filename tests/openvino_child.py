@@ -56,9 +56,12 @@ def main(folder):
     openvino.precision = "bf16"
     found["bfloat16"] = far(model.predict(images, verbose=0), logits + 1)
 
+    pretraining = vit_keras.training.MaskedAutoencoder(model)
     found["refused"] = {
         "fit": message(model.fit, images, np.zeros(len(images))),
-        "fit a masked autoencoder": message(vit_keras.training.MaskedAutoencoder(model).fit, images),
+        "fit a masked autoencoder": message(pretraining.fit, images),
+        "evaluate a masked autoencoder": message(pretraining.evaluate, images),
+        "predict with a masked autoencoder": message(pretraining.predict, images),
         "finetune": message(vit_keras.training.finetune, "no such folder"),
         "relevance": message(visualize.attention_map, model, golden["image"][0], method="relevance"),
         "distribute": message(vit_keras.distribute, "data"),

@@ -8,7 +8,7 @@ import sys
 import pytest
 from support import ROOT
 
-KINDS = ("plain", "merged", "packed", "any size", "low rank", "distilled", "maps", "feature maps")
+KINDS = ("plain", "merged", "packed", "any size", "low rank", "distilled", "masked", "maps", "feature maps")
 ENGINES = ("data", "fsdp", "tensor")
 
 PROGRAM = """
@@ -48,6 +48,11 @@ def distilled(images, labels):
     student = model_of()
     return trained(training.Distillation(student, model_of(mlp_activation="relu"), alpha=0.5), images, labels, student)
 
+def masked(images, labels):
+    vit = model_of()
+    model = training.MaskedAutoencoder(vit, decoder_depth=1, decoder_width=32, decoder_heads=2, seed=0)
+    return (each for each in trained(model, images, labels, vit) if each[0] in ("fit", "evaluate", "weights"))
+
 def packed(images, labels):
     model = vit_keras.pack(model_of(), tokens=12, images=2)
     pictures = [image[: 16 * (1 + n % 2)] for n, image in enumerate(images)]
@@ -77,6 +82,7 @@ KINDS = {
         model_of(None, position_grid=(2, 2)), images[:, :, :16], labels),
     "low rank": low_rank,
     "distilled": distilled,
+    "masked": masked,
     "maps": maps,
     "feature maps": feature_maps,
 }
@@ -139,8 +145,9 @@ def run(kinds, engines, counts, backend, **environment):
 
 @pytest.mark.core
 @pytest.mark.only_on("jax", reason="its devices share one computation")
-def test_a_batch_that_the_devices_do_not_divide():
-    assert run(["merged"], ["data"], [3], "jax") == 5
+@pytest.mark.parametrize(("kind", "engine", "compared"), [("merged", "data", 5), ("masked", "tensor", 3)])
+def test_a_batch_that_the_devices_do_not_divide(kind, engine, compared):
+    assert run([kind], [engine], [3], "jax") == compared
 
 
 @pytest.mark.slow

@@ -57,7 +57,11 @@ def test_a_map_without_gradients_is_drawn(found):
     assert rollout.std() > 0
 
 
-@pytest.mark.parametrize("what", ["fit", "fit a masked autoencoder", "finetune", "relevance", "distribute"])
+REFUSED = ("fit", "finetune", "relevance", "distribute")
+REFUSED += tuple(f"{what} a masked autoencoder" for what in ("fit", "evaluate", "predict with"))
+
+
+@pytest.mark.parametrize("what", REFUSED)
 def test_what_needs_gradients_is_refused(found, what):
     assert "KERAS_BACKEND" in found["refused"][what]
 

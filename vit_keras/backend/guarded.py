@@ -25,7 +25,7 @@ class Guarded(_Model):
     """
 
     def fit(self, *args: Any, **kwargs: Any) -> Any:
-        openvino.refuse_gradients("fit")
+        openvino.refuse("fit")
         with variables_survive(self):
             return super().fit(*args, **kwargs)
 

@@ -129,12 +129,9 @@ def concrete(tensor: Any) -> bool:
         return True
     backend = keras.backend.backend()
     if backend == "tensorflow":
-        import tensorflow as tf
-
-        return isinstance(tensor, tf.Tensor) and hasattr(tensor, "numpy")
+        return isinstance(tensor, sys.modules["tensorflow"].Tensor) and hasattr(tensor, "numpy")
     if backend == "jax":
-        import jax.core
-
+        jax = sys.modules["jax"]
         return isinstance(tensor, jax.Array) and not isinstance(tensor, jax.core.Tracer)
     if backend == "openvino":
         return keras.ops.is_tensor(tensor) and not _waits_for_inputs(tensor)
@@ -285,11 +282,9 @@ def take_any_batch() -> None:
     """Let Keras on JAX compute with a batch that the devices of a `keras.distribution` do not divide.
 
     Keras fails on the last batch of most data, after it has taken the variables out of the model
-    (github.com/keras-team/keras/issues/21167). Such a batch is placed on every device whole: the step computes what
-    one device computes, and XLA divides what comes after.
-
-    Keras also takes the outputs of a layer that returns several, as a block that merges tokens does, for arrays outside
-    of the traced step, where no batch can be divided unevenly.
+    (github.com/keras-team/keras/issues/21167). Such a batch is placed on every device whole, and XLA divides what comes
+    after. Where groups of devices share a model, XLA's gradients are then NaN (jax 0.10.2): nothing is divided there.
+    Keras also takes the outputs of a layer that returns several, as a block that merges tokens does, for one array.
     """
     from keras.src.backend.jax import distribution_lib
 
@@ -297,27 +292,32 @@ def take_any_batch() -> None:
     if getattr(plain, "takes_any_batch", False):
         return
 
+    def divides(sharding, shape):
+        with contextlib.suppress(ValueError):
+            return bool(sharding.shard_shape(shape))
+        return False
+
     def distribute_data_input(batch, layout, *names, **options):
         if layout is None:  # of what is not there, as sample weights
             return plain(batch, layout, *names, **options)
         sharding = getattr(layout, "backend_layout", layout)
         processes = len({device.process_index for device in sharding.device_set})
-        try:
-            sharding.shard_shape((batch.shape[0] * processes, *batch.shape[1:]))
-        except ValueError as error:
+        if not divides(sharding, (batch.shape[0] * processes, *batch.shape[1:])):
             if processes > 1:
                 raise ValueError(
                     f"A batch of {batch.shape[0]} cannot be divided among the devices of this process. With several "
-                    "processes, give each the same number of images in every batch, which its devices divide "
-                    "(drop the remainder)."
-                ) from error
+                    "processes, give each the same number of images in every batch, which its devices divide (drop the "
+                    "remainder)."
+                )
             sharding = type(sharding)(sharding.mesh, type(sharding.spec)())
         return plain(batch, sharding, *names, **options)
 
     def distribute_tensor(tensor, layout):
         if isinstance(tensor, (tuple, list)):
-            return type(tensor)(one_output(each, layout) for each in tensor)
-        return one_output(tensor, layout)
+            return type(tensor)(distribute_tensor(each, layout) for each in tensor)
+        sharding = getattr(layout, "backend_layout", layout)
+        whole = not concrete(tensor) and len(sharding.mesh.shape) > 1 and not divides(sharding, tensor.shape)
+        return tensor if whole else one_output(tensor, layout)
 
     distribute_data_input.takes_any_batch = True
     distribution_lib.distribute_data_input = distribute_data_input

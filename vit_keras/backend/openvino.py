@@ -35,18 +35,18 @@ def is_active() -> bool:
     return keras.backend.backend() == "openvino"
 
 
-def refuse_gradients(what: str) -> None:
-    """Refuse what needs gradients, where there are none.
+def refuse(what: str, needs: str = "gradients") -> None:
+    """Refuse what needs gradients, or something else that OpenVINO does not compute.
 
     Raises:
         NotImplementedError: Keras runs on OpenVINO.
 
     Example:
-        >>> refuse_gradients("fit")  # Keras runs on another backend here
+        >>> refuse("fit")  # Keras runs on another backend here
     """
     if is_active():
         raise NotImplementedError(
-            f"{what} needs gradients, and Keras' OpenVINO backend computes none: set the environment variable "
+            f"{what} needs {needs}, and Keras' OpenVINO backend computes none: set the environment variable "
             "KERAS_BACKEND to tensorflow, jax or torch."
         )
 

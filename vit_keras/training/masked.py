@@ -20,12 +20,16 @@ from keras import ops
 
 from .._internal.validate import is_number
 from ..anatomy import blocks, final_norm, find_vit
+from ..backend import openvino
 from ..backend.guarded import CheckedModel
 from ..layers import TransformerBlock
 from ..positions import sincos2d
 from . import replicas
 
 __all__ = ["MaskedAutoencoder", "MaskedPatchPrediction", "patchify"]
+
+
+_NEW_MASKS = "random numbers that are new in every batch"
 
 
 class _MaskedPretraining(CheckedModel):
@@ -46,6 +50,14 @@ class _MaskedPretraining(CheckedModel):
     def learner(self) -> keras.Model:
         """Return the encoder."""
         return self.encoder
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> Any:
+        openvino.refuse("evaluate of a masked pre-training", _NEW_MASKS)
+        return super().evaluate(*args, **kwargs)
+
+    def predict(self, *args: Any, **kwargs: Any) -> Any:
+        openvino.refuse("predict of a masked pre-training", _NEW_MASKS)
+        return super().predict(*args, **kwargs)
 
     def _add_mask_token(self, width):
         normal = keras.initializers.RandomNormal(stddev=0.02)

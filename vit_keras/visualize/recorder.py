@@ -12,8 +12,8 @@ from keras import ops
 
 from .. import anatomy
 from .._internal.warn import warn_caller
+from ..backend import openvino
 from ..backend.keras_internals import flat_layers
-from ..backend.openvino import refuse_gradients
 from ..labels import class_numbers
 from ..layers import AttentionPooling, PatchMap, TransformerBlock
 from .forward_pass import watch
@@ -135,7 +135,7 @@ class Recorder:
 
     def __call__(self, images: Any, target: Any = None) -> Recording:
         if target is not None:
-            refuse_gradients("A map or a recording for a class")
+            openvino.refuse("A map or a recording for a class")
         inputs, pictures = self.inputs(images)
         size = self.inputs.seen_size(inputs.shape[1:3])
         labels = anatomy.class_names(self.model)

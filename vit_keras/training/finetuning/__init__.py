@@ -25,7 +25,7 @@ from PIL import Image
 from ..._internal.validate import ALIASES, did_you_mean, expanded, path_text, received, size_pair
 from ..._internal.warn import renamed_arguments
 from ...anatomy import find_vit, native_size, own_preprocessing
-from ...backend.openvino import refuse_gradients
+from ...backend import openvino
 from ...checkpoints.model_weights import ModelWeights
 from ...config import ViTConfig
 from ...opening import open_model, resize
@@ -165,7 +165,7 @@ def finetune(
     Example:
         >>> result = finetune("flowers", weights="Ti_16.npz", epochs=10, output="flowers-ti16")  # doctest: +SKIP
     """
-    refuse_gradients("finetune")
+    openvino.refuse("finetune")
     started = time.monotonic()
     model, folder = _model_and_folder(model, folder, options)
     output = expanded(path_text(options.pop("out", output), "output", "the path of a folder for the results"))
