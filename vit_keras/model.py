@@ -281,7 +281,7 @@ class VisionTransformer(FastModel):
         vit, preprocessing, labels, origin = (
             config.pop(key, None) for key in ("vit", "preprocessing", "labels", "origin")
         )
-        task = one_of(config.pop("task", "single"), "task", TASKS)
+        task, around = one_of(config.pop("task", "single"), "task", TASKS), config.pop("around", None)
         model = super().from_config(config, custom_objects)
         for layer in model.layers:
             if not layer.trainable:
@@ -292,6 +292,9 @@ class VisionTransformer(FastModel):
         model.preprocessing = GOOGLE if preprocessing is None else Preprocessing.from_dict(preprocessing)
         model.labels, model.task = labels, task
         model.origin = None if origin is None else str(origin)
+        if around is not None:  # a file of 1.0.0 before the first block kept it
+            block = anatomy.blocks(model)[0]
+            block.around, block.opened = around, True
         return model
 
 
