@@ -4,11 +4,15 @@
 written as a file in the format of each, read, and run.
 """
 
+import json
+import shutil
+import zipfile
+
 import keras
 import numpy as np
 import pytest
 from family_files import KECAM, MECHANISMS, OPTIONS, PATCH_SIZES, cases, load, matrix, run, write, write_kecam
-from support import ASSUMED, OTHER_PIXELS
+from support import ASSUMED, DATA, OTHER_PIXELS
 
 from vit_keras import checkpoints, from_checkpoint
 from vit_keras.config import ViTConfig
@@ -144,3 +148,75 @@ def test_models_of_kecam_that_compute_more_are_refused(extra, tmp_path):
     path = write_kecam("vit", tmp_path / "a.h5", [(extra, (1, 1, 32))])
     with pytest.raises(ValueError, match="of a known family"):
         from_checkpoint(path, num_heads=2, strict=False)
+
+
+def test_eva_of_kecam_is_doubted_and_opens_by_its_name(tmp_path):
+    """Its files look like those of a ViT, and its class is read from the mean of the patches, normalized."""
+    path = write_kecam("vit", tmp_path / "a.h5")
+    with pytest.warns(UserWarning, match="pooling='token'.*kecam-gap"):
+        model = from_checkpoint(path, num_heads=2)
+    assert "pooling" in model.load_report.assumed
+    named = from_checkpoint(path, num_heads=2, family="kecam-gap")
+    assert (named.config.pooling, named.config.final_norm) == ("gap", "pooled")
+    images = images_for(model)
+    assert not np.allclose(run(named, images), run(model, images), atol=0.1)
+
+
+# --- KerasHub: folders and files that it saved (tests/data/keras_hub/make.py) ------------------------------------
+
+KERAS_HUB = DATA / "keras_hub"
+HUB_CASES = {"token": "token", "gap": "gap", "all": "all", "pre_logits": "token"}
+
+
+@pytest.fixture(scope="module")
+def presets(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("presets")
+    with zipfile.ZipFile(KERAS_HUB / "presets.zip") as archive:
+        archive.extractall(folder)
+    return folder
+
+
+def images_for(model):
+    return np.random.default_rng(1).uniform(-1, 1, (2, *model.input_shape[1:])).astype("float32")
+
+
+@pytest.mark.parametrize("case", HUB_CASES)
+def test_outputs_of_a_preset_are_those_of_keras_hub(case, presets):
+    outputs = np.load(KERAS_HUB / "outputs.npz")
+    model = from_checkpoint(presets / case)
+    np.testing.assert_allclose(run(model, images_for(model)), outputs[case], rtol=0, atol=tolerance(outputs[case]))
+    assert model.config.pooling == HUB_CASES[case] and not model.load_report.assumed
+    assert model.config.activation == ("softmax" if case == "pre_logits" else "linear")
+    tokens = from_checkpoint(presets / case, pooling=None, include_top=False)
+    expected = outputs[f"{case}-backbone"]
+    np.testing.assert_allclose(run(tokens, images_for(tokens)), expected, rtol=0, atol=tolerance(expected))
+
+
+@pytest.mark.parametrize("options", [{}, {"pad_to_aspect_ratio": True}])
+def test_images_of_a_preset_are_prepared_as_by_keras_hub(options, presets, tmp_path):
+    """Within a few of 255 levels: Keras cuts the image before it is resized, and Pillow rounds."""
+    folder = shutil.copytree(presets / "token", tmp_path / "preset")
+    text = json.loads((folder / "preprocessor.json").read_text())
+    text["config"]["image_converter"]["config"].update(options)
+    (folder / "preprocessor.json").write_text(json.dumps(text))
+    if options:
+        with pytest.warns(UserWarning, match="pad_to_aspect_ratio"):
+            from_checkpoint(folder)
+        return
+    model = from_checkpoint(folder)
+    pixels = np.random.default_rng(2).integers(0, 256, (40, 70, 3), "uint8")
+    expected = np.load(KERAS_HUB / "outputs.npz")["token-inputs"]
+    assert np.abs(model.preprocess(pixels) - expected).mean() < 0.05
+
+
+def test_weights_of_a_classifier_and_of_a_backbone_of_keras_hub(presets, tmp_path):
+    outputs = np.load(KERAS_HUB / "outputs.npz")
+    model = from_checkpoint(presets / "token.weights.h5")
+    np.testing.assert_allclose(run(model, images_for(model)), outputs["token"], rtol=0, atol=1e-6)
+    assert {"pooling", "activation"} <= set(model.load_report.assumed)
+    model = from_checkpoint(presets / "pre_logits.weights.h5", source_grid=(3, 2), epsilon=1e-5, activation="softmax")
+    np.testing.assert_allclose(run(model, images_for(model)), outputs["pre_logits"], rtol=0, atol=1e-6)
+    for file in ("config.json", "model.weights.h5"):
+        shutil.copy(presets / "all" / file, tmp_path)
+    tokens = from_checkpoint(tmp_path, pooling=None)
+    np.testing.assert_allclose(run(tokens, images_for(tokens)), outputs["all-backbone"], rtol=0, atol=2e-6)

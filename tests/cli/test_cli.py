@@ -1002,6 +1002,8 @@ def test_benchmark_takes_patterns(capsys, tmp_path, monkeypatch):
     "arguments, message",
     [
         (["http://127.0.0.1:1/my picture.png", "--weights", "WEIGHTS"], "my.*picture"),
+        (["none.jpg", "--weights", "WEIGHTS"], "none.jpg"),
+        (["text.npz", "--weights", "WEIGHTS"], "text.npz"),
         (["PICTURE", "--model", "resnet50"], "Unknown model .*vit_b16"),
         (["PICTURE", "--model", "vit_b64"], "Unknown model .*vit_b16"),
         (["PICTURE", "--model", "vit_h14"], "vit_h14.*--weights"),  # none are published for ImageNet-1k

@@ -9,7 +9,7 @@ from . import timm_models
 from .architecture import has_map_prefix
 from .families import TIMM_FAMILIES, Family
 from .families.huggingface import FAMILIES as HUGGING_FACE_FAMILIES
-from .families.keras_files import KERAS
+from .families.keras_files import KECAM, KERAS, KERAS_HUB
 from .families.rules import ROPE
 from .wording import some
 
@@ -17,8 +17,15 @@ __all__ = ["NOTHING", "Assumptions", "assume"]
 
 NUMERICS = ("num_heads", "mlp_activation", "epsilon")
 # A .weights.h5 file numbers its layers, so that not even their kinds show these.
-_UNSHOWN_BY_KERAS = ("pooling", "pre_norm", "post_norm", "final_norm", "representation_size", "activation")
-_UNSHOWN_BY_KERAS += ("rope_theta", "merge_tokens")
+_UNSHOWN = {
+    KERAS.name: (
+        *("pooling", "pre_norm", "post_norm", "final_norm", "representation_size", "activation"),
+        *("rope_theta", "merge_tokens"),
+    ),
+    KERAS_HUB.name: ("pooling", "activation"),
+    KECAM.name: ("pooling", "activation"),
+}
+_DOUBTED = {KECAM.name: {"pooling": " (kecam's EVA takes the mean: family='kecam-gap')"}}
 _OFTEN_SHOWN = ("pooling", *ROPE, "post_norm", "map_heads", "map_prefix")
 
 
@@ -79,8 +86,10 @@ def assume(
     candidates = timm_models.alike(inferred, family.name) if in_table else []
     if not candidates:
         if not (in_table or (numerics and family in HUGGING_FACE_FAMILIES)):
-            unshown = _UNSHOWN_BY_KERAS if family is KERAS else ()
-            return Assumptions({}, (*numerics, *(field for field in unshown if field not in shown)), {}, None)
+            unshown = (field for field in _UNSHOWN.get(family.name, ()) if field not in shown)
+            doubted = _DOUBTED.get(family.name, {})
+            doubts = {} if is_named else {field: text for field, text in doubted.items() if field not in shown}
+            return Assumptions({}, (*numerics, *unshown), doubts, None)
         guessed = (*numerics, *(unseen if family.format == "timm" else ()))  # authors' own files have one pooling
         return Assumptions({}, guessed, dict.fromkeys(guessed, ""), None)
     built = [model for model in candidates if not model.refused]

@@ -23,10 +23,11 @@ from .._internal.warn import warn_caller
 from ..config import ViTConfig
 from ..labels import TASKS
 from ..preprocess import PRESETS, Preprocessing
-from . import architecture, open_clip_json, registry, timm_models, transformers_models
+from . import architecture, keras_hub_json, open_clip_json, registry, timm_models, transformers_models
 from .architecture import has_class_token
 from .families import TIMM_FAMILIES, Family
 from .families.huggingface import FAMILIES as HUGGING_FACE_FAMILIES
+from .families.keras_files import KERAS_HUB
 from .readers import LIMIT_TEXT
 
 __all__ = ["SETTINGS", "Hints", "collect"]
@@ -65,8 +66,8 @@ def collect(
 ) -> Hints:
     """Collect all hints about a checkpoint.
 
-    The folder of `path` may hold `config.json` and `preprocessor_config.json`. Warns of a neighboring file that cannot
-    be used.
+    The folder of `path` may hold `config.json` and `preprocessor_config.json`. Warns about a neighboring file that
+    cannot be used.
     """
     config = neighbor(path, "config.json")
     if config and not _is_about(config, inferred):
@@ -74,7 +75,7 @@ def collect(
             warn_caller(f"{_beside(path, 'config.json')} is not used: it is about a model of another size.")
         config = {}
     with naming(_beside(path, "config.json"), "values"):
-        fields = _checked(_read_config(config, family, inferred), inferred)
+        fields = _checked(_read_config(config, family, inferred, path), inferred)
     preprocessing = None
     clip = neighbor(path, "open_clip_config.json")
     if clip.get("model_cfg") and family not in HUGGING_FACE_FAMILIES and published is None:
@@ -220,11 +221,15 @@ def _is_about(config: Mapping[str, Any], inferred: Mapping[str, Any]) -> bool:
     if not config or not isinstance(vision, Mapping):
         return False
     width, layers = vision.get("hidden_size", config.get("num_features")), vision.get("num_hidden_layers")
+    if keras_hub_json.is_of_backbone(config):
+        width, layers = (config["config"].get(name) for name in ("hidden_dim", "num_layers"))
     return width in (inferred["hidden_size"], None) and layers in (inferred["num_layers"], None)
 
 
-def _read_config(config: Mapping[str, Any], family: Family, inferred: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of `ViTConfig` that a `config.json` of timm or of transformers shows."""
+def _read_config(config: Mapping[str, Any], family: Family, inferred: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """Return the fields of `ViTConfig` that a `config.json` of timm, of transformers or of KerasHub shows."""
+    if keras_hub_json.is_of_backbone(config):
+        return keras_hub_json.fields(config, neighbor(path, "task.json")) if family is KERAS_HUB else {}
     if isinstance(config.get("architecture"), str):
         if family not in TIMM_FAMILIES:  # another file of the same repository
             return {}
@@ -244,6 +249,9 @@ def _preprocessing(family: Family, path: Path, config: Mapping[str, Any]) -> Pre
         with naming(_beside(path, "config.json"), "values"):
             if config.get("pretrained_cfg"):
                 return _bounded(Preprocessing.from_timm(config["pretrained_cfg"]))
+        with naming(_beside(path, "preprocessor.json"), "values"):
+            if family is KERAS_HUB and (preprocessor := neighbor(path, "preprocessor.json")):
+                return _bounded(keras_hub_json.preprocessing(preprocessor))
     except ValueError as error:  # the weights are useful without it
         warn_caller(
             f"{error} The model gets the preprocessing {family.preprocessing!r} of vit_keras.preprocess.PRESETS. "

@@ -54,7 +54,7 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Any]]:
 def assign(state: dict[str, Any], model: keras.Model) -> None:
     """Assign the values that `read` returned to a model's variables, and to its optimizer if it has one.
 
-    The checkpoint must have every variable, but for states of random numbers, which may have other names.
+    The checkpoint must have every variable except states of random numbers, which may have other names.
     """
     optimizer = getattr(model, "optimizer", None)
     kinds = {"trainable_variables", "non_trainable_variables", *(["optimizer_variables"] if optimizer else [])}

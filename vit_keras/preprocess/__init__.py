@@ -29,7 +29,7 @@ from .._internal.bounds import LIMIT_CHANNELS
 from .._internal.imports import moved_names
 from .._internal.validate import as_array, did_you_mean, is_number, positive_integer, size_pair
 from ..resampling import PICTURES, picture_filter
-from .images import check_readable, gray, read, resize_in_steps
+from .images import check_readable, gray_levels, read, resize_in_steps
 from .json_formats import IMAGENET_MEAN, IMAGENET_STD, crop_fraction, hugging_face_fields, timm_fields
 from .pixels import in_tensorflow_graph, is_plausible_range, preprocess_inputs, rescaled
 
@@ -146,7 +146,7 @@ class Preprocessing:
             raise ValueError(
                 f"Images of a batch must have one size. Received: {str(shapes)[1:-1]}. Pass image_size= to resize them."
             )
-        return self.normalize(np.rint(gray(np.stack(pixels))) if self.channels == 1 else np.stack(pixels))
+        return self.normalize(gray_levels(np.stack(pixels)) if self.channels == 1 else np.stack(pixels))
 
     def _resize(self, image: np.ndarray, size: tuple[int, int] | None) -> np.ndarray:
         if size is None:

@@ -243,6 +243,16 @@ def gray(image: np.ndarray) -> np.ndarray:
     return numbers(image, "image", axes=1).astype("float64") @ np.array([[299.0], [587.0], [114.0]]) / 1000
 
 
+def gray_levels(image: np.ndarray) -> np.ndarray:
+    """Return the luminance of an RGB image in whole gray levels; a half goes up, however a backend divides by 1000.
+
+    Example:
+        >>> gray_levels(np.array([[[0, 0, 250]]]))
+        array([[[29.]]])
+    """
+    return np.rint(gray(image) + 2.5e-4)
+
+
 grey = gray
 
 

@@ -76,8 +76,8 @@ class Preprocess(keras.layers.Layer):
         if settings.image_size is not None:
             pixels = self._resize(pixels, settings.image_size)
         if settings.channels == 1 and pixels.shape[-1] == 3:
-            luminance = ops.matmul(pixels, ops.convert_to_tensor(gray(1000 * np.eye(3)), "float32")) / 1000  # exact
-            pixels = _whole(luminance, "bilinear")
+            thousandths = ops.matmul(pixels, ops.convert_to_tensor(gray(1000 * np.eye(3)), "float32"))
+            pixels = _whole((thousandths + 0.25) / 1000, "bilinear")  # as `gray_levels`
         elif pixels.shape[-1] != settings.channels:
             pixels = ops.repeat(pixels, settings.channels, axis=-1)
         scale, offset = settings._affine()

@@ -35,7 +35,7 @@ def read_pictures(images: Any, channels: int) -> list[np.ndarray]:
 def pictures_of(images: Any, channels: int) -> Iterator[np.ndarray]:
     """Read one image after the other as new arrays `(height, width, channels)` in [0, 255], uint8 or floats.
 
-    A gray image becomes RGB and RGB gray, as the model's channels need.
+    A gray image becomes RGB, or an RGB image gray, if the model's channels require it.
     """
     if is_list_of_pictures(images):
         if not images:

@@ -1,4 +1,4 @@
-"""Keras' own files of weights, those of vit-keras 0.1 and 0.2 and of kecam, and the `tf_model.h5` of Hugging Face.
+"""Keras' own files of weights, those of vit-keras 0.x, KerasHub and kecam, and the `tf_model.h5` of Hugging Face.
 
 Keras has had three ways to name and number what it saves, and in Hugging Face's TensorFlow files some words of
 PyTorch's names differ. `readable` gives the arrays of a file names that a table can list.
@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from .rules import ATTENTION, BLOCK, MLP, POSITIONS, Family, Op, Rule, array
+from .rules import AS_IS, ATTENTION, BLOCK, FROM_HEADS, HEADS, MLP, POSITIONS, TABLE, Family, Op, Rule, array
 
 _PROJECTIONS = (("query", "query_dense"), ("key", "key_dense"), ("value", "value_dense"), ("out", "combine_heads"))
 
@@ -94,7 +94,7 @@ def _count_blocks(reader: Mapping[str, Any]) -> dict[str, str]:
     names = {}
     for name in reader:
         renamed = name.replace("_layer_checkpoint_dependencies", "layers")
-        for kind in ("transformer_block", "dense", "layer_normalization"):
+        for kind in ("transformer_block", "vi_t_encoder_block", "dense", "layer_normalization"):
             renamed = re.sub(rf"(?<=/){kind}(?=/)", f"{kind}_0", renamed)
             if old:
                 renamed = re.sub(rf"(?<=/){kind}_(\d+)(?=/)", lambda m, kind=kind: f"{kind}_{int(m[1]) // 2}", renamed)
@@ -102,8 +102,8 @@ def _count_blocks(reader: Mapping[str, Any]) -> dict[str, str]:
     return names
 
 
-def _variables(source: str, target: str, *leaves: str) -> tuple[Rule, ...]:
-    return tuple(Rule(f"{source}/vars/{n}", (f"{target}/{leaf}",)) for n, leaf in enumerate(leaves))
+def _variables(source: str, target: str, *leaves: str, ops: tuple[Op, ...] = (AS_IS, AS_IS)) -> tuple[Rule, ...]:
+    return tuple(Rule(f"{source}/vars/{n}", (f"{target}/{leaf}",), ops[n]) for n, leaf in enumerate(leaves))
 
 
 _DENSE, _NORM = ("kernel", "bias"), ("scale", "bias")
@@ -113,6 +113,12 @@ _IN = "layers/transformer_block_{i}"
 def _is_alone(shape_of: Any) -> bool:
     return shape_of("layers/dense_1/vars/0") is None
 
+
+_TOP = (
+    *(Rule(f"layers/dense_0/vars/{n}", (f"head/{leaf}",), when=_is_alone) for n, leaf in enumerate(_DENSE)),
+    *_variables("layers/dense_0", "pre_logits", *_DENSE),
+    *_variables("layers/dense_1", "head", *_DENSE),
+)
 
 KERAS = Family(
     name="keras",
@@ -138,9 +144,7 @@ KERAS = Family(
         *array(f"{_IN}/layerscale1/vars/0", f"{BLOCK}/LayerScale_0/scale"),
         *array(f"{_IN}/layerscale2/vars/0", f"{BLOCK}/LayerScale_1/scale"),
         *_variables("layers/layer_normalization_0", "Transformer/encoder_norm", *_NORM),
-        *(Rule(f"layers/dense_0/vars/{n}", (f"head/{leaf}",), when=_is_alone) for n, leaf in enumerate(_DENSE)),
-        *_variables("layers/dense_0", "pre_logits", *_DENSE),
-        *_variables("layers/dense_1", "head", *_DENSE),
+        *_TOP,
     ),
     ignored=("*/vars/activation", "*/vars/grid", "optimizer/*", "*seed_generator*"),
     config={"mlp_activation": "gelu", "position_prefix": True},
@@ -189,8 +193,7 @@ _OF_KECAM = "block{i}"
 
 
 def _fused(source: str, *targets: str, **options: Any) -> tuple[Rule, ...]:
-    leaves = ("kernel", "bias")
-    return tuple(Rule(f"{source}/{x}", tuple(f"{t}/{x}" for t in targets), _SIDE_BY_SIDE, **options) for x in leaves)
+    return tuple(Rule(f"{source}/{x}", tuple(f"{t}/{x}" for t in targets), _SIDE_BY_SIDE, **options) for x in _DENSE)
 
 
 KECAM = Family(
@@ -218,8 +221,48 @@ KECAM = Family(
     ),
     ignored=("optimizer/*", "*seed_generator*", "*/iterations*"),
     config={"mlp_activation": "gelu", "position_resize": "bilinear"},
-    heads={192: 3, 384: 6, 768: 12, 1024: 16, 1280: 16, 1536: 24},
+    heads={**KERAS.heads, 1536: 24},
     suffix=None,
 )
 
-FAMILIES = (KERAS, KERAS_H5, KECAM)
+KECAM_GAP = dataclasses.replace(
+    KECAM,
+    name="kecam-gap",
+    title="keras-cv-attention-models' EVA, and ViT with use_mean_pooling_head=True",
+    by_name_only=True,
+    rules=(
+        *(rule for rule in KECAM.rules if not rule.source.startswith("out_ln/")),
+        *_named("out_ln", "fc_norm", *_NAMED_NORM),
+    ),
+)
+
+_PATCHES, _ENCODER = "layers/vi_t_patching_and_embedding", "layers/vi_t_encoder"
+_OF_HUB = f"{_ENCODER}/encoder_layers/vi_t_encoder_block_{{i}}"
+
+KERAS_HUB = Family(
+    name="keras-hub",
+    title="KerasHub's ViTBackbone and ViTImageClassifier",
+    detect=(f"{_PATCHES}/patch_embedding/vars/0", f"{_ENCODER}/layer_norm/vars/0"),
+    rules=(
+        *_variables(f"{_PATCHES}/patch_embedding", "embedding", *_DENSE),
+        *array(f"{_PATCHES}/vars/0", "cls"),
+        *array(f"{_PATCHES}/position_embedding/vars/0", POSITIONS, op=TABLE),
+        *_variables(f"{_OF_HUB}/layer_norm_1", f"{BLOCK}/LayerNorm_0", *_NORM),
+        *(
+            rule
+            for name in ("query", "key", "value")
+            for rule in _variables(f"{_OF_HUB}/mha/{name}_dense", f"{ATTENTION}/{name}", *_DENSE, ops=(HEADS, HEADS))
+        ),
+        *_variables(f"{_OF_HUB}/mha/output_dense", f"{ATTENTION}/out", *_DENSE, ops=(FROM_HEADS, AS_IS)),
+        *_variables(f"{_OF_HUB}/layer_norm_2", f"{BLOCK}/LayerNorm_2", *_NORM),
+        *_variables(f"{_OF_HUB}/mlp/dense_1", f"{MLP}/Dense_0", *_DENSE),
+        *_variables(f"{_OF_HUB}/mlp/dense_2", f"{MLP}/Dense_1", *_DENSE),
+        *_variables(f"{_ENCODER}/layer_norm", "Transformer/encoder_norm", *_NORM),
+    ),
+    outer=_TOP,
+    ignored=KERAS.ignored,
+    config={"mlp_activation": "gelu", "position_prefix": True},
+    suffix=None,
+)
+
+FAMILIES = (KERAS, KERAS_H5, KERAS_HUB, KECAM, KECAM_GAP)

@@ -305,8 +305,8 @@ def bind(family: Family, names: Iterable[str], shape_of: Callable[[str], tuple[i
     prefix = family.prefix(names) or ""
     known = set(names)
 
-    def shape_inside(name: str) -> tuple[int, ...] | None:
-        return shape_of(prefix + name) if prefix + name in known else None
+    def shape_found(name: str) -> tuple[int, ...] | None:
+        return next((shape_of(each) for each in (prefix + name, name) if each in known), None)
 
     inner, outer = _by_form((*family.rules, *family.outer)), _by_form(family.outer)
     ignored_patterns = [re.compile(re.escape(p).replace(r"\*", ".*")) for p in family.ignored]
@@ -325,7 +325,7 @@ def bind(family: Family, names: Iterable[str], shape_of: Callable[[str], tuple[i
         stem = name[len(prefix) :] if inside else name
         for rule in (inner if inside else outer).get(_DIGITS.sub("#", stem), ()):
             match = _compile(rule.source).fullmatch(stem)
-            if match and (rule.when is None or rule.when(shape_inside)):
+            if match and (rule.when is None or rule.when(shape_found)):
                 break
         else:
             dropped = any(p.fullmatch(stem) for p in ignored_patterns)

@@ -15,7 +15,7 @@ from ..._internal.validate import see
 from ..checkpoint import SUFFIXES
 from .archives import NpzReader, kind_of_zip
 from .base import LIMIT_TEXT, Reader, Stored
-from .hdf5 import HDF5Reader, KerasReader
+from .hdf5 import HDF5Reader, KerasReader, PresetReader
 from .safetensors import SafetensorsReader
 from .sharded import ShardedReader
 from .sniff import Kind, kind_of
@@ -27,6 +27,7 @@ __all__ = [
     "KerasReader",
     "Kind",
     "NpzReader",
+    "PresetReader",
     "Reader",
     "SafetensorsReader",
     "ShardedReader",
@@ -64,7 +65,7 @@ def open_weights(path: str | os.PathLike[str], key: str | None = None) -> Reader
 
     Args:
         path: A file, the `.index.json` of a sharded file, or a folder that holds one of them. In a folder of Hugging
-            Face with several, safetensors are preferred.
+            Face with several, safetensors are preferred. In a preset of KerasHub, backbone and head are read.
         key: The state dict to read from a PyTorch checkpoint with several (`"model_ema"`; dots go deeper:
             `"state_dict.student"`). `None`: the usual one; `reader.metadata["keys"]` lists all.
 
@@ -81,7 +82,10 @@ def open_weights(path: str | os.PathLike[str], key: str | None = None) -> Reader
         >>> reader.shape("patch_embed.proj.weight")  # doctest: +SKIP
         (192, 3, 16, 16)
     """
-    path = _in_folder(Path(path)) if os.path.isdir(path) else Path(path)
+    path = Path(path)
+    if key is None and all(os.path.isfile(path / file) for file in PresetReader.FILES):
+        return PresetReader(path)
+    path = _in_folder(path) if os.path.isdir(path) else path
     kind = kind_of(path)
     if kind is Kind.MARKUP and path.name.endswith(".json"):
         return ShardedReader(path, key)

@@ -29,7 +29,7 @@ from .base import (
 )
 from .torch_pickle import Refused
 
-__all__ = ["HDF5Reader", "KerasReader"]
+__all__ = ["HDF5Reader", "KerasReader", "PresetReader"]
 
 LIMIT_DEPTH = 64  # of groups in groups
 
@@ -174,3 +174,19 @@ class KerasReader(HDF5Reader):
         super().__init__(path, content)
         self.format = "keras"
         self.metadata: dict[str, Any] = {"config": config}
+
+
+class PresetReader(Reader):
+    """The arrays of a preset of KerasHub: those of the backbone, and in another file those of the head.
+
+    `path` is the file of the backbone.
+    """
+
+    FILES = ("model.weights.h5", "task.weights.h5")
+    format = "keras_weights"
+
+    def __init__(self, folder: str | os.PathLike[str]):
+        super().__init__(Path(folder) / self.FILES[0])
+        for file in self.FILES:
+            reader = HDF5Reader(Path(folder) / file)
+            self._arrays.update((name, reader.stored(name)) for name in reader)

@@ -23,7 +23,7 @@ from ..._internal.progress import progress_bar
 from ..._internal.validate import expanded, path_text
 from ..._internal.warn import warn_caller
 from ...preprocess import Preprocessing
-from ...preprocess.images import check_readable, decode, read
+from ...preprocess.images import check_readable, decode, gray_levels, read
 from .listing import first_few
 
 __all__ = ["report_damaged"]
@@ -74,7 +74,7 @@ class Decoder:
             smaller = (max(1, round(width * scale)), max(1, round(height * scale)))
             pixels = np.asarray(Image.fromarray(pixels).resize(smaller, Image.Resampling.BOX))
         if self.preprocessing.channels == 1:
-            pixels = np.asarray(Image.fromarray(pixels).convert("L"))[..., None]
+            pixels = gray_levels(pixels).astype("uint8")
         return pixels
 
     def bytes(self) -> int:
