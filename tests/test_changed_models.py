@@ -12,7 +12,7 @@ from support import one_at_a_time
 
 import vit_keras
 from vit_keras import vit
-from vit_keras.training import Distillation, add_lora
+from vit_keras.training import Distillation, MaskedAutoencoder, add_lora
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:Layer .* does not have a `quantize` method", "ignore::UserWarning:keras"
@@ -132,8 +132,13 @@ def test_a_model_has_the_policy_of_its_layers_whatever_the_global_one(own, tmp_p
         if own == "float32":
             models[1].quantize("int8")  # which Keras refuses for float16
             return
-        models[1].compile("sgd")
-        assert isinstance(models[1].optimizer, keras.optimizers.LossScaleOptimizer)
+        around = [
+            MaskedAutoencoder(tiny(dtype=own), decoder_depth=1, decoder_width=16, decoder_heads=2),
+            Distillation(tiny(dtype=own), tiny(dtype=own)),
+        ]
+        for model in (models[1], *around):
+            model.compile("sgd", "sparse_categorical_crossentropy")
+            assert isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)
     finally:
         keras.config.set_dtype_policy("float32")
 

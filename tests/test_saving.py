@@ -361,3 +361,16 @@ def test_a_vit_that_stored_the_names_of_the_model_around_it_gives_them_back():
     model = keras.Sequential([headless, keras.layers.Dense(3)], name="whole")
     model.build((None, 32, 32, 3))
     assert (vit_keras.anatomy.class_names(model), vit_keras.anatomy.task(model)) == (("cat", "dog", "owl"), "multi")
+
+
+def test_a_model_around_a_vit_that_was_saved_alone_has_no_names(tmp_path):
+    def around(model):
+        made = keras.Sequential([model, keras.layers.Dense(3)], name="whole")
+        made.build((None, 32, 32, 3))
+        return made
+
+    headless = vit.build_model(32, 16, 1, 16, 2, "tiny", 32, classes=2, include_top=False)
+    assert vit_keras.anatomy.name_classes(around(headless), ["cat", "dog", "owl"], "multi")
+    headless.save(tmp_path / "alone.keras")
+    model = around(vit_keras.open_model(tmp_path / "alone.keras"))
+    assert (vit_keras.anatomy.class_names(model), vit_keras.anatomy.task(model)) == (None, "single")

@@ -41,8 +41,9 @@ class VisionTransformer(FastModel):
         task: The meaning of the outputs, one of `vit_keras.labels.TASKS`: `"single"`, one class of several; `"multi"`,
             independent labels; `"regression"`, numbers; `"ordinal"`, a number on the scale of the levels that `labels`
             names. For a model of any class, use `anatomy.task`.
-        origin: Name of the published checkpoint that the weights were loaded from, or that training began with
-            (`checkpoints.find` returns its license and URL); or `None`.
+        origin: Name of the published checkpoint that the weights were loaded from, or that training began with; or
+            `None`. `load_weights` of the model keeps it. `checkpoints.find` returns its license and URL, except for
+            some models for images and text.
         load_report: What happened when the weights were loaded, or `None`.
 
     Example:

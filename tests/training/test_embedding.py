@@ -178,6 +178,11 @@ def test_one_vector_of_the_tokens_of_a_model_around_the_vit():
         assert anatomy.readout(model) == [slice(1, None)]
         np.testing.assert_allclose(embed(model, pictures(), progress=False), expected[:, 1:].mean(axis=1), **SAME)
     np.testing.assert_array_equal(embed(model, pictures(), layer="tokens", progress=False), expected)
+    cropped = keras.Sequential([keras.Input((16, 16, 3)), backbone, keras.layers.Cropping1D((1, 0))])
+    growing = keras.Sequential([keras.Input((16, 16, 3)), cropped])
+    assert embed(growing, pictures(), progress=False).shape == expected.shape
+    growing.add(keras.layers.GlobalAveragePooling1D())
+    np.testing.assert_allclose(embed(growing, pictures(), progress=False), expected[:, 1:].mean(axis=1), **SAME)
 
 
 def test_a_headless_and_a_nested_model_and_one_of_any_size():

@@ -70,6 +70,8 @@ def test_each_tower_is_counted_down_from_its_head(prefix):
     deep, shallow = [0, 0, 1, 2, 3, 4, 4, 5], [2, 2, 3, 4, 4, 5]
     for paths, expected in (([*image, *text], [*deep, *shallow]), ([*text, *image], [*shallow, *deep])):
         assert depths(variables(["logit_scale", *paths])) == [5, *expected]
+    last_block = ["encoderblock_3/kernel", *ends]
+    assert depths(variables([*last_block, *text])) == [4, 4, 5, *shallow]  # blocks 0 to 2 are frozen
 
 
 def test_without_blocks_everything_is_the_head():

@@ -324,7 +324,7 @@ def head_layers(model: keras.Model) -> list[keras.layers.Layer]:
         if len(towers) > 1:
             remedy = (
                 f"Freeze its models, {' and '.join(towers)}, or layers of them, by layer.trainable = False. A recipe "
-                'with train="all" leaves them so.'
+                'with train="all" leaves them frozen.'
             )
         raise ValueError(f"The model {model.name!r} has no head to train. {remedy}")
     return found

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import bisect
+import contextlib
+from typing import Any
+
 import keras
 import numpy as np
 
@@ -56,39 +60,66 @@ def pooling(model: keras.Model) -> keras.Model | None:
     model = learner(model)
     vit = find_vit(model)
     last = vit if model is not vit else final_norm(vit) or blocks(vit)[-1]
-    return kept(model, "pooling", lambda: _behind(last, model))
+    with contextlib.suppress(ValueError):  # there is no graph, or it calls the ViT more than once
+        return kept(model, ("pooling", id(outputs_of(model)[0])), lambda: _behind(last, model))
+    return None
 
 
-def _behind(last: keras.layers.Layer, model: keras.Model) -> keras.Model | None:
-    try:
-        vector, tensor = None, outputs_of(model)[0]
-    except ValueError:
-        return None
-    while True:
-        operation, inputs = origin(tensor)
-        if isinstance(operation, keras.layers.Layer) and any(layer is last for layer in flat_layers(operation)):
-            break
-        if not inputs:
+def _behind(last: keras.layers.Layer, model: keras.Model, whole: bool = False) -> keras.Model | None:
+    """Return what makes the first vector of the tokens that a layer returns or, if `whole`, the model's output."""
+    tensor = output = outputs_of(model)[0]
+    passed = []
+    while not _holds((step := origin(tensor))[0], last):
+        passed.append(tensor)
+        tensor = next((x for x in step[1] if _comes_from(x, last)), None)
+        if tensor is None:
             return None
-        vector = tensor if len(tensor.shape) == 2 else vector
-        tensor = inputs[0]
-    if len(tensor.shape) == 3:
-        return None if vector is None else keras.Model(tensor, vector)
-    nested = isinstance(operation, keras.Model) and operation is not last
-    return _behind(last, operation) if nested else None
+    inner = None if step[0] is last or not isinstance(step[0], keras.Model) else step[0]
+    if len(tensor.shape) != 3:
+        return None if inner is None else _behind(last, inner, whole)
+    vectors = [x for x in passed[::-1] if len(x.shape) == 2 and not _comes_from(output, last, without=x)]
+    end = output if whole else next(iter(vectors), None)
+    before = None if inner is None else _behind(last, inner, whole=True)
+    if end is None or end is tensor:
+        return None if end is None else before
+    after = keras.Model(tensor, end)
+    return after if before is None else keras.Model(before.input, after(before.output))
+
+
+def _holds(operation: Any, last: keras.layers.Layer) -> bool:
+    return isinstance(operation, keras.layers.Layer) and any(layer is last for layer in flat_layers(operation))
+
+
+def _comes_from(tensor: Any, last: keras.layers.Layer, without: Any = None) -> bool:
+    """Return whether a layer is on the way to a tensor, on a way that does not lead through another tensor."""
+    waiting, seen = [tensor], {id(without)}
+    while waiting:
+        each = waiting.pop()
+        if id(each) not in seen:
+            seen.add(id(each))
+            operation, inputs = origin(each)
+            if _holds(operation, last):
+                return True
+            waiting += inputs
+    return False
 
 
 def _read_by(pooled: keras.Model | None, prefix: int) -> list[slice]:
-    """Return the tokens that a pooling reads, found by sending tokens of zeros with a single one through it."""
+    """Return the tokens that a pooling reads, from the first to the last that changes what it returns for zeros."""
     if pooled is None:
         return []
     _, count, width = pooled.input_shape
     count = count or prefix + 4
-    tokens = np.zeros((-(-count // width), count, width), "float32")
-    sample, channel = np.divmod(np.arange(count), width)
-    tokens[sample, np.arange(count), channel] = 1
-    vectors = keras.ops.convert_to_numpy(pooled(tokens, training=False) - pooled(0 * tokens, training=False))
-    if vectors.shape[-1] != width:  # tokens of another width, or all of them one after another
-        return [slice(0, None)]
-    read = np.flatnonzero(vectors[sample, channel])
-    return [slice(int(read[0]), None if read[-1] == count - 1 else int(read[-1]) + 1)] if read.size else []
+    values = np.random.default_rng(0).normal(size=(1, count, width)).astype("float32")
+
+    def returned(part):
+        tokens = np.zeros_like(values)
+        tokens[:, part] = values[:, part]
+        return keras.ops.convert_to_numpy(pooled(tokens, training=False))
+
+    nothing = returned(slice(0))
+    first, after = (
+        bisect.bisect_left(range(count), True, key=lambda n: bool((returned(part(n)) != nothing).any()))
+        for part in (lambda n: slice(0, n + 1), lambda n: slice(count - 1 - n, None))
+    )
+    return [] if first == count else [slice(first, count - after if after else None)]

@@ -91,16 +91,18 @@ def load_model(
                 model = keras.models.load_model(
                     opened, custom_objects=custom_objects, compile=compile, safe_mode=safe_mode
                 )
+            _give_names(model)
     except Exception as error:  # zipfile, json, h5py and Keras raise many types
         raise ValueError(_why_not(path, error, config, custom_objects)) from error
     finite.check_model(path, model)
-    return _asked(model)
-
-
-def _asked(model: keras.Model) -> keras.Model:
-    """Let a model take the names that its ViT stores for it, before a new model of the same name does."""
-    anatomy.task(model)
     return model
+
+
+def _give_names(model: keras.Model) -> None:
+    """Let a model take the names that its ViT stores for it, and no model that is made of it later."""
+    anatomy.task(model)
+    for block in anatomy.blocks(model):
+        block.opened = False
 
 
 def _from_orbax(path, custom_objects, compile, safe_mode):
@@ -111,10 +113,11 @@ def _from_orbax(path, custom_objects, compile, safe_mode):
         config = config if compile else {**config, "compile_config": None}
         model = keras.saving.deserialize_keras_object(config, custom_objects=custom_objects, safe_mode=safe_mode)
         orbax.assign(state, model)
+        _give_names(model)
     except Exception as error:
         raise ValueError(_why_not(path, error, config, custom_objects)) from error
     finite.check_model(path, model)
-    return _asked(model)
+    return model
 
 
 _COUNTING = threading.RLock()

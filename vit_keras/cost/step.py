@@ -217,12 +217,12 @@ def config_of(model: str | os.PathLike[str] | ViTConfig | keras.Model) -> ViTCon
     mode = quantization(vit)
     left_out = {
         "the layers around it": len(learner(model).weights) > len(vit.weights),
-        f"its {mode} weights": mode,
+        f"that its weights are {mode}": mode,
         "its low-rank adapters": any(layer.lora_enabled for layer in dense_layers(vit)),
     }
     if names := [name for name, there in left_out.items() if there]:
         warn_caller(
-            f"The cost is that of the Vision Transformer {vit.name!r} as its config describes it, without "
-            f"{' and '.join(names)}."
+            f"The cost is that of the Vision Transformer {vit.name!r} as its config describes it, which leaves "
+            f"out {' and '.join(names)}."
         )
     return vit.config

@@ -146,7 +146,7 @@ class EncoderBlock(Composite):
     Attributes:
         preprocessing: How images are prepared. It is saved if it is not Google's.
         around: The name of a Keras model around the block, and its `labels` and `task`; or `None`.
-        opened: Whether `around` comes from a file, and the model in the file has not been asked for it.
+        opened: Whether `around` was read from a file and no model has taken it yet.
     """
 
     def __init__(self, preprocessing: Any = None, around: dict[str, Any] | None = None, **kwargs: Any):

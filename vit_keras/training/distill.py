@@ -94,6 +94,7 @@ class Distillation(CheckedModel):
             raise ValueError(f"temperature must be above 0. Received: {temperature!r}")
         _check_fit(student, teacher)
         self.student = student
+        self.autocast, self.dtype_policy = False, student.dtype_policy  # by which losses are scaled
         self.teacher = teacher
         if teacher is not None:
             teacher.trainable = False

@@ -41,6 +41,7 @@ class _MaskedPretraining(CheckedModel):
     def __init__(self, encoder: Any, seed: int | None = None, **kwargs: Any):
         super().__init__(**kwargs)
         vit = _trainable_on_patches(encoder)
+        self.autocast, self.dtype_policy = False, vit.get_layer("embedding").dtype_policy  # by which losses are scaled
         # Not tracked by Keras: the head is not trained here, so it must have neither weight decay nor a warning that
         # it has no gradient.
         object.__setattr__(self, "encoder", vit)

@@ -61,7 +61,7 @@ def depths(variables: Sequence[Any]) -> list[int]:
     last, towers, blocks = 0.0, [], [0.0]
     for place in places:
         if place is not None:
-            if several and place < last:
+            if place < last and (several or last == math.inf):
                 blocks.append(0)
             last = place
             blocks[-1] = blocks[-1] if place == math.inf else max(blocks[-1], place)

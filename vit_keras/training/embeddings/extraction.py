@@ -41,8 +41,8 @@ def embed(
 
     Args:
         model: A ViT of this package, or a model with one inside. What stands before the ViT (preprocessing,
-            augmentation) is applied. What stands after it is not, except for what makes one vector of all tokens, as
-            `GlobalAveragePooling1D` after a ViT with `pooling=None`.
+            augmentation) is applied. Layers after it are not, except those that turn its tokens into one vector, such
+            as `GlobalAveragePooling1D` after a ViT with `pooling=None`.
         images: A folder (searched for images, its subfolders included), an `ImageFolder` (whose images come in the
             order of its `paths`, without augmentation), an array, a list or iterator of images (whatever
             `vit_keras.utils.read` reads), or a dataset of batches `x` or `(x, y, …)`: `tf.data`, PyDataset, DataLoader.
