@@ -177,9 +177,9 @@ def test_what_a_model_may_be():
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda model: keras.Sequential([model, keras.layers.Dense(3)]), "without the layers around it"),
-        (lambda model: model.quantize("int8"), "without its int8 weights"),
-        (lambda model: vit_keras.training.add_lora(model), "without its low-rank adapters"),
+        (lambda model: keras.Sequential([model, keras.layers.Dense(3)]), "out the layers around it"),
+        (lambda model: model.quantize("int8"), "weights are int8"),
+        (lambda model: vit_keras.training.add_lora(model), "out its low-rank adapters"),
     ],
     ids=["around", "int8", "LoRA"],
 )
