@@ -30,6 +30,17 @@ def test_the_published_name_that_training_began_with(tmp_path):
     assert ("based on", f"{model.origin} (Apache-2.0)") in wording.sentences(report)[0]
 
 
+def test_a_saved_hybrid_with_the_root_of_a_resnet(tmp_path):
+    model = vit.vit_cifar10()
+    model.save(tmp_path / "hybrid.keras")
+    model.save_weights(tmp_path / "hybrid.weights.h5")
+    report = describe.describe(tmp_path / "hybrid.keras")
+    assert report["problem"] is None and ("layers", "6 after the root of a ResNet") in wording.sentences(report)[1]
+    read = vit.from_checkpoint(tmp_path / "hybrid.weights.h5", num_heads=4)
+    for own, expected in zip(read.get_weights(), model.get_weights(), strict=True):
+        np.testing.assert_array_equal(own, expected)
+
+
 def test_the_epsilon_that_no_blip_file_shows(tmp_path):
     report = describe.describe(write(load("hf_blip_vision"), tmp_path, config=False))
     assert report["needed"]["epsilon"] == [1e-5, 1e-6]

@@ -125,6 +125,8 @@ KERAS = Family(
     title="Keras' .weights.h5 and .keras, of this package and of vit-keras 0.x",
     detect=("layers/conv2d/vars/0", "layers/transformer_block_0/layernorm1/vars/0", "layers/add_position_embs/vars/0"),
     rules=(
+        *array("layers/std_conv2d/vars/0", "conv_root/kernel"),  # of a hybrid whose ResNet has no further units
+        *_variables("layers/group_norm", "gn_root", *_NORM),
         *_variables("layers/conv2d", "embedding", *_DENSE),
         *array("layers/class_token/vars/0", "cls"),
         *array("layers/register_tokens/vars/0", "registers"),
