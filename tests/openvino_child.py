@@ -18,7 +18,7 @@ def message(function, *args, **kwargs):
     """Return the error of a call that must be refused."""
     try:
         function(*args, **kwargs)
-    except NotImplementedError as error:
+    except (NotImplementedError, ValueError) as error:
         return str(error)
     return None
 
@@ -66,6 +66,7 @@ def main(folder):
         "relevance": message(visualize.attention_map, model, golden["image"][0], method="relevance"),
         "distribute": message(vit_keras.distribute, "data"),
     }
+    found["h5"] = message(model.save, f"{folder}/model.h5")
     print(json.dumps(found))
 
 

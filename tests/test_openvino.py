@@ -66,6 +66,10 @@ def test_what_needs_gradients_is_refused(found, what):
     assert "KERAS_BACKEND" in found["refused"][what]
 
 
+def test_a_file_that_keras_cannot_write_is_refused(found):
+    assert ".keras" in found["h5"]
+
+
 @pytest.mark.slow
 def test_onnx_is_written_by_a_process_with_another_backend(tmp_path):
     path = tmp_path / "small.onnx"

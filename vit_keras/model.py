@@ -14,6 +14,7 @@ from . import anatomy
 from ._internal import finite
 from ._internal.validate import one_of, received
 from ._internal.warn import warn_caller
+from .backend import openvino
 from .backend.keras_internals import concrete, flat_layers, forget_compiled
 from .backend.keras_speed import FastModel
 from .checkpoints import saved_models
@@ -231,12 +232,14 @@ class VisionTransformer(FastModel):
         The path may begin with `~`.
 
         Raises:
-            ValueError: Keras' older format, .h5, cannot hold the quantization, or no file an activation that is a
-                function.
+            ValueError: Keras' older format, .h5, cannot hold the quantization or a model on OpenVINO, or no file an
+                activation that is a function.
         """
-        mode = anatomy.quantization(self)
-        if mode is not None and "float8" in mode and str(filepath).endswith((".h5", ".hdf5")):
+        mode, is_h5 = anatomy.quantization(self), str(filepath).endswith((".h5", ".hdf5"))
+        if is_h5 and mode is not None and "float8" in mode:
             raise ValueError(f"A .h5 file cannot hold the {mode} weights of {self.name!r}. Save it as .keras.")
+        if is_h5 and openvino.is_active():
+            raise ValueError(f"Keras cannot write {self.name!r} as .h5 on OpenVINO. Save it as .keras.")
         if unnamed := next((mlp.activation for mlp in self._mlps() if not isinstance(mlp.activation, str)), None):
             raise ValueError(
                 f"A file cannot hold the function {unnamed!r:.100} that is the activation of an MLP of {self.name!r}. "

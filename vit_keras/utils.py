@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from .labels import get_imagenet_classes
 from .preprocess.drawings import EXAMPLES, example
-from .preprocess.images import MAX_DOWNLOAD, MAX_PIXELS, ImageInputType, gray, grey, read, resize, resize_image
-from .preprocess.pixels import check_pixels, pixel_range, to_pixels, to_uint8
+from .preprocess.images import MAX_DOWNLOAD, MAX_PIXELS, ImageInputType, read, resize, resize_image
+from .preprocess.pixels import check_pixels, gray, grey, pixel_range, to_pixels, to_uint8
 
 if TYPE_CHECKING:
     from .compat import apply_embedding_weights, load_weights_numpy

@@ -29,9 +29,9 @@ from .._internal.bounds import LIMIT_CHANNELS
 from .._internal.imports import moved_names
 from .._internal.validate import as_array, did_you_mean, is_number, positive_integer, size_pair
 from ..resampling import PICTURES, picture_filter
-from .images import check_readable, gray_levels, read, resize_in_steps
+from .images import check_readable, read, resize_in_steps
 from .json_formats import IMAGENET_MEAN, IMAGENET_STD, crop_fraction, hugging_face_fields, timm_fields
-from .pixels import in_tensorflow_graph, is_plausible_range, preprocess_inputs, rescaled
+from .pixels import gray_levels, in_tensorflow_graph, is_plausible_range, preprocess_inputs, rescaled
 
 if TYPE_CHECKING:
     from .layer import Preprocess

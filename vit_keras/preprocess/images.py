@@ -18,9 +18,9 @@ from typing import IO, Any, TypeAlias, Union
 import numpy as np
 from PIL import ExifTags, Image
 
-from .._internal.validate import numbers, size_pair
+from .._internal.validate import size_pair
 from ..resampling import picture_filter, resize_bilinear
-from .pixels import check_pixels, pixel_range, to_pixels, to_uint8
+from .pixels import check_pixels, gray, pixel_range, to_pixels, to_uint8
 
 __all__ = [
     "MAX_DOWNLOAD",
@@ -231,29 +231,6 @@ def check_readable(channels: int) -> None:
             f"The model takes {channels} channels, and images are read with 1 or 3. Resize arrays of {channels} "
             "channels yourself and pass them to preprocessing.normalize."
         )
-
-
-def gray(image: np.ndarray) -> np.ndarray:
-    """Return the luminance (ITU-R 601) of an RGB image `(..., 3)`, as `(..., 1)`.
-
-    Example:
-        >>> gray(np.full((2, 2, 3), 255.0))[0, 0]
-        array([255.])
-    """
-    return numbers(image, "image", axes=1).astype("float64") @ np.array([[299.0], [587.0], [114.0]]) / 1000
-
-
-def gray_levels(image: np.ndarray) -> np.ndarray:
-    """Return the luminance of an RGB image in whole gray levels; a half goes up, however a backend divides by 1000.
-
-    Example:
-        >>> gray_levels(np.array([[[0, 0, 250]]]))
-        array([[[29.]]])
-    """
-    return np.rint(gray(image) + 2.5e-4)
-
-
-grey = gray
 
 
 def _open(source: Any, timeout: float | None, max_bytes: int, max_pixels: int) -> Image.Image | np.ndarray:

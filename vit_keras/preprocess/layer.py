@@ -11,7 +11,7 @@ from keras import ops
 
 from ..resampling import resampling_matrix
 from . import GOOGLE, Preprocessing
-from .images import gray
+from .pixels import gray
 
 __all__ = ["InferenceMode", "Preprocess"]
 

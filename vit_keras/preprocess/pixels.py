@@ -1,4 +1,4 @@
-"""The range of pixels: detect it, convert to [0, 255], and check what goes into a model."""
+"""The range of pixels: detect it, convert to [0, 255], and check what goes into a model. And their luminance."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from .._internal.validate import numbers, one_of
 from .._internal.warn import warn_caller
 
-__all__ = ["check_pixels", "pixel_range", "preprocess_inputs", "to_pixels", "to_uint8"]
+__all__ = ["check_pixels", "gray", "gray_levels", "grey", "pixel_range", "preprocess_inputs", "to_pixels", "to_uint8"]
 
 _AT_ONCE = 1 << 20  # values that are in float64 at one time
 
@@ -182,3 +182,26 @@ def rescaled(pixels: Any, scale: Any, offset: Any) -> Any:
     from keras.layers import Rescaling
 
     return Rescaling(scale, offset, dtype="float32")(pixels)
+
+
+def gray(image: np.ndarray) -> np.ndarray:
+    """Return the luminance (ITU-R 601) of an RGB image `(..., 3)`, as `(..., 1)`.
+
+    Example:
+        >>> gray(np.full((2, 2, 3), 255.0))[0, 0]
+        array([255.])
+    """
+    return numbers(image, "image", axes=1).astype("float64") @ np.array([[299.0], [587.0], [114.0]]) / 1000
+
+
+def gray_levels(image: np.ndarray) -> np.ndarray:
+    """Return the luminance of an RGB image in whole gray levels; a half goes up, however a backend divides by 1000.
+
+    Example:
+        >>> gray_levels(np.array([[[0, 0, 250]]]))
+        array([[[29.]]])
+    """
+    return np.rint(gray(image) + 2.5e-4)
+
+
+grey = gray

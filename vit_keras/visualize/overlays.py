@@ -11,7 +11,8 @@ from PIL import Image, ImageFilter
 
 from .._internal.validate import as_array, numbers
 from ..positions import resize_bilinear
-from ..preprocess.images import gray, read
+from ..preprocess.images import read
+from ..preprocess.pixels import gray
 from .colors import Clip, Cmap, color_and_opacity, limits_of, percentiles, stretch
 
 __all__ = ["mass_mask", "overlay", "paper_style", "upsample", "vit_keras_style"]

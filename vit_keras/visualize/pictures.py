@@ -18,8 +18,8 @@ from PIL import Image
 from .. import anatomy
 from .._internal.validate import as_array
 from .._internal.warn import warn_caller
-from ..preprocess.images import gray, read, resize_image
-from ..preprocess.pixels import to_pixels
+from ..preprocess.images import read, resize_image
+from ..preprocess.pixels import gray, to_pixels
 
 MAX_DRAWN = 2048
 """Longest side in pixels of an image that is kept to draw on; a larger one is reduced."""

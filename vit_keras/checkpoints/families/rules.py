@@ -305,8 +305,8 @@ def bind(family: Family, names: Iterable[str], shape_of: Callable[[str], tuple[i
     prefix = family.prefix(names) or ""
     known = set(names)
 
-    def shape_found(name: str) -> tuple[int, ...] | None:
-        return next((shape_of(each) for each in (prefix + name, name) if each in known), None)
+    def shapes_at(start: str) -> Callable[[str], tuple[int, ...] | None]:
+        return lambda name: shape_of(start + name) if start + name in known else None
 
     inner, outer = _by_form((*family.rules, *family.outer)), _by_form(family.outer)
     ignored_patterns = [re.compile(re.escape(p).replace(r"\*", ".*")) for p in family.ignored]
@@ -322,10 +322,10 @@ def bind(family: Family, names: Iterable[str], shape_of: Callable[[str], tuple[i
 
     for name in names:
         inside = name.startswith(prefix)
-        stem = name[len(prefix) :] if inside else name
+        stem, shapes = (name[len(prefix) :], shapes_at(prefix)) if inside else (name, shapes_at(""))
         for rule in (inner if inside else outer).get(_DIGITS.sub("#", stem), ()):
             match = _compile(rule.source).fullmatch(stem)
-            if match and (rule.when is None or rule.when(shape_found)):
+            if match and (rule.when is None or rule.when(shapes)):
                 break
         else:
             dropped = any(p.fullmatch(stem) for p in ignored_patterns)

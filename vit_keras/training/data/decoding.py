@@ -23,7 +23,8 @@ from ..._internal.progress import progress_bar
 from ..._internal.validate import expanded, path_text
 from ..._internal.warn import warn_caller
 from ...preprocess import Preprocessing
-from ...preprocess.images import check_readable, decode, gray_levels, read
+from ...preprocess.images import check_readable, decode, read
+from ...preprocess.pixels import gray_levels
 from .listing import first_few
 
 __all__ = ["report_damaged"]
