@@ -57,7 +57,7 @@ class Assumptions(NamedTuple):
             said.append(f"It is read with {values}. Pass {'=…, '.join(doubts)}=… to be sure.")
         if self.others:
             said.append(f"It may be timm's {self.others}, which cannot be built. Pass family={family!r} if it is not.")
-        if said and open_fields:
+        if said and open_fields and family not in _DOUBTED:
             said.append("The file does not show it; a config.json beside it would.")
         return " ".join(said)
 
