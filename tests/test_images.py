@@ -406,7 +406,7 @@ def test_an_image_of_the_caller_stays_open(tmp_path):
 
 
 @pytest.mark.parametrize("way", [str, pathlib.Path])
-@pytest.mark.parametrize("name", ["nothing.jpg", "."])  # a folder is no image
+@pytest.mark.parametrize("name", ["nothing.jpg", "."])  # a folder is not an image
 def test_a_missing_file(way, name, tmp_path):
     with pytest.raises(FileNotFoundError, match=f"find image .*{(tmp_path / name).name}"):
         images.read(way(tmp_path / name), 8)

@@ -132,11 +132,13 @@ def test_what_a_config_would_tell_is_what_the_family_says_without(name, tmp_path
 # --- keras-cv-attention-models: HDF5 files of Keras 2 ------------------------------------------------------------
 
 
-@pytest.mark.parametrize("case, pooling", [("vit", "token"), ("flexivit", "token"), ("dinov2", "token+gap")])
+@pytest.mark.parametrize(
+    "case, pooling", [("vit", "token"), ("flexivit", "token"), ("dinov2", "token+gap"), ("eva", "gap")]
+)
 def test_outputs_are_those_of_kecam(case, pooling, tmp_path):
-    path = write_kecam(case, tmp_path / "a.h5")
+    path, family = write_kecam(case, tmp_path / "a.h5"), "kecam-gap" if case == "eva" else None
     for size in ((32, 32), (48, 64)):
-        model = from_checkpoint(path, image_size=size, num_heads=2, source_grid=(4, 4))
+        model = from_checkpoint(path, image_size=size, num_heads=2, source_grid=(4, 4), family=family)
         images = np.random.default_rng(1).uniform(-1, 1, (2, *size, 3)).astype("float32")
         expected = KECAM[f"{case} {size[0]}"]
         np.testing.assert_allclose(run(model, images), expected, rtol=0, atol=tolerance(expected))
@@ -150,16 +152,12 @@ def test_models_of_kecam_that_compute_more_are_refused(extra, tmp_path):
         from_checkpoint(path, num_heads=2, strict=False)
 
 
-def test_eva_of_kecam_is_doubted_and_opens_by_its_name(tmp_path):
-    """Its files look like those of a ViT, and its class is read from the mean of the patches, normalized."""
-    path = write_kecam("vit", tmp_path / "a.h5")
+def test_a_file_that_may_be_an_eva_of_kecam_is_doubted(tmp_path):
+    """Its names are those of a ViT, and its head reads the mean of the patches."""
+    path = write_kecam("eva", tmp_path / "a.h5")
     with pytest.warns(UserWarning, match="pooling='token'.*kecam-gap"):
         model = from_checkpoint(path, num_heads=2)
     assert "pooling" in model.load_report.assumed
-    named = from_checkpoint(path, num_heads=2, family="kecam-gap")
-    assert (named.config.pooling, named.config.final_norm) == ("gap", "pooled")
-    images = images_for(model)
-    assert not np.allclose(run(named, images), run(model, images), atol=0.1)
 
 
 # --- KerasHub: folders and files that it saved (tests/data/keras_hub/make.py) ------------------------------------
@@ -219,4 +217,4 @@ def test_weights_of_a_classifier_and_of_a_backbone_of_keras_hub(presets, tmp_pat
     for file in ("config.json", "model.weights.h5"):
         shutil.copy(presets / "all" / file, tmp_path)
     tokens = from_checkpoint(tmp_path, pooling=None)
-    np.testing.assert_allclose(run(tokens, images_for(tokens)), outputs["all-backbone"], rtol=0, atol=2e-6)
+    np.testing.assert_allclose(run(tokens, images_for(tokens)), outputs["all-backbone"], rtol=0, atol=2e-6)  # of 3.0

@@ -12,6 +12,7 @@ import numpy as np
 CASES = {
     "vit": ("vit", "ViT", {}),
     "flexivit": ("flexivit", "FlexiViT", {}),
+    "eva": ("eva", "EVA", {"attn_qkv_bias": True}),
     "dinov2": ("dinov2", "DINOv2", {"use_gated_mlp": True, "activation": "swish", "mlp_ratio": 2}),
 }
 SIZES = ((32, 32), (48, 64))
