@@ -41,6 +41,21 @@ def test_a_saved_hybrid_with_the_root_of_a_resnet(tmp_path):
         np.testing.assert_array_equal(own, expected)
 
 
+@pytest.mark.parametrize("units", [(1,), (2, 1), (1, 2, 2)])
+def test_a_saved_hybrid_with_the_units_of_a_resnet(units, tmp_path):
+    """Keras numbers the units without their stages."""
+    side = 2 ** (4 + len(units))
+    model = vit.build_model(side, 2, 1, 64, 2, "hybrid", 64, classes=3, resnet=units, resnet_numerics="timm")
+    model.save(tmp_path / "hybrid.keras")
+    model.save_weights(tmp_path / "hybrid.weights.h5")
+    report = describe.describe(tmp_path / "hybrid.keras")
+    assert report["problem"] is None and report["architecture"]["resnet"] == units
+    read = vit.from_checkpoint(tmp_path / "hybrid.weights.h5", num_heads=2)
+    assert read.config.resnet == units and read.load_report.assumed["resnet_numerics"] == "google"
+    for own, expected in zip(read.get_weights(), model.get_weights(), strict=True):
+        np.testing.assert_array_equal(own, expected)
+
+
 def test_the_epsilon_that_no_blip_file_shows(tmp_path):
     report = describe.describe(write(load("hf_blip_vision"), tmp_path, config=False))
     assert report["needed"]["epsilon"] == [1e-5, 1e-6]

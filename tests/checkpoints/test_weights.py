@@ -776,6 +776,16 @@ def test_other_numerics_are_a_warning(tmp_path):
         checkpoints.load_weights(from_checkpoint(path, **golden.options, pooling="token"), path)
 
 
+def test_other_numerics_of_the_root_of_a_resnet_are_a_warning(tmp_path):
+    sizes = (32, 2, 1, 64, 2, "root", 64)
+    model = vit.build_model(*sizes, classes=3, resnet=(), resnet_numerics="timm")
+    with pytest.warns(UserWarning, match="does not store .*resnet_numerics='timm'"):
+        checkpoints.save_weights(model, tmp_path / "root.npz")
+    checkpoints.save_weights(model, tmp_path / "root.safetensors", "timm")
+    with pytest.warns(UserWarning, match="was made for resnet_numerics='timm'"):
+        checkpoints.load_weights(vit.build_model(*sizes, classes=3, resnet=()), tmp_path / "root.safetensors")
+
+
 def test_other_patches_are_an_error_unless_wanted(folder):
     path = folder("timm_vit")
     model = from_checkpoint(path, num_heads=2, patch_size=4)

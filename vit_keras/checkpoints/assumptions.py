@@ -20,7 +20,7 @@ NUMERICS = ("num_heads", "mlp_activation", "epsilon")
 _UNSHOWN = {
     KERAS.name: (
         *("pooling", "pre_norm", "post_norm", "final_norm", "representation_size", "activation"),
-        *("rope_theta", "merge_tokens"),
+        *("rope_theta", "merge_tokens", "resnet_numerics"),
     ),
     KERAS_HUB.name: ("pooling", "activation"),
     KECAM.name: ("pooling", "activation"),
@@ -78,6 +78,8 @@ def assume(
         shown.add("pooling")
     if inferred.get("representation_size"):
         shown.add("representation_size")
+    if inferred.get("resnet") is None:
+        shown.add("resnet_numerics")
     if not has_map_prefix({**inferred, **known}):
         shown.add("map_prefix")
     unseen = [field for field in ("pooling", "map_prefix") if field not in shown]

@@ -214,7 +214,7 @@ def _facts(config: Mapping[str, Any], weights: ModelWeights) -> dict[str, Any]:
         "activation": config["activation"] if config["include_top"] else None,
         "position_prefix": config["position_prefix"] if tokens and config["position"] == "learned" else None,
         "position_resize": config["position_resize"] if config["position"] == "learned" else None,
-        "resnet_numerics": config["resnet_numerics"] if config["resnet"] else None,
+        "resnet_numerics": config["resnet_numerics"] if config["resnet"] is not None else None,
         "rope_kind": config["rope_kind"] if config["rope_theta"] else None,
         "map_heads": config["map_heads"] if config["pooling"] == "map" else None,
         "map_prefix": config["map_prefix"] if architecture.has_map_prefix(config) else None,

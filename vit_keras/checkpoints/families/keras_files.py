@@ -86,14 +86,16 @@ def _unslashed(name: str) -> str:
 
 
 def _count_blocks(reader: Mapping[str, Any]) -> dict[str, str]:
-    """Return names with a number on every block, dense layer and normalization.
+    """Return names with a number on every block, dense layer and normalization, and on every stage of a ResNet.
 
     Keras leaves out the first number, and Keras 2 counts in steps of two.
     """
     old = any("_layer_checkpoint_dependencies" in name for name in reader)
+    units = _stages(reader)
     names = {}
     for name in reader:
         renamed = name.replace("_layer_checkpoint_dependencies", "layers")
+        renamed = re.sub(_UNIT, lambda m: units[m[0]], renamed, count=1)
         for kind in ("transformer_block", "vi_t_encoder_block", "dense", "layer_normalization"):
             renamed = re.sub(rf"(?<=/){kind}(?=/)", f"{kind}_0", renamed)
             if old:
@@ -102,12 +104,29 @@ def _count_blocks(reader: Mapping[str, Any]) -> dict[str, str]:
     return names
 
 
+_UNIT = re.compile(r".*?/residual_unit(?:_(\d+))?(?=/)")
+
+
+def _stages(names: Mapping[str, Any]) -> dict[str, str]:
+    """Return residual units by stage: `{"layers/residual_unit_2": "layers/block2/unit1"}`.
+
+    Keras numbers them from the first stage to the last. Only the first unit of a stage projects its input.
+    """
+    found = {m[0]: int(m[1] or 0) for name in names if (m := _UNIT.match(name))}
+    places, stage, first = {}, 0, 0
+    for path, number in sorted(found.items(), key=lambda item: item[1]):
+        if f"{path}/conv_proj/vars/0" in names:
+            stage, first = stage + 1, number
+        places[path] = f"{path.rpartition('/')[0]}/block{stage}/unit{number - first + 1}"
+    return places
+
+
 def _variables(source: str, target: str, *leaves: str, ops: tuple[Op, ...] = (AS_IS, AS_IS)) -> tuple[Rule, ...]:
     return tuple(Rule(f"{source}/vars/{n}", (f"{target}/{leaf}",), ops[n]) for n, leaf in enumerate(leaves))
 
 
 _DENSE, _NORM = ("kernel", "bias"), ("scale", "bias")
-_IN = "layers/transformer_block_{i}"
+_IN, _RESIDUAL = "layers/transformer_block_{i}", "layers/block{s}/unit{u}"
 
 
 def _is_alone(shape_of: Any) -> bool:
@@ -125,8 +144,16 @@ KERAS = Family(
     title="Keras' .weights.h5 and .keras, of this package and of vit-keras 0.x",
     detect=("layers/conv2d/vars/0", "layers/transformer_block_0/layernorm1/vars/0", "layers/add_position_embs/vars/0"),
     rules=(
-        *array("layers/std_conv2d/vars/0", "conv_root/kernel"),  # of a hybrid whose ResNet has no further units
+        *array("layers/std_conv2d/vars/0", "conv_root/kernel"),
         *_variables("layers/group_norm", "gn_root", *_NORM),
+        *(
+            rule
+            for suffix in ("1", "2", "3", "_proj")
+            for rule in (
+                *_variables(f"{_RESIDUAL}/conv{suffix}", f"block{{s}}/unit{{u}}/conv{suffix}", "kernel"),
+                *_variables(f"{_RESIDUAL}/gn{suffix}", f"block{{s}}/unit{{u}}/gn{suffix}", *_NORM),
+            )
+        ),
         *_variables("layers/conv2d", "embedding", *_DENSE),
         *array("layers/class_token/vars/0", "cls"),
         *array("layers/register_tokens/vars/0", "registers"),
