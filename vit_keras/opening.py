@@ -24,7 +24,7 @@ from .checkpoints.checkpoint import Checkpoint
 from .checkpoints.loading import fill, open_source
 from .checkpoints.locate import available, fetch, find, is_meant_as_path
 from .checkpoints.model_weights import ModelWeights
-from .checkpoints.saved_models import is_whole_model, load_model
+from .checkpoints.saved_models import is_of_keras_hub, is_whole_model, load_model
 from .checkpoints.weights import Weights
 from .config import ViTConfig, check_names
 from .model import VisionTransformer
@@ -123,7 +123,7 @@ def is_saved_model(model: Any) -> bool:
     path = os.path.expanduser(model)
     if os.path.exists(path) and not path.endswith(".keras"):
         return is_whole_model(path)
-    return path.endswith((".keras", ".h5", ".hdf5")) and "://" not in path
+    return path.endswith((".keras", ".h5", ".hdf5")) and "://" not in path and not is_of_keras_hub(path)
 
 
 def from_checkpoint(

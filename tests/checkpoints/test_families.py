@@ -14,7 +14,7 @@ import pytest
 from family_files import KECAM, MECHANISMS, OPTIONS, PATCH_SIZES, cases, load, matrix, run, write, write_kecam
 from support import ASSUMED, DATA, OTHER_PIXELS
 
-from vit_keras import checkpoints, from_checkpoint
+from vit_keras import checkpoints, from_checkpoint, open_model
 from vit_keras.config import ViTConfig
 
 
@@ -205,6 +205,72 @@ def test_images_of_a_preset_are_prepared_as_by_keras_hub(options, presets, tmp_p
     pixels = np.random.default_rng(2).integers(0, 256, (40, 70, 3), "uint8")
     expected = np.load(KERAS_HUB / "outputs.npz")["token-inputs"]
     assert np.abs(model.preprocess(pixels) - expected).mean() < 0.05
+
+
+TOWERS = {  # options, and the pooling that is read without them
+    "dinov2": ({"pooling": None}, "token"),
+    "registers": ({"pooling": None}, "token"),
+    "deit": ({}, "token"),
+    "deit-gap": ({}, "all"),
+    "deit-gap.keras": ({}, "all"),
+    "siglip": ({}, "map"),
+}
+
+
+@pytest.fixture(scope="module")
+def towers(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("towers")
+    with zipfile.ZipFile(KERAS_HUB / "towers.zip") as archive:
+        archive.extractall(folder)
+    return folder
+
+
+@pytest.mark.filterwarnings("ignore:KerasHub resizes these images")
+@pytest.mark.parametrize("case", TOWERS)
+def test_outputs_of_other_backbones_are_those_of_keras_hub(case, towers):
+    (options, pooling), outputs = TOWERS[case], np.load(KERAS_HUB / "towers.npz")
+    expected = outputs[case.removesuffix(".keras")]
+    model = open_model(towers / case, **options)
+    np.testing.assert_allclose(run(model, images_for(model)), expected, rtol=0, atol=tolerance(expected))
+    assert not {"epsilon", "mlp_activation", "num_heads"} & set(model.load_report.assumed)
+    assert (from_checkpoint(towers / case) if options else model).config.pooling == pooling
+    if "deit" in case:
+        assert model.config.epsilon == 1e-5
+        assert model.config.activation == ("softmax" if "gap" in case else "linear")
+    if f"{case}-larger" in outputs:
+        expected = outputs[f"{case}-larger"]
+        model = open_model(towers / case, image_size=24, **options)
+        np.testing.assert_allclose(run(model, images_for(model)), expected, rtol=0, atol=tolerance(expected))
+
+
+def test_bicubic_without_antialiasing_of_keras_hub_is_a_warning(towers):
+    with pytest.warns(UserWarning, match="'bicubic' without antialiasing"):
+        model = from_checkpoint(towers / "deit")
+    assert model.preprocessing.interpolation == "bicubic_antialias" and model.preprocessing.image_size == (12, 16)
+    np.testing.assert_allclose(model.preprocessing.mean, [0.4] * len(model.preprocessing.mean))
+
+
+@pytest.mark.parametrize(
+    "file, entry, value, error",
+    [
+        ("config.json", "layer_norm_epsilon", 1e-5, "layer_norm_epsilon=1e-05 is not that of the last"),
+        ("config.json", "hidden_dim", 16, "about a model of another size"),
+    ],
+)
+def test_settings_of_keras_hub_that_no_model_here_has(file, entry, value, error, towers, tmp_path):
+    folder = shutil.copytree(towers / "siglip", tmp_path / "preset")
+    text = json.loads((folder / file).read_text())
+    text["config"]["vision_encoder"]["config"][entry] = value
+    (folder / file).write_text(json.dumps(text))
+    with pytest.raises(ValueError, match=error) if entry == "layer_norm_epsilon" else pytest.warns(match=error):
+        from_checkpoint(folder)
+
+
+def test_pooling_of_keras_hub_that_no_model_here_has(towers, tmp_path):
+    folder = shutil.copytree(towers / "deit-gap", tmp_path / "preset")
+    (folder / "task.json").write_text((folder / "task.json").read_text().replace('"gap"', '"max"'))
+    with pytest.raises(ValueError, match="pooling='max'"):
+        from_checkpoint(folder)
 
 
 def test_weights_of_a_classifier_and_of_a_backbone_of_keras_hub(presets, tmp_path):

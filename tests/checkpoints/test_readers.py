@@ -505,7 +505,7 @@ def test_index_names_what_is_not_there(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name", ["../a.bin", "/etc/passwd", "..", ".", "", "a/b", "a\\b", "C:a", "a\0b", 3, None, ["a"]]
+    "name", ["../a.bin", "/etc/passwd", "..", ".", "", "a/b", "a\\b", "C:a", "a\0b", 3, None, [], ["../a"], [["a"]]]
 )
 def test_pieces_are_beside_the_index(tmp_path, name):
     folder = tmp_path / "folder"

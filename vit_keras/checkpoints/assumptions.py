@@ -9,7 +9,8 @@ from . import timm_models
 from .architecture import has_map_prefix
 from .families import TIMM_FAMILIES, Family
 from .families.huggingface import FAMILIES as HUGGING_FACE_FAMILIES
-from .families.keras_files import KECAM, KERAS, KERAS_HUB
+from .families.keras_files import KECAM, KERAS
+from .families.keras_hub import KERAS_HUB, KERAS_HUB_DEIT
 from .families.rules import ROPE
 from .wording import some
 
@@ -23,6 +24,7 @@ _UNSHOWN = {
         *("rope_theta", "merge_tokens", "resnet_numerics"),
     ),
     KERAS_HUB.name: ("pooling", "activation"),
+    KERAS_HUB_DEIT.name: ("pooling", "activation"),
     KECAM.name: ("pooling", "activation"),
 }
 _DOUBTED = {KECAM.name: {"pooling": " (kecam's EVA takes the mean: family='kecam-gap')"}}

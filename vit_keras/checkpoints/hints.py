@@ -27,7 +27,7 @@ from . import architecture, keras_hub_json, open_clip_json, registry, timm_model
 from .architecture import has_class_token
 from .families import TIMM_FAMILIES, Family
 from .families.huggingface import FAMILIES as HUGGING_FACE_FAMILIES
-from .families.keras_files import KERAS_HUB
+from .families.keras_hub import FAMILIES as KERAS_HUB_FAMILIES
 from .readers import LIMIT_TEXT
 
 __all__ = ["SETTINGS", "Hints", "collect"]
@@ -69,13 +69,15 @@ def collect(
     The folder of `path` may hold `config.json` and `preprocessor_config.json`. Warns about a neighboring file that
     cannot be used.
     """
-    config = neighbor(path, "config.json")
+    config, task, preprocessor = neighbor(path, "config.json"), {}, {}
+    if family in KERAS_HUB_FAMILIES:
+        config, task, preprocessor = _of_keras_hub(reader, path, config)
     if config and not _is_about(config, inferred):
         if published is None:
             warn_caller(f"{_beside(path, 'config.json')} is not used: it is about a model of another size.")
         config = {}
     with naming(_beside(path, "config.json"), "values"):
-        fields = _checked(_read_config(config, family, inferred, path), inferred)
+        fields = _checked(_read_config(config, family, inferred, task), inferred)
     preprocessing = None
     clip = neighbor(path, "open_clip_config.json")
     if clip.get("model_cfg") and family not in HUGGING_FACE_FAMILIES and published is None:
@@ -105,7 +107,7 @@ def collect(
         if "preprocessing" in settings:
             preprocessing = _bounded(Preprocessing.from_dict(settings["preprocessing"]))
     if preprocessing is None:  # asked last, as it warns of a neighboring file that cannot be used
-        preprocessing = _preprocessing(family, path, config)
+        preprocessing = _preprocessing(family, path, config, preprocessor)
     image_size = fields.pop("image_size", None)
     if isinstance(image_size, int):
         image_size = (image_size, image_size)
@@ -215,21 +217,39 @@ def stated_channels(saved: Mapping[str, Any], path: Path, given: int | None = No
     return next((count for count in said if count is not None), given)
 
 
+def _of_keras_hub(reader: Any, path: Path, config: dict[str, Any]) -> tuple[Any, Any, Any]:
+    """Return the configurations of a KerasHub model, of its head and of its preprocessor.
+
+    A whole saved model holds them. In a preset, they are in neighboring files.
+    """
+    whole = reader.metadata.get("config")
+    if keras_hub_json.tower(whole):
+        return whole, whole, whole["config"].get("preprocessor") or {}
+    preprocessor = neighbor(path, "preprocessor.json")
+    if not preprocessor and (converter := neighbor(path, "image_converter.json")):
+        preprocessor = {"config": {"image_converter": converter}}
+    return config, neighbor(path, "task.json"), preprocessor
+
+
 def _is_about(config: Mapping[str, Any], inferred: Mapping[str, Any]) -> bool:
     """Return whether a `config.json` in the same folder describes this model."""
+    if backbone := keras_hub_json.tower(config):
+        sizes = {"hidden_dim": inferred["hidden_size"], "num_layers": inferred["num_layers"]}
+        return all(backbone["config"].get(name) in (size, None) for name, size in sizes.items())
     vision = transformers_models.tower(config)
     if not config or not isinstance(vision, Mapping):
         return False
     width, layers = vision.get("hidden_size", config.get("num_features")), vision.get("num_hidden_layers")
-    if keras_hub_json.is_of_backbone(config):
-        width, layers = (config["config"].get(name) for name in ("hidden_dim", "num_layers"))
     return width in (inferred["hidden_size"], None) and layers in (inferred["num_layers"], None)
 
 
-def _read_config(config: Mapping[str, Any], family: Family, inferred: Mapping[str, Any], path: Path) -> dict[str, Any]:
+def _read_config(
+    config: Mapping[str, Any], family: Family, inferred: Mapping[str, Any], task: Mapping[str, Any]
+) -> dict[str, Any]:
     """Return the fields of `ViTConfig` that a `config.json` of timm, of transformers or of KerasHub shows."""
-    if keras_hub_json.is_of_backbone(config):
-        return keras_hub_json.fields(config, neighbor(path, "task.json")) if family is KERAS_HUB else {}
+    if backbone := keras_hub_json.tower(config):
+        is_its = keras_hub_json.FAMILY_OF[backbone["registered_name"]] == family.name
+        return keras_hub_json.fields(backbone, task) if is_its else {}
     if isinstance(config.get("architecture"), str):
         if family not in TIMM_FAMILIES:  # another file of the same repository
             return {}
@@ -238,7 +258,9 @@ def _read_config(config: Mapping[str, Any], family: Family, inferred: Mapping[st
     return transformers_models.read_config(config) if about_it else {}
 
 
-def _preprocessing(family: Family, path: Path, config: Mapping[str, Any]) -> Preprocessing:
+def _preprocessing(
+    family: Family, path: Path, config: Mapping[str, Any], hub_preprocessor: Mapping[str, Any]
+) -> Preprocessing:
     """Return the preprocessing in a neighboring file, or else the family's."""
     name = "preprocessor_config.json"
     processor = neighbor(path, name)
@@ -250,8 +272,8 @@ def _preprocessing(family: Family, path: Path, config: Mapping[str, Any]) -> Pre
             if config.get("pretrained_cfg"):
                 return _bounded(Preprocessing.from_timm(config["pretrained_cfg"]))
         with naming(_beside(path, "preprocessor.json"), "values"):
-            if family is KERAS_HUB and (preprocessor := neighbor(path, "preprocessor.json")):
-                return _bounded(keras_hub_json.preprocessing(preprocessor))
+            if hub_preprocessor:
+                return _bounded(keras_hub_json.preprocessing(hub_preprocessor))
     except ValueError as error:  # the weights are useful without it
         warn_caller(
             f"{error} The model gets the preprocessing {family.preprocessing!r} of vit_keras.preprocess.PRESETS. "

@@ -1,43 +1,70 @@
-"""Read the settings in the JSON files of a KerasHub preset that the arrays do not show."""
+"""Read the settings of a KerasHub model that the arrays do not show: from a preset or from a whole saved model."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+from .._internal.warn import warn_caller
 from ..preprocess import Preprocessing
 
-__all__ = ["fields", "is_of_backbone", "preprocessing"]
+__all__ = ["FAMILY_OF", "fields", "preprocessing", "tower"]
+
+FAMILY_OF = {
+    "keras_hub>ViTBackbone": "keras-hub",
+    "keras_hub>DeiTBackbone": "keras-hub-deit",
+    "keras_hub>DINOV2Backbone": "keras-hub-dinov2",
+    "keras_hub>SigLIPVisionEncoder": "keras-hub-siglip",
+}
+"""Names of the families of KerasHub's classes."""
 
 
-def is_of_backbone(config: Mapping[str, Any]) -> bool:
-    """Return whether this is the `config.json` of a `ViTBackbone`.
+def tower(config: Any) -> Mapping[str, Any] | None:
+    """Return the configuration of the image tower in that of a KerasHub model, or `None` for any other model.
 
     Example:
-        >>> is_of_backbone({"registered_name": "keras_hub>ViTBackbone", "config": {}})
-        True
+        >>> tower({"config": {"backbone": {"registered_name": "keras_hub>ViTBackbone", "config": {}}}})
+        {'registered_name': 'keras_hub>ViTBackbone', 'config': {}}
     """
-    return config.get("registered_name") == "keras_hub>ViTBackbone"
+    if not isinstance(config, Mapping) or not isinstance(config.get("config"), Mapping):
+        return None
+    if config.get("registered_name") in FAMILY_OF:
+        return config
+    return tower(config["config"].get("backbone")) or tower(config["config"].get("vision_encoder"))
 
 
-def fields(config: Mapping[str, Any], task: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of `ViTConfig` that `config.json` and `task.json` show.
+def fields(backbone: Mapping[str, Any], task: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of `ViTConfig` that the configurations of a backbone and of a classifier show.
 
     A classifier with `pooling="gap"` averages all tokens, the class token too.
+
+    Raises:
+        ValueError: No model here computes the same.
 
     Example:
         >>> fields({"config": {"image_shape": [32, 48, 3], "layer_norm_epsilon": 1e-6}}, {})
         {'epsilon': 1e-06, 'image_size': (32, 48), 'mlp_activation': 'gelu'}
     """
-    backbone, head = config["config"], task.get("config")
+    given, head = backbone["config"], task.get("config") or {}
+    activation = "silu" if given.get("use_swiglu_ffn") else given.get("intermediate_activation", "gelu")
     found = {
-        "epsilon": backbone["layer_norm_epsilon"],
-        "image_size": tuple(backbone["image_shape"][:2]),
-        "mlp_activation": "gelu",
+        "epsilon": given.get("layer_norm_epsilon", 1e-6),
+        "image_size": tuple(given["image_shape"][:2]),
+        "mlp_activation": "gelu_tanh" if activation == "gelu_approximate" else activation,
     }
-    if head:
-        mean = "all" if backbone.get("use_class_token", True) else "gap"
-        found |= {"pooling": mean if head["pooling"] == "gap" else "token", "activation": head["activation"]}
+    if "intermediate_activation" in given and found["epsilon"] != 1e-6:
+        raise ValueError(
+            f"layer_norm_epsilon={found['epsilon']} is not that of the last normalization, which is always 1e-6 in "
+            "KerasHub; a model here has the same in all."
+        )
+    if given.get("antialias_in_interpolation"):
+        found["position_resize"] = "bicubic_antialias"
+    if "pooling" in head:
+        mean = "all" if given.get("use_class_token", True) else "gap"
+        pooling = {"token": "token", "gap": mean}.get(head["pooling"])
+        if pooling is None:
+            raise ValueError(f"pooling={head['pooling']!r} is not 'token' or 'gap'.")
+        found |= {"pooling": pooling, "activation": head["activation"]}
     return found
 
 
@@ -47,6 +74,9 @@ def preprocessing(preprocessor: Mapping[str, Any]) -> Preprocessing:
     Raises:
         ValueError: It pads images, or uses an interpolation that is not supported here.
 
+    Warns:
+        UserWarning: It resizes by `"bicubic"` without antialiasing, which no preprocessing here does.
+
     Example:
         >>> converter = {"image_size": [32, 32], "scale": 1 / 127.5, "offset": -1, "crop_to_aspect_ratio": True}
         >>> preprocessing({"config": {"image_converter": {"config": converter}}}).crop
@@ -55,6 +85,13 @@ def preprocessing(preprocessor: Mapping[str, Any]) -> Preprocessing:
     given = preprocessor["config"]["image_converter"]["config"]
     if given.get("pad_to_aspect_ratio"):
         raise ValueError("pad_to_aspect_ratio=True is not supported.")
+    interpolation = given.get("interpolation", "bilinear") + "_antialias" * bool(given.get("antialias"))
+    if interpolation == "bicubic":  # which is Pillow's name of the other
+        interpolation = "bicubic_antialias"
+        warn_caller(
+            "KerasHub resizes these images by 'bicubic' without antialiasing. Here they are resized with it, so large "
+            "images look smoother to the model. Set model.preprocessing if that is wrong."
+        )
     scale, offset = given.get("scale"), given.get("offset")
     scales, offsets = _numbers(1.0 if scale is None else scale), _numbers(0.0 if offset is None else offset)
     count = max(len(scales), len(offsets))
@@ -63,7 +100,7 @@ def preprocessing(preprocessor: Mapping[str, Any]) -> Preprocessing:
         image_size=given.get("image_size"),
         mean=tuple(-offset / scale / 255 for scale, offset in zip(scales, offsets)),
         std=tuple(1 / scale / 255 for scale in scales),
-        interpolation=given.get("interpolation", "bilinear") + "_antialias" * bool(given.get("antialias")),
+        interpolation=interpolation,
         crop=1.0 if given.get("crop_to_aspect_ratio", True) else None,
     )
 

@@ -274,7 +274,8 @@ def _warn_of_other_numerics(vit: keras.Model, source: Weights | ModelWeights) ->
     other = [
         f"{field}={theirs[field]!r} (the model's: {ours[field]!r})"
         for field in _NUMERICS
-        if theirs.get(field) not in (None, ours[field]) and (field != "resnet_numerics" or theirs.get("resnet") is not None)
+        if theirs.get(field) not in (None, ours[field])
+        and (field != "resnet_numerics" or theirs.get("resnet") is not None)
     ]
     if other:
         warn_caller(

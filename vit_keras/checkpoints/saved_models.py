@@ -25,7 +25,7 @@ from .. import anatomy
 from .._internal import finite
 from .._internal.bounds import LIMIT_INPUT, LIMIT_LAYERS, LIMIT_TEXT, shortened, too_many, too_much
 from .._internal.validate import expanded, path_text
-from . import orbax
+from . import keras_hub_json, orbax
 from .readers.sniff import Kind, kind_of
 
 
@@ -175,11 +175,20 @@ def is_whole_model(path: str | os.PathLike[str]) -> bool:
     if not os.path.isfile(path):
         return False
     if _is_keras_archive(path):
-        return True
+        return not is_of_keras_hub(path)
     if kind_of(path) is not Kind.HDF5:
         return False
     with _hdf5(path) as file:
         return "model_config" in file.attrs
+
+
+def is_of_keras_hub(path: str | os.PathLike[str]) -> bool:
+    """Return whether a file holds a whole model of KerasHub, which is read as a file of weights."""
+    path = Path(path)
+    try:
+        return _is_keras_archive(path) and keras_hub_json.tower(_read_keras(path)[0]) is not None
+    except (OSError, ValueError, LookupError, RecursionError, NotImplementedError, zipfile.BadZipFile):
+        return False  # `load_model` says what is wrong with it
 
 
 def _of_run(path: Path) -> Path:

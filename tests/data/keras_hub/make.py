@@ -1,4 +1,6 @@
-"""Write `presets.zip`, presets that KerasHub 0.32.0 saves, and `outputs.npz`, what it computes with them.
+"""Write `presets.zip` and `towers.zip`, presets that KerasHub 0.32.0 saves, and what it computes with them.
+
+`outputs.npz` and `towers.npz` hold the outputs.
 
 pip install keras-hub
 KERAS_BACKEND=torch python tests/data/keras_hub/make.py
@@ -28,6 +30,8 @@ CASES = {  # options of the backbone and of the classifier
     ),
 }
 
+TOWERS = {"num_layers": 1, "num_heads": 2, "hidden_dim": 8, "intermediate_dim": 16}
+
 
 def value(name, shape, seed):
     """Return a weight: small, and for scales around 1."""
@@ -35,11 +39,56 @@ def value(name, shape, seed):
 
 
 def main():
-    with tempfile.TemporaryDirectory() as folder:
-        np.savez(HERE / "outputs.npz", **write(Path(folder)))
-        with zipfile.ZipFile(HERE / "presets.zip", "w", zipfile.ZIP_LZMA) as archive:
-            for path in sorted(Path(folder).rglob("*.*")):
-                archive.write(path, path.relative_to(folder))
+    for archive_name, outputs, make in (("presets", "outputs", write), ("towers", "towers", write_towers)):
+        with tempfile.TemporaryDirectory() as folder:
+            np.savez_compressed(HERE / f"{outputs}.npz", **make(Path(folder)))
+            with zipfile.ZipFile(HERE / f"{archive_name}.zip", "w", zipfile.ZIP_LZMA) as archive:
+                for path in sorted(Path(folder).rglob("*.*")):
+                    archive.write(path, path.relative_to(folder))
+
+
+def write_towers(folder):
+    """Write a preset of each other backbone, one of them in pieces and one also as a whole model."""
+    import keras
+    import keras_hub
+
+    models, outputs = keras_hub.models, {}
+    dinov2 = {**TOWERS, "patch_size": 4, "image_shape": (16, 16, 3), "position_embedding_shape": (16, 16)}
+    registers = {"num_register_tokens": 2, "use_swiglu_ffn": True, "position_embedding_shape": (24, 24)}
+    deit = models.DeiTBackbone(image_shape=(12, 16, 3), patch_size=4, layer_norm_epsilon=1e-5, **TOWERS)
+    converter = keras_hub.layers.DeiTImageConverter(
+        image_size=(12, 16), scale=1 / 51, offset=-2, interpolation="bicubic"
+    )
+    text = models.SigLIPTextEncoder(vocabulary_size=9, embedding_dim=8, max_sequence_length=4, **TOWERS)
+    cases = {
+        "dinov2": models.DINOV2Backbone(**dinov2),
+        "registers": models.DINOV2Backbone(**{**dinov2, **registers}, antialias_in_interpolation=True),
+        "deit": models.DeiTImageClassifier(deit, 3, models.DeiTImageClassifierPreprocessor(converter)),
+        "deit-gap": models.DeiTImageClassifier(deit, 3, pooling="gap", activation="softmax"),
+        "siglip": models.SigLIPBackbone(
+            models.SigLIPVisionEncoder(patch_size=4, image_shape=(16, 16, 3), **TOWERS, name="vision"), text
+        ),
+    }
+    for case, model in cases.items():
+        for seed, weight in enumerate(model.weights):
+            if "int" not in str(weight.dtype):  # the numbers of positions
+                weight.assign(value(weight.path, weight.shape, seed))
+        model.save_to_preset(str(folder / case), **({"max_shard_size": 4e-6} if case == "registers" else {}))
+        if case in ("dinov2", "registers"):  # positions are resampled while a file is read
+            model = models.DINOV2Backbone.from_preset(str(folder / case))
+            if case == "dinov2":
+                larger = models.DINOV2Backbone.from_preset(str(folder / case), image_shape=(24, 24, 3))
+                images = np.random.default_rng(1).uniform(-1, 1, (2, 24, 24, 3)).astype("float32")
+                outputs[f"{case}-larger"] = keras.ops.convert_to_numpy(larger({"images": images}))
+            model.save_to_preset(str(folder / case), **({"max_shard_size": 4e-6} if case == "registers" else {}))
+        if case == "deit-gap":
+            model.save(folder / "deit-gap.keras")
+        tower = model.vision_encoder if case == "siglip" else model
+        shape = (12, 16) if case.startswith("deit") else (16, 16)
+        images = np.random.default_rng(1).uniform(-1, 1, (2, *shape, 3)).astype("float32")
+        given = images if case.startswith("deit") else {"images": images}
+        outputs[case] = keras.ops.convert_to_numpy(tower(given))
+    return outputs
 
 
 def write(folder):

@@ -1,4 +1,4 @@
-"""Keras' own files of weights, those of vit-keras 0.x, KerasHub and kecam, and the `tf_model.h5` of Hugging Face.
+"""Keras' own files of weights, those of vit-keras 0.x and kecam, and the `tf_model.h5` of Hugging Face.
 
 Keras has had three ways to name and number what it saves, and in Hugging Face's TensorFlow files some words of
 PyTorch's names differ. `readable` gives the arrays of a file names that a table can list.
@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from .rules import AS_IS, ATTENTION, BLOCK, FROM_HEADS, HEADS, MLP, POSITIONS, TABLE, Family, Op, Rule, array
+from .rules import AS_IS, ATTENTION, BLOCK, MLP, POSITIONS, Family, Op, Rule, array
 
 _PROJECTIONS = (("query", "query_dense"), ("key", "key_dense"), ("value", "value_dense"), ("out", "combine_heads"))
 
@@ -85,6 +85,10 @@ def _unslashed(name: str) -> str:
     return re.sub(r"^(Transformer_encoderblock_\d+)/(?:MlpBlock_3/)?(?:\w*_)?(Dense_[01])/", r"\1/MlpBlock_3/\2/", name)
 
 
+_BLOCKS = ("transformer_block", "vi_t_encoder_block", "dei_t_encoder_block", "dinov2_layer", "sig_lip_encoder_layer")
+"""Layers of this package and of KerasHub that are repeated."""
+
+
 def _count_blocks(reader: Mapping[str, Any]) -> dict[str, str]:
     """Return names with a number on every block, dense layer and normalization, and on every stage of a ResNet.
 
@@ -96,7 +100,7 @@ def _count_blocks(reader: Mapping[str, Any]) -> dict[str, str]:
     for name in reader:
         renamed = name.replace("_layer_checkpoint_dependencies", "layers")
         renamed = re.sub(_UNIT, lambda m: units[m[0]], renamed, count=1)
-        for kind in ("transformer_block", "vi_t_encoder_block", "dense", "layer_normalization"):
+        for kind in (*_BLOCKS, "dense", "layer_normalization"):
             renamed = re.sub(rf"(?<=/){kind}(?=/)", f"{kind}_0", renamed)
             if old:
                 renamed = re.sub(rf"(?<=/){kind}_(\d+)(?=/)", lambda m, kind=kind: f"{kind}_{int(m[1]) // 2}", renamed)
@@ -121,11 +125,12 @@ def _stages(names: Mapping[str, Any]) -> dict[str, str]:
     return places
 
 
-def _variables(source: str, target: str, *leaves: str, ops: tuple[Op, ...] = (AS_IS, AS_IS)) -> tuple[Rule, ...]:
+def variables(source: str, target: str, *leaves: str, ops: tuple[Op, ...] = (AS_IS, AS_IS)) -> tuple[Rule, ...]:
+    """Return the rules for the variables of one layer, which Keras numbers in the order of `leaves`."""
     return tuple(Rule(f"{source}/vars/{n}", (f"{target}/{leaf}",), ops[n]) for n, leaf in enumerate(leaves))
 
 
-_DENSE, _NORM = ("kernel", "bias"), ("scale", "bias")
+DENSE, NORM = ("kernel", "bias"), ("scale", "bias")
 _IN, _RESIDUAL = "layers/transformer_block_{i}", "layers/block{s}/unit{u}"
 
 
@@ -133,10 +138,10 @@ def _is_alone(shape_of: Any) -> bool:
     return shape_of("layers/dense_1/vars/0") is None
 
 
-_TOP = (
-    *(Rule(f"layers/dense_0/vars/{n}", (f"head/{leaf}",), when=_is_alone) for n, leaf in enumerate(_DENSE)),
-    *_variables("layers/dense_0", "pre_logits", *_DENSE),
-    *_variables("layers/dense_1", "head", *_DENSE),
+TOP = (
+    *(Rule(f"layers/dense_0/vars/{n}", (f"head/{leaf}",), when=_is_alone) for n, leaf in enumerate(DENSE)),
+    *variables("layers/dense_0", "pre_logits", *DENSE),
+    *variables("layers/dense_1", "head", *DENSE),
 )
 
 KERAS = Family(
@@ -145,35 +150,35 @@ KERAS = Family(
     detect=("layers/conv2d/vars/0", "layers/transformer_block_0/layernorm1/vars/0", "layers/add_position_embs/vars/0"),
     rules=(
         *array("layers/std_conv2d/vars/0", "conv_root/kernel"),
-        *_variables("layers/group_norm", "gn_root", *_NORM),
+        *variables("layers/group_norm", "gn_root", *NORM),
         *(
             rule
             for suffix in ("1", "2", "3", "_proj")
             for rule in (
-                *_variables(f"{_RESIDUAL}/conv{suffix}", f"block{{s}}/unit{{u}}/conv{suffix}", "kernel"),
-                *_variables(f"{_RESIDUAL}/gn{suffix}", f"block{{s}}/unit{{u}}/gn{suffix}", *_NORM),
+                *variables(f"{_RESIDUAL}/conv{suffix}", f"block{{s}}/unit{{u}}/conv{suffix}", "kernel"),
+                *variables(f"{_RESIDUAL}/gn{suffix}", f"block{{s}}/unit{{u}}/gn{suffix}", *NORM),
             )
         ),
-        *_variables("layers/conv2d", "embedding", *_DENSE),
+        *variables("layers/conv2d", "embedding", *DENSE),
         *array("layers/class_token/vars/0", "cls"),
         *array("layers/register_tokens/vars/0", "registers"),
         *array("layers/add_position_embs/vars/0", POSITIONS),
-        *_variables(f"{_IN}/layernorm1", f"{BLOCK}/LayerNorm_0", *_NORM),
+        *variables(f"{_IN}/layernorm1", f"{BLOCK}/LayerNorm_0", *NORM),
         *(
             rule
             for name, attribute in _PROJECTIONS
-            for rule in _variables(f"{_IN}/att/{attribute}", f"{ATTENTION}/{name}", *_DENSE)
+            for rule in variables(f"{_IN}/att/{attribute}", f"{ATTENTION}/{name}", *DENSE)
         ),
-        *_variables(f"{_IN}/att/norm", f"{ATTENTION}/norm", *_NORM),
-        *_variables(f"{_IN}/layernorm2", f"{BLOCK}/LayerNorm_2", *_NORM),
-        *_variables(f"{_IN}/mlpblock/layers/dense_0", f"{MLP}/Dense_0", *_DENSE),
-        *_variables(f"{_IN}/mlpblock/layers/dense_1", f"{MLP}/Dense_1", *_DENSE),
-        *_variables(f"{_IN}/mlpblock/norm", f"{MLP}/norm", *_NORM),
-        *_variables(f"{_IN}/mlpblock/gate", f"{MLP}/Gate", *_DENSE),
+        *variables(f"{_IN}/att/norm", f"{ATTENTION}/norm", *NORM),
+        *variables(f"{_IN}/layernorm2", f"{BLOCK}/LayerNorm_2", *NORM),
+        *variables(f"{_IN}/mlpblock/layers/dense_0", f"{MLP}/Dense_0", *DENSE),
+        *variables(f"{_IN}/mlpblock/layers/dense_1", f"{MLP}/Dense_1", *DENSE),
+        *variables(f"{_IN}/mlpblock/norm", f"{MLP}/norm", *NORM),
+        *variables(f"{_IN}/mlpblock/gate", f"{MLP}/Gate", *DENSE),
         *array(f"{_IN}/layerscale1/vars/0", f"{BLOCK}/LayerScale_0/scale"),
         *array(f"{_IN}/layerscale2/vars/0", f"{BLOCK}/LayerScale_1/scale"),
-        *_variables("layers/layer_normalization_0", "Transformer/encoder_norm", *_NORM),
-        *_TOP,
+        *variables("layers/layer_normalization_0", "Transformer/encoder_norm", *NORM),
+        *TOP,
     ),
     ignored=("*/vars/activation", "*/vars/grid", "optimizer/*", "*seed_generator*"),
     config={"mlp_activation": "gelu", "position_prefix": True},
@@ -217,12 +222,12 @@ KERAS_H5 = Family(
 )
 
 # Several layers side by side: (in, query + key + value).
-_SIDE_BY_SIDE = Op(lambda a, n: np.split(a, n, axis=-1), lambda parts, heads: np.concatenate(parts, axis=-1))
+SIDE_BY_SIDE = Op(lambda a, n: np.split(a, n, axis=-1), lambda parts, heads: np.concatenate(parts, axis=-1))
 _OF_KECAM = "block{i}"
 
 
 def _fused(source: str, *targets: str, **options: Any) -> tuple[Rule, ...]:
-    return tuple(Rule(f"{source}/{x}", tuple(f"{t}/{x}" for t in targets), _SIDE_BY_SIDE, **options) for x in _DENSE)
+    return tuple(Rule(f"{source}/{x}", tuple(f"{t}/{x}" for t in targets), SIDE_BY_SIDE, **options) for x in DENSE)
 
 
 KECAM = Family(
@@ -265,33 +270,4 @@ KECAM_GAP = dataclasses.replace(
     ),
 )
 
-_PATCHES, _ENCODER = "layers/vi_t_patching_and_embedding", "layers/vi_t_encoder"
-_OF_HUB = f"{_ENCODER}/encoder_layers/vi_t_encoder_block_{{i}}"
-
-KERAS_HUB = Family(
-    name="keras-hub",
-    title="KerasHub's ViTBackbone and ViTImageClassifier",
-    detect=(f"{_PATCHES}/patch_embedding/vars/0", f"{_ENCODER}/layer_norm/vars/0"),
-    rules=(
-        *_variables(f"{_PATCHES}/patch_embedding", "embedding", *_DENSE),
-        *array(f"{_PATCHES}/vars/0", "cls"),
-        *array(f"{_PATCHES}/position_embedding/vars/0", POSITIONS, op=TABLE),
-        *_variables(f"{_OF_HUB}/layer_norm_1", f"{BLOCK}/LayerNorm_0", *_NORM),
-        *(
-            rule
-            for name in ("query", "key", "value")
-            for rule in _variables(f"{_OF_HUB}/mha/{name}_dense", f"{ATTENTION}/{name}", *_DENSE, ops=(HEADS, HEADS))
-        ),
-        *_variables(f"{_OF_HUB}/mha/output_dense", f"{ATTENTION}/out", *_DENSE, ops=(FROM_HEADS, AS_IS)),
-        *_variables(f"{_OF_HUB}/layer_norm_2", f"{BLOCK}/LayerNorm_2", *_NORM),
-        *_variables(f"{_OF_HUB}/mlp/dense_1", f"{MLP}/Dense_0", *_DENSE),
-        *_variables(f"{_OF_HUB}/mlp/dense_2", f"{MLP}/Dense_1", *_DENSE),
-        *_variables(f"{_ENCODER}/layer_norm", "Transformer/encoder_norm", *_NORM),
-    ),
-    outer=_TOP,
-    ignored=KERAS.ignored,
-    config={"mlp_activation": "gelu", "position_prefix": True},
-    suffix=None,
-)
-
-FAMILIES = (KERAS, KERAS_H5, KERAS_HUB, KECAM, KECAM_GAP)
+FAMILIES = (KERAS, KERAS_H5, KECAM, KECAM_GAP)

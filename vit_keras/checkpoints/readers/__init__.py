@@ -46,7 +46,7 @@ _READERS: dict[Kind, type[Reader]] = {
 }
 _FORMATS = (
     "NumPy's .npz, safetensors, PyTorch's .pth, .pt and .bin, Keras' .weights.h5, .h5 and .keras, "
-    "and the .index.json of a sharded file"
+    "and the .index.json or .weights.json of a sharded file"
 )
 _EXPORTED = (".onnx", ".pt2", ".tflite", ".xml")
 _IN_A_FOLDER = (  # the names in Hugging Face's folders, the preferred first
@@ -57,6 +57,8 @@ _IN_A_FOLDER = (  # the names in Hugging Face's folders, the preferred first
     "pytorch_model.bin.index.json",
     "open_clip_pytorch_model.bin",
     "tf_model.h5",
+    "model.weights.h5",  # in presets of KerasHub
+    "model.weights.json",
 )
 
 
@@ -83,9 +85,10 @@ def open_weights(path: str | os.PathLike[str], key: str | None = None) -> Reader
         (192, 3, 16, 16)
     """
     path = Path(path)
-    if key is None and all(os.path.isfile(path / file) for file in PresetReader.FILES):
-        return PresetReader(path)
-    path = _in_folder(path) if os.path.isdir(path) else path
+    if os.path.isdir(path):
+        file = _in_folder(path)
+        has_head = file.name.startswith("model.weights.") and os.path.isfile(path / PresetReader.HEAD)
+        return PresetReader(open_weights(file)) if has_head and key is None else open_weights(file, key)
     kind = kind_of(path)
     if kind is Kind.MARKUP and path.name.endswith(".json"):
         return ShardedReader(path, key)

@@ -182,11 +182,10 @@ class PresetReader(Reader):
     `path` is the file of the backbone.
     """
 
-    FILES = ("model.weights.h5", "task.weights.h5")
+    HEAD = "task.weights.h5"
     format = "keras_weights"
 
-    def __init__(self, folder: str | os.PathLike[str]):
-        super().__init__(Path(folder) / self.FILES[0])
-        for file in self.FILES:
-            reader = HDF5Reader(Path(folder) / file)
+    def __init__(self, backbone: Reader):
+        super().__init__(backbone.path)
+        for reader in (backbone, HDF5Reader(self.path.parent / self.HEAD)):
             self._arrays.update((name, reader.stored(name)) for name in reader)
