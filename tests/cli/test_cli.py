@@ -684,6 +684,24 @@ def test_what_is_converted_computes_the_same(capsys, tmp_path, case, target):
     np.testing.assert_array_equal(outputs(tmp_path / target), outputs(source, **golden.options))  # the same weights
 
 
+@pytest.mark.parametrize("target", ["hub", "new ü/hub"])
+def test_convert_into_a_folder_for_transformers(capsys, tmp_path, target):
+    golden = family_files.load("hf_vit")
+    source = family_files.write(golden, tmp_path / "source")
+    assert main(["convert", str(source.parent), str(tmp_path / target), "--format", "huggingface"]) == 0
+    printed = pairs(capsys.readouterr().out)
+    assert printed["wrote"].startswith(f"{tmp_path / target}, names of the family huggingface, ")
+    assert "but" not in printed  # config.json has the rest
+    names = {"config.json", "model.safetensors", "preprocessor_config.json"}
+    assert {path.name for path in (tmp_path / target).iterdir()} == names
+    np.testing.assert_array_equal(outputs(tmp_path / target), outputs(source.parent))
+    before = {path: path.read_bytes() for path in source.parent.iterdir()}
+    for given in (source, source.parent):
+        command = ["convert", str(given), str(source.parent), "--format", "huggingface"]
+        assert_refused(capsys, command, "Choose another name")
+    assert {path: path.read_bytes() for path in source.parent.iterdir()} == before
+
+
 def test_convert_into_googles_format_and_back(capsys, tmp_path, google_npz):
     source = google_npz("ViT-mu_16", image_size=32, classes=10)
     assert main(["convert", str(source), str(tmp_path / "timm.safetensors")]) == 0
@@ -762,7 +780,8 @@ def test_convert_does_not_overwrite_what_it_reads(capsys, tmp_path, weights):
         ("out.npz", ["--set", "colour=red"], "Unknown option colour"),
         ("out.npz", ["--set", "image_size=32"], "Use --image-size"),
         ("out.npz", ["--family", "timm"], "not of the family 'timm'"),
-        (".", [], "is a folder"),
+        (".", [], "For a folder .* pass --format huggingface"),
+        ("new", ["--format", "timm"], "'timm' needs a file"),
     ],
 )
 def test_convert_refuses(capsys, tmp_path, weights, name, options, message):

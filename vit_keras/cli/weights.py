@@ -86,17 +86,28 @@ def convert(options: argparse.Namespace) -> None:
 
     target = expanded(options.target)
     write = _writer(target, options.format)
-    check_not_read(target, expanded(options.source))
+    in_folder = _is_folder(target)
+    written = [target / name for name in ("model.safetensors", "config.json")] if in_folder else [target]
+
+    def check(source: Path) -> None:
+        for path in written:
+            check_not_read(path, source.parent if in_folder and source.is_file() else source)
+
+    check(expanded(options.source))
     model = from_checkpoint(options.source, **loading(options))
     report = cast("LoadReport", model.load_report)  # since weights were loaded
-    check_not_read(target, Path(report.source))
+    check(Path(report.source))
     target.parent.mkdir(parents=True, exist_ok=True)
     names = write(model)
     pairs = [("read", f"{report.source}, {report.loaded:,} weights"), *(("adapted", text) for text in report.adapted)]
     if report.fresh:
         pairs.append(("new", f"{', '.join(report.fresh)}: not in the file, and not trained"))
-    pairs.append(("wrote", f"{target}, {names}, {megabytes(target.stat().st_size)}"))
+    pairs.append(("wrote", f"{target}, {names}, {megabytes(written[0].stat().st_size)}"))
     print_pairs([*pairs, *(("but", text) for text in _not_stored(model, target))])
+
+
+def _is_folder(target: Path) -> bool:
+    return target.is_dir() or not target.suffix
 
 
 def _writer(target: Path, format: str | None) -> Callable[[Any], str]:
@@ -109,16 +120,19 @@ def _writer(target: Path, format: str | None) -> Callable[[Any], str]:
     from ..checkpoints.writing import FORMATS, save_weights
     from .pictures import complete_in_new_folder
 
-    if target.is_dir():
-        raise ValueError(f"{target} is a folder. Pass the name of a file in it.")
-    if target.suffix in (".npz", ".safetensors"):
+    if _is_folder(target) and format is None:
+        raise ValueError(
+            "OUT must end in .keras, .weights.h5, .npz or .safetensors. For a folder of Hugging Face, pass --format "
+            f"huggingface. Received: {target}"
+        )
+    if _is_folder(target) or target.suffix in (".npz", ".safetensors"):
         if format is not None:
             one_of(format, "--format", (*FORMATS, *FAMILIES))
         return lambda model: f"names of the family {save_weights(model, target, format)}"
     if not target.name.endswith((".keras", ".weights.h5")):
         raise ValueError(f"OUT must end in .keras, .weights.h5, .npz or .safetensors. Received: {target}")
     if format is not None:
-        raise ValueError(f"--format is for .npz and .safetensors files. Received: {target}")
+        raise ValueError(f"--format is for .npz and .safetensors files, and for folders. Received: {target}")
 
     def write(model) -> str:
         whole = target.suffix == ".keras"
@@ -130,10 +144,13 @@ def _writer(target: Path, format: str | None) -> Callable[[Any], str]:
 
 
 def _not_stored(model, target: Path) -> Iterator[str]:
-    """Return what the new file does not store, in sentences; a whole model stores all, `save_weights` warns itself."""
+    """Return what a new file does not store, in sentences.
+
+    A whole model and the `config.json` of a folder store all, and of a .npz file `save_weights` warns itself.
+    """
     from ..checkpoints.describe import unstored_fields
 
-    if target.suffix in (".keras", ".npz"):
+    if _is_folder(target) or target.suffix in (".keras", ".npz"):
         return
     try:
         fields = ", ".join(f"{field}={value}" for field, value in unstored_fields(target, model.config).items())

@@ -31,13 +31,14 @@ def convert(parser: argparse.ArgumentParser) -> None:
         "target",
         type=Path,
         metavar="OUT",
-        help="file to write: .keras (whole model), .weights.h5, .npz (Google's format) or .safetensors",
+        help="file to write: .keras (whole model), .weights.h5, .npz (Google's format) or .safetensors; with --format "
+        "huggingface also a folder for transformers",
     )
     parser.add_argument(
         "--format",
         metavar="NAME",
-        help="naming of the arrays in a .npz or .safetensors file: google, timm, huggingface, or a family that "
-        "`inspect` prints; default: google in .npz, timm in .safetensors",
+        help="naming of the arrays in a .npz or .safetensors file or in a folder: google, timm, huggingface, or a "
+        "family that `inspect` prints; default: google in .npz, timm in .safetensors",
     )
     parser.add_argument(
         "--image-size",
