@@ -20,6 +20,8 @@ ASSUMED = pytest.mark.filterwarnings(r"ignore:.*(It is read with|Its (\d+ )?posi
 """For tests of files without a config.json, where what is assumed is not the point."""
 OTHER_PIXELS = pytest.mark.filterwarnings("ignore:The pixels (are between|that reach)")
 """For tests with images that are not normalized for the model, where that is not the point."""
+OTHER_RESIZING = pytest.mark.filterwarnings("ignore:transformers does not compute all of this model")
+"""For tests of folders for transformers, where the preprocessing is not the point."""
 
 
 @contextlib.contextmanager

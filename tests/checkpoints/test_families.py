@@ -14,7 +14,8 @@ import pytest
 from family_files import KECAM, MECHANISMS, OPTIONS, PATCH_SIZES, cases, load, matrix, run, write, write_kecam
 from support import ASSUMED, DATA, OTHER_PIXELS
 
-from vit_keras import checkpoints, from_checkpoint, open_model
+from vit_keras import checkpoints, from_checkpoint, load_model, open_model
+from vit_keras.checkpoints import describe
 from vit_keras.config import ViTConfig
 
 
@@ -264,6 +265,24 @@ def test_settings_of_keras_hub_that_no_model_here_has(file, entry, value, error,
     (folder / file).write_text(json.dumps(text))
     with pytest.raises(ValueError, match=error) if entry == "layer_norm_epsilon" else pytest.warns(match=error):
         from_checkpoint(folder)
+
+
+def test_a_whole_model_of_keras_hub_is_read_as_weights(towers):
+    with pytest.raises(ValueError, match="open_model opens it without KerasHub"):
+        load_model(towers / "deit-gap.keras")
+    model = open_model(towers / "deit-gap.keras", classes=7, image_size=16)
+    assert model.output_shape == (None, 7)
+    assert "head/kernel" in checkpoints.load_weights(model, towers / "deit-gap.keras").fresh
+    assert describe.describe(towers / "deit-gap.keras")["problem"] is None
+
+
+@pytest.mark.parametrize(
+    "config", [{"registered_name": ["x"], "config": {}}, {"config": {"backbone": 3}}, {"config": 3}]
+)
+def test_a_strange_configuration_beside_weights_of_keras_hub(config, towers, tmp_path):
+    shutil.copy(towers / "dinov2" / "model.weights.h5", tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert from_checkpoint(tmp_path).config.hidden_size == 8
 
 
 def test_pooling_of_keras_hub_that_no_model_here_has(towers, tmp_path):

@@ -10,14 +10,14 @@ import make_google_npz
 import numpy as np
 import pytest
 from family_files import OPTIONS, cases, load, matrix, write
-from support import ASSUMED, DATA
+from support import ASSUMED, DATA, OTHER_RESIZING
 
 from vit_keras import from_checkpoint, resize, vit
 from vit_keras.checkpoints import ModelWeights, Weights, orbax, save_weights, transformers_json, writing
 from vit_keras.checkpoints.readers import open_weights
 from vit_keras.preprocess import PRESETS, Preprocessing
 
-pytestmark = [pytest.mark.three_cases, ASSUMED]
+pytestmark = [pytest.mark.three_cases, ASSUMED, OTHER_RESIZING]
 
 READ = cases()
 # Spellings, layouts or a prefix that the file's makers have given up, or that stand for more than the image tower.
@@ -530,6 +530,18 @@ def test_transformers_opens_the_folder(name, tmp_path):
     with torch.no_grad():
         logits = theirs(pixel_values=torch.tensor(golden.inputs.transpose(0, 3, 1, 2))).logits.numpy()
     np.testing.assert_allclose(logits, golden.output, rtol=0, atol=1e-5 * max(1, np.abs(golden.output).max()))
+
+
+def test_what_transformers_does_not_compute_is_a_warning(tmp_path):
+    model = small(activation="softmax")
+    with pytest.warns(
+        UserWarning, match=r"the logits, without activation='softmax'; it resizes images with antialiasing"
+    ):
+        save_weights(model, tmp_path / "out", "huggingface")
+    model.preprocessing = model.preprocessing.replace(interpolation="bilinear_antialias")
+    with pytest.warns(UserWarning, match="without activation='softmax'.$"):
+        save_weights(model, tmp_path / "out", "huggingface")
+    assert_same_model(model, from_checkpoint(tmp_path / "out"))
 
 
 @pytest.mark.parametrize("rotary", [{}, {"rope_theta": 10.0, "rope_kind": "mixed"}])

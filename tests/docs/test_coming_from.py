@@ -17,12 +17,12 @@ import numpy as np
 import pytest
 from family_files import write_kecam
 from PIL import Image
-from support import DATA, ROOT, forget_settings
+from support import DATA, OTHER_RESIZING, ROOT, forget_settings
 
 import vit_keras
 from vit_keras import checkpoints, vit
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, OTHER_RESIZING]
 PAGES = ROOT / "docs" / "coming_from"
 SNIPPET = re.compile(r"^\*\*(.+?)\*\*\n\n```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 

@@ -28,7 +28,7 @@ def tower(config: Any) -> Mapping[str, Any] | None:
     """
     if not isinstance(config, Mapping) or not isinstance(config.get("config"), Mapping):
         return None
-    if config.get("registered_name") in FAMILY_OF:
+    if str(config.get("registered_name")) in FAMILY_OF:
         return config
     return tower(config["config"].get("backbone")) or tower(config["config"].get("vision_encoder"))
 

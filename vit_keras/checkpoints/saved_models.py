@@ -158,6 +158,10 @@ def _bounded_variables(size: int) -> Iterator[None]:
 def _why_not(path: Path, error: Exception, config: Any, custom_objects: Mapping[str, Any] | None) -> str:
     """Return why a model cannot be opened; Keras' own message can be as long as the file."""
     unknown = _unknown_class(config, custom_objects) if isinstance(error, TypeError) else None
+    if unknown is not None and keras_hub_json.tower(config):
+        return (
+            f"{path} is a model of KerasHub. vit_keras.open_model opens it without KerasHub, or import keras_hub first."
+        )
     if unknown is not None:
         return (
             f"{path} names {shortened(unknown)}, which is not known here; nothing was imported. Import the module "

@@ -81,7 +81,8 @@ def save_weights(model: keras.Model, path: str | os.PathLike[str], format: str |
 
     Warns:
         UserWarning: The model differs from the format's own models in a setting that an .npz file does not store, such
-            as the kind of GELU.
+            as the kind of GELU. Or transformers does something else with a folder: it applies no activation to the
+            logits, and resizes images with antialiasing.
 
     Example:
         >>> from vit_keras import vit
@@ -105,7 +106,9 @@ def save_weights(model: keras.Model, path: str | os.PathLike[str], format: str |
             "preprocessor_config.json": lambda part: _write_json(part, processor),
             "config.json": lambda part: _write_json(part, config),
         }
-        return _write_all(path, files) or family.name
+        _write_all(path, files)
+        _warn_of_transformers(path, weights)
+        return family.name
     return _write_all(path.parent, files) or family.name
 
 
@@ -240,6 +243,20 @@ def _warn_of_unstored_fields(path: Path, family: Family, arrays: rules.Arrays, w
             f"{path} does not store {', '.join(unstored)}; pass that to from_checkpoint to read the file. "
             "A .safetensors file stores it for this package."
         )
+
+
+def _warn_of_transformers(path: Path, weights: ModelWeights) -> None:
+    """Warn about what transformers does differently with a folder, and what its files cannot say."""
+    activation = weights.architecture["activation"]
+    different = []
+    if weights.architecture["include_top"] and activation not in ("linear", None):
+        different.append(f"it returns the logits, without activation={activation!r}")
+    if weights.preprocessing.interpolation == "bilinear":
+        different.append(
+            "it resizes images with antialiasing, and model.preprocessing (interpolation='bilinear') without"
+        )
+    if different:
+        warn_caller(f"transformers does not compute all of this model from {path}: {'; '.join(different)}.")
 
 
 def _write_all(folder: Path, files: Mapping[str, Callable[[Path], None]]) -> None:
