@@ -120,7 +120,7 @@ def _try_keras() -> Iterator[str]:
 
 
 def _unwritable() -> Iterator[str]:
-    # A drive of Windows may not exist, and what is in a folder of somebody else cannot be seen: no error, as of Path.exists.
+    # A drive of Windows may not exist, and Path.exists raises an error in a folder of somebody else.
     place = next((each for each in (home(), *home().parents) if os.path.exists(each)), None)
     if place is None or not os.path.isdir(place) or not os.access(place, os.W_OK):
         yield f"{home()} cannot be written. Set VIT_KERAS_HOME to a folder for downloads."

@@ -121,7 +121,9 @@ def test_images_need_no_float64_on_the_device(monkeypatch):
     def as_on_apples_gpu(x, dtype=None, device=None):
         tensor = plain(x, dtype=dtype, device=device)
         if tensor.dtype == torch.float64 and device == "cpu:0":
-            raise TypeError("Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support float64.")
+            raise TypeError(
+                "Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support float64."
+            )
         return tensor
 
     plain, model = torch.as_tensor, tiny()
