@@ -177,12 +177,15 @@ def test_queries_tell_files_apart(server):
     [
         *("/../../ViT.npz", "/%2e%2e/%2e%2e/ViT.npz", "/..%2f..%2fViT.npz", "/?file=../ViT.npz"),
         *("/..%5c..%5cViT.npz", "/C:/ViT.npz", "/C:%5cViT.npz", "/C%3a/models*/ViT.npz"),
+        *("/a%00b%0a/ViT.npz", "/...%20/.. /ViT.npz", "/models./ViT.npz "),
     ],
 )
 def test_no_url_leads_out_of_the_cache(path):
     place = cached_path(f"http://host{path}")
     assert Path(os.path.normpath(place)).is_relative_to(home() / "host")
-    assert not set(place.relative_to(home()).as_posix()) & set('\\:*?"<>|')  # which are not names on Windows
+    names = place.relative_to(home()).parts
+    assert not set("".join(names)) & set('\\:*?"<>|\0\n')  # which are not names on Windows
+    assert not any(name.endswith((".", " ")) for name in names)  # which Windows leaves out there
 
 
 @pytest.mark.parametrize("progress", [True, False])
@@ -381,6 +384,21 @@ def test_a_file_in_a_cache_of_somebody_else_is_read_and_a_new_one_refused(server
             assert get(server.url()).read_bytes() == BODY
             with pytest.raises(PermissionError, match="Permission denied.*VIT_KERAS_HOME"):
                 get(server.url("/other/ViT.npz"))
+        finally:
+            os.seteuid(0)
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can become somebody else")
+def test_a_cache_in_a_folder_of_somebody_else_is_named_with_what_to_do(server, monkeypatch):
+    with tempfile.TemporaryDirectory() as folder:  # only its owner may enter it
+        monkeypatch.setenv("VIT_KERAS_HOME", os.path.join(folder, "cache"))
+        os.seteuid(65534)
+        try:
+            with pytest.raises(PermissionError, match="Permission denied.*VIT_KERAS_HOME"):
+                get(server.url())
+            monkeypatch.setenv("VIT_KERAS_OFFLINE", "1")
+            with pytest.raises(FileNotFoundError, match="VIT_KERAS_OFFLINE is set"):
+                get(server.url())
         finally:
             os.seteuid(0)
 

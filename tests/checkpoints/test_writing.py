@@ -407,11 +407,11 @@ def test_a_folder_of_hugging_face(name, tmp_path):
 
 def test_a_folder_has_the_labels_and_the_preprocessing(tmp_path):
     model = small(mlp_activation="gelu")
-    model.labels = tuple("abcde")
+    model.labels = (*"abcd", "\u65e5\udcdf")  # the name of a folder may not be UTF-8
     model.preprocessing = Preprocessing(image_size=32, mean=(0.1, 0.2, 0.3), interpolation="bicubic", crop=0.8)
     save_weights(model, tmp_path / "new" / "folder", "huggingface")
-    config = json.loads((tmp_path / "new" / "folder" / "config.json").read_text())
-    assert config["id2label"] == {"0": "a", "1": "b", "2": "c", "3": "d", "4": "e"}
+    config = json.loads((tmp_path / "new" / "folder" / "config.json").read_text(encoding="utf-8"))
+    assert config["id2label"] == {"0": "a", "1": "b", "2": "c", "3": "d", "4": "\u65e5\udcdf"}
     assert (config["model_type"], config["hidden_act"], config["layer_norm_eps"]) == ("vit", "gelu", 1e-6)
     processor = json.loads((tmp_path / "new" / "folder" / "preprocessor_config.json").read_text())
     assert Preprocessing.from_hugging_face(processor) == model.preprocessing

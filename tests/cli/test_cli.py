@@ -16,7 +16,7 @@ from PIL import Image
 from support import uncompiled
 
 import vit_keras
-from vit_keras import checkpoints, preprocess, utils, visualize, vit
+from vit_keras import checkpoints, cli, preprocess, utils, visualize, vit
 from vit_keras.checkpoints import readers, registry
 from vit_keras.checkpoints.checkpoint import megabytes
 from vit_keras.checkpoints.inspect import describe
@@ -98,6 +98,15 @@ def assert_refused(capsys, arguments, message):
     assert output.err.count("\n") == 1 and output.err.endswith("\n")
     assert "Traceback" not in output.err + output.out
     assert re.search(message, output.err)
+
+
+def test_a_command_is_recorded_as_the_shell_reads_it(monkeypatch):
+    words = ["vit-keras", "finetune", r"C:\my photos", "--epochs", "1"]
+    assert cli._as_typed(words) == r"vit-keras finetune 'C:\my photos' --epochs 1"
+    with monkeypatch.context() as windows:
+        windows.setattr(cli.os, "name", "nt")
+        typed = cli._as_typed(words)
+    assert typed == r'vit-keras finetune "C:\my photos" --epochs 1'
 
 
 # --------------------------------------------------------------------- predict --

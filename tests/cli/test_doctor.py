@@ -1,9 +1,11 @@
 """`vit-keras doctor` describes a machine, names what is wrong, and tells no secret."""
 
+import functools
 import importlib.metadata
 import os
 import subprocess
 import sys
+import tempfile
 
 import keras
 import pytest
@@ -60,7 +62,7 @@ def test_conflicts_and_missing_packages_are_named(capsys, monkeypatch):
     assert "pip uninstall tensorflow-addons" in printed
     assert "vit-keras 0.2.0, another package of the same name" in printed
     assert "Set VIT_KERAS_HOME to a folder for downloads" in printed
-    assert "onnx lacks onnxruntime: pip install 'vit-keras[onnx]'" in printed
+    assert 'onnx lacks onnxruntime: pip install "vit-keras[onnx]"' in printed  # Windows knows no single quotes
 
 
 def test_a_file_in_place_of_the_folder_of_downloads_is_a_problem(monkeypatch, tmp_path):
@@ -68,6 +70,25 @@ def test_a_file_in_place_of_the_folder_of_downloads_is_a_problem(monkeypatch, tm
     for place in ("file", "file/folder"):
         monkeypatch.setenv("VIT_KERAS_HOME", str(tmp_path / place))
         assert ["cannot be written" in problem for problem in doctor._unwritable()] == [True]
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can become somebody else")
+def test_a_cache_in_a_folder_of_somebody_else_is_a_problem(monkeypatch):
+    list(doctor._machine())  # imports what others may not read
+    with tempfile.TemporaryDirectory() as folder:  # only its owner may enter it
+        monkeypatch.setenv("VIT_KERAS_HOME", os.path.join(folder, "cache"))
+        monkeypatch.setattr(doctor.os, "access", functools.partial(os.access, effective_ids=True))
+        os.seteuid(65534)
+        try:
+            assert "0 files" in dict(doctor._machine())["cache"]
+            assert ["cannot be written" in problem for problem in doctor._unwritable()] == [True]
+        finally:
+            os.seteuid(0)
+
+
+def test_a_cache_on_a_drive_that_does_not_exist_is_a_problem(monkeypatch):
+    monkeypatch.setattr(doctor.os.path, "exists", lambda _: False)
+    assert ["cannot be written" in problem for problem in doctor._unwritable()] == [True]
 
 
 def test_a_package_that_is_not_installed_has_no_extras(capsys, monkeypatch):

@@ -5,6 +5,7 @@ import io
 import json
 import os
 import sys
+import types
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from PIL import Image
 from support import uncompiled
 
 from vit_keras import vit
-from vit_keras.cli import main
+from vit_keras.cli import main, predicting
 
 pytestmark = pytest.mark.any_backend
 ORDER = ["one.png", "f/a.jpg", "f/b/c/q.webp", "f/z.png"]
@@ -71,6 +72,18 @@ def test_json_lines_have_the_classes_of_every_image_in_order(model, expected, ca
             # float32, in batches and alone
             np.testing.assert_allclose(found, expected[row["image"]][best], rtol=1e-5)
         assert output.err == "vit-keras: warning: 1 damaged image is left out: 'f/bad.png'.\n"
+
+
+def test_json_and_csv_have_the_name_that_was_given(model, capsys, monkeypatch):
+    def names(file):
+        (line,) = run(capsys, file, "--model", model[1], "--json").out.splitlines()
+        rows = list(csv.DictReader(io.StringIO(run(capsys, file, "--model", model[1], "--csv", "--top", "1").out)))
+        return [json.loads(line)["image"], *(row["image"] for row in rows)]
+
+    assert names("./one.png") == ["./one.png", "./one.png"]
+    Path("f:one.png").write_bytes(Path("one.png").read_bytes())
+    monkeypatch.setattr(predicting, "os", types.SimpleNamespace(sep=":"))  # as the backslash on Windows
+    assert names("f:one.png") == ["f/one.png", "f/one.png"]
 
 
 def test_csv_has_a_line_for_each_class(model, expected, capsys):

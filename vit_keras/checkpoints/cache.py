@@ -37,8 +37,9 @@ def cached_path(url: str) -> Path:
         parts = urlsplit(url)
     except ValueError as error:
         raise ValueError(f"{url} is not an address: {error}.") from None
-    plain = re.sub(r'[<>:"\\|?*]', "_", unquote(parts.path))  # Windows has no such names, or reads them as folders
-    path = [p for p in plain.split("/") if p not in ("", ".", "..")]
+    # Windows has no such names, reads them as folders, or leaves out what is at their end.
+    plain = re.sub(r'[\x00-\x1f<>:"\\|?*]', "_", unquote(parts.path))
+    path = [re.sub("[. ]$", "_", p) for p in plain.split("/") if p not in ("", ".", "..")]
     if parts.query:
         import hashlib
 

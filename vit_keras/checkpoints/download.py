@@ -67,7 +67,7 @@ def download(
             pointer.
     """
     path = cached_path(url)
-    if path.is_file():
+    if os.path.isfile(path):  # which, unlike Path.is_file, raises nothing in a folder of somebody else
         return path
     if offline():
         raise FileNotFoundError(
@@ -75,7 +75,7 @@ def download(
             f"Then put it at {path}, or point VIT_KERAS_WEIGHTS to the file or its folder{_named(url)}."
         )
     with _locked(path), naming(path):
-        if not path.is_file():
+        if not os.path.isfile(path):
             part = path.with_name(path.name + ".part")
             _fetch(url, part, size, timeout, progress)
             try:
@@ -98,7 +98,7 @@ def _locked(path: Path) -> Iterator[None]:
         path.parent.mkdir(parents=True, exist_ok=True)
         lock.acquire()
     except OSError as error:
-        file = next((above for above in path.parents if above.is_file()), None)  # the file of a shorter URL
+        file = next((above for above in path.parents if os.path.isfile(above)), None)  # the file of a shorter URL
         reason = f"{file} is a file" if file else error.strerror
         raise OSError(
             error.errno,
@@ -159,19 +159,19 @@ def _transfer(url: str, part: Path, size: int | None, timeout: float, progress: 
     request = urllib.request.Request(address, headers={"User-Agent": "vit_keras", "Accept-Encoding": "identity"})
     if start:
         request.add_header("Range", f"bytes={start}-")
-        request.add_header("If-Range", tag_file.read_text())
+        request.add_header("If-Range", tag_file.read_text(encoding="utf-8"))
     with urllib.request.urlopen(request, timeout=timeout) as response:
         start = start if response.status == 206 else 0
         length = response.headers.get("Content-Length")
         total = start + int(length) if length else size
         tag = response.headers.get("ETag") or response.headers.get("Last-Modified")
-        if start and tag and tag != tag_file.read_text():  # the server ignores If-Range
+        if start and tag and tag != tag_file.read_text(encoding="utf-8"):  # the server ignores If-Range
             _discard(part)
             raise EOFError("the file changed on the server")
         if not start:
             _discard(part)  # before the tag of the new file is written: a kill must not leave it beside the old part
         if tag and not tag.startswith("W/"):  # a weak tag does not identify the bytes
-            tag_file.write_text(tag)
+            tag_file.write_text(tag, encoding="utf-8")
         name = unquote(url.rsplit("/", 1)[-1])
         bar = progress_bar(name, total, unit="bytes", start=start, show=progress)
         with open(part, "r+b" if start else "wb") as file, bar as advance:

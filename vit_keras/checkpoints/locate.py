@@ -244,7 +244,7 @@ def _local_copies(checkpoint: Checkpoint) -> Iterator[tuple[Path, bool]]:
     home = checkpoint.name.rpartition("/")[2] if on_hub else published.parent.name
     for place in filter(None, os.environ.get("VIT_KERAS_WEIGHTS", "").split(os.pathsep)):
         place = Path(os.path.abspath(expanded(place)))
-        if place.is_dir():
+        if os.path.isdir(place):
             for folder in _with_folders_in(place):
                 yield from ((folder / published, True), (folder / vit_keras_0, True))
                 yield folder / published.name, unique or folder.name == home

@@ -345,7 +345,7 @@ def _write_keras(source: Path, target: Path, config: Any, keras_2: bool) -> None
         for item in old.infolist():
             path = old.extract(item, folder)
             if item.filename == "config.json":
-                Path(path).write_text(json.dumps(config))
+                Path(path).write_text(json.dumps(config), encoding="utf-8")
             elif item.filename == "model.weights.h5" and keras_2:
                 _rename_groups(Path(path))
             new.write(path, item.filename)

@@ -304,7 +304,9 @@ def _write_safetensors(path: Path, arrays: rules.Arrays, weights: ModelWeights, 
 
 
 def _write_json(path: Path, content: Mapping[str, Any]) -> None:
-    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    path.write_text(
+        json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8", errors="backslashreplace"
+    )
 
 
 def _settings(weights: ModelWeights) -> dict[str, Any]:

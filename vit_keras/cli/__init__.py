@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="backslashreplace")  # as standard error: its encoding may lack a character
     try:
         options = build_parser().parse_args(arguments)
-        options.command = shlex.join(["vit-keras", *arguments])
+        options.command = _as_typed(["vit-keras", *arguments])
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # standard error is for what we say
         with warnings_in_one_line():
             name, _, function = options.run.partition(".")
@@ -51,3 +51,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ImportError, NotImplementedError, OSError, TypeError, ValueError) as error:
         complain(error)
         return 1
+
+
+def _as_typed(words: Sequence[str]) -> str:
+    """Return a command as the shell of this system reads it: that of Windows knows no single quotes."""
+    if os.name != "nt":
+        return shlex.join(words)
+    from subprocess import list2cmdline
+
+    return list2cmdline(words)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.metadata
 import os
 import platform
-import shlex
 import sys
 import time
 from collections.abc import Iterator
@@ -48,13 +48,21 @@ def _machine() -> Iterator[tuple[str, str]]:
     yield "processor", cpu()
     found = ((name, _version(name)) for name in ("keras", *_PACKAGES))
     yield "packages", ", ".join(f"{name} {version}" for name, version in found if version)
-    files = [path for path in home().rglob("*") if path.is_file()]
-    size = megabytes(sum(path.stat().st_size for path in files))
-    yield "cache", f"{home()}: {len(files)} files, {size}{'; downloads are forbidden' if offline() else ''}"
+    sizes = list(_sizes(home()))
+    size = megabytes(sum(sizes))
+    yield "cache", f"{home()}: {len(sizes)} files, {size}{'; downloads are forbidden' if offline() else ''}"
     names = sorted(name for name in os.environ if name.startswith(_VARIABLES))
     yield "variables", ", ".join(f"{name}={os.environ[name]}" for name in names) or "none that matters is set"
     if _has("tensorflow") and _version("triton"):
         yield "note", f"PyTorch may crash in a process that has imported TensorFlow before Triton.{see('triton')}"
+
+
+def _sizes(top: Path) -> Iterator[int]:
+    """Yield the bytes of each file below a folder, without those that are gone by then or not ours to see."""
+    for folder, _, names in os.walk(top):
+        for name in names:
+            with contextlib.suppress(OSError):
+                yield os.path.getsize(os.path.join(folder, name))
 
 
 def _extras() -> Iterator[tuple[str, str]]:
@@ -72,7 +80,7 @@ def _extras() -> Iterator[tuple[str, str]]:
     yield "extras", f"complete: {', '.join(sorted(extra for extra, missing in lacks.items() if not missing)) or 'none'}"
     for extra, missing in sorted(lacks.items()):
         if missing:
-            yield "extras", f"{extra} lacks {', '.join(missing)}: pip install {shlex.quote(f'{_OURS}[{extra}]')}"
+            yield "extras", f'{extra} lacks {", ".join(missing)}: pip install "{_OURS}[{extra}]"'
 
 
 def _conflicts() -> Iterator[str]:
@@ -112,10 +120,9 @@ def _try_keras() -> Iterator[str]:
 
 
 def _unwritable() -> Iterator[str]:
-    place = home()
-    while not place.exists():
-        place = place.parent
-    if not place.is_dir() or not os.access(place, os.W_OK):
+    # A drive of Windows may not exist, and Path.exists raises an error in a folder of somebody else.
+    place = next((each for each in (home(), *home().parents) if os.path.exists(each)), None)
+    if place is None or not os.path.isdir(place) or not os.access(place, os.W_OK):
         yield f"{home()} cannot be written. Set VIT_KERAS_HOME to a folder for downloads."
 
 

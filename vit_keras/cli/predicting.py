@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import contextlib
 import csv
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any, cast
 
 from .. import anatomy
@@ -122,8 +122,9 @@ def _csv(file: Any, model: Any, top: int) -> Iterator[Row]:
     writer.writerow(("image", "rank", "class", "name", _measure(model)))
 
     def row(name: str, scores: Any) -> None:
-        for rank, found in enumerate(_described(model, name, scores, top)["predictions"], start=1):
-            writer.writerow((name, rank, found["class"], found["name"], found[_measure(model)]))
+        described = _described(model, name, scores, top)
+        for rank, found in enumerate(described["predictions"], start=1):
+            writer.writerow((described["image"], rank, found["class"], found["name"], found[_measure(model)]))
 
     yield row
 
@@ -138,7 +139,7 @@ def _described(model: Any, name: str, scores: Any, top: int) -> dict[str, Any]:
     for index in _best(model, scores, top):
         of_class = label(model, scores, index) if named else None
         found.append({"class": int(index), "name": of_class, measure: float(f"{scores[index]:.6g}")})
-    return {"image": Path(name).as_posix() if "://" not in name else name, "predictions": found}
+    return {"image": name.replace(os.sep, "/"), "predictions": found}
 
 
 def _measure(model: Any) -> str:

@@ -147,4 +147,4 @@ def _matrix(source: Any, resized: Any, size: int, start: Any, interpolation: str
     """
     xp = np if all(isinstance(n, int) for n in (source, resized, start)) else ops
     matrix = resampling_matrix(source, resized, interpolation, rows=(start, size), xp=xp, dtype="float64")
-    return ops.cast(ops.convert_to_tensor(matrix), "float32")
+    return ops.cast(matrix, "float32")

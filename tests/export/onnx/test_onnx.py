@@ -113,6 +113,29 @@ def test_pictures_of_any_size_are_resized_inside(tmp_path, options):
         assert (levels != of_layer).mean() < 5e-3  # where a value lies half-way between two levels
 
 
+@pytest.mark.only_on("torch", reason="only PyTorch refuses float64 on Apple's GPUs")
+def test_images_need_no_float64_on_the_device(monkeypatch):
+    import torch
+    from keras.src.backend.torch import core
+
+    def as_on_apples_gpu(x, dtype=None, device=None):
+        tensor = plain(x, dtype=dtype, device=device)
+        if tensor.dtype == torch.float64 and device == "cpu:0":
+            raise TypeError(
+                "Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support float64."
+            )
+        return tensor
+
+    plain, model = torch.as_tensor, tiny()
+    monkeypatch.setattr(core, "DEFAULT_DEVICE", "cpu:0")  # "mps" on Apple's computers; "cpu" is another name than this
+    monkeypatch.setattr(torch, "as_tensor", as_on_apples_gpu)
+    with pytest.raises(TypeError, match="float64"):
+        ops.convert_to_tensor(np.zeros(1))
+    layer = preprocess.Preprocess(preprocess.GOOGLE.replace(image_size=32))
+    assert layer(np.zeros((1, 40, 50, 3), "uint8")).shape == (1, 32, 32, 3)
+    assert graph_of(Plan.of(model)).inputs
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_positions_of_any_size_are_resized_inside(tmp_path, method):
     model = tiny(image_size=None, position_grid=(2, 3), position_resize=method)

@@ -54,5 +54,11 @@ def graph_of(plan: Plan) -> Graph:
     if isinstance(prepare, keras.Layer):
         prepare.name = "preprocess"  # names of nodes begin with it, and Keras counts its layers
     named = tuple(name if n is None else n for n, name in zip(shape, ("batch", "height", "width", "channels")))
-    graph = narrowed(trace(lambda images: plan.outputs(prepare(images)), {"images": (named, dtype)}))
+
+    def outputs(images):
+        with keras.device("cpu"):  # sizes of images are computed in float64, which Apple's GPUs do not have
+            pixels = prepare(images)
+        return plan.outputs(pixels)
+
+    graph = narrowed(trace(outputs, {"images": (named, dtype)}))
     return quantized(graph, plan.calibration) if plan.quantize else graph
