@@ -44,9 +44,20 @@ def main(folder):
     found["rollout"] = visualize.attention_map(model, golden["image"][0], return_map=True).tolist()
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
         found["threads"] = max(pool.map(lambda _: far(model(images), logits), range(8)))
+        again = keras.Model(model.input, model.output)  # not compiled yet
+        found["predict in threads"] = max(pool.map(lambda _: far(again.predict(images, verbose=0), logits), range(8)))
 
-    half = vit_keras.feature_maps(vit_keras.resize(model, 64, dtype="mixed_bfloat16"), -1)
-    found["predict in mixed_bfloat16"] = far(half.predict(images, verbose=0), patches)
+    for each in model, whole:
+        each.predict(golden["image"], verbose=0)
+    found["predict after uint8"] = far(model.predict(images, verbose=0), logits)
+    found["plain predict after uint8"] = far(whole.predict(images, verbose=0), logits)
+    message(whole.predict, images[:, :32], verbose=0, refused_by=ValueError)
+    found["plain predict after an error"] = far(whole.predict(images, verbose=0), logits)
+    found["predict_on_batch of a tensor"] = far(model.predict_on_batch(keras.ops.convert_to_tensor(images)), logits)
+
+    mixed = vit_keras.resize(model, 64, dtype="mixed_bfloat16")
+    found["call in mixed_bfloat16"] = far(mixed(images), logits)
+    found["predict in mixed_bfloat16"] = far(vit_keras.feature_maps(mixed, -1).predict(images, verbose=0), patches)
 
     bias = model.get_layer("head").bias
     bias.assign(bias + 1)
