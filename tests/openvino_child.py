@@ -7,11 +7,13 @@ import sys
 import keras
 import make_google_npz
 import numpy as np
+from PIL import Image
 from support import DATA
 
 import vit_keras
-from vit_keras import visualize, vit
+from vit_keras import training, visualize, vit
 from vit_keras.backend import openvino
+from vit_keras.training.evaluation import pictures_of_mistakes
 
 
 def message(function, *args, refused_by=NotImplementedError, **kwargs):
@@ -67,13 +69,17 @@ def main(folder):
     openvino.precision = "bf16"
     found["bfloat16"] = far(model.predict(images, verbose=0), logits + 1)
 
-    pretraining = vit_keras.training.MaskedAutoencoder(model)
+    Image.fromarray(golden["image"][0]).save(f"{folder}/0.png")
+    wrong = training.Evaluation(("a", "b"), ("0.png",), np.array([1]), np.array([[0.9, 0.1]]))
+    found["maps of mistakes"] = [each is not None for each in pictures_of_mistakes(model, wrong, folder)[0]]
+
+    pretraining = training.MaskedAutoencoder(model)
     found["refused"] = {
         "fit": message(model.fit, images, np.zeros(len(images))),
         "fit a masked autoencoder": message(pretraining.fit, images),
         "evaluate a masked autoencoder": message(pretraining.evaluate, images),
         "predict with a masked autoencoder": message(pretraining.predict, images),
-        "finetune": message(vit_keras.training.finetune, "no such folder"),
+        "finetune": message(training.finetune, "no such folder"),
         "relevance": message(visualize.attention_map, model, golden["image"][0], method="relevance"),
         "distribute": message(vit_keras.distribute, "data"),
     }

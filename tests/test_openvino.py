@@ -59,6 +59,10 @@ def test_a_map_without_gradients_is_drawn(found):
     assert rollout.std() > 0
 
 
+def test_a_report_shows_mistakes_without_maps(found):
+    assert found["maps of mistakes"] == [True, False]
+
+
 REFUSED = ("fit", "finetune", "relevance", "distribute")
 REFUSED += tuple(f"{what} a masked autoencoder" for what in ("fit", "evaluate", "predict with"))
 
