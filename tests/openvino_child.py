@@ -49,10 +49,9 @@ def main(folder):
         again = keras.Model(model.input, model.output)  # not compiled yet
         found["predict in threads"] = max(pool.map(lambda _: far(again.predict(images, verbose=0), logits), range(8)))
 
-    for each in model, whole:
+    for name, each in {"": vit_keras.resize(model, 64), "plain ": keras.Model(model.input, model.output)}.items():
         each.predict(golden["image"], verbose=0)
-    found["predict after uint8"] = far(model.predict(images, verbose=0), logits)
-    found["plain predict after uint8"] = far(whole.predict(images, verbose=0), logits)
+        found[f"{name}predict after uint8"] = far(each.predict(images, verbose=0), logits)
     message(whole.predict, images[:, :32], verbose=0, refused_by=ValueError)
     found["plain predict after an error"] = far(whole.predict(images, verbose=0), logits)
     found["predict_on_batch of a tensor"] = far(model.predict_on_batch(keras.ops.convert_to_tensor(images)), logits)
